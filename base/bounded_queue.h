@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A queue between threads that never grows: what does not fit is refused, and the caller answers
-// ResourceExhausted.
+// A queue between threads with a fixed capacity. A full queue refuses the value, and the caller
+// answers ResourceExhausted.
 //
 //   if (!queue.TryPush(std::move(job))) return absl::ResourceExhaustedError("path pool is full");
 //   // job is untouched
@@ -9,7 +9,7 @@
 //   while (std::optional<Job> job = queue.PopUntil(deadline)) { … }
 //
 // Thread-safety: Thread-safe, any number of producers and consumers. First in, first out.
-// Cost:          no allocation after construction but what moving a T does.
+// Cost: allocates only when constructed, apart from what moving a T allocates.
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -27,8 +27,8 @@ class BoundedQueue {
   // REQUIRES: capacity > 0.
   explicit BoundedQueue(std::size_t capacity) : slots_(capacity) { CAIRN_CHECK(capacity > 0); }
 
-  // False, with `value` unmoved, when closed, or when no more than `spare` slots are free: those
-  // are left to other callers.
+  // Appends `value`. Returns false and leaves `value` untouched if the queue is closed or has at
+  // most `spare` free slots: those are reserved for other callers.
   [[nodiscard]] bool TryPush(T&& value, std::size_t spare = 0) {
     {
       const MutexLock lock(mutex_);
@@ -42,9 +42,9 @@ class BoundedQueue {
     return true;
   }
 
-  // The oldest value. nullopt when `deadline` (a point of MonotonicNow()) has passed with nothing
-  // there, or when the queue is closed and empty: what was pushed before Close() is still handed
-  // out.
+  // Removes and returns the oldest value. Returns nullopt if the queue is still empty at `deadline`
+  // (a point of MonotonicNow()), or if it is closed and empty: values pushed before Close() are
+  // still returned.
   std::optional<T> PopUntil(absl::Time deadline) {
     const MutexLock lock(mutex_);
     while (count_ == 0) {
@@ -58,7 +58,7 @@ class BoundedQueue {
     return PopLocked();
   }
 
-  // The oldest value, or nullopt at once.
+  // Like PopUntil(), without waiting.
   std::optional<T> TryPop() {
     const MutexLock lock(mutex_);
     if (count_ == 0) {
@@ -67,7 +67,7 @@ class BoundedQueue {
     return PopLocked();
   }
 
-  // Refuses pushes from now on and wakes all who wait.
+  // Refuses all later pushes and wakes all waiting threads.
   void Close() {
     {
       const MutexLock lock(mutex_);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Assertions for what cannot happen. What can happen in production is an absl::Status instead.
+// Assertions for conditions that cannot occur. Failures that can occur in production are an
+// absl::Status instead.
 //
 //   CAIRN_CHECK(pins > 0);                          always on
 //   CAIRN_CHECK(pins > 0, absl::StrCat("key ", k)); the message is built only on failure

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Time behind a seam, so that leases, deadlines and recency are tested without sleeping.
+// An interface to the time, so that leases, deadlines and recency can be tested without sleeping.
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 namespace cairn {
 
-// Wall-clock time as it was when the process first asked, plus what a steady clock has counted
-// since: it never goes back and does not jump when someone sets the clock. Deadlines of the whole
-// program are points of this time.
+// Returns the wall-clock time of the process's first call plus the time that a steady clock has
+// counted since. It never goes back, and setting the clock does not change it. All deadlines in
+// Cairn are points of this time.
 absl::Time MonotonicNow();
 
-// Thread-safety: Thread-safe, every implementation.
+// Thread-safety: Every implementation is Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -22,7 +22,7 @@ class Clock {
 class RealClock final : public Clock {
  public:
   absl::Time Now() const override { return MonotonicNow(); }
-  // The one instance that code without a test clock uses; it lives as long as the process.
+  // The shared instance, for code without a test clock. It lives as long as the process.
   static const RealClock& Get();
 };
 

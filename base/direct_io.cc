@@ -44,7 +44,8 @@ absl::Status CheckDirectIo(const std::string& folder) {
     return absl::OkStatus();
   }
   if (error == EINVAL || error == EOPNOTSUPP) {
-    return absl::InvalidArgumentError("its file system takes no O_DIRECT: name a folder on a disk");
+    return absl::InvalidArgumentError(
+        "its file system does not support O_DIRECT: name a folder on a disk");
   }
   return absl::ErrnoToStatus(error, path);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Whether a folder is a place for files that are read and written past the page cache.
+// Checks whether a folder can hold files that bypass the page cache (O_DIRECT).
 
 #include <string>
 
@@ -8,9 +8,9 @@
 
 namespace cairn {
 
-// Writes a page to a file "probe" in `folder` and removes it. InvalidArgument where the file system
-// lies in memory, is a container's own, or does not take O_DIRECT: its pages would be held twice,
-// and a write that is complete would not be on its way to the device. Else as errno says.
+// Writes a page to a file "probe" in `folder` and removes it. Errors: InvalidArgument if the file
+// system is in memory, is a container's own, or refuses O_DIRECT: its pages would be in memory
+// twice, and a completed write would not be on its way to the device. Other errors follow errno.
 absl::Status CheckDirectIo(const std::string& folder);
 
 }  // namespace cairn

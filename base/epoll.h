@@ -8,8 +8,8 @@
 
 namespace cairn {
 
-// Makes `events` of `fd` wake who waits on `epoll`, with `tag`, in place of those asked for before;
-// 0 silences it, but for its end. CAIRN_CHECKs that the kernel has room for one more.
+// Sets the `events` of `fd` that `epoll` reports with `tag`, replacing those set before. With 0 it
+// reports only hang-ups and errors. CAIRN_CHECKs that the kernel has room for one more descriptor.
 inline void WatchSocket(int epoll, int fd, uint64_t tag, uint32_t events) {
   epoll_event event{};
   event.events = events;

@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-// Sole owner of a file descriptor, closed on destruction.
+// Owns a file descriptor and closes it on destruction.
 // Thread-safety: Thread-compatible.
 class Fd {
  public:
@@ -28,23 +28,24 @@ class Fd {
 
   int get() const { return fd_; }
   bool is_valid() const { return fd_ >= 0; }
-  // Gives up ownership.
+  // Gives up ownership and returns the descriptor.
   [[nodiscard]] int Release() { return std::exchange(fd_, -1); }
-  // Closes what is held and takes `fd`.
+  // Closes the held descriptor and takes ownership of `fd`.
   void Reset(int fd = -1);
 
  private:
   int fd_ = -1;
 };
 
-// The whole of a file of at most `bytes_max` bytes. Errors: NotFound, PermissionDenied and others
-// as errno says; ResourceExhausted if the file is larger; the message names the path.
+// Reads a whole file of at most `bytes_max` bytes. Errors: ResourceExhausted if the file is larger;
+// NotFound, PermissionDenied and others as errno says. The message names the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path, std::size_t bytes_max);
 
-// Puts a file with these bytes in the place of `path`, by way of a file beside it with the ending
-// ".new". After OK it outlives a power cut; after an error `path` is what it was or the new file.
+// Replaces the file at `path` by one with these bytes: writes a file with the suffix ".new" beside
+// it and renames that. After OK the new file survives a power cut. After an error `path` holds
+// either the old file or the new one.
 absl::Status WriteFileDurably(const std::string& path, std::span<const std::byte> bytes);
-// Makes durable that files were made, renamed or removed in a folder.
+// Makes it durable that files were created, renamed or removed in a folder.
 absl::Status SyncFolder(const std::string& path);
 
 }  // namespace cairn

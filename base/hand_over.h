@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tells ThreadSanitizer that an object goes from one thread to another through a library that is
-// not instrumented, so that it does not see what orders the two. Nothing without that sanitizer.
+// Tells ThreadSanitizer that an object passes from one thread to another through an uninstrumented
+// library, whose synchronization it cannot see. Does nothing without that sanitizer.
 //
 // Thread-safety: Thread-safe.
 
@@ -14,14 +14,14 @@ void __tsan_release(void* address);  // NOLINT(bugprone-reserved-identifier): th
 
 namespace cairn {
 
-// Before the library may call the next thread.
+// Call it before the library can call the next thread.
 inline void HandOver([[maybe_unused]] const void* object) {
 #ifdef __SANITIZE_THREAD__
   __tsan_release(const_cast<void*>(object));
 #endif
 }
 
-// First thing in the next thread.
+// Call it first in the next thread.
 inline void TakeOver([[maybe_unused]] const void* object) {
 #ifdef __SANITIZE_THREAD__
   __tsan_acquire(const_cast<void*>(object));

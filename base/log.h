@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Log records: one line each to stderr. Never blocks and bounds each kind: see log_drops.h.
+// Writes log records, one line each, to stderr. It never blocks and limits the rate of each kind of
+// record: see log_drops.h.
 //
 //   LogWarn("get", "tile checksum does not match", {{"place", place}, {"tile", index}});
 //   WARN 2026-01-31T12:00:00.123Z get: tile checksum does not match place=host tile=7
 //
-// Text is fixed and lower-case; what varies goes into fields. A value with a space, a quote, '=' or
-// a control character is quoted and escaped, so a peer cannot forge a line. Levels by volume: error
-// and warn per incident, info per lifecycle event, debug per session. Never block contents; never
-// full keys above debug. A failure is logged once, by the function that decides that it is one; a
-// miss is counted, not logged.
+// Text is fixed and lower-case; values go into fields. A value with a space, a quote, '=' or a
+// control character is quoted and escaped, so a peer cannot forge a line. Use error and warn once
+// per incident, info once per lifecycle event, debug once per session. Never log block contents,
+// and full keys only at debug. A failure is logged once, by the function that decides that it is a
+// failure. A miss is counted, not logged.
 //
 // Thread-safety: all functions are Thread-safe.
 #include <functional>
@@ -28,10 +29,10 @@ namespace cairn {
 enum class LogLevel { kError = 0, kWarn = 1, kInfo = 2, kDebug = 3 };
 
 std::string_view LogLevelName(LogLevel level);  // "error", "warn", "info", "debug"
-// InvalidArgument names the levels. Leaves *level alone on error.
+// Errors: InvalidArgument, listing the levels; *level is then unchanged.
 absl::Status ParseLogLevel(std::string_view text, LogLevel* level);
 
-// Records above this level are dropped. kInfo at start.
+// Drops records that are more verbose than this level. The level is kInfo at start.
 void SetLogLevel(LogLevel level);
 LogLevel GetLogLevel();
 inline bool LogEnabled(LogLevel level) { return level <= GetLogLevel(); }
@@ -83,8 +84,8 @@ inline void LogDebug(std::string_view component, std::string_view text,
 }
 
 // Sends lines (without the newline) to `sink` instead of stderr; nullptr restores stderr. The sink
-// is called under the log's lock and must not log. tests/support/log_capture.h is the comfortable
-// form.
+// is called under the log's lock and must not log. Most tests use tests/support/log_capture.h
+// instead.
 void TEST_SetLogSink(std::function<void(LogLevel, std::string_view line)> sink);
 
 }  // namespace cairn

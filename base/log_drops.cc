@@ -10,12 +10,6 @@
 #include <utility>
 
 namespace cairn {
-namespace {
-
-// A pipe that poll() calls writable has room for as much at once.
-
-}  // namespace
-
 LogLimiter::Verdict LogLimiter::Admit(std::string_view component, std::string_view text,
                                       absl::Time now) {
   const std::hash<std::string_view> hash;

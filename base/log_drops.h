@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the log leaves out, so that peers cannot fill a disk with it and a reader of stderr that
-// stops reading cannot stop a thread:
+// Drops log records, so that a peer cannot fill a disk through the log and a stalled reader of
+// stderr cannot block a thread. Dropped records are counted:
 //
-// - Records of one kind beyond a rate. A kind is a component with a text. The next record of the
-//   kind that is written says how many were left out (suppressed=N). Debug records are not limited.
-// - Lines for which stderr has no room at that moment.
-//
-// Both are counted.
+// - Records of one kind above a rate. A kind is a component and a text. The next written record of
+//   that kind says how many were dropped (suppressed=N). Debug records have no limit.
+// - Lines that stderr has no room for at that moment.
 
 #include <array>
 #include <cstddef>
@@ -19,16 +17,19 @@
 
 namespace cairn {
 
-// A token bucket per kind, in a table of fixed size: kinds that hash alike share one.
+// Limits the rate of each kind by a token bucket. The table has a fixed size: kinds with equal
+// hashes share a bucket.
 // Thread-safety: Thread-compatible.
 class LogLimiter {
  public:
   static constexpr int kBurst = 100;
-  static constexpr absl::Duration kRefill = absl::Milliseconds(100);  // one more record
+  // One more record per interval.
+  static constexpr absl::Duration kRefill = absl::Milliseconds(100);
 
   struct Verdict {
     bool is_admitted = false;
-    uint64_t suppressed = 0;  // of the kind, since one was admitted; 0 unless this one is
+    // Records of this kind dropped since the last admitted one; 0 if not admitted.
+    uint64_t suppressed = 0;
   };
   Verdict Admit(std::string_view component, std::string_view text, absl::Time now);
 
@@ -43,14 +44,15 @@ class LogLimiter {
   std::array<Bucket, kBuckets> buckets_;
 };
 
-inline constexpr size_t kLogLineBytesMax = 4095;  // a page, with the newline
+// A page, with the newline: poll() promises a pipe that much room.
+inline constexpr size_t kLogLineBytesMax = 4095;
 
-// Writes `line` to `fd` unless that could block. False: all of it, or its end, is lost. A line of
-// more than kLogLineBytesMax is cut to that. Blocks only if another process fills a pipe that both
-// write to.
+// Writes `line` to `fd` unless that could block. A line of more than kLogLineBytesMax is cut.
+// Returns false if the line, or its end, was lost. Can only block if another process fills the same
+// pipe.
 [[nodiscard]] bool WriteLogLine(int fd, std::string_view line);
 
-// The counts of this process.
+// Reports the counts of dropped records and lines of this process.
 void ReportLog(MetricSink& sink);
 
 }  // namespace cairn

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Numbers that components keep about themselves. A component owns its metrics as members and has
+// Metrics that components keep about themselves. A component owns its metrics as members and names
+// them in
 //
 //   void Report(MetricSink& sink) const;
 //
-// which names them; nothing here knows who reads. Names: cairn_<noun>_<unit>[_total]. Labels come
-// from closed sets.
+// It does not know which system reads them. Names: cairn_<noun>_<unit>[_total]. Labels come from
+// closed sets.
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -18,7 +19,7 @@
 
 namespace cairn {
 
-// Only goes up. Thread-safety: Thread-safe, lock-free, relaxed.
+// A count that only goes up. Thread-safety: Thread-safe, lock-free, relaxed.
 class Counter {
  public:
   void Add(std::uint64_t count = 1) { value_.fetch_add(count, std::memory_order_relaxed); }
@@ -28,7 +29,7 @@ class Counter {
   std::atomic<std::uint64_t> value_{0};
 };
 
-// Goes up and down. Thread-safety: Thread-safe, lock-free, relaxed.
+// A value that goes up and down. Thread-safety: Thread-safe, lock-free, relaxed.
 class Gauge {
  public:
   void Set(std::int64_t value) { value_.store(value, std::memory_order_relaxed); }
@@ -39,9 +40,9 @@ class Gauge {
   std::atomic<std::int64_t> value_{0};
 };
 
-// What a Histogram held at one moment. counts has one element more than bounds: the last is what
-// exceeds them all. Counts are per bucket, not cumulative; count is their sum. While writers run,
-// sum may be off by the writes in flight.
+// The contents of a Histogram at one moment. `counts` has one element more than `bounds`: the last
+// counts values above all bounds. Counts are per bucket, not cumulative; `count` is their sum.
+// While other threads observe, `sum` may be off by the values in flight.
 struct HistogramSnapshot {
   std::vector<double> bounds;
   std::vector<std::uint64_t> counts;
@@ -49,13 +50,13 @@ struct HistogramSnapshot {
   double sum = 0;
 };
 
-// Counts of values in fixed buckets (value <= bound). Thread-safety: Thread-safe, lock-free,
-// relaxed; no allocation after construction but in Snapshot().
+// Counts values in fixed buckets (value <= bound). Thread-safety: Thread-safe, lock-free, relaxed;
+// only construction and Snapshot() allocate.
 class Histogram {
  public:
   static constexpr std::size_t kBoundsMax = 24;
 
-  // `bounds` strictly increasing, 1 to kBoundsMax of them (CAIRN_CHECKed); copied.
+  // Copies `bounds`: 1 to kBoundsMax values, strictly increasing (CAIRN_CHECKed).
   explicit Histogram(absl::Span<const double> bounds);
 
   void Observe(double value);
@@ -69,10 +70,10 @@ class Histogram {
   std::atomic<double> sum_{0};
 };
 
-// Seconds from 10 µs to 10 s: the buckets of every step latency.
+// Bucket bounds for latencies: 10 µs to 10 s, in seconds.
 absl::Span<const double> LatencyBounds();
 
-// Seconds from one to a week: the buckets of how long something was kept or left alone.
+// Bucket bounds for ages and idle times: one second to a week, in seconds.
 absl::Span<const double> AgeBounds();
 
 struct MetricLabel {
@@ -81,8 +82,8 @@ struct MetricLabel {
 };
 using MetricLabels = absl::Span<const MetricLabel>;
 
-// Receives the metrics of components; views are borrowed for the call. The same name comes with the
-// same kind and help, and with the same label names, every time.
+// Receives the metrics of components. Views are borrowed for the call. A name always comes with the
+// same kind, help text and label names.
 class MetricSink {
  public:
   virtual ~MetricSink() = default;

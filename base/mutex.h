@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The only lock of this code: std::mutex under Abseil's thread annotations. (absl::Mutex of a
-// distribution is not instrumented and makes ThreadSanitizer report races that are none.)
+// Cairn's only lock: std::mutex with Abseil's thread annotations. (A distribution's absl::Mutex is
+// not instrumented, so ThreadSanitizer reports false races for it.)
 //
 //   Mutex mutex_;
 //   int pins_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -37,18 +37,20 @@ class ABSL_LOCKABLE Mutex {
   void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
   [[nodiscard]] bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return mutex_.try_lock(); }
 
-  // Returns once as many threads as wait for the lock now have had it. std::mutex is not fair: who
-  // works in many short holds calls this between two of them, or may starve the others.
+  // Lets every thread that is now waiting take the lock once, then returns. std::mutex is not fair:
+  // a thread that takes the lock many times in a row calls this in between, or it may starve the
+  // others.
   void LetWaitersPass() ABSL_LOCKS_EXCLUDED(this) {
     const uint32_t had_before = had_.load(std::memory_order_seq_cst);
     const uint32_t waiting = waiting_.load(std::memory_order_seq_cst);
-    // Ends: each of `waiting` gets the lock, which the caller does not hold, and counts itself.
+    // Ends: each of `waiting` threads gets the lock, which the caller does not hold, and counts
+    // itself.
     for (uint32_t had = had_before; had - had_before < waiting;
          had = had_.load(std::memory_order_seq_cst)) {
       had_.wait(had, std::memory_order_seq_cst);
     }
   }
-  // Threads in Lock() that do not have it yet.
+  // The number of threads that wait in Lock().
   uint32_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
 
  private:
@@ -57,7 +59,8 @@ class ABSL_LOCKABLE Mutex {
   void LockAfterOthers() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
     waiting_.fetch_add(1, std::memory_order_seq_cst);
     mutex_.lock();
-    // In this order, the reverse of LetWaitersPass(): whom that saw waiting has yet to count.
+    // In this order, the reverse of LetWaitersPass(): a thread that it saw waiting has not counted
+    // itself yet.
     waiting_.fetch_sub(1, std::memory_order_seq_cst);
     had_.fetch_add(1, std::memory_order_seq_cst);
     had_.notify_all();
@@ -65,7 +68,7 @@ class ABSL_LOCKABLE Mutex {
 
   std::mutex mutex_;
   std::atomic<uint32_t> waiting_{0};
-  std::atomic<uint32_t> had_{0};  // how often the lock was had after waiting for it
+  std::atomic<uint32_t> had_{0};  // how often a waiting thread got the lock
 };
 
 // Holds a Mutex for a scope. Thread-safety: Owned by the thread that made it.
@@ -82,19 +85,18 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
-// Waits always have a deadline, and may end early without cause: call them in a loop over the
-// condition. Thread-safety: Thread-safe.
+// A condition variable. Every wait has a deadline and may end early without cause: call it in a
+// loop that checks the condition. Thread-safety: Thread-safe.
 class CondVar {
  public:
   CondVar() = default;
   CondVar(const CondVar&) = delete;
   CondVar& operator=(const CondVar&) = delete;
 
-  // Gives up `mutex`, sleeps until notified or until `deadline` (a point of MonotonicNow()), takes
-  // `mutex` again. False once the deadline has passed.
+  // Releases `mutex`, sleeps until notified or until `deadline` (a point of MonotonicNow()), and
+  // takes `mutex` again. Returns false once the deadline has passed.
   bool WaitUntil(Mutex& mutex, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    // A day, so that InfiniteFuture neither overflows nor waits for ever; the caller's loop comes
-    // back.
+    // At most a day, so that InfiniteFuture does not overflow; the caller's loop waits again.
     const absl::Duration wait = std::min(deadline - MonotonicNow(), absl::Hours(24));
     if (wait <= absl::ZeroDuration()) {
       return false;

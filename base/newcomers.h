@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Connections that have not said yet what they came for, and which of them has to go when there are
+// Tracks connections that have not sent their hello yet, and picks the one to close when there are
 // too many.
 //
-// The oldest of the party that has most goes: a flood of one party puts out its own connections,
-// and a newcomer always gets in. A party is what connections have in common that their peers
-// cannot choose: the user of a unix socket, the host of a TCP connection.
+// It picks the oldest connection of the party with the most connections: a flood from one party
+// closes its own connections, and a new connection is always accepted. A party is a property that
+// peers cannot choose: the user of a unix socket, the host of a TCP connection.
 //
 // Thread-safety: Thread-compatible.
 
@@ -17,7 +17,7 @@
 
 namespace cairn {
 
-// Of whoever is behind a connected socket. Sockets of other kinds are all of one party.
+// Returns the party of a connected socket's peer. Sockets of other kinds all have the same party.
 uint64_t PartyOf(int socket);
 
 class Newcomers {
@@ -25,20 +25,20 @@ class Newcomers {
   // REQUIRES: count_max > 0.
   explicit Newcomers(size_t count_max) : count_max_(count_max) {}
 
-  // Takes in a connection. Answers the one that has to go for it, which is no longer here; none
-  // while there is room. REQUIRES: `id` is above all that came before.
+  // Adds a connection. If that is one too many, removes and returns the connection to close.
+  // REQUIRES: `id` is greater than all earlier ones.
   std::optional<uint64_t> Add(uint64_t id, uint64_t party);
-  // It has said what it came for, or has left. False: it was not here.
+  // Removes a connection that has sent its hello or was closed. Returns false if it was not there.
   bool Remove(uint64_t id);
   size_t count() const { return party_of_.size(); }
 
  private:
-  // The party that has most; of several, that whose oldest is the oldest.
+  // The party with the most connections; of several, the one with the oldest connection.
   uint64_t LargestParty() const;
 
   const size_t count_max_;
   std::map<uint64_t, uint64_t> party_of_;
-  std::map<uint64_t, std::set<uint64_t>> ids_of_;  // by party; none is empty
+  std::map<uint64_t, std::set<uint64_t>> ids_of_;  // by party; no set is empty
 };
 
 }  // namespace cairn

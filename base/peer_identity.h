@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Who is behind a connection, as the kernel says it. A connection without one (TCP) has none.
+// The user behind a connection, according to the kernel. TCP connections have none.
 
 #include <sys/socket.h>
 
@@ -15,7 +15,8 @@ struct PeerIdentity {
   friend bool operator==(const PeerIdentity&, const PeerIdentity&) = default;
 };
 
-// Of the process that connected a unix socket, as it was then. None: another kind of socket.
+// Returns the user of the process that connected a unix socket, at the time it connected. Returns
+// nullopt for other sockets.
 inline std::optional<PeerIdentity> PeerIdentityOf(int socket) {
   int domain = 0;
   ucred peer{};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bytes nobody can guess, from the kernel: tickets and lease tokens.
+// Unpredictable bytes from the kernel, for tickets and lease tokens.
 //
 //   const auto ticket = RandomBytes<16>();
 //
@@ -11,7 +11,8 @@
 
 namespace cairn {
 
-// Fills `target`. Cannot fail once the kernel's generator is seeded (CAIRN_CHECKed).
+// Fills `target` with random bytes. Cannot fail once the kernel's generator is seeded
+// (CAIRN_CHECKed).
 void FillRandom(std::span<std::byte> target);
 
 template <std::size_t kBytes>

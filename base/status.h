@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// absl::Status is how one folder tells another of a failure that production can see. What each code
-// asks of the caller:
+// absl::Status reports failures that can occur in production. What each code asks of the caller:
 //
-//   NotFound recompute · ResourceExhausted back off · Unavailable the peer is gone, reconnect ·
-//   DeadlineExceeded · DataLoss a checksum does not match: dropped and counted · InvalidArgument
-//   the caller's bug · FailedPrecondition wrong state · Internal ours · AlreadyExists the bytes are
-//   there already
+//   NotFound            recompute
+//   ResourceExhausted   back off
+//   Unavailable         the peer is gone: reconnect
+//   DeadlineExceeded    the call was too slow
+//   DataLoss            a checksum does not match: the data was dropped and counted
+//   InvalidArgument     a bug of the caller
+//   FailedPrecondition  wrong state
+//   Internal            a bug of Cairn
+//   AlreadyExists       the bytes are stored already
 //
 //   CAIRN_RETURN_IF_ERROR(Publish(block));
 //   CAIRN_ASSIGN_OR_RETURN(Extent extent, arena.Allocate(bytes));
@@ -21,7 +25,8 @@
 
 namespace cairn {
 
-// The same code and payloads, with "context: " before the message. An OK status stays as it is.
+// Returns `status` with "context: " before its message; code and payloads stay. Returns an OK
+// status unchanged.
 inline absl::Status Annotate(const absl::Status& status, std::string_view context) {
   if (status.ok()) {
     return status;
@@ -66,7 +71,7 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& status) {
   }                                                                   \
   declaration = *std::move(result)
 
-// For what cannot fail here.
+// CAIRN_CHECKs that a status, or a StatusOr, is OK: for calls that cannot fail at that point.
 #define CAIRN_CHECK_OK(expression)                                                          \
   do {                                                                                      \
     const auto& cairn_checked = (expression);                                               \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Between std::string_view and absl::string_view, which are different types in a distribution's
-// Abseil. No copy is made: the result borrows what the argument borrows.
+// Converts between std::string_view and absl::string_view, which are different types in a
+// distribution's Abseil. Copies nothing: the result borrows what the argument borrows.
 #include <string_view>
 
 #include "absl/strings/string_view.h"

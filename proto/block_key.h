@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Names of spaces and blocks. Identical in C++ and Python (client/python/cairn/keys.py); vectors in
-// tests/golden/keys. Drawn in docs/internals/formats/key.md. Every field is length-prefixed, so no
-// two inputs share an encoding. All functions are pure and thread-safe.
+// Keys: the names of spaces and blocks. Identical in C++ and Python (client/python/cairn/keys.py);
+// tests/golden/keys has the vectors, docs/internals/formats/key.md draws the format. Every field is
+// length-prefixed, so different inputs never have equal encodings. All functions are pure and
+// thread-safe.
 
 #include <array>
 #include <cstddef>
@@ -45,7 +46,8 @@ struct GroupGeometry {
   uint32_t state_bytes = 0, row_bytes = 0;
 };
 
-// Everything that makes two spaces one space. The recipe is not here: it is policy.
+// The identity of a space: spaces with equal identities are the same space. The recipe is not part
+// of it, because it is policy.
 struct SpaceIdentity {
   std::string tenant, model, weights_revision;
   codecs::DType dtype = codecs::DType::kBf16;
@@ -53,36 +55,37 @@ struct SpaceIdentity {
   std::vector<GroupGeometry> groups;
 };
 
-// InvalidArgument with the field and the limit. A block in source form is at most
+// Errors: InvalidArgument, naming the field and the limit. A block in source form is at most
 // kImagesPerBlockMax images of kImageBytesMax bytes.
 absl::Status Validate(const SpaceIdentity& identity);
-// 1 to kTenantBytesMax characters of [A-Za-z0-9._-].
+// Errors: InvalidArgument unless `tenant` is 1 to kTenantBytesMax characters of [A-Za-z0-9._-].
 absl::Status ValidateTenant(std::string_view tenant);
 // REQUIRES: Validate(identity) is OK.
 Fingerprint FingerprintOf(const SpaceIdentity& identity);
 
-// One thing besides the tokens that a block's KV depends on: kind "lora", "salt", "media", …
-// with the token offset it starts at within the block.
+// An input besides the tokens that a block's KV depends on: kind "lora", "salt", "media", … with
+// the token offset in the block at which it begins.
 struct KeyExtra {
   std::string kind;
   uint32_t offset = 0;
   std::string value;
 };
 
-// parent all zero: first block of a chain. extras are put in canonical order here, repetitions
-// dropped.
+// Derives the key of one block. An all-zero `parent` means the first block of a chain. The function
+// sorts `extras` into canonical order and drops repetitions.
 BlockKey DeriveKey(const Fingerprint& space, const BlockKey& parent,
                    std::span<const uint32_t> tokens, std::span<const KeyExtra> extras = {});
-// Keys of all full blocks of a token sequence. Offsets of extras count from the start of the
-// sequence; each goes into the block it falls in, counted from that block's start. What concerns
-// the whole sequence (LoRA, salt) has offset 0: later blocks inherit it through their parent.
+// Derives the keys of all full blocks of a token sequence. Offsets of extras count from the start
+// of the sequence; each extra goes into the block that contains its offset, relative to that
+// block's start. An extra for the whole sequence (LoRA, salt) has offset 0: later blocks inherit it
+// through their parent.
 // REQUIRES: tokens_per_block > 0.
 std::vector<BlockKey> DeriveChain(const Fingerprint& space, std::span<const uint32_t> tokens,
                                   uint32_t tokens_per_block, std::span<const KeyExtra> extras = {});
-// A block named by an engine's own hash.
+// Derives the key of a block that an engine names by its own hash.
 BlockKey OpaqueKey(const Fingerprint& space, std::span<const std::byte> engine_key);
 
-// Lower-case hexadecimal.
+// Returns lower-case hexadecimal.
 std::string Hex(std::span<const std::byte> bytes);
 
 }  // namespace cairn::proto

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Between the messages of cairn.v1 and the types of the rest: the only place that knows both. Every
-// From…() takes hostile input and answers InvalidArgument with the field and the limit; after it,
-// code trusts the type. All functions are pure and thread-safe.
+// Converts between the messages of cairn.v1 and internal types. No other file uses both. Every
+// From…() accepts untrusted input and returns InvalidArgument with the field and the limit; its
+// result is valid and need not be checked again. All functions are pure and thread-safe.
 
 #include <cstdint>
 #include <string>
@@ -23,45 +23,45 @@ namespace cairn::proto {
 inline constexpr int kMatchKeysMax = 65536;  // keys of one Match, Contains or Delete
 inline constexpr size_t kClientNameBytesMax = 128;
 
-// The identity of a space, validated.
+// Returns the identity of a space, validated.
 absl::StatusOr<SpaceIdentity> FromSpec(const v1::SpaceSpec& spec);
 v1::SpaceSpec ToSpec(const SpaceIdentity& identity);
 
-// A group as codecs see it. REQUIRES: Validate(identity) is OK, group < identity.groups.size().
+// Returns a group's shape for the codecs. REQUIRES: Validate(identity) is OK, group <
+// identity.groups.size().
 codecs::GroupShape ShapeOf(const SpaceIdentity& identity, size_t group);
-// Of all groups, in order. REQUIRES: Validate(identity) is OK.
+// Returns the shapes of all groups, in order. REQUIRES: Validate(identity) is OK.
 std::vector<codecs::GroupShape> ShapesOf(const SpaceIdentity& identity);
 
-// "kivi:4+" and the like; empty is `fallback`.
+// Parses "kivi:4+" and the like; an empty name means `fallback`.
 absl::StatusOr<codecs::Recipe> FromRecipeName(std::string_view name,
                                               const codecs::Recipe& fallback);
 std::string ToRecipeName(const codecs::Recipe& recipe);
 
-// The range that a message names within its group: a count of 0 is "all from first on". Never
-// empty.
+// Returns the range of a message within its group. A count of 0 means all from `first` on. The
+// result is never empty.
 absl::StatusOr<codecs::Slice> FromSlice(const v1::GroupSlice& slice,
                                         const std::vector<codecs::GroupShape>& shapes);
 v1::GroupSlice ToSlice(uint32_t group, const codecs::Slice& slice);
-// The same of a frame: within the group and, as ParseFrame() ensures, not empty.
+// The same for a frame: within the group and, because ParseFrame() checks it, not empty.
 absl::StatusOr<codecs::Slice> FromRange(uint16_t group, const SliceRange& range,
                                         const std::vector<codecs::GroupShape>& shapes);
 SliceRange ToRange(const codecs::Slice& slice);
 
-// Exactly 32 or 16 bytes. `field` is for the message.
+// Parse exactly 32 or 16 bytes. `field` is for the message.
 absl::StatusOr<BlockKey> FromKeyBytes(std::string_view bytes, std::string_view field);
 absl::StatusOr<Ticket> FromTicketBytes(std::string_view bytes);
 absl::StatusOr<LeaseToken> FromLeaseBytes(std::string_view bytes);
 absl::StatusOr<codecs::Digest> FromSideObjectId(std::string_view bytes);
 absl::StatusOr<SideObjectKind> FromSideObjectKind(v1::SideObjectKind kind);
-// At most kMatchKeysMax keys.
+// Parses at most kMatchKeysMax keys.
 absl::StatusOr<std::vector<BlockKey>> FromKeyList(
     const google::protobuf::RepeatedPtrField<std::string>& keys);
 
-// The bytes of a key, fingerprint, ticket or lease, as protobuf carries them.
+// Returns the bytes of a key, fingerprint, ticket or lease for protobuf.
 std::string ToBytes(std::span<const std::byte> bytes);
 
-// Whatever a client calls itself: at most kClientNameBytesMax bytes; control characters are
-// refused.
+// Checks the name of a client: at most kClientNameBytesMax bytes, no control characters.
 absl::Status ValidateClientName(std::string_view name);
 
 }  // namespace cairn::proto

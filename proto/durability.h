@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What became of a put that asked to be durable: to be found again after a loss of power. Whatever
-// it is, the block is stored and is seen by everyone. docs/internals/formats/frame.md has the
-// numbers.
+// The outcome of a put that asked to be durable, that is, to survive a power loss. In all cases the
+// block is stored and visible. docs/internals/formats/frame.md has the numbers.
 
 #include <array>
 #include <cstddef>
@@ -14,18 +13,18 @@ namespace cairn::proto {
 enum class Durability : uint8_t {
   kNotAsked = 0,
   kDurable = 1,
-  kNoTier = 2,     // the daemon has no tier that lasts
-  kReadOnly = 3,   // the tier takes no writes, or is out
-  kNoRoom = 4,     // it has no room now, or its write budget is spent
+  kNoTier = 2,     // the daemon has no persistent tier
+  kReadOnly = 3,   // the tier is read-only or failed
+  kNoRoom = 4,     // the tier has no room now, or its write budget is spent
   kLate = 5,       // not by the put's deadline
-  kAncestors = 6,  // a block before it is not there, or is not durable itself
-  kTooLarge = 7,   // an image larger than the tier takes
-  kGone = 8,       // deleted or evicted meanwhile
+  kAncestors = 6,  // a block before it is missing or not durable
+  kTooLarge = 7,   // the image is larger than the tier accepts
+  kGone = 8,       // deleted or evicted in the meantime
   kStopping = 9,   // the daemon is stopping
 };
 inline constexpr size_t kDurabilityCount = 10;
 
-// As metrics, Python and cairnctl say it.
+// Returns the name used in metrics, Python and cairnctl.
 constexpr std::string_view Name(Durability durability) {
   constexpr std::array<std::string_view, kDurabilityCount> kNames = {
       "not_asked", "durable",   "no_tier",   "read_only", "no_room",

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Data-plane frames: what travels beside every payload, on every transport. Drawn byte by byte in
-// docs/internals/formats/frame.md. Fixed little-endian structs, a 64-byte head and a body of at
-// most 192 bytes.
+// Data-plane frames: the header of every payload, on every transport. A frame is a fixed
+// little-endian head of 64 bytes and a body of at most 192 bytes; docs/internals/formats/frame.md draws the
+// bytes.
 //
-// Write: fill a Frame, Serialize() it. Read: ParseFrame() takes hostile bytes and returns a typed
-// Frame or an error; after it, code trusts the type. Parse order: size, magic, version, CRC, kind,
-// body size, reserved fields, ranges. The ticket is not checked here: compare it with
-// TicketsEqual().
+// To write: fill a Frame and Serialize() it. To read: ParseFrame() accepts untrusted bytes and
+// returns a valid Frame or an error. It checks size, magic, version, CRC, kind, body size, reserved
+// fields and ranges, in this order. It does not check the ticket: compare that with TicketsEqual().
 
 #include <array>
 #include <cstddef>
@@ -28,7 +27,7 @@ inline constexpr size_t kFrameBytesMax = 256;
 inline constexpr size_t kFrameHeadBytes = 64;
 inline constexpr size_t kErrorTextBytesMax = 160;
 inline constexpr uint16_t kFrameVersion = 1;
-// What any frame may say; a daemon's configuration may allow less.
+// The limits of all frames; a daemon's configuration may set lower ones.
 inline constexpr uint64_t kPayloadBytesMax = uint64_t{64} << 20;
 inline constexpr uint32_t kWindowMax = 256;  // requests in flight on a connection
 inline constexpr uint32_t kDeadlineMsMax = 60'000;
@@ -61,7 +60,7 @@ enum class FrameKind : uint8_t {
   kError = 10,   // reply to any request: head.status says which, the body is a text
 };
 
-// How a payload holds a slice.
+// The form of a slice in a payload.
 enum class Form : uint8_t {
   kImage = 0,   // an encoded image (docs/internals/formats/image.md)
   kSource = 1,  // the tiles in source dtype, tile order, no padding
@@ -105,12 +104,12 @@ struct Put {
   SliceRange slice;
   uint16_t tokens = 0;
   Form form = Form::kSource;
-  bool is_derived = false;    // computed on a lossy prefix
+  bool is_derived = false;    // computed from a prefix that was stored lossily
   bool is_durable = false;    // the reply waits until it outlives a loss of power
-  StatisticSet statistics{};  // behind the slice in the payload: docs/internals/formats/frame.md
+  StatisticSet statistics{};  // after the slice in the payload: docs/internals/formats/frame.md
 };
 struct PutReply {
-  bool is_duplicate = false;  // the slice was there already; nothing moved
+  bool is_duplicate = false;  // the slice was stored already; nothing was moved
   uint64_t image_bytes = 0;   // held for this slice after the put
   Durability durability = Durability::kNotAsked;
 };
@@ -129,30 +128,32 @@ struct Frame {
   Ticket ticket{};
   uint64_t payload_bytes = 0;
   uint32_t payload_crc32c = 0;
-  uint32_t deadline_ms = 0;                         // what the sender has left; 0 in replies
+  // The time that the sender has left; 0 in replies.
+  uint32_t deadline_ms = 0;
   absl::StatusCode status = absl::StatusCode::kOk;  // replies
   uint64_t trace = 0;                               // of a request, for logs; 0: none
   Body body;
   FrameKind kind() const { return static_cast<FrameKind>(body.index() + 1); }
 };
 
-// Every frame that Serialize() makes is one that ParseFrame() takes. REQUIRES: the fields are
-// within the limits above (CAIRN_CHECKed); an ErrorReply's text is cut to its limit.
+// Serializes a frame; ParseFrame() accepts every result. An ErrorReply's text is cut to its limit.
+// REQUIRES: the fields are within the limits above (CAIRN_CHECKed).
 FrameBytes Serialize(const Frame& frame);
 
-// InvalidArgument with the field and the limit; never reads past `bytes`.
+// Parses a frame; never reads past `bytes`. Errors: InvalidArgument, naming the field and the
+// limit.
 absl::StatusOr<Frame> ParseFrame(std::span<const std::byte> bytes);
 
-// The seq of bytes that are as long as a frame's head, else nothing; looks at no other field. For
-// the transports, which pair replies with requests and leave the rest to ParseFrame().
+// Returns the seq if `bytes` are at least as long as a frame's head, else nullopt; reads no other
+// field. Transports use it to pair replies with requests before ParseFrame().
 std::optional<uint64_t> SeqOf(std::span<const std::byte> bytes);
 
-// Constant time.
+// Compares in constant time.
 bool TicketsEqual(const Ticket& a, const Ticket& b);
 
-// An error reply to the request `request_seq`, its text cut to the limit.
+// Makes the error reply to the request `request_seq`; cuts the text to its limit.
 Frame ErrorFrame(uint64_t request_seq, const Ticket& ticket, const absl::Status& status);
-// The status that a reply frame carries: OK, or its code with its text.
+// Returns the status of a reply frame: OK, or its code and text.
 absl::Status StatusOf(const Frame& reply);
 
 }  // namespace cairn::proto

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The limits of a frame's fields: the same for what Serialize() writes and for what ParseFrame()
-// reads.
+// Checks the limits of a frame's fields, for both Serialize() and ParseFrame().
 
 #include <cstdint>
 #include <string_view>
@@ -11,11 +10,11 @@
 
 namespace cairn::proto {
 
-// InvalidArgument "frame: FIELD is VALUE, expected MIN to MAX" unless min <= value <= max.
+// Errors: InvalidArgument "frame: FIELD is VALUE, expected MIN to MAX" unless min <= value <= max.
 absl::Status CheckRange(std::string_view field, uint64_t value, uint64_t min, uint64_t max);
 absl::Status CheckZero(std::string_view field, uint64_t value);
 
-// Every field within its limits, and head and body agreeing.
+// Checks that every field is within its limits, and that head and body agree.
 absl::Status CheckFrame(const Frame& frame);
 
 }  // namespace cairn::proto

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bytes of a frame, as docs/internals/formats/frame.md draws them. For frame.cc and its tests
-// only.
+// The bytes of a frame, as in docs/internals/formats/frame.md. Only for frame.cc and its tests.
 
 #include <bit>
 #include <cstddef>
@@ -16,7 +15,7 @@ static_assert(std::endian::native == std::endian::little, "frames are copied, no
 inline constexpr uint32_t kFrameMagic = 0x314E5243;  // "CRN1"
 inline constexpr size_t kFrameCrcOffset = 60;
 
-// The head as it lies on the wire. docs/internals/formats/frame.md draws it.
+// The head on the wire, as in docs/internals/formats/frame.md.
 struct HeadLayout {
   uint32_t magic;
   uint8_t version;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a profile of a space's group is to say, for who mines one: a daemon out of the space's
-// blocks, a client out of an engine's cache.
+// Makes the request for mining a profile of a group. The daemon mines the space's blocks, a client
+// an engine's cache.
 //
 // Thread-safety: pure functions.
 
@@ -13,9 +13,9 @@
 
 namespace cairn::proto {
 
-// Without query_squares, and not validated: RoPE as the identity has it, from channel 0 on; of a
-// latent, K as it comes. Rates are the usual ones, so that the recipe of the space can be changed,
-// and that of `recipe`, if it needs a profile.
+// Returns a request without query_squares; it is not validated. RoPE is the identity's and starts
+// at channel 0; a latent has none. The rates are the usual ones, so that the space's recipe can be
+// changed later, and the rate of `recipe`, if that needs a profile.
 // REQUIRES: Validate(identity) is OK; group < identity.groups.size().
 codecs::MineRequest MineRequestOf(const SpaceIdentity& identity, size_t group,
                                   const codecs::Recipe& recipe);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Side objects: immutable bytes that images refer to by the hash of them.
+// Side objects: profiles and banks. They are immutable bytes that images name by their hash.
 //
 // Thread-safety: pure functions; a SideObjectContent is a value.
 
@@ -21,25 +21,25 @@ enum class SideObjectKind : uint8_t {
   kBank = 2,     // docs/internals/formats/bank.md
 };
 
-// Of one, as it travels: what a control message has room for.
+// Limit for one side object: a control message has room for it.
 inline constexpr size_t kSideObjectBytesMax = size_t{32} << 20;
 
-// "profile", "bank". Static storage.
+// Returns "profile" or "bank". Static storage.
 [[nodiscard]] const char* Name(SideObjectKind kind);
 
-// SHA-256: what an image names it by.
+// Returns the SHA-256 by which images name a side object.
 [[nodiscard]] codecs::Digest SideObjectId(std::span<const std::byte> bytes);
 
-// Of what kind bytes say that they are, by how they begin.
+// Returns the kind that the first bytes state, or nullopt.
 [[nodiscard]] std::optional<SideObjectKind> KindOf(std::span<const std::byte> bytes);
 
-// The kind that a recipe codes with, or does better with.
+// Returns the kind that a recipe needs, or compresses better with.
 [[nodiscard]] std::optional<SideObjectKind> KindFor(const codecs::Recipe& recipe);
 
-// What the bytes of one say.
+// The parsed content of a side object.
 class SideObjectContent {
  public:
-  // Reads bytes, which must outlive it and not change; assumes malice. *content is set on kOk.
+  // Parses untrusted bytes, which must outlive it and not change. Sets *content on kOk.
   static codecs::Error Parse(SideObjectKind kind, std::span<const std::byte> bytes,
                              SideObjectContent* content);
 
@@ -51,11 +51,11 @@ class SideObjectContent {
   [[nodiscard]] const codecs::Bank* bank() const {
     return kind_ == SideObjectKind::kBank ? &bank_ : nullptr;
   }
-  // The group of layers that it is of.
+  // The group of layers that it belongs to.
   [[nodiscard]] const codecs::SideObjectHead& head() const {
     return kind_ == SideObjectKind::kProfile ? profile_.head() : bank_.head();
   }
-  // As coders take it. Borrows this.
+  // Returns the inputs of a decoder. Borrows this.
   [[nodiscard]] codecs::DecodeInputs inputs() const {
     return {.profile = profile(), .bank = bank()};
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a writer may say with a put besides the KV: numbers of type f32 that follow the slice in the
-// payload, one kind after the other in the order of kStatistics.
+// Statistics that a writer can send with a put: f32 values that follow the slice in the payload,
+// one kind after the other, in the order of kStatistics.
 //
 // Thread-safety: values and pure functions.
 
@@ -15,19 +15,19 @@
 namespace cairn::proto {
 
 enum class Statistic : uint8_t {
-  // Means over the block's tokens and over the query heads that read the head of K, of the query as
-  // it meets K, that is after RoPE. Finite, not negative.
+  // Means over the block's tokens and over the query heads of the KV head, of the query after RoPE.
+  // Finite and not negative.
   kQuerySquares = 0,     // q * q: a profile is mined with it
   kQueryMagnitudes = 1,  // |q|: mixkvq chooses channels by it
-  // What each token is worth to its readers, for arkv. Infinite: it is kept at full precision; NaN
-  // and what is not above 0: not known.
+  // Scores of tokens, for arkv. Infinite: the token is kept at full precision. NaN and values that
+  // are not above 0: unknown.
   kTokenScores = 2,
 };
 inline constexpr Statistic kStatistics[] = {Statistic::kQuerySquares, Statistic::kQueryMagnitudes,
                                             Statistic::kTokenScores};
 inline constexpr size_t kStatisticCount = std::size(kStatistics);
 
-// Which of them there are: bit i is kStatistics[i].
+// A set of kinds: bit i is kStatistics[i].
 class StatisticSet {
  public:
   static constexpr uint8_t kBitsMax = (1 << kStatisticCount) - 1;
@@ -46,18 +46,18 @@ class StatisticSet {
   uint8_t bits_ = 0;
 };
 
-// "query_squares": the field of a put request. Static storage.
+// Returns the field's name in a put request, for example "query_squares". Static storage.
 [[nodiscard]] const char* Name(Statistic kind);
 
-// "layers x heads x k_dim". Static storage.
+// Returns the shape for people, for example "layers x heads x k_dim". Static storage.
 [[nodiscard]] const char* ShapeOf(Statistic kind);
 
-// Numbers of a kind that a slice of a block has, [layer][head][channel of K or token]; 0 for groups
-// whose bytes are opaque.
+// Returns the number of values of a kind for a slice of a block, [layer][head][channel of K or
+// token]; 0 for groups with opaque bytes.
 [[nodiscard]] uint64_t CountOf(Statistic kind, const codecs::TileShape& tile,
                                const codecs::Slice& slice, uint32_t tokens);
 
-// The recipe's encoder reads it.
+// Returns whether the recipe's encoder reads it.
 [[nodiscard]] bool IsCodedWith(const codecs::Recipe& recipe, Statistic kind);
 
 }  // namespace cairn::proto

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The trace that a request belongs to, of its caller's own tracing: a traceparent of W3C Trace
-// Context. Frames carry a part of it, and control calls all of it, as metadata of its name.
+// A traceparent of W3C Trace Context: the trace of the caller's own tracing that a request belongs
+// to. Frames carry a part of it. Control calls carry all of it, as metadata "traceparent".
 //
 // Thread-safety: values and pure functions.
 
@@ -15,12 +15,12 @@
 
 namespace cairn::proto {
 
-// Immutable. A default one is none.
+// Immutable. A default-constructed one means no trace.
 class Traceparent {
  public:
-  // The last 8 bytes of the trace id: what frames carry and logs name. 0: there is none.
+  // The last 8 bytes of the trace id, which frames carry and logs name. 0: no trace.
   uint64_t trace() const { return trace_; }
-  // As it was given, but for what a version after 00 may add. Empty: there is none.
+  // The given text, without the parts that a version after 00 may add. Empty: no trace.
   std::string_view text() const { return {text_.data(), trace_ == 0 ? 0 : text_.size()}; }
   bool operator==(const Traceparent&) const = default;
 
@@ -30,10 +30,10 @@ class Traceparent {
   std::array<char, 55> text_{};
 };
 
-// InvalidArgument: not a traceparent (section 3.2.2), or one whose trace() were 0.
+// Errors: InvalidArgument if it is not a traceparent (section 3.2.2), or if trace() would be 0.
 absl::StatusOr<Traceparent> ParseTraceparent(std::string_view text);
 
-// As logs name it: 16 hexadecimal digits, or "none".
+// Formats it for logs: 16 hexadecimal digits, or "none".
 std::string TraceName(uint64_t trace);
 
 }  // namespace cairn::proto

@@ -6,7 +6,8 @@
 
 namespace cairn {
 
-// The codec backend in force. REQUIRES: codecs::RefusedChoice() is empty; main() asks.
+// Returns the active codec backend. REQUIRES: codecs::RefusedChoice() is empty, which main()
+// checks.
 inline const codecs::Backend& ActiveBackend() {
   const codecs::Backend* backend = nullptr;
   const codecs::Error error = codecs::ActiveBackend(&backend);

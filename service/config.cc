@@ -61,7 +61,7 @@ void ReadFlags(std::span<const std::string> arguments, Action* action, std::stri
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string_view argument = arguments[i];
     if (!argument.starts_with("--") || argument.size() < 3) {
-      errors->Add("argument ", Quoted(argument), " is no flag; see --help");
+      errors->Add("argument ", Quoted(argument), " is not a flag; see --help");
       continue;
     }
     argument.remove_prefix(2);
@@ -204,22 +204,25 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
 
 std::string HelpText() {
   std::string text =
-      "cairnd: keeps KV-cache blocks and serves them.\n\n"
+      "cairnd: stores the KV cache of LLM inference engines and serves it.\n\n"
       "usage: cairnd [--config FILE] [--NAME VALUE]...\n\n"
-      "  --help           this text\n"
-      "  --version        the version\n"
-      "  --check-config   check the configuration, start nothing, warn of memory that is missing\n"
-      "  --print-config   print the configuration as a YAML file, start nothing\n"
+      "Examples:\n"
+      "  cairnd --host-bytes 64GiB --ssd /mnt/nvme0/cairn=1TiB\n"
+      "  cairnd --config /etc/cairn/cairnd.yaml --check-config\n\n"
+      "  --help           print this text\n"
+      "  --version        print the version\n"
+      "  --check-config   check the configuration, warn if memory is short, do not start\n"
+      "  --print-config   print the configuration as a YAML file, do not start\n"
       "  --config FILE    YAML file with the names below (CAIRN_CONFIG)\n\n"
-      "A flag wins over the environment, that over the file, that over the default.\n";
+      "Flags override environment variables, which override the file, which overrides the\n"
+      "default.\n";
   for (const Knob& knob : Knobs()) {
     std::string_view fallback = knob.fallback;
     if (knob.name == "socket")
       fallback = "$XDG_RUNTIME_DIR/cairn/cairnd.sock, else /tmp/cairn-UID/cairnd.sock";
     if (knob.name == "admin")
-      fallback = "unix:PATH beside that of control, else of socket, as in cairnd.admin.sock";
-    if (knob.name == "staging-bytes")
-      fallback = "an eighth of host-bytes, at least 192MiB, at most 1GiB";
+      fallback = "a unix socket beside control's or socket's, for example cairnd.admin.sock";
+    if (knob.name == "staging-bytes") fallback = "an eighth of host-bytes, 192MiB to 1GiB";
     absl::StrAppend(&text, "\n  --", ToAbsl(knob.name), " (", VariableOf(knob.name), ")\n      ",
                     ToAbsl(knob.help), "\n      takes ", Expects(knob), "; default ",
                     ToAbsl(fallback), "\n");

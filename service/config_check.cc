@@ -17,7 +17,7 @@ absl::Status CheckSocketPath(std::string_view text) {
   if (text == "off") return absl::OkStatus();
   if (text.size() < 2 || text.size() > 100 || text[0] != '/' || text.back() == '/' ||
       !std::ranges::all_of(text, IsGraphic)) {
-    return absl::InvalidArgumentError("not a path a unix socket can have");
+    return absl::InvalidArgumentError("not a valid path for a unix socket");
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Checks of the textual knobs. Pure; InvalidArgument says what is wrong.
+// Checks textual settings. Pure. Errors: InvalidArgument (says what is wrong).
 
 #include <string_view>
 
@@ -14,7 +14,7 @@ absl::Status CheckPortRange(std::string_view text);
 absl::Status CheckRecipe(std::string_view text);
 absl::Status CheckWriteBudget(std::string_view text);
 absl::Status CheckScrubRate(std::string_view text);
-// What they take.
+// The accepted forms, for people.
 std::string_view WriteBudgetForm();
 std::string_view ScrubRateForm();
 

@@ -43,8 +43,9 @@ constexpr Knob kTable[] = {
      Text{
          &Config::control, [](std::string_view text) { return ParseControlAddress(text).status(); },
          [] { return std::string_view("HOST:PORT, [IPV6]:PORT or unix:PATH, the path absolute"); }},
-     "gRPC: sessions, spaces, match"},
-    {"http", "127.0.0.1:9464", Address{&Config::http}, "/metrics, /healthz, /readyz"},
+     "gRPC control plane: sessions, spaces, match"},
+    {"http", "127.0.0.1:9464", Address{&Config::http},
+     "HTTP server of /metrics, /healthz and /readyz"},
     {"socket", "",
      Text{&Config::socket, CheckSocketPath,
           [] { return std::string_view("an absolute path of at most 100 bytes, or off"); }},
@@ -55,69 +56,71 @@ constexpr Knob kTable[] = {
             return text == "off" ? absl::OkStatus() : ParseControlAddress(text).status();
           },
           [] { return std::string_view("HOST:PORT, [IPV6]:PORT, unix:PATH or off"); }},
-     "gRPC: operators, whom nothing but its reach limits; as control is: both at one address"},
+     "administrative calls (gRPC), without authentication: restrict access; may equal control"},
     {"data", "off", Address{&Config::data},
-     "UCX data plane; whoever reaches this port can crash the daemon: trusted networks only"},
+     "UCX data plane; anyone who can connect can crash the daemon: trusted networks only"},
     {"data-port-range", "any",
      Text{&Config::data_port_range, CheckPortRange,
           [] { return std::string_view("FIRST-LAST, ports 1024 to 65535, or any"); }},
-     "ports of the UCX connections behind that one, for firewalls"},
+     "port range of the UCX connections, for firewalls"},
     {"host-bytes", "4GiB", Bytes{&Config::host_bytes, limits::kHostBytesMin, limits::kHostBytesMax},
-     "host tier: its arena is taken and faulted in at start"},
+     "size of the host tier; allocated in full at start"},
     {"staging-bytes", "",
      Bytes{&Config::staging_bytes, limits::kStagingBytesMin, limits::kHostBytesMax},
-     "beside the host tier: payloads on their way in, answers being made"},
+     "memory for incoming payloads and for answers, in addition to host-bytes"},
     {"huge-pages", "auto", Choice{&Config::huge_pages, kHugePages},
-     "pages set aside for the host tier and staging: taken where there are, or no start without"},
+     "huge pages for the host tier and staging: used if available, or required to start"},
     {"ssd", "off",
      Text{&Config::ssd, [](std::string_view text) { return ParseSsd(text).status(); },
           [] {
             return std::string_view(
-                "PATH=BYTES, the path absolute, 256MiB to 256TiB; up to 16, with commas between "
-                "or in a flag each; or off");
+                "PATH=BYTES, the path absolute, 256MiB to 256TiB; up to 16, separated by commas "
+                "or one per flag; or off");
           }},
-     "SSD tier: folders on disks, with what each may take; what is there outlives the process"},
+     "SSD tier: folders on drives and the bytes that each may use; survives restarts"},
     {"ssd-io", "auto", Choice{&Config::ssd_io, kIoChoices},
-     "what moves the bytes of the SSD tier; auto is io_uring where the system allows it"},
+     "I/O engine of the SSD tier; auto: io_uring where the system permits it"},
     {"ssd-placement", "chain", Choice{&Config::ssd_placement, kPlacements},
-     "several folders: each chain in one of them, or its blocks in all, one after another"},
+     "with several folders: keep each chain in one folder, or stripe its blocks over all"},
     {"ssd-write-budget", "off", Text{&Config::ssd_write_budget, CheckWriteBudget, WriteBudgetForm},
-     "what may be written to the SSD tier; when short, blocks are at their second sighting"},
+     "daily limit for writes to the SSD tier; when low, only reused blocks are written"},
     {"ssd-scrub-rate", "auto", Text{&Config::ssd_scrub_rate, CheckScrubRate, ScrubRateForm},
-     "how fast the SSD tier is read in the background to find what rots; auto: in ten days"},
+     "rate of background checksum verification of the SSD tier; auto: all of it in ten days"},
     {"gpu", "off",
      Text{&Config::gpu, [](std::string_view text) { return ParseGpu(text).status(); },
           [] {
             return std::string_view(
-                "DEVICE=BYTES, a number of CUDA's from 0 to 63, 64MiB to 1TiB; or off");
+                "DEVICE=BYTES, a CUDA device number from 0 to 63, 64MiB to 1TiB; or off");
           }},
-     "a device that codes, and with ssd keeps what is read often; no start without the device"},
+     "GPU for encoding and decoding and, with ssd, for frequently read blocks; must exist"},
     {"index-bytes", "auto",
      Text{&Config::index_bytes,
           [](std::string_view text) { return ParseIndexBytes(text).status(); },
           [] { return std::string_view("auto, or bytes from 16MiB to 1TiB"); }},
-     "memory of the index; past it the SSD tier drops its oldest; auto follows from both tiers"},
+     "memory limit of the index; when full, the SSD tier evicts; auto: from the tiers' sizes"},
     {"quarantine-bytes", "256MiB", Bytes{&Config::quarantine_bytes, 64 * kMiB, 1 * kTiB},
-     "per lane: memory of broken transfers that are not over yet; above it receives are refused"},
+     "per lane: memory limit for broken transfers that still run; above it receives are refused"},
     {"region-bytes", "1GiB", Bytes{&Config::region_bytes, 64 * kKiB, 1 * kTiB},
-     "client memory mapped per local connection"},
+     "limit for client memory mapped per local connection"},
     {"regions-bytes", "16GiB", Bytes{&Config::regions_bytes, 64 * kKiB, 16 * kTiB},
-     "client memory mapped by all local connections; a tenant alone may hold half"},
+     "limit for client memory mapped by all local connections; a single tenant may use half"},
     {"lanes", "2", Number{&Config::lanes, 1, 64}, "threads per transport that move bytes"},
     {"path-threads", "2", Number{&Config::path_threads, 1, limits::kPathThreadsMax},
-     "threads that run the steps of put and get"},
+     "threads that encode and decode, for puts and gets"},
     {"recipe", "exact", Text{&Config::recipe, CheckRecipe, codecs::PolicyRecipes},
      "recipe of spaces whose first client names none"},
     {"connections", "512", Number{&Config::connections, 1, 4096},
-     "data-plane connections per transport; of all of them a tenant alone may hold half"},
-    {"window", "32", Number{&Config::window, 1, 256}, "requests in flight per connection"},
+     "limit for data-plane connections per transport; a single tenant may use half"},
+    {"window", "32", Number{&Config::window, 1, 256},
+     "limit for requests in flight per connection"},
     {"drain-ms", "10000", Number{&Config::drain_ms, 0, 10 * kMinuteMs},
-     "after SIGTERM: time for requests in flight to finish, and for blocks to reach the SSD tier"},
+     "after SIGTERM: time for running requests to finish and for blocks to reach the SSD tier"},
     {"slow-ms", "1000", Number{&Config::slow_ms, 0, 10 * kMinuteMs},
-     "a get, put or control call that takes longer is logged with where its time went; 0: none is"},
-    {"log-level", "info", Choice{&Config::log_level, kLogLevels}, "least severe level logged"},
+     "log gets, puts and control calls that take longer, with the time of each step; 0: none"},
+    {"log-level", "info", Choice{&Config::log_level, kLogLevels},
+     "least severe level that is logged"},
     {"log-format", "text", Choice{&Config::log_format, kLogFormats},
-     "of a record: a line to read, or an object of JSON a line"},
+     "text: one readable line per record; json: one JSON object per line"},
 };
 
 }  // namespace
@@ -162,7 +165,7 @@ std::string DefaultSocket(const Environment& environment) {
   return absl::StrCat("/tmp/cairn-", ::geteuid(), "/cairnd.sock");
 }
 
-// Beside the socket that there is, so that daemons which share a folder do not meet.
+// Beside an existing socket, so that daemons with sockets in one folder do not conflict.
 std::string DefaultAdmin(const Environment& environment, const Config& so_far) {
   constexpr absl::string_view kUnix = "unix:";
   absl::string_view beside = so_far.control;

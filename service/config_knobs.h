@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The table of what an operator can set, and how one row of it is read, printed and explained.
-// Pure. Immutable.
+// The table of all settings, and functions that parse, print and explain one row. Pure. Immutable.
 
 #include <cstdint>
 #include <span>
@@ -42,15 +41,15 @@ struct Knob {
 };
 
 std::span<const Knob> Knobs();
-// Null: there is none.
+// Returns null if there is no such setting.
 const Knob* FindKnob(std::string_view name);
-// " (did you mean NAME?)" of a name that is none, or empty.
+// Returns " (did you mean NAME?)" for an unknown name, or an empty string.
 std::string NearestKnob(std::string_view name);
-// What it takes, for people.
+// Returns the accepted values, for people.
 std::string Expects(const Knob& knob);
 absl::Status SetValue(const Knob& knob, std::string_view text, Config* config);
 std::string Print(const Knob& knob, const Config& config);
-// `so_far` has the values of the rows before.
+// `so_far` holds the values of the rows before.
 std::string DefaultOf(const Knob& knob, const Environment& environment, const Config& so_far);
 
 }  // namespace cairn

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Texts of the configuration into values and back. Pure; errors are InvalidArgument and say what
-// was expected, without the knob's name (config.cc puts it in front).
+// Converts texts of the configuration into values and back. Pure. Errors are InvalidArgument and
+// say what was expected, without the setting's name, which config.cc puts in front.
 
 #include <cstdint>
 #include <optional>
@@ -20,57 +20,57 @@ struct HostPort {
   std::string ToString() const;  // "127.0.0.1:80", "[::1]:80", "off"
 };
 
-// Where the control plane listens.
+// The address of the control plane.
 struct ControlAddress {
   HostPort tcp;
-  std::string path;  // of a unix socket; empty: it is tcp
+  std::string path;  // of a unix socket; empty: TCP
   bool is_unix() const { return !path.empty(); }
-  std::string ToString() const;  // as HostPort, or "unix:/run/cairn/control.sock"
+  std::string ToString() const;  // like HostPort, or "unix:/run/cairn/control.sock"
 };
 
-// "HOST:PORT", "[IPV6]:PORT" or "unix:PATH", the path absolute and of at most 100 bytes.
+// Parses "HOST:PORT", "[IPV6]:PORT" or "unix:PATH" with an absolute path of at most 100 bytes.
 absl::StatusOr<ControlAddress> ParseControlAddress(std::string_view text);
 
-// "HOST:PORT", "[IPV6]:PORT" or "off".
+// Parses "HOST:PORT", "[IPV6]:PORT" or "off".
 absl::StatusOr<HostPort> ParseHostPort(std::string_view text);
 
-// A folder of the SSD tier, and how many bytes it may take.
+// A folder of the SSD tier and the bytes that it may use.
 struct SsdFolder {
   std::string path;
   uint64_t budget_bytes = 0;
 };
-// "PATH=BYTES" of each, with commas between; "off": none. Paths are absolute and differ.
+// Parses "PATH=BYTES", separated by commas, or "off" for none. Paths are absolute and distinct.
 absl::StatusOr<std::vector<SsdFolder>> ParseSsd(std::string_view text);
 
-// A device to code on and to keep copies on, as CUDA counts them, and how many bytes of it.
+// A CUDA device for coding and for copies, and the bytes that it may use.
 struct GpuShare {
   uint32_t device = 0;
   uint64_t bytes = 0;
 };
-// "DEVICE=BYTES"; "off": nullopt.
+// Parses "DEVICE=BYTES", or "off" for nullopt.
 absl::StatusOr<std::optional<GpuShare>> ParseGpu(std::string_view text);
 
-// What may be written a day, in one of the two; "off": neither.
+// The daily write budget, in one of the two units. Both 0: off.
 struct WriteBudgetValue {
   uint64_t bytes = 0;
-  uint64_t percent = 0;  // of the tier's bytes
+  uint64_t percent = 0;  // of the tier's size
 };
-// Bytes, or "100%".
+// Parses bytes or "100%".
 absl::StatusOr<WriteBudgetValue> ParseWriteBudget(std::string_view text);
 
-// Bytes a second, at most limits::kScrubRateBytesCeiling; "auto": nullopt.
+// Parses bytes per second, at most limits::kScrubRateBytesCeiling, or "auto" for nullopt.
 absl::StatusOr<std::optional<uint64_t>> ParseScrubRate(std::string_view text);
 
-// limits::kIndexBytesMin to kIndexBytesMax; "auto": nullopt.
+// Parses kIndexBytesMin to kIndexBytesMax of limits::, or "auto" for nullopt.
 absl::StatusOr<std::optional<uint64_t>> ParseIndexBytes(std::string_view text);
 
-// Decimal digits only.
+// Parses decimal digits.
 absl::StatusOr<uint64_t> ParseInteger(std::string_view text);
 
-// What ParseBytes of base/units.h reads back to the same number.
+// Prints bytes so that ParseBytes() of base/units.h reads back the same number.
 std::string PrintBytes(uint64_t bytes);
 
-// The environment's name for a knob: CAIRN_SSD_IO is ssd-io.
+// Returns the name of the setting's environment variable: CAIRN_SSD_IO for ssd-io.
 std::string VariableOf(std::string_view name);
 
 }  // namespace cairn

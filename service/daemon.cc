@@ -148,8 +148,8 @@ absl::Status Daemon::StartUcx() {
   ucx_address_ = (*server)->address();
   transports_.push_back(*std::move(server));
   LogWarn("daemon",
-          "*** THE UCX DATA PORT IS A TRUST BOUNDARY: WHOEVER CAN CONNECT TO IT CAN CRASH THIS "
-          "PROCESS OR WRITE ITS MEMORY; NO SETTING CHANGES THAT. FENCE IT. ***",
+          "*** THE UCX DATA PORT IS A TRUST BOUNDARY: ANYONE WHO CAN CONNECT TO IT CAN CRASH THIS "
+          "PROCESS OR WRITE ITS MEMORY. NO SETTING PREVENTS THAT: RESTRICT ACCESS. ***",
           {{"data", ucx_address_}});
   return absl::OkStatus();
 }
@@ -263,7 +263,7 @@ Daemon::Drained Daemon::AwaitDrained() {
     const bool is_stalled = now - moved >= absl::Milliseconds(limits::kDrainStallMs);
     if (is_stalled || now >= deadline) {
       LogWarn("daemon",
-              is_stalled ? "nothing is written down any more" : "drain time is over with work left",
+              is_stalled ? "no more writes complete" : "drain time is over with work left",
               {{"requests", in_flight},
                {"leases", index_->lease_count()},
                {"images_not_written_down", unwritten}});
@@ -319,9 +319,9 @@ void Daemon::Report(MetricSink& sink) const {
   if (is_started_.load(std::memory_order_acquire)) ReportParts(sink);
   const MetricLabel version{"version", DaemonVersion()};
   sink.AddGauge("cairn_build_info", "1, labelled with the version.", {&version, 1}, 1);
-  sink.AddGauge("cairn_uptime_seconds", "Since the start of the daemon.", {},
+  sink.AddGauge("cairn_uptime_seconds", "Time since the start of the daemon.", {},
                 absl::ToDoubleSeconds(clock_.Now() - started_));
-  sink.AddGauge("cairn_draining_state", "1 while no new sessions and puts are taken.", {},
+  sink.AddGauge("cairn_draining_state", "1 while the daemon refuses new sessions and puts.", {},
                 is_draining() ? 1 : 0);
   ReportProcess(sink);
 }

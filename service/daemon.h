@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// cairnd: owns every part, starts them in the order of the arrows and stops them in reverse.
+// cairnd: owns every component, starts them in order of dependency and stops them in reverse.
 //
 // Thread-safety: BeginDrain() and is_draining() are Thread-safe, the rest is Owned by the main
 // thread.
@@ -47,46 +47,46 @@ class SsdTier;
 
 std::string_view DaemonVersion();
 
-// What the daemon has of the machine beside files and sockets. Tests have devices of their own.
+// Hardware interfaces of the daemon besides files and sockets. Tests replace them.
 struct Machine {
-  // Null: there is no such device; kernels::Probe() says why.
+  // Returns null if there is no such device; kernels::Probe() says why.
   std::function<std::unique_ptr<kernels::Runtime>(int device)> open_device =
       kernels::OpenCudaRuntime;
-  // Of a device's codec: those of tests are slow.
+  // Minimum for the device codec; tests use slow devices.
   uint64_t device_coded_bytes_min = limits::kGpuCodedBytesMin;
 };
 
 class Daemon {
  public:
-  // The http and the control port listen from the first moment on: /healthz answers 200, /readyz
-  // 503 with how far it is, gRPC health NOT_SERVING, and all other calls UNAVAILABLE. When it
-  // returns, the tiers have found what outlived the process before, the data planes listen, every
-  // call is answered and /readyz is 200. Errors name the knob or the address, and nothing is left
-  // of it.
+  // Starts the daemon. The http and control ports listen at once: /healthz answers 200, /readyz 503
+  // with the progress, gRPC health NOT_SERVING, and all other calls UNAVAILABLE. On return the
+  // tiers have recovered the previous process's data, the data planes listen, every call is
+  // answered and /readyz is 200. Errors name the setting or the address; everything that was
+  // started is then stopped.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config,
                                                        Machine machine = Machine());
   ~Daemon();
 
-  // "cairnd ready control=HOST:PORT http=HOST:PORT socket=PATH data=HOST:PORT
-  // admin=unix:PATH"; "off" for what is off.
+  // Returns "cairnd ready control=HOST:PORT http=HOST:PORT socket=PATH data=HOST:PORT
+  // admin=unix:PATH", with "off" for disabled ones.
   std::string ReadyLine() const;
 
-  // From now on no new sessions and puts; readiness and health say so. Idempotent.
+  // Refuses new sessions and puts, and reports it in readiness and health. Idempotent.
   void BeginDrain();
   bool is_draining() const { return is_draining_.load(std::memory_order_relaxed); }
-  // Waits until no request is in flight, no lease is held and all is written down, `drain-ms` at
-  // most, and less where writing down alone is left and a device does nothing.
+  // Waits until no request runs, no lease is held and everything is written to the SSD tier; at
+  // most `drain-ms`, and less if only writes are left and a device makes no progress.
   enum class Drained : uint8_t { kAll, kLate, kStalled };
   Drained AwaitDrained();
 
-  // Looks after the files of the sockets. The main thread does so once a second.
+  // Repairs the files of the sockets. The main thread calls it once a second.
   void KeepDoors() { doors_.Look(); }
 
-  // Ends every session, then every part. Idempotent.
+  // Ends every session, then stops every component. Idempotent.
   void Stop();
 
   void Report(MetricSink& sink) const;
-  // Of all tiers, and that which codes without being one's.
+  // The devices of all tiers, and the codec's device if no tier has it.
   std::vector<DeviceReport> Devices() const;
 
  private:
@@ -96,17 +96,17 @@ class Daemon {
   absl::Status StartStore();
   absl::StatusOr<std::unique_ptr<SsdTier>> OpenSsd(const std::vector<SsdFolder>& folders);
   absl::StatusOr<std::shared_ptr<GpuDevice>> OpenGpu(const GpuShare& gpu);
-  // The GPU tier, in the bytes that the codec leaves. Null without `ssd`.
+  // Makes the GPU tier from the memory that the codec leaves. Null without `ssd`.
   absl::StatusOr<std::unique_ptr<GpuTier>> MakeGpuTier(std::shared_ptr<GpuDevice> device,
                                                        HostTier& host);
   void Recover();
   absl::Status StartLocal();
   absl::Status StartUcx();
   void StartServices();
-  // What /readyz answers.
+  // The answer of /readyz.
   absl::Status Readiness() const;
   std::string Remarks() const;
-  // What the start is at; empty: recovering.
+  // The current step of the start; empty: recovering.
   void SetStep(std::string_view step);
   std::string Step() const;
   void ReportParts(MetricSink& sink) const;
@@ -118,21 +118,21 @@ class Daemon {
   const Clock& clock_ = RealClock::Get();
   const absl::Time started_ = clock_.Now();
   std::atomic<bool> is_draining_{false};
-  std::atomic<bool> is_started_{false};  // all parts are there
+  std::atomic<bool> is_started_{false};  // all components exist
   bool is_stopped_ = false;
   mutable Mutex step_mutex_;
   std::string step_ ABSL_GUARDED_BY(step_mutex_) = "starting";
 
-  // In arrow order: each uses only what stands above it. Destroyed in reverse.
+  // In order of dependency: each uses only those above it. Destroyed in reverse.
   std::unique_ptr<Tiers> tiers_;
   SideObjects side_objects_;
   QuerySquares query_squares_;
-  Spaces spaces_;      // asks index_ for blocks, from fronts and upkeep only
-  Sessions sessions_;  // its hooks call index_ and data_servers_, from fronts only
+  Spaces spaces_;      // asks index_ for blocks, from front/ and upkeep/ only
+  Sessions sessions_;  // its hooks call index_ and data_servers_, from front/ only
   std::unique_ptr<BlockIndex> index_;
-  std::unique_ptr<Restorer> restorer_;  // of what outlived the process before
+  std::unique_ptr<Restorer> restorer_;  // restores the previous process's data
   std::unique_ptr<DeviceCodec> codec_;  // null: no device
-  std::unique_ptr<PathPool> pool_;      // its jobs use what stands below it: Stop() ends them first
+  std::unique_ptr<PathPool> pool_;      // its jobs use the components below: Stop() ends them first
   std::unique_ptr<PutPath> put_;
   std::unique_ptr<GetPath> get_;
   std::unique_ptr<Upkeep> upkeep_;
@@ -142,7 +142,7 @@ class Daemon {
   std::unique_ptr<StoreService> store_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<ControlServer> control_;
-  Doors doors_;  // of control_ and transports_
+  Doors doors_;  // the socket files of control_ and transports_
   std::unique_ptr<MetricsServer> metrics_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The configuration in the types of the parts that it is for. Pure.
+// Converts the configuration into the options of components. Pure.
 // REQUIRES: ParseCommandLine() made it.
 
 #include <cstdint>
@@ -16,26 +16,26 @@
 namespace cairn {
 
 ControlAddress ControlOf(const Config& config);
-// Absent: off.
+// nullopt: off.
 std::optional<ControlAddress> AdminOf(const Config& config);
 codecs::Recipe RecipeOf(const Config& config);
 std::vector<SsdFolder> SsdFoldersOf(const Config& config);
-// Absent: off.
+// nullopt: off.
 std::optional<GpuShare> GpuOf(const Config& config);
-// Of the GPU's memory, what its tier has; 0: there is no such tier.
+// The part of the GPU's memory for its tier; 0: no tier.
 uint64_t GpuTierBytesOf(const Config& config);
-// What blocks that are not at rest may take of the index.
+// Limit for the index memory of blocks that are not at rest.
 uint64_t AwakeBytesMaxOf(const Config& config);
-// How many blocks the host tier may have.
+// Limit for the number of blocks in the host tier.
 uint64_t BlocksMaxOf(const Config& config);
 IoChoice IoOf(const Config& config);
 std::optional<uint64_t> ScrubRateOf(const Config& config);
-// Bytes a day; 0: any.
+// Bytes per day; 0: no limit.
 uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers);
 std::optional<uint64_t> IndexBytesOf(const Config& config);
-// What takes longer is logged.
+// Slower requests are logged.
 absl::Duration SlowOf(const Config& config);
-// Of all transports.
+// Limit for all transports together.
 uint64_t PeersMax(const Config& config);
 
 }  // namespace cairn

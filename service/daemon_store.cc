@@ -116,7 +116,7 @@ void Daemon::Recover() {
     if (!tier->traits().is_lasting) continue;
     const absl::Time began = MonotonicNow();
     if (const absl::Status status = tier->Recover(*restorer_); !status.ok()) {
-      LogError("daemon", "tier is out: it cannot be recovered",
+      LogError("daemon", "tier is out: recovery failed",
                {{"tier", Name(tier->id())}, {"error", status}});
       index_->TakeOut(tier->id());
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The seam by which a put learns that what it published is durable. Upkeep implements it.
+// The interface that tells a put when its images are durable. Upkeep implements it.
 //
 // Thread-safety: Thread-safe. Called with no lock held.
 
@@ -25,9 +25,9 @@ class DurableWaits {
   using Done = absl::AnyInvocable<void(proto::Durability)>;
 
   virtual ~DurableWaits() = default;
-  // Has the images written before others, their ancestors before them. `done` runs exactly once,
-  // with no lock held, possibly before this returns: when all of them are durable, when they are
-  // known not to become so, or shortly before the deadline, so that the answer is in time.
+  // Writes the images before others, and their ancestors before them. Runs `done` exactly once,
+  // without locks held, possibly before this returns: when all of them are durable, when it is
+  // known that they will not be, or shortly before the deadline, so that the answer is in time.
   virtual void AwaitDurable(const Images& images, absl::Time deadline, Done done) = 0;
 };
 

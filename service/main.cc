@@ -39,7 +39,7 @@ void End(std::unique_ptr<Daemon> daemon, Daemon::Drained drained) {
     const EndsAnyway ends_anyway(limit, [&daemon] {
       for (const DeviceReport& device : daemon->Devices()) {
         if (device.transfer_count == 0) continue;
-        LogError("daemon", "device has transfers that do not end",
+        LogError("daemon", "device has transfers that do not complete",
                  {{"path", device.path}, {"transfers", device.transfer_count}});
       }
     });
@@ -56,15 +56,15 @@ void CheckConfig(const CommandLine& line) {
     std::fprintf(stderr, "cairnd: warning: %s\n", text.c_str());
   };
   for (const std::string& variable : line.unknown_variables) {
-    warn("environment variable " + variable + " is no knob");
+    warn("environment variable " + variable + " is not a setting");
   }
   const MemoryRoom room = FindMemoryRoom();
   if (const absl::Status status = CheckMemoryRoom(line.config, room); !status.ok()) {
-    warn("it does not start on this machine: " + std::string(status.message()));
+    warn("it cannot start on this machine: " + std::string(status.message()));
   } else if (const std::string warning = MemoryWarning(line.config, room); !warning.empty()) {
     warn(warning);
   }
-  Print("the configuration is fine\n");
+  Print("the configuration is valid\n");
 }
 
 int Serve(const CommandLine& line) {
@@ -73,7 +73,7 @@ int Serve(const CommandLine& line) {
   SetLogLevel(level);
   if (line.config.log_format == "json") SetLogFormat(LogFormat::kJson);
   for (const std::string& variable : line.unknown_variables) {
-    LogWarn("config", "environment variable is no knob", {{"name", variable}});
+    LogWarn("config", "unknown environment variable", {{"name", variable}});
   }
   PrepareProcess();
   BlockEndSignals();

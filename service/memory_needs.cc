@@ -50,8 +50,8 @@ absl::Status CheckMemoryRoom(const Config& config, const MemoryRoom& room) {
   const uint64_t fitting = room.bytes - std::min(room.bytes, beside);
   return absl::FailedPreconditionError(absl::StrCat(
       "host-bytes ", FormatBytes(config.host_bytes), " and staging-bytes ",
-      FormatBytes(config.staging_bytes), " are taken at start, and this process may take ",
-      FormatBytes(room.bytes), " by ", room.bound, ": ",
+      FormatBytes(config.staging_bytes), " are allocated at start, but this process may use only ",
+      FormatBytes(room.bytes), ", limited by ", room.bound, ": ",
       fitting >= limits::kHostBytesMin
           ? absl::StrCat("lower host-bytes to ", fitting / kMiB, "MiB at most")
           : "lower both",
@@ -62,9 +62,9 @@ std::string MemoryWarning(const Config& config, const MemoryRoom& room) {
   const uint64_t bytes =
       BytesMaxOf(config) - (HasHugePages(config, room) ? StartBytesOf(config) : 0);
   if (bytes <= room.bytes) return "";
-  return absl::StrCat("host tier, staging, a full index and the rest are ", FormatBytes(bytes),
-                      ", and this process may take ", FormatBytes(room.bytes), " by ", room.bound,
-                      ": the kernel may end it once the index is full");
+  return absl::StrCat("host tier, staging, a full index and the rest need ", FormatBytes(bytes),
+                      ", but this process may use only ", FormatBytes(room.bytes), ", limited by ",
+                      room.bound, ": the kernel may kill it once the index is full");
 }
 
 }  // namespace cairn

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a configuration takes of the machine's memory, compared with what the process may have: the
-// kernel answers a page too many with SIGKILL, which no log line explains. Pure.
+// Compares the memory that a configuration needs with the memory that the process may use. Without
+// this check the kernel kills the process at the first page too many, and no log line explains it.
+// Pure.
 // REQUIRES: ParseCommandLine() made `config`.
 
 #include <cstdint>
@@ -13,17 +14,17 @@
 
 namespace cairn {
 
-// Host tier and staging, which are faulted in at start.
+// Host tier and staging, which are allocated in full at start.
 uint64_t StartBytesOf(const Config& config);
-// These, the index when it is full, write buffers of the SSD tier's ledgers, and 64 MiB for
-// threads, code and connections. Side objects and control calls, which have bounds of their own
-// (docs/guides/memory.md), are not in it.
+// StartBytesOf(), a full index, the write buffers of the SSD tier's ledgers, and 64 MiB for
+// threads, code and connections. Side objects and control calls are not included; they have their
+// own limits (docs/guides/operations.md, "Memory").
 uint64_t BytesMaxOf(const Config& config);
 
-// FailedPrecondition: the start alone would be ended by the kernel. The message names the knobs,
-// what bounds the memory, and the largest host-bytes that fits.
+// Errors: FailedPrecondition if the kernel would kill the process during the start. The message
+// names the settings, the limit on memory, and the largest host-bytes that fits.
 absl::Status CheckMemoryRoom(const Config& config, const MemoryRoom& room);
-// Empty, or why a daemon that starts could be ended once its index is full.
+// Returns why a running daemon could be killed once its index is full, or an empty string.
 std::string MemoryWarning(const Config& config, const MemoryRoom& room);
 
 }  // namespace cairn

@@ -66,7 +66,7 @@ bool PathPool::Take(absl::Time until, Job* job) {
     };
     while (is_idle() && pushed_.WaitUntil(mutex_, until)) {
     }
-    // Deadlines first: whoever comes back here has looked at them.
+    // Deadlines first: a thread that comes back here has handled them.
     if (!std::exchange(is_woken_, false)) {
       if (gets_.empty() && puts_.empty()) {
         return !is_stopping_;
@@ -154,7 +154,7 @@ void PathPool::Report(MetricSink& sink) const {
   sink.AddGauge("cairn_path_jobs_waiting", "Jobs that wait for the path pool.", {},
                 static_cast<double>(waiting));
   sink.AddCounter("cairn_path_jobs_total", "Jobs that the path pool has run.", {}, jobs_.Value());
-  sink.AddCounter("cairn_path_refused_total", "Jobs refused because too many were waiting.", {},
+  sink.AddCounter("cairn_path_refused_total", "Jobs refused because too many waited.", {},
                   refused_.Value());
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bounded threads that run the steps of put and get, between a lane's receive and its send.
-// Between jobs they answer what is late, so that a get whose tier does not answer needs no thread.
+// A bounded thread pool for the work of puts and gets between a lane's receive and its send.
+// Between jobs its threads answer gets that are past their deadline, so that a get whose tier does
+// not answer occupies no thread.
 //
-// Gets come before puts: a put may encode for longer than ten gets take, and nobody waits for its
-// bytes. After limits::kGetsPerPut gets that were taken while a put waited, one put has its turn,
-// so a load of gets slows puts down and does not stop them. Of one kind the first in is the first
-// out.
+// Gets run before puts: one put can encode for longer than ten gets take, and no reader waits for
+// its bytes. After limits::kGetsPerPut gets that were taken while a put waited, one put runs, so
+// that gets slow puts down but do not stop them. Jobs of one kind run first in, first out.
 //
 // Thread-safety: Thread-safe. Threads are named "path-0", "path-1", …
 
@@ -33,41 +33,42 @@ class PathPool {
   using Job = absl::AnyInvocable<void()>;
   enum class Kind : uint8_t { kGet, kPut };
 
-  // REQUIRES: 1 <= threads <= kPathThreadsMax. The others are the most jobs of a kind that wait.
+  // `gets_max` and `puts_max` limit the waiting jobs of each kind. REQUIRES: 1 <= threads <=
+  // kPathThreadsMax.
   explicit PathPool(int threads, size_t gets_max = limits::kPathGetsMax,
                     size_t puts_max = limits::kPathPutsMax);
   ~PathPool() { Stop(); }
 
-  // Runs `job` on a pool thread. ResourceExhausted when too many of the kind wait, Unavailable once
-  // stopping; `job` is then untouched, so the caller can still answer with what it holds.
+  // Queues `job` for a pool thread. Errors: ResourceExhausted (too many of the kind wait),
+  // Unavailable (stopping). `job` is then unchanged, so the caller can still answer with it.
   absl::Status Submit(Job&& job, Kind kind);
-  // The same for a continuation: a tier or a device has done its part. It has its turn with gets,
-  // and is never refused for want of room: its number is bounded by what it holds, a request of a
-  // peer's window, the memory of a read, or one of kGpuCodecJobsMax.
+  // Queues a continuation, after a tier or a device has done its part. It runs in turn with gets
+  // and is never refused for lack of room: each continuation holds a resource that limits their
+  // number (a request in a peer's window, the memory of a read, or one of kGpuCodecJobsMax).
   absl::Status Continue(Job&& job, Kind kind);
 
-  // More is waiting than encoding should be spent on: keep blocks raw.
+  // Returns whether so many jobs wait that puts should store blocks raw instead of encoding them.
   bool is_busy() const;
 
-  // Has deadlines that pass while nobody works for those who wait.
+  // An owner of waiting requests with deadlines.
   class Deadlines {
    public:
-    // Answers what is late, and returns when it is next due, from now on. Called on threads of the
-    // pool, several at once, with no lock held.
+    // Answers the requests that are late, and returns the time until the next deadline. Called on
+    // threads of the pool, several at once, without locks held.
     virtual absl::Duration AnswerLate() = 0;
 
    protected:
     ~Deadlines() = default;
   };
-  // Looked after from now on, until Stop(): one job late at most, where no thread is idle.
+  // Calls `deadlines` from now until Stop(); at most one job late if no thread is idle.
   void SetDeadlines(Deadlines& deadlines);
-  // One may be due sooner than AnswerLate() said.
+  // Tells the pool that a deadline may be earlier than AnswerLate() said.
   void Wake();
 
-  // Runs what was submitted, then joins. Idempotent.
+  // Runs the queued jobs, then joins. Idempotent.
   void Stop();
 
-  // How long jobs of the kind have waited for a thread.
+  // Histogram of the time that jobs of the kind waited for a thread.
   const Histogram& queue_seconds(Kind kind) const {
     return queue_seconds_[static_cast<size_t>(kind)];
   }
@@ -82,13 +83,13 @@ class PathPool {
   using Queue = std::deque<Waiting>;
 
   void Run(int index);
-  // Returns when deadlines are next due, a point of MonotonicNow().
+  // Returns the time of the next deadline, a point of MonotonicNow().
   absl::Time AnswerLate();
-  // `count_max`: nullopt: it is a continuation.
+  // `count_max`: the limit; nullopt for a continuation.
   absl::Status Push(Job&& job, Kind kind, std::optional<size_t> count_max)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for a job until then. False: the pool stops, and nothing waits. *job is null where a
-  // deadline may have come.
+  // Waits until `until` for a job. Returns false if the pool stops and no job waits. *job is null
+  // if a deadline may have passed.
   bool Take(absl::Time until, Job* job) ABSL_LOCKS_EXCLUDED(mutex_);
   Waiting TakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

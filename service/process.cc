@@ -77,7 +77,7 @@ void DropVariables() {
   for (const std::string& name : dropped) ::unsetenv(name.c_str());
   for (const auto& [name, value] : kUcxVariablesSet) ::setenv(name, value, 1);
   if (!dropped.empty()) {
-    LogInfo("daemon", "these variables of the environment are not taken",
+    LogInfo("daemon", "environment variables ignored",
             {{"variables", absl::StrJoin(dropped, ",")}});
   }
 }
@@ -136,7 +136,7 @@ void EndsWhileStarting::Run() {
   pollfd polled[] = {{over_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
   while (polled[0].revents == 0) {  // ends: the destructor
     if (::poll(polled, std::size(polled), -1) <= 0 || polled[1].revents == 0) continue;
-    LogInfo("daemon", "asked to end while it starts");
+    LogInfo("daemon", "asked to end while starting");
     ::_exit(0);
   }
 }
@@ -152,7 +152,7 @@ EndsAnyway::EndsAnyway(absl::Duration limit, std::function<void()> say)
           if (is_over_) return;
         }
         say();
-        LogError("daemon", "ended without waiting any longer", {{"exit_code", kExitHung}});
+        LogError("daemon", "ended without waiting for a hanging part", {{"exit_code", kExitHung}});
         ::_exit(kExitHung);
       }) {}
 
@@ -168,10 +168,10 @@ EndsAnyway::~EndsAnyway() {
 void ReportProcess(MetricSink& sink) {
   if (const auto status = ReadFile("/proc/self/status", 64 * kKiB); status.ok()) {
     sink.AddGauge("cairn_process_anonymous_bytes",
-                  "Resident anonymous memory of the daemon, the arena included.", {},
+                  "Resident anonymous memory of the daemon, including the arena.", {},
                   static_cast<double>(KibOf(*status, "RssAnon:") * kKiB));
     sink.AddGauge("cairn_process_shared_bytes",
-                  "Resident memory that is shared: clients' regions that were touched.", {},
+                  "Resident shared memory: the accessed part of clients' regions.", {},
                   static_cast<double>(KibOf(*status, "RssShmem:") * kKiB));
     sink.AddGauge("cairn_process_threads_count", "Threads of the daemon.", {},
                   static_cast<double>(KibOf(*status, "Threads:")));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the daemon asks of the operating system, once at start, and what it reports of its own
-// process.
+// The daemon's process settings, made once at start, and the metrics of its own process.
 
 #include <functional>
 #include <thread>
@@ -13,19 +12,21 @@
 
 namespace cairn {
 
-// Before any thread: as many open files as allowed, SIGHUP and SIGPIPE ignored, GRPC_POLL_STRATEGY
-// and the variables UCX_… dropped but for UCX_LOG_LEVEL and UCX_MODULE_DIR, and UCX told to leave
-// signals, memory hooks and stdout alone (it reads its environment when it is loaded, later).
+// Call it before any thread starts. Raises the limit of open files, ignores SIGHUP and SIGPIPE,
+// removes GRPC_POLL_STRATEGY and the UCX_… variables except UCX_LOG_LEVEL and UCX_MODULE_DIR, and
+// sets variables that keep UCX away from signals, memory hooks and stdout. (UCX reads its
+// environment later, when it is loaded.)
 void PrepareProcess();
 
-// Blocks SIGTERM and SIGINT for this thread and all that it starts. Before any thread.
+// Blocks SIGTERM and SIGINT for this thread and all threads that it starts. Call it before any
+// thread starts.
 void BlockEndSignals();
-// Waits for one of them and returns it, and calls `each_second` meanwhile. From then on the next
-// one ends the process at once.
+// Waits for one of these signals and returns it; calls `each_second` meanwhile. A second signal
+// then ends the process at once.
 int AwaitEndSignal(const std::function<void()>& each_second);
 
-// While it lives, a first such signal ends the process at once with exit code 0: what has not
-// started has taken nothing that could be lost. REQUIRES: BlockEndSignals().
+// While it exists, such a signal ends the process at once with exit code 0: a daemon that is still
+// starting has no data to lose. REQUIRES: BlockEndSignals().
 class EndsWhileStarting {
  public:
   EndsWhileStarting();
@@ -40,8 +41,8 @@ class EndsWhileStarting {
   std::thread thread_;
 };
 
-// Ends the process with kExitHung where it still lives after `limit`, once `say` has said why in
-// the log. Nothing is torn down: whoever hangs keeps what it uses.
+// Ends the process with kExitHung if it still runs after `limit`; `say` logs the reason first. It
+// tears nothing down, because the hanging threads still use everything.
 inline constexpr int kExitHung = 3;
 class EndsAnyway {
  public:
@@ -57,7 +58,7 @@ class EndsAnyway {
   std::thread thread_;
 };
 
-// Memory, descriptors and processor time of the process, from /proc.
+// Reports memory, descriptors and processor time of the process, from /proc.
 void ReportProcess(MetricSink& sink);
 
 }  // namespace cairn

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The seam by which gets say which blocks they read. Upkeep implements it, where a tier takes
-// copies of those that are read often.
+// The interface that tells upkeep which blocks gets read, so that it can copy frequently read
+// blocks to the GPU tier.
 //
 // Thread-safety: Thread-safe. Called with no lock held, by threads of the path pool.
 
@@ -13,7 +13,7 @@ namespace cairn {
 class ReadNotes {
  public:
   virtual ~ReadNotes() = default;
-  // A get had the block's bytes out of that tier.
+  // A get read the block's bytes from that tier.
   virtual void NoteRead(const BlockName& block, TierId tier) = 0;
 };
 

@@ -49,7 +49,7 @@ uint64_t Restorer::FoundSpace(const SpaceRecord& record, SideObjectSource& side_
   auto opened = spaces_.Restore(record);
   if (!opened.ok()) {
     ++spaces_dropped_;
-    LogWarn("recovery", "space is not restored, nor are its blocks",
+    LogWarn("recovery", "space and its blocks were not recovered",
             {{"tenant", record.identity.tenant}, {"error", opened.status()}});
     return 0;
   }
@@ -87,7 +87,7 @@ void Restorer::RestoreCurrent(SpaceEntry& space, const SpaceRecord::Current& cur
   }
   if (!status.ok()) {
     ++side_objects_lost_;
-    LogWarn("recovery", "space has to do without its side object",
+    LogWarn("recovery", "space lost its side object",
             {{"space", space.id()},
              {"group", current.group},
              {"kind", proto::Name(current.kind)},
@@ -209,7 +209,7 @@ void Restorer::Finish(absl::Duration took) {
   for (size_t i = 0; i < kDropCount; ++i) {
     absl::StrAppend(&dropped, i == 0 ? "" : ",", ToAbsl(kDropNames[i]), ":", dropped_[i].Value());
   }
-  LogInfo("recovery", "found again what outlived the process before",
+  LogInfo("recovery", "recovered data of the previous process",
           {{"seconds", absl::ToDoubleSeconds(took)},
            {"spaces", spaces_restored_},
            {"images", images_restored_.Value()},
@@ -221,13 +221,14 @@ void Restorer::Finish(absl::Duration took) {
 
 void Restorer::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_recovered_images_total",
-                  "Images found again at the start that outlived the process before.", {},
+                  "Images of the previous process that were recovered at start.", {},
                   images_restored_.Value());
-  sink.AddCounter("cairn_recovered_bytes_total", "Their bytes.", {}, bytes_restored_.Value());
+  sink.AddCounter("cairn_recovered_bytes_total", "Bytes of images that were recovered at start.",
+                  {}, bytes_restored_.Value());
   for (size_t i = 0; i < kDropCount; ++i) {
     const MetricLabel cause[] = {{"cause", kDropNames[i]}};
     sink.AddCounter("cairn_recovery_dropped_total",
-                    "Images found at the start that were not wanted, by cause.", cause,
+                    "Images found at start that were not recovered, by cause.", cause,
                     dropped_[i].Value());
   }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Makes spaces and index entries again of what tiers found that outlived the process before.
+// Restores spaces and index entries from the data of a previous process that tiers found.
 //
-// What a tier says is not believed where it can be checked: a space has to have the fingerprint of
-// its identity, an image a place in its space and in its chain, and the side object that it is
-// coded with. An image's bytes are checked when they are read, as always.
+// It checks the tiers' records: a space must have the fingerprint of its identity; an image must
+// fit into its space and its chain, and its side object must exist. An image's bytes are verified
+// when they are read, as always.
 //
-// Once the daemon serves, devices may come back with what they hold; spaces that are there stay as
-// they are then.
+// While the daemon serves, a device may come back with its data. Existing spaces then stay
+// unchanged.
 //
 // Thread-safety: one thread recovers at a time; Report() and figures from any.
 
@@ -33,30 +33,30 @@ namespace cairn {
 
 class Restorer final : public RecoverySink {
  public:
-  // Why an image is not wanted.
+  // The reason why an image was dropped.
   enum class Drop : uint8_t {
-    kSpace,       // there is none of its number
-    kShape,       // it is none of its space's
-    kSideObject,  // what it is coded with is gone
-    kDuplicate,   // the block has it
-    kChain,       // its place in the chain disagrees with what is there
+    kSpace,       // its space does not exist
+    kShape,       // it does not fit into its space
+    kSideObject,  // its side object is missing
+    kDuplicate,   // the block has this image already
+    kChain,       // its place in the chain contradicts another record
     kRoom,        // the index is full
-    kExpired,     // its time is over
+    kExpired,     // it has expired
   };
   static constexpr size_t kDropCount = 7;
 
-  // Borrows them.
+  // Borrows its arguments.
   Restorer(Spaces& spaces, Images& images, const Clock& clock)
       : spaces_(spaces), images_(images), clock_(clock) {}
 
-  // Of several tiers or devices that know a space, the first says its recipe and what is current,
-  // but that what was installed takes the place of what was mined.
+  // If several tiers or devices know a space, the first one determines its recipe and its current
+  // side objects; an installed side object replaces a mined one.
   uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource& side_objects) override;
   void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) override;
 
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
-  // Spaces without blocks may be retired again, and side objects that nothing names go. Logs what
-  // has come of it since the start.
+  // Allows retiring spaces without blocks again, and drops side objects that nothing names. Logs
+  // the result of the recovery.
   void Finish(absl::Duration took) override;
 
   uint64_t space_count() const { return spaces_restored_; }
@@ -67,12 +67,12 @@ class Restorer final : public RecoverySink {
  private:
   using SideObjectName = std::pair<uint64_t, codecs::Digest>;  // space
 
-  // Empty: it is gone.
+  // Empty: it is missing.
   const SideObjectRef* SideObjectOf(SpaceEntry& space, const FoundImage& image,
                                     SideObjectSource& side_objects);
   void RestoreCurrent(SpaceEntry& space, const SpaceRecord::Current& current,
                       SideObjectSource& side_objects);
-  // What becomes of one; nullopt: it is there again.
+  // Restores one image. Returns the reason if it was dropped, else nullopt.
   std::optional<Drop> Restore(FoundImage& image, SideObjectSource& side_objects);
 
   Spaces& spaces_;
@@ -80,7 +80,7 @@ class Restorer final : public RecoverySink {
   const Clock& clock_;
   absl::flat_hash_map<uint64_t, SpaceRef> found_;  // by number
   absl::flat_hash_map<SideObjectName, SideObjectRef> side_objects_;
-  absl::flat_hash_set<SideObjectName> missing_;  // of the source that is asked now
+  absl::flat_hash_set<SideObjectName> missing_;  // missing in the current source
   uint64_t spaces_restored_ = 0, spaces_dropped_ = 0, side_objects_lost_ = 0;
   bool is_serving_ = false;  // since the first Finish()
   Counter images_restored_, bytes_restored_;

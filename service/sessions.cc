@@ -64,7 +64,7 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
   opened.ticket = RandomBytes<16>();
   if (!policy_->MayUse(identity, tenant)) {
     refused_.Add();
-    return absl::PermissionDeniedError("tenant: not one that this peer may be");
+    return absl::PermissionDeniedError("tenant: this peer may not use it");
   }
   const TenantName name(tenant);
   const MutexLock lock(mutex_);
@@ -147,7 +147,7 @@ absl::Status Sessions::AttachPeer(uint64_t session_id, const PeerRef& peer,
     return absl::NotFoundError("no such session");
   }
   if (!policy_->MayUse(identity, found->second.session.tenant.view())) {
-    return absl::PermissionDeniedError("the session's tenant is not one that this peer may be");
+    return absl::PermissionDeniedError("this peer may not use the session's tenant");
   }
   if (found->second.peers.size() >= limits::kPeersPerSessionMax) {
     return absl::ResourceExhaustedError(
@@ -289,11 +289,11 @@ std::vector<Sessions::Info> Sessions::List() const {
 void Sessions::Report(MetricSink& sink) const {
   {
     const MutexLock lock(mutex_);
-    sink.AddGauge("cairn_sessions", "Sessions open.", {}, static_cast<double>(tickets_.size()));
-    sink.AddGauge("cairn_put_in_flight_bytes", "Payload bytes of puts admitted and not yet over.",
-                  {}, static_cast<double>(in_flight_bytes_));
+    sink.AddGauge("cairn_sessions", "Open sessions.", {}, static_cast<double>(tickets_.size()));
+    sink.AddGauge("cairn_put_in_flight_bytes", "Payload bytes of running puts.", {},
+                  static_cast<double>(in_flight_bytes_));
     sink.AddGauge("cairn_quarantine_bytes",
-                  "Payload bytes of puts whose session has ended, until their transfer is over.",
+                  "Payload bytes of puts whose session has ended, until their transfer completes.",
                   {}, static_cast<double>(quarantine_bytes_));
     shares_.Report(sink);
     peer_shares_.Report(sink);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Clients' lives. A session is opened and held by a control stream; its end breaks its data-plane
-// connections, aborts its puts (nothing of them becomes visible any more) and releases its leases.
+// Sessions: one for each connected client. A control stream opens a session and keeps it open. Its
+// end breaks the session's data-plane connections, aborts its puts, so that nothing of them becomes
+// visible, and releases its leases.
 //
 // Thread-safety: Thread-safe.
-// Locks:         one, for look-ups. No other is taken under it.
+// Locks:         one, for look-ups. No other lock is taken under it.
 
 #include <array>
 #include <cstdint>
@@ -30,7 +31,7 @@
 
 namespace cairn {
 
-// A tenant's name, held in place: copying one does not allocate.
+// A tenant's name, stored inline: copying it does not allocate.
 class TenantName {
  public:
   TenantName() = default;
@@ -45,14 +46,14 @@ class TenantName {
 };
 
 struct Session {
-  uint64_t id = 0;  // never reused; 0 is none
+  uint64_t id = 0;  // never reused; 0 means none
   TenantName tenant;
-  std::optional<PeerIdentity> identity;  // of who opened it
+  std::optional<PeerIdentity> identity;  // of the client that opened it
 };
 
 // One data-plane connection.
 struct PeerRef {
-  int server = 0;  // which transport server, as the daemon numbers them
+  int server = 0;  // index of the transport server
   int lane = 0;
   transport::PeerId peer = 0;
   friend bool operator==(const PeerRef&, const PeerRef&) = default;
@@ -60,14 +61,14 @@ struct PeerRef {
 
 class Sessions {
  public:
-  // What the end of a session asks of others. Called with no lock held, from the thread that ends
-  // it.
+  // Actions of other components at the end of a session. Called without locks held, on the thread
+  // that ends it.
   struct Hooks {
     std::function<void(uint64_t session_id)> release_leases;
     std::function<void(const PeerRef&)> break_peer;
   };
-  // A put that is admitted and not yet over. Destroying it says that its memory is free again.
-  // Move-only. The Sessions must outlive it.
+  // A put that was admitted and still runs. Destroying it reports that the put's memory is free
+  // again. Move-only. The Sessions must outlive it.
   class InFlightPut {
    public:
     InFlightPut() = default;
@@ -88,7 +89,7 @@ class Sessions {
     uint64_t bytes_ = 0;
   };
 
-  // `peers_max`: data-plane connections of all sessions.
+  // `peers_max`: limit for the data-plane connections of all sessions.
   Sessions(Hooks hooks, uint64_t peers_max,
            std::unique_ptr<const TenantPolicy> policy = std::make_unique<AnyTenant>())
       : hooks_(std::move(hooks)),
@@ -99,41 +100,43 @@ class Sessions {
     uint64_t id = 0;
     proto::Ticket ticket{};
   };
-  // InvalidArgument: tenant or name out of its limits (store.proto). ResourceExhausted: the tenant
-  // holds its share of the sessions. Unavailable: refused since RefuseNew(). PermissionDenied: the
-  // identity may not be that tenant.
+  // Opens a session. Errors: InvalidArgument (tenant or name exceeds its limits, see store.proto),
+  // ResourceExhausted (the tenant has its share of the sessions), Unavailable (after RefuseNew()),
+  // PermissionDenied (the identity may not use that tenant).
   absl::StatusOr<Opened> Open(std::string_view tenant, std::string_view client_name,
                               const std::optional<PeerIdentity>& identity = std::nullopt);
 
-  // NotFound: no such session (ended, or never was). Unavailable: so, and the daemon drains or
-  // stops. Does not allocate.
+  // Errors: NotFound (no such session, or it has ended), Unavailable (likewise, and the daemon
+  // drains or stops). Does not allocate.
   absl::StatusOr<Session> Find(const proto::Ticket& ticket) const;
   bool IsOpen(uint64_t session_id) const;
 
-  // Ends it: from here on no ticket. Waits for what IfOpen() runs; then there is no publish any
-  // more, and it breaks the session's peers and releases its leases. Idempotent: who comes second
-  // does not wait. Bytes of its puts still in transfer count as quarantine until they are over.
+  // Ends a session: its ticket becomes invalid, and after the running IfOpen() actions it can
+  // publish nothing more. Then breaks its peers and releases its leases. Bytes of its puts in
+  // transfer count as quarantine until they are complete. Idempotent: a second caller does not
+  // wait.
   void End(uint64_t session_id);
 
-  // Ties a connection to the session: it is broken with it. ResourceExhausted: too many of the
-  // session or the tenant. PermissionDenied: the identity may not be the session's tenant.
+  // Binds a connection to the session, whose end breaks it. Errors: ResourceExhausted (too many of
+  // the session or the tenant), PermissionDenied (the identity may not use the session's tenant).
   absl::Status AttachPeer(uint64_t session_id, const PeerRef& peer,
                           const std::optional<PeerIdentity>& identity = std::nullopt);
-  // The connection is gone. Unknown ones are ignored.
+  // Removes a closed connection. Unknown ones are ignored.
   void DetachPeer(uint64_t session_id, const PeerRef& peer);
 
-  // The session keeps the space until it ends. NotFound: it has ended.
+  // Keeps the space alive until the session ends. Errors: NotFound if it has ended.
   absl::Status Keep(uint64_t session_id, SpaceRef space);
 
-  // NotFound: ended. ResourceExhausted: puts or bytes of the session in flight.
+  // Errors: NotFound (the session has ended), ResourceExhausted (too many running puts or bytes of
+  // the session).
   absl::StatusOr<InFlightPut> BeginPut(uint64_t session_id, uint64_t bytes);
 
-  // Runs `action`, with no lock held, while End() of the session waits; Unavailable, without
-  // running it, if the session has ended. REQUIRES: `action` takes memory work, and ends no
-  // session.
+  // Runs `action`, without locks held; End() of the session waits for it. Returns Unavailable,
+  // without running it, if the session has ended. REQUIRES: `action` is short, works in memory only
+  // and ends no session.
   absl::Status IfOpen(uint64_t session_id, absl::FunctionRef<absl::Status()> action);
 
-  // Drain: no new sessions.
+  // Refuses new sessions, for draining.
   void RefuseNew();
   bool is_refusing() const;
 
@@ -167,20 +170,20 @@ class Sessions {
     bool is_open = true;
     size_t puts = 0;
     uint64_t put_bytes = 0;
-    size_t actions = 0;  // that IfOpen() runs
+    size_t actions = 0;  // running IfOpen() actions
   };
   void EndPut(uint64_t session_id, uint64_t bytes);
   using StateMap = absl::flat_hash_map<uint64_t, State>;
-  // Forgets a session that has ended, unless something of it goes on.
+  // Removes an ended session once none of its puts and actions runs any more.
   void ForgetIfOver(StateMap::iterator position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Hooks hooks_;
   const std::unique_ptr<const TenantPolicy> policy_;
   mutable Mutex mutex_;
-  CondVar action_over_;  // the last of a session that has ended
+  CondVar action_over_;  // the last action of an ended session
   bool refuses_new_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Ended sessions stay here, closed, until their last put is over.
+  // Ended sessions stay here, closed, until their last put has finished.
   StateMap sessions_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<proto::Ticket, uint64_t, TicketHash, TicketEqual> tickets_
       ABSL_GUARDED_BY(mutex_);

@@ -179,7 +179,7 @@ bool SpaceCoding::Withdraw(uint32_t group, const codecs::Digest& id) {
   return is_withdrawn;
 }
 
-SideObjectRef SpaceCoding::Settle(codecs::ImageSpec* spec) const {
+SideObjectRef SpaceCoding::ChooseRecipe(codecs::ImageSpec* spec) const {
   const codecs::Recipe wanted = recipe();
   SideObjectRef current;
   if (const auto kind = proto::KindFor(wanted); kind.has_value()) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the blocks of one space are coded with: its policy, the side objects of its groups, and what
-// is known of the queries that read it. The bytes are in SideObjects and QuerySquares, which hold
-// those of all spaces under one budget each; they let go of this space's when this is destroyed.
+// How the blocks of one space are encoded: its policy, the side objects of its groups, and
+// statistics of the queries that read it. The bytes are in SideObjects and QuerySquares, which have
+// one budget for all spaces each; they release this space's when it is destroyed.
 //
 // Thread-safety: Thread-safe.
 // Locks:         changes < recipe < side objects.
@@ -27,22 +27,22 @@
 
 namespace cairn {
 
-// What is done with the blocks of a space; not part of its identity.
+// The policy for the blocks of a space; not part of its identity.
 struct SpacePolicy {
-  // Of a recipe that needs a side object this is the name alone.
+  // For a recipe that needs a side object: without the side object's parameters.
   codecs::Recipe recipe;
-  // Of their copies in the lasting tier. nullopt: they have the bytes of the image.
+  // The recipe of copies in the SSD tier; nullopt: copies have the bytes of the image.
   std::optional<codecs::Recipe> cold_recipe = std::nullopt;
-  // Since a block was first published: then it is gone. 0: never.
+  // Blocks expire this long after they were first published. 0: never.
   uint32_t ttl_s = 0;
 };
 
-// When a block that is published now is gone; 0: never.
+// Returns when a block expires that is published now; 0: never.
 uint32_t ExpiryAt(const SpacePolicy& policy, absl::Time now);
 
 class SpaceCoding {
  public:
-  // `tenant` and `groups` are the space's, and outlive this, as do the two stores.
+  // `tenant` and `groups` are the space's. They, and both stores, must outlive this.
   SpaceCoding(uint64_t space_id, std::string_view tenant,
               std::span<const codecs::GroupShape> groups, const SpacePolicy& policy,
               SideObjects& side_objects, QuerySquares& query_squares);
@@ -52,20 +52,20 @@ class SpaceCoding {
 
   // --- The policy
 
-  // The one in force for puts from now on.
+  // The policy for puts from now on.
   SpacePolicy policy() const;
   codecs::Recipe recipe() const { return policy().recipe; }
-  // Returns true if an image of that recipe is of the space's: both have the same name.
+  // Returns true if an image of that recipe matches the space's recipe: both have the same name.
   bool IsInForce(const codecs::Recipe& recipe) const;
-  // InvalidArgument: an installed profile lacks the rate; the message lists the rates it has.
+  // Errors: InvalidArgument if an installed profile lacks the rate; the message lists its rates.
   absl::Status SetPolicy(const SpacePolicy& policy);
 
   // --- Side objects
 
-  // Makes bytes of that kind current for the group: later images are coded with them.
-  // InvalidArgument names the field: no such group, bytes that are none of the kind, of another
-  // geometry than the group's, or a profile without the rate of the space's recipe.
-  // ResourceExhausted. AlreadyExists: it was mined, and one that was installed is current.
+  // Makes bytes of that kind the group's current side object: later images are encoded with it.
+  // Errors: InvalidArgument (names the field: no such group, bytes not of the kind, another
+  // geometry than the group's, or a profile without the rate of the space's recipe),
+  // ResourceExhausted, AlreadyExists (it was mined, and an installed one is current).
   struct Installed {
     codecs::Digest id{};
     bool is_new = false;
@@ -73,46 +73,48 @@ class SpaceCoding {
   absl::StatusOr<Installed> Install(uint32_t group, proto::SideObjectKind kind,
                                     std::span<const std::byte> bytes,
                                     SideObjectOrigin origin = SideObjectOrigin::kInstalled);
-  // Has bytes of that kind that images of the group name, without making them current.
-  // InvalidArgument, ResourceExhausted: as Install(), but that any rate does.
+  // Stores bytes of that kind that images of the group name, without making them current. Errors:
+  // as for Install(), but any rate is accepted.
   absl::StatusOr<SideObjectRef> Keep(uint32_t group, proto::SideObjectKind kind,
                                      std::span<const std::byte> bytes);
-  // Returns true if the recipe needs a profile, and the group has none, or one that was mined and
-  // lacks the recipe's rate.
+  // Returns true if the recipe needs a profile, and the group has none or a mined one without the
+  // recipe's rate.
   bool WantsProfile(uint32_t group) const;
-  // The group's current profile if it was mined; else empty.
+  // Returns the group's current profile if it was mined; else empty.
   SideObjectRef MinedProfile(uint32_t group) const;
-  // Makes the profile of that id, if it is current and was mined, current no more. False if not.
+  // Makes the profile of that id no longer current, if it is current and was mined. Returns false
+  // if it is not.
   bool Withdraw(uint32_t group, const codecs::Digest& id);
-  // Makes *spec, of a group of the space, one of the space's recipe. Where the recipe has a use for
-  // a profile or a bank it is the group's current one, which is returned: *spec is coded with it,
-  // and its image has to keep it. `exact` where the group lacks what the recipe needs.
-  SideObjectRef Settle(codecs::ImageSpec* spec) const;
-  // Empty: the space has none of that id.
+  // Sets the recipe of *spec to the space's. If the recipe uses a profile or a bank, sets the
+  // group's current one and returns it; the image must hold it. Sets `exact` if the group lacks a
+  // side object that the recipe needs.
+  SideObjectRef ChooseRecipe(codecs::ImageSpec* spec) const;
+  // Returns empty if the space has no side object of that id.
   SideObjectRef Find(const codecs::Digest& id) const;
   std::vector<SideObjects::Listed> List() const;
 
-  // --- For those who write it down
+  // --- For writing records
 
-  // Of policy and current side objects as they are now. Another with each change of them, also
-  // among the spaces of this process.
+  // The version of policy and current side objects. Every change gives a new version, unique among
+  // the spaces of this process.
   uint64_t version() const;
-  // Fills in version, policy and current. Returns what current names, in its order.
+  // Fills in version, policy and current side objects. Returns the side objects in the order of
+  // `current`.
   std::vector<SideObjectRef> Describe(SpaceRecord* record) const;
 
   // --- Queries
 
-  // As QuerySquares, for a group of this space.
+  // Like QuerySquares, for a group of this space.
   bool AddQuerySquares(uint32_t group, const codecs::Slice& slice, std::span<const float> means,
                        uint32_t tokens);
   QuerySquares::Snapshot query_squares(uint32_t group) const;
   uint64_t query_tokens(uint32_t group) const;
-  // What is known of them is gone, as the space's blocks are.
+  // Drops the statistics, when the space's blocks are deleted.
   void ForgetQuerySquares();
 
  private:
   SideObjectRef Current(uint32_t group, proto::SideObjectKind kind) const;
-  // What Install() and Keep() refuse of bytes alone.
+  // The checks of Install() and Keep() that need only the bytes.
   absl::StatusOr<std::unique_ptr<SideObject>> Parse(uint32_t group, proto::SideObjectKind kind,
                                                     std::span<const std::byte> bytes) const;
 
@@ -121,7 +123,7 @@ class SpaceCoding {
   const std::span<const codecs::GroupShape> groups_;
   SideObjects& side_objects_;
   QuerySquares& query_squares_;
-  mutable Mutex changes_;  // of the policy and of what is current; held over each
+  mutable Mutex changes_;  // of policy and current side objects; held during each
   uint64_t version_ ABSL_GUARDED_BY(changes_);
   mutable Mutex mutex_;
   SpacePolicy policy_ ABSL_GUARDED_BY(mutex_);

@@ -215,13 +215,13 @@ absl::StatusOr<SpacePolicy> Spaces::PolicyOf(std::string_view recipe, std::strin
   CAIRN_ASSIGN_OR_RETURN(const codecs::Recipe cold, ParseRecipe("cold_recipe", cold_recipe));
   if (policy.recipe.IsLossless() && !cold.IsLossless()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cold_recipe: ", ToAbsl(cold_recipe), " loses bits, and the space's recipe, ",
-                     ToAbsl(codecs::FormatRecipe(policy.recipe)), ", promises that none are lost"));
+        absl::StrCat("cold_recipe: ", ToAbsl(cold_recipe), " is lossy, but the space's recipe, ",
+                     ToAbsl(codecs::FormatRecipe(policy.recipe)), ", is lossless"));
   }
   if (!codecs::IsDemotable(policy.recipe, cold)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cold_recipe: no exact way from ", ToAbsl(codecs::FormatRecipe(policy.recipe)),
-                     " to ", ToAbsl(cold_recipe), ", as there is to fewer bits of one code"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cold_recipe: no exact conversion from ", ToAbsl(codecs::FormatRecipe(policy.recipe)),
+        " to ", ToAbsl(cold_recipe), "; there is one to fewer bits of the same code"));
   }
   policy.cold_recipe = cold;
   return policy;
@@ -244,7 +244,7 @@ absl::StatusOr<Spaces::Opened> Spaces::Open(const proto::SpaceIdentity& identity
 absl::StatusOr<Spaces::Opened> Spaces::Restore(const SpaceRecord& record) {
   CAIRN_RETURN_IF_ERROR(proto::Validate(record.identity));
   if (proto::FingerprintOf(record.identity) != record.fingerprint) {
-    return absl::InvalidArgumentError("fingerprint: it is not that of the identity");
+    return absl::InvalidArgumentError("fingerprint: it does not match the identity");
   }
   absl::StatusOr<SpacePolicy> policy = PolicyOf(record.recipe, record.cold_recipe, record.ttl_s);
   if (!policy.ok()) {
@@ -389,9 +389,9 @@ void Spaces::RetireIdle() {
 
 void Spaces::Report(MetricSink& sink) const {
   const MutexLock lock(mutex_);
-  sink.AddGauge("cairn_spaces", "Spaces there are.", {}, static_cast<double>(by_id_.size()));
+  sink.AddGauge("cairn_spaces", "Spaces.", {}, static_cast<double>(by_id_.size()));
   sink.AddCounter("cairn_spaces_retired_total",
-                  "Spaces retired, for no session, call or block referred to them.", {},
+                  "Spaces retired because no session, call or block referred to them.", {},
                   retired_.Value());
   shares_.Report(sink);
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The spaces that clients have named, by identity and by number.
+// The spaces of all tenants, by identity and by id.
 //
 // A space lives while something refers to it: a session that opened it, a call that uses it, or its
-// blocks. One that nothing refers to is idle. It is retired limits::kSpaceIdleMs later, or as soon
-// as another space needs its room; its number then names nothing any more. Numbers are random and
-// never used again, since clients and frames carry them.
+// blocks. A space without references is idle. It is retired after limits::kSpaceIdleMs, or as soon
+// as another space needs its room; its id is then invalid. Ids are random and never reused, because
+// clients and frames carry them.
 //
-// Thread-safety: Thread-safe.
-// Locks:         spaces < index.
+// Thread-safety: Thread-safe. Locks: spaces < index.
 
 #include <cstdint>
 #include <functional>
@@ -38,7 +37,7 @@
 
 namespace cairn {
 
-// Immutable but for what its blocks are coded with. Thread-safety: Thread-safe.
+// One space. Immutable, except for the encoding of its blocks. Thread-safety: Thread-safe.
 class SpaceEntry {
  public:
   uint64_t id() const { return id_; }  // never 0
@@ -50,26 +49,26 @@ class SpaceEntry {
   SpaceCoding& coding() { return coding_; }
   const SpaceCoding& coding() const { return coding_; }
   codecs::Recipe recipe() const { return coding_.recipe(); }
-  // Every group whole: what makes a block complete.
+  // All groups in full: a block with all of them is complete.
   std::span<const WantedGroup> whole() const { return whole_; }
 
-  // The space as a tier keeps it, and what its record names.
+  // A space's record in a tier, and the side objects that it names.
   struct Snapshot {
     SpaceRecord record;
     std::vector<SideObjectRef> side_objects;  // of record.current, in its order
   };
   Snapshot Describe() const;
 
-  // What a reader asks of one group; counts of 0 mean all from first on.
+  // The range of one group that a reader wants; a count of 0: all from `first` on.
   struct Ask {
     uint32_t group = 0;
     uint32_t layer_first = 0, layer_count = 0, head_first = 0, head_count = 0;
   };
-  // Turns a request's slices into what Match() takes: groups not named are wanted whole, but for
-  // those skipped. InvalidArgument names the field and the limit.
+  // Converts a request's slices for Match(): a group without a slice is wanted in full, unless it
+  // is skipped. Errors: InvalidArgument, naming the field and the limit.
   absl::StatusOr<std::vector<WantedGroup>> Want(std::span<const Ask> asks,
                                                 std::span<const uint32_t> groups_skipped) const;
-  // InvalidArgument unless the group exists and the slice lies within it.
+  // Errors: InvalidArgument unless the group exists and contains the slice.
   absl::Status CheckSlice(uint16_t group, const codecs::Slice& slice) const;
 
  private:
@@ -88,13 +87,13 @@ class SpaceEntry {
   SpaceCoding coding_;
   // Guarded by the lock of Spaces.
   uint64_t references_ = 0;
-  absl::Time idle_since_ = absl::InfinitePast();  // at the latest; of one without references
+  absl::Time idle_since_ = absl::InfinitePast();  // or earlier; for a space without references
 };
 
 class Spaces;
 
-// A counted reference: the space stays while this does. Move-only; empty when default-made or moved
-// from. Thread-safety: Thread-compatible. The Spaces must outlive it.
+// A counted reference that keeps the space alive. Move-only; empty when default-constructed or
+// moved from. Thread-safety: Thread-compatible. The Spaces must outlive it.
 class SpaceRef {
  public:
   SpaceRef() = default;
@@ -104,7 +103,7 @@ class SpaceRef {
   SpaceRef& operator=(SpaceRef&& source) noexcept;
   ~SpaceRef() { Reset(); }
   void Reset();
-  // Another reference to the same space. REQUIRES of this and the rest: not empty.
+  // Returns another reference to the same space. REQUIRES, like the functions below: not empty.
   SpaceRef Share() const;
 
   bool is_empty() const { return entry_ == nullptr; }
@@ -124,50 +123,52 @@ class Spaces {
     SideObjects& side_objects;
     QuerySquares& query_squares;
     const Clock& clock;
-    // Whether the index holds blocks of a space. Called with the lock held: spaces < index.
+    // Returns whether the index has blocks of a space. Called with the lock held: spaces < index.
     std::function<bool(uint64_t space_id)> has_blocks;
-    // A space is there from now on, or no more. Likewise.
+    // Called when a space was made or retired; likewise.
     std::function<void(uint64_t space_id, std::string_view tenant)> made = [](uint64_t,
                                                                               std::string_view) {};
     std::function<void(uint64_t space_id)> gone = [](uint64_t) {};
   };
-  // `default_recipe` is for spaces that name none.
+  // `default_recipe` is for spaces without one.
   Spaces(const codecs::Recipe& default_recipe, Parts parts);
-  ~Spaces();  // REQUIRES: no SpaceRef is left
+  ~Spaces();  // REQUIRES: no SpaceRef exists
 
   struct Opened {
     SpaceRef space;
     bool is_created = false;
   };
-  // PermissionDenied: identity.tenant is another tenant. InvalidArgument: the identity.
-  // ResourceExhausted: the tenant holds its share of the spaces, and no space is idle. An existing
-  // space keeps its policy.
+  // Opens a space and makes it if it is new; an existing space keeps its policy. Errors:
+  // PermissionDenied (identity.tenant is another tenant), InvalidArgument (the identity),
+  // ResourceExhausted (the tenant has its share of the spaces, and no space is idle).
   absl::StatusOr<Opened> Open(const proto::SpaceIdentity& identity, const SpacePolicy& policy,
                               std::string_view tenant);
-  // Likewise with a recipe alone. InvalidArgument: also the recipe.
+  // The same with a recipe only. Errors: also InvalidArgument for the recipe.
   absl::StatusOr<Opened> Open(const proto::SpaceIdentity& identity, std::string_view recipe,
                               std::string_view tenant);
 
-  // Makes a space again that a tier found, without its side objects; its number is a new one. One
-  // that is there stays as it is. InvalidArgument: the record is of no space. ResourceExhausted: as
-  // Open().
+  // Makes a space again from a tier's record, without its side objects and with a new id. An
+  // existing space stays unchanged. Errors: InvalidArgument (the record describes no space),
+  // ResourceExhausted as Open().
   absl::StatusOr<Opened> Restore(const SpaceRecord& record);
 
-  // NotFound: no such space (any more). PermissionDenied: it is another tenant's. Does not allocate
-  // but for errors.
+  // Errors: NotFound (no such space, or no longer), PermissionDenied (it belongs to another
+  // tenant). Allocates only for errors.
   absl::StatusOr<SpaceRef> Find(uint64_t space_id, std::string_view tenant);
-  // For the operator: any tenant's.
+  // For operators: any tenant's space.
   absl::StatusOr<SpaceRef> Find(uint64_t space_id);
-  // In order of id.
+  // Returns all spaces in order of id.
   std::vector<SpaceRef> List();
-  // The policy recipe of that name, or the default of none. InvalidArgument lists those there are.
+  // Returns the recipe of that name, or the default for an empty name. Errors: InvalidArgument,
+  // listing the recipes.
   absl::StatusOr<codecs::Recipe> RecipeOf(std::string_view name) const;
-  // A policy of recipes by name; no `cold_recipe`: none. InvalidArgument: as RecipeOf(), or there
-  // is no exact way from the one to the other, or only the first is lossless.
+  // Returns a policy for recipes by name; an empty `cold_recipe` means none. Errors:
+  // InvalidArgument as RecipeOf(), or if there is no exact conversion between the two, or if only
+  // the first is lossless.
   absl::StatusOr<SpacePolicy> PolicyOf(std::string_view recipe, std::string_view cold_recipe,
                                        uint32_t ttl_s) const;
 
-  // Retires the spaces that have been idle for long enough. Upkeep calls it every second or so.
+  // Retires the spaces that have been idle for long enough. Upkeep calls it about once a second.
   void RetireIdle();
 
   void Report(MetricSink& sink) const;
@@ -181,9 +182,10 @@ class Spaces {
   void Unref(SpaceEntry* entry);
   SpaceRef RefLocked(SpaceEntry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsIdle(const SpaceEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The space that has been idle longest, of the tenant or of all (empty name). Null: none is.
+  // Returns the space that has been idle longest, of the tenant or, with an empty name, of all.
+  // Null: no space is idle.
   SpaceEntry* OldestIdle(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Moves it to *retired, which is to be destroyed with no lock held.
+  // Moves it to *retired, to be destroyed without locks held.
   void Retire(SpaceEntry* entry, Retired* retired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Retires idle spaces until the tenant may have one more.
   absl::Status MakeRoom(std::string_view tenant, Retired* retired)

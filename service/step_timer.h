@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// The time of a step: from its making to its end of scope, whatever the outcome.
+// Measures the time of a step of a request, from construction to the end of its scope.
 // Thread-safety: Thread-compatible.
 class StepTimer {
  public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A client's way to a daemon's data plane. The target says which transport it is, without guessing:
+// Connects a client to a daemon's data plane. The form of the target selects the transport:
 //
 //   unix:PATH    transport/local: the unix socket of a daemon on this host
 //   HOST:PORT    transport/ucx, through its module; an IPv6 HOST stands in brackets
@@ -17,7 +17,7 @@
 
 namespace cairn::transport {
 
-// A target, taken apart.
+// A parsed target.
 struct Target {
   enum class Kind { kUnix, kTcp };
   Kind kind = Kind::kUnix;
@@ -25,19 +25,20 @@ struct Target {
   std::string host;   // kTcp, without brackets
   uint16_t port = 0;  // kTcp
 };
-// InvalidArgument says what a target looks like.
+// Parses a target. Errors: InvalidArgument, with the two forms.
 absl::StatusOr<Target> ParseTarget(std::string_view text);
 
 struct ConnectOptions {
-  // local: memory shared with the daemon, allocated at once; fixed for the connection's life
+  // local: memory to share with the daemon, allocated at once, fixed for the connection's lifetime
   uint64_t region_bytes = uint64_t{64} << 20;
   std::string ucx_module;  // ucx: the module's file; empty: see LoadUcxModule()
-  std::string ucx_device;  // ucx: network interface; empty: the one that reaches the host
+  std::string ucx_device;  // ucx: network interface; empty: the one with the route to the host
 };
 
-// Returns once the daemon has answered `hello` (a Hello frame; region_bytes is filled in here).
-// *reply, if given, is what it answered. Errors: InvalidArgument (target, options), the status of
-// the daemon's error reply, DeadlineExceeded, Unavailable (nobody there, or no module).
+// Connects, sends `hello` (a Hello frame; region_bytes is filled in here) and returns once the
+// daemon has answered it. Sets *reply, if given, to the answer. Errors: InvalidArgument (target or
+// options), the status of the daemon's error reply, DeadlineExceeded, Unavailable (no daemon at the
+// address, or no module).
 absl::StatusOr<std::unique_ptr<Connection>> Connect(std::string_view target,
                                                     const proto::Frame& hello,
                                                     const ConnectOptions& options,

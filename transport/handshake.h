@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The first exchange of every connection, the same on all transports.
+// The first exchange of every connection. All transports share it.
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -9,11 +9,11 @@
 
 namespace cairn::transport {
 
-// Sends `hello` over a connection that has carried nothing yet and waits for its answer.
-// Returns the daemon's HelloReply, its window cut to what `hello` asked for.
-// Errors: InvalidArgument for a hello that no frame can say, the status of the daemon's error
-// reply, DeadlineExceeded, Unavailable; DataLoss when the
-// answer is not a frame, Internal when it is a frame of another kind.
+// Sends `hello` over a new connection and waits for the answer.
+// Returns the daemon's HelloReply, with its window limited to the one that `hello` asked for.
+// Errors: InvalidArgument if `hello` does not fit into a frame; the status of the daemon's error
+// reply; DeadlineExceeded; Unavailable; DataLoss if the answer is not a frame; Internal if it is a
+// frame of another kind.
 absl::StatusOr<proto::HelloReply> Shake(Connection& connection, const proto::Frame& hello,
                                         absl::Time deadline);
 

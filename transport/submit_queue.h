@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tasks for a lane from other threads, and the lane's sleep. A lane that spins looks at the queue
-// by itself; only one that has said it sleeps is woken, since waking costs a system call.
+// Hands tasks from other threads to a lane and wakes the lane. A spinning lane polls the queue.
+// Only a lane that has announced its sleep is woken, because waking costs a system call.
 //
 //   lane thread                                   any thread
 //   while (!stopping) {                           queue.Push(task);
@@ -32,21 +32,22 @@ class SubmitQueue {
   // REQUIRES: tasks_max > 0.
   explicit SubmitQueue(size_t tasks_max);
 
-  // ResourceExhausted when full, Unavailable when closed; the task is then dropped.
+  // Appends a task. Errors: ResourceExhausted (full), Unavailable (closed); the task is then
+  // dropped.
   absl::Status Push(Task task);
-  // Refuses tasks from now on. Those already taken still run.
+  // Refuses later tasks. Queued tasks still run.
   void Close();
-  // Ends the lane's sleep, or its next one.
+  // Ends the lane's current or next sleep.
   void Wake();
 
-  // Runs what is there on entry, oldest first; answers how many.
+  // Runs the tasks that are queued on entry, oldest first. Returns their number.
   int RunAll(Lane& lane);
   bool IsEmpty() const { return tasks_.Count() == 0; }
-  // Readable while a wake-up is due; level-triggered.
+  // Readable while a wake-up is pending; level-triggered.
   int event_fd() const { return event_.get(); }
-  // Says that the lane is about to sleep. False: there is work, do not.
+  // Announces that the lane is about to sleep. Returns false if there is work: do not sleep then.
   bool PrepareSleep();
-  // After every sleep that PrepareSleep() allowed.
+  // Call it after every sleep that PrepareSleep() allowed.
   void Awake();
 
  private:

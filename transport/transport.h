@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The seam for moving bytes between a client and the daemon. Homes behind it: local/ (unix socket
-// and client-owned memfd), ucx/ (active messages), memory/ (in process, for tests). Everything
-// above this header is the same for all of them, and one conformance suite
-// (tests/conformance/transport) holds them to it.
+// The interface for moving bytes between a client and the daemon. Implementations: local/ (unix
+// socket and client-owned memfd), ucx/ (active messages), memory/ (in process, for tests). Callers
+// see no difference, and one conformance suite (tests/conformance/transport) tests them all.
 //
-// The conversation is request and response. A client sends a request frame, with or without a
-// payload; the daemon answers each request with exactly one reply frame, with or without a payload.
-// Frames are opaque here but for their size and for `seq` (see proto/frame.h), which pairs a reply
-// with its request.
+// A client sends a request frame, with or without a payload. The daemon answers each request with
+// exactly one reply frame, with or without a payload. A transport reads only a frame's size and its
+// `seq` (see proto/frame.h), which pairs a reply with its request.
 //
 // States of a transfer:
 //
 //   Moving ──ok / error──────────────────────────▶ Over         (callback; memory is free)
 //   Moving ──deadline, Break(), peer lost──▶ Breaking ──▶ Over  (callback; memory is free)
 //
-// While Breaking, the transport is forcing the peer's connection down and the memory counts as
-// quarantined. The one completion of every transfer runs when the transfer is Over: only then may
-// the memory be reused. Completion of a reply means "memory is free", never "the peer has it".
+// While a transfer is Breaking, the transport closes the peer's connection by force and the memory
+// counts as quarantined. Every transfer has one completion, which runs when the transfer is Over.
+// Only then may the memory be reused. The completion of a reply means "the memory is free", never
+// "the peer has it".
 
 #include <cstddef>
 #include <cstdint>
@@ -40,23 +39,23 @@ namespace cairn::transport {
 // ---------------------------------------------------------------------------------------------------
 // Server side (the daemon)
 
-// Names one connection of one lane. Never reused within a process. 0 is no peer.
+// Names one connection of one lane. Never reused within a process. 0 names no peer.
 using PeerId = uint64_t;
 
-// Where a reply goes: plain data, may cross threads. A ReplyTo of a lost peer is harmless: Reply()
-// then completes with Unavailable.
+// The destination of a reply: plain data, may cross threads. The peer may be gone: Reply() then
+// completes with Unavailable.
 struct ReplyTo {
   PeerId peer = 0;
   uint64_t seq = 0;
   uint64_t place = 0;           // the transport's own; local/: offset in the client's memfd
-  uint64_t capacity_bytes = 0;  // most payload bytes that the client can take in reply
+  uint64_t capacity_bytes = 0;  // most payload bytes that the client accepts
 };
 
-// A request that has arrived, its payload announced but not yet moved. Move-only.
-// Owned by the lane thread. Destroying it untaken refuses the payload (the caller still replies).
+// A request that has arrived. Its payload is announced but not yet moved. Move-only. Owned by the
+// lane thread. Destroying it before Receive() refuses the payload; the caller must still reply.
 class Arrival {
  public:
-  // The transport's own part: holds what is needed to move or refuse the payload.
+  // The transport's own part: what it needs to move or refuse the payload.
   class Held {
    public:
     virtual ~Held() = default;  // refuses the payload if Receive() has not consumed it
@@ -73,9 +72,10 @@ class Arrival {
   Arrival& operator=(Arrival&&) = default;
 
   const ReplyTo& reply_to() const { return reply_to_; }
-  const proto::FrameBytes& frame() const { return frame_; }  // copied, at most 256 bytes, unparsed
+  // Copied, at most 256 bytes, not parsed.
+  const proto::FrameBytes& frame() const { return frame_; }
   uint64_t payload_bytes() const { return payload_bytes_; }  // as the transport announced it
-  // Who is behind the connection, where the transport can tell.
+  // The user behind the connection, if the transport knows it.
   const std::optional<PeerIdentity>& identity() const { return identity_; }
   Held* held() const { return held_.get(); }
   std::unique_ptr<Held> TakeHeld() { return std::move(held_); }
@@ -88,8 +88,8 @@ class Arrival {
   std::optional<PeerIdentity> identity_;
 };
 
-// Outcome of Lane::Receive.
-//   OK                 payload_bytes bytes are in the target; crc32c is the CRC32C of what is there
+// The outcome of Lane::Receive().
+//   OK                 the target holds payload_bytes bytes; crc32c is their CRC32C
 //   DeadlineExceeded   the peer's connection was broken
 //   Unavailable        the peer is gone
 struct Received {
@@ -107,66 +107,66 @@ class Lane {
 
   virtual int index() const = 0;
 
-  // Runs `task` on the lane thread, soon. Thread-safe. ResourceExhausted when the lane's queue is
-  // full, Unavailable once the server is stopping; the task is then dropped without running.
+  // Runs `task` on the lane thread, soon. Thread-safe. Errors: ResourceExhausted (the lane's queue
+  // is full), Unavailable (the server is stopping); the task is then dropped without running.
   virtual absl::Status Submit(absl::AnyInvocable<void(Lane&)> task) = 0;
 
-  // Moves the arrival's payload into target. REQUIRES: target.size() == arrival.payload_bytes().
-  // `done` runs on the lane thread, exactly once, never inside this call; target stays lent until
-  // then.
+  // Moves the arrival's payload into `target`. `done` runs on the lane thread, exactly once, never
+  // inside this call; `target` is lent until then. REQUIRES: target.size() ==
+  // arrival.payload_bytes().
   virtual void Receive(Arrival arrival, std::span<std::byte> target, absl::Time deadline,
                        ReceiveDone done) = 0;
 
-  // Sends the one reply of a request. `payload` stays lent until `done` has run (on the lane
-  // thread, exactly once, never inside this call). REQUIRES: payload.size() <=
-  // reply_to.capacity_bytes.
+  // Sends the one reply to a request. `done` runs on the lane thread, exactly once, never inside
+  // this call; `payload` is lent until then. REQUIRES: payload.size() <= reply_to.capacity_bytes.
   virtual void Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
                      std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) = 0;
 
-  // Ends a peer: its connection is forced down, all its transfers complete with Unavailable.
+  // Closes a peer's connection by force. All its transfers complete with Unavailable.
   virtual void Break(PeerId peer) = 0;
 };
 
-// What the daemon does with what arrives. Every call is on the lane's thread and must not block.
+// Receives the events of lanes. Every call runs on the lane's thread and must not block.
 class LaneHandler {
  public:
   virtual ~LaneHandler() = default;
   virtual void OnArrival(Lane& lane, Arrival arrival) = 0;
-  // A client brings so many bytes of memory with a hello of that ticket, which may name no session.
-  // Whose they count as, until OnRegionGone(); an error refuses the client.
+  // A client brings `bytes` of memory with a hello that carries `ticket`, which may name no
+  // session. Returns the owner that the memory is charged to until OnRegionGone(). An error refuses
+  // the client.
   virtual absl::StatusOr<std::string> OnRegion(const proto::Ticket& /*ticket*/,
                                                uint64_t /*bytes*/) {
     return std::string();
   }
   virtual void OnRegionGone(const std::string& /*owner*/, uint64_t /*bytes*/) {}
-  // The peer is gone for good; no arrival of it follows. Its transfers complete on their own.
+  // The peer is gone and sends no more arrivals. Its transfers complete on their own.
   virtual void OnPeerGone(Lane& lane, PeerId peer) = 0;
 };
 
-// Limits every server keeps. Each is checked; going over one is a refusal or a closed connection,
-// never growth.
+// The limits of every server. A client that exceeds one is refused or disconnected; a server never
+// grows beyond them.
 struct ServerLimits {
   int lanes = 1;
   int peers_max = 256;         // connections, all lanes together
-  int arrivals_held_max = 64;  // per lane: arrived, not yet received or refused
+  int arrivals_held_max = 64;  // per lane: arrived, neither received nor refused
   uint64_t payload_bytes_max = uint64_t{64} << 20;  // of one transfer
   uint64_t region_bytes_max = uint64_t{1} << 30;    // local: mapped client memory per connection
   uint64_t regions_bytes_max = uint64_t{8} << 30;   // local: mapped client memory in all
-  // Per lane: lent to transfers that are Breaking; above it receives are refused.
+  // Per lane: memory lent to transfers that are Breaking. Above it receives are refused.
   uint64_t quarantine_bytes_max = uint64_t{256} << 20;
 };
 
-// A listening transport with its lanes. Thread-safe. Stop() (also run by the destructor) refuses
-// new peers, breaks all peers, completes every transfer, joins the lane threads; bounded by 3
-// seconds.
+// A listening transport with its lanes. Thread-safe. Stop(), which the destructor calls too,
+// refuses new peers, breaks all peers, completes every transfer and joins the lane threads, within
+// 3 seconds.
 class Server {
  public:
   virtual ~Server() = default;
   virtual void Stop() = 0;
-  // Where clients reach it: "unix:/path" or "127.0.0.1:40123" (the port really bound).
+  // The address for clients: "unix:/path" or "127.0.0.1:40123" (the port that is bound).
   virtual std::string address() const = 0;
-  // Looks whether clients still find it at its address, and makes a socket file again that has
-  // gone; true says so. FailedPrecondition: somebody else listens there.
+  // Checks that clients can still connect at the address. Returns true if it had to make a missing
+  // socket file again. Errors: FailedPrecondition (another process listens there).
   virtual absl::StatusOr<bool> KeepAddress() { return false; }
   virtual int lane_count() const = 0;
   virtual Lane& lane(int index) = 0;
@@ -176,25 +176,24 @@ class Server {
 // ---------------------------------------------------------------------------------------------------
 // Client side (the SDK)
 
-// Memory from which puts leave and into which gets land with the fewest copies: inside the
-// connection's sealed memfd (local), ordinary memory elsewhere. Move-only; stays readable after its
-// Connection ends.
+// Memory with the fewest copies on the way to and from the daemon: inside the connection's sealed
+// memfd (local), ordinary memory elsewhere. Move-only; stays readable after its Connection ends.
 class Buffer {
  public:
   virtual ~Buffer() = default;
   virtual std::span<std::byte> bytes() = 0;
 };
 
-// One request and its reply. Filled in by the caller, lent to the connection from Start() until
-// over() is true; it must stay put meanwhile.
+// One request and its reply. The caller fills it in and lends it to the connection from Start()
+// until over() is true. It must not move meanwhile.
 struct Call {
   proto::FrameBytes request;
   std::span<const std::byte> payload;  // sent with the request; may be empty
-  std::span<std::byte> target;         // where a reply payload lands; its size is the most we take
+  std::span<std::byte> target;         // where a reply's payload is written; its size is the limit
   absl::Time deadline = absl::InfinitePast();
 
-  // Set when over:
-  //   OK                a reply frame came; reply_payload_bytes are in target
+  // Set when the call is over:
+  //   OK                a reply frame came; `target` holds reply_payload_bytes bytes
   //   DeadlineExceeded  no reply in time; the connection is broken and must be reopened
   //   Unavailable       the daemon is gone
   absl::Status status;
@@ -205,26 +204,27 @@ struct Call {
   bool is_over = false;
 };
 
-// A client's connection to one lane of a daemon. Thread-compatible: one thread at a time drives it;
-// it has no thread of its own.
+// A client's connection to one lane of a daemon. Thread-compatible: one thread at a time uses it.
+// It has no thread of its own.
 class Connection {
  public:
-  virtual ~Connection() = default;  // breaks what is in flight; returns when all memory is free
+  virtual ~Connection() = default;  // breaks running calls; returns when all their memory is free
 
-  // ResourceExhausted when the region is full. A payload or target outside any Buffer of this
-  // connection works too, at the price of one more copy.
+  // Allocates a Buffer. Errors: ResourceExhausted (the region is full). Payloads and targets
+  // outside the Buffers of this connection work too and cost one more copy.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
 
-  // Starts a call. Unavailable when the connection is broken, ResourceExhausted when window() calls
-  // are in flight: then nothing was taken. REQUIRES: call->request carries a seq not in flight.
+  // Starts a call. Errors: Unavailable (the connection is broken), ResourceExhausted (window()
+  // calls are running); the call is then not started. REQUIRES: no running call has the seq of
+  // call->request.
   virtual absl::Status Start(Call* call) = 0;
 
-  // Makes progress until a call ends, `until` passes, or the connection breaks; then returns.
-  // Never returns later than 50 ms after `until`.
+  // Makes progress until a call ends, `until` passes, or the connection breaks. Returns at most 50
+  // ms after `until`.
   virtual void Poll(absl::Time until) = 0;
 
   virtual bool broken() const = 0;
-  virtual int window() const = 0;  // most calls in flight
+  virtual int window() const = 0;  // most calls at once
 };
 
 }  // namespace cairn::transport

@@ -11,18 +11,18 @@ void TransportMetrics::Report(MetricSink& sink, std::string_view transport) cons
   const auto counter = [&](std::string_view name, std::string_view help, const Counter& value) {
     sink.AddCounter(name, help, labels, value.Value());
   };
-  gauge("cairn_transport_peers", "Connections open.", peers);
-  gauge("cairn_transport_arrivals", "Payloads announced and neither moved nor refused yet.",
+  gauge("cairn_transport_peers", "Open connections.", peers);
+  gauge("cairn_transport_arrivals", "Payloads announced but neither moved nor refused yet.",
         arrivals_held);
   gauge("cairn_transport_region_bytes", "Client memory mapped.", regions_bytes);
-  gauge("cairn_transport_quarantine_bytes", "Memory lent to transfers that are being broken.",
+  gauge("cairn_transport_quarantine_bytes", "Memory in use by transfers that are being broken.",
         quarantine_bytes);
   counter("cairn_transport_received_bytes_total", "Payload bytes received.", received_bytes);
   counter("cairn_transport_sent_bytes_total", "Payload bytes sent.", sent_bytes);
   counter("cairn_transport_peers_opened_total", "Connections accepted.", peers_opened);
   counter("cairn_transport_peers_refused_total", "Connections refused before their first request.",
           peers_refused);
-  gauge("cairn_transport_newcomers", "Connections whose hello is due.", newcomers);
+  gauge("cairn_transport_newcomers", "Connections that have not sent their hello yet.", newcomers);
   const auto dropped = [&](std::string_view reason, const Counter& value) {
     const MetricLabel both[] = {{"transport", transport}, {"reason", reason}};
     sink.AddCounter("cairn_transport_newcomers_dropped_total",
@@ -33,13 +33,13 @@ void TransportMetrics::Report(MetricSink& sink, std::string_view transport) cons
   dropped("bad_hello", newcomers_bad_hello);
   dropped("too_many", newcomers_too_many);
   counter("cairn_transport_peers_broken_total", "Connections that the daemon broke.", peers_broken);
-  counter("cairn_transport_arrivals_refused_total", "Requests refused over a limit of the lane.",
-          arrivals_refused);
-  counter("cairn_transport_deadlines_exceeded_total", "Transfers that were not over in time.",
+  counter("cairn_transport_arrivals_refused_total",
+          "Requests refused because of a limit of the lane.", arrivals_refused);
+  counter("cairn_transport_deadlines_exceeded_total", "Transfers that exceeded their deadline.",
           deadlines_exceeded);
   counter("cairn_transport_late_transfers_total",
-          "Transfers that ended after they had been answered for.", late_transfers);
-  counter("cairn_transport_stuck_transfers_total", "Transfers whose memory was never given back.",
+          "Transfers that ended after their request was answered.", late_transfers);
+  counter("cairn_transport_stuck_transfers_total", "Transfers whose memory was never returned.",
           stuck_transfers);
 }
 

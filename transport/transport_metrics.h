@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What every server counts about itself, under the same names whatever the transport.
+// The metrics of a server, with the same names for all transports.
 //
 // Thread-safety: Thread-safe.
 
@@ -12,24 +12,25 @@ namespace cairn::transport {
 
 struct TransportMetrics {
   Gauge peers;             // connections open
-  Gauge arrivals_held;     // arrived, not yet received or refused
+  Gauge arrivals_held;     // arrived, neither received nor refused
   Gauge regions_bytes;     // client memory mapped (local)
   Gauge quarantine_bytes;  // lent to transfers that are Breaking
   Counter received_bytes;  // payload, put direction, complete transfers only
   Counter sent_bytes;      // payload, get direction, complete transfers only
   Counter peers_opened;
-  Counter peers_refused;  // over a limit, or a hello that was none
-  Gauge newcomers;        // connections whose hello is due (local)
-  // Of peers_refused (local): no hello came in time; there were too many newcomers, and a newer one
-  // took the place; what came was no hello, or with memory that is refused; peers_max are there.
+  Counter peers_refused;  // over a limit, or without a valid hello
+  Gauge newcomers;        // connections without a hello yet (local)
+  // The reasons in peers_refused (local): no hello came in time; a newer connection took the place
+  // of this one, because there were too many; the hello, or the memory with it, was refused; there
+  // are peers_max connections.
   Counter newcomers_late, newcomers_gave_way, newcomers_bad_hello, newcomers_too_many;
   Counter peers_broken;        // by us: a bad message, a full socket, a deadline, Break()
   Counter arrivals_refused;    // over arrivals_held_max or the payload limit
   Counter deadlines_exceeded;  // transfers
-  Counter late_transfers;      // done after they had been answered for
-  Counter stuck_transfers;     // memory never given back
+  Counter late_transfers;      // completed after the reply for them
+  Counter stuck_transfers;     // memory that was never returned
 
-  // Every name once, with the label transport=`transport`.
+  // Reports every metric once, with the label transport=`transport`.
   void Report(MetricSink& sink, std::string_view transport) const;
 };
 

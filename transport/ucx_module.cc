@@ -69,7 +69,7 @@ absl::Status CheckVariables(const std::vector<std::string>& files) {
   }
   return absl::FailedPreconditionError(absl::StrCat(
       "the environment has ", absl::StrJoin(found, ", "),
-      ", by which UCX can end the process as it is loaded; start without, or load UCX before"));
+      ", with which UCX can end the process when it is loaded; unset them, or load UCX earlier"));
 }
 
 absl::StatusOr<UcxModule*> Take(void* library, const std::string& file) {
@@ -114,7 +114,7 @@ absl::StatusOr<UcxModule*> LoadUcxModule(const std::string& path) {
         absl::StrCat(file, " (", reason != nullptr ? reason : "no reason given", ")"));
   }
   return absl::UnavailableError(
-      absl::StrCat("no ucx module; looked for ", absl::StrJoin(reasons, ", ")));
+      absl::StrCat("no ucx module; searched for ", absl::StrJoin(reasons, ", ")));
 }
 
 }  // namespace cairn::transport

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The door to transport/ucx. All of UCX lives in one shared module, libcairn_ucx.so, that nothing
-// links: the daemon (--data) and the SDK (a HOST:PORT target) open it at run time with
-// dlopen(RTLD_NOW | RTLD_LOCAL), so a program without UCX still runs, and an engine that carries
-// another UCX never meets ours. The module exports one symbol, kUcxModuleSymbol.
+// Loads transport/ucx at run time. All code that uses UCX is in one shared module, libcairn_ucx.so,
+// that no program links. The daemon (--data) and the SDK (a HOST:PORT target) open it with
+// dlopen(RTLD_NOW | RTLD_LOCAL). A program therefore runs without UCX, and ours does not conflict
+// with an engine's own UCX. The module exports one symbol, kUcxModuleSymbol.
 //
-// Both sides are built from one tree by one compiler: C++ types of transport.h cross the door. The
-// version below is checked first, so that a stale file answers with an error and not with a crash.
+// Module and caller must be built from one tree by one compiler, because they share the C++ types
+// of transport.h. The version below is checked first, so that an outdated file causes an error
+// instead of a crash.
 
 #include <cstdint>
 #include <memory>
@@ -23,7 +24,7 @@ namespace cairn::transport {
 
 inline constexpr char kUcxModuleFile[] = "libcairn_ucx.so";
 inline constexpr char kUcxModuleSymbol[] = "cairn_ucx_module";
-// Goes up with every change of this header, of transport.h or of proto/frame.h.
+// Increase it with every change of this header, of transport.h or of proto/frame.h.
 inline constexpr uint32_t kUcxModuleVersion = 1;
 
 struct UcxServerOptions {
@@ -35,21 +36,22 @@ struct UcxServerOptions {
 };
 
 struct UcxConnectOptions {
-  std::string device;  // network interface; empty: the one that reaches the host
+  std::string device;  // network interface; empty: the one with the route to the host
 };
 
-// What the module does. Thread-safe; lives as long as the process, as the module is never unloaded.
+// The module's interface. Thread-safe; it lives as long as the process, because the module is never
+// unloaded.
 class UcxModule {
  public:
   virtual ~UcxModule() = default;
 
-  // handler must outlive the server. Unavailable when the address cannot be bound, InvalidArgument
-  // when host is no address of a local interface.
+  // Starts a server. `handler` must outlive it. Errors: Unavailable if the address cannot be bound;
+  // InvalidArgument if `host` is not an address of a local interface.
   virtual absl::StatusOr<std::unique_ptr<Server>> StartServer(const UcxServerOptions& options,
                                                               LaneHandler& handler) = 0;
 
-  // Returns once the daemon has answered `hello` (see Shake() in handshake.h), else with the status
-  // of its error reply, DeadlineExceeded or Unavailable.
+  // Connects and returns once the daemon has answered `hello` (see Shake() in handshake.h). Errors:
+  // the status of the daemon's error reply, DeadlineExceeded, Unavailable.
   virtual absl::StatusOr<std::unique_ptr<Connection>> Connect(std::string_view host, uint16_t port,
                                                               const proto::Frame& hello,
                                                               const UcxConnectOptions& options,
@@ -57,18 +59,17 @@ class UcxModule {
                                                               proto::HelloReply* reply) = 0;
 };
 
-// The exported symbol has this type: extern "C" UcxModule* cairn_ucx_module(uint32_t version).
-// Null when the module was built for another version. The module keeps the object.
+// The type of the exported symbol: extern "C" UcxModule* cairn_ucx_module(uint32_t version).
+// Returns null if the module was built for another version. The module owns the object.
 using UcxModuleFactory = UcxModule* (*)(uint32_t version);
 
-// The names of the variables UCX_… that the environment has.
+// Returns the names of the environment's UCX_… variables.
 std::vector<std::string> UcxVariables();
 
-// Opens the module once per process; later calls answer from the first that worked. `path` names
-// the file; empty looks beside the calling program or library, in ../lib of it, then where the
-// loader looks. Unavailable names the files looked for; FailedPrecondition when its version
-// differs, or when the environment has a variable by which UCX, as it is loaded, can end the
-// process.
+// Opens the module, once per process; later calls return the first that worked. `path` names the
+// file; if empty, looks beside the calling program or library, in ../lib of that, then in the
+// loader's path. Errors: Unavailable, naming the files; FailedPrecondition if the version differs,
+// or if the environment has a variable with which UCX, as loaded, can end the process.
 absl::StatusOr<UcxModule*> LoadUcxModule(const std::string& path = "");
 
 }  // namespace cairn::transport

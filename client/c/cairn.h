@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_H
 #define CAIRN_H
-// The C ABI of the Cairn client (libcairn.so). Plain C11; nothing but this file and those
-// beside it that it includes is needed.
+// The C ABI of the Cairn client (libcairn.so), in plain C11. It needs only this file and the files
+// beside it that it includes.
 //
-// Calls return CAIRN_OK or one of the codes below (the numbers are gRPC's). After a failure
-// cairn_last_error() has one line of text for it, on the calling thread. Outputs are set only on
-// success, except where a field says otherwise. No exception and no signal leaves the library.
+// Calls return CAIRN_OK or one of the codes below, whose numbers are gRPC's. After a failure
+// cairn_last_error() returns one line of text, on the calling thread. Outputs are set only on
+// success, unless a field says otherwise. No exception or signal leaves the library.
 //
-// Every call that talks to the daemon takes timeout_ms: 0 is the default (500 ms for control calls,
-// 2000 ms for connecting, put and get), 60000 the most. When it is over the call returns
-// CAIRN_DEADLINE_EXCEEDED and the memory given to it is free again.
+// Every call to the daemon takes timeout_ms. 0 is the default: 500 ms for control calls, 2000 ms
+// for connecting, put and get. 60000 is the maximum. When the time is over the call returns
+// CAIRN_DEADLINE_EXCEEDED, and the memory passed to it is free again.
 //
-// Threads: every function may be called from any thread, with the same handles at once, but a
-// handle must not be in use while it is closed or freed. A child that a process forks
-// after its first cairn_connect gets CAIRN_FAILED_PRECONDITION from every call, cairn_connect
-// included: the library's threads are not there. Fork first, or let the child call exec.
+// Threads: every function may be called from any thread, concurrently with the same handles. A
+// handle must not be in use while it is closed or freed. After a process has called cairn_connect,
+// every call in a forked child, cairn_connect included, returns CAIRN_FAILED_PRECONDITION, because
+// the library's threads do not exist there. Fork before that, or call exec in the child.
 //
-// Memory: pointers given to a call are borrowed until it returns. Strings are UTF-8 and end in 0.
-// Structs that begin with struct_bytes want sizeof(the struct) there. Zero the rest before filling
-// it in: zero is the default of every field. Later versions add fields at the end only.
+// Memory: pointers are borrowed until the call returns. Strings are UTF-8 and end in 0. Set
+// struct_bytes of a struct that has it to sizeof(the struct), and zero all other fields before
+// filling them in: zero is the default of every field. Later versions only add fields at the end.
 //
-// What a get delivers has been verified against its checksums. Anything that fails the check is a
-// miss (CAIRN_NOT_FOUND), counted, and logged once.
+// A get delivers only data that matches its checksums. Data that does not match is a miss
+// (CAIRN_NOT_FOUND), counted, and logged once.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -38,18 +38,18 @@ extern "C" {
 #endif
 #define CAIRN_ABI_VERSION 1
 
-/* What the caller does next. */
+/* Status codes: they say what the caller should do next. */
 enum {
   CAIRN_OK = 0,
-  CAIRN_INVALID_ARGUMENT = 3,    /* a caller's bug; the text names the field and the limit */
+  CAIRN_INVALID_ARGUMENT = 3,    /* a bug of the caller; the text names the field and the limit */
   CAIRN_DEADLINE_EXCEEDED = 4,   /* recompute */
-  CAIRN_NOT_FOUND = 5,           /* a miss (or no such space): recompute */
-  CAIRN_PERMISSION_DENIED = 7,   /* another tenant's */
+  CAIRN_NOT_FOUND = 5,           /* a miss, or no such space: recompute */
+  CAIRN_PERMISSION_DENIED = 7,   /* it belongs to another tenant */
   CAIRN_RESOURCE_EXHAUSTED = 8,  /* a limit is reached: back off */
-  CAIRN_FAILED_PRECONDITION = 9, /* wrong state: after fork */
-  CAIRN_ABORTED = 10,            /* stored, but not durable as it asked to be: its durability */
-  CAIRN_UNIMPLEMENTED = 12,      /* the daemon or this group's kind does not have it */
-  CAIRN_INTERNAL = 13,           /* a bug of ours */
+  CAIRN_FAILED_PRECONDITION = 9, /* wrong state, for example after fork */
+  CAIRN_ABORTED = 10,            /* stored, but not durable as requested; `durability` says why */
+  CAIRN_UNIMPLEMENTED = 12,      /* the daemon, or this kind of group, does not support it */
+  CAIRN_INTERNAL = 13,           /* a bug in Cairn */
   CAIRN_UNAVAILABLE = 14, /* the daemon is gone or draining; the client reconnects by itself */
   CAIRN_DATA_LOSS = 15    /* cairn_image_verify: a checksum does not match */
 };
@@ -69,9 +69,10 @@ typedef struct cairn_key {
 } cairn_key; /* a block; all zero: none */
 typedef struct cairn_lease {
   uint8_t bytes[16];
-} cairn_lease; /* pins from a match; all zero: none */
+} cairn_lease; /* pins blocks after a match; all zero: none */
 
-/* Layers, which count within the group, and heads of it. Counts of 0: all from first on. */
+/* A range of layers and a range of heads of one group. Layers count within the group. A count of 0
+ * means all from `first` on. */
 typedef struct cairn_slice {
   uint32_t group;
   uint32_t layer_first, layer_count;
@@ -80,13 +81,13 @@ typedef struct cairn_slice {
 
 // ------------------------------------------------------------------------------------- library
 CAIRN_API const char* cairn_version(void); /* "0.1.0" */
-CAIRN_API int cairn_abi_version(void);     /* CAIRN_ABI_VERSION of the library that is loaded */
-/* One line on the last call that failed on this thread. Valid until its next. */
+CAIRN_API int cairn_abi_version(void);     /* CAIRN_ABI_VERSION of the loaded library */
+/* One line about the last call that failed on this thread. Valid until its next call. */
 CAIRN_API const char* cairn_last_error(void);
-CAIRN_API const char* cairn_status_name(int status); /* "NOT_FOUND" and so on. Static. */
-/* A W3C traceparent, whose trace the daemon names where it logs a slow call that this thread
- * begins from now on, put and get included. NULL: none. INVALID_ARGUMENT: it is no traceparent;
- * what was set stays. */
+CAIRN_API const char* cairn_status_name(int status); /* "NOT_FOUND" and so on. Static */
+/* Sets the W3C traceparent of the calls that this thread makes from now on, put and get included.
+ * The daemon names its trace in the log records of slow calls. NULL: none. INVALID_ARGUMENT: it is
+ * not a traceparent; the previous one stays. */
 CAIRN_API int cairn_set_trace(const char* traceparent);
 
 // ---------------------------------------------------------------------------------- connecting
@@ -94,20 +95,22 @@ typedef struct cairn_connect_options {
   uint32_t struct_bytes;
   uint32_t timeout_ms;
   const char* control; /* "unix:PATH" or "HOST:PORT" of cairnd's control plane. Required */
-  /* "unix:PATH" or "HOST:PORT" (UCX, which is opened only where this names it); NULL: the first
-   * socket on this host that the daemon names */
+  /* "unix:PATH", or "HOST:PORT" for UCX, which is used only if it is named here. NULL: the first
+   * socket on this host that the daemon reports. */
   const char* data;
-  const char* tenant;    /* 1 to 64 of [A-Za-z0-9._-]. NULL: "default" */
-  const char* name;      /* for people: shows in logs and status. NULL: "libcairn" */
+  const char* tenant;    /* 1 to 64 characters of [A-Za-z0-9._-]. NULL: "default" */
+  const char* name;      /* shown in logs and status. NULL: "libcairn" */
   uint32_t connections;  /* data connections, 1 to 16; 0 is 2 */
   uint32_t window;       /* most calls in flight per connection, 1 to 64; 0 is 8 */
   uint64_t region_bytes; /* shared memory per unix: connection, allocated at once; 0 is 64 MiB */
 } cairn_connect_options;
 
-/* Opens a session. The client keeps it open on a thread of its own and reopens it (and its spaces)
- * with backoff when the daemon comes back; until then calls return CAIRN_UNAVAILABLE. */
+/* Opens a session. The client keeps it open on a thread of its own. When the daemon comes back
+ * after a failure, it reopens the session and its spaces, with backoff. Until then calls return
+ * CAIRN_UNAVAILABLE. */
 CAIRN_API int cairn_connect(const cairn_connect_options* options, cairn_client** client);
-/* Ends the session and its leases. Close the spaces and free the buffers first. NULL is fine. */
+/* Ends the session and its leases. Close the spaces and free the buffers first. `client` may be
+ * NULL. */
 CAIRN_API void cairn_close(cairn_client* client);
 
 // -------------------------------------------------------------------------------------- spaces
@@ -127,7 +130,7 @@ typedef struct cairn_group_spec {
   uint32_t row_bytes;                     /* OPAQUE_ROWS: per token and layer */
 } cairn_group_spec;
 
-/* The identity of a space: equal specifications name the same space. The tenant is the client's. */
+/* The identity of a space: equal specifications name the same space within the client's tenant. */
 typedef struct cairn_space_spec {
   uint32_t struct_bytes;
   int32_t dtype; /* CAIRN_DTYPE_… */
@@ -136,14 +139,15 @@ typedef struct cairn_space_spec {
   uint32_t tokens_per_block; /* 16 to 1024; 0 is 128 */
   uint32_t group_count;
   const cairn_group_spec* groups;
-  const char* recipe; /* "raw", "exact", …: if this call makes the space. NULL: the daemon's */
+  /* "raw", "exact", …; used only if this call creates the space. NULL: the daemon's default */
+  const char* recipe;
 } cairn_space_spec;
 
 typedef struct cairn_space_info {
   uint32_t struct_bytes;
-  uint32_t created; /* 1: by this call */
+  uint32_t created; /* 1: this call created the space */
   uint8_t fingerprint[32];
-  char recipe[32]; /* in force when the space was opened */
+  char recipe[32]; /* at the time the space was opened */
   uint32_t tokens_per_block;
   uint32_t group_count;
 } cairn_space_info;
@@ -151,43 +155,43 @@ typedef struct cairn_space_info {
 CAIRN_API int cairn_open_space(cairn_client* client, const cairn_space_spec* spec,
                                uint32_t timeout_ms, cairn_space** space);
 CAIRN_API int cairn_space_info_get(const cairn_space* space, cairn_space_info* info);
-/* Bytes in source form of `slice` of one block. */
+/* Sets *bytes to the size of `slice` of one block in source form. */
 CAIRN_API int cairn_space_source_bytes(const cairn_space* space, const cairn_slice* slice,
                                        uint64_t* bytes);
-/* Most bytes that an image of `slice` takes, in any recipe. */
+/* Sets *bytes to the largest size of an image of `slice`, for all recipes. */
 CAIRN_API int cairn_space_image_bytes_max(const cairn_space* space, const cairn_slice* slice,
                                           uint64_t* bytes);
-/* NULL is fine. Where a call that moved blocks from or to a device was late, waits until the device
- * has done what it left there, however long that takes. */
+/* Closes a space; it may be NULL. If an earlier call that moved blocks to or from a device was
+ * late, this waits until the device has finished that work, however long it takes. */
 CAIRN_API void cairn_space_close(cairn_space* space);
 
 // ---------------------------------------------------------------------------------------- keys
-/* Pure functions; no daemon needed. docs/internals/formats/key.md draws what is hashed. */
+/* Pure functions; no daemon needed. docs/internals/formats/key.md draws the hashed bytes. */
 
-/* One thing besides the tokens that a block's KV depends on: "lora", "salt", "media", … */
+/* An input besides the tokens that a block's KV depends on: "lora", "salt", "media", … */
 typedef struct cairn_key_extra {
   const char* kind;
-  uint32_t offset; /* of the token at which it begins */
+  uint32_t offset; /* the token at which it begins */
   uint32_t value_bytes;
   const void* value;
 } cairn_key_extra;
 
-/* The fingerprint that `spec` gets under `tenant`. */
+/* Computes the fingerprint of `spec` under `tenant`. */
 CAIRN_API int cairn_fingerprint(const char* tenant, const cairn_space_spec* spec,
                                 uint8_t fingerprint[32]);
-/* parent NULL or all zero: the first block of a chain. */
+/* Computes the key of one block. `parent` is NULL or all zero for the first block of a chain. */
 CAIRN_API int cairn_derive_key(const uint8_t fingerprint[32], const cairn_key* parent,
                                const uint32_t* tokens, size_t token_count,
                                const cairn_key_extra* extras, size_t extra_count, cairn_key* key);
-/* Keys of all full blocks of a sequence; token_count / tokens_per_block of them are written.
- * Offsets of extras count from the start of the sequence: each goes into the block it falls in.
- * What concerns all of it (LoRA, salt) has offset 0. CAIRN_INVALID_ARGUMENT when key_capacity is
- * less. */
+/* Writes the keys of all full blocks of a sequence: token_count / tokens_per_block of them. Offsets
+ * of extras count from the start of the sequence; each extra belongs to the block that its offset
+ * falls into. An extra for the whole sequence (LoRA, salt) has offset 0. CAIRN_INVALID_ARGUMENT:
+ * key_capacity is too small. */
 CAIRN_API int cairn_derive_chain(const uint8_t fingerprint[32], const uint32_t* tokens,
                                  size_t token_count, uint32_t tokens_per_block,
                                  const cairn_key_extra* extras, size_t extra_count, cairn_key* keys,
                                  size_t key_capacity, size_t* key_count);
-/* A block named by an engine's own hash. */
+/* Computes the key of a block that an engine names by its own hash. */
 CAIRN_API int cairn_opaque_key(const uint8_t fingerprint[32], const void* engine_key,
                                size_t engine_key_bytes, cairn_key* key);
 
@@ -195,13 +199,13 @@ CAIRN_API int cairn_opaque_key(const uint8_t fingerprint[32], const void* engine
 typedef struct cairn_match_options {
   uint32_t struct_bytes;
   uint32_t timeout_ms;       /* 0: wait_ms + 500 */
-  const cairn_slice* slices; /* wanted; groups not named are wanted whole */
+  const cairn_slice* slices; /* wanted; of a group without a slice, all is wanted */
   uint32_t slice_count;
   uint32_t groups_skipped_count;
-  const uint32_t* groups_skipped; /* not wanted at all */
+  const uint32_t* groups_skipped; /* not wanted */
   uint32_t token_limit;           /* at most this many tokens of prefix; 0: no limit */
-  uint32_t wait_ms;  /* wait this long for all of the keys, then answer what there is */
-  uint32_t no_lease; /* 1: only count */
+  uint32_t wait_ms;  /* wait at most this long for all keys, then return the blocks found */
+  uint32_t no_lease; /* 1: count only */
 } cairn_match_options;
 
 typedef struct cairn_matched_block {
@@ -212,18 +216,19 @@ typedef struct cairn_matched_block {
 
 typedef struct cairn_match_result {
   uint32_t struct_bytes;
-  uint32_t block_count; /* 0: a miss (the call still returns CAIRN_OK) */
+  uint32_t block_count; /* 0: a miss; the call still returns CAIRN_OK */
   uint64_t token_count;
-  cairn_lease lease;          /* all zero when block_count is 0 or no_lease was set */
-  uint32_t lease_ms;          /* until it expires, unless the session that took it stays open */
-  uint32_t shortened_by_pins; /* 1: more is there, but too much of the tier is pinned */
+  cairn_lease lease; /* all zero when block_count is 0 or no_lease was set */
+  /* Lifetime; a lease does not expire while the session that took it is open */
+  uint32_t lease_ms;
+  uint32_t shortened_by_pins; /* 1: more blocks exist, but too much of the tier is pinned */
   uint32_t breaker_open;      /* 1: the daemon was not asked; block_count is 0 */
   uint32_t reserved;
 } cairn_match_result;
 
-/* The longest prefix of `keys` that is there, leased. `options` may be NULL. `blocks` may be NULL;
- * else it has room for key_count of them and the first result->block_count are written. Leases
- * belong to the tenant: any client of it may get under one. */
+/* Finds the longest stored prefix of `keys` and leases it. `options` may be NULL. `blocks` may be
+ * NULL; else it has room for key_count elements, and the first result->block_count are written. A
+ * lease belongs to the tenant: any client of the tenant may use it for gets. */
 CAIRN_API int cairn_match(cairn_space* space, const cairn_key* keys, size_t key_count,
                           const cairn_match_options* options, cairn_match_result* result,
                           cairn_matched_block* blocks);
@@ -236,19 +241,19 @@ typedef struct cairn_prefetch_options {
   const uint32_t* groups_skipped;
 } cairn_prefetch_options;
 
-/* Each key is counted once. */
+/* The number of keys in each state. */
 typedef struct cairn_prefetch_result {
   uint32_t struct_bytes;
-  uint32_t in_memory_count, on_their_way_count; /* cairn_match() says when they are there */
-  uint32_t absent_count;                        /* something that is wanted of them is nowhere */
-  uint32_t refused_count;                       /* too many wait to be read: ask again later */
+  uint32_t in_memory_count, on_their_way_count; /* cairn_match() says when they are in memory */
+  uint32_t absent_count;                        /* a wanted slice of them is not stored */
+  uint32_t refused_count;                       /* too many reads are queued: ask again later */
 } cairn_prefetch_result;
 
-/* Has blocks read into the daemon's memory, after all that gets wait for, and returns at once.
- * `options` may be NULL. What there is no room for stays where it is. */
+/* Queues reads of blocks into the daemon's memory, behind the reads that gets wait for, and returns
+ * at once. `options` may be NULL. Blocks for which memory has no room stay where they are. */
 CAIRN_API int cairn_prefetch(cairn_space* space, const cairn_key* keys, size_t key_count,
                              const cairn_prefetch_options* options, cairn_prefetch_result* result);
-/* Gives leases back. Unknown and all-zero ones are ignored. */
+/* Returns leases. Unknown and all-zero ones are ignored. */
 CAIRN_API int cairn_release(cairn_client* client, const cairn_lease* leases, size_t lease_count,
                             uint32_t timeout_ms);
 
@@ -259,11 +264,12 @@ CAIRN_API int cairn_release(cairn_client* client, const cairn_lease* leases, siz
 // Strides and offsets are bytes and may be negative: per-layer tensors and paged caches need no
 // repacking. layer, head and token count within the slice.
 typedef struct cairn_view {
-  void* data;                   /* not written to by a put */
+  void* data;                   /* a put only reads it */
   void* const* layers;          /* one pointer per layer of the slice, or NULL */
-  const int64_t* token_offsets; /* one per token, or NULL; INT64_MIN: a get leaves the token out */
+  const int64_t* token_offsets; /* one per token, or NULL; INT64_MIN: a get skips the token */
   int64_t stride[4];            /* layer, head, token, dim */
-  int64_t first_byte, end_byte; /* elements have to lie in them, from data; both 0: not checked */
+  /* Range of bytes, from data, that contains all elements; both 0: not checked */
+  int64_t first_byte, end_byte;
 } cairn_view;
 
 enum {
@@ -275,60 +281,62 @@ enum {
 typedef struct cairn_memory {
   int32_t form; /* CAIRN_FORM_… */
   uint32_t reserved;
-  void* data;      /* SOURCE, IMAGE; not written to by a put */
-  uint64_t bytes;  /* SOURCE: exactly the slice's; IMAGE: a put's exact, a get's capacity */
+  void* data; /* SOURCE, IMAGE; a put only reads it */
+  /* SOURCE: exactly the slice's size; IMAGE: exact for a put, capacity for a get */
+  uint64_t bytes;
   cairn_view k, v; /* VIEWS; a latent has k only */
 } cairn_memory;
 
 // ----------------------------------------------------------------------------------------- put
 enum { CAIRN_ENCODE_DAEMON = 0, CAIRN_ENCODE_CLIENT = 1 };
 
-/* What became of a put that asked to be durable. In all cases the block is stored. */
+/* The outcome of a put with `durable` set. In all cases the block is stored. */
 enum {
   CAIRN_DURABILITY_NOT_ASKED = 0,
-  CAIRN_DURABILITY_DURABLE = 1,   /* it is found again after a loss of power */
-  CAIRN_DURABILITY_NO_TIER = 2,   /* the daemon has no tier that lasts */
-  CAIRN_DURABILITY_READ_ONLY = 3, /* the tier takes no writes, or is out */
+  CAIRN_DURABILITY_DURABLE = 1,   /* it survives a power loss */
+  CAIRN_DURABILITY_NO_TIER = 2,   /* the daemon has no persistent tier */
+  CAIRN_DURABILITY_READ_ONLY = 3, /* the tier is read-only or failed */
   CAIRN_DURABILITY_NO_ROOM = 4,   /* the tier has no room now, or its write budget is spent */
-  CAIRN_DURABILITY_LATE = 5,      /* not within timeout_ms */
-  CAIRN_DURABILITY_ANCESTORS = 6, /* a block before it is not there, or is not durable itself */
-  CAIRN_DURABILITY_TOO_LARGE = 7, /* an image larger than the tier takes */
-  CAIRN_DURABILITY_GONE = 8,      /* deleted or evicted meanwhile */
+  CAIRN_DURABILITY_LATE = 5,      /* not durable within timeout_ms */
+  CAIRN_DURABILITY_ANCESTORS = 6, /* a block before it is missing or not durable */
+  CAIRN_DURABILITY_TOO_LARGE = 7, /* the image is larger than the tier accepts */
+  CAIRN_DURABILITY_GONE = 8,      /* deleted or evicted in the meantime */
   CAIRN_DURABILITY_STOPPING = 9   /* the daemon is stopping */
 };
 
 typedef struct cairn_put_request {
   uint32_t struct_bytes;
-  int32_t encode; /* CAIRN_ENCODE_…: who encodes VIEWS and SOURCE with the space's recipe */
+  int32_t encode; /* CAIRN_ENCODE_…: who encodes VIEWS and SOURCE, with the space's recipe */
   cairn_key key;
   cairn_key parent; /* all zero: none */
   cairn_slice slice;
-  uint64_t first_position; /* of the block's first token in the sequence */
-  uint32_t derived;        /* 1: computed on a lossy prefix */
+  uint64_t first_position; /* position of the block's first token in the sequence */
+  uint32_t derived;        /* 1: computed from a prefix that was stored lossily */
   uint32_t reserved;
   cairn_memory source;
   /* Set by the call, whatever it returns: */
   int32_t status;
-  uint32_t duplicate;   /* 1: was there already, nothing moved */
-  uint64_t image_bytes; /* the daemon holds for the slice */
-  /* Inputs again, NULL: none; counts are of values. [layer][head][k_dim] of the slice: the mean of
-   * q * q, for the daemon to mine a profile with, and of |q|, for mixkvq, over tokens and the query
-   * heads of the head, after RoPE. [layer][head][token]: what a token is worth, for arkv. */
+  uint32_t duplicate;   /* 1: it was stored already; nothing was moved */
+  uint64_t image_bytes; /* size of the slice's image in the daemon */
+  /* More inputs; NULL: none. Counts are numbers of values. Both means are taken over the block's
+   * tokens and the query heads of a KV head, after RoPE, [layer][head][k_dim] of the slice: of q *
+   * q, from which the daemon mines a profile, and of |q|, for mixkvq. Token scores,
+   * [layer][head][token], are for arkv. */
   const float* query_squares;
   uint64_t query_square_count;
-  const float* query_magnitudes; /* not with an IMAGE, nor are scores */
+  const float* query_magnitudes; /* not with an IMAGE; nor are scores */
   uint64_t query_magnitude_count;
-  const float* token_scores; /* as cairn_token_scores() makes them */
+  const float* token_scores; /* from cairn_token_scores() */
   uint64_t token_score_count;
-  uint32_t durable; /* 1: wait until it outlives a loss of power, the blocks before it included */
-  /* Set by the call: CAIRN_DURABILITY_…. Else than DURABLE, where it was asked for and the status
-   * is that of the answer, the status is CAIRN_ABORTED, with duplicate and image_bytes set as well.
-   */
+  uint32_t durable; /* 1: wait until the block, and all blocks before it, survive a power loss */
+  /* Set by the call: CAIRN_DURABILITY_…. If `durable` was set and the daemon stored the block
+   * without making it durable, status is CAIRN_ABORTED; duplicate and image_bytes are then set,
+   * too. */
   int32_t durability;
 } cairn_put_request;
 
 CAIRN_API int cairn_put(cairn_space* space, cairn_put_request* put, uint32_t timeout_ms);
-/* Many at once, pipelined. CAIRN_OK: each put has its own status. */
+/* Runs many puts, pipelined. CAIRN_OK: each put has its own status. */
 CAIRN_API int cairn_put_batch(cairn_space* space, cairn_put_request* puts, size_t put_count,
                               uint32_t timeout_ms);
 
@@ -341,40 +349,40 @@ typedef struct cairn_get_request {
   cairn_key key;
   cairn_lease lease; /* all zero: none */
   cairn_slice slice;
-  cairn_memory target; /* IMAGE: the image itself, verified, not decoded */
+  cairn_memory target; /* IMAGE: the verified image, not decoded */
   /* Set by the call, whatever it returns: */
   int32_t status;      /* CAIRN_NOT_FOUND: a miss */
-  int32_t tier;        /* CAIRN_TIER_… where it was */
-  uint64_t bytes;      /* written to the target */
-  uint64_t wire_bytes; /* moved */
+  int32_t tier;        /* CAIRN_TIER_… that held it */
+  uint64_t bytes;      /* bytes written to the target */
+  uint64_t wire_bytes; /* bytes on the wire */
   uint64_t first_position;
 } cairn_get_request;
 
-/* The target's content is unspecified unless the status is CAIRN_OK. */
+/* Gets one block. The target's content is unspecified unless the status is CAIRN_OK. */
 CAIRN_API int cairn_get(cairn_space* space, cairn_get_request* get, uint32_t timeout_ms);
-/* Many at once, pipelined. CAIRN_OK: each get has its own status. */
+/* Runs many gets, pipelined. CAIRN_OK: each get has its own status. */
 CAIRN_API int cairn_get_batch(cairn_space* space, cairn_get_request* gets, size_t get_count,
                               uint32_t timeout_ms);
 
 // --------------------------------------------------------------------------- the rest of a space
-/* present[i] becomes 1 where keys[i] is there with every group, layer and head. Takes no lease. */
+/* Sets present[i] to 1 if all groups, layers and heads of keys[i] are stored. Takes no lease. */
 CAIRN_API int cairn_contains(cairn_space* space, const cairn_key* keys, size_t key_count,
                              uint32_t timeout_ms, uint8_t* present);
-/* Unlinks blocks. `deleted_count` may be NULL. */
+/* Deletes blocks. `deleted_count` may be NULL. */
 CAIRN_API int cairn_delete(cairn_space* space, const cairn_key* keys, size_t key_count,
                            uint32_t timeout_ms, uint64_t* deleted_count);
-/* Unlinks every block of the space. `deleted_count` may be NULL. */
+/* Deletes every block of the space. `deleted_count` may be NULL. */
 CAIRN_API int cairn_invalidate(cairn_space* space, uint32_t timeout_ms, uint64_t* deleted_count);
 
 // ------------------------------------------------------------------------------------- buffers
-/* Memory of a data connection: a put from it or a get into it in SOURCE or IMAGE form moves with
- * the fewest copies. CAIRN_RESOURCE_EXHAUSTED when the region is full. It stays readable after the
- * connection breaks. */
+/* Allocates memory of a data connection. Puts from it and gets into it, in SOURCE or IMAGE form,
+ * make the fewest copies. It stays readable after the connection breaks. CAIRN_RESOURCE_EXHAUSTED:
+ * the region is full. */
 CAIRN_API int cairn_buffer_allocate(cairn_client* client, size_t bytes, uint32_t timeout_ms,
                                     cairn_buffer** buffer);
 CAIRN_API void* cairn_buffer_data(cairn_buffer* buffer);
 CAIRN_API size_t cairn_buffer_bytes(const cairn_buffer* buffer);
-/* NULL is fine. */
+/* `buffer` may be NULL. */
 CAIRN_API void cairn_buffer_free(cairn_buffer* buffer);
 
 #ifdef __cplusplus

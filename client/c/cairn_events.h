@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_EVENTS_H
 #define CAIRN_EVENTS_H
-// The part of the C ABI that tells what blocks come into tiers and go. Part of cairn.h, whose rules
-// hold here too; include that.
+// Events: blocks that enter or leave a tier. A part of cairn.h, whose rules apply; include that.
 
 #ifndef CAIRN_H
 #error "include cairn.h"
@@ -12,17 +11,17 @@
 extern "C" {
 #endif
 
-/* One reader; one thread at a time uses it. */
+/* A reader of events. Only one thread may use it at a time. */
 typedef struct cairn_watch cairn_watch;
 
-/* A block has its first image in a tier, or its last has gone from there. */
+/* A block got its first image in a tier, or lost its last. */
 typedef struct cairn_event {
-  uint32_t stored; /* else it is gone */
+  uint32_t stored; /* 1: got its first image; 0: lost its last */
   int32_t tier;
   uint8_t space[32]; /* fingerprint */
   cairn_key key;
-  /* Of one that is stored: */
-  cairn_key parent; /* all zero: none is known */
+  /* If stored is 1: */
+  cairn_key parent; /* all zero: unknown */
   uint64_t first_position;
   uint32_t token_count;
   uint32_t reserved;
@@ -30,22 +29,24 @@ typedef struct cairn_event {
 
 typedef struct cairn_event_batch {
   uint32_t struct_bytes;
-  uint32_t reset; /* what was told before is void, and what there is now is not told */
-  /* The first and the one after the last; without gaps, but in a reset. */
+  /* 1: discard everything known from earlier batches; the current contents are not reported */
+  uint32_t reset;
+  /* The number of the first event and of the one after the last. Without gaps, except after a
+   * reset. */
   uint64_t epoch, first_sequence, next_sequence;
-  const cairn_event* events; /* until the next call with this watch */
+  const cairn_event* events; /* valid until the next call with this watch */
   size_t event_count;
 } cairn_event_batch;
 
-/* Of all blocks of the tenant, or of `space`, where that is not NULL. epoch and next_sequence are
- * of the last batch that was read, to go on after it; 0: from now on. No call to the daemon yet.
- * Client and space must outlive the watch. */
+/* Opens a watch of all blocks of the tenant or, if `space` is not NULL, of that space. To continue,
+ * pass epoch and next_sequence of the last batch that you read; 0 starts from now. It does not call
+ * the daemon yet. Client and space must outlive the watch. */
 CAIRN_API int cairn_watch_open(cairn_client* client, cairn_space* space, uint64_t epoch,
                                uint64_t next_sequence, cairn_watch** watch);
-/* CAIRN_DEADLINE_EXCEEDED: nothing came in that time. Any other error: the daemon is away, or too
- * many watch. The next call goes on in either case. */
+/* Returns the next batch. CAIRN_DEADLINE_EXCEEDED: no event came in time. Any other error: the
+ * daemon is unavailable or has too many watchers. In either case the next call continues. */
 CAIRN_API int cairn_watch_next(cairn_watch* watch, uint32_t timeout_ms, cairn_event_batch* batch);
-/* NULL is fine. */
+/* `watch` may be NULL. */
 CAIRN_API void cairn_watch_close(cairn_watch* watch);
 
 #ifdef __cplusplus

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_FIGURES_H
 #define CAIRN_FIGURES_H
-// The part of the C ABI that is about figures of a daemon and of a client, and what a client makes
-// of them: whether to fetch or to recompute. Part of cairn.h, whose rules hold here too; include
-// that.
+// Statistics of daemon and client, and the client's decision whether to fetch or to recompute. A
+// part of cairn.h, whose rules apply; include that.
 
 #ifndef CAIRN_H
 #error "include cairn.h"
@@ -30,30 +29,30 @@ typedef struct cairn_stats {
   char daemon_version[32];
 } cairn_stats;
 
-/* The daemon's. */
+/* Gets statistics of the daemon. */
 CAIRN_API int cairn_stats_get(cairn_client* client, uint32_t timeout_ms, cairn_stats* stats);
 
 typedef struct cairn_counters {
   uint32_t struct_bytes;
   uint32_t breaker_state;      /* 0 closed, 1 open, 2 half open */
-  uint64_t gets, hits, misses; /* hits + misses = gets that ended with either */
-  uint64_t corrupt;            /* misses because a checksum did not match */
-  uint64_t late;               /* gets and puts over their deadline */
+  uint64_t gets, hits, misses; /* hits + misses = gets that ended as either */
+  uint64_t corrupt;            /* misses caused by a checksum that does not match */
+  uint64_t late;               /* gets and puts that exceeded their deadline */
   uint64_t puts, duplicates;
   uint64_t get_bytes, put_bytes; /* payload bytes on the wire */
   uint64_t reconnects;           /* of the session */
   uint64_t breaker_opened;
 } cairn_counters;
 
-/* This client's, since cairn_connect. */
+/* Gets the counters of this client, since cairn_connect. */
 CAIRN_API int cairn_counters_get(const cairn_client* client, cairn_counters* counters);
 
 // --------------------------------------------------------------------------- fetch or recompute?
 /* Tells the breaker how fast the engine computes KV (prefill): `tokens` in `seconds`. */
 CAIRN_API int cairn_breaker_recomputed(cairn_client* client, uint64_t tokens, double seconds);
-/* *fetch becomes 1 when getting `wire_bytes` is expected to be done before recomputing `tokens`
- * would be, 0 when it is not or when the store is slow or failing. No call to the daemon. While the
- * breaker is open cairn_match answers 0 blocks at once, but for a probe now and then. */
+/* Sets *fetch to 1 if getting `wire_bytes` is expected to be faster than recomputing `tokens`; to 0
+ * if it is not, or if the store is slow or failing. Does not call the daemon. While the breaker is
+ * open cairn_match returns 0 blocks at once, except for occasional probes. */
 CAIRN_API int cairn_breaker_advise(cairn_client* client, uint64_t tokens, uint64_t wire_bytes,
                                    int* fetch);
 

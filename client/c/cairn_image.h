@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_IMAGE_H
 #define CAIRN_IMAGE_H
-// The part of the C ABI that is about images: look at one, check it, decode it, encode one. Pure
-// functions over bytes: no daemon is needed, nothing is kept, all may be called at once. Part of
-// cairn.h, whose rules hold here too; include that.
+// Functions on images: inspect, verify, decode and encode them. They are pure: they need no daemon,
+// keep no state, and may all be called concurrently. A part of cairn.h, whose rules apply; include
+// that.
 
 #ifndef CAIRN_H
 #error "include cairn.h"
@@ -26,74 +26,75 @@ typedef struct cairn_image_info {
   uint32_t tile_count;
   uint32_t k_dim, v_dim;
   char recipe[64];
-  uint8_t side_object[32]; /* the id of the profile that it was coded with; all zero: none */
+  uint8_t side_object[32]; /* id of its profile or bank; all zero: none */
 } cairn_image_info;
 
-/* Reads header and directory of hostile bytes. CAIRN_INVALID_ARGUMENT names what is wrong. */
+/* Reads header and directory of untrusted bytes. CAIRN_INVALID_ARGUMENT: says what is wrong. */
 CAIRN_API int cairn_image_inspect(const void* image, size_t image_bytes, cairn_image_info* info);
-/* Checks every CRC. CAIRN_DATA_LOSS when one does not match; `corrupt_tiles` (may be NULL) is set
- * then too. */
+/* Checks every CRC. CAIRN_DATA_LOSS: one does not match; `corrupt_tiles`, which may be NULL, is
+ * then set, too. */
 CAIRN_API int cairn_image_verify(const void* image, size_t image_bytes, uint64_t* corrupt_tiles);
-/* Verifies and decodes into `target` (VIEWS or SOURCE, of the image's own slice). Images of
- * cairn:bits and patternkv:b are for cairn_image_decode_with. */
+/* Verifies an image and decodes it into `target` (VIEWS or SOURCE, of the image's own slice). For
+ * images of cairn:bits and patternkv:b use cairn_image_decode_with. */
 CAIRN_API int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory* target);
-/* The same for an image of cairn:bits, with the profile that it names
- * (docs/internals/formats/profile.md), and for one of patternkv:b, with the bank
- * (docs/internals/formats/bank.md). CAIRN_INVALID_ARGUMENT for any other. */
+/* Like cairn_image_decode, for an image of cairn:bits with its profile (docs/internals/formats/profile.md) or
+ * of patternkv:b with its bank (docs/internals/formats/bank.md). CAIRN_INVALID_ARGUMENT: an image of any
+ * other recipe. */
 CAIRN_API int cairn_image_decode_with(const void* image, size_t image_bytes, const void* profile,
                                       size_t profile_bytes, const cairn_memory* target);
 
-/* What an image is of and how it is coded: all that an encoder is told. Equal specs over equal
- * elements give equal bytes on every machine, those that a daemon would keep. */
+/* All inputs of an encoder except the elements. Equal specs and equal elements give equal bytes on
+ * every machine, the same as in the daemon. */
 typedef struct cairn_image_spec {
   uint32_t struct_bytes;
   int32_t kind;            /* CAIRN_GROUP_… */
-  uint8_t fingerprint[32]; /* of the space; zeros will do for an image that enters none */
-  cairn_key key;           /* of the block; as above */
-  cairn_slice slice;       /* with its counts: 0 does not stand for all of them here */
+  uint8_t fingerprint[32]; /* of the space; may be zero for an image that is not put into a space */
+  cairn_key key;           /* of the block; likewise */
+  cairn_slice slice;       /* with explicit counts: 0 does not mean all here */
   uint32_t tokens;         /* 1 to 1024 */
-  int32_t dtype;           /* CAIRN_DTYPE_…; not read for STATE and OPAQUE_ROWS */
+  int32_t dtype;           /* CAIRN_DTYPE_…; ignored for STATE and OPAQUE_ROWS */
   uint32_t k_dim, v_dim;   /* KV: per head; latent: k_dim; STATE, OPAQUE_ROWS: k_dim bytes */
-  uint64_t first_position; /* of the first token in its sequence: kivi:b+ keeps token 0 exact */
-  const char* recipe;      /* "raw", "kivi:4", … Required */
-  const void* profile;     /* of "cairn:2.3" and the like, which need it; the bank of "patternkv:2"
-                            * and the like; borrowed for the call */
+  /* Position of the first token in its sequence: kivi:b+ keeps token 0 exact */
+  uint64_t first_position;
+  const char* recipe; /* "raw", "kivi:4", …; required */
+  /* The profile for "cairn:2.3" and the like, the bank for "patternkv:2" and the like, which need
+   * them; borrowed for the call */
+  const void* profile;
   size_t profile_bytes;
-  /* What some recipes code better with, or need; NULL where there is none. Borrowed for the call.
-   */
-  const void* parent_image; /* of the same slice of the block before: ott:2 goes on from it */
+  /* Inputs that some recipes need, or compress better with; NULL: none. Borrowed for the call. */
+  const void* parent_image; /* the same slice of the previous block: ott:2 continues from it */
   size_t parent_image_bytes;
-  /* [layer][head][k_dim] of the slice: the mean of |q| over the queries that read a head of K, as
-   * they meet it, after RoPE. Finite, not negative. */
+  /* [layer][head][k_dim] of the slice: the mean of |q|, after RoPE, over the queries that read a
+   * head of K. Finite and not negative. */
   const float* query_magnitudes;
-  /* [layer][head][token] of the slice: what a token is worth to those that read it, for arkv.
-   * cairn_token_scores() makes them. */
+  /* [layer][head][token] of the slice: scores of tokens for arkv, from cairn_token_scores(). */
   const float* token_scores;
-  /* Of the chain that the block is read in, at its end: logquant keeps fewer rows behind a longer
-   * one. 0, or less than up to the block's end: the chain ends with the block. */
+  /* The length of the chain that the block is read in: logquant keeps fewer tokens exactly in a
+   * longer chain. A value below the block's end, such as 0, means that the chain ends with the
+   * block. */
   uint64_t chain_tokens;
-  /* The same shape: a CAIRN_TOKEN_… for arkv:paper, as cairn_plan_tokens() makes them; NULL: all
-   * are low. */
+  /* [layer][head][token] of the slice: CAIRN_TOKEN_… for arkv:paper, from cairn_plan_tokens().
+   * NULL: all tokens are low. */
   const uint8_t* token_states;
 } cairn_image_spec;
 
-/* The recipes that this library knows: "raw,exact,…,kivi:2+". Static. */
+/* The recipes of this library: "raw,exact,…,kivi:2+". Static. */
 CAIRN_API const char* cairn_image_recipes(void);
-/* Most bytes that an image of `spec` takes, in any recipe: a target of them always suffices.
- * CAIRN_INVALID_ARGUMENT as cairn_image_encode. */
+/* Sets *bytes to the largest size of an image of `spec`, for all recipes: a target of that size
+ * always suffices. CAIRN_INVALID_ARGUMENT: as for cairn_image_encode. */
 CAIRN_API int cairn_image_bytes_max(const cairn_image_spec* spec, uint64_t* bytes);
 /* Encodes `source` (VIEWS or SOURCE, of the spec's slice) on the calling thread into `image`, which
  * has `image_capacity` bytes and does not overlap the source; sets *image_bytes. VIEWS are gathered
- * first, in memory taken for the call; SOURCE is encoded where it lies and nothing is taken. After
- * a failure the bytes of `image` are in any state. CAIRN_INVALID_ARGUMENT names the field of the
- * spec, the recipe, the source or the capacity that is wrong. */
+ * into memory allocated for the call; SOURCE is encoded in place, without allocations. After a
+ * failure the bytes of `image` are unspecified. CAIRN_INVALID_ARGUMENT: names the wrong field of
+ * the spec, the recipe, the source or the capacity. */
 CAIRN_API int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source,
                                  void* image, size_t image_capacity, size_t* image_bytes);
-/* Of an image of logquant, the one that its source has in a chain of chain_tokens: byte for byte
- * what encoding with them gives, and never larger. Checks every CRC first: CAIRN_DATA_LOSS.
- * `thinned` has `capacity` bytes and does not overlap the image; after a failure they are in any
- * state. CAIRN_INVALID_ARGUMENT for another recipe or where the capacity is too small: image_bytes
- * always suffices. */
+/* Rewrites an image of logquant for a chain of chain_tokens. The result equals, byte for byte, what
+ * encoding the source with chain_tokens gives, and it is never larger. `thinned` has `capacity`
+ * bytes and does not overlap the image; image_bytes always suffices. After a failure its bytes are
+ * unspecified. CAIRN_DATA_LOSS: a CRC does not match. CAIRN_INVALID_ARGUMENT: another recipe, or
+ * the capacity is too small. */
 CAIRN_API int cairn_image_thin(const void* image, size_t image_bytes, uint64_t chain_tokens,
                                void* thinned, size_t capacity, size_t* thinned_bytes);
 

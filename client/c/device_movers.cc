@@ -54,7 +54,7 @@ absl::Status DeviceMovers::Begin(const Call& call, Slot** slot, kernels::Runtime
                          slice.head_first, slice.head_count}];
   while (wanted.is_busy || busy_streams_.contains(call.stream)) {  // ends at the deadline
     if (!ended_.WaitUntil(mutex_, call.deadline)) {
-      return absl::DeadlineExceededError("other calls had the device until then");
+      return absl::DeadlineExceededError("other calls used the device until the deadline");
     }
   }
   wanted.is_busy = true;

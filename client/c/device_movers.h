@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What moves blocks of one space to and from caches on devices, and mines what lies in them: made
-// when it is first asked for, and kept. Private to client/c.
+// The device movers and miners of one space, each made on first use and kept. Private to client/c.
 
 #include <cstdint>
 #include <map>
@@ -21,43 +20,44 @@ namespace cairn::c {
 
 enum class Work { kGet, kPut, kMine };
 
-// Thread-safety: Thread-safe. Gets of one slice run one after the other, and so do puts, calls that
-// mine, and calls that name one stream: a slow put delays no get on another stream.
+// Thread-safety: Thread-safe. Gets of one slice run one after the other, and so do puts, mining
+// calls, and calls on one stream. A slow put does not delay a get on another stream.
 class DeviceMovers {
  public:
-  // Whom a call is for.
+  // A call: its device, slice, stream and deadline.
   struct Call {
     int32_t device = 0;
     Work work = Work::kGet;
     GroupSlice slice{};
     kernels::Stream stream = nullptr;
-    absl::Time deadline = absl::InfinitePast();  // of MonotonicNow(): until its turn comes
+    // Of MonotonicNow(): limit for waiting for its turn.
+    absl::Time deadline = absl::InfinitePast();
   };
 
-  // Whether there are caches of that CUDA device: errors as of With().
+  // Checks that caches of that CUDA device are supported. Errors: as for With().
   static absl::Status Check(int32_t device);
-  // The CUDA device of that number, which stays until this goes. Errors as of With().
+  // Opens that CUDA device; it lives as long as this object. Errors: as for With().
   absl::StatusOr<kernels::Runtime*> Open(int32_t device);
-  // Runs `body` with the mover of a slice and a CUDA device. Unimplemented: there are
-  // no kernels; Unavailable: no such device, or it was lost in an earlier call; DeadlineExceeded:
-  // others had their turn until then. As DeviceMover::Make().
+  // Runs `body` with the mover of a slice and a CUDA device. Errors: Unimplemented (no kernels),
+  // Unavailable (no such device, or it failed in an earlier call), DeadlineExceeded (its turn did
+  // not come in time), and those of DeviceMover::Make().
   absl::Status With(Space& space, const Call& call,
                     absl::FunctionRef<absl::Status(DeviceMover& mover)> body);
-  // The same with the miner of a device, for a call without a slice.
+  // Like With(), with the device's miner, for a call without a slice.
   absl::Status WithMiner(Space& space, const Call& call,
                          absl::FunctionRef<absl::Status(DeviceMiner& miner)> body);
 
  private:
   using Key = std::tuple<int32_t, Work, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
   struct Slot {
-    std::unique_ptr<DeviceMover> mover;  // whoever has set is_busy uses them without the lock
+    std::unique_ptr<DeviceMover> mover;  // used, without the lock, by the thread that set is_busy
     std::unique_ptr<DeviceMiner> miner;
     bool is_busy = false;
   };
 
   absl::StatusOr<kernels::Runtime*> OpenLocked(int32_t device)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits for its turn.
+  // Waits for the call's turn.
   absl::Status Begin(const Call& call, Slot** slot, kernels::Runtime** runtime);
   void End(const Call& call, Slot& slot);
 

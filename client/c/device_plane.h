@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A plane of a cache on a device, as kernels have it. Private to client/c.
+// Converts a plane of a cache on a device for kernels. Private to client/c.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace cairn::c {
 
-// `layers` gets where each begins, as many as it has elements, and must outlive the plane.
-// InvalidArgument names the field of `name`.
+// Fills `layers`, which must outlive the plane, with the address of each layer. Errors:
+// InvalidArgument, naming the field of `name`.
 absl::StatusOr<kernels::PagedPlane> OnDevice(std::string_view name, const cairn_paged_plane& plane,
                                              uint64_t element_bytes,
                                              std::vector<std::byte*>& layers);

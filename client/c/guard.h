@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The edge of the C ABI: statuses become codes and a text of the calling thread, exceptions stop
-// here, structs of other versions are read and written as far as both sides know them. Private to
-// client/c.
+// The boundary of the C ABI: turns statuses into codes and a text of the calling thread, stops
+// exceptions, and reads and writes structs of other versions as far as both sides know them.
+// Private to client/c.
 
 #include <algorithm>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace cairn::c {
 // Keeps the text for cairn_last_error() and returns the code.
 int Report(const absl::Status& status);
 
-// Runs `body`, which returns an absl::Status.
+// Runs `body`, which returns an absl::Status, and reports the result.
 template <typename Body>
 int Guard(const Body& body) {
   try {
@@ -29,7 +29,7 @@ int Guard(const Body& body) {
   } catch (const std::exception& error) {
     return Report(absl::InternalError(error.what()));
   } catch (...) {
-    return Report(absl::InternalError("an unknown exception"));
+    return Report(absl::InternalError("unknown exception"));
   }
 }
 
@@ -45,7 +45,7 @@ absl::Status CheckStruct(const char* name, const T* given) {
   return absl::OkStatus();
 }
 
-// What a caller of any version filled in; fields it does not know are zero.
+// Reads a struct of any version. Fields that the caller does not know are zero.
 // REQUIRES: CheckStruct() is OK.
 template <typename T>
 T ReadStruct(const T* given) {
@@ -54,7 +54,7 @@ T ReadStruct(const T* given) {
   return known;
 }
 
-// Sets the fields that the caller knows, but for struct_bytes. REQUIRES: as above.
+// Writes the fields that the caller knows, except struct_bytes. REQUIRES: as above.
 template <typename T>
 void WriteStruct(const T& value, T* target) {
   const uint32_t bytes = target->struct_bytes;
@@ -62,7 +62,7 @@ void WriteStruct(const T& value, T* target) {
   target->struct_bytes = bytes;
 }
 
-// Elements of a caller's array of structs, which may be of another version than ours.
+// Returns an element of a caller's array of structs, which may have another version than ours.
 template <typename T>
 T* At(T* first, size_t index) {
   return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(first) + index * first->struct_bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the opaque handles of cairn.h hold. Private to client/c.
+// The objects behind the opaque handles of cairn.h. Private to client/c.
 
 #include <memory>
 
@@ -14,7 +14,7 @@ struct cairn_client {
 };
 struct cairn_space {
   std::unique_ptr<cairn::Space> space;
-  cairn::c::DeviceMovers movers{};  // goes before the space
+  cairn::c::DeviceMovers movers{};  // destroyed before the space
 };
 struct cairn_buffer {
   cairn::Buffer buffer;

@@ -29,8 +29,7 @@ absl::StatusOr<kernels::PagedPlane> OnDevice(std::string_view name, const cairn_
                         plane.dim_stride == static_cast<int64_t>(element_bytes);
   if (!has_rows || plane.block_stride < 0 || plane.head_stride < 0 || plane.token_stride < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        ToAbsl(name),
-        ": on a device the channels of a row are adjacent, and no stride is negative"));
+        ToAbsl(name), ": on a device, channels must be adjacent and strides not negative"));
   }
   if (plane.end_byte <= 0) {
     return absl::InvalidArgumentError(absl::StrCat(ToAbsl(name), ".end_byte is ", plane.end_byte,
@@ -53,7 +52,7 @@ absl::StatusOr<kernels::PagedPlane> OnDevice(std::string_view name, const cairn_
 
 namespace {
 
-// What a caller gives, read and checked, but for the keys.
+// A caller's arguments, read and checked, except the keys.
 struct PagedGiven {
   PlacedSlice slice;
   PagedViews views;
@@ -108,7 +107,7 @@ absl::Status CheckPagedKeys(const PagedGiven& given) {
   }
   if (given.request.key_count != given.views.count()) {
     return absl::InvalidArgumentError(absl::StrCat("there are ", given.request.key_count,
-                                                   " keys, and blocks of the engine for ",
+                                                   " keys, but blocks of the engine for ",
                                                    given.views.count()));
   }
   return absl::OkStatus();
@@ -285,7 +284,7 @@ absl::Status GatherPaged(cairn_space* space, const cairn_paged_cache* cache,
   cairn_paged_cache known;
   CAIRN_ASSIGN_OR_RETURN(const bool is_on_device, IsOnDevice(space, cache, &known));
   if (is_on_device) {
-    return absl::InvalidArgumentError("cache.device: only a cache of the host is gathered");
+    return absl::InvalidArgumentError("cache.device: only host caches are supported");
   }
   CAIRN_ASSIGN_OR_RETURN(const PagedGiven given,
                          ReadPaged(space, cache, request, ViewUse::kSource));

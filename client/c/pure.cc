@@ -268,7 +268,7 @@ int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory
     CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view, ParseGiven(image, image_bytes));
     if (view.spec().side_object_count != 0) {
       return absl::InvalidArgumentError(
-          "image: cairn_image_decode_with decodes what has a profile or a bank");
+          "image: it needs a profile or a bank; use cairn_image_decode_with");
     }
     return DecodeInto(view, {}, target);
   });
@@ -281,7 +281,7 @@ int cairn_image_decode_with(const void* image, size_t image_bytes, const void* p
     CAIRN_ASSIGN_OR_RETURN(const GivenSideObject side, FromSideObject(profile, profile_bytes));
     const codecs::ImageSpec& spec = view.spec();
     if (spec.side_object_count == 0 || spec.side_objects[0] != side.id) {
-      return absl::InvalidArgumentError("profile: not the one that the image names");
+      return absl::InvalidArgumentError("profile: the image names another one");
     }
     return DecodeInto(view, side.content.inputs(), target);
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A block of a listing as JSON: for ls and inspect.
+// Writes a listed block as JSON, for ls and inspect.
 
 #include "cairn/v1/admin.pb.h"
 #include "client/cli/daemon.h"

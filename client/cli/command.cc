@@ -21,13 +21,13 @@ constexpr uint64_t kTimeoutSeconds = 10;
 constexpr Flag kCommonFlags[] = {
     {"--control", "TARGET",
      "HOST:PORT or unix:PATH of cairnd [$CAIRN_CONTROL, else 127.0.0.1:50151]"},
-    {"--admin", "TARGET", "unix:PATH or HOST:PORT of operators' calls [what the daemon names]"},
+    {"--admin", "TARGET", "unix:PATH or HOST:PORT of administrative calls [as the daemon reports]"},
     {"--data", "TARGET",
-     "unix:PATH or HOST:PORT (UCX) of the data plane [a socket that the daemon names]"},
-    {"--timeout", "SECONDS", "of the whole command, 1 to 60 [10]"},
+     "unix:PATH or HOST:PORT (UCX) of the data plane [a socket that the daemon reports]"},
+    {"--timeout", "SECONDS", "limit for the whole command, 1 to 60 [10]"},
     {"--json", "", "print JSON"},
-    {"--progress", "", "show progress though stderr is no terminal"},
-    {"--help", "", "show this"},
+    {"--progress", "", "show progress even if stderr is not a terminal"},
+    {"--help", "", "show this text"},
 };
 
 const Flag* Find(std::string_view name, std::span<const Flag> flags) {
@@ -79,7 +79,7 @@ absl::StatusOr<Arguments> Arguments::Parse(std::span<const std::string> words,
     } else if (i + 1 < words.size()) {
       arguments.flags_[name] = words[++i];
     } else {
-      return absl::InvalidArgumentError(absl::StrCat(name, " wants ", ToAbsl(flag->value)));
+      return absl::InvalidArgumentError(absl::StrCat(name, " needs ", ToAbsl(flag->value)));
     }
   }
   return arguments;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a command of cairnctl is, and what it is run with.
+// The commands of cairnctl, and the arguments that they run with.
 //
-// Exit codes: 0 done · 1 failed · 2 wrong usage · 3 not there (a miss) · 4 no daemon answers ·
+// Exit codes: 0 done · 1 failed · 2 wrong usage · 3 not found (a miss) · 4 no daemon answers ·
 // 5 a checksum does not match · 6 out of time
 
 #include <cstdint>
@@ -22,21 +22,21 @@ namespace cairn::cli {
 // One flag of a command. Those with a value are given as --name VALUE or --name=VALUE.
 struct Flag {
   std::string_view name;   // with its dashes
-  std::string_view value;  // what stands for the value in the help; empty: none is taken
+  std::string_view value;  // the name of its value in the help; empty: it takes none
   std::string_view help;
 };
 
-// What the user typed, taken apart and checked against the command's flags.
+// The parsed words of the user, checked against the command's flags.
 class Arguments {
  public:
-  // InvalidArgument names the word that does not belong.
+  // Errors: InvalidArgument, naming the unexpected word.
   static absl::StatusOr<Arguments> Parse(std::span<const std::string> words,
                                          std::span<const Flag> flags);
 
   bool Has(std::string_view flag) const { return flags_.contains(flag); }
   std::string Get(std::string_view flag, std::string_view fallback = "") const;
   absl::StatusOr<uint64_t> GetNumber(std::string_view flag, uint64_t fallback, uint64_t most) const;
-  // "4" is that one, "2:6" is 2 to 5, absent is {0, 0}: all.
+  // Parses "4" as one, "2:6" as 2 to 5; without the flag returns {0, 0}: all.
   struct Range {
     uint32_t first = 0, count = 0;
   };
@@ -47,7 +47,7 @@ class Arguments {
   std::string control() const;
   absl::StatusOr<absl::Duration> timeout() const;
   bool is_json() const { return Has("--json"); }
-  // Whether to show progress: asked for, or stderr is a terminal.
+  // Returns whether to show progress: on request, or if stderr is a terminal.
   bool shows_progress() const;
 
  private:
@@ -57,13 +57,14 @@ class Arguments {
 
 struct Command {
   std::string_view name;
-  std::string_view operands;  // of the usage line
-  std::string_view summary;   // one line
-  std::string_view details;   // of --help
+  std::string_view operands;       // for the usage line
+  std::string_view summary;        // one line, no full stop
+  std::string_view examples = {};  // for --help: a line each, with its newline
+  std::string_view details;        // for --help
   std::span<const Flag> flags;
   size_t operands_min = 0, operands_max = 0;
   absl::Status (*run)(const Arguments& arguments);
-  // In place of `run`: takes the words as they are, --help too, and may not return.
+  // Instead of `run`: gets the words unparsed, --help included, and may not return.
   absl::Status (*run_words)(std::span<const std::string> words) = nullptr;
 };
 
@@ -71,9 +72,9 @@ extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kPrefetch, kPi
     kPolicy, kProfile, kEvaluate, kReplay, kEvents, kTier, kDrain, kDoctor, kTop, kCompletion,
     kVersion;
 
-// All of them, in the order of the help.
+// All commands, in the order of the help.
 std::span<const Command* const> Commands();
-// Flags that every command takes.
+// The flags of all commands.
 std::span<const Flag> CommonFlags();
 
 }  // namespace cairn::cli

@@ -45,8 +45,8 @@ absl::Status Run(const Arguments&) {
 const Command kCompletion{
     .name = "completion",
     .operands = "",
-    .summary = "Prints what makes bash complete commands and flags",
-    .details = "In a shell: source <(cairnctl completion). The package installs it.\n",
+    .summary = "Prints a script that completes commands and flags in bash",
+    .details = "In a shell: source <(cairnctl completion). The Debian package installs it.\n",
     .flags = {},
     .operands_min = 0,
     .operands_max = 0,

@@ -80,7 +80,7 @@ absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClien
     if (spaces.spaces_size() == 1) {
       return spaces.spaces(0);
     }
-    return absl::InvalidArgumentError(absl::StrCat("name a --space; ", Known(spaces)));
+    return absl::InvalidArgumentError(absl::StrCat("choose a space with --space; ", Known(spaces)));
   }
   v1::ListSpacesReply named;
   for (const v1::SpaceInfo& space : spaces.spaces()) {
@@ -89,7 +89,7 @@ absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClien
   if (named.spaces_size() == 1) return named.spaces(0);
   if (named.spaces_size() > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--space ", wanted, " is the name of several; ", Known(named)));
+        absl::StrCat("--space ", wanted, " names several spaces; ", Known(named)));
   }
   return absl::NotFoundError(absl::StrCat("no space ", wanted, "; ", Known(spaces)));
 }
@@ -127,7 +127,7 @@ absl::StatusOr<BlockKey> ParseKey(std::string_view text) {
                       text.find_first_not_of("0123456789abcdefABCDEF") == text.npos;
   if (!is_hex) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", ToAbsl(text), "' is no key: a key has 64 hexadecimal digits"));
+        absl::StrCat("'", ToAbsl(text), "' is not a key: a key has 64 hexadecimal digits"));
   }
   return proto::FromKeyBytes(absl::HexStringToBytes(ToAbsl(text)), "key");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What several commands ask of the daemon.
+// Calls to the daemon that several commands make.
 
 #include <memory>
 #include <span>
@@ -19,49 +19,49 @@
 
 namespace cairn::cli {
 
-// A session as `tenant`, or as "default" where it is empty.
+// Options for a session of `tenant`; empty: "default".
 absl::StatusOr<ConnectOptions> ConnectOptionsOf(const Arguments& arguments,
                                                 const std::string& tenant);
 absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments,
                                                 const std::string& tenant = "");
 absl::StatusOr<std::unique_ptr<AdminClient>> OpenAdmin(const Arguments& arguments);
 absl::StatusOr<absl::Time> DeadlineOf(const Arguments& arguments);
-// Whether no daemon was reached. One that starts or drains is Unavailable too, and says so itself.
+// Returns whether no daemon was reached. A daemon that starts or drains is Unavailable, too, with
+// its own message.
 bool IsNobodyThere(const absl::Status& status);
 
 inline constexpr Flag kSpaceFlag = {
     "--space", "SPACE", "tenant/model, or 4 digits or more of the fingerprint [the only one]"};
-// The space that --space names by its number, its name or the start of its fingerprint; without
-// --space, the only one there is. NotFound, and InvalidArgument where several have the name, list
-// them.
+// Returns the space that --space names by its id, its name or the start of its fingerprint; without
+// --space, the only space. Errors: NotFound, and InvalidArgument if several match, both with a
+// list.
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin);
-// The space of that fingerprint.
+// Returns the space with that fingerprint.
 absl::StatusOr<v1::SpaceInfo> SpaceOf(const Arguments& arguments, AdminClient& admin,
                                       std::string_view fingerprint);
 
-// A client of the space's tenant with the space open. The client owns nothing of the space: keep
-// both.
+// A client of the space's tenant, and the open space. The client does not own the space: keep both.
 struct OpenedSpace {
   v1::SpaceInfo info;
   std::unique_ptr<Client> client;
   std::unique_ptr<Space> space;
 };
 absl::StatusOr<OpenedSpace> Open(const Arguments& arguments, const v1::SpaceInfo& info);
-// The space that ChooseSpace() finds.
+// Opens the space that ChooseSpace() returns.
 absl::StatusOr<OpenedSpace> OpenChosen(const Arguments& arguments);
 
-// 64 hexadecimal digits.
+// Parses 64 hexadecimal digits.
 absl::StatusOr<BlockKey> ParseKey(std::string_view text);
 absl::StatusOr<std::vector<BlockKey>> ParseKeys(std::span<const std::string> texts);
-// The block of that key in a space, as the daemon lists it. NotFound.
+// Returns the block of that key in a space. Errors: NotFound.
 absl::StatusOr<v1::BlockInfo> FindBlock(const Arguments& arguments, AdminClient& admin,
                                         uint64_t space_id, const BlockKey& key);
 std::string HexOf(std::string_view bytes);
-// Its first 12 digits, as tables show it.
+// Returns the first 12 digits, for tables.
 std::string ShortHexOf(std::string_view bytes);
 std::string_view TierName(v1::Tier tier);                 // "gpu", "host", "ssd", "-"
 std::string_view DeviceStateName(v1::DeviceState state);  // "ok", "read-only", "unknown"
-// A line for each device that is not as it should be.
+// Prints a line for each device with a problem.
 void PrintDevicesInTrouble(const v1::ListTiersReply& tiers);
 std::string_view DTypeName(v1::DType dtype);  // "bf16", "fp16", "fp32"
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr Flag kFlags[] = {
     kSpaceFlag,
-    {"--all", "", "every block of the space, instead of KEYs; wants --space"},
+    {"--all", "", "every block of the space, instead of KEYs; needs --space"},
 };
 
 absl::Status Run(const Arguments& arguments) {
@@ -20,7 +20,7 @@ absl::Status Run(const Arguments& arguments) {
     return absl::InvalidArgumentError("name KEYs, or --all, and not both");
   }
   if (is_all && !arguments.Has("--space")) {
-    return absl::InvalidArgumentError("--all wants a --space, even where there is only one");
+    return absl::InvalidArgumentError("--all needs a --space, even if there is only one");
   }
   CAIRN_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, ParseKeys(arguments.positional()));
   CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenChosen(arguments));
@@ -49,8 +49,11 @@ absl::Status Run(const Arguments& arguments) {
 const Command kDelete{
     .name = "delete",
     .operands = "[KEY …]",
-    .summary = "Unlinks blocks, or all blocks of a space",
-    .details = "Their bytes are freed when the last reader is done.\n",
+    .summary = "Deletes blocks, or all blocks of a space",
+    .examples =
+        "  cairnctl delete 3f9c…e1 --space default/qwen3-8b\n"
+        "  cairnctl delete --all --space default/qwen3-8b\n",
+    .details = "Their bytes are freed when the last reader has finished.\n",
     .flags = kFlags,
     .operands_min = 0,
     .operands_max = 65536,

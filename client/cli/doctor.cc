@@ -41,7 +41,7 @@ Finding CheckVersions(const Arguments& arguments, const absl::StatusOr<DaemonAbo
   if (!about.ok()) {
     return {"daemon", Verdict::kFail,
             absl::StrCat("none answers", at, ": ", about.status().message()),
-            "is cairnd running, and is that its address (--control, $CAIRN_CONTROL)?"};
+            "is cairnd running, and is this its address (--control, $CAIRN_CONTROL)?"};
   }
   const std::string found =
       absl::StrCat("cairnd ", about->version, at, ", cairnctl ", ToAbsl(kOurs));
@@ -56,8 +56,9 @@ void CheckDevices(const Arguments& arguments, absl::Time deadline, std::vector<F
   const absl::StatusOr<v1::ListTiersReply> tiers =
       admin.ok() ? (*admin)->ListTiers(deadline) : admin.status();
   if (!tiers.ok()) {
-    findings->push_back({"operators", Verdict::kWarn, std::string(tiers.status().message()),
-                         "as another user, or there, the daemon's devices are looked at too"});
+    findings->push_back(
+        {"operators", Verdict::kWarn, std::string(tiers.status().message()),
+         "run it as another user, or on the daemon's host, to check its devices, too"});
     return;
   }
   for (const v1::TierInfo& tier : tiers->tiers()) {
@@ -67,7 +68,7 @@ void CheckDevices(const Arguments& arguments, absl::Time deadline, std::vector<F
           {absl::StrCat("device ", device.path()), is_ok ? Verdict::kOk : Verdict::kFail,
            absl::StrCat(ToAbsl(DeviceStateName(device.state())), ", ", device.engine(),
                         device.reason().empty() ? "" : ": ", device.reason()),
-           is_ok ? "" : "docs/guides/ssd.md says what each state means"});
+           is_ok ? "" : "docs/guides/ssd.md explains the states"});
     }
   }
 }
@@ -84,7 +85,7 @@ void CheckSockets(const Arguments& arguments, const DaemonAbout& about,
     const transport::FolderRisk risk = transport::FolderRiskOf(std::string(path), file.st_uid);
     const Verdict bad = risk.is_refused ? Verdict::kFail : Verdict::kWarn;
     findings->push_back({absl::StrCat("socket ", path), risk.text.empty() ? Verdict::kOk : bad,
-                         risk.text.empty() ? "nobody else can replace it" : risk.text, ""});
+                         risk.text.empty() ? "no other user can replace it" : risk.text, ""});
   }
 }
 
@@ -134,14 +135,13 @@ absl::Status Run(const Arguments& arguments) {
 const Command kDoctor{
     .name = "doctor",
     .operands = "[FOLDER …]",
-    .summary = "Checks what this machine, or container, has of what a daemon wants",
+    .summary = "Checks whether this machine or container can run a daemon",
+    .examples = "  cairnctl doctor /mnt/nvme0/cairn\n",
     .details =
-        "Each line says what was found and, where it is not as it should be, what to change. It\n"
-        "holds for who runs it: ask as the daemon's user, in its container. FOLDERs are such as\n"
-        "--ssd of cairnd names. A daemon that answers is asked for its version and devices, and "
-        "its\n"
-        "sockets are looked at: whether others could put theirs in their place.\n"
-        "What only warns is no failure.\n",
+        "Each line shows a finding and, if there is a problem, what to change. Run it as the\n"
+        "daemon's user, in the daemon's container. FOLDERs are those of cairnd's --ssd. If a\n"
+        "daemon answers, its version, its devices and its sockets are checked, too: whether\n"
+        "other users could replace them. Warnings do not change the exit code.\n",
     .flags = {},
     .operands_min = 0,
     .operands_max = 16,

@@ -20,10 +20,11 @@ absl::Status Run(const Arguments& arguments) {
 const Command kDrain{
     .name = "drain",
     .operands = "",
-    .summary = "Tells the daemon to take no new sessions and puts",
+    .summary = "Makes the daemon refuse new sessions and puts",
+    .examples = "  cairnctl drain\n",
     .details =
-        "/readyz turns 503, and gets go on. There is no way back but the end of the daemon, for\n"
-        "which SIGTERM asks.\n\n",
+        "/readyz answers 503; gets continue. Draining cannot be undone: end the daemon with\n"
+        "SIGTERM.\n",
     .flags = {},
     .operands_min = 0,
     .operands_max = 0,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Python module cairn.evaluate under the name that users of cairnctl look for.
+// Runs the Python module cairn.evaluate as a command of cairnctl.
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kPython = "--python";
 constexpr int kNoPackage = 3;
 constexpr int kNoNumpy = 4;
-// Finds the packages without loading them: what is missing is told apart from what fails.
+// Finds the packages without loading them, to tell a missing package from a failing one.
 constexpr char kProbe[] =
     "import sys, importlib.util as u\n"
     "sys.exit(3 if u.find_spec('cairn') is None else 4 if u.find_spec('numpy') is None else 0)";
@@ -37,7 +37,7 @@ absl::StatusOr<Words> TakePython(std::span<const std::string> words) {
   for (size_t i = 0; i < words.size(); ++i) {
     if (words[i] == kPython) {
       if (++i == words.size()) {
-        return absl::InvalidArgumentError("--python wants PATH");
+        return absl::InvalidArgumentError("--python needs PATH");
       }
       taken.python = words[i];
     } else if (words[i].starts_with(absl::StrCat(ToAbsl(kPython), "="))) {
@@ -65,7 +65,7 @@ absl::Status CannotRun(const std::string& python, int error) {
                                                     "; name a Python 3.10 or later with --python"));
 }
 
-// OK where `python` runs and has what is needed.
+// Returns OK if `python` runs and has the packages.
 absl::Status Probe(const std::string& python) {
   std::vector<std::string> words{python, "-c", kProbe};
   pid_t child = 0;
@@ -89,20 +89,19 @@ absl::Status Probe(const std::string& python) {
         "\nor name a Python that has both with --python or $CAIRN_PYTHON"));
   }
   return code == 0 ? absl::OkStatus()
-                   : absl::FailedPreconditionError(absl::StrCat(python, " is no Python that runs"));
+                   : absl::FailedPreconditionError(absl::StrCat(python, " does not run as Python"));
 }
 
-// What the module would say of itself, in short, for where it cannot be asked.
+// A short form of the module's own help, for when it cannot run.
 constexpr char kHelp[] =
     "  DUMP                   folder with K and V of your model, safetensors or npy\n"
-    "  --out FOLDER           for evaluate.json and the page evaluate.html [.]\n"
-    "  --judge FILE.py:NAME   the model's word on coded KV: gives KL and perplexity\n"
-    "  --loss FIGURE=MOST     of the recipe to recommend, as in kl=0.01\n"
-    "  --calibration DUMP     of another text, to make profiles of\n"
-    "  --profile-out FOLDER   for the profile of the recommended recipe\n"
-    "  --install HOST:PORT    gives that profile to a cairnd\n"
-    "\nThe module says more of them, and docs/guides/evaluate.md says how to begin. It is not "
-    "ready to run: ";
+    "  --out FOLDER           folder for evaluate.json and the page evaluate.html [.]\n"
+    "  --judge FILE.py:NAME   runs your model on coded KV: gives KL and perplexity\n"
+    "  --loss FIGURE=MOST     largest loss of the recommended recipe, as in kl=0.01\n"
+    "  --calibration DUMP     KV of another text, to make profiles from\n"
+    "  --profile-out FOLDER   folder for the profile of the recommended recipe\n"
+    "  --install HOST:PORT    installs that profile in a cairnd\n"
+    "\ndocs/guides/evaluate.md explains how to begin. The module is not ready to run: ";
 
 bool AsksForHelp(std::span<const std::string> words) {
   return std::ranges::any_of(
@@ -130,10 +129,11 @@ absl::Status RunModule(std::span<const std::string> words) {
 const Command kEvaluate{
     .name = "evaluate",
     .operands = "DUMP",
-    .summary = "Shows what each recipe costs and saves on KV of your own model",
+    .summary = "Measures what each recipe costs and saves, on KV of your own model",
+    .examples = "  cairnctl evaluate dump/ --out report/\n",
     .details =
-        "--python PATH names the interpreter [$CAIRN_PYTHON, else python3]. All other words go to\n"
-        "the module cairn.evaluate of the package kvcairn, which says of them:\n",
+        "--python PATH names the interpreter [$CAIRN_PYTHON, else python3]. All other words\n"
+        "go to the module cairn.evaluate of the package kvcairn:\n",
     .flags = {},
     .operands_min = 0,
     .operands_max = 0,

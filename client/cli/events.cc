@@ -16,7 +16,7 @@ constexpr uint64_t kCountMax = uint64_t{1} << 40;
 
 constexpr Flag kFlags[] = {
     kSpaceFlag,
-    {"--count", "COUNT", "end after that many [never]"},
+    {"--count", "COUNT", "end after COUNT events [never]"},
 };
 
 void Print(const EventBatch& batch, bool is_json) {
@@ -68,10 +68,13 @@ absl::Status Run(const Arguments& arguments) {
 const Command kEvents{
     .name = "events",
     .operands = "",
-    .summary = "Says what comes into the tiers and goes, until it is ended",
+    .summary = "Prints blocks that enter or leave tiers, until it is interrupted",
+    .examples =
+        "  cairnctl events --space default/qwen3-8b\n"
+        "  cairnctl events --json --count 100\n",
     .details =
-        "With --timeout it ends where nothing has come for so long. With --json each event is a\n"
-        "line.\n",
+        "With --timeout it ends when no event came for that time. With --json each event is\n"
+        "one line.\n",
     .flags = kFlags,
     .operands_min = 0,
     .operands_max = 0,

@@ -15,12 +15,12 @@ namespace cairn::cli {
 namespace {
 
 constexpr Flag kFlags[] = {
-    {"--out", "FILE", "where to write; required"},
+    {"--out", "FILE", "file to write; required"},
     kSpaceFlag,
     {"--group", "INDEX", "group of the space [0]"},
     {"--layers", "FIRST:PAST", "layers within the group [all]"},
     {"--heads", "FIRST:PAST", "KV heads [all]"},
-    {"--source", "", "write decoded source bytes, [layer, head, plane, token, dim]"},
+    {"--source", "", "decode, and write the values as [layer, head, plane, token, dim]"},
 };
 
 absl::StatusOr<GroupSlice> SliceOf(const Arguments& arguments) {
@@ -66,7 +66,7 @@ absl::Status Run(const Arguments& arguments) {
   if (absl::IsNotFound(got.status()) && got.status().message().empty()) {  // a plain miss
     return absl::NotFoundError(absl::StrCat("no block ", proto::Hex(key), " in space ",
                                             opened.info.space_id(),
-                                            ", or not all of what was asked"));
+                                            ", or not all of the requested slice"));
   }
   CAIRN_RETURN_IF_ERROR(got.status());
   const GetResult& result = *got;
@@ -95,8 +95,11 @@ absl::Status Run(const Arguments& arguments) {
 const Command kGet{
     .name = "get",
     .operands = "KEY",
-    .summary = "Fetches a block, or a slice of it, into a file",
-    .details = "What is written has been verified. Without --source it is an image file.\n",
+    .summary = "Gets a block, or a slice of it, and writes it to a file",
+    .examples = "  cairnctl get 3f9c…e1 --out block.image --layers 0:8\n",
+    .details =
+        "The data is verified before it is written. Without --source the result is an image\n"
+        "file.\n",
     .flags = kFlags,
     .operands_min = 1,
     .operands_max = 1,

@@ -13,7 +13,7 @@
 
 namespace cairn::cli {
 
-// The bytes of a file, and the image parsed from them. Not movable: the view borrows the bytes.
+// A file's bytes and the image parsed from them. Not movable: the view borrows the bytes.
 struct ImageFile {
   std::string bytes;
   codecs::ImageView view;
@@ -22,7 +22,8 @@ struct ImageFile {
   ImageFile(const ImageFile&) = delete;
   ImageFile& operator=(const ImageFile&) = delete;
 
-  // NotFound, ResourceExhausted (larger than any image), DataLoss (no image, or trailing bytes).
+  // Errors: NotFound, ResourceExhausted (larger than any image), DataLoss (not an image, or
+  // trailing bytes).
   absl::Status Load(const std::string& path) {
     CAIRN_ASSIGN_OR_RETURN(bytes, ReadFile(path, codecs::kImageBytesMax));
     const auto content = std::as_bytes(std::span(bytes.data(), bytes.size()));

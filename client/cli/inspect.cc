@@ -17,8 +17,8 @@ namespace {
 
 constexpr Flag kFlags[] = {
     {"--space", "SPACE",
-     "of a KEY: tenant/model, or 4 digits or more of the fingerprint [the only one]"},
-    {"--tiles", "", "of a FILE: list every tile"},
+     "for a KEY: tenant/model, or 4 digits or more of the fingerprint [the only one]"},
+    {"--tiles", "", "for a FILE: list every tile"},
 };
 
 std::string_view KindName(codecs::GroupKind kind) {
@@ -217,7 +217,7 @@ absl::Status Run(const Arguments& arguments) {
   }
   const absl::StatusOr<BlockKey> key = ParseKey(what);
   if (!key.ok()) {
-    return absl::NotFoundError(absl::StrCat("no file '", what, "', and it is no key either"));
+    return absl::NotFoundError(absl::StrCat("no file '", what, "', nor is it a key"));
   }
   return InspectKey(arguments, *key);
 }
@@ -227,8 +227,11 @@ absl::Status Run(const Arguments& arguments) {
 const Command kInspect{
     .name = "inspect",
     .operands = "FILE|KEY",
-    .summary = "Shows what an image file holds, or what the daemon has of a block",
-    .details = "An image file is checked against its checksums too.\n",
+    .summary = "Shows an image file, or the daemon's images of a block",
+    .examples =
+        "  cairnctl inspect block.image --tiles\n"
+        "  cairnctl inspect 3f9c…e1 --space default/qwen3-8b\n",
+    .details = "The checksums of an image file are verified, too.\n",
     .flags = kFlags,
     .operands_min = 1,
     .operands_max = 1,

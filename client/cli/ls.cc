@@ -17,8 +17,8 @@ constexpr uint32_t kPageBlocks = 1000;
 
 constexpr Flag kFlags[] = {
     kSpaceFlag,
-    {"--limit", "COUNT", "list at most that many [1000]"},
-    {"--after", "KEY", "list the keys after this one"},
+    {"--limit", "COUNT", "list at most COUNT blocks [1000]"},
+    {"--after", "KEY", "start after this key"},
 };
 
 std::vector<std::string> Row(const v1::BlockInfo& block) {
@@ -52,7 +52,7 @@ absl::Status Run(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
   CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo space, ChooseSpace(arguments, *admin));
   CAIRN_ASSIGN_OR_RETURN(const uint64_t limit, arguments.GetNumber("--limit", 1000, kLimitMax));
-  if (limit == 0) return absl::InvalidArgumentError("--limit is 0: at least 1");
+  if (limit == 0) return absl::InvalidArgumentError("--limit is 0; expected at least 1");
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
   v1::ListBlocksRequest request;
   request.set_space_id(space.space_id());
@@ -103,6 +103,7 @@ const Command kLs{
     .name = "ls",
     .operands = "",
     .summary = "Lists the blocks of a space in the order of their keys",
+    .examples = "  cairnctl ls --space default/qwen3-8b --limit 20\n",
     .details = "",
     .flags = kFlags,
     .operands_min = 0,

@@ -38,7 +38,7 @@ constexpr uint64_t kProcFileBytesMax = 64 * kKiB;
 constexpr uint64_t kRegionBytes = 1 * kMiB;
 constexpr uint64_t kOpenFilesMin = 4096;
 
-// Without the blanks around it; empty where there is none.
+// Returns the text without surrounding blanks; empty if it cannot be read.
 std::string TextOf(const std::string& path) {
   return std::string(absl::StripAsciiWhitespace(ReadFile(path, kProcFileBytesMax).value_or("")));
 }
@@ -66,11 +66,11 @@ Finding CheckProcessor() {
     return {"processor", Verdict::kFail,
             absl::StrCat(found, "; ", ToAbsl(fault.backend->name), " fails its self-test at ",
                          fault.step),
-            "the processor or its memory computes wrongly: take the machine out"};
+            "the processor or its memory is faulty: do not use this machine"};
   }
   if (backend == &codecs::ReferenceBackend()) {
     return {"processor", Verdict::kWarn, found,
-            "a processor with AVX2 or AVX-512 encodes and decodes many times as fast"};
+            "a processor with AVX2 or AVX-512 encodes and decodes many times faster"};
   }
   return {"processor", Verdict::kOk, found, ""};
 }
@@ -96,15 +96,15 @@ Finding CheckHugePages(const std::string& root) {
   if (all > 0 && !is_refused) {
     return {"huge pages", Verdict::kOk,
             absl::StrCat(FormatBytes(NumberOf(info, "HugePages_Free:") * page_bytes), " free of ",
-                         FormatBytes(all), " set aside"),
+                         FormatBytes(all), " reserved"),
             ""};
   }
   const std::string found = absl::StrCat(
-      is_refused && all > 0 ? "set aside, and the container may have none" : "none set aside",
+      is_refused && all > 0 ? "reserved, but the container may use none" : "none reserved",
       ", transparent ones: ", transparent.empty() ? "not there" : transparent);
   if (transparent.empty() || absl::StrContains(transparent, "[never]")) {
     return {"huge pages", Verdict::kWarn, found,
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, or set some aside with "
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, or reserve some with "
             "vm.nr_hugepages: reads are up to twice as fast"};
   }
   return {"huge pages", Verdict::kOk, found, ""};
@@ -122,15 +122,15 @@ Finding CheckOpenFiles(uint64_t limit) {
   return limit >= kOpenFilesMin
              ? Finding{"open files", Verdict::kOk, found, ""}
              : Finding{"open files", Verdict::kWarn, found,
-                       "a client takes three to ten: ulimit -Hn 65536, or LimitNOFILE=65536"};
+                       "a client needs three to ten: ulimit -Hn 65536, or LimitNOFILE=65536"};
 }
 
 Finding CheckSharedMemory() {
   const auto region = transport::ClientRegion::Make(kRegionBytes);
-  if (region.ok()) return {"shared memory", Verdict::kOk, "memfds can be made and sealed", ""};
+  if (region.ok()) return {"shared memory", Verdict::kOk, "memfds can be created and sealed", ""};
   return {"shared memory", Verdict::kFail, std::string(region.status().message()),
-          "local clients move no bytes without it: allow memfd_create and fcntl in the seccomp "
-          "profile, and raise the memory limit"};
+          "local clients need it: allow memfd_create and fcntl in the seccomp profile, and raise "
+          "the memory limit"};
 }
 
 Finding CheckIoUring(const std::string& root) {
@@ -146,8 +146,8 @@ Finding CheckIoUring(const std::string& root) {
   const std::string disabled = TextOf(root + "/proc/sys/kernel/io_uring_disabled");
   return {"io_uring", Verdict::kWarn, absl::StrCat("refused: ", std::strerror(error)),
           disabled.empty() || disabled == "0"
-              ? "threads move the bytes of the SSD tier; allow io_uring in the seccomp profile"
-              : "threads move the bytes of the SSD tier; sysctl kernel.io_uring_disabled=0"};
+              ? "the SSD tier uses threads instead; allow io_uring in the seccomp profile"
+              : "the SSD tier uses threads instead; sysctl kernel.io_uring_disabled=0"};
 }
 
 Finding CheckClock(const std::string& root) {
@@ -160,10 +160,10 @@ Finding CheckClock(const std::string& root) {
                    is_set ? ", wall clock synchronized" : ", wall clock not synchronized");
   if (source == "hpet" || source == "acpi_pm" || source == "jiffies") {
     return {"clock", Verdict::kWarn, found,
-            "each reading is a call of the kernel: boot with clocksource=tsc"};
+            "reading it needs a system call: boot with clocksource=tsc"};
   }
   if (!is_set) {
-    return {"clock", Verdict::kWarn, found, "logs of several machines do not line up: run chrony"};
+    return {"clock", Verdict::kWarn, found, "logs of several machines do not match: run chrony"};
   }
   return {"clock", Verdict::kOk, found, ""};
 }
@@ -175,7 +175,7 @@ Finding CheckUcx(const std::string& root) {
   const auto module = transport::LoadUcxModule();
   if (!module.ok()) {
     return {"ucx", Verdict::kWarn, std::string(module.status().message()),
-            "clients of other machines need it: install libucx0 and libcairn_ucx.so"};
+            "clients on other machines need it: install libucx0 and libcairn_ucx.so"};
   }
   std::vector<std::string> active;
   const std::string folder = root + "/sys/class/infiniband";
@@ -203,7 +203,7 @@ std::vector<std::string> CudaDevices() {
   return names;
 }
 
-// Who wants no device lacks nothing where there is none.
+// Always kOk: a machine without a device lacks nothing for a daemon without --gpu.
 Finding CheckKernels() {
   const kernels::Availability found = kernels::Probe();
   return {"gpu", Verdict::kOk,
@@ -215,12 +215,12 @@ Finding CheckSsdFolder(const std::string& folder) {
   if (const absl::Status status = CheckDirectIo(folder); !status.ok()) {
     const bool is_other_disk = absl::IsInvalidArgument(status);
     return {check, Verdict::kFail, std::string(status.message()),
-            is_other_disk ? "ext4 and xfs on a drive of the machine do"
-                          : "make it, and give it to the daemon's user"};
+            is_other_disk ? "use ext4 or xfs on a local drive"
+                          : "create it, and make the daemon's user its owner"};
   }
   struct statvfs space {};
   if (::statvfs(folder.c_str(), &space) != 0) {
-    return {check, Verdict::kFail, std::strerror(errno), "the SSD tier asks it for its room"};
+    return {check, Verdict::kFail, std::strerror(errno), "the SSD tier needs its free space"};
   }
   return {check, Verdict::kOk,
           absl::StrCat("takes O_DIRECT, ", FormatBytes(space.f_bavail * space.f_frsize),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a machine has of what a daemon and its clients want. Each check says what it found and,
-// where that is not as it should be, what to change. They hold for the process that asks: its user,
+// Checks whether a machine meets the requirements of a daemon and its clients. Each check returns a
+// finding and, if there is a problem, advice. Checks apply to the process that runs them: its user,
 // its limits, its container.
 //
-// Where a check takes `root`, it reads files below it, "/proc/meminfo" say; empty but in tests.
+// A check with `root` reads files below it, for example "/proc/meminfo"; only tests set it.
 
 #include <cstdint>
 #include <string>
@@ -12,14 +12,14 @@
 
 namespace cairn::cli {
 
-// kWarn: it works, slower or with less. kFail: something does not work.
+// kWarn: it works, but slower or with less capacity. kFail: something does not work.
 enum class Verdict : uint8_t { kOk, kWarn, kFail };
 
 struct Finding {
   std::string check;
   Verdict verdict = Verdict::kOk;
   std::string found;
-  std::string advice;  // empty where all is well
+  std::string advice;  // empty: no problem
 };
 
 Finding CheckProcessor();
@@ -34,13 +34,13 @@ Finding CheckIoUring(const std::string& root);
 Finding CheckClock(const std::string& root);
 Finding CheckUcx(const std::string& root);
 Finding CheckKernels();
-// A folder that is to be named by --ssd.
+// Checks a folder for --ssd.
 Finding CheckSsdFolder(const std::string& folder);
 
-// CUDA devices that kernels run on, by number and name: "0: NVIDIA H200".
+// Returns CUDA devices that kernels support, with number and name: "0: NVIDIA H200".
 std::vector<std::string> CudaDevices();
 
-// All but folders, of this process.
+// Runs all checks except those of folders, for this process.
 std::vector<Finding> CheckMachine();
 
 }  // namespace cairn::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cairnctl: looks into a running cairnd, into image files, and at what recipes do to a model's KV.
+// cairnctl: the command line for a running cairnd, for image files, and for evaluating recipes.
 
 #include <algorithm>
 #include <cstdio>
@@ -24,8 +24,13 @@ constexpr const Command* kCommands[] = {
     &kEvents, &kTier,   &kDrain,  &kDoctor,  &kTop,     &kCompletion, &kVersion};
 
 constexpr std::string_view kExitCodes =
-    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not there, 4 no daemon answers,\n"
-    "            5 damaged, or no image at all, 6 out of time\n";
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 no daemon answers,\n"
+    "            5 damaged, or not an image, 6 out of time\n";
+
+// Ends the help of each command.
+constexpr std::string_view kSeeAlso =
+    "\nAll commands take --control, --admin, --data, --timeout, --json and --progress:\n"
+    "see 'cairnctl --help', also for exit codes.\n";
 
 int ExitCode(const absl::Status& status) {
   switch (status.code()) {
@@ -55,25 +60,39 @@ void PrintFlags(std::span<const Flag> flags) {
 }
 
 void PrintUsage() {
-  absl::PrintF("usage: cairnctl COMMAND [FLAGS] …\n\n");
+  absl::PrintF(
+      "usage: cairnctl COMMAND [FLAGS] …\n\n"
+      "Examples:\n"
+      "  cairnctl status\n"
+      "  cairnctl top --control 10.0.0.7:50151\n"
+      "  cairnctl pin --space default/qwen3-8b --tokens prompt.txt\n\n"
+      "Commands:\n");
   for (const Command* command : kCommands) {
     absl::PrintF("  %-11s %s\n", ToAbsl(command->name), ToAbsl(command->summary));
   }
-  absl::PrintF("\n'cairnctl COMMAND --help' says more. Flags of all commands:\n");
+  absl::PrintF("\n'cairnctl COMMAND --help' shows examples and flags. Flags of all commands:\n");
   PrintFlags(CommonFlags());
   absl::PrintF("\n%s", ToAbsl(kExitCodes));
 }
 
 void PrintHelp(const Command& command) {
-  absl::PrintF("usage: cairnctl %s%s%s [FLAGS]\n\n%s.\n%s\n", ToAbsl(command.name),
+  absl::PrintF("usage: cairnctl %s%s%s [FLAGS]\n\n%s.\n", ToAbsl(command.name),
                command.operands.empty() ? "" : " ", ToAbsl(command.operands),
-               ToAbsl(command.summary), ToAbsl(command.details));
+               ToAbsl(command.summary));
+  if (!command.examples.empty()) {
+    absl::PrintF("\nExamples:\n%s", ToAbsl(command.examples));
+  }
+  if (!command.details.empty()) {
+    absl::PrintF("\n%s", ToAbsl(command.details));
+  }
   if (command.run_words != nullptr) {
     return;
   }
-  PrintFlags(command.flags);
-  PrintFlags(CommonFlags());
-  absl::PrintF("\n%s", ToAbsl(kExitCodes));
+  if (!command.flags.empty()) {
+    absl::PrintF("\nFlags:\n");
+    PrintFlags(command.flags);
+  }
+  absl::PrintF("%s", ToAbsl(kSeeAlso));
 }
 
 const Command* FindCommand(const std::string& name) {
@@ -82,7 +101,7 @@ const Command* FindCommand(const std::string& name) {
   return found != std::end(kCommands) ? *found : nullptr;
 }
 
-// What a failure says, and where that helps what to do about it.
+// The text of a failure, with a hint if there is one.
 std::string Explain(const Command& command, const absl::Status& status) {
   const std::string text(status.message());
   if (text.starts_with("unknown flag")) {
@@ -90,7 +109,7 @@ std::string Explain(const Command& command, const absl::Status& status) {
   }
   if (IsNobodyThere(status)) {
     return absl::StrCat(
-        text, "\nIs cairnd running, and is that its address (--control, $CAIRN_CONTROL)?");
+        text, "\nIs cairnd running, and is this its address (--control, $CAIRN_CONTROL)?");
   }
   return text;
 }
@@ -112,7 +131,7 @@ absl::Status RunCommand(const Command& command, std::span<const std::string> wor
   return command.run(*arguments);
 }
 
-// Help of a command that takes its words itself is what is said here, then what it says.
+// The help of a command that parses its own words is ours, followed by its own.
 absl::Status RunWords(const Command& command, std::span<const std::string> words, bool is_help) {
   const std::vector<std::string> help{"--help"};
   if (!is_help &&
@@ -123,7 +142,7 @@ absl::Status RunWords(const Command& command, std::span<const std::string> words
 }
 
 int Main(const std::vector<std::string>& words) {
-  SetLogLevel(LogLevel::kError);  // what goes wrong is said by the command, once
+  SetLogLevel(LogLevel::kError);  // the command reports a failure itself, once
   const bool is_help =
       !words.empty() && (words[0] == "help" || words[0] == "--help" || words[0] == "-h");
   if (words.empty() || (is_help && words.size() == 1)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What cairnctl prints: JSON, tables, bars, progress.
+// Output of cairnctl: JSON, tables, bars, progress.
 
 #include <cstdint>
 #include <string>
@@ -14,7 +14,7 @@ namespace cairn::cli {
 // Writes one JSON value. Calls must nest as JSON does.
 class JsonWriter {
  public:
-  enum class Layout { kIndented, kOneLine };  // by two; for a stream of one document a line
+  enum class Layout { kIndented, kOneLine };  // by two; one line per document, for streams
   explicit JsonWriter(Layout layout = Layout::kIndented) : layout_(layout) {}
 
   JsonWriter& BeginObject() { return Open('{'); }
@@ -34,7 +34,7 @@ class JsonWriter {
   JsonWriter& Field(std::string_view key, uint32_t value) { return Key(key).Number(value); }
   JsonWriter& Field(std::string_view key, bool value) { return Key(key).Bool(value); }
 
-  // Prints what was written, with a newline, on stdout.
+  // Prints the JSON to stdout, with a newline.
   void Print() const;
   const std::string& text() const { return text_; }
 
@@ -55,7 +55,7 @@ class JsonWriter {
 void PrintTable(const std::vector<std::string>& heads,
                 const std::vector<std::vector<std::string>>& rows);
 
-// "████▌     " of `width` cells; a part of 0 is empty and any other shows at least a sliver.
+// Returns "████▌     " of `width` cells. A part of 0 is empty; any other shows at least a sliver.
 std::string Bar(uint64_t part, uint64_t whole, int width);
 
 // "1.5GiB", "37 %", "1.98x".

@@ -29,8 +29,8 @@ constexpr size_t kKeysMax = 65536;
 
 constexpr Flag kFlags[] = {
     kSpaceFlag,
-    {"--tokens", "FILE", "token ids of the prefix, with spaces or commas between, or a JSON array"},
-    {"--for", "SECONDS", "end after so long [never]"},
+    {"--tokens", "FILE", "token ids of the prefix, separated by spaces or commas, or a JSON array"},
+    {"--for", "SECONDS", "end after this time [never]"},
 };
 
 absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& path) {
@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& path) {
        absl::StrSplit(text, absl::ByAnyChar(" \t\r\n,[]"), absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(word, &tokens.emplace_back())) {
       return absl::InvalidArgumentError(absl::StrCat("--tokens: '", word, "' in ", path,
-                                                     " is no token id (0 to ", UINT32_MAX, ")"));
+                                                     " is not a token id (0 to ", UINT32_MAX, ")"));
     }
   }
   return tokens;
@@ -52,7 +52,8 @@ absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& path) {
 
 absl::StatusOr<std::vector<BlockKey>> KeysOf(const Arguments& arguments, const Space& space) {
   if (arguments.Has("--tokens") == !arguments.positional().empty()) {
-    return absl::InvalidArgumentError("give the prefix by --tokens, or by the keys of its blocks");
+    return absl::InvalidArgumentError(
+        "name the prefix with --tokens or with the keys of its blocks");
   }
   if (!arguments.Has("--tokens")) {
     return ParseKeys(arguments.positional());
@@ -97,7 +98,7 @@ void Print(const Held& held, size_t wanted, bool is_json) {
   } else {
     absl::PrintF("%d of %d blocks pinned, %d of them in memory, %s%s\n", held.blocks, wanted,
                  held.in_memory, FormatBytes(held.bytes),
-                 held.is_shortened ? "; no more may be: pins take their share of the tier" : "");
+                 held.is_shortened ? "; the limit for pins is reached" : "");
   }
   std::fflush(stdout);
 }
@@ -143,14 +144,15 @@ absl::Status Run(const Arguments& arguments) {
 const Command kPin{
     .name = "pin",
     .operands = "[KEY …]",
-    .summary = "Keeps a prefix, as a system prompt, in memory until it is ended",
+    .summary = "Keeps a prefix, for example a system prompt, in memory while it runs",
+    .examples =
+        "  cairnctl pin --tokens prompt.txt --space default/qwen3-8b\n"
+        "  cairnctl pin 3f9c…e1 77ab…04 --for 3600\n",
     .details =
-        "Leases the blocks for as long as it runs, and has those read that lie on a drive. Blocks "
-        "of\n"
-        "the prefix that are put later are pinned then; after a restart of the daemon it goes on.\n"
-        "Says what is pinned whenever that changes; with --json in a line each. A tenant's pins, "
-        "and\n"
-        "all together, have a share of the tier that they cannot pass.\n",
+        "Leases the blocks, and reads those that are on a drive into memory. Blocks of the\n"
+        "prefix that are put later are pinned then. Pins continue after a restart of the\n"
+        "daemon. Prints a line (with --json, an object) whenever the set of pinned blocks\n"
+        "changes. Each tenant, and all tenants together, can pin only a share of a tier.\n",
     .flags = kFlags,
     .operands_min = 0,
     .operands_max = kKeysMax,

@@ -11,9 +11,9 @@ namespace {
 
 constexpr Flag kFlags[] = {
     kSpaceFlag,
-    {"--recipe", "NAME", "of blocks that are put from now on"},
-    {"--cold-recipe", "NAME", "of their copies in the SSD tier; off: as they are"},
-    {"--ttl", "SECONDS", "since a block is first put: then it is gone; 0: never"},
+    {"--recipe", "NAME", "recipe for later puts"},
+    {"--cold-recipe", "NAME", "recipe of copies in the SSD tier; off: not recoded"},
+    {"--ttl", "SECONDS", "blocks expire this long after they were first put; 0: never"},
 };
 
 absl::Status Run(const Arguments& arguments) {
@@ -58,13 +58,17 @@ absl::Status Run(const Arguments& arguments) {
 const Command kPolicy{
     .name = "policy",
     .operands = "",
-    .summary = "Shows or sets what is done with the blocks of a space",
+    .summary = "Shows or sets the policy for the blocks of a space",
+    .examples =
+        "  cairnctl policy --space default/qwen3-8b\n"
+        "  cairnctl policy --space default/qwen3-8b --recipe kivi:8 --cold-recipe kivi:4\n"
+        "  cairnctl policy --space default/qwen3-8b --ttl 86400\n",
     .details =
-        "What is not named stays. Blocks that are there stay as they are, and keep their time;\n"
-        "copies that are written to the SSD tier from now on get the cold recipe. From a recipe\n"
-        "to a cold one there has to be an exact way: fewer bits of kivi, ott, logquant and\n"
-        "patternkv, a higher level of cairn (cairn:4.3 to cairn:4.3*3), or raw to exact. A space\n"
-        "that loses nothing takes no cold recipe that does.\n\n",
+        "Settings that are not named stay. Stored blocks keep their bytes and their expiry;\n"
+        "copies that are written to the SSD tier later get the cold recipe. The conversion to\n"
+        "a cold recipe must be exact: fewer bits of kivi, ott, logquant and patternkv, a\n"
+        "higher level of cairn (cairn:4.3 to cairn:4.3*3), or raw to exact. A space with a\n"
+        "lossless recipe cannot have a lossy cold recipe.\n",
     .flags = kFlags,
     .operands_min = 0,
     .operands_max = 0,

@@ -41,8 +41,9 @@ absl::Status Run(const Arguments& arguments) {
 const Command kPrefetch{
     .name = "prefetch",
     .operands = "KEY …",
-    .summary = "Has blocks read into memory that lie on a drive",
-    .details = "Answers at once. What there is no room for stays where it is.\n",
+    .summary = "Reads blocks from a drive into the daemon's memory",
+    .examples = "  cairnctl prefetch 3f9c…e1 77ab…04\n",
+    .details = "Returns at once. Blocks for which memory has no room stay on the drive.\n",
     .flags = kFlags,
     .operands_min = 1,
     .operands_max = 65536,

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Flag kFlags[] = {
     kSpaceFlag,
-    {"--group", "INDEX", "of install: the group of layers that it is of [0]"},
+    {"--group", "INDEX", "for install: the group of layers that it belongs to [0]"},
 };
 
 std::string HexOf(const Digest& id) { return proto::Hex(std::as_bytes(std::span(id))); }
@@ -81,7 +81,7 @@ absl::Status Run(const Arguments& arguments) {
   const std::vector<std::string>& words = arguments.positional();
   const bool is_install = words[0] == "install";
   if ((!is_install && words[0] != "show") || words.size() != (is_install ? 2 : 1)) {
-    return absl::InvalidArgumentError("say 'profile install FILE' or 'profile show'");
+    return absl::InvalidArgumentError("usage: cairnctl profile install FILE | show");
   }
   CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenChosen(arguments));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
@@ -94,12 +94,16 @@ absl::Status Run(const Arguments& arguments) {
 const Command kProfile{
     .name = "profile",
     .operands = "install FILE|show",
-    .summary = "Gives a space the profile of cairn:2.3 or the bank of patternkv:2, or shows them",
+    .summary = "Installs or shows the profile of cairn:2.3 or the bank of patternkv:2",
+    .examples =
+        "  cairnctl profile show --space default/qwen3-8b\n"
+        "  cairnctl profile install qwen3.profile --group 0\n",
     .details =
-        "FILE is a profile or a bank, as its first bytes say: cairn.profile and cairn.bank of the\n"
-        "Python package make them. A daemon that is given no profile mines one of the space's own\n"
-        "blocks, which any that is installed replaces. Blocks there keep the one that they were\n"
-        "coded with; one that no block names any more is dropped.\n",
+        "FILE is a profile or a bank, made by cairn.profile or cairn.bank of the Python\n"
+        "package; its first bytes say which. Without an installed profile the daemon mines\n"
+        "one from the space's own blocks, which an installed one replaces. Stored blocks keep\n"
+        "the one that they were encoded with; a profile that no block uses any more is\n"
+        "dropped.\n",
     .flags = kFlags,
     .operands_min = 1,
     .operands_max = 2,

@@ -14,9 +14,9 @@ namespace cairn::cli {
 namespace {
 
 constexpr Flag kFlags[] = {
-    {"--parent", "KEY", "the block before this one in its chain [none]"},
-    {"--derived", "", "its KV was computed on a lossy prefix"},
-    {"--durable", "", "wait until it outlives a loss of power, and fail where it does not"},
+    {"--parent", "KEY", "the previous block of its chain [none]"},
+    {"--derived", "", "its KV was computed from a prefix that was stored lossily"},
+    {"--durable", "", "wait until the block survives a power loss, and fail if it does not"},
 };
 
 absl::Status Run(const Arguments& arguments) {
@@ -70,8 +70,9 @@ absl::Status Run(const Arguments& arguments) {
 const Command kPut{
     .name = "put",
     .operands = "FILE",
-    .summary = "Puts an image file back into the space it was made for",
-    .details = "The space must be open in the daemon: an image names it only by its fingerprint.\n",
+    .summary = "Puts an image file into the space that it was made for",
+    .examples = "  cairnctl put block.image --durable\n",
+    .details = "The daemon must have the space: an image names it only by its fingerprint.\n",
     .flags = kFlags,
     .operands_min = 1,
     .operands_max = 1,

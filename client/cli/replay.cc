@@ -35,16 +35,18 @@ constexpr double kRateMax = 1e6;
 constexpr uint64_t kRegionBytes = 4_MiB;  // of a connection, which moves a block at a time
 
 constexpr Flag kFlags[] = {
-    {"--rate", "FACTOR", "of the trace's pace, as 1 or 60 [as fast as calls end]"},
-    {"--requests", "COUNT", "play the first COUNT requests only [all]"},
-    {"--parallel", "COUNT", "requests at a time, 1 to 16; 1 keeps the trace's order [1]"},
-    {"--block-bytes", "BYTES", "of a block in source form, 8KiB to 64KiB in steps of 512 [64KiB]"},
-    {"--block-tokens", "COUNT", "of a block in the trace [512]"},
-    {"--recipe", "NAME", "of the replay's space [the daemon's]"},
-    {"--profile", "FILE", "profile or bank to code with [cairn: one made of the content]"},
-    {"--tenant", "NAME", "that the replay is of [default]"},
-    {"--space-name", "NAME", "keep the blocks, and find those of a replay of this name [none]"},
-    {"--deadline-ms", "MS", "of each match, get and put, 1 to 60000 [2000]"},
+    {"--rate", "FACTOR", "speed relative to the trace, such as 1 or 60 [as fast as calls end]"},
+    {"--requests", "COUNT", "play only the first COUNT requests [all]"},
+    {"--parallel", "COUNT", "concurrent requests, 1 to 16; 1 keeps the trace's order [1]"},
+    {"--block-bytes", "BYTES",
+     "size of a block in source form, 8KiB to 64KiB in steps of 512 [64KiB]"},
+    {"--block-tokens", "COUNT", "tokens of a block in the trace [512]"},
+    {"--recipe", "NAME", "recipe of the replay's space [the daemon's]"},
+    {"--profile", "FILE", "profile or bank to encode with [cairn: one made from the content]"},
+    {"--tenant", "NAME", "tenant of the replay [default]"},
+    {"--space-name", "NAME",
+     "keep the blocks, and reuse those of an earlier replay with this name [none]"},
+    {"--deadline-ms", "MS", "deadline of each match, get and put, 1 to 60000 [2000]"},
     {"--html", "FILE", "write a page with plots"},
 };
 
@@ -203,7 +205,7 @@ absl::Status Judge(const replay::Report& report) {
   }
   const auto unavailable = report.tally.errors.find("match UNAVAILABLE");
   if (unavailable != report.tally.errors.end() && unavailable->second == report.tally.requests) {
-    return absl::UnavailableError("the daemon answered no request");
+    return absl::UnavailableError("the daemon answered no requests");
   }
   return absl::OkStatus();
 }
@@ -263,18 +265,18 @@ absl::Status Run(const Arguments& arguments) {
 const Command kReplay{
     .name = "replay",
     .operands = "TRACE",
-    .summary = "Plays a trace of requests against the daemon: hit rates, latencies, wrong bytes",
+    .summary = "Replays a trace of requests: hit rates, latencies, wrong bytes",
+    .examples =
+        "  cairnctl replay trace.jsonl --block-bytes 16KiB --parallel 4 --html replay.html\n",
     .details =
-        "TRACE has a request a line, as Mooncake publishes them: {\"timestamp\": MS,\n"
-        "\"input_length\": TOKENS, \"output_length\": TOKENS, \"hash_ids\": [ID, …]}, an id a "
-        "block.\n"
-        "Each request matches its blocks, gets those that matched, checks them, and puts the "
-        "rest.\n"
-        "What a block holds follows from its key. Of raw and exact each byte is compared; of "
-        "other\n"
-        "recipes checksums are verified and the error is, against that of another block.\n"
-        "docs/guides/sizing.md says what to make of it. --timeout is of connecting here. An\n"
-        "interrupt ends the play; what was played is reported.\n",
+        "TRACE has a request per line, in Mooncake's format: {\"timestamp\": MS,\n"
+        "\"input_length\": TOKENS, \"output_length\": TOKENS, \"hash_ids\": [ID, …]}, with an id\n"
+        "per block. Each request matches its blocks, gets and checks those that matched, and\n"
+        "puts the rest. The content of a block follows from its key: for raw and exact each\n"
+        "byte is compared; for other recipes checksums are verified and the error is\n"
+        "measured, relative to the error of another block. docs/guides/sizing.md explains\n"
+        "the results. --timeout limits connecting only. An interrupt ends the replay and\n"
+        "reports the requests played so far.\n",
     .flags = kFlags,
     .operands_min = 1,
     .operands_max = 1,

@@ -26,7 +26,7 @@ constexpr size_t kReplyBytesMax = 16 * kMiB;
 
 absl::Status Failed(const std::string& address, std::string_view why) {
   return absl::UnavailableError(
-      absl::StrCat("no figures from http://", address, "/metrics: ", ToAbsl(why)));
+      absl::StrCat("no metrics from http://", address, "/metrics: ", ToAbsl(why)));
 }
 
 absl::StatusOr<Fd> Dial(const std::string& address, absl::Time deadline) {
@@ -67,11 +67,11 @@ absl::StatusOr<Scrape> Scrape::Fetch(const std::string& address, absl::Time dead
     if (count == 0) break;
     if (count < 0) {
       return errno == EAGAIN ? absl::DeadlineExceededError(
-                                   absl::StrCat("http://", address, "/metrics does not answer"))
+                                   absl::StrCat("http://", address, "/metrics does not respond"))
                              : Failed(address, std::strerror(errno));
     }
     reply.append(bytes, static_cast<size_t>(count));
-    if (reply.size() > kReplyBytesMax) return Failed(address, "the answer does not end");
+    if (reply.size() > kReplyBytesMax) return Failed(address, "the answer does not complete");
   }
   const size_t head = reply.find("\r\n\r\n");
   if (!reply.starts_with("HTTP/1.1 200") || head == std::string::npos) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The figures of a daemon, as its /metrics had them at one time. Immutable.
+// The metrics of a daemon, as /metrics showed them at one time. Immutable.
 
 #include <initializer_list>
 #include <map>
@@ -15,16 +15,16 @@ namespace cairn::cli {
 
 class Scrape {
  public:
-  // Of the http port at HOST:PORT. Unavailable when nobody answers there, DeadlineExceeded when it
-  // does not in time.
+  // Fetches /metrics from the http port at HOST:PORT. Errors: Unavailable (nobody answers),
+  // DeadlineExceeded (no answer in time).
   static absl::StatusOr<Scrape> Fetch(const std::string& address, absl::Time deadline);
-  // Lines of Prometheus' text format. What is none is left out.
+  // Parses lines of Prometheus' text format; ignores others.
   static Scrape Parse(std::string_view text);
 
-  // Over the series of that name whose labels hold all of `labels`, as in op="get". 0: there is
-  // none.
+  // Returns the sum over the series of that name whose labels include all of `labels`, such as
+  // op="get"; 0: none.
   double Sum(std::string_view name, std::initializer_list<std::string_view> labels = {}) const;
-  // The value of label `key` in some series of that name; empty: there is none.
+  // Returns the value of label `key` in a series of that name; empty: none.
   std::string LabelOf(std::string_view name, std::string_view key) const;
 
  private:

@@ -134,8 +134,7 @@ absl::Status Run(const Arguments& arguments) {
   for (const v1::TierStats& tier : stats.tiers()) {
     absl::PrintF("%s: %s\n", NameOf(tier.tier()), FormatBytes(tier.capacity_bytes()));
   }
-  absl::PrintF("\nwhat they hold, and the devices, not asked after: %s\n",
-               tiers.status().message());
+  absl::PrintF("\ncontents and devices are not shown: %s\n", tiers.status().message());
   return absl::OkStatus();
 }
 
@@ -145,8 +144,11 @@ const Command kStatus{
     .name = "status",
     .operands = "",
     .summary = "Shows the daemon's tiers, blocks, sessions and leases",
+    .examples =
+        "  cairnctl status\n"
+        "  cairnctl status --control 10.0.0.7:50151 --json\n",
     .details =
-        "Who is no operator sees its version, how long it runs and how large its tiers are.\n",
+        "Callers that are not operators see only the daemon's version, uptime and tier sizes.\n",
     .flags = {},
     .operands_min = 0,
     .operands_max = 0,

@@ -15,7 +15,7 @@ namespace cairn::cli {
 namespace {
 
 constexpr Flag kFlags[] = {
-    {"--rated-tbw", "TB", "that the drives are rated for, all together: says how long they last"},
+    {"--rated-tbw", "TB", "rated endurance of all drives together: shows how long they will last"},
 };
 constexpr absl::Duration kTryStep = absl::Milliseconds(20);
 
@@ -225,7 +225,7 @@ absl::Status SetDevice(const Arguments& arguments, AdminClient& admin, bool is_r
       absl::StrCat(device.path(), " is ", ToAbsl(DeviceStateName(device.state())),
                    device.reason().empty() ? "" : absl::StrCat(": ", device.reason()));
   if (!is_retired && device.state() == v1::DEVICE_STATE_READ_ONLY) {
-    return absl::FailedPreconditionError(absl::StrCat("it still fails writes: ", state));
+    return absl::FailedPreconditionError(absl::StrCat("writes still fail: ", state));
   }
   absl::PrintF("%s\n", state);
   return absl::OkStatus();
@@ -257,23 +257,31 @@ const Command kTier{
     .name = "tier",
     .operands = "[retire PATH | admit PATH]",
     .summary = "Shows the tiers and their devices, retires a device or takes it back",
+    .examples =
+        "  cairnctl tier\n"
+        "  cairnctl tier retire /mnt/nvme0/cairn\n"
+        "  cairnctl tier admit /mnt/nvme0/cairn\n",
     .details =
-        "PATH is the folder of a device, as --ssd of cairnd names it, or gpu:N of --gpu.\n\n"
-        "retire   no new images go to the device; what it holds is read. Until admit, or the\n"
-        "         end of the daemon: to take a drive out for good, take its --ssd away too.\n"
-        "admit    the device takes images again. One that failed writes is tried at once.\n\n"
+        "PATH is the folder of a device, as in --ssd of cairnd, or gpu:N of --gpu.\n"
+        "\n"
+        "retire   the device takes no new images; its images are still read. Lasts until\n"
+        "         admit or the end of the daemon: to remove a drive permanently, remove its\n"
+        "         --ssd as well.\n"
+        "admit    the device takes images again. A device with failed writes is tested at\n"
+        "         once.\n"
+        "\n"
         "States of a device:\n"
-        "  recovering  what it holds is being found\n"
-        "  ok          it serves\n"
-        "  capped      its file system is too full for all that it may take\n"
-        "  read-only   it failed writes, or is retired\n"
-        "  out         it is not there or cannot be opened, and is tried again; a GPU that\n"
-        "              failed stays out until the daemon starts again\n\n"
-        "CARRIED are bytes that were written again because they were in use when their segment\n"
-        "was due; the line of writes has both a day, and what --ssd-write-budget of cairnd "
-        "leaves.\n"
-        "FAULTS are transfers that failed. The scrub line says how fast the tier is\n"
-        "read in the background, how far that is, and what it found.\n\n",
+        "  recovering  its contents are being found\n"
+        "  ok          it works\n"
+        "  capped      its file system has less room than it may use\n"
+        "  read-only   writes failed, or it is retired\n"
+        "  out         it is missing or cannot be opened, and is tried again; a GPU that\n"
+        "              failed stays out until the daemon restarts\n"
+        "\n"
+        "CARRIED: bytes rewritten during space reclaim. The line of writes shows both per\n"
+        "day, and what is left of cairnd's --ssd-write-budget. FAULTS: transfers that failed.\n"
+        "The scrub line shows the rate of background verification, its progress and the\n"
+        "damage found.\n",
     .flags = kFlags,
     .operands_min = 0,
     .operands_max = 2,

@@ -30,9 +30,9 @@ constexpr int kBarCells = 24;
 constexpr std::string_view kTiers[] = {"gpu", "host", "ssd"};
 
 constexpr Flag kFlags[] = {
-    {"--interval", "SECONDS", "that the rates are of, 1 to 60 [2]"},
-    {"--once", "", "show one interval and end"},
-    {"--http", "HOST:PORT", "of the daemon's figures [what the daemon names]"},
+    {"--interval", "SECONDS", "interval of the rates, 1 to 60 [2]"},
+    {"--once", "", "show one interval and exit"},
+    {"--http", "HOST:PORT", "address of the daemon's metrics [as the daemon reports]"},
 };
 
 // What is known at one time.
@@ -51,7 +51,7 @@ absl::StatusOr<Sample> Take(const Arguments& arguments, const std::string& http,
 
 struct SpaceRow {
   v1::SpaceInfo info;
-  double blocks_per_second = 0;  // more less those that went
+  double blocks_per_second = 0;  // additions minus removals
 };
 
 // Between two samples.
@@ -208,7 +208,7 @@ void PrintText(const Arguments& arguments, const Interval& interval) {
   PrintTable({"TIER", "", "USED", "BYTES", "OF", "HITS/S"}, rows);
   const auto spaces = interval.Spaces();
   if (!spaces.ok()) {
-    absl::PrintF("\nspaces not asked after: %s\n", spaces.status().message());
+    absl::PrintF("\nspaces are not shown: %s\n", spaces.status().message());
     return;
   }
   rows.clear();
@@ -227,7 +227,7 @@ absl::StatusOr<std::string> HttpOf(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
   CAIRN_ASSIGN_OR_RETURN(const DaemonAbout about, AskAbout(arguments.control(), deadline));
   if (about.http_address.empty()) {
-    return absl::FailedPreconditionError("the daemon shows no figures: it runs with --http off");
+    return absl::FailedPreconditionError("the daemon has no metrics: it runs with --http off");
   }
   return about.http_address;
 }
@@ -261,10 +261,13 @@ absl::Status Run(const Arguments& arguments) {
 const Command kTop{
     .name = "top",
     .operands = "",
-    .summary = "Shows live what the daemon does: rates, hit ratio, tiers, busiest spaces",
+    .summary = "Shows live rates, hit ratio, tiers and the busiest spaces",
+    .examples =
+        "  cairnctl top\n"
+        "  cairnctl top --once --interval 10\n",
     .details =
-        "Rates are of the last interval. A space is as busy as its number of blocks changes;\n"
-        "spaces are shown to operators.\n",
+        "Rates are for the last interval. A space is as busy as its number of blocks changes;\n"
+        "only operators see spaces.\n",
     .flags = kFlags,
     .operands_min = 0,
     .operands_max = 0,

@@ -15,7 +15,7 @@ namespace {
 constexpr absl::Duration kLongest = absl::Hours(24);
 
 constexpr Flag kFlags[] = {
-    {"--space", "SPACE", "without FILEs: that space only [all of them]"},
+    {"--space", "SPACE", "without FILEs: only that space [all]"},
 };
 
 absl::Status VerifyFiles(const Arguments& arguments) {
@@ -101,11 +101,14 @@ absl::Status Run(const Arguments& arguments) {
 const Command kVerify{
     .name = "verify",
     .operands = "[FILE …]",
-    .summary = "Checks image files, or every tile the daemon has, against their checksums",
+    .summary = "Verifies the checksums of image files, or of every tile in the daemon",
+    .examples =
+        "  cairnctl verify block.image\n"
+        "  cairnctl verify --space default/qwen3-8b\n",
     .details =
-        "The daemon checks the copies in every tier and drops what is damaged: where there\n"
-        "is no other copy, it becomes a miss. Reads of the SSD tier give way to all others.\n"
-        "Without --timeout it takes as long as it takes, a day at most.\n",
+        "The daemon verifies the copies in every tier and drops damaged ones; a block without\n"
+        "another copy becomes a miss. Reads of the SSD tier run after all other reads.\n"
+        "Without --timeout it runs to the end, at most a day.\n",
     .flags = kFlags,
     .operands_min = 0,
     .operands_max = 65536,

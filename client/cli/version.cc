@@ -56,7 +56,7 @@ absl::Status Run(const Arguments& arguments) {
 const Command kVersion{
     .name = "version",
     .operands = "",
-    .summary = "Shows the versions and what this build can do; asks no daemon",
+    .summary = "Shows the versions and features of this build; asks no daemon",
     .details = "'cairnctl status' shows the daemon's version.\n",
     .flags = {},
     .operands_min = 0,

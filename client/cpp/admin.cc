@@ -26,7 +26,7 @@ absl::StatusOr<std::string> AskWhere(const std::string& control, absl::Time dead
   const std::string& address = about->admin_address;
   if (address.empty()) {
     return absl::FailedPreconditionError(
-        "the daemon answers no operators: it runs with --admin off");
+        "the daemon runs with --admin off: administrative calls are disabled");
   }
   absl::string_view path = address;
   if (!absl::ConsumePrefix(&path, "unix:") || ::access(std::string(path).c_str(), W_OK) == 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The operator's calls (cairn.v1.Admin): they need no session and see every tenant.
+// Administrative calls (cairn.v1.Admin). They need no session and see every tenant.
 //
 // Thread-safety: Thread-safe.
 
@@ -18,22 +18,24 @@ namespace cairn {
 
 struct DaemonAbout {
   std::string version;
-  // As its host has them; empty: nowhere. admin: HOST:PORT or unix:PATH, http: HOST:PORT.
+  // Addresses in the daemon's own configuration: admin is HOST:PORT or unix:PATH, http is
+  // HOST:PORT; empty: disabled.
   std::string admin_address, http_address;
 };
-// Which daemon answers at `control`, and where else. Needs no session. Unimplemented: one that is
-// older than this call.
+// Asks the daemon at `control` for its identity and its other addresses. Needs no session. Errors:
+// Unimplemented if the daemon is older than this call.
 absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time deadline);
 
-// What the daemon at `control` tells strangers of itself: its tiers' capacity, its version and for
-// how long it runs. Needs no session, so a daemon that drains answers too.
+// Asks the daemon at `control` for its public statistics: capacity of its tiers, version and
+// uptime. Needs no session, so a draining daemon answers, too.
 absl::StatusOr<v1::StatsReply> AskStats(const std::string& control, absl::Time deadline);
 
 class AdminClient {
  public:
-  // Both are HOST:PORT or unix:PATH. Where `admin` is empty, the first call asks the daemon at
-  // `control` where it answers operators; PermissionDenied where that is a socket that is not for
-  // us, FailedPrecondition where it is none of this host, or nowhere. Does not connect yet.
+  // Makes a client without connecting yet. Both addresses are HOST:PORT or unix:PATH. If `admin` is
+  // empty, the first call asks the daemon at `control` for it. That call can fail with
+  // PermissionDenied if the administrative socket is not accessible to us, and with
+  // FailedPrecondition if it is on another host or disabled.
   static absl::StatusOr<std::unique_ptr<AdminClient>> Open(const std::string& control,
                                                            const std::string& admin = "");
   virtual ~AdminClient() = default;
@@ -41,13 +43,13 @@ class AdminClient {
   virtual absl::StatusOr<v1::ListSpacesReply> ListSpaces(absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::ListBlocksReply> ListBlocks(const v1::ListBlocksRequest& request,
                                                          absl::Time deadline) = 0;
-  // Checks every tile of a space, or of all with 0. `report` sees the progress, the last with done
-  // set.
+  // Verifies every tile of a space, or of all spaces if `space_id` is 0. `report` receives the
+  // progress; its last call has `done` set.
   virtual absl::Status Verify(uint64_t space_id, absl::Time deadline,
                               const std::function<void(const v1::VerifyProgress&)>& report) = 0;
   virtual absl::StatusOr<v1::SetPolicyReply> SetPolicy(const v1::SetPolicyRequest& request,
                                                        absl::Time deadline) = 0;
-  // Figures of all tenants.
+  // Statistics of all tenants.
   virtual absl::StatusOr<v1::StatsReply> Stats(absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::ListTiersReply> ListTiers(absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::SetDeviceReply> SetDevice(const v1::SetDeviceRequest& request,

@@ -75,7 +75,7 @@ class DeviceAttention::Impl {
   absl::Status Check() {
     CAIRN_ASSIGN_OR_RETURN(const bool is_over, calls_.IsOver());
     if (!is_over) {
-      return absl::FailedPreconditionError("the stream of the last launch is not over");
+      return absl::FailedPreconditionError("the stream of the last launch has not completed");
     }
     const auto* word = reinterpret_cast<const uint32_t*>(statuses_.data());
     for (size_t job = 0; job < image_counts_.size(); ++job) {
@@ -102,7 +102,7 @@ class DeviceAttention::Impl {
     const codecs::Error error = kernels::MakeAttendPlan(jobs, kernels::kAttendWorksWanted,
                                                         {on_host_.data(), bytes}, &plan_);
     if (error == codecs::Error::kTooLarge) {
-      return absl::ResourceExhaustedError("more jobs, images or tokens than a plan has");
+      return absl::ResourceExhaustedError("more jobs, images or tokens than a plan can hold");
     }
     size_t wrong = 0;  // the first that has no plan of its own
     while (error != codecs::Error::kOk && wrong < jobs.size() &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention on a device to blocks that lie there encoded, as the store has them: none is decoded.
+// Attention on a device to encoded blocks, without decoding them first.
 //
 //   const auto images = DeviceImages::Make(space, *device, {.group = 0});
 //   const auto count = (*images)->Append({.keys = keys, .lease = lease, .stream = stream});
@@ -24,37 +24,38 @@
 
 namespace cairn {
 
-// Consecutive blocks of one chain, behind those that are there.
+// Consecutive blocks of one chain that follow the blocks in the list.
 struct DeviceImagesRequest {
   std::span<const BlockKey> keys{};
   LeaseToken lease{};  // all zero: none
-  // Not null. The copies are put on it. It may be closed as that of a DeviceRequest.
+  // Not null; the copies run on it. The rules for closing it are those of DeviceRequest.
   kernels::Stream stream = nullptr;
-  absl::Duration timeout = absl::ZeroDuration();  // zero: the default of a batch
+  absl::Duration timeout = absl::ZeroDuration();  // zero: the default for a batch
 };
 
-// A slice of blocks of a sequence, in memory of the device that grows with them.
+// The images of a slice of a sequence's blocks, in device memory that grows with their number.
 // Thread-safety: Owned by one thread at a time. Space and device must outlive it.
 class DeviceImages {
  public:
-  // InvalidArgument: no such slice. Allocates nothing.
+  // Makes an empty list; allocates nothing. Errors: InvalidArgument (no such slice).
   static absl::StatusOr<std::unique_ptr<DeviceImages>> Make(Space& space, kernels::Runtime& device,
                                                             const GroupSlice& slice);
-  // Waits for what a late call has left on its stream, however long that takes. REQUIRES: nothing
-  // that attends to the images runs any more.
+  // Waits until the work that a late call left on its stream is complete, however long that takes.
+  // REQUIRES: no attention to the images runs any more.
   ~DeviceImages();
   DeviceImages(const DeviceImages&) = delete;
   DeviceImages& operator=(const DeviceImages&) = delete;
 
-  // Gets blocks, verified when they arrive, and waits until they are on the device. How many: as
-  // far as they are there without a gap; the next is a miss. Of an error those before are kept.
-  // Unimplemented: an image has to be decoded first, and why. InvalidArgument: the stream is null.
-  // DeadlineExceeded: also where the device was late. Unavailable: the daemon is gone, or the
-  // device failed, and then for good. ResourceExhausted: host or device has no room.
+  // Gets blocks, verifies them, and returns once they are on the device. Returns the number of
+  // blocks up to the first miss. After an error it keeps the blocks before the failed one. Errors:
+  // Unimplemented (an image must be decoded first; the message says why), InvalidArgument (the
+  // stream is null), DeadlineExceeded (the daemon or the device was late), Unavailable (the daemon
+  // is gone, or the device failed; a failed device stays unavailable), ResourceExhausted (host or
+  // device has no room).
   absl::StatusOr<size_t> Append(const DeviceImagesRequest& request);
 
   const PlacedSlice& slice() const;
-  // Of an AttendJob, in the order of their blocks. Valid until the next Append().
+  // The images for an AttendJob, in the order of their blocks. Valid until the next Append().
   std::span<const kernels::AttendImage> images() const;
 
  private:
@@ -64,32 +65,32 @@ class DeviceImages {
   std::unique_ptr<Impl> impl_;
 };
 
-// What queries of some sequences attend to at one layer, planned once and launched for each step
-// until a sequence gets a block more.
+// A plan of attention for some sequences at one layer. It is made once and launched for each decode
+// step until a sequence gets another block.
 // Thread-safety: Owned by one thread at a time. The device and what the jobs name must outlive it.
 class DeviceAttention {
  public:
-  // Plans, allocates what launches need, and puts the plan on the stream, where a first launch on
-  // another has to wait for it. Streams of this and of launches are not closed before Check() has
-  // been OK, or this is gone. InvalidArgument: the stream is null, or a job is not one
-  // (kernels/attend_plan.h). Unimplemented: an image has to be decoded first, and why.
-  // ResourceExhausted: host or device has no room, or there are more jobs, images or tokens than a
-  // plan has. Unavailable: the device failed.
+  // Makes a plan, allocates everything that launches need, and uploads the plan on `stream`; a
+  // first launch on another stream must wait for it. Do not close the streams of this call and of
+  // launches before Check() has returned OK or this object is destroyed. Errors: InvalidArgument
+  // (the stream is null, or a job is invalid: kernels/attend_plan.h), Unimplemented (an image must
+  // be decoded first; the message says why), ResourceExhausted (host or device has no room, or
+  // there are more jobs, images or tokens than a plan can hold), Unavailable (the device failed).
   static absl::StatusOr<std::unique_ptr<DeviceAttention>> Make(
       kernels::Runtime& device, std::span<const kernels::AttendJob> jobs, kernels::Stream stream);
-  // Waits for what was launched. REQUIRES: no graph that was captured of it runs any more.
+  // Waits for the launches. REQUIRES: no captured graph of them runs any more.
   ~DeviceAttention();
   DeviceAttention(const DeviceAttention&) = delete;
   DeviceAttention& operator=(const DeviceAttention&) = delete;
 
-  // Puts the kernels on the stream, behind what is on it. Allocates nothing and waits for nothing,
-  // so a graph can be captured of it. One launch is under way at a time: the next comes behind it
-  // on the same stream, or once that is over. Errors: the stream is null, the device failed.
+  // Launches the kernels on the stream, after the work that is on it. It neither allocates nor
+  // waits, so a graph can capture it. Only one launch may run at a time: launch on the same stream,
+  // or after the previous launch has completed. Errors: the stream is null, or the device failed.
   absl::Status Launch(kernels::Stream stream);
-  // How the launches went so far: DataLoss or InvalidArgument name the sequence, the image and what
-  // is wrong with it; outputs of that sequence are in any state. FailedPrecondition: the stream of
-  // the last launch is not over. Unavailable: the device failed. REQUIRES: no graph that was
-  // captured of a launch runs, which is not looked at.
+  // Returns the outcome of the launches. Errors: DataLoss or InvalidArgument (the message names the
+  // sequence, the image and the reason; the outputs of that sequence are unspecified),
+  // FailedPrecondition (the stream of the last launch has not completed), Unavailable (the device
+  // failed). REQUIRES: no captured graph of a launch runs; graph launches are not tracked.
   absl::Status Check() const;
 
  private:

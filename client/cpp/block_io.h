@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a put and a get are told and what they answer.
+// Requests and results of puts and gets.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,26 +26,25 @@ using proto::LeaseToken;
 
 enum class Tier : uint8_t { kNone = 0, kGpu = 1, kHost = 2, kSsd = 3 };
 
-// Who runs the codec.
+// The side that runs the codec.
 enum class Side : uint8_t { kDaemon, kClient };
 
-// A layer range and a head range of one group. Layers count within the group. Counts of 0: all from
-// first on.
+// A range of layers and a range of heads of one group. Layers count within the group. A count of 0
+// means all from `first` on.
 struct GroupSlice {
   uint32_t group = 0;
   uint32_t layer_first = 0, layer_count = 0;
   uint32_t head_first = 0, head_count = 0;
 };
 
-// Contiguous [layer, head, plane (K, V), token, dim] in the space's dtype: exactly the slice's
-// bytes.
+// The slice's bytes in the space's dtype, contiguous: [layer, head, plane (K, V), token, dim].
 struct SourceBytes {
   std::span<const std::byte> bytes;
 };
 struct SourceTarget {
   std::span<std::byte> bytes;
 };
-// An encoded image (docs/internals/formats/image.md). A target has at least the image's bytes: see
+// An encoded image (docs/internals/formats/image.md). A target has at least the image's size: see
 // Space::ImageBytesMax().
 struct ImageBytes {
   std::span<const std::byte> bytes;
@@ -59,54 +58,54 @@ struct PutRequest {
   BlockKey parent{};  // all zero: none
   uint64_t first_position = 0;
   GroupSlice slice{};
-  bool is_derived = false;  // computed on a lossy prefix
-  // Wait until it outlives a loss of power, the blocks before it included. Aborted where it does
-  // not: NotDurableOf() says why.
+  bool is_derived = false;  // computed from a prefix that was stored lossily
+  // Wait until the block, and all blocks before it, survive a power loss. The put fails with
+  // Aborted if they do not: NotDurableOf() says why.
   bool is_durable = false;
-  // Of views and source bytes, with the space's recipe. A block of ott that is not the first of its
-  // chain is the daemon's to encode all the same: it has the block before.
+  // Encodes views and source bytes with the space's recipe. The daemon still encodes blocks of ott
+  // other than the first of a chain, because it has the previous block.
   Side encode = Side::kDaemon;
   std::variant<PlaneViews, SourceBytes, ImageBytes> source{};
-  // For the daemon to mine a profile with; empty: none. [layer][head][channel of K] of the slice:
-  // the mean, over the block's tokens and the query heads that read the head, of the square of the
-  // query as it meets K, that is after RoPE. Finite, not negative. The payload is copied once more
-  // where it carries these or what follows.
+  // Statistics for the daemon to mine a profile with; empty: none. [layer][head][channel of K] of
+  // the slice: the mean, over the block's tokens and the query heads of the KV head, of the squared
+  // query after RoPE. Finite and not negative. Any statistics cost one more copy of the payload.
   std::span<const float> query_squares{};
-  // For the encoder of mixkvq, the same shape: the mean of |q|. With an image: InvalidArgument.
+  // For the encoder of mixkvq: the mean of |q|, in the same shape. Errors: InvalidArgument with an
+  // image.
   std::span<const float> query_magnitudes{};
-  // For that of arkv, [layer][head][token] of the slice: what each token is worth to its readers,
-  // infinite for one to keep as it is. With an image: InvalidArgument.
+  // For the encoder of arkv: a score for each token, [layer][head][token] of the slice; infinite
+  // keeps the token exactly. Errors: InvalidArgument with an image.
   std::span<const float> token_scores{};
 };
 
 struct PutResult {
-  bool is_duplicate = false;  // was there already; nothing moved
-  uint64_t image_bytes = 0;   // the daemon holds for the slice
+  bool is_duplicate = false;  // it was stored already; nothing was moved
+  uint64_t image_bytes = 0;   // size of the slice's image in the daemon
   Durability durability = Durability::kNotAsked;
 };
 
-// What a put came to that is stored, but not durable as it asked to be: of the status of its
-// failure. nullopt: of any other status. `durability` says why.
+// Returns the result in the status of a put that was stored without becoming durable; nullopt for
+// any other status. `durability` says why.
 std::optional<PutResult> NotDurableOf(const absl::Status& status);
 
 struct GetRequest {
   BlockKey key{};
   LeaseToken lease{};  // all zero: none
   GroupSlice slice{};
-  // kClient moves the image and decodes it here; kDaemon moves source bytes. An image target takes
-  // the image as it is, verified.
+  // kClient moves the image and decodes it here; kDaemon moves source bytes. An image target
+  // receives the verified image, not decoded.
   Side decode = Side::kClient;
   std::variant<PlaneViews, SourceTarget, ImageTarget> target{};
 };
 
 struct GetResult {
-  Tier tier = Tier::kNone;  // where it was
+  Tier tier = Tier::kNone;  // the tier that held it
   uint64_t bytes = 0;       // written to the target
-  uint64_t wire_bytes = 0;  // moved
+  uint64_t wire_bytes = 0;  // bytes on the wire
   uint64_t first_position = 0;
 };
 
-// A GroupSlice within its space, checked.
+// A GroupSlice that has been checked against its space.
 struct PlacedSlice {
   uint16_t group = 0;
   codecs::TileShape tile;
@@ -119,13 +118,14 @@ struct PlacedSlice {
   ViewShape view_shape() const { return {tile, slice.layer_count, slice.head_count, tokens}; }
 };
 
-// `shapes` are the space's groups. InvalidArgument names the field and the limit.
+// Checks a slice against the groups of a space. Errors: InvalidArgument, naming the field and the
+// limit.
 absl::StatusOr<PlacedSlice> PlaceSlice(const std::vector<codecs::GroupShape>& shapes,
                                        const GroupSlice& slice);
 // REQUIRES: `slice` came from PlaceSlice().
 uint64_t SourceBytesOf(const PlacedSlice& slice);
 uint64_t ImageBytesMaxOf(const PlacedSlice& slice);
-// Of the slice of a block, but for its recipe.
+// Makes the image spec of a block's slice; the caller sets the recipe.
 codecs::ImageSpec SpecOf(const PlacedSlice& slice, const Fingerprint& fingerprint,
                          const BlockKey& key, uint64_t first_position);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Fetch or recompute? A cache that is slower than the engine's own prefill, or that fails, must not
-// delay first tokens. The breaker measures what gets really cost, is told what prefill costs, and
-// says which of the two to do.
+// A circuit breaker that decides whether to fetch KV or to recompute it. A cache that fails, or is
+// slower than the engine's prefill, must not increase the time to first token. The breaker measures
+// the cost of gets, is told the cost of prefill, and recommends the cheaper one.
 //
 //            failures_to_open failures in a row,
 //            or slow_to_open predictions in a row that fetching loses
@@ -11,12 +11,13 @@
 //     │                                                   └────── it failed ───────┤
 //     └────────────────────────── it delivered ────────────────────────────────────┘
 //
-// The open time doubles when a probe fails, and when the store is found slow again at once.
+// The open time doubles when a probe fails, and when the first measurement after closing shows a
+// slow store again.
 //
-// What closes it depends on what opened it. If only matches failed, a match that is answered
-// closes it: a client that never gets recovers too. If a get failed or fetching was slow, a get
-// has to deliver bytes. A probe that found blocks and that no get followed within probe_timeout
-// closes it as well, but then one more failure opens it again.
+// The condition for closing depends on the cause. If only matches failed, an answered match closes
+// it, so that a client without gets recovers, too. If a get failed or fetching was slow, a get must
+// deliver bytes. A probe that finds blocks but is not followed by a get within probe_timeout also
+// closes it; then one more failure opens it again.
 //
 // Thread-safety: Thread-safe.
 
@@ -33,28 +34,28 @@ namespace cairn {
 class Breaker {
  public:
   enum class State : uint8_t { kClosed = 0, kOpen = 1, kHalfOpen = 2 };
-  // The kind of a call that failed. Binding a session or a space counts as kMatch.
+  // The kind of call that failed. Opening a session or a space counts as kMatch.
   enum class Call : uint8_t { kMatch, kGet };
 
   // `clock` must outlive the breaker.
   Breaker(const BreakerOptions& options, const Clock& clock);
 
-  // Whether to ask the store at all. True while closed; while half open, true once per probe, and
-  // the answer must then be followed by one of the On… calls.
+  // Returns whether to ask the store. True while closed; while half open, true once per probe, and
+  // the caller must then report the outcome with one of the On… calls.
   [[nodiscard]] bool Allow();
 
-  // Whether fetching `wire_bytes` is expected to be done before recomputing `tokens` would be.
-  // Without a measured recompute rate the store is given the benefit of the doubt.
+  // Returns whether fetching `wire_bytes` is expected to be faster than recomputing `tokens`.
+  // Returns true until a recompute rate was measured.
   [[nodiscard]] bool Advise(uint64_t tokens, uint64_t wire_bytes);
 
-  // A match was answered. will_fetch: it found blocks and leased them, so gets are to follow.
+  // Reports an answered match. `will_fetch`: it found and leased blocks, so gets will follow.
   void OnMatched(bool will_fetch);
-  // Gets were answered with `wire_bytes` together; 0 when all of them missed.
+  // Reports answered gets with `wire_bytes` in total; 0 if all of them missed.
   void OnFetched(uint64_t wire_bytes, absl::Duration elapsed);
-  // A call was late, or the store was gone.
+  // Reports a call that was late, or a store that was unreachable.
   void OnFailed(Call call);
 
-  // The engine computed KV of `tokens` in `elapsed`.
+  // Reports that the engine computed KV of `tokens` in `elapsed`.
   void OnRecomputed(uint64_t tokens, absl::Duration elapsed);
 
   State state() const;
@@ -64,7 +65,7 @@ class Breaker {
   enum class Probe : uint8_t {
     kNone,     // the next call may probe
     kAsked,    // a call was let through
-    kMatched,  // it was a match and found blocks; Advise() lets their gets through
+    kMatched,  // the match found blocks; Advise() allows its gets
   };
 
   void OpenLocked(bool is_again) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -77,11 +78,12 @@ class Breaker {
   const Clock& clock_;
   mutable Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kClosed;
-  int match_failures_ ABSL_GUARDED_BY(mutex_) = 0;       // since a match or a get was answered
-  int get_failures_ ABSL_GUARDED_BY(mutex_) = 0;         // since a get was answered
-  int slow_ ABSL_GUARDED_BY(mutex_) = 0;                 // in a row
-  bool was_slow_ ABSL_GUARDED_BY(mutex_) = false;        // when it opened last, and not fast since
-  bool needs_delivery_ ABSL_GUARDED_BY(mutex_) = false;  // to close: see above
+  int match_failures_ ABSL_GUARDED_BY(mutex_) = 0;  // since a match or a get was answered
+  int get_failures_ ABSL_GUARDED_BY(mutex_) = 0;    // since a get was answered
+  int slow_ ABSL_GUARDED_BY(mutex_) = 0;            // in a row
+  // It was slow when it last opened, and has not been fast since.
+  bool was_slow_ ABSL_GUARDED_BY(mutex_) = false;
+  bool needs_delivery_ ABSL_GUARDED_BY(mutex_) = false;  // closing needs delivered bytes
   Probe probe_ ABSL_GUARDED_BY(mutex_) = Probe::kNone;
   absl::Time probe_deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time retry_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Memory of a data connection, lent to the caller: a put from it, or a get into it, in source or
-// image form moves with the fewest copies (over local/, straight between the shared region and the
-// daemon's arena).
+// Memory of a data connection. A put from it, or a get into it, in source or image form makes the
+// fewest copies: over local/ one, between the shared region and the daemon's arena.
 //
-// Thread-safety: Thread-compatible. Ownership: the Client must outlive it. It stays readable and
-// usable after its connection broke, at the price of one more copy.
+// Thread-safety: Thread-compatible. Ownership: the Client must outlive it. After its connection
+// breaks it stays readable and usable and costs one more copy.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +29,7 @@ class Buffer {
   Buffer& operator=(Buffer&&) = delete;
   ~Buffer();
 
-  // Whether no other connection has come in the place of its own so far.
+  // Returns whether its connection is still the current one.
   bool is_current() const;
 
   std::span<std::byte> bytes() { return memory_->bytes(); }
@@ -39,8 +38,8 @@ class Buffer {
  private:
   DataPool* pool_;
   int slot_;
-  uint64_t connection_;                        // of those that the slot has had
-  std::unique_ptr<transport::Buffer> memory_;  // null once moved from
+  uint64_t connection_;                        // number of the slot's connection
+  std::unique_ptr<transport::Buffer> memory_;  // null after a move
 };
 
 }  // namespace cairn

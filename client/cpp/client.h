@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The C++ SDK of Cairn: keeps the KV cache of prefixes in a cairnd and gets it back.
+// The C++ SDK of Cairn. It stores KV of prefixes in a cairnd and gets it back.
 //
 //   CAIRN_ASSIGN_OR_RETURN(auto client, Client::Connect({.control = "127.0.0.1:50151"}));
 //   CAIRN_ASSIGN_OR_RETURN(auto space, client->OpenSpace(identity));
@@ -8,13 +8,13 @@
 //   CAIRN_ASSIGN_OR_RETURN(MatchResult match, space->Match({.keys = keys}));
 //   for (uint32_t i = 0; i < match.block_count; ++i) space->Get({.key = keys[i], …});
 //
-// No exceptions leave it. Every call has a deadline; zero asks for the default (options.h). Codes
-// say what to do next: NotFound and DeadlineExceeded recompute, ResourceExhausted back off,
-// Unavailable the daemon is gone (the client reconnects by itself), InvalidArgument the caller's
-// bug, FailedPrecondition after a fork.
+// It throws no exceptions. Every call has a deadline; a timeout of zero means the default
+// (options.h). The status code tells the caller what to do: recompute (NotFound, DeadlineExceeded),
+// back off (ResourceExhausted), wait for the client to reconnect (Unavailable), or fix the caller
+// (InvalidArgument; FailedPrecondition in a forked child).
 //
-// Whatever a Get delivers has been verified; what fails the check is a NotFound, counted and logged
-// once.
+// Get() delivers only data that matches its checksums. Data that does not match is a NotFound,
+// counted, and logged once.
 
 #include <atomic>
 #include <cstdint>
@@ -44,13 +44,13 @@ struct TierFigures {
   uint64_t staging_bytes = 0, quarantine_bytes = 0;
 };
 
-// Of the tenant; capacity_bytes, version and uptime are the daemon's. What is pinned, staged and in
-// quarantine it tells operators alone.
+// Statistics of the tenant; capacity_bytes, version and uptime are the daemon's. Pinned, staging
+// and quarantined bytes are reported to operators only.
 struct Stats {
   uint64_t block_count = 0, image_count = 0;
   uint64_t image_bytes = 0;          // of the copies in all tiers
-  uint64_t source_bytes = 0;         // what the images decode to, each once
-  uint64_t copies_source_bytes = 0;  // what the copies decode to
+  uint64_t source_bytes = 0;         // decoded size of the images, each counted once
+  uint64_t copies_source_bytes = 0;  // size of the copies once decoded
   uint64_t session_count = 0, lease_count = 0;
   std::vector<TierFigures> tiers;
   std::string daemon_version;
@@ -58,11 +58,11 @@ struct Stats {
   bool is_draining = false;
 };
 
-// Of one client, since it connected.
+// Counters of one client, since it connected.
 struct ClientCounters {
   uint64_t gets = 0, hits = 0, misses = 0;
-  uint64_t corrupt = 0;  // misses because a checksum did not match
-  uint64_t late = 0;     // gets and puts over their deadline
+  uint64_t corrupt = 0;  // misses caused by a checksum that does not match
+  uint64_t late = 0;     // gets and puts that exceeded their deadline
   uint64_t puts = 0, duplicates = 0;
   uint64_t get_bytes = 0, put_bytes = 0;  // payload bytes on the wire
   uint64_t reconnects = 0;
@@ -71,27 +71,28 @@ struct ClientCounters {
 };
 
 // A session with one daemon. Thread-safety: Thread-safe. Destroy its spaces and buffers first. In a
-// forked child every call is refused; destroying it there does nothing.
+// forked child every call fails, and the destructor does nothing.
 class Client {
  public:
-  // Unavailable when no daemon answers there.
+  // Connects to a daemon. Errors: Unavailable if none answers.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const ConnectOptions& options);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // The space of that identity, made if it is new; `recipe` applies then only, and empty is the
-  // daemon's default. identity.tenant may be empty: it is the client's. FailedPrecondition where
-  // blocks could move over UCX alone and ConnectOptions::data does not name it.
+  // Opens the space of that identity and creates it if it is new. `recipe` is used only when it is
+  // created; empty means the daemon's default. If identity.tenant is empty, the client's tenant is
+  // used. Errors: FailedPrecondition if blocks could move only over UCX and ConnectOptions::data
+  // does not name it.
   absl::StatusOr<std::unique_ptr<Space>> OpenSpace(const proto::SpaceIdentity& identity,
                                                    const std::string& recipe = "",
                                                    absl::Duration timeout = absl::ZeroDuration());
 
-  // Gives leases back before they expire. Unknown and all-zero ones are ignored.
+  // Returns leases before they expire. Unknown and all-zero ones are ignored.
   absl::Status Release(std::span<const LeaseToken> leases,
                        absl::Duration timeout = absl::ZeroDuration());
 
-  // What comes and goes of the tenant's blocks, from a position on.
+  // Watches which of the tenant's blocks enter and leave tiers, from a position on.
   std::unique_ptr<EventWatch> Watch(const EventPosition& position = {});
 
   absl::StatusOr<Stats> GetStats(absl::Duration timeout = absl::ZeroDuration());

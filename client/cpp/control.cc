@@ -244,7 +244,7 @@ class GrpcControl final : public Control {
       changed_.NotifyAll();
     }
     if (is_incident) {
-      LogWarn("client", "session ended, reconnecting",
+      LogWarn("client", "session ended: reconnecting",
               {{"control", options_.control}, {"reason", failure}});
     }
   }

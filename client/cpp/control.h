@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The control plane of a client: one gRPC channel, and one session kept open on it.
+// A client's control plane: one gRPC channel with one session that is kept open.
 //
-// A thread of its own ("session", docs/internals/concurrency.md) reads the session's stream. When
-// the stream ends the client is without a session; the thread opens a new one, with backoff, under
-// a new epoch and ticket. What was bound to the old one (space ids, data connections, leases) is
-// void.
+// Its thread ("session", docs/internals/concurrency.md) reads the session's stream. When the stream ends, the
+// thread opens a new session, with backoff, under a new epoch and ticket. Space ids, data
+// connections and leases of the old session are void.
 //
 // Thread-safety: Thread-safe.
 
@@ -25,9 +24,9 @@
 
 namespace cairn {
 
-// What the daemon said when it opened a session.
+// The daemon's answer to opening a session.
 struct SessionInfo {
-  uint64_t epoch = 0;  // 1, 2, … of this client; goes up with every reconnect
+  uint64_t epoch = 0;  // 1, 2, … for this client; increases with every reconnect
   uint64_t session_id = 0;
   proto::Ticket ticket{};
   std::vector<std::string> data_addresses;
@@ -37,17 +36,17 @@ struct SessionInfo {
 
 class Control {
  public:
-  // Opens the first session. Unavailable when nothing answers there, DeadlineExceeded.
+  // Opens the first session. Errors: Unavailable (no daemon answers), DeadlineExceeded.
   static absl::StatusOr<std::unique_ptr<Control>> Open(const ConnectOptions& options,
                                                        absl::Time deadline);
   virtual ~Control() = default;  // ends the session and joins the thread
 
-  // The session in force. While there is none it waits a moment, `deadline` at the latest, then
-  // answers Unavailable with the last failure.
+  // Returns the current session. Without one it waits a moment, at most until `deadline`, then
+  // returns Unavailable with the last failure.
   virtual absl::StatusOr<SessionInfo> Session(absl::Time deadline) = 0;
   virtual uint64_t reconnect_count() const = 0;
 
-  // The calls of cairn.v1.Store and cairn.v1.Events. The ticket is filled in here.
+  // The calls of cairn.v1.Store and cairn.v1.Events. Each fills in the ticket.
   virtual absl::StatusOr<v1::OpenSpaceReply> OpenSpace(v1::OpenSpaceRequest request,
                                                        absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::MatchReply> Match(v1::MatchRequest request, absl::Time deadline) = 0;
@@ -62,7 +61,7 @@ class Control {
   virtual absl::StatusOr<v1::InvalidateReply> Invalidate(v1::InvalidateRequest request,
                                                          absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::StatsReply> Stats(v1::StatsRequest request, absl::Time deadline) = 0;
-  // In parts: `first` without content.
+  // Sends the content in parts; `first` has none.
   virtual absl::StatusOr<v1::PutSideObjectReply> PutSideObject(v1::PutSideObjectRequest first,
                                                                std::span<const std::byte> content,
                                                                absl::Time deadline) = 0;
@@ -70,7 +69,7 @@ class Control {
                                                                absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::ListSideObjectsReply> ListSideObjects(
       v1::ListSideObjectsRequest request, absl::Time deadline) = 0;
-  // A call that has begun; what comes of it its reads say.
+  // Starts the call. The reader's reads report its outcome.
   virtual absl::StatusOr<std::unique_ptr<EventReader>> WatchEvents(v1::WatchEventsRequest request,
                                                                    absl::Time deadline) = 0;
 };

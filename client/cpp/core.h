@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a Client and its Spaces share. Private to client/cpp.
+// State shared by a Client and its Spaces. Private to client/cpp.
 
 #include <unistd.h>
 
@@ -25,8 +25,8 @@ struct ClientCore {
         breaker(connect_options.breaker, RealClock::Get()),
         data(connect_options) {}
 
-  // The time by which a call that may take `timeout` must end. FailedPrecondition in a forked
-  // child, whose copies of connections, threads and shared memory belong to the parent.
+  // Returns the deadline of a call with `timeout`. Errors: FailedPrecondition in a forked child,
+  // whose copies of connections, threads and shared memory belong to the parent.
   absl::StatusOr<absl::Time> Begin(absl::Duration timeout, absl::Duration fallback) const {
     if (getpid() != pid) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -43,13 +43,13 @@ struct ClientCore {
   const pid_t pid = getpid();
   Breaker breaker;
   Counter gets, hits, misses, corrupt, late, puts, duplicates, get_bytes, put_bytes;
-  // Destroyed first: the session ends, and with it what the daemon holds for it; then connections.
+  // Destroyed first: ends the session and the daemon's state for it; then the connections.
   DataPool data;
   std::unique_ptr<Control> control;
 };
 
-// What the breaker makes of a failure: only what costs the caller time, or shows that the store is
-// not there, counts against it.
+// Returns whether the breaker counts a failure: only those that cost the caller time, or show that
+// the store is unreachable.
 inline bool IsStoreFailure(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status);
 }

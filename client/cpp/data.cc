@@ -82,7 +82,7 @@ absl::StatusOr<std::string> DataPool::AddressOf(const SessionInfo& session) cons
   }
   CAIRN_RETURN_IF_ERROR(CheckUcxIsNamed(session));
   return absl::FailedPreconditionError(
-      "the daemon names no data address that this host has; set data, or start it with --data");
+      "the daemon reports no data address on this host; set data, or start the daemon with --data");
 }
 
 absl::Status DataPool::CheckUcxIsNamed(const SessionInfo& session) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The data plane of a client: a small pool of connections, each driven by one calling thread at a
-// time, and the pipelining of requests over one of them.
+// A client's data plane: a small pool of connections, each used by one calling thread at a time. It
+// pipelines requests over a connection.
 //
 // A connection is opened at its first use, and again after it broke or the session changed.
 //
@@ -25,16 +25,16 @@
 
 namespace cairn {
 
-// Scratch memory of one call in flight; kept from call to call.
+// Scratch memory of one running call; reused for later calls.
 class Scratch {
  public:
-  // Where a payload is built or lands: inside the connection's region if there is room, else
-  // ordinary memory. At least `bytes`, uninitialised, valid until the exchange has finished.
+  // Returns at least `bytes` of uninitialized memory for a payload, inside the connection's region
+  // if there is room, else ordinary memory. Valid until the exchange has finished.
   std::span<std::byte> Region(size_t bytes);
-  // Ordinary memory, likewise, apart from Region().
+  // Returns ordinary memory likewise; separate from Region().
   std::span<std::byte> Heap(size_t bytes);
-  // Whether a payload that lies in ordinary memory is copied by the transport before it can leave:
-  // then copying it into Region() costs nothing extra.
+  // Returns whether the transport must copy a payload from ordinary memory before sending it.
+  // Copying it into Region() then costs nothing extra.
   bool is_region_shared() const { return is_region_shared_; }
 
  private:
@@ -44,38 +44,38 @@ class Scratch {
   bool is_region_shared_ = false;
   std::unique_ptr<transport::Buffer> region_;
   std::vector<std::byte> heap_;
-  std::vector<std::byte> overflow_;  // what Region() gives when the region is full
+  std::vector<std::byte> overflow_;  // used by Region() when the region is full
 };
 
-// One request and what becomes of its reply. Made by put.cc and get.cc.
+// One request and the handling of its reply. Implemented in put.cc and get.cc.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // Fills in body, payload and target. A failure ends the exchange: Finish() is not called.
+  // Fills in body, payload and target. An error ends the exchange; Finish() is then not called.
   virtual absl::Status Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) = 0;
-  // `payload` is what came with the reply; both are valid during the call.
+  // Handles a reply with its `payload`. Both are valid during the call.
   virtual void Finish(const proto::Frame& reply, std::span<const std::byte> payload) = 0;
-  // The exchange ended without an OK reply.
+  // Handles the end of the exchange without an OK reply.
   virtual void Fail(const absl::Status& status) = 0;
-  // The caller's memory that the payload leaves from or lands in; null if none.
+  // The caller's memory that the payload is sent from or received into; null if none.
   virtual const void* place() const = 0;
-  // Set before Prepare(): place() lies in a Buffer of the connection in use.
+  // Set before Prepare(): place() is in a Buffer of the connection in use.
   bool is_lent = false;
 };
 
-// What a caller has to do while its requests are under way: called again and again on its thread,
-// in between of looks at the connection, until it returns false or the requests have ended.
+// Work for the calling thread while its requests run: called repeatedly, between polls of the
+// connection, until it returns false or the requests have ended.
 using Meanwhile = absl::FunctionRef<bool()>;
 inline bool NothingMeanwhile() { return false; }
 
-// What a connection carries at once, from start to end: one use of it.
+// Runs exchanges, several at once, over one connection.
 class Pipeline {
  public:
-  // Borrows all of them. *seq is the next of the connection.
+  // Borrows its arguments. *seq is the next seq of the connection.
   Pipeline(std::unique_ptr<transport::Connection>& connection, std::span<Scratch> scratch,
            const proto::Ticket& ticket, uint64_t* seq, absl::Time deadline);
 
-  // Runs the exchanges to their end. A connection that keeps memory past the deadline is closed.
+  // Runs the exchanges to their end. Closes a connection that holds memory past the deadline.
   void Run(std::span<Exchange* const> exchanges, Meanwhile meanwhile = NothingMeanwhile);
 
  private:
@@ -96,61 +96,63 @@ class Pipeline {
   const proto::Ticket ticket_;
   uint64_t* const seq_;
   const absl::Time deadline_;
-  std::vector<Place> places_;  // one per scratch; fixed, as calls stay put
+  std::vector<Place> places_;  // one per scratch; fixed, because calls must not move
   size_t moving_ = 0;
 };
 
 class DataPool {
  public:
   explicit DataPool(const ConnectOptions& options);
-  ~DataPool();  // REQUIRES: no call is running, no Buffer lives
+  ~DataPool();  // REQUIRES: no call is running, no Buffer exists
   DataPool(const DataPool&) = delete;
   DataPool& operator=(const DataPool&) = delete;
 
-  // Runs the exchanges in order, up to the window at once, over one connection; each has ended when
-  // it returns, which is at most 200 ms after `deadline`.
+  // Runs the exchanges in order over one connection, at most a window of them at once. All have
+  // ended when it returns, at most 200 ms after `deadline`.
   void Run(const SessionInfo& session, std::span<Exchange* const> exchanges, absl::Time deadline,
            Meanwhile meanwhile = NothingMeanwhile);
 
-  // ResourceExhausted when the region is full.
+  // Allocates a Buffer. Errors: ResourceExhausted (the region is full).
   absl::StatusOr<Buffer> Allocate(const SessionInfo& session, size_t bytes, absl::Time deadline);
-  // The same for memory that stays lent while others use the connection: of the connection that
-  // they take last, and at most half of its region. ResourceExhausted also past that.
+  // Like Allocate(), for memory that stays lent while other callers use the connection. Uses the
+  // connection that is chosen last and at most half of its region. Errors: ResourceExhausted beyond
+  // that, too.
   absl::StatusOr<Buffer> AllocateStaging(const SessionInfo& session, size_t bytes,
                                          absl::Time deadline);
 
-  // FailedPrecondition where the data plane of `session` is in reach over UCX alone and
+  // Errors: FailedPrecondition if the data plane of `session` is reachable only over UCX and
   // options.data is empty.
   absl::Status CheckUcxIsNamed(const SessionInfo& session) const;
 
  private:
   friend class Buffer;
-  // Where the data plane of `session` is: options.data, else a socket on this host that the daemon
-  // names. A peer's word never opens UCX.
+  // Returns the address of the data plane of `session`: options.data, else a socket on this host
+  // that the daemon reports. A peer's answer never selects UCX.
   absl::StatusOr<std::string> AddressOf(const SessionInfo& session) const;
 
-  // A place for one connection. All but is_busy, connections, retired and buffers belong to whoever
-  // has it out.
+  // A slot for one connection. The caller that has checked it out owns all of it except is_busy,
+  // connections, retired and buffers.
   struct Slot {
     bool is_busy = false;
-    uint64_t connections = 0;  // so many have been opened
+    uint64_t connections = 0;  // connections opened so far
     uint64_t epoch = 0;
     uint64_t seq = 0;
     std::unique_ptr<transport::Connection> connection;
     std::vector<Scratch> scratch;
-    std::vector<std::unique_ptr<transport::Buffer>> retired;  // to be freed by its next user
+    std::vector<std::unique_ptr<transport::Buffer>> retired;  // to be freed by the next user
     std::vector<std::span<const std::byte>> buffers;          // lent to callers
   };
 
   enum class Order : uint8_t { kLowest, kHighest };
-  // Takes a slot out, the one that `place` lies in if it is one's; -1 after `deadline`.
-  //   order  which of several free ones
+  // Checks out a slot: the one whose connection contains `place`, if any. Returns -1 after
+  // `deadline`.
+  //   order  which of several free slots
   int CheckOut(const void* place, absl::Time deadline, Order order = Order::kLowest);
   void CheckIn(int slot);
   void Free(int slot, std::unique_ptr<transport::Buffer> memory);
   bool IsLast(int slot, uint64_t connection) const;
   absl::Status EnsureConnected(Slot& slot, const SessionInfo& session, absl::Time deadline);
-  // REQUIRES: the slot is out.
+  // REQUIRES: the slot is checked out.
   absl::StatusOr<std::unique_ptr<transport::Buffer>> AllocateIn(Slot& slot,
                                                                 const SessionInfo& session,
                                                                 size_t bytes, absl::Time deadline);

@@ -22,7 +22,8 @@ constexpr size_t kSideObjectsMax = 2 * kernels::kPlanProfilesMax;
 absl::Status DeviceMover::Impl::Prepare() {
   const codecs::GroupKind kind = placed_.tile.kind;
   if (kind != codecs::GroupKind::kKv && kind != codecs::GroupKind::kLatent) {
-    return absl::InvalidArgumentError("a paged cache has KV or a latent; the group has neither");
+    return absl::InvalidArgumentError(
+        "only KV and latents have paged caches; the group has neither");
   }
   const codecs::ImageSpec raw = cairn::SpecOf(placed_, space_.fingerprint(), {}, 0);
   const uint64_t tiles = codecs::TilingOf(raw).count();

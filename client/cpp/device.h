@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Blocks between the store and an engine's paged cache on a device: images travel as they are and
-// are decoded, and encoded, where the KV lies.
+// Moves blocks between the store and an engine's paged cache on a device. The device encodes and
+// decodes; images cross the wire.
 //
 //   const auto device = kernels::OpenCudaRuntime(0);
 //   const auto mover = DeviceMover::Make(space, *device, {.group = 0});
 //   const auto got = (*mover)->Get({.keys = keys, .lease = lease, .cache = cache, .table = blocks,
 //                                   .stream = stream});
 //
-// A get has every image verified when it arrives, and once more on the device, where a copy may
-// have damaged it. While a batch of images is on the device the next one is on its way from the
-// daemon; of a put, the one before is on its way to it. On the host images pass through memory of a
-// data connection, where its region has room for two batches, each of kBatchImages times
-// Space::ImageBytesMax() of the slice: at most half of ConnectOptions::region_bytes is given to
-// movers. Else through memory of the driver, one copy more on a `unix:` connection.
+// A get verifies every image on arrival and again on the device, because the copy could damage it.
+// While the device works on one batch of images, a get receives the next batch, and a put sends the
+// previous one. On the host, images pass through memory of a data connection if its region has room
+// for two batches, each of kBatchImages times Space::ImageBytesMax() of the slice; movers use at
+// most half of ConnectOptions::region_bytes. Else they pass through memory of the driver, which
+// costs one more copy on a `unix:` connection.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,61 +30,61 @@
 
 namespace cairn {
 
-// An engine's paged cache on a device. Borrows everything; addresses are the device's.
+// An engine's paged cache on a device. Borrows everything; addresses are device addresses.
 struct DeviceCache {
-  uint32_t tokens_per_block = 0;  // of the engine's blocks: 1 and more, divides the space's
-  int64_t block_count = 0;        // that the engine has: at most 2^31 - 1
-  // Of the slice that is moved; page is block. Of kinds with one plane, `k` alone.
+  uint32_t tokens_per_block = 0;  // of the engine's blocks: at least 1, divides the space's
+  int64_t block_count = 0;        // number of blocks in the engine: at most 2^31 - 1
+  // Planes of the slice to move; a page is a block. Kinds with one plane use only `k`.
   kernels::PagedPlane k, v;
 };
 
 // Consecutive blocks of one chain.
 struct DeviceRequest {
   std::span<const BlockKey> keys{};
-  LeaseToken lease{};  // of a get; all zero: none
+  LeaseToken lease{};  // for a get; all zero: none
   DeviceCache cache{};
   // The engine's blocks: those of the first key, then those of the second, and so on. In a get
-  // kBlockSkipped leaves the tokens of that one out.
+  // kBlockSkipped skips the tokens of that block.
   std::span<const int64_t> table{};
-  // Not null. Work that is on it already is over before the cache is touched; what is put on it
-  // after the call comes after all of the call's. It may be closed once the call has returned, but
-  // after one that was late only once the next has been OK, or the mover is gone.
+  // Not null. The call touches the cache after all work that is on the stream already, and later
+  // work on the stream starts after the call's. The stream may be closed once the call has
+  // returned. After a late call, it may be closed only when the next call has returned OK or the
+  // mover is destroyed.
   kernels::Stream stream = nullptr;
-  // Of a put:
+  // For a put:
   BlockKey parent{};            // of the first key
-  uint64_t first_position = 0;  // likewise
+  uint64_t first_position = 0;  // of the first key
   bool is_derived = false;
   bool is_durable = false;
-  absl::Duration timeout = absl::ZeroDuration();  // zero: the default of a batch
+  absl::Duration timeout = absl::ZeroDuration();  // zero: the default for a batch
 };
 
 // Thread-safety: Owned by one thread at a time. Space and device must outlive it.
 class DeviceMover {
  public:
-  // Images that are on the device at once, in each of two batches.
+  // Images on the device at once, in each of two batches.
   static constexpr uint32_t kBatchImages = 8;
 
-  // Moves that slice of blocks. Allocates all memory that it will need, but for that of side
-  // objects, what images pass through and what encoding works in, which the first puts and gets do.
-  // ResourceExhausted: host or device has no room for it. InvalidArgument: no such slice, or a
-  // group that is no KV and no latent.
+  // Makes a mover for a slice of blocks. It allocates all memory except that for side objects, for
+  // staging images and for encoding, which the first puts and gets allocate. Errors:
+  // ResourceExhausted (host or device has no room), InvalidArgument (no such slice, or a group that
+  // is neither KV nor latent).
   static absl::StatusOr<std::unique_ptr<DeviceMover>> Make(Space& space, kernels::Runtime& device,
                                                            const GroupSlice& slice);
-  // Waits for what a late call has left on its stream, however long that takes.
+  // Waits until the work that a late call left on its stream is complete, however long that takes.
   ~DeviceMover();
   DeviceMover(const DeviceMover&) = delete;
   DeviceMover& operator=(const DeviceMover&) = delete;
 
-  // Both wait: when they return, the blocks are in the cache, or the store has taken them and the
-  // cache may be used anew. A status for each key, as of Space::GetBatch() and PutBatch(); of those
-  // that are not OK, a get left the engine's blocks in any state. InvalidArgument, for all keys:
-  // the field of the request that is wrong. DeadlineExceeded: also where the device was late; what
-  // is on the stream then still comes to its end there, before what is put on it later.
-  // Unavailable: the device failed. It is lost then, and all later calls say so; the store and
-  // other movers go on.
+  // Both wait: when they return, the blocks are in the cache, or the store has them and the cache
+  // may be reused. They return a status for each key, as Space::GetBatch() and PutBatch() do; a get
+  // leaves the engine's blocks of a failed key unspecified. Errors: InvalidArgument, for all keys
+  // (names the field of the request), DeadlineExceeded (the daemon or the device was late; the work
+  // on the stream still completes, before later work), Unavailable (the device failed; all later
+  // calls then return it, but the store and other movers continue).
   //
-  // A put is encoded on the device with the recipe of the space, where there are kernels for it
-  // (kernels/encode_plan.h), else it travels in source form and the daemon encodes it.
+  // The device encodes a put with the space's recipe if there are kernels for it
+  // (kernels/encode_plan.h). Else it travels in source form and the daemon encodes it.
   std::vector<absl::StatusOr<GetResult>> Get(const DeviceRequest& request);
   std::vector<absl::StatusOr<PutResult>> Put(const DeviceRequest& request);
 

@@ -23,7 +23,7 @@ absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline) {
   const absl::Duration left = deadline - MonotonicNow();
   return left > absl::ZeroDuration()
              ? absl::StatusOr<absl::Duration>(left)
-             : absl::DeadlineExceededError("no time was left to ask the daemon");
+             : absl::DeadlineExceededError("no time left to ask the daemon");
 }
 
 absl::Status DeviceCalls::Check() const {
@@ -44,7 +44,7 @@ DeviceCalls::~DeviceCalls() {
 absl::Status DeviceCalls::Note(LaunchResult result) {
   if (result != LaunchResult::kOk && !is_lost_) {
     why_ = kernels::LastDeviceError();
-    LogError("client", "the device failed and is not used any more",
+    LogError("client", "device failed: not used any more",
              {{"device", device_.name()}, {"error", why_}});
     is_lost_ = true;
   }
@@ -82,7 +82,7 @@ absl::Status DeviceCalls::Await(absl::Time deadline) {
       return absl::OkStatus();
     }
     if (MonotonicNow() >= deadline) {
-      return absl::DeadlineExceededError("the device had not done its part in time");
+      return absl::DeadlineExceededError("the device was not done in time");
     }
     absl::SleepFor(kPollPause);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What one owner has put on a stream of a device: whether it went well, and whether it is over.
-// Private to client/cpp.
+// Tracks one owner's work on a device stream: its failures and its completion. Private to
+// client/cpp.
 
 #include <cstdint>
 #include <string_view>
@@ -13,42 +13,43 @@
 
 namespace cairn {
 
-// InvalidArgument: it is null.
+// Errors: InvalidArgument if `stream` is null.
 absl::Status CheckStream(kernels::Stream stream);
 
-// For a call of the space's, to which zero were its default. DeadlineExceeded: none.
+// Returns the time left, for a call of the space, where zero would mean its default. Errors:
+// DeadlineExceeded if none is left.
 absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline);
 
-// The calls of one owner. After the first that failed the device is lost: it is logged once, and
-// all answers are Unavailable from then on. A stream is looked at only while something of the
-// owner's may be on it, so that it may be closed once a call has seen the end of that. The device
-// must outlive it.
+// Tracks one owner's calls. After the first failure the device counts as lost: the failure is
+// logged once, and all later calls return Unavailable. It queries the stream only while work of the
+// owner may be on it, so that the stream may be closed once that work is known to be complete. The
+// device must outlive it.
 //
 // Thread-safety: Thread-compatible.
 class DeviceCalls {
  public:
   explicit DeviceCalls(kernels::Runtime& device) : device_(device) {}
-  // Waits until what is on the stream is over or the device has failed, however long that takes:
-  // memory that it refers to goes next.
+  // Waits until the work on the stream is complete or the device has failed, however long that
+  // takes: the memory that the work uses is freed next.
   ~DeviceCalls();
   DeviceCalls(const DeviceCalls&) = delete;
   DeviceCalls& operator=(const DeviceCalls&) = delete;
 
   kernels::Runtime& device() { return device_; }
   bool is_lost() const { return is_lost_; }
-  // Unavailable: the device is lost, and why.
+  // Errors: Unavailable if the device is lost (says why).
   absl::Status Check() const;
-  // The stream of the calls that follow. REQUIRES: what is on another is over.
+  // Sets the stream of later calls. REQUIRES: the work on the previous stream is complete.
   void Use(kernels::Stream stream) { stream_ = stream; }
   kernels::Stream stream() const { return stream_; }
-  // Check(), after a call that put something on the stream and returned `result`.
+  // Records that a call put work on the stream and returned `result`; returns Check().
   absl::Status Took(kernels::LaunchResult result);
-  // After memory of the device, or of the host for it, was asked for in vain. ResourceExhausted:
-  // there is no room: "`user` take 5 bytes of …"; else Check().
+  // Tells why memory of the device, or of the host for it, could not be had. Errors:
+  // ResourceExhausted if there is no room ("`user` take 5 bytes of …"), else those of Check().
   absl::Status NoRoom(std::string_view user, uint64_t bytes);
-  // Whether all that was put on the stream is over.
+  // Returns whether all work on the stream is complete.
   absl::StatusOr<bool> IsOver();
-  // Until it is over. DeadlineExceeded: it was not by then.
+  // Waits until it is. Errors: DeadlineExceeded.
   absl::Status Await(absl::Time deadline);
 
  private:
@@ -56,7 +57,7 @@ class DeviceCalls {
 
   kernels::Runtime& device_;
   kernels::Stream stream_ = nullptr;
-  bool is_pending_ = false;  // something of the owner's may be on the stream
+  bool is_pending_ = false;  // work of the owner may be on the stream
   bool is_lost_ = false;
   std::string_view why_;  // static storage
 };

@@ -49,7 +49,7 @@ absl::StatusOr<const std::byte*> DeviceMover::Impl::SideObjectOf(Batch& batch, s
   CAIRN_ASSIGN_OR_RETURN(batch.sides[i], space_.GetSideObject(spec.side_objects[0], left));
   const SideObjectHandle& held = batch.sides[i];
   if (codecs::CheckCodableWith(spec, InputsOf(held)) != codecs::Error::kOk) {
-    return absl::NotFoundError("the image is not one of the side object that it names");
+    return absl::NotFoundError("the image does not match the side object that it names");
   }
   return Upload(held);
 }
@@ -128,10 +128,10 @@ void DeviceMover::Impl::Collect(const Batch& batch, size_t begin, size_t end,
     const uint32_t status = Statuses(batch)[i];
     if (batch.is_on_device[i] && status != 0) {
       const std::string_view reason = codecs::Name(static_cast<codecs::Error>(status));
-      LogWarn("client", "block failed verification on the device, taken as a miss",
+      LogWarn("client", "block failed verification on the device: treated as a miss",
               {{"device", device_.name()}, {"group", placed_.group}, {"reason", reason}});
       results[batch.first + i] = absl::NotFoundError(
-          absl::StrCat("failed verification on the device, taken as a miss: ", ToAbsl(reason)));
+          absl::StrCat("failed verification on the device, treated as a miss: ", ToAbsl(reason)));
     }
   }
 }

@@ -173,7 +173,7 @@ class DeviceImages::Impl {
       }
     }
     if (codecs::CheckCodableWith(spec, InputsOf(side.held)) != codecs::Error::kOk) {
-      return absl::NotFoundError("the image is not one of the side object that it names");
+      return absl::NotFoundError("the image does not match the side object that it names");
     }
     return &side;
   }

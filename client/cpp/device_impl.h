@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a DeviceMover is made of: device.cc has what gets and puts share, device_get.cc and
-// device_put.cc each of them. Private to client/cpp.
+// The implementation of DeviceMover. device.cc has the parts that gets and puts share;
+// device_get.cc and device_put.cc have the rest. Private to client/cpp.
 
 #include <algorithm>
 #include <array>
@@ -23,7 +23,7 @@
 
 namespace cairn {
 
-// Thread-safety: as of DeviceMover.
+// Thread-safety: as DeviceMover.
 class DeviceMover::Impl {
  public:
   Impl(Space& space, kernels::Runtime& device, const GroupSlice& slice, const PlacedSlice& placed)
@@ -41,7 +41,7 @@ class DeviceMover::Impl {
         (request.timeout > absl::ZeroDuration() ? request.timeout : kDataTimeoutDefault);
     absl::Status status = Check(request, is_put);
     if (status.ok()) {
-      status = calls_.Await(deadline);  // what a call before left behind
+      status = calls_.Await(deadline);  // work that an earlier call left on it
     }
     if (!status.ok()) {
       std::fill(results.begin(), results.end(), status);
@@ -61,35 +61,35 @@ class DeviceMover::Impl {
  private:
   using Memory = DeviceMemory;
 
-  // Where the parts of a batch lie, in the memory of the host and, at the same places, of the
-  // device. Images come last: on the host they lie in the staging.
+  // Offsets of the parts of a batch, equal in host and device memory. Images come last: on the host
+  // they are in the staging memory.
   struct Layout {
-    uint64_t image_bytes_max = 0;  // of one
+    uint64_t image_bytes_max = 0;  // of one image
     uint64_t pages = 0, plan = 0, status = 0, results = 0, images = 0;
-    uint64_t bytes = 0;  // of what comes before the images
+    uint64_t bytes = 0;  // of the parts before the images
 
     uint64_t ImagesBytes() const { return kBatchImages * image_bytes_max; }
   };
 
-  // Images that are moved together. Its memory is in use until the stream is over.
+  // Images that are moved together. Its memory is in use until the work on the stream is complete.
   struct Batch {
     size_t first = 0, count = 0;  // of the request's keys
     Memory host, device;
     DeviceStaging staging;
-    // --- Of a get.
+    // --- For a get.
     std::array<codecs::ImagePrefix, kBatchImages> prefixes;
     std::array<SideObjectHandle, kBatchImages> sides;
-    // Of those that are under way; others have their result already.
+    // The images that are on the device; the others have their result already.
     std::array<bool, kBatchImages> is_on_device{};
-    // --- Of a put.
+    // --- For a put.
     std::array<codecs::ImageSpec, kBatchImages> specs;
     SideObjectHandle side;
     const std::byte* side_on_device = nullptr;
-    uint64_t slot_bytes = 0;  // of an image
+    uint64_t slot_bytes = 0;  // per image
     std::array<uint64_t, kBatchImages> image_bytes{};
-    kernels::EncodePlan plan;  // of images [encoded, planned)
-    size_t encoded = 0;        // so many are on their way to the staging, or there
-    size_t planned = 0;        // for so many there are kernels on the stream, or were
+    kernels::EncodePlan plan;  // for images [encoded, planned)
+    size_t encoded = 0;        // images that are being copied to the staging, or have been
+    size_t planned = 0;        // images whose kernels are on the stream, or have been
   };
 
   std::byte* HostImage(const Batch& batch, size_t i) const {
@@ -106,9 +106,10 @@ class DeviceMover::Impl {
   }
 
   absl::Status Check(const DeviceRequest& request, bool is_put) const;
-  // Memory for the batch's images. REQUIRES: nothing on the stream uses what the batch had.
+  // Gets staging memory for the batch. REQUIRES: no work on the stream uses the batch's earlier
+  // memory.
   absl::Status TakeStaging(Batch& batch, absl::Time deadline);
-  // The batch's rows of the block table, to the device.
+  // Copies the batch's rows of the block table to the device.
   absl::Status CopyPages(const DeviceRequest& request, const Batch& batch);
   kernels::PagedView ViewOf(const DeviceRequest& request, const Batch& batch, size_t i) const;
 
@@ -123,20 +124,21 @@ class DeviceMover::Impl {
     }
   }
 
-  // The device's copy, which is on the stream at least.
+  // Returns the device's copy of a side object; its upload is at least on the stream.
   absl::StatusOr<const std::byte*> Upload(const SideObjectHandle& held);
-  // Those used longest ago, past a number, and what others were copied from. REQUIRES: the stream
-  // is over.
+  // Frees the side objects above a limit, least recently used first, and the memory that others
+  // were copied from. REQUIRES: the work on the stream is complete.
   void DropSideObjects();
 
   // --- Get.
   absl::Status Fetch(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                      std::vector<absl::StatusOr<GetResult>>& results);
-  // The image's side object, on the device as well; null where it has none.
+  // Returns the image's side object, also uploaded to the device; null if it has none.
   absl::StatusOr<const std::byte*> SideObjectOf(Batch& batch, size_t i, absl::Time deadline);
   absl::Status Decode(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                       std::vector<absl::StatusOr<GetResult>>& results);
-  // Those images from `begin` to before `end`, in one plan, or where that is too large in two.
+  // Decodes the images from `begin` to before `end` with one plan, or with two if that is too
+  // large.
   absl::Status DecodeSome(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                           size_t begin, size_t end,
                           std::vector<absl::StatusOr<GetResult>>& results);
@@ -144,22 +146,23 @@ class DeviceMover::Impl {
                std::vector<absl::StatusOr<GetResult>>& results);
 
   // --- Put.
-  // What the batch is encoded as: the space's recipe where it has kernels, else raw.
+  // Sets the specs of the batch: the space's recipe if there are kernels for it, else raw.
   absl::Status SetSpecs(const DeviceRequest& request, absl::Time deadline, Batch& batch);
-  // Room for the slots of a batch. REQUIRES: the stream is over.
+  // Reserves memory for the slots of a batch. REQUIRES: the work on the stream is complete.
   absl::Status ReserveSlots(uint64_t bytes);
-  // Puts the first of the batch's work on the stream. REQUIRES: the stream is over.
+  // Puts the batch's first work on the stream. REQUIRES: the work on the stream is complete.
   absl::Status Begin(const DeviceRequest& request, absl::Time deadline, Batch& batch);
-  // Kernels for images that have none yet, as many as fit in a plan.
+  // Launches kernels for the images without any, as many as fit into a plan.
   absl::Status Encode(const DeviceRequest& request, Batch& batch);
   codecs::Error MakePlan(const DeviceRequest& request, Batch& batch, size_t end);
-  // What the kernels encoded, on its way to the staging. REQUIRES: the stream is over.
+  // Starts copying the encoded images to the staging memory. REQUIRES: the work on the stream is
+  // complete.
   absl::Status CopyImages(Batch& batch);
-  // Does what the batch is ready for, and waits for nothing. True: all of its images are in the
-  // staging.
+  // Starts the batch's next work, without waiting. Returns true once all its images are in the
+  // staging memory.
   absl::StatusOr<bool> Advance(const DeviceRequest& request, Batch& batch);
   absl::Status AwaitImages(const DeviceRequest& request, absl::Time deadline, Batch& batch);
-  // Does `meanwhile` while the batch is on its way to the daemon.
+  // Sends the batch to the daemon and runs `meanwhile` until it is sent.
   absl::Status Send(const DeviceRequest& request, absl::Time deadline, const Batch& batch,
                     Meanwhile meanwhile, std::vector<absl::StatusOr<PutResult>>& results);
 
@@ -171,12 +174,12 @@ class DeviceMover::Impl {
   std::array<Batch, 2> batches_;
   struct OnDevice {
     Memory memory;
-    Memory staged;      // the host's, until it is there
-    uint64_t used = 0;  // a count of uses
+    Memory staged;      // on the host, until it has been copied
+    uint64_t used = 0;  // counts uses, for least recently used
   };
   std::map<Digest, OnDevice> side_objects_;
   uint64_t uses_ = 0;
-  Memory slots_;  // of the device, for a batch that is being encoded
+  Memory slots_;  // device memory for the batch being encoded
   uint64_t slots_bytes_ = 0;
   DeviceCalls calls_;  // destroyed first: waits for the stream, which uses the memory above
 };

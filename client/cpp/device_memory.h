@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Memory of a device, for those who own something there. Private to client/cpp.
+// Owns memory of a device. Private to client/cpp.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace cairn {
 
-// Where things lie in memory of a device.
+// Alignment of allocations on a device.
 inline constexpr uint64_t kDeviceAlignment = 256;
 constexpr uint64_t RoundUpTo(uint64_t bytes, uint64_t alignment = kDeviceAlignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// Between two looks at a stream.
+// Pause between two polls of a stream.
 inline constexpr absl::Duration kPollPause = absl::Microseconds(20);
 
-// Memory of a device, or of the host as the device likes it. The device must outlive it.
+// Memory of a device, or host memory registered with it. The device must outlive it.
 // Thread-safety: Thread-compatible.
 class DeviceMemory {
  public:
@@ -39,7 +39,7 @@ class DeviceMemory {
     return *this;
   }
 
-  // Null: there was no room.
+  // Null if the allocation failed.
   std::byte* data() const { return data_; }
 
  private:

@@ -186,7 +186,7 @@ absl::Status DeviceMover::Impl::AwaitImages(const DeviceRequest& request, absl::
       return absl::OkStatus();
     }
     if (MonotonicNow() >= deadline) {
-      return absl::DeadlineExceededError("the device had not done its part in time");
+      return absl::DeadlineExceededError("the device was not done in time");
     }
     absl::SleepFor(kPollPause);
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Memory of the host through which images pass on their way between a device and the store. Where
-// it can be it is a data connection's own, so that they leave from it and land in it without a copy
-// more; it is registered with the device in any case. Private to client/cpp.
+// Host memory through which images pass between a device and the store. If possible it is memory of
+// a data connection, which saves a copy; it is always registered with the device. Private to
+// client/cpp.
 //
 // Thread-safety: Thread-compatible.
 
@@ -26,14 +26,14 @@ class DeviceStaging {
   DeviceStaging(const DeviceStaging&) = delete;
   DeviceStaging& operator=(const DeviceStaging&) = delete;
 
-  // Takes memory where it has none, or has some whose connection has ended: what `lend` gives, or,
-  // where that has no room or the device refuses it, the device driver's. Errors: those of `lend`
-  // else; those of DeviceCalls::NoRoom() where the driver has no room either.
-  // REQUIRES: the device uses nothing of what it had.
+  // Takes memory if it has none, or if its connection has ended: from `lend` or, if that has no
+  // room or the device refuses it, from the device driver. Errors: other errors of `lend`;
+  // those of DeviceCalls::NoRoom() if the driver has no room either.
+  // REQUIRES: the device does not use the previous memory any more.
   absl::Status Take(DeviceCalls& calls, size_t bytes,
                     absl::FunctionRef<absl::StatusOr<Buffer>()> lend);
-  // Calls failed as they do when their connection ends: it may have taken pages of the memory out
-  // of the daemon's reach, and so out of what is registered.
+  // Reports that calls failed as they do when their connection ends. Pages of the memory may then
+  // be detached from the daemon, and with that from the registered range.
   void OnCallsFailed() { is_stale_ = lent_.has_value(); }
 
   // REQUIRES: Take() was OK.
@@ -43,7 +43,7 @@ class DeviceStaging {
   void GiveBack();
 
   kernels::Runtime* device_ = nullptr;
-  std::optional<Buffer> lent_;  // none: the driver's
+  std::optional<Buffer> lent_;  // nullopt: memory of the driver
   std::byte* data_ = nullptr;   // null: none
   bool is_stale_ = false;
 };

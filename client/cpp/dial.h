@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Opens a data connection over the transport that its address names. Private to client/cpp.
+// Opens a data connection over the transport that its address selects. Private to client/cpp.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace cairn {
 
-// Of the first frame of every connection; requests go on from there.
+// The seq of the first frame of every connection; requests count on from it.
 inline constexpr uint64_t kHelloSeq = 1;
 
-// What is left until `deadline`, as frames say it: at least 1.
+// Returns the time left until `deadline` for a frame: at least 1.
 inline uint32_t MillisecondsLeft(absl::Time deadline) {
   const int64_t left = absl::ToInt64Milliseconds(deadline - MonotonicNow());
   return static_cast<uint32_t>(std::clamp<int64_t>(left, 1, proto::kDeadlineMsMax));

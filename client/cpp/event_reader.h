@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One call of WatchEvents. Private to client/cpp.
+// Reads the replies of one WatchEvents call. Private to client/cpp.
 //
 // Thread-safety: Thread-compatible.
 
@@ -21,7 +21,8 @@ class EventReader {
   EventReader(const EventReader&) = delete;
   EventReader& operator=(const EventReader&) = delete;
 
-  // DeadlineExceeded: nothing has come; read on. Any other error: the call is over.
+  // Reads the next batch. Errors: DeadlineExceeded (nothing came: read again); any other error ends
+  // the call.
   absl::StatusOr<v1::EventBatch> Read(absl::Time deadline);
 
  private:

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What comes into the tiers of a daemon and goes, for whoever routes requests to where their prefix
-// is.
+// Events: blocks that enter or leave a daemon's tiers. Routers use them to send requests to the
+// daemon that has their prefix.
 //
 //   auto watch = client->Watch();
 //   for (;;) {
 //     const auto batch = watch->Next(absl::Seconds(1));
-//     if (!batch.ok()) continue;                  // nothing came, or the daemon is away
-//     if (batch->is_reset) known.clear();         // too slow, away too long, or it is another one
+//     if (!batch.ok()) continue;                  // nothing came, or the daemon is unavailable
+//     if (batch->is_reset) known.clear();         // events were lost, or the daemon is a new one
 //     for (const BlockEvent& event : batch->events) …
 //   }
 //
-// The daemon waits for no reader. Nothing is told of what was there before: after a reset, Contains
-// and Match say what there is.
+// The daemon does not wait for slow readers. Events do not report blocks that were stored before
+// the watch began or before a reset: ask Contains() or Match().
 
 #include <cstdint>
 #include <functional>
@@ -30,28 +30,29 @@ namespace cairn {
 struct ClientCore;
 class EventReader;
 
-// A block has its first image in a tier, or its last has gone from there.
+// A block got its first image in a tier, or lost its last.
 struct BlockEvent {
   bool is_stored = false;
   Tier tier = Tier::kNone;
   Fingerprint space{};
   BlockKey key{};
-  // Of one that is stored:
-  BlockKey parent{};  // all zero: none is known
+  // If is_stored:
+  BlockKey parent{};  // all zero: unknown
   uint64_t first_position = 0;
   uint32_t token_count = 0;
 };
 
-// Where a watch is. The numbers of a tenant have no gaps; with an epoch others begin.
+// The position of a watch. The sequence numbers of a tenant have no gaps; a new epoch starts new
+// numbers.
 struct EventPosition {
-  uint64_t epoch = 0;  // 0: now
+  uint64_t epoch = 0;  // 0: from now on
   uint64_t next_sequence = 0;
 };
 
 struct EventBatch {
-  bool is_reset = false;        // what was told before is void
-  uint64_t first_sequence = 0;  // the next_sequence of the batch before, but in a reset
-  EventPosition position;       // to go on after this batch
+  bool is_reset = false;        // discard everything known from earlier batches
+  uint64_t first_sequence = 0;  // next_sequence of the previous batch, except after a reset
+  EventPosition position;       // where to continue after this batch
   std::vector<BlockEvent> events;
 };
 
@@ -60,15 +61,15 @@ class EventWatch {
  public:
   ~EventWatch();
 
-  // The next batch, the first a reset unless the daemon has all since the position. Errors leave
-  // the position: DeadlineExceeded, nothing came; Unavailable, the daemon is away;
-  // ResourceExhausted, too many watch. The next call goes on.
+  // Returns the next batch. The first one is a reset unless the daemon has all events since the
+  // position. Errors leave the position unchanged, and the next call continues: DeadlineExceeded
+  // (nothing came), Unavailable (the daemon is unreachable), ResourceExhausted (too many watchers).
   absl::StatusOr<EventBatch> Next(absl::Duration timeout = absl::ZeroDuration());
 
  private:
   friend class Client;
   friend class Space;
-  // The number that a space has now; 0: all.
+  // Returns the current id of a space; 0: all spaces.
   using SpaceId = std::function<absl::StatusOr<uint64_t>(absl::Time deadline)>;
   EventWatch(ClientCore& core, SpaceId space_id, const EventPosition& position);
 
@@ -77,7 +78,7 @@ class EventWatch {
   ClientCore& core_;
   const SpaceId space_id_;
   EventPosition position_;
-  std::unique_ptr<EventReader> reader_;  // null: no call is under way
+  std::unique_ptr<EventReader> reader_;  // null: no call is running
   absl::flat_hash_map<uint64_t, Fingerprint> spaces_;
 };
 

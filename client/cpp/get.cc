@@ -110,7 +110,7 @@ absl::Status GetExchange::TakeImage(std::span<const std::byte> payload, uint64_t
                             spec.slice == slice_.slice && spec.tile == slice_.tile &&
                             spec.tokens == slice_.tokens && view.bytes().size() == payload.size();
   if (!is_asked_for) {
-    return absl::DataLossError("the image is not the one that was asked for");
+    return absl::DataLossError("the image is another one than requested");
   }
   if (std::holds_alternative<ImageTarget>(request_.target)) {
     *bytes = payload.size();
@@ -122,7 +122,7 @@ absl::Status GetExchange::TakeImage(std::span<const std::byte> payload, uint64_t
   }
   const codecs::DecodeInputs inputs = InputsOf(side_object);
   if (codecs::CheckCodableWith(spec, inputs) != codecs::Error::kOk) {
-    return absl::DataLossError("the image is not one of the side object that it names");
+    return absl::DataLossError("the image does not match the side object that it names");
   }
   *bytes = SourceBytesOf(slice_);
   const auto* source = std::get_if<SourceTarget>(&request_.target);
@@ -159,7 +159,7 @@ void GetExchange::Finish(const proto::Frame& reply, std::span<const std::byte> p
   uint64_t bytes = 0;
   absl::Status status;
   if ((get->form == proto::Form::kImage) != wants_image) {
-    status = absl::DataLossError("the reply has another form than was asked for");
+    status = absl::DataLossError("the reply has another form than requested");
   } else {
     status = wants_image ? TakeImage(payload, &bytes) : TakeSource(reply, payload, &bytes);
   }
@@ -178,12 +178,12 @@ void GetExchange::Fail(const absl::Status& status) {
     return;
   }
   is_corrupt_ = true;
-  LogWarn("client", "block failed verification, taken as a miss",
+  LogWarn("client", "block failed verification: treated as a miss",
           {{"key", proto::Hex(std::span(request_.key).first(kKeyBytesLogged))},
            {"group", slice_.group},
            {"reason", ToStd(status.message())}});
-  result_ =
-      absl::NotFoundError(absl::StrCat("failed verification, taken as a miss: ", status.message()));
+  result_ = absl::NotFoundError(
+      absl::StrCat("failed verification, treated as a miss: ", status.message()));
 }
 
 }  // namespace cairn

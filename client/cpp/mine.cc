@@ -170,7 +170,7 @@ class DeviceMiner::Impl {
   static absl::Status Check(const DeviceSample& sample, const PlacedSlice& placed) {
     const codecs::GroupKind kind = placed.tile.kind;
     if (kind != codecs::GroupKind::kKv && kind != codecs::GroupKind::kLatent) {
-      return absl::InvalidArgumentError("KV or a latent is mined; the group has neither");
+      return absl::InvalidArgumentError("only KV and latents can be mined; the group has neither");
     }
     CAIRN_RETURN_IF_ERROR(CheckStream(sample.stream));
     const DeviceCache& cache = sample.cache;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Banks and profiles, which the recipes patternkv, and cairn and cairn-hot, code with, mined from
-// KV that lies in an engine's paged cache on a device, where it lies.
+// Mines banks (for the recipe patternkv) and profiles (for cairn and cairn-hot) on a device, from
+// KV in an engine's paged cache.
 //
 //   const auto miner = DeviceMiner::Make(space, *device);
 //   const DeviceText texts[] = {{.blocks = blocks}};
@@ -22,28 +22,28 @@
 
 namespace cairn {
 
-// KV of a text.
+// KV of one text.
 struct DeviceText {
-  // The engine's, in order, and full. kBlockSkipped leaves the tokens of that one out.
+  // Full blocks of the engine, in order. kBlockSkipped skips the tokens of that block.
   std::span<const int64_t> blocks{};
-  uint64_t first_position = 0;  // of the first token of the first
+  uint64_t first_position = 0;  // position of the first block's first token
 };
 
 struct DeviceSample {
   uint32_t group = 0;                   // of the space
-  DeviceCache cache{};                  // of the whole group; only read. Any tokens_per_block does
-  std::span<const DeviceText> texts{};  // at most 65535 tokens, those of skipped blocks too
-  // Not null. Work that is on it already is over before the cache is read. It may be closed as that
-  // of a DeviceRequest.
+  DeviceCache cache{};                  // of the whole group, any tokens_per_block; only read
+  std::span<const DeviceText> texts{};  // at most 65535 tokens, skipped ones included
+  // Not null. The call reads the cache after all work that is on the stream already. The rules for
+  // closing it are those of DeviceRequest.
   kernels::Stream stream = nullptr;
-  absl::Duration timeout = absl::ZeroDuration();  // zero: the default of a batch
+  absl::Duration timeout = absl::ZeroDuration();  // zero: the default for a batch
 };
 
 struct ProfileOptions {
-  // In tenths of a bit, ascending. Empty: 2.3, 3.0, 4.3 and that of the space's recipe.
+  // In tenths of a bit, ascending. Empty: 2.3, 3.0, 4.3 and the rate of the space's recipe.
   std::span<const uint16_t> rates{};
-  // Mean q^2 of each channel of K as it is read, after RoPE: [layer][head][k_dim], finite and not
-  // negative; empty: not known.
+  // The mean of q^2 for each channel of K, after RoPE: [layer][head][k_dim], finite and not
+  // negative; empty: unknown.
   std::span<const float> query_squares{};
 };
 
@@ -52,22 +52,23 @@ class DeviceMiner {
  public:
   // Allocates nothing.
   static std::unique_ptr<DeviceMiner> Make(Space& space, kernels::Runtime& device);
-  // Waits for what a late call has left on its stream, however long that takes.
+  // Waits until the work that a late call left on its stream is complete, however long that takes.
   ~DeviceMiner();
   DeviceMiner(const DeviceMiner&) = delete;
   DeviceMiner& operator=(const DeviceMiner&) = delete;
 
-  // Both wait, and call no daemon: PutSideObject() installs what they make. InvalidArgument: the
-  // field that is wrong, or that no token has a code. ResourceExhausted: host or device has no
-  // room. DeadlineExceeded: the device was late; what is on the stream comes to its end there.
-  // Unavailable: the device failed, and then for good.
+  // Both wait, and do not call the daemon: install the result with PutSideObject(). Errors:
+  // InvalidArgument (names the field, or no token can be used), ResourceExhausted (host or device
+  // has no room), DeadlineExceeded (the device was late; the work on its stream still completes),
+  // Unavailable (the device failed; it stays unavailable).
   //
-  // The bank that codecs::MineBank() makes of the same tokens (docs/recipes/patternkv.md). Blocks
-  // with one of the first four tokens of a chain are left out, too: what follows those does harm.
+  // Mines the bank that codecs::MineBank() makes of the same tokens (docs/recipes/patternkv.md).
+  // Blocks that contain one of the first four tokens of a chain are skipped, because the tokens
+  // after them would make the bank worse.
   absl::StatusOr<std::vector<std::byte>> MineBank(const DeviceSample& sample, uint32_t patterns);
-  // The profile that codecs::ProfileMiner makes of the same strips (docs/recipes/cairn.md): 128
-  // tokens each, and what is left before a skipped block, the end of a text or a quarter of the
-  // sample's blocks. A few thousand tokens do, 512 are usable.
+  // Mines the profile that codecs::ProfileMiner makes of the same strips (docs/recipes/cairn.md). A
+  // strip has 128 tokens, or fewer before a skipped block, at the end of a text or of a quarter of
+  // the sample's blocks. A few thousand tokens suffice; 512 are usable.
   absl::StatusOr<std::vector<std::byte>> MineProfile(const DeviceSample& sample,
                                                      const ProfileOptions& options = {});
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a client can be told, with the limits of each field. Every function here is pure.
+// The options of a client, with the limits of each field. Every function here is pure.
 
 #include <cstdint>
 #include <functional>
@@ -15,8 +15,7 @@
 
 namespace cairn {
 
-// Every call has a deadline. A timeout of zero means the default; nothing waits longer than the
-// last.
+// Every call has a deadline. A timeout of zero means the default; kTimeoutMax is the largest.
 inline constexpr absl::Duration kControlTimeoutDefault = absl::Milliseconds(500);  // match, …
 inline constexpr absl::Duration kDataTimeoutDefault = absl::Seconds(2);  // connect, put, get
 inline constexpr absl::Duration kTimeoutMax = absl::Seconds(60);
@@ -31,7 +30,7 @@ inline constexpr uint64_t kRegionBytesMax = uint64_t{1} << 30;
 inline constexpr size_t kTenantCharsMax = 64;
 inline constexpr size_t kClientNameCharsMax = 128;
 
-// What it takes to open one data connection.
+// Everything needed to open one data connection.
 struct DialRequest {
   std::string address;  // "unix:PATH" or "HOST:PORT"
   proto::Ticket ticket{};
@@ -44,41 +43,40 @@ using Dialer = std::function<absl::StatusOr<std::unique_ptr<transport::Connectio
 
 // When the breaker opens and how it closes again (breaker.h).
 struct BreakerOptions {
-  // False: Match always asks the daemon; the breaker still measures and advises.
+  // False: Match() always asks the daemon; the breaker still measures and advises.
   bool is_enforced = true;
   int failures_to_open = 3;                         // in a row
   int slow_to_open = 3;                             // in a row
   absl::Duration open_min = absl::Seconds(1);       // until the first probe
   absl::Duration open_max = absl::Seconds(30);      // each failed probe doubles it
-  absl::Duration probe_timeout = absl::Seconds(5);  // then another may go
+  absl::Duration probe_timeout = absl::Seconds(5);  // then another probe may go
 };
 
 struct ConnectOptions {
   std::string control{};  // "unix:PATH" or "HOST:PORT" of cairnd's control plane; required
-  // "unix:PATH" or "HOST:PORT" (UCX). Empty: the first socket on this host that the daemon names.
-  // UCX is opened only where this names it (docs/internals/adr/0004-ucx-trust-boundary.md).
+  // "unix:PATH" or "HOST:PORT" (UCX). Empty: the first socket on this host that the daemon reports.
+  // UCX is used only if it is named here (docs/internals/adr/0004-ucx-trust-boundary.md).
   std::string data{};
   std::string tenant = "default";
-  std::string name = "cairn-cpp";  // for people: shows in logs and status
+  std::string name = "cairn-cpp";  // shown in logs and status
   int connections = kConnectionsDefault;
   int window = kWindowDefault;                    // most calls in flight per connection
   uint64_t region_bytes = kRegionBytesDefault;    // shared memory per unix:, allocated at once
   absl::Duration timeout = absl::ZeroDuration();  // of connecting
   BreakerOptions breaker{};
-  // Opens data connections; empty: the transport that the address names. A seam for tests and
+  // Opens data connections; empty: by the transport that the address selects. For tests and
   // wrappers.
   Dialer dialer{};
 };
 
-// InvalidArgument names the field and the limit.
+// Errors: InvalidArgument, naming the field and the limit.
 absl::Status Validate(const ConnectOptions& options);
 
-// `timeout`, or `fallback` where it is zero. InvalidArgument when it is negative or past
-// kTimeoutMax.
+// Returns `timeout`, or `fallback` if it is zero. Errors: InvalidArgument if it is negative or
+// above kTimeoutMax.
 absl::StatusOr<absl::Duration> TimeoutOr(absl::Duration timeout, absl::Duration fallback);
 
-// Whether `address` is "unix:PATH" or "HOST:PORT"; InvalidArgument, naming `field`, when it is
-// neither.
+// Checks that `address` is "unix:PATH" or "HOST:PORT". Errors: InvalidArgument, naming `field`.
 absl::Status ValidateAddress(const std::string& field, const std::string& address);
 
 }  // namespace cairn

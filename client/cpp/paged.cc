@@ -59,7 +59,8 @@ absl::StatusOr<PagedViews> PagedViews::Make(const PagedCache& cache, const ViewS
                                             std::span<const int64_t> table, ViewUse use) {
   const codecs::GroupKind kind = shape.tile.kind;
   if (kind != codecs::GroupKind::kKv && kind != codecs::GroupKind::kLatent) {
-    return absl::InvalidArgumentError("a paged cache has KV or a latent; the group has neither");
+    return absl::InvalidArgumentError(
+        "only KV and latents have paged caches; the group has neither");
   }
   CAIRN_RETURN_IF_ERROR(
       CheckTable(cache.tokens_per_block, cache.block_count, shape.tokens, table, use));

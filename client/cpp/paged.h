@@ -15,49 +15,49 @@
 
 namespace cairn {
 
-// K, V or a latent of all of an engine's blocks. Element [layer, block, token, head, dim] is at
+// K, V or a latent of all blocks of an engine. Element [layer, block, token, head, dim] is at
 //
 //   (layers.empty() ? data + layer * layer_stride : layers[layer]) + block * block_stride
 //     + head * head_stride
 //     + token / tokens_per_run * token_run_stride + token % tokens_per_run * token_stride
 //     + dim / dims_per_run * dim_run_stride + dim % dims_per_run * dim_stride
 //
-// where a run of 0 stands for one that never ends. All strides are bytes. Tiles of a processor's
-// matrix unit are a case of it, and so is a transposed K. layer and head count within the slice
-// that is moved. Borrows everything.
+// where a run length of 0 means one run without end. All strides are bytes. This covers tiles of a
+// matrix unit and a transposed K. layer and head count within the slice to move. Borrows
+// everything.
 struct PagedPlane {
-  std::byte* data = nullptr;             // only read from by a put
+  std::byte* data = nullptr;             // a put only reads it
   std::span<std::byte* const> layers{};  // one per layer of the slice, or empty
   int64_t layer_stride = 0, block_stride = 0, head_stride = 0;
   uint32_t tokens_per_run = 0, dims_per_run = 0;
   int64_t token_run_stride = 0, token_stride = 0;
   int64_t dim_run_stride = 0, dim_stride = 0;
-  // The memory that all elements have to lie in: bytes [first_byte, end_byte) from `data`, or from
-  // each of `layers`. Both 0: it is not known, and only overflow is checked.
+  // The memory that contains all elements: bytes [first_byte, end_byte) from `data`, or from each
+  // of `layers`. Both 0: unknown; only overflow is checked.
   int64_t first_byte = 0, end_byte = 0;
 };
 
 struct PagedCache {
   uint32_t tokens_per_block = 0;  // of the engine's blocks
-  int64_t block_count = 0;        // that the engine has
-  PagedPlane k, v;                // of kinds with one plane, `k` alone
+  int64_t block_count = 0;        // number of blocks in the engine
+  PagedPlane k, v;                // kinds with one plane use only `k`
 };
 
-// In a table of the engine's blocks: a get leaves the tokens of this one out.
+// In a table of the engine's blocks: a get skips the tokens of this block.
 inline constexpr int64_t kBlockSkipped = -1;
 
-// Whether a table of an engine's blocks fits the engine, which has `block_count` of
-// `tokens_per_block`, and store blocks of `tokens`: all in it are there, and a whole number of
-// store blocks. InvalidArgument names the field that is wrong, and the place in the table.
+// Checks a table of an engine's blocks: each is one of the engine's `block_count` blocks of
+// `tokens_per_block`, and together they make a whole number of store blocks of `tokens`. Errors:
+// InvalidArgument, naming the field and the place in the table.
 absl::Status CheckTable(uint32_t tokens_per_block, int64_t block_count, uint32_t tokens,
                         std::span<const int64_t> table, ViewUse use);
 
-// Views of consecutive store blocks. Keeps the token offsets that they borrow.
+// Views of consecutive store blocks in a paged cache. Owns the token offsets that they borrow.
 class PagedViews {
  public:
-  // `table` has the engine's blocks of the first store block, then those of the second, and so on:
-  // shape.tokens / cache.tokens_per_block of them each. InvalidArgument names the field that is
-  // wrong, and the place in the table.
+  // `table` lists the engine's blocks of the first store block, then those of the second, and so
+  // on: shape.tokens / cache.tokens_per_block of them each. Errors: InvalidArgument, naming the
+  // field and the place in the table.
   static absl::StatusOr<PagedViews> Make(const PagedCache& cache, const ViewShape& shape,
                                          std::span<const int64_t> table, ViewUse use);
 
@@ -65,7 +65,7 @@ class PagedViews {
   const PlaneViews& At(size_t index) const { return views_[index]; }
 
  private:
-  std::vector<int64_t> offsets_;  // of a block: those of K, then those of V; it does not grow
+  std::vector<int64_t> offsets_;  // per block: those of K, then those of V; never resized
   std::vector<PlaneViews> views_;
 };
 

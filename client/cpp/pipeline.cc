@@ -35,7 +35,7 @@ Pipeline::Pipeline(std::unique_ptr<transport::Connection>& connection, std::span
 
 void Pipeline::Begin(Place& place, Scratch& scratch, Exchange& exchange) {
   if (MonotonicNow() >= deadline_) {
-    return exchange.Fail(absl::DeadlineExceededError("no time was left to start"));
+    return exchange.Fail(absl::DeadlineExceededError("no time left to start"));
   }
   if (connection_ == nullptr || connection_->broken()) {
     return exchange.Fail(absl::UnavailableError("the data connection broke"));

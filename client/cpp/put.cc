@@ -85,7 +85,7 @@ absl::Status PutExchange::SetStatistics() {
     const bool is_for_coder = kind != proto::Statistic::kQuerySquares;
     if (is_for_coder && std::holds_alternative<ImageBytes>(request_.source)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(proto::Name(kind), ": the source is an image, which is coded already"));
+          absl::StrCat(proto::Name(kind), ": the source is an image, which is encoded already"));
     }
     if (!is_for_coder || (!IsEncodedHere() && proto::IsCodedWith(context_.recipe, kind))) {
       sent_[place] = given[place];
@@ -97,8 +97,8 @@ absl::Status PutExchange::SetStatistics() {
 
 // A payload of the caller's: as it lies, or, where the transport would copy it anyway, copied here
 // with its checksum taken in the same pass.
-PutExchange::Payload PutExchange::Settle(Scratch& scratch, std::span<const std::byte> bytes,
-                                         proto::Form form) const {
+PutExchange::Payload PutExchange::PlacePayload(Scratch& scratch, std::span<const std::byte> bytes,
+                                               proto::Form form) const {
   if (sent_bytes_ == 0 && (is_lent || !scratch.is_region_shared())) {
     return {bytes, CrcOf(bytes, form), form};
   }
@@ -113,7 +113,7 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) c
     if (source->bytes.size() != source_bytes) {
       return WrongSize("source", source->bytes.size(), source_bytes);
     }
-    return Settle(scratch, source->bytes, proto::Form::kSource);
+    return PlacePayload(scratch, source->bytes, proto::Form::kSource);
   }
   const ViewShape shape = slice_.view_shape();
   const auto& views = std::get<PlaneViews>(request_.source);
@@ -133,8 +133,8 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) c
                  payload.subspan(source_bytes)};
 }
 
-// The space's recipe, with the side object that it has a use for; as the daemon would, `exact`
-// where it needs one and there is none.
+// Sets the space's recipe and returns the side object that it uses; like the daemon, sets `exact`
+// if it needs one and there is none.
 absl::StatusOr<SideObjectHandle> PutExchange::SetRecipe(codecs::ImageSpec* spec) const {
   SideObjectHandle current;
   if (const auto kind = proto::KindFor(context_.recipe); kind.has_value()) {
@@ -178,7 +178,7 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) co
 
 absl::StatusOr<PutExchange::Payload> PutExchange::MakePayload(Scratch& scratch) const {
   if (const auto* image = std::get_if<ImageBytes>(&request_.source)) {
-    return Settle(scratch, image->bytes, proto::Form::kImage);
+    return PlacePayload(scratch, image->bytes, proto::Form::kImage);
   }
   return IsEncodedHere() ? MakeImage(scratch) : MakeSource(scratch);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What control.cc and admin.cc share of gRPC: the channel's settings, status and deadline
-// conversions, what every call carries, one unary call. Private to client/cpp.
+// gRPC code that control.cc and admin.cc share: channel settings, conversions of status and
+// deadline, metadata, and a unary call. Private to client/cpp.
 
 #include <grpcpp/grpcpp.h>
 
@@ -22,8 +22,8 @@
 
 namespace cairn {
 
-// FailedPrecondition where the environment's GRPC_POLL_STRATEGY names nothing that gRPC can poll
-// by: gRPC would end the process. Older releases knew epollex and epollsig.
+// Errors: FailedPrecondition if the environment's GRPC_POLL_STRATEGY names no strategy that gRPC
+// has, because gRPC would end the process. Older releases had epollex and epollsig.
 inline absl::Status CheckPollStrategy() {
   const char* const named = std::getenv("GRPC_POLL_STRATEGY");
   if (named == nullptr) return absl::OkStatus();
@@ -32,26 +32,25 @@ inline absl::Status CheckPollStrategy() {
   }
   return absl::FailedPreconditionError(
       absl::StrCat("the environment has GRPC_POLL_STRATEGY=", named,
-                   ", by which gRPC would end the process; unset it, or take epoll1 or poll"));
+                   ", with which gRPC would end the process; unset it, or set epoll1 or poll"));
 }
 
 inline absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address) {
   CAIRN_RETURN_IF_ERROR(CheckPollStrategy());
   grpc::ChannelArguments arguments;
-  // A key list of 65536 keys and its answer.
+  // Room for a list of 65536 keys and its answer.
   arguments.SetMaxReceiveMessageSize(16 << 20);
-  // A daemon that neither answers nor goes away is noticed: the session's heartbeats come every 5
-  // s, so pings are rare enough for the daemon's default tolerance.
+  // Detects a daemon that neither answers nor disconnects. The session's heartbeats come every 5 s,
+  // so pings are rare enough for the daemon's default tolerance.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
-  // What one attempt may take: a busy host answers late. A port where nobody listens is known at
-  // once all the same.
+  // Time for one attempt: a busy host answers late. A port without a listener still fails at once.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
-  // Clients of one process that name the same daemon keep sessions of their own.
+  // Clients of one process with the same daemon have separate sessions.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Loopback and cluster addresses never go through a proxy that the environment names.
+  // Loopback and cluster addresses must not go through a proxy that the environment names.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
@@ -65,7 +64,7 @@ inline std::chrono::system_clock::time_point RpcDeadline(absl::Time deadline) {
   return std::chrono::system_clock::now() + absl::ToChronoMicroseconds(deadline - MonotonicNow());
 }
 
-// Its deadline, and the caller's trace.
+// Sets the deadline and the caller's trace.
 inline void SetUp(grpc::ClientContext& context, absl::Time deadline) {
   context.set_deadline(RpcDeadline(deadline));
   if (const std::string_view trace = CurrentTrace().text(); !trace.empty()) {

@@ -11,7 +11,7 @@ namespace cairn {
 absl::StatusOr<SideObjectHandle> HeldSideObject::Make(SideObjectKind kind, const Digest& id,
                                                       std::vector<std::byte> bytes) {
   if (proto::SideObjectId(bytes) != id) {
-    return absl::DataLossError("the side object's bytes are not those that its id names");
+    return absl::DataLossError("the side object's bytes do not match its id");
   }
   std::shared_ptr<HeldSideObject> held(new HeldSideObject());
   held->id_ = id;
@@ -19,7 +19,7 @@ absl::StatusOr<SideObjectHandle> HeldSideObject::Make(SideObjectKind kind, const
   if (const codecs::Error error =
           proto::SideObjectContent::Parse(kind, held->bytes_, &held->content_);
       error != codecs::Error::kOk) {
-    return absl::DataLossError(absl::StrCat("the side object is no ", proto::Name(kind), ": ",
+    return absl::DataLossError(absl::StrCat("the side object is not a ", proto::Name(kind), ": ",
                                             ToAbsl(codecs::Name(error))));
   }
   return SideObjectHandle(std::move(held));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The side objects of a space, as a client has them: named, fetched, checked and kept for a while.
+// Side objects of a space in a client: fetched, checked and cached.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,25 +24,25 @@ namespace cairn {
 using codecs::Digest;
 using proto::SideObjectKind;
 
-// What a space has of them.
+// Describes a side object of a space.
 struct SideObjectFigures {
   Digest id{};
   SideObjectKind kind = SideObjectKind::kProfile;
   uint64_t bytes = 0;
-  std::vector<uint32_t> current_groups;  // what puts into these are coded with from now on
-  uint64_t references = 0;               // images, and puts and gets under way, that name it
+  std::vector<uint32_t> current_groups;  // groups whose puts are encoded with it
+  uint64_t references = 0;               // images, and running puts and gets, that name it
   bool is_mined = false;                 // by the daemon; false: it was installed
 };
 
 struct InstalledSideObject {
   Digest id{};
-  bool was_created = false;  // false: the space had it
+  bool was_created = false;  // false: the space had it already
 };
 
-// One that a client holds: bytes whose SHA-256 is the id, and what was read from them. Immutable.
+// A side object in a client: bytes whose SHA-256 is the id, and their parsed content. Immutable.
 class HeldSideObject {
  public:
-  // DataLoss: the bytes are not those of the id, or none of the kind.
+  // Errors: DataLoss if the bytes do not match the id, or are not of the kind.
   static absl::StatusOr<std::shared_ptr<const HeldSideObject>> Make(SideObjectKind kind,
                                                                     const Digest& id,
                                                                     std::vector<std::byte> bytes);
@@ -60,40 +60,40 @@ class HeldSideObject {
   std::vector<std::byte> bytes_;
   proto::SideObjectContent content_;  // borrows bytes_
 };
-// Shared: a get may go on with one that the cache has let go.
+// Shared, because a get may use one that the cache has dropped.
 using SideObjectHandle = std::shared_ptr<const HeldSideObject>;
-// As coders take it; all null for none. Borrows it.
+// Returns decoder inputs; all null for a null handle. Borrows it.
 inline codecs::DecodeInputs InputsOf(const SideObjectHandle& held) {
   return held == nullptr ? codecs::DecodeInputs() : held->content().inputs();
 }
 
-// Those used last, up to a number of bytes and of objects; and which of them was current for a
-// group a moment ago. Thread-safety: Thread-safe. No lock is held while something is fetched.
+// Caches the most recently used side objects, up to a number of bytes and of objects, and the
+// current ones of each group. Thread-safety: Thread-safe. Holds no lock during a fetch.
 class SideObjectCache {
  public:
   static constexpr uint64_t kBytesMax = uint64_t{96} << 20;
   static constexpr size_t kCountMax = 64;
-  // How long a client that encodes goes on with one before it asks for a newer one.
+  // How long an encoding client uses a side object before it asks for a newer one.
   static constexpr absl::Duration kCurrentFor = absl::Seconds(1);
 
   using Fetch = absl::FunctionRef<absl::StatusOr<SideObjectHandle>(const Digest& id)>;
-  // The one of that id, fetched where it is not here.
+  // Returns the side object of that id; fetches it if it is not cached.
   absl::StatusOr<SideObjectHandle> Get(const Digest& id, Fetch fetch);
 
-  // The current one of each kind of each group, by ListSideObjects() where that is not known of
-  // late.
+  // Returns the current side object of each kind of each group; asks ListSideObjects() if the
+  // cached answer is too old.
   using Slot = std::pair<uint32_t, SideObjectKind>;  // group
   using Current = absl::flat_hash_map<Slot, Digest>;
   using Ask = absl::FunctionRef<absl::StatusOr<Current>()>;
   absl::StatusOr<std::optional<Digest>> CurrentOf(const Slot& slot, absl::Time now, Ask ask);
-  // Asks anew the next time.
+  // Makes the next call ask again.
   void ForgetCurrent();
 
  private:
   void Keep(const SideObjectHandle& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
-  std::list<SideObjectHandle> held_ ABSL_GUARDED_BY(mutex_);  // used last first
+  std::list<SideObjectHandle> held_ ABSL_GUARDED_BY(mutex_);  // most recently used first
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Current current_ ABSL_GUARDED_BY(mutex_);
   absl::Time current_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -100,7 +100,7 @@ absl::StatusOr<Space::Bound> Space::Bind(absl::Time deadline) {
   CAIRN_ASSIGN_OR_RETURN(const v1::OpenSpaceReply reply,
                          core_.control->OpenSpace(std::move(request), deadline));
   if (reply.fingerprint() != proto::ToBytes(fingerprint_)) {
-    return absl::InternalError("the daemon gives the space another fingerprint");
+    return absl::InternalError("the daemon has another fingerprint for the space");
   }
   side_objects_.ForgetCurrent();  // it may be another daemon, without them
   bound.opened.epoch = bound.session.epoch;
@@ -108,7 +108,7 @@ absl::StatusOr<Space::Bound> Space::Bind(absl::Time deadline) {
   CAIRN_ASSIGN_OR_RETURN(bound.opened.recipe,
                          proto::FromRecipeName(reply.policy().recipe(), codecs::Recipe()));
   if (!recipe_wanted_.empty() && recipe_wanted_ != reply.policy().recipe()) {
-    LogWarn("client", "the space is kept in another recipe than was asked for",
+    LogWarn("client", "space has another recipe than requested",
             {{"model", identity_.model},
              {"asked", recipe_wanted_},
              {"recipe", reply.policy().recipe()}});
@@ -212,7 +212,7 @@ absl::StatusOr<std::vector<bool>> Space::Contains(std::span<const BlockKey> keys
   CAIRN_ASSIGN_OR_RETURN(const v1::ContainsReply reply,
                          core_.control->Contains(std::move(request), deadline));
   if (static_cast<size_t>(reply.complete_size()) != keys.size()) {
-    return absl::InternalError("the daemon answered for another number of keys");
+    return absl::InternalError("the daemon answered with another number of keys");
   }
   return std::vector<bool>(reply.complete().begin(), reply.complete().end());
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// An open space: the blocks of one model, in one geometry, of one tenant.
+// An open space: one tenant's blocks of one model in one geometry.
 //
-// It outlives the daemon: after a restart it opens itself again at its next call.
+// After a restart of the daemon, the next call opens it again.
 
 #include <cstdint>
 #include <deque>
@@ -28,10 +28,11 @@ namespace cairn {
 
 struct MatchRequest {
   std::span<const BlockKey> keys{};            // of consecutive blocks from the sequence's start
-  std::span<const GroupSlice> slices{};        // wanted; groups not named are wanted whole
-  std::span<const uint32_t> groups_skipped{};  // not wanted at all
+  std::span<const GroupSlice> slices{};        // wanted; of a group without a slice, all is wanted
+  std::span<const uint32_t> groups_skipped{};  // not wanted
   uint32_t token_limit = 0;                    // at most this many tokens of prefix; 0: no limit
-  // Wait this long for all of the keys (a prefill that is still at work), then take what there is.
+  // Wait at most this long for all keys (a prefill may still be running), then return the blocks
+  // found.
   absl::Duration wait = absl::ZeroDuration();
   bool is_counting = false;                       // true: take no lease
   absl::Duration timeout = absl::ZeroDuration();  // zero: wait + the default
@@ -45,27 +46,29 @@ struct MatchedBlock {
 struct MatchResult {
   uint32_t block_count = 0;  // 0: a miss
   uint64_t token_count = 0;
-  // Pins the blocks. Any client of the tenant may get under it. All zero when there is none.
+  // Pins the blocks. Any client of the tenant may use it for gets. All zero if there is none.
   LeaseToken lease{};
-  absl::Duration lease_time;  // until it expires, unless the session that took it stays open
+  // Lifetime; a lease does not expire while the session that took it is open.
+  absl::Duration lease_time;
   std::vector<MatchedBlock> blocks;
-  bool is_shortened_by_pins = false;  // more is there, but too much of the tier is pinned
+  bool is_shortened_by_pins = false;  // more blocks exist, but too much of the tier is pinned
   bool is_breaker_open = false;       // the daemon was not asked (breaker.h)
 };
 
 struct PrefetchRequest {
   std::span<const BlockKey> keys{};            // of any blocks, the most urgent first
-  std::span<const GroupSlice> slices{};        // wanted; groups not named are wanted whole
-  std::span<const uint32_t> groups_skipped{};  // not wanted at all
+  std::span<const GroupSlice> slices{};        // wanted; of a group without a slice, all is wanted
+  std::span<const uint32_t> groups_skipped{};  // not wanted
   absl::Duration timeout = absl::ZeroDuration();
 };
 
-// Each key is counted once.
+// The number of keys in each state.
 struct PrefetchResult {
   uint32_t in_memory_count = 0;
-  uint32_t on_their_way_count = 0;  // being read, or to be read; Match() says when they are there
-  uint32_t absent_count = 0;        // something that is wanted of them is nowhere
-  uint32_t refused_count = 0;       // too many wait to be read: ask again later
+  // Being read, or queued to be; Match() says when they are in memory.
+  uint32_t on_their_way_count = 0;
+  uint32_t absent_count = 0;   // a wanted slice of them is not stored
+  uint32_t refused_count = 0;  // too many reads are queued: ask again later
 };
 
 // Thread-safety: Thread-safe. The Client must outlive it.
@@ -77,70 +80,74 @@ class Space {
 
   const proto::SpaceIdentity& identity() const { return identity_; }
   const Fingerprint& fingerprint() const { return fingerprint_; }
-  // In force when the space was opened last.
+  // The recipe at the time the space was last opened.
   std::string recipe() const;
   bool was_created() const { return was_created_; }
 
-  // Names of blocks (proto/block_key.h): pure.
+  // Derives keys of blocks (proto/block_key.h). Pure.
   BlockKey DeriveKey(const BlockKey& parent, std::span<const uint32_t> tokens,
                      std::span<const proto::KeyExtra> extras = {}) const;
   std::vector<BlockKey> DeriveChain(std::span<const uint32_t> tokens,
                                     std::span<const proto::KeyExtra> extras = {}) const;
   BlockKey OpaqueKey(std::span<const std::byte> engine_key) const;
 
-  // A slice of this space, checked. InvalidArgument names the field.
+  // Checks a slice against this space. Errors: InvalidArgument, naming the field.
   absl::StatusOr<PlacedSlice> Place(const GroupSlice& slice) const {
     return PlaceSlice(shapes_, slice);
   }
-  // Sizes of a slice of one block. InvalidArgument names the field.
+  // Sizes of a slice of one block. Errors: InvalidArgument, naming the field.
   absl::StatusOr<uint64_t> SourceBytes(const GroupSlice& slice) const;
   absl::StatusOr<uint64_t> ImageBytesMax(const GroupSlice& slice) const;
 
-  // The longest prefix that is there, leased in the same call. A miss is OK with block_count 0.
+  // Finds the longest stored prefix and leases it in the same call. A miss is OK with block_count
+  // 0.
   absl::StatusOr<MatchResult> Match(const MatchRequest& request);
 
-  // Has the daemon read blocks into memory, after all that gets wait for. Returns at once.
+  // Queues reads of blocks into the daemon's memory, behind the reads that gets wait for. Returns
+  // at once.
   absl::StatusOr<PrefetchResult> Prefetch(const PrefetchRequest& request);
 
   absl::StatusOr<PutResult> Put(const PutRequest& request,
                                 absl::Duration timeout = absl::ZeroDuration());
-  // NotFound is a miss. The target's content is unspecified unless the status is OK.
+  // Gets one block. Errors: NotFound is a miss. The target's content is unspecified unless the
+  // status is OK.
   absl::StatusOr<GetResult> Get(const GetRequest& request,
                                 absl::Duration timeout = absl::ZeroDuration());
-  // Many at once, pipelined over one connection; results in the order of the requests.
+  // Runs many puts or gets, pipelined over one connection. Results are in the order of the
+  // requests.
   std::vector<absl::StatusOr<PutResult>> PutBatch(std::span<const PutRequest> requests,
                                                   absl::Duration timeout = absl::ZeroDuration());
   std::vector<absl::StatusOr<GetResult>> GetBatch(std::span<const GetRequest> requests,
                                                   absl::Duration timeout = absl::ZeroDuration());
 
-  // Whether each key is there with every group, layer and head. Takes no lease.
+  // Returns, for each key, whether all its groups, layers and heads are stored. Takes no lease.
   absl::StatusOr<std::vector<bool>> Contains(std::span<const BlockKey> keys,
                                              absl::Duration timeout = absl::ZeroDuration());
-  // Unlink blocks, or all of them; the number that were there.
+  // Deletes blocks, or all blocks. Returns the number of blocks deleted.
   absl::StatusOr<uint64_t> Delete(std::span<const BlockKey> keys,
                                   absl::Duration timeout = absl::ZeroDuration());
   absl::StatusOr<uint64_t> Invalidate(absl::Duration timeout = absl::ZeroDuration());
 
-  // What comes and goes of its blocks, from a position on.
+  // Watches which of its blocks enter and leave tiers, from a position on.
   std::unique_ptr<EventWatch> Watch(const EventPosition& position = {});
 
-  // Side objects: what images of some recipes are coded with, docs/internals/formats/profile.md and
-  // bank.md.
+  // Side objects: profiles and banks, which images of some recipes are encoded with
+  // (docs/internals/formats/profile.md, bank.md).
   //
-  // Installs one as the current of its kind for a group: what the daemon codes later puts with.
-  // Blocks that are there keep theirs. The same bytes have the same id and may be installed again.
-  // InvalidArgument: no such group, not of the kind, of another geometry, or a profile without the
-  // rate of the space's recipe. ResourceExhausted: the tenant's side objects, or all, take their
-  // budget.
+  // Installs a side object as the current one of its kind for a group: the daemon encodes later
+  // puts with it. Stored blocks keep theirs. Equal bytes have equal ids and may be installed again.
+  // Errors: InvalidArgument (no such group, not of the kind, another geometry, or a profile without
+  // the rate of the space's recipe), ResourceExhausted (the budget for side objects, the tenant's
+  // or the total, is used up).
   absl::StatusOr<InstalledSideObject> PutSideObject(uint32_t group, SideObjectKind kind,
                                                     std::span<const std::byte> bytes,
                                                     absl::Duration timeout = absl::ZeroDuration());
-  // Out of this client's cache, or fetched and checked against its id. NotFound: the space has it
-  // not (any more). DataLoss: what came is not what the id names.
+  // Returns a side object from the cache, or fetches it and checks it against its id. Errors:
+  // NotFound (the space does not have it, or no longer), DataLoss (the bytes do not match the id).
   absl::StatusOr<SideObjectHandle> GetSideObject(const Digest& id,
                                                  absl::Duration timeout = absl::ZeroDuration());
-  // The one of a kind that puts into a group are coded with here, as it was a second ago at most;
-  // null: the group has none.
+  // Returns the current side object of a kind, with which puts into a group are encoded here; null
+  // if there is none. It may be a second out of date.
   absl::StatusOr<SideObjectHandle> GetCurrentSideObject(
       uint32_t group, SideObjectKind kind, absl::Duration timeout = absl::ZeroDuration());
   absl::StatusOr<std::vector<SideObjectFigures>> ListSideObjects(
@@ -149,13 +156,13 @@ class Space {
  private:
   friend class Client;
   friend class DeviceMover;
-  // What the daemon of one session made of the space.
+  // The daemon's answer to opening the space in one session.
   struct Opened {
     uint64_t epoch = 0;
     uint64_t space_id = 0;
     codecs::Recipe recipe;
   };
-  // A session of the client and the space as opened in it.
+  // A session and the space as opened in it.
   struct Bound {
     SessionInfo session;
     Opened opened;
@@ -163,12 +170,12 @@ class Space {
 
   Space(ClientCore& core, proto::SpaceIdentity identity, std::string recipe);
   absl::StatusOr<Bound> Bind(absl::Time deadline);
-  // As PutBatch() and, of memory that is kept, Client::AllocateBuffer(), for those who move blocks
-  // of the space all the time.
+  // Like PutBatch() and, for memory that is kept, Client::AllocateBuffer(): for components that
+  // move blocks of the space all the time.
   std::vector<absl::StatusOr<PutResult>> PutBatch(std::span<const PutRequest> requests,
                                                   absl::Duration timeout, Meanwhile meanwhile);
   absl::StatusOr<Buffer> AllocateStaging(size_t bytes, absl::Duration timeout);
-  // Places, binds and runs `requests` as exchanges of that type.
+  // Places, binds and runs `requests` as exchanges of ExchangeType.
   template <typename ExchangeType, typename Result, typename Request>
   std::vector<absl::StatusOr<Result>> RunBatch(std::span<const Request> requests,
                                                absl::Duration timeout,
@@ -177,11 +184,11 @@ class Space {
                                                    absl::Time deadline);
   absl::StatusOr<std::vector<SideObjectFigures>> AskSideObjects(const Bound& bound,
                                                                 absl::Time deadline);
-  // The one of its kind that a put into the group is coded with here; null where it has none.
+  // Returns the current side object for a put into the group; null if there is none.
   absl::StatusOr<SideObjectHandle> CurrentSideObject(const Bound& bound,
                                                      const SideObjectCache::Slot& slot,
                                                      absl::Time deadline);
-  // Counts what has ended, all in `elapsed`.
+  // Counts completed exchanges, which took `elapsed` together.
   void Account(const std::deque<PutExchange>& puts, absl::Duration elapsed);
   void Account(const std::deque<GetExchange>& gets, absl::Duration elapsed);
 
@@ -190,7 +197,7 @@ class Space {
   const std::vector<codecs::GroupShape> shapes_;
   const Fingerprint fingerprint_;
   const std::string recipe_wanted_;
-  bool was_created_ = false;  // set before anyone else has the space
+  bool was_created_ = false;  // set before any other thread has the space
   SideObjectCache side_objects_;
   mutable Mutex mutex_;
   Opened opened_ ABSL_GUARDED_BY(mutex_);

@@ -33,7 +33,7 @@ absl::StatusOr<InstalledSideObject> Space::PutSideObject(uint32_t group, SideObj
                          core_.control->PutSideObject(std::move(request), bytes, deadline));
   InstalledSideObject installed{.id = proto::SideObjectId(bytes), .was_created = reply.created()};
   if (reply.id() != ToBytes(installed.id)) {
-    return absl::InternalError("the daemon gives the side object another id");
+    return absl::InternalError("the daemon has another id for the side object");
   }
   side_objects_.ForgetCurrent();
   return installed;
@@ -67,7 +67,7 @@ absl::StatusOr<SideObjectHandle> Space::FetchSideObject(const Bound& bound, cons
     if (reply.total_bytes() > proto::kSideObjectBytesMax ||
         part.size() > reply.total_bytes() - std::min<uint64_t>(reply.total_bytes(), bytes.size()) ||
         (part.empty() && bytes.size() < reply.total_bytes())) {
-      return absl::DataLossError("a side object came in parts that do not fit together");
+      return absl::DataLossError("the parts of the side object do not fit together");
     }
     bytes.insert(bytes.end(), part.begin(), part.end());
     if (bytes.size() == reply.total_bytes()) {

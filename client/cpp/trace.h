@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The trace that a request belongs to, of the caller's own tracing (OpenTelemetry, a gateway).
-// cairnd names it where it logs a slow request: a get that the trace shows as long is found in the
-// daemon's log, with the time of each step.
+// Attaches the caller's own trace (OpenTelemetry, a gateway) to requests. cairnd names the trace in
+// the log records of slow requests, with the time of each step, so that a slow get in a trace can
+// be found in the daemon's log.
 //
 //   const absl::StatusOr<Traceparent> trace = ParseTraceparent(header);  // "00-4bf92f…-01"
 //   const TraceScope scope(trace.value_or(Traceparent()));
 //   space.Get(…);
 //
-// Thread-safety: of the calling thread. What it begins carries the trace: puts and gets in their
-// frames, control calls as metadata, which proxies on the way see, too.
+// Thread-safety: the trace belongs to the calling thread. Its puts and gets carry the trace in
+// their frames, its control calls as metadata, which proxies can see.
 
 #include "proto/traceparent.h"
 
@@ -18,7 +18,7 @@ namespace cairn {
 using proto::ParseTraceparent;
 using proto::Traceparent;
 
-// Of this thread.
+// The trace of this thread.
 const Traceparent& CurrentTrace();
 void SetTrace(const Traceparent& trace);
 

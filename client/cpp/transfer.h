@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A put and a get as exchanges of the data plane. Private to client/cpp.
+// Puts and gets as exchanges of the data plane. Private to client/cpp.
 
 #include <array>
 #include <cstdint>
@@ -22,21 +22,22 @@
 
 namespace cairn {
 
-// What the exchanges of a space share. Borrowed by them.
+// Context that the exchanges of a space share. They borrow it.
 struct TransferContext {
   Fingerprint fingerprint{};
   uint64_t space_id = 0;
   uint64_t payload_bytes_max = 0;
-  codecs::Recipe recipe;  // of one that needs a side object, without what that says
-  // The side object of an id; NotFound where the daemon has it no more. May ask the daemon.
+  codecs::Recipe recipe;  // without the parameters of its side object
+  // Returns the side object of an id. Errors: NotFound if the daemon no longer has it. May ask the
+  // daemon.
   absl::FunctionRef<absl::StatusOr<SideObjectHandle>(const Digest& id)> side_object;
-  // The one of its kind that a group has now, null where it has none. May ask the daemon.
+  // Returns a group's current side object of a kind; null if there is none. May ask the daemon.
   absl::FunctionRef<absl::StatusOr<SideObjectHandle>(const SideObjectCache::Slot& slot)> current;
 };
 
 class PutExchange final : public Exchange {
  public:
-  // `context` and `request` must outlive it; `slice` is the request's, placed.
+  // `context` and `request` must outlive it. `slice` is the request's slice, placed.
   PutExchange(const TransferContext& context, const PutRequest& request, const PlacedSlice& slice)
       : context_(context), request_(request), slice_(slice) {}
 
@@ -46,7 +47,7 @@ class PutExchange final : public Exchange {
   const void* place() const override;
 
   const absl::StatusOr<PutResult>& result() const { return result_; }
-  // Durable or not. nullopt: it is not known to be.
+  // The result of a stored put, durable or not; nullopt: it is not known to be stored.
   const std::optional<PutResult>& stored() const { return stored_; }
   uint64_t wire_bytes() const { return wire_bytes_; }
 
@@ -55,14 +56,14 @@ class PutExchange final : public Exchange {
     std::span<const std::byte> bytes;
     uint32_t crc = 0;
     proto::Form form = proto::Form::kSource;
-    std::span<std::byte> rest{};  // of the memory behind bytes: room for what is sent with them
+    std::span<std::byte> rest{};  // memory after `bytes`, for statistics
   };
-  // Whether the request's side is to encode and can. ott goes on with the block before, which the
-  // daemon has, so that it encodes all but the first block of a chain.
+  // Returns whether this side encodes: the request asks for it and it is possible. The daemon
+  // encodes all but the first block of a chain for ott, because it has the previous block.
   bool IsEncodedHere() const;
-  // Checks what is given of statistics and chooses what is sent of them.
+  // Checks the given statistics and selects those to send.
   absl::Status SetStatistics();
-  Payload Settle(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;
+  Payload PlacePayload(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;
   absl::StatusOr<Payload> MakeSource(Scratch& scratch) const;
   absl::StatusOr<SideObjectHandle> SetRecipe(codecs::ImageSpec* spec) const;
   absl::StatusOr<Payload> MakeImage(Scratch& scratch) const;
@@ -71,7 +72,8 @@ class PutExchange final : public Exchange {
   const TransferContext& context_;
   const PutRequest& request_;
   const PlacedSlice slice_;
-  std::array<std::span<const float>, proto::kStatisticCount> sent_;  // as they follow the payload
+  // In the order in which they follow the payload.
+  std::array<std::span<const float>, proto::kStatisticCount> sent_;
   uint64_t sent_bytes_ = 0;
   uint64_t wire_bytes_ = 0;
   absl::StatusOr<PutResult> result_ = absl::InternalError("the put never ended");
@@ -89,7 +91,7 @@ class GetExchange final : public Exchange {
   const void* place() const override;
 
   const absl::StatusOr<GetResult>& result() const { return result_; }
-  // A checksum did not match, or the reply was not what was asked for: result() is NotFound then.
+  // A checksum did not match, or the reply did not fit the request; result() is then NotFound.
   bool is_corrupt() const { return is_corrupt_; }
 
  private:
@@ -100,24 +102,24 @@ class GetExchange final : public Exchange {
   const TransferContext& context_;
   const GetRequest& request_;
   const PlacedSlice slice_;
-  Scratch* scratch_ = nullptr;  // from Prepare() to the end
+  Scratch* scratch_ = nullptr;  // from Prepare() until the exchange ends
   bool is_corrupt_ = false;
   absl::StatusOr<GetResult> result_ = absl::InternalError("the get never ended");
 };
 
-// Verifies and decodes every tile of `view`, which stays while its bytes are warm. `room(bytes)`
-// gives memory for tiles on their way to scattered tokens; it is not called where there are none.
-// DataLoss when a checksum does not match; `target` is then in any state. `inputs`: what the image
-// names. REQUIRES: Validate(target) is OK.
+// Verifies and decodes every tile of `view` while its bytes are in cache. `room(bytes)` returns
+// memory for tiles whose tokens are scattered; it is called only for those. `inputs` are the side
+// objects that the image names. Errors: DataLoss if a checksum does not match; `target` is then
+// unspecified. REQUIRES: Validate(target) is OK.
 absl::Status VerifyAndDecode(const codecs::ImageView& view, const PlaneViews& target,
                              absl::FunctionRef<std::span<std::byte>(size_t bytes)> room,
                              const codecs::DecodeInputs& inputs = {});
 
-// The backend that codecs run on here; InvalidArgument where the environment names none.
+// Returns the codec backend. Errors: InvalidArgument if the environment names an unknown one.
 absl::StatusOr<const codecs::Backend*> FindBackend();
 
-// A failing codec call as a status: DataLoss for bytes that are no image or no longer the one that
-// was written, InvalidArgument else.
+// Converts an error of a codec: DataLoss for bytes that are no image or have changed since they
+// were written, else InvalidArgument.
 absl::Status FromCodec(codecs::Error error, std::string_view what);
 
 }  // namespace cairn

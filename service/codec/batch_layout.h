@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where the parts of a batch lie that do not depend on its images: at the same places in memory of
-// the host and of the device. Private to service/codec/.
+// Offsets of the parts of a batch that do not depend on its images, equal in host and device
+// memory. Private to service/codec/.
 //
 // Thread-safety: Immutable.
 
@@ -22,7 +22,7 @@ struct BatchLayout {
   }
   static constexpr uint64_t kStatus = 0;
   static constexpr uint64_t kResults = kAlignment * 4;
-  // No plan has more tiles than tasks.
+  // A plan has at most as many tiles as tasks.
   static constexpr uint64_t kPlan =
       kResults + uint64_t{kernels::kPlanTasksMax} * sizeof(kernels::TileResult);
   static_assert(kernels::kPlanImagesMax * sizeof(uint32_t) <= kResults && kPlan % kAlignment == 0);

@@ -60,19 +60,19 @@ void CodecFigures::Report(MetricSink& sink) const {
   for (size_t op = 0; op < kCodecOpCount; ++op) {
     const Figures& figures = figures_[op];
     const MetricLabel label[] = {{"op", kOpNames[op]}};
-    sink.AddCounter("cairn_gpu_codec_made_total", "Images that the device coded.", label,
-                    figures.made.Value());
+    sink.AddCounter("cairn_gpu_codec_made_total", "Images that the device encoded or decoded.",
+                    label, figures.made.Value());
     for (size_t reason = 0; reason < kCodecFallbackCount; ++reason) {
       const MetricLabel labels[] = {{"op", kOpNames[op]}, {"reason", kReasons[reason]}};
-      sink.AddCounter("cairn_gpu_codec_fallbacks_total",
-                      "Images that the processor coded in the device's place, by reason.", labels,
-                      figures.fallbacks[reason].Value());
+      sink.AddCounter(
+          "cairn_gpu_codec_fallbacks_total",
+          "Images that the processor encoded or decoded instead of the device, by reason.", labels,
+          figures.fallbacks[reason].Value());
     }
     sink.AddCounter("cairn_gpu_codec_asked_total",
-                    "Images that the device was to encode, or to decode slices of.", label,
+                    "Images that the device was asked to encode, or to decode slices of.", label,
                     figures.asked.Value());
-    sink.AddGauge("cairn_gpu_codec_waiting",
-                  "Images asked of the device, whose owners have not been answered.", label,
+    sink.AddGauge("cairn_gpu_codec_waiting", "Requests to the device without an answer yet.", label,
                   static_cast<double>(waiting(static_cast<CodecOp>(op))));
     sink.AddCounter("cairn_gpu_codec_source_bytes_total",
                     "Source bytes that the device encoded and decoded.", label,
@@ -80,15 +80,14 @@ void CodecFigures::Report(MetricSink& sink) const {
     sink.AddCounter("cairn_gpu_codec_image_bytes_total",
                     "Bytes of the images that it made, or decoded slices of.", label,
                     figures.image_bytes.Value());
-    sink.AddHistogram("cairn_gpu_codec_batch_images",
-                      "Images of a batch that was put on the device.", label,
+    sink.AddHistogram("cairn_gpu_codec_batch_images", "Images in a batch on the device.", label,
                       figures.batch_images.Snapshot());
     for (size_t recipe = 0; recipe < kRecipeCount; ++recipe) {
       const MetricLabel labels[] = {{"op", kOpNames[op]}, {"recipe", kRecipes[recipe]}};
-      sink.AddHistogram("cairn_gpu_codec_seconds",
-                        "From the time that a batch is put on the device until that is seen to be "
-                        "over, copies both ways included.",
-                        labels, seconds_[op][recipe].Snapshot());
+      sink.AddHistogram(
+          "cairn_gpu_codec_seconds",
+          "Time from the launch of a batch until its completion is seen, including copies.", labels,
+          seconds_[op][recipe].Snapshot());
     }
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the codec of a device counts. Of what it is asked to do each piece is made, or falls back
-// once, for one reason.
+// The metrics of a device's codec. Each request is either done by the device or falls back to the
+// processor once, for one reason.
 //
 // Thread-safety: Thread-safe.
 
@@ -19,16 +19,16 @@ namespace cairn {
 enum class CodecOp : uint8_t { kEncode, kDecode };
 inline constexpr size_t kCodecOpCount = 2;
 
-// Why the processor does what the device was asked to.
+// Why the processor does the work instead of the device.
 enum class CodecFallback : uint8_t {
   kSmall,        // not worth a launch
-  kLarge,        // more than the device's memory for a batch, or than a plan, has room for
-  kUnsupported,  // no kernel does it
-  kFull,         // too many wait
-  kLate,         // the device had not done it in time
+  kLarge,        // more than a batch's device memory, or a plan, has room for
+  kUnsupported,  // no kernel for it
+  kFull,         // too many requests wait
+  kLate,         // the device was not done in time
   kLost,         // the device is out
-  kNoRoom,       // the host had none for what was made
-  kRefused,      // the kernels found a fault in it
+  kNoRoom,       // the host had no room for the result
+  kRefused,      // the kernels found the image invalid
   kStopping,
 };
 inline constexpr size_t kCodecFallbackCount = 9;
@@ -45,15 +45,15 @@ class CodecFigures {
   void NoteFallback(CodecOp op, CodecFallback reason) {
     of(op).fallbacks[static_cast<size_t>(reason)].Add();
   }
-  // From the time that a batch is put on the device until that is seen to be over. `recipes`: of
-  // its images.
+  // Records the time from the launch of a batch until its completion is seen. `recipes`: of its
+  // images.
   void NoteSeconds(CodecOp op, std::span<const codecs::RecipeId> recipes, absl::Duration seconds);
-  // What was asked and not answered.
+  // Requests without an answer yet.
   uint64_t waiting(CodecOp op) const;
   void Report(MetricSink& sink) const;
 
  private:
-  static constexpr size_t kRecipeCount = 12;  // by RecipeId; of 0 those of several
+  static constexpr size_t kRecipeCount = 12;  // by RecipeId; 0: batches of several recipes
   struct Figures {
     Figures();
     Counter asked, made, source_bytes, image_bytes;

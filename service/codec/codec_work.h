@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a device is asked to code.
+// Requests to a device's codec.
 //
 // Thread-safety: Thread-compatible: handed from thread to thread.
 
@@ -18,38 +18,38 @@
 
 namespace cairn {
 
-// Room for what is made, in the arena. Called once its bytes are known, on the codec's thread and
-// with no lock held, unless the owner was told before that the device does not do it.
+// Allocates room for the result, in the arena. Called once the size is known, on the codec's thread
+// and without locks held, unless the owner has already been told that the device does not do it.
 using CodecRoom = absl::AnyInvocable<absl::StatusOr<Extent>(uint64_t bytes)>;
 
-// A payload in source form, of which an image is to be made: byte for byte the one that
-// codecs::Encode() makes. What is large of it lies in the arena.
+// A request to encode a payload in source form: to the bytes that codecs::Encode() makes. Large
+// inputs must be in the arena.
 struct EncodeWork {
   codecs::ImageSpec spec = {};
   std::span<const std::byte> source = {};
   CodecRoom room = {};
-  // As codecs::EncodeInputs has them.
-  const SideObject* side_object = nullptr;  // that the spec names
+  // As in codecs::EncodeInputs.
+  const SideObject* side_object = nullptr;  // named by the spec
   std::span<const float> query_magnitudes = {}, token_scores = {};
   std::span<const codecs::ImageView> parents = {};
-  // Keeps all that is borrowed above until the device has let go of it, which may be later than its
-  // owner is told that the device does not do it: that one goes on with the same bytes.
+  // Keeps everything that is borrowed above alive until the device no longer uses it. That may be
+  // after the owner has been told to do the work itself, from the same bytes.
   std::shared_ptr<const void> keeps = {};
 };
 
-// An image, verified, of which a slice is to be decoded to source form: to the values that
+// A request to decode a slice of a verified image to source form: to the values that
 // codecs::Decode() gives.
 struct DecodeWork {
   codecs::ImageView view = {};
-  codecs::Slice slice = {};                 // inside the image's
+  codecs::Slice slice = {};                 // within the image's slice
   uint64_t source_bytes = 0;                // of the slice
   CodecRoom room = {};                      // called before the device begins
-  const SideObject* side_object = nullptr;  // that the image names
-  std::shared_ptr<const void> keeps = {};   // as of EncodeWork
+  const SideObject* side_object = nullptr;  // named by the image
+  std::shared_ptr<const void> keeps = {};   // as in EncodeWork
 };
 
-// Runs exactly once, on the codec's thread or in Stop(), with no lock held: hand over what takes
-// longer than memory work. What was made, or why the device did not: the processor is to do it.
+// Receives the result, or the reason why the processor must do the work. Runs exactly once, on the
+// codec's thread or in Stop(), without locks held. It must be short.
 using CodecDone = absl::AnyInvocable<void(absl::StatusOr<Extent>)>;
 
 }  // namespace cairn

@@ -19,7 +19,8 @@ using kernels::LaunchResult;
 void FallBack(CodecFigures& figures, CodecJob& job, CodecFallback reason) {
   if (job.done != nullptr) {
     figures.NoteFallback(job.op, reason);
-    std::exchange(job.done, nullptr)(absl::UnavailableError("the device does not code it"));
+    std::exchange(job.done,
+                  nullptr)(absl::UnavailableError("the device does not encode or decode it"));
   }
 }
 

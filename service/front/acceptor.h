@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A listening socket that goes on when the process is out of descriptors. It keeps a spare one,
-// which it closes to take the next peer in and turn it away: the peer learns of it, and nothing
-// spins.
+// A listening socket that keeps working when the process runs out of descriptors. It closes a spare
+// descriptor to accept the next peer and then closes the connection, so that the peer notices and
+// the thread does not spin.
 //
 // Thread-safety: Owned by the thread that accepts.
 
@@ -16,23 +16,24 @@ namespace cairn {
 
 class Acceptor {
  public:
-  // Binds to exactly that address. Unavailable when it cannot, InvalidArgument when it is none.
+  // Binds to exactly that address. Errors: Unavailable (it cannot), InvalidArgument (not an
+  // address).
   static absl::StatusOr<Acceptor> Listen(const HostPort& address);
-  // Accepts from a non-blocking socket that listens, and that is owned elsewhere.
+  // Accepts from a non-blocking listening socket that another object owns.
   static Acceptor Borrow(int listener) { return Acceptor(Fd(), listener); }
 
   enum class Outcome {
     kPeer,        // *socket is its connection
-    kGone,        // it had left already: ask again
-    kTurnedAway,  // it was accepted and closed, for want of a descriptor: wait a moment
+    kGone,        // the peer had left already: call again
+    kTurnedAway,  // accepted and closed for lack of a descriptor: wait a moment
     kStuck,       // not even that: wait a moment
-    kNone,        // nobody waits
+    kNone,        // no peer waits
   };
   // *socket is non-blocking and closed on exec.
   Outcome Accept(Fd* socket);
 
   int get() const { return listener_; }
-  uint16_t port() const;  // 0: it is a unix socket
+  uint16_t port() const;  // 0: a unix socket
 
  private:
   Acceptor(Fd owned, int listener);

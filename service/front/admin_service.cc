@@ -187,7 +187,7 @@ absl::Status AdminService::Verify(VerifyStream& stream, uint64_t space_id) {
     const MutexLock lock(mutex_);
     if (refusal.ok() && is_stopping_) refusal = absl::UnavailableError("stopping");
     if (refusal.ok() && is_verifying_) {
-      refusal = absl::ResourceExhaustedError("verify: one at a time, and one is running");
+      refusal = absl::ResourceExhaustedError("verify: another verification is running");
     }
     if (refusal.ok()) {
       is_verifying_ = true;
@@ -264,7 +264,7 @@ absl::StatusOr<v1::SetDeviceReply> AdminService::SetDevice(const ControlCall& ca
   if (absl::IsNotFound(status) && parts_.codec != nullptr &&
       parts_.codec->Device().path == request.path()) {
     status = absl::FailedPreconditionError(absl::StrCat(
-        request.path(), " keeps no copies without an SSD tier: there is nothing to retire"));
+        request.path(), " has no copies without an SSD tier: there is nothing to retire"));
   }
   LogInfo("admin", request.retired() ? "device is retired" : "device is taken back",
           {{"path", request.path().substr(0, kPathShown)},

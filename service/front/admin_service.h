@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The calls of cairn.v1.Admin.
+// Implements cairn.v1.Admin.
 //
-// Thread-safety: Thread-safe; gRPC calls it from its own threads. Verify, the one call that takes
-// long,
-//                runs on a thread of its own named "verify", one at a time.
+// Thread-safety: Thread-safe; gRPC calls it from its own threads. Verify, the only long call, runs
+//                on its own thread named "verify", one at a time.
 
 #include <functional>
 #include <string>
@@ -37,15 +36,16 @@ class AdminService {
     Tiers& tiers;
     FreedCalls& freed;
     std::function<void()> drain;
-    const DeviceCodec* codec = nullptr;  // of a device that is no tier's; null: there is none such
+    const DeviceCodec* codec = nullptr;  // of a device that no tier has; null: none
   };
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}
   ~AdminService() { Stop(); }
 
-  // Refuses, and ends, verifications. REQUIRES: their calls are cancelled, or will be over soon.
+  // Refuses verifications and ends the running one. REQUIRES: their calls are cancelled or end
+  // soon.
   void Stop();
 
-  // Makes the calls of cairn.v1.Admin reach this.
+  // Registers the calls with the router.
   void AddTo(CallRouter& router);
 
   void Report(MetricSink& sink) const { calls_.Report(sink); }
@@ -53,14 +53,14 @@ class AdminService {
  private:
   absl::Status ListSpaces(const v1::ListSpacesRequest& request, v1::ListSpacesReply* reply);
   absl::Status ListBlocks(const v1::ListBlocksRequest& request, v1::ListBlocksReply* reply);
-  // Answered once a restart keeps it.
+  // Answers once the change survives a restart.
   void SetPolicy(const ControlCall& call, const v1::SetPolicyRequest& request,
                  const ReplyDone<v1::SetPolicyReply>& done);
   absl::Status ListTiers(const v1::ListTiersRequest& request, v1::ListTiersReply* reply);
   absl::StatusOr<v1::SetDeviceReply> SetDevice(const ControlCall& call,
                                                const v1::SetDeviceRequest& request);
   absl::Status Drain(const v1::DrainRequest& request, v1::DrainReply* reply);
-  // Starts the thread that verifies, unless one runs.
+  // Starts a verification thread, unless one runs.
   absl::Status Verify(VerifyStream& stream, uint64_t space_id);
   void RunVerify(VerifyStream& stream, uint64_t space_id);
 

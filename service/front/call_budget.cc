@@ -49,7 +49,7 @@ uint64_t CallBudget::bytes() const {
 
 void CallBudget::Report(MetricSink& sink) const {
   sink.AddGauge("cairn_control_held_bytes",
-                "Bytes that arriving requests and leaving replies of gRPC calls may hold.", {},
+                "Memory of incoming requests and outgoing replies of gRPC calls.", {},
                 static_cast<double>(bytes()));
   sink.AddCounter(
       "cairn_control_pushed_out_total",

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the calls of the control plane hold of the daemon's memory: a request while it arrives, a
-// reply until it has left. Past the budget the calls that have held longest are cancelled, never
-// younger ones: an honest call is over in milliseconds. A session's stream and a Match that waits
-// hold nothing.
+// A memory budget for the calls of the control plane: requests while they arrive, replies until
+// they are sent. Above the budget the oldest calls are cancelled, because an honest call takes
+// milliseconds. A session's stream and a waiting Match hold no memory.
 //
 // Thread-safety: Thread-safe.
 
@@ -20,16 +19,16 @@ namespace cairn {
 class CallBudget {
  public:
   struct Limits {
-    uint64_t bytes_max = 0;   // of all calls; calls younger than `grace` may go past it
-    size_t calls_max = 0;     // that hold something
-    absl::Duration grace;     // what a call may take before others push it out
-    absl::Duration time_max;  // a call that has held longer goes, with or without need
+    uint64_t bytes_max = 0;   // for all calls; calls younger than `grace` may exceed it
+    size_t calls_max = 0;     // with memory
+    absl::Duration grace;     // minimum time before a call is cancelled for others
+    absl::Duration time_max;  // an older call is cancelled even without need
   };
-  // What holds. Thread-safety: its list position is guarded by the budget's lock.
+  // A call with memory. Thread-safety: its list position is guarded by the budget's lock.
   class Holder {
    public:
     // Cancels the call. Runs under the budget's lock, so that the call cannot end meanwhile: it may
-    // only queue.
+    // only queue work.
     virtual void GiveWay() = 0;
 
    protected:
@@ -49,10 +48,10 @@ class CallBudget {
 
   CallBudget(const Limits& limits, const Clock& clock) : limits_(limits), clock_(clock) {}
 
-  // From now on `holder` holds that much, instead of what it held. False, holding nothing: too many
-  // calls hold something.
+  // Sets the amount that `holder` holds. Returns false, with nothing held, if too many calls hold
+  // memory.
   bool Hold(Holder& holder, uint64_t bytes);
-  // It holds nothing any more. Idempotent. REQUIRES: called before the holder is destroyed.
+  // Releases everything. Idempotent. REQUIRES: called before the holder is destroyed.
   void Release(Holder& holder);
 
   uint64_t bytes() const;
@@ -65,7 +64,7 @@ class CallBudget {
   const Limits limits_;
   const Clock& clock_;
   mutable Mutex mutex_;
-  std::list<Holder::Held> held_ ABSL_GUARDED_BY(mutex_);  // longest first
+  std::list<Holder::Held> held_ ABSL_GUARDED_BY(mutex_);  // oldest first
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Counter pushed_out_, refused_;
 };

@@ -19,7 +19,7 @@ void CallMetrics::Report(MetricSink& sink) const {
     const auto add = [&](std::string_view outcome, const Counter& counter) {
       const MetricLabel labels[] = {{"call", kNames[i]}, {"outcome", outcome}};
       sink.AddCounter("cairn_control_calls_total",
-                      "gRPC calls that are over: answered, or refused with an error.", labels,
+                      "Completed gRPC calls: answered, or refused with an error.", labels,
                       counter.Value());
     };
     add("answered", counts_[i].answered);

@@ -37,7 +37,7 @@ inline constexpr size_t kCallCount = 20;
 
 class CallMetrics {
  public:
-  // Of one service: the calls from `first` to `last`.
+  // For one service: the calls from `first` to `last`.
   CallMetrics(Call first, Call last) : first_(first), last_(last) {}
 
   void Count(Call call, const absl::Status& status) {

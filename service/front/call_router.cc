@@ -31,7 +31,8 @@ ControlCall* CallRouter::StartCall(grpc::GenericCallbackServerContext* context) 
     return probe->second(place);
   }
   if (!is_open_.load(std::memory_order_acquire)) {
-    return RefuseCall(place, absl::UnavailableError("the daemon starts; /readyz says how far"));
+    return RefuseCall(place,
+                      absl::UnavailableError("the daemon is starting; /readyz shows the progress"));
   }
   if (!peer.is_operator && context->method().starts_with("/cairn.v1.Admin/")) {
     return RefuseCall(place, absl::PermissionDeniedError(absl::StrCat(

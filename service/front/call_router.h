@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which method a call of the control plane asks for.
+// Routes calls of the control plane to their methods.
 //
-// Until Open() every call is refused as UNAVAILABLE, but for probes. Calls of cairn.v1.Admin are
-// refused to peers that are no operators.
+// Until Open() it refuses every call except probes as UNAVAILABLE. It refuses calls of
+// cairn.v1.Admin from peers that are not operators.
 //
 // Thread-safety: AddProbe() before the server starts. Add() before Open(), by the thread that calls
 //                it. All else Thread-safe.
@@ -23,8 +23,8 @@ namespace cairn {
 
 class CallRouter final : public grpc::CallbackGenericService {
  public:
-  // `operators_at` is where operators come in, for those who ask elsewhere. A call that takes
-  // longer than `slow` is logged.
+  // `operators_at` is the administrative address, for the error text. Calls that take longer than
+  // `slow` are logged.
   CallRouter(CallBudget& budget, ControlConnections& connections, std::string operators_at,
              absl::Duration slow)
       : budget_(budget),
@@ -32,11 +32,11 @@ class CallRouter final : public grpc::CallbackGenericService {
         operators_at_(std::move(operators_at)),
         slow_(slow) {}
 
-  // Makes the call, which deletes itself.
+  // Makes the call object, which deletes itself.
   using Start = std::function<ControlCall*(const CallPlace& place)>;
   // `name` is "/package.Service/Method".
   void Add(const std::string& name, Start start);
-  // One that is answered before Open() as well.
+  // Adds a method that is also answered before Open().
   void AddProbe(const std::string& name, Start start);
   void Open() { is_open_.store(true, std::memory_order_release); }
   template <typename Request, typename Reply>
@@ -45,7 +45,7 @@ class CallRouter final : public grpc::CallbackGenericService {
       return new UnaryCall<Request, Reply>(place, method);
     });
   }
-  // One that is answered in place by what `step` returns.
+  // Adds a method that is answered at once with the result of `step`.
   template <typename Request, typename Reply, typename Service>
   void AddUnary(const std::string& name, CallMetrics& calls, Call call, const RequestBound& bound,
                 Service* service, absl::Status (Service::*step)(const Request&, Reply*)) {
@@ -70,7 +70,7 @@ class CallRouter final : public grpc::CallbackGenericService {
   const std::string operators_at_;
   const absl::Duration slow_;
   absl::flat_hash_map<std::string, Start> probes_;
-  absl::flat_hash_map<std::string, Start> methods_;  // read once is_open_
+  absl::flat_hash_map<std::string, Start> methods_;  // read-only once is_open_
   std::atomic<bool> is_open_{false};
 };
 

@@ -86,7 +86,7 @@ const grpc::ByteBuffer* ControlCall::Serialize(const google::protobuf::Message& 
 void ControlCall::ReplyAndFinish(const google::protobuf::Message& reply) {
   const grpc::ByteBuffer* bytes = Serialize(reply);
   if (!budget_.Hold(*this, bytes->Length() + kCallBytes)) {
-    return FinishAs(absl::ResourceExhaustedError("too many calls at a time"));
+    return FinishAs(absl::ResourceExhaustedError("too many calls at once"));
   }
   answered_ = MonotonicNow();
   HandOver(this);

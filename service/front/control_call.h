@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One call of the control plane, from its headers to its status, over gRPC's generic callback API:
-// a call says what it holds before it reads, and a request is bounded before it is parsed.
+// One call of the control plane, from its headers to its status, over gRPC's generic callback API.
+// A call reserves memory before it reads, and checks the bounds of a request before it parses it.
 //
 // Thread-safety: gRPC calls the On…() from its own threads, at times from two at once.
 // Ownership:     gRPC owns a call. It deletes itself in OnDone(), after Finish() or
@@ -29,20 +29,20 @@
 
 namespace cairn {
 
-// What a call that waits leaves for its answer to travel in.
+// The time that a waiting call keeps in reserve for sending its answer.
 inline constexpr absl::Duration kAnswerTime = absl::Milliseconds(50);
 
-// Where a call comes from. Borrowed for the call's life.
+// The origin of a call. Borrowed for the call's lifetime.
 struct CallPlace {
   grpc::GenericCallbackServerContext& context;
   CallBudget& budget;
   std::optional<PeerIdentity> identity;
-  absl::Duration slow = absl::InfiniteDuration();  // a call that takes longer is logged
+  absl::Duration slow = absl::InfiniteDuration();  // longer calls are logged
   bool is_operator = false;
   ControlConnections* connections = nullptr;
-  uint64_t connection = 0;  // its number there
+  uint64_t connection = 0;  // its connection's number
 
-  // Of one that goes on for as long as its client likes.
+  // For a stream that lasts as long as its client likes.
   CallPlace ForStream() const {
     return {context, budget, identity, absl::InfiniteDuration(), is_operator};
   }
@@ -50,8 +50,7 @@ struct CallPlace {
 
 class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget::Holder {
  public:
-  // When the call has to be over: the client's deadline, `longest` from now at most, whether it set
-  // one or not.
+  // The call's deadline: the client's, but at most `longest` from now.
   absl::Time deadline(absl::Duration longest = absl::Milliseconds(limits::kDeadlineMsMax)) const;
   const std::optional<PeerIdentity>& identity() const { return identity_; }
   bool is_operator() const { return is_operator_; }
@@ -66,21 +65,21 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
         slow_(place.slow),
         began_(MonotonicNow()) {}
 
-  // Reads the next message into message(); OnReadDone() follows. False: the budget has no room, and
-  // nothing was begun. `bytes` is what the call holds beside the message.
+  // Reads the next message into message(); OnReadDone() follows. Returns false, without reading, if
+  // the budget has no room. `bytes` is the call's memory besides the message.
   bool ReadHeld(uint64_t bytes = 0);
-  // What has been read as a message. InvalidArgument: it is none, or over its bound.
+  // Parses the message that was read. Errors: InvalidArgument (it is invalid or over its bound).
   absl::Status TakeRequest(const RequestBound& bound, google::protobuf::Message* request);
-  // Serializes; the bytes are lent to gRPC by the call that follows.
+  // Serializes a message; the next call lends the bytes to gRPC.
   const grpc::ByteBuffer* Serialize(const google::protobuf::Message& message);
   void ReplyAndFinish(const google::protobuf::Message& reply);
   void FinishAs(const absl::Status& status);
-  // From here on the call holds nothing that counts, and nobody pushes it out.
+  // From now on the call holds no counted memory and is not cancelled for others.
   void HoldNothing() { budget_.Release(*this); }
 
-  // From here on it counts as a call that is to leave.
+  // From now on it counts as a call that is being answered.
   void HoldCall();
-  // The client said that it may take as long: that much is not slow.
+  // The client allows the call to wait: that time does not count as slow.
   void MayWait(absl::Duration wait) { slow_ += wait; }
 
   void OnDone() override;
@@ -95,24 +94,24 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
   const bool is_operator_;
   absl::Duration slow_;
   const absl::Time began_;
-  absl::Time taken_, answered_;  // the request is there, the last of several; the answer is
+  absl::Time taken_, answered_;  // when the (last) request was complete; when the answer was
   absl::StatusCode code_ = absl::StatusCode::kOk;
   grpc::ByteBuffer read_, written_;  // lent to gRPC while it reads or writes
 };
 
-// A call that is refused unread.
+// A call that is refused without reading it.
 ControlCall* RefuseCall(const CallPlace& place, const absl::Status& status);
 
 template <typename Reply>
 using ReplyDone = std::function<void(absl::StatusOr<Reply>)>;
 
-// How calls of one unary method are answered.
+// The implementation of a unary method.
 template <typename Request, typename Reply>
 struct UnaryMethod {
   CallMetrics& calls;
   Call call;
   RequestBound bound;
-  // `done` may be called later, from any thread, once. `call` lives until then.
+  // `done` may be called later, once, from any thread. `call` exists until then.
   std::function<void(const ControlCall& call, const Request& request, ReplyDone<Reply> done)>
       answer;
 };
@@ -122,7 +121,7 @@ class UnaryCall final : public ControlCall {
  public:
   UnaryCall(const CallPlace& place, const UnaryMethod<Request, Reply>& method)
       : ControlCall(place), method_(method) {
-    if (!ReadHeld()) Answer(absl::ResourceExhaustedError("too many calls at a time"));
+    if (!ReadHeld()) Answer(absl::ResourceExhaustedError("too many calls at once"));
   }
 
   void OnReadDone(bool ok) override {

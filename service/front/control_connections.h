@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The connections that gRPC has of the control plane: who is behind each, and which has to go when
-// too many have no session (base/newcomers.h).
+// gRPC's connections of the control plane: the user behind each, and which one to close when too
+// many have no session (base/newcomers.h).
 //
-// gRPC tells which connection a call came by as the number of its file descriptor ("fd:17"). gRPC
-// closes the descriptor only after the last call of the connection, so that no other connection has
-// the number while a call may ask for it; a test checks that gRPC does so. A second descriptor of
-// each connection is kept here, to end the connection also where gRPC has closed the first.
+// gRPC identifies a call's connection by the number of its file descriptor ("fd:17"). It closes the
+// descriptor only after the connection's last call, so that no other connection has the number
+// while a call may ask for it; a test checks this. Each connection keeps a second descriptor here,
+// so that it can be ended even after gRPC has closed the first.
 //
 // Thread-safety: Thread-safe.
 
@@ -25,33 +25,35 @@ namespace cairn {
 
 class ControlConnections {
  public:
-  struct Limits {  // of connections without a session
+  struct Limits {  // for connections without a session
     size_t count_max = 0;
-    size_t operators_max = 0;  // beside those, of a door of their own
+    size_t operators_max = 0;  // in addition, on a listener of their own
   };
   struct Peer {
-    std::optional<PeerIdentity> identity;  // none: a TCP connection, or no such peer
+    std::optional<PeerIdentity> identity;  // nullopt: a TCP connection, or no such peer
     bool is_operator = false;
-    uint64_t number = 0;  // of the connection, never used again; 0: no such peer
+    uint64_t number = 0;  // of the connection, never reused; 0: no such peer
   };
 
   explicit ControlConnections(const Limits& limits)
       : newcomers_(limits.count_max), operators_(limits.operators_max) {}
 
-  // gRPC is about to have the connection, as `fd`; `ours` is another descriptor of it. With
-  // `is_apart` it came by a door of operators alone. Where there are too many, one of them ends.
+  // Adds a connection that gRPC is about to get as `fd`; `ours` is another descriptor of it.
+  // `is_apart`: it came through a listener for operators only. Ends a connection if there are too
+  // many.
   void Add(int fd, Fd ours, const Peer& peer, bool is_apart);
-  // It is over.
+  // Removes a closed connection.
   void Remove(uint64_t number);
-  // Who is behind a call whose gRPC peer is `peer`.
+  // Returns the peer of a call whose gRPC peer is `peer`.
   Peer PeerOf(std::string_view peer) const;
 
-  // The connection has a session more, and is not ended meanwhile. Unknown numbers are ignored.
+  // Counts a session of the connection, which is then not ended for others. Ignores unknown
+  // numbers.
   void BeginSession(uint64_t number);
   void EndSession(uint64_t number);
 
   size_t count() const;
-  uint64_t ended_count() const { return ended_.Value(); }  // for others
+  uint64_t ended_count() const { return ended_.Value(); }  // to make room for others
 
  private:
   struct Connection {
@@ -61,7 +63,7 @@ class ControlConnections {
     uint64_t party = 0;
     bool is_apart = false;
     int sessions = 0;
-    uint64_t turn = 0;  // among those without a session; 0: it is none of them
+    uint64_t turn = 0;  // among those without a session; 0: it has one
   };
   Newcomers& Of(const Connection& connection) {
     return connection.is_apart ? operators_ : newcomers_;

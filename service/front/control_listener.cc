@@ -89,11 +89,10 @@ absl::Status ControlListener::Open(const ControlAddress& address, bool is_admin,
     CAIRN_ASSIGN_OR_RETURN(transport::SocketFile file,
                            transport::SocketFile::Listen(address.path, SOCK_STREAM, mode));
     if (!transport::RefuseDescriptors(file.get())) {
-      LogWarn(
-          "control",
-          "this kernel cannot refuse descriptors that clients send (Linux 6.16 can): whoever may "
-          "open the socket can hold up the control plane with them",
-          {{"socket", address.path}});
+      LogWarn("control",
+              "this kernel cannot refuse descriptors from clients (Linux 6.16 can): a client of "
+              "the socket can block the control plane with them",
+              {{"socket", address.path}});
     }
     door.file.emplace(std::move(file));
     door.acceptor.emplace(Acceptor::Borrow(door.file->get()));

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where clients of the control plane connect, a TCP port or a unix socket, and where operators do,
-// and the thread that accepts them. gRPC's own listener stops for good once it has failed to
-// accept, and does not say who its peers are.
+// The listening sockets of the control plane, TCP or unix, for clients and for operators, and the
+// thread that accepts connections. gRPC's own listener stops forever after a failed accept, and
+// does not report the users of its peers.
 //
-// A connection goes to gRPC with the first byte that it sends. Until then it is silent, and costs a
-// descriptor; of too many silent ones, the oldest of the party that has most goes
-// (base/newcomers.h). So it is with those that gRPC has and that have no session
-// (ControlConnections).
+// A connection is passed to gRPC when it sends its first byte. Until then it is silent and costs a
+// descriptor. If there are too many silent ones, the oldest of the party with the most is closed
+// (base/newcomers.h). The same holds for gRPC's connections without a session (ControlConnections).
 //
 // Thread-safety: Thread-safe. The thread is named "control".
 
@@ -39,29 +38,29 @@ namespace cairn {
 
 class ControlListener {
  public:
-  // Binds to both; one socket where they are the same. Where `admin` is a unix socket of its own,
-  // nobody but our user comes in; where it is none, no peer is an operator. Errors: those of
-  // Acceptor::Listen() or SocketFile::Listen().
+  // Binds to both addresses, or to one socket if they are equal. A separate unix socket for `admin`
+  // is accessible only to our own user; without a unix socket no peer is an operator. Errors: those
+  // of Acceptor::Listen() or SocketFile::Listen().
   static absl::StatusOr<std::unique_ptr<ControlListener>> Bind(
       const ControlAddress& control, const std::optional<ControlAddress>& admin);
   ~ControlListener() { Stop(); }
 
-  // With the port really bound.
+  // With the port that is bound.
   const ControlAddress& address() const { return doors_.front().address; }
-  // Null: operators come in nowhere.
+  // Null: no address for operators.
   const ControlAddress* admin_address() const {
     return doors_.back().is_admin ? &doors_.back().address : nullptr;
   }
-  // Those of the two that are socket files; looked after until Stop().
+  // Registers the socket files, to be repaired until Stop().
   void AddTo(Doors& doors);
-  // From now on connections go to `take`, on the thread. Once.
+  // Passes connections to `take`, on the thread. Call it once.
   void Start(std::function<void(Fd socket)> take);
-  // Accepts no more, and closes what waits. Idempotent.
+  // Accepts no more, and closes waiting connections. Idempotent.
   void Stop();
 
   ControlConnections& connections() { return connections_; }
-  // OK: the thread runs, and the server behind it answers a new connection in HTTP/2. It asks with
-  // a connection of its own, which takes no place of a client's. An answer holds for a second.
+  // Returns OK if the thread runs and the server behind it answers a new connection in HTTP/2. Uses
+  // its own connection, which takes no client's place. A result is reused for a second.
   absl::Status Probe();
   void Report(MetricSink& sink) const;
 
@@ -83,26 +82,26 @@ class ControlListener {
   absl::Status Open(const ControlAddress& address, bool is_admin, mode_t mode);
   void WatchDoors(bool accepts);
   int WaitMs() const;
-  // Hands probes to gRPC, and watches doors that were made again. False: it is to stop.
+  // Passes probes to gRPC, and watches sockets that were made again. Returns false if it must stop.
   bool TakeNews();
-  // False: out of descriptors, so wait a moment before the next.
+  // Returns false if descriptors ran out: wait a moment before the next call.
   bool AcceptAll(Door& door);
-  // Takes an accepted connection, which is silent so far.
+  // Adds an accepted connection as silent.
   void TakeIn(const Door& door, Fd socket);
-  // It has spoken: gRPC has it from now on.
+  // It has sent a byte: passes it to gRPC.
   void Pass(uint64_t number);
   void ExpireSilent();
-  // Operators who have a door of their own share no limit with others.
+  // Operators with their own listener share no limit with clients.
   bool IsApart(const Door& door) const { return &door != &doors_.front(); }
   Newcomers& SilentOf(const Door& door) { return IsApart(door) ? silent_operators_ : silent_all_; }
   absl::Status Ask();
 
-  std::vector<Door> doors_;  // the first of everybody, the last of operators
+  std::vector<Door> doors_;  // the first for everybody, the last for operators
   std::function<void(Fd socket)> take_;
   Fd wake_, epoll_;
   ControlConnections connections_;
 
-  // Of the thread.
+  // Used by the thread only.
   uint64_t numbers_ = 0;               // of connections, and tags of events
   std::map<uint64_t, Silent> silent_;  // by number, so by age
   Newcomers silent_all_, silent_operators_;
@@ -110,7 +109,7 @@ class ControlListener {
 
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_unwatched_ ABSL_GUARDED_BY(mutex_) = false;  // a door was made again
+  bool is_unwatched_ ABSL_GUARDED_BY(mutex_) = false;  // a socket was made again
   std::vector<Fd> probes_ ABSL_GUARDED_BY(mutex_);     // for gRPC
   absl::Status probed_ ABSL_GUARDED_BY(mutex_);
   absl::Time probed_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

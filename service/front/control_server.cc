@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
   builder.RegisterCallbackGenericService(&server->router_);
   SetLimits(builder);
   server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr) return absl::UnavailableError("control: gRPC does not start");
+  if (server->server_ == nullptr) return absl::UnavailableError("control: gRPC failed to start");
   server->listener_->Start([grpc = server->server_.get()](Fd socket) {
     grpc::AddInsecureChannelFromFd(grpc, socket.Release());
   });

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The gRPC server: cairn.v1.Store, .Admin, .Events, standard health and reflection, with limits on
-// what one call, one connection and all of them together may hold.
+// The gRPC server: cairn.v1.Store, .Admin, .Events, standard health and reflection. It limits the
+// memory of one call, of one connection, and of all together.
 //
-// gRPC has no memory quota here: past one it cancels calls of its own choice, sessions included.
-// What calls hold is bounded by CallBudget instead, which spares sessions.
+// It does not use gRPC's memory quota, which cancels arbitrary calls, sessions included. CallBudget
+// limits the memory of calls instead and spares sessions.
 //
 // Thread-safety: Thread-safe. Threads are gRPC's own, and the listener's.
 
@@ -29,32 +29,32 @@ namespace cairn {
 
 class ControlServer {
  public:
-  // Listens. Health answers, NOT_SERVING, and every other call is refused as UNAVAILABLE until
-  // Serve(). Unavailable when the address cannot be bound.
-  // Without `admin`, or where it is not `control`, calls of Admin are refused at `control`. A call
-  // that takes longer than `slow` is logged.
+  // Starts listening. Until Serve(), health answers NOT_SERVING and every other call is refused as
+  // UNAVAILABLE. Without `admin`, or if it is another address, calls of Admin are refused at
+  // `control`. Calls that take longer than `slow` are logged. Errors: Unavailable if an address
+  // cannot be bound.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
       const ControlAddress& control, const std::optional<ControlAddress>& admin,
       absl::Duration slow);
-  // The services, which outlive the server, answer from now on. Once.
+  // Starts serving the services, which must outlive the server. Call it once.
   void Serve(StoreService& store, AdminService& admin);
   ~ControlServer() { Stop(); }
 
-  // With the port really bound.
+  // With the port that is bound.
   const ControlAddress& address() const { return listener_->address(); }
-  // "off": nowhere.
+  // "off": none.
   std::string admin_address() const {
     const ControlAddress* address = listener_->admin_address();
     return address == nullptr ? "off" : address->ToString();
   }
-  // The socket files of both addresses; looked after until Stop().
+  // Registers the socket files of both addresses, to be repaired until Stop().
   void AddTo(Doors& doors) { listener_->AddTo(doors); }
-  // OK: a client that connects now is answered. May take half a second.
+  // Returns OK if a client that connects now is answered. May take half a second.
   absl::Status Probe() { return listener_->Probe(); }
-  // What the health service answers.
+  // Sets the answer of the health service.
   void SetServing(bool is_serving) { is_serving_.store(is_serving, std::memory_order_relaxed); }
-  // Ends every call, streams included, within a second; then returns. Idempotent. Calls that
-  // wait in the index must have been answered before.
+  // Ends every call, streams included, within a second, then returns. Idempotent. REQUIRES: calls
+  // that wait in the index have been answered.
   void Stop();
   void Report(MetricSink& sink) const;
 
@@ -67,7 +67,7 @@ class ControlServer {
   CallBudget budget_;
   CallRouter router_;
   CallMetrics calls_{Call::kHealthCheck, Call::kHealthCheck};
-  const std::vector<std::unique_ptr<grpc::Service>> names_;  // what reflection lists
+  const std::vector<std::unique_ptr<grpc::Service>> names_;  // listed by reflection
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -56,28 +56,30 @@ void DataMetrics::Report(MetricSink& sink) const {
   for (size_t op = 0; op < kDataOpCount; ++op) {
     for (size_t code = 0; code < kCodeCount; ++code) {
       const MetricLabel labels[] = {transport, {"op", kOpNames[op]}, {"code", kCodes[code].second}};
-      sink.AddCounter("cairn_data_requests_total", "Data-plane requests that are over, by outcome.",
+      sink.AddCounter("cairn_data_requests_total", "Completed data-plane requests, by outcome.",
                       labels, requests_[op][code].Value());
     }
   }
   const auto seconds = [&](std::string_view op, const Histogram& histogram) {
     const MetricLabel labels[] = {transport, {"op", op}};
-    sink.AddHistogram("cairn_data_request_seconds",
-                      "From the arrival of a request until its reply is out and its memory free.",
-                      labels, histogram.Snapshot());
+    sink.AddHistogram(
+        "cairn_data_request_seconds",
+        "Time from the arrival of a request until its reply is sent and its memory free.", labels,
+        histogram.Snapshot());
   };
   seconds("get", get_seconds_);
   seconds("put", put_seconds_);
-  sink.AddGauge("cairn_data_requests_in_flight", "Requests that have arrived and are not over.",
+  sink.AddGauge("cairn_data_requests_in_flight", "Requests that have arrived and are not complete.",
                 only_transport, static_cast<double>(in_flight.Value()));
   sink.AddGauge("cairn_data_peers", "Data-plane connections that have sent a frame.",
                 only_transport, static_cast<double>(peers.Value()));
-  sink.AddCounter("cairn_data_bad_frames_total", "Frames that broke the rules of the protocol.",
-                  only_transport, bad_frames.Value());
+  sink.AddCounter("cairn_data_bad_frames_total", "Frames that broke the protocol.", only_transport,
+                  bad_frames.Value());
   sink.AddCounter("cairn_data_bad_tickets_total", "Frames whose ticket names no open session.",
                   only_transport, bad_tickets.Value());
-  sink.AddCounter("cairn_data_peers_broken_total", "Peers dropped for what they sent.",
-                  only_transport, peers_broken.Value());
+  sink.AddCounter("cairn_data_peers_broken_total",
+                  "Peers disconnected because they broke the protocol.", only_transport,
+                  peers_broken.Value());
 }
 
 }  // namespace cairn

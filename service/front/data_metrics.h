@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What one data server counts. Thread-safety: Thread-safe.
+// The metrics of one data server. Thread-safety: Thread-safe.
 
 #include <array>
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace cairn {
 
-// What a request asks for; kOther is what never became one.
+// The operation of a request; kOther: the frame was invalid.
 enum class DataOp : uint8_t { kHello, kGet, kPut, kPing, kGoodbye, kOther };
 inline constexpr size_t kDataOpCount = 6;
 DataOp OpOf(proto::FrameKind kind);
@@ -23,7 +23,7 @@ class DataMetrics {
  public:
   explicit DataMetrics(std::string_view transport_label) : transport_(transport_label) {}
 
-  // A request is over: answered with `code`.
+  // Counts a completed request that was answered with `code`.
   void Count(DataOp op, absl::StatusCode code, absl::Duration took);
   Gauge in_flight, peers;
   Counter bad_frames, bad_tickets, peers_broken;

@@ -62,14 +62,14 @@ void DataServer::OnArrival(transport::Lane& lane, transport::Arrival arrival) {
 absl::Status DataServer::CheckRequest(const Request& request, const proto::Frame& frame,
                                       const transport::Arrival& arrival, const Peer& peer) const {
   if (request.op == DataOp::kOther) {
-    return absl::InvalidArgumentError("kind: a reply where a request belongs");
+    return absl::InvalidArgumentError("kind: expected a request, got a reply");
   }
   if (request.seq != arrival.reply_to().seq) {
-    return absl::InvalidArgumentError("seq: not that of the transport");
+    return absl::InvalidArgumentError("seq: differs from the transport's");
   }
   if (frame.payload_bytes != arrival.payload_bytes()) {
     return absl::InvalidArgumentError(absl::StrCat("payload_bytes: the frame says ",
-                                                   frame.payload_bytes, ", what comes has ",
+                                                   frame.payload_bytes, ", the transport says ",
                                                    arrival.payload_bytes()));
   }
   if (request.op != DataOp::kPut && arrival.payload_bytes() != 0) {
@@ -80,7 +80,7 @@ absl::Status DataServer::CheckRequest(const Request& request, const proto::Frame
                                                    " is over ", options_.payload_bytes_max));
   }
   if (peer.is_greeted == (request.op == DataOp::kHello)) {
-    return absl::FailedPreconditionError("hello must be the first frame and the first only");
+    return absl::FailedPreconditionError("hello must be the first frame, and only the first");
   }
   if (peer.is_greeted && peer.in_flight > peer.window) {
     return absl::ResourceExhaustedError(
@@ -116,7 +116,7 @@ void DataServer::Dispatch(transport::Lane& lane, Request request, const proto::F
                           transport::Arrival arrival, Peer& peer) {
   if (!proto::TicketsEqual(request.ticket, peer.ticket)) {
     metrics_.bad_tickets.Add();
-    const auto status = absl::PermissionDeniedError("ticket: not that of this connection");
+    const auto status = absl::PermissionDeniedError("ticket: differs from the connection's");
     return Strike(lane, request, peer, status, true);
   }
   if (!parts_.sessions.IsOpen(peer.session.id)) {
@@ -149,7 +149,7 @@ void DataServer::Strike(transport::Lane& lane, const Request& request, Peer& pee
   if (breaks) {
     metrics_.peers_broken.Add();
     LogWarn(
-        "data", "peer broke the rules and is dropped",
+        "data", "peer broke the protocol: disconnected",
         {{"transport", options_.transport_label}, {"session", peer.session.id}, {"error", status}});
   }
   replies_.Send(lane, {.request = request, .frame = request.Error(status), .breaks_peer = breaks});

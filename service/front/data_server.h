@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The data plane's front: the peers of one transport server. Each frame that arrives is parsed and
-// checked here, and each request but Goodbye gets exactly one reply.
+// The data plane's server: the peers of one transport server. It parses and checks each frame; each
+// request except Goodbye gets exactly one reply.
 //
-// - A get goes on in get_request.cc, a put in put_request.cc.
-// - Every reply goes back through replies.cc.
+// - get_request.cc handles gets, put_request.cc handles puts.
+// - replies.cc sends every reply.
 //
 // A peer's first frame must be a Hello whose ticket names an open session; later ones must carry
-// the same ticket. Frames that break the rules are answered with a typed error; after kStrikesMax
-// of them, or one wrong ticket, the peer is broken.
+// the same ticket. Invalid frames are answered with a typed error; after kStrikesMax of them, or
+// one wrong ticket, the peer is disconnected.
 //
 // Thread-safety: OnArrival() and OnPeerGone() are Owned by the lane thread they are called on; the
 //                rest is Thread-safe. Must outlive its transport server and the path pool's jobs.
@@ -54,29 +54,30 @@ class DataServer final : public transport::LaneHandler {
     int server = 0;                              // its number in PeerRef
     std::string_view transport_label = "local";  // static storage
     int lanes = 1;
-    uint32_t window = 32;  // requests in flight per peer
+    uint32_t window = 32;  // requests at once per peer
     uint64_t payload_bytes_max = limits::kTransferBytesMax;
-    uint64_t regions_bytes_max = 0;                  // of all clients; 0: they bring none
-    absl::Duration slow = absl::InfiniteDuration();  // a get or put that takes longer is logged
+    uint64_t regions_bytes_max = 0;                  // of all clients; 0: clients share none
+    absl::Duration slow = absl::InfiniteDuration();  // slower gets and puts are logged
   };
   DataServer(const Parts& parts, const Options& options);
 
   void OnArrival(transport::Lane& lane, transport::Arrival arrival) override;
   void OnPeerGone(transport::Lane& lane, transport::PeerId peer) override;
-  // A tenant's share of the memory that clients bring. Tickets of no session share one.
+  // Returns the tenant that the client's memory is charged to. Tickets without a session share one
+  // name.
   absl::StatusOr<std::string> OnRegion(const proto::Ticket& ticket, uint64_t bytes) override;
   void OnRegionGone(const std::string& owner, uint64_t bytes) override;
 
-  // Ends a peer, from any thread; an unknown one is ignored.
+  // Disconnects a peer, from any thread; ignores unknown ones.
   void BreakPeer(const PeerRef& peer) { replies_.BreakPeer(peer); }
-  // Drain: puts are answered Unavailable from now on.
+  // For draining: later puts are answered with Unavailable.
   void RefusePuts() { puts_.RefuseNew(); }
-  // Requests that have arrived and are not over.
+  // Requests that have arrived and are not complete.
   int64_t in_flight() const { return metrics_.in_flight.Value(); }
   void Report(MetricSink& sink) const;
 
  private:
-  struct Peer {  // of the lane thread
+  struct Peer {  // used by the lane's thread
     Session session;
     proto::Ticket ticket{};
     bool is_greeted = false;
@@ -93,7 +94,7 @@ class DataServer final : public transport::LaneHandler {
                 transport::Arrival arrival, Peer& peer);
   void Greet(transport::Lane& lane, const Request& request, const proto::Frame& frame,
              const std::optional<PeerIdentity>& identity, Peer& peer);
-  // A refusal that counts against the peer; at the last one it is broken.
+  // Refuses a request and counts it against the peer, which is disconnected at the last strike.
   void Strike(transport::Lane& lane, const Request& request, Peer& peer, const absl::Status& status,
               bool is_last);
   void Over(transport::Lane& lane, const Request& request);
@@ -104,7 +105,7 @@ class DataServer final : public transport::LaneHandler {
   Replies replies_;
   GetRequests gets_;
   PutRequests puts_;
-  std::vector<Peers> peers_;  // one of each lane, Owned by its thread
+  std::vector<Peers> peers_;  // one per lane, Owned by its thread
   mutable Mutex regions_mutex_;
   TenantShares regions_ ABSL_GUARDED_BY(regions_mutex_);
 };

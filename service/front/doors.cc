@@ -23,7 +23,7 @@ void Doors::Look() {
         kept.ok()
             ? absl::OkStatus()
             : absl::UnavailableError(absl::StrCat(
-                  ToAbsl(door->name), ": the socket's file is gone: ", kept.status().message()));
+                  ToAbsl(door->name), ": the socket file is gone: ", kept.status().message()));
     absl::Status before;
     {
       const MutexLock lock(mutex_);
@@ -31,10 +31,10 @@ void Doors::Look() {
     }
     if (kept.ok() && *kept) {
       door->made_again.Add();
-      LogWarn("daemon", "socket file had gone and was made again", {{"door", door->name}});
+      LogWarn("daemon", "socket file was missing and has been made again", {{"door", door->name}});
     }
     if (!now.ok() && now != before) {
-      LogError("daemon", "socket file is not ours any more: clients cannot come in",
+      LogError("daemon", "socket file was replaced by another process: clients cannot connect",
                {{"door", door->name}, {"error", kept.status()}});
     }
   }
@@ -53,10 +53,10 @@ void Doors::Report(MetricSink& sink) const {
   for (const auto& door : doors_) {
     const MetricLabel label{"door", door->name};
     sink.AddGauge("cairn_door_state",
-                  "1 while the file of the socket is there and the daemon's, by door.", {&label, 1},
+                  "1 while the socket file exists and is the daemon's, by socket.", {&label, 1},
                   door->state.ok() ? 1 : 0);
     sink.AddCounter("cairn_doors_made_again_total",
-                    "Socket files that had gone and were made again, by door.", {&label, 1},
+                    "Missing socket files that were made again, by socket.", {&label, 1},
                     door->made_again.Value());
   }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The socket files by which clients and operators come in. Such a file can be swept away, moved, or
-// replaced by somebody else's, and the daemon behind it notices nothing by itself. Look() does:
-// what has gone is made again, and where another listens the daemon is not ready and says so.
+// The socket files of the daemon. A file can be deleted, moved or replaced without the daemon
+// noticing. Look() makes a missing file again; if another process listens at the path, the daemon
+// is not ready and says why.
 //
-// Thread-safety: Add() before the first of the others. Look() is Owned by one thread, the rest is
+// Thread-safety: call Add() before all others. Look() is Owned by one thread, the rest is
 // Thread-safe.
 
 #include <functional>
@@ -22,12 +22,12 @@ namespace cairn {
 
 class Doors {
  public:
-  // What SocketFile::Keep() is: true where the file had gone and was made again.
+  // SocketFile::Keep(): returns true if the file was missing and was made again.
   using Keep = std::function<absl::StatusOr<bool>()>;
-  // `name`: the knob it comes from. Static storage.
+  // `name`: the setting that it comes from. Static storage.
   void Add(std::string_view name, Keep keep);
   void Look();
-  // OK, or what is wrong with the first of them that is not ours.
+  // OK, or the problem of the first file that is not ours.
   absl::Status state() const;
   void Report(MetricSink& sink) const;
 

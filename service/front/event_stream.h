@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tells a tenant what comes into tiers and goes (EventLog), in batches with pauses between them.
-// Spaces are described when they are first named. The session that asked has to live.
+// Streams a tenant's events (EventLog) in batches with pauses between them. A space is described
+// when it is first named. The stream ends with its session.
 
 #include "service/front/control_call.h"
 #include "service/index/event_log.h"

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Answers calls that deleted something, or changed a policy, once no restart brings back what was.
-// A tier makes whoever waits for that wait, so a thread of its own does, for all calls that came
-// meanwhile at once.
+// Answers calls that deleted blocks or changed a policy, once no restart can undo that. Waiting for
+// it blocks, so its own thread waits, once for all calls that have come meanwhile.
 //
-// Thread-safety: Thread-safe. The thread is named "freed"; there is none without a lasting tier.
+// Thread-safety: Thread-safe. The thread is named "freed"; there is none without a persistent tier.
 
 #include <thread>
 #include <utility>
@@ -26,10 +25,10 @@ class FreedCalls {
   ~FreedCalls() { Stop(); }
 
   // Runs once: in the call, or later on the thread.
-  // - DeadlineExceeded, Unavailable: it is done, but a restart may bring back what was.
+  // - DeadlineExceeded, Unavailable: it is done, but a restart may undo it.
   using Done = absl::AnyInvocable<void(absl::Status status) &&>;
   void Await(absl::Time deadline, Done done);
-  // Answers the call then, or at its deadline.
+  // Answers the call at that time, or at its deadline.
   template <typename Reply>
   void Answer(const ControlCall& call, Reply reply, const ReplyDone<Reply>& done) {
     Await(call.deadline() - kAnswerTime,
@@ -38,7 +37,7 @@ class FreedCalls {
           });
   }
 
-  // Answers those that wait, within a second, and those to come at once. Idempotent.
+  // Answers the waiting calls within a second, and later ones at once. Idempotent.
   void Stop();
 
  private:
@@ -48,7 +47,7 @@ class FreedCalls {
   };
 
   void Run();
-  // Answers those that need not wait any longer; the rest stays.
+  // Answers those that need not wait any longer, and keeps the rest.
   void AwaitSome(std::vector<Waiting>& waiting);
 
   Tiers& tiers_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A get from its frame to its reply; get_request.cc has everything that happens to one, in order.
+// A get request, from its frame to its reply. get_request.cc has its steps in order.
 //
 // Thread-safety: Start() is Owned by the lane's thread. Must outlive the path pool's jobs.
 
@@ -18,7 +18,7 @@ class GetRequests {
   GetRequests(GetPath& path, PathPool& pool, Replies& replies)
       : path_(path), pool_(pool), replies_(replies) {}
 
-  // REQUIRES: frame.body is a Get, and the request has been checked.
+  // Starts a get. REQUIRES: frame.body is a Get, and the request has been checked.
   void Start(transport::Lane& lane, Request request, const proto::Frame& frame);
 
  private:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Just enough of HTTP/1.1 to be scraped and probed: GET and HEAD of fixed paths, one request a
-// connection, no request bodies. One thread, and hard limits on everything a peer can send or hold.
+// A minimal HTTP/1.1 server for scraping and probes: GET and HEAD of fixed paths, one request per
+// connection, no request bodies. It has one thread, and limits on everything that a peer can send
+// or hold.
 //
 // Thread-safety: Thread-safe. The thread is named "http".
 
@@ -33,13 +34,13 @@ class HttpServer {
   using Responder = std::function<Response(std::string_view path)>;
 
   struct Limits {
-    size_t connections_max = 64;  // past it the oldest one gives way
+    size_t connections_max = 64;  // above it the oldest one is closed
     size_t head_bytes_max = 8192;
-    absl::Duration time_max = absl::Seconds(5);  // of one connection, from accept to close
+    absl::Duration time_max = absl::Seconds(5);  // for one connection, from accept to close
   };
 
-  // Binds to exactly that address. Unavailable when it cannot, InvalidArgument when it is no
-  // address.
+  // Binds to exactly that address. Errors: Unavailable (it cannot), InvalidArgument (not an
+  // address).
   static absl::StatusOr<std::unique_ptr<HttpServer>> Bind(const HostPort& address,
                                                           const Limits& limits);
   static absl::StatusOr<std::unique_ptr<HttpServer>> Bind(const HostPort& address) {
@@ -47,8 +48,8 @@ class HttpServer {
   }
   ~HttpServer() { Stop(); }
 
-  HostPort address() const { return address_; }  // with the port really bound
-  // Answers from now on; peers that came earlier have waited. Once.
+  HostPort address() const { return address_; }  // with the port that is bound
+  // Starts answering; earlier peers have waited. Call it once.
   void Start(Responder responder);
   void Stop();  // idempotent
   void Report(MetricSink& sink) const;
@@ -60,14 +61,14 @@ class HttpServer {
     std::string input;
     std::string output;
     size_t output_sent = 0;
-    bool is_answered = false;  // from here on input is only thrown away
+    bool is_answered = false;  // further input is discarded
   };
 
   HttpServer() = default;
   void Run();
-  // Lets new peers in; the oldest give way.
+  // Accepts new peers; the oldest are closed if there are too many.
   void Accept();
-  // Both return false when the connection is over.
+  // Both return false when the connection is complete.
   bool Read(Connection& connection);
   bool Write(Connection& connection);
   void Answer(Connection& connection);
@@ -78,7 +79,7 @@ class HttpServer {
   std::optional<Acceptor> acceptor_;
   absl::Time accepts_again_ = absl::InfinitePast();  // out of descriptors until then
   Fd wake_;
-  std::vector<std::unique_ptr<Connection>> connections_;  // of the thread; oldest first
+  std::vector<std::unique_ptr<Connection>> connections_;  // used by the thread only; oldest first
   Counter requests_, refused_, dropped_;
   std::thread thread_;
 };

@@ -2,10 +2,10 @@
 #pragma once
 // /metrics, /healthz and /readyz. The only user of prometheus-cpp.
 //
-//   /metrics   200, Prometheus text format: what Report() of every component says at that moment
+//   /metrics   200, Prometheus text format: the current metrics of every component
 //   /healthz   200 while the process runs
-//   /readyz    200 when new work is taken, 503 with the reason while not (starting, draining). With
-//              200 come remarks, a line each: what is not as it should be, and keeps nobody away
+//   /readyz    200 when new work is accepted, else 503 with the reason (starting, draining). With
+//              200 come remarks, one a line: problems that do not end readiness
 //
 // Thread-safety: Thread-safe.
 
@@ -21,8 +21,8 @@
 
 namespace cairn {
 
-// The metrics that `report` names, as Prometheus text: families in the order of their first
-// mention.
+// Returns the metrics that `report` names, as Prometheus text: families in the order of their first
+// use.
 std::string MetricsText(const std::function<void(MetricSink&)>& report);
 
 class MetricsServer {
@@ -32,7 +32,7 @@ class MetricsServer {
     std::function<absl::Status()> readiness;  // OK: ready
     std::function<std::string()> remarks = [] { return std::string(); };
   };
-  // Errors: as HttpServer::Bind.
+  // Errors: those of HttpServer::Bind().
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const HostPort& address,
                                                               Sources sources);
 
@@ -45,7 +45,7 @@ class MetricsServer {
   HttpServer::Response Respond(std::string_view path) const;
 
   const Sources sources_;
-  const std::unique_ptr<HttpServer> http_;  // last: its thread uses the above
+  const std::unique_ptr<HttpServer> http_;  // last: its thread uses the members above
 };
 
 }  // namespace cairn

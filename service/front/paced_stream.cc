@@ -10,7 +10,7 @@ namespace cairn {
 
 PacedStream::PacedStream(const CallPlace& place, absl::Status end)
     : ControlCall(place.ForStream()), end_(std::move(end)) {
-  if (!ReadHeld()) EndAs(absl::ResourceExhaustedError("too many calls at a time"));
+  if (!ReadHeld()) EndAs(absl::ResourceExhaustedError("too many calls at once"));
 }
 
 void PacedStream::OnReadDone(bool ok) {

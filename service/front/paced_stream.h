@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A call whose answer is messages with pauses between them, until one side ends it.
+// A call that sends messages with pauses between them, until one side ends it.
 //
-// One thing is under way at a time: the request being read, a message being written, or the alarm
-// that precedes the next. Whoever sees it end after the stream was to end finishes the stream;
-// where nothing is under way, that is who ends it. A reader that does not read keeps one message.
+// One operation runs at a time: reading the request, writing a message, or the alarm before the
+// next message. If the stream was ended meanwhile, the end of that operation finishes it; if no
+// operation runs, the caller that ends it does. A stalled reader holds one message.
 
 #include <google/protobuf/message.h>
 #include <grpcpp/alarm.h>
@@ -19,19 +19,19 @@ namespace cairn {
 
 class PacedStream : public ControlCall {
  protected:
-  // Borrowed until the next call of Begin() or Next(); null: nothing is to be written now.
+  // Borrowed until the next call of Begin() or Next(); null: nothing to write now.
   using Message = const google::protobuf::Message*;
 
-  // Reads the request. `end`: what the stream ends as, where nothing failed.
+  // Reads the request. `end`: the status of the stream if nothing fails.
   PacedStream(const CallPlace& place, absl::Status end);
 
-  // The request has come, for TakeRequest(); the first message.
+  // The request has arrived, for TakeRequest(). Returns the first message.
   virtual absl::StatusOr<Message> Begin() = 0;
-  // After a pause.
+  // Returns the next message, after a pause.
   virtual absl::StatusOr<Message> Next() = 0;
-  // Before the next message; none: it is there already.
+  // The pause before the next message; nullopt: it is ready.
   virtual absl::Duration pause() const = 0;
-  // The reader is gone. Perhaps while Begin() or Next() runs.
+  // The reader is gone. May run during Begin() or Next().
   virtual void OnGone() {}
 
  private:
@@ -41,11 +41,11 @@ class PacedStream : public ControlCall {
   void OnWriteDone(bool ok) final;
   void OnCancel() final;
   void OnAlarm();
-  // Nothing is under way; writes, pauses or ends.
+  // REQUIRES: no operation runs. Writes, pauses or ends.
   void GoOn(const absl::StatusOr<Message>& message);
-  // Nothing is under way. `ok`: the last message left.
+  // REQUIRES: no operation runs. `ok`: the last message was sent.
   void Pause(bool ok);
-  // Nothing is under way any more, and nothing shall be.
+  // Ends the stream: no operation runs, and none shall start.
   void EndAs(const absl::Status& status);
   void FinishIfOver();
 

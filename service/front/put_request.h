@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A put from its frame to its reply; put_request.cc has everything that happens to one, in order.
+// A put request, from its frame to its reply. put_request.cc has its steps in order.
 //
 // Thread-safety: Start() is Owned by the lane's thread, RefuseNew() is Thread-safe. Must outlive
 //                the path pool's jobs.
@@ -21,10 +21,10 @@ class PutRequests {
   PutRequests(PutPath& path, PathPool& pool, Replies& replies)
       : path_(path), pool_(pool), replies_(replies) {}
 
-  // REQUIRES: frame.body is a Put, and the request has been checked.
+  // Starts a put. REQUIRES: frame.body is a Put, and the request has been checked.
   void Start(transport::Lane& lane, Request request, const proto::Frame& frame,
              transport::Arrival arrival);
-  // Drain: puts are answered Unavailable from now on.
+  // For draining: later puts are answered with Unavailable.
   void RefuseNew() { refuses_new_.store(true, std::memory_order_relaxed); }
 
  private:
@@ -32,7 +32,7 @@ class PutRequests {
   void Landed(transport::Lane& lane, Request request, OwnedPut put,
               const transport::Received& received);
   void Run(Request request, OwnedPut put, uint32_t crc32c);
-  // What sends the answer, from whatever thread has it.
+  // Returns a function that sends the answer from any thread.
   PutDone Answer(Request request);
 
   PutPath& path_;

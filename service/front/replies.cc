@@ -49,8 +49,8 @@ void LogSlow(const Request& request, absl::StatusCode code, absl::Time now) {
 }  // namespace
 
 Replies::Replies(int lanes, const Clock& clock, DataMetrics& metrics, absl::Duration slow,
-                 Over over)
-    : clock_(clock), metrics_(metrics), slow_(slow), over_(std::move(over)) {
+                 RequestDone request_done)
+    : clock_(clock), metrics_(metrics), slow_(slow), request_done_(std::move(request_done)) {
   for (int i = 0; i < lanes; ++i) outboxes_.push_back(std::make_unique<Outbox>());
 }
 
@@ -81,7 +81,7 @@ void Replies::Refuse(transport::Lane& lane, const Request& request, const absl::
 }
 
 void Replies::End(transport::Lane& lane, const Request& request, absl::StatusCode code) {
-  over_(lane, request);
+  request_done_(lane, request);
   // In this order, so that what is no longer in flight is counted and logged.
   const absl::Time now = clock_.Now();
   metrics_.Count(request.op, code, now - request.arrived);
@@ -126,12 +126,12 @@ void Replies::Schedule(Outbox& outbox, transport::Lane& lane) {
   if (status.ok()) return;
   if (absl::IsResourceExhausted(status)) {
     // The replies stay: with the next one the lane is asked again.
-    LogError("data", "lane takes no tasks", {{"error", status}});
+    LogError("data", "lane accepts no tasks", {{"error", status}});
     const MutexLock lock(outbox.mutex);
     outbox.is_scheduled = false;
     return;
   }
-  // The server is stopping: all its peers are gone, and with them all who could be answered.
+  // The server is stopping: all its peers are gone, so there is nobody to answer.
   std::vector<Outgoing> dropped;
   {
     const MutexLock lock(outbox.mutex);

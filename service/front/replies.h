@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The way back: every reply of one data server, from whatever thread made it to the lane that sends
-// it.
+// Passes every reply of one data server from the thread that made it to the lane that sends it.
 //
-// A reply made on another thread waits in its lane's outbox. At most one task of ours, never more,
-// waits in a lane's own queue to empty the outbox, so a lane never refuses a reply for want of
-// room.
+// A reply made on another thread waits in its lane's outbox. At most one task in the lane's own
+// queue empties the outbox, so that a lane never refuses a reply for lack of room.
 //
 // Thread-safety: SetLane(), Send(), Refuse() and End() are Owned by the lane's thread; the rest is
 //                Thread-safe. Must outlive its transport server and the path pool's jobs.
@@ -24,58 +22,60 @@
 
 namespace cairn {
 
-// One reply and the request that it answers. Move-only.
+// A reply and the request that it answers. Move-only.
 struct Outgoing {
   Request request;
   proto::Frame frame;
   std::span<const std::byte> payload = {};
-  // Owns what payload lies in, and is destroyed when the transfer is over. Runs before that, on the
-  // lane, with how the transfer went; not at all where the server stops first. May be null.
+  // Owns the memory of the payload, and is destroyed when the transfer has completed. Runs before
+  // that, on the lane, with the outcome of the transfer; does not run if the server stops first.
+  // May be null.
   transport::ReplyDone sent = nullptr;
-  bool breaks_peer = false;  // once it is sent
+  bool breaks_peer = false;  // after it is sent
 };
 
 class Replies {
  public:
-  // `over` runs on the lane when a request is over.
-  using Over = std::function<void(transport::Lane&, const Request&)>;
-  // A get or put that takes longer than `slow` is logged with where its time went.
-  Replies(int lanes, const Clock& clock, DataMetrics& metrics, absl::Duration slow, Over over);
+  // `request_done` runs on the lane when a request is complete.
+  using RequestDone = std::function<void(transport::Lane&, const Request&)>;
+  // Gets and puts that take longer than `slow` are logged with the time of each step.
+  Replies(int lanes, const Clock& clock, DataMetrics& metrics, absl::Duration slow,
+          RequestDone request_done);
 
-  // Has to be called before the first reply of a lane is posted.
+  // Call it before the first reply of a lane is posted.
   void SetLane(transport::Lane& lane);
 
   void Send(transport::Lane& lane, Outgoing outgoing);
   void Refuse(transport::Lane& lane, const Request& request, const absl::Status& status);
-  // The request is over, answered with `code` or, as a Goodbye, with nothing.
+  // Ends a request that was answered with `code`, or a Goodbye, which has no answer.
   void End(transport::Lane& lane, const Request& request, absl::StatusCode code);
 
-  // Has the lane send it.
+  // Queues a reply for its lane.
   void Post(Outgoing outgoing);
-  // Has the lane end a peer; an unknown one is ignored.
+  // Queues the disconnection of a peer; ignores unknown ones.
   void BreakPeer(const PeerRef& peer);
 
  private:
   struct Outbox {
     Mutex mutex;
     transport::Lane* lane ABSL_GUARDED_BY(mutex) = nullptr;
-    // At most window * peers of the lane, and a break for each peer.
+    // At most window * peers of the lane, and one disconnection per peer.
     std::vector<Outgoing> replies ABSL_GUARDED_BY(mutex);
     std::vector<transport::PeerId> breaks ABSL_GUARDED_BY(mutex);
     bool is_scheduled ABSL_GUARDED_BY(mutex) = false;
-    // Of the lane thread; they keep their memory between turns.
+    // Used by the lane thread only; they keep their memory between turns.
     std::vector<Outgoing> leaving;
     std::vector<transport::PeerId> breaking;
   };
   Outbox& OutboxOf(int lane) { return *outboxes_[static_cast<size_t>(lane)]; }
-  // Has the outbox emptied. REQUIRES: the caller has set is_scheduled, which was not set.
+  // Schedules emptying the outbox. REQUIRES: the caller has set is_scheduled, which was not set.
   void Schedule(Outbox& outbox, transport::Lane& lane);
   void Drain(transport::Lane& lane);
 
   const Clock& clock_;
   DataMetrics& metrics_;
   const absl::Duration slow_;
-  const Over over_;
+  const RequestDone request_done_;
   std::vector<std::unique_ptr<Outbox>> outboxes_;
 };
 

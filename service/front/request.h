@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One request of the data plane, from its arrival until its reply is over. A value: it refers
-// neither to the frame nor to the connection that it came by.
+// A request of the data plane, from its arrival until its reply is complete. A value: it refers
+// neither to its frame nor to its connection.
 
 #include <cstdint>
 #include <utility>
@@ -15,12 +15,12 @@
 
 namespace cairn {
 
-// When a request had done what. In the past where it has not, or does not.
+// The times of a request's steps. InfinitePast: not reached, or not part of it.
 struct RequestTimes {
-  absl::Time landed = absl::InfinitePast();   // the payload of a put is there
-  absl::Time started = absl::InfinitePast();  // a thread of the path pool has it
-  absl::Time made = absl::InfinitePast();     // the answer is there
-  absl::Duration promote;                     // of what was between: waiting for a tier
+  absl::Time landed = absl::InfinitePast();   // a put's payload is complete
+  absl::Time started = absl::InfinitePast();  // on a thread of the path pool
+  absl::Time made = absl::InfinitePast();     // the answer is ready
+  absl::Duration promote;                     // of the time in between: waiting for a tier
 };
 
 struct Request {

@@ -59,7 +59,7 @@ absl::Status CheckRequest(grpc::ByteBuffer& message, const RequestBound& bound) 
     if (rest_bytes > bound.rest_bytes_max) {
       return absl::InvalidArgumentError(
           absl::StrCat("the request has more than ", bound.rest_bytes_max, " bytes",
-                       bound.bulk_field == 0 ? "" : " beside its list"));
+                       bound.bulk_field == 0 ? "" : " besides its list"));
     }
   }
   return static_cast<size_t>(at) == message.Length() ? absl::OkStatus() : Malformed();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bounds what parsing a request may allocate. An empty sub-message takes two bytes on the wire and
-// some fifty in memory, so the length of a message bounds nothing: a message of 3 MB may take 150.
-// The wire is walked first. What is over its bound is never parsed.
+// Limits the memory that parsing a request can allocate. An empty sub-message takes two bytes on
+// the wire and some fifty in memory, so a message of 3 MB could take 150 MB. The wire format is
+// therefore scanned first, and a message over its bound is never parsed.
 //
 // Pure functions, thread-safe.
 
@@ -15,16 +15,16 @@
 
 namespace cairn {
 
-// Parsing a request that keeps to it allocates at most about
-// 30 * rest_bytes_max + 64 * bulk_count_max bytes more than the request has.
+// Parsing a request within this bound allocates at most about 30 * rest_bytes_max + 64 *
+// bulk_count_max bytes in addition to the request's own.
 struct RequestBound {
   // The one field that may be long: a list of keys, or the bytes of a side object. 0: none.
   uint32_t bulk_field = 0;
-  size_t bulk_count_max = 0;          // values of it
+  size_t bulk_count_max = 0;          // number of its values
   size_t rest_bytes_max = 64 * 1024;  // of all other fields together
 };
 
-// InvalidArgument: not a protobuf message, or over its bound. Leaves `message` as it is.
+// Errors: InvalidArgument (not a protobuf message, or over its bound). Does not change `message`.
 absl::Status CheckRequest(grpc::ByteBuffer& message, const RequestBound& bound);
 
 }  // namespace cairn

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A status as gRPC has it. A pure function, thread-safe.
+// Converts a status for gRPC. A pure function, thread-safe.
 
 #include <grpcpp/support/status.h>
 
@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-// The codes are the same numbers on both sides.
+// The codes have equal numbers on both sides.
 inline grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The stream that is a client's life: SessionOpened, then a heartbeat every 5 s that also renews
-// the session's leases. However it ends, the session ends with it.
+// The stream of a session: SessionOpened, then a heartbeat every 5 s, which also renews the
+// session's leases. The session ends with the stream.
 
 #include <functional>
 #include <string>
@@ -13,10 +13,10 @@
 
 namespace cairn {
 
-struct SessionTerms {  // what every session is told
+struct SessionTerms {  // the same for every session
   std::vector<std::string> data_addresses;
   std::string daemon_version;
-  std::string admin_address, http_address;  // of About; empty: none
+  std::string admin_address, http_address;  // for About; empty: none
   uint64_t payload_bytes_max = 0;
   std::function<bool()> is_draining;
 };

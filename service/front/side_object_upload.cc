@@ -38,7 +38,7 @@ class Upload final : public ControlCall {
  private:
   void ReadNext() {
     if (!ReadHeld(content_.capacity())) {
-      End(absl::ResourceExhaustedError("too many calls at a time"));
+      End(absl::ResourceExhaustedError("too many calls at once"));
     }
   }
 
@@ -120,8 +120,8 @@ absl::StatusOr<UploadBudget::Share> UploadBudget::Take(std::string_view tenant, 
   if (bytes_ + bytes > limits::kUploadBytesMax ||
       of_tenant + bytes > limits::kUploadBytesPerTenantMax) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("side objects on their way in: at most ", limits::kUploadBytesPerTenantMax,
-                     " bytes a tenant, ", limits::kUploadBytesMax, " in all"));
+        absl::StrCat("uploads of side objects: at most ", limits::kUploadBytesPerTenantMax,
+                     " bytes per tenant, ", limits::kUploadBytesMax, " in all"));
   }
   bytes_ += bytes;
   by_tenant_[name] = of_tenant + bytes;

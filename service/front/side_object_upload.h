@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// PutSideObject: parts of a side object, put together in memory, then installed.
+// PutSideObject: collects the parts of a side object in memory, then installs it.
 
 #include <cstdint>
 #include <functional>
@@ -17,10 +17,10 @@
 
 namespace cairn {
 
-// Bytes of side objects that are on their way in. Thread-safety: Thread-safe.
+// A budget for the bytes of incomplete uploads. Thread-safety: Thread-safe.
 class UploadBudget {
  public:
-  // Some of them. Destroying it gives them back. Move-only. The budget must outlive it.
+  // A part of the budget. Destroying it returns the bytes. Move-only. The budget must outlive it.
   class Share {
    public:
     Share() = default;
@@ -40,7 +40,7 @@ class UploadBudget {
     uint64_t bytes_ = 0;
   };
 
-  // ResourceExhausted: the tenant, or all of them, have too much on its way in.
+  // Errors: ResourceExhausted (the uploads of the tenant, or all together, are too large).
   absl::StatusOr<Share> Take(std::string_view tenant, uint64_t bytes);
 
  private:
@@ -49,11 +49,11 @@ class UploadBudget {
   absl::flat_hash_map<std::string, uint64_t> by_tenant_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What an upload needs. Borrowed for the call's life.
+// Components for an upload. Borrowed for the call's lifetime.
 struct UploadParts {
   UploadBudget& budget;
   CallMetrics& calls;
-  // The tenant of the session that the first part names. Refuses what Install() would refuse.
+  // Returns the tenant of the session in the first part. Refuses what Install() would refuse.
   std::function<absl::StatusOr<std::string>(const v1::PutSideObjectRequest& first)> check;
   std::function<absl::StatusOr<v1::PutSideObjectReply>(const v1::PutSideObjectRequest& first,
                                                        std::string_view content)>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Policies of spaces as messages have them. Pure functions.
+// Converts policies of spaces from and to messages. Pure functions.
 
 #include <string>
 
@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-// Errors as Spaces::PolicyOf().
+// Errors: those of Spaces::PolicyOf().
 inline absl::StatusOr<SpacePolicy> FromPolicy(const Spaces& spaces, const v1::SpacePolicy& policy) {
   return spaces.PolicyOf(policy.recipe(), policy.cold_recipe(), policy.ttl_seconds());
 }

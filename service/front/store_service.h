@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The calls of cairn.v1.Store, and of cairn.v1.Events. No call blocks a thread: a Match that waits
-// is answered by the publish it waited for, or by upkeep at its deadline.
+// Implements cairn.v1.Store and cairn.v1.Events. No call blocks a thread: a waiting Match is
+// answered by the publication that it waits for, or by upkeep at its deadline.
 //
 // Thread-safety: Thread-safe; gRPC calls it from its own threads.
 
@@ -34,7 +34,7 @@ class StoreService {
   };
   StoreService(const Parts& parts, SessionTerms terms);
 
-  // Makes its calls reach this.
+  // Registers the calls with the router.
   void AddTo(CallRouter& router);
 
   // Answers calls that wait for a disk. Idempotent.
@@ -49,13 +49,14 @@ class StoreService {
   absl::Status Release(const v1::ReleaseRequest& request, v1::ReleaseReply* reply);
   absl::Status Prefetch(const v1::PrefetchRequest& request, v1::PrefetchReply* reply);
   absl::Status Contains(const v1::ContainsRequest& request, v1::ContainsReply* reply);
-  // Both are answered once a restart brings nothing back.
+  // Both answer once no restart brings the blocks back.
   void Delete(const ControlCall& call, const v1::DeleteRequest& request,
               const ReplyDone<v1::DeleteReply>& done);
   void Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
                   const ReplyDone<v1::InvalidateReply>& done);
   absl::Status About(const v1::AboutRequest& request, v1::AboutReply* reply);
-  // Of the tenant to a session, of all to an operator, of neither to a stranger.
+  // For a session, its tenant's statistics; for an operator, those of all tenants; for others, only
+  // the public ones.
   void Stats(const ControlCall& call, const v1::StatsRequest& request,
              const ReplyDone<v1::StatsReply>& done);
   absl::StatusOr<std::string> CheckUpload(const v1::PutSideObjectRequest& first) const;

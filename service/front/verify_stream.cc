@@ -13,7 +13,7 @@ VerifyStream::VerifyStream(const CallPlace& place, const Begin& begin)
     : ControlCall(place.ForStream()),
       begin_(begin),
       deadline_(deadline(absl::Milliseconds(limits::kVerifyMsMax))) {
-  if (!ReadHeld()) FinishAs(absl::ResourceExhaustedError("too many calls at a time"));
+  if (!ReadHeld()) FinishAs(absl::ResourceExhaustedError("too many calls at once"));
 }
 
 void VerifyStream::OnReadDone(bool ok) {

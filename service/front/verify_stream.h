@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The stream of one Verify call. The thread that verifies never waits for the reader: progress that
-// finds the reader busy is replaced by what comes after it.
+// The stream of one Verify call. The verifying thread never waits for the reader: if the reader is
+// busy, newer progress replaces older.
 
 #include <functional>
 #include <optional>
@@ -17,13 +17,13 @@ namespace cairn {
 // Thread-safety: Write() and End() are Owned by one thread.
 class VerifyStream final : public ControlCall {
  public:
-  // Has what is asked for done. OK: End() is called later. Runs on a gRPC thread.
+  // Starts the verification. If it returns OK, End() is called later. Runs on a gRPC thread.
   using Begin = std::function<absl::Status(VerifyStream& stream, uint64_t space_id)>;
   VerifyStream(const CallPlace& place, const Begin& begin);
 
-  // False: nobody listens any more, or the deadline has passed.
+  // Returns false if the reader is gone or the deadline has passed.
   bool Write(const v1::VerifyProgress& progress);
-  // The last call. A status of Cancelled becomes DeadlineExceeded where that is why.
+  // The last call. A status of Cancelled becomes DeadlineExceeded if the deadline was the cause.
   void End(absl::Status status);
 
   void OnReadDone(bool ok) override;
@@ -32,14 +32,14 @@ class VerifyStream final : public ControlCall {
 
  private:
   enum class Step : uint8_t { kNone, kWrite, kFinish };
-  // What is next, now that something has changed: one caller gets each step, and takes it.
+  // Returns the next action after a change; each action goes to one caller, which performs it.
   Step TakeStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Take(Step step);
 
   const Begin& begin_;
   const absl::Time deadline_;
   Mutex mutex_;
-  v1::VerifyProgress writing_;  // of whoever took kWrite
+  v1::VerifyProgress writing_;  // owned by the caller that took kWrite
   std::optional<v1::VerifyProgress> next_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_;  // set once, under the lock
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The way of a get between the lane that took its frame and the lane that sends the answer. Read
-// get.cc first. The steps, in their order:
+// A get, from the lane that received its frame to the lane that sends the answer. Read get.cc
+// first. Its steps, in order:
 //
 // - Lookup() pins images that cover the slice (get.cc).
-// - Promote() has those read whose bytes cannot be addressed, and returns; the completion queues
+// - Promote() starts reading the images that are not in memory and returns. The completion queues
 //   Resume() on the path pool (promote.cc).
 // - Verify() checks them, and Transcode() makes one payload of the wanted form: the image itself, a
-//   gathered one, a decoded one, or source; or a device decodes, for which no thread waits: the get
-//   goes on in ResumeDecoded(), on the path pool (transcode.cc).
+//   gathered image, a recoded image, or source. If a device decodes, no thread waits: the get
+//   continues in ResumeDecoded(), on the path pool (transcode.cc).
 // - The lane sends the payload and then drops the answer (front/get_request.cc).
 //
-// No thread waits for a tier. A get whose deadline passes meanwhile gets a miss at once; the read
-// goes on and keeps its memory until its completion has run.
+// No thread waits for a tier. A get past its deadline is answered with a miss at once; the read
+// continues and keeps its memory until its completion has run.
 //
-// A miss is NotFound: counted, never logged. Bytes that fail their CRC, and bytes of another image
-// than the one asked for, are a miss too: the image is dropped, cairn_corrupt_tiles_total counts,
-// and one log line says where.
+// A miss is NotFound: counted, never logged. Bytes that fail their CRC, or belong to another image,
+// are a miss, too: the image is dropped, cairn_corrupt_tiles_total counts it, and one log line says
+// where it was.
 
 #include <cstdint>
 #include <memory>
@@ -33,40 +33,40 @@
 
 namespace cairn {
 
-// One get. It owns all that it needs, so it may outlive the frame and the connection that it came
-// by. Thread-safety: Thread-compatible.
+// A get. It owns everything that it needs, so it may outlive its frame and its connection.
+// Thread-safety: Thread-compatible.
 struct OwnedGet {
   Session session = {};
   proto::Get get = {};
-  // The most payload that the client takes: the least of frame and transport.
+  // Limit for the payload: the lower one of frame and transport.
   uint64_t target_bytes = 0;
   absl::Time deadline = absl::InfiniteFuture();
 };
 
-// What to send, and what keeps it. Move-only. Destroy it when the reply's transfer is over.
+// An answer and the owner of its payload. Move-only. Destroy it when the reply's transfer has
+// completed.
 // Thread-safety: Thread-compatible.
 struct Answer {
   proto::GetReply reply;
   std::span<const std::byte> payload;
   uint32_t payload_crc32c = 0;
-  // One of the three keeps payload alive.
-  ResidentPin pin;
+  // One of the three owns the payload.
+  CopyPin pin;
   Extent staging;
   std::shared_ptr<const Promotion> read;
-  absl::Duration promote;  // how long it waited for a tier
+  absl::Duration promote;  // time spent waiting for a tier
 };
 
-// Runs exactly once with no lock held: in Get(), or later on a thread of the path pool, or on one
-// of a tier where the daemon stops.
+// Runs exactly once without locks held: in Get(), later on a thread of the path pool, or on a
+// tier's thread when the daemon stops.
 using GetDone = absl::AnyInvocable<void(absl::StatusOr<Answer>)>;
 
-// Runs the path, on a thread of the path pool.
+// Runs a get, on a thread of the path pool. `done` gets an answer or:
 //
 // - NotFound: a miss, or no such space.
-// - PermissionDenied: the space is another tenant's.
-// - InvalidArgument: group, slice; or target_bytes is too small, and the message says what is
-//   needed.
-// - ResourceExhausted: staging is in use.
+// - PermissionDenied: the space belongs to another tenant.
+// - InvalidArgument: the group, the slice, or target_bytes: the message says how much is needed.
+// - ResourceExhausted: staging is full.
 // - DeadlineExceeded: the get waited too long for its turn.
 void Get(GetPath& path, OwnedGet get, GetDone done);
 

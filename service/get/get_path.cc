@@ -28,7 +28,7 @@ GetPath::GetPath(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool
                   .tiers = tiers,
                   .pool = pool,
                   .clock = clock,
-                  .drop_damaged = [this](const ResidentPin& pin,
+                  .drop_damaged = [this](const CopyPin& pin,
                                          std::string_view what) { return DropDamaged(pin, what); },
                   .ended = [this](WaitingGets::Id get) { ResumeGet(get); },
                   .has_room = [this] { prefetches.Pump(); }}),
@@ -42,7 +42,7 @@ void GetPath::Count(Outcome outcome, TierId tier) {
   outcomes_[static_cast<size_t>(outcome)][IndexOf(tier)].Add();
 }
 
-absl::Status GetPath::DropDamaged(const ResidentPin& pin, std::string_view what) {
+absl::Status GetPath::DropDamaged(const CopyPin& pin, std::string_view what) {
   if (index.Drop(pin)) {
     corrupt_tiles_[IndexOf(pin.copy().tier)].Add();
     LogWarn("get", "image is damaged: dropped",
@@ -70,7 +70,7 @@ void GetPath::ResumeGet(WaitingGets::Id get) {
 
 absl::Duration GetPath::AnswerLate() {
   for (std::unique_ptr<GetRun>& run : waiting.TakeLate(clock.Now())) {
-    Finish(std::move(run), absl::NotFoundError("its tier did not answer in time"));
+    Finish(std::move(run), absl::NotFoundError("its tier did not respond in time"));
   }
   return waiting.next_deadline() - clock.Now();
 }
@@ -80,7 +80,7 @@ void GetPath::Report(MetricSink& sink) const {
   const auto outcome = [&](std::string_view name, std::string_view where, Outcome value,
                            TierId tier) {
     const MetricLabel labels[] = {{"outcome", name}, {"tier", where}};
-    sink.AddCounter("cairn_gets_total", "Gets, by how they ended and where the bytes were.", labels,
+    sink.AddCounter("cairn_gets_total", "Gets, by outcome and tier.", labels,
                     outcomes_[static_cast<size_t>(value)][IndexOf(tier)].Value());
   };
   for (const CopyTier* tier : tiers.all()) {
@@ -110,7 +110,7 @@ void GetPath::Report(MetricSink& sink) const {
   answered("gathered", gathered);
   answered("decoded", decoded);
   answered("recoded", recoded);
-  sink.AddCounter("cairn_get_sent_bytes_total", "Payload bytes that answers to gets carried.", {},
+  sink.AddCounter("cairn_get_sent_bytes_total", "Payload bytes sent in answers to gets.", {},
                   sent_bytes.Value());
   sink.AddGauge("cairn_waiting_gets", "Gets that wait for a colder tier.", {},
                 static_cast<double>(waiting.count()));

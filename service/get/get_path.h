@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What gets work with, and what they count. Made once; the way of a get is in get.h.
+// The components that gets use, and the metrics of gets. Made once. See get.h for the steps of a
+// get.
 //
 // Thread-safety: Thread-safe.
 
@@ -30,11 +31,11 @@ class BlockIndex;
 
 class GetPath final : public PathPool::Deadlines {
  public:
-  // Looks after the pool's deadlines, so the pool has to be stopped before it is destroyed.
+  // Registers its deadlines with the pool: stop the pool before destroying it.
   GetPath(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool, const Clock& clock);
 
-  // Each is named like the function that it times, but for promote: from Promote() to Resume().
-  // Send() is of the lane: front/get_request.cc.
+  // Steps that are timed, named after their functions, except promote: from Promote() to Resume().
+  // Send() runs on the lane: front/get_request.cc.
   enum class Step : uint8_t { kLookup, kPromote, kTranscode, kSend };
   static constexpr size_t kStepCount = 4;
   enum class Outcome : uint8_t { kHit, kMiss, kCorrupt, kRefused };
@@ -49,22 +50,22 @@ class GetPath final : public PathPool::Deadlines {
   WaitingGets waiting;
   Promotions promotions;
   Prefetches prefetches;
-  ReadNotes* read_notes = nullptr;  // set before use; null: nobody wants to know
-  DeviceCodec* device = nullptr;    // set before use; null: there is none
+  ReadNotes* read_notes = nullptr;  // set before use; null: not wanted
+  DeviceCodec* device = nullptr;    // set before use; null: no device
 
-  // `tier`: where the bytes were, of a hit or of damaged ones.
+  // `tier`: where the bytes of a hit, or damaged bytes, were.
   void Count(Outcome outcome, TierId tier = TierId::kHost);
-  // Drops an image whose bytes in pin's tier are damaged or another's. The first to drop it counts
-  // and logs. Returns DataLoss.
-  absl::Status DropDamaged(const ResidentPin& pin, std::string_view what);
+  // Drops an image whose bytes in the pin's tier are damaged or another image's. The first call for
+  // it counts and logs. Returns DataLoss.
+  absl::Status DropDamaged(const CopyPin& pin, std::string_view what);
   Histogram& seconds(Step step) { return seconds_[static_cast<size_t>(step)]; }
-  Counter sent_bytes;  // counted by who sends
-  // Of the hits: sent as they lie, put together, decoded, decoded and encoded raw.
+  Counter sent_bytes;  // counted by the sender
+  // Kinds of hits: sent in place, gathered, decoded, decoded and encoded as raw.
   Counter direct, gathered, decoded, recoded;
 
   // Answers gets whose deadline passed while a tier read for them.
   absl::Duration AnswerLate() override;
-  // Stops the reads that are under way. Before the pool is stopped, which runs what they leave.
+  // Stops the running reads. Call it before the pool is stopped, which runs their continuations.
   void Stop() { promotions.Stop(); }
   void Report(MetricSink& sink) const;
 

@@ -92,9 +92,9 @@ Prefetches::Outcome Prefetches::Start(const Item& item) {
   if (!space.ok()) {
     return Outcome::kDropped;
   }
-  ResidentPins pins = images_.Lookup(item.block, item.group, item.slice);
+  CopyPins pins = images_.Lookup(item.block, item.group, item.slice);
   Outcome outcome = pins.empty() ? Outcome::kDropped : Outcome::kBegun;
-  for (ResidentPin& pin : pins) {
+  for (CopyPin& pin : pins) {
     if (!pin.bytes().empty()) {
       continue;
     }
@@ -149,8 +149,7 @@ void Prefetches::Pump() {
 void Prefetches::Report(MetricSink& sink) const {
   const auto outcome = [&](std::string_view name, const Counter& counter) {
     const MetricLabel labels[] = {{"outcome", name}};
-    sink.AddCounter("cairn_prefetches_total",
-                    "Slices of blocks to be read ahead of gets, by what became of them.", labels,
+    sink.AddCounter("cairn_prefetches_total", "Slices of blocks to prefetch, by outcome.", labels,
                     counter.Value());
   };
   outcome("begun", begun_);
@@ -158,8 +157,8 @@ void Prefetches::Report(MetricSink& sink) const {
   outcome("refused", refused_);
   const MutexLock lock(mutex_);
   shares_.Report(sink);
-  sink.AddGauge("cairn_waiting_prefetches", "Slices of blocks that wait to be read ahead of gets.",
-                {}, static_cast<double>(items_.size()));
+  sink.AddGauge("cairn_waiting_prefetches", "Slices of blocks that wait to be prefetched.", {},
+                static_cast<double>(items_.size()));
 }
 
 }  // namespace cairn

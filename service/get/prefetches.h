@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Blocks that are to be in memory before a get asks for them: those that a client named, and those
-// that follow a block of a leased prefix that had to be read. They wait as names. A few are read
-// at a time, so that a get never waits behind many of them, and the next begins when a read ends.
+// Reads blocks into memory before gets ask for them: blocks that a client named, and blocks that
+// follow a block of a leased prefix that had to be read. They wait as names. Only a few are read at
+// a time, so that a get never waits behind many of them; when a read ends, the next one begins.
 //
-// What there is no room for is forgotten: a get reads it, or misses it. Of those that wait each
-// tenant has a share.
+// Blocks without room in memory are dropped from the queue: a get reads or misses them. Each tenant
+// has a share of the queue.
 //
 // Thread-safety: Thread-safe.
-// Locks:         none held while the index, the spaces or Promotions are called.
+// Locks:         none is held while it calls the index, the spaces or Promotions.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,25 +31,25 @@ namespace cairn {
 
 class Prefetches {
  public:
-  // What became of the blocks that were asked for, each counted once.
+  // The number of requested blocks in each state.
   struct Answer {
     uint32_t in_memory = 0;
-    uint32_t on_their_way = 0;  // being read, or to be read
-    uint32_t absent = 0;        // something that is wanted of them is nowhere
-    uint32_t refused = 0;       // too many wait
+    uint32_t on_their_way = 0;  // being read, or queued to be
+    uint32_t absent = 0;        // a wanted slice of them is not stored
+    uint32_t refused = 0;       // too many are queued
   };
 
   Prefetches(Spaces& spaces, Images& images, Promotions& promotions)
       : spaces_(spaces), images_(images), promotions_(promotions) {}
 
-  // Does not wait for a tier.
+  // Queues reads. Does not wait for a tier.
   Answer Begin(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                absl::Span<const WantedGroup> wanted);
-  // A get reads that slice of the block, which has so many bytes: those that follow it under a
-  // lease come next.
+  // A get reads that slice of the block, of so many bytes: reads the blocks that follow it under a
+  // lease.
   void ReadAhead(const BlockName& block, uint16_t group, const codecs::Slice& slice,
                  uint64_t bytes);
-  // There may be room for the next.
+  // Starts the next reads if there is room.
   void Pump();
 
   void Report(MetricSink& sink) const;
@@ -62,14 +62,14 @@ class Prefetches {
     std::string tenant;  // of the space
     friend bool operator==(const Item&, const Item&) = default;
     template <typename H>
-    friend H AbslHashValue(H state, const Item& item) {  // of what tells most apart
+    friend H AbslHashValue(H state, const Item& item) {  // of the most distinctive fields
       return H::combine(std::move(state), item.block, item.group);
     }
   };
   enum class Outcome : uint8_t { kBegun, kLater, kDropped };
 
   Outcome Start(const Item& item);
-  // Nothing if it waits already.
+  // Does nothing if it is queued already.
   void Add(Item item, bool is_first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Spaces& spaces_;
@@ -77,10 +77,10 @@ class Prefetches {
   Promotions& promotions_;
   mutable Mutex mutex_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<Item> waiting_ ABSL_GUARDED_BY(mutex_);  // those, each once
+  absl::flat_hash_set<Item> waiting_ ABSL_GUARDED_BY(mutex_);  // the queued items, each once
   TenantShares shares_ ABSL_GUARDED_BY(mutex_){"prefetches", limits::kPrefetchesMax};
   bool is_pumping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool has_room_come_ ABSL_GUARDED_BY(mutex_) = false;  // while it pumps
+  bool has_room_come_ ABSL_GUARDED_BY(mutex_) = false;  // room came while it pumps
   Counter begun_, dropped_, refused_;
 };
 

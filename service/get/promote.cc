@@ -8,7 +8,7 @@
 namespace cairn {
 
 bool NeedsPromotion(const GetRun& run) {
-  for (const ResidentPin& pin : run.pins) {
+  for (const CopyPin& pin : run.pins) {
     if (pin.bytes().empty()) {
       return true;
     }
@@ -52,7 +52,7 @@ void Promote(std::unique_ptr<GetRun> run) {
   } else {
     path.pool.Wake();  // for its deadline
   }
-  if (whole_bytes > 0) {  // who reads slices alone has no use for whole images
+  if (whole_bytes > 0) {  // a reader of single slices has no use for whole images
     path.prefetches.ReadAhead({body.space_id, body.key}, body.group, slice, whole_bytes);
   }
 }
@@ -77,7 +77,7 @@ bool DropSpare(GetRun& run) {
 }
 
 void TryAgain(std::unique_ptr<GetRun> run) {
-  run->is_second = true;
+  run->is_retry = true;
   run->reads.clear();
   const absl::Status found = Lookup(*run);
   if (found.ok() && NeedsPromotion(*run)) {
@@ -92,7 +92,7 @@ void Resume(std::unique_ptr<GetRun> run) {
   GetPath& path = run->path;
   run->promote = path.clock.Now() - run->promoted_at;
   path.seconds(GetPath::Step::kPromote).Observe(run->promote);
-  if (!run->is_second && DropSpare(*run)) {
+  if (!run->is_retry && DropSpare(*run)) {
     return TryAgain(std::move(run));
   }
   for (const std::shared_ptr<const Promotion>& read : run->reads) {

@@ -89,7 +89,7 @@ void Promotions::Completed(std::shared_ptr<Promotion> promotion, size_t part, ab
   if (!is_over) {
     Begin(promotion);
     promotion.reset();
-    return Leave();
+    return LeaveInFlight();
   }
   PathPool::Job job = [this, promotion, status = std::move(status)]() mutable {
     Finish(std::move(promotion), std::move(status));
@@ -133,7 +133,7 @@ void Promotions::Finish(std::shared_ptr<Promotion> promotion, absl::Status statu
     parts_.ended(get);
   }
   parts_.has_room();
-  Leave();
+  LeaveInFlight();
 }
 
 void Promotions::ForgetLocked(const std::shared_ptr<Promotion>& promotion) {
@@ -143,7 +143,7 @@ void Promotions::ForgetLocked(const std::shared_ptr<Promotion>& promotion) {
   }
 }
 
-void Promotions::Leave() {
+void Promotions::LeaveInFlight() {
   const MutexLock lock(mutex_);
   if (--under_way_ == 0) {
     ended_.NotifyAll();
@@ -210,10 +210,10 @@ absl::Status Promotions::CheckAndKeep(Promotion& promotion) {
   }
   copy.extent = std::move(promotion.memory_);
   copy.tenant = promotion.space_->tenant();
-  const Pin image = parts_.images.PinImage(promotion.pin_);
+  const ImagePin image = parts_.images.PinImage(promotion.pin_);
   if (!image.is_empty() &&
       parts_.copies.FinishCopy(std::move(promotion.writer_), std::move(copy))) {
-    promotion.resident_ = parts_.images.Reside(image, TierId::kHost);
+    promotion.resident_ = parts_.images.PinCopy(image, TierId::kHost);
   }
   if (promotion.resident_.is_empty()) {
     return absl::NotFoundError("deleted or evicted meanwhile");

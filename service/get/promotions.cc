@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-codecs::GroupKind KindOf(const ResidentPin& pin, const SpaceRef& space) {
+codecs::GroupKind KindOf(const CopyPin& pin, const SpaceRef& space) {
   return space->groups()[pin.facts().group].tile.kind;
 }
 
@@ -35,7 +35,7 @@ std::shared_ptr<Promotion> Promotions::JoinLocked(const Key& key, WaitingGets::I
   return found->second;
 }
 
-absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(ResidentPin pin,
+absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(CopyPin pin,
                                                                   const SpaceRef& space,
                                                                   const codecs::Slice& slice,
                                                                   WaitingGets::Id get,
@@ -100,7 +100,7 @@ void Promotions::GiveShareBack(Promotion& promotion) {
 }
 
 absl::Status Promotions::Allocate(Promotion& promotion) {
-  const ResidentPin& pin = promotion.pin_;
+  const CopyPin& pin = promotion.pin_;
   uint64_t bytes = pin.copy().image_bytes;
   if (!promotion.is_whole()) {
     bytes = PrefixReadBytes(KindOf(pin, promotion.space_), pin);
@@ -141,7 +141,7 @@ bool Promotions::AllocateCopy(Promotion& promotion) {
 
 absl::StatusOr<Extent> Promotions::AllocateForSlice(Promotion& promotion, uint64_t bytes) {
   if (!TakeShare(promotion, bytes)) {
-    return absl::ResourceExhaustedError("reads of colder tiers take their share of memory");
+    return absl::ResourceExhaustedError("reads of colder tiers use all of their share of memory");
   }
   return parts_.tiers.host().AllocateStaging(bytes);
 }
@@ -154,7 +154,7 @@ void Promotions::SetParts(Promotion& promotion, std::vector<codecs::ImagePart> p
   promotion.begun_ = promotion.ended_ = 0;
 }
 
-Promotions::Prefetched Promotions::Prefetch(ResidentPin pin, const SpaceRef& space) {
+Promotions::Prefetched Promotions::Prefetch(CopyPin pin, const SpaceRef& space) {
   auto promotion = std::make_shared<Promotion>();
   promotion->slice_ = pin.facts().slice;
   const Key key = KeyOf(pin, promotion->slice_);
@@ -225,8 +225,8 @@ void Promotions::Report(MetricSink& sink) const {
   const auto outcome = [&](std::string_view name, const Counter& counter) {
     const MetricLabel labels[] = {{"outcome", name}};
     sink.AddCounter("cairn_promotions_total",
-                    "Reads of copies in colder tiers that gets asked for, by how they ended.",
-                    labels, counter.Value());
+                    "Reads of copies in colder tiers for gets, by outcome.", labels,
+                    counter.Value());
   };
   outcome("copied", copied_);
   outcome("staged", staged_);
@@ -238,15 +238,15 @@ void Promotions::Report(MetricSink& sink) const {
   const auto bytes = [&](std::string_view name, const Counter& counter) {
     const MetricLabel labels[] = {{"kind", name}};
     sink.AddCounter("cairn_promoted_bytes_total",
-                    "Bytes read out of colder tiers, of whole images and of slices read alone.",
-                    labels, counter.Value());
+                    "Bytes read from colder tiers, as whole images or as slices.", labels,
+                    counter.Value());
   };
   bytes("whole", whole_bytes_);
   bytes("slice", slice_bytes_);
   const MutexLock lock(mutex_);
   sink.AddGauge("cairn_promoting_bytes",
-                "Bytes that reads of colder tiers under way take of their share of the host tier.",
-                {}, static_cast<double>(share_bytes_));
+                "Bytes that running reads of colder tiers use of their share of the host tier.", {},
+                static_cast<double>(share_bytes_));
 }
 
 }  // namespace cairn

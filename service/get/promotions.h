@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reads of copies out of tiers whose bytes cannot be addressed. There is one read at a time of one
-// copy, or of one slice of it: gets that want the same meanwhile share it.
+// Promotions: reads of copies from tiers that are not addressable. Concurrent gets of the same
+// copy, or of the same slice of it, share one read.
 //
-// An image that is read whole becomes a copy in the host tier. Where the host tier has no room for
-// it, or the reads under way take limits::kPromotedShareOfHost of it, the bytes lie in staging and
-// are no copy. Where staging has no room either, the read is refused.
+// An image that is read completely becomes a copy in the host tier. If the host tier has no room
+// for it, or running reads use limits::kPromotedShareOfHost of it, the bytes go to staging and
+// become no copy. If staging has no room either, the read is refused.
 //
-// A slice that is worth it (slice_reads.h) is read alone: header and directory first, then the
-// parts of the image that have its tiles. The bytes lie in staging, as an image of that slice, and
-// are no copy. They count as bytes of the host tier too: past its share, the read is refused.
+// Some slices (slice_reads.h) are read alone: header and directory first, then the parts of the
+// image that contain its tiles. The bytes go to staging, as an image of that slice, and become no
+// copy. They also count towards the reads' share of the host tier; above it the read is refused.
 //
-// A read has the latest deadline of its gets: if the device has not begun it by then, it ends
-// unread. Once begun it goes on whoever still waits for it. Either way it owns its memory and its
-// place until its completion has run (ADR 0006).
+// A read has the latest deadline of its gets: if the device has not begun it by then, it is
+// dropped. Once begun it continues, whether or not a get still waits. In both cases it owns its
+// memory and its place until its completion has run (ADR 0006).
 
 #include <bit>
 #include <cstddef>
@@ -46,50 +46,51 @@
 
 namespace cairn {
 
-// One read of one copy, or of one slice of it. Thread-safety: Immutable, once it is over.
+// One read of a copy, or of one slice of it. Thread-safety: Immutable once completed.
 class Promotion {
  public:
-  // How it went.
+  // The outcome.
   //   OK         view() is the image, verified
-  //   DataLoss   they are damaged or another's, or the tier cannot read them: the copy is dropped
-  //   else       the tier did not do it, or not by the deadline of any get
-  // REQUIRES of this and view(): it is over.
+  //   DataLoss   the bytes are damaged or another image's, or the tier cannot read them; the copy
+  //   is dropped else       the tier did not read it, or not by the deadline of any get
+  // REQUIRES, for this and view(): it has completed.
   const absl::Status& status() const { return status_; }
-  // Of the slice alone, where it is not whole.
+  // The view has only the slice, unless is_whole().
   const codecs::ImageView& view() const { return view_; }
   bool is_whole() const { return slice_ == pin_.facts().slice; }
-  // Of the copy that was read.
-  const ResidentPin& pin() const { return pin_; }
+  // The copy that was read.
+  const CopyPin& pin() const { return pin_; }
 
  private:
   friend class Promotions;
-  ResidentPin pin_;
+  CopyPin pin_;
   SpaceRef space_;
-  codecs::Slice slice_;         // what is read of the image
-  Extent prefix_;               // of a slice alone: header and directory of the whole image
-  codecs::ImagePrefix parsed_;  // that
+  codecs::Slice slice_;         // the slice to read
+  Extent prefix_;               // for a slice alone: header and directory of the whole image
+  codecs::ImagePrefix parsed_;  // parsed from it
   CopyWriter writer_;           // empty: memory_ is staging
-  Extent memory_;               // empty once it is a copy, and until parsed_ says what is needed
-  ResidentPin resident_;        // of that copy
+  Extent memory_;               // empty once published, and until parsed_ determines its size
+  CopyPin resident_;            // of the published copy
   codecs::ImageView view_;
-  uint64_t share_bytes_ = 0;  // of what reads may take of the host tier
-  bool is_prefetch_ = false;  // no get had asked for it when it began
+  uint64_t share_bytes_ = 0;  // its part of the reads' share of the host tier
+  bool is_prefetch_ = false;  // no get asked for it when it began
   absl::Status status_;
-  // Guarded by the lock of Promotions, as what is not over:
+  // Guarded by the lock of Promotions, until completed:
   std::vector<WaitingGets::Id> gets_;
-  // What is read now, and into which memory.
+  // The current reads and their memory.
   std::vector<codecs::ImagePart> parts_;
   std::span<std::byte> target_;
-  size_t begun_ = 0, ended_ = 0;  // of the parts, once each
-  std::vector<size_t> unread_;  // of those begun: late for some gets, to be begun again for others
-  bool is_beginning_ = false;   // a thread begins parts
-  absl::Status read_;           // the first failure: no further part is begun
+  size_t begun_ = 0, ended_ = 0;  // counts of parts, each once
+  // Begun but dropped: late for some gets, to be begun again for others.
+  std::vector<size_t> unread_;
+  bool is_beginning_ = false;                     // a thread is beginning parts
+  absl::Status read_;                             // the first failure: no further part is begun
   absl::Time deadline_ = absl::InfiniteFuture();  // the latest of its gets
   std::vector<TransferId> transfers_;
 };
 
-// Thread-safety: Thread-safe.
-// Locks:         none held while a tier, the index or a get is called.
+// Runs and shares reads. Thread-safety: Thread-safe. Locks: none is held while it calls a tier, the
+// index or a get.
 class Promotions {
  public:
   struct Parts {  // borrowed
@@ -98,80 +99,79 @@ class Promotions {
     Tiers& tiers;
     PathPool& pool;
     const Clock& clock;
-    // Drops a copy whose bytes are not its own or cannot be read, and returns DataLoss. Runs on the
-    // path pool.
-    std::function<absl::Status(const ResidentPin&, std::string_view what)> drop_damaged;
-    // A read that the get joined is over. Runs on the path pool, or on a thread of the tier where
-    // the daemon stops: the read has failed then.
+    // Drops a copy whose bytes are wrong or cannot be read; returns DataLoss. Runs on the path
+    // pool.
+    std::function<absl::Status(const CopyPin&, std::string_view what)> drop_damaged;
+    // A read that the get joined has completed. Runs on the path pool, or on a tier's thread when
+    // the daemon stops; the read has then failed.
     std::function<void(WaitingGets::Id)> ended;
-    // A read is over, and no get is left to be told: there may be room for a prefetch. Runs where
+    // A read has completed and all its gets were told: there may be room for a prefetch. Runs where
     // `ended` does.
     std::function<void()> has_room = [] {};
   };
   explicit Promotions(Parts parts);
   ~Promotions();  // REQUIRES: Stop() has returned, or nothing was read
 
-  // Joins a read that brings the slice of the pinned copy, or starts one. ended(get) runs once
-  // unless this fails, possibly before it returns. `deadline`: of the get. REQUIRES: the image has
-  // the slice.
-  // ResourceExhausted: there is no room for the bytes. Unavailable: the daemon is stopping.
-  absl::StatusOr<std::shared_ptr<const Promotion>> Join(ResidentPin pin, const SpaceRef& space,
+  // Joins a read of the slice of the pinned copy, or starts one. Unless this fails, ended(get) runs
+  // once, possibly before it returns. `deadline` is the get's. REQUIRES: the image has the slice.
+  // Errors: ResourceExhausted (no room for the bytes), Unavailable (the daemon is stopping).
+  absl::StatusOr<std::shared_ptr<const Promotion>> Join(CopyPin pin, const SpaceRef& space,
                                                         const codecs::Slice& slice,
                                                         WaitingGets::Id get, absl::Time deadline);
 
   enum class Prefetched : uint8_t {
-    kBegun,   // or somebody reads it already
-    kLater,   // has_room() will say when
-    kNoRoom,  // the host tier has none, or the daemon is stopping
+    kBegun,   // or it is being read already
+    kLater,   // has_room() will be called
+    kNoRoom,  // no room in the host tier, or the daemon is stopping
   };
-  // Starts a read that no get waits for, into the host tier.
-  Prefetched Prefetch(ResidentPin pin, const SpaceRef& space);
+  // Starts a read into the host tier that no get waits for.
+  Prefetched Prefetch(CopyPin pin, const SpaceRef& space);
 
-  // No new reads. Cancels those under way and waits until their completions have run. Idempotent.
+  // Refuses new reads. Cancels running ones and waits for their completions. Idempotent.
   void Stop();
 
   size_t count() const;
   void Report(MetricSink& sink) const;
 
  private:
-  // The copy's place, which is its own while it is pinned, and what is read of it.
+  // The place of the copy, unique while it is pinned, and the slice that is read.
   using Key = std::tuple<TierId, uint64_t, uint64_t>;
 
-  static Key KeyOf(const ResidentPin& pin, const codecs::Slice& slice) {
+  static Key KeyOf(const CopyPin& pin, const codecs::Slice& slice) {
     return {pin.copy().tier, pin.extent().offset(), std::bit_cast<uint64_t>(slice)};
   }
-  // Null: nobody reads it.
+  // Returns null if no read of it runs.
   std::shared_ptr<Promotion> JoinLocked(const Key& key, WaitingGets::Id get, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of what reads may take of the host tier. False: it is taken.
+  // Takes bytes of the reads' share of the host tier. Returns false if there is not enough left.
   bool TakeShare(Promotion& promotion, uint64_t bytes);
   void GiveShareBack(Promotion& promotion) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Memory for what is read first, and says that it is.
+  // Allocates memory for the first part to read, and sets it as the current read.
   absl::Status Allocate(Promotion& promotion);
-  // A copy to be in the host tier. False: there is no room for one, or one already.
+  // Allocates a copy in the host tier. Returns false if there is no room or a copy exists already.
   bool AllocateCopy(Promotion& promotion);
-  // Staging, within the share.
+  // Allocates staging, within the share.
   absl::StatusOr<Extent> AllocateForSlice(Promotion& promotion, uint64_t bytes);
   void SetParts(Promotion& promotion, std::vector<codecs::ImagePart> parts,
                 std::span<std::byte> target);
 
   // --- promotion_reads.cc
-  // Begins parts, as many as may be read at a time.
+  // Begins parts, as many as may be read at once.
   void Begin(const std::shared_ptr<Promotion>& promotion);
-  // The completion of a part that had `deadline`, on any thread.
+  // The completion of a part with `deadline`; on any thread.
   void Completed(std::shared_ptr<Promotion> promotion, size_t part, absl::Time deadline,
                  absl::Status status);
-  // They are read, or will not be.
+  // The current reads have completed or failed.
   void Finish(std::shared_ptr<Promotion> promotion, absl::Status status);
-  // No further get joins it.
+  // No further get may join it.
   void ForgetLocked(const std::shared_ptr<Promotion>& promotion)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Leave();  // of what Stop() waits for
-  // Verifies header and directory, and makes room for the parts that they lead to.
+  void LeaveInFlight();  // removes it from the reads that Stop() waits for
+  // Verifies header and directory, and allocates memory for the parts to read.
   absl::Status FindParts(Promotion& promotion);
-  // Verifies what was read, and makes an image of the slice of it.
+  // Verifies the bytes and makes an image of the slice.
   absl::Status CheckSlice(Promotion& promotion);
-  // Verifies what was read, and publishes the copy.
+  // Verifies the bytes and publishes the copy.
   absl::Status CheckAndKeep(Promotion& promotion);
 
   const Parts parts_;
@@ -179,8 +179,8 @@ class Promotions {
   CondVar ended_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;            // until Finish() is about to return
-  uint64_t share_bytes_ ABSL_GUARDED_BY(mutex_) = 0;        // of reads under way
-  uint64_t prefetching_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of those, that no get asked for
+  uint64_t share_bytes_ ABSL_GUARDED_BY(mutex_) = 0;        // used by running reads
+  uint64_t prefetching_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of those, reads that no get asked for
   absl::flat_hash_map<Key, std::shared_ptr<Promotion>> promotions_ ABSL_GUARDED_BY(mutex_);
   SliceReads slice_reads_ ABSL_GUARDED_BY(mutex_);
   Counter copied_, staged_, sliced_, late_, failed_, refused_, shared_;

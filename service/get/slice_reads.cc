@@ -30,7 +30,7 @@ uint64_t EstimateBytes(const codecs::Slice& image, uint64_t image_bytes,
 
 }  // namespace
 
-uint64_t PrefixReadBytes(codecs::GroupKind kind, const ResidentPin& pin) {
+uint64_t PrefixReadBytes(codecs::GroupKind kind, const CopyPin& pin) {
   const codecs::Tiling tiling(kind, pin.facts().slice, {});
   return std::min(PageEnd(codecs::PrefixBytes(tiling.count())), pin.copy().image_bytes);
 }
@@ -56,7 +56,7 @@ SliceParts PartsOf(const codecs::ImagePrefix& image, const codecs::Slice& slice)
   return result;
 }
 
-bool SliceReads::Take(codecs::GroupKind kind, const ResidentPin& pin, const codecs::Slice& slice) {
+bool SliceReads::Take(codecs::GroupKind kind, const CopyPin& pin, const codecs::Slice& slice) {
   const codecs::Slice& image = pin.facts().slice;
   const uint64_t image_bytes = pin.copy().image_bytes;
   if (image_bytes < limits::kSlicedImageBytesMin ||

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which slices are read out of a tier without the rest of their image, and what is read of it.
+// Decides which slices are read from a tier without the rest of their image, and which parts to
+// read.
 //
-// A slice is read alone where it is less than half of what there is to read, and the image so large
-// that two small reads, one after the other, take less time than one of it all. A reader that comes
-// again is better served from memory: once slices as large as the image have been read of a copy,
-// the next reads the whole. So all readers together read at most twice as much as if the first
-// had.
+// A slice is read alone if it is less than half of the bytes to read, and if the image is so large
+// that two small reads, one after the other, take less time than a complete one. Repeated readers
+// are better served from memory: once the slices read from a copy add up to the image's size, the
+// next read is complete. All readers together then read at most twice as much as one complete read.
 
 #include <cstdint>
 #include <vector>
@@ -19,26 +19,26 @@
 
 namespace cairn {
 
-// Of header and directory of an image: what has to be read first. Whole pages, if it has them.
-uint64_t PrefixReadBytes(codecs::GroupKind kind, const ResidentPin& pin);
+// The size of the first read: header and directory of an image, in whole pages if it has them.
+uint64_t PrefixReadBytes(codecs::GroupKind kind, const CopyPin& pin);
 
-// The parts of an image that have the tiles of `slice`, in whole pages; those with little between
-// them are one. They have their places in a buffer of `bytes`, as codecs::GatherParts() takes them.
+// The parts of an image that contain the tiles of `slice`, in whole pages; parts with small gaps
+// are merged. They have places in a buffer of `bytes`, as codecs::GatherParts() expects them.
 struct SliceParts {
   std::vector<codecs::ImagePart> parts;
   uint64_t bytes = 0;
 };
 SliceParts PartsOf(const codecs::ImagePrefix& image, const codecs::Slice& slice);
 
-// Remembers what was read of limits::kSlicedCopiesMax copies; one may take another's place.
+// Remembers the slices read from limits::kSlicedCopiesMax copies; a copy may replace another one.
 // Thread-safety: Thread-compatible.
 class SliceReads {
  public:
   SliceReads() : seen_(limits::kSlicedCopiesMax) {}
 
-  // True: the slice of the pinned copy is to be read alone, and counts as read. REQUIRES: it lies
-  // in the image.
-  bool Take(codecs::GroupKind kind, const ResidentPin& pin, const codecs::Slice& slice);
+  // Returns true, and records the read, if the slice of the pinned copy should be read alone.
+  // REQUIRES: the image contains it.
+  bool Take(codecs::GroupKind kind, const CopyPin& pin, const codecs::Slice& slice);
 
  private:
   struct Seen {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The steps of Get(). Each takes what the one before has set.
+// The steps of Get(). Each uses the results of those before.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,10 +16,10 @@
 
 namespace cairn {
 
-// Images of one answer: their views, in the order of their pins.
+// The images of one answer: their views, in the order of their pins.
 using Views = absl::InlinedVector<codecs::ImageView, 4>;
 
-// One get on its way. Thread-safety: Thread-compatible: handed from thread to thread.
+// A running get. Thread-safety: Thread-compatible: handed from thread to thread.
 struct GetRun {
   GetPath& path;
   OwnedGet get;
@@ -27,56 +27,55 @@ struct GetRun {
   SpaceRef space = {};
   codecs::Slice slice = {};
   uint64_t source_bytes = 0;  // of the slice
-  // Since Lookup(): of images that together cover the slice.
-  ResidentPins pins = {};
-  // Since Promote(), by image: what has read its bytes; null where they can be addressed.
+  // Set by Lookup(): pins of images that together cover the slice.
+  CopyPins pins = {};
+  // Set by Promote(), by image: the read of its bytes; null if they are addressable.
   absl::InlinedVector<std::shared_ptr<const Promotion>, 4> reads = {};
   absl::Time promoted_at = absl::InfinitePast();
   absl::Duration promote = absl::ZeroDuration();
-  // Since Verify(), by image.
+  // Set by Verify(), by image.
   Views views = {};
   absl::Time verifying_at = absl::InfinitePast();  // on the monotonic clock
-  // Since DecodeOnDevice(): the one pin, which a device that is late keeps.
-  std::shared_ptr<const ResidentPin> shared_pin = nullptr;
-  bool is_second = false;  // a copy failed that was not the only one, and another is looked for
+  // Set by DecodeOnDevice(): the only pin, which a late device keeps.
+  std::shared_ptr<const CopyPin> shared_pin = nullptr;
+  bool is_retry = false;  // a spare copy failed; this is the second and last attempt
 
   bool IsRead(size_t i) const { return i < reads.size() && reads[i] != nullptr; }
-  const ResidentPin& PinOf(size_t i) const {
+  const CopyPin& PinOf(size_t i) const {
     return IsRead(i) ? reads[i]->pin() : shared_pin != nullptr ? *shared_pin : pins[i];
   }
 };
 
-// Pins images that cover the slice. NotFound: there are none.
+// Pins images that cover the slice. Errors: NotFound if there are none.
 absl::Status Lookup(GetRun& run);
 
-// Some of the pinned bytes have to be read through their tier.
+// Returns whether some of the pinned images must be read through their tier.
 bool NeedsPromotion(const GetRun& run);
-// Has them read, and returns. The get goes on in Resume(), on the path pool, or is answered as a
-// miss at its deadline. Where a copy that is never the only one cannot be read, it is dropped, and
-// the get begins anew with what else there is, once.
+// Starts reading them and returns. The get continues in Resume(), on the path pool, or is answered
+// with a miss at its deadline. If a copy fails that is never the only one, it is dropped and the
+// get starts once more with the remaining copies.
 void Promote(std::unique_ptr<GetRun> run);
 void Resume(std::unique_ptr<GetRun> run);
 
-// What the get wants of an image that has `whole`.
+// Returns the part that the get needs of an image with the slice `whole`.
 codecs::Slice WantedOf(const GetRun& run, const codecs::Slice& whole);
 
-// Once all bytes can be addressed: verifies them, and finishes the get with the answer.
+// Once all bytes are addressable: verifies them and finishes the get with the answer.
 void MakeAnswer(std::unique_ptr<GetRun> run);
-// Parses every image and checks those of its tiles that the answer is made of. What was read for
-// this has been verified by that.
+// Parses every image and verifies the tiles that the answer needs. Bytes that were read for this
+// get have been verified already.
 absl::Status Verify(GetRun& run);
-// Has the device decode the slice, if there is one that takes it: then the get goes on in
-// ResumeDecoded(), on the path pool, and `run` is empty.
+// Starts decoding the slice on the device, if there is one that accepts it: the get then continues
+// in ResumeDecoded(), on the path pool, and `run` is empty.
 bool DecodeOnDevice(std::unique_ptr<GetRun>& run);
-// With the decoded slice, or with why the device did not make it.
+// Continues with the decoded slice, or with the reason why the device did not decode it.
 void ResumeDecoded(std::unique_ptr<GetRun> run, absl::StatusOr<Extent> source);
-// Makes the answer, and takes of the run what keeps its payload. REQUIRES: Verify() was OK.
+// Makes the answer, which takes over the owner of its payload. REQUIRES: Verify() was OK.
 absl::StatusOr<Answer> Transcode(GetRun& run);
-// Of what was verified: notes how long the answer took, and that it was read.
+// After verification: records the time of the answer, and that the block was read.
 void NoteAnswer(GetRun& run, const absl::StatusOr<Answer>& answer);
 
-// Counts how the get ended, and answers. Nothing of the run is left by then. `tier`: where damaged
-// bytes were.
+// Counts the outcome and answers. Destroys the run. `tier`: where damaged bytes were.
 void Finish(std::unique_ptr<GetRun> run, absl::StatusOr<Answer> answer,
             TierId tier = TierId::kHost);
 

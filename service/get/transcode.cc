@@ -44,7 +44,7 @@ bool HaveOneCoding(const Views& views) {
 absl::Status DecodeInto(GetRun& run, const Views& views, std::span<std::byte> target) {
   const Slice& slice = run.slice;
   const auto decode = [&](const ImageView& view, const Slice& part) -> absl::Status {
-    const ResidentPin& pin = run.PinOf(static_cast<size_t>(&view - views.data()));
+    const CopyPin& pin = run.PinOf(static_cast<size_t>(&view - views.data()));
     uint64_t bytes = 0;
     codecs::Error error = codecs::SourceBytes(view.spec().tile, part, view.spec().tokens, &bytes);
     if (error == codecs::Error::kOk) {
@@ -140,7 +140,7 @@ void KeepFirst(GetRun& run, Answer* answer) {
 
 // The answer but for its payload.
 Answer AnswerOf(const GetRun& run) {
-  const ResidentPin& pin = run.PinOf(0);
+  const CopyPin& pin = run.PinOf(0);
   Answer answer;
   answer.promote = run.promote;
   answer.reply = {.form = run.get.get.form,
@@ -256,7 +256,7 @@ absl::Status Verify(GetRun& run) {
       run.views[i] = run.reads[i]->view();
       continue;
     }
-    const ResidentPin& pin = run.pins[i];
+    const CopyPin& pin = run.pins[i];
     codecs::Error error = ParsePinned(pin, pin.bytes(), run.space->fingerprint(), &run.views[i]);
     if (error == codecs::Error::kOk) {
       error = codecs::VerifyTiles(run.views[i], WantedOf(run, run.views[i].spec().slice));
@@ -285,7 +285,7 @@ bool DecodeOnDevice(std::unique_ptr<GetRun>& run) {
   if (run->IsRead(0)) {
     work.keeps = run->reads[0];
   } else {
-    run->shared_pin = std::make_shared<const ResidentPin>(std::move(run->pins.front()));
+    run->shared_pin = std::make_shared<const CopyPin>(std::move(run->pins.front()));
     work.keeps = run->shared_pin;
   }
   work.room = [&host = path.tiers.host()](uint64_t bytes) { return host.AllocateStaging(bytes); };

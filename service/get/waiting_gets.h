@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Gets that wait for a tier. Each is handed out once: when the last read that it waits for is over,
-// or past its deadline, whichever is first. Who gets it answers it.
+// Gets that wait for a tier. Each is returned once: when its last read completes, or after its
+// deadline, whichever is first. The caller that receives it answers it.
 //
-// Thread-safety: Thread-safe. Calls nobody.
+// Thread-safety: Thread-safe. Makes no calls to others.
 
 #include <cstdint>
 #include <memory>
@@ -26,20 +26,20 @@ class WaitingGets {
   WaitingGets();
   ~WaitingGets();
 
-  // Names a get that is about to wait. 0: limits::kWaitingGetsMax are waiting.
+  // Returns an id for a get that is about to wait. 0: limits::kWaitingGetsMax are waiting.
   Id Open();
-  // It does not wait after all.
+  // Gives the id back without waiting.
   void Close(Id id);
-  // It waits for `reads` reads, at most until `deadline`. Some of them may be over already; if all
-  // are, the get comes back at once. Null: it waits.
+  // Waits for `reads` reads, at most until `deadline`. Some may have completed already; if all
+  // have, returns the get at once. Null: it waits.
   std::unique_ptr<GetRun> Wait(Id id, std::unique_ptr<GetRun> run, size_t reads,
                                absl::Time deadline);
-  // One of its reads is over. Returns the get if that was the last; null if others are missing, or
-  // if it is not here any more.
+  // One of its reads has completed. Returns the get if that was the last one; null if others are
+  // missing, or if it was returned before.
   std::unique_ptr<GetRun> Arrived(Id id);
-  // Those whose deadline has passed.
+  // Returns those past their deadline.
   std::vector<std::unique_ptr<GetRun>> TakeLate(absl::Time now);
-  // InfiniteFuture: nobody waits.
+  // InfiniteFuture: none waits.
   absl::Time next_deadline() const;
   size_t count() const;
 

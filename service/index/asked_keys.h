@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The keys that were asked for, as a sketch. It estimates what a cache without bounds would have
-// missed, and so what share of the misses a larger one could turn into hits.
+// A sketch of the requested keys. It estimates the misses of an unbounded cache, and so the share
+// of misses that a larger cache could turn into hits.
 //
-// HyperLogLog's registers (Flajolet et al., 2007), read by the martingale of Ting (KDD 2014,
-// "Streamed approximate counting of distinct elements"): a key that is new changes a register with
-// probability p, which is known, and counts 1 / p when it does. That is unbiased for any part of
-// the keys, so those that were found are remembered without being counted.
+// It has the registers of HyperLogLog (Flajolet et al., 2007), read by the martingale estimator of
+// Ting (KDD 2014, "Streamed approximate counting of distinct elements"): a new key changes a
+// register with a known probability p, and then counts 1 / p. This is unbiased for any subset of
+// the keys, so hits are recorded without being counted.
 
 #include <array>
 #include <cstddef>
@@ -28,10 +28,10 @@ class AskedKeys {
   AskedKeys(const AskedKeys&) = delete;
   AskedKeys& operator=(const AskedKeys&) = delete;
 
-  // Somebody asked for these keys, and the first `found` of them were there.
+  // Records a request for these keys, of which the first `found` were stored.
   void Add(uint64_t space_id, absl::Span<const proto::BlockKey> keys, size_t found);
 
-  // Keys that were not found when they were first asked for. Never falls.
+  // Keys that were not stored when they were first requested. Never decreases.
   uint64_t first_misses() const;
 
  private:
@@ -39,7 +39,7 @@ class AskedKeys {
   static constexpr uint32_t kRegisters = 1U << kRegisterBits;
 
   mutable Mutex mutex_;
-  // The longest run of leading zeros, and one, among the hashes of each register; 0: none yet.
+  // For each register: the longest run of leading zeros among its hashes, plus one; 0: no hash yet.
   std::array<uint8_t, kRegisters> longest_ ABSL_GUARDED_BY(mutex_) = {};
   // The sum of 2^-longest_: kRegisters * p.
   double weight_ ABSL_GUARDED_BY(mutex_) = kRegisters;

@@ -78,7 +78,7 @@ void BlockTable::LinkCopy(Image* image, NewCopy copy) {
   if (block->awake->in[IndexOf(tier)].copy_count++ == 0) {
     ++At(tier).figures.block_count;
     CountChildIn(*block, tier, +1);
-    Tell(*linked, true);
+    EmitEvent(*linked, true);
   }
   Requeue(block, tier);
   RefreshHeld(image);
@@ -99,7 +99,7 @@ uint64_t BlockTable::UnlinkCopy(Copy* copy) {
   if (--block->awake->in[IndexOf(tier)].copy_count == 0) {
     --At(tier).figures.block_count;
     CountChildIn(*block, tier, -1);
-    Tell(*copy, false);
+    EmitEvent(*copy, false);
   }
   Requeue(block, tier);
   RefreshHeld(image);
@@ -114,7 +114,7 @@ uint64_t BlockTable::UnlinkCopy(Copy* copy) {
   return freed;
 }
 
-void BlockTable::Settle(Image* image) {
+void BlockTable::UnlinkIfLost(Image* image) {
   Block* block = image->block;
   for (const Copy* copy : image->copies) {
     if (copy != nullptr && At(copy->facts.tier).traits.may_hold_last) {
@@ -197,7 +197,7 @@ void BlockTable::Lose(Copy* copy) {
   Image* image = copy->image;
   ++At(copy->facts.tier).lost_total;
   UnlinkCopy(copy);
-  Settle(image);
+  UnlinkIfLost(image);
 }
 
 void BlockTable::LoseIn(Block* block, TierId tier, uint64_t begin, uint64_t end) {
@@ -278,7 +278,7 @@ void BlockTable::SetHeld(Copy* copy, bool is_held) {
   if (was_held != (in.held_count > 0)) {
     tier.held_blocks += one;
     if (in.queue_index != BlockInTier::kNotQueued) {
-      tier.orders[copy->image->block->is_cut ? kCut : kWhole].held += one;
+      tier.orders[copy->image->block->is_orphaned ? kOrphaned : kWhole].held += one;
     }
   }
 }

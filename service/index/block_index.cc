@@ -50,26 +50,26 @@ void BlockIndex::SetWake(std::function<void()> wake) { wake_ = std::move(wake); 
 
 // --- Lookup --------------------------------------------------------------------------------------
 
-ResidentPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) {
-  ResidentPins pins;
+CopyPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) {
+  CopyPins pins;
   ImageRefs scratch;
   ImagePlaces places;
   const Hold hold(*this);
-  Block* block = table_.FindFresh(name);
+  Block* block = table_.FindUnexpired(name);
   if (block == nullptr || !FindCover(table_.RefsOf(*block, &scratch), group, slice, &places)) {
     return pins;
   }
   table_.Touch(block, clock_.Now());
   const ImageRefs& images = table_.Wake(block);
   for (const uint8_t place : places) {
-    pins.push_back(ResideLocked(images[place].image->best()));
+    pins.push_back(PinCopyLocked(images[place].image->best()));
   }
   return pins;
 }
 
-ResidentPin BlockIndex::ResideLocked(Copy& copy) {
+CopyPin BlockIndex::PinCopyLocked(Copy& copy) {
   table_.Pin(&copy);
-  return ResidentPin(this, &copy);
+  return CopyPin(this, &copy);
 }
 
 std::vector<BlockName> BlockIndex::LeasedAfter(const BlockName& name, size_t count) const {
@@ -78,30 +78,30 @@ std::vector<BlockName> BlockIndex::LeasedAfter(const BlockName& name, size_t cou
   return table_.LeasedAfter(name, count, visits);
 }
 
-Pins BlockIndex::PinImages(const BlockName& name) {
-  Pins pins;
+ImagePins BlockIndex::PinImages(const BlockName& name) {
+  ImagePins pins;
   const Hold hold(*this);
-  if (Block* block = table_.FindFresh(name); block != nullptr) {
+  if (Block* block = table_.FindUnexpired(name); block != nullptr) {
     for (const ImageRef& ref : table_.Wake(block)) {
       table_.Pin(ref.image);
-      pins.push_back(Pin(this, ref.image));
+      pins.push_back(ImagePin(this, ref.image));
     }
   }
   return pins;
 }
 
-Pin BlockIndex::PinImage(const ResidentPin& pin) {
+ImagePin BlockIndex::PinImage(const CopyPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
   const Hold hold(*this);
   table_.Pin(pin.copy_->image);
-  return Pin(this, pin.copy_->image);
+  return ImagePin(this, pin.copy_->image);
 }
 
-ResidentPin BlockIndex::Reside(const Pin& pin, TierId tier) {
+CopyPin BlockIndex::PinCopy(const ImagePin& pin, TierId tier) {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
   Copy* copy = pin.image_->copies[IndexOf(tier)];
-  return copy == nullptr ? ResidentPin() : ResideLocked(*copy);
+  return copy == nullptr ? CopyPin() : PinCopyLocked(*copy);
 }
 
 void BlockIndex::Unpin(Copy* copy) {
@@ -131,16 +131,16 @@ void BlockIndex::DropExpired(const BlockName& name) {
   }
 }
 
-absl::StatusOr<ExpectedBlock> BlockIndex::Expect(const BlockClaim& claim) {
+absl::StatusOr<PutReservation> BlockIndex::ReservePut(const BlockClaim& claim) {
   const Hold hold(*this);
   DropExpired(claim.name);
   CAIRN_RETURN_IF_ERROR(table_.Check(claim).status());
-  return ExpectedBlock(this, table_.Expect(claim));
+  return PutReservation(this, table_.ReservePut(claim));
 }
 
-void BlockIndex::EndExpect(Block* block) {
+void BlockIndex::EndReservation(Block* block) {
   const Hold hold(*this);
-  table_.EndExpect(block);
+  table_.EndReservation(block);
 }
 
 absl::StatusOr<bool> BlockIndex::Publish(NewImage image) {
@@ -173,7 +173,7 @@ void BlockIndex::Announce(const BlockName& name) {
   }
 }
 
-bool BlockIndex::Replace(const ResidentPin& pin, NewCopy copy) {
+bool BlockIndex::Replace(const CopyPin& pin, NewCopy copy) {
   CAIRN_CHECK(pin.index_ == this);
   const Hold hold(*this);
   if (!pin.copy_->is_linked) {
@@ -185,7 +185,7 @@ bool BlockIndex::Replace(const ResidentPin& pin, NewCopy copy) {
   });
 }
 
-bool BlockIndex::Drop(const ResidentPin& pin) {
+bool BlockIndex::Drop(const CopyPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
   const Hold hold(*this);
   if (!pin.copy_->is_linked) {
@@ -197,7 +197,7 @@ bool BlockIndex::Drop(const ResidentPin& pin) {
 
 // --- Copy ----------------------------------------------------------------------------------------
 
-CopyWriter BlockIndex::BeginCopy(const ResidentPin& source, TierId tier) {
+CopyWriter BlockIndex::BeginCopy(const CopyPin& source, TierId tier) {
   CAIRN_CHECK(source.index_ == this);
   const MutexLock lock(mutex_);
   Image* image = source.copy_->image;
@@ -263,9 +263,9 @@ IndexFigures BlockIndex::figures() const {
   return table_.figures();
 }
 
-bool BlockIndex::ArePublished(std::span<const ResidentPin> pins) const {
+bool BlockIndex::ArePublished(std::span<const CopyPin> pins) const {
   const MutexLock lock(mutex_);
-  for (const ResidentPin& pin : pins) {
+  for (const CopyPin& pin : pins) {
     CAIRN_CHECK(pin.index_ == this);
     if (!pin.copy_->is_linked) {
       return false;
@@ -320,31 +320,32 @@ void BlockIndex::Report(MetricSink& sink) const {
     table_.Report(sink);
     leases_.Report(sink);
     waiters_.Report(sink);
-    sink.AddCounter("cairn_index_visits_total", "Keys and images looked at in those holds.", {},
-                    visits_);
-    sink.AddGauge("cairn_index_hold_visits_max", "The most looked at in one of those holds.", {},
+    sink.AddCounter("cairn_index_visits_total",
+                    "Keys and images examined in holds of the index's lock.", {}, visits_);
+    sink.AddGauge("cairn_index_hold_visits_max",
+                  "Most keys and images examined in one hold of the index's lock.", {},
                   static_cast<double>(visits_max_));
   }
   events_.Report(sink);
   sink.AddGauge("cairn_index_bytes_max",
-                "What it is to take at most, with 16 bytes an image for the maps of the SSD tier.",
+                "Limit for the index, including 16 bytes per image for the maps of the SSD tier.",
                 {}, static_cast<double>(bytes_max_));
   sink.AddHistogram("cairn_index_hold_seconds",
-                    "Holds of the index's lock by calls that look at many keys or images.", {},
-                    hold_seconds_.Snapshot());
+                    "Time of holds of the index's lock by calls that examine many keys or images.",
+                    {}, hold_seconds_.Snapshot());
   sink.AddCounter("cairn_index_windows_total",
-                  "Looks at a thousand ranges of the arena, for a window to evict.", {},
+                  "Searches through a thousand ranges of the arena for a window to evict.", {},
                   window_searches_.Value());
   sink.AddHistogram("cairn_match_seconds",
-                    "Time of one Match in the index, the turns of others included.", {},
+                    "Time of one Match in the index, including waits for the lock.", {},
                     match_seconds_.Snapshot());
   sink.AddCounter("cairn_match_asked_blocks_total", "Blocks that Match calls asked for.", {},
                   asked_blocks_.Value());
   sink.AddCounter("cairn_match_found_blocks_total", "Blocks that Match calls found.", {},
                   matched_blocks_.Value());
   sink.AddCounter("cairn_match_first_missed_blocks_total",
-                  "Blocks that Match did not find when they were first asked for, as estimated.",
-                  {}, asked_keys_.first_misses());
+                  "Estimated blocks that Match did not find when they were first requested.", {},
+                  asked_keys_.first_misses());
   sink.AddCounter("cairn_match_shortened_total",
                   "Match calls answered shorter because too much of the tier is leased.", {},
                   shortened_matches_.Value());

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What is where: the only map from (space, key) to images, with chains, pins, leases, recency and
-// those who wait. The only shared mutable state of the paths.
+// The index: the only map from (space, key) to images, with chains, pins, leases, recency and
+// waiters. It is the only mutable state that puts and gets share.
 //
-// Its rooms, of which a caller gets the one that it needs:
+// Callers get one of its interfaces:
 //
-// - Prefixes: Match, leases, and those who wait (block_index_match.cc).
-// - Images: what puts publish and gets read.
-// - Copies: what upkeep encodes anew, copies between tiers and checks.
-// - IndexReport: how much there is.
-// - Evictor: what tiers ask for room.
+// - Prefixes: Match, leases and waiters (block_index_match.cc).
+// - Images: for puts that publish and gets that read.
+// - Copies: for upkeep, which recodes, copies and verifies images.
+// - IndexReport: statistics.
+// - Evictor: for tiers that need room.
 //
-// A block exists while it has at least one image. First publish wins: an image whose slice the
-// block's images of that group cover already is a duplicate; of two equal puts in flight both run
-// and the second to publish is the duplicate. Overlapping slices are accepted.
+// A block exists while it has at least one image. The first publication wins: an image is a
+// duplicate if the block's images of that group cover its slice already. Of two equal concurrent
+// puts both run, and the second to publish is the duplicate. Overlapping slices are accepted.
 //
-// Leaf-first: a block with resident children is not evicted by age; among the others the least
-// recently used goes first. A block without parent and children is in plain LRU order. Blocks of
-// broken chains go before all others, and nothing goes for a block that follows it (evictor.h).
+// Eviction is leaf-first: a block with resident children is not evicted by age; of the others the
+// least recently used is evicted first. Blocks without parent and children are in plain LRU order.
+// Blocks of broken chains are evicted before all others, and no block is evicted for a block that
+// follows it (evictor.h).
 //
-// Thread-safety: Thread-safe. One lock, held for memory work: a call that looks at many keys or
-//                images looks at kVisitsPerHoldMax of them, lets those who wait pass, and goes on.
-//                Done-callbacks run with no lock held.
+// Thread-safety: Thread-safe. One lock, held only for work in memory: a call that examines many
+// keys or images releases it after every kVisitsPerHoldMax, so that waiting threads proceed.
+// Done-callbacks run without locks held.
 // Locks:         index < arena, side objects, events.
 
 #include <algorithm>
@@ -70,21 +71,21 @@ class BlockIndex final : public Prefixes,
   struct Options {
     uint64_t blocks_max = 0;                // limits::BlocksMax(capacity)
     uint64_t images_max = 0;                // limits::ImagesMax(blocks_max)
-    uint64_t lease_bytes_max = 0;           // pinned by all leases at once: half of the tier
+    uint64_t lease_bytes_max = 0;           // for all leases at once: half of the tier
     uint64_t awake_bytes_max = UINT64_MAX;  // limits::AwakeBytesMax(host_bytes, index_bytes)
-    uint64_t bytes_max = 0;                 // what all comes to, for the operator
+    uint64_t bytes_max = 0;                 // size limit of the whole index, for operators
   };
   // Becomes the evictor of the tiers.
   BlockIndex(const Options& options, Tiers& tiers, const Clock& clock);
-  ~BlockIndex() override;  // REQUIRES: no ResidentPin is left
+  ~BlockIndex() override;  // REQUIRES: no CopyPin exists
 
-  // Set once, before use. `is_open` tells whether a session may still take leases; `wake` is called
-  // when a waiter's deadline may be the next thing to happen, or the lasting tier lacks an image
-  // again. Both are called with no lock held.
+  // Set once, before use. `is_open` tells whether a session may still take leases. `wake` is called
+  // when a waiter's deadline may be the next event, or when the persistent tier lacks an image
+  // again. Both are called without locks held.
   void SetSessionCheck(std::function<bool(uint64_t session_id)> is_open);
   void SetWake(std::function<void()> wake);
 
-  // What blocks come and go, for those who watch.
+  // Events of blocks that enter or leave tiers, for watchers.
   EventLog& events() { return events_; }
 
   // Prefixes.
@@ -101,39 +102,40 @@ class BlockIndex final : public Prefixes,
                              absl::Span<const WantedGroup> wanted) const override;
   std::vector<Where> Locate(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                             absl::Span<const WantedGroup> wanted) const override;
-  ResidentPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) override;
+  CopyPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) override;
   std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count) const override;
-  Pins PinImages(const BlockName& name) override;
-  Pin PinImage(const ResidentPin& pin) override;
-  ResidentPin Reside(const Pin& pin, TierId tier) override;
+  ImagePins PinImages(const BlockName& name) override;
+  ImagePin PinImage(const CopyPin& pin) override;
+  CopyPin PinCopy(const ImagePin& pin, TierId tier) override;
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const override;
-  absl::StatusOr<ExpectedBlock> Expect(const BlockClaim& claim) override;
+  absl::StatusOr<PutReservation> ReservePut(const BlockClaim& claim) override;
   absl::StatusOr<bool> Publish(NewImage image) override;
   void Announce(const BlockName& name) override;
-  bool Drop(const ResidentPin& pin) override;
+  bool Drop(const CopyPin& pin) override;
   uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) override;
   uint64_t Invalidate(uint64_t space_id) override;
   bool CollectExpired(uint64_t* cursor) override;
 
   // Copies.
-  bool Replace(const ResidentPin& pin, NewCopy copy) override;
-  CopyWriter BeginCopy(const ResidentPin& source, TierId tier) override;
+  bool Replace(const CopyPin& pin, NewCopy copy) override;
+  CopyWriter BeginCopy(const CopyPin& source, TierId tier) override;
   bool FinishCopy(CopyWriter writer, NewCopy copy) override;
   std::optional<Uncopied> TakeUncopied() override;
   uint64_t uncopied_count() const override;
   void LetGo(CopyWriter writer) override;
-  WayDown Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice) override;
+  WriteDownProgress Expedite(const BlockName& name, uint16_t group,
+                             const codecs::Slice& slice) override;
   uint64_t lost_count(TierId tier) const override;
   uint64_t TakeOut(TierId tier) override;
   void PutBack(TierId tier) override;
-  bool ArePublished(std::span<const ResidentPin> pins) const override;
+  bool ArePublished(std::span<const CopyPin> pins) const override;
   uint64_t pending_count() const override;
-  ResidentPins TakePending(size_t count) override;
-  bool TakePending(const ResidentPin& pin) override;
-  std::optional<BlockName> BlockBefore(const ResidentPin& pin) const override;
-  void PutBackPending(const ResidentPin& pin) override;
-  bool Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) override;
-  bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, ResidentPin* pin) override;
+  CopyPins TakePending(size_t count) override;
+  bool TakePending(const CopyPin& pin) override;
+  std::optional<BlockName> BlockBefore(const CopyPin& pin) const override;
+  void PutBackPending(const CopyPin& pin) override;
+  bool Walk(uint64_t space_id, uint64_t* cursor, CopyPins* pins) override;
+  bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, CopyPin* pin) override;
 
   // Evictor.
   using Evictor::EvictOldest;
@@ -160,12 +162,12 @@ class BlockIndex final : public Prefixes,
   void Report(MetricSink& sink) const override;
 
  private:
-  friend class Pin;
-  friend class ResidentPin;
+  friend class ImagePin;
+  friend class CopyPin;
   friend class CopyWriter;
-  friend class ExpectedBlock;
+  friend class PutReservation;
 
-  // The lock, and at the end of it the rest of those blocks that nobody uses any more.
+  // Holds the lock; at its end, unused blocks go to rest.
   class ABSL_SCOPED_LOCKABLE Hold {
    public:
     explicit Hold(BlockIndex& index) ABSL_EXCLUSIVE_LOCK_FUNCTION(index.mutex_) : index_(index) {
@@ -185,33 +187,34 @@ class BlockIndex final : public Prefixes,
   void Unpin(Image* image);
   void Unpin(Copy* copy);
   void GiveUp(Image* image, TierId tier);
-  // As TakeOut() and LoseCopies().
+  // Like TakeOut() and LoseCopies().
   uint64_t LoseIn(TierId tier, uint64_t begin, uint64_t end);
-  void EndExpect(Block* block);
+  void EndReservation(Block* block);
   void DropExpired(const BlockName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  ResidentPin ResideLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  CopyPin PinCopyLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Runs `step`, which takes Visits, in one hold of the lock after another until it returns true,
-  // and `prepare` before each, without the lock.
+  // Calls `step` with Visits, in one hold of the lock after another, until it returns true. Calls
+  // `prepare` before each hold, without the lock.
   template <typename Step>
   void InHolds(
       Step step, absl::FunctionRef<void()> prepare = [] {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<MatchAnswer> RunMatch(const MatchQuery& query, const proto::LeaseToken& token);
-  // Returns what `change` does, and counts what it does to the leased bytes for the tenant.
+  // Runs `change`, counts its effect on the leased bytes for the tenant, and returns its result.
   bool CountLeased(std::string_view tenant, absl::FunctionRef<bool()> change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Plans and leases, shorter where something went meanwhile.
+  // Plans and leases a prefix; a shorter one if blocks disappeared meanwhile.
   void LeaseFound(MatchScan& scan, std::string_view tenant);
-  // Gives lease pins back.
+  // Releases lease pins.
   void Unlease(const Leases::Dropped& dropped);
-  // Gives a lease back that was taken for a session which has ended meanwhile.
+  // Releases a lease whose session has ended meanwhile.
   void CheckLease(const MatchQuery& query, absl::StatusOr<MatchAnswer>& result);
 
-  // Files the waiter under a block that it misses, while it is missing; it is null then. Else
-  // nothing is missing, or its time is over. ResourceExhausted: too many wait.
+  // Files the waiter under a block that it lacks; the waiter is then null. Otherwise nothing is
+  // missing, or its deadline has passed. Errors: ResourceExhausted if there are too many waiters.
   absl::Status FileIfMissing(std::unique_ptr<Waiter>& waiter);
-  // Answers the waiter if it is late, its session over, or its blocks there; files it again if not.
+  // Answers the waiter if it is late, its session has ended, or its blocks are present; else files
+  // it again.
   void TryWaiter(std::unique_ptr<Waiter> waiter, bool is_last_try);
   void AnswerWaiter(std::unique_ptr<Waiter> waiter);
 
@@ -226,10 +229,10 @@ class BlockIndex final : public Prefixes,
   BlockTable table_ ABSL_GUARDED_BY(mutex_);
   Leases leases_ ABSL_GUARDED_BY(mutex_);
   Waiters waiters_ ABSL_GUARDED_BY(mutex_);
-  bool is_wake_due_ ABSL_GUARDED_BY(mutex_) = false;     // by the next Announce()
+  bool is_wake_due_ ABSL_GUARDED_BY(mutex_) = false;     // for the next Announce()
   uint32_t uncopied_round_ ABSL_GUARDED_BY(mutex_) = 0;  // of TakeUncopied()
   uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // of one of them
+  size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // of one hold
   Histogram match_seconds_, hold_seconds_;
   Counter asked_blocks_, matched_blocks_, shortened_matches_, window_searches_;
   AskedKeys asked_keys_;

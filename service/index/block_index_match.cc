@@ -40,7 +40,7 @@ absl::StatusOr<MatchAnswer> BlockIndex::RunMatch(const MatchQuery& query,
   std::vector<Image*> leased;
   InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const absl::Time now = clock_.Now();
-    if (!CountLeased(query.tenant, [&] { return scan.Settle(table_, visits); }) ||
+    if (!CountLeased(query.tenant, [&] { return scan.ReleasePins(table_, visits); }) ||
         !scan.Touch(table_, now, visits)) {
       return false;
     }

@@ -33,7 +33,7 @@ std::vector<bool> BlockIndex::Contains(uint64_t space_id, absl::Span<const proto
     mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     for (size_t i = answers.size(); i < end; ++i) {
-      const Block* block = table_.FindFresh({space_id, keys[i]});
+      const Block* block = table_.FindUnexpired({space_id, keys[i]});
       answers.push_back(block != nullptr && IsComplete(table_.RefsOf(*block, &scratch), wanted));
     }
   }
@@ -64,7 +64,7 @@ std::vector<Images::Where> BlockIndex::Locate(uint64_t space_id,
     mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     for (const proto::BlockKey& key : keys.subspan(first, kKeysPerStep)) {
-      const Block* block = table_.FindFresh({space_id, key});
+      const Block* block = table_.FindUnexpired({space_id, key});
       for (const WantedGroup& group : wanted) {
         answers.push_back(where(block, group));
       }
@@ -178,13 +178,13 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
     taken->parent = parent == nullptr ? proto::BlockKey{} : parent->name.key;
     const Copy& source = *image->copies[IndexOf(TierId::kHost)];
     taken->is_used = image->block->last_use > source.linked_at;
-    taken->source = ResideLocked(*image->copies[IndexOf(TierId::kHost)]);
+    taken->source = PinCopyLocked(*image->copies[IndexOf(TierId::kHost)]);
     CAIRN_CHECK(table_.BeginCopy(image, tier));
     taken->writer = CopyWriter(this, image, tier);
     if (parent != nullptr && table_.HasCopiesIn(*parent, tier)) {
       for (const ImageRef& ref : table_.Wake(parent)) {
         if (Copy* copy = ref.image->copies[IndexOf(tier)]; copy != nullptr) {
-          taken->beside = ResideLocked(*copy);
+          taken->parent_copy = PinCopyLocked(*copy);
           break;
         }
       }
@@ -202,13 +202,14 @@ void BlockIndex::LetGo(CopyWriter writer) {
   writer.Reset();
 }
 
-WayDown BlockIndex::Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice) {
-  WayDown way;
+WriteDownProgress BlockIndex::Expedite(const BlockName& name, uint16_t group,
+                                       const codecs::Slice& slice) {
+  WriteDownProgress progress;
   InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    way = table_.Expedite(name, group, slice, visits);
+    progress = table_.Expedite(name, group, slice, visits);
     return true;
   });
-  return way;
+  return progress;
 }
 
 uint64_t BlockIndex::lost_count(TierId tier) const {
@@ -221,7 +222,7 @@ uint64_t BlockIndex::uncopied_count() const {
   return table_.uncopied_count();
 }
 
-bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) {
+bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, CopyPins* pins) {
   pins->clear();
   const MutexLock lock(mutex_);
   const uint64_t end = std::min<uint64_t>(table_.slot_count(), *cursor + kKeysPerStep);
@@ -233,14 +234,14 @@ bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) {
     }
     for (const ImageRef& ref : block->awake->images) {
       if (Copy* copy = ref.image->copies[IndexOf(TierId::kHost)]; copy != nullptr) {
-        pins->push_back(ResideLocked(*copy));
+        pins->push_back(PinCopyLocked(*copy));
       }
     }
   }
   return *cursor < table_.slot_count();
 }
 
-bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, ResidentPin* pin) {
+bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, CopyPin* pin) {
   pin->Reset();
   const Hold hold(*this);
   uint64_t slot = *cursor / codecs::kImagesPerBlockMax;
@@ -256,7 +257,7 @@ bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, Resi
     for (; place < images.size(); ++place) {
       if (Copy* copy = images[place].image->copies[IndexOf(tier)]; copy != nullptr) {
         *cursor = slot * codecs::kImagesPerBlockMax + place + 1;
-        *pin = ResideLocked(*copy);
+        *pin = PinCopyLocked(*copy);
         return true;
       }
     }
@@ -265,19 +266,19 @@ bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, Resi
   return slot < table_.slot_count();
 }
 
-ResidentPins BlockIndex::TakePending(size_t count) {
+CopyPins BlockIndex::TakePending(size_t count) {
   CAIRN_CHECK(count <= limits::kVisitsPerHoldMax);
-  ResidentPins pins;
+  CopyPins pins;
   const MutexLock lock(mutex_);
   while (pins.size() < count && table_.pending_count() > 0) {
     Image* image = table_.FirstPending();
     table_.ClearPending(image);
-    pins.push_back(ResideLocked(*image->copies[IndexOf(TierId::kHost)]));
+    pins.push_back(PinCopyLocked(*image->copies[IndexOf(TierId::kHost)]));
   }
   return pins;
 }
 
-bool BlockIndex::TakePending(const ResidentPin& pin) {
+bool BlockIndex::TakePending(const CopyPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
   const bool is_pending = pin.copy_->is_linked && pin.copy_->image->is_encode_pending;
@@ -285,7 +286,7 @@ bool BlockIndex::TakePending(const ResidentPin& pin) {
   return is_pending;
 }
 
-std::optional<BlockName> BlockIndex::BlockBefore(const ResidentPin& pin) const {
+std::optional<BlockName> BlockIndex::BlockBefore(const CopyPin& pin) const {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
   const Block* block = pin.copy_->is_linked ? pin.copy_->image->block : nullptr;
@@ -296,7 +297,7 @@ std::optional<BlockName> BlockIndex::BlockBefore(const ResidentPin& pin) const {
   return parent->name;
 }
 
-void BlockIndex::PutBackPending(const ResidentPin& pin) {
+void BlockIndex::PutBackPending(const CopyPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
   if (pin.copy_->is_linked) {
@@ -346,7 +347,7 @@ std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
     mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     for (size_t i = first; i < std::min(keys.size(), first + kKeysPerStep); ++i) {
-      const Block* block = table_.FindFresh({space_id, keys[i]});
+      const Block* block = table_.FindUnexpired({space_id, keys[i]});
       if (block == nullptr) {
         continue;
       }

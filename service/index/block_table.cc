@@ -65,12 +65,12 @@ absl::StatusOr<std::optional<uint64_t>> BlockTable::Check(const BlockClaim& clai
   }
   if (block->first_position != claim.first_position) {
     return absl::InvalidArgumentError(absl::StrCat("first_position is ", claim.first_position,
-                                                   ": the block is there with ",
+                                                   ": the block is stored with ",
                                                    block->first_position));
   }
   const Block* parent = ParentOf(*block);
   if (claim.parent != proto::BlockKey{} && parent != nullptr && claim.parent != parent->name.key) {
-    return absl::InvalidArgumentError("parent is not the one that the block is there with");
+    return absl::InvalidArgumentError("parent differs from the stored block's");
   }
   ImageRefs scratch;
   const absl::Span<const ImageRef> refs = RefsOf(*block, &scratch);
@@ -91,12 +91,12 @@ absl::StatusOr<std::optional<uint64_t>> BlockTable::Check(const BlockClaim& clai
 
 absl::Status BlockTable::MakeRoom(Block* block, absl::Time now) {
   Visits settling, visits;
-  SettleCuts(settling);  // what is left of it is for the next
+  PropagateOrphans(settling);  // what is left of it is for the next
   MakeRoomForAwake(block->name);
   if (is_full_of_awake()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("index: blocks in memory or in use take the ", awake_bytes_max_,
-                     " bytes that they may, and what could go is pinned or before it"));
+        absl::StrCat("index: blocks in memory or in use take all ", awake_bytes_max_,
+                     " bytes of their limit, and all are pinned or ancestors of the new block"));
   }
   for (;;) {  // ends: each turn evicts a block
     const bool is_of_images = figures_.image_count >= images_max_;
@@ -110,7 +110,7 @@ absl::Status BlockTable::MakeRoom(Block* block, absl::Time now) {
                        block->name, visits)) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "index: ", is_of_images ? images_max_ : blocks_max_, is_of_images ? " images" : " blocks",
-          " are there and what could go is pinned or before it"));
+          " are stored, and all are pinned or ancestors of the new block"));
     }
   }
 }
@@ -142,9 +142,9 @@ absl::StatusOr<Image*> BlockTable::Add(NewImage image, absl::Time now) {
     return absl::UnavailableError(
         absl::StrCat(ToAbsl(Name(image.copy.extent.tier())), " tier: its device is out"));
   }
-  Block* block = Expect(image.claim);
+  Block* block = ReservePut(image.claim);
   if (const absl::Status status = MakeRoom(block, now); !status.ok()) {
-    EndExpect(block);
+    EndReservation(block);
     return status;
   }
   if (!block->is_linked) {
@@ -168,7 +168,7 @@ absl::StatusOr<Image*> BlockTable::Add(NewImage image, absl::Time now) {
   if (image.is_encode_pending) {
     SetPending(linked);
   }
-  EndExpect(block);
+  EndReservation(block);
   return linked;
 }
 

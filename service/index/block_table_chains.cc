@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chains: who follows whom, what is on its way, and which chains are broken.
+// Chains: which block follows which, which are expected, and which chains are broken.
 #include <algorithm>
 #include <utility>
 
@@ -86,7 +86,7 @@ bool BlockTable::IsExpired(const Block& block) const {
   return block.expires_unix_s != 0 && absl::ToUnixSeconds(clock_.Now()) >= block.expires_unix_s;
 }
 
-Block* BlockTable::FindFresh(const BlockName& name) const {
+Block* BlockTable::FindUnexpired(const BlockName& name) const {
   Block* block = Find(name);
   return block != nullptr && !IsExpired(*block) ? block : nullptr;
 }
@@ -141,7 +141,7 @@ Block* BlockTable::Know(const BlockName& name) {
   block->first_position = 0;
   block->tokens = 0;
   block->is_linked = block->is_used = false;
-  block->is_cut = true;
+  block->is_orphaned = true;
   block->resting_count = 0;
   block->awake = nullptr;
   names_.Add(block);
@@ -161,7 +161,7 @@ void BlockTable::ForgetIfUnused(Block* block) {
 
 // --- Places --------------------------------------------------------------------------------------
 
-void BlockTable::TakePlace(Block* block, const BlockClaim& claim) {
+void BlockTable::EnterChain(Block* block, const BlockClaim& claim) {
   block->first_position = claim.first_position;
   block->tokens = claim.tokens;
   if (!IsNone(claim.parent)) {
@@ -173,14 +173,14 @@ void BlockTable::TakePlace(Block* block, const BlockClaim& claim) {
     ++Awake(parent).followers_on_their_way;
   }
   const Block* parent = ParentOf(*block);
-  SetCut(block, parent != nullptr && parent->is_cut);
+  SetCut(block, parent != nullptr && parent->is_orphaned);
 }
 
 void BlockTable::LosePlace(Block* block) {
   if (Block* parent = ParentOf(*block); parent != nullptr) {
     --Awake(parent).followers_on_their_way;
     LeaveCircle(parent, block);
-    SetUnsettled(parent, std::min(parent->unsettled(), parent->follower_count));
+    SetUnsettled(parent, std::min(parent->stale_children(), parent->follower_count));
     NoteIdle(parent);
     ForgetIfUnused(parent);
   }
@@ -191,10 +191,10 @@ void BlockTable::LosePlace(Block* block) {
   ForgetIfUnused(block);
 }
 
-Block* BlockTable::Expect(const BlockClaim& claim) {
+Block* BlockTable::ReservePut(const BlockClaim& claim) {
   Block* block = Know(claim.name);
   if (!block->has_place()) {
-    TakePlace(block, claim);
+    EnterChain(block, claim);
   }
   Block* parent = ParentOf(*block);
   if (Awake(block).put_count++ == 0 && parent != nullptr && Awake(parent).child_put_count++ == 0) {
@@ -203,7 +203,7 @@ Block* BlockTable::Expect(const BlockClaim& claim) {
   return block;
 }
 
-void BlockTable::EndExpect(Block* block) {
+void BlockTable::EndReservation(Block* block) {
   CAIRN_CHECK(block->put_count() > 0);
   Block* parent = ParentOf(*block);
   if (--block->awake->put_count > 0) {
@@ -265,7 +265,7 @@ void BlockTable::Requeue(Block* block, TierId tier) {
   if (!in_tier.traits.is_leaf_first || !block->is_awake()) {
     return;
   }
-  Order& order = in_tier.orders[block->is_cut ? kCut : kWhole];
+  Order& order = in_tier.orders[block->is_orphaned ? kOrphaned : kWhole];
   const BlockInTier& in = block->awake->in[IndexOf(tier)];
   const bool is_queued = in.queue_index != BlockInTier::kNotQueued;
   const bool is_leaf = in.copy_count > 0 && in.child_count == 0;
@@ -280,19 +280,19 @@ void BlockTable::Requeue(Block* block, TierId tier) {
 
 // --- Broken chains -------------------------------------------------------------------------------
 
-void BlockTable::SetCut(Block* block, bool is_cut) {
-  if (block->is_cut == is_cut) {
+void BlockTable::SetCut(Block* block, bool is_orphaned) {
+  if (block->is_orphaned == is_orphaned) {
     return;
   }
   for (const TierId tier : kReadOrder) {
     const BlockInTier in = block->in(IndexOf(tier));
     if (in.queue_index != BlockInTier::kNotQueued) {
-      Order& order = At(tier).orders[block->is_cut ? kCut : kWhole];
+      Order& order = At(tier).orders[block->is_orphaned ? kOrphaned : kWhole];
       order.recency->Remove(block);
       order.held -= in.held_count > 0 ? 1 : 0;
     }
   }
-  block->is_cut = is_cut;
+  block->is_orphaned = is_orphaned;
   for (const TierId tier : kReadOrder) {
     Requeue(block, tier);
   }
@@ -300,32 +300,32 @@ void BlockTable::SetCut(Block* block, bool is_cut) {
 }
 
 void BlockTable::SetUnsettled(Block* block, uint32_t count) {
-  if (count == block->unsettled()) {
+  if (count == block->stale_children()) {
     return;
   }
   AwakeBlock& awake = Awake(block);
-  if (awake.unsettled == 0) {
-    awake.unsettled_index = static_cast<uint32_t>(unsettled_.size());
-    unsettled_.push_back(block);
+  if (awake.stale_children == 0) {
+    awake.stale_index = static_cast<uint32_t>(stale_parents_.size());
+    stale_parents_.push_back(block);
   } else if (count == 0) {
-    unsettled_[awake.unsettled_index] = unsettled_.back();
-    unsettled_.back()->awake->unsettled_index = awake.unsettled_index;
-    unsettled_.pop_back();
+    stale_parents_[awake.stale_index] = stale_parents_.back();
+    stale_parents_.back()->awake->stale_index = awake.stale_index;
+    stale_parents_.pop_back();
     NoteIdle(block);
   }
-  awake.unsettled = count;
+  awake.stale_children = count;
 }
 
-bool BlockTable::SettleCuts(Visits& visits) {
-  while (!unsettled_.empty()) {  // ends: each child is looked at once a change above it
+bool BlockTable::PropagateOrphans(Visits& visits) {
+  while (!stale_parents_.empty()) {  // ends: each child is looked at once a change above it
     if (!visits.Take()) {
       return false;
     }
-    Block* block = unsettled_.back();
+    Block* block = stale_parents_.back();
     Block* child = At(block->first_child);
     block->first_child = child->next_sibling;
-    SetUnsettled(block, block->unsettled() - 1);
-    SetCut(child, block->is_cut);
+    SetUnsettled(block, block->stale_children() - 1);
+    SetCut(child, block->is_orphaned);
   }
   return true;
 }

@@ -32,7 +32,7 @@ uint64_t BlockTable::EvictFrom(Block* block, TierId tier, EvictionReason reason)
         At(tier).evicted_dirty_bytes += copy->facts.image_bytes;
       }
       freed += UnlinkCopy(copy);
-      Settle(image);
+      UnlinkIfLost(image);
     }
   }
   At(tier).evicted_bytes[static_cast<size_t>(reason)] += freed;
@@ -49,9 +49,9 @@ void BlockTable::CountEvicted(const Block& block, TierId tier, EvictionReason re
 
 // --- What may go for whom ------------------------------------------------------------------------
 
-bool BlockTable::IsCut(const BlockName* newcomer) const {
+bool BlockTable::IsOrphaned(const BlockName* newcomer) const {
   const Block* block = newcomer == nullptr ? nullptr : FindKnown(*newcomer);
-  return block != nullptr && block->has_place() && block->is_cut;
+  return block != nullptr && block->has_place() && block->is_orphaned;
 }
 
 bool BlockTable::IsBefore(const Block& block, const Block& follower, bool if_spent,
@@ -76,7 +76,7 @@ bool BlockTable::IsBefore(const Block& block, const Block& follower, bool if_spe
 
 uint64_t BlockTable::EvictOldest(Eviction& eviction, Visits& visits) {
   eviction.is_past_leaves = false;
-  if (!SettleCuts(visits)) {
+  if (!PropagateOrphans(visits)) {
     return 0;
   }
   Block* block = OldestUnheld(eviction, visits);
@@ -88,7 +88,7 @@ Block* BlockTable::OldestUnheld(Eviction& eviction, Visits& visits) {
   if (!in.traits.is_leaf_first) {
     return nullptr;
   }
-  const size_t order_count = IsCut(eviction.newcomer) ? kCut + 1 : kWhole + 1;
+  const size_t order_count = IsOrphaned(eviction.newcomer) ? kOrphaned + 1 : kWhole + 1;
   Block* leaf = nullptr;
   for (size_t i = 0; leaf == nullptr && i < order_count; ++i) {
     if (Order& order = in.orders[i]; order.held < order.recency->count()) {
@@ -215,10 +215,10 @@ bool BlockTable::EvictAnywhere(EvictionReason reason, const BlockName& newcomer,
 bool BlockTable::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newcomer,
                              uint64_t* bytes_passed) {
   Visits visits;
-  if (!SettleCuts(visits)) {
+  if (!PropagateOrphans(visits)) {
     return false;
   }
-  const bool is_cut = IsCut(newcomer);
+  const bool is_orphaned = IsOrphaned(newcomer);
   Block* block = newcomer == nullptr ? nullptr : FindKnown(*newcomer);
   ++search_;
   uint64_t unknown_below = 0;  // where a block of the space may be before the newcomer
@@ -239,14 +239,14 @@ bool BlockTable::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newc
     const bool may_be_before = owned.first_position < unknown_below && owned.follower_count > 0 &&
                                owned.name.space_id == newcomer->space_id;
     if (in.held_count > 0 || owned.awake->search == search_ || may_be_before ||
-        (is_cut && !owned.is_cut)) {
+        (is_orphaned && !owned.is_orphaned)) {
       return UINT64_MAX;
     }
     // The block goes whole, and its copies are about alike.
     const uint64_t block_bytes = copy.facts.image_bytes * in.copy_count;
     // Children without their parent are of no use; nor is a block without its own.
-    return owned.is_cut ? block_bytes / 16
-                        : block_bytes * (1 + std::min<uint64_t>(in.child_count, 16));
+    return owned.is_orphaned ? block_bytes / 16
+                             : block_bytes * (1 + std::min<uint64_t>(in.child_count, 16));
   };
   const std::vector<void*> owners =
       arena.CheapestWindow(bytes, limits::kVisitsPerHoldMax, cost, bytes_passed);
@@ -297,7 +297,7 @@ bool BlockTable::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset
   if (block->in(IndexOf(tier)).copy_count == 0) {
     CountEvicted(*block, tier, reason);
   }
-  Settle(owner);
+  UnlinkIfLost(owner);
   return true;
 }
 

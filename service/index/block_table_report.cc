@@ -9,28 +9,24 @@ void BlockTable::Report(MetricSink& sink) const {
   };
   gauge("cairn_blocks", "Blocks with at least one image.", figures_.block_count);
   gauge("cairn_images", "Images published.", figures_.image_count);
-  gauge("cairn_images_pending", "Images kept raw that upkeep will encode.", pending_.count());
-  gauge("cairn_images_uncopied", "Images that are not in the lasting tier and will be.",
-        uncopied_.count());
+  gauge("cairn_images_pending", "Images stored raw that upkeep will encode.", pending_.count());
+  gauge("cairn_images_uncopied", "Images still to be written to the SSD tier.", uncopied_.count());
   gauge("cairn_image_bytes", "Bytes of the images published, in all tiers.", figures_.image_bytes);
   gauge("cairn_source_bytes",
-        "Bytes that they decode to, each image once: the effective capacity in use.",
+        "Decoded size of the images, each counted once: the effective capacity in use.",
         figures_.source_bytes);
   gauge("cairn_index_bytes",
-        "Memory of the records of blocks, images and copies, free ones that wait to be used again "
-        "included.",
-        bytes());
+        "Memory of the records of blocks, images and copies, including free ones.", bytes());
   gauge("cairn_index_awake_blocks",
-        "Blocks with all their records: in memory, in use or in use until just now. Others are at "
-        "rest.",
-        awake_count_);
+        "Blocks with all their records: in memory or in use. Others are at rest.", awake_count_);
   uint64_t published = 0, unlinked = 0;
   for (const InTier& tier : tiers_) {
     published += tier.published_bytes_total;
     unlinked += tier.unlinked_bytes_total;
   }
   sink.AddGauge("cairn_compression_ratio",
-                "What the copies in all tiers decode to, over their bytes; 0 when empty.", {},
+                "Decoded size of the copies in all tiers, divided by their bytes; 0 when empty.",
+                {},
                 figures_.image_bytes == 0 ? 0.0
                                           : static_cast<double>(figures_.copies_source_bytes) /
                                                 static_cast<double>(figures_.image_bytes));
@@ -50,16 +46,14 @@ void BlockTable::Report(MetricSink& sink) const {
                   static_cast<double>(figures.image_count));
     sink.AddGauge("cairn_recipe_image_bytes", "Bytes of the images published, by recipe.", labels,
                   static_cast<double>(figures.image_bytes));
-    sink.AddGauge("cairn_recipe_source_bytes", "Bytes that they decode to, by recipe.", labels,
+    sink.AddGauge("cairn_recipe_source_bytes", "Decoded size of the images, by recipe.", labels,
                   static_cast<double>(figures.source_bytes));
   }
-  sink.AddHistogram(
-      "cairn_block_reuse_seconds",
-      "How long blocks were not used before they were used again; what follows within "
-      "two seconds, as a get its match, is the same use.",
-      {}, reuse_seconds_.Snapshot());
-  sink.AddCounter("cairn_expired_blocks_total", "Blocks that went because their time was over.", {},
-                  expired_total_);
+  sink.AddHistogram("cairn_block_reuse_seconds",
+                    "Idle time of blocks before they were used again. Accesses within two seconds, "
+                    "such as a match and its get, are one use.",
+                    {}, reuse_seconds_.Snapshot());
+  sink.AddCounter("cairn_expired_blocks_total", "Blocks that expired.", {}, expired_total_);
   for (const TierId id : kReadOrder) {
     if (At(id).exists) {
       ReportTier(id, sink);
@@ -75,8 +69,8 @@ void BlockTable::ReportTier(TierId id, MetricSink& sink) const {
   };
   gauge("cairn_tier_blocks", "Blocks with a copy in a tier.", tier.figures.block_count);
   gauge("cairn_tier_copies", "Copies of images in a tier.", tier.figures.copy_count);
-  gauge("cairn_tier_image_bytes", "Their bytes.", tier.figures.image_bytes);
-  gauge("cairn_tier_pinned_bytes", "Bytes that readers and leases keep, as allocated.",
+  gauge("cairn_tier_image_bytes", "Bytes of the copies in a tier.", tier.figures.image_bytes);
+  gauge("cairn_tier_pinned_bytes", "Bytes pinned by readers and leases, as allocated.",
         tier.figures.pinned_bytes);
   gauge("cairn_tier_leased_bytes",
         "Bytes of images that are leased, as allocated; deleted ones until their lease ends.",
@@ -85,9 +79,10 @@ void BlockTable::ReportTier(TierId id, MetricSink& sink) const {
                   "Copies dropped because they were damaged or their device was out.", label,
                   tier.lost_total);
   sink.AddCounter("cairn_dirty_evictions_total",
-                  "Images evicted from a tier before they were in the lasting one.", label,
+                  "Images evicted from a tier before they were in the SSD tier.", label,
                   tier.evicted_dirty_images);
-  sink.AddCounter("cairn_dirty_evicted_bytes_total", "Their bytes.", label,
+  sink.AddCounter("cairn_dirty_evicted_bytes_total",
+                  "Bytes of images evicted from a tier before they were in the SSD tier.", label,
                   tier.evicted_dirty_bytes);
   for (size_t i = 0; i < kEvictionReasonCount; ++i) {
     const MetricLabel labels[] = {{"tier", Name(id)},
@@ -98,11 +93,11 @@ void BlockTable::ReportTier(TierId id, MetricSink& sink) const {
                     tier.evicted_bytes[i]);
   }
   sink.AddHistogram("cairn_evicted_unused_seconds",
-                    "How long the blocks evicted from a tier had not been used.", label,
+                    "Idle time of blocks when they were evicted from a tier.", label,
                     tier.evicted_unused_seconds.Snapshot());
 }
 
-void BlockTable::Tell(const Copy& copy, bool is_stored) {
+void BlockTable::EmitEvent(const Copy& copy, bool is_stored) {
   if (!events_.is_recording()) {
     return;
   }

@@ -56,7 +56,7 @@ AwakeBlock& BlockTable::Awake(Block* block) {
   }
   AwakeBlock* awake = awake_.Take();
   awake->put_count = awake->child_put_count = awake->followers_on_their_way = 0;
-  awake->unsettled = awake->search = 0;
+  awake->stale_children = awake->search = 0;
   awake->is_noted = false;
   awake->in = {};
   awake->images.clear();
@@ -120,7 +120,7 @@ void BlockTable::Rest() {
 
 bool BlockTable::MayRest(const Block& block) const {
   const AwakeBlock& awake = *block.awake;
-  if (awake.put_count > 0 || awake.child_put_count > 0 || awake.unsettled > 0) {
+  if (awake.put_count > 0 || awake.child_put_count > 0 || awake.stale_children > 0) {
     return false;
   }
   for (size_t i = 0; i < kTierCount; ++i) {

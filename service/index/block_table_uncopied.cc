@@ -56,7 +56,7 @@ Block* BlockTable::OldestClean(Visits& visits) {
       return nullptr;
     }
     Copy& copy = *image->copies[kHost];
-    if (block->last_use > copy.linked_at) {  // used since: it comes round once more
+    if (block->last_use > copy.linked_at) {  // used since: it is queued once more
       copy.linked_at = uses_;
     } else if (block->in(kHost).held_count == 0 && !HasDirty(*block)) {
       return block;
@@ -121,9 +121,9 @@ bool BlockTable::Hurry(Image* image) {
   return true;
 }
 
-WayDown BlockTable::Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice,
-                             Visits& visits) {
-  using State = WayDown::State;
+WriteDownProgress BlockTable::Expedite(const BlockName& name, uint16_t group,
+                                       const codecs::Slice& slice, Visits& visits) {
+  using State = WriteDownProgress::State;
   if (!lasting_.has_value() || At(*lasting_).is_out) {
     return {.state = State::kNoTier, .block = {}};
   }

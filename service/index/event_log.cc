@@ -15,7 +15,7 @@ namespace {
 
 constexpr absl::Duration kKept = absl::Milliseconds(limits::kEventsKeptMs);
 constexpr absl::Duration kLookEach = absl::Seconds(1);
-// Those of tenants that have left are kept beside those that are watched.
+// Streams without watchers are kept beside those with watchers.
 constexpr size_t kStreamsMax = 2 * limits::kWatchersMax;
 
 }  // namespace
@@ -136,12 +136,13 @@ bool EventLog::Read(std::string_view tenant, EventCursor* cursor, size_t count,
 
 void EventLog::Report(MetricSink& sink) const {
   const MutexLock lock(mutex_);
-  sink.AddGauge("cairn_event_watchers", "Calls that watch blocks come and go.", {},
+  sink.AddGauge("cairn_event_watchers", "WatchEvents calls.", {},
                 static_cast<double>(watchers_.total()));
-  sink.AddCounter("cairn_events_total", "Blocks that came or went while somebody watched.", {},
+  sink.AddCounter("cairn_events_total",
+                  "Blocks that entered or left a tier while there were watchers.", {},
                   events_total_);
-  sink.AddCounter("cairn_event_resets_total",
-                  "Watchers that were too slow, and were told to begin again.", {}, resets_total_);
+  sink.AddCounter("cairn_event_resets_total", "Watchers that were too slow and got a reset.", {},
+                  resets_total_);
   watchers_.Report(sink);
 }
 

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What comes into tiers and goes, for those who watch: of each tenant the last events, numbered
-// without gaps. Nobody waits for a reader. One who falls behind what is kept is told so, and goes
-// on from now.
+// Events for watchers: blocks that enter or leave tiers. It keeps the last events of each tenant,
+// numbered without gaps. The index never waits for readers. A reader that falls behind the kept
+// events is told so and continues from now.
 //
-// Nothing is kept of a tenant before somebody watches, nor a while after the last has left. What is
-// kept is bounded for all of them together, and the tenant that has most gives its oldest up: what
-// others do is not to be seen in a tenant's numbers, nor does it push out what little the tenant
-// has.
+// Events of a tenant are kept from its first watcher until a while after its last. One limit holds
+// for all tenants together, and the tenant with the most events drops its oldest. Other tenants
+// therefore neither show in a tenant's numbers nor push out a tenant with few events.
 //
 // Thread-safety: Thread-safe. Append() is called with the index's lock held, the calls about spaces
-// with that of the spaces: spaces < index < this.
+// with the lock of Spaces: spaces < index < this.
 
 #include <atomic>
 #include <cstdint>
@@ -33,18 +32,18 @@
 
 namespace cairn {
 
-// A block has its first image in a tier, or the last one has left it.
+// A block got its first image in a tier, or lost its last.
 struct IndexEvent {
   BlockName name;
   bool is_stored = false;
   TierId tier = TierId::kHost;
   uint16_t tokens = 0;
-  proto::BlockKey parent{};  // all zero: none is known
+  proto::BlockKey parent{};  // all zero: unknown
   uint64_t first_position = 0;
 };
 
-// Where a reader is. Epochs differ, so that numbers of another log, or of before a pause, are not
-// taken for these.
+// The position of a reader. Epochs differ between logs and after a pause, so that old numbers are
+// recognized.
 struct EventCursor {
   uint64_t epoch = 0;
   uint64_t next = 0;
@@ -55,7 +54,8 @@ class EventLog {
   explicit EventLog(const Clock& clock, size_t events_max = limits::kEventsMax)
       : clock_(clock), events_max_(events_max) {}
 
-  // From now on, until it is removed, events of the space are its tenant's. Others are dropped.
+  // From now until RemoveSpace(), events of the space belong to its tenant. Events of other spaces
+  // are dropped.
   void AddSpace(uint64_t space_id, std::string_view tenant);
   void RemoveSpace(uint64_t space_id);
 
@@ -63,12 +63,14 @@ class EventLog {
   // REQUIRES: is_recording() was true.
   void Append(const IndexEvent& event);
 
-  // Somebody of the tenant watches, until End(). *can_go_on: what is at *cursor is still here; else
-  // *cursor is now. ResourceExhausted: the tenant has its share of the watchers.
+  // Begins watching for the tenant, until End(). Sets *can_go_on if the events at *cursor are still
+  // kept; else sets *cursor to now. Errors: ResourceExhausted (the tenant has its share of the
+  // watchers).
   absl::Status Begin(std::string_view tenant, EventCursor* cursor, bool* can_go_on);
   void End(std::string_view tenant);
-  // Adds at most `count` events from *cursor on, which moves past them. False: some of them are
-  // gone, and *cursor is now. REQUIRES: between Begin() and End() of the tenant.
+  // Adds at most `count` events from *cursor on and moves *cursor behind them. Returns false, with
+  // *cursor set to now, if some of them are gone. REQUIRES: between Begin() and End() of the
+  // tenant.
   bool Read(std::string_view tenant, EventCursor* cursor, size_t count,
             std::vector<IndexEvent>* events);
 
@@ -77,9 +79,9 @@ class EventLog {
  private:
   struct Stream {  // of a tenant
     EventCursor now;
-    std::deque<IndexEvent> kept;  // the last before `now`
+    std::deque<IndexEvent> kept;  // the last ones before `now`
     size_t watchers = 0;
-    absl::Time left = absl::InfiniteFuture();  // by the last who watched
+    absl::Time left = absl::InfiniteFuture();  // when the last watcher left
 
     bool Has(const EventCursor& cursor) const {
       return cursor.epoch == now.epoch && now.next - kept.size() <= cursor.next &&
@@ -90,7 +92,7 @@ class EventLog {
 
   Stream& StreamOf(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of streams that nobody watches: those that were left long enough ago.
+  // Drops streams whose last watcher left long enough ago.
   void DropLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(Streams::iterator stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -101,7 +103,8 @@ class EventLog {
   absl::flat_hash_map<uint64_t, std::string> tenants_ ABSL_GUARDED_BY(mutex_);  // by space
   Streams streams_ ABSL_GUARDED_BY(mutex_);                                     // by tenant
   size_t kept_count_ ABSL_GUARDED_BY(mutex_) = 0;                               // of all streams
-  absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();            // by DropLeft()
+  // When DropLeft() last ran.
+  absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   TenantShares watchers_ ABSL_GUARDED_BY(mutex_){"watchers", limits::kWatchersMax};
   uint64_t events_total_ ABSL_GUARDED_BY(mutex_) = 0, resets_total_ ABSL_GUARDED_BY(mutex_) = 0;
 };

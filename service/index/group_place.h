@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One group of layers of a space, and whose it is. A value; borrows the tenant's name.
+// A group of layers of a space, and its tenant. A value; borrows the tenant's name.
 
 #include <cstdint>
 #include <string_view>

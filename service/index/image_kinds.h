@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What most images of a space have in common: group, slice, recipe, side object. Images of blocks
-// at rest name it by a number, and it lives while one does.
+// Properties that most images of a space share: group, slice, recipe, side object. Images of blocks
+// at rest refer to them by number. An entry lives while an image refers to it.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 // Locks:         index < side objects.
@@ -28,7 +28,7 @@ struct ImageKind {
 
   friend bool operator==(const ImageKind&, const ImageKind&) = default;
   template <typename H>
-  friend H AbslHashValue(H state, const ImageKind& kind) {  // of what tells most apart
+  friend H AbslHashValue(H state, const ImageKind& kind) {  // of the most distinctive fields
     return H::combine(std::move(state), kind.space_id, kind.source_bytes, kind.side_object,
                       kind.recipe.id, kind.recipe.bits, kind.recipe.multiplier,
                       kind.slice.layer_first, kind.slice.head_first, kind.group);
@@ -37,13 +37,12 @@ struct ImageKind {
 
 class ImageKinds {
  public:
-  // One image more is of that kind. Takes the reference to the kind's side object if it is the
-  // first.
+  // Adds an image of that kind. Takes the reference to the kind's side object if it is the first.
   uint32_t Ref(const ImageKind& kind, SideObjectRef& side_object);
-  // One less.
+  // Removes an image of it.
   void Unref(uint32_t number);
 
-  // REQUIRES of both: an image is of it.
+  // REQUIRES, like the next: an image is of that kind.
   const ImageKind& At(uint32_t number) const { return entries_[number].kind; }
   const SideObjectRef& SideObjectOf(uint32_t number) const { return entries_[number].side_object; }
 

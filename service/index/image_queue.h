@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Images in an order, linked through themselves: each step is O(1) and takes no memory.
+// A queue of images, linked through the images: each operation is O(1) and allocates nothing.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -12,14 +12,14 @@ namespace cairn {
 
 class ImageQueue {
  public:
-  // An image is in one queue at most, for it has one pair of links; `flag` says that it is in this
+  // An image has one pair of links, so it can be in one queue only; `flag` says that it is in this
   // one.
   explicit ImageQueue(bool Image::*flag) : flag_(flag) {}
 
   Image* front() const { return front_; }
   uint64_t count() const { return count_; }
 
-  // REQUIRES of both: not there.
+  // REQUIRES, for both: not in the queue.
   void PushBack(Image* image) {
     image->queue_before = back_;
     (back_ == nullptr ? front_ : back_->queue_after) = image;
@@ -32,7 +32,7 @@ class ImageQueue {
     front_ = image;
     Added(image);
   }
-  // REQUIRES: there.
+  // REQUIRES: in the queue.
   void Remove(Image* image) {
     Image* before = image->queue_before;
     Image* after = image->queue_after;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A room of the index: what puts publish and gets read.
+// The index's interface for puts that publish images and gets that read them.
 //
-// Thread-safety: Thread-safe. BlockIndex implements it, and its lock is the only one.
+// Thread-safety: Thread-safe. BlockIndex implements it with its lock.
 
 #include <cstdint>
 #include <optional>
@@ -21,46 +21,47 @@ class Images {
  public:
   virtual ~Images() = default;
 
-  // Complete for all of `wanted`, key by key. Touches nothing.
+  // Returns, for each key, whether it is complete for all of `wanted`. Does not change recency.
   virtual std::vector<bool> Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                                      absl::Span<const WantedGroup> wanted) const = 0;
-  // Where the images are that a reader wants: of each key in turn, one answer for each of `wanted`.
-  // Touches nothing.
-  enum class Where : uint8_t { kNowhere, kInMemory, kCold };  // kCold: a part of it
+  // Returns the location of the images that a reader wants: for each key in turn, one answer for
+  // each of `wanted`. Does not change recency.
+  enum class Where : uint8_t { kNowhere, kInMemory, kCold };  // kCold: at least a part of it
   virtual std::vector<Where> Locate(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                                     absl::Span<const WantedGroup> wanted) const = 0;
-  // Pins of images that together cover the slice, each of its best copy, the block touched; one pin
-  // if one image does. Empty: a miss. Allocates only for more than four images.
-  virtual ResidentPins Lookup(const BlockName& name, uint16_t group,
-                              const codecs::Slice& slice) = 0;
-  // Up to `count` blocks that follow one in its chain under a lease, the next one first.
+  // Returns pins of images that together cover the slice, each of its best copy: one pin if one
+  // image does. Touches the block. Empty: a miss. Allocates only for more than four images.
+  virtual CopyPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) = 0;
+  // Returns up to `count` blocks that follow this one in its chain under a lease, the next one
+  // first.
   virtual std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count) const = 0;
-  // Pins of all images of the block; none where it is not there.
-  virtual Pins PinImages(const BlockName& name) = 0;
-  virtual Pin PinImage(const ResidentPin& pin) = 0;
-  // The image's copy in a tier. Empty: it has none there.
-  virtual ResidentPin Reside(const Pin& pin, TierId tier) = 0;
-  // Whether a put is worth its transfer: nullopt if it is, else the image bytes that cover the
-  // slice (duplicate). InvalidArgument: first position or parent disagree with what is resident.
-  // ResourceExhausted: the block has its maximum of images.
+  // Returns pins of all images of the block; empty if it is not present.
+  virtual ImagePins PinImages(const BlockName& name) = 0;
+  virtual ImagePin PinImage(const CopyPin& pin) = 0;
+  // Pins the image's copy in a tier. Empty: it has none there.
+  virtual CopyPin PinCopy(const ImagePin& pin, TierId tier) = 0;
+  // Checks whether a put is worth its transfer. Returns nullopt if it is, else the image bytes that
+  // cover the slice (duplicate). Errors: InvalidArgument (first position or parent disagree with
+  // the stored ones), ResourceExhausted (the block has its maximum of images).
   virtual absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const = 0;
-  // A put of the block begins. Errors as Check().
-  virtual absl::StatusOr<ExpectedBlock> Expect(const BlockClaim& claim) = 0;
-  // Makes an image visible, whole, to everyone. True: published, and Announce() is due. False:
-  // duplicate, the extent is freed. Errors as Check().
+  // Begins a put of the block. Errors: as Check().
+  virtual absl::StatusOr<PutReservation> ReservePut(const BlockClaim& claim) = 0;
+  // Makes an image visible, complete, to all readers. Returns true if it was published: call
+  // Announce() then. Returns false, and frees the extent, if it is a duplicate. Errors: as Check().
   virtual absl::StatusOr<bool> Publish(NewImage image) = 0;
-  // Tries those who wait for the block again, and wakes who writes it down. With no lock held:
-  // their callbacks run here.
+  // Retries the waiters for the block, and wakes write-back. Call it without locks held: it runs
+  // the waiters' callbacks.
   virtual void Announce(const BlockName& name) = 0;
-  // Unlinks a copy that turned out to be damaged, and its image with the last; its bytes are freed
-  // at the last unpin. False if it was unlinked already: who gets true counts and logs it.
-  virtual bool Drop(const ResidentPin& pin) = 0;
-  // Unlinks now, frees at the last unpin. Returns how many were there.
+  // Unlinks a copy that was found damaged, and its image with the last copy; its bytes are freed at
+  // the last unpin. Returns false if it was unlinked already. The caller that receives true logs
+  // and counts the event.
+  virtual bool Drop(const CopyPin& pin) = 0;
+  // Unlinks blocks now; frees them at the last unpin. Returns the number of those present.
   virtual uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) = 0;
   // Unlinks every block that the space had when the call began.
   virtual uint64_t Invalidate(uint64_t space_id) = 0;
-  // Unlinks blocks whose time is over, which nobody sees any more, in the next slots from *cursor
-  // on (start with 0), in one short hold. False: the walk is over.
+  // Unlinks expired blocks, which nobody sees any more, in the next slots from *cursor on (start
+  // with 0), in one short hold. Returns false at the end of the walk.
   virtual bool CollectExpired(uint64_t* cursor) = 0;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A room of the index: how much it holds, for the operator.
+// The index's interface for statistics.
 //
-// Thread-safety: Thread-safe. BlockIndex implements it, and its lock is the only one.
+// Thread-safety: Thread-safe. BlockIndex implements it with its lock.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +29,7 @@ struct ListedBlock {
   proto::BlockKey key{};
   proto::BlockKey parent{};
   uint64_t first_position = 0;
-  bool is_complete = false;  // by the `whole` given to List()
+  bool is_complete = false;  // for the `whole` given to List()
   uint32_t child_count = 0;
   absl::Duration idle;
   std::vector<ListedImage> images;
@@ -39,8 +39,8 @@ class IndexReport {
  public:
   virtual ~IndexReport() = default;
 
-  // Blocks of a space by key, ascending, after `after`; `limit` at most kListBlocksMax. *has_more
-  // is set.
+  // Returns blocks of a space in ascending order of key, after `after`; `limit` is at most
+  // kListBlocksMax. Sets *has_more.
   virtual std::vector<ListedBlock> List(uint64_t space_id,
                                         const std::optional<proto::BlockKey>& after, size_t limit,
                                         absl::Span<const WantedGroup> whole,
@@ -48,7 +48,8 @@ class IndexReport {
   virtual IndexFigures figures() const = 0;
   virtual IndexFigures figures(uint64_t space_id) const = 0;
   virtual CopyFigures figures(TierId tier) const = 0;
-  virtual uint64_t pinned_bytes() const = 0;  // in the host tier, by anyone, unlinked ones included
+  // In the host tier, by any pin, including unlinked copies.
+  virtual uint64_t pinned_bytes() const = 0;
   virtual uint64_t leased_bytes() const = 0;  // in the host tier
   virtual uint64_t lease_count() const = 0;
   virtual uint64_t waiter_count() const = 0;

@@ -129,10 +129,10 @@ bool Leases::Expire(absl::Time now, Visits& visits, Dropped* dropped) {
 
 void Leases::Report(MetricSink& sink) const {
   sink.AddGauge("cairn_leases", "Leases held.", {}, static_cast<double>(leases_.size()));
-  sink.AddGauge("cairn_leased_images", "Images that leases hold, once a lease.", {},
+  sink.AddGauge("cairn_leased_images", "Leased images, counted once per lease.", {},
                 static_cast<double>(image_shares_.total()));
   sink.AddCounter("cairn_leases_taken_total", "Leases taken.", {}, taken_total_);
-  sink.AddCounter("cairn_leases_expired_total", "Leases that ran out unreleased.", {},
+  sink.AddCounter("cairn_leases_expired_total", "Leases that expired without a release.", {},
                   expired_total_);
   for (const TenantShares* shares : {&shares_, &image_shares_, &bytes_}) {
     shares->Report(sink);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Leases: pins held for a tenant under a token, until released, run out, or their session's end.
-// Who takes or drops leases sees to the pins, of which there may be many. What may drop many leases
-// takes Visits, one for each lease that it looks at, and says false where they are spent: the
-// caller goes on in its next hold.
+// Leases: pins that a tenant holds under a token, until they are released, expire, or their session
+// ends. The caller that takes or drops leases sets and releases the pins, which may be many. A
+// function that may drop many leases takes Visits, one per lease that it examines, and returns
+// false when they are spent; the caller continues in its next hold.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -29,36 +29,36 @@ namespace cairn {
 
 class Leases {
  public:
-  // A lease that is no more; each of its images has one lease pin to be given back.
+  // A lease that was dropped. Each of its images has one lease pin to release.
   struct DroppedLease {
     std::string tenant;
     std::vector<Image*> images;
   };
   using Dropped = std::vector<DroppedLease>;
 
-  // `bytes_max`: of the images that all leases hold together, as allocated.
+  // `bytes_max`: limit for the images of all leases together, as allocated.
   explicit Leases(uint64_t bytes_max) : bytes_("leased_bytes", bytes_max) {}
   Dropped Clear();
 
-  // ResourceExhausted: leases of the session or the tenant, or their images.
+  // Errors: ResourceExhausted (leases of the session or the tenant, or their images).
   absl::Status CheckRoom(std::string_view tenant, uint64_t session_id, size_t image_count);
-  // Bytes of images not leased yet that the tenant may lease.
+  // The bytes of images not leased yet that the tenant may lease.
   uint64_t BytesFreeFor(std::string_view tenant) const { return bytes_.FreeFor(tenant); }
-  // What was done for the tenant changed the bytes of all leased images from `before` to `after`.
+  // An action for the tenant changed the bytes of all leased images from `before` to `after`.
   void CountBytes(std::string_view tenant, uint64_t before, uint64_t after);
-  // REQUIRES: `token` is fresh, each image has a lease pin for it.
+  // REQUIRES: `token` is new, and each image has a lease pin for it.
   void Take(const proto::LeaseToken& token, std::string_view tenant, uint64_t session_id,
             std::vector<Image*> images, absl::Time now);
-  // Takes tokens from the front of *tokens. Unknown ones and those of other tenants are ignored.
+  // Takes tokens from the front of *tokens. Ignores unknown ones and those of other tenants.
   bool Release(std::string_view tenant, absl::Span<const proto::LeaseToken>* tokens, Visits& visits,
                Dropped* dropped);
-  // At most kLeasesPerSessionMax of them.
+  // At most kLeasesPerSessionMax leases.
   void Renew(uint64_t session_id, absl::Time now);
   bool EndSession(uint64_t session_id, Visits& visits, Dropped* dropped);
-  // Drops those that have run out.
+  // Drops expired leases.
   bool Expire(absl::Time now, Visits& visits, Dropped* dropped);
-  // When Expire() may have something to do: not after the next lease runs out. InfiniteFuture:
-  // there is none.
+  // The earliest time at which Expire() may have work; InfiniteFuture: none. Not later than the
+  // next expiry.
   absl::Time next_expiry() const {
     return by_expiry_.empty() ? absl::InfiniteFuture() : by_expiry_.begin()->first;
   }
@@ -73,14 +73,14 @@ class Leases {
     std::string tenant;
     uint64_t session_id = 0;
     absl::Time started, expires;
-    absl::Time filed;  // in by_expiry_: `expires`, or what that was before it was renewed
+    absl::Time filed;  // its time in by_expiry_: `expires`, or the value before a renewal
     std::vector<Image*> images;
   };
   DroppedLease Drop(const proto::LeaseToken& token);
 
   absl::flat_hash_map<proto::LeaseToken, std::unique_ptr<Lease>> leases_;
   absl::flat_hash_map<uint64_t, absl::flat_hash_set<Lease*>> by_session_;
-  // Each lease once. What is renewed is filed anew when its turn comes.
+  // Each lease once. A renewed lease is filed again when its old time comes.
   std::set<std::pair<absl::Time, Lease*>> by_expiry_;
   TenantShares shares_{"leases", limits::kLeasesMax};
   TenantShares image_shares_{"leased_images", limits::kLeasedImagesMax};

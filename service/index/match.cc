@@ -57,7 +57,7 @@ MatchScan::MatchScan(const MatchQuery& query)
   places_.reserve(codecs::kImagesPerBlockMax);
 }
 
-MatchScan::~MatchScan() { CAIRN_CHECK(settled_ == held_.size(), "a match leaves pins behind"); }
+MatchScan::~MatchScan() { CAIRN_CHECK(released_ == held_.size(), "a match leaves pins behind"); }
 
 void MatchScan::Reserve() {
   ReserveMore(blocks_, limits::kVisitsPerHoldMax);
@@ -74,7 +74,7 @@ bool MatchScan::Look(BlockTable& table, uint64_t lease_bytes_free, Visits& visit
   while (seen_.size() < asked_ * group_count_ && work_ < limits::kMatchWorkMax) {
     const size_t i = seen_.size() / group_count_, g = seen_.size() % group_count_;
     if (!is_found) {
-      block = table.FindFresh({query_.space_id, query_.keys[i]});
+      block = table.FindUnexpired({query_.space_id, query_.keys[i]});
       refs = RefsOf(table, block, &refs_);
       is_found = true;
     }
@@ -229,12 +229,12 @@ void MatchScan::Abandon() {
   is_shortened_ = true;
 }
 
-bool MatchScan::Settle(BlockTable& table, Visits& visits) {
-  for (; settled_ < held_.size(); ++settled_) {
+bool MatchScan::ReleasePins(BlockTable& table, Visits& visits) {
+  for (; released_ < held_.size(); ++released_) {
     if (!visits.Take()) {
       return false;
     }
-    const Held& held = held_[settled_];
+    const Held& held = held_[released_];
     if (held.is_leased && IsNeeded(held.seen)) {
       leased_.push_back(held.image);
     } else if (held.is_leased) {
@@ -293,7 +293,7 @@ bool MissingScan::Look(const BlockTable& table, Visits& visits) {
         continue;
       }
       if (!is_found) {
-        block = table.FindFresh({query_.space_id, query_.keys[left_ - 1]});
+        block = table.FindUnexpired({query_.space_id, query_.keys[left_ - 1]});
         refs = RefsOf(table, block, &scratch);
         is_found = true;
       }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Finds blocks by name. Blocks of a bucket are linked through themselves, and there are as many
-// buckets as there ever were blocks at once: 4 bytes each.
+// A hash table of blocks by name. The blocks of a bucket are linked through themselves. It has as
+// many buckets as there ever were blocks at once, of 4 bytes each.
 //
-// It grows by linear hashing: whoever adds a block splits one bucket. So nothing is ever hashed
-// anew but the two or so blocks of that bucket, however many there are, and what is removed leaves
-// nothing behind.
+// It grows by linear hashing: adding a block splits one bucket. So an insertion rehashes only the
+// two or so blocks of that bucket, whatever the size, and a removal leaves nothing behind.
 //
 // Thread-safety: Thread-compatible (the index's lock).
-// Cost:          a look-up touches a bucket and 1.5 blocks on average.
+// Cost:          a look-up accesses a bucket and 1.5 blocks on average.
 
 #include <array>
 #include <cstddef>
@@ -26,13 +25,13 @@ using BlockSlab = Slab<Block, &Block::next_in_bucket>;
 
 class NameTable {
  public:
-  // Borrows the slab that the blocks are of.
+  // Borrows the slab of the blocks.
   explicit NameTable(BlockSlab& blocks) : blocks_(blocks) { AddChunk(); }
 
   uint64_t count() const { return count_; }
   uint64_t bytes() const { return chunks_.size() * sizeof(Chunk); }
 
-  // Null: there is none.
+  // Returns null if there is none.
   Block* Find(const BlockName& name) const {
     uint32_t slot = BucketOf(name);
     while (slot != kNoSlot) {
@@ -44,7 +43,7 @@ class NameTable {
     }
     return nullptr;
   }
-  // REQUIRES: none of its name is there.
+  // REQUIRES: no block of its name is in the table.
   void Add(Block* block) {
     if (count_ == bucket_count_) {
       Split();
@@ -52,7 +51,7 @@ class NameTable {
     Link(block);
     ++count_;
   }
-  // REQUIRES: it is there.
+  // REQUIRES: it is in the table.
   void Remove(Block* block) {
     uint32_t* link = &BucketOf(block->name);
     while (*link != block->slot) {
@@ -82,7 +81,8 @@ class NameTable {
     chunks_.push_back(std::make_unique<Chunk>());
     chunks_.back()->fill(kNoSlot);
   }
-  // Those of a round are split in their order; then there are twice as many, and the next begins.
+  // Splits the buckets of a round in their order; then there are twice as many, and the next round
+  // begins.
   void Split() {
     uint32_t& from = At(bucket_count_ - round_);
     if (bucket_count_ == chunks_.size() * std::tuple_size_v<Chunk>) {

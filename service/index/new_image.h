@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a put tells the index.
+// The descriptions that a put gives to the index.
 
 #include <cstdint>
 #include <string_view>
@@ -23,13 +23,13 @@ struct BlockClaim {
   codecs::Slice slice;
 };
 
-// A copy that is ready to be seen: checked, encoded and in its tier.
+// A copy that is ready to be published: verified, encoded and in its tier.
 struct NewCopy {
   codecs::Recipe recipe;
   TierExtent extent;           // size_bytes() is the image's; in the host tier, Use::kPlaced
-  SideObjectRef side_object;   // the one that it names, if any
-  uint32_t directory_crc = 0;  // where it cannot be read out of extent.bytes()
-  // The space's, for a copy that joins or follows others, which may be leased. Borrowed for the
+  SideObjectRef side_object;   // null: none
+  uint32_t directory_crc = 0;  // if it cannot be read from extent.bytes()
+  // The space's tenant, for a copy of an existing image, which may be leased. Borrowed for the
   // call.
   std::string_view tenant = {};
 };
@@ -39,8 +39,8 @@ struct NewImage {
   BlockClaim claim;
   uint64_t source_bytes = 0;
   NewCopy copy;
-  bool is_encode_pending = false;  // kept raw: upkeep encodes it later
-  uint32_t expires_unix_s = 0;     // the block is gone then; 0: never
+  bool is_encode_pending = false;  // stored raw: upkeep encodes it later
+  uint32_t expires_unix_s = 0;     // when the block expires; 0: never
 };
 
 }  // namespace cairn

@@ -6,7 +6,7 @@
 
 namespace cairn {
 
-Pin& Pin::operator=(Pin&& source) noexcept {
+ImagePin& ImagePin::operator=(ImagePin&& source) noexcept {
   if (this != &source) {
     Reset();
     index_ = std::exchange(source.index_, nullptr);
@@ -15,19 +15,19 @@ Pin& Pin::operator=(Pin&& source) noexcept {
   return *this;
 }
 
-void Pin::Reset() {
+void ImagePin::Reset() {
   if (Image* image = std::exchange(image_, nullptr); image != nullptr) {
     index_->Unpin(image);
     index_ = nullptr;
   }
 }
 
-const ImageFacts& Pin::facts() const {
+const ImageFacts& ImagePin::facts() const {
   CAIRN_DCHECK(image_ != nullptr);
   return image_->facts;
 }
 
-ResidentPin& ResidentPin::operator=(ResidentPin&& source) noexcept {
+CopyPin& CopyPin::operator=(CopyPin&& source) noexcept {
   if (this != &source) {
     Reset();
     index_ = std::exchange(source.index_, nullptr);
@@ -36,36 +36,36 @@ ResidentPin& ResidentPin::operator=(ResidentPin&& source) noexcept {
   return *this;
 }
 
-void ResidentPin::Reset() {
+void CopyPin::Reset() {
   if (Copy* copy = std::exchange(copy_, nullptr); copy != nullptr) {
     index_->Unpin(copy);
     index_ = nullptr;
   }
 }
 
-const ImageFacts& ResidentPin::facts() const {
+const ImageFacts& CopyPin::facts() const {
   CAIRN_DCHECK(copy_ != nullptr);
   return copy_->image->facts;
 }
 
-const CopyFacts& ResidentPin::copy() const {
+const CopyFacts& CopyPin::copy() const {
   CAIRN_DCHECK(copy_ != nullptr);
   return copy_->facts;
 }
 
-std::span<const std::byte> ResidentPin::bytes() const { return extent().bytes(); }
+std::span<const std::byte> CopyPin::bytes() const { return extent().bytes(); }
 
-const SideObject* ResidentPin::side_object() const {
+const SideObject* CopyPin::side_object() const {
   CAIRN_DCHECK(copy_ != nullptr);
   return copy_->side_object.get();
 }
 
-const TierExtent& ResidentPin::extent() const {
+const TierExtent& CopyPin::extent() const {
   CAIRN_DCHECK(copy_ != nullptr);
   return copy_->extent;
 }
 
-std::string ResidentPin::place() const { return FormatPlace(copy().tier, extent().offset()); }
+std::string CopyPin::place() const { return FormatPlace(copy().tier, extent().offset()); }
 
 CopyWriter& CopyWriter::operator=(CopyWriter&& source) noexcept {
   if (this != &source) {
@@ -89,7 +89,7 @@ const ImageFacts& CopyWriter::facts() const {
   return image_->facts;
 }
 
-ExpectedBlock& ExpectedBlock::operator=(ExpectedBlock&& source) noexcept {
+PutReservation& PutReservation::operator=(PutReservation&& source) noexcept {
   if (this != &source) {
     Reset();
     index_ = std::exchange(source.index_, nullptr);
@@ -98,9 +98,9 @@ ExpectedBlock& ExpectedBlock::operator=(ExpectedBlock&& source) noexcept {
   return *this;
 }
 
-void ExpectedBlock::Reset() {
+void PutReservation::Reset() {
   if (Block* block = std::exchange(block_, nullptr); block != nullptr) {
-    index_->EndExpect(block);
+    index_->EndReservation(block);
     index_ = nullptr;
   }
 }

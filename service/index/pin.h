@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Guards on what is published.
+// Guards for published images.
 //
-// A Pin keeps what the index knows of an image, and keeps its last copy from being evicted. Its
-// bytes may be encoded anew or moved meanwhile.
+// An ImagePin keeps the index's record of an image, and prevents the eviction of its last copy. The
+// image's bytes may be recoded or moved meanwhile.
 //
-// A ResidentPin names one copy of an image: while it lives, the bytes of that copy stay where they
-// are and do not change, even if the image is evicted, deleted or encoded anew meanwhile.
+// A CopyPin pins one copy of an image: while it exists, the bytes of that copy neither move nor
+// change, even if the image is evicted, deleted or recoded meanwhile.
 //
-// A CopyWriter is one copy on its way into a tier. Destroyed unfinished, it leaves nothing there.
+// A CopyWriter represents a copy that is being written to a tier. Destroyed unfinished, it leaves
+// nothing there.
 //
-// An ExpectedBlock is a put of a block on its way. While it lives, what follows the block is not of
-// a broken chain for want of it, and the last copies of the block before it are not evicted.
+// A PutReservation represents a running put of a block. While it exists, the missing block does
+// not break the chain for its followers, and the last copies of the previous block are not evicted.
 //
-// All are move-only, and empty when default-made or moved from.
+// All are move-only, and empty when default-constructed or moved from.
 //
-// Thread-safety: Thread-compatible. Moving between threads is fine. The BlockIndex must outlive
-//                them.
-// Cost:          destruction takes the index's lock, shortly.
+// Thread-safety: Thread-compatible. They may move between threads. The BlockIndex must outlive
+// them.
+// Cost:          destruction takes the index's lock for a short time.
 
 #include <cstddef>
 #include <cstdint>
@@ -37,14 +38,14 @@ struct Block;
 struct Copy;
 struct Image;
 
-class Pin {
+class ImagePin {
  public:
-  Pin() = default;
-  Pin(Pin&& source) noexcept
+  ImagePin() = default;
+  ImagePin(ImagePin&& source) noexcept
       : index_(std::exchange(source.index_, nullptr)),
         image_(std::exchange(source.image_, nullptr)) {}
-  Pin& operator=(Pin&& source) noexcept;
-  ~Pin() { Reset(); }
+  ImagePin& operator=(ImagePin&& source) noexcept;
+  ~ImagePin() { Reset(); }
   void Reset();
 
   bool is_empty() const { return image_ == nullptr; }
@@ -53,35 +54,35 @@ class Pin {
 
  private:
   friend class BlockIndex;
-  Pin(BlockIndex* index, Image* image) : index_(index), image_(image) {}
+  ImagePin(BlockIndex* index, Image* image) : index_(index), image_(image) {}
   BlockIndex* index_ = nullptr;
   Image* image_ = nullptr;
 };
 
-class ResidentPin {
+class CopyPin {
  public:
-  ResidentPin() = default;
-  ResidentPin(ResidentPin&& source) noexcept
+  CopyPin() = default;
+  CopyPin(CopyPin&& source) noexcept
       : index_(std::exchange(source.index_, nullptr)),
         copy_(std::exchange(source.copy_, nullptr)) {}
-  ResidentPin& operator=(ResidentPin&& source) noexcept;
-  ~ResidentPin() { Reset(); }
+  CopyPin& operator=(CopyPin&& source) noexcept;
+  ~CopyPin() { Reset(); }
   void Reset();
 
   bool is_empty() const { return copy_ == nullptr; }
-  // REQUIRES of the rest: not empty.
+  // REQUIRES, like the functions below: not empty.
   const ImageFacts& facts() const;
   const CopyFacts& copy() const;
-  // The whole image; empty where it has to be read through its tier.
+  // The whole image; empty if it must be read through its tier.
   std::span<const std::byte> bytes() const;
-  // What the copy is coded with; null where it needs nothing.
+  // The side object of the copy; null: none.
   const SideObject* side_object() const;
   const TierExtent& extent() const;  // for CopyTier::Read()
   std::string place() const;         // for logs: "host+0x2000"
 
  private:
   friend class BlockIndex;
-  ResidentPin(BlockIndex* index, Copy* copy) : index_(index), copy_(copy) {}
+  CopyPin(BlockIndex* index, Copy* copy) : index_(index), copy_(copy) {}
   BlockIndex* index_ = nullptr;
   Copy* copy_ = nullptr;
 };
@@ -98,7 +99,7 @@ class CopyWriter {
   void Reset();
 
   bool is_empty() const { return image_ == nullptr; }
-  // REQUIRES of the rest: not empty.
+  // REQUIRES, like the functions below: not empty.
   TierId tier() const { return tier_; }
   const ImageFacts& facts() const;
 
@@ -111,24 +112,24 @@ class CopyWriter {
   TierId tier_ = TierId::kHost;
 };
 
-class ExpectedBlock {
+class PutReservation {
  public:
-  ExpectedBlock() = default;
-  ExpectedBlock(ExpectedBlock&& source) noexcept
+  PutReservation() = default;
+  PutReservation(PutReservation&& source) noexcept
       : index_(std::exchange(source.index_, nullptr)),
         block_(std::exchange(source.block_, nullptr)) {}
-  ExpectedBlock& operator=(ExpectedBlock&& source) noexcept;
-  ~ExpectedBlock() { Reset(); }
+  PutReservation& operator=(PutReservation&& source) noexcept;
+  ~PutReservation() { Reset(); }
   void Reset();
 
  private:
   friend class BlockIndex;
-  ExpectedBlock(BlockIndex* index, Block* block) : index_(index), block_(block) {}
+  PutReservation(BlockIndex* index, Block* block) : index_(index), block_(block) {}
   BlockIndex* index_ = nullptr;
   Block* block_ = nullptr;
 };
 
-using Pins = absl::InlinedVector<Pin, 4>;
-using ResidentPins = absl::InlinedVector<ResidentPin, 4>;
+using ImagePins = absl::InlinedVector<ImagePin, 4>;
+using CopyPins = absl::InlinedVector<CopyPin, 4>;
 
 }  // namespace cairn

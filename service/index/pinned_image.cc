@@ -24,7 +24,7 @@ bool NamesItsSideObject(const codecs::ImageSpec& spec, const SideObject* side) {
 
 }  // namespace
 
-codecs::Error CheckPinned(const ResidentPin& pin, const codecs::ImagePrefix& prefix,
+codecs::Error CheckPinned(const CopyPin& pin, const codecs::ImagePrefix& prefix,
                           const proto::Fingerprint& space) {
   const CopyFacts& copy = pin.copy();
   if (!IsImageOf(prefix.spec(), pin.facts(), space) || prefix.image_bytes() != copy.image_bytes ||
@@ -35,7 +35,7 @@ codecs::Error CheckPinned(const ResidentPin& pin, const codecs::ImagePrefix& pre
                                                               : codecs::Error::kNoProfile;
 }
 
-codecs::Error ParsePinned(const ResidentPin& pin, std::span<const std::byte> bytes,
+codecs::Error ParsePinned(const CopyPin& pin, std::span<const std::byte> bytes,
                           const proto::Fingerprint& space, codecs::ImageView* view) {
   if (const codecs::Error error = codecs::ParseImage(bytes, view); error != codecs::Error::kOk) {
     return error;

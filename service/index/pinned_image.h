@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reads the header of a pinned image and checks it against what the index knows of the image. A
-// CRC says that bytes are as they were written. It does not say that they are the bytes asked for:
-// a tier that reads the wrong place finds a valid image of another block there.
+// Parses the header of a pinned image and compares it with the index's record. A CRC shows that
+// bytes are as written, not that they are the requested ones: a tier that reads the wrong place
+// finds a valid image of another block.
 
 #include <cstddef>
 #include <span>
@@ -14,17 +14,16 @@
 
 namespace cairn {
 
-// Whether header and directory are those of the pinned copy. Errors as ParsePinned().
-codecs::Error CheckPinned(const ResidentPin& pin, const codecs::ImagePrefix& prefix,
+// Checks that header and directory are those of the pinned copy. Errors: as ParsePinned().
+codecs::Error CheckPinned(const CopyPin& pin, const codecs::ImagePrefix& prefix,
                           const proto::Fingerprint& space);
 
-// Parses the image; its tiles are not checked. `bytes` are what was read of the pinned copy: where
-// they can be addressed, pin.bytes(). `space` is the fingerprint of the pin's space.
-// Errors: as codecs::ParseImage(); kMismatch where the header names another space, key, group,
-//         slice, token count or position than the pin's facts, or with its directory is another
-//         than the copy's; kNoProfile where it names another
-//         side object than the one that it was published with.
-codecs::Error ParsePinned(const ResidentPin& pin, std::span<const std::byte> bytes,
+// Parses the image without verifying its tiles. `bytes` were read from the pinned copy: pin.bytes()
+// if it is addressable. `space` is the fingerprint of the pin's space. Errors: those of
+// codecs::ParseImage(); kMismatch if the header names another space, key, group, slice, token count
+// or position than the pin's facts, or if header and directory are not the copy's; kNoProfile if it
+// names another side object than the one that it was published with.
+codecs::Error ParsePinned(const CopyPin& pin, std::span<const std::byte> bytes,
                           const proto::Fingerprint& space, codecs::ImageView* view);
 
 }  // namespace cairn

@@ -109,8 +109,8 @@ void QuerySquares::Report(MetricSink& sink) const {
                   static_cast<double>(bytes_.total()));
     bytes_.Report(sink);
   }
-  sink.AddCounter("cairn_query_squares_added_total",
-                  "Stored slices whose squared queries were counted in.", {}, added_.Value());
+  sink.AddCounter("cairn_query_squares_added_total", "Stored slices with statistics of queries.",
+                  {}, added_.Value());
 }
 
 }  // namespace cairn

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What puts say of the queries that read K: sums of their squares, for each channel of each head of
-// a group of a space, over all blocks that came with them. A profile is mined with it.
+// Statistics of the queries that read K, from puts: sums of squares for each channel of each head
+// of a group, over all blocks that came with them. Profiles are mined with it.
 //
-// A square is of a query as it meets K, that is after RoPE; where several query heads read one head
-// of K, the mean over them. docs/internals/formats/frame.md says how a put carries them.
+// Queries are taken after RoPE. If several query heads read one head of K, the square is their
+// mean. docs/internals/formats/frame.md says how a put carries them.
 //
 // Thread-safety: Thread-safe.
 // Locks:         none is taken under it.
@@ -26,30 +26,29 @@ namespace cairn {
 
 class QuerySquares {
  public:
-  // `bytes_max` is of the sums of all groups; what one tenant may hold of it: TenantShares.
+  // `bytes_max` limits the sums of all groups; TenantShares gives each tenant its share.
   explicit QuerySquares(uint64_t bytes_max) : bytes_("query_squares_bytes", bytes_max) {}
 
-  // Of one group. Slices that ranks put apart are together here.
+  // The statistics of one group. Slices that ranks put separately are combined.
   struct Snapshot {
-    // Of the head that the fewest tokens are known of: 0 where there is a head of which none are.
+    // Of the head with the fewest tokens; 0 if a head has none.
     uint64_t tokens = 0;
-    // [layer][head][channel of K] over tokens; 0 where none are known. Empty: nothing is known of
-    // the group.
+    // [layer][head][channel of K] over tokens; 0 if unknown. Empty: nothing is known of the group.
     std::vector<float> means;
   };
 
-  // Counts a slice of a block in.
-  //   shape  the group's, the same at every call; slice lies within it
+  // Adds a slice of a block.
+  //   shape  the group's, equal at every call; contains the slice
   //   means  [layer][head][channel of K] of the slice, over the block's tokens: finite, not
   //          negative
-  // False, with nothing counted, where a limit leaves no room for a group that is new.
+  // Returns false, without adding it, if a limit leaves no room for a new group.
   bool Add(const GroupPlace& place, const codecs::GroupShape& shape, const codecs::Slice& slice,
            std::span<const float> means, uint32_t tokens);
 
   [[nodiscard]] Snapshot Get(uint64_t space_id, uint32_t group) const;
-  // Snapshot::tokens alone.
+  // Returns only Snapshot::tokens.
   [[nodiscard]] uint64_t TokensOf(uint64_t space_id, uint32_t group) const;
-  // All groups of a space: its blocks are gone.
+  // Drops all groups of a space, whose blocks are gone.
   void Forget(uint64_t space_id);
 
   [[nodiscard]] uint64_t bytes() const;
@@ -64,7 +63,7 @@ class QuerySquares {
   };
   using Name = std::pair<uint64_t, uint32_t>;  // space, group
 
-  // Null where there is no room.
+  // Returns null if there is no room.
   Sums* FindOrMake(const GroupPlace& place, const codecs::GroupShape& shape)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static uint64_t BytesOf(const Sums& sums);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The blocks of one tier in the order of their last use: exact least-recently-used at O(1) a touch.
-// A binary heap holds each block under the use it had when it was put there; a touch only raises
-// block.last_use, and whoever asks for the oldest first re-files those that were touched since.
+// The blocks of one tier in the order of their last use: exact least-recently-used order with O(1)
+// per touch. A binary heap has each block under the use count at which it was filed. A touch only
+// increases block.last_use; a search for the oldest first re-files the blocks that were touched
+// since.
 //
 // Thread-safety: Thread-compatible (the index's lock).
-// Cost:          Add, Remove, Oldest O(log n) amortised over touches; no heap allocation within
+// Cost:          Add, Remove, Oldest O(log n), amortised over touches; no allocation within
 //                `blocks_max`.
 
 #include <cstdint>
@@ -18,16 +19,16 @@ namespace cairn {
 
 class Recency {
  public:
-  // `tier`: by IndexOf(), whose queue_index of a block it uses.
+  // `tier` is by IndexOf(); it uses a block's queue_index of that tier.
   Recency(size_t tier, uint64_t blocks_max) : tier_(tier) { entries_.reserve(blocks_max); }
 
   size_t count() const { return entries_.size(); }
-  // REQUIRES: not there.
+  // REQUIRES: not in it.
   void Add(Block* block);
-  // Nothing if not there.
+  // Does nothing if it is not in it.
   void Remove(Block* block);
-  // The least recently used; it stays. Null: there is none, or `visits` are spent on blocks that
-  // were touched since they were filed.
+  // Returns the least recently used block without removing it. Null: none, or `visits` are spent on
+  // blocks that were touched since they were filed.
   Block* Oldest(Visits& visits);
 
  private:

@@ -273,12 +273,11 @@ void SideObjects::Report(MetricSink& sink) const {
   gauge("cairn_side_objects", "Side objects held: profiles and banks.", entries_.size());
   gauge("cairn_side_object_bytes", "Bytes of the side objects held.", bytes_.total());
   gauge("cairn_side_object_references",
-        "References to side objects: of published images, and of puts and gets under way.",
-        references_);
+        "References to side objects, by published images and running puts and gets.", references_);
   sink.AddCounter("cairn_side_object_installed_total",
-                  "Side objects made the current one of a group.", {}, installed_.Value());
+                  "Side objects that became current for a group.", {}, installed_.Value());
   sink.AddCounter("cairn_side_object_dropped_total",
-                  "Side objects dropped, for they were neither current nor named.", {},
+                  "Side objects dropped because they were neither current nor referenced.", {},
                   dropped_.Value());
 }
 

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The side objects of all spaces, in memory beside the arena: what images name by the SHA-256 of
-// its bytes, and so cannot be decoded without.
+// The side objects of all spaces, in memory outside the arena. Images name them by the SHA-256 of
+// their bytes and cannot be decoded without them.
 //
-// One lives while it is the current one of a group of its space, or a SideObjectRef names it: each
-// published image that was coded with it holds one, and so do puts under way. Then it is gone, and
-// its bytes with it.
+// A side object lives while it is current for a group of its space or a SideObjectRef refers to it.
+// Each published image that was encoded with it has such a reference, and so do running puts.
 //
 // Thread-safety: Thread-safe. SideObject is Immutable.
-// Locks:         index < side objects. None is taken under it; bytes are freed outside of it, but
-//                for those that the index lets go under its own lock.
+// Locks:         index < side objects. No lock is taken under it. Bytes are freed outside of it,
+//                except those that the index releases under its own lock.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +33,7 @@ namespace cairn {
 
 class SideObject {
  public:
-  // InvalidArgument: the bytes are none of that kind.
+  // Errors: InvalidArgument if the bytes are not of that kind.
   static absl::StatusOr<std::unique_ptr<SideObject>> Parse(proto::SideObjectKind kind,
                                                            std::span<const std::byte> bytes);
   SideObject(const SideObject&) = delete;
@@ -54,7 +53,7 @@ class SideObject {
 
 class SideObjects;
 
-// Keeps a side object there. Move-only; empty when default-made or moved from.
+// Keeps a side object alive. Move-only; empty when default-constructed or moved from.
 // Thread-safety: Thread-compatible. The SideObjects must outlive it.
 class SideObjectRef {
  public:
@@ -66,13 +65,13 @@ class SideObjectRef {
   ~SideObjectRef() { Reset(); }
   void Reset();
 
-  // Another reference to the same; empty of an empty one.
+  // Returns another reference to the same side object; empty if this is.
   SideObjectRef Share() const;
 
   // Null when empty.
   const SideObject* get() const;
   const codecs::Profile* profile() const { return inputs().profile; }
-  // As coders take it; all null when empty. Good while this is.
+  // The inputs of a decoder; all null when empty. Valid as long as this.
   codecs::DecodeInputs inputs() const {
     return get() == nullptr ? codecs::DecodeInputs() : get()->content().inputs();
   }
@@ -85,43 +84,44 @@ class SideObjectRef {
   Entry* entry_ = nullptr;
 };
 
-// Of all tenants; what one may hold of them: TenantShares.
+// Limits for all tenants together; TenantShares gives each tenant its share.
 struct SideObjectLimits {
   uint64_t bytes_max = 0;
   uint64_t count_max = 0;
 };
 
-// Who made one the current one of its kind.
+// Who made a side object current.
 enum class SideObjectOrigin : uint8_t {
   kInstalled,  // a client
-  kMined,      // upkeep, out of the space's own blocks; gives way to any other
+  kMined,      // upkeep, from the space's own blocks; any other one replaces it
 };
 
 class SideObjects {
  public:
   explicit SideObjects(const SideObjectLimits& limits);
-  ~SideObjects();  // REQUIRES: no SideObjectRef is left
+  ~SideObjects();  // REQUIRES: no SideObjectRef exists
 
-  // Makes it the current one of its kind for the group. True: the space had it not.
-  // ResourceExhausted: a limit, which the message names. AlreadyExists: it was mined, and one that
-  // was installed is current.
+  // Makes it the group's current side object of its kind. Returns true if it was new to the space.
+  // Errors: ResourceExhausted (the message names the limit), AlreadyExists (it was mined, and an
+  // installed one is current).
   absl::StatusOr<bool> Install(const GroupPlace& place, std::unique_ptr<SideObject> object,
                                SideObjectOrigin origin = SideObjectOrigin::kInstalled);
 
-  // Has it without making it current: images name it. ResourceExhausted: a limit, which the message
-  // names.
+  // Stores it without making it current, because images name it. Errors: ResourceExhausted (the
+  // message names the limit).
   absl::StatusOr<SideObjectRef> Keep(const GroupPlace& place, std::unique_ptr<SideObject> object);
 
-  // Makes the profile of that id, if it is current and was mined, current no more. False if not.
+  // Makes the profile of that id no longer current, if it is current and was mined. Returns false
+  // if it is not.
   bool Withdraw(uint64_t space_id, uint32_t group, const codecs::Digest& id);
-  // The space is retired: none is current for its groups any more.
+  // The space is retired: its groups have no current side objects any more.
   void Forget(uint64_t space_id);
 
-  // Empty: the group has none of that kind.
+  // Returns empty if the group has none of that kind.
   SideObjectRef Current(uint64_t space_id, uint32_t group, proto::SideObjectKind kind);
   // REQUIRES: the reference is not empty.
   SideObjectOrigin OriginOf(const SideObjectRef& reference) const;
-  // Empty: the space has none of that id.
+  // Returns empty if the space has none of that id.
   SideObjectRef Find(uint64_t space_id, const codecs::Digest& id);
 
   struct Listed {
@@ -142,7 +142,7 @@ class SideObjects {
  private:
   friend class SideObjectRef;
   using Entry = SideObjectRef::Entry;
-  using Name = std::pair<uint64_t, codecs::Digest>;  // space
+  using Name = std::pair<uint64_t, codecs::Digest>;  // space, id
   struct Slot {
     uint64_t space_id = 0;
     uint32_t group = 0;
@@ -159,7 +159,7 @@ class SideObjects {
   absl::StatusOr<Entry*> AddLocked(const GroupPlace& place, std::unique_ptr<SideObject>& object)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SideObjectRef RefLocked(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes it out where nothing holds it any more; the caller frees it, with no lock held.
+  // Removes it if nothing refers to it any more; the caller frees it, without locks held.
   std::unique_ptr<Entry> TakeIfFree(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Values at stable addresses and stable slots, taken and returned without the heap once grown.
-// Grows by 256 values at a time up to what was ever needed at once; never shrinks. What is free is
-// linked through the values themselves.
+// An allocator of values at stable addresses and slots, which does not use the heap once it has
+// grown. It grows by 256 values at a time up to the largest number ever in use, and never shrinks.
+// Free values are linked through themselves.
 //
 // Thread-safety: Thread-compatible.
 
@@ -16,12 +16,12 @@ namespace cairn {
 
 inline constexpr uint32_t kNoSlot = UINT32_MAX;
 
-// T has a member `uint32_t slot` that belongs to the slab and survives its use, and one that is the
-// slab's while a value is not taken.
+// T has a member `uint32_t slot` that the slab owns and that survives its use, and one that the
+// slab uses while a value is free.
 template <typename T, uint32_t T::*kNextFree>
 class Slab {
  public:
-  // In whatever state it was returned in; default-made at first.
+  // The value is in the state in which it was returned, at first default-constructed.
   T* Take() {
     if (free_ == kNoSlot) {
       Grow();
@@ -38,9 +38,9 @@ class Slab {
   uint64_t taken_bytes() const { return taken_count_ * sizeof(T); }
 
   uint32_t slot_count() const { return static_cast<uint32_t>(chunks_.size() * kChunk); }
-  // As allocated, taken or not.
+  // Allocated bytes, in use or free.
   uint64_t bytes() const { return uint64_t{slot_count()} * sizeof(T); }
-  // Taken or not. REQUIRES: slot < slot_count().
+  // In use or free. REQUIRES: slot < slot_count().
   T* At(uint32_t slot) { return &(*chunks_[slot / kChunk])[slot % kChunk]; }
   const T* At(uint32_t slot) const { return &(*chunks_[slot / kChunk])[slot % kChunk]; }
 

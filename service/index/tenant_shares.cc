@@ -59,7 +59,7 @@ void TenantShares::Remove(std::string_view tenant, uint64_t amount) {
 void TenantShares::Report(MetricSink& sink) const {
   const MetricLabel labels[] = {{"limit", name_}};
   sink.AddCounter("cairn_limit_refusals_total",
-                  "Refusals because a tenant holds its share of a limit, by limit.", labels,
+                  "Refusals because a tenant has its share of a limit, by limit.", labels,
                   refusals_);
 }
 

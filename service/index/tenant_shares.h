@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One total that tenants hold parts of, and what each of them may hold.
+// A limit that tenants share: how much each one may hold.
 //
-// A tenant's name may be invented, so a fixed part for each of them would let a few names take
-// everything. What a tenant may hold shrinks with the square of what the others leave:
+// Clients can invent tenant names, so with a fixed part per tenant a few names could take
+// everything. The limit of a tenant decreases with the square of the part that the others leave:
 //
 //   max * left * left / 2
 //
-// where `left` is the part of the total that the other tenants do not hold. It is never less than
-// 1 while anything is left.
+// where `left` is the part of the total that the other tenants do not hold. It is never less than 1
+// while anything is left.
 //
 //   - Others hold nothing: half of the total.
 //   - Others hold a quarter: 9 of 32 parts.
@@ -33,21 +33,22 @@ namespace cairn {
 
 class TenantShares {
  public:
-  // `name` says what is held, in errors and as a metric's label. It must outlive this.
+  // `name` says in errors and as a metric's label what is held. It must outlive this.
   TenantShares(std::string_view name, uint64_t max) : name_(name), max_(max) {}
 
   uint64_t max() const { return max_; }
   uint64_t total() const { return total_; }
-  // What the tenant holds.
+  // The amount that the tenant holds.
   uint64_t Of(std::string_view tenant) const;
-  // How much more the tenant may hold now.
+  // The additional amount that the tenant may hold now.
   uint64_t FreeFor(std::string_view tenant) const;
 
-  // ResourceExhausted, counted: the tenant may not hold `amount` more. The message names the limit.
+  // Errors: ResourceExhausted, which is counted, if the tenant may not hold `amount` more. The
+  // message names the limit.
   absl::Status CheckRoom(std::string_view tenant, uint64_t amount);
-  // Does not check.
+  // Does not check the limit.
   void Add(std::string_view tenant, uint64_t amount);
-  // Takes away what was added. A tenant that holds nothing is forgotten.
+  // Subtracts an amount that was added. A tenant that holds nothing is forgotten.
   void Remove(std::string_view tenant, uint64_t amount);
 
   size_t tenant_count() const { return of_.size(); }

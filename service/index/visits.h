@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What one hold of the index's lock has looked at, of the kVisitsPerHoldMax that it may: a key, an
-// image, a block of a queue is one visit.
+// Counts the work in one hold of the index's lock, which may make kVisitsPerHoldMax visits. A visit
+// is one key, image or queued block.
 //
 // Thread-safety: Thread-compatible.
 
@@ -13,7 +13,8 @@ namespace cairn {
 
 class Visits {
  public:
-  // False: this is for the next hold. The first of a hold is always granted, so that each gets on.
+  // Returns false if the work belongs to the next hold. The first request of a hold is always
+  // granted, so that each hold makes progress.
   [[nodiscard]] bool Take(size_t count = 1) {
     if (count_ > 0 && count_ + count > limits::kVisitsPerHoldMax) {
       is_spent_ = true;
@@ -23,7 +24,7 @@ class Visits {
     return true;
   }
   size_t count() const { return count_; }
-  bool is_spent() const { return is_spent_; }  // something was refused
+  bool is_spent() const { return is_spent_; }  // a request was refused
 
  private:
   size_t count_ = 0;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Match calls that wait for blocks to come. Each is filed under one block it cannot do without; who
-// publishes that block takes the waiter out, tries again, and files it under the next or answers
-// it. What may take many out takes Visits, one for each waiter, and says false where they are
-// spent: the caller goes on in its next hold.
+// Match calls that wait for blocks. Each is filed under one block that it needs. The thread that
+// publishes that block takes the waiter out, tries again, and files it under the next missing block
+// or answers it. A function that may take many waiters out takes Visits, one per waiter, and
+// returns false when they are spent; the caller continues in its next hold.
 //
-// Thread-safety: Thread-compatible (the index's lock). A waiter that was taken out belongs to who
-// took it.
+// Thread-safety: Thread-compatible (the index's lock). A waiter that was taken out belongs to the
+// thread that took it.
 
 #include <cstdint>
 #include <memory>
@@ -38,9 +38,10 @@ class Waiters {
  public:
   using Taken = std::vector<std::unique_ptr<Waiter>>;
 
-  // Counts a new waiter. ResourceExhausted: waiters of the session or the tenant, or their keys.
+  // Counts a new waiter. Errors: ResourceExhausted (waiters of the session or the tenant, or their
+  // keys).
   absl::Status Admit(const MatchQuery& query);
-  // The waiter is answered, or about to be: no longer counted.
+  // The waiter is answered, or about to be: it no longer counts.
   void Discharge(const MatchQuery& query);
 
   // REQUIRES: admitted.
@@ -53,7 +54,7 @@ class Waiters {
     return by_deadline_.empty() ? absl::InfiniteFuture() : by_deadline_.begin()->first;
   }
 
-  // Filed ones and those being tried.
+  // Filed waiters and those being tried.
   size_t count() const { return shares_.total(); }
   void Report(MetricSink& sink) const;
 
@@ -63,13 +64,13 @@ class Waiters {
     BlockName awaited;
   };
   std::unique_ptr<Waiter> Take(uint64_t id);
-  // Those of a key of `map`, the oldest first.
+  // Takes out those of a key of `map`, oldest first.
   template <typename Map, typename Key>
   bool TakeAll(const Map& map, const Key& key, Visits& visits, Taken* taken);
 
   uint64_t last_id_ = 0;
   absl::flat_hash_map<uint64_t, Filed> filed_;
-  // What is filed: each key has an entry while it has ids.
+  // Filed waiters: a key has an entry while it has ids.
   absl::flat_hash_map<BlockName, std::set<uint64_t>> by_name_;
   absl::flat_hash_map<uint64_t, std::set<uint64_t>> by_session_;
   std::set<std::pair<absl::Time, uint64_t>> by_deadline_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a reader wants of one group of a block, and in which blocks of a prefix it needs it.
+// The part of one group that a reader wants, and in which blocks of a prefix.
 
 #include <cstdint>
 
@@ -9,7 +9,7 @@
 namespace cairn {
 
 struct WantedGroup {
-  // Which blocks of a prefix of n blocks the group needs.
+  // The blocks of a prefix of n blocks that the group needs.
   enum class Rule : uint8_t {
     kEvery,   // full attention: all n
     kWindow,  // the last min(n, window_blocks)

@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Make(const Options& options) {
     if (options.needs_hugetlb) {
       return absl::ResourceExhaustedError(
           absl::StrCat("no huge pages for the host tier and staging: ", huge.message(),
-                       "; vm.nr_hugepages sets them aside, and a container has its own limit"));
+                       "; reserve them with vm.nr_hugepages, and check the container's own limit"));
     }
     CAIRN_RETURN_IF_ERROR(arena->TakeOrdinary(bytes, options));
   }
@@ -107,7 +107,7 @@ absl::Status Arena::TakeHugetlb(uint64_t bytes, const Options& options) {
   aligned_ = mapping_;
   const absl::Status taken = TakePages(options);
   if (!taken.ok() && !options.needs_hugetlb) {
-    LogWarn("memory", "huge pages were promised and are refused: the arena takes others",
+    LogWarn("memory", "huge pages were promised but refused: the arena uses other pages",
             {{"error", taken}});
   }
   return taken;
@@ -136,11 +136,11 @@ absl::Status Arena::TakeOrdinary(uint64_t bytes, const Options& options) {
 absl::Status Arena::TakePages(const Options& options) {
   // Tenants' bytes are not for core files.
   if (madvise(mapping_.data(), mapping_.size(), MADV_DONTDUMP) != 0) {
-    LogWarn("memory", "the arena goes into core files", {{"error", strerror(errno)}});
+    LogWarn("memory", "core files will contain the arena", {{"error", strerror(errno)}});
   }
   if (!options.fault_in) return absl::OkStatus();
   absl::Status taken = FaultIn(aligned_, [&](uint64_t done) {
-    LogInfo("memory", "faulting the arena in",
+    LogInfo("memory", "allocating the arena",
             {{"done", FormatBytes(done)}, {"of", FormatBytes(aligned_.size())}});
     if (options.on_faulted_in != nullptr) options.on_faulted_in(done);
   });

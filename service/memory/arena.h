@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The memory that holds blocks: one anonymous mapping, taken and faulted in at start, handed out in
-// extents. Sizes are rounded up to one of 16 steps per doubling, in units of 4 KiB, so that what
-// one block leaves fits the next; free neighbours coalesce; a request takes the smallest free range
-// of its class or a larger one. Nothing ever moves.
+// The memory for blocks: one anonymous mapping, allocated in full at start and handed out in
+// extents. Sizes are rounded up to one of 16 steps per doubling, in units of 4 KiB, so that a freed
+// extent fits a later one. Adjacent free ranges coalesce. A request takes the smallest free range
+// of its class or a larger one. Extents never move.
 //
-// Thread-safety: Thread-safe, Arena and distinct Extents.
-// Ownership:     an Extent is the sole owner of its bytes. The Arena must outlive it
-// (CAIRN_CHECKed). Cost:          O(log free ranges) a call; no system call after construction.
-// Accounting:    exact: for every Use, used_bytes is the sum of rounded_bytes() of the extents
-// alive.
+// Thread-safety: Thread-safe: the Arena and distinct Extents.
+// Ownership:     an Extent owns its bytes. The Arena must outlive it (CAIRN_CHECKed).
+// Cost:          O(log free ranges) a call; no system call after construction.
+// Accounting:    exact: for every Use, used_bytes is the sum of rounded_bytes() of its extents.
 
 #include <array>
 #include <cstddef>
@@ -32,10 +31,11 @@ namespace cairn {
 
 class Arena;
 
-// Rounds up as the arena accounts: a multiple of 4 KiB with at most 5 significant bits.
+// Rounds up to a size that the arena hands out: a multiple of 4 KiB with at most 5 significant
+// bits.
 uint64_t RoundedExtentBytes(uint64_t bytes);
 
-// A slice of an arena, owned. Move-only; empty when default-made or moved from.
+// An owned range of an arena. Move-only; empty when default-constructed or moved from.
 // Thread-safety: Thread-compatible.
 class Extent {
  public:
@@ -49,15 +49,15 @@ class Extent {
 
   bool is_empty() const { return arena_ == nullptr; }
   std::span<std::byte> bytes() const;
-  uint64_t size_bytes() const { return bytes_; }  // as asked for
+  uint64_t size_bytes() const { return bytes_; }  // as requested
   uint64_t rounded_bytes() const { return is_empty() ? 0 : RoundedExtentBytes(bytes_); }
-  uint64_t offset() const { return offset_; }  // within the arena: the place, in logs
+  uint64_t offset() const { return offset_; }  // in the arena; logs name it
 
-  // Marks it as evictable on behalf of `owner`, or not (nullptr, as it is at first).
+  // Marks the extent as evictable on behalf of `owner`. nullptr, the initial state: not evictable.
   void SetOwner(void* owner);
-  // Gives the tail back. REQUIRES: 0 < bytes <= size_bytes().
+  // Frees the tail. REQUIRES: 0 < bytes <= size_bytes().
   void ShrinkTo(uint64_t bytes);
-  // Gives the bytes back; empty afterwards.
+  // Frees the bytes; the extent is empty afterwards.
   void Reset();
 
  private:
@@ -73,20 +73,20 @@ class Extent {
 class Arena {
  public:
   struct Options {
-    // Of each use. Their sum, rounded up to 2 MiB, is the size of the mapping.
+    // For each use. The mapping has their sum, rounded up to 2 MiB.
     std::array<uint64_t, kUseCount> budget_bytes{};
-    bool fault_in = true;  // false: pages are taken at first touch (tests)
+    bool fault_in = true;  // false: pages are allocated at first access (tests)
     FaultInProgress on_faulted_in = nullptr;
-    bool needs_hugetlb = false;  // fails where other pages would be taken
-    // As mmap(): memory of hugetlb pages.
+    bool needs_hugetlb = false;  // fails instead of using other pages
+    // Maps hugetlb pages, like mmap().
     void* (*map_hugetlb)(uint64_t bytes) = MapHugetlb;
   };
   enum class Pages : uint8_t { kHugetlb, kTransparent, kSmall };
 
-  // ResourceExhausted if the kernel refuses the memory. Faults every page in before it returns
-  // (FaultIn()), with a log line a second. Hugetlb pages that were promised and are refused when
-  // they are touched, as a cgroup does, are given up for others, with a warning; there is one too
-  // when there are no 2 MiB pages at all.
+  // Allocates all pages before it returns (FaultIn()), with a log line a second. Without 2 MiB
+  // pages it uses small ones and logs a warning; likewise if hugetlb pages were promised but
+  // refused on access, as a cgroup does. Errors: ResourceExhausted if the kernel refuses the
+  // memory.
   static absl::StatusOr<std::unique_ptr<Arena>> Make(const Options& options);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -94,19 +94,20 @@ class Arena {
 
   enum class Refusal : uint8_t {
     kNone,
-    kOverBudget,  // of the use: freeing bytes of that use helps
+    kOverBudget,  // the use's budget is exhausted: freeing bytes of that use helps
     kNoRoom,      // no free range is long enough: freeing a window helps
   };
-  // Empty extent with *refusal set when it does not fit. REQUIRES: bytes > 0.
+  // Returns an empty extent, and sets *refusal, if it does not fit. REQUIRES: bytes > 0.
   Extent Allocate(uint64_t bytes, Use use, Refusal* refusal);
 
-  // Moves an extent to another use, bytes untouched. False, nothing changed, when over that budget.
+  // Moves an extent to another use; its bytes stay. Returns false, without a change, if that
+  // exceeds the use's budget.
   bool ChangeUse(const Extent& extent, Use use);
 
-  // Looks at the next `ranges_max` ranges, and returns the owners that stand in the cheapest run of
-  // `bytes` among them: free ranges cost nothing, an owner what `cost` says (UINT64_MAX: cannot
-  // go). Empty when there is no such run; *bytes_passed grows by how far it got, and the next call
-  // goes on there. `cost` runs under the arena's lock and must not call the arena.
+  // Examines the next `ranges_max` ranges and returns the owners of the cheapest run of `bytes`
+  // among them. Free ranges cost nothing, an owner costs `cost` of it (UINT64_MAX: not evictable).
+  // Returns an empty vector if there is no such run. Adds the bytes examined to *bytes_passed; the
+  // next call continues there. `cost` runs under the arena's lock and must not call the arena.
   std::vector<void*> CheapestWindow(uint64_t bytes, size_t ranges_max,
                                     absl::FunctionRef<uint64_t(void*)> cost,
                                     uint64_t* bytes_passed);
@@ -114,19 +115,19 @@ class Arena {
   uint64_t capacity_bytes() const { return aligned_.size(); }
   uint64_t budget_bytes(Use use) const { return budget_bytes_[static_cast<size_t>(use)]; }
   uint64_t used_bytes(Use use) const;
-  // Bytes ever handed out and ever taken back, rounded: their difference is what is used.
+  // Total bytes allocated and freed, rounded; the difference is in use.
   uint64_t allocated_bytes_total() const;
   uint64_t freed_bytes_total() const;
   Pages pages() const { return pages_; }
   std::span<std::byte> mapping() const { return aligned_; }
-  // Largest extent that would fit now, budgets aside.
+  // The largest extent that would fit now, regardless of budgets.
   uint64_t largest_free_bytes() const;
 
  private:
   friend class Extent;
   Arena() = default;
   static void* MapHugetlb(uint64_t bytes);
-  // Both leave nothing mapped where they fail.
+  // Neither leaves a mapping behind when it fails.
   absl::Status TakeHugetlb(uint64_t bytes, const Options& options);
   absl::Status TakeOrdinary(uint64_t bytes, const Options& options);
   absl::Status TakePages(const Options& options);
@@ -135,8 +136,8 @@ class Arena {
   void Free(uint64_t offset);
   void Shrink(uint64_t offset, uint64_t bytes);
 
-  std::span<std::byte> mapping_;  // as mapped
-  std::span<std::byte> aligned_;  // the part in use
+  std::span<std::byte> mapping_;  // the whole mapping
+  std::span<std::byte> aligned_;  // the used part
   std::array<uint64_t, kUseCount> budget_bytes_{};
   Pages pages_ = Pages::kSmall;
 

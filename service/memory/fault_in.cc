@@ -85,9 +85,8 @@ absl::Status FaultIn(std::span<std::byte> mapping, const FaultInProgress& progre
   work.Run(progress);
   for (std::thread& thread : threads) thread.join();
   if (const int error = work.error(); error != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("the kernel does not give ",
-                                                     FormatBytes(mapping.size()),
-                                                     " of memory: ", std::strerror(error)));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the kernel refuses ", FormatBytes(mapping.size()), " of memory: ", std::strerror(error)));
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Takes the pages of a mapping before anybody uses it.
+// Allocates the pages of a mapping before its first use.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace cairn {
 
-// Told about once a second how many bytes are there, by one thread at a time.
+// Called about once a second with the bytes allocated so far, by one thread at a time.
 using FaultInProgress = std::function<void(uint64_t bytes_done)>;
 
-// Zeroing pages takes one core about two seconds a GiB where they are small, so as many threads as
-// there are processors, 16 at most, share the work. Returns when every page is there.
-// ResourceExhausted: the kernel has no more memory for it (fewer huge pages than were promised,
-// say); what was taken stays until the mapping goes.
-// REQUIRES: nobody else writes to `mapping`, which is private and readable as zeros.
+// Allocates every page. Zeroing small pages takes one core about two seconds per GiB, so up to 16
+// threads, one per processor, share the work. Errors: ResourceExhausted if the kernel runs out of
+// memory, for example with fewer huge pages than promised; pages allocated so far stay until the
+// mapping is removed.
+// REQUIRES: no other thread writes to `mapping`, which is private and readable as zeros.
 absl::Status FaultIn(std::span<std::byte> mapping, const FaultInProgress& progress);
 
 }  // namespace cairn

@@ -50,8 +50,7 @@ void GpuDevice::Lose(std::string_view why) {
     reason_ = reason;
     is_out_.store(true, std::memory_order_release);
   }
-  LogError("gpu",
-           "device is out: its copies are dropped, other tiers and the processor do its work",
+  LogError("gpu", "device is out: its copies are dropped, other tiers and the processor take over",
            {{"path", path_}, {"device", runtime_->name()}, {"error", reason}});
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A device of the daemon's, for those who work on it: the GPU tier and the codec. Either finds that
-// it fails, and from then on it is out for both, until the process ends: nothing more is put on any
-// of its streams.
+// A GPU that the GPU tier and the codec share. If one of them sees it fail, it is out for both
+// until the process ends: no more work is put on its streams.
 //
 // Thread-safety: Thread-safe.
 
@@ -21,30 +20,31 @@ namespace cairn {
 
 class GpuDevice {
  public:
-  // `path`: how operators name it: "gpu:0". REQUIRES: `runtime` is not null.
+  // `path` is its name for operators, as in "gpu:0". REQUIRES: `runtime` is not null.
   GpuDevice(std::unique_ptr<kernels::Runtime> runtime, std::string path)
       : runtime_(std::move(runtime)), path_(std::move(path)) {}
-  ~GpuDevice();  // REQUIRES: what was registered is let go
+  ~GpuDevice();  // REQUIRES: no memory is registered
   GpuDevice(const GpuDevice&) = delete;
   GpuDevice& operator=(const GpuDevice&) = delete;
 
   kernels::Runtime& runtime() const { return *runtime_; }
   const std::string& path() const { return path_; }
 
-  // ResourceExhausted: "gpu:0 (NVIDIA H200) has no stream left", of `what`.
+  // Returns ResourceExhausted: "gpu:0 (NVIDIA H200) has no stream left", for `what`.
   absl::Status Refused(std::string_view what) const;
 
-  // Memory of the host that copies go from and to without help of the processor; each who works on
-  // the device asks for the same. ResourceExhausted: the driver refuses.
+  // Registers host memory, so that copies need no processor. All users of the device register the
+  // same memory. Errors: ResourceExhausted if the driver refuses.
   absl::Status RegisterHost(std::span<std::byte> memory);
-  // REQUIRES: as often as RegisterHost() was OK, and nothing of the caller's is on a stream.
+  // REQUIRES: as many calls as successful RegisterHost() calls; no work of the caller is on a
+  // stream.
   void UnregisterHost();
 
-  // Acquire: who sees it out sees why.
+  // Acquire: a thread that sees true also sees the reason.
   bool is_out() const { return is_out_.load(std::memory_order_acquire); }
-  // From now on it is out. The first call says why, and logs it.
+  // Marks the device as out. The first call sets and logs the reason.
   void Lose(std::string_view why);
-  std::string reason() const;  // why it is out; empty: it is not
+  std::string reason() const;  // empty: it works
 
  private:
   const std::unique_ptr<kernels::Runtime> runtime_;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which pages of an arena are free, and which range is whose: boundary tags in one array with an
-// entry a 4 KiB page, free ranges listed by size class. Knows nothing of memory; all numbers are
-// pages.
+// Tracks which pages of an arena are free and which owner each range has. It uses boundary tags in
+// one array, with an entry per 4 KiB page, and lists free ranges by size class. It does not touch
+// the memory; all numbers are pages.
 //
 // Thread-safety: Thread-compatible.
-// Cost:          Take, Return, Shrink O(1), CheapestWindow as many ranges as it is told; no heap
-//                after construction but for a window.
+// Cost:          Take, Return, Shrink O(1); CheapestWindow O(ranges examined). Allocates only when
+//                constructed and for the result of a window.
 
 #include <array>
 #include <cstddef>
@@ -18,10 +18,10 @@
 
 namespace cairn {
 
-// What an extent is for. Each use has a budget of its own.
+// The use of an extent. Each use has its own budget.
 enum class Use : uint8_t {
   kPlaced = 0,   // an image of the tier, published or about to be
-  kStaging = 1,  // a payload on its way in, or an answer on its way out
+  kStaging = 1,  // an incoming payload, or an outgoing answer
 };
 inline constexpr size_t kUseCount = 2;
 
@@ -30,18 +30,18 @@ class RangeMap {
   static constexpr uint64_t kPageBytes = 4096;
   static constexpr uint32_t kPagesMax = (uint32_t{1} << 30) - 1;
 
-  // Up to the next number of at most 5 significant bits: 16 steps a doubling.
+  // Rounds up to the next number with at most 5 significant bits: 16 steps per doubling.
   static uint64_t RoundUp(uint64_t pages);
 
   RangeMap() = default;
-  // All free. REQUIRES: pages <= kPagesMax.
+  // All pages are free. REQUIRES: pages <= kPagesMax.
   explicit RangeMap(uint32_t pages);
 
-  // First page of a range of exactly `pages`. REQUIRES: pages == RoundUp(pages), not 0.
+  // Returns the first page of a range of exactly `pages`. REQUIRES: pages == RoundUp(pages), not 0.
   std::optional<uint32_t> Take(uint32_t pages, Use use);
-  // REQUIRES of the rest: `first` is of a taken range.
+  // REQUIRES, like the functions below: `first` is the first page of a taken range.
   void Return(uint32_t first);
-  // Frees the tail. REQUIRES: 0 < pages <= the range's.
+  // Frees the tail. REQUIRES: 0 < pages <= the range's pages.
   void Shrink(uint32_t first, uint32_t pages);
   uint32_t PagesOf(uint32_t first) const;
   Use UseOf(uint32_t first) const;
@@ -57,16 +57,16 @@ class RangeMap {
  private:
   enum State : uint32_t { kInside = 0, kFree = 1, kTakenPlaced = 2, kTakenStaging = 3 };
   static constexpr uint32_t kNone = UINT32_MAX;
-  static constexpr uint32_t kClassCount = 448;  // of sizes below 2^30 pages
+  static constexpr uint32_t kClassCount = 448;  // for sizes below 2^30 pages
 
-  // One a page. Meaningful at the first page of a range, but for tail_pages: at the last.
+  // One per page. Only the entry of a range's first page is valid; tail_pages is valid in its last.
   struct Entry {
     uint32_t pages : 30;
     uint32_t state : 2;
-    uint32_t tail_pages;  // of the free range that ends here; 0: none does
+    uint32_t tail_pages;  // of the free range that ends here; 0: none
     union {
       struct {
-        uint32_t next, previous;  // in the class's list
+        uint32_t next, previous;  // in the list of its class
       } free;
       void* owner;
     };
@@ -76,15 +76,15 @@ class RangeMap {
   static uint32_t ClassOf(uint32_t pages);
   static State TakenAs(Use use) { return use == Use::kPlaced ? kTakenPlaced : kTakenStaging; }
   bool is_taken(uint32_t first) const { return entries_[first].state >= kTakenPlaced; }
-  uint32_t FirstClassFrom(uint32_t index) const;  // kNone: all empty
+  uint32_t FirstClassFrom(uint32_t index) const;  // kNone: all are empty
   void Link(uint32_t first, uint32_t pages);
   void Unlink(uint32_t first);
   void Free(uint32_t first, uint32_t pages);
-  // Cost of the range at `first` in a window; nullopt: it cannot go.
+  // Returns the cost of the range at `first` in a window; nullopt: not evictable.
   std::optional<uint64_t> CostOf(uint32_t first, absl::FunctionRef<uint64_t(void*)> cost) const;
 
   std::vector<Entry> entries_;
-  uint32_t hand_ = 0;  // where the next search for a window begins: a range does
+  uint32_t hand_ = 0;  // where the next search for a window starts: the start of a range
   std::array<uint32_t, kClassCount> heads_{};
   std::array<uint64_t, kClassCount / 64> nonempty_{};
 };

@@ -64,11 +64,11 @@ absl::Status CheckPayloadBytes(const codecs::ImageSpec& spec, const proto::Put& 
     }
     if (proto::CountOf(kind, spec.tile, spec.slice, spec.tokens) == 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat(proto::Name(kind), ": group ", put.group, " has no K that queries read"));
+          absl::StrCat(proto::Name(kind), ": group ", put.group, " has no K"));
     }
     if (put.form == proto::Form::kImage && kind != proto::Statistic::kQuerySquares) {
       return absl::InvalidArgumentError(
-          absl::StrCat(proto::Name(kind), ": the payload is an image, which is coded already"));
+          absl::StrCat(proto::Name(kind), ": the payload is an image, which is encoded already"));
     }
     absl::StrAppend(&names, names.empty() ? "" : " and ", proto::Name(kind));
   }
@@ -108,7 +108,7 @@ absl::StatusOr<OwnedPut> Admit(PutPath& path, const Session& session, const prot
     CAIRN_RETURN_IF_ERROR(CheckPayloadBytes(put.spec, *body, frame.payload_bytes));
     if (body->is_derived && put.space->recipe().IsLossless()) {
       return absl::FailedPreconditionError(
-          "is_derived: a lossless space takes no KV that was computed on a lossy prefix");
+          "is_derived: a lossless space accepts no KV that was computed from a lossy prefix");
     }
     CAIRN_ASSIGN_OR_RETURN(const std::optional<uint64_t> covered, path.index.Check(ClaimOf(*body)));
     if (covered.has_value()) {
@@ -121,11 +121,11 @@ absl::StatusOr<OwnedPut> Admit(PutPath& path, const Session& session, const prot
         path.tiers.host().staging_capacity_bytes() / 100 * limits::kPutStagingPercentMax;
     if (path.tiers.host().staging_bytes() + frame.payload_bytes > staging_max) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "staging: payloads in flight take all that they may of ", staging_max, " bytes"));
+          "staging: payloads in flight use all of their share of ", staging_max, " bytes"));
     }
     CAIRN_ASSIGN_OR_RETURN(put.in_flight, path.sessions.BeginPut(session.id, frame.payload_bytes));
     const BlockClaim claim = ClaimOf(*body);
-    CAIRN_ASSIGN_OR_RETURN(put.expected, path.index.Expect(claim));
+    CAIRN_ASSIGN_OR_RETURN(put.expected, path.index.ReservePut(claim));
     CAIRN_ASSIGN_OR_RETURN(put.staging,
                            path.tiers.host().AllocateStaging(frame.payload_bytes, &claim.name));
     return put;

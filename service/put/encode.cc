@@ -36,9 +36,10 @@ absl::Status CheckCoding(const SpaceEntry& space, const codecs::ImageSpec& spec,
   wanted.recipe = space.recipe();
   if (!spec.recipe.IsLossless() && !space.coding().IsInForce(spec.recipe) &&
       !(spec.recipe == codecs::RecordedSpec(wanted, {}).recipe)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "payload: the image is ", ToAbsl(codecs::FormatRecipe(spec.recipe)), ", the space takes ",
-        ToAbsl(codecs::FormatRecipe(space.recipe())), " or lossless ones"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("payload: the image is ", ToAbsl(codecs::FormatRecipe(spec.recipe)),
+                     ", but the space accepts ", ToAbsl(codecs::FormatRecipe(space.recipe())),
+                     " or lossless ones"));
   }
   if (spec.side_object_count == 0) {
     return absl::OkStatus();
@@ -48,12 +49,12 @@ absl::Status CheckCoding(const SpaceEntry& space, const codecs::ImageSpec& spec,
   if (side_object->get() == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "payload: the image names side object ", proto::Hex(std::as_bytes(std::span(id))),
-        ", which the space does not have: put that first"));
+        ", which the space does not have: put the side object first"));
   }
   if (proto::KindFor(spec.recipe) != side_object->get()->kind() ||
       codecs::CheckCodableWith(spec, side_object->inputs()) != codecs::Error::kOk) {
     return absl::InvalidArgumentError(
-        "payload: the image is not one of the side object that it names");
+        "payload: the image does not match the side object that it names");
   }
   return absl::OkStatus();
 }
@@ -82,7 +83,7 @@ absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put
   expected.side_objects = spec.side_objects;
   if (!(spec == expected)) {
     return absl::InvalidArgumentError(
-        "payload: the image is of another space, key, group, slice, shape or position");
+        "payload: the image has another space, key, group, slice, shape or position");
   }
   CAIRN_RETURN_IF_ERROR(CheckCoding(space, spec, &encoded->side_object));
   error = codecs::VerifyTiles(view);
@@ -97,8 +98,8 @@ absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put
   return absl::OkStatus();
 }
 
-// Nothing where they are not resident or not as they were: the image then says that it is local. It
-// is left to those who read them to drop them.
+// Nothing if they are not resident or have changed: the image is then encoded as local. Readers of
+// the damaged ones drop them.
 Parents ParentsOf(PutPath& path, const SpaceEntry& space, const proto::Put& put,
                   const codecs::ImageSpec& spec) {
   Parents parents;
@@ -106,7 +107,7 @@ Parents ParentsOf(PutPath& path, const SpaceEntry& space, const proto::Put& put,
     return parents;
   }
   parents.pins = path.index.Lookup({put.space_id, put.parent}, put.group, spec.slice);
-  for (const ResidentPin& pin : parents.pins) {
+  for (const CopyPin& pin : parents.pins) {
     codecs::ImageView view;
     if (ParsePinned(pin, pin.bytes(), space.fingerprint(), &view) != codecs::Error::kOk ||
         codecs::VerifyTiles(view) != codecs::Error::kOk) {
@@ -126,7 +127,7 @@ bool FollowsRaw(PutPath& path, const proto::Put& put, const codecs::ImageSpec& s
   }
   const auto pins = path.index.Lookup({put.space_id, put.parent}, put.group, spec.slice);
   return std::any_of(pins.begin(), pins.end(),
-                     [](const ResidentPin& pin) { return pin.copy().recipe.IsLossless(); });
+                     [](const CopyPin& pin) { return pin.copy().recipe.IsLossless(); });
 }
 
 // Staging first; when that is full of payloads, straight into the tier, which can make room.
@@ -138,7 +139,7 @@ absl::StatusOr<Extent> AllocateTarget(HostTier& host, uint64_t bytes, const Bloc
 }
 
 // What becomes of a payload in source form.
-void Settle(PutRun& run, Extent payload) {
+void ChooseEncoding(PutRun& run, Extent payload) {
   OwnedPut& put = run.put;
   PutPath& path = *put.path;
   run.spec = put.spec;  // raw, so far
@@ -149,7 +150,7 @@ void Settle(PutRun& run, Extent payload) {
     run.encoded.is_encode_pending = true;
     path.kept_raw.Add();
   } else {
-    run.encoded.side_object = put.space->coding().Settle(&run.spec);
+    run.encoded.side_object = put.space->coding().ChooseRecipe(&run.spec);
     path.without_side_object.Add(
         policy.NeedsSideObject() && run.encoded.side_object.get() == nullptr ? 1 : 0);
   }
@@ -194,7 +195,7 @@ absl::Status Prepare(PutRun& run, uint32_t crc32c) {
     run.encoded.image = std::move(payload);
     return absl::OkStatus();
   }
-  Settle(run, std::move(payload));
+  ChooseEncoding(run, std::move(payload));
   return absl::OkStatus();
 }
 

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The way of a put between the lane that received it and the reply. Read put.cc first. The steps,
-// in their order:
+// A put, from the lane that received it to the reply. Read put.cc first. Its steps, in order:
 //
 // - Admit() runs on the lane before the payload moves: fields, limits, staging (admit.cc).
 // - The lane receives the payload into OwnedPut::target() (front/put_request.cc).
 // - Put() runs the rest on the path pool.
-// - Prepare() checks the payload and Encode() makes the image by the space's recipe (encode.cc); or
-//   a device makes it, for which no thread waits: the put goes on in Resume(), on the path pool.
-// - Place() moves the image into a tier and evicts if need be (place.cc).
-// - Publish() makes it visible, whole, to everyone (publish.cc).
+// - Prepare() checks the payload and Encode() encodes it with the space's recipe (encode.cc). If a
+//   device encodes it, no thread waits: the put continues in Resume(), on the path pool.
+// - Place() moves the image into a tier, evicting if needed (place.cc).
+// - Publish() makes it visible, complete, to all readers (publish.cc).
 //
-// Nothing is visible before Publish(). Whatever fails before it leaves nothing behind: every byte
-// is owned by the OwnedPut or by what the steps hand on.
+// Nothing is visible before Publish(). A failure before it leaves nothing behind: the OwnedPut, or
+// the result of the last step, owns every byte.
 
 #include <cstdint>
 #include <span>
@@ -30,17 +29,17 @@
 
 namespace cairn {
 
-// One admitted put, from Admit() until its end. It owns all that it needs, so it can be handed from
-// thread to thread; destroying it aborts what is not published. Move-only.
+// An admitted put. It owns everything that it needs, so it can move between threads; destroying it
+// aborts a put that is not published. Move-only.
 //
-// Thread-safety: Thread-compatible. While a transfer into target() is under way it must stay alive
-//                (the transport says when that is over) but may be moved.
+// Thread-safety: Thread-compatible. It must stay alive until the transfer into target() has
+//                completed, but may be moved meanwhile.
 struct OwnedPut {
-  // Where the payload has to land: exactly the frame's payload_bytes. Empty for a duplicate.
+  // The memory for the payload: exactly the frame's payload_bytes. Empty for a duplicate.
   std::span<std::byte> target() {
     return staging.is_empty() ? std::span<std::byte>() : staging.bytes();
   }
-  // What to answer a duplicate at once, and everyone else once the put is published.
+  // The reply: for a duplicate at once, for others once the put is published.
   proto::PutReply reply() const {
     return {.is_duplicate = is_duplicate, .image_bytes = image_bytes};
   }
@@ -48,54 +47,57 @@ struct OwnedPut {
   PutPath* path = nullptr;
   SpaceRef space;
   uint64_t session_id = 0;
-  absl::Time deadline = absl::InfiniteFuture();  // past it Put() does not start
-  proto::Put put;                                // as the frame says
-  uint32_t payload_crc32c = 0;                   // as the frame says
-  codecs::ImageSpec spec;                        // of the image to be, but for how it is coded
-  Sessions::InFlightPut in_flight;               // destroyed after staging: its bytes are then free
+  absl::Time deadline = absl::InfiniteFuture();  // Put() does not start after it
+  proto::Put put;                                // from the frame
+  uint32_t payload_crc32c = 0;                   // from the frame
+  codecs::ImageSpec spec;                        // of the image, except its recipe
+  Sessions::InFlightPut in_flight;               // destroyed after staging, when its bytes are free
   Extent staging;                                // the payload
-  ExpectedBlock expected;                        // the block, until it is there
-  Statistics statistics;                         // of the payload, once Encode() has checked it
-  // Set before Put() when the path pool is busy: the block is kept raw and upkeep encodes it later.
-  // A block whose recipe reads its statistics is encoded all the same: upkeep would not have them.
+  PutReservation expected;                       // the block, until it is published
+  // From the payload, after Encode() has checked them.
+  Statistics statistics;
+  // Set before Put() if the path pool is busy: the block is stored raw and upkeep encodes it later.
+  // A block whose recipe reads its statistics is encoded anyway, because upkeep would not have
+  // them.
   bool keeps_raw = false;
-  bool is_duplicate = false;  // the slice is there already
-  uint64_t image_bytes = 0;   // of a duplicate, or once published
+  bool is_duplicate = false;  // the slice is stored already
+  uint64_t image_bytes = 0;   // for a duplicate, or after publication
 };
 
-// Decides whether a put is worth its transfer. Cheap enough for a lane. REQUIRES: frame.body is a
-// Put.
+// Decides whether to transfer a put's payload. Cheap enough for a lane. REQUIRES: frame.body is a
+// Put. Returns:
 //
-// - OK with is_duplicate: the slice is there. Refuse the payload and answer reply().
+// - OK with is_duplicate: the slice is stored. Refuse the payload and answer reply().
 // - OK: receive into target(), then call Put().
 // - NotFound: no such space.
-// - PermissionDenied: the space is another tenant's.
+// - PermissionDenied: the space belongs to another tenant.
 // - InvalidArgument: a field, with its limit: group, slice, tokens, payload bytes, first position.
-// - FailedPrecondition: derived KV put into a lossless space.
-// - ResourceExhausted: staging, or the session's puts in flight.
+// - FailedPrecondition: derived KV for a lossless space.
+// - ResourceExhausted: staging is full, or the session has too many running puts.
 absl::StatusOr<OwnedPut> Admit(PutPath& path, const Session& session, const proto::Frame& frame,
                                absl::Time deadline);
 
-// Runs exactly once, with no lock held: on a thread of the path pool, or, where the put asked to be
-// durable, on any. The put's memory is free by then.
+// Runs exactly once, without locks held: on a thread of the path pool, or, if the put asked to be
+// durable, on any thread. The put's memory is free by then.
 using PutDone = absl::AnyInvocable<void(absl::StatusOr<proto::PutReply>)>;
 
-// Runs the rest of the path, on a thread of the path pool. `crc32c` is of what landed in
-// put.target(), as the transport computed it.
+// Runs the rest of a put, on a thread of the path pool. `crc32c` is the transport's CRC of the
+// bytes in put.target(). `done` gets:
 //
-// - OK: stored, or a duplicate of what was published meanwhile.
-// - DataLoss: the payload is not what the frame's CRC, or the image's own CRCs, say.
-// - InvalidArgument: the payload is no image, or not of this block.
-// - ResourceExhausted: what is left in the tier is pinned or in flight.
+// - OK: stored, or a duplicate of an image that was published meanwhile.
+// - DataLoss: the payload does not match the frame's CRC, or the image's own CRCs.
+// - InvalidArgument: the payload is not an image, or not of this block.
+// - ResourceExhausted: everything else in the tier is pinned or in use.
 // - Unavailable: the session has ended. Nothing became visible.
 // - DeadlineExceeded: the put waited too long for its turn.
 //
-// One that asked to be durable is answered once it is, or is known not to become so: the reply says
-// which, and the block is stored in either case. It holds nothing while it waits.
+// A put that asked to be durable is answered once it is durable, or once it is known that it will
+// not be. The reply says which; the block is stored in either case. The put holds no memory while
+// it waits.
 void Put(OwnedPut put, uint32_t crc32c, PutDone done);
 
-// Answers an admitted duplicate: reply(), or what it waits for where it asked to be durable. `done`
-// runs in this call, or on any thread.
+// Answers an admitted duplicate with reply(); if it asked to be durable, waits for that first.
+// `done` runs in this call or on any thread.
 void AnswerDuplicate(OwnedPut put, PutDone done);
 
 }  // namespace cairn

@@ -38,7 +38,7 @@ void PutPath::Report(MetricSink& sink) const {
                                                        "publish"};
   for (size_t i = 0; i < kOutcomeCount; ++i) {
     const MetricLabel labels[] = {{"outcome", kOutcomeNames[i]}};
-    sink.AddCounter("cairn_puts_total", "Puts, by how they ended.", labels, outcomes_[i].Value());
+    sink.AddCounter("cairn_puts_total", "Puts, by outcome.", labels, outcomes_[i].Value());
   }
   for (size_t i = 0; i < kStepCount; ++i) {
     const MetricLabel labels[] = {{"step", kStepNames[i]}};
@@ -53,12 +53,12 @@ void PutPath::Report(MetricSink& sink) const {
                   "Tiles (on the wire: payloads) whose bytes did not match their CRC, by where.",
                   wire, corrupt_wire.Value());
   sink.AddCounter("cairn_put_kept_raw_total",
-                  "Puts whose block was kept raw because the path pool was busy.", {},
+                  "Puts whose block was stored raw because the path pool was busy.", {},
                   kept_raw.Value());
   sink.AddCounter(
       "cairn_put_without_side_object_total",
-      "Puts kept exact because their group had no profile or bank for the space's recipe yet.", {},
-      without_side_object.Value());
+      "Puts stored exact because their group had no profile or bank for the space's recipe yet.",
+      {}, without_side_object.Value());
   sink.AddCounter("cairn_put_source_bytes_total", "Source bytes of the slices stored by puts.", {},
                   source_bytes.Value());
   sink.AddCounter("cairn_put_image_bytes_total", "Image bytes stored by puts.", {},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What puts work with, and what they count. Made once; the way of a put is in put.h.
+// The components that puts use, and the metrics of puts. Made once. See put.h for the steps of a
+// put.
 //
 // Thread-safety: Thread-safe.
 
@@ -27,7 +28,8 @@ class PutPath {
   PutPath(Spaces& spaces, Sessions& sessions, Images& index, Tiers& tiers, PathPool& pool,
           const Clock& clock);
 
-  // Each is named like the function that it times. Receive() is of the lane: front/put_request.cc.
+  // Steps that are timed, named after their functions. Receive() runs on the lane:
+  // front/put_request.cc.
   enum class Step : uint8_t { kAdmit, kReceive, kEncode, kPlace, kPublish };
   static constexpr size_t kStepCount = 5;
   enum class Outcome : uint8_t { kStored, kDuplicate, kRefused, kCorrupt, kAborted };
@@ -42,11 +44,11 @@ class PutPath {
   const codecs::Backend& backend;
   // Set once, before the first put that asks to be durable.
   DurableWaits* durable_waits = nullptr;
-  // Set once, before the first put; null: there is none.
+  // Set once, before the first put; null: no device.
   DeviceCodec* device = nullptr;
 
   void Count(Outcome outcome) { outcomes_[static_cast<size_t>(outcome)].Add(); }
-  // Counts a put that failed, by its status.
+  // Counts a failed put by its status.
   void CountFailure(const absl::Status& status);
   Histogram& seconds(Step step) { return seconds_[static_cast<size_t>(step)]; }
   Counter corrupt_wire, kept_raw, without_side_object, source_bytes, image_bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What comes with a put besides the KV (docs/internals/formats/frame.md).
+// The statistics that come with a put (docs/internals/formats/frame.md).
 
 #include <array>
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace cairn {
 
-// A statistic that was not given is empty. Thread-safety: Thread-compatible.
+// The statistics of one put; those not given are empty. Thread-safety: Thread-compatible.
 class Statistics {
  public:
   std::vector<float>& of(proto::Statistic kind) { return values_[static_cast<size_t>(kind)]; }
@@ -27,13 +27,13 @@ class Statistics {
   std::array<std::vector<float>, proto::kStatisticCount> values_;
 };
 
-// The bytes that these statistics of an image take at the end of its payload.
+// Returns the size of these statistics at the end of an image's payload.
 uint64_t StatisticsBytes(proto::StatisticSet kinds, const codecs::ImageSpec& spec);
-// Turns those bytes into numbers. InvalidArgument names the first that is not allowed.
+// Parses those bytes. Errors: InvalidArgument, naming the first value that is not allowed.
 // REQUIRES: bytes.size() == StatisticsBytes(kinds, spec).
 absl::StatusOr<Statistics> ReadStatistics(proto::StatisticSet kinds, const codecs::ImageSpec& spec,
                                           std::span<const std::byte> bytes);
-// Whether the recipe's encoder reads one of them.
+// Returns whether the recipe's encoder reads one of them.
 bool AreCodedWith(proto::StatisticSet kinds, const codecs::Recipe& recipe);
 
 }  // namespace cairn

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The steps of Put(). Each consumes the product of the one before.
+// The steps of Put(). Each consumes the result of the one before.
 
 #include <cstdint>
 #include <memory>
@@ -19,41 +19,42 @@
 
 namespace cairn {
 
-// An image that is checked: what it says it is, byte for byte. In staging, or in the tier already.
+// A verified image, in staging or already in the tier.
 struct Encoded {
   Extent image;
   codecs::Recipe recipe;
-  SideObjectRef side_object;  // the one that it names, if any
+  SideObjectRef side_object;  // null: none
   bool is_placed = false;
-  bool is_encode_pending = false;  // kept raw
+  bool is_encode_pending = false;  // stored raw
 };
 
-// The images of the block before, for ott, which goes on with what they have.
+// The images of the previous block, from which ott continues.
 struct Parents {
-  ResidentPins pins;
+  CopyPins pins;
   std::vector<codecs::ImageView> views;
 };
 
-// All that an image is made of.
+// The inputs of an encoder.
 struct Sources {
   Extent payload;
   SideObjectRef side_object;
-  Statistics statistics;  // those that encoders read
+  Statistics statistics;  // only those that encoders read
   Parents parents;
 };
 
-// One put on its way. Thread-safety: Thread-compatible: handed from thread to thread.
+// A running put. Thread-safety: Thread-compatible: handed from thread to thread.
 struct PutRun {
   OwnedPut put;
   PutDone done;
-  absl::Time began = absl::InfinitePast();  // Prepare(), on the monotonic clock
-  codecs::ImageSpec spec;                   // what the payload is to become
-  std::optional<Sources> sources;           // nothing: there is nothing to encode
-  std::shared_ptr<const Sources> shared;    // instead: a device that is late keeps them
+  absl::Time began = absl::InfinitePast();  // start of Prepare(), on the monotonic clock
+  codecs::ImageSpec spec;                   // of the image to make from the payload
+  std::optional<Sources> sources;           // nullopt: nothing to encode
+  // Instead of `sources`: a device that is late keeps them.
+  std::shared_ptr<const Sources> shared;
   Encoded encoded;
 };
 
-// An image in a tier, owned, not yet visible.
+// An image in a tier, owned, not visible yet.
 struct Placed {
   Extent image;
   codecs::Recipe recipe;
@@ -61,17 +62,18 @@ struct Placed {
   bool is_encode_pending = false;
 };
 
-// Checks what landed, takes put.staging, and decides what becomes of it. `crc32c` is of the
-// payload. Where that is an image, run.encoded is whole afterwards.
+// Checks the payload, takes put.staging and decides how to encode it. `crc32c` is the CRC of the
+// payload. If that is an image already, run.encoded is set afterwards.
 absl::Status Prepare(PutRun& run, uint32_t crc32c);
-// Has the device encode, if there is one that takes it: then the put goes on in Resume(), on the
-// path pool, and `run` is empty.
+// Starts encoding on the device, if there is one that accepts it: the put then continues in
+// Resume(), on the path pool, and `run` is empty.
 bool EncodeOnDevice(std::unique_ptr<PutRun>& run);
-// Whether there is a device, and it is to be asked.
+// Returns whether there is a device to ask.
 bool IsForDevice(const PutRun& run);
-// Encodes what is to be encoded, in this thread.
+// Encodes on this thread, if there is something to encode.
 absl::Status Encode(PutRun& run);
-// After EncodeOnDevice(): with the image, or with why the device did not make it.
+// Continues after EncodeOnDevice(), with the image or with the reason why the device did not make
+// it.
 void Resume(std::unique_ptr<PutRun> run, absl::StatusOr<Extent> image);
 absl::StatusOr<Placed> Place(OwnedPut& put, Encoded encoded);
 // Sets put.is_duplicate and put.image_bytes.

@@ -60,7 +60,7 @@ absl::Status HostTier::MakeRoom(uint64_t bytes, const BlockName* newcomer,
   refused_[static_cast<size_t>(Use::kPlaced)].Add();
   return absl::ResourceExhaustedError(
       absl::StrCat("host tier: no room for ", bytes, " bytes in its ", capacity_bytes(),
-                   ": what could go is pinned, in flight or before it"));
+                   ": all copies are pinned, in use or ancestors of the new block"));
 }
 
 bool HostTier::EvictWindow(uint64_t bytes, const BlockName* newcomer) {
@@ -150,24 +150,24 @@ bool HostTier::EvictToWatermark() {
 }
 
 void HostTier::Report(MetricSink& sink) const {
-  sink.AddGauge("cairn_tier_capacity_bytes", "Bytes that a tier may hold.", kHostLabel,
+  sink.AddGauge("cairn_tier_capacity_bytes", "Capacity of a tier in bytes.", kHostLabel,
                 static_cast<double>(capacity_bytes()));
   sink.AddGauge("cairn_tier_used_bytes",
-                "Bytes of images in a tier, as allocated (rounded), unlinked ones that are still "
-                "read included.",
+                "Bytes of images in a tier, as allocated (rounded), including unlinked ones that "
+                "are still being read.",
                 kHostLabel, static_cast<double>(used_bytes()));
   sink.AddGauge("cairn_staging_capacity_bytes",
-                "Bytes that payloads and answers in flight may take.", {},
+                "Limit for payloads and answers in flight, in bytes.", {},
                 static_cast<double>(arena_->budget_bytes(Use::kStaging)));
   sink.AddGauge("cairn_staging_used_bytes", "Bytes of payloads and answers in flight.", {},
                 static_cast<double>(staging_bytes()));
   sink.AddGauge("cairn_arena_largest_free_bytes", "Largest extent that would fit without eviction.",
                 {}, static_cast<double>(arena_->largest_free_bytes()));
   sink.AddCounter("cairn_arena_allocated_bytes_total",
-                  "Bytes handed out by the arena; less cairn_arena_freed_bytes_total they are what "
-                  "tier and staging use.",
+                  "Bytes allocated by the arena; minus cairn_arena_freed_bytes_total they are the "
+                  "bytes in use.",
                   {}, arena_->allocated_bytes_total());
-  sink.AddCounter("cairn_arena_freed_bytes_total", "Bytes given back to the arena.", {},
+  sink.AddCounter("cairn_arena_freed_bytes_total", "Bytes returned to the arena.", {},
                   arena_->freed_bytes_total());
   constexpr std::pair<Arena::Pages, std::string_view> kPages[] = {
       {Arena::Pages::kHugetlb, "hugetlb"},
@@ -175,17 +175,16 @@ void HostTier::Report(MetricSink& sink) const {
       {Arena::Pages::kSmall, "small"}};
   for (const auto& [pages, name] : kPages) {
     const MetricLabel labels[] = {{"pages", name}};
-    sink.AddGauge(
-        "cairn_arena_pages_state",
-        "1 for the kind of pages that the arena has: huge ones set aside, huge ones where "
-        "the kernel finds them, or small ones.",
-        labels, arena_->pages() == pages ? 1 : 0);
+    sink.AddGauge("cairn_arena_pages_state",
+                  "1 for the kind of the arena's pages: reserved huge pages, transparent huge "
+                  "pages, or small pages.",
+                  labels, arena_->pages() == pages ? 1 : 0);
   }
   constexpr std::string_view kUseNames[kUseCount] = {"placed", "staging"};
   for (size_t use = 0; use < kUseCount; ++use) {
     const MetricLabel labels[] = {{"use", kUseNames[use]}};
     sink.AddCounter("cairn_arena_refused_total",
-                    "Allocations refused: what is left is pinned or in flight.", labels,
+                    "Allocations refused because everything was pinned or in use.", labels,
                     refused_[use].Value());
   }
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The DRAM tier: images in one arena, with staging beside them. Two budgets that never lend to each
-// other: placed images (capacity_bytes) and staging (staging_bytes).
+// The DRAM tier: images in one arena, and staging memory in the same arena. Placed images
+// (capacity_bytes) and staging (staging_bytes) have separate budgets.
 //
-// Eviction lives below: PlaceStaged() and Allocate() make room themselves, oldest leaf first; when
-// the bytes are there but in pieces, a cheap contiguous window of unpinned images goes. Staging is
-// freed by its owners only; a lane asks for it, so it looks for a window once, among a bounded
-// number of ranges, and is refused then. The next one looks further on.
+// The tier evicts by itself: PlaceStaged() and Allocate() make room, oldest leaf first. If the free
+// bytes are not contiguous, they evict a cheap contiguous window of unpinned images. Only its
+// owners free staging. A lane that asks for staging searches a bounded number of ranges for a
+// window once and is then refused; the next search continues from there.
 //
 // Thread-safety: Thread-safe.
-// Locks:         none held while the evictor is called; the evictor may take the index's.
+// Locks:         none is held while the evictor is called, which may take the index's.
 
 #include <array>
 #include <atomic>
@@ -34,40 +34,41 @@ class HostTier final : public CopyTier {
     bool needs_hugetlb = false;
   };
 
-  // Errors: as Arena::Make.
+  // Errors: those of Arena::Make().
   static absl::StatusOr<std::unique_ptr<HostTier>> Make(const Options& options);
 
   const TierTraits& traits() const override;
   void SetEvictor(Evictor* evictor) override { evictor_ = evictor; }
   using CopyTier::Reserve;
   absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement& placement) override;
-  // A copy in memory, over when the call returns.
+  // Copies in memory; complete when the call returns.
   TransferId Read(const TierRead& read, TierDone done) override;
   TransferId Write(const TierWrite& write, TierDone done) override;
   void Cancel(TransferId) override {}
 
-  // Room for an image. `newcomer`: the block that it is of, as the Evictor is told; null: no block.
-  // ResourceExhausted: what is left is pinned, in flight or before the newcomer, or the image is
-  // larger than the tier.
+  // Allocates room for an image. `newcomer`: its block, for the Evictor; null: no block. Errors:
+  // ResourceExhausted if everything else is pinned, being written or an ancestor of the newcomer,
+  // or if the image is larger than the tier.
   absl::StatusOr<Extent> Allocate(uint64_t bytes, const BlockName* newcomer = nullptr);
-  // Room for a payload or an answer. ResourceExhausted: the staging budget is in use.
+  // Allocates room for a payload or an answer. Errors: ResourceExhausted if the staging budget is
+  // used up.
   absl::StatusOr<Extent> AllocateStaging(uint64_t bytes, const BlockName* newcomer = nullptr);
-  // Turns staging into a placed image, without a copy. ResourceExhausted as Allocate(); `staged` is
-  // then untouched.
+  // Turns staging into a placed image, without a copy. Errors: ResourceExhausted as for Allocate();
+  // `staged` is then unchanged.
   absl::Status PlaceStaged(Extent& staged, const BlockName* newcomer = nullptr);
-  // Turns a placed extent into staging, where it stays until it is destroyed. False when the
-  // staging budget is in use.
+  // Turns a placed extent into staging until it is destroyed. Returns false if the staging budget
+  // is used up.
   bool Unplace(Extent& placed) { return arena_->ChangeUse(placed, Use::kStaging); }
 
-  // Upkeep: above the high watermark, evicts one block and returns true until the low one is
-  // reached.
+  // For upkeep: once above the high watermark, evicts one block per call and returns true until the
+  // low watermark is reached.
   bool EvictToWatermark();
 
   Arena& arena() { return *arena_; }
   const Arena& arena() const { return *arena_; }
   uint64_t capacity_bytes() const override { return arena_->budget_bytes(Use::kPlaced); }
   uint64_t used_bytes() const override { return arena_->used_bytes(Use::kPlaced); }
-  // How often Allocate() and PlaceStaged() found that what is left is pinned or in flight.
+  // How often Allocate() and PlaceStaged() found everything pinned or in use.
   uint64_t refusals() const { return refused_[static_cast<size_t>(Use::kPlaced)].Value(); }
   uint64_t staging_capacity_bytes() const { return arena_->budget_bytes(Use::kStaging); }
   uint64_t staging_bytes() const { return arena_->used_bytes(Use::kStaging); }
@@ -76,17 +77,18 @@ class HostTier final : public CopyTier {
 
  private:
   HostTier() = default;
-  // Its places are extents, which free themselves.
+  // Does nothing: its places are extents, which free themselves.
   void Free(uint64_t offset, uint64_t rounded_bytes) override;
-  // Tries `attempt` until it is not refused, evicting in between. `attempt` returns its refusal.
+  // Repeats `attempt`, which returns its refusal, and evicts in between, until it succeeds or
+  // nothing can be evicted.
   absl::Status MakeRoom(uint64_t bytes, const BlockName* newcomer,
                         absl::FunctionRef<Arena::Refusal()> attempt);
-  // Once around the arena at most.
+  // Searches at most once around the arena.
   bool EvictWindow(uint64_t bytes, const BlockName* newcomer);
 
   std::unique_ptr<Arena> arena_;
   Evictor* evictor_ = nullptr;
-  std::atomic<bool> is_evicting_to_low_{false};  // relaxed: upkeep's own memory between calls
+  std::atomic<bool> is_evicting_to_low_{false};  // relaxed: state of upkeep between calls
   std::array<Counter, kUseCount> refused_;
 };
 

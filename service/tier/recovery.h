@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a tier that outlives the process found again, and who takes it.
+// Recovery: the data that a persistent tier finds at start, and the interface that receives it.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,37 +16,40 @@
 
 namespace cairn {
 
-// Owned.
+// An image found in a tier; owns its place.
 struct FoundImage {
-  ImageFacts image;  // space_id: as FoundSpace() named it
+  ImageFacts image;  // space_id: the result of FoundSpace()
   proto::BlockKey parent{};
   codecs::Recipe recipe;
   uint32_t directory_crc = 0;
-  codecs::Digest side_object{};  // all zero: it needs none
+  codecs::Digest side_object{};  // all zero: none
   TierExtent place;              // size_bytes() is the image's
 };
 
 class SideObjectSource {
  public:
   virtual ~SideObjectSource() = default;
-  // The bytes are those of that digest. NotFound, DataLoss.
+  // Reads a side object; the bytes match the digest. Errors: NotFound, DataLoss.
   virtual absl::StatusOr<std::vector<std::byte>> Read(const codecs::Digest& id) = 0;
 };
 
+// Receives recovered data.
+//
 // Thread-safety: Thread-compatible: one thread recovers at a time. A tier calls it from Recover(),
-//                and from a thread of its own where a device comes back, until it has stopped.
+// and from its own thread when a device comes back, until the tier has stopped.
 class RecoverySink {
  public:
   virtual ~RecoverySink() = default;
-  // Returns the number that the space has in this process. 0: it is not wanted, nor are its images.
-  // Comes before the first image of the space; again for each device that knows the space.
+  // Returns the space's id in this process; 0: the space and its images are not wanted. Called
+  // before the first image of the space, and again for each device that knows the space.
   virtual uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource& side_objects) = 0;
-  // Those that are not wanted are destroyed: their places are free then.
+  // Takes found images. Unwanted ones are destroyed, which frees their places.
   virtual void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) = 0;
-  // A device was told of these deletions while others were away, or they came while it was
-  // recovered: of all that is there. No keys: all blocks of the space.
+  // Deletions that a device learned while others were absent, or that came during its recovery; for
+  // all stored data. Without keys: all blocks of the space.
   virtual void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) = 0;
-  // All is found that there is. After Recover() whoever called that says so, else the tier does.
+  // Everything has been found. The caller of Recover() calls it after that; for a device that comes
+  // back, the tier does.
   virtual void Finish(absl::Duration took) = 0;
 };
 

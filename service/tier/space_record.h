@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a space is, as a tier that outlives the process keeps it. Values.
+// The record of a space in a persistent tier. Values.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace cairn {
 
-// Borrowed.
+// Borrows the bytes.
 struct NamedSideObject {
   codecs::Digest id{};
   proto::SideObjectKind kind = proto::SideObjectKind::kProfile;
@@ -22,21 +22,21 @@ struct NamedSideObject {
 };
 
 struct SpaceRecord {
-  // What the next images of a group are coded with.
+  // A group's current side object, for encoding later images.
   struct Current {
     uint32_t group = 0;
     proto::SideObjectKind kind = proto::SideObjectKind::kProfile;
     codecs::Digest id{};
-    bool is_mined = false;  // by the daemon; else a client installed it
+    bool is_mined = false;  // by the daemon; else installed by a client
     friend bool operator==(const Current&, const Current&) = default;
   };
 
   proto::Fingerprint fingerprint{};  // of the identity
   proto::SpaceIdentity identity;
-  // Grows with each change: records of a space that have the same are equal. Of this process only,
-  // so it is not stored.
+  // Increases with each change: records of a space with equal versions are equal. Valid only in
+  // this process, so it is not stored.
   uint64_t version = 0;
-  // The policy, recipes by name.
+  // The policy; recipes by name.
   std::string recipe;
   std::string cold_recipe;  // empty: none
   uint32_t ttl_s = 0;       // 0: none

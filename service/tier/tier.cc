@@ -38,8 +38,7 @@ std::string_view Name(DeviceState state) {
 void ReportGpuState(DeviceState now, MetricSink& sink) {
   for (const DeviceState state : {DeviceState::kOk, DeviceState::kReadOnly, DeviceState::kOut}) {
     const MetricLabel label[] = {{"state", Name(state)}};
-    sink.AddGauge("cairn_gpu_state", "1 for the state that the device is in.", label,
-                  now == state ? 1 : 0);
+    sink.AddGauge("cairn_gpu_state", "1 for the state of the device.", label, now == state ? 1 : 0);
   }
 }
 

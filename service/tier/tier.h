@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The seam between the store and a medium that holds copies of images.
+// The interface between the store and a medium that holds copies of images.
 //
-// Bytes of a tier that is not addressable are read and written through it. A transfer has one
-// completion, which runs exactly once, on any thread, possibly before the call that submitted it
-// returns; it means that the memory is free, and its status says how it went (ADR 0006). A medium
-// may take longer than any deadline: whoever has to answer earlier does so without it, and leaves
-// the memory to the completion.
+// A tier that is not addressable reads and writes its bytes itself. A transfer has one completion,
+// which runs exactly once, on any thread, possibly before the submitting call returns. It means
+// that the memory is free; its status is the outcome (ADR 0006). A medium may take longer than any
+// deadline: a caller that must answer earlier does so without the bytes, and leaves the memory to
+// the completion.
 //
 // Thread-safety: Thread-safe.
-// Locks:         no caller holds one, but for what TierExtent says; completions run with none held.
+// Locks:         callers hold none, except as TierExtent says; completions run without locks held.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,48 +34,50 @@ namespace cairn {
 
 struct TierTraits {
   TierId id = TierId::kHost;
-  // TierExtent::bytes() are the bytes: nothing has to be read.
+  // TierExtent::bytes() are the bytes: nothing needs to be read.
   bool is_addressable = false;
-  // The index keeps order in it and evicts leaf-first. False: the tier chooses what goes,
-  // and asks with EvictCopy().
+  // The index orders its copies and evicts leaf-first. False: the tier chooses and asks with
+  // EvictCopy().
   bool is_leaf_first = false;
   // A copy in it may be the only one of its image.
   bool may_hold_last = false;
-  // What it holds outlives the process: Recover() finds it again.
+  // Its contents survive the process: Recover() finds them again.
   bool is_lasting = false;
-  // Parts that fail alone: that of an offset is its bits from this one on. 64: there is but one.
+  // The tier has parts that fail independently. An offset's part is its bits from this one on. 64:
+  // a single part.
   int part_shift = 64;
 
-  // A set of one, for CopyTier::Sync().
+  // The set of the offset's part, for CopyTier::Sync().
   uint64_t PartOf(uint64_t offset) const {
     return part_shift == 64 ? 1 : uint64_t{1} << (offset >> part_shift);
   }
 };
 
-// Of a tier.
+// All parts of a tier.
 inline constexpr uint64_t kAllParts = ~uint64_t{0};
 
-// Where a copy had best lie, in a tier of several devices: all of a chain on one, so that a device
-// that is lost costs some prefixes and cuts none.
+// The preferred device for a copy, in a tier of several devices. A chain stays on one device, so
+// that losing a device loses some prefixes but shortens no other.
 struct Placement {
-  // The copy of the block before, in the same tier. Null: there is none.
-  const TierExtent* beside = nullptr;
-  // Chooses where `beside` does not: of the first block of the chain that is known.
+  // The copy of the previous block in the same tier. Null: there is none.
+  const TierExtent* parent_copy = nullptr;
+  // Chooses if `parent_copy` does not: hash of the first known block of the chain.
   uint64_t hash = 0;
 };
 
-// Some of the bytes of one copy. `place` and `target` stay until the completion runs: a ResidentPin
-// keeps the one, who asks owns the other.
+// A read of some bytes of a copy. `place` and `target` must stay valid until the completion runs:
+// hold a CopyPin on `place`, and own `target`.
 struct TierRead {
   const TierExtent* place = nullptr;
   uint64_t offset = 0;  // in the image
   std::span<std::byte> target;
   absl::Time deadline = absl::InfiniteFuture();
-  // Nobody waits for it: it gives way to all others, and does not count as a use of the copy.
+  // Nobody waits for it: it runs after all others and does not count as a use of the copy.
   bool is_background = false;
 };
 
-// A whole image into its place. Everything it names stays until the completion runs.
+// Writes a whole image to its place. Everything that it names must stay valid until the completion
+// runs.
 struct TierWrite {
   const TierExtent* place = nullptr;
   ImageFacts image;
@@ -83,22 +85,23 @@ struct TierWrite {
   std::span<const std::byte> source;
   absl::Time deadline = absl::InfiniteFuture();
 
-  // What a lasting tier needs besides, to find the image again.
+  // For a persistent tier, to recover the image:
   proto::BlockKey parent{};
-  codecs::Digest side_object{};        // what the copy is coded with; all zero: nothing
-  const SpaceRecord* space = nullptr;  // REQUIRES of a lasting tier: not null
-  // Those that side_object and space name.
+  codecs::Digest side_object{};        // of the copy; all zero: none
+  const SpaceRecord* space = nullptr;  // REQUIRES, for a persistent tier: not null
+  // The side objects that side_object and space name.
   std::span<const NamedSideObject> side_objects = {};
 };
 
-// Names a transfer to Cancel(); 0: none.
+// Names a transfer for Cancel(); 0: none.
 using TransferId = uint64_t;
 
-// OK                  the bytes are there, every one of them; what they say is not checked
-// DeadlineExceeded    not begun by the deadline, or begun and late
-// Cancelled           Cancel() came first
-// Unavailable         the device is out
-// DataLoss            the device says that it cannot read them
+// The outcome of a transfer:
+//   OK                  all bytes are there; they are not verified
+//   DeadlineExceeded    not begun by the deadline, or completed after it
+//   Cancelled           Cancel() came first
+//   Unavailable         the device is out
+//   DataLoss            the device cannot read the bytes
 using TierDone = absl::AnyInvocable<void(absl::Status status) &&>;
 
 class CopyTier {
@@ -108,67 +111,69 @@ class CopyTier {
   virtual const TierTraits& traits() const = 0;
   TierId id() const { return traits().id; }
 
-  // Room for a copy, evicting if need be. ResourceExhausted: what is left is held, there is none
-  // yet, or the image is larger than the tier takes. Unavailable: the device is out.
+  // Reserves room for a copy, evicting if needed. Errors: ResourceExhausted (everything else is
+  // held, there is no room yet, or the image is larger than the tier accepts), Unavailable (the
+  // device is out).
   virtual absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement& placement) = 0;
   absl::StatusOr<TierExtent> Reserve(uint64_t bytes) { return Reserve(bytes, Placement()); }
   virtual uint64_t capacity_bytes() const = 0;
-  // The largest image that it ever takes.
+  // The largest image that it accepts.
   virtual uint64_t image_bytes_max() const { return codecs::kImageBytesMax; }
-  virtual uint64_t used_bytes() const = 0;  // as allocated, places that are still read included
+  virtual uint64_t used_bytes() const = 0;  // as allocated, including places still being read
 
-  // Submits. Neither waits for the medium. Nothing is submitted past the tier's own bound: then
-  // the completion says ResourceExhausted.
+  // Submit a transfer without waiting for the medium. Above the tier's own limit the completion
+  // gets ResourceExhausted.
   virtual TransferId Read(const TierRead& read, TierDone done) = 0;
   virtual TransferId Write(const TierWrite& write, TierDone done) = 0;
-  // The result is not wanted any more: what was not begun ends at once. The completion runs all the
-  // same. Nothing if the transfer is over.
+  // Gives up the result: a transfer that was not begun ends at once. The completion still runs.
+  // Does nothing if the transfer has completed.
   virtual void Cancel(TransferId id) = 0;
 
-  // REQUIRES: once, before the first Reserve(); the evictor outlives their use. Null at the end.
+  // REQUIRES: called once before the first Reserve(), and with null at the end; the evictor must
+  // outlive its use.
   virtual void SetEvictor(Evictor* evictor) = 0;
 
-  // --- Of a lasting tier. Others have nothing to do.
+  // --- For persistent tiers. Others have nothing to do.
 
-  // Hands out what the tier held when the process before ended. A device that is not there hands
-  // out what it holds when it comes. REQUIRES: once, before the first Reserve(); `sink` outlives
-  // Stop(). Errors: the tier is out, and stays so.
+  // Hands out the data of the previous process. A missing device hands out its data when it comes
+  // back. If it fails, the tier is out and stays so. REQUIRES: called once, before the first
+  // Reserve(); `sink` outlives Stop().
   virtual absl::Status Recover(RecoverySink&) { return absl::OkStatus(); }
-  // These blocks of the space, or all where there are no keys, are about to leave the index because
-  // somebody deleted them: no device that is away now may bring them back.
+  // These blocks of the space (without keys: all) are about to leave the index because they were
+  // deleted: an absent device must not bring them back.
   virtual void Deleted(const proto::Fingerprint&, std::span<const proto::BlockKey>) {}
-  // The policy of a space is another now: a record of it is written anew.
+  // The policy of a space has changed: the tier rewrites its record.
   virtual void PolicyChanged(const SpaceRecord&) {}
-  // Returns once what was freed, deleted and changed before the call is so for good: no restart
-  // brings back what was. Waits for writes into places that were reserved before the call: a caller
-  // that looks whether its image is still there, between Reserve() and Write(), writes nothing that
-  // was deleted for good. False: not by the deadline, or no device is there to record it.
+  // Returns true once everything freed, deleted and changed before the call survives a restart.
+  // Waits for writes to places that were reserved before the call: a caller that checks between
+  // Reserve() and Write() that its image still exists therefore writes nothing that was deleted.
+  // Returns false at the deadline, or if there is no device to record it.
   virtual bool AwaitFreed(absl::Time) { return true; }
-  // The completion says OK once all that was written to these parts before, by its completion,
-  // would be found after a loss of power, but for copies that were lost meanwhile: the evictor has
-  // heard of them by then. Those that are asked at about the same time share the work. Unavailable:
-  // it is not known to be, or the tier is stopping.
+  // Completes with OK once all earlier completed writes to these parts would survive a power loss,
+  // except copies that were lost meanwhile, which the evictor has been told of. Calls at about the
+  // same time share the work. Errors: Unavailable if that is not known, or if the tier is stopping.
   virtual void Sync(uint64_t parts, TierDone done);
-  // What is freed from now on is kept for the next process. Transfers under way complete, and no
-  // new ones begin. Idempotent.
+  // Keeps extents that are freed later for the next process. Running transfers complete, and no new
+  // ones begin. Idempotent.
   virtual void Stop() {}
 
-  // --- For the operator.
+  // --- For operators.
 
   virtual void Report(MetricSink& sink) const = 0;
-  // In the order of the configuration; none where the tier is memory.
+  // In the order of the configuration; none if the tier is memory.
   virtual std::vector<DeviceReport> Devices() const { return {}; }
-  // A device that is retired takes no new copies, until it is taken back or the process ends; what
-  // it holds is read. One that failed writes is tried at once when it is taken back, by a thread of
-  // the tier. NotFound: the tier has none of that path. FailedPrecondition: it is out.
+  // Retires a device, or takes it back. A retired device takes no new copies until it is taken back
+  // or the process ends; its copies are still read. A device with failed writes is tested at once,
+  // on a thread of the tier, when it is taken back. Errors: NotFound (no device with that path),
+  // FailedPrecondition (it is out).
   virtual absl::Status SetRetired(std::string_view path, bool is_retired);
 
  private:
   friend class TierExtent;
-  // The image there is gone for good, but somebody still reads it: no restart is to find it. Memory
-  // work only, as Free().
+  // The image is deleted but still being read: a restart must not find it. Only works in memory,
+  // like Free().
   virtual void Unlist(uint64_t) {}
-  // Nothing reads the place any more, and no index knows it.
+  // Frees a place that nobody reads and no index knows.
   virtual void Free(uint64_t offset, uint64_t rounded_bytes) = 0;
 };
 

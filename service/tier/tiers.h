@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The tiers that the store has: the host tier, and what else there is. Put, get and upkeep take
-// their room from it, the index its limits.
+// The tiers of the store: the host tier and the optional ones. Put, get and upkeep allocate from
+// it; the index takes its limits from it.
 //
-// Thread-safety: Thread-safe: what it has never changes.
-// Ownership:     owns its tiers; outlives the index and every TierExtent.
+// Thread-safety: Thread-safe: it never changes.
+// Ownership:     owns its tiers; must outlive the index and every TierExtent.
 
 #include <memory>
 #include <span>
@@ -21,22 +21,22 @@ namespace cairn {
 
 class Tiers {
  public:
-  // `others`: at most one an id, none of them the host's. REQUIRES: `host` is not null.
+  // `others`: at most one per id, and not the host tier. REQUIRES: `host` is not null.
   explicit Tiers(std::unique_ptr<HostTier> host,
                  std::vector<std::unique_ptr<CopyTier>> others = {});
 
   HostTier& host() const { return *host_; }
-  // Null where there is none.
+  // Returns null if there is none.
   CopyTier* Find(TierId id) const;
-  // The host's first.
+  // The host tier first.
   std::span<CopyTier* const> all() const { return all_; }
 
   void SetEvictor(Evictor* evictor);
-  // As CopyTier, of whichever tier has it. NotFound names those that there are.
+  // Like CopyTier's, for the tier that has the device. Errors: NotFound, naming the devices.
   absl::Status SetRetired(std::string_view path, bool is_retired);
   std::vector<DeviceReport> Devices() const;
 
-  // Of every tier.
+  // Calls every tier.
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys);
   void PolicyChanged(const SpaceRecord& space);
   bool AwaitFreed(absl::Time deadline);

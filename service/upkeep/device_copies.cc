@@ -95,68 +95,68 @@ bool DeviceCopies::RunOnce() {
 }
 
 void DeviceCopies::CopyBlock(const BlockName& block) {
-  for (const Pin& image : images_.PinImages(block)) {
-    auto way = std::make_unique<Way>();
-    way->source = images_.Reside(image, TierId::kHost);
+  for (const ImagePin& image : images_.PinImages(block)) {
+    auto running = std::make_unique<RunningCopy>();
+    running->source = images_.PinCopy(image, TierId::kHost);
     absl::StatusOr<SpaceRef> space = spaces_.Find(block.space_id);
-    if (way->source.is_empty() || !space.ok()) {
+    if (running->source.is_empty() || !space.ok()) {
       gone_.Add();
       continue;
     }
-    way->space = *std::move(space);
-    way->writer = copies_.BeginCopy(way->source, tier_->id());
-    if (way->writer.is_empty()) {
+    running->space = *std::move(space);
+    running->writer = copies_.BeginCopy(running->source, tier_->id());
+    if (running->writer.is_empty()) {
       continue;  // it has one, or gets one
     }
-    absl::StatusOr<TierExtent> place = tier_->Reserve(way->source.bytes().size());
+    absl::StatusOr<TierExtent> place = tier_->Reserve(running->source.bytes().size());
     if (!place.ok()) {
       refused_.Add();
       continue;
     }
-    way->place = *std::move(place);
-    Submit(std::move(way));
+    running->place = *std::move(place);
+    Submit(std::move(running));
   }
 }
 
-void DeviceCopies::Submit(std::unique_ptr<Way> owned) {
-  Way& way = *owned;
-  TierWrite write = {.place = &way.place,
-                     .image = way.source.facts(),
-                     .copy = way.source.copy(),
-                     .source = way.source.bytes()};
+void DeviceCopies::Submit(std::unique_ptr<RunningCopy> owned) {
+  RunningCopy& running = *owned;
+  TierWrite write = {.place = &running.place,
+                     .image = running.source.facts(),
+                     .copy = running.source.copy(),
+                     .source = running.source.bytes()};
   write.copy.tier = tier_->id();
   {
     const MutexLock lock(mutex_);
     ++count_;
-    bytes_ += way.place.size_bytes();
+    bytes_ += running.place.size_bytes();
   }
   tier_->Write(write, [this, owned = std::move(owned)](const absl::Status& status) mutable {
     Completed(std::move(owned), status);
   });
 }
 
-bool DeviceCopies::Finish(Way& way) {
-  const CopyFacts& facts = way.source.copy();
+bool DeviceCopies::Finish(RunningCopy& running) {
+  const CopyFacts& facts = running.source.copy();
   NewCopy copy;
   copy.recipe = facts.recipe;
-  copy.extent = std::move(way.place);
+  copy.extent = std::move(running.place);
   copy.directory_crc = facts.directory_crc;
-  copy.tenant = way.space->tenant();
-  if (const SideObject* side_object = way.source.side_object(); side_object != nullptr) {
-    copy.side_object = way.space->coding().Find(side_object->id());
+  copy.tenant = running.space->tenant();
+  if (const SideObject* side_object = running.source.side_object(); side_object != nullptr) {
+    copy.side_object = running.space->coding().Find(side_object->id());
     CAIRN_CHECK(copy.side_object.get() != nullptr);  // the source keeps it
   }
-  return copies_.FinishCopy(std::move(way.writer), std::move(copy));
+  return copies_.FinishCopy(std::move(running.writer), std::move(copy));
 }
 
-void DeviceCopies::Completed(std::unique_ptr<Way> way, const absl::Status& status) {
-  const uint64_t bytes = way->place.size_bytes();
+void DeviceCopies::Completed(std::unique_ptr<RunningCopy> running, const absl::Status& status) {
+  const uint64_t bytes = running->place.size_bytes();
   if (!status.ok()) {
     failed_.Add();
   } else {
-    (Finish(*way) ? copied_ : gone_).Add();
+    (Finish(*running) ? copied_ : gone_).Add();
   }
-  way.reset();  // its pins are gone before Stop() returns
+  running.reset();  // its pins are gone before Stop() returns
   bool is_more_due = false;
   {
     const MutexLock lock(mutex_);
@@ -186,17 +186,17 @@ void DeviceCopies::Report(MetricSink& sink) const {
   const auto outcome = [&](std::string_view name, const Counter& counter) {
     const MetricLabel labels[] = {{"outcome", name}};
     sink.AddCounter("cairn_gpu_copies_total",
-                    "Images that gets read often, on their way to the device, by how they ended.",
-                    labels, counter.Value());
+                    "Copies of frequently read images to the device, by outcome.", labels,
+                    counter.Value());
   };
   outcome("copied", copied_);
   outcome("gone", gone_);
   outcome("refused", refused_);
   outcome("failed", failed_);
   const MutexLock lock(mutex_);
-  sink.AddGauge("cairn_gpu_copying_bytes", "Bytes on their way to the device.", {},
+  sink.AddGauge("cairn_gpu_copying_bytes", "Bytes being copied to the device.", {},
                 static_cast<double>(bytes_));
-  sink.AddGauge("cairn_gpu_copies_waiting", "Blocks that are to be copied to the device.", {},
+  sink.AddGauge("cairn_gpu_copies_waiting", "Blocks that wait to be copied to the device.", {},
                 static_cast<double>(due_.size()));
 }
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The way to a tier on a device: copies what gets read often out of the host tier, so that it is
-// near once the host tier has given it up. Such a copy is never an image's only one.
+// Copies frequently read images from the host tier to the GPU tier, so that they are still near
+// after eviction from the host tier. Such a copy is never an image's only one.
 //
-// A block is due after limits::kReadsPerDeviceCopy reads, or at once where a get found it on a
-// drive: memory was too small for it, and somebody came back. What is due waits as a name. Bytes on
-// their way are bounded, no thread waits for the device, and what it has no room for is left out.
+// A block is copied after limits::kReadsPerDeviceCopy reads, or after its first if a get found it
+// on a drive: it is in use, but memory was too small for it. Blocks to copy wait as names. The
+// bytes in transit are limited, no thread waits for the device, and blocks without room there are
+// skipped.
 //
 // Thread-safety: RunOnce() and Stop() are for one thread at a time, the rest is Thread-safe.
-// Locks:         none held while a tier, the index or a space is called.
+// Locks:         none is held while it calls a tier, the index or a space.
 
 #include <cstdint>
 #include <deque>
@@ -29,48 +30,48 @@ namespace cairn {
 
 class DeviceCopies final : public ReadNotes {
  public:
-  // `wake`: RunOnce() has something to do. Called on any thread, with no lock held.
+  // `wake` tells that RunOnce() has work. Called on any thread, without locks held.
   DeviceCopies(Spaces& spaces, Images& images, Copies& copies, Tiers& tiers,
                std::function<void()> wake);
   ~DeviceCopies() override;  // REQUIRES: Stop() has returned, or nothing was copied
 
-  // There is a tier that takes such copies.
+  // There is a tier for such copies.
   bool has_tier() const { return tier_ != nullptr; }
   void NoteRead(const BlockName& block, TierId tier) override;
 
-  // Submits what there is room for; true if there may be more at once.
+  // Submits copies as far as there is room. Returns true if there may be more at once.
   bool RunOnce();
-  // No new copies; waits for those under way. Idempotent.
+  // Begins no new copies; waits for running ones. Idempotent.
   void Stop();
 
   void Report(MetricSink& sink) const;
 
  private:
-  // The reads of one block since another had its place.
+  // The reads of one block since it got this place in the table.
   struct Seen {
     uint64_t hash = 0;
     uint32_t reads = 0;
   };
-  // One copy on its way.
-  struct Way {
+  // A running copy.
+  struct RunningCopy {
     SpaceRef space;
-    ResidentPin source;
+    CopyPin source;
     CopyWriter writer;
     TierExtent place;
   };
 
   bool HasRoom() const;
   void CopyBlock(const BlockName& block);
-  void Submit(std::unique_ptr<Way> way);
-  // The completion, on any thread.
-  void Completed(std::unique_ptr<Way> way, const absl::Status& status);
-  bool Finish(Way& way);
+  void Submit(std::unique_ptr<RunningCopy> running);
+  // The completion; on any thread.
+  void Completed(std::unique_ptr<RunningCopy> running, const absl::Status& status);
+  bool Finish(RunningCopy& running);
 
   Spaces& spaces_;
   Images& images_;
   Copies& copies_;
   const std::function<void()> wake_;
-  CopyTier* const tier_;  // null: there is none
+  CopyTier* const tier_;  // null: none
   const uint64_t bytes_max_;
 
   mutable Mutex mutex_;

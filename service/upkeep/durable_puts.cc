@@ -14,9 +14,9 @@ using proto::Durability;
 // The answer has to be on its way before the client gives up: by a part of what is left, at most.
 constexpr int kMarginPart = 8;
 constexpr absl::Duration kMarginMax = absl::Milliseconds(100);
-// Of those that are tried again where the tier has no room.
+// The puts that are tried again when the tier has no room.
 constexpr size_t kTriedAgainMax = 16;
-// Looks at the chain of one in a row, while what it waits for changes.
+// Examines a put's chain repeatedly, while the block that it waits for changes.
 constexpr int kLooksMax = 8;
 
 }  // namespace
@@ -68,25 +68,25 @@ void DurablePuts::Try(Id id) {
       images = found->second.images;
     }
     const uint64_t lost = tier_ == nullptr ? 0 : copies_.lost_count(tier_->id());
-    const WayDown way = copies_.Expedite(images.block, images.group, images.slice);
-    switch (way.state) {
-      case WayDown::State::kThere:
+    const WriteDownProgress progress = copies_.Expedite(images.block, images.group, images.slice);
+    switch (progress.state) {
+      case WriteDownProgress::State::kThere:
         if (BeginSync(id)) {
-          tier_->Sync(way.parts,
+          tier_->Sync(progress.parts,
                       [this, id, lost](const absl::Status& status) { Synced(id, status, lost); });
         }
         return;
-      case WayDown::State::kOnItsWay:
-        if (WaitsAnew(id, way.block)) {
+      case WriteDownProgress::State::kOnItsWay:
+        if (WaitsAnew(id, progress.block)) {
           continue;  // it may have been written before it was waited for
         }
         return;
-      case WayDown::State::kTooLarge:
-        return Answer(id,
-                      way.block == images.block ? Durability::kTooLarge : Durability::kAncestors);
-      case WayDown::State::kGone:
+      case WriteDownProgress::State::kTooLarge:
+        return Answer(
+            id, progress.block == images.block ? Durability::kTooLarge : Durability::kAncestors);
+      case WriteDownProgress::State::kGone:
         return Answer(id, Durability::kGone);
-      case WayDown::State::kNoTier:
+      case WriteDownProgress::State::kNoTier:
         return Answer(id, Durability::kReadOnly);
     }
   }
@@ -251,9 +251,8 @@ size_t DurablePuts::count() const {
 void DurablePuts::Report(MetricSink& sink) const {
   for (size_t i = static_cast<size_t>(Durability::kDurable); i < ended_as_.size(); ++i) {
     const MetricLabel labels[] = {{"outcome", Name(static_cast<Durability>(i))}};
-    sink.AddCounter("cairn_durable_puts_total",
-                    "Puts that asked to be durable and were stored, by what became of it.", labels,
-                    ended_as_[i].Value());
+    sink.AddCounter("cairn_durable_puts_total", "Stored puts that asked to be durable, by outcome.",
+                    labels, ended_as_[i].Value());
   }
   sink.AddGauge("cairn_waiting_durable_puts", "Puts that wait until they are durable.", {},
                 static_cast<double>(count()));

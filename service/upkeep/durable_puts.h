@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Puts that wait until they are durable. Each is a record here, not a thread. It waits for the
-// lasting tier to have its images, then for those of the blocks before it, then for a Sync() of the
-// tier, which many share. Blocks are waited for by name: the way down says what it has written.
+// Puts that wait until they are durable. Each is a record, not a thread. It waits until the
+// persistent tier has its images, then those of the blocks before it, then for a Sync() of the
+// tier, which many puts share. It waits for blocks by name: write-back reports each block that it
+// has written.
 //
-// Ancestors come first, since nobody finds a tail without its root. One that is not there may be on
-// its way on another connection: it is waited for until the deadline.
+// Ancestors must be durable first, because a block is not found without the blocks before it. A
+// missing ancestor may be arriving on another connection: the put waits for it until its deadline.
 //
-// Thread-safety: Thread-safe, but for Stop(): one thread.
-// Locks:         none held while the index, the tier or a completion is called.
+// Thread-safety: Thread-safe, except Stop(): one thread.
+// Locks:         none is held while it calls the index, the tier or a completion.
 
 #include <array>
 #include <cstddef>
@@ -35,19 +36,20 @@ namespace cairn {
 
 class DurablePuts final : public DurableWaits {
  public:
-  // `tier`: the lasting one; null: there is none. `hurry`: has the way down try at once.
+  // `tier`: the persistent tier; null: none. `hurry` makes write-back try at once.
   DurablePuts(Copies& copies, CopyTier* tier, const Clock& clock, std::function<void()> hurry);
-  ~DurablePuts() override;  // REQUIRES: Stop() has returned, or nobody ever waited
+  ~DurablePuts() override;  // REQUIRES: Stop() has returned, or no put ever waited
 
   void AwaitDurable(const Images& images, absl::Time deadline, Done done) override;
 
-  // The way down has written an image of the block, or could not.
+  // Write-back has written an image of the block, or failed to.
   void Tried(const BlockName& block, const absl::Status& status);
-  // The tier had no place for an image. Unavailable: it takes none.
+  // The tier had no room for an image. Unavailable: it takes none.
   void Refused(const absl::Status& status);
-  // Answers those whose deadline is near. Returns when the next is due, or InfiniteFuture.
+  // Answers puts whose deadline is near. Returns the next deadline, or InfiniteFuture.
   absl::Time AnswerLate(absl::Time now);
-  // Answers all that wait, and all to come. Waits for the tier to let go. Idempotent.
+  // Answers all waiting puts, and later ones at once. Waits until the tier no longer uses them.
+  // Idempotent.
   void Stop();
 
   size_t count() const;
@@ -63,14 +65,14 @@ class DurablePuts final : public DurableWaits {
     bool is_syncing = false;
   };
 
-  // Finds out what it waits for next.
+  // Determines what it waits for next.
   void Try(Id id);
-  // False: it is answered already, or waits for that block since it was last tried.
+  // Returns false if it is answered already, or if the block was reported since it was last tried.
   bool WaitsAnew(Id id, const BlockName& block);
   bool BeginSync(Id id);
-  // It is to be tried again.
+  // It must be tried again.
   void EndSync(Id id);
-  // `lost`: copies of the tier, before it was seen that none is missing.
+  // `lost`: the number of lost copies of the tier before all images were found present.
   void Synced(Id id, const absl::Status& status, uint64_t lost);
   void Answer(Id id, proto::Durability durability);
   void StopWaiting(Id id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -84,7 +86,7 @@ class DurablePuts final : public DurableWaits {
   CondVar ended_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_no_room_ ABSL_GUARDED_BY(mutex_) = false;  // since the last image was written
-  size_t syncs_ ABSL_GUARDED_BY(mutex_) = 0;          // under way
+  size_t syncs_ ABSL_GUARDED_BY(mutex_) = 0;          // running
   Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Id, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<BlockName, absl::flat_hash_set<Id>> by_block_ ABSL_GUARDED_BY(mutex_);

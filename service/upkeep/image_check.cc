@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-bool ImageCheck::Check(const ResidentPin& pin, std::span<const std::byte> bytes) {
+bool ImageCheck::Check(const CopyPin& pin, std::span<const std::byte> bytes) {
   checked_.Add();
   codecs::ImageView view;
   const absl::StatusOr<SpaceRef> space = spaces_.Find(pin.facts().space_id);
@@ -28,7 +28,7 @@ bool ImageCheck::Check(const ResidentPin& pin, std::span<const std::byte> bytes)
   return false;
 }
 
-void ImageCheck::Drop(const ResidentPin& pin, std::string_view what) {
+void ImageCheck::Drop(const CopyPin& pin, std::string_view what) {
   if (!images_.Drop(pin)) {
     return;
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What finds out whether the bytes of a copy are those that were written, and drops it if they are
-// not.
+// Verifies the bytes of a copy, and drops the copy if they are damaged.
 //
 // Thread-safety: Thread-safe.
 
@@ -18,15 +17,16 @@ namespace cairn {
 
 class ImageCheck {
  public:
-  // `where`: of cairn_corrupt_tiles_total.
+  // `where`: the label of cairn_corrupt_tiles_total.
   ImageCheck(Spaces& spaces, Images& images, std::string_view where)
       : spaces_(spaces), images_(images), where_(where) {}
 
-  // Checks the whole image: length, header, directory, every tile, and that the header names what
-  // the index has it under. False: it is damaged, and has been dropped, counted and logged.
-  bool Check(const ResidentPin& pin, std::span<const std::byte> bytes);
-  // It is damaged or cannot be read.
-  void Drop(const ResidentPin& pin, std::string_view what);
+  // Verifies the whole image: length, header, directory, every tile, and that the header matches
+  // the index's record. Returns false if it is damaged; it has then been dropped, counted and
+  // logged.
+  bool Check(const CopyPin& pin, std::span<const std::byte> bytes);
+  // Drops a copy that is damaged or cannot be read.
+  void Drop(const CopyPin& pin, std::string_view what);
 
   const Counter& checked() const { return checked_; }
   const Counter& corrupt() const { return corrupt_; }

@@ -215,13 +215,13 @@ bool Mining::Gather(Work& work, absl::Time until) {
   const uint64_t space_id = work.target.space->id();
   const absl::Time started = MonotonicNow();
   bool has_more = true;
-  ResidentPins pins;
+  CopyPins pins;
   do {
     has_more = index_.Walk(space_id, &work.cursor, &pins);
     // Images of a block come one after another.
     for (size_t first = 0, end = 0; first < pins.size(); first = end) {
       const proto::BlockKey key = pins[first].facts().key;
-      ResidentPins of_block;
+      CopyPins of_block;
       for (; end < pins.size() && pins[end].facts().key == key; ++end) {
         if (pins[end].facts().group == work.target.group && pins[end].copy().recipe.IsLossless()) {
           of_block.push_back(std::move(pins[end]));
@@ -256,13 +256,13 @@ bool Mining::Gather(Work& work, absl::Time until) {
   return true;
 }
 
-void Mining::Take(Work& work, ResidentPins pins) {
+void Mining::Take(Work& work, CopyPins pins) {
   // A block that moved to another slot may be seen twice.
   const bool is_known = std::any_of(work.blocks.begin(), work.blocks.end(), [&](const auto& block) {
     return block.pins[0].facts().key == pins[0].facts().key;
   });
   uint64_t bytes = 0;
-  for (const ResidentPin& pin : pins) {
+  for (const CopyPin& pin : pins) {
     bytes += pin.copy().image_bytes;
   }
   if (is_known || work.judge.has_value() ||
@@ -272,8 +272,8 @@ void Mining::Take(Work& work, ResidentPins pins) {
   SampleBlock block;
   block.first_position = pins[0].facts().first_position;
   block.tokens = pins[0].facts().tokens;
-  for (const ResidentPin& pin : pins) {
-    // Memory that went bad is for those to report who serve it or check it.
+  for (const CopyPin& pin : pins) {
+    // Damaged memory is reported by the gets and checks that find it.
     if (codecs::ParseImage(pin.bytes(), &block.views.emplace_back()) != codecs::Error::kOk) {
       return;
     }
@@ -306,15 +306,15 @@ const codecs::ImageView* Mining::ViewOf(const SampleBlock& block, const codecs::
 }
 
 void Mining::Report(MetricSink& sink) const {
-  sink.AddCounter("cairn_upkeep_mined_total", "Profiles made of blocks that a space held.", {},
+  sink.AddCounter("cairn_upkeep_mined_total", "Profiles mined from blocks of a space.", {},
                   mined_.Value());
   sink.AddCounter("cairn_upkeep_mined_again_total",
-                  "Profiles mined in the place of one that knew less of the queries.", {},
+                  "Profiles that replaced a mined one with fewer query statistics.", {},
                   replaced_.Value());
   sink.AddCounter("cairn_upkeep_mining_given_up_total",
-                  "Profiles begun and not finished: a block of the sample went or was damaged, the "
-                  "tier was full, a block took more than as exact, the profile could not be kept, "
-                  "or nobody had a use for it.",
+                  "Profiles begun but not finished: a block of the sample was deleted or damaged, "
+                  "the tier was full, a block became larger than with exact, the profile could not "
+                  "be stored, or it was no longer needed.",
                   {}, given_up_.Value());
   review_.Report(sink);
   const MetricLabel mine[] = {{"step", "mine"}};

@@ -41,11 +41,11 @@ std::span<const std::byte> SourceWithin(const codecs::ImageView& view) {
 
 }  // namespace
 
-// An image on its way, which a device that is late keeps.
-// Thread-safety: Thread-compatible, but for Made() and Await().
+// An image being encoded, which a late device keeps.
+// Thread-safety: Thread-compatible, except Made() and Await().
 class PendingEncodes::Encoding {
  public:
-  ResidentPin pin;
+  CopyPin pin;
   SpaceRef space;
   codecs::ImageView view;
   codecs::ImageSpec spec;
@@ -94,19 +94,19 @@ bool PendingEncodes::RunOnce(absl::Time now) {
   if (now < again_) {
     return false;
   }
-  std::vector<ResidentPin> to_do;  // one, and what has to be encoded before it
+  std::vector<CopyPin> to_do;  // one, and what has to be encoded before it
   std::vector<std::shared_ptr<Encoding>> begun;
   bool has_room = true;
   // Ends: what is taken is pending no more, and a chain is shorter than kClimbMax or cut there.
   for (size_t encoded = 0; encoded < kEncodesPerRound && has_room;) {
     if (to_do.empty()) {
-      ResidentPins taken = index_.TakePending(1);
+      CopyPins taken = index_.TakePending(1);
       if (taken.empty()) {
         break;
       }
       std::move(taken.begin(), taken.end(), std::back_inserter(to_do));
     }
-    if (ResidentPins before = TakePendingParents(to_do.back()); !before.empty()) {
+    if (CopyPins before = TakePendingParents(to_do.back()); !before.empty()) {
       if (to_do.size() >= kClimbMax) {
         PutBack(to_do);
       }
@@ -134,25 +134,25 @@ bool PendingEncodes::RunOnce(absl::Time now) {
   return has_room && index_.pending_count() > 0;
 }
 
-void PendingEncodes::PutBack(std::vector<ResidentPin>& pins) {
-  for (const ResidentPin& pin : pins) {
+void PendingEncodes::PutBack(std::vector<CopyPin>& pins) {
+  for (const CopyPin& pin : pins) {
     index_.PutBackPending(pin);
   }
   pins.clear();
 }
 
-bool PendingEncodes::GoesOnWithParents(const ResidentPin& pin) const {
+bool PendingEncodes::GoesOnWithParents(const CopyPin& pin) const {
   const absl::StatusOr<SpaceRef> space = spaces_.Find(pin.facts().space_id);
   return space.ok() && codecs::FollowsChain((*space)->recipe(), pin.facts().first_position);
 }
 
-ResidentPins PendingEncodes::TakePendingParents(const ResidentPin& pin) {
-  ResidentPins pending;
+CopyPins PendingEncodes::TakePendingParents(const CopyPin& pin) {
+  CopyPins pending;
   const std::optional<BlockName> before = index_.BlockBefore(pin);
   if (!before.has_value() || !GoesOnWithParents(pin)) {
     return pending;
   }
-  for (ResidentPin& parent : index_.Lookup(*before, pin.facts().group, pin.facts().slice)) {
+  for (CopyPin& parent : index_.Lookup(*before, pin.facts().group, pin.facts().slice)) {
     if (index_.TakePending(parent)) {
       pending.push_back(std::move(parent));
     }
@@ -160,7 +160,7 @@ ResidentPins PendingEncodes::TakePendingParents(const ResidentPin& pin) {
   return pending;
 }
 
-PendingEncodes::Parents PendingEncodes::ParentsOf(const ResidentPin& pin, const SpaceEntry& space,
+PendingEncodes::Parents PendingEncodes::ParentsOf(const CopyPin& pin, const SpaceEntry& space,
                                                   const codecs::ImageSpec& spec) {
   Parents parents;
   const std::optional<BlockName> before = index_.BlockBefore(pin);
@@ -168,7 +168,7 @@ PendingEncodes::Parents PendingEncodes::ParentsOf(const ResidentPin& pin, const 
     return parents;
   }
   parents.pins = index_.Lookup(*before, spec.group, spec.slice);
-  for (const ResidentPin& parent : parents.pins) {
+  for (const CopyPin& parent : parents.pins) {
     codecs::ImageView view;
     if (ParsePinned(parent, parent.bytes(), space.fingerprint(), &view) != codecs::Error::kOk ||
         codecs::VerifyTiles(view) != codecs::Error::kOk) {
@@ -179,7 +179,7 @@ PendingEncodes::Parents PendingEncodes::ParentsOf(const ResidentPin& pin, const 
   return parents;
 }
 
-absl::StatusOr<std::shared_ptr<PendingEncodes::Encoding>> PendingEncodes::Plan(ResidentPin& pin) {
+absl::StatusOr<std::shared_ptr<PendingEncodes::Encoding>> PendingEncodes::Plan(CopyPin& pin) {
   CAIRN_ASSIGN_OR_RETURN(SpaceRef space, spaces_.Find(pin.facts().space_id));
   if (!check_.Check(pin, pin.bytes())) {
     return nullptr;
@@ -187,7 +187,7 @@ absl::StatusOr<std::shared_ptr<PendingEncodes::Encoding>> PendingEncodes::Plan(R
   auto encoding = std::make_shared<Encoding>();
   CAIRN_CHECK(codecs::ParseImage(pin.bytes(), &encoding->view) == codecs::Error::kOk);
   encoding->spec = encoding->view.spec();
-  encoding->side_object = space->coding().Settle(&encoding->spec);
+  encoding->side_object = space->coding().ChooseRecipe(&encoding->spec);
   // Since it was kept raw the space may have turned raw.
   if (encoding->spec == encoding->view.spec()) {
     return nullptr;
@@ -259,12 +259,12 @@ bool PendingEncodes::FinishAll(std::vector<std::shared_ptr<Encoding>>& begun) {
   return has_room;
 }
 
-void PendingEncodes::CountFailure(const ResidentPin& pin, const absl::Status& status) {
+void PendingEncodes::CountFailure(const CopyPin& pin, const absl::Status& status) {
   const Failure failure = absl::IsNotFound(status)             ? Failure::kSpace
                           : absl::IsFailedPrecondition(status) ? Failure::kRoom
                                                                : Failure::kCodec;
   failures_[static_cast<size_t>(failure)].Add();
-  LogWarn("upkeep", "image stays as it was put: it cannot be encoded",
+  LogWarn("upkeep", "image cannot be encoded: it stays as it was put",
           {{"space", pin.facts().space_id},
            {"key", proto::Hex(std::span(pin.facts().key).first(4))},
            {"group", pin.facts().group},
@@ -272,13 +272,13 @@ void PendingEncodes::CountFailure(const ResidentPin& pin, const absl::Status& st
 }
 
 void PendingEncodes::Report(MetricSink& sink) const {
-  sink.AddCounter("cairn_upkeep_encoded_total", "Images kept raw that were encoded later.", {},
+  sink.AddCounter("cairn_upkeep_encoded_total", "Images stored raw that were encoded later.", {},
                   encoded_.Value());
   for (size_t i = 0; i < kFailureCount; ++i) {
     const MetricLabel reason[] = {{"reason", kFailureNames[i]}};
     sink.AddCounter("cairn_upkeep_encode_failed_total",
-                    "Images kept raw that stay so, because their encoding failed, by reason.",
-                    reason, failures_[i].Value());
+                    "Images that stay raw because their encoding failed, by reason.", reason,
+                    failures_[i].Value());
   }
   const MetricLabel encode[] = {{"step", "encode"}};
   sink.AddHistogram("cairn_upkeep_step_seconds",

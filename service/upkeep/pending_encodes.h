@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Blocks that puts kept raw are encoded later, oldest first, and the block before a block of ott
-// before it. Where there is a device it encodes them, several at a time.
+// Encodes blocks that puts stored raw, oldest first; for ott, the previous block first. With a
+// device it encodes several at a time there.
 //
-// Thread-safety: Report() is Thread-safe, the rest is for one thread at a time.
+// Thread-safety: Report() is Thread-safe; only one thread at a time may call the rest.
 
 #include <array>
 #include <cstdint>
@@ -27,13 +27,13 @@ namespace cairn {
 
 class PendingEncodes {
  public:
-  // All outlive it. `device`: null: there is none.
+  // All arguments must outlive it. `device` null: none.
   PendingEncodes(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
                  ImageCheck& check, const Recoder& recoder, DeviceCodec* device);
 
-  // Encodes up to a few; true if there may be more at once.
+  // Encodes up to a few blocks. Returns true if there may be more at once.
   bool RunOnce(absl::Time now);
-  // When to go on after there was no room.
+  // When to continue after a lack of room.
   absl::Time again() const { return again_; }
   void Report(MetricSink& sink) const;
 
@@ -41,31 +41,31 @@ class PendingEncodes {
   // Why an image stays as it was put.
   enum class Failure : uint8_t { kSpace, kRoom, kCodec };
   static constexpr size_t kFailureCount = 3;
-  // What an image is coded with besides its source: the images of the block before, for ott, which
-  // goes on with what they have.
+  // Inputs of an encoder besides the source: the images of the previous block, from which ott
+  // continues.
   struct Parents {
-    ResidentPins pins;
+    CopyPins pins;
     std::vector<codecs::ImageView> views;
   };
   class Encoding;
 
-  void PutBack(std::vector<ResidentPin>& pins);
-  bool GoesOnWithParents(const ResidentPin& pin) const;
-  // Pins of images of the block before `pin`'s that it is to go on with and whose encoding is
-  // pending too: they come first.
-  ResidentPins TakePendingParents(const ResidentPin& pin);
-  // Nothing where they are not resident or damaged: the image then says that it is local.
-  Parents ParentsOf(const ResidentPin& pin, const SpaceEntry& space, const codecs::ImageSpec& spec);
-  // What the image is to become. Null: it stays as it is.
-  absl::StatusOr<std::shared_ptr<Encoding>> Plan(ResidentPin& pin);
-  // Has the device begin, if there is one that takes it.
+  void PutBack(std::vector<CopyPin>& pins);
+  bool GoesOnWithParents(const CopyPin& pin) const;
+  // Returns pins of images of the block before `pin`'s that it continues from and whose encoding is
+  // pending, too: they come first.
+  CopyPins TakePendingParents(const CopyPin& pin);
+  // Returns nothing if they are absent or damaged: the image is then encoded as local.
+  Parents ParentsOf(const CopyPin& pin, const SpaceEntry& space, const codecs::ImageSpec& spec);
+  // Decides how to encode the image. Null: it stays as it is.
+  absl::StatusOr<std::shared_ptr<Encoding>> Plan(CopyPin& pin);
+  // Starts encoding on the device, if there is one that accepts it.
   void Begin(const std::shared_ptr<Encoding>& encoding);
   absl::Status Finish(Encoding& encoding);
   absl::StatusOr<Extent> EncodeHere(const Encoding& encoding) const;
-  // Finishes what was begun, and empties it. False: there was no room for some, which are pending
-  // again.
+  // Finishes the begun encodings and clears the list. Returns false if there was no room for some,
+  // which are pending again.
   bool FinishAll(std::vector<std::shared_ptr<Encoding>>& begun);
-  void CountFailure(const ResidentPin& pin, const absl::Status& status);
+  void CountFailure(const CopyPin& pin, const absl::Status& status);
 
   Spaces& spaces_;
   BlockIndex& index_;
@@ -75,7 +75,7 @@ class PendingEncodes {
   const Recoder& recoder_;
   DeviceCodec* const device_;
 
-  // After there was no room, and how long that rest was.
+  // After a lack of room: when to continue, and the length of that pause.
   absl::Time again_ = absl::InfinitePast();
   absl::Duration retry_;
   Counter encoded_;

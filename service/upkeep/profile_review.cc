@@ -29,9 +29,9 @@ absl::Time ProfileReview::RunSlice(absl::Time now, std::vector<Withdrawn>* withd
     Begin();
   }
   while (!spaces_left_.empty() && MonotonicNow() - started < kReviewSlice) {
-    ResidentPins pins;
+    CopyPins pins;
     const bool has_more = index_.Walk(spaces_left_.back(), &cursor_, &pins);
-    for (const ResidentPin& pin : pins) {
+    for (const CopyPin& pin : pins) {
       Weigh(pin);
     }
     if (!has_more) {
@@ -68,7 +68,7 @@ void ProfileReview::Begin() {
   }
 }
 
-void ProfileReview::Weigh(const ResidentPin& pin) {
+void ProfileReview::Weigh(const CopyPin& pin) {
   const auto found = tallies_.find({pin.facts().space_id, pin.facts().group});
   if (found == tallies_.end() || pin.side_object() == nullptr ||
       pin.side_object()->id() != found->second.id) {
@@ -80,10 +80,10 @@ void ProfileReview::Weigh(const ResidentPin& pin) {
   }
 }
 
-bool ProfileReview::IsLargerThanExact(const ResidentPin& pin) {
+bool ProfileReview::IsLargerThanExact(const CopyPin& pin) {
   codecs::ImageView view;
   if (codecs::ParseImage(pin.bytes(), &view) != codecs::Error::kOk) {
-    return false;  // damaged: for those to report who serve it or check it
+    return false;  // damaged: gets and checks report it
   }
   codecs::ImageSpec spec = view.spec();
   spec.slice.layer_count = 1;
@@ -131,7 +131,7 @@ void ProfileReview::Conclude(std::vector<Withdrawn>* withdrawn) {
 
 void ProfileReview::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_upkeep_profiles_withdrawn_total",
-                  "Mined profiles withdrawn because their images were larger than exact ones.", {},
+                  "Mined profiles withdrawn because their images were larger than with exact.", {},
                   withdrawn_.Value());
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Looks every few seconds at the images that mined profiles made, and withdraws a profile whose
-// images are mostly larger than `exact` would be: it was mined of blocks unlike those that came
-// later. Puts are then `exact` until another one is mined. Of each image one head is coded as
-// `exact` again, and only where it takes more than half of its source.
+// Examines, every few seconds, images that were encoded with mined profiles. It withdraws a profile
+// if most of its images are larger than with `exact`: later blocks then differ from its sample.
+// Puts use `exact` until another profile is mined. Only images larger than half of their source are
+// tested, each by encoding one head with `exact`.
 //
-// Thread-safety: belongs to upkeep's thread, but for Report().
+// Thread-safety: owned by upkeep's thread, except Report().
 
 #include <cstddef>
 #include <cstdint>
@@ -32,13 +32,14 @@ class ProfileReview {
     uint64_t space_id = 0;
     uint16_t group = 0;
   };
-  // A few milliseconds of it. Appends what it withdrew; returns when the next slice is due.
+  // Runs a few milliseconds of it. Appends the withdrawn profiles; returns when the next slice is
+  // due.
   absl::Time RunSlice(absl::Time now, std::vector<Withdrawn>* withdrawn);
 
   void Report(MetricSink& sink) const;
 
  private:
-  // Images of a profile that is current and was mined.
+  // Counts of the images of a current mined profile.
   struct Tally {
     codecs::Digest id{};
     uint64_t seen = 0;
@@ -47,8 +48,8 @@ class ProfileReview {
   using Place = std::pair<uint64_t, uint16_t>;  // space, group
 
   void Begin();
-  void Weigh(const ResidentPin& pin);
-  bool IsLargerThanExact(const ResidentPin& pin);
+  void Weigh(const CopyPin& pin);
+  bool IsLargerThanExact(const CopyPin& pin);
   void Conclude(std::vector<Withdrawn>* withdrawn);
 
   Spaces& spaces_;
@@ -56,7 +57,7 @@ class ProfileReview {
   const codecs::Backend& backend_;
 
   absl::Time next_ = absl::InfinitePast();
-  absl::Duration spent_;  // on the walk under way
+  absl::Duration spent_;  // on the current walk
   bool is_walking_ = false;
   std::map<Place, Tally> tallies_;
   std::vector<uint64_t> spaces_left_;  // of the walk

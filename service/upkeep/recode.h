@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Images made of images, in staging: encoded later than they were put, or in fewer bits than they
-// have.
+// Makes images from images, in staging: encodes raw ones later, or recodes them with fewer bits.
 //
 // Thread-safety: Thread-safe.
 
@@ -25,9 +24,9 @@
 
 namespace cairn {
 
-// The recipe of the copy that an image of `recipe` gets where the policy of its space names `cold`
-// for the way down. nullopt: the copy has the image's bytes, since there is no exact way from the
-// one to the other, or it would take what the image keeps of its source.
+// Returns the recipe of a copy in the SSD tier for an image of `recipe`, if the space's policy has
+// the cold recipe `cold`. nullopt: the copy has the image's bytes, because there is no exact
+// conversion, or it would lose what a lossless image keeps.
 std::optional<codecs::Recipe> ColderRecipe(const codecs::Recipe& recipe,
                                            const codecs::Recipe& cold);
 
@@ -35,22 +34,22 @@ class Recoder {
  public:
   Recoder(Tiers& tiers, const codecs::Backend& backend) : tiers_(tiers), backend_(backend) {}
 
-  // REQUIRES of each: `view` is verified. ResourceExhausted: no room now. FailedPrecondition: there
-  // never will be.
+  // REQUIRES, for each: `view` is verified. Errors: ResourceExhausted (no room now),
+  // FailedPrecondition (there never will be).
   //
-  // The image in another recipe, as codecs::Demote() has it.
+  // Recodes the image as codecs::Demote() does.
   absl::StatusOr<Extent> Demote(const codecs::ImageView& view, const codecs::Recipe& recipe) const;
-  // As codecs::DemoteSteps().
+  // Like codecs::DemoteSteps().
   absl::StatusOr<Extent> DemoteSteps(const codecs::ImageView& view, const codecs::Profile& profile,
                                      uint32_t level) const;
-  // What `spec` makes of the source that the image decodes to.
+  // Decodes the image and encodes the source with `spec`.
   absl::StatusOr<Extent> Encode(const codecs::ImageView& view, const codecs::ImageSpec& spec,
                                 const codecs::EncodeInputs& inputs) const;
 
  private:
   using Step = absl::FunctionRef<codecs::Error(std::span<std::byte> image, size_t* bytes)>;
   absl::Status CheckStaging(uint64_t bytes) const;
-  // The image that the step makes, in staging.
+  // Returns the image that `step` makes, in staging.
   absl::StatusOr<Extent> Make(std::string_view step, uint64_t bytes_max, Step make) const;
 
   Tiers& tiers_;

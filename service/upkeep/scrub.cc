@@ -188,19 +188,20 @@ ScrubReport Scrub::Describe() const {
 
 void Scrub::Report(MetricSink& sink) const {
   const ScrubReport report = Describe();
-  sink.AddGauge("cairn_scrub_rate_bytes",
-                "Bytes a second that the scrubber may read; 0: it is off.", {},
+  sink.AddGauge("cairn_scrub_rate_bytes", "Limit of the scrubber in bytes per second; 0: off.", {},
                 static_cast<double>(report.rate_bytes));
-  sink.AddGauge("cairn_scrub_pass_bytes",
-                "Bytes of copies that the scrubber has read in the pass under way, or in the last.",
-                {}, static_cast<double>(report.image_bytes));
+  sink.AddGauge(
+      "cairn_scrub_pass_bytes",
+      "Bytes of copies that the scrubber has read in the running pass, or in the last one.", {},
+      static_cast<double>(report.image_bytes));
   sink.AddCounter("cairn_scrub_passes_total", "Passes of the scrubber over all copies on devices.",
                   {}, report.pass_count);
-  sink.AddCounter("cairn_scrubbed_images_total", "Copies that the scrubber has checked.", {},
+  sink.AddCounter("cairn_scrubbed_images_total", "Copies that the scrubber has verified.", {},
                   check_.checked().Value());
-  sink.AddCounter("cairn_scrubbed_bytes_total", "Their bytes.", {}, bytes_.Value());
+  sink.AddCounter("cairn_scrubbed_bytes_total", "Bytes of copies that the scrubber has verified.",
+                  {}, bytes_.Value());
   sink.AddGauge("cairn_scrub_last_pass_seconds",
-                "Since the scrubber's last pass was over; 0: there was none.", {},
+                "Time since the scrubber's last complete pass; 0: there was none.", {},
                 absl::ToDoubleSeconds(report.since_last_pass.value_or(absl::ZeroDuration())));
   check_.Report(sink);
 }

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The scrubber: reads every copy of the tiers on devices, again and again and slowly, so that what
-// rots is found before somebody asks for it. One copy is read at a time, behind all other transfers
-// of its device, into staging; what is damaged is dropped and counted. A copy that is read here
-// does not count as used.
+// The scrubber: reads every copy in the tiers on devices, repeatedly and slowly, so that damage is
+// found before a get needs the copy. It reads one copy at a time into staging, after all other
+// transfers of the device, and drops and counts damaged copies. These reads do not count as uses.
 //
-// A pass looks at each copy once. The next begins limits::kScrubPassMsMin after it began, or when
-// it is over if that is later.
+// A pass reads each copy once. The next one begins limits::kScrubPassMsMin after the start of the
+// last, or at its end if that is later.
 //
 // Thread-safety: RunOnce() and Stop() are for one thread at a time, the rest is Thread-safe.
-// Locks:         none held while a tier, the index or a space is called.
+// Locks:         none is held while it calls a tier, the index or a space.
 
 #include <cstdint>
 #include <functional>
@@ -30,38 +29,40 @@
 namespace cairn {
 
 struct ScrubReport {
-  uint64_t rate_bytes = 0;  // a second; 0: there is nothing to read, or it is off
-  uint64_t pass_count = 0;  // that are over
+  uint64_t rate_bytes = 0;  // per second; 0: nothing to read, or off
+  uint64_t pass_count = 0;  // complete passes
   uint64_t corrupt_count = 0;
-  // Of the pass under way, or of the last.
+  // Of the running pass, or of the last one.
   uint64_t image_count = 0, image_bytes = 0;
-  std::optional<absl::Duration> since_last_pass = std::nullopt;  // since the last one was over
+  std::optional<absl::Duration> since_last_pass = std::nullopt;  // since the end of the last pass
 };
 
 class Scrub {
  public:
-  // `rate_bytes`: to read a second; 0: nothing. Unset: what reads the tier once in kScrubPassDays.
-  // `wake`: RunOnce() has something to do. Called on any thread, with no lock held.
+  // `rate_bytes`: bytes to read per second; 0: none. Unset: the rate that reads the tier once in
+  // kScrubPassDays. `wake` tells that RunOnce() has work. Called on any thread, without locks held.
   Scrub(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
         std::optional<uint64_t> rate_bytes, std::function<void()> wake);
   ~Scrub();  // REQUIRES: Stop() has returned, or nothing was read
 
-  // Checks what has been read, and reads on. Returns when to call again if nothing wakes before.
+  // Checks the bytes that were read, and starts the next read. Returns when to call again unless
+  // woken before.
   absl::Time RunOnce(absl::Time now);
-  // Cancels the read under way, and waits for its completion. Idempotent.
+  // Cancels the running read and waits for its completion. Idempotent.
   void Stop();
 
   ScrubReport Describe() const;
   void Report(MetricSink& sink) const;
 
  private:
-  // The tier that it reads, null: there is none.
+  // The tier that it reads; null: none.
   static CopyTier* TierOf(const Tiers& tiers);
-  // The completion, on any thread.
+  // The completion; on any thread.
   void Completed(absl::Status status);
-  // What was read. REQUIRES: the read is over.
+  // Verifies the bytes that were read. REQUIRES: the read has completed.
   void CheckRead(const absl::Status& status);
-  // Looks for the next copy. False: the pass is over, or the next slots have none; see *next.
+  // Finds the next copy. Returns false if the pass has ended, or the next slots have none; see
+  // *next.
   bool FindNext(absl::Time now, absl::Time* next);
   void Begin(absl::Time now);
 
@@ -73,12 +74,12 @@ class Scrub {
   const std::function<void()> wake_;
   ImageCheck check_;
 
-  // Owned by who runs it.
+  // Owned by the thread that runs it.
   bool is_in_pass_ = false;
   uint64_t cursor_ = 0;
   absl::Time pass_began_ = absl::InfinitePast();
   absl::Time again_ = absl::InfinitePast();
-  ResidentPin pin_;  // of what is read, or to be read next
+  CopyPin pin_;  // of the copy being read, or to be read next
   Extent memory_;
   TransferId transfer_ = 0;
 

@@ -16,7 +16,7 @@ namespace {
 // Of one round, so that a deadline never waits long for it.
 constexpr int kEvictionsPerRound = 256;
 constexpr int kCollectionsPerRound = 64;
-// From the end of one collection of blocks whose time is over to the next.
+// From the end of one collection of expired blocks to the next.
 constexpr absl::Duration kCollectionRest = absl::Seconds(10);
 // The longest sleep: the watermark is looked at so often.
 constexpr absl::Duration kSleepMax = absl::Seconds(1);
@@ -125,8 +125,8 @@ void Upkeep::SayWhatIndexLimits() {
     if (blocks > 0 && used < capacity / 100 * limits::kLowWatermarkPercent &&
         limited_.insert(tier->id()).second) {
       LogWarn("upkeep",
-              "the index is full before the tier is: blocks go that there are bytes for; a larger "
-              "--index-bytes keeps more",
+              "the index is full before the tier is: blocks are evicted although the tier has "
+              "room; a larger --index-bytes keeps more",
               {{"tier", Name(tier->id())},
                {"used_bytes", used},
                {"capacity_bytes", capacity},
@@ -136,14 +136,14 @@ void Upkeep::SayWhatIndexLimits() {
 }
 
 void Upkeep::Report(MetricSink& sink) const {
-  sink.AddCounter("cairn_upkeep_rounds_total", "Rounds of chores.", {}, rounds_.Value());
+  sink.AddCounter("cairn_upkeep_rounds_total", "Rounds of upkeep.", {}, rounds_.Value());
   pending_encodes_.Report(sink);
   mining_.Report(sink);
   write_down_.Report(sink);
   device_copies_.Report(sink);
   scrub_.Report(sink);
   check_.Report(sink);
-  sink.AddCounter("cairn_verified_images_total", "Images checked by Verify and upkeep.", {},
+  sink.AddCounter("cairn_verified_images_total", "Images verified by Verify and upkeep.", {},
                   check_.checked().Value());
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The one thread of chores: leases that ran out, waiters whose deadline passed, eviction down to
-// the watermark, encoding of blocks that puts kept raw, mining of profiles, the way down into a
-// tier that lasts, and that to a device. Sleeps until the next of them is due.
+// The thread for periodic tasks: expired leases, late waiters, eviction down to the watermark,
+// encoding of blocks that puts stored raw, mining of profiles, write-back to the SSD tier, and
+// copies to the GPU tier. It sleeps until the next task is due.
 //
 // Thread-safety: Thread-safe. The thread is named "upkeep".
 
@@ -34,9 +34,9 @@ namespace cairn {
 class Upkeep {
  public:
   struct Options {
-    std::optional<uint64_t> scrub_rate_bytes = 0;  // as Scrub
-    uint64_t write_budget_bytes = 0;               // as WriteDown
-    DeviceCodec* device = nullptr;                 // as PendingEncodes
+    std::optional<uint64_t> scrub_rate_bytes = 0;  // as in Scrub
+    uint64_t write_budget_bytes = 0;               // as in WriteDown
+    DeviceCodec* device = nullptr;                 // as in PendingEncodes
   };
   Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
          const Options& options);
@@ -45,20 +45,20 @@ class Upkeep {
   ~Upkeep() { Stop(); }
 
   void Start();
-  // Ends the thread within one chore, and waits for the writes under way. Idempotent.
+  // Ends the thread after at most one task, and waits for running writes. Idempotent.
   void Stop();
-  // Something may be due sooner than thought.
+  // Tells the thread that a task may be due earlier.
   void Wake();
 
-  // One round of all chores, in the calling thread; returns when the next is due. What the thread
-  // runs; tests call it instead of Start().
+  // Runs one round of all tasks on the calling thread; returns when the next is due. The thread
+  // runs it; tests call it instead of Start().
   absl::Time RunOnce();
 
-  // For puts that are to be durable.
+  // For puts that ask to be durable.
   DurableWaits& durable_waits() { return write_down_.durable_puts(); }
-  // For gets. Null: no tier wants to know what they read.
+  // For gets. Null: no tier uses these notes.
   ReadNotes* read_notes() { return device_copies_.has_tier() ? &device_copies_ : nullptr; }
-  // Images that a restart would lose and upkeep has yet to write down.
+  // Images that a restart would lose and that upkeep has yet to write.
   uint64_t unwritten_count() const { return write_down_.left(); }
   ScrubReport scrub() const { return scrub_.Describe(); }
   WriteReport writes() const { return write_down_.Describe(); }
@@ -66,9 +66,9 @@ class Upkeep {
   struct VerifyProgress {
     uint64_t images_checked = 0, images_total = 0, bytes_checked = 0, corrupt_images = 0;
   };
-  // Checks every published tile against its CRC, of the copies in every tier, in the calling thread
-  // and as fast as it goes; what is wrong is dropped, counted and logged. `progress` runs at least
-  // once a second and at the end; false stops the walk (Cancelled). The counts are of copies.
+  // Verifies every published tile of the copies in all tiers, on the calling thread and at full
+  // speed; damaged copies are dropped, counted and logged. `progress` runs at least once a second
+  // and at the end; if it returns false, the walk stops (Cancelled). The counts are of copies.
   absl::Status Verify(uint64_t space_id,
                       const std::function<bool(const VerifyProgress&)>& progress);
 
@@ -76,9 +76,9 @@ class Upkeep {
 
  private:
   void Run();
-  // Goes on with the collection of blocks whose time is over; true if there may be more at once.
+  // Continues collecting expired blocks. Returns true if there may be more at once.
   bool CollectExpired(absl::Time now);
-  // Says once of each tier that the index is full before it is.
+  // Logs once for each tier that the index is full before the tier is.
   void SayWhatIndexLimits();
   absl::Status VerifyTier(CopyTier& tier, uint64_t space_id, VerifyProgress& done,
                           const std::function<bool()>& goes_on);
@@ -95,9 +95,9 @@ class Upkeep {
   DeviceCopies device_copies_;
   Scrub scrub_;
   absl::Time next_retirement_ = absl::InfinitePast();  // of idle spaces
-  absl::Time next_collection_ = absl::InfinitePast();  // of blocks whose time is over
-  uint64_t collected_ = 0;                             // slots, of the collection under way
-  std::set<TierId> limited_;                           // tiers of which it was said
+  absl::Time next_collection_ = absl::InfinitePast();  // of expired blocks
+  uint64_t collected_ = 0;                             // slots, in the current collection
+  std::set<TierId> limited_;                           // tiers for which it was logged
 
   mutable Mutex mutex_;
   CondVar woken_;

@@ -14,14 +14,14 @@ constexpr absl::Duration kStagingStep = absl::Milliseconds(10);
 // A read that the calling thread waits for, and cancels once `goes_on` says so.
 class AwaitedRead {
  public:
-  absl::Status Run(CopyTier& tier, const ResidentPin& pin, std::span<std::byte> target,
+  absl::Status Run(CopyTier& tier, const CopyPin& pin, std::span<std::byte> target,
                    const std::function<bool()>& goes_on) {
     const TransferId id =
         tier.Read({.place = &pin.extent(), .target = target, .is_background = true},
                   [this](absl::Status status) {
                     const MutexLock lock(mutex_);
                     status_ = std::move(status);
-                    over_.NotifyAll();  // under the lock: who waits destroys it
+                    over_.NotifyAll();  // under the lock: the waiter destroys it
                   });
     for (bool is_cancelled = false; !IsOver();) {  // ends: a tier completes every transfer
       if (!is_cancelled && !goes_on()) {
@@ -67,7 +67,7 @@ absl::StatusOr<Extent> AwaitStaging(HostTier& host, uint64_t bytes,
 absl::Status Upkeep::VerifyTier(CopyTier& tier, uint64_t space_id, VerifyProgress& done,
                                 const std::function<bool()>& goes_on) {
   uint64_t cursor = 0;
-  ResidentPin pin;
+  CopyPin pin;
   while (index_.WalkTier(tier.id(), space_id, &cursor, &pin)) {
     if (pin.is_empty()) {
       continue;

@@ -160,11 +160,12 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
   } else if (!made.ok()) {
     return refuse(made);
   }
-  write->way = WayOf(write->image);
+  write->hint = HintOf(write->image);
   absl::StatusOr<TierExtent> place = tier_->Reserve(
       write->bytes().size(),
-      {.beside = write->way.beside == nullptr ? nullptr : &write->way.beside->extent(),
-       .hash = write->way.hash});
+      {.parent_copy =
+           write->hint.parent_copy == nullptr ? nullptr : &write->hint.parent_copy->extent(),
+       .hash = write->hint.hash});
   if (!place.ok()) {
     return refuse(place.status());
   }
@@ -183,7 +184,7 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
 }
 
 absl::Status WriteDown::MakeCopy(Write& write) {
-  const ResidentPin& source = write.image.source;
+  const CopyPin& source = write.image.source;
   write.copy = source.copy();
   write.copy.tier = tier_->id();
   write.own = source.side_object();
@@ -202,7 +203,7 @@ absl::Status WriteDown::MakeCopy(Write& write) {
   }
   if (!made.ok()) {
     recode_failed_.Add();
-    LogWarn("upkeep", "image is written down as it is: it cannot be encoded as its space asks for",
+    LogWarn("upkeep", "image cannot be recoded for the SSD tier: it is written unchanged",
             {{"space", source.facts().space_id},
              {"key", proto::Hex(std::span(source.facts().key).first(4))},
              {"recipe", codecs::FormatRecipe(*colder)},
@@ -226,7 +227,7 @@ absl::StatusOr<Extent> WriteDown::MakeColder(const Write& write,
   }
   const codecs::Profile* profile = write.own == nullptr ? nullptr : write.own->content().profile();
   if (profile == nullptr) {
-    return absl::FailedPreconditionError("the image's profile is not there");
+    return absl::FailedPreconditionError("the image's profile is missing");
   }
   return recoder_.DemoteSteps(view, *profile, colder.level);
 }
@@ -240,14 +241,15 @@ std::shared_ptr<const SpaceEntry::Snapshot> WriteDown::SnapshotOf(const SpaceEnt
   return snapshot_;
 }
 
-WriteDown::Way WriteDown::WayOf(Uncopied& image) {
-  if (!image.beside.is_empty()) {
-    return {.beside = std::make_shared<const ResidentPin>(std::move(image.beside))};
+WriteDown::PlacementHint WriteDown::HintOf(Uncopied& image) {
+  if (!image.parent_copy.is_empty()) {
+    return {.parent_copy = std::make_shared<const CopyPin>(std::move(image.parent_copy))};
   }
   const ImageFacts& facts = image.source.facts();
   const MutexLock lock(mutex_);
-  const auto parent = ways_.find({facts.space_id, image.parent});
-  return parent == ways_.end() ? Way{.beside = nullptr, .hash = HashOf(facts.key)} : parent->second;
+  const auto parent = hints_.find({facts.space_id, image.parent});
+  return parent == hints_.end() ? PlacementHint{.parent_copy = nullptr, .hash = HashOf(facts.key)}
+                                : parent->second;
 }
 
 void WriteDown::Began(const Write& write) {
@@ -255,8 +257,9 @@ void WriteDown::Began(const Write& write) {
   ++count_;
   bytes_ += write.place.size_bytes();
   budget_.Spend(write.place.size_bytes());
-  Way& way = ways_[NameOf(write.image.source.facts())];
-  way = {.beside = write.way.beside, .hash = write.way.hash, .writes = way.writes + 1};
+  PlacementHint& hint = hints_[NameOf(write.image.source.facts())];
+  hint = {
+      .parent_copy = write.hint.parent_copy, .hash = write.hint.hash, .writes = hint.writes + 1};
 }
 
 void WriteDown::Submit(std::unique_ptr<Write> owned) {
@@ -320,9 +323,9 @@ void WriteDown::Completed(std::unique_ptr<Write> write, const absl::Status& stat
     const MutexLock lock(mutex_);
     bytes_ -= bytes;
     is_room_wanted = bytes_ <= bytes_max_ / 2;
-    const auto way = ways_.find(name);
-    if (--way->second.writes == 0) {
-      ways_.erase(way);
+    const auto hint = hints_.find(name);
+    if (--hint->second.writes == 0) {
+      hints_.erase(hint);
     }
     rest_ = status.ok() ? kRestMin : rest_;
   }
@@ -348,7 +351,7 @@ void WriteDown::Rest(const absl::Status& status) {
     rest_ = std::min(2 * rest_, kRestMax);
   }
   if (!absl::IsResourceExhausted(status) && rest == kRestMin) {
-    LogWarn("upkeep", "writing to the lasting tier fails: it rests",
+    LogWarn("upkeep", "writing to the SSD tier fails: pausing",
             {{"tier", Name(tier_->id())}, {"error", status}});
   }
 }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The way down: writes what the host tier holds into the lasting tier, ahead of need, so that
-// eviction drops what is there as well, and the next process finds it.
+// Write-back: writes images of the host tier to the persistent tier in advance, so that eviction
+// drops only copies that also exist there, and the next process finds them.
 //
-// Images go in the order published, ancestors before descendants. A descendant is written while its
-// ancestor still is. No thread waits for the device: bytes on their way are bounded, and a write
-// that ends makes room for the next. What could not be written goes behind all others, and the tier
-// rests for a while, longer each time in a row.
+// Images are written in the order of publication, ancestors before descendants; a descendant's
+// write may overlap its ancestor's. No thread waits for the device: the bytes in transit are
+// limited, and a completed write makes room for the next. An image whose write failed goes behind
+// all others, and write-back pauses, longer with each failure in a row.
 //
-// What the write budget does not suffice for stays where it is: a block that was seen once is
-// written when somebody asks for it or puts it again, and nothing is while the budget is spent.
+// While the write budget is low, a block that was used once is written only when it is requested or
+// put again. While it is spent, nothing is written.
 //
-// Where the space's policy names a recipe for the way down, the copy is in that: checked, and made
-// of the image by an exact way. What has no such way is written as it is.
+// If the space's policy has a cold recipe, the image is verified and recoded to it by an exact
+// conversion. An image without such a conversion is written unchanged.
 //
 // Thread-safety: RunOnce() and Stop() are for one thread at a time, the rest is Thread-safe.
-// Locks:         none held while a tier, the index or a space is called.
+// Locks:         none is held while it calls a tier, the index or a space.
 
 #include <cstdint>
 #include <functional>
@@ -42,38 +42,38 @@
 namespace cairn {
 
 struct WriteReport {
-  uint64_t budget_bytes = 0;  // a day; 0: there is none
+  uint64_t budget_bytes = 0;  // per day; 0: no budget
   double budget_left_bytes = 0;
-  uint64_t withheld_count = 0;  // images that were seen once only, while it was short
-  absl::Duration uptime;        // of what the devices count
+  // Images not written while the budget was low, because they were used only once.
+  uint64_t withheld_count = 0;
+  absl::Duration uptime;  // the period of the devices' counts
 };
 
 class WriteDown {
  public:
-  // `wake`: RunOnce() has something to do. Called on any thread, with no lock held.
-  // `check` and `recoder` outlive it.
-  // `budget_bytes`: that may be written a day; 0: any.
+  // `wake` tells that RunOnce() has work. Called on any thread, without locks held. `check` and
+  // `recoder` must outlive it. `budget_bytes`: limit per day; 0: none.
   WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock, uint64_t budget_bytes,
             ImageCheck& check, const Recoder& recoder, std::function<void()> wake);
   ~WriteDown();  // REQUIRES: Stop() has returned, or nothing was written
 
-  // Submits what there is room for. Returns when to call again if nothing wakes before.
+  // Submits writes as far as there is room. Returns when to call again unless woken before.
   absl::Time RunOnce(absl::Time now);
-  // No new writes; waits for those under way. Idempotent.
+  // Begins no new writes; waits for running ones. Idempotent.
   void Stop();
 
-  // Puts that wait for what is written.
+  // Puts that wait for their writes.
   DurablePuts& durable_puts() { return durable_puts_; }
 
-  // Images of the host tier that the lasting tier is to have and has not. 0: there is none.
+  // Images of the host tier that the persistent tier should have but lacks; 0 without such a tier.
   uint64_t left() const;
   WriteReport Describe() const;
   void Report(MetricSink& sink) const;
 
  private:
-  // Where the blocks that follow go, while the write is under way.
-  struct Way {
-    std::shared_ptr<const ResidentPin> beside;  // null: `hash` chooses
+  // The placement hint for following blocks during the write.
+  struct PlacementHint {
+    std::shared_ptr<const CopyPin> parent_copy;  // null: `hash` chooses
     uint64_t hash = 0;
     uint32_t writes = 0;
   };
@@ -82,11 +82,11 @@ class WriteDown {
     SpaceRef space;
     std::shared_ptr<const SpaceEntry::Snapshot> snapshot;
     std::vector<NamedSideObject> side_objects;
-    Way way;
+    PlacementHint hint;
     TierExtent place;
-    Extent colder;  // what is written; empty: the bytes of the image
+    Extent colder;  // the bytes to write; empty: those of the image
     CopyFacts copy;
-    const SideObject* own = nullptr;  // what the copy is coded with
+    const SideObject* own = nullptr;  // the copy's side object
 
     std::span<const std::byte> bytes() const {
       return colder.is_empty() ? image.source.bytes() : std::as_bytes(colder.bytes());
@@ -94,23 +94,23 @@ class WriteDown {
   };
 
   absl::Time BeginSome(absl::Time now);
-  // False: there is no room now, or nothing to write.
+  // Returns false if there is no room now, or nothing to write.
   bool BeginOne(WriteBudget::State budget);
-  // Counts in what reclaim has written, which wears the drives as well.
+  // Charges the bytes that reclaim has written, which also wear the drives.
   void CountCarried(absl::Time now);
-  // Fills in what is written. ResourceExhausted: there is no room for it now. DataLoss: the image
-  // is damaged, and has been dropped.
+  // Fills in the bytes to write. Errors: ResourceExhausted (no room for them now), DataLoss (the
+  // image is damaged and has been dropped).
   absl::Status MakeCopy(Write& write);
   absl::StatusOr<Extent> MakeColder(const Write& write, const codecs::Recipe& colder) const;
   std::shared_ptr<const SpaceEntry::Snapshot> SnapshotOf(const SpaceEntry& space);
-  Way WayOf(Uncopied& image);
+  PlacementHint HintOf(Uncopied& image);
   void Submit(std::unique_ptr<Write> write);
-  // The completion, on any thread.
+  // The completion; on any thread.
   void Completed(std::unique_ptr<Write> write, const absl::Status& status);
   absl::Status Finish(Write& write);
   void Began(const Write& write);
   void Rest(const absl::Status& status);
-  // Tries at once, though the tier rests.
+  // Ends the pause and tries at once.
   void Hurry();
 
   Spaces& spaces_;
@@ -119,14 +119,14 @@ class WriteDown {
   ImageCheck& check_;
   const Recoder& recoder_;
   const std::function<void()> wake_;
-  CopyTier* const tier_;  // null: there is no lasting one
+  CopyTier* const tier_;  // null: no persistent tier
   const uint64_t bytes_max_;
   const absl::Time began_;
   DurablePuts durable_puts_;
-  // Of the thread that runs it.
+  // Used by the thread that runs it.
   uint64_t carried_bytes_ = 0;
   absl::Time carried_at_ = absl::InfinitePast();
-  // Of the space written last: its blocks come together.
+  // The space written last: blocks of a space come together.
   uint64_t snapshot_space_ = 0;
   std::shared_ptr<const SpaceEntry::Snapshot> snapshot_;
 
@@ -135,7 +135,7 @@ class WriteDown {
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t count_ ABSL_GUARDED_BY(mutex_) = 0;  // until Completed() is about to return
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<BlockName, Way> ways_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<BlockName, PlacementHint> hints_ ABSL_GUARDED_BY(mutex_);
   absl::Time again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Duration rest_ ABSL_GUARDED_BY(mutex_);
   WriteBudget budget_ ABSL_GUARDED_BY(mutex_);

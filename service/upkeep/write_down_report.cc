@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the way down says of itself.
+// The metrics of write-back.
 #include <string_view>
 
 #include "service/upkeep/write_down.h"
@@ -26,37 +26,36 @@ WriteReport WriteDown::Describe() const {
 void WriteDown::Report(MetricSink& sink) const {
   const auto outcome = [&](std::string_view name, const Counter& counter) {
     const MetricLabel labels[] = {{"outcome", name}};
-    sink.AddCounter("cairn_write_downs_total",
-                    "Images on their way into the lasting tier, by how they ended.", labels,
-                    counter.Value());
+    sink.AddCounter("cairn_write_downs_total", "Writes of images to the SSD tier, by outcome.",
+                    labels, counter.Value());
   };
   outcome("written", written_);
   outcome("gone", gone_);
   outcome("refused", refused_);
   outcome("failed", failed_);
   durable_puts_.Report(sink);
-  sink.AddCounter("cairn_written_down_bytes_total", "Bytes of those written.", {},
+  sink.AddCounter("cairn_written_down_bytes_total", "Bytes of images written to the SSD tier.", {},
                   written_bytes_.Value());
-  sink.AddCounter(
-      "cairn_write_down_recoded_total",
-      "Of those written, the ones in the recipe that the policy names for the way down.", {},
-      recoded_.Value());
-  sink.AddCounter("cairn_write_down_recoded_bytes_total", "Their bytes there.", {},
+  sink.AddCounter("cairn_write_down_recoded_total",
+                  "Images written to the SSD tier in the policy's cold recipe.", {},
+                  recoded_.Value());
+  sink.AddCounter("cairn_write_down_recoded_bytes_total",
+                  "Bytes of images written to the SSD tier in the policy's cold recipe.", {},
                   recoded_bytes_.Value());
   sink.AddCounter("cairn_write_down_recode_failed_total",
-                  "Images written down as they are, for they could not be encoded so.", {},
+                  "Images written to the SSD tier unchanged because they could not be recoded.", {},
                   recode_failed_.Value());
   sink.AddCounter("cairn_write_downs_withheld_total",
-                  "Images not written to the lasting tier while its write budget was short: nobody "
-                  "had asked for them or put them before.",
+                  "Images not written to the SSD tier while its write budget was low, because they "
+                  "were used only once.",
                   {}, withheld_.Value());
   const MutexLock lock(mutex_);
   sink.AddGauge("cairn_write_budget_bytes",
-                "Bytes that may be written to the lasting tier a day; 0: any.", {},
+                "Limit for bytes written to the SSD tier per day; 0: none.", {},
                 static_cast<double>(budget_.bytes_per_day()));
   sink.AddGauge("cairn_write_budget_left_bytes",
-                "What is left of them; below 0 nothing is written.", {}, budget_.left());
-  sink.AddGauge("cairn_writing_down_bytes", "Bytes on their way into the lasting tier.", {},
+                "Bytes left of the write budget; below 0 nothing is written.", {}, budget_.left());
+  sink.AddGauge("cairn_writing_down_bytes", "Bytes being written to the SSD tier.", {},
                 static_cast<double>(bytes_));
 }
 

@@ -185,7 +185,7 @@ struct Store {
   }
   // The block is read: it has a copy in memory too, for which others go.
   void Promote(uint64_t number) {
-    ResidentPins pins = index->Lookup({space_id, KeyOf(number)}, 0, kWhole);
+    CopyPins pins = index->Lookup({space_id, KeyOf(number)}, 0, kWhole);
     if (pins.empty() || pins[0].copy().tier == TierId::kHost) {
       return;
     }

@@ -120,7 +120,7 @@ class Simulation {
                               .tokens = replay::kContentTokens,
                               .group = 0,
                               .slice = kWhole};
-    const absl::StatusOr<ExpectedBlock> expected = index_.Expect(claim);
+    const absl::StatusOr<PutReservation> expected = index_.ReservePut(claim);
     CAIRN_CHECK_OK(expected);
     absl::StatusOr<Extent> extent = host_.Allocate(unit_bytes_, &claim.name);
     if (!extent.ok()) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Threads for jobs that a peer can hold up: to close a descriptor that it sent may block for hours
-// or for ever, and so may a look at its memory while it writes there. No other thread waits for
-// them.
+// A thread pool for work that a peer can block: closing a descriptor that it sent can take hours or
+// forever, and so can inspecting its memory while it writes there. No other thread waits for these
+// threads.
 //
-// A party (base/newcomers.h) has half of the threads at most, so that the jobs of others go on.
+// A party (base/newcomers.h) uses at most half of the threads, so that the jobs of other parties
+// run.
 //
 // Thread-safety: Thread-safe. The threads are named "cairn-hello".
 
@@ -28,18 +29,18 @@ class BlockingJobs {
   BlockingJobs(const BlockingJobs&) = delete;
   BlockingJobs& operator=(const BlockingJobs&) = delete;
 
-  // Runs `job` soon, and after earlier ones of the party. Its caller bounds how many there are. The
-  // job owns what it uses: it may outlive this object, and all else.
+  // Queues `job` behind the earlier jobs of its party. The caller bounds the number of jobs. A job
+  // owns everything it uses, because it may outlive this object and everything else.
   void Run(uint64_t party, Job job);
-  // Of the party: that wait or run.
+  // The number of the party's jobs that wait or run.
   int count(uint64_t party) const;
-  // Waits until no job is left, `wait` at most. Then one that is held up goes on by itself, with
-  // its thread, and those behind it with it. No job may be added any more. Idempotent.
+  // Waits at most `wait` until no job is left. After that a blocked job keeps its thread, and the
+  // jobs queued behind it keep running on their own. No job may be added any more. Idempotent.
   void Stop(absl::Duration wait);
 
  private:
   struct State;
-  // Shared with the threads, of which one that is held up outlives this object.
+  // Shared with the threads: a blocked thread outlives this object.
   const std::shared_ptr<State> state_;
 };
 

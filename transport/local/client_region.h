@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A client's own memory that it shares with the daemon: a memfd sealed against shrinking and
-// growing, its mapping, and who has which part of it.
+// The memory that a client shares with the daemon: a memfd sealed against shrinking and growing,
+// its mapping, and an allocator for it.
 //
-// The daemon can write into it until it has closed the connection. So when a connection breaks,
-// Detach() takes the parts that calls were using out of the daemon's reach before the calls are
-// over.
+// The daemon can write into the memory until it has closed the connection. When a connection
+// breaks, Detach() therefore takes the ranges of running calls out of the daemon's reach before
+// these calls complete.
 //
 // Thread-safety: Thread-safe.
 
@@ -27,9 +27,9 @@ namespace cairn::transport {
 
 class ClientRegion {
  public:
-  // `bytes` is rounded up to whole pages, all of which are allocated now and charged to this
-  // process: the daemon takes no region with a hole. ResourceExhausted when the system has no
-  // memory or descriptors for it; InvalidArgument for 0 bytes.
+  // Allocates the region. `bytes` is rounded up to whole pages; all of them are allocated now and
+  // charged to this process, because the daemon refuses a region with holes. Errors:
+  // ResourceExhausted if the system has no memory or descriptors left; InvalidArgument for 0 bytes.
   static absl::StatusOr<std::shared_ptr<ClientRegion>> Make(uint64_t bytes);
   ~ClientRegion();
   ClientRegion(const ClientRegion&) = delete;
@@ -37,16 +37,16 @@ class ClientRegion {
   int memfd() const { return memfd_.get(); }
   uint64_t bytes() const { return bytes_; }
   std::byte* At(uint64_t place) const { return base_ + place; }
-  // The place of `span`, if all of it lies within.
+  // Returns the offset of `span` in the region, or nullopt unless the region contains all of it.
   std::optional<uint64_t> PlaceOf(std::span<const std::byte> span) const;
 
-  // Whole pages; first fit. ResourceExhausted when no gap is large enough.
+  // Allocates whole pages, first fit. Errors: ResourceExhausted if no gap is large enough.
   absl::StatusOr<uint64_t> Allocate(uint64_t bytes);
   // REQUIRES: `place` came from Allocate() with these bytes.
   void Free(uint64_t place, uint64_t bytes);
 
-  // Replaces the pages under [place, place + bytes) by private copies at the same address: what the
-  // daemon writes there later is not seen here. The part must not be given to the daemon again.
+  // Replaces the pages of [place, place + bytes) by private copies at the same address, so that
+  // later writes of the daemon do not show here. The range must not be given to the daemon again.
   void Detach(uint64_t place, uint64_t bytes);
 
  private:
@@ -59,7 +59,7 @@ class ClientRegion {
   std::map<uint64_t, uint64_t> gaps_ ABSL_GUARDED_BY(mutex_);  // place -> bytes, never adjacent
 };
 
-// A part of a region. Keeps the mapping alive.
+// A range of a region. Keeps the mapping alive.
 // Thread-safety: Thread-compatible.
 class RegionBuffer final : public Buffer {
  public:

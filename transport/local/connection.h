@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A client's connection over a unix socket, its payloads in memory both sides see.
+// A client's connection over a unix socket. Payloads move through shared memory.
 //
-// With a region (transport/local) payloads and targets inside Buffers of this connection are moved
-// once, by the daemon; others are staged through the region, one copy more. Without one
-// (transport/memory) the daemon is this very process and moves them where they are.
+// With a region (transport/local) the daemon copies payloads and targets inside Buffers of this
+// connection once. Others are staged through the region, which costs one more copy. Without a
+// region (transport/memory) the daemon is this process and accesses them in place.
 //
-// Thread-safety: Thread-compatible. A process that forks must not use it in the child: Start()
-// answers FailedPrecondition there.
+// Thread-safety: Thread-compatible. Do not use it in a forked child: Start() returns
+// FailedPrecondition there.
 
 #include <sys/types.h>
 
@@ -34,14 +34,14 @@ struct LocalConnectOptions {
 
 class LocalConnection final : public Connection {
  public:
-  // Returns once the daemon has answered `hello`, whose region_bytes are filled in here. Errors:
-  // those of ConnectSocketFile(), ClientRegion::Make() and Shake().
+  // Connects, sends `hello` (region_bytes is filled in here) and returns once the daemon has
+  // answered. Errors: those of ConnectSocketFile(), ClientRegion::Make() and Shake().
   static absl::StatusOr<std::unique_ptr<LocalConnection>> Open(const std::string& path,
                                                                const proto::Frame& hello,
                                                                const LocalConnectOptions& options,
                                                                absl::Time deadline,
                                                                proto::HelloReply* reply);
-  // Over a socket whose other end is a lane of this process, which needs no region.
+  // Like Open(), over a socket to a lane of this process, which needs no region.
   static absl::StatusOr<std::unique_ptr<LocalConnection>> OpenInProcess(Fd socket,
                                                                         const proto::Frame& hello,
                                                                         absl::Time deadline,
@@ -56,7 +56,7 @@ class LocalConnection final : public Connection {
   int window() const override { return window_; }
 
  private:
-  // A call on its way, with what was staged for it.
+  // A running call and the memory that it is staged in.
   struct InFlight {
     Call* call = nullptr;
     uint64_t seq = 0;
@@ -79,7 +79,7 @@ class LocalConnection final : public Connection {
   Fd socket_;  // invalid: broken
   const std::shared_ptr<ClientRegion> region_;
   const pid_t process_;
-  int window_ = 1;  // the Hello alone, until it is answered
+  int window_ = 1;  // one request, the hello, until it is answered
   bool is_region_sent_ = false;
   std::vector<InFlight> in_flight_;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A message on the unix socket: an envelope of 40 bytes that says where in the client's memory the
-// bytes lie, then the frame. One message is one SOCK_SEQPACKET packet. Drawn in
-// docs/internals/formats/frame.md.
+// The format of a message on the unix socket: an envelope of 40 bytes with the payload's place in
+// the client's memory, then the frame. One message is one SOCK_SEQPACKET packet.
+// docs/internals/formats/frame.md draws it.
 
 #include <array>
 #include <cstddef>
@@ -18,10 +18,10 @@ enum class Direction : uint8_t { kRequest = 1, kReply = 2 };
 
 struct Envelope {
   Direction direction = Direction::kRequest;
-  // Request: where the payload lies. Reply: where it was written.
+  // Request: where the payload is. Reply: where it was written.
   uint64_t payload_place = 0;
   uint64_t payload_bytes = 0;
-  // Request: where a payload in reply may go, and how much of it. Reply: both 0.
+  // Request: where a reply's payload may be written, and its maximum size. Reply: both 0.
   uint64_t reply_place = 0;
   uint64_t reply_capacity_bytes = 0;
 };
@@ -31,7 +31,7 @@ inline constexpr size_t kMessageBytesMax = kEnvelopeBytes + proto::kFrameBytesMa
 
 struct Message {
   Envelope envelope;
-  proto::FrameBytes frame;  // at least a head long; unparsed
+  proto::FrameBytes frame;  // at least a head long; not parsed
   uint64_t seq = 0;         // of the frame
 };
 
@@ -43,8 +43,8 @@ struct MessageBytes {
 
 MessageBytes Serialize(const Envelope& envelope, const proto::FrameBytes& frame);
 
-// Takes hostile bytes. InvalidArgument with the field. Whether the places lie within the client's
-// region is for the region to say.
+// Parses untrusted bytes. Errors: InvalidArgument, naming the field. The caller checks that the
+// places are inside the client's region.
 absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction expected);
 
 }  // namespace cairn::transport

@@ -60,7 +60,7 @@ absl::StatusOr<Region> TakeHelloInProcess(const proto::FrameBytes& bytes,
     return absl::InvalidArgumentError("the first frame of a connection is not a hello");
   }
   if (!fds.empty()) {
-    return absl::InvalidArgumentError("hello: descriptors where none is needed");
+    return absl::InvalidArgumentError("hello: unexpected descriptors");
   }
   return region;
 }
@@ -334,7 +334,7 @@ void Greeter::Greet(const std::shared_ptr<LaneShare>& share, Newcomer newcomer) 
     return CloseSlowly(std::move(newcomer.socket), std::move(fds));  // the peer is gone
   }
   if (packet.is_cut) {
-    return refuse(absl::InvalidArgumentError("message: longer than any may be"), bad_hello);
+    return refuse(absl::InvalidArgumentError("message: too long"), bad_hello);
   }
   const absl::StatusOr<Message> message = ParseMessage(packet.bytes(), Direction::kRequest);
   if (!message.ok()) {
@@ -348,7 +348,7 @@ void Greeter::Greet(const std::shared_ptr<LaneShare>& share, Newcomer newcomer) 
     return CloseSlowly(std::move(newcomer.socket), std::move(fds));  // the peer is gone
   }
   if (next_bytes > 0) {
-    return refuse(absl::InvalidArgumentError("message: more than a hello before its answer"),
+    return refuse(absl::InvalidArgumentError("message: more than a hello before the answer"),
                   bad_hello);
   }
   const bool is_memfd = !newcomer.region.has_value();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Connections until their hello. Its thread accepts them and waits for what they send; the hello is
-// read, and the memory that it brings is mapped, on a thread of BlockingJobs, since a peer can hold
-// that up. A greeted connection goes to a lane, which may then close it without blocking.
+// Accepts connections and reads their hello. Its thread accepts them and waits for data. A thread
+// of BlockingJobs then reads the hello and maps the memory that comes with it, because a peer can
+// block both. A greeted connection goes to a lane, which can close it without blocking.
 //
-// There are kNewcomersMax of them at most: for one more, the oldest of the user that has most goes.
-// One that says nothing goes after kHelloWait.
+// At most kNewcomersMax connections wait for their hello. One more closes the oldest connection of
+// the user with the most connections. A connection without a hello is closed after kHelloWait.
 //
-// Thread-safety: Owned by the thread that made it, but for Add() and ListenAgain(), which are
+// Thread-safety: Owned by the thread that made it, except Add() and ListenAgain(), which are
 // Thread-safe. The thread is named "cairn-greet".
 
 #include <cstdint>
@@ -30,22 +30,22 @@ class Greeter {
  public:
   static constexpr size_t kNewcomersMax = 256;
   static constexpr absl::Duration kHelloWait = absl::Seconds(5);
-  // Hellos and closes of a party that wait or run; its other connections wait for them.
+  // Limit for the queued and running hellos and closes of one party; its other connections wait.
   static constexpr int kJobsPerPartyMax = 64;
 
   explicit Greeter(std::shared_ptr<LaneShare> share);
   ~Greeter() { Stop(); }
 
-  // Accepts what comes to `listener`. Before Start(), at most once.
+  // Accepts connections from `listener`. Call it before Start(), at most once.
   void Listen(int listener);
-  // The number of the listener names another socket now. Thread-safe.
+  // Tells the greeter that the listener's descriptor now refers to another socket. Thread-safe.
   void ListenAgain();
   void Start();
-  // Closes all that it has. Later calls return at once.
+  // Closes all its connections and ends the thread. Idempotent.
   void Stop();
 
-  // Takes a connected socket; with `region` the peer needs no memfd of its own. False: it has
-  // stopped, and the socket is closed.
+  // Takes over a connected socket. With `region` the peer needs no memfd of its own. Returns false,
+  // and closes the socket, if the greeter has stopped.
   bool Add(Fd socket, std::optional<Region> region);
 
  private:
@@ -61,19 +61,19 @@ class Greeter {
   void AcceptAll();
   void TakeAdded();
   void Take(Newcomer newcomer);
-  // Has its hello read, or tries again later.
+  // Has the hello of `id` read, now or on a later try.
   void Serve(uint64_t id);
   void ExpireLate();
   void TryAgain();
-  // Takes it out and ends it.
+  // Removes a newcomer, counts `reason` and closes it.
   void PutOut(uint64_t id, Counter& reason);
-  // Closes it, here or on a thread for that, or keeps it for later.
+  // Closes the socket: here, on a job thread, or later if the party has kJobsPerPartyMax.
   void Close(Newcomer newcomer);
   bool HasJobsMax(uint64_t party) const;
   void PauseListening();
   static void Greet(const std::shared_ptr<LaneShare>& share, Newcomer newcomer);
 
-  const std::shared_ptr<LaneShare> share_;  // with jobs, which may outlive us
+  const std::shared_ptr<LaneShare> share_;  // shared with jobs, which may outlive this
   Fd epoll_, wake_;
   std::thread thread_;
   Mutex mutex_;
@@ -81,14 +81,15 @@ class Greeter {
   bool is_unwatched_ ABSL_GUARDED_BY(mutex_) = false;  // ListenAgain() was called
   std::vector<Newcomer> added_ ABSL_GUARDED_BY(mutex_);
 
-  // Of the thread.
+  // Used by the thread only.
   uint64_t ids_ = 0;
   std::map<uint64_t, Newcomer> waiting_;  // by age
-  Newcomers newcomers_;                   // those of waiting_
-  // Whose party has kJobsPerPartyMax: those of waiting_ that have spoken, and those to be closed.
+  Newcomers newcomers_;                   // the same newcomers as waiting_
+  // Newcomers of parties with kJobsPerPartyMax jobs: those of waiting_ that have sent something,
+  // and those to be closed.
   std::vector<uint64_t> ready_;
   std::vector<Newcomer> closing_;
-  absl::Time again_ = absl::InfiniteFuture();  // when to look at those two and the listener
+  absl::Time again_ = absl::InfiniteFuture();  // when to look at both, and at the listener, again
   int listener_ = -1;
   bool is_listening_ = false;
 };

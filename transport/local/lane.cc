@@ -132,7 +132,8 @@ int LocalLane::ExpireDeadlines(absl::Time now) {
     if (moving.deadline <= now && !peer->is_breaking) {
       share_.metrics.deadlines_exceeded.Add();
       share_.metrics.peers_broken.Add();
-      BreakPeer(*peer, absl::UnavailableError("another transfer of the peer was not over in time"));
+      BreakPeer(*peer,
+                absl::UnavailableError("another transfer of the peer was not complete in time"));
       ++expired;
     }
   }
@@ -150,7 +151,7 @@ int LocalLane::CloseBroken() {
          i-- > 0;) {  // downwards: FinishMoving() fills the gap from the end
       if (moving_[i].peer == id) {
         FinishMoving(i, moving_[i].deadline <= now
-                            ? absl::DeadlineExceededError("the transfer was not over in time")
+                            ? absl::DeadlineExceededError("the transfer was not complete in time")
                             : peer.end);
       }
     }
@@ -175,15 +176,15 @@ int LocalLane::CloseBroken() {
 }
 
 int LocalLane::RunCallbacks() {
-  std::vector<Over> over = std::exchange(over_, {});
-  for (Over& transfer : over) {
+  std::vector<CompletedTransfer> completed = std::exchange(completed_, {});
+  for (CompletedTransfer& transfer : completed) {
     if (transfer.receive_done) {
       transfer.receive_done({std::move(transfer.status), transfer.crc32c});
     } else {
       transfer.reply_done(std::move(transfer.status));
     }
   }
-  return static_cast<int>(over.size());
+  return static_cast<int>(completed.size());
 }
 
 void LocalLane::EndAll() {

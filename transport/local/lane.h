@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A lane whose peers are unix sockets and whose payloads lie in memory that both sides see: the
-// peer's sealed memfd (transport/local) or this process itself (transport/memory).
+// A lane for peers on unix sockets. Payloads are in shared memory: the peer's sealed memfd
+// (transport/local) or this process's own memory (transport/memory).
 //
-// One turn of the loop: run what was submitted, read the sockets that have something, copy one
-// piece of one transfer, close what is broken, run completions. It polls for 50 µs after the last
+// Each iteration of its loop runs submitted tasks, reads the readable sockets, copies one piece of
+// one transfer, closes broken peers and runs completions. It polls for 50 µs after the last
 // progress, then sleeps.
 //
-// Thread-safety: Owned by its thread, but for Submit(), AddPeer(), Stop() and Join(), which are
+// Thread-safety: Owned by its thread, except Submit(), AddPeer(), Stop() and Join(), which are
 // Thread-safe.
 
 #include <atomic>
@@ -34,45 +34,46 @@ namespace cairn::transport {
 class LocalLane;
 struct Packet;
 
-// A connection whose hello has come and been checked.
+// A connection whose hello has arrived and been checked.
 struct Greeted {
   Fd socket;
   std::optional<PeerIdentity> identity;
   uint64_t party = 0;
   Region region;
-  bool is_memfd = false;  // the region is memory that the client brought
-  Message hello;          // which the lane answers
+  bool is_memfd = false;  // the region is memory of the client's
+  Message hello;          // to be answered by the lane
 };
 
-// What the greeter and the lanes of one server share; they and their jobs own it together.
+// State that the greeter and the lanes of one server share. They and their jobs own it together.
 struct LaneShare {
   LaneShare(const ServerLimits& server_limits, LaneHandler& lane_handler)
       : limits(server_limits), handler(lane_handler), regions(server_limits.regions_bytes_max) {}
 
-  // Gives the connection to the next lane in turn. ResourceExhausted: there are peers_max, or the
-  // lane takes no task now. Unavailable: the server is stopping. Then `greeted` has its socket
-  // still.
+  // Gives the connection to the next lane in turn. Errors: ResourceExhausted (peers_max connections
+  // exist, or the lane takes no task now), Unavailable (the server is stopping). After an error
+  // `greeted` still owns its socket.
   absl::Status Welcome(Greeted& greeted);
 
   const ServerLimits limits;
   LaneHandler& handler;
   RegionBudget regions;
   TransportMetrics metrics;
-  std::atomic<int> peers{0};  // connections of lanes, or on their way to one
+  std::atomic<int> peers{0};  // connections of lanes, or being handed to one
   BlockingJobs jobs;
   Mutex mutex;
-  // Those that take connections: none before the start and from Stop() on.
+  // The lanes that take connections: empty before the start and after Stop().
   std::vector<LocalLane*> lanes ABSL_GUARDED_BY(mutex);
   size_t turn ABSL_GUARDED_BY(mutex) = 0;
 };
 
 class LocalLane final : public Lane {
  public:
-  // Copied between two looks at the sockets.
+  // Bytes copied between two polls of the sockets.
   static constexpr size_t kPieceBytes = size_t{256} << 10;
-  // Polling after the last progress, before the lane sleeps.
+  // How long the lane polls after the last progress before it sleeps.
   static constexpr absl::Duration kSpin = absl::Microseconds(50);
-  // Requests of one peer without a reply: more than any window allows, so the peer is broken.
+  // Limit for one peer's unanswered requests. No window allows as many, so a peer above it is
+  // broken.
   static constexpr int kUnansweredMax = 2 * static_cast<int>(proto::kWindowMax);
   static constexpr size_t kTasksMax = 4096;
 
@@ -81,12 +82,12 @@ class LocalLane final : public Lane {
   ~LocalLane() override;  // REQUIRES: Join() has returned, or Start() was never called
 
   void Start();
-  // No new tasks or peers; every transfer completes, then the thread ends.
+  // Refuses new tasks and peers. Every transfer completes, then the thread ends.
   void Stop();
   void Join();
 
-  // Takes a connection that is counted in share.peers already. Otherwise Submit()'s error:
-  // `greeted` is as it was.
+  // Takes over a connection that share.peers already counts. After an error, one of Submit()'s,
+  // `greeted` is unchanged.
   absl::Status AddPeer(Greeted& greeted);
 
   int index() const override { return index_; }
@@ -106,16 +107,16 @@ class LocalLane final : public Lane {
     std::optional<PeerIdentity> identity;
     uint64_t party = 0;
     Region region;
-    std::optional<std::string> region_owner;  // as OnRegion() says; none: the region is no memfd
-    std::vector<Fd> brought;   // descriptors that came where none is due; for others to close
-    bool is_breaking = false;  // on broken_
+    std::optional<std::string> region_owner;  // from OnRegion(); nullopt: the region is no memfd
+    std::vector<Fd> brought;                  // unexpected descriptors; others close them
+    bool is_breaking = false;                 // is in broken_
     int unanswered = 0;
     absl::Status end =
-        absl::UnavailableError("the peer is gone");  // of its transfers when it breaks
+        absl::UnavailableError("the peer is gone");  // the status of its transfers when it breaks
   };
 
-  // A copy under way. Receive: from the peer's memory to `target`; Reply: from `source` to the
-  // peer's memory.
+  // A running copy. Receive: from the peer's memory to `target`. Reply: from `source` to the peer's
+  // memory.
   struct Moving {
     PeerId peer = 0;
     uint64_t place = 0;
@@ -130,15 +131,15 @@ class LocalLane final : public Lane {
     ReplyDone reply_done;
   };
 
-  // A transfer that is over; its callback runs at the end of the turn.
-  struct Over {
+  // A completed transfer; its callback runs at the end of the iteration.
+  struct CompletedTransfer {
     absl::Status status;
     uint32_t crc32c = 0;
     ReceiveDone receive_done;
     ReplyDone reply_done;
   };
 
-  // lane.cc: the loop, and the ends of peers
+  // lane.cc: the loop, and closing peers
   void Run();
   int Turn(int wait_ms);
   int SleepMs() const;
@@ -161,7 +162,7 @@ class LocalLane final : public Lane {
   void TakeRequest(Peer& peer, const Message& message);
   void RefuseRequest(const ReplyTo& reply_to, const Message& message, const absl::Status& status);
 
-  // lane_transfers.cc: what Receive() and Reply() begin
+  // lane_transfers.cc: the transfers that Receive() and Reply() begin
   int MovePiece();
   void CopyPiece(Moving& moving, const Peer& peer);
   void FinishMoving(size_t index, absl::Status status);
@@ -179,9 +180,9 @@ class LocalLane final : public Lane {
   uint64_t peers_made_ = 0;
   std::unordered_map<PeerId, std::unique_ptr<Peer>> peers_;
   std::vector<Moving> moving_;
-  size_t moving_next_ = 0;  // whose piece is next
+  size_t moving_next_ = 0;  // the transfer to copy a piece of next
   std::vector<PeerId> broken_;
-  std::vector<Over> over_;
+  std::vector<CompletedTransfer> completed_;
 };
 
 }  // namespace cairn::transport

@@ -86,7 +86,7 @@ void LocalLane::ReadPeer(Peer& peer) {
 }
 
 void LocalLane::BreakForWhatItSent(Peer& peer, const absl::Status& why) {
-  LogDebug("transport", "peer sends what it must not", {{"peer", peer.id}, {"why", why}});
+  LogDebug("transport", "peer sent what the protocol forbids", {{"peer", peer.id}, {"why", why}});
   share_.metrics.peers_broken.Add();
   BreakPeer(peer, absl::UnavailableError("the peer broke the protocol"));
 }
@@ -97,7 +97,7 @@ absl::Status LocalLane::TakePacket(Peer& peer, Packet packet) {
     return absl::InvalidArgumentError("message: descriptors after the hello");
   }
   if (packet.is_cut) {
-    return absl::InvalidArgumentError("message: longer than any may be");
+    return absl::InvalidArgumentError("message: too long");
   }
   CAIRN_ASSIGN_OR_RETURN(const Message message, ParseMessage(packet.bytes(), Direction::kRequest));
   return TakeMessage(peer, message);
@@ -118,10 +118,10 @@ absl::Status LocalLane::CheckPlaces(const Peer& peer, const Message& message) co
     return bytes == 0 || peer.region.At(place, bytes) != nullptr;
   };
   if (!lies_within(envelope.payload_place, envelope.payload_bytes)) {
-    return absl::InvalidArgumentError("message: the payload lies outside the region");
+    return absl::InvalidArgumentError("message: the payload is outside the region");
   }
   if (!lies_within(envelope.reply_place, envelope.reply_capacity_bytes)) {
-    return absl::InvalidArgumentError("message: the room for the reply lies outside the region");
+    return absl::InvalidArgumentError("message: the reply's place is outside the region");
   }
   return absl::OkStatus();
 }

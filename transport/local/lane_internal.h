@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shared by the files of LocalLane.
+// Constants and types that the files of LocalLane share.
 
 #include <cstdint>
 
@@ -13,13 +13,13 @@ inline constexpr int kLaneBits = 6;
 static_assert(1 << kLaneBits == kLanesMax);
 inline constexpr int kEventsMax = 64;
 
-// What an epoll event is about: a PeerId, or one of these, which no peer has (its number is never
-// 0).
+// The tag of an epoll event: a PeerId or one of these. No PeerId is as small, because its counter
+// starts at 1.
 inline constexpr uint64_t kSubmitTag = 0;
 inline constexpr uint64_t kListenerTag = 1;
 static_assert(kListenerTag < kLanesMax);
 
-// The payload of a request, still in its peer's memory. Letting go of it moves nothing.
+// The payload of a request, still in its peer's memory. Destroying it moves nothing.
 class LocalLane::HeldPayload final : public Arrival::Held {
  public:
   HeldPayload(LocalLane& lane, uint64_t place) : lane_(lane), place_(place) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The lanes of one server of this folder's kind, and the greeter that gives them their peers.
+// The lanes of one local server, and the greeter that gives them their peers.
 //
 // Thread-safety: Thread-safe.
 
@@ -23,17 +23,17 @@ class LaneSet {
   LaneSet(const ServerLimits& limits, LaneHandler& handler);
   ~LaneSet();
 
-  // Accepts what comes to `listener`. Before Start(), at most once.
+  // Accepts connections from `listener`. Call it before Start(), at most once.
   void Listen(int listener) { greeter_.Listen(listener); }
-  // The number of the listener names another socket now. Thread-safe.
+  // Tells the greeter that the listener's descriptor now refers to another socket. Thread-safe.
   void ListenAgain() { greeter_.ListenAgain(); }
   void Start();
-  // Breaks all peers, completes every transfer, joins the threads, and runs `last` where it may
-  // block, a second at most. Later calls wait for the first.
+  // Breaks all peers, completes every transfer, joins the threads, and runs `last` on a thread that
+  // may block, waiting at most a second. Later calls wait for the first.
   void Stop(BlockingJobs::Job last = nullptr);
 
-  // Takes a connected socket of this process, whose peer needs no memfd. False: the set is
-  // stopping, and the socket is closed.
+  // Takes over a connected socket of this process, whose peer needs no memfd. Returns false, and
+  // closes the socket, if the set is stopping.
   bool AddPeer(Fd socket, Region region) {
     return greeter_.Add(std::move(socket), std::move(region));
   }
@@ -43,7 +43,7 @@ class LaneSet {
   void Report(MetricSink& sink, std::string_view transport) const;
 
  private:
-  // Shared with jobs of its peers, of which one that is held up outlives the set.
+  // Shared with its peers' jobs: a blocked job outlives the set.
   const std::shared_ptr<LaneShare> share_;
   std::vector<std::unique_ptr<LocalLane>> lanes_;
   Greeter greeter_;

@@ -17,7 +17,7 @@ void LocalLane::Receive(Arrival arrival, std::span<std::byte> target, absl::Time
               "a target of another size than its payload");
   const Peer* peer = Find(arrival.reply_to().peer);
   if (peer == nullptr || peer->is_breaking) {
-    over_.push_back({absl::UnavailableError("the peer is gone"), 0, std::move(done), nullptr});
+    completed_.push_back({absl::UnavailableError("the peer is gone"), 0, std::move(done), nullptr});
     return;
   }
   Moving moving;
@@ -37,7 +37,7 @@ void LocalLane::Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
   CAIRN_CHECK(payload.size() <= reply_to.capacity_bytes, "a reply is larger than its room");
   Peer* peer = Find(reply_to.peer);
   if (peer == nullptr || peer->is_breaking) {
-    over_.push_back({absl::UnavailableError("the peer is gone"), 0, nullptr, std::move(done)});
+    completed_.push_back({absl::UnavailableError("the peer is gone"), 0, nullptr, std::move(done)});
     return;
   }
   peer->unanswered = std::max(0, peer->unanswered - 1);
@@ -110,8 +110,8 @@ void LocalLane::FinishMoving(size_t index, absl::Status status) {
   if (status.ok() && moving.receive_done) {
     share_.metrics.received_bytes.Add(moving.bytes);
   }
-  over_.push_back({std::move(status), moving.crc32c, std::move(moving.receive_done),
-                   std::move(moving.reply_done)});
+  completed_.push_back({std::move(status), moving.crc32c, std::move(moving.receive_done),
+                        std::move(moving.reply_done)});
   if (index + 1 != moving_.size()) {
     moving = std::move(moving_.back());
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One packet with its file descriptors over a SOCK_SEQPACKET socket, without blocking.
+// Sends and receives packets with file descriptors over a SOCK_SEQPACKET socket, without blocking.
 //
-// A descriptor that a peer sends may be one whose last close() blocks: a TCP socket that lingers
-// does for hours, a file of a FUSE mount for as long as its owner likes. The kernel closes those
-// that nobody has received together with the socket that they wait in.
+// The last close() of a descriptor that a peer sent can block: hours for a TCP socket that lingers,
+// without end for a file of a FUSE mount. Descriptors that nobody received are closed by the kernel
+// together with the socket that they wait in.
 
 #include <cstddef>
 #include <span>
@@ -20,33 +20,33 @@ namespace cairn::transport {
 struct Packet {
   enum class Outcome {
     kPacket,
-    kNothing,  // none is there now
+    kNothing,  // no packet is waiting
     kClosed,   // the other side is gone
   };
   Outcome outcome = Outcome::kNothing;
   std::array<std::byte, kMessageBytesMax> data;
   size_t size = 0;
-  bool is_cut =
-      false;  // it was longer than any message, or had more descriptors than a process may send
+  bool is_cut = false;  // it was longer than any message, or had more descriptors than allowed
   std::vector<Fd> fds;  // close on exec
   std::span<const std::byte> bytes() const { return {data.data(), size}; }
 };
 
-// Every descriptor that comes along is owned by the result, so none leaks.
+// Receives one packet. The result owns every descriptor that came with it.
 Packet ReceivePacket(int socket);
 
-// Sends `bytes` and, where fd is not -1, a copy of that descriptor, whole or not at all.
-// ResourceExhausted: the socket is full. Unavailable: the other side is gone.
+// Sends `bytes` and, if `fd` is not -1, a copy of that descriptor: all of it or nothing. Errors:
+// ResourceExhausted (the socket is full), Unavailable (the peer is gone).
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, int fd = -1);
 
-// From now on no packet with a descriptor comes: its sender gets EPERM. Those that have come stay.
-// A listening socket passes this on to its connections. False: the kernel cannot (before Linux
-// 6.16).
+// Makes the kernel refuse later packets with descriptors: their sender gets EPERM. Descriptors that
+// have arrived stay. Connections of a listening socket inherit this. Returns false if the kernel
+// cannot do it (before Linux 6.16).
 bool RefuseDescriptors(int socket);
-// Ends the connection, both ways, and drops what waits in it. False: a descriptor waits in it, so
-// that closing the socket may block.
+// Shuts the connection down in both directions and drops the packets that wait in it. Returns false
+// if a descriptor waits in it, so that closing the socket may block.
 [[nodiscard]] bool EndConnection(int socket);
-// Closes a socket and descriptors that came through it. May block, less likely than close() alone.
+// Closes a socket and the descriptors that came through it. May block, though less likely than
+// close() alone.
 void CloseSlowly(Fd socket, std::vector<Fd> fds);
 
 }  // namespace cairn::transport

@@ -26,16 +26,16 @@ absl::StatusOr<uint64_t> SealedBytes(int memfd) {
   constexpr int kWanted = F_SEAL_SHRINK | F_SEAL_GROW;
   if (seals < 0 || (seals & kWanted) != kWanted) {
     return absl::InvalidArgumentError(
-        "region: the descriptor is no memfd sealed with SHRINK and GROW");
+        "region: the descriptor is not a memfd sealed with SHRINK and GROW");
   }
   struct statfs system {};
   if (fstatfs(memfd, &system) != 0 || system.f_type != TMPFS_MAGIC) {
-    return absl::InvalidArgumentError("region: the memfd is not of ordinary pages");
+    return absl::InvalidArgumentError("region: the memfd does not have ordinary pages");
   }
   // After the seals: from here on the size is final.
   struct stat file {};
   if (fstat(memfd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_size < 0) {
-    return absl::InvalidArgumentError("region: the descriptor is no memory");
+    return absl::InvalidArgumentError("region: the descriptor is not a memfd");
   }
   return static_cast<uint64_t>(file.st_size);
 }
@@ -46,8 +46,9 @@ absl::StatusOr<uint64_t> SealedBytes(int memfd) {
 // made afterwards.
 absl::Status KeepPages(int memfd, uint64_t bytes) {
   if (fcntl(memfd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("region: the memfd takes no seal FUTURE_WRITE: ",
-                                                   std::generic_category().message(errno)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("region: the memfd refuses the seal FUTURE_WRITE: ",
+                     std::generic_category().message(errno)));
   }
   // Not fstat(): its blocks may lie behind the end of the file.
   const off_t hole = lseek(memfd, 0, SEEK_HOLE);
@@ -77,8 +78,8 @@ absl::StatusOr<Region> Region::Map(const Fd& memfd, uint64_t bytes_max, RegionBu
         absl::StrCat("region: it has ", bytes, " bytes, expected 1 to ", bytes_max));
   }
   if (!budget.Take(bytes)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("region: ", bytes, " bytes more than are mapped pass ", budget.bytes_max()));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "region: ", bytes, " more bytes would exceed the limit of ", budget.bytes_max()));
   }
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
   if (base == MAP_FAILED) {

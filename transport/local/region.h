@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A client's memory as the daemon sees it: the mapped memfd that came with the client's Hello.
+// A client's memory on the daemon's side: the mapped memfd that came with the client's hello.
 //
-// The kernel's seals make it safe to touch: with F_SEAL_SHRINK and F_SEAL_GROW set nobody can cut
-// the file under the mapping, so no access raises SIGBUS. Only memory of tmpfs is taken: a huge
-// page that its owner punched out may have no replacement, and then an access would.
+// Kernel seals make accesses safe: with F_SEAL_SHRINK and F_SEAL_GROW set nobody can truncate the
+// file under the mapping, so no access raises SIGBUS. Only tmpfs memory is accepted. A huge page
+// that its owner punched out may have no replacement, and an access would then raise SIGBUS.
 //
-// The client pays for the memory: every page has to be there when the memfd comes, and Map() adds
-// the seal F_SEAL_FUTURE_WRITE, after which nobody can punch one out. So no access here allocates
-// a page. Mappings made before keep working; a memfd serves one connection.
+// The client pays for the memory: every page must be allocated when the memfd arrives, and Map()
+// adds the seal F_SEAL_FUTURE_WRITE, after which nobody can punch a page out. Accesses here
+// therefore allocate no page. Earlier mappings keep working; a memfd serves one connection.
 //
-// The client can read and write the bytes at any time: never parse them in place, never trust a
-// checksum but that of a copy.
+// The client can read and write the bytes at any time: never parse them in place, and trust a
+// checksum only if it was computed over a copy.
 
 #include <atomic>
 #include <cstddef>
@@ -23,8 +23,8 @@
 
 namespace cairn::transport {
 
-// Bytes that may be mapped by all connections together. Thread-safety: Thread-safe. Must outlive
-// every Region that draws on it.
+// A limit for the memory that all connections map together. Thread-safety: Thread-safe. It must
+// outlive every Region that uses it.
 class RegionBudget {
  public:
   explicit RegionBudget(uint64_t bytes_max) : bytes_max_(bytes_max) {}
@@ -38,16 +38,16 @@ class RegionBudget {
   std::atomic<uint64_t> used_{0};
 };
 
-// Thread-safety: Thread-compatible. Move-only; unmaps and gives its budget back when
-// destroyed.
+// Thread-safety: Thread-compatible. Move-only; destroying it unmaps the memory and returns its
+// share of the budget.
 class Region {
  public:
-  Region() = default;  // no memory at all
-  // Maps `memfd` and seals it. The caller keeps the descriptor and may close it after the call.
-  // InvalidArgument says which demand it does not meet; ResourceExhausted: the budget is used up,
-  // or there is no address space. May block where another process writes to the memfd.
+  Region() = default;  // no memory
+  // Maps `memfd` and seals it. The caller keeps the descriptor and may close it after the call. May
+  // block while another process writes to the memfd. Errors: InvalidArgument (says which
+  // requirement it fails), ResourceExhausted (the budget or the address space is used up).
   static absl::StatusOr<Region> Map(const Fd& memfd, uint64_t bytes_max, RegionBudget& budget);
-  // The whole of this process: places are addresses. For transport/memory.
+  // The whole address space of this process, for transport/memory: places are addresses.
   static Region WholeProcess();
 
   Region(Region&& source) noexcept { *this = std::move(source); }
@@ -55,8 +55,9 @@ class Region {
   ~Region();
 
   uint64_t bytes() const { return bytes_; }
-  // The memory at [place, place + bytes), or null unless all of it lies within. Place and bytes are
-  // hostile. Zero bytes at a place within have an address that is not to be read.
+  // Returns the memory at [place, place + bytes), or null unless the region contains all of it.
+  // `place` and `bytes` are untrusted. For zero bytes at a valid place the address must not be
+  // read.
   std::byte* At(uint64_t place, uint64_t bytes) const;
 
  private:

@@ -31,7 +31,8 @@ class LocalServer final : public Server {
     if (!socket_.has_value()) {
       return;
     }
-    // Closed last, and where that may block: who waits in the backlog may have sent descriptors.
+    // Closed last, on a thread that may block: connections in the backlog may have sent
+    // descriptors.
     auto socket = std::make_shared<SocketFile>(*std::exchange(socket_, std::nullopt));
     lanes_.Stop([socket]() mutable { socket.reset(); });
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The daemon's side of transport/local: a unix socket at a path, whose clients bring their own
+// The server of transport/local: it listens on a unix socket, and its clients bring their own
 // memory.
 
 #include <memory>
@@ -16,8 +16,8 @@ struct LocalServerOptions {
   ServerLimits limits;
 };
 
-// `handler` must outlive the server. Errors: those of SocketFile::Listen(); InvalidArgument for
-// limits.
+// Starts the server. `handler` must outlive it. Errors: those of SocketFile::Listen();
+// InvalidArgument for limits.
 absl::StatusOr<std::unique_ptr<Server>> StartLocalServer(const LocalServerOptions& options,
                                                          LaneHandler& handler);
 

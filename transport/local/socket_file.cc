@@ -70,8 +70,8 @@ bool IsAt(const std::string& path, const Fd& file) {
          open.st_dev == there.st_dev && open.st_ino == there.st_ino;
 }
 
-// Held while the path is looked at and bound, so that of two daemons that start at once one wins.
-// The file is ours alone: a folder can be locked by whoever may read it.
+// Held while the path is checked and bound, so that of two daemons that start at once one wins. It
+// is a file of our own, because every reader of a folder can lock the folder.
 class PathLock {
  public:
   static absl::StatusOr<PathLock> Take(const std::string& path) {
@@ -115,8 +115,8 @@ class PathLock {
     }
     struct stat facts {};
     if (fstat(file_.get(), &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_uid != geteuid()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          path_, " is no file of ours, and nobody else's lock is waited for: remove it"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(path_, " is not a file of this user: remove it"));
     }
     return absl::OkStatus();
   }
@@ -147,14 +147,14 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address, in
     return errno == ENOENT ? absl::OkStatus() : ErrnoStatus("cannot look at", path);
   }
   if (!S_ISSOCK(file.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " exists and is no socket"));
+    return absl::FailedPreconditionError(absl::StrCat(path, " exists and is not a socket"));
   }
   const Fd probe = MakeSocket(type);
   // Anything but "refused" comes from somebody: a full backlog, or a listener of another socket
   // type.
   if (!probe.is_valid() || TryConnect(probe, address) != ECONNREFUSED) {
     return absl::FailedPreconditionError(
-        absl::StrCat("somebody listens at ", path, ", whose file is of uid ", file.st_uid));
+        absl::StrCat("another process listens at ", path, ", a file of uid ", file.st_uid));
   }
   return unlink(path.c_str()) == 0 || errno == ENOENT ? absl::OkStatus()
                                                       : ErrnoStatus("cannot replace", path);
@@ -194,9 +194,8 @@ FolderRisk FolderRiskOf(const std::string& path, uid_t owner) {
   const bool is_mount = (facts.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) == 0 ||
                         (facts.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
   return {.is_refused = (facts.stx_mode & S_IWOTH) != 0 && !is_sticky && !is_mount,
-          .text = absl::StrCat(
-              folder, " may be written by ", who, ", who can put another socket in the place of ",
-              path, ": give it mode 0750 or 2750, or mount it read-only wherever clients run")};
+          .text = absl::StrCat(folder, " is writable by ", who, ", who could replace ", path,
+                               ": give it mode 0750 or 2750, or mount it read-only for clients")};
 }
 
 absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path, int type, mode_t mode) {
@@ -222,7 +221,7 @@ absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path, int type,
     return ErrnoStatus("cannot listen at", path);
   }
   if (!warning.empty()) {
-    LogWarn("transport", "socket can be replaced by others", {{"why", warning}});
+    LogWarn("transport", "socket can be replaced by other users", {{"why", warning}});
   }
   return made;
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A listening socket at a path. The daemon's are SOCK_SEQPACKET for the data plane,
-// SOCK_STREAM for the control plane.
+// A listening socket at a path. The daemon's are SOCK_SEQPACKET for the data plane, SOCK_STREAM for
+// the control plane.
 //
-// The file can go, or another can take its place, while the socket lives: Keep() looks after it.
+// The file can be removed or replaced while the socket is open. Keep() repairs that.
 //
-// Thread-safety: Thread-compatible; get() keeps its number, so other threads may accept meanwhile.
-// Move-only; destroying it removes the file if it is still there, wherever it was moved to.
+// Thread-safety: Thread-compatible; the descriptor of get() never changes, so other threads may
+// accept meanwhile. Move-only; destroying it removes the file if it still exists, even if it was
+// moved.
 
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -20,11 +21,11 @@ namespace cairn::transport {
 
 class SocketFile {
  public:
-  // With that mode, 0660 unless only our own user may come in. Makes a missing folder with mode
-  // 0700; the one above it must exist. Replaces a socket file that nobody listens at, and nothing
-  // else. Errors: InvalidArgument (path too long or empty), FailedPrecondition (somebody listens
-  // there, the path is no socket, or the folder is one that is refused: FolderRiskOf()),
-  // Unavailable (as errno says).
+  // Makes the socket file with `mode`: 0660, unless only our own user may connect. Makes a missing
+  // folder with mode 0700; its parent must exist. Replaces a socket file without a listener, and no
+  // other file. Errors: InvalidArgument (the path is empty or too long); FailedPrecondition
+  // (another process listens there, the path is not a socket, or FolderRiskOf() refuses the
+  // folder); Unavailable (as errno says).
   static absl::StatusOr<SocketFile> Listen(const std::string& path, int type = SOCK_SEQPACKET,
                                            mode_t mode = 0660);
 
@@ -32,10 +33,10 @@ class SocketFile {
   SocketFile& operator=(SocketFile&&) = delete;
   ~SocketFile();
 
-  // Looks whether the file at the path is still the one that was made. A file that has gone, or
-  // that was replaced by one that nobody listens at, is made again; true says so. Then get() has
-  // its number still, and is another socket: an epoll has to be given it anew, and a poll() under
-  // way to begin again. Errors: those of Listen(); the old socket goes on.
+  // Checks that the file at the path is still the one that was made. Makes it again, and returns
+  // true, if it is gone or was replaced by one without a listener. The descriptor of get() then
+  // refers to another socket: add it to an epoll again, and restart a running poll(). Errors: those
+  // of Listen(); the old socket stays open.
   absl::StatusOr<bool> Keep();
 
   int get() const { return socket_.get(); }
@@ -50,27 +51,26 @@ class SocketFile {
   int type_ = 0;
   mode_t mode_ = 0;
   Fd socket_;
-  Fd file_;  // the file itself, wherever it is moved to
+  Fd file_;  // the file itself, even if it is moved
 };
 
-// What somebody else could do to a socket in a folder.
+// What other users could do to a socket in a folder.
 struct FolderRisk {
-  bool is_refused = false;  // no daemon starts there
-  std::string text;         // for people; empty: nothing, but for root
+  bool is_refused = false;  // the daemon does not start
+  std::string text;         // for people; empty: nothing, except by root
 };
-// Of the folder of the socket at `path`, for a daemon of user `owner`. Whoever may write the folder
-// can put a socket of its own in the place of the daemon's, and is then the daemon for all who
-// connect.
+// Examines the folder of the socket at `path`, for a daemon that runs as user `owner`. A user who
+// can write the folder can replace the daemon's socket and then receives all its connections.
 //
-// - Refused: everybody may write it, without the sticky bit. Not so where it is a mount of its own:
-//   that is how a container gets its emptyDir, whose mode is no choice of the daemon's.
-// - Refused: a folder /tmp/cairn-* that is not the owner's alone. Anybody can make one of that
+// - Refused: a folder that everybody can write, without the sticky bit. A mount point is exempt: a
+//   container's emptyDir is one, and its mode is not the daemon's choice.
+// - Refused: a folder /tmp/cairn-* that not only the owner can access. Anybody can make one of that
 //   name first.
 FolderRisk FolderRiskOf(const std::string& path, uid_t owner);
 
-// A connection to the socket at `path`, non-blocking, close-on-exec. Unavailable when nobody
-// listens; DeadlineExceeded when its backlog stays full; InvalidArgument when the path is too long
-// or empty.
+// Connects to the socket at `path`; the result is non-blocking and close-on-exec. Errors:
+// Unavailable (nobody listens), DeadlineExceeded (its backlog stays full), InvalidArgument (the
+// path is empty or too long).
 absl::StatusOr<Fd> ConnectSocketFile(const std::string& path, absl::Time deadline);
 
 }  // namespace cairn::transport

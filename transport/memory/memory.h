@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A transport within one process, for tests: the lanes of transport/local over socket pairs, with
-// addresses where that has places in a memfd. Bytes are moved by the lane's thread, as between
-// processes.
+// A transport within one process, for tests: the lanes of transport/local over socket pairs.
+// Messages have addresses where transport/local has offsets in a memfd. The lane's thread copies
+// the bytes, as between processes.
 //
 //   auto server = StartMemoryServer(limits, handler);
 //   auto connection = server->Connect(hello, deadline);
@@ -19,13 +19,14 @@ namespace cairn::transport {
 // Thread-safety: Thread-safe.
 class MemoryServer : public Server {
  public:
-  // A connection to the next lane in turn, its hello answered. It may outlive the server, which
-  // breaks it. Errors: those of Shake(); ResourceExhausted when there are peers_max.
+  // Connects to the next lane in turn and returns once the hello is answered. The connection may
+  // outlive the server, which breaks it. Errors: those of Shake(); ResourceExhausted if there are
+  // peers_max connections.
   virtual absl::StatusOr<std::unique_ptr<Connection>> Connect(
       const proto::Frame& hello, absl::Time deadline, proto::HelloReply* reply = nullptr) = 0;
 };
 
-// `handler` must outlive the server. REQUIRES: 1 <= limits.lanes <= 64.
+// Starts the server. `handler` must outlive it. REQUIRES: 1 <= limits.lanes <= 64.
 std::unique_ptr<MemoryServer> StartMemoryServer(const ServerLimits& limits, LaneHandler& handler);
 
 }  // namespace cairn::transport

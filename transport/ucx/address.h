@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where a server listens and a client connects, and the one network interface that may carry it.
+// Addresses to listen on and connect to, and the network interfaces that carry them.
 // Thread-safety: all functions are Thread-safe.
 
 #include <netinet/in.h>
@@ -23,26 +23,26 @@ struct SocketAddress {
   int family() const { return storage.ss_family; }
 };
 
-// A numeric address. InvalidArgument for a name, and for the wildcard, which would open the data
-// plane on every interface.
+// Parses a numeric address. Errors: InvalidArgument for a name, and for the wildcard address, which
+// would open the data plane on every interface.
 absl::StatusOr<SocketAddress> ParseLocalAddress(std::string_view host, uint16_t port);
 
-// All addresses of a name, in the order to try them in, at least one; or a numeric address.
-// Unavailable when the name does not resolve. A name is asked of the system's resolver, whose own
-// time limits hold.
+// Returns the addresses of a name, at least one, in the order to try them; or the one numeric
+// address. Names are resolved by the system, with its own timeouts. Errors: Unavailable if the name
+// does not resolve.
 absl::StatusOr<std::vector<SocketAddress>> ResolveAddresses(std::string_view host, uint16_t port);
 
-// The interface that holds `address`. InvalidArgument when none does.
+// Returns the interface that has `address`. Errors: InvalidArgument if there is none.
 absl::StatusOr<std::string> InterfaceOf(const SocketAddress& address);
 
-// The first address of AF_INET or AF_INET6 that `interface` lists: the one that UCX opens its own
-// ports at. None where it has none.
+// Returns the first address of `family` (AF_INET or AF_INET6) on `interface`, or nullopt: UCX opens
+// its own ports at that address.
 std::optional<SocketAddress> FirstAddressOf(const std::string& interface, int family);
 
-// Whether both have the same host, whatever their ports.
+// Returns whether the hosts are equal, whatever the ports.
 bool IsSameHost(const SocketAddress& a, const SocketAddress& b);
 
-// The interface through which this host would reach `address`. Unavailable when there is no route.
+// Returns the interface with the route to `address`. Errors: Unavailable if there is no route.
 absl::StatusOr<std::string> InterfaceTowards(const SocketAddress& address);
 
 // "127.0.0.1" or "::1".

@@ -246,7 +246,7 @@ void UcxConnection::DropWorker() {
   state_ = State::kBroken;
   is_pong_moving_ = false;
   for (Slot& slot : slots_) slot.is_sending = slot.is_receiving = false;
-  Settle();
+  EndCalls();
 }
 
 }  // namespace cairn::transport

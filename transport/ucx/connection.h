@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The client's end: a context, a worker and one endpoint, driven by the calling thread.
+// A client's connection over UCX: a context, a worker and one endpoint, driven by the calling
+// thread.
 //
-// A connection that the daemon has closed while no call was in flight (it ends peers that leave two
-// pings unanswered, and a client that does not call Poll() answers none) opens itself again at the
-// next Start(), hello included. In every other case broken() stays true.
+// If the daemon closes an idle connection, the next Start() opens it again, hello included. (The
+// daemon closes peers that leave two pings unanswered, and a client answers pings only in Poll().)
+// In all other cases broken() stays true.
 
 #include <memory>
 #include <string>
@@ -24,7 +25,7 @@ namespace cairn::transport {
 // Thread-safety: Thread-compatible.
 class UcxConnection final : public Connection {
  public:
-  // As UcxModule::Connect(); `reply` may be null. Tries each address of a name until one answers.
+  // Like UcxModule::Connect(); `reply` may be null. Tries each address of a name until one answers.
   static absl::StatusOr<std::unique_ptr<UcxConnection>> Connect(
       std::string_view host, uint16_t port, const proto::Frame& hello,
       const UcxConnectOptions& options, absl::Time deadline, proto::HelloReply* reply);
@@ -39,7 +40,7 @@ class UcxConnection final : public Connection {
  private:
   enum class State : uint8_t { kOpen, kBreaking, kBroken };
 
-  // A call in flight. The header storage is UCX's while is_sending.
+  // A running call. UCX uses the header storage while is_sending.
   struct Slot {
     UcxConnection* connection = nullptr;
     Call* call = nullptr;  // null: free
@@ -48,7 +49,7 @@ class UcxConnection final : public Connection {
     bool is_sending = false;
     bool is_receiving = false;
     bool has_reply = false;
-    absl::Status status;  // what to answer when the connection breaks
+    absl::Status status;  // the call's status if the connection breaks
     bool is_moving() const { return is_sending || is_receiving; }
   };
 
@@ -70,7 +71,7 @@ class UcxConnection final : public Connection {
   void Fail(absl::Status why);  // from a callback: StartBreaking() follows outside
   void FinishBreaking(absl::Time now);
   void DropWorker();
-  bool Settle();  // whether a call ended
+  bool EndCalls();  // returns whether a call ended
   void Sleep(absl::Time now, absl::Time until);
   void SendPong();
 

@@ -30,7 +30,7 @@ void UcxConnection::Poll(absl::Time until) {
     const absl::Time now = MonotonicNow();
     if (!failure_.ok()) StartBreaking(failure_);
     ExpireDeadlines(now);
-    const bool has_ended = Settle();
+    const bool has_ended = EndCalls();
     if (state_ == State::kBreaking) {
       FinishBreaking(now);
       if (state_ == State::kBroken || now > until + kOvertimeMax) return;
@@ -72,7 +72,7 @@ size_t UcxConnection::ExpireDeadlines(absl::Time now) {
   return expired;
 }
 
-bool UcxConnection::Settle() {
+bool UcxConnection::EndCalls() {
   bool has_ended = false;
   for (Slot& slot : slots_) {
     if (slot.call == nullptr || slot.is_moving()) continue;

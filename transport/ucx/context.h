@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Owners of UCX's two big handles, made with the pinned settings and no other features than active
-// messages and wake-up: what is not asked for has no handler that a peer could call.
+// Owners of UCX's two main handles, context and worker. They use the pinned settings and only two
+// features, active messages and wake-up, so that a peer can reach no other handler.
 
 #include <ucp/api/ucp.h>
 
@@ -21,8 +21,8 @@ class UcxContext {
   UcxContext& operator=(const UcxContext&) = delete;
 
   ucp_context_h get() const { return context_; }
-  // What memory UCX says it can move: bit UCS_MEMORY_TYPE_CUDA says whether device pointers may be
-  // handed to it.
+  // The memory types that UCX can move. With the bit UCS_MEMORY_TYPE_CUDA set it accepts device
+  // pointers.
   uint64_t memory_types() const { return memory_types_; }
 
  private:
@@ -35,21 +35,22 @@ class UcxContext {
 class UcxWorker {
  public:
   static absl::StatusOr<std::unique_ptr<UcxWorker>> Make(const UcxContext& context);
-  // Completes, on its way, nothing that UCX has not completed: afterwards UCX touches no memory of
-  // any request of this worker.
+  // Destroys the worker without waiting for its requests. Afterwards UCX accesses no memory of any
+  // of them.
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
 
   ucp_worker_h get() const { return worker_; }
-  // Readable when there is something to progress, once armed. It is an epoll set: nest it, never
-  // read.
+  // Readable when there is something to progress, once armed. It is an epoll set: nest it, do not
+  // read it.
   int event_fd() const { return event_fd_; }
   unsigned Progress() { return ucp_worker_progress(worker_); }
-  // True when it is safe to sleep on event_fd(); false when events are pending. Before every sleep.
+  // Call it before every sleep on event_fd(). Returns false if events are pending: do not sleep
+  // then.
   bool Arm();
 
-  // Calls `callback(argument, …)` for messages of `id`, whole messages only.
+  // Registers `callback(argument, …)` for messages with `id`; it gets whole messages only.
   absl::Status Handle(unsigned id, ucp_am_recv_callback_t callback, void* argument);
 
  private:
@@ -58,8 +59,8 @@ class UcxWorker {
   int event_fd_ = -1;
 };
 
-// The answer to a message whose payload is not wanted: an error status from an eager callback would
-// abort the process, OK from a rendezvous one would tell the sender that all is well.
+// The status to return for a payload that is refused. An error from an eager callback would abort
+// the process; OK from a rendezvous callback would report success to the sender.
 inline ucs_status_t RefusedPayload(const ucp_am_recv_param_t* param) {
   return (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ? UCS_ERR_REJECTED : UCS_OK;
 }

@@ -115,7 +115,8 @@ size_t UcxLane::Turn(absl::Time now) {
 
 void UcxLane::Sleep(absl::Time now) {
   if (!submitted_.PrepareSleep()) return;
-  // Arming must come last before the sleep; when it says that events are pending, there is none.
+  // Arming must be the last action before the sleep. If it reports pending events, the lane does
+  // not sleep.
   if (worker_->Arm()) {
     absl::Duration wait = std::min({next_deadline_ - now, next_watch_ - now, kSleepMax});
     if (!breaking_.empty()) wait = std::min(wait, absl::Milliseconds(1));
@@ -189,7 +190,7 @@ void UcxLane::Refuse() {
   const MutexLock lock(state_mutex_);
   while (!is_refusing_ && set_up_status_.ok()) {
     if (!state_changed_.WaitUntil(state_mutex_, deadline) && !is_refusing_) {
-      LogError("ucx", "lane does not answer while stopping", {{"lane", index_}});
+      LogError("ucx", "lane does not respond while stopping", {{"lane", index_}});
       return;
     }
   }

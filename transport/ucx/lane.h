@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One thread, one UCX worker, the endpoints of its peers.
+// A lane over UCX: one thread, one UCX worker, one endpoint per peer.
 //
 // The loop spins for 50 µs after the last progress and then sleeps on the worker's wake-up and its
-// own eventfd. UCX callbacks only note what happened; handler and completions run from the loop,
-// outside UCX. The one way to end a peer is Condemn(): its endpoint is force-closed by the loop,
-// which makes UCX run the callback of each of its requests, and only then is memory free. A request
-// whose callback has not come within kStuckAfter means a UCX that no longer works: the worker is
-// torn down, which ends all its requests, and a new one takes its place; all peers of the lane are
-// lost.
+// own eventfd. UCX callbacks only record what happened. The handler and the completions run from
+// the loop, outside UCX. Condemn() is the only way to end a peer: the loop closes its endpoint by
+// force, UCX then runs the callback of each of its requests, and only then is their memory free. If
+// a callback does not come within kStuckAfter, UCX has failed. The lane then destroys the worker,
+// which ends all its requests, loses all its peers, and makes a new worker.
 
 #include <atomic>
 #include <memory>
@@ -28,33 +27,35 @@
 
 namespace cairn::transport {
 
-// What a server and its lanes are made with.
+// Options of a server and its lanes.
 struct UcxLaneOptions {
   ServerLimits limits = {};
   absl::Duration spin = absl::Microseconds(50);
-  absl::Duration ping_interval = absl::Seconds(10);  // of an idle peer; two unanswered end it
-  bool is_crc_computed = true;                       // off only to measure what it costs
-  // For tests: so many completions of receives are lost, as if UCX never called back.
+  // for idle peers; two unanswered pings end a peer
+  absl::Duration ping_interval = absl::Seconds(10);
+  bool is_crc_computed = true;  // off only for measuring its cost
+  // For tests: the number of receive completions to drop, as if UCX never called back.
   std::atomic<int>* lost_completions = nullptr;
 };
 
-// Thread-safety: Owned by its thread but for Submit(), Adopt(), Refuse(), TakeUnaccepted(),
-// Finish(), peer_count().
+// Thread-safety: Owned by its thread, except Submit(), Adopt(), Refuse(), TakeUnaccepted(),
+// Finish() and peer_count().
 class UcxLane final : public Lane {
  public:
-  // `context`, `handler` and `metrics` outlive the lane; all lanes of a server share the metrics.
+  // `context`, `handler` and `metrics` must outlive the lane. All lanes of a server share the
+  // metrics.
   UcxLane(int index, const UcxContext& context, const UcxLaneOptions& options, LaneHandler& handler,
           TransportMetrics& metrics);
   ~UcxLane() override;
 
-  // Starts the thread and waits until its worker works.
+  // Starts the thread and returns once its worker is ready.
   absl::Status Start();
-  // Any thread. Takes a connection request over from the listener; false when it cannot, and then
-  // the caller still owns it.
+  // Takes a connection request over from the listener. Thread-safe. Returns false if it cannot; the
+  // caller then still owns the request.
   [[nodiscard]] bool Adopt(ucp_conn_request_h request);
-  // The end, in three steps: Refuse() returns once the lane accepts no more; then what
-  // TakeUnaccepted() yields is to be rejected before the listener goes; Finish() breaks all and
-  // joins.
+  // Shutdown has three steps. Refuse() returns once the lane accepts no more connections. The
+  // caller then rejects every request from TakeUnaccepted() before it closes the listener. Finish()
+  // breaks all peers and joins the thread.
   void Refuse();
   ucp_conn_request_h TakeUnaccepted();  // null: none left
   void Finish();
@@ -82,10 +83,10 @@ class UcxLane final : public Lane {
   size_t WatchIdlePeers(absl::Time now);
   void ShutDown();
 
-  // lane_peers.cc: beginning and end of peers
+  // lane_peers.cc: accepting and closing peers
   void Accept(ucp_conn_request_h request);
   void Condemn(UcxPeer& peer, const absl::Status& why);
-  void BreakPeer(UcxPeer& peer, const absl::Status& why);  // Condemn(), counted as our doing
+  void BreakPeer(UcxPeer& peer, const absl::Status& why);  // Condemn(), counted as peers_broken
   size_t CloseBroken();
   void StartClose(UcxPeer& peer);
   size_t ReapClosed(absl::Time now);
@@ -104,8 +105,8 @@ class UcxLane final : public Lane {
   void RefuseRequest(UcxPeer& peer, const proto::FrameBytes& request, const absl::Status& status);
   void SendOwnFrame(UcxPeer& peer, uint64_t capacity_bytes, const proto::FrameBytes& frame);
   void Hold(UcxHeld& held);
-  void* LetGo(UcxHeld& held);   // the descriptor, now the caller's
-  void Release(UcxHeld& held);  // refuses what is held
+  void* LetGo(UcxHeld& held);   // returns the descriptor, which the caller then owns
+  void Release(UcxHeld& held);  // refuses the payload
   UcxTransfer& NewTransfer(UcxTransfer::Kind kind, UcxPeer* peer, absl::Time deadline);
   void Send(UcxTransfer& transfer, uint32_t flags);
   void StartMoving(UcxTransfer& transfer);
@@ -127,32 +128,32 @@ class UcxLane final : public Lane {
   SubmitQueue submitted_;
   BoundedQueue<ucp_conn_request_h> connections_;
   std::atomic<Phase> phase_{Phase::kServing};
-  std::atomic<int> peer_count_{0};  // with those not yet accepted
+  std::atomic<int> peer_count_{0};  // includes those not yet accepted
   Mutex state_mutex_;
   CondVar state_changed_;
   bool is_set_up_ ABSL_GUARDED_BY(state_mutex_) = false;
   absl::Status set_up_status_ ABSL_GUARDED_BY(state_mutex_);
-  bool is_refusing_ ABSL_GUARDED_BY(state_mutex_) = false;  // no connection is accepted any more
+  bool is_refusing_ ABSL_GUARDED_BY(state_mutex_) = false;  // accepts no more connections
   std::thread thread_;
 
-  // Of the lane thread.
+  // Used by the lane thread only.
   std::unique_ptr<UcxWorker> worker_;
   Fd epoll_;
   std::unordered_map<PeerId, std::unique_ptr<UcxPeer>> peers_;
   std::unordered_map<ucp_ep_h, UcxPeer*> peers_by_endpoint_;
   std::vector<UcxPeer*> breaking_;
   uint64_t peers_made_ = 0;
-  uint64_t quarantine_bytes_ = 0;  // of this lane; the gauge has all
+  uint64_t quarantine_bytes_ = 0;  // of this lane; the gauge counts all lanes
   std::vector<Arrival> arrived_;
   std::vector<UcxHeld*> held_;
   std::vector<UcxTransfer*> moving_;
   std::vector<UcxTransfer*> finished_;
   std::vector<UcxTransfer*> free_;
-  std::vector<std::unique_ptr<UcxTransfer>> transfers_;  // all of the three above
+  std::vector<std::unique_ptr<UcxTransfer>> transfers_;  // owns those in the three lists above
   absl::Time next_deadline_ = absl::InfiniteFuture();    // not later than the earliest of moving_
   absl::Time next_watch_ = absl::InfinitePast();
   absl::Time idle_since_ = absl::InfinitePast();
-  bool is_draining_ = false;  // nothing more is received
+  bool is_draining_ = false;  // refuses all further arrivals
 };
 
 }  // namespace cairn::transport

@@ -144,7 +144,7 @@ void UcxLane::Forget(UcxPeer& peer) {
 
 // UCX owes a callback that does not come. Without its worker it cannot touch our memory any more.
 void UcxLane::RebuildWorker() {
-  LogError("ucx", "transfers did not end after their connection was closed; the lane starts over",
+  LogError("ucx", "transfers did not end after their connection was closed: the lane restarts",
            {{"lane", index_}, {"transfers", moving_.size()}, {"peers", peers_.size()}});
   for (const auto& [id, peer] : peers_) {
     Condemn(*peer, absl::UnavailableError("the lane started over"));

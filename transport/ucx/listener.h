@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Takes connection requests on a worker and a thread of its own, and hands them to lanes.
+// Accepts UCX connection requests on its own thread and worker, and hands them to lanes.
 
 #include <atomic>
 #include <functional>
@@ -19,21 +19,22 @@ namespace cairn::transport {
 // Thread-safety: Thread-compatible; `route` runs on the listener's thread.
 class UcxListener {
  public:
-  // Hands a request over; false: it is rejected here.
+  // Hands a request to a lane. Returns false if no lane takes it; the listener then rejects it.
   using Route = std::function<bool(ucp_conn_request_h)>;
-  // Requests that were handed over and never accepted. Asked for by Stop(), until null.
+  // Returns a request that a lane has not accepted, or null if none is left. Stop() calls it.
   using TakeUnaccepted = std::function<ucp_conn_request_h()>;
 
   UcxListener(const UcxContext& context, Route route)
       : context_(context), route_(std::move(route)) {}
   ~UcxListener() { Stop({}); }
 
-  // Binds and starts the thread. Unavailable when the address cannot be bound.
+  // Binds the port and starts the thread. Errors: Unavailable if the address cannot be bound.
   absl::Status Start(const SocketAddress& address);
-  // Where it is bound.
+  // The bound address.
   const SocketAddress& address() const { return address_; }
 
-  // Rejects what was not accepted (each request points to its listener), closes the port, joins.
+  // Rejects the unaccepted requests (each points to its listener), closes the port and joins the
+  // thread.
   void Stop(TakeUnaccepted unaccepted);
 
  private:
@@ -53,7 +54,7 @@ class UcxListener {
   bool is_set_up_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status set_up_status_ ABSL_GUARDED_BY(mutex_);
   SocketAddress address_;
-  std::unique_ptr<UcxWorker> worker_;  // of the thread, as is the next
+  std::unique_ptr<UcxWorker> worker_;  // used by the thread only, like the next
   ucp_listener_h listener_ = nullptr;
   std::vector<ucp_conn_request_h> requested_;  // not routed yet
   std::thread thread_;

@@ -19,7 +19,7 @@ class Module final : public UcxModule {
     LogUcxMessages();
     for (const std::string& warning : EnvironmentWarnings()) LogWarn("ucx", warning);
     if (const std::vector<std::string> names = VariablesOfOthers(); !names.empty()) {
-      LogInfo("ucx", "settings that matter are pinned, whatever these variables say",
+      LogInfo("ucx", "UCX settings are pinned: these variables have no effect",
               {{"variables", absl::StrJoin(names, ",")}});
     }
   }

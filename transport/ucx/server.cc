@@ -142,9 +142,9 @@ absl::Status ReachSelf(const SocketAddress& address, UcxSettings settings) {
       UcxConnection::Connect(HostText(address), server.port(), hello, {.device = settings.device},
                              MonotonicNow() + kReachWithin, nullptr);
   return reached.ok() ? absl::OkStatus()
-                      : absl::FailedPreconditionError(absl::StrCat(
-                            "a client of its own does not get through to ", HostText(address),
-                            " over UCX: ", reached.status().message()));
+                      : absl::FailedPreconditionError(
+                            absl::StrCat("a test client cannot connect to ", HostText(address),
+                                         " over UCX: ", reached.status().message()));
 }
 
 }  // namespace
@@ -168,7 +168,7 @@ absl::StatusOr<std::unique_ptr<Server>> StartUcxServer(const UcxServerOptions& o
   lane_options.limits = options.limits;
   auto server = std::make_unique<UcxServer>(std::move(context), options.limits);
   CAIRN_RETURN_IF_ERROR(server->Start(address, lane_options, handler));
-  LogInfo("ucx", "data plane listens; every peer that reaches it is trusted with this process",
+  LogInfo("ucx", "data plane listens; every peer that can connect is trusted with this process",
           {{"address", server->address()},
            {"interface", device},
            {"lanes", options.limits.lanes},

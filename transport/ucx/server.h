@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The daemon's end: one context pinned to one interface, a listener, N lanes.
+// The daemon's UCX server: one context pinned to one interface, a listener, and the lanes.
 
 #include <memory>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace cairn::transport {
 
-// Thread-safe. `lane_options.limits` are overwritten by those of `options`.
+// Starts a server. Thread-safe. `options.limits` replace `lane_options.limits`.
 absl::StatusOr<std::unique_ptr<Server>> StartUcxServer(const UcxServerOptions& options,
                                                        UcxLaneOptions lane_options,
                                                        LaneHandler& handler);

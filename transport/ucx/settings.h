@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What UCX is told, in code, so that the environment of a pod or an engine cannot change it.
-// ucp_config_modify() says OK to anything, so it is the effect of these that the tests look at.
+// UCX's settings, fixed in code so that the environment of a pod or an engine cannot change them.
+// ucp_config_modify() accepts anything, so tests check the effect of each setting.
 // Thread-safety: all functions are Thread-safe.
 
 #include <sys/socket.h>
@@ -20,25 +20,25 @@ struct UcxSettings {
   int family = AF_INET;    // of the data ports: AF_INET or AF_INET6
 };
 
-// Key and value, keys of the TCP transport without their prefix (with it UCX ignores them). Beside
-// what Cairn chooses, these are the settings by which a variable meant for another user of UCX ends
-// the process or its connections; each has the value that UCX gives it.
+// Returns pairs of key and value. The keys of the TCP transport have no prefix, because UCX ignores
+// keys with it. Besides Cairn's choices the list has settings with UCX's own default values: a
+// variable for another UCX user could change them and end the process or its connections.
 std::vector<std::pair<std::string, std::string>> PinnedSettings(const UcxSettings& settings);
 
-// InvalidArgument unless empty or "FIRST-LAST" of ports in order.
+// Errors: InvalidArgument unless `port_range` is empty or "FIRST-LAST", in ascending order.
 absl::Status CheckPortRange(const std::string& port_range);
 
-// Two settings are read when the library loads and can come from the environment only:
+// Returns one line for each of two settings that took effect with another value than Cairn needs:
 // UCX_MEM_EVENTS=n (no hooks into malloc and mmap) and UCX_HANDLE_ERRORS=none (SIGSEGV, SIGBUS,
-// SIGILL and SIGFPE stay ours). One line for each that took effect otherwise; logged once per
-// process by the module.
+// SIGILL and SIGFPE stay ours). UCX reads both from the environment when the library loads. The
+// module logs the lines once per process.
 std::vector<std::string> EnvironmentWarnings();
 
-// The names of the variables UCX_… in the environment but for those that are for Cairn to have.
+// Returns the names of the environment's UCX_… variables, except those that Cairn reads.
 std::vector<std::string> VariablesOfOthers();
 
-// UCX writes to stdout by itself, which is the program's own. From now on its messages, those for
-// debugging UCX apart, are records of our log, component "ucx". Call it once.
+// Redirects UCX's messages, except those for debugging UCX, from stdout to Cairn's log, component
+// "ucx". Call it once.
 void LogUcxMessages();
 
 }  // namespace cairn::transport

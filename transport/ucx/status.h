@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What UCX answers, in the words of the seam. Thread-safety: all functions are Thread-safe.
+// Converts UCX's status codes. Thread-safety: all functions are Thread-safe.
 
 #include <string_view>
 
@@ -10,8 +10,8 @@
 
 namespace cairn::transport {
 
-// Everything that means "the peer is gone" is Unavailable: UCX reports one event under several
-// names. NO_MEMORY is ResourceExhausted, the rest Internal. `what` leads the message.
+// Maps every code that means "the peer is gone" to Unavailable, since UCX reports one event under
+// several codes; NO_MEMORY to ResourceExhausted; the rest to Internal. `what` begins the message.
 absl::Status FromUcs(ucs_status_t status, std::string_view what);
 
 }  // namespace cairn::transport

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a UCX active message of ours looks like (docs/internals/transport-ucx.md):
+// The format of a UCX active message (docs/internals/transport-ucx.md):
 //
 //   active message header   capacity_bytes u64 little-endian, then the frame, at most 256 bytes
 //   active message data     the payload
 //
-// capacity_bytes is the most payload bytes that the sender takes in reply; 0 in replies. The value
-// kOwnFrame marks the transport's own signs of life, Ping and Pong frames of seq 0 that never reach
-// a handler or a caller.
+// capacity_bytes is the most payload bytes that the sender accepts in reply; it is 0 in replies.
+// The value kOwnFrame marks the transport's own Ping and Pong frames, with seq 0, which no handler
+// or caller sees.
 
 #include <array>
 #include <bit>
@@ -22,13 +22,13 @@ namespace cairn::transport {
 
 inline constexpr unsigned kRequestId = 1;  // client to daemon
 inline constexpr unsigned kReplyId = 2;    // daemon to client
-// What a peer can name. Every id gets a handler: UCX neither checks an id against the size of its
-// table (1.13.1) nor clears the entries between two ids that were registered.
+// The largest id that a peer can name. Every id gets a handler, because UCX (1.13.1) neither checks
+// an id against the size of its table nor clears the entries between two registered ids.
 inline constexpr unsigned kIdMax = 65535;
 
-// Puts above it go by rendezvous, so that the daemon chooses when and where the bytes land.
+// Larger puts use rendezvous, so that the daemon chooses when and where the bytes arrive.
 inline constexpr size_t kEagerRequestBytesMax = size_t{8} << 10;
-// Replies up to it go eagerly (1.2 to 1.5 times faster); the client has bounded them itself.
+// Replies up to this size are eager (1.2 to 1.5 times faster); the client has limited their size.
 inline constexpr size_t kEagerReplyBytesMax = size_t{256} << 10;
 
 inline constexpr uint64_t kOwnFrame = ~uint64_t{0};
@@ -37,7 +37,7 @@ inline constexpr size_t kHeaderBytesMax = kPrefixBytes + proto::kFrameBytesMax;
 static_assert(kHeaderBytesMax <= 1024, "UCX aborts on headers of some 8 KB");
 static_assert(std::endian::native == std::endian::little, "prefix and seq are copied as they are");
 
-// Storage of a header: it must live until the send has completed, so it belongs to the transfer.
+// Storage of a header. It must live until the send completes, so it belongs to the transfer.
 struct HeaderBytes {
   std::array<std::byte, kHeaderBytesMax> data;
   size_t size = 0;
@@ -54,8 +54,8 @@ struct Header {
   proto::FrameBytes frame;
 };
 
-// `header` is unaligned and lives inside the receive callback only. nullopt when the size cannot
-// be.
+// Reads a header. `header` is unaligned and valid only inside the receive callback. Returns nullopt
+// if the size is invalid.
 inline std::optional<Header> ReadHeader(const void* header, size_t bytes) {
   if (bytes <= kPrefixBytes || bytes > kHeaderBytesMax) return std::nullopt;
   Header read;
@@ -66,7 +66,7 @@ inline std::optional<Header> ReadHeader(const void* header, size_t bytes) {
   return read;
 }
 
-// The seq of an unparsed frame (docs/internals/formats/frame.md: bytes 8 to 15); 0 when it is too
+// Returns the seq of an unparsed frame (docs/internals/formats/frame.md: bytes 8 to 15), or 0 if it is too
 // short.
 inline uint64_t SeqOf(const proto::FrameBytes& frame) {
   uint64_t seq = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plays a trace against a space: each request matches its chain, gets what matched, checks every
-// byte of it, and puts what was missing, parents first.
+// Plays a trace against a space: each request matches its chain, gets the matched blocks, checks
+// every byte, and puts the missing blocks, parents first.
 //
-// Thread-safety: belongs to one caller; Play() has threads of its own, which end with it.
+// Thread-safety: for one caller; Play() has its own threads, which end with it.
 
 #include <atomic>
 #include <cstddef>
@@ -28,7 +28,7 @@ struct PlayOptions {
   double rate = 0;                             // of the trace's time; 0: as fast as calls end
   uint32_t parallel = 1;                       // requests; one keeps the trace's order
   absl::Duration deadline = absl::Seconds(2);  // of each call
-  bool is_lossless = true;                     // what Content::WrongBytes() is told
+  bool is_lossless = true;                     // for Content::WrongBytes()
 };
 
 struct PlayProgress {
@@ -41,12 +41,12 @@ class Player {
   Player(const Trace& trace, const Ceiling& ceiling, const Content& content, Client& client,
          Space& space, const PlayOptions& options);
 
-  // To the trace's end, whatever calls answer, or until `watch`, which hears of it about once a
-  // second, says false: then to the end of the requests under way.
+  // Plays to the end of the trace, whatever the calls return, or until `watch`, which is called
+  // about once a second, returns false; then finishes the running requests.
   Tally Play(absl::FunctionRef<bool(const PlayProgress& progress)> watch);
 
  private:
-  // What a thread has.
+  // The state of one thread.
   struct Hand {
     Tally tally;
     std::vector<BlockKey> keys;
@@ -55,12 +55,12 @@ class Player {
 
   void Run(Hand& hand);
   void PlayRequest(size_t index, Hand& hand);
-  // The number of blocks that came back.
+  // Gets blocks; returns the number received.
   uint32_t Fetch(const TraceRequest& request, size_t window, Hand& hand);
   bool GetBlock(const TraceRequest& request, uint32_t at, const LeaseToken& lease, size_t window,
                 Hand& hand);
   void PutFrom(uint32_t first, size_t window, Hand& hand);
-  // False: the play was stopped meanwhile.
+  // Returns false if the play was stopped meanwhile.
   bool WaitFor(const TraceRequest& request, Hand& hand);
   size_t WindowOf(size_t index) const;
 

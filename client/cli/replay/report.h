@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a replay showed, as text, as JSON and as a page.
+// The results of a replay, as text, as JSON and as a page.
 //
 // Thread-safety: pure functions; those that print write to stdout.
 
@@ -29,18 +29,18 @@ struct Report {
   TallyWindow sum;  // of the tally
   absl::Duration elapsed;
   uint64_t get_bytes = 0, put_bytes = 0;  // on the wire
-  std::vector<TierFigures> tiers;         // of the daemon, at the end; empty: it did not say
-  // Blocks that went meanwhile because the index was full, by the name of the tier. A daemon of
-  // another host does not say.
+  std::vector<TierFigures> tiers;         // of the daemon, at the end; empty: unknown
+  // Blocks evicted meanwhile because the index was full, by tier. Unknown for a daemon on another
+  // host.
   std::map<std::string, uint64_t> evicted_for_index;
 };
 
 // "host", "ssd" or "gpu".
 const char* NameOf(Tier tier);
-// The tiers that had a hit or that the daemon has, warmest first.
+// Returns the tiers that had a hit or exist in the daemon, fastest first.
 std::vector<Tier> TiersOf(const Report& report);
 
-// Of a tier; 0: none, or it is not known.
+// Of a tier; 0: none, or unknown.
 uint64_t EvictedForIndex(const Report& report, Tier tier);
 
 // Tables of hit rates and of latencies: the heads, then the rows.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a replay counts, in all and over the time of the trace.
+// The counts of a replay, in total and over the time of the trace.
 //
-// Thread-safety: values; each thread of a replay has a tally of its own, and they are added up.
+// Thread-safety: values; each thread of a replay has its own tally; they are summed.
 
 #include <array>
 #include <cstddef>
@@ -36,7 +36,7 @@ struct BlockCount {
 // A part of the trace's time.
 struct TallyWindow {
   BlockCount asked, ceiling;
-  std::array<BlockCount, kTierCount> hits;  // came back, with no byte wrong
+  std::array<BlockCount, kTierCount> hits;  // received, with no wrong byte
   std::array<std::vector<uint32_t>, kCallCount> call_us;
 
   BlockCount AllHits() const;
@@ -47,17 +47,17 @@ struct Tally {
 
   std::vector<TallyWindow> windows;
   uint64_t requests = 0;
-  uint64_t lost_blocks = 0;  // matched and leased, and then not there
+  uint64_t lost_blocks = 0;  // matched and leased, but then missing
   uint64_t wrong_blocks = 0, wrong_bytes = 0;
   uint64_t verified_bytes = 0;             // in source form
-  uint64_t puts = 0, duplicate_puts = 0;   // that were OK; duplicates are among them
-  uint64_t skipped_puts = 0;               // after one of the same request that failed
-  uint64_t stored_bytes = 0;               // images of puts that were no duplicates
+  uint64_t puts = 0, duplicate_puts = 0;   // successful; includes duplicates
+  uint64_t skipped_puts = 0;               // after a failed put of the same request
+  uint64_t stored_bytes = 0;               // images of puts that were not duplicates
   uint64_t late_calls = 0;                 // ended past their deadline
   absl::Duration late_max, behind_max;     // calls past their deadlines, requests past their time
   std::map<std::string, uint64_t> errors;  // "put RESOURCE_EXHAUSTED"
 
-  // Takes a call that took so long.
+  // Adds a call that took `elapsed`.
   void AddCall(Call call, size_t window, absl::Duration elapsed, absl::Duration deadline);
   void AddError(Call call, const absl::Status& status);
   Tally& operator+=(const Tally& other);
@@ -66,7 +66,8 @@ struct Tally {
   TallyWindow Sum() const;
 };
 
-// The least of the times that so much of them does not exceed; 0 of none. REQUIRES: 0 < share <= 1.
+// Returns the smallest of the times that is not exceeded by the share `share` of them; 0 if there
+// are none. REQUIRES: 0 < share <= 1.
 uint32_t Percentile(std::vector<uint32_t> times, double share);
 
 }  // namespace cairn::replay

@@ -36,7 +36,7 @@ absl::StatusOr<uint64_t> NumberOf(const Struct& fields, const char* name, uint64
     return WrongLine(line, absl::StrCat("has no ", name));
   }
   if (!IsWhole(found->second)) {
-    return WrongLine(line, absl::StrCat(name, " is no whole number below 2^53"));
+    return WrongLine(line, absl::StrCat(name, " is not a whole number below 2^53"));
   }
   return static_cast<uint64_t>(found->second.number_value());
 }
@@ -53,14 +53,14 @@ class TraceReader {
       return absl::OkStatus();
     }
     if (!google::protobuf::util::JsonStringToMessage(json, &fields).ok()) {
-      return WrongLine(line, "is no JSON object");
+      return WrongLine(line, "is not a JSON object");
     }
     TraceRequest request;
     CAIRN_ASSIGN_OR_RETURN(request.time_ms, NumberOf(fields, "timestamp", line));
     CAIRN_ASSIGN_OR_RETURN(request.tokens, NumberOf(fields, "input_length", line));
     CAIRN_RETURN_IF_ERROR(NumberOf(fields, "output_length", line).status());
     if (!trace_.requests.empty() && request.time_ms < trace_.requests.back().time_ms) {
-      return WrongLine(line, "timestamp is before that of the line before");
+      return WrongLine(line, "timestamp is before the previous line's");
     }
     return AddChain(request, fields, line);
   }
@@ -93,7 +93,7 @@ class TraceReader {
     BlockNumber parent = kNoBlock;
     for (const Value& value : values) {
       if (!IsWhole(value)) {
-        return WrongLine(line, "a hash id is no whole number below 2^53");
+        return WrongLine(line, "a hash id is not a whole number below 2^53");
       }
       const TraceBlock block{static_cast<uint64_t>(value.number_value()), parent};
       const auto [found, is_new] = numbers_.try_emplace(
@@ -123,7 +123,7 @@ absl::StatusOr<Trace> ParseTrace(std::string_view text, uint32_t block_tokens,
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
   }
   if (reader.count() == 0) {
-    return absl::InvalidArgumentError("the trace has no request");
+    return absl::InvalidArgumentError("the trace has no requests");
   }
   return std::move(reader).Take();
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A trace of requests in the format that Mooncake publishes, a JSON value a line:
+// A trace of requests in Mooncake's format, one JSON value per line:
 //
 //   {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353]}
 //
-// timestamp is in milliseconds and does not go back. hash_ids has one id for each block of the
-// prompt, the last block may be filled in part. Equal ids after equal ids are equal blocks. Fields
-// that are not named here are ignored.
+// timestamp is in milliseconds and never decreases. hash_ids has one id for each block of the
+// prompt; the last block may be partial. Equal ids after equal prefixes are equal blocks. Other
+// fields are ignored.
 //
 // Thread-safety: Immutable.
 
@@ -19,12 +19,12 @@
 
 namespace cairn::replay {
 
-inline constexpr uint32_t kTraceBlockTokens = 512;             // of the traces that are published
-inline constexpr uint64_t kTraceBytesMax = uint64_t{1} << 30;  // of a file
-inline constexpr size_t kTraceBlocksMax = size_t{1} << 27;     // of all requests together
+inline constexpr uint32_t kTraceBlockTokens = 512;                    // of published traces
+inline constexpr uint64_t kTraceBytesMax = uint64_t{1} << 30;         // of a file
+inline constexpr size_t kTraceBlocksMax = size_t{1} << 27;            // of all requests together
 inline constexpr uint64_t kTraceNumberMax = (uint64_t{1} << 53) - 1;  // JSON keeps these exactly
 
-// Blocks are numbered in the order in which the trace names them first: 0, 1, …
+// Blocks are numbered in the order of their first use in the trace: 0, 1, …
 using BlockNumber = uint32_t;
 inline constexpr BlockNumber kNoBlock = UINT32_MAX;
 
@@ -49,22 +49,22 @@ struct Trace {
   std::span<const BlockNumber> ChainOf(const TraceRequest& request) const {
     return std::span(chains).subspan(request.first_block, request.block_count);
   }
-  // Of the first `count` blocks of the request.
+  // Returns the tokens of the first `count` blocks of the request.
   uint64_t TokensOf(const TraceRequest& request, uint64_t count) const {
     return count < request.block_count ? count * block_tokens : request.tokens;
   }
 };
 
-// The first `requests_max` requests. InvalidArgument names the line, counted from 1, and what is
-// wrong with it: no JSON, a field that is missing or no whole number, a time that goes back, or
-// other than one id for each block_tokens tokens. Empty lines are skipped.
+// Parses the first `requests_max` requests; skips empty lines. Errors: InvalidArgument, naming the
+// line, counted from 1, and the problem: invalid JSON, a field that is missing or not a whole
+// number, a decreasing time, or a wrong number of ids for block_tokens.
 absl::StatusOr<Trace> ParseTrace(std::string_view text, uint32_t block_tokens,
                                  uint64_t requests_max = UINT64_MAX);
 
-// What a store hits that keeps every block: the ceiling of any other. A hit is a block within the
-// unbroken prefix that the requests before have left.
+// The hits of a store that keeps every block: an upper bound for any other. A hit is a block within
+// the unbroken prefix that earlier requests have left.
 struct Ceiling {
-  uint64_t block_count = 0, token_count = 0;  // asked for
+  uint64_t block_count = 0, token_count = 0;  // requested
   uint64_t hit_blocks = 0, hit_tokens = 0;
   std::vector<uint32_t> request_hits;  // blocks, of each request
 };

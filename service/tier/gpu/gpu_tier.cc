@@ -92,7 +92,7 @@ absl::StatusOr<std::optional<TierExtent>> GpuTier::TryReserve(uint64_t bytes) {
   const MutexLock lock(mutex_);
   if (device_->is_out() || is_retired_ || is_stopping_) {
     return absl::UnavailableError(
-        absl::StrCat(device_->path(), device_->is_out() ? " is out" : " takes no copies"));
+        absl::StrCat(device_->path(), device_->is_out() ? " is out" : " accepts no copies"));
   }
   const std::optional<uint32_t> page =
       ranges_.Take(static_cast<uint32_t>(rounded / kPageBytes), Use::kPlaced);
@@ -126,7 +126,7 @@ absl::StatusOr<TierExtent> GpuTier::Reserve(uint64_t bytes, const Placement&) {
   }
   return absl::ResourceExhaustedError(absl::StrCat("gpu tier: no room for ", bytes,
                                                    " bytes in its ", capacity_bytes_,
-                                                   ": what could go is being read"));
+                                                   ": all copies are being read"));
 }
 
 void GpuTier::Free(uint64_t offset, uint64_t rounded_bytes) {
@@ -164,11 +164,11 @@ TransferId GpuTier::Write(const TierWrite& write, TierDone done) {
                          .done = std::move(done)});
 }
 
-TransferId GpuTier::Submit(Way way, Transfer transfer) {
+TransferId GpuTier::Submit(Direction direction, Transfer transfer) {
   absl::Status refused;
   {
     const MutexLock lock(mutex_);
-    std::deque<Transfer>& waiting = waiting_[way];
+    std::deque<Transfer>& waiting = waiting_[direction];
     if (device_->is_out()) {
       refused = absl::UnavailableError(absl::StrCat(device_->path(), " is out"));
     } else if (is_stopping_) {
@@ -234,18 +234,18 @@ void GpuTier::Stop() {
 
 void GpuTier::Run() {
   pthread_setname_np(pthread_self(), "gpu");
-  std::array<bool, kWayCount> is_new{};
+  std::array<bool, kDirectionCount> is_new{};
   while (Take(&is_new)) {  // ends: Stop()
     LetGoIfOut();
     bool has_ended = false;
     bool is_late = false;
-    for (const Way way : {kRead, kWrite}) {
-      if (is_new[way]) {
-        Begin(way);
+    for (const Direction direction : {kRead, kWrite}) {
+      if (is_new[direction]) {
+        Begin(direction);
       }
-      if (!batches_[way].transfers.empty()) {
-        has_ended = Poll(way) || has_ended;
-        is_late = is_late || batches_[way].is_failed;
+      if (!batches_[direction].transfers.empty()) {
+        has_ended = Poll(direction) || has_ended;
+        is_late = is_late || batches_[direction].is_failed;
       }
     }
     if (!has_ended) {
@@ -254,7 +254,7 @@ void GpuTier::Run() {
   }
 }
 
-bool GpuTier::Take(std::array<bool, kWayCount>* is_new) {
+bool GpuTier::Take(std::array<bool, kDirectionCount>* is_new) {
   const MutexLock lock(mutex_);
   const auto is_idle = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return std::all_of(waiting_.begin(), waiting_.end(), [](const auto& q) { return q.empty(); }) &&
@@ -269,20 +269,21 @@ bool GpuTier::Take(std::array<bool, kWayCount>* is_new) {
     }
     work_due_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
   }
-  for (const Way way : {kRead, kWrite}) {
-    Transfers& batch = batches_[way].transfers;
-    (*is_new)[way] = batch.empty() && !waiting_[way].empty() && !device_->is_out();
-    while ((*is_new)[way] && !waiting_[way].empty() && batch.size() < limits::kGpuBatchMax) {
-      batch.push_back(std::move(waiting_[way].front()));
-      waiting_[way].pop_front();
+  for (const Direction direction : {kRead, kWrite}) {
+    Transfers& batch = batches_[direction].transfers;
+    (*is_new)[direction] = batch.empty() && !waiting_[direction].empty() && !device_->is_out();
+    while ((*is_new)[direction] && !waiting_[direction].empty() &&
+           batch.size() < limits::kGpuBatchMax) {
+      batch.push_back(std::move(waiting_[direction].front()));
+      waiting_[direction].pop_front();
     }
-    on_stream_[way] = batch.size();
+    on_stream_[direction] = batch.size();
   }
   return true;
 }
 
-void GpuTier::Begin(Way way) {
-  Batch& batch = batches_[way];
+void GpuTier::Begin(Direction direction) {
+  Batch& batch = batches_[direction];
   batch.began = MonotonicNow();
   batch.is_failed = false;
   Transfers late;
@@ -291,12 +292,13 @@ void GpuTier::Begin(Way way) {
       std::stable_partition(batch.transfers.begin(), batch.transfers.end(), is_in_time);
   std::move(first_late, batch.transfers.end(), std::back_inserter(late));
   batch.transfers.erase(first_late, batch.transfers.end());
-  Complete(late, absl::DeadlineExceededError("the device was not free in time"));
+  Complete(late, absl::DeadlineExceededError("the device was busy until the deadline"));
   for (const Transfer& transfer : batch.transfers) {
     std::byte* const at = arena_ + transfer.offset;
     const LaunchResult result =
-        way == kRead ? device_->runtime().CopyOut(transfer.host, at, transfer.bytes, streams_[way])
-                     : device_->runtime().CopyIn(at, transfer.host, transfer.bytes, streams_[way]);
+        direction == kRead
+            ? device_->runtime().CopyOut(transfer.host, at, transfer.bytes, streams_[direction])
+            : device_->runtime().CopyIn(at, transfer.host, transfer.bytes, streams_[direction]);
     if (result != LaunchResult::kOk) {
       batch.is_failed = true;  // what is on the stream already goes on
       device_->Lose(kernels::LastDeviceError());
@@ -304,24 +306,24 @@ void GpuTier::Begin(Way way) {
     }
   }
   if (batch.transfers.empty()) {
-    End(way, absl::OkStatus());
+    End(direction, absl::OkStatus());
   }
 }
 
-bool GpuTier::Poll(Way way) {
-  Batch& batch = batches_[way];
+bool GpuTier::Poll(Direction direction) {
+  Batch& batch = batches_[direction];
   bool is_over = false;
-  if (device_->runtime().Poll(streams_[way], &is_over) != LaunchResult::kOk) {
+  if (device_->runtime().Poll(streams_[direction], &is_over) != LaunchResult::kOk) {
     device_->Lose(kernels::LastDeviceError());
     LetGoIfOut();
-    End(way, absl::UnavailableError(absl::StrCat(device_->path(), " failed")));
+    End(direction, absl::UnavailableError(absl::StrCat(device_->path(), " failed")));
     return true;
   }
   if (is_over) {
     // None is published on a device that is out: its copies are lost by now.
-    const bool is_failed = batch.is_failed || (way == kWrite && device_->is_out());
-    End(way, is_failed ? absl::UnavailableError(absl::StrCat(device_->path(), " failed"))
-                       : absl::OkStatus());
+    const bool is_failed = batch.is_failed || (direction == kWrite && device_->is_out());
+    End(direction, is_failed ? absl::UnavailableError(absl::StrCat(device_->path(), " failed"))
+                             : absl::OkStatus());
     return true;
   }
   if (!batch.is_failed && MonotonicNow() - batch.began > late_after_) {
@@ -333,19 +335,19 @@ bool GpuTier::Poll(Way way) {
   return false;
 }
 
-void GpuTier::End(Way way, const absl::Status& status) {
-  Transfers ended = std::exchange(batches_[way].transfers, {});
-  const absl::Duration took = MonotonicNow() - batches_[way].began;
+void GpuTier::End(Direction direction, const absl::Status& status) {
+  Transfers ended = std::exchange(batches_[direction].transfers, {});
+  const absl::Duration took = MonotonicNow() - batches_[direction].began;
   for (const Transfer& transfer : ended) {
     if (status.ok()) {
-      bytes_[way].Add(transfer.bytes);
-      seconds_[way].Observe(took);
+      bytes_[direction].Add(transfer.bytes);
+      seconds_[direction].Observe(took);
     }
   }
   faults_.Add(status.ok() ? 0 : ended.size());
   Complete(ended, status);
   const MutexLock lock(mutex_);
-  on_stream_[way] = 0;
+  on_stream_[direction] = 0;
 }
 
 void GpuTier::LetGoIfOut() {
@@ -363,7 +365,7 @@ void GpuTier::LetGoIfOut() {
       queue.clear();
     }
   }
-  // Before any reader is told: who looks again finds another copy.
+  // Before any reader is told, so that its next search finds another copy.
   if (evictor != nullptr) {
     evictor->LoseCopies(TierId::kGpu, 0, UINT64_MAX);
   }

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The GPU tier: copies of images that are read often, in the memory of a device. None of them is an
-// image's only one, so that the device may fail at any time.
+// The GPU tier: copies of frequently read images in the memory of a device. None of them is the
+// only copy of its image, so the device may fail at any time.
 //
-// The arena is taken at start. A thread, `gpu`, is the only one that talks to the device: it puts
-// the copies that wait on a stream, one stream each way and a batch at a time, and asks until they
-// are over.
+// The arena is allocated at start. Only one thread, `gpu`, talks to the device: it puts waiting
+// copies on a stream, one stream per direction and one batch at a time, and polls for completion.
 //
-// A device that fails is out until the process ends, and so is one that needs longer than
-// `late_after` for a batch: nothing more is put on a stream, its copies are lost to the index, and
-// what waits ends with Unavailable. So it is where others who work on the device find it out; the
-// thread looks once a second at least. What is on a stream keeps its memory until the stream is
-// over or the device has failed.
+// A device that fails, or needs longer than `late_after` for a batch, is out until the process
+// ends: no more work is put on a stream, the index drops its copies, and waiting transfers end with
+// Unavailable. The same happens if another user of the device sees it fail; the thread checks at
+// least once a second. Memory in use on a stream is kept until the stream completes or the device
+// fails.
 //
-// Thread-safety: Thread-safe, but for Make() and Stop(): one thread.
-// Locks:         none held while the device, the evictor or a completion is called.
+// Thread-safety: Thread-safe, except Make() and Stop(): one thread.
+// Locks:         none is held while it calls the device, the evictor or a completion.
 
 #include <array>
 #include <cstddef>
@@ -44,12 +43,12 @@ class GpuTier final : public CopyTier {
  public:
   struct Options {
     uint64_t capacity_bytes = 0;
-    // Registered with the device, for what is read and written lies there. Outlives the tier.
+    // Registered with the device, because transfers read and write it. Must outlive the tier.
     std::span<std::byte> host_memory = {};
     absl::Duration late_after = absl::Milliseconds(limits::kGpuLateMs);
   };
-  // ResourceExhausted: the device has no room for the arena, or its driver does not take the memory
-  // of the host. REQUIRES: `device` is not null.
+  // Errors: ResourceExhausted if the device has no room for the arena, or its driver refuses the
+  // host memory. REQUIRES: `device` is not null.
   static absl::StatusOr<std::unique_ptr<GpuTier>> Make(std::shared_ptr<GpuDevice> device,
                                                        const Options& options);
   ~GpuTier() override;
@@ -64,7 +63,7 @@ class GpuTier final : public CopyTier {
   TransferId Read(const TierRead& read, TierDone done) override;
   TransferId Write(const TierWrite& write, TierDone done) override;
   void Cancel(TransferId id) override;
-  // Ends what waits, and waits for what is on a stream. Idempotent.
+  // Ends waiting transfers and waits for those on a stream. Idempotent.
   void Stop() override;
 
   void Report(MetricSink& sink) const override;
@@ -72,8 +71,8 @@ class GpuTier final : public CopyTier {
   absl::Status SetRetired(std::string_view path, bool is_retired) override;
 
  private:
-  enum Way : size_t { kRead = 0, kWrite = 1 };
-  static constexpr size_t kWayCount = 2;
+  enum Direction : size_t { kRead = 0, kWrite = 1 };
+  static constexpr size_t kDirectionCount = 2;
 
   struct Transfer {
     TransferId id = 0;
@@ -85,31 +84,32 @@ class GpuTier final : public CopyTier {
     TierDone done;
   };
   using Transfers = std::vector<Transfer>;
-  // What is on a stream. Owned by the thread.
+  // Transfers on a stream. Owned by the thread.
   struct Batch {
     Transfers transfers;
     absl::Time began = absl::InfinitePast();
-    bool is_failed = false;  // not all of it got there
+    bool is_failed = false;  // the device failed or was late
   };
 
   GpuTier(std::shared_ptr<GpuDevice> device, const Options& options);
   absl::Status Prepare();
   void Free(uint64_t offset, uint64_t rounded_bytes) override;
-  // Nothing: there is no room in one piece. Unavailable: the device takes nothing new.
+  // Returns nullopt if there is no contiguous room. Errors: Unavailable if the device takes no new
+  // copies.
   absl::StatusOr<std::optional<TierExtent>> TryReserve(uint64_t bytes);
-  TransferId Submit(Way way, Transfer transfer);
+  TransferId Submit(Direction direction, Transfer transfer);
   static void Complete(Transfers& transfers, const absl::Status& status);
 
-  // Of the thread.
+  // Used by the thread only.
   void Run();
-  // Waits for work, and moves it from the queues to streams without any. False: the tier stops, and
-  // nothing is left.
-  bool Take(std::array<bool, kWayCount>* is_new);
-  void Begin(Way way);
-  // False: it is not over yet.
-  bool Poll(Way way);
-  void End(Way way, const absl::Status& status);
-  // Drops its copies and ends what waits, once, if the device is out.
+  // Waits for work and moves it from the queues to idle streams. Returns false if the tier stops
+  // and no work is left.
+  bool Take(std::array<bool, kDirectionCount>* is_new);
+  void Begin(Direction direction);
+  // Returns false while the batch still runs.
+  bool Poll(Direction direction);
+  void End(Direction direction, const absl::Status& status);
+  // If the device is out, drops its copies and ends waiting transfers, once.
   void LetGoIfOut();
 
   const std::shared_ptr<GpuDevice> device_;
@@ -118,9 +118,9 @@ class GpuTier final : public CopyTier {
   const absl::Duration late_after_;
   std::byte* arena_ = nullptr;
   bool is_registered_ = false;
-  std::array<kernels::Stream, kWayCount> streams_{};
-  std::array<Batch, kWayCount> batches_;  // of the thread
-  bool has_let_go_ = false;               // of the thread
+  std::array<kernels::Stream, kDirectionCount> streams_{};
+  std::array<Batch, kDirectionCount> batches_;  // used by the thread only
+  bool has_let_go_ = false;                     // used by the thread only
 
   mutable Mutex mutex_;
   CondVar work_due_;
@@ -131,11 +131,11 @@ class GpuTier final : public CopyTier {
   uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t image_count_ ABSL_GUARDED_BY(mutex_) = 0;
   TransferId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::array<std::deque<Transfer>, kWayCount> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::array<size_t, kWayCount> on_stream_ ABSL_GUARDED_BY(mutex_){};
+  std::array<std::deque<Transfer>, kDirectionCount> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::array<size_t, kDirectionCount> on_stream_ ABSL_GUARDED_BY(mutex_){};
   Counter faults_;
-  std::array<Counter, kWayCount> bytes_;
-  std::array<Histogram, kWayCount> seconds_;
+  std::array<Counter, kDirectionCount> bytes_;
+  std::array<Histogram, kDirectionCount> seconds_;
   std::thread thread_;
 };
 

@@ -27,8 +27,8 @@ std::vector<DeviceReport> GpuTier::Devices() const {
   report.is_retired = is_retired_;
   report.used_bytes = used_bytes_;
   report.image_count = image_count_;
-  for (size_t way = 0; way < kWayCount; ++way) {
-    report.transfer_count += waiting_[way].size() + on_stream_[way];
+  for (size_t direction = 0; direction < kDirectionCount; ++direction) {
+    report.transfer_count += waiting_[direction].size() + on_stream_[direction];
   }
   return {report};
 }
@@ -38,8 +38,8 @@ absl::Status GpuTier::SetRetired(std::string_view path, bool is_retired) {
     return CopyTier::SetRetired(path, is_retired);
   }
   if (device_->is_out()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        device_->path(), " is out until the daemon starts again: ", device_->reason()));
+    return absl::FailedPreconditionError(
+        absl::StrCat(device_->path(), " is out until the daemon restarts: ", device_->reason()));
   }
   const MutexLock lock(mutex_);
   is_retired_ = is_retired;
@@ -48,25 +48,25 @@ absl::Status GpuTier::SetRetired(std::string_view path, bool is_retired) {
 
 void GpuTier::Report(MetricSink& sink) const {
   const DeviceReport device = Devices().front();
-  sink.AddGauge("cairn_tier_capacity_bytes", "Bytes that a tier may hold.", kGpuLabel,
+  sink.AddGauge("cairn_tier_capacity_bytes", "Capacity of a tier in bytes.", kGpuLabel,
                 static_cast<double>(capacity_bytes_));
   sink.AddGauge("cairn_tier_used_bytes",
-                "Bytes of images in a tier, as allocated (rounded), unlinked ones that are still "
-                "read included.",
+                "Bytes of images in a tier, as allocated (rounded), including unlinked ones that "
+                "are still being read.",
                 kGpuLabel, static_cast<double>(device.used_bytes));
   ReportGpuState(device.state, sink);
   sink.AddCounter("cairn_gpu_faults_total", "Copies to and from the device that failed.", {},
                   device.fault_count);
-  constexpr std::string_view kWays[kWayCount] = {"read", "write"};
-  for (size_t way = 0; way < kWayCount; ++way) {
-    const MetricLabel label[] = {{"op", kWays[way]}};
+  constexpr std::string_view kDirections[kDirectionCount] = {"read", "write"};
+  for (size_t direction = 0; direction < kDirectionCount; ++direction) {
+    const MetricLabel label[] = {{"op", kDirections[direction]}};
     sink.AddCounter("cairn_gpu_bytes_total", "Bytes of images copied from and to the device.",
-                    label, bytes_[way].Value());
+                    label, bytes_[direction].Value());
     sink.AddHistogram("cairn_gpu_copy_seconds",
-                      "From the time that a copy is put on a stream until it is known to be over.",
-                      label, seconds_[way].Snapshot());
+                      "Time from the launch of a copy until its completion is seen.", label,
+                      seconds_[direction].Snapshot());
   }
-  sink.AddGauge("cairn_gpu_transfers", "Copies to and from the device that are not over.", {},
+  sink.AddGauge("cairn_gpu_transfers", "Unfinished copies to and from the device.", {},
                 static_cast<double>(device.transfer_count));
 }
 

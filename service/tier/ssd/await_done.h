@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// For threads of the tier's own, which may wait for the device.
+// A blocking wait for a completion, for threads of the tier that may wait for the device.
 
 #include <utility>
 
@@ -12,7 +12,7 @@
 
 namespace cairn {
 
-// Calls `submit` with a completion, and returns what that is told. REQUIRES: it runs, once.
+// Calls `submit` with a completion, waits for it, and returns its status. REQUIRES: it runs, once.
 inline absl::Status AwaitDone(absl::FunctionRef<void(TierDone done)> submit) {
   Mutex mutex;
   CondVar over;
@@ -22,7 +22,7 @@ inline absl::Status AwaitDone(absl::FunctionRef<void(TierDone done)> submit) {
     const MutexLock lock(mutex);
     result = std::move(status);
     is_over = true;
-    over.NotifyAll();  // under the lock: who waits destroys it
+    over.NotifyAll();  // under the lock: the waiter destroys it
   });
   const MutexLock lock(mutex);
   while (!is_over) {

@@ -82,7 +82,7 @@ void SsdBay::Missed(const absl::Status& status) {
     why_ = ToStd(status.message());
   }
   if (is_first) {
-    LogError("ssd", "device is missing: it is tried again, and the daemon goes on without it",
+    LogError("ssd", "device is missing: the daemon continues without it and tries again",
              {{"path", path()}, {"error", status}});
   }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The place of one folder of the SSD tier: it has a device, or says why it has none, and tries to
-// get one again, less and less often. A device that is out is closed once nobody has a place in it;
-// what its folder holds then is found as at the start.
+// Holds the device of one folder of the SSD tier. Without a device it keeps the reason and tries to
+// open one, at growing intervals. A failed device is closed once nobody has a place in it; when it
+// is opened again its contents are recovered as at start.
 //
-// Thread-safety: Thread-safe, but for Open(), Recover(), Tend() and Stop(): one thread at a time.
+// Thread-safety: Thread-safe, except Open(), Recover(), Tend() and Stop(): one thread at a time.
 // Locks:         index < bay < device.
 
 #include <functional>
@@ -32,50 +32,51 @@ class SsdBay {
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine;
   };
 
-  // `tier` is whose places its devices hand out.
+  // `tier` owns the places that its devices hand out.
   SsdBay(Options options, const SsdBudget& budget, CopyTier& tier)
       : options_(std::move(options)), budget_(budget), tier_(tier) {}
 
-  // Errors: those of SsdDevice::Open() and of the engine that stay until somebody changes the
-  // configuration, InvalidArgument and FailedPrecondition. What else fails leaves it empty.
+  // Opens the device. Errors: InvalidArgument and FailedPrecondition of SsdDevice::Open() and of
+  // the engine, which remain until somebody changes the configuration. After any other error the
+  // bay is empty and returns OK.
   absl::Status Open();
   void SetEvictor(Evictor* evictor) { evictor_ = evictor; }
-  // Of the device that it has. One that cannot be recovered is out.
+  // Recovers its device. A device that cannot be recovered is out.
   void Recover(RecoverySink& sink);
-  // Closes a device that is out, and tries to open one where there is none and it is time.
+  // Closes a failed device, and tries to open a missing one when it is time.
   void Tend(RecoverySink& sink);
   void Stop();
 
-  // Null: there is none now. Whoever has it uses it for one call.
+  // Returns null if there is no device. Callers keep it for one call only.
   std::shared_ptr<SsdDevice> device() const;
-  // It serves, or did and still has places.
+  // Returns true if it serves, or still has places in use.
   bool is_present() const { return device() != nullptr; }
 
   const std::string& path() const { return options_.device.path; }
-  // Also of a device that is missing.
+  // Also of a missing device.
   uint64_t capacity_bytes() const;
   uint64_t extents_max() const { return budget_.extents_max; }
   uint64_t image_bytes_max() const;
   DeviceReport Describe() const;
-  // As CopyTier.
+  // As in CopyTier.
   absl::Status SetRetired(bool is_retired);
   void Report(MetricSink& sink) const;
 
  private:
   absl::Status OpenDevice(absl::Duration lock_wait);
-  // False: somebody still has places in it.
+  // Returns false if places in it are still in use.
   bool Close(std::shared_ptr<SsdDevice> device);
   void Missed(const absl::Status& status);
   uint64_t KeepFreeBytes() const;
 
   const Options options_;
-  const SsdBudget budget_;  // by the configuration
+  const SsdBudget budget_;  // from the configuration
   CopyTier& tier_;
   Evictor* evictor_ = nullptr;
 
   mutable Mutex mutex_;
   std::shared_ptr<SsdDevice> device_ ABSL_GUARDED_BY(mutex_);
-  std::string why_ ABSL_GUARDED_BY(mutex_);  // there is none
+  std::string why_ ABSL_GUARDED_BY(mutex_);  // why there is no device
   bool is_retired_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_trying_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time try_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -89,7 +89,7 @@ absl::StatusOr<DeletionHistory> DeletionFile::Read() const {
   }
   const Header expected = EncodeHeader(history.base);
   if (bytes.size() < kHeaderBytes || !std::ranges::equal(bytes.first<kHeaderBytes>(), expected)) {
-    return absl::DataLossError(absl::StrCat(path_, ": it is no file of deletions"));
+    return absl::DataLossError(absl::StrCat(path_, ": not a file of deletions"));
   }
   for (size_t at = kHeaderBytes; at + kRecordBytes <= bytes.size(); at += kRecordBytes) {
     const std::optional<Deletion> deletion = Parse(bytes.subspan(at).first<kRecordBytes>());

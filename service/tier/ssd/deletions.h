@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What was deleted, for devices that were away meanwhile: one that comes back drops it.
+// Remembers deletions for absent devices: a device that comes back drops the deleted blocks.
 //
-// Every device keeps a file of the last deletions beside its ledger, and in its ledger the epoch up
-// to which those are done there. The epoch is a number that rises with each deletion, and is of
-// the clock, so that devices that were used apart do not give one number twice. A device that
-// comes with an epoch before which the others do not know all deletions any more has nothing that
-// is believed. docs/internals/formats/ssd.md draws the file.
+// Every device keeps a file of the last deletions beside its ledger, and in the ledger the epoch up
+// to which it has done them. The epoch increases with each deletion and follows the clock, so that
+// devices that were used separately never use a number twice. If the other devices no longer know
+// all deletions after a device's epoch, nothing on that device is trusted. docs/internals/formats/ssd.md
+// draws the file.
 //
-// It mends the ledger too: one whose last writes are lost would have again what they deleted.
+// It also repairs a ledger whose last writes are lost, which would otherwise bring back what they
+// deleted.
 
 #include <array>
 #include <cstddef>
@@ -34,7 +35,7 @@ struct Deletion {
   friend auto operator<=>(const Deletion&, const Deletion&) = default;
 };
 
-// All deletions after `base`, up to `epoch`, that a device was told of.
+// All deletions after `base`, up to `epoch`, that a device has learned.
 struct DeletionHistory {
   uint64_t base = 0;
   uint64_t epoch = 0;
@@ -42,22 +43,22 @@ struct DeletionHistory {
 };
 
 class RecoverySink;
-// Deletes it from all that is there.
+// Deletes it from all stored data.
 void TellSink(RecoverySink& sink, const Deletion& deletion);
 
-// The file of a device. Thread-safety: Thread-compatible.
+// A device's file of deletions. Thread-safety: Thread-compatible.
 class DeletionFile {
  public:
   explicit DeletionFile(std::string path) : path_(std::move(path)) {}
 
-  // Reads up to the first record that is not whole, which is where a write was cut off. NotFound;
-  // DataLoss: it is none of ours; others as errno says.
+  // Reads up to the first incomplete record, where a write was cut off. Errors: NotFound; DataLoss
+  // (not a file of ours); others as errno says.
   absl::StatusOr<DeletionHistory> Read() const;
-  // In the place of what there is. Once it returns OK it outlives a power cut; so with Append().
+  // Replaces the file. After OK it survives a power cut; so do later Append() calls.
   absl::Status Write(const DeletionHistory& history);
   // REQUIRES: Write() returned OK.
   absl::Status Append(std::span<const Deletion> deletions);
-  // In the file.
+  // The number of deletions in the file.
   size_t count() const { return count_; }
 
  private:
@@ -65,23 +66,23 @@ class DeletionFile {
   size_t count_ = 0;
 };
 
-// What the tier knows, bounded. Thread-safety: Thread-safe.
+// The tier's list of deletions, bounded. Thread-safety: Thread-safe.
 class Deletions {
  public:
   explicit Deletions(size_t count_max) : count_max_(count_max) {}
 
-  // What devices bring at the start.
+  // Adds the histories of the devices at start.
   void Join(const std::vector<DeletionHistory>& histories);
-  // What a device brings that comes later. Returns what was not known.
+  // Adds the history of a device that comes later. Returns the deletions that were unknown.
   std::vector<Deletion> Join(const DeletionHistory& history);
-  // No keys: all blocks of the space. `tell` gets what is to be told to every device. Of calls at
-  // once one is over before the next, so that devices hear of deletions in the order of epochs: a
-  // ledger's epoch says that all before it are done.
+  // Adds deletions; no keys means all blocks of the space. `tell` receives them for every device.
+  // Concurrent calls run one after the other, so that devices receive deletions in the order of
+  // epochs: a ledger's epoch means that all earlier ones are done.
   void Add(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys,
            absl::FunctionRef<void(const std::vector<Deletion>&)> tell);
 
-  // What a device has to drop that was told of `history` and has done all up to `epoch`. nullopt:
-  // that is not known any more, and anything may be deleted.
+  // Returns the deletions that a device with `history` must drop after `epoch`. nullopt: some are
+  // no longer known, so any of its blocks may be deleted.
   std::optional<std::vector<Deletion>> Missed(uint64_t epoch, const DeletionHistory& history) const;
   DeletionHistory All() const;
   uint64_t epoch() const;

@@ -137,7 +137,7 @@ void SsdDevice::EndWrite(uint64_t id) {
   committed_.NotifyAll();
 }
 
-void SsdDevice::Tell(const std::vector<Deletion>& deletions) {
+void SsdDevice::QueueDeletions(const std::vector<Deletion>& deletions) {
   const MutexLock lock(mutex_);
   queued_.deleted.insert(queued_.deleted.end(), deletions.begin(), deletions.end());
   FreeUnread(deletions);
@@ -277,7 +277,7 @@ void SsdDevice::ReportState(MetricSink& sink, uint64_t number, State shown) {
   const std::string name = absl::StrCat(number);
   for (const State state : {State::kOk, State::kCapped, State::kReadOnly, State::kOut}) {
     const MetricLabel labels[] = {{"device", name}, {"state", cairn::Name(state)}};
-    sink.AddGauge("cairn_ssd_state", "1 for the state that a device is in.", labels,
+    sink.AddGauge("cairn_ssd_state", "1 for the state of a device.", labels,
                   shown == state ? 1 : 0);
   }
 }
@@ -306,13 +306,13 @@ void SsdDevice::Report(MetricSink& sink) const {
   counter("cairn_ssd_written_bytes_total",
           "Bytes of images written to a device for the first time.", written_bytes_);
   counter("cairn_ssd_carried_bytes_total",
-          "Bytes of images that reclaim wrote again, for they were in use.", carried_bytes_);
+          "Bytes of images that reclaim rewrote because they were in use.", carried_bytes_);
   counter("cairn_ssd_read_bytes_total", "Bytes of images read from a device for gets.",
           read_bytes_);
-  counter("cairn_ssd_reclaimed_segments_total", "Segments emptied and used again.", reclaims_);
-  counter("cairn_ssd_resets_total", "Times that a device began empty, for it was unreadable.",
+  counter("cairn_ssd_reclaimed_segments_total", "Segments emptied for reuse.", reclaims_);
+  counter("cairn_ssd_resets_total", "Times that a device started empty because it was unreadable.",
           resets_);
-  counter("cairn_ssd_dropped_at_open_total", "Records that named nothing whole at the start.",
+  counter("cairn_ssd_dropped_at_open_total", "Records at start that named no complete image.",
           dropped_at_open_);
   counter("cairn_ssd_corrupt_total", "Images that reclaim found damaged.", corrupt_);
   const auto by = [&](std::string_view name, std::string_view help, std::string_view label,
@@ -320,9 +320,9 @@ void SsdDevice::Report(MetricSink& sink) const {
     const MetricLabel labels[] = {device, {label, value}};
     sink.AddCounter(name, help, labels, count.Value());
   };
-  by("cairn_ssd_refused_total", "Writes that a device had no place for.", "reason", "size",
+  by("cairn_ssd_refused_total", "Writes that a device had no room for.", "reason", "size",
      too_large_);
-  by("cairn_ssd_refused_total", "Writes that a device had no place for.", "reason", "segment",
+  by("cairn_ssd_refused_total", "Writes that a device had no room for.", "reason", "segment",
      no_segment_);
   engine_->Report(sink, {&device, 1});
 }

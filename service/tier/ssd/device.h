@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One folder of the SSD tier: segment files of one size that are written from front to back and
-// used again, and a ledger that says which image lies where. docs/internals/formats/ssd.md draws
-// it.
+// One folder of the SSD tier: segment files of one size, written from front to back and reused, and
+// a ledger that records the place of each image. docs/internals/formats/ssd.md draws the files.
 //
-// What is written comes in this order, so that after a crash nothing wrong is found:
+// Writes happen in this order, so that a crash leaves nothing wrong to find:
 //
-// 1. A segment's number is greater than that of every segment before. Its old records are gone for
-//    good, and its new header is durable, before its first extent is written.
-// 2. An extent's record is written when all of its bytes are. Only then is the write complete.
-//    Sync() makes the bytes of all that is complete durable, then the records.
-// 3. A segment is sealed after its bytes are durable. What is not sealed is checked at the start.
-// 4. What reclaim carries along is durable in its new place before the old segment is dropped.
+// 1. A segment's number is greater than that of every earlier segment. Its old records are deleted
+//    durably, and its new header is durable, before its first extent is written.
+// 2. An extent's record is written after all of its bytes. Only then is the write complete. Sync()
+//    makes the bytes of all complete writes durable, then the records.
+// 3. A segment is sealed after its bytes are durable. An unsealed segment is verified at start.
+// 4. Images that reclaim moves are durable in their new place before the old segment is dropped.
 //
-// Three threads: those of the engine move bytes, `commit` writes records, `care` seals, prepares
+// Three kinds of threads: the engine's move bytes, `commit` writes records, `care` seals, prepares
 // and reclaims segments.
 //
-// Thread-safety: Thread-safe, but for Open(), Recover() and Stop(): one thread.
-// Locks:         index < device. None is held while the evictor, a completion or the disk is waited
-//                for.
+// Thread-safety: Thread-safe, except Open(), Recover() and Stop(): one thread.
+// Locks:         index < device. None is held while it calls the evictor or a completion, or waits
+//                for the disk.
 
 #include <cstddef>
 #include <cstdint>
@@ -51,7 +50,7 @@
 
 namespace cairn {
 
-// How the bytes of a device are shared out.
+// How the bytes of a device are divided.
 struct SsdBudget {
   uint64_t segment_bytes = 0;
   uint32_t slot_count = 0;
@@ -60,57 +59,58 @@ struct SsdBudget {
   uint64_t ledger_bytes_max = 0;
   uint64_t side_bytes_max = 0;
 };
-// InvalidArgument: fewer than limits::kSsdBytesMin. `segment_bytes`, `extents_max`: 0 for what
-// suits the budget.
+// Errors: InvalidArgument for fewer than limits::kSsdBytesMin. `segment_bytes`, `extents_max`: 0
+// means a default for the budget.
 absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes,
                                    uint64_t extents_max);
 
 class SsdDevice {
  public:
-  // What the offsets of its extents have in common, above those within the device.
+  // Offsets of a device's extents share the bits from this one on.
   static constexpr int kNumberShift = 48;
 
   struct Options {
     std::string path;
     uint64_t budget_bytes = 0;
-    uint64_t segment_bytes = 0, extents_max = 0;  // 0: what suits the budget
+    uint64_t segment_bytes = 0, extents_max = 0;  // 0: a default for the budget
     uint64_t number = 0;                          // in the tier
-    Deletions* deletions = nullptr;               // of the tier; outlives it
-    std::string fstab = "/etc/fstab";             // what is to be mounted
-    // Space that the file system is to keep for others.
+    Deletions* deletions = nullptr;               // of the tier; must outlive it
+    std::string fstab = "/etc/fstab";             // the file systems that should be mounted
+    // Free space to leave on the file system.
     uint64_t keep_free_bytes = 0;
-    absl::Duration lock_wait = absl::Seconds(30);    // for the process before to end
-    absl::Duration probe_after = absl::Seconds(30);  // at most, between tries after a fault
-    // Hears what Open() is at, from its thread.
+    absl::Duration lock_wait = absl::Seconds(30);    // for the previous process to end
+    absl::Duration probe_after = absl::Seconds(30);  // longest time between two tests after a fault
+    // Reports the current step of Open(), from its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
   };
 
   using State = DeviceState;
 
-  // Takes the folder for this process, and makes what is missing; what cannot be read is made anew,
-  // empty. `tier` is whose extents it hands out.
-  // - InvalidArgument: budget, it is no folder, or the file system takes no O_DIRECT.
-  // - FailedPrecondition: another process has the folder, or a newer version wrote it.
-  // - Others: the disk fails, or is not there; nothing was changed.
+  // Locks the folder for this process and makes missing files; files that cannot be read are
+  // replaced by empty ones. `tier` owns the extents that it hands out. Errors:
+  // - InvalidArgument: the budget is invalid, it is not a folder, or the file system does not
+  //   support O_DIRECT.
+  // - FailedPrecondition: another process uses the folder, or a newer version wrote it.
+  // - Others: the disk failed or is missing; nothing was changed.
   static absl::StatusOr<std::unique_ptr<SsdDevice>> Open(Options options,
                                                          std::unique_ptr<IoEngine> engine,
                                                          CopyTier& tier);
   ~SsdDevice() { Stop(); }
 
   void SetEvictor(Evictor* evictor) { evictor_ = evictor; }
-  // As CopyTier::Recover(). Starts the threads. The device is out where it fails.
+  // Like CopyTier::Recover(). Starts the threads. If it fails, the device is out.
   absl::Status Recover(RecoverySink& sink);
   void Stop();
 
-  // What it was told of by the process before. nullopt: nothing, it is new.
+  // The deletions that the previous process learned; nullopt: the folder is new.
   const std::optional<DeletionHistory>& history() const { return history_; }
-  // One more of the tier's.
-  void Tell(const std::vector<Deletion>& deletions);
+  // Records deletions of the tier.
+  void QueueDeletions(const std::vector<Deletion>& deletions);
   void PolicyChanged(const SpaceRecord& space);
-  // It can: neither is it out, nor has its ledger failed.
+  // Returns whether it can: it is not out, and its ledger works.
   bool RecordsDeletions() const;
 
-  // As CopyTier, for places of this device.
+  // As in CopyTier, for places of this device.
   absl::StatusOr<TierExtent> Reserve(uint64_t bytes);
   IoId Read(const TierRead& read, TierDone done);
   IoId Write(const TierWrite& write, TierDone done);
@@ -123,31 +123,32 @@ class SsdDevice {
   uint64_t capacity_bytes() const { return budget_.slot_count * budget_.segment_bytes; }
   uint64_t used_bytes() const;
   uint64_t extents_max() const { return budget_.extents_max; }
-  // So that little of a segment is left over at its end.
+  // Limits images so that little of a segment is left over at its end.
   uint64_t image_bytes_max() const { return budget_.segment_bytes / 4; }
-  // For good.
+  // It failed and stays so.
   bool is_out() const;
-  // Nobody has a place in it, and nothing is under way.
+  // Returns true if nobody has a place in it and no transfer runs.
   bool is_idle() const;
-  // As CopyTier, of its devices.
+  // As in CopyTier, for one device.
   DeviceReport Describe() const;
   absl::Status SetRetired(bool is_retired);
   void Report(MetricSink& sink) const;
   static void ReportState(MetricSink& sink, uint64_t number, State state);
 
  private:
-  // A write whose bytes are on the device, on its way into the ledger.
+  // A write whose bytes are on the device and whose record is not written yet.
   struct Written {
     uint64_t id = 0;
     uint64_t offset = 0;
     ExtentRecord record;
-    // Null: the number of the space is in the record. Else, with what follows, of the TierWrite.
+    // Null: the record has the number of the space. Else this and the fields below are those of the
+    // TierWrite.
     const SpaceRecord* space = nullptr;
     uint64_t space_id = 0;
     std::span<const NamedSideObject> side_objects = {};
     TierDone done = nullptr;
   };
-  // What the commit thread records at once.
+  // The work of one round of the commit thread.
   struct Round {
     std::vector<Written> written;
     std::vector<ExtentPlace> freed;
@@ -159,9 +160,9 @@ class SsdDevice {
   };
   struct SpaceNumber {
     uint32_t number = 0;
-    uint64_t version = 0;  // of the record that the ledger has; 0: none, or of a process before
+    uint64_t version = 0;  // of the ledger's record; 0: none, or a previous process's
   };
-  // Segments that failed a write, until the device is only read.
+  // Segments that may fail a write before the device becomes read-only.
   static constexpr size_t kSetAsideMax = 3;
   enum class Carried : uint8_t { kCarried, kDropped, kLater, kNowhere };
 
@@ -172,63 +173,65 @@ class SsdDevice {
   absl::Status OpenFolder();
   absl::Status OpenLedger();
   absl::Status ReadDeletions();
-  // DataLoss: the ledger is another tier's.
+  // Errors: DataLoss if the ledger is another tier's.
   absl::Status CheckOwner() const;
   absl::Status StartEmpty(std::string_view why);
 
   // --- Recovery (device_recover.cc)
   struct Recovered;
-  // What it missed while it was away.
+  // Deletions that it missed while it was absent.
   void FindDeleted(Recovered& recovered);
   absl::Status FindAll(Recovered& recovered, RecoverySink& sink);
   absl::Status FindSegments(Recovered& recovered);
   absl::Status FindSpaces(Recovered& recovered, RecoverySink& sink);
   absl::Status FindExtents(Recovered& recovered, RecoverySink& sink);
   absl::Status SettleSegments(const Recovered& recovered);
-  // The record may be of a segment whose header cannot be read now: it is kept for the next start.
+  // Returns whether the record's segment has a header that cannot be read now: the record is kept
+  // for the next start.
   bool IsUnread(Recovered& recovered, ExtentPlace place, const ExtentRecord& record);
-  // Of the records that are kept so, those of these blocks go.
+  // Drops such records of these blocks.
   void FreeUnread(const std::vector<Deletion>& deletions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // nullopt: the record names nothing that is there.
+  // Returns nullopt if the record names no existing image.
   std::optional<FoundImage> Find(Recovered& recovered, ExtentPlace place,
                                  const ExtentRecord& record);
 
   // --- Transfers (device_transfers.cc)
   void Landed(Written written, absl::Status status);
-  // Completes it.
+  // Completes the write.
   void End(Written& written, absl::Status status);
-  // In the calling thread.
+  // Moves bytes on the calling thread.
   absl::Status Transfer(IoKind kind, int fd, uint64_t offset, std::span<std::byte> pages);
-  // Its bytes are those of the record's image, whole.
+  // Returns whether the bytes are the complete image of the record.
   static bool IsImageOf(const ExtentRecord& record, std::span<const std::byte> bytes);
   void CountError(uint32_t slot, IoKind kind, const absl::Status& status);
 
   // --- Records (device_commit.cc)
   void RunCommits();
   void Commit(Round round);
-  // Writes them to their file, durable, and adds to the batch that they are done.
+  // Writes the deletions to their file durably, and adds to the batch that they are done.
   absl::Status Record(const std::vector<Deletion>& deleted, Ledger::Batch& batch);
   absl::Status RecordAllDeletions(Ledger::Batch& batch);
   static void PutEpoch(uint64_t epoch, Ledger::Batch& batch);
-  // Adds the record of a space, where the ledger has none so new.
+  // Adds the record of a space, unless the ledger's is as new.
   void PutSpace(SpaceNumber& space, const SpaceRecord& record, Ledger::Batch& batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives the record the number of its space, and adds what the ledger does not know yet.
-  absl::Status Name(Written& written, Ledger::Batch& batch);
+  // Sets the number of the record's space, and adds the space and the side objects that the ledger
+  // lacks.
+  absl::Status AddSpaceAndSideObjects(Written& written, Ledger::Batch& batch);
   // Waits until the write is in the ledger.
   absl::Status CommitNow(Written written);
   void QueueSync(TierDone done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // So many have asked, or the first of them so long ago.
+  // Returns whether enough callers have asked, or the first one has waited long enough.
   bool IsSyncDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunSyncs(std::vector<TierDone> syncs, uint64_t round);
-  // Somebody waits until records are durable that are not yet.
+  // Returns whether a caller waits for records that are not durable yet.
   bool AreRecordsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SyncRecords(uint64_t round);
-  // Makes the bytes of segments durable that are not sealed. Loses those that the device did not
-  // keep: false. For whichever thread writes the ledger: the kernel tells of an error once, and no
-  // second thread may take the flush of the same file for a good one.
+  // Makes the bytes of unsealed segments durable. Returns false if the device lost some, whose
+  // segments it then drops. Only the thread that writes the ledger may call it: the kernel reports
+  // an error once, and a second flush of the same file would succeed.
   bool SyncUnsealed();
-  // All that is written is durable, and nothing was lost. For `care`.
+  // For `care`: returns true once all writes are durable and nothing was lost.
   bool SyncNow();
 
   // --- Care of segments (device_care.cc, device_reclaim.cc)
@@ -239,15 +242,15 @@ class SsdDevice {
   absl::Status Grow(uint32_t slot);
   bool ReclaimOne();
   void Reclaim(uint32_t slot);
-  // Carries one image along, as a write that AwaitFreed() waits for.
+  // Moves one image to another segment, as a write that AwaitFreed() waits for.
   Carried Carry(uint32_t slot, uint32_t page, const ExtentRecord& record, const ImageFacts& facts);
-  // Reads it from `from`, and writes it elsewhere.
+  // Reads the image at `from` and writes it elsewhere.
   Carried CopyAlong(uint64_t from, const ExtentRecord& record, const ImageFacts& facts);
-  // Hands the index the new place, whose record is in the ledger.
+  // Tells the index the new place, once its record is in the ledger.
   Carried Move(uint64_t from, TierExtent& to, const ImageFacts& facts);
   bool FinishReclaim(uint32_t slot);
-  // All of its extents are lost, and what is written to it fails. It is not flushed any more: the
-  // kernel forgets what it could not write, and would call the next flush a good one.
+  // Drops all extents of a segment and fails its writes. It is not flushed again: the kernel
+  // forgets pages that it could not write, and would report the next flush as successful.
   void LoseSegment(uint32_t slot);
   bool IsLost(uint32_t slot) const;
   std::vector<std::pair<uint32_t, ExtentRecord>> RecordsOf(uint64_t seq);
@@ -256,32 +259,33 @@ class SsdDevice {
   bool TakesImages() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return (state_ == State::kOk || state_ == State::kCapped) && !is_retired_;
   }
-  // With what the operator asked for.
+  // The state, including the operator's retirement.
   State ShownState() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsCareDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsReclaimDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- After faults (device_mend.cc)
   void TurnReadOnly(std::string_view why, const absl::Status& status);
-  // The same, until the ledger is opened anew.
+  // The same until the ledger is reopened.
   void LedgerFailed(std::string_view why, const absl::Status& status);
   void GoOut(std::string_view why, const absl::Status& status);
-  // Of a device that is only read: tries whether it is whole again.
+  // For a read-only device: tests whether writes work again.
   bool Probe();
-  // Makes segments of those set aside again, if one takes a header.
+  // Returns segments that were set aside to use, if one takes a header.
   bool TryOne();
   bool MendLedger();
-  // True: the folder of its path is not the one that it has open.
+  // Returns true if the path of the folder leads to another folder than the open one.
   bool IsFolderGone() const;
   absl::Status ReopenLedger();
-  // What is not in the map of segments goes from the ledger; what the ledger lost, from the index.
+  // Removes records of extents that the segment map lacks, and index entries of extents that the
+  // ledger lost.
   absl::Status CompareLedger(Ledger::Batch& batch);
 
-  // Its record goes with the next batch, if the ledger has one, and so does that of the place from
-  // which reclaim moved it.
+  // Deletes the record with the next batch, if the ledger has one, and the record of the place from
+  // which reclaim moved the image.
   void UnlistLocked(uint64_t offset) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void QueueFreed(uint64_t offset) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A write begins, for AwaitFreed().
+  // Registers a write for AwaitFreed().
   uint64_t BeginWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWrite(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -300,50 +304,50 @@ class SsdDevice {
   std::unique_ptr<IoEngine> engine_;
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<SideFiles> side_files_;
-  DeletionFile deletion_file_;              // of whichever thread writes the ledger
-  std::optional<uint64_t> done_epoch_;      // as the ledger said when it was opened
-  std::optional<DeletionHistory> history_;  // as the file said
-  std::vector<Fd> files_;  // by slot; written by care only, before the segment is ready
+  DeletionFile deletion_file_;              // used by the thread that writes the ledger
+  std::optional<uint64_t> done_epoch_;      // from the ledger, when it was opened
+  std::optional<DeletionHistory> history_;  // from the file
+  std::vector<Fd> files_;                   // by slot; set by `care` before the segment is ready
   std::thread commit_thread_, care_thread_;
 
   mutable Mutex mutex_;
   CondVar commit_due_, committed_, care_due_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kRecovering;
-  std::string why_ ABSL_GUARDED_BY(mutex_);  // it is not kOk
+  std::string why_ ABSL_GUARDED_BY(mutex_);  // why it is not kOk
   bool is_retired_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_trying_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_ledger_failed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_mending_ ABSL_GUARDED_BY(mutex_) = false;     // no round of the commit thread begins
-  bool is_committing_ ABSL_GUARDED_BY(mutex_) = false;  // one is under way
+  bool is_mending_ ABSL_GUARDED_BY(mutex_) = false;     // the commit thread begins no round
+  bool is_committing_ ABSL_GUARDED_BY(mutex_) = false;  // a round of the commit thread runs
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_landed_ ABSL_GUARDED_BY(mutex_) = false;  // no write comes any more
+  bool is_landed_ ABSL_GUARDED_BY(mutex_) = false;  // no more writes come
   std::unique_ptr<SegmentMap> segments_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_seq_ ABSL_GUARDED_BY(mutex_) = 1;
   Round queued_ ABSL_GUARDED_BY(mutex_);
   std::vector<TierDone> syncs_ ABSL_GUARDED_BY(mutex_);
   absl::Time sync_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // at the latest
-  // Writes by the order in which they began: from the reservation of a place until the completion
-  // has returned, and whatever reclaim carries along. Each may record an image that is deleted
-  // meanwhile, and then frees what it wrote.
+  // Writes in the order in which they began: from the reservation of a place until the completion
+  // has returned, and moves of reclaim. Each may record an image that is deleted meanwhile; it then
+  // frees the image.
   std::set<uint64_t> writes_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_write_ ABSL_GUARDED_BY(mutex_) = 1;
-  // The writes of places that are reserved and not written yet, by place.
+  // Writes whose place is reserved but not written yet, by place.
   absl::flat_hash_map<uint64_t, uint64_t> reserved_ ABSL_GUARDED_BY(mutex_);
-  // The place whose copy the index is asked to move just now.
+  // The place whose copy the index is being asked to move.
   std::optional<uint64_t> moving_from_ ABSL_GUARDED_BY(mutex_);
-  // By new place: the old one of what reclaim has moved. The ledger has both records until the
-  // segment is reclaimed, for the new bytes are not durable before.
+  // By new place: the old place of an image that reclaim moved. The ledger has both records until
+  // the segment is reclaimed, because the new bytes are not durable before.
   absl::flat_hash_map<uint64_t, ExtentPlace> moved_from_ ABSL_GUARDED_BY(mutex_);
-  // Records whose segments could not be read at the start, each with its space and block.
+  // Records whose segments could not be read at start, each with its space and block.
   std::map<ExtentPlace, std::pair<proto::Fingerprint, proto::BlockKey>> unread_
       ABSL_GUARDED_BY(mutex_);
-  // Rounds of the commit thread: the one that takes what is queued now, the last that is over,
+  // Rounds of the commit thread: the next one, the last completed one,
   uint64_t next_round_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t rounds_over_ ABSL_GUARDED_BY(mutex_) = 0;
-  // the last that recorded anything, the last after which all was durable,
+  // the last that recorded anything, the last after which everything was durable,
   uint64_t recorded_round_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t synced_round_ ABSL_GUARDED_BY(mutex_) = 0;
-  // the last after which the ledger was, and the one whose records somebody waits for.
+  // the last after which the ledger was durable, and the one whose records a caller waits for.
   uint64_t records_synced_round_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t records_wanted_round_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<proto::Fingerprint, SpaceNumber> spaces_ ABSL_GUARDED_BY(mutex_);

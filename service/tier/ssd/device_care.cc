@@ -137,7 +137,7 @@ bool SsdDevice::PrepareOne() {
         state_ = State::kCapped;
         segments_->SetCanGrow(false);
         why_ = ToStd(status.message());
-        LogWarn("ssd", "no room for all segments: goes on with those there are",
+        LogWarn("ssd", "no room for all segments: continues with fewer",
                 {{"path", options_.path}, {"error", status}});
       }
       return is_retry;  // a clean one may be made ready
@@ -168,7 +168,7 @@ absl::Status SsdDevice::Grow(uint32_t slot) {
   if (free_bytes < options_.keep_free_bytes + budget_.segment_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("the file system has ", free_bytes,
                                                      " bytes left, of which ",
-                                                     options_.keep_free_bytes, " are kept free"));
+                                                     options_.keep_free_bytes, " are reserved"));
   }
   const std::string path = SegmentPath(slot);
   Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_NOFOLLOW | O_CLOEXEC, 0600));

@@ -65,8 +65,8 @@ void SsdDevice::Commit(Round round) {
   for (size_t i = 0; i < written.size(); ++i) {
     Written& write = written[i];
     const uint32_t slot = write.offset / budget_.segment_bytes;
-    results[i] =
-        IsLost(slot) ? absl::DataLossError("its segment was not kept") : Name(write, batch);
+    results[i] = IsLost(slot) ? absl::DataLossError("its segment was lost")
+                              : AddSpaceAndSideObjects(write, batch);
     if (!results[i].ok()) {
       continue;
     }
@@ -108,7 +108,7 @@ void SsdDevice::Commit(Round round) {
   }
 }
 
-absl::Status SsdDevice::Name(Written& written, Ledger::Batch& batch) {
+absl::Status SsdDevice::AddSpaceAndSideObjects(Written& written, Ledger::Batch& batch) {
   if (written.space == nullptr) {
     return absl::OkStatus();
   }
@@ -117,7 +117,7 @@ absl::Status SsdDevice::Name(Written& written, Ledger::Batch& batch) {
   }
   if (written.record.side_object != codecs::Digest{} &&
       !side_files_->Has(written.record.side_object)) {
-    return absl::InternalError("a side object was not handed over");
+    return absl::InternalError("a side object is missing");
   }
   const MutexLock lock(mutex_);
   const auto [found, is_new] = spaces_.try_emplace(written.space->fingerprint);
@@ -189,7 +189,7 @@ void SsdDevice::RunSyncs(std::vector<TierDone> syncs, uint64_t round) {
     return;
   }
   const absl::Status status =
-      SyncUnsealed() ? ledger_->SyncWal() : absl::UnavailableError("a segment was not kept");
+      SyncUnsealed() ? ledger_->SyncWal() : absl::UnavailableError("a segment was lost");
   if (status.ok()) {
     const MutexLock lock(mutex_);
     synced_round_ = records_synced_round_ = round;
@@ -218,7 +218,7 @@ void SsdDevice::SyncRecords(uint64_t round) {
   if (status.ok()) {
     records_synced_round_ = round;
   } else {
-    records_wanted_round_ = records_synced_round_;  // who waits asks again
+    records_wanted_round_ = records_synced_round_;  // AwaitFreed() retries
   }
 }
 
@@ -266,7 +266,7 @@ bool SsdDevice::IsLost(uint32_t slot) const {
 }
 
 absl::Status SsdDevice::CommitNow(Written written) {
-  // The commit thread outlives those that wait for it.
+  // The commit thread outlives the threads that wait for it.
   return AwaitDone([&](TierDone done) {
     written.done = std::move(done);
     Landed(std::move(written), absl::OkStatus());

@@ -36,7 +36,7 @@ void SsdDevice::TurnReadOnly(std::string_view why, const absl::Status& status) {
     probe_again_ = MonotonicNow() + probe_rest_;
     care_due_.NotifyOne();
   }
-  LogError("ssd", "device takes no more writes; it is still read",
+  LogError("ssd", "device takes no more writes; reads continue",
            {{"path", options_.path}, {"what", why}, {"error", status}});
 }
 
@@ -54,7 +54,7 @@ void SsdDevice::GoOut(std::string_view why, const absl::Status& status) {
     state_ = State::kOut;
     why_ = absl::StrCat(ToAbsl(why), ": ", status.message());
   }
-  LogError("ssd", "device is out: it is opened again",
+  LogError("ssd", "device is out: opening it again",
            {{"path", options_.path}, {"what", why}, {"error", status}});
 }
 
@@ -165,8 +165,7 @@ bool SsdDevice::MendLedger() {
   if (absl::IsDataLoss(status)) {
     GoOut("the ledger is damaged", status);
   } else if (is_mended) {
-    LogInfo("ssd", "device takes writes again: its ledger was opened anew",
-            {{"path", options_.path}});
+    LogInfo("ssd", "device takes writes again: its ledger was reopened", {{"path", options_.path}});
   }
   return status.ok();
 }
@@ -177,7 +176,7 @@ absl::Status SsdDevice::ReopenLedger() {
     const MutexLock lock(mutex_);
     while (is_committing_) {
       if (!committed_.WaitUntil(mutex_, deadline)) {
-        return absl::UnavailableError("a write of it does not end");
+        return absl::UnavailableError("a write to it does not complete");
       }
     }
   }

@@ -54,10 +54,10 @@ absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait,
     }
     if (MonotonicNow() >= deadline) {
       return absl::FailedPreconditionError(
-          absl::StrCat("another process has it, still after ", absl::FormatDuration(wait)));
+          absl::StrCat("another process still uses it after ", absl::FormatDuration(wait)));
     }
     if (is_first) {
-      LogInfo("ssd", "another process has the folder: waiting for its end",
+      LogInfo("ssd", "another process uses the folder: waiting for it to end",
               {{"path", folder}, {"seconds", absl::ToInt64Seconds(wait)}});
       on_step(absl::StrCat("waiting for another process to leave ", folder));
     }
@@ -90,7 +90,7 @@ absl::Status SsdDevice::OpenFolder() {
   CAIRN_RETURN_IF_ERROR(CheckMounted(options_.path, options_.fstab));
   struct stat there = {};
   if (::stat(options_.path.c_str(), &there) == 0 && !S_ISDIR(there.st_mode)) {
-    return absl::InvalidArgumentError("it is no folder");
+    return absl::InvalidArgumentError("it is not a folder");
   }
   CAIRN_RETURN_IF_ERROR(MakeFolders(absl::StrCat(options_.path, "/segments")));
   CAIRN_RETURN_IF_ERROR(CheckDirectIo(options_.path));
@@ -180,7 +180,7 @@ absl::Status SsdDevice::ReadDeletions() {
 absl::Status SsdDevice::StartEmpty(std::string_view why) {
   if (!why.empty()) {
     resets_.Add();
-    LogWarn("ssd", "what the device held cannot be read: it starts empty",
+    LogWarn("ssd", "contents of the device cannot be read: it starts empty",
             {{"path", options_.path}, {"error", why}});
   }
   CAIRN_ASSIGN_OR_RETURN(

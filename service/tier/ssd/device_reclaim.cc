@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oldest segment is used again. Images that were read since they were written are carried along
-// into the open segment, so that the order written becomes one of use; so are those that the index
-// holds. All others go. While less than half of the device is in use nothing has to: what deletions
-// and ends of the process have left of the emptiest segment is carried along. Where a process ended
-// meanwhile, and left no segment to carry to, images go all the same.
+// The oldest segment is reused. Images that were read since they were written are moved to the open
+// segment, so that the order of writing becomes an order of use; so are images that the index
+// holds. All others are dropped. While less than half of the device is in use nothing has to: what
+// deletions and ends of the process have left of the emptiest segment is carried along. Where a
+// process ended meanwhile, and left no segment to carry to, images go all the same.
 #include <utility>
 
 #include "base/check.h"

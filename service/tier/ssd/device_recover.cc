@@ -93,7 +93,7 @@ void SsdDevice::FindDeleted(Recovered& recovered) {
   if (!missed.has_value()) {
     recovered.is_stale = true;
     resets_.Add();
-    LogWarn("ssd", "device was away while more was deleted than is known: it starts empty",
+    LogWarn("ssd", "device was absent for too many deletions: it starts empty",
             {{"path", options_.path}});
     return;
   }
@@ -160,7 +160,7 @@ absl::Status SsdDevice::FindSegments(Recovered& recovered) {
       segments_->SetState(slot, SegmentState::kSetAside);
       files_[slot].Reset();
       recovered.has_unread = true;
-      LogWarn("ssd", "header of a segment cannot be read: set aside until the next start",
+      LogWarn("ssd", "segment header cannot be read: set aside until the next start",
               {{"segment", path}, {"error", header.status()}});
     }
   }

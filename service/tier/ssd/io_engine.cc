@@ -15,8 +15,7 @@ absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoChoice choice, const Io
   if (uring.ok() || choice == IoChoice::kUring) {
     return uring;
   }
-  LogInfo("ssd", "io_uring is refused, so threads move the bytes",
-          {{"reason", uring.status().message()}});
+  LogInfo("ssd", "io_uring is refused: using threads", {{"reason", uring.status().message()}});
   return MakeThreadEngine(limits);
 }
 

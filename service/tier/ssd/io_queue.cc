@@ -125,7 +125,7 @@ void IoQueue::Cancel(IoId id) {
   {
     const MutexLock lock(mutex_);
     const auto found = transfers_.find(id);
-    if (found == transfers_.end() || &ListOf(*found->second) == &taken_) {
+    if (found == transfers_.end() || &ListOf(*found->second) == &dispatched_) {
       return;
     }
     FailLocked(found->second, absl::CancelledError("the transfer was cancelled"), ended);
@@ -208,7 +208,7 @@ void IoQueue::End(const IoPiece& piece, int64_t result) {
       if (!status.ok()) {
         errors_[kind].Add();
         FailLocked(transfer, std::move(status), ended);
-      } else if (transfer->pieces == 0 && &ListOf(*transfer) == &taken_) {
+      } else if (transfer->pieces == 0 && &ListOf(*transfer) == &dispatched_) {
         EndLocked(transfer, std::move(transfer->status), ended);
       }
       if (pieces_ == 0) {
@@ -233,7 +233,7 @@ bool IoQueue::ResumeLocked(const IoPiece& piece, int64_t result) {
   rest.offset += moved;
   rest.SetParts(piece.parts, moved, piece.bytes - moved);
   AddInflightLocked(piece, -static_cast<int64_t>(moved));
-  rests_[Index(piece.kind)].push_back(rest);
+  short_pieces_[Index(piece.kind)].push_back(rest);
   return true;
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What waits for a device, and which piece of it goes to the kernel next: all of an engine but the
-// calls that move bytes. An engine takes pieces and gives back the kernel's answer to each:
+// Queues a device's transfers and chooses the piece that goes to the kernel next: an engine without
+// the calls that move bytes. An engine takes pieces and returns the kernel's answer to each:
 //
 //   while (std::optional<IoPiece> piece = queue.Take()) { … }
 //   queue.End(*piece, result);
 //
-// What a call ends, it completes before it returns, with the lock released.
+// A call that ends transfers runs their completions before it returns, with the lock released.
 //
 // Thread-safety: Thread-safe.
 
@@ -33,7 +33,7 @@
 
 namespace cairn {
 
-// What the kernel is asked for at once.
+// One request to the kernel.
 struct IoPiece {
   IoId id = 0;  // of its transfer
   IoKind kind = IoKind::kRead;
@@ -46,19 +46,19 @@ struct IoPiece {
   int interruptions = 0;  // by signals
   absl::Time begun;
 
-  // `count` bytes of `whole` after the first `skip`.
+  // Sets `count` bytes of `whole` after the first `skip`.
   void SetParts(const std::array<iovec, 2>& whole, uint64_t skip, uint64_t count);
 };
 
 class IoQueue {
  public:
   IoQueue(const IoLimits& limits, const Clock& clock);
-  // REQUIRES: all is over.
+  // REQUIRES: every transfer has completed.
   ~IoQueue();
   IoQueue(const IoQueue&) = delete;
   IoQueue& operator=(const IoQueue&) = delete;
 
-  // As of IoEngine.
+  // As in IoEngine.
   IoId Submit(const IoTransfer& transfer, IoDone done);
   void Cancel(IoId id);
   size_t transfer_count() const {
@@ -67,22 +67,22 @@ class IoQueue {
   }
   void Report(MetricSink& sink, MetricLabels labels, std::string_view engine) const;
 
-  // The piece that is next, if one may begin now. Whoever has it calls End() with it.
+  // Returns the next piece if one may begin now. The caller must call End() with it.
   std::optional<IoPiece> Take();
-  // Waits for one of that kind. nullopt: the queue stops.
+  // Waits for a piece of that kind. Returns nullopt when the queue stops.
   std::optional<IoPiece> AwaitPiece(IoKind kind);
-  // `result` is the bytes moved or -errno. The rest of a short transfer is taken again.
+  // `result` is the bytes moved or -errno. The rest of a short transfer is dispatched again.
   void End(const IoPiece& piece, int64_t result);
 
-  // Ends what was not begun by its deadline. Returns the next deadline.
+  // Ends transfers that were not begun by their deadline. Returns the next deadline.
   absl::Time EndLate();
-  // EndLate() as deadlines come, until the queue stops.
+  // Calls EndLate() at each deadline until the queue stops.
   void KeepDeadlines();
 
-  // Ends what was not begun; from now on Take() gives only the rests of short transfers.
+  // Ends transfers that were not begun. After it, Take() returns only the rests of short transfers.
   void Stop();
   bool is_stopping() const;
-  // True once no piece is taken, false at `deadline`.
+  // Returns true once no piece is dispatched, false at `deadline`.
   bool AwaitIdle(absl::Time deadline);
 
  private:
@@ -90,14 +90,14 @@ class IoQueue {
     IoId id = 0;
     IoTransfer io;
     IoDone done;
-    uint64_t taken_bytes = 0;  // from its start
-    int pieces = 0;            // taken
-    absl::Status status;       // the first failure: no further piece is begun
+    uint64_t dispatched_bytes = 0;  // from its start
+    int pieces = 0;                 // dispatched
+    absl::Status status;            // the first failure: no further piece begins
   };
   using Transfers = std::list<Transfer>;
-  // Completions to run once the lock is released.
+  // Completions to run after the lock is released.
   using Ended = std::vector<std::pair<IoDone, absl::Status>>;
-  // By IoKind.
+  // Indexed by IoKind.
   template <typename T>
   using PerKind = std::array<T, 2>;
 
@@ -107,26 +107,26 @@ class IoQueue {
   // The list that a transfer is in.
   Transfers& ListOf(const Transfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLateLocked(Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // REQUIRES: the kernel has nothing of it.
+  // REQUIRES: the kernel has no piece of it.
   void EndLocked(Transfers::iterator transfer, absl::Status status, Ended& ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // No further piece of it begins. It ends now if the kernel has nothing of it.
+  // Begins no further piece of it. Ends it now if the kernel has no piece of it.
   void FailLocked(Transfers::iterator transfer, absl::Status status, Ended& ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // It is not waiting to begin any more.
+  // Removes it from the transfers that wait to begin.
   void LeaveWaitingLocked(const Transfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The list whose first is to begin next, of those of `kind`; null when none may.
+  // Returns the list of `kind` whose first transfer begins next; null if none may.
   Transfers* NextLocked(IoKind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t PieceBytesLocked(const Transfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRoomLocked(const Transfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasReadsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<IoPiece> TakeRestLocked(IoKind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A piece of the first of `from`.
+  // Takes a piece of the first transfer of `from`.
   IoPiece CutLocked(Transfers& from) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // False: nothing of the piece is left to do.
+  // Returns false if the piece is complete.
   bool ResumeLocked(const IoPiece& piece, int64_t result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddInflightLocked(const IoPiece& piece, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of threads that sleep, as many as have something to do.
+  // Wakes as many sleeping threads as there are pieces to dispatch.
   void WakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const IoLimits limits_;
@@ -135,19 +135,20 @@ class IoQueue {
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   IoId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Each transfer is in one of the lists, and moves between them without being copied.
-  PerKind<Transfers> foreground_ ABSL_GUARDED_BY(mutex_);  // with bytes that were not taken
+  // Each transfer is in one of these lists, and moves between them without being copied.
+  PerKind<Transfers> foreground_ ABSL_GUARDED_BY(mutex_);  // with bytes not dispatched yet
   PerKind<Transfers> background_ ABSL_GUARDED_BY(mutex_);  // likewise
-  Transfers taken_ ABSL_GUARDED_BY(mutex_);                // all bytes taken, or failed
+  Transfers dispatched_ ABSL_GUARDED_BY(mutex_);           // all bytes dispatched, or failed
   std::unordered_map<IoId, Transfers::iterator> transfers_ ABSL_GUARDED_BY(mutex_);
-  // Of what is not begun, where there is one.
+  // Of transfers not begun that have one.
   std::set<std::pair<absl::Time, IoId>> deadlines_ ABSL_GUARDED_BY(mutex_);
-  PerKind<std::vector<IoPiece>> rests_ ABSL_GUARDED_BY(mutex_);  // of short transfers
-  size_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;                    // taken, rests included
-  // Bytes of the pieces taken.
+  PerKind<std::vector<IoPiece>> short_pieces_ ABSL_GUARDED_BY(mutex_);  // of short transfers
+  size_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;  // dispatched, including rests
+  // Bytes of the dispatched pieces.
   uint64_t foreground_read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t other_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                     // of all else
-  absl::Time last_read_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // a foreground read's end
+  uint64_t other_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all others
+  // When the last foreground read ended.
+  absl::Time last_read_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 
   PerKind<CondVar> ready_;
   PerKind<int> sleeping_ ABSL_GUARDED_BY(mutex_){};

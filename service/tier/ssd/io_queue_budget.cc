@@ -11,8 +11,8 @@
 namespace cairn {
 
 IoQueue::Transfers& IoQueue::ListOf(const Transfer& transfer) {
-  if (!transfer.status.ok() || transfer.taken_bytes == transfer.io.bytes()) {
-    return taken_;
+  if (!transfer.status.ok() || transfer.dispatched_bytes == transfer.io.bytes()) {
+    return dispatched_;
   }
   return (transfer.io.is_background ? background_ : foreground_)[Index(transfer.io.kind)];
 }
@@ -33,15 +33,15 @@ void IoQueue::EndLateLocked(Ended& ended) {
 void IoQueue::EndLocked(Transfers::iterator transfer, absl::Status status, Ended& ended) {
   ended.emplace_back(std::move(transfer->done), std::move(status));
   transfers_.erase(transfer->id);
-  taken_.erase(transfer);
+  dispatched_.erase(transfer);
 }
 
 void IoQueue::FailLocked(Transfers::iterator transfer, absl::Status status, Ended& ended) {
   if (transfer->status.ok()) {
-    if (transfer->taken_bytes == 0) {
+    if (transfer->dispatched_bytes == 0) {
       LeaveWaitingLocked(*transfer);
     }
-    taken_.splice(taken_.end(), ListOf(*transfer), transfer);
+    dispatched_.splice(dispatched_.end(), ListOf(*transfer), transfer);
     transfer->status = std::move(status);
   }
   if (transfer->pieces == 0) {
@@ -60,7 +60,7 @@ bool IoQueue::HasReadsLocked() {
 }
 
 uint64_t IoQueue::PieceBytesLocked(const Transfer& transfer) {
-  const uint64_t left = transfer.io.bytes() - transfer.taken_bytes;
+  const uint64_t left = transfer.io.bytes() - transfer.dispatched_bytes;
   const bool is_foreground_read = transfer.io.kind == IoKind::kRead && !transfer.io.is_background;
   if (!is_foreground_read && HasReadsLocked()) {
     return std::min({left, limits_.piece_bytes, limits_.inflight_beside_reads_bytes});
@@ -94,7 +94,7 @@ IoQueue::Transfers* IoQueue::NextLocked(IoKind kind) {
 }
 
 std::optional<IoPiece> IoQueue::TakeRestLocked(IoKind kind) {
-  std::vector<IoPiece>& rests = rests_[Index(kind)];
+  std::vector<IoPiece>& rests = short_pieces_[Index(kind)];
   if (rests.empty()) {
     return std::nullopt;
   }
@@ -106,7 +106,7 @@ std::optional<IoPiece> IoQueue::TakeRestLocked(IoKind kind) {
 IoPiece IoQueue::CutLocked(Transfers& from) {
   Transfer& transfer = from.front();
   const uint64_t bytes = PieceBytesLocked(transfer);
-  if (transfer.taken_bytes == 0) {
+  if (transfer.dispatched_bytes == 0) {
     LeaveWaitingLocked(transfer);
   }
   const auto as_iovec = [](std::span<std::byte> part) { return iovec{part.data(), part.size()}; };
@@ -114,11 +114,11 @@ IoPiece IoQueue::CutLocked(Transfers& from) {
                    .kind = transfer.io.kind,
                    .is_background = transfer.io.is_background,
                    .fd = transfer.io.fd,
-                   .offset = transfer.io.offset + transfer.taken_bytes,
+                   .offset = transfer.io.offset + transfer.dispatched_bytes,
                    .begun = clock_.Now()};
   piece.SetParts({as_iovec(transfer.io.parts[0]), as_iovec(transfer.io.parts[1])},
-                 transfer.taken_bytes, bytes);
-  transfer.taken_bytes += bytes;
+                 transfer.dispatched_bytes, bytes);
+  transfer.dispatched_bytes += bytes;
   ++transfer.pieces;
   ++pieces_;
   AddInflightLocked(piece, static_cast<int64_t>(bytes));
@@ -137,7 +137,7 @@ void IoQueue::AddInflightLocked(const IoPiece& piece, int64_t bytes) {
 void IoQueue::WakeLocked() {
   for (const IoKind kind : {IoKind::kRead, IoKind::kWrite}) {
     if (sleeping_[Index(kind)] > 0 &&
-        (!rests_[Index(kind)].empty() || NextLocked(kind) != nullptr)) {
+        (!short_pieces_[Index(kind)].empty() || NextLocked(kind) != nullptr)) {
       ready_[Index(kind)].NotifyOne();
     }
   }
@@ -153,15 +153,15 @@ void IoQueue::Report(MetricSink& sink, MetricLabels labels, std::string_view eng
     sink.AddCounter("cairn_ssd_io_bytes_total", "Bytes that the drive has moved.", all,
                     bytes_[i].Value());
     sink.AddHistogram("cairn_ssd_io_seconds",
-                      "How long the kernel had a transfer, or a piece of a large one.", all,
+                      "Time of a transfer, or of a piece of a large one, in the kernel.", all,
                       seconds_[i].Snapshot());
     sink.AddCounter("cairn_ssd_io_errors_total", "Pieces of transfers that failed.", all,
                     errors_[i].Value());
     sink.AddCounter("cairn_ssd_io_late_total", "Transfers that had not begun by their deadline.",
                     all, late_[i].Value());
-    sink.AddCounter("cairn_ssd_io_refused_total",
-                    "Transfers refused because too many were waiting.", all, refused_[i].Value());
-    sink.AddGauge("cairn_ssd_io_inflight_bytes", "Bytes that the kernel was asked to move.", all,
+    sink.AddCounter("cairn_ssd_io_refused_total", "Transfers refused because too many waited.", all,
+                    refused_[i].Value());
+    sink.AddGauge("cairn_ssd_io_inflight_bytes", "Bytes of transfers in the kernel.", all,
                   static_cast<double>(inflight_bytes_[i].Value()));
     sink.AddGauge("cairn_ssd_io_waiting", "Transfers that have not begun.", all,
                   static_cast<double>(waiting_[i].Value()));

@@ -201,7 +201,7 @@ Ledger::~Ledger() {
     return;
   }
   if (const rocksdb::Status status = db->Close(); !status.ok() && !is_failed) {
-    LogWarn(kComponent, "the ledger did not close cleanly", {{"why", StatusFrom(status)}});
+    LogWarn(kComponent, "ledger did not close cleanly", {{"why", StatusFrom(status)}});
   }
 }
 
@@ -209,12 +209,12 @@ absl::Status Ledger::Reopen(absl::Time deadline) {
   std::unique_ptr<rocksdb::DB> closed;
   {
     const MutexLock lock(mutex_);
-    failure_.Update(absl::UnavailableError("ledger: it is opened anew"));
+    failure_.Update(absl::UnavailableError("ledger: it is being reopened"));
     is_reopening_ = true;
     while (calls_ > 0) {
       if (!calls_over_.WaitUntil(mutex_, deadline)) {
         is_reopening_ = false;
-        return absl::UnavailableError("ledger: a call does not end");
+        return absl::UnavailableError("ledger: a call does not complete");
       }
     }
     closed = std::move(db_);
@@ -329,7 +329,7 @@ absl::Status Ledger::Scan(
     if (!go_on.ok()) {
       const bool is_unknown = absl::IsUnimplemented(go_on.status());
       (is_unknown ? unknown_ : damaged_).fetch_add(1, std::memory_order_relaxed);
-      LogWarn(kComponent, "a record of the ledger is skipped", {{"why", go_on.status()}});
+      LogWarn(kComponent, "ledger record skipped", {{"why", go_on.status()}});
     } else if (!*go_on) {
       return absl::OkStatus();
     }
@@ -344,7 +344,7 @@ absl::StatusOr<std::string> Ledger::GetMeta(std::string_view name) const {
   std::string value;
   const rocksdb::Status status = call->Get(rocksdb::ReadOptions(), key, &value);
   if (status.IsNotFound()) {
-    return absl::NotFoundError(absl::StrCat("ledger: no value of the name ", ToAbsl(name)));
+    return absl::NotFoundError(absl::StrCat("ledger: no value named ", ToAbsl(name)));
   }
   CAIRN_RETURN_IF_ERROR(StatusFrom(status));
   return ParseMeta(key, value);

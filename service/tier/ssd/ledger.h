@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The ledger of a tier on a disk: which extent lies where, and of which space. It is a RocksDB, and
-// what the tier finds its extents by when it starts; while it runs, the index in memory is asked.
-// It is disposable: where it is unreadable, the tier starts empty, never wrong.
+// The ledger of a tier on a disk: which extent is at which place, and of which space. It is a
+// RocksDB database from which the tier recovers its extents at start; at run time the index in
+// memory is used. It is disposable: if it is unreadable, the tier starts empty, never wrong.
 //
-// A write that is not synced outlives the death of the process, not a power cut. One that is
-// synced, and all that were written before it, outlive both.
+// A write that is not synced survives the death of the process, not a power cut. A synced write,
+// and all writes before it, survive both.
 //
-// Nothing of RocksDB is written to a log file: one that finds no room makes it abort the process.
-// Its warnings and errors go to base/log.h.
+// RocksDB writes no log file, because it aborts the process when such a file finds no room. Its
+// warnings and errors go to base/log.h.
 
 #include <atomic>
 #include <cstdint>
@@ -32,32 +32,33 @@ class WriteBatch;
 
 namespace cairn {
 
-// Thread-safety: Thread-safe. Calls wait for the disk: none belongs on a lane or under a lock.
+// Thread-safety: Thread-safe. Calls wait for the disk: never make them on a lane or under a lock.
 class Ledger {
  public:
   struct Options {
-    std::string path;  // a folder of its own, on a disk that takes direct I/O
-    // Memory of what is not yet in tables, at most. At least kWriteBufferBytesMin.
+    std::string path;  // its own folder, on a disk with direct I/O
+    // Limit for the memory of records that are not in tables yet. At least kWriteBufferBytesMin.
     uint64_t write_buffer_bytes = kWriteBufferBytesDefault;
-    // Removes a ledger that is there, damaged or not, and makes an empty one. Without it the ledger
-    // has to be there: none is ever made in silence.
+    // Removes an existing ledger, damaged or not, and makes an empty one. Without it the ledger
+    // must exist: none is ever made silently.
     bool create = false;
   };
   static constexpr uint64_t kWriteBufferBytesDefault = uint64_t{48} << 20;
   static constexpr uint64_t kWriteBufferBytesMin = uint64_t{1} << 20;
 
-  // Reads all of it once, so that damage is known before anything is taken from it: 0.2 s of CPU a
-  // million extents. What to do about an error:
-  // - DataLoss: it is damaged, missing or foreign. The tier is to start empty.
-  // - Unavailable: the disk or another process is in the way. Wipe nothing, try again.
+  // Opens the ledger. Reads all of it once, so that damage is detected before any record is used:
+  // 0.2 s of CPU per million extents. Errors:
+  // - DataLoss: it is damaged, missing or foreign. The tier should start empty.
+  // - Unavailable: the disk or another process prevents it. Delete nothing, try again.
   // - ResourceExhausted: there is no space. Likewise.
-  // - FailedPrecondition: the folder takes no direct I/O, or options of this program do not suit.
+  // - FailedPrecondition: the folder does not support direct I/O, or this program's options do not
+  //   fit.
   static absl::StatusOr<std::unique_ptr<Ledger>> Open(const Options& options);
   ~Ledger();
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
-  // Writes that happen together or not at all, in the order of the calls.
+  // Writes that are applied atomically, in the order of the calls.
   // Thread-safety: Thread-compatible.
   class Batch {
    public:
@@ -68,7 +69,7 @@ class Ledger {
 
     void PutExtent(uint64_t seq, uint32_t page, const ExtentRecord& record);
     void DeleteExtent(uint64_t seq, uint32_t page);
-    // Of that segment all that were put before.
+    // Deletes all extents of that segment that were put before.
     void DeleteExtentsOf(uint64_t seq);
     void PutSegment(uint32_t slot, const SegmentRecord& record);
     void DeleteSegment(uint32_t slot);
@@ -85,35 +86,35 @@ class Ledger {
     void Put(const std::string& key, const std::string& value);
     void Delete(const std::string& key);
 
-    std::unique_ptr<rocksdb::WriteBatch> writes_;  // null once moved from
+    std::unique_ptr<rocksdb::WriteBatch> writes_;  // null after a move
   };
 
-  // After the first failure, of whatever kind, every Write(), SyncWal() and Compact() fails with
-  // its error until Reopen(): what lies in its log is not known any more.
+  // After the first failure every Write(), SyncWal() and Compact() fails with its error until
+  // Reopen(), because the contents of the log are then unknown.
   absl::Status Write(const Batch& batch, bool is_synced);
-  // Makes durable all that was written before.
+  // Makes all earlier writes durable.
   absl::Status SyncWal();
 
-  // Scans, in the order of keys. `fn` returns false to stop; it must not call the ledger. A record
-  // that cannot be read is counted, skipped and left in place. DataLoss: the ledger is damaged, and
-  // what comes after is not to be had; Unavailable: it could not be read now.
+  // Scans, in the order of keys. `fn` returns false to stop; it must not call the ledger. Records
+  // that cannot be read are counted, skipped and left in place. Errors: DataLoss (the ledger is
+  // damaged; the rest is unavailable), Unavailable (it could not be read now).
   using ExtentFn = absl::FunctionRef<bool(uint64_t seq, uint32_t page, const ExtentRecord& record)>;
   using SegmentFn = absl::FunctionRef<bool(uint32_t slot, const SegmentRecord& record)>;
   using SpaceFn = absl::FunctionRef<bool(uint32_t number, const SpaceRecord& record)>;
-  // first and last included.
+  // Includes first and last.
   absl::Status ScanExtents(uint64_t seq_first, uint64_t seq_last, ExtentFn fn) const;
   absl::Status ScanSegments(SegmentFn fn) const;
   absl::Status ScanSpaces(SpaceFn fn) const;
-  // NotFound; DataLoss and Unimplemented as record.h says; Unavailable.
+  // Errors: NotFound; DataLoss and Unimplemented as in record.h; Unavailable.
   absl::StatusOr<std::string> GetMeta(std::string_view name) const;
 
-  // Closes the database, opens it as Open() does, and takes writes again. What was written before
-  // the first failure is there, and what failed may be, in whole batches. Waits until `deadline`
-  // for calls under way: Unavailable. After an error, whose codes are those of Open(), nothing is
-  // read nor written until a call returns OK. Thread-safety: one thread at a time.
+  // Closes the database, opens it as Open() does, and accepts writes again. Writes before the first
+  // failure are in it; failed ones may be, in whole batches. Waits until `deadline` for running
+  // calls, else returns Unavailable. After an error, whose codes are those of Open(), nothing is
+  // read or written until a call returns OK. Thread-safety: one thread at a time.
   absl::Status Reopen(absl::Time deadline);
 
-  // Records that scans met since it was opened, each as often as it was met.
+  // Records that scans skipped since it was opened, counted at each scan.
   struct Skipped {
     uint64_t damaged = 0;
     uint64_t unknown = 0;  // of a version or recipe that this program does not know
@@ -121,21 +122,21 @@ class Ledger {
   Skipped skipped() const;
   // OK until the first failure.
   absl::Status health() const;
-  // That its files take of the file system.
+  // The size of its files in the file system.
   uint64_t disk_bytes() const;
-  // Writes all of it anew, without what was deleted. Takes seconds per million records; needs as
-  // much free space as the ledger has bytes.
+  // Rewrites it without deleted records. Takes seconds per million records and needs as much free
+  // space as the ledger has bytes.
   absl::Status Compact();
 
  private:
-  // While it lives the database stays open.
+  // Keeps the database open while it exists.
   class Call;
 
   Ledger(Options options, std::unique_ptr<rocksdb::DB> db);
 
-  // What is there already.
+  // Opens an existing database.
   static absl::StatusOr<std::unique_ptr<rocksdb::DB>> OpenDatabase(const Options& options);
-  // Keeps the first failure.
+  // Records the first failure.
   absl::Status Remember(const rocksdb::Status& status);
   // Calls `fn` with each key from `first` to before `last`.
   absl::Status Scan(
@@ -148,7 +149,7 @@ class Ledger {
   mutable std::atomic<uint64_t> unknown_{0};
   mutable Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  // Null: it could not be opened anew. Changes while there are no calls alone.
+  // Null: it could not be reopened. Changes only while no call runs.
   std::unique_ptr<rocksdb::DB> db_ ABSL_GUARDED_BY(mutex_);
   mutable CondVar calls_over_;
   mutable uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -55,8 +55,8 @@ absl::Status CheckMounted(const std::string& folder, const std::string& fstab) {
     const Path point = entry.is_absolute() ? Canonical(entry) : entry;
     if (IsWithin(wanted, point) && !mounted.empty() &&
         std::find(mounted.begin(), mounted.end(), point) == mounted.end()) {
-      return absl::UnavailableError(
-          absl::StrCat(point.string(), " is not mounted, where ", fstab, " has a file system"));
+      return absl::UnavailableError(absl::StrCat(point.string(), " is not mounted, but ", fstab,
+                                                 " lists a file system there"));
     }
   }
   return absl::OkStatus();

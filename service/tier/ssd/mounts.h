@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Whether a folder is where it is meant to be. The mount point of a disk that is not mounted is an
-// empty folder of the file system above, which a cache would fill.
+// Checks that the file system of a folder is mounted. Without its disk the mount point is an empty
+// folder of the file system above, which the cache would fill.
 //
 // Thread-safety: pure functions.
 
@@ -11,8 +11,8 @@
 
 namespace cairn {
 
-// Unavailable: `fstab` has a file system at the folder or above it that is not mounted now. What is
-// no file has none.
+// Errors: Unavailable if `fstab` lists a file system at the folder or above it that is not mounted.
+// A missing `fstab` lists none.
 absl::Status CheckMounted(const std::string& folder, const std::string& fstab);
 
 }  // namespace cairn

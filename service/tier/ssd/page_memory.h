@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Memory that O_DIRECT takes: whole pages, aligned to pages.
+// Memory for O_DIRECT: whole, aligned pages.
 //
 // Thread-safety: Thread-compatible.
 
@@ -16,7 +16,7 @@ namespace cairn {
 class PageMemory {
  public:
   PageMemory() = default;
-  // REQUIRES: whole pages. The content is any.
+  // REQUIRES: whole pages. The contents are unspecified.
   explicit PageMemory(size_t bytes)
       : memory_(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kPageBytes}))),
         bytes_(bytes) {}

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the ledger of a tier keeps, as bytes: keys and values. docs/internals/formats/ssd.md draws
-// them.
+// The keys and values of a tier's ledger, as bytes. docs/internals/formats/ssd.md draws them.
 //
 // Every value, in every version, begins with its version and ends with the CRC32C of its key and of
-// all of the value before the CRC. RocksDB has checksums of blocks and of its log; this one also
-// covers what happens to a record in memory, and that it stands under the key that it was written
-// for. It costs 4 of some 140 bytes.
+// the value before the CRC. RocksDB has checksums of blocks and of its log. This one also detects
+// damage in memory, and a record under a wrong key. It takes 4 of some 140 bytes.
 //
-// Parsing assumes malice. Errors: DataLoss, damaged or none of ours; Unimplemented, whole but of a
-// version (or of a recipe) that this program does not know: leave it in place.
+// Parsers assume untrusted bytes. Errors: DataLoss (damaged or not ours), Unimplemented (intact,
+// but of a version or recipe that this program does not know: leave it in place).
 //
 // Thread-safety: pure functions; the structs are values.
 
@@ -35,7 +33,7 @@ enum class RecordKind : char { kExtent = 'e', kMeta = 'm', kSpace = 'p', kSegmen
 
 struct ExtentPlace {
   uint64_t seq = 0;   // of the segment
-  uint32_t page = 0;  // of 4 KiB in it
+  uint32_t page = 0;  // number of a 4 KiB page in it
   friend auto operator<=>(const ExtentPlace&, const ExtentPlace&) = default;
 };
 
@@ -43,21 +41,21 @@ std::string ExtentKey(ExtentPlace place);
 std::string SegmentKey(uint32_t slot);
 std::string SpaceKey(uint32_t number);
 std::string MetaKey(std::string_view name);
-// DataLoss: not a key of that kind.
+// Errors: DataLoss if it is not a key of that kind.
 absl::StatusOr<ExtentPlace> ParseExtentKey(std::string_view key);
-// The number of a key of kSegment or kSpace.
+// Returns the number in a key of kSegment or kSpace.
 absl::StatusOr<uint32_t> ParseNumberKey(RecordKind kind, std::string_view key);
 
 // --- An extent: an image in a segment.
 
 inline constexpr uint8_t kExtentVersion = 1;
-// Of an image whose time will be over; others have the former version.
+// For images that expire; others have the previous version.
 inline constexpr uint8_t kExtentVersionExpiring = 2;
-// Without a side object 32 less, without an expiry 4 less.
+// 32 less without a side object, 4 less without an expiry.
 inline constexpr size_t kExtentRecordBytesMax = 174;
 
 struct ExtentRecord {
-  uint32_t space = 0;  // the number of a space's record
+  uint32_t space = 0;  // the number of the space's record
   proto::BlockKey key{};
   proto::BlockKey parent{};     // all zero: none
   uint64_t first_position = 0;  // at most proto::kPositionMax
@@ -74,13 +72,14 @@ struct ExtentRecord {
   friend bool operator==(const ExtentRecord&, const ExtentRecord&) = default;
 };
 
-// Every field is in its range: what PutExtent() asks for and ParseExtent() finds.
+// Returns whether every field is in its range: PutExtent() requires it and ParseExtent() ensures
+// it.
 [[nodiscard]] bool IsInRange(const ExtentRecord& record);
 // REQUIRES: IsInRange(record) (CAIRN_CHECKed).
 std::string EncodeExtent(std::string_view key, const ExtentRecord& record);
 absl::StatusOr<ExtentRecord> ParseExtent(std::string_view key, std::string_view value);
 
-// --- A segment: what is in a slot.
+// --- A segment: the contents of a slot.
 
 inline constexpr uint8_t kSegmentRecordVersion = 1;
 
@@ -100,16 +99,16 @@ absl::StatusOr<SegmentRecord> ParseSegment(std::string_view key, std::string_vie
 // --- A space. The record's `version` is not kept.
 
 inline constexpr uint8_t kSpaceVersion = 1;
-// With what a policy may have besides a recipe; a space without has the former version.
+// For a policy with more than a recipe; other spaces have the previous version.
 inline constexpr uint8_t kSpaceVersionWithPolicy = 2;
 inline constexpr size_t kRecipeNameBytesMax = 256;
 
-// REQUIRES: the identity is Validate()d and the fingerprint is its own (CAIRN_CHECKed); the
-// recipes' names have at most kRecipeNameBytesMax bytes each; current has groups of the identity,
-// in ascending order of (group, kind), each once.
+// REQUIRES: the identity is valid and has this fingerprint (CAIRN_CHECKed); the recipes' names have
+// at most kRecipeNameBytesMax bytes; `current` names groups of the identity, in ascending order of
+// (group, kind), each once.
 std::string EncodeSpace(std::string_view key, const SpaceRecord& record);
-// What is said under REQUIRES above holds of the result. Whether this program knows the recipe's
-// name is not looked at.
+// The result satisfies the requirements above. Does not check whether this program knows the
+// recipe's name.
 absl::StatusOr<SpaceRecord> ParseSpace(std::string_view key, std::string_view value);
 
 // --- Small values by name.
@@ -119,11 +118,12 @@ inline constexpr uint8_t kMetaVersion = 1;
 std::string EncodeMeta(std::string_view key, std::string_view bytes);
 absl::StatusOr<std::string> ParseMeta(std::string_view key, std::string_view value);
 
-// --- What all values share.
+// --- Parts common to all values.
 
-// Appends the CRC. For the writers of values.
+// Appends the CRC. For writers of values.
 void SealRecord(std::string_view key, std::string* value);
-// What is between version and CRC, borrowed from `value`. DataLoss, Unimplemented as above.
+// Returns the bytes between version and CRC, borrowed from `value`. Errors: DataLoss, Unimplemented
+// as above.
 absl::StatusOr<std::string_view> OpenRecord(std::string_view key, std::string_view value,
                                             uint8_t version);
 

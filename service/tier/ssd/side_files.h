@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The side objects of a device: a file each, named by the digest of its content.
+// The side objects of a device, one file each, named by the digest of its content.
 //
-// Thread-safety: Thread-safe, but for Open() and KeepOnly(): one thread, before all others.
+// Thread-safety: Thread-safe, except Open() and KeepOnly(): one thread, before all others.
 // Cost:          calls wait for the disk, but for Has() and bytes().
 
 #include <cstddef>
@@ -26,10 +26,11 @@ class SideFiles final : public SideObjectSource {
   SideFiles(std::string folder, uint64_t bytes_max)
       : folder_(std::move(folder)), bytes_max_(bytes_max) {}
 
-  // Makes the folder, and reads what it has. Errors as errno says.
+  // Makes the folder and lists its files. Errors: as errno says.
   absl::Status Open();
   bool Has(const codecs::Digest& id) const;
-  // Durable when it returns. Nothing if it is there. ResourceExhausted: the budget, or the disk.
+  // Writes a side object durably, unless it exists. Errors: ResourceExhausted (the budget or the
+  // disk is full).
   absl::Status Write(const codecs::Digest& id, std::span<const std::byte> bytes);
   absl::StatusOr<std::vector<std::byte>> Read(const codecs::Digest& id) override;
   // Removes all others.

@@ -220,7 +220,7 @@ absl::StatusOr<SpaceRecord> ParseSpace(std::string_view key, std::string_view va
     record.ttl_s = in.Take<uint32_t>();
   }
   if (!in.IsAtEnd()) {
-    return absl::DataLossError("record of a space: of another length");
+    return absl::DataLossError("record of a space: wrong length");
   }
   if (!are_flags_known) {
     return absl::UnimplementedError("record of a space: a side object this program does not know");

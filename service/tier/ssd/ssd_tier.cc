@@ -145,13 +145,14 @@ size_t SsdTier::FirstFor(const Placement& placement) {
   if (placement_ == SsdPlacement::kStripe) {
     return next_.fetch_add(1, std::memory_order_relaxed) % bays_.size();
   }
-  return placement.beside != nullptr ? placement.beside->offset() >> SsdDevice::kNumberShift
-                                     : placement.hash % bays_.size();
+  return placement.parent_copy != nullptr
+             ? placement.parent_copy->offset() >> SsdDevice::kNumberShift
+             : placement.hash % bays_.size();
 }
 
 absl::StatusOr<TierExtent> SsdTier::Reserve(uint64_t bytes, const Placement& placement) {
   const size_t first = FirstFor(placement);
-  absl::StatusOr<TierExtent> extent = absl::UnavailableError("ssd: no device is there");
+  absl::StatusOr<TierExtent> extent = absl::UnavailableError("ssd: no device is available");
   // A device that takes nothing leaves its share to the others.
   for (size_t i = 0; absl::IsUnavailable(extent.status()) && i < bays_.size(); ++i) {
     if (const auto device = bays_[(first + i) % bays_.size()]->device(); device != nullptr) {
@@ -191,7 +192,7 @@ absl::Status SsdTier::Recover(RecoverySink& sink) {
   const auto devices = Devices();
   if (std::all_of(devices.begin(), devices.end(),
                   [](const DeviceReport& device) { return device.state == DeviceState::kOut; })) {
-    LogError("ssd", "no device is there: blocks are in memory alone until one comes",
+    LogError("ssd", "no device is available: blocks are only in memory until one is",
              {{"devices", devices.size()}});
   }
   tend_thread_ = std::thread([this, &sink] { RunTend(sink); });
@@ -218,7 +219,7 @@ void SsdTier::RunTend(RecoverySink& sink) {
 void SsdTier::Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) {
   deletions_.Add(space, keys, [this](const std::vector<Deletion>& deletions) {
     for (const auto& device : Present()) {
-      device->Tell(deletions);
+      device->QueueDeletions(deletions);
     }
   });
 }
@@ -313,11 +314,11 @@ uint64_t SsdTier::extents_max() const {
 }
 
 void SsdTier::Report(MetricSink& sink) const {
-  sink.AddGauge("cairn_tier_capacity_bytes", "Bytes that a tier may hold.", kSsdLabel,
+  sink.AddGauge("cairn_tier_capacity_bytes", "Capacity of a tier in bytes.", kSsdLabel,
                 static_cast<double>(capacity_bytes()));
   sink.AddGauge("cairn_tier_used_bytes",
-                "Bytes of images in a tier, as allocated (rounded), unlinked ones that are still "
-                "read included.",
+                "Bytes of images in a tier, as allocated (rounded), including unlinked ones that "
+                "are still being read.",
                 kSsdLabel, static_cast<double>(used_bytes()));
   for (const auto& bay : bays_) {
     bay->Report(sink);

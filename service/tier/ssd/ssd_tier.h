@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The SSD tier: images in folders on one or several devices, found again by the next process. Each
-// device is for itself, with segments and a ledger of its own (device.h), so that one that fails
-// takes no other with it. It has its place in the tier (bay.h), where it leaves and comes back.
+// The SSD tier: images in folders on one or more devices, which the next process recovers. Each
+// device is independent, with its own segments and ledger (device.h), so that a failing one does
+// not affect the others. Devices come and go in bays (bay.h).
 //
-// A chain lies on one device, chosen by its first block, or its blocks on all, one after another.
-// A thread of the tier, `ssd-tend`, closes devices that are out and opens them again.
+// A chain is either on one device, chosen by its first block, or striped over all devices. The
+// thread `ssd-tend` closes failed devices and opens them again.
 //
-// Thread-safety: Thread-safe, but for Make(), Recover() and Stop(): one thread.
+// Thread-safety: Thread-safe, except Make(), Recover() and Stop(): one thread.
 
 #include <atomic>
 #include <cstddef>
@@ -35,8 +35,8 @@
 namespace cairn {
 
 enum class SsdPlacement {
-  kChain,   // a device that is lost costs the prefixes on it, and cuts no other
-  kStripe,  // every device takes its share of each chain: all read one prefix, and one cuts all
+  kChain,   // losing a device loses the prefixes on it and shortens no other
+  kStripe,  // a chain is striped: all devices read one prefix, and losing one shortens every chain
 };
 
 class SsdTier final : public CopyTier {
@@ -49,24 +49,26 @@ class SsdTier final : public CopyTier {
     std::vector<Device> devices;  // 1 to limits::kSsdDevicesMax
     IoChoice io = IoChoice::kAuto;
     SsdPlacement placement = SsdPlacement::kChain;
-    uint64_t segment_bytes = 0, extents_max = 0;  // of a device; 0: what suits its budget
-    uint64_t images_max = 0;  // of all devices, by their budgets; 0: extents_max of each
-    // Space that each file system keeps for others. Unset: the larger of 1 GiB and 2 %.
+    uint64_t segment_bytes = 0, extents_max = 0;  // of a device; 0: a default for its budget
+    // Of all devices, in proportion to their budgets; 0: extents_max of each.
+    uint64_t images_max = 0;
+    // Free space to leave on each file system. Unset: the larger of 1 GiB and 2 %.
     std::optional<uint64_t> keep_free_bytes;
     absl::Duration lock_wait = absl::Seconds(30);
     std::string fstab =
-        "/etc/fstab";  // a folder of a disk that is to be mounted is missing until then
-    // Hears what Make() is at, from its thread.
+        "/etc/fstab";  // the folder of a disk that should be mounted is missing until it is
+    // Reports the current step of Make(), from its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
-    // How long a device that failed is left alone at most before it is tried again.
+    // Longest time until a failed device is tested again.
     absl::Duration probe_after = absl::Seconds(30);
-    size_t deletions_max = limits::kDeletionsMax;  // that are kept for devices that are away
+    size_t deletions_max = limits::kDeletionsMax;  // kept for absent devices
     // Makes the engine of a device. Null: MakeIoEngine(io).
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;
   };
 
-  // Errors with the folder: those that stay until somebody changes the configuration. A device that
-  // cannot be opened for another reason is missing, and taken in when it comes.
+  // Opens the devices. Errors name the folder and remain until somebody changes the configuration.
+  // A device that cannot be opened for another reason is missing, and is added when it becomes
+  // available.
   static absl::StatusOr<std::unique_ptr<SsdTier>> Make(const Options& options);
   ~SsdTier() override { Stop(); }
 
@@ -77,7 +79,7 @@ class SsdTier final : public CopyTier {
   TransferId Read(const TierRead& read, TierDone done) override;
   TransferId Write(const TierWrite& write, TierDone done) override;
   void Cancel(TransferId id) override;
-  // Always OK. The share of a device that is missing goes to the others.
+  // Always OK. The other devices take over the share of a missing one.
   absl::Status Recover(RecoverySink& sink) override;
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
   void PolicyChanged(const SpaceRecord& space) override;
@@ -88,7 +90,7 @@ class SsdTier final : public CopyTier {
   uint64_t capacity_bytes() const override;
   uint64_t image_bytes_max() const override;
   uint64_t used_bytes() const override;
-  // Images that it holds at most: what the index needs room for.
+  // Limit for its images: the index needs room for them.
   uint64_t extents_max() const;
   void Report(MetricSink& sink) const override;
   std::vector<DeviceReport> Devices() const override;
@@ -103,9 +105,9 @@ class SsdTier final : public CopyTier {
   void Unlist(uint64_t offset) override { DeviceOf(offset)->Unlist(offset); }
   std::shared_ptr<SsdDevice> DeviceOf(uint64_t offset) const;
   std::vector<std::shared_ptr<SsdDevice>> Present() const;
-  // The number of the device that is asked first.
+  // The number of the device to ask first.
   size_t FirstFor(const Placement& placement);
-  // One of these devices after the other, from that one on. Those without anything new cost
+  // Syncs these devices one after the other, starting with `number`. Devices without new data cost
   // nothing.
   void SyncFrom(size_t number, uint64_t parts, TierDone done);
   void RunTend(RecoverySink& sink);
@@ -114,13 +116,13 @@ class SsdTier final : public CopyTier {
   const absl::Duration probe_after_;
   Deletions deletions_;
   std::vector<std::unique_ptr<SsdBay>> bays_;
-  std::atomic<size_t> next_{0};  // of kStripe
+  std::atomic<size_t> next_{0};  // for kStripe
   std::thread tend_thread_;
 
   Mutex mutex_;
   CondVar tend_due_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_asked_ ABSL_GUARDED_BY(mutex_) = false;  // to look at once
+  bool is_asked_ ABSL_GUARDED_BY(mutex_) = false;  // tend at once
 };
 
 }  // namespace cairn

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The engine that works everywhere: threads that call preadv() and pwritev(). A transfer that the
-// kernel has holds a thread. Threads are named "io-read-0", "io-write-0", …, and "io-late", which
-// ends what did not begin by its deadline.
+// The I/O engine that works everywhere: threads that call preadv() and pwritev(). A running
+// transfer occupies a thread. Threads are named "io-read-0", "io-write-0", …, and "io-late", which
+// ends transfers that did not begin by their deadline.
 
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -13,11 +13,11 @@
 
 namespace cairn {
 
-// Moves bytes as preadv() and pwritev() do, errno included.
+// Moves bytes like preadv() and pwritev(), including errno.
 using IoCall = absl::AnyInvocable<ssize_t(IoKind kind, int fd, const iovec* parts, int parts_count,
                                           off_t offset) const>;
 
-// The kernel's.
+// Calls the kernel.
 ssize_t CallKernel(IoKind kind, int fd, const iovec* parts, int parts_count, off_t offset);
 
 // `call` runs on several threads at once.

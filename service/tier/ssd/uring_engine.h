@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The engine over io_uring: one thread, "io-ring", begins pieces and reaps their ends, so that no
-// thread waits in the kernel for a drive.
+// The I/O engine over io_uring: one thread, "io-ring", begins pieces and reaps completions, so that
+// no thread waits in the kernel for a drive.
 
 #include <memory>
 
@@ -10,8 +10,8 @@
 
 namespace cairn {
 
-// FailedPrecondition with the reason where the system does not let us have it: a seccomp profile of
-// a container, a sysctl, an old kernel, a build without liburing.
+// Errors: FailedPrecondition with the reason if the system refuses io_uring: a container's seccomp
+// profile, a sysctl, an old kernel, or a build without liburing.
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine(const IoLimits& limits);
 
 }  // namespace cairn

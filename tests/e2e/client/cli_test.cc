@@ -101,7 +101,7 @@ TEST_F(CliTest, WhoIsNoOperatorIsToldSo) {
   EXPECT_THAT(refused.output, HasSubstr("which only its own user and root enter"));
   const Ran status = RunCommand(other + "status" + control);
   EXPECT_EQ(status.code, 0) << status.output;
-  EXPECT_THAT(status.output, HasSubstr("not asked after: the daemon answers operators at"));
+  EXPECT_THAT(status.output, HasSubstr("not shown: the daemon answers operators at"));
   EXPECT_THAT(status.output, testing::Not(HasSubstr("block"))) << "of whose tenant it is none";
   // Named, the address is not asked for.
   const Ran named = Run("tier --admin " + daemon_->endpoint("admin"));
@@ -269,7 +269,7 @@ TEST_F(CliTest, SpacesHaveNames) {
   ASSERT_TRUE(other);
   const Ran several = Run("ls --space acme/" + model);
   EXPECT_EQ(several.code, 2);
-  EXPECT_THAT(several.output, HasSubstr("is the name of several"));
+  EXPECT_THAT(several.output, HasSubstr("names several spaces"));
   EXPECT_THAT(several.output, HasSubstr(proto::Hex(other->fingerprint()).substr(0, 12)));
 }
 

@@ -219,7 +219,7 @@ TEST_F(GpuTest, CodesOnItsDeviceWithoutADriveAndGoesOnWithoutTheDevice) {
   EXPECT_THAT(shown, HasSubstr("gpu:2"));
   EXPECT_THAT(shown, Not(HasSubstr("is out")));
   EXPECT_THAT(Ctl("tier retire gpu:2").output,
-              HasSubstr("gpu:2 keeps no copies without an SSD tier: there is nothing to retire"));
+              HasSubstr("gpu:2 has no copies without an SSD tier: there is nothing to retire"));
 
   faults_->is_dead = true;
   ASSERT_NO_FATAL_FAILURE(Put(1, 1));

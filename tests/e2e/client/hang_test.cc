@@ -105,7 +105,7 @@ TEST_F(HangTest, ItEndsAtOnceWhileItRecovers) {
   Hang();
   ASSERT_NO_FATAL_FAILURE(Launch());
   ASSERT_TRUE(AwaitReadyz("recovering: 0 images, 0 of 1 devices\n"));
-  EXPECT_THAT(End(0, absl::Seconds(3)), HasSubstr("asked to end while it starts"));
+  EXPECT_THAT(End(0, absl::Seconds(3)), HasSubstr("asked to end while starting"));
 }
 
 TEST_F(HangTest, ItWaitsForTheFolderAndSaysSo) {
@@ -135,7 +135,7 @@ TEST_F(HangTest, ADriveThatHoldsAReadDoesNotHoldTheEnd) {
   Bytes values;
   EXPECT_FALSE(Get(0, &values, absl::Milliseconds(300)).ok()) << "a miss, at its deadline";
   const std::string log = End(kExitHung, absl::Milliseconds(3500));
-  EXPECT_THAT(log, HasSubstr("device has transfers that do not end path=" + path_));
+  EXPECT_THAT(log, HasSubstr("device has transfers that do not complete path=" + path_));
   GoOn();
   ASSERT_NO_FATAL_FAILURE(Start());
   EXPECT_EQ(Matched(), kBlocks);
@@ -193,9 +193,9 @@ TEST_F(HangTest, ADriveThatHoldsWritesDoesNotHoldTheEnd) {
   ASSERT_NO_FATAL_FAILURE(Put(4, kBlocks));
   ASSERT_TRUE(WaitFor([&] { return daemon_->Metric("cairn_writing_down_bytes") > 0; }));
   const std::string log = End(kExitHung, absl::Milliseconds(3500));
-  EXPECT_THAT(log, HasSubstr("nothing is written down any more"));
+  EXPECT_THAT(log, HasSubstr("no more writes complete"));
   EXPECT_THAT(log, HasSubstr("images_not_written_down=8"));
-  EXPECT_THAT(log, HasSubstr("device has transfers that do not end path=" + path_));
+  EXPECT_THAT(log, HasSubstr("device has transfers that do not complete path=" + path_));
   GoOn();
   ASSERT_NO_FATAL_FAILURE(Start());
   EXPECT_EQ(Matched(), 4u) << "all that was written down";

@@ -255,7 +255,7 @@ TEST_F(ReplayTest, AnInterruptEndsThePlayWithItsReport) {
 
 TEST_F(ReplayTest, WhatCannotBePlayedIsRefused) {
   const std::string good = TraceOf({{{1}, kTraceTokens}}, 1);
-  EXPECT_THAT(Play(good + "nonsense\n", "").output, HasSubstr("line 2: is no JSON object"));
+  EXPECT_THAT(Play(good + "nonsense\n", "").output, HasSubstr("line 2: is not a JSON object"));
   EXPECT_EQ(Play(good + "nonsense\n", "").code, 2);
   EXPECT_EQ(Play(good, "--block-bytes 128KiB").code, 2);
   EXPECT_EQ(Play(good, "--rate 0").code, 2);

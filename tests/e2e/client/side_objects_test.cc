@@ -172,7 +172,8 @@ TEST_P(SideObjectTest, OneIsReplacedAndDroppedWithTheLastBlockThatNamesIt) {
   // What names the one that is gone is refused, and nothing appears.
   const auto refused = space_->Put({.key = Key(1), .source = ImageBytes{image}});
   EXPECT_TRUE(absl::IsFailedPrecondition(refused.status())) << refused.status();
-  EXPECT_THAT(std::string(refused.status().message()), testing::HasSubstr("put that first"));
+  EXPECT_THAT(std::string(refused.status().message()),
+              testing::HasSubstr("put the side object first"));
   EXPECT_TRUE(absl::IsNotFound(ValuesOf(*space_, Key(1), Side::kDaemon).status()));
   const auto other = Connect(Options());
   const auto space = Open(other, ToyIdentity(kBf16, Model()), "");

@@ -133,7 +133,8 @@ TEST_F(TierCliTest, PinsAPrefixForAsLongAsItRuns) {
   EXPECT_TRUE(WaitFor([&] { return daemon_->Metric(kLeased) == 0; })) << "and no longer";
 
   std::ofstream(file) << "17 x";
-  EXPECT_THAT(Run("pin --tokens " + file).output, HasSubstr("'x' in " + file + " is no token id"));
+  EXPECT_THAT(Run("pin --tokens " + file).output,
+              HasSubstr("'x' in " + file + " is not a token id"));
   std::ofstream(file) << "17";
   EXPECT_THAT(Run("pin --tokens " + file).output, HasSubstr("1 tokens make 0 blocks of 16 tokens"));
   EXPECT_EQ(Run("pin").code, 2);
@@ -243,7 +244,7 @@ TEST_F(TierCliTest, ADeviceThatIsNotThereIsOutUntilItComes) {
   std::filesystem::create_symlink("/no/such", path_);
   ASSERT_NO_FATAL_FAILURE(Start());
   EXPECT_THAT(daemon_->ReadLog(), HasSubstr("device is missing"));
-  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("blocks are in memory alone"));
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("blocks are only in memory"));
   EXPECT_EQ(daemon_->Metric("cairn_ssd_state{device=\"0\",state=\"out\"}"), 1);
   EXPECT_THAT(Run("tier").output, HasSubstr("ssd " + path_ + " is out: "));
   EXPECT_THAT(daemon_->HttpGet("/readyz"), StartsWith("HTTP/1.1 200 "));
@@ -286,7 +287,7 @@ TEST_F(TierCliTest, ColderCopiesAreTheDemotionOfWhatWasPut) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const Ran refused = Run("policy --cold-recipe kivi:4");
   EXPECT_EQ(refused.code, 2) << refused.output;
-  EXPECT_THAT(refused.output, HasSubstr("promises that none are lost"));
+  EXPECT_THAT(refused.output, HasSubstr("is lossy, but the space's recipe"));
   Disconnect();
   Connect("cold", "kivi:8");
   const std::string cold = " --space " + proto::Hex(space_->fingerprint()).substr(0, 12);

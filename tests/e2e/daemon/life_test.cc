@@ -227,7 +227,7 @@ TEST(DaemonLife, AMemoryLimitBelowWhatItTakesIsSaidBeforeTheKernelEndsIt) {
   EXPECT_THAT(log, HasSubstr(group.file().substr(0, group.file().rfind('/'))));
   const auto [checked, said] = run("--check-config");
   EXPECT_EQ(checked, 0) << said;
-  EXPECT_THAT(said, HasSubstr("warning: it does not start on this machine: host-bytes 512MiB"));
+  EXPECT_THAT(said, HasSubstr("warning: it cannot start on this machine: host-bytes 512MiB"));
 }
 
 TEST(DaemonLife, AnAddressInUseIsAnError) {

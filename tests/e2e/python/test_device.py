@@ -133,9 +133,9 @@ def test_a_slow_put_delays_no_get_on_another_stream(emulated, own_space):
     began = time.monotonic()
     late = paged.get(space, caches[1].cache, keys[:1], [4, 0], timeout=0.3)
     assert late.statuses == [cairn.DeadlineExceededError.code], "of the daemon's"
-    with pytest.raises(cairn.DeadlineExceededError, match="other calls had the device until then"):
+    with pytest.raises(cairn.DeadlineExceededError, match="other calls used the device"):
         paged.get(space, caches[2].cache, keys[:1], [4, 0], timeout=0.3)
-    with pytest.raises(cairn.DeadlineExceededError, match="other calls had the device until then"):
+    with pytest.raises(cairn.DeadlineExceededError, match="other calls used the device"):
         paged.put(space, caches[3].cache, keys[2:3], [4, 0], timeout=0.3)
     assert time.monotonic() - began < 6
     own.thaw()

@@ -73,7 +73,7 @@ def test_a_profile_makes_cairn_of_it():
     with pytest.raises(cairn.InvalidArgumentError, match="cairn_image_decode_with"):
         decode(image, *out)
     (other,) = build([GroupSamples([(v, k)], rotation)], (8.0,))
-    with pytest.raises(cairn.InvalidArgumentError, match="not the one that the image names"):
+    with pytest.raises(cairn.InvalidArgumentError, match="the image names another one"):
         decode(image, *out, profile=other)
     for change, text in (
         ({"profile": None}, "needs spec.profile"),

@@ -222,7 +222,7 @@ def test_what_is_refused(space):
         paged.get(space, engine.cache, keys, [0, BLOCKS])
     with pytest.raises(InvalidArgumentError, match="the table has 1 blocks"):
         paged.get(space, engine.cache, keys, [0])
-    with pytest.raises(InvalidArgumentError, match="2 keys, and blocks of the engine for 1"):
+    with pytest.raises(InvalidArgumentError, match="2 keys, but blocks of the engine for 1"):
         paged.get(space, engine.cache, keys * 2, [0, 1])
     with pytest.raises(InvalidArgumentError, match=r"blocks\[0\] is -1"):
         paged.put(space, engine.cache, keys, [paged.SKIPPED, 1])
@@ -264,7 +264,7 @@ def test_a_cache_on_a_device_wants_kernels(space):
         # Of a build with kernels: that there is no device here.
         with pytest.raises((UnimplementedError, UnavailableError), match="kernels are unavailable"):
             call(space, cache, keys, [0, 1])
-    with pytest.raises(InvalidArgumentError, match="only a cache of the host"):
+    with pytest.raises(InvalidArgumentError, match="only host caches"):
         paged.gather(space, cache, [0, 1], np.zeros(4, np.uint8))
     engine.cache.native.device = 2
     with pytest.raises(InvalidArgumentError, match="cache.device is 2, expected 0 or 1"):

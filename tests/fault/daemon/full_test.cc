@@ -86,7 +86,7 @@ TEST_F(FullTest, WhatIsLeftIsPinned) {
   ASSERT_EQ(leased.block_count(), 1u);
   ExpectExhausted(Put(large, 1), "host tier: no room for 1");
   ExpectExhausted(Put(large, 1), "in its 16777216: ");
-  ExpectExhausted(Put(large, 1), "what could go is pinned, in flight or before it");
+  ExpectExhausted(Put(large, 1), "all copies are pinned, in use or ancestors");
   EXPECT_TRUE(Get(small, 1).ok());
   EXPECT_EQ(client_->Release(leased.lease()), absl::OkStatus());
   EXPECT_TRUE(Put(large, 1).ok()) << "it is refused for as long as the lease lasts, no longer";
@@ -117,7 +117,7 @@ TEST_F(FullTest, TheIndexHasNoMoreBlocksThanItsLimit) {
   const auto leased = Match(space, 477, 1500, true);
   ASSERT_EQ(leased.block_count(), 1023u);
   ExpectExhausted(Put(space, 2, /*parent=*/1500),
-                  "index: 1024 blocks are there and what could go is pinned");
+                  "index: 1024 blocks are stored, and all are pinned");
   EXPECT_EQ(client_->Release(leased.lease()), absl::OkStatus());
   EXPECT_TRUE(Put(space, 2000).ok());
 }

@@ -72,7 +72,7 @@ TEST_F(QuotaTest, PayloadsInFlight) {
       ++stored;
     } else {
       ++refused;
-      ExpectExhausted(status, "staging: payloads in flight take ");
+      ExpectExhausted(status, "staging: payloads in flight use ");
       ExpectExhausted(status, " of 120795900 bytes");  // 60 % of 192 MiB
     }
   }

@@ -95,7 +95,7 @@ TEST_F(DoorsTest, SweptFilesAreMadeAgain) {
     EXPECT_TRUE(client->admin().ListTiers(&context, v1::ListTiersRequest(), &tiers).ok()) << door;
   }
   EXPECT_TRUE(before->OpenSpace(ToySpec("before")).ok()) << "who was in stays in";
-  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("socket file had gone and was made again"));
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("socket file was missing and has been made again"));
   daemon_->process().Signal(SIGTERM);
   EXPECT_EQ(daemon_->process().Wait(kPatience).value(), 0);
   EXPECT_TRUE(std::filesystem::is_empty(sockets_)) << "something was left behind";
@@ -147,10 +147,10 @@ TEST_F(DoorsTest, AFolderThatEverybodyMayWriteIsRefused) {
   ASSERT_EQ(::chmod(sockets_.c_str(), 0777), 0);
   const absl::Status refused = Start();
   EXPECT_FALSE(refused.ok());
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("may be written by everybody"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("is writable by everybody"));
   ASSERT_EQ(::chmod(sockets_.c_str(), 02770), 0);
   ASSERT_TRUE(Start().ok()) << "a group is somebody's choice";
-  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("may be written by group"));
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("is writable by group"));
 }
 
 TEST_F(DoorsTest, ATenantLeavesRegionsToOthers) {

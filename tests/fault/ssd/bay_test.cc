@@ -106,7 +106,7 @@ TEST_F(SsdBays, WithoutAnyTheTierServesNothingAndSaysSo) {
     TakeAway(shelf.folder(device));
   }
   shelf.Open();
-  EXPECT_EQ(log_.Count("no device is there"), 1u);
+  EXPECT_EQ(log_.Count("no device is available"), 1u);
   EXPECT_TRUE(absl::IsUnavailable(shelf.Put(1000)));
   EXPECT_GT(shelf.tier().capacity_bytes(), 0u) << "what it may hold";
   EXPECT_GT(shelf.tier().extents_max(), 0u) << "the index has room for what comes back";
@@ -196,7 +196,7 @@ TEST_F(SsdBays, WhatSomebodyHasToChangeEndsTheStart) {
   std::ofstream(shelf.folder(2)) << "a file";
   const absl::Status status = shelf.TryOpen();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(shelf.folder(2) + ": it is no folder"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(shelf.folder(2) + ": it is not a folder"));
 }
 
 }  // namespace

@@ -221,7 +221,7 @@ class CopiesModel {
   std::vector<std::unique_ptr<Image>> images_;
   std::map<uint64_t, Image*> there_;
   std::map<uint64_t, int> puts_;     // in flight, by block
-  std::multiset<uint64_t> readers_;  // contents, once a ResidentPin
+  std::multiset<uint64_t> readers_;  // contents, once a CopyPin
 };
 
 }  // namespace cairn

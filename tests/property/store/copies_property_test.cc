@@ -43,11 +43,11 @@ class CopyTraffic : private CopiesStore {
  private:
   using Image = CopiesModel::Image;
   struct Reader {
-    ResidentPin pin;
+    CopyPin pin;
     uint64_t content = 0;
   };
   struct ImagePin {
-    Pin pin;
+    ImagePin pin;
     Image* image = nullptr;
   };
   struct Writer {
@@ -63,7 +63,7 @@ class CopyTraffic : private CopiesStore {
   };
 
   struct Put {
-    ExpectedBlock expected;
+    PutReservation expected;
     uint64_t number = 0;
   };
 
@@ -125,7 +125,7 @@ class CopyTraffic : private CopiesStore {
     if (puts_.size() == 3) {
       return;
     }
-    auto expected = store_.index->Expect(ClaimOf(number));
+    auto expected = store_.index->ReservePut(ClaimOf(number));
     ASSERT_TRUE(expected.ok()) << expected.status();
     puts_.push_back({*std::move(expected), number});
     model_.Expect(CopiesModel::BlockOf(number));
@@ -134,7 +134,7 @@ class CopyTraffic : private CopiesStore {
   void Replace(Image& image) {
     const size_t tier = model_.IsResident(image, kHost) ? kHost : kOther;
     const uint64_t content = ++last_content_;
-    const ResidentPin pin = Look(image.number);
+    const CopyPin pin = Look(image.number);
     EXPECT_EQ(pin.copy().tier, IdOf(tier)) << "the host's first";
     if (model_.IsOut(tier)) {
       return;
@@ -157,7 +157,7 @@ class CopyTraffic : private CopiesStore {
   }
 
   void PinCopy(Image& image) {
-    ResidentPin pin = Look(image.number);
+    CopyPin pin = Look(image.number);
     const uint64_t content =
         image.copies[pin.copy().tier == TierId::kHost ? kHost : kOther].content;
     ASSERT_EQ(pin.copy().directory_crc, content);
@@ -245,8 +245,8 @@ class CopyTraffic : private CopiesStore {
     ImageFacts facts;
     uint64_t offset = 0;
     {
-      const ResidentPin pin =
-          store_.index->Reside(store_.index->PinImage(Look(image->number)), traits_.id);
+      const CopyPin pin =
+          store_.index->PinCopy(store_.index->PinImage(Look(image->number)), traits_.id);
       facts = pin.facts();
       offset = pin.extent().offset();
     }
@@ -261,7 +261,7 @@ class CopyTraffic : private CopiesStore {
   }
 
   void Corrupt(Image& image) {
-    const ResidentPin pin = Look(image.number);
+    const CopyPin pin = Look(image.number);
     const size_t tier = pin.copy().tier == TierId::kHost ? kHost : kOther;
     EXPECT_TRUE(store_.index->Drop(pin));
     EXPECT_FALSE(store_.index->Drop(pin)) << "told once";

@@ -102,7 +102,7 @@ class CopiesStore {
             .directory_crc = static_cast<uint32_t>(content),
             .tenant = "acme"};
   }
-  void ExpectBytes(const ResidentPin& pin, uint64_t content) {
+  void ExpectBytes(const CopyPin& pin, uint64_t content) {
     std::vector<std::byte> read(pin.copy().image_bytes);
     absl::Status status = absl::UnknownError("");
     store_.tiers->Find(pin.copy().tier)
@@ -112,16 +112,16 @@ class CopiesStore {
     EXPECT_TRUE(read == BytesOf(content)) << "a reader's bytes do not change";
     EXPECT_EQ(pin.copy().recipe, RecipeOf(content));
   }
-  ResidentPin Look(uint64_t number) {
-    ResidentPins pins = store_.index->Lookup(NameOf(number), 0, SliceOf(number));
+  CopyPin Look(uint64_t number) {
+    CopyPins pins = store_.index->Lookup(NameOf(number), 0, SliceOf(number));
     EXPECT_EQ(pins.size(), 1u);
-    return pins.empty() ? ResidentPin() : std::move(pins[0]);
+    return pins.empty() ? CopyPin() : std::move(pins[0]);
   }
 
   bool IsThere(uint64_t number, size_t tier) {
-    for (const Pin& pin : store_.index->PinImages(NameOf(number))) {
+    for (const ImagePin& pin : store_.index->PinImages(NameOf(number))) {
       if (pin.facts().slice == SliceOf(number)) {
-        return !store_.index->Reside(pin, IdOf(tier)).is_empty();
+        return !store_.index->PinCopy(pin, IdOf(tier)).is_empty();
       }
     }
     return false;

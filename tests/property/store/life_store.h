@@ -154,8 +154,8 @@ class LifeStore : public StoreFixture {
 
   // A copy of the block on the drive could not be read, and is not lost yet.
   bool IsUnreadable(const BlockName& name) {
-    for (const Pin& image : index->PinImages(name)) {
-      const ResidentPin copy = index->Reside(image, TierId::kSsd);
+    for (const ImagePin& image : index->PinImages(name)) {
+      const CopyPin copy = index->PinCopy(image, TierId::kSsd);
       if (!copy.is_empty() &&
           drive->HasFailedToRead(absl::StrFormat("%06u", copy.extent().offset() / kSegmentBytes),
                                  copy.extent().offset() % kSegmentBytes)) {

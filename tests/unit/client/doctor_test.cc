@@ -43,12 +43,12 @@ TEST_F(MachineTest, HugePagesAreThoseSetAsideElseTransparentOnes) {
   Has(kThp, "always [madvise] never");
   EXPECT_EQ(CheckHugePages(root()).verdict, Verdict::kOk);
   EXPECT_EQ(CheckHugePages(root()).found,
-            "none set aside, transparent ones: always [madvise] never");
+            "none reserved, transparent ones: always [madvise] never");
   Has("/proc/meminfo",
       "HugePages_Total:    1024\nHugePages_Free:      512\nHugepagesize:       2048 kB");
-  EXPECT_EQ(CheckHugePages(root()).found, "1GiB free of 2GiB set aside");
+  EXPECT_EQ(CheckHugePages(root()).found, "1GiB free of 2GiB reserved");
   Has("/sys/fs/cgroup/hugetlb.2MB.max", "0");
-  EXPECT_THAT(CheckHugePages(root()).found, HasSubstr("the container may have none"));
+  EXPECT_THAT(CheckHugePages(root()).found, HasSubstr("the container may use none"));
 }
 
 TEST_F(MachineTest, MemoryIsThatOfTheMachineAndOfTheContainer) {
@@ -79,7 +79,7 @@ TEST_F(MachineTest, LimitsAreThoseOfTheProcess) {
 TEST_F(MachineTest, AFolderHasToBeOnADisk) {
   const Finding absent = CheckSsdFolder(folder_.File("absent"));
   EXPECT_EQ(absent.verdict, Verdict::kFail);
-  EXPECT_THAT(absent.advice, HasSubstr("make it"));
+  EXPECT_THAT(absent.advice, HasSubstr("create it"));
   const Finding memory = CheckSsdFolder("/dev/shm");
   EXPECT_EQ(memory.verdict, Verdict::kFail);
   EXPECT_THAT(memory.found, HasSubstr("tmpfs"));

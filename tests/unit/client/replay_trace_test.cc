@@ -65,8 +65,8 @@ TEST(ReplayTraceTest, EveryBadLineIsRefusedByItsNumber) {
   const struct {
     std::string line, says;
   } kBad[] = {
-      {"{\"timestamp\": 1", "line 3: is no JSON object"},
-      {"[1, 2]", "line 3: is no JSON object"},
+      {"{\"timestamp\": 1", "line 3: is not a JSON object"},
+      {"[1, 2]", "line 3: is not a JSON object"},
       {"{\"input_length\": 1, \"output_length\": 1, \"hash_ids\": [1]}",
        "line 3: has no timestamp"},
       {"{\"timestamp\": 1, \"output_length\": 1, \"hash_ids\": [1]}",
@@ -89,7 +89,7 @@ TEST(ReplayTraceTest, EveryBadLineIsRefusedByItsNumber) {
       {Line(1, 201, "1, 2"),
        "line 3: has 2 hash_ids where 201 tokens are 3 blocks of 100 (--block-tokens)"},
       {Line(1, 100, "1, 2"), "line 3: has 2 hash_ids where 100 tokens are 1 blocks"},
-      {Line(0, 1, "1"), "line 3: timestamp is before that of the line before"},
+      {Line(0, 1, "1"), "line 3: timestamp is before the previous line's"},
   };
   for (const auto& [line, says] : kBad) {
     // An empty line is no request, and counts.

@@ -220,9 +220,9 @@ TEST(SocketFile, IsRefusedAFolderThatEverybodyMayWrite) {
     return FolderRiskOf(path, uid);
   };
   for (const mode_t mode : {0700, 0755, 02750}) EXPECT_EQ(risk(mode).text, "") << mode;
-  EXPECT_THAT(risk(02770).text, ::testing::HasSubstr("may be written by group"));
+  EXPECT_THAT(risk(02770).text, ::testing::HasSubstr("is writable by group"));
   EXPECT_TRUE(SocketFile::Listen(path).ok()) << "its group is trusted, with a warning";
-  EXPECT_THAT(risk(01777).text, ::testing::HasSubstr("may be written by everybody"));
+  EXPECT_THAT(risk(01777).text, ::testing::HasSubstr("is writable by everybody"));
   EXPECT_TRUE(SocketFile::Listen(path).ok()) << "nobody can take a file of ours away";
   EXPECT_TRUE(risk(0777).is_refused);
   EXPECT_EQ(SocketFile::Listen(path).status().code(), absl::StatusCode::kFailedPrecondition);

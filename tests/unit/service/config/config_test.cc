@@ -202,7 +202,7 @@ TEST_F(ConfigFile, TheIndexHasABudgetOrOneThatFollows) {
 
 TEST(Config, WrongFlagsAreErrors) {
   EXPECT_THAT(ErrorOf({"--nope"}), HasSubstr("'--nope' is unknown"));
-  EXPECT_THAT(ErrorOf({"lanes"}), HasSubstr("is no flag"));
+  EXPECT_THAT(ErrorOf({"lanes"}), HasSubstr("is not a flag"));
   EXPECT_THAT(ErrorOf({"--lanes"}), HasSubstr("needs a value"));
   EXPECT_THAT(ErrorOf({"--lanes", "1", "--lanes", "2"}), HasSubstr("given twice"));
   EXPECT_THAT(ErrorOf({"--check-config=1"}), HasSubstr("unknown"));
@@ -215,7 +215,7 @@ TEST_F(ConfigFile, EveryErrorIsNamed) {
               {{"CAIRN_DRAIN_MS", "soon"}});
   EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 6) << errors;
   for (const char* error :
-       {"flag '--nope' is unknown", "argument 'stray' is no flag", "'lanez' is unknown",
+       {"flag '--nope' is unknown", "argument 'stray' is not a flag", "'lanez' is unknown",
         "lanes (from file): '65'", "host-bytes (from flag)", "window (from flag): '0'",
         "drain-ms (from environment): 'soon'"}) {
     EXPECT_THAT(errors, HasSubstr(error));

@@ -32,7 +32,7 @@ TEST(MemoryNeedsTest, WhatIsTakenAtStartHasToFit) {
   const absl::Status status = CheckMemoryRoom(config, RoomOf(3_GiB));
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_THAT(status.message(), HasSubstr("host-bytes 4GiB and staging-bytes 512MiB"));
-  EXPECT_THAT(status.message(), HasSubstr("3GiB by memory.max: lower host-bytes to "));
+  EXPECT_THAT(status.message(), HasSubstr("3GiB, limited by memory.max: lower host-bytes to "));
   // As long as nothing else changes, the advice holds.
   const uint64_t beside = BytesMaxOf(config) - config.host_bytes;
   EXPECT_THAT(status.message(), HasSubstr(std::to_string((3_GiB - beside) / kMiB) + "MiB at most"));

@@ -278,9 +278,9 @@ TEST(GpuIndexTest, CopiesOnADeviceMakeRoomInTheIndex) {
     image.source_bytes = 4096;
     image.copy = copy_in(TierId::kHost);
     ASSERT_TRUE(index.Publish(std::move(image)).ok()) << i << ": every put has room";
-    const Pin pin = std::move(index.PinImages(name)[0]);
+    const ImagePin pin = std::move(index.PinImages(name)[0]);
     for (const TierId tier : {TierId::kSsd, TierId::kGpu}) {
-      CopyWriter writer = index.BeginCopy(index.Reside(pin, TierId::kHost), tier);
+      CopyWriter writer = index.BeginCopy(index.PinCopy(pin, TierId::kHost), tier);
       ASSERT_TRUE(!writer.is_empty() && index.FinishCopy(std::move(writer), copy_in(tier)));
     }
     index.EvictOldest(TierId::kHost, EvictionReason::kCapacity);

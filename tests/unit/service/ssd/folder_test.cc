@@ -29,7 +29,7 @@ TEST(SsdFolderTest, RefusesFoldersThatItCannotUse) {
                            .ToString());
   };
   SsdShelf shelf;
-  EXPECT_THAT(error_of(shelf.folder(), 1_GiB), HasSubstr("another process has it"));
+  EXPECT_THAT(error_of(shelf.folder(), 1_GiB), HasSubstr("another process still uses it"));
   EXPECT_THAT(error_of(shelf.folder(7), 1_MiB), HasSubstr("at least 256MiB"));
   EXPECT_TRUE(absl::IsInvalidArgument(SsdTier::Make({}).status()));
 }
@@ -72,7 +72,7 @@ TEST(SsdFolderTest, AFolderOfADiskThatIsNotMountedIsMissingUntilItIs) {
   SsdShelf shelf({.folder = point, .fstab = fstab, .probe_after = absl::Milliseconds(100)});
   const auto state = [&] { return shelf.tier().Devices()[0]; };
   EXPECT_EQ(state().state, DeviceState::kOut);
-  EXPECT_EQ(state().reason, point + " is not mounted, where " + fstab + " has a file system");
+  EXPECT_EQ(state().reason, point + " is not mounted, but " + fstab + " lists a file system there");
   EXPECT_TRUE(absl::IsUnavailable(shelf.Put(1)));
   EXPECT_TRUE(std::filesystem::is_empty(point)) << "nothing is written to the disk above";
   std::ofstream(fstab) << "UUID=3 /proc proc defaults 0 0\n";  // as if it were mounted

@@ -244,7 +244,7 @@ TEST(Ledger, SkipsRecordsItCannotReadAndLeavesThem) {
     EXPECT_EQ(Scan(*ledger), written);
     EXPECT_EQ(ledger->skipped().unknown, 1U);
     EXPECT_EQ(ledger->skipped().damaged, 1U);
-    EXPECT_EQ(log.Count("a record of the ledger is skipped"), 2U);
+    EXPECT_EQ(log.Count("ledger record skipped"), 2U);
   }
   with_database([&](rocksdb::DB& database) {
     std::string value;

@@ -313,7 +313,7 @@ TEST(SsdTierTest, AChainLiesOnOneDeviceAndALostOneCostsItsOwn) {
   {
     const auto parent = shelf.tier().Reserve(4096, Placement{.hash = 1});
     ASSERT_TRUE(parent.ok());
-    const auto child = shelf.tier().Reserve(4096, Placement{.beside = &*parent, .hash = 0});
+    const auto child = shelf.tier().Reserve(4096, Placement{.parent_copy = &*parent, .hash = 0});
     ASSERT_TRUE(child.ok());
     EXPECT_EQ(child->offset() >> SsdDevice::kNumberShift, 1u);
   }

@@ -114,7 +114,8 @@ TEST(ArenaTest, FailsWithoutTheHugePagesThatItNeeds) {
   if (arena.ok()) GTEST_SKIP() << "this machine has huge pages";
   EXPECT_EQ(arena.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(arena.status().message()),
-              ::testing::HasSubstr("does not give 4MiB of memory: Bad address; vm.nr_hugepages"));
+              ::testing::HasSubstr(
+                  "refuses 4MiB of memory: Bad address; reserve them with vm.nr_hugepages"));
 }
 
 TEST(ArenaTest, BudgetsDoNotLendToEachOther) {

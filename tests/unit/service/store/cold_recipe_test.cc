@@ -55,8 +55,8 @@ class ColdRecipeTest : public testing::Test {
     ASSERT_EQ(store_.index->figures(TierId::kHost).copy_count, 0u);
   }
   std::string RecipeIn(const SpaceEntry& space, const proto::BlockKey& key, TierId tier) {
-    const Pins images = store_.index->PinImages({space.id(), key});
-    const ResidentPin pin = images.empty() ? ResidentPin() : store_.index->Reside(images[0], tier);
+    const ImagePins images = store_.index->PinImages({space.id(), key});
+    const CopyPin pin = images.empty() ? CopyPin() : store_.index->PinCopy(images[0], tier);
     return pin.is_empty() ? "none" : std::string(codecs::FormatRecipe(pin.copy().recipe));
   }
   double Metric(const std::string& series) {
@@ -217,11 +217,11 @@ TEST_F(ColdRecipeTest, WaysThatAreNotExactAreRefused) {
   const auto refusal = [&](std::string_view recipe, std::string_view cold) {
     return std::string(store_.spaces.PolicyOf(recipe, cold, 0).status().message());
   };
-  EXPECT_THAT(refusal("exact", "kivi:4"), HasSubstr("promises that none are lost"));
-  EXPECT_THAT(refusal("raw", "cairn:2.3"), HasSubstr("promises that none are lost"));
-  EXPECT_THAT(refusal("kivi:4", "kivi:8"), HasSubstr("no exact way from kivi:4 to kivi:8"));
-  EXPECT_THAT(refusal("kivi:4", "fp8"), HasSubstr("no exact way"));
-  EXPECT_THAT(refusal("cairn:4.3*3", "cairn:4.3"), HasSubstr("no exact way"));
+  EXPECT_THAT(refusal("exact", "kivi:4"), HasSubstr("is lossy, but the space's recipe"));
+  EXPECT_THAT(refusal("raw", "cairn:2.3"), HasSubstr("is lossy, but the space's recipe"));
+  EXPECT_THAT(refusal("kivi:4", "kivi:8"), HasSubstr("no exact conversion from kivi:4 to kivi:8"));
+  EXPECT_THAT(refusal("kivi:4", "fp8"), HasSubstr("no exact conversion"));
+  EXPECT_THAT(refusal("cairn:4.3*3", "cairn:4.3"), HasSubstr("no exact conversion"));
   EXPECT_THAT(refusal("kivi:8", "zip"), HasSubstr("cold_recipe: one of raw"));
   for (const auto& [recipe, cold] :
        std::initializer_list<std::pair<const char*, const char*>>{{"kivi:8", "kivi:4"},

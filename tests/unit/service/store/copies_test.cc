@@ -26,16 +26,16 @@ struct TwoTiers {
     return others;
   }
 
-  ResidentPin Look(uint64_t number) {
-    ResidentPins pins = store.index->Lookup({space.id(), StoreFixture::Key(number)}, 0, whole);
-    return pins.empty() ? ResidentPin() : std::move(pins[0]);
+  CopyPin Look(uint64_t number) {
+    CopyPins pins = store.index->Lookup({space.id(), StoreFixture::Key(number)}, 0, whole);
+    return pins.empty() ? CopyPin() : std::move(pins[0]);
   }
   bool Has(uint64_t number) {
     return store.index->Contains(space.id(), {StoreFixture::Key(number)}, space.whole())[0];
   }
   // Copies from the host tier into the other. False where there is nothing to do.
   bool CopyDown(uint64_t number) {
-    const ResidentPin source = Look(number);
+    const CopyPin source = Look(number);
     CopyWriter writer = store.index->BeginCopy(source, other.id());
     if (writer.is_empty()) {
       return false;
@@ -127,7 +127,7 @@ TEST(CopiesTest, AnImageLeavesWithItsLastCopy) {
   EXPECT_TRUE(tiers.Has(1));
   EXPECT_EQ(tiers.Host().block_count, 0u);
   {
-    const ResidentPin pin = tiers.Look(1);
+    const CopyPin pin = tiers.Look(1);
     EXPECT_EQ(pin.copy().tier, TierId::kSsd);
     EXPECT_EQ(pin.place().substr(0, 6), "ssd+0x");
     EXPECT_TRUE(pin.bytes().empty());
@@ -142,7 +142,7 @@ TEST(CopiesTest, AnImageLeavesWithItsLastCopy) {
                                               EvictionReason::kCapacity))
         << "pinned";
   }
-  const ResidentPin pin = tiers.Look(1);
+  const CopyPin pin = tiers.Look(1);
   const ImageFacts facts = pin.facts();
   const uint64_t offset = pin.extent().offset();
   EXPECT_EQ(tiers.store.index->Delete(tiers.space.id(), {StoreFixture::Key(1)}), 1u);
@@ -158,7 +158,7 @@ TEST(CopiesTest, ATierMovesWhatNobodyReads) {
   EXPECT_GT(tiers.EvictHost(), 0u);
   const auto leased = tiers.store.index->Match(tiers.store.Query(tiers.space, keys, true));
   ASSERT_TRUE(leased.ok() && leased->lease.has_value());
-  ResidentPin pin = tiers.Look(1);
+  CopyPin pin = tiers.Look(1);
   const ImageFacts facts = pin.facts();
   const uint64_t offset = pin.extent().offset();
   const uint64_t used_bytes = tiers.other.used_bytes();
@@ -195,7 +195,7 @@ TEST(CopiesTest, ALeaseHoldsTheLastCopyOnly) {
   EXPECT_GT(tiers.EvictHost(), 0u);
   EXPECT_EQ(tiers.EvictHost(), 0u) << "block 1 has one copy";
   EXPECT_GT(tiers.Other().pinned_bytes, 0u) << "now it is the last";
-  const ResidentPin pin = tiers.Look(2);
+  const CopyPin pin = tiers.Look(2);
   EXPECT_FALSE(tiers.store.index->EvictCopy(TierId::kSsd, pin.facts(), pin.extent().offset(),
                                             EvictionReason::kCapacity));
   const auto again = tiers.store.index->Match(tiers.store.Query(tiers.space, keys));
@@ -225,7 +225,7 @@ TEST(CopiesTest, ADamagedCopyIsLostAndTheOtherServes) {
   tiers.store.PutChain(tiers.space, 1);
   ASSERT_TRUE(tiers.CopyDown(1));
   {
-    const ResidentPin host = tiers.Look(1);
+    const CopyPin host = tiers.Look(1);
     EXPECT_TRUE(tiers.store.index->Drop(host));
     EXPECT_FALSE(tiers.store.index->Drop(host)) << "told once";
     EXPECT_GT(tiers.store.host->used_bytes(), 0u) << "a reader has it";
@@ -271,9 +271,9 @@ TEST(CopiesTest, AChildInAnotherTierDoesNotKeepItsParentHere) {
   EXPECT_GT(tiers.store.index->EvictOldest(TierId::kGpu, EvictionReason::kCapacity), 0u)
       << "a leaf there";
   ASSERT_TRUE(tiers.CopyDown(1) && tiers.CopyDown(2));
-  const ResidentPin keeps = tiers.Look(3);
+  const CopyPin keeps = tiers.Look(3);
   EXPECT_GT(tiers.store.index->EvictOldest(TierId::kGpu, EvictionReason::kCapacity), 0u);
-  EXPECT_FALSE(tiers.store.index->Reside(tiers.store.index->PinImage(tiers.Look(1)), TierId::kGpu)
+  EXPECT_FALSE(tiers.store.index->PinCopy(tiers.store.index->PinImage(tiers.Look(1)), TierId::kGpu)
                    .is_empty())
       << "block 2 was the leaf there";
 }

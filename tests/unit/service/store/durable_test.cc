@@ -128,9 +128,9 @@ TEST(DurablePartsTest, SyncsWhatTheChainLiesOn) {
   for (uint64_t number = 1; number <= 4; ++number) {
     uint64_t parts = 0;
     for (uint64_t of = number - (number + 1) % 2; of <= number; ++of) {
-      const Pins pins = store.index->PinImages({space.id(), StoreFixture::Key(of)});
+      const ImagePins pins = store.index->PinImages({space.id(), StoreFixture::Key(of)});
       ASSERT_EQ(pins.size(), 1u);
-      offset = store.index->Reside(pins[0], TierId::kSsd).extent().offset();
+      offset = store.index->PinCopy(pins[0], TierId::kSsd).extent().offset();
       parts |= traits.PartOf(offset);
     }
     std::optional<Durability> answer;
@@ -343,10 +343,10 @@ TEST(DurableFullTest, NoRoomIsNamedAndWaitedFor) {
   // What the tier has is held.
   const auto keys = store.PutChain(space, 2);
   store.WriteAllDown();
-  std::vector<Pins> pins;
+  std::vector<ImagePins> pins;
   for (const proto::BlockKey& key : keys) {
     pins.push_back(store.index->PinImages({space.id(), key}));
-    const ResidentPin copy = store.index->Reside(pins.back()[0], TierId::kHost);
+    const CopyPin copy = store.index->PinCopy(pins.back()[0], TierId::kHost);
     EXPECT_TRUE(store.index->Drop(copy)) << "the tier has the last copy";
   }
   std::optional<Durability> durability;

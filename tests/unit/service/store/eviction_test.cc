@@ -133,7 +133,7 @@ TEST(EvictionTest, UnpinnedAncestorsOfAPinnedLeafCanGoInTheEnd) {
 TEST(EvictionTest, WithEveryLeafPinnedAFewBlocksAreLookedAt) {
   constexpr uint64_t kChains = 1000;
   StoreFixture store(64_MiB, /*blocks_max=*/16384);
-  std::vector<ResidentPins> pins;
+  std::vector<CopyPins> pins;
   for (uint64_t i = 1; i <= kChains; ++i) {
     store.PublishPage(i);
     store.PublishPage(10'000 + i, i, 16);
@@ -153,7 +153,7 @@ TEST(EvictionTest, WithEveryLeafPinnedAFewBlocksAreLookedAt) {
 TEST(EvictionTest, PinnedLeavesDoNotKeepAnEvictionLong) {
   constexpr uint64_t kBlocks = 5000;
   StoreFixture store(64_MiB, /*blocks_max=*/16384);
-  std::vector<ResidentPins> pins;
+  std::vector<CopyPins> pins;
   for (uint64_t i = 1; i <= kBlocks; ++i) {
     store.PublishPage(i);
     if (i < kBlocks) {
@@ -204,7 +204,7 @@ TEST(EvictionTest, OverFullTierEvictsAndRefusesOnlyWhenAllIsPinned) {
   }
   EXPECT_TRUE(store.RunGet(space, StoreFixture::Key(100), whole).ok());
   EXPECT_FALSE(store.RunGet(space, StoreFixture::Key(1), whole).ok());
-  std::vector<ResidentPins> pins;
+  std::vector<CopyPins> pins;
   for (uint64_t i = 1; i <= 100; ++i) {
     pins.push_back(store.index->Lookup({space.id(), StoreFixture::Key(i)}, 0, whole));
   }
@@ -245,7 +245,7 @@ TEST(EvictionTest, LargeBlocksGetAWindowAmongSmallOnes) {
   for (uint64_t i = 1; i <= 1500; ++i) {
     ASSERT_TRUE(store.PutSource(small, StoreFixture::Key(i), StoreFixture::Whole(small)).ok());
   }
-  std::vector<ResidentPins> pins;
+  std::vector<CopyPins> pins;
   for (uint64_t i = 1000; i <= 1500; i += 100) {
     pins.push_back(
         store.index->Lookup({small.id(), StoreFixture::Key(i)}, 0, StoreFixture::Whole(small)));

@@ -50,7 +50,7 @@ TEST(FaultInTest, SaysSoWhenTheKernelHasNoMemoryForIt) {
   ASSERT_EQ(::munmap(mapping.bytes().data() + 130_MiB, 2_MiB), 0);
   const absl::Status status = FaultIn(mapping.bytes(), nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(status.message(), "the kernel does not give 192MiB of memory: Cannot allocate memory");
+  EXPECT_EQ(status.message(), "the kernel refuses 192MiB of memory: Cannot allocate memory");
 }
 
 }  // namespace

@@ -280,7 +280,7 @@ TEST_F(LongChainTest, AWindowSparesTheChainThatItIsFor) {
   }
   const uint64_t count = pages / 2;
   const BlockClaim next = claim(10'000 + count, 10'000 + count - 1, 16 * count);
-  auto expected = store.index->Expect(next);
+  auto expected = store.index->ReservePut(next);
   ASSERT_TRUE(expected.ok()) << expected.status();
   const auto there = [&](uint64_t chain) {
     uint64_t blocks = 0;

@@ -94,8 +94,8 @@ class MatchScanTest : public ::testing::Test {
     return Holds([&](Visits& visits) { return scan.Lease(*table_, lease_bytes_max, visits); });
   }
   // The images that stay leased.
-  std::vector<Image*> Settle(MatchScan& scan) {
-    Holds([&](Visits& visits) { return scan.Settle(*table_, visits); });
+  std::vector<Image*> ReleasePins(MatchScan& scan) {
+    Holds([&](Visits& visits) { return scan.ReleasePins(*table_, visits); });
     Holds([&](Visits& visits) { return scan.Touch(*table_, absl::UnixEpoch(), visits); });
     return scan.TakeLeased();
   }
@@ -123,7 +123,7 @@ TEST_F(MatchScanTest, AHoldVisitsAThousandImagesAtMost) {
   EXPECT_EQ(scan.block_count(), 40u);
   EXPECT_EQ(LeaseAll(scan), 3);
   ASSERT_TRUE(scan.is_leased());
-  const std::vector<Image*> leased = Settle(scan);
+  const std::vector<Image*> leased = ReleasePins(scan);
   EXPECT_EQ(leased.size(), 40u * kSlices);
   EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, 40u * kSlices * 4_KiB);
   EXPECT_EQ(table_->leased_bytes(), table_->figures(TierId::kHost).pinned_bytes);
@@ -146,7 +146,7 @@ TEST_F(MatchScanTest, WhatWasFoundIsPinnedBeforeTheIndexIsLetGo) {
   scan.Plan(kUnlimited);
   EXPECT_EQ(scan.block_count(), 15u);
   LeaseAll(scan);
-  Unlease(Settle(scan));
+  Unlease(ReleasePins(scan));
 }
 
 TEST_F(MatchScanTest, AMatchWithoutLeasePinsNothing) {
@@ -160,7 +160,7 @@ TEST_F(MatchScanTest, AMatchWithoutLeasePinsNothing) {
   Put(21);  // in the place of block 20 in the slab, maybe
   scan.Plan(0);
   EXPECT_EQ(scan.block_count(), 20u);
-  EXPECT_TRUE(Settle(scan).empty());
+  EXPECT_TRUE(ReleasePins(scan).empty());
 }
 
 TEST_F(MatchScanTest, WhatIsDeletedBeforeItIsLeasedEndsThePrefix) {
@@ -181,7 +181,7 @@ TEST_F(MatchScanTest, WhatIsDeletedBeforeItIsLeasedEndsThePrefix) {
   EXPECT_FALSE(scan.Answer().is_shortened_by_pins) << "it is gone, not leased away";
   LeaseAll(scan);
   EXPECT_TRUE(scan.is_leased());
-  const std::vector<Image*> leased = Settle(scan);
+  const std::vector<Image*> leased = ReleasePins(scan);
   EXPECT_EQ(leased.size(), 8u * kSlices);
   EXPECT_EQ(table_->leased_bytes(), 8u * kSlices * 4_KiB);
   Unlease(leased);
@@ -212,7 +212,7 @@ TEST_F(MatchScanTest, LeasesTakenMeanwhileShortenThePrefix) {
   EXPECT_TRUE(scan.Answer().is_shortened_by_pins);
   LeaseAll(scan, 22 * kBlockBytes);
   EXPECT_TRUE(scan.is_leased());
-  const std::vector<Image*> leased = Settle(scan);
+  const std::vector<Image*> leased = ReleasePins(scan);
   EXPECT_EQ(leased.size(), 12u * kSlices);
   EXPECT_EQ(table_->leased_bytes(), 22 * kBlockBytes);
   Unlease(leased);
@@ -230,7 +230,7 @@ TEST_F(MatchScanTest, PastTheLeaseLimitItStopsLooking) {
   EXPECT_EQ(scan.block_count(), 3u);
   EXPECT_TRUE(scan.Answer().is_shortened_by_pins);
   LeaseAll(scan);
-  Unlease(Settle(scan));
+  Unlease(ReleasePins(scan));
 }
 
 // Group 1 is needed in the last two blocks, group 2 in the last: a state.
@@ -259,7 +259,7 @@ TEST_F(MatchScanTest, HybridRulesHoldAcrossHolds) {
   // Of the window and the states, only what this prefix needs.
   LeaseAll(scan);
   EXPECT_TRUE(scan.is_leased());
-  const std::vector<Image*> leased = Settle(scan);
+  const std::vector<Image*> leased = ReleasePins(scan);
   EXPECT_EQ(leased.size(), 15u * kSlices + 2 + 1);
   EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, leased.size() * 4_KiB);
   EXPECT_EQ(scan.Answer().blocks[14].image_bytes, (kSlices + 2) * 4_KiB);
@@ -274,7 +274,7 @@ TEST_F(MatchScanTest, AbandonedItLeavesNothing) {
   scan.Plan(kUnlimited);
   LeaseAll(scan);
   scan.Abandon();
-  EXPECT_TRUE(Settle(scan).empty());
+  EXPECT_TRUE(ReleasePins(scan).empty());
   EXPECT_EQ(scan.Answer().blocks.size(), 0u);
   EXPECT_EQ(table_->leased_bytes(), 0u);
 }

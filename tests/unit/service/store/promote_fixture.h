@@ -97,7 +97,7 @@ class PromoteTest : public ::testing::Test {
   void PutCold(uint64_t block, const codecs::Slice& slice) {
     const proto::BlockKey key = StoreFixture::Key(block);
     CAIRN_CHECK_OK(store.PutSource(space, key, slice));
-    const ResidentPins pins = store.index->Lookup({space.id(), key}, 0, slice);
+    const CopyPins pins = store.index->Lookup({space.id(), key}, 0, slice);
     CopyWriter writer = store.index->BeginCopy(pins[0], TierId::kSsd);
     auto extent = cold.Reserve(pins[0].bytes().size());
     CAIRN_CHECK_OK(extent);

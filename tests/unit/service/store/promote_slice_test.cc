@@ -37,7 +37,7 @@ class PromoteSliceTest : public PromoteTest {
       : PromoteTest(32_MiB, tokens, recipe, layers) {}
   // The first byte of the first tile of a head.
   void DamageTile(uint64_t block, uint16_t layer, uint16_t head) {
-    const ResidentPins pins = store.index->Lookup({space.id(), StoreFixture::Key(block)}, 0, whole);
+    const CopyPins pins = store.index->Lookup({space.id(), StoreFixture::Key(block)}, 0, whole);
     codecs::ImageView view;
     const auto image = StoreFixture::Image(space, StoreFixture::Key(block), whole, "raw");
     CAIRN_CHECK(codecs::ParseImage(image, &view) == codecs::Error::kOk);
@@ -149,7 +149,7 @@ TEST_F(PromoteSliceTest, DamageOfAnotherTileIsNotSeen) {
 TEST_F(PromoteSliceTest, DamageOfTheDirectoryIsAMissAndDropsTheImage) {
   PutColdBlocks(1);
   {
-    const ResidentPins pins = store.index->Lookup({space.id(), StoreFixture::Key(1)}, 0, whole);
+    const CopyPins pins = store.index->Lookup({space.id(), StoreFixture::Key(1)}, 0, whole);
     cold.Damage(pins[0].extent().offset(), 400);
   }
   StartedGet get(store, space, 1, {.slice = HeadOf(2)});
@@ -161,7 +161,7 @@ TEST_F(PromoteSliceTest, DamageOfTheDirectoryIsAMissAndDropsTheImage) {
 TEST_F(PromoteSliceTest, TheBytesOfAnotherBlockAreAMiss) {
   PutColdBlocks(1);
   {
-    const ResidentPins pins = store.index->Lookup({space.id(), StoreFixture::Key(1)}, 0, whole);
+    const CopyPins pins = store.index->Lookup({space.id(), StoreFixture::Key(1)}, 0, whole);
     const auto other = StoreFixture::Image(space, StoreFixture::Key(2), whole, "raw");
     cold.Write({.place = &pins[0].extent(),
                 .image = pins[0].facts(),

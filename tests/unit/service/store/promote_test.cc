@@ -175,7 +175,7 @@ TEST_F(PromoteTest, WrongBytesAreAMissDroppedCountedAndLoggedOnce) {
   const LogCapture log;
   PutColdBlocks(2);
   {
-    const ResidentPins pins = store.index->Lookup({space.id(), StoreFixture::Key(1)}, 0, whole);
+    const CopyPins pins = store.index->Lookup({space.id(), StoreFixture::Key(1)}, 0, whole);
     cold.Damage(pins[0].extent().offset());
   }
   cold.HoldCompletions(true);
@@ -205,7 +205,7 @@ TEST_F(PromoteTest, TheBytesOfAnotherBlockAreAMiss) {
   const LogCapture log;
   PutColdBlocks(2);
   {
-    const ResidentPins pins = store.index->Lookup({space.id(), StoreFixture::Key(1)}, 0, whole);
+    const CopyPins pins = store.index->Lookup({space.id(), StoreFixture::Key(1)}, 0, whole);
     const auto other = StoreFixture::Image(space, StoreFixture::Key(2), whole, "raw");
     cold.Write({.place = &pins[0].extent(),
                 .image = pins[0].facts(),

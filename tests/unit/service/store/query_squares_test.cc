@@ -173,7 +173,7 @@ TEST_F(PutQuerySquaresTest, AnImageTakesNoneThatItsCoderWouldRead) {
     const absl::Status status = store_.RunPut(frame, image, store_.session).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(proto::Name(kind)));
-    EXPECT_THAT(std::string(status.message()), HasSubstr("is coded already"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is encoded already"));
   }
 }
 

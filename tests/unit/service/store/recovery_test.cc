@@ -106,7 +106,7 @@ TEST(RecoveryTest, ABlockThatIsDeletedWhileItIsReadStaysGone) {
     store.WriteAllDown();
     const codecs::Slice whole = store.Whole(space);
     store.EvictHost();
-    ResidentPins reader = store.index->Lookup({space.id(), keys[1]}, 0, whole);
+    CopyPins reader = store.index->Lookup({space.id(), keys[1]}, 0, whole);
     ASSERT_EQ(reader.size(), 1u);
     const uint64_t used_bytes = store.lasting.used_bytes();
     store.index->Delete(space.id(), {keys[1]});

@@ -43,8 +43,7 @@ class RestTest : public testing::Test {
   }
   // Where the block's only image is, as the tier is asked to drop it.
   uint64_t OffsetOf(const SpaceEntry& space, const proto::BlockKey& key, ImageFacts* facts) {
-    const ResidentPins pins =
-        store_.index->Lookup({space.id(), key}, 0, StoreFixture::Whole(space));
+    const CopyPins pins = store_.index->Lookup({space.id(), key}, 0, StoreFixture::Whole(space));
     CAIRN_CHECK(pins.size() == 1);
     *facts = pins[0].facts();
     return pins[0].extent().offset();
@@ -74,7 +73,7 @@ TEST_F(RestTest, WhatIsOnTheDriveOnlySleepsUntilItIsNeeded) {
   store_.index->Release(query.tenant, {*leased->lease});
   EXPECT_EQ(AwakeCount(), 0);
 
-  ResidentPins pins = store_.index->Lookup({space.id(), keys[3]}, 0, StoreFixture::Whole(space));
+  CopyPins pins = store_.index->Lookup({space.id(), keys[3]}, 0, StoreFixture::Whole(space));
   EXPECT_EQ(AwakeCount(), 1);
   pins.clear();
   EXPECT_EQ(AwakeCount(), 0);
@@ -190,7 +189,7 @@ TEST_F(RestTest, AListSaysTheSameOfThoseAtRest) {
                   .ok());
   const std::vector<proto::BlockKey> keys = PutOnDrive(space, 4);
   const std::vector<ListedBlock> at_rest = List(space);
-  std::vector<Pins> pins;
+  std::vector<ImagePins> pins;
   for (const proto::BlockKey& key : keys) {
     pins.push_back(store_.index->PinImages({space.id(), key}));
   }

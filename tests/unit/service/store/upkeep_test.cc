@@ -61,13 +61,13 @@ TEST(UpkeepTest, WhatIsPendingIsFoundAtOnceHoweverMuchThereIs) {
   const SpaceEntry& coded = store.OpenSpace("kivi:4");
   for (uint64_t key = 1; key <= 4; ++key) PutRaw(store, coded, key);
   ASSERT_EQ(store.index->pending_count(), 4u);
-  const auto is_of = [](const ResidentPins& pins, std::vector<uint64_t> keys) {
+  const auto is_of = [](const CopyPins& pins, std::vector<uint64_t> keys) {
     ASSERT_EQ(pins.size(), keys.size());
     for (size_t i = 0; i < keys.size(); ++i) {
       EXPECT_EQ(pins[i].facts().key, StoreFixture::Key(keys[i]));
     }
   };
-  const ResidentPins first = store.index->TakePending(1);
+  const CopyPins first = store.index->TakePending(1);
   is_of(first, {1});
   store.index->PutBackPending(first[0]);
   store.index->Delete(coded.id(), {StoreFixture::Key(3)});

@@ -318,7 +318,7 @@ TEST_F(WriteDownTest, AMatchBringsBackAChainThatTheTierLetGo) {
 TEST_F(WriteDownTest, NothingIsPendingWhoseHostCopyIsGone) {
   ASSERT_TRUE(Put(1, 0, 0, /*keeps_raw=*/true).ok());
   {
-    const ResidentPins pins = store_.index->TakePending(1);
+    const CopyPins pins = store_.index->TakePending(1);
     ASSERT_EQ(pins.size(), 1u);
     store_.WriteAllDown();  // as it was put
     store_.index->PutBackPending(pins[0]);
@@ -410,7 +410,7 @@ TEST_F(WriteDownTest, InTheEndTheTierHasWhatMemoryHas) {
   EXPECT_EQ(store_.index->figures(TierId::kSsd).copy_count, disk_->copies.size());
   EXPECT_EQ(store_.index->figures().image_count, disk_->copies.size());
   uint64_t cursor = 0;
-  ResidentPins pins;
+  CopyPins pins;
   uint64_t in_memory = 0;
   for (bool has_more = true; has_more;) {
     has_more = store_.index->Walk(space_.id(), &cursor, &pins);
