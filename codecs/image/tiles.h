@@ -8,10 +8,13 @@
 
 #include "codecs/forms/form.h"
 #include "codecs/image/image.h"
+#include "codecs/types/error.h"
 
 namespace cairn::codecs {
 
 // REQUIRES: index < view.tile_count().
 [[nodiscard]] StoredTile StoredTileOf(const ImageView& view, uint32_t index);
+// As VerifyTile().
+Error VerifyStored(const StoredTile& tile);
 
 }  // namespace cairn::codecs

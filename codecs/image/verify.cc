@@ -5,11 +5,14 @@
 
 namespace cairn::codecs {
 
-Error VerifyTile(const ImageView& view, uint32_t index) {
-  const StoredTile tile = StoredTileOf(view, index);
+Error VerifyStored(const StoredTile& tile) {
   if (Crc32c(tile.content) != tile.entry.crc) return Error::kBadChecksum;
   if (!HasCleanPadding(tile.layout, tile.content.data())) return Error::kBadPadding;
   return FormOf(tile.entry.form)->verify(tile);
+}
+
+Error VerifyTile(const ImageView& view, uint32_t index) {
+  return view.is_shared() ? Error::kMismatch : VerifyStored(StoredTileOf(view, index));
 }
 
 Error VerifyTiles(const ImageView& view, const Slice& slice) {
