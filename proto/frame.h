@@ -28,6 +28,9 @@ inline constexpr size_t kFrameBytesMax = 256;
 inline constexpr size_t kFrameHeadBytes = 64;
 inline constexpr size_t kErrorTextBytesMax = 160;
 inline constexpr uint16_t kFrameVersion = 1;
+// Of what Hello and HelloReply agree on. With 2, over transport/local, clients map memory of the
+// daemon's and payloads of replies may be lent.
+inline constexpr uint16_t kVersionWithLoans = 2;
 // What any frame may say; a daemon's configuration may allow less.
 inline constexpr uint64_t kPayloadBytesMax = uint64_t{64} << 20;
 inline constexpr uint32_t kWindowMax = 256;  // requests in flight on a connection

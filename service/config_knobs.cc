@@ -32,6 +32,7 @@ constexpr uint64_t kMinuteMs = 60'000;
 constexpr size_t kValueBytesMax = 4096;
 
 constexpr std::string_view kHugePages[] = {"auto", "required"};
+constexpr std::string_view kMapChoices[] = {"auto", "on", "off"};
 constexpr std::string_view kIoChoices[] = {"auto", "uring", "threads"};
 constexpr std::string_view kPlacements[] = {"chain", "stripe"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
@@ -69,6 +70,8 @@ constexpr Knob kTable[] = {
      "beside the host tier: payloads on their way in, answers being made"},
     {"huge-pages", "auto", Choice{&Config::huge_pages, kHugePages},
      "pages set aside for the host tier and staging: taken where there are, or no start without"},
+    {"map", "auto", Choice{&Config::map, kMapChoices},
+     "clients of the socket map the host tier to read, and see all of it; on: no start without"},
     {"ssd", "off",
      Text{&Config::ssd, [](std::string_view text) { return ParseSsd(text).status(); },
           [] {

@@ -50,6 +50,8 @@ struct ReplyTo {
   uint64_t seq = 0;
   uint64_t place = 0;           // the transport's own; local/: offset in the client's memfd
   uint64_t capacity_bytes = 0;  // most payload bytes that the client can take in reply
+  bool takes_loan = false;      // Lend() may answer
+  uint64_t back_place = 0;      // the transport's own; local/: where the client gives a loan back
 };
 
 // A request that has arrived, its payload announced but not yet moved. Move-only.
@@ -100,6 +102,13 @@ struct Received {
 using ReceiveDone = absl::AnyInvocable<void(Received)>;
 using ReplyDone = absl::AnyInvocable<void(absl::Status)>;
 
+enum class LoanEnd : uint8_t {
+  kGivenBack,
+  kLate,  // its deadline passed
+  kGone,  // its peer is
+};
+using LoanDone = absl::AnyInvocable<void(LoanEnd)>;
+
 // One thread that moves bytes for its peers. Owned by its thread, except Submit() and Report().
 class Lane {
  public:
@@ -122,6 +131,20 @@ class Lane {
   // reply_to.capacity_bytes.
   virtual void Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
                      std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) = 0;
+
+  // Whether peers that ask for it may map memory of the daemon's, and be lent what lies there.
+  // Then the answer to such a Hello says version 2.
+  virtual bool can_lend() const { return false; }
+  // Whether it lies there, and not too much is lent.
+  virtual bool CanLendNow(std::span<const std::byte> /*payload*/) const { return false; }
+  // Sends the one reply of a request whose payload is not moved: the peer reads it where it lies.
+  // The payload must not change until `back` has run, and may change then: what the peer makes of
+  // it afterwards it finds to be void (Loan::IsInForce()). Both callbacks run on the lane thread,
+  // exactly once, never inside this call, `back` after `sent` and soon after `until` at the latest.
+  // REQUIRES: reply_to.takes_loan, CanLendNow(payload).
+  virtual void Lend(const ReplyTo& /*reply_to*/, const proto::FrameBytes& /*frame*/,
+                    std::span<const std::byte> /*payload*/, absl::Time /*until*/,
+                    ReplyDone /*sent*/, LoanDone /*back*/) {}
 
   // Ends a peer: its connection is forced down, all its transfers complete with Unavailable.
   virtual void Break(PeerId peer) = 0;
@@ -185,12 +208,25 @@ class Buffer {
   virtual std::span<std::byte> bytes() = 0;
 };
 
+// The payload of a reply where it lies in the daemon's memory, lent. Destroying it gives it back.
+// Once the daemon has taken the loan back, by its deadline or with the connection, the bytes may
+// change at any time: copy what is checked before it is used, and look at IsInForce() at the end.
+// Thread-safety: Thread-compatible.
+class Loan {
+ public:
+  virtual ~Loan() = default;
+  virtual std::span<const std::byte> bytes() const = 0;
+  // Whether all that was read of bytes() until now is what was lent.
+  virtual bool IsInForce() const = 0;
+};
+
 // One request and its reply. Filled in by the caller, lent to the connection from Start() until
 // over() is true; it must stay put meanwhile.
 struct Call {
   proto::FrameBytes request;
   std::span<const std::byte> payload;  // sent with the request; may be empty
   std::span<std::byte> target;         // where a reply payload lands; its size is the most we take
+  bool takes_loan = false;             // a reply payload may be lent instead; nothing else is sent
   absl::Time deadline = absl::InfinitePast();
 
   // Set when over:
@@ -200,6 +236,7 @@ struct Call {
   absl::Status status;
   proto::FrameBytes reply;
   uint64_t reply_payload_bytes = 0;
+  std::unique_ptr<Loan> loan;  // not null: they are in loan->bytes(), and not in target
 
   bool over() const { return is_over; }  // payload and target are free again
   bool is_over = false;
@@ -224,6 +261,11 @@ class Connection {
   virtual void Poll(absl::Time until) = 0;
 
   virtual bool broken() const = 0;
+  // Whether replies may be lent. Over, and nothing of the daemon's mapped, once it is broken.
+  virtual bool is_mapped() const { return false; }
+  // Lets go of what is mapped of the daemon's, but for loans that are held: replies are moved from
+  // now on. Does nothing while a call is in flight.
+  virtual void Unmap() {}
   virtual int window() const = 0;  // most calls in flight
 };
 

@@ -17,6 +17,9 @@ struct TransportMetrics {
   Gauge quarantine_bytes;  // lent to transfers that are Breaking
   Counter received_bytes;  // payload, put direction, complete transfers only
   Counter sent_bytes;      // payload, get direction, complete transfers only
+  Gauge loans, loan_bytes;   // in force (local)
+  Counter lent, lent_bytes;  // loans that peers were told of, and their payload
+  Counter loans_late;        // taken back at their deadline
   Counter peers_opened;
   Counter peers_refused;  // over a limit, or a hello that was none
   Gauge newcomers;        // connections whose hello is due (local)

@@ -9,6 +9,7 @@
 // Thread-safety: Thread-safe.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,8 +38,10 @@ struct SessionInfo {
 class Control {
  public:
   // Opens the first session. Unavailable when nothing answers there, DeadlineExceeded.
+  // `ended` runs on its thread when a session has ended, with its epoch; outlives it.
   static absl::StatusOr<std::unique_ptr<Control>> Open(const ConnectOptions& options,
-                                                       absl::Time deadline);
+                                                       absl::Time deadline,
+                                                       std::function<void(uint64_t epoch)> ended);
   virtual ~Control() = default;  // ends the session and joins the thread
 
   // The session in force. While there is none it waits a moment, `deadline` at the latest, then

@@ -33,6 +33,8 @@ class Scratch {
   std::span<std::byte> Region(size_t bytes);
   // Ordinary memory, likewise, apart from Region().
   std::span<std::byte> Heap(size_t bytes);
+  // And apart from both: for a copy of what stands before an image's tiles.
+  std::span<std::byte> Prefix(size_t bytes);
   // Whether a payload that lies in ordinary memory is copied by the transport before it can leave:
   // then copying it into Region() costs nothing extra.
   bool is_region_shared() const { return is_region_shared_; }
@@ -43,7 +45,7 @@ class Scratch {
   transport::Connection* connection_ = nullptr;
   bool is_region_shared_ = false;
   std::unique_ptr<transport::Buffer> region_;
-  std::vector<std::byte> heap_;
+  std::vector<std::byte> heap_, prefix_;
   std::vector<std::byte> overflow_;  // what Region() gives when the region is full
 };
 
@@ -57,10 +59,15 @@ class Exchange {
   virtual void Finish(const proto::Frame& reply, std::span<const std::byte> payload) = 0;
   // The exchange ended without an OK reply.
   virtual void Fail(const absl::Status& status) = 0;
+  // Once it has ended: it is to be run once more, and takes no loan then.
+  virtual bool wants_copy() const { return false; }
   // The caller's memory that the payload leaves from or lands in; null if none.
   virtual const void* place() const = 0;
   // Set before Prepare(): place() lies in a Buffer of the connection in use.
   bool is_lent = false;
+  // Set before Finish(): what the payload lies in, where it was lent and not moved; null: it was
+  // moved. Borrowed for the call.
+  const transport::Loan* loan = nullptr;
 };
 
 // What a caller has to do while its requests are under way: called again and again on its thread,
@@ -119,6 +126,10 @@ class DataPool {
   absl::StatusOr<Buffer> AllocateStaging(const SessionInfo& session, size_t bytes,
                                          absl::Time deadline);
 
+  // A session has ended: what idle connections of `epoch` or before have mapped of its daemon is let
+  // go, since it keeps the memory of one that died. Those in use find out themselves.
+  void SessionEnded(uint64_t epoch);
+
   // FailedPrecondition where the data plane of `session` is in reach over UCX alone and
   // options.data is empty.
   absl::Status CheckUcxIsNamed(const SessionInfo& session) const;
@@ -160,6 +171,7 @@ class DataPool {
   const ConnectOptions options_;
   mutable Mutex mutex_;
   CondVar freed_;
+  uint64_t ended_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Slot> slots_;  // is_busy, connections, retired, buffers: guarded by mutex_
   int next_ ABSL_GUARDED_BY(mutex_) = 0;
 };

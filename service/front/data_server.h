@@ -27,6 +27,7 @@
 #include "proto/frame.h"
 #include "service/front/data_metrics.h"
 #include "service/front/get_request.h"
+#include "service/front/loan_budget.h"
 #include "service/front/put_request.h"
 #include "service/front/replies.h"
 #include "service/front/request.h"
@@ -57,6 +58,7 @@ class DataServer final : public transport::LaneHandler {
     uint32_t window = 32;  // requests in flight per peer
     uint64_t payload_bytes_max = limits::kTransferBytesMax;
     uint64_t regions_bytes_max = 0;                  // of all clients; 0: they bring none
+    uint64_t lent_host_bytes = 0;                    // of the tier that may be lent from; 0: none
     absl::Duration slow = absl::InfiniteDuration();  // a get or put that takes longer is logged
   };
   DataServer(const Parts& parts, const Options& options);
@@ -101,6 +103,7 @@ class DataServer final : public transport::LaneHandler {
   const Parts parts_;
   const Options options_;
   DataMetrics metrics_;
+  LoanBudget loans_;
   Replies replies_;
   GetRequests gets_;
   PutRequests puts_;

@@ -18,7 +18,10 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
 #include "service/front/data_metrics.h"
+#include "service/front/loan_budget.h"
 #include "service/front/request.h"
 #include "transport/transport.h"
 
@@ -29,9 +32,15 @@ struct Outgoing {
   Request request;
   proto::Frame frame;
   std::span<const std::byte> payload = {};
-  // Owns what payload lies in, and is destroyed when the transfer is over. Runs before that, on the
-  // lane, with how the transfer went; not at all where the server stops first. May be null.
+  // Runs on the lane with how the transfer went, before kept goes; not at all where the server stops
+  // first. May be null.
   transport::ReplyDone sent = nullptr;
+  // Owns what payload lies in; destroyed when that is free again.
+  absl::AnyInvocable<void()> kept = nullptr;
+  // The payload may be lent until then, in so many bytes of the session's: it stays as it is while
+  // kept lives. 0: it is moved.
+  uint64_t lent_bytes = 0;
+  absl::Time lent_until = absl::InfinitePast();
   bool breaks_peer = false;  // once it is sent
 };
 
@@ -40,7 +49,9 @@ class Replies {
   // `over` runs on the lane when a request is over.
   using Over = std::function<void(transport::Lane&, const Request&)>;
   // A get or put that takes longer than `slow` is logged with where its time went.
-  Replies(int lanes, const Clock& clock, DataMetrics& metrics, absl::Duration slow, Over over);
+  // `loans` outlives it.
+  Replies(int lanes, const Clock& clock, DataMetrics& metrics, LoanBudget& loans,
+          absl::Duration slow, Over over);
 
   // Has to be called before the first reply of a lane is posted.
   void SetLane(transport::Lane& lane);
@@ -68,12 +79,15 @@ class Replies {
     std::vector<transport::PeerId> breaking;
   };
   Outbox& OutboxOf(int lane) { return *outboxes_[static_cast<size_t>(lane)]; }
+  // False: it is to be sent; nothing of it was taken.
+  bool Lend(transport::Lane& lane, const proto::FrameBytes& frame, Outgoing& outgoing);
   // Has the outbox emptied. REQUIRES: the caller has set is_scheduled, which was not set.
   void Schedule(Outbox& outbox, transport::Lane& lane);
   void Drain(transport::Lane& lane);
 
   const Clock& clock_;
   DataMetrics& metrics_;
+  LoanBudget& loans_;
   const absl::Duration slow_;
   const Over over_;
   std::vector<std::unique_ptr<Outbox>> outboxes_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The memory that holds blocks: one anonymous mapping, taken and faulted in at start, handed out in
-// extents. Sizes are rounded up to one of 16 steps per doubling, in units of 4 KiB, so that what
+// The memory that holds blocks: one mapping, taken and faulted in at start, handed out in
+// extents. Anonymous, or of a memfd that other processes may map to read. Sizes are rounded up to one of 16 steps per doubling, in units of 4 KiB, so that what
 // one block leaves fits the next; free neighbours coalesce; a request takes the smallest free range
 // of its class or a larger one. Nothing ever moves.
 //
@@ -17,12 +17,14 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "base/file.h"
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "service/memory/fault_in.h"
@@ -80,13 +82,16 @@ class Arena {
     bool needs_hugetlb = false;  // fails where other pages would be taken
     // As mmap(): memory of hugetlb pages.
     void* (*map_hugetlb)(uint64_t bytes) = MapHugetlb;
+    // Others shall be able to map it. Where the kernel does not give such memory, it is anonymous
+    // and why_not_shared() says why.
+    bool is_shared = false;
   };
   enum class Pages : uint8_t { kHugetlb, kTransparent, kSmall };
 
   // ResourceExhausted if the kernel refuses the memory. Faults every page in before it returns
   // (FaultIn()), with a log line a second. Hugetlb pages that were promised and are refused when
   // they are touched, as a cgroup does, are given up for others, with a warning; there is one too
-  // when there are no 2 MiB pages at all.
+  // when there are no 2 MiB pages at all, or not for all of it.
   static absl::StatusOr<std::unique_ptr<Arena>> Make(const Options& options);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -119,6 +124,10 @@ class Arena {
   uint64_t freed_bytes_total() const;
   Pages pages() const { return pages_; }
   std::span<std::byte> mapping() const { return aligned_; }
+  // A descriptor of that memory, open to read alone; -1 where it is not shared. The memory is sealed:
+  // it keeps its size and its pages, and nobody can write to it but through mapping().
+  int shared_fd() const { return shared_fd_.get(); }
+  const std::string& why_not_shared() const { return why_not_shared_; }  // where it was asked for
   // Largest extent that would fit now, budgets aside.
   uint64_t largest_free_bytes() const;
 
@@ -129,6 +138,9 @@ class Arena {
   // Both leave nothing mapped where they fail.
   absl::Status TakeHugetlb(uint64_t bytes, const Options& options);
   absl::Status TakeOrdinary(uint64_t bytes, const Options& options);
+  // Of a memfd, on hugetlb pages or on others.
+  absl::Status TakeShared(uint64_t bytes, bool is_hugetlb, const Options& options);
+  absl::Status Seal();
   absl::Status TakePages(const Options& options);
   void Unmap();
   void SetOwner(uint64_t offset, void* owner);
@@ -139,6 +151,9 @@ class Arena {
   std::span<std::byte> aligned_;  // the part in use
   std::array<uint64_t, kUseCount> budget_bytes_{};
   Pages pages_ = Pages::kSmall;
+  Fd memfd_;      // while it is taken
+  Fd shared_fd_;  // of the same, to read
+  std::string why_not_shared_;
 
   mutable Mutex mutex_;
   RangeMap ranges_ ABSL_GUARDED_BY(mutex_);

@@ -31,6 +31,7 @@
 
 namespace cairn::transport {
 
+class Lender;
 class LocalLane;
 struct Packet;
 
@@ -46,8 +47,13 @@ struct Greeted {
 
 // What the greeter and the lanes of one server share; they and their jobs own it together.
 struct LaneShare {
-  LaneShare(const ServerLimits& server_limits, LaneHandler& lane_handler)
-      : limits(server_limits), handler(lane_handler), regions(server_limits.regions_bytes_max) {}
+  // `what_is_lent`: null where peers map nothing. Outlives it.
+  LaneShare(const ServerLimits& server_limits, LaneHandler& lane_handler,
+            const Lender* what_is_lent)
+      : limits(server_limits),
+        handler(lane_handler),
+        lender(what_is_lent),
+        regions(server_limits.regions_bytes_max) {}
 
   // Gives the connection to the next lane in turn. ResourceExhausted: there are peers_max, or the
   // lane takes no task now. Unavailable: the server is stopping. Then `greeted` has its socket
@@ -56,6 +62,7 @@ struct LaneShare {
 
   const ServerLimits limits;
   LaneHandler& handler;
+  const Lender* const lender;
   RegionBudget regions;
   TransportMetrics metrics;
   std::atomic<int> peers{0};  // connections of lanes, or on their way to one
@@ -95,10 +102,25 @@ class LocalLane final : public Lane {
                ReceiveDone done) override;
   void Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
              std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) override;
+  bool can_lend() const override;
+  bool CanLendNow(std::span<const std::byte> payload) const override;
+  void Lend(const ReplyTo& reply_to, const proto::FrameBytes& frame,
+            std::span<const std::byte> payload, absl::Time until, ReplyDone sent,
+            LoanDone back) override;
   void Break(PeerId peer) override;
 
  private:
   class HeldPayload;
+
+  // A loan in force.
+  struct Lent {
+    uint32_t word = 0;
+    uint64_t number = 0;      // never used again; the word has it
+    uint64_t back_place = 0;  // in the peer's region: it has the number once it is given back
+    uint64_t bytes = 0;
+    absl::Time until;
+    LoanDone done;
+  };
 
   struct Peer {
     PeerId id = 0;
@@ -109,6 +131,9 @@ class LocalLane final : public Lane {
     std::optional<std::string> region_owner;  // as OnRegion() says; none: the region is no memfd
     std::vector<Fd> brought;   // descriptors that came where none is due; for others to close
     bool is_breaking = false;  // on broken_
+    bool asks_to_map = false;  // by its hello, which is not answered yet
+    bool is_mapped = false;    // it has what it needs to be lent something
+    std::vector<Lent> lent;
     int unanswered = 0;
     absl::Status end =
         absl::UnavailableError("the peer is gone");  // of its transfers when it breaks
@@ -126,16 +151,19 @@ class LocalLane final : public Lane {
     uint32_t crc32c = 0;
     absl::Time deadline;
     proto::FrameBytes frame;   // Reply
+    bool brings_memory = false;  // Reply to a hello: descriptors of what is lent go with it
     ReceiveDone receive_done;  // exactly one of the two is set
     ReplyDone reply_done;
   };
 
-  // A transfer that is over; its callback runs at the end of the turn.
+  // A transfer or a loan that is over; its callback runs at the end of the turn.
   struct Over {
-    absl::Status status;
+    absl::Status status = absl::OkStatus();
     uint32_t crc32c = 0;
-    ReceiveDone receive_done;
-    ReplyDone reply_done;
+    ReceiveDone receive_done = nullptr;  // exactly one of the three is set
+    ReplyDone reply_done = nullptr;
+    LoanEnd loan_end = LoanEnd::kGivenBack;
+    LoanDone loan_done = nullptr;
   };
 
   // lane.cc: the loop, and the ends of peers
@@ -166,6 +194,14 @@ class LocalLane final : public Lane {
   void CopyPiece(Moving& moving, const Peer& peer);
   void FinishMoving(size_t index, absl::Status status);
   absl::Status SendReply(const Moving& moving, Peer& peer);
+  absl::Status SendTo(Peer& peer, const Envelope& envelope, const proto::FrameBytes& frame,
+                      std::span<const int> fds);
+
+  // lane_loans.cc: what Lend() begins
+  void FillWords();
+  void EndLoan(Peer& peer, size_t index, LoanEnd end);
+  int LookAfterLoans(Peer& peer, absl::Time now);
+  int LookAfterAllLoans(absl::Time now);
 
   const int index_;
   LaneShare& share_;
@@ -182,6 +218,10 @@ class LocalLane final : public Lane {
   size_t moving_next_ = 0;  // whose piece is next
   std::vector<PeerId> broken_;
   std::vector<Over> over_;
+  std::vector<uint32_t> free_words_;
+  uint64_t loans_made_ = 0;
+  size_t lent_count_ = 0;                          // of all peers
+  absl::Time loans_due_ = absl::InfiniteFuture();  // when to look after them
 };
 
 }  // namespace cairn::transport

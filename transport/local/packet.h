@@ -26,8 +26,7 @@ struct Packet {
   Outcome outcome = Outcome::kNothing;
   std::array<std::byte, kMessageBytesMax> data;
   size_t size = 0;
-  bool is_cut =
-      false;  // it was longer than any message, or had more descriptors than a process may send
+  bool is_cut = false;  // it was longer than any message, or descriptors were lost
   std::vector<Fd> fds;  // close on exec
   std::span<const std::byte> bytes() const { return {data.data(), size}; }
 };
@@ -35,8 +34,10 @@ struct Packet {
 // Every descriptor that comes along is owned by the result, so none leaks.
 Packet ReceivePacket(int socket);
 
-// Sends `bytes` and, where fd is not -1, a copy of that descriptor, whole or not at all.
-// ResourceExhausted: the socket is full. Unavailable: the other side is gone.
+// Sends `bytes` and copies of the descriptors, whole or not at all. ResourceExhausted: the socket is
+// full. Unavailable: the other side is gone. REQUIRES: at most two descriptors.
+absl::Status SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
+// Of one descriptor, or with -1 of none.
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, int fd = -1);
 
 // From now on no packet with a descriptor comes: its sender gets EPERM. Those that have come stay.

@@ -3,7 +3,9 @@
 // The daemon's side of transport/local: a unix socket at a path, whose clients bring their own
 // memory.
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -14,10 +16,13 @@ namespace cairn::transport {
 struct LocalServerOptions {
   std::string path;  // of the socket file; its folder must exist
   ServerLimits limits;
+  // What clients may map: payloads of replies that lie there may be lent. Both outlive the server.
+  std::span<const std::byte> shared = {};
+  int shared_fd = -1;  // open to read alone, and sealed; -1: they map nothing
 };
 
 // `handler` must outlive the server. Errors: those of SocketFile::Listen(); InvalidArgument for
-// limits.
+// limits; ResourceExhausted: no memory to say what is lent.
 absl::StatusOr<std::unique_ptr<Server>> StartLocalServer(const LocalServerOptions& options,
                                                          LaneHandler& handler);
 
