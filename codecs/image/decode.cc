@@ -22,6 +22,8 @@ namespace {
 constexpr uint64_t kStreamedBytesMin = uint64_t{1} << 20;
 // Tiles on the scratch at once: as many as this has room for, so that they stay in a core's cache.
 constexpr uint64_t kScratchBytesMax = uint64_t{256} << 10;
+// Of copies of tiles that are shared, likewise: fewer of them, and strips are decoded in smaller lots.
+constexpr uint64_t kContentBytesMax = uint64_t{512} << 10;
 constexpr uint32_t kWaitingMax = 64;
 constexpr uint64_t kScratchAlignment = 64;
 // Of a raw tile that is shared, at once: what a core's first cache keeps.
@@ -100,9 +102,10 @@ class Decoder {
         DenseTile(shape, tile.plane, tile.job->target.At(tile.plane), tile.layer, tile.head);
     if (view.is_shared()) {
       if (stored.entry.form == kRawForm && target != nullptr) return AddSharedRaw(stored, target);
-      if (const Error error = TakeContent(&stored); error != Error::kOk) return error;
-    }
-    if (is_verified_) {
+      uint32_t crc = 0;
+      if (const Error error = TakeContent(&stored, &crc); error != Error::kOk) return error;
+      if (const Error error = VerifyStored(stored, crc); error != Error::kOk) return error;
+    } else if (is_verified_) {
       if (const Error error = VerifyStored(stored); error != Error::kOk) return error;
     }
     if (target == nullptr) {
@@ -124,13 +127,13 @@ class Decoder {
   }
 
   // Has the tile's content copied to where nobody else writes.
-  Error TakeContent(StoredTile* tile) {
+  Error TakeContent(StoredTile* tile, uint32_t* crc) {
     const uint64_t bytes = tile->content.size();
     if (contents_.size() - contents_used_ < bytes) {
       if (const Error error = Flush(); error != Error::kOk) return error;
     }
     const std::span<std::byte> copy = contents_.subspan(contents_used_, bytes);
-    std::memcpy(copy.data(), tile->content.data(), bytes);
+    *crc = CopyCrc32c(0, copy.data(), tile->content);
     contents_used_ = std::min<uint64_t>(contents_used_ + AlignScratch(bytes), contents_.size());
     tile->content = copy;
     return Error::kOk;
@@ -144,8 +147,7 @@ class Decoder {
     for (uint64_t at = 0; at < tile.content.size(); at += kRawPieceBytes) {
       const uint64_t bytes = std::min<uint64_t>(kRawPieceBytes, tile.content.size() - at);
       const std::span<std::byte> piece = std::span(raw_piece_).first(bytes);
-      std::memcpy(piece.data(), tile.content.data() + at, bytes);
-      crc = ExtendCrc32c(crc, piece);
+      crc = CopyCrc32c(crc, piece.data(), tile.content.subspan(at, bytes));
       const uint64_t of_source = at < source_bytes ? std::min(bytes, source_bytes - at) : 0;
       if (is_streamed_) {
         StepOf<&Backend::copy_streamed>(backend_)(U8(piece.data()), of_source, U8(target + at));
@@ -183,7 +185,7 @@ struct Amounts {
   uint64_t contents = 0;
 
   uint64_t ContentBytes() const {
-    return std::max(content_largest, std::min(contents, kScratchBytesMax));
+    return std::max(content_largest, std::min(contents, kContentBytesMax));
   }
   uint64_t TileBytes() const { return std::max(largest, std::min(scattered, kScratchBytesMax)); }
 

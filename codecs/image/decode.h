@@ -54,8 +54,8 @@ struct DecodeJob {
 Error DecodeAll(const Backend& backend, std::span<const DecodeJob> jobs,
                 std::span<std::byte> scratch, size_t* failed = nullptr);
 
-// At most 256 KiB, or one tile; the same once more where a view is shared. 0 where none is and all
-// tiles lie in their targets as in a payload.
+// At most 256 KiB, or one tile; 512 KiB more, or one tile, where a view is shared. 0 where none is
+// and all tiles lie in their targets as in a payload.
 [[nodiscard]] uint64_t ScratchBytes(std::span<const DecodeJob> jobs);
 
 }  // namespace cairn::codecs

@@ -16,5 +16,7 @@ namespace cairn::codecs {
 [[nodiscard]] StoredTile StoredTileOf(const ImageView& view, uint32_t index);
 // As VerifyTile().
 Error VerifyStored(const StoredTile& tile);
+// The same of one whose content has that CRC.
+Error VerifyStored(const StoredTile& tile, uint32_t crc);
 
 }  // namespace cairn::codecs

@@ -5,8 +5,10 @@
 
 namespace cairn::codecs {
 
-Error VerifyStored(const StoredTile& tile) {
-  if (Crc32c(tile.content) != tile.entry.crc) return Error::kBadChecksum;
+Error VerifyStored(const StoredTile& tile) { return VerifyStored(tile, Crc32c(tile.content)); }
+
+Error VerifyStored(const StoredTile& tile, uint32_t crc) {
+  if (crc != tile.entry.crc) return Error::kBadChecksum;
   if (!HasCleanPadding(tile.layout, tile.content.data())) return Error::kBadPadding;
   return FormOf(tile.entry.form)->verify(tile);
 }
