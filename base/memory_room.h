@@ -16,6 +16,8 @@ struct MemoryRoom {
   uint64_t huge_page_bytes = 0;
   // The lowest limit of the cgroups, used or not; UINT64_MAX: none.
   uint64_t cgroup_limit_bytes = UINT64_MAX;
+  uint64_t shared_bytes =
+      0;  // shared memory in use (Shmem): what a process that died shared may be
 };
 
 // The room is the least of these: MemAvailable of /proc/meminfo; of each memory cgroup that this

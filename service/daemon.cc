@@ -20,6 +20,8 @@ namespace cairn {
 namespace {
 
 constexpr absl::Duration kDrainStep = absl::Milliseconds(10);
+constexpr absl::Duration kOldArenaWait = absl::Seconds(5);
+constexpr absl::Duration kOldArenaStep = absl::Milliseconds(50);
 
 }  // namespace
 
@@ -56,7 +58,14 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Mach
 }
 
 absl::Status Daemon::StartAll() {
-  const MemoryRoom room = FindMemoryRoom();
+  MemoryRoom room = FindMemoryRoom();
+  // Clients let go of the memory of a daemon that died as soon as they notice.
+  for (absl::Duration waited; !CheckMemoryRoom(config_, room).ok() &&
+                              MayWaitForRoom(config_, room) && waited < kOldArenaWait;
+       waited += kOldArenaStep) {
+    absl::SleepFor(kOldArenaStep);
+    room = FindMemoryRoom();
+  }
   CAIRN_RETURN_IF_ERROR(CheckMemoryRoom(config_, room));
   if (const std::string warning = MemoryWarning(config_, room); !warning.empty()) {
     LogWarn("daemon", "memory is short", {{"reason", warning}});

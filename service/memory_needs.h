@@ -23,6 +23,9 @@ uint64_t BytesMaxOf(const Config& config);
 // FailedPrecondition: the start alone would be ended by the kernel. The message names the knobs,
 // what bounds the memory, and the largest host-bytes that fits.
 absl::Status CheckMemoryRoom(const Config& config, const MemoryRoom& room);
+// Whether that much shared memory is in use that it would start without: the arena of a daemon that
+// died, say, which clients have not let go of yet.
+bool MayWaitForRoom(const Config& config, const MemoryRoom& room);
 // Empty, or why a daemon that starts could be ended once its index is full.
 std::string MemoryWarning(const Config& config, const MemoryRoom& room);
 

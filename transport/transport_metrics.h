@@ -11,12 +11,12 @@
 namespace cairn::transport {
 
 struct TransportMetrics {
-  Gauge peers;             // connections open
-  Gauge arrivals_held;     // arrived, not yet received or refused
-  Gauge regions_bytes;     // client memory mapped (local)
-  Gauge quarantine_bytes;  // lent to transfers that are Breaking
-  Counter received_bytes;  // payload, put direction, complete transfers only
-  Counter sent_bytes;      // payload, get direction, complete transfers only
+  Gauge peers;               // connections open
+  Gauge arrivals_held;       // arrived, not yet received or refused
+  Gauge regions_bytes;       // client memory mapped (local)
+  Gauge quarantine_bytes;    // lent to transfers that are Breaking
+  Counter received_bytes;    // payload, put direction, complete transfers only
+  Counter sent_bytes;        // payload, get direction, complete transfers only
   Gauge loans, loan_bytes;   // in force (local)
   Counter lent, lent_bytes;  // loans that peers were told of, and their payload
   Counter loans_late;        // taken back at their deadline

@@ -20,6 +20,8 @@ struct DaemonAbout {
   std::string version;
   // As its host has them; empty: nowhere. admin: HOST:PORT or unix:PATH, http: HOST:PORT.
   std::string admin_address, http_address;
+  // Gets of clients on its host: "mapped", or "copied: " and why; empty: it does not say.
+  std::string local_gets;
 };
 // Which daemon answers at `control`, and where else. Needs no session. Unimplemented: one that is
 // older than this call.

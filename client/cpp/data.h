@@ -126,8 +126,8 @@ class DataPool {
   absl::StatusOr<Buffer> AllocateStaging(const SessionInfo& session, size_t bytes,
                                          absl::Time deadline);
 
-  // A session has ended: what idle connections of `epoch` or before have mapped of its daemon is let
-  // go, since it keeps the memory of one that died. Those in use find out themselves.
+  // A session has ended: what idle connections of `epoch` or before have mapped of its daemon is
+  // let go, since it keeps the memory of one that died. Those in use find out themselves.
   void SessionEnded(uint64_t epoch);
 
   // FailedPrecondition where the data plane of `session` is in reach over UCX alone and

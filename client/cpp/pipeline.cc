@@ -91,9 +91,8 @@ void Pipeline::End(Place& place) {
                                          place.call.reply_payload_bytes, " came")));
   }
   exchange.loan = place.call.loan.get();
-  exchange.Finish(*reply, exchange.loan != nullptr
-                              ? exchange.loan->bytes()
-                              : place.call.target.first(reply->payload_bytes));
+  exchange.Finish(*reply, exchange.loan != nullptr ? exchange.loan->bytes()
+                                                   : place.call.target.first(reply->payload_bytes));
   exchange.loan = nullptr;
   place.call.loan = nullptr;  // given back
 }

@@ -91,8 +91,8 @@ class GetExchange final : public Exchange {
   const absl::StatusOr<GetResult>& result() const { return result_; }
   // A checksum did not match, or the reply was not what was asked for: result() is NotFound then.
   bool is_corrupt() const { return is_corrupt_; }
-  // What was lent is damaged in the daemon's memory. A copy, which the daemon verifies, tells it so,
-  // and another tier may have the block.
+  // What was lent is damaged in the daemon's memory. A copy, which the daemon verifies, tells it
+  // so, and another tier may have the block.
   bool wants_copy() const override { return wants_copy_; }
 
  private:

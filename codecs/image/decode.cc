@@ -22,7 +22,8 @@ namespace {
 constexpr uint64_t kStreamedBytesMin = uint64_t{1} << 20;
 // Tiles on the scratch at once: as many as this has room for, so that they stay in a core's cache.
 constexpr uint64_t kScratchBytesMax = uint64_t{256} << 10;
-// Of copies of tiles that are shared, likewise: fewer of them, and strips are decoded in smaller lots.
+// Of copies of tiles that are shared, likewise: fewer of them, and strips are decoded in smaller
+// lots.
 constexpr uint64_t kContentBytesMax = uint64_t{512} << 10;
 constexpr uint32_t kWaitingMax = 64;
 constexpr uint64_t kScratchAlignment = 64;
@@ -205,7 +206,8 @@ struct Amounts {
   }
 
   void AddContents(const DecodeJob& job) {
-    if (job.slice.IsEmpty() || !job.view->spec().slice.Contains(job.slice)) return;  // refused later
+    if (job.slice.IsEmpty() || !job.view->spec().slice.Contains(job.slice))
+      return;  // refused later
     // It visits every tile: there is nothing that could fail.
     static_cast<void>(job.view->tiling().ForEach(job.slice, [&](uint32_t index) {
       const uint64_t bytes = AlignScratch(job.view->Tile(index).bytes);

@@ -8,8 +8,8 @@
 // - VerifyTiles() checks the tiles: their CRC, padding, rows and parameters.
 //   After it Decode() gives the values that were encoded.
 //
-// Bytes that may change under the reader (memory shared with a peer) must be copied first, or parsed
-// by ParseSharedImage().
+// Bytes that may change under the reader (memory shared with a peer) must be copied first, or
+// parsed by ParseSharedImage().
 //
 // Thread-safety: ImageSpec and ImageView are values; functions are Thread-safe.
 
@@ -65,8 +65,8 @@ class ImageView : public ImagePrefix {
 
  private:
   friend Error ParseImage(std::span<const std::byte> bytes, ImageView* view);
-  friend Error ParseSharedImage(std::span<const std::byte> prefix,
-                                std::span<const std::byte> bytes, ImageView* view);
+  friend Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const std::byte> bytes,
+                                ImageView* view);
 
   std::span<const std::byte> bytes_;
   bool is_shared_ = false;

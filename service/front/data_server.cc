@@ -108,12 +108,12 @@ void DataServer::Greet(transport::Lane& lane, const Request& request, const prot
   peer.ticket = request.ticket;
   peer.is_greeted = true;
   peer.window = std::min(hello.window, options_.window);
-  const proto::HelloReply reply = {
-      .version = loans_.is_lending() && lane.can_lend() &&
-                         hello.version_max >= proto::kVersionWithLoans
-                     ? proto::kVersionWithLoans
-                     : uint16_t{1},
-      .window = peer.window, .payload_bytes_max = options_.payload_bytes_max};
+  const proto::HelloReply reply = {.version = loans_.is_lending() && lane.can_lend() &&
+                                                      hello.version_max >= proto::kVersionWithLoans
+                                                  ? proto::kVersionWithLoans
+                                                  : uint16_t{1},
+                                   .window = peer.window,
+                                   .payload_bytes_max = options_.payload_bytes_max};
   replies_.Send(lane, {.request = request, .frame = request.Reply(reply)});
 }
 

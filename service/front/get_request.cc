@@ -52,8 +52,8 @@ void GetRequests::Send(Request request, Answer answer) {
   // What lies in staging is not lent: that is for puts and answers on their way.
   if (request.reply_to.takes_loan && !answer.pin.is_empty() && !answer.payload.empty()) {
     outgoing.lent_bytes = answer.pin.bytes().size();
-    outgoing.lent_until = std::min(
-        request.deadline, request.times.made + absl::Milliseconds(limits::kLoanMsMax));
+    outgoing.lent_until =
+        std::min(request.deadline, request.times.made + absl::Milliseconds(limits::kLoanMsMax));
   }
   outgoing.sent = [this, bytes = answer.payload.size(),
                    made = request.times.made](const absl::Status& status) {

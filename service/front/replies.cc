@@ -81,12 +81,12 @@ bool Replies::Lend(transport::Lane& lane, const proto::FrameBytes& frame, Outgoi
   const uint64_t session_id = outgoing.request.session.id;
   const uint64_t bytes = outgoing.lent_bytes;
   if (!lane.CanLendNow(outgoing.payload) || !loans_.Take(session_id, bytes)) return false;
-  transport::ReplyDone sent = [this, &lane, request = outgoing.request,
-                               code = outgoing.frame.status,
-                               then = std::move(outgoing.sent)](const absl::Status& status) mutable {
-    if (then) then(status);
-    End(lane, request, status.ok() ? code : status.code());
-  };
+  transport::ReplyDone sent =
+      [this, &lane, request = outgoing.request, code = outgoing.frame.status,
+       then = std::move(outgoing.sent)](const absl::Status& status) mutable {
+        if (then) then(status);
+        End(lane, request, status.ok() ? code : status.code());
+      };
   transport::LoanDone back = [this, session_id, bytes,
                               kept = std::move(outgoing.kept)](transport::LoanEnd) mutable {
     kept = nullptr;

@@ -15,11 +15,11 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "absl/functional/any_invocable.h"
-#include "absl/time/time.h"
 #include "service/front/data_metrics.h"
 #include "service/front/loan_budget.h"
 #include "service/front/request.h"
@@ -32,8 +32,8 @@ struct Outgoing {
   Request request;
   proto::Frame frame;
   std::span<const std::byte> payload = {};
-  // Runs on the lane with how the transfer went, before kept goes; not at all where the server stops
-  // first. May be null.
+  // Runs on the lane with how the transfer went, before kept goes; not at all where the server
+  // stops first. May be null.
   transport::ReplyDone sent = nullptr;
   // Owns what payload lies in; destroyed when that is free again.
   absl::AnyInvocable<void()> kept = nullptr;

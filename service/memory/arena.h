@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The memory that holds blocks: one mapping, taken and faulted in at start, handed out in
-// extents. Anonymous, or of a memfd that other processes may map to read. Sizes are rounded up to one of 16 steps per doubling, in units of 4 KiB, so that what
-// one block leaves fits the next; free neighbours coalesce; a request takes the smallest free range
-// of its class or a larger one. Nothing ever moves.
+// extents. Anonymous, or of a memfd that other processes may map to read. Sizes are rounded up to
+// one of 16 steps per doubling, in units of 4 KiB, so that what one block leaves fits the next;
+// free neighbours coalesce; a request takes the smallest free range of its class or a larger one.
+// Nothing ever moves.
 //
 // Thread-safety: Thread-safe, Arena and distinct Extents.
 // Ownership:     an Extent is the sole owner of its bytes. The Arena must outlive it
@@ -124,8 +125,8 @@ class Arena {
   uint64_t freed_bytes_total() const;
   Pages pages() const { return pages_; }
   std::span<std::byte> mapping() const { return aligned_; }
-  // A descriptor of that memory, open to read alone; -1 where it is not shared. The memory is sealed:
-  // it keeps its size and its pages, and nobody can write to it but through mapping().
+  // A descriptor of that memory, open to read alone; -1 where it is not shared. The memory is
+  // sealed: it keeps its size and its pages, and nobody can write to it but through mapping().
   int shared_fd() const { return shared_fd_.get(); }
   const std::string& why_not_shared() const { return why_not_shared_; }  // where it was asked for
   // Largest extent that would fit now, budgets aside.

@@ -213,12 +213,12 @@ int Main(int argc, char** argv) {
         Load& load =
             *loads.emplace_back(std::make_unique<Load>(client, pid, recipe, mib, total_bytes));
         for (const uint64_t at_once : {uint64_t{1}, kBatch}) {
-          rows.push_back(
-              {absl::StrCat(WireName(wire), is_mapped ? " mapped " : " ", recipe, " ", mib, " MiB, ", at_once, " at once"),
-               &load,
-               at_once,
-               {},
-               {}});
+          rows.push_back({absl::StrCat(WireName(wire), is_mapped ? " mapped " : " ", recipe, " ",
+                                       mib, " MiB, ", at_once, " at once"),
+                          &load,
+                          at_once,
+                          {},
+                          {}});
         }
       }
     }

@@ -75,8 +75,8 @@ absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction
                                                    ", expected ", bytes.size() - kEnvelopeBytes));
   }
   Message message;
-  message.envelope = {is_lending ? lending : expected, layout.payload_place, layout.payload_bytes, layout.reply_place,
-                      layout.reply_capacity_bytes};
+  message.envelope = {is_lending ? lending : expected, layout.payload_place, layout.payload_bytes,
+                      layout.reply_place, layout.reply_capacity_bytes};
   message.frame.size = layout.frame_bytes;
   std::memcpy(message.frame.data.data(), bytes.data() + kEnvelopeBytes, layout.frame_bytes);
   message.seq = *proto::SeqOf(message.frame.bytes());

@@ -150,9 +150,9 @@ class LocalLane final : public Lane {
     size_t moved_bytes = 0;
     uint32_t crc32c = 0;
     absl::Time deadline;
-    proto::FrameBytes frame;   // Reply
+    proto::FrameBytes frame;     // Reply
     bool brings_memory = false;  // Reply to a hello: descriptors of what is lent go with it
-    ReceiveDone receive_done;  // exactly one of the two is set
+    ReceiveDone receive_done;    // exactly one of the two is set
     ReplyDone reply_done;
   };
 

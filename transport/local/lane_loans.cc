@@ -42,8 +42,8 @@ void LocalLane::Lend(const ReplyTo& reply_to, const proto::FrameBytes& frame,
   const uint64_t place = *share_.lender->PlaceOf(payload);
   Peer* peer = Find(reply_to.peer);
   if (peer == nullptr || peer->is_breaking) {
-    over_.push_back({.status = absl::UnavailableError("the peer is gone"),
-                     .reply_done = std::move(sent)});
+    over_.push_back(
+        {.status = absl::UnavailableError("the peer is gone"), .reply_done = std::move(sent)});
     over_.push_back({.loan_end = LoanEnd::kGone, .loan_done = std::move(back)});
     return;
   }
@@ -100,8 +100,8 @@ int LocalLane::LookAfterLoans(Peer& peer, absl::Time now) {
   for (size_t i = peer.lent.size(); i-- > 0;) {  // downwards: EndLoan() fills the gap from the end
     const Lent& lent = peer.lent[i];
     // The place was checked when the request came. What the peer writes there costs but itself.
-    const auto* cell = reinterpret_cast<const LoanWord*>(
-        peer.region.At(lent.back_place, sizeof(LoanWord)));
+    const auto* cell =
+        reinterpret_cast<const LoanWord*>(peer.region.At(lent.back_place, sizeof(LoanWord)));
     // Acquire: pairs with LocalLoan's release, before which the payload was read.
     if (cell->load(std::memory_order_acquire) == lent.number) {
       EndLoan(peer, i, LoanEnd::kGivenBack);

@@ -30,8 +30,8 @@ void LocalLane::Receive(Arrival arrival, std::span<std::byte> target, absl::Time
               "a target of another size than its payload");
   const Peer* peer = Find(arrival.reply_to().peer);
   if (peer == nullptr || peer->is_breaking) {
-    over_.push_back({.status = absl::UnavailableError("the peer is gone"),
-                     .receive_done = std::move(done)});
+    over_.push_back(
+        {.status = absl::UnavailableError("the peer is gone"), .receive_done = std::move(done)});
     return;
   }
   Moving moving;
@@ -51,8 +51,8 @@ void LocalLane::Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
   CAIRN_CHECK(payload.size() <= reply_to.capacity_bytes, "a reply is larger than its room");
   Peer* peer = Find(reply_to.peer);
   if (peer == nullptr || peer->is_breaking) {
-    over_.push_back({.status = absl::UnavailableError("the peer is gone"),
-                     .reply_done = std::move(done)});
+    over_.push_back(
+        {.status = absl::UnavailableError("the peer is gone"), .reply_done = std::move(done)});
     return;
   }
   peer->unanswered = std::max(0, peer->unanswered - 1);

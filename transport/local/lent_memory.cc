@@ -41,8 +41,8 @@ absl::StatusOr<std::unique_ptr<Lender>> Lender::Make(std::span<const std::byte> 
   if (!memfd.is_valid() || ftruncate(memfd.get(), static_cast<off_t>(bytes)) != 0) {
     return Refused("memory of loans");
   }
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, memfd.get(),
-                    0);
+  void* base =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, memfd.get(), 0);
   if (base == MAP_FAILED) {
     return Refused("memory of loans");
   }

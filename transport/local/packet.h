@@ -34,8 +34,8 @@ struct Packet {
 // Every descriptor that comes along is owned by the result, so none leaks.
 Packet ReceivePacket(int socket);
 
-// Sends `bytes` and copies of the descriptors, whole or not at all. ResourceExhausted: the socket is
-// full. Unavailable: the other side is gone. REQUIRES: at most two descriptors.
+// Sends `bytes` and copies of the descriptors, whole or not at all. ResourceExhausted: the socket
+// is full. Unavailable: the other side is gone. REQUIRES: at most two descriptors.
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
 // Of one descriptor, or with -1 of none.
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, int fd = -1);

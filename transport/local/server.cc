@@ -68,8 +68,8 @@ absl::StatusOr<std::unique_ptr<Server>> StartLocalServer(const LocalServerOption
   }
   std::unique_ptr<const Lender> lender;
   if (options.shared_fd >= 0) {
-    CAIRN_ASSIGN_OR_RETURN(
-        lender, Lender::Make(options.shared, options.shared_fd, options.limits.lanes));
+    CAIRN_ASSIGN_OR_RETURN(lender,
+                           Lender::Make(options.shared, options.shared_fd, options.limits.lanes));
   }
   CAIRN_ASSIGN_OR_RETURN(SocketFile socket, SocketFile::Listen(options.path));
   return std::make_unique<LocalServer>(std::move(socket), options.limits, handler,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loans of transport/local: how they begin and end, who gets none, and what clients and daemons that
-// lie about them achieve.
+// Loans of transport/local: how they begin and end, who gets none, and what clients and daemons
+// that lie about them achieve.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -378,11 +378,11 @@ class LyingDaemonTest : public LocalLoansTest {
     proto::Frame reply;
     reply.seq = hello.seq;
     reply.body = proto::HelloReply{proto::kVersionWithLoans, 16, 1 << 20};
-    CAIRN_CHECK(SendPacket(daemon_end_.get(),
-                           Serialize({.direction = Direction::kReply}, proto::Serialize(reply))
-                               .bytes(),
-                           fds)
-                    .ok());
+    CAIRN_CHECK(
+        SendPacket(daemon_end_.get(),
+                   Serialize({.direction = Direction::kReply}, proto::Serialize(reply)).bytes(),
+                   fds)
+            .ok());
     client.join();
     return connection;
   }
@@ -408,10 +408,10 @@ TEST_F(LyingDaemonTest, LoansThatAreNone) {
   struct Lie {
     uint64_t place, bytes, word, number;
   };
-  for (const Lie& lie : {Lie{area, 1, 0, 1}, Lie{area - 1, 2, 0, 1}, Lie{kMax, 1, 0, 1},
-                         Lie{kMax - 10, 100, 0, 1}, Lie{0, kBlockBytes + 1, 0, 1}, Lie{0, 0, 0, 1},
-                         Lie{0, 10, Lender::kLoansPerLane, 1}, Lie{0, 10, kMax, 1},
-                         Lie{0, 10, 0, 0}}) {
+  for (const Lie& lie :
+       {Lie{area, 1, 0, 1}, Lie{area - 1, 2, 0, 1}, Lie{kMax, 1, 0, 1}, Lie{kMax - 10, 100, 0, 1},
+        Lie{0, kBlockBytes + 1, 0, 1}, Lie{0, 0, 0, 1}, Lie{0, 10, Lender::kLoansPerLane, 1},
+        Lie{0, 10, kMax, 1}, Lie{0, 10, 0, 0}}) {
     const auto connection = Open({area_.fd(), words->words_fd()});
     ASSERT_NE(connection, nullptr);
     ASSERT_TRUE(connection->is_mapped());

@@ -27,8 +27,7 @@ class SharedArea {
     memory_ = {static_cast<std::byte*>(base), bytes};
     CAIRN_CHECK(fcntl(memfd.get(), F_ADD_SEALS,
                       F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0);
-    fd_.Reset(
-        open(("/proc/self/fd/" + std::to_string(memfd.get())).c_str(), O_RDONLY | O_CLOEXEC));
+    fd_.Reset(open(("/proc/self/fd/" + std::to_string(memfd.get())).c_str(), O_RDONLY | O_CLOEXEC));
     CAIRN_CHECK(fd_.is_valid());
   }
   ~SharedArea() { munmap(memory_.data(), memory_.size()); }

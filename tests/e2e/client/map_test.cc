@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clients that map the daemon's memory: what they get is read where it lies, what they make of it is
-// right or a miss whenever the daemon takes it back, and what they hold of a dead daemon they let go.
+// Clients that map the daemon's memory: what they get is read where it lies, what they make of it
+// is right or a miss whenever the daemon takes it back, and what they hold of a dead daemon they
+// let go.
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -195,9 +196,9 @@ TEST_F(MapTest, WhatADeadDaemonHadIsLetGo) {
 
 // --- loans that are taken back
 
-// Where a client stops, as by SIGSTOP or for want of a processor: when it has been told of the loan,
-// and when it first writes to a page of its target, which is after it has verified some of the
-// block. Pages are closed, and opened by the handler of the fault.
+// Where a client stops, as by SIGSTOP or for want of a processor: when it has been told of the
+// loan, and when it first writes to a page of its target, which is after it has verified some of
+// the block. Pages are closed, and opened by the handler of the fault.
 class Stops {
  public:
   static inline std::atomic<int64_t> told_us{0}, fault_us{0};
@@ -245,21 +246,21 @@ int StopCount(int cheap) {
 
 TEST_F(MapTest, AClientThatStopsGetsItsValuesOrAMiss) {
   Start({"--host-bytes=16MiB"});
-  Connect("raw", [](const DialRequest& request)
-                     -> absl::StatusOr<std::unique_ptr<transport::Connection>> {
-    auto real = DialTransport(request);
-    if (!real.ok()) return real.status();
-    return std::make_unique<StoppingConnection>(*std::move(real));
-  });
-  struct sigaction action {}, before {};
+  Connect("raw",
+          [](const DialRequest& request) -> absl::StatusOr<std::unique_ptr<transport::Connection>> {
+            auto real = DialTransport(request);
+            if (!real.ok()) return real.status();
+            return std::make_unique<StoppingConnection>(*std::move(real));
+          });
+  struct sigaction action {
+  }, before{};
   action.sa_sigaction = &Stops::OnFault;
   action.sa_flags = SA_SIGINFO;
   ASSERT_EQ(sigaction(SIGSEGV, &action, &before), 0);
   const size_t bytes = *space_->SourceBytes({});
   Stops::target_bytes = (bytes + 4095) / 4096 * 4096;
-  Stops::target =
-      static_cast<std::byte*>(mmap(nullptr, Stops::target_bytes, PROT_READ | PROT_WRITE,
-                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  Stops::target = static_cast<std::byte*>(mmap(nullptr, Stops::target_bytes, PROT_READ | PROT_WRITE,
+                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   // Others put all the time: what is not lent any more is written over.
   std::atomic<bool> is_over{false};
   std::atomic<uint64_t> puts{0};

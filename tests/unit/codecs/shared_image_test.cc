@@ -161,9 +161,9 @@ TEST_P(SharedImageTest, AWriterMeanwhileMakesNoWrongValues) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, SharedImageTest,
-                         testing::Values("raw", "exact", "exact:fast", "kivi:8", "kivi:2+",
-                                         "ott:4", "fp8", "mixkvq", "logquant:4", "arkv",
-                                         "cairn:2.3", "cairn-hot:2.4"));
+                         testing::Values("raw", "exact", "exact:fast", "kivi:8", "kivi:2+", "ott:4",
+                                         "fp8", "mixkvq", "logquant:4", "arkv", "cairn:2.3",
+                                         "cairn-hot:2.4"));
 
 }  // namespace
 }  // namespace cairn::codecs

@@ -38,8 +38,9 @@ TEST(Envelope, AnotherDirectionIsRefused) {
 }
 
 TEST(Envelope, LoansAreForWhoHasMappedAlone) {
-  for (const auto& [lending, expected] : {std::pair(Direction::kLendableRequest, Direction::kRequest),
-                                          std::pair(Direction::kLoan, Direction::kReply)}) {
+  for (const auto& [lending, expected] :
+       {std::pair(Direction::kLendableRequest, Direction::kRequest),
+        std::pair(Direction::kLoan, Direction::kReply)}) {
     const MessageBytes message = Serialize({.direction = lending}, PingBytes());
     EXPECT_FALSE(ParseMessage(message.bytes(), expected).ok());
     const auto read = ParseMessage(message.bytes(), expected, /*is_mapped=*/true);
