@@ -77,6 +77,7 @@ MemoryRoom FindMemoryRoom(const std::string& root) {
   MemoryRoom room;
   const std::string info = TextOf(root + "/proc/meminfo");
   room.huge_page_bytes = NumberOf(info, "HugePages_Free:") * NumberOf(info, "Hugepagesize:") * kKiB;
+  room.shared_bytes = NumberOf(info, "Shmem:") * kKiB;
   if (const uint64_t free_bytes = NumberOf(info, "MemAvailable:") * kKiB; free_bytes > 0) {
     room.bytes = free_bytes;
     room.bound = absl::StrCat("MemAvailable of /proc/meminfo (", FormatBytes(free_bytes), ")");

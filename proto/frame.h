@@ -27,6 +27,9 @@ inline constexpr size_t kFrameBytesMax = 256;
 inline constexpr size_t kFrameHeadBytes = 64;
 inline constexpr size_t kErrorTextBytesMax = 160;
 inline constexpr uint16_t kFrameVersion = 1;
+// The version that Hello and HelloReply agree on. From version 2 on, over transport/local, clients
+// map memory of the daemon and payloads of replies may be lent.
+inline constexpr uint16_t kVersionWithLoans = 2;
 // The limits of all frames; a daemon's configuration may set lower ones.
 inline constexpr uint64_t kPayloadBytesMax = uint64_t{64} << 20;
 inline constexpr uint32_t kWindowMax = 256;  // requests in flight on a connection

@@ -125,6 +125,9 @@ void CheckTogether(const Config& config, Errors* errors) {
   if (config.region_bytes > config.regions_bytes) {
     errors->Add("region-bytes must be at most regions-bytes");
   }
+  if (config.map == "on" && config.socket == "off") {
+    errors->Add("map is on and socket is off: there would be nobody to map anything");
+  }
   if (config.socket == "off" && !config.data.enabled()) {
     errors->Add("socket and data are both off: there would be no data plane");
   }

@@ -32,6 +32,7 @@ constexpr uint64_t kMinuteMs = 60'000;
 constexpr size_t kValueBytesMax = 4096;
 
 constexpr std::string_view kHugePages[] = {"auto", "required"};
+constexpr std::string_view kMapChoices[] = {"auto", "on", "off"};
 constexpr std::string_view kIoChoices[] = {"auto", "uring", "threads"};
 constexpr std::string_view kPlacements[] = {"chain", "stripe"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
@@ -70,6 +71,8 @@ constexpr Knob kTable[] = {
      "memory for incoming payloads and for answers, in addition to host-bytes"},
     {"huge-pages", "auto", Choice{&Config::huge_pages, kHugePages},
      "huge pages for the host tier and staging: used if available, or required to start"},
+    {"map", "auto", Choice{&Config::map, kMapChoices},
+     "clients of the socket map the host tier to read, and can read all of it; on: required"},
     {"ssd", "off",
      Text{&Config::ssd, [](std::string_view text) { return ParseSsd(text).status(); },
           [] {

@@ -20,6 +20,8 @@ namespace cairn {
 namespace {
 
 constexpr absl::Duration kDrainStep = absl::Milliseconds(10);
+constexpr absl::Duration kOldArenaWait = absl::Seconds(5);
+constexpr absl::Duration kOldArenaStep = absl::Milliseconds(50);
 
 }  // namespace
 
@@ -56,7 +58,14 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Mach
 }
 
 absl::Status Daemon::StartAll() {
-  const MemoryRoom room = FindMemoryRoom();
+  MemoryRoom room = FindMemoryRoom();
+  // Clients let go of the memory of a daemon that died as soon as they notice.
+  for (absl::Duration waited; !CheckMemoryRoom(config_, room).ok() &&
+                              MayWaitForRoom(config_, room) && waited < kOldArenaWait;
+       waited += kOldArenaStep) {
+    absl::SleepFor(kOldArenaStep);
+    room = FindMemoryRoom();
+  }
   CAIRN_RETURN_IF_ERROR(CheckMemoryRoom(config_, room));
   if (const std::string warning = MemoryWarning(config_, room); !warning.empty()) {
     LogWarn("daemon", "memory is short", {{"reason", warning}});
@@ -122,14 +131,22 @@ DataServer& Daemon::AddDataServer(std::string_view transport_label) {
           .lanes = static_cast<int>(config_.lanes),
           .window = static_cast<uint32_t>(config_.window),
           .regions_bytes_max = transport_label == "local" ? config_.regions_bytes : 0,
+          .lent_host_bytes = transport_label == "local" && tiers_->host().arena().shared_fd() >= 0
+                                 ? tiers_->host().capacity_bytes()
+                                 : 0,
           .slow = SlowOf(config_)}));
   return *data_servers_.back();
 }
 
 absl::Status Daemon::StartLocal() {
-  auto server = transport::StartLocalServer({.path = config_.socket, .limits = TransportLimits()},
+  const Arena& arena = tiers_->host().arena();
+  auto server = transport::StartLocalServer({.path = config_.socket,
+                                             .limits = TransportLimits(),
+                                             .shared = arena.mapping(),
+                                             .shared_fd = arena.shared_fd()},
                                             AddDataServer("local"));
   if (!server.ok()) return Annotate(server.status(), "socket");
+  LogInfo("daemon", "gets of clients on this host", {{"are", local_gets_}});
   local_address_ = (*server)->address();
   doors_.Add("socket", [kept = server->get()] { return kept->KeepAddress(); });
   transports_.push_back(*std::move(server));
@@ -162,6 +179,7 @@ void Daemon::StartServices() {
   terms.daemon_version = DaemonVersion();
   if (metrics_ != nullptr) terms.http_address = metrics_->address().ToString();
   if (AdminOf(config_).has_value()) terms.admin_address = control_->admin_address();
+  terms.local_gets = local_gets_;
   terms.payload_bytes_max = limits::kTransferBytesMax;
   terms.is_draining = [this] { return is_draining(); };
   store_service_ = std::make_unique<StoreService>(

@@ -139,6 +139,7 @@ class Daemon {
   std::vector<std::unique_ptr<DataServer>> data_servers_;  // by PeerRef::server
   std::vector<std::unique_ptr<transport::Server>> transports_;
   std::string local_address_, ucx_address_;
+  std::string local_gets_;  // "mapped", or "copied: " and why
   std::unique_ptr<StoreService> store_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<ControlServer> control_;

@@ -103,6 +103,8 @@ absl::Duration SlowOf(const Config& config) {
   return config.slow_ms == 0 ? absl::InfiniteDuration() : absl::Milliseconds(config.slow_ms);
 }
 
+bool MapsArena(const Config& config) { return config.map != "off" && config.socket != "off"; }
+
 uint64_t PeersMax(const Config& config) {
   return config.connections * ((config.socket != "off" ? 1 : 0) + (config.data.enabled() ? 1 : 0));
 }

@@ -37,5 +37,8 @@ std::optional<uint64_t> IndexBytesOf(const Config& config);
 absl::Duration SlowOf(const Config& config);
 // Limit for all transports together.
 uint64_t PeersMax(const Config& config);
+// Whether clients of the socket shall map the arena. Nothing keeps tenants apart today: who gives a
+// tenant's name is of that tenant. So `auto` maps wherever there is a socket.
+bool MapsArena(const Config& config);
 
 }  // namespace cairn

@@ -71,7 +71,17 @@ absl::Status Daemon::StartStore() {
                                 "making the host tier: ", FormatBytes(done), " of ",
                                 FormatBytes(config_.host_bytes + config_.staging_bytes)));
                           },
-                      .needs_hugetlb = config_.huge_pages == "required"}));
+                      .needs_hugetlb = config_.huge_pages == "required",
+                      .is_shared = MapsArena(config_)}));
+  const Arena& arena = host->arena();
+  if (config_.map == "on" && arena.shared_fd() < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("map is on, and the host tier cannot be shared: ", arena.why_not_shared()));
+  }
+  local_gets_ = arena.shared_fd() >= 0    ? "mapped"
+                : config_.map == "off"    ? "copied: --map is off"
+                : config_.socket == "off" ? "copied: --socket is off"
+                                          : absl::StrCat("copied: ", arena.why_not_shared());
   std::vector<std::unique_ptr<CopyTier>> others;
   std::unique_ptr<DeviceCodec> codec;
   if (const std::optional<GpuShare> gpu = GpuOf(config_); gpu.has_value()) {

@@ -152,6 +152,14 @@ inline constexpr uint64_t kPutStagingPercentMax = 60;
 inline constexpr uint64_t kHighWatermarkPercent = 97;
 inline constexpr uint64_t kLowWatermarkPercent = 95;
 
+// --- Loans: images that clients on this host read where they lie
+// (docs/internals/adr/0030-one-host-one-memory.md). A loan pins what it lends, as a lease does; past these
+// the answer is a copy.
+inline constexpr uint32_t kLoanMsMax = 10'000;   // or until the get's own deadline
+inline constexpr uint64_t kLentPercentMax = 25;  // of the host tier, by all loans
+inline constexpr uint64_t kLentPercentPerSessionMax = 12;
+inline constexpr size_t kLoansPerSessionMax = 256;
+
 // --- Path pool
 inline constexpr int kPathThreadsMax = 64;
 inline constexpr size_t kPathPutsMax = 256;  // waiting for a thread
@@ -312,6 +320,9 @@ static_assert(codecs::kImagesPerBlockMax < kVisitsPerHoldMax, "a block fits a ho
 static_assert(kLeaseMs <= kLeaseMsMax);
 static_assert(kLowWatermarkPercent < kHighWatermarkPercent && kHighWatermarkPercent < 100);
 static_assert(kPinnedPercentMax < kLowWatermarkPercent, "upkeep can reach the low watermark");
+static_assert(kPinnedPercentMax + kLentPercentMax < kLowWatermarkPercent,
+              "leases and loans leave "
+              "what upkeep evicts");
 static_assert(kPathQueueBusy < kPathPutsMax);
 static_assert(kPutBytesPerSessionMax >= 2 * kTransferBytesMax);
 static_assert(kStagingBytesMin <= kStagingBytesMax);

@@ -55,7 +55,17 @@ absl::Status CheckMemoryRoom(const Config& config, const MemoryRoom& room) {
       fitting >= limits::kHostBytesMin
           ? absl::StrCat("lower host-bytes to ", fitting / kMiB, "MiB at most")
           : "lower both",
-      ", or raise that limit"));
+      ", or raise that limit",
+      MayWaitForRoom(config, room)
+          ? absl::StrCat("; ", FormatBytes(room.shared_bytes),
+                         " of shared memory are in use: a client that is stopped may still map the "
+                         "memory of an earlier daemon (docs/guides/runbook.md)")
+          : ""));
+}
+
+bool MayWaitForRoom(const Config& config, const MemoryRoom& room) {
+  return StartBytesOf(config) > room.bytes &&
+         StartBytesOf(config) - room.bytes <= room.shared_bytes;
 }
 
 std::string MemoryWarning(const Config& config, const MemoryRoom& room) {

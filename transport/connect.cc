@@ -59,7 +59,9 @@ absl::StatusOr<std::unique_ptr<Connection>> Connect(std::string_view target,
     case Target::Kind::kUnix: {
       CAIRN_ASSIGN_OR_RETURN(
           std::unique_ptr<LocalConnection> connection,
-          LocalConnection::Open(parsed.path, hello, {options.region_bytes}, deadline, reply));
+          LocalConnection::Open(parsed.path, hello,
+                                {.region_bytes = options.region_bytes, .maps = options.maps},
+                                deadline, reply));
       return connection;
     }
     case Target::Kind::kTcp: {

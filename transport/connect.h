@@ -31,6 +31,7 @@ absl::StatusOr<Target> ParseTarget(std::string_view text);
 struct ConnectOptions {
   // local: memory to share with the daemon, allocated at once, fixed for the connection's lifetime
   uint64_t region_bytes = uint64_t{64} << 20;
+  bool maps = true;        // local: maps what the daemon lends, if it does
   std::string ucx_module;  // ucx: the module's file; empty: see LoadUcxModule()
   std::string ucx_device;  // ucx: network interface; empty: the one with the route to the host
 };

@@ -49,6 +49,8 @@ struct ReplyTo {
   uint64_t seq = 0;
   uint64_t place = 0;           // the transport's own; local/: offset in the client's memfd
   uint64_t capacity_bytes = 0;  // most payload bytes that the client accepts
+  bool takes_loan = false;      // Lend() may answer
+  uint64_t back_place = 0;      // for the transport; local/: where the client gives a loan back
 };
 
 // A request that has arrived. Its payload is announced but not yet moved. Move-only. Owned by the
@@ -100,6 +102,13 @@ struct Received {
 using ReceiveDone = absl::AnyInvocable<void(Received)>;
 using ReplyDone = absl::AnyInvocable<void(absl::Status)>;
 
+enum class LoanEnd : uint8_t {
+  kGivenBack,
+  kLate,  // its deadline passed
+  kGone,  // its peer is
+};
+using LoanDone = absl::AnyInvocable<void(LoanEnd)>;
+
 // One thread that moves bytes for its peers. Owned by its thread, except Submit() and Report().
 class Lane {
  public:
@@ -121,6 +130,20 @@ class Lane {
   // this call; `payload` is lent until then. REQUIRES: payload.size() <= reply_to.capacity_bytes.
   virtual void Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
                      std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) = 0;
+
+  // Returns whether peers that ask for it may map memory of the daemon and be lent payloads in it.
+  // The reply to such a Hello says version 2.
+  virtual bool can_lend() const { return false; }
+  // Returns whether the payload is in that memory, and not too much is lent.
+  virtual bool CanLendNow(std::span<const std::byte> /*payload*/) const { return false; }
+  // Sends the one reply of a request without moving its payload: the peer reads it in place. The
+  // payload must not change until `back` has run. After that it may change, and the peer finds out
+  // by Loan::IsInForce(). Both callbacks run on the lane thread, exactly once, never inside this
+  // call, `back` after `sent` and soon after `until` at the latest.
+  // REQUIRES: reply_to.takes_loan, CanLendNow(payload).
+  virtual void Lend(const ReplyTo& /*reply_to*/, const proto::FrameBytes& /*frame*/,
+                    std::span<const std::byte> /*payload*/, absl::Time /*until*/,
+                    ReplyDone /*sent*/, LoanDone /*back*/) {}
 
   // Closes a peer's connection by force. All its transfers complete with Unavailable.
   virtual void Break(PeerId peer) = 0;
@@ -184,12 +207,25 @@ class Buffer {
   virtual std::span<std::byte> bytes() = 0;
 };
 
+// The payload of a reply, lent: it stays in the daemon's memory. Destroying the loan gives it back.
+// When the daemon has ended the loan, at its deadline or with the connection, the bytes may change
+// at any time: copy data before you check and use it, and call IsInForce() at the end.
+// Thread-safety: Thread-compatible.
+class Loan {
+ public:
+  virtual ~Loan() = default;
+  virtual std::span<const std::byte> bytes() const = 0;
+  // Returns whether everything that was read of bytes() so far is what was lent.
+  virtual bool IsInForce() const = 0;
+};
+
 // One request and its reply. The caller fills it in and lends it to the connection from Start()
 // until over() is true. It must not move meanwhile.
 struct Call {
   proto::FrameBytes request;
   std::span<const std::byte> payload;  // sent with the request; may be empty
   std::span<std::byte> target;         // where a reply's payload is written; its size is the limit
+  bool takes_loan = false;             // a reply's payload may be lent; `payload` must be empty
   absl::Time deadline = absl::InfinitePast();
 
   // Set when the call is over:
@@ -199,6 +235,7 @@ struct Call {
   absl::Status status;
   proto::FrameBytes reply;
   uint64_t reply_payload_bytes = 0;
+  std::unique_ptr<Loan> loan;  // not null: they are in loan->bytes(), and not in target
 
   bool over() const { return is_over; }  // payload and target are free again
   bool is_over = false;
@@ -224,6 +261,12 @@ class Connection {
   virtual void Poll(absl::Time until) = 0;
 
   virtual bool broken() const = 0;
+  // Returns whether replies may be lent. Once the connection is broken it is false, and nothing of
+  // the daemon is mapped.
+  virtual bool is_mapped() const { return false; }
+  // Unmaps the daemon's memory, but for loans that are held; later replies are copied. Does nothing
+  // while a call is in flight.
+  virtual void Unmap() {}
   virtual int window() const = 0;  // most calls at once
 };
 

@@ -19,6 +19,13 @@ void TransportMetrics::Report(MetricSink& sink, std::string_view transport) cons
         quarantine_bytes);
   counter("cairn_transport_received_bytes_total", "Payload bytes received.", received_bytes);
   counter("cairn_transport_sent_bytes_total", "Payload bytes sent.", sent_bytes);
+  gauge("cairn_transport_loans", "Loans in force: payloads that clients read where they lie.",
+        loans);
+  gauge("cairn_transport_loan_bytes", "Payload bytes of these.", loan_bytes);
+  counter("cairn_transport_loans_total", "Replies whose payload was lent instead of sent.", lent);
+  counter("cairn_transport_lent_bytes_total", "Payload bytes of these.", lent_bytes);
+  counter("cairn_transport_loans_late_total", "Loans that were taken back at their deadline.",
+          loans_late);
   counter("cairn_transport_peers_opened_total", "Connections accepted.", peers_opened);
   counter("cairn_transport_peers_refused_total", "Connections refused before their first request.",
           peers_refused);

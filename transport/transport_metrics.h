@@ -11,12 +11,15 @@
 namespace cairn::transport {
 
 struct TransportMetrics {
-  Gauge peers;             // connections open
-  Gauge arrivals_held;     // arrived, neither received nor refused
-  Gauge regions_bytes;     // client memory mapped (local)
-  Gauge quarantine_bytes;  // lent to transfers that are Breaking
-  Counter received_bytes;  // payload, put direction, complete transfers only
-  Counter sent_bytes;      // payload, get direction, complete transfers only
+  Gauge peers;               // connections open
+  Gauge arrivals_held;       // arrived, neither received nor refused
+  Gauge regions_bytes;       // client memory mapped (local)
+  Gauge quarantine_bytes;    // lent to transfers that are Breaking
+  Counter received_bytes;    // payload, put direction, complete transfers only
+  Counter sent_bytes;        // payload, get direction, complete transfers only
+  Gauge loans, loan_bytes;   // in force (local)
+  Counter lent, lent_bytes;  // loans that were sent to peers, and their payload
+  Counter loans_late;        // ended at their deadline
   Counter peers_opened;
   Counter peers_refused;  // over a limit, or without a valid hello
   Gauge newcomers;        // connections without a hello yet (local)

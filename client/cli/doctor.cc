@@ -111,6 +111,9 @@ absl::Status Run(const Arguments& arguments) {
   }
   const absl::StatusOr<DaemonAbout> about = AskAbout(arguments.control(), deadline);
   findings.push_back(CheckVersions(arguments, about));
+  if (about.ok() && !about->local_gets.empty()) {
+    findings.push_back({"gets of its host", Verdict::kOk, about->local_gets, ""});
+  }
   if (about.ok()) {
     CheckSockets(arguments, *about, &findings);
     CheckDevices(arguments, deadline, &findings);

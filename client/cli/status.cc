@@ -37,13 +37,14 @@ void PrintHeld(const v1::StatsReply& stats, JsonWriter& json) {
 
 // `tiers`: why operators alone are told more, where we are none.
 void PrintJson(const Arguments& arguments, const v1::StatsReply& stats,
-               const absl::StatusOr<v1::ListTiersReply>& tiers) {
+               const std::string& local_gets, const absl::StatusOr<v1::ListTiersReply>& tiers) {
   JsonWriter json;
   json.BeginObject()
       .Field("control", arguments.control())
       .Field("daemon_version", stats.daemon_version())
       .Field("uptime_ms", stats.uptime_ms())
-      .Field("draining", stats.draining());
+      .Field("draining", stats.draining())
+      .Field("local_gets", local_gets);
   if (tiers.ok()) PrintHeld(stats, json);
   json.Key("tiers").BeginArray();
   for (const v1::TierStats& tier : stats.tiers()) {
@@ -116,8 +117,11 @@ absl::Status Run(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const v1::StatsReply stats, tiers.ok()
                                                          ? admin->Stats(deadline)
                                                          : AskStats(arguments.control(), deadline));
+  const absl::StatusOr<DaemonAbout> about = AskAbout(arguments.control(), deadline);
+  const std::string local_gets =
+      about.ok() ? about->local_gets : "";  // an older daemon says nothing
   if (arguments.is_json()) {
-    PrintJson(arguments, stats, tiers);
+    PrintJson(arguments, stats, local_gets, tiers);
     return absl::OkStatus();
   }
   const absl::Duration uptime = absl::Milliseconds(stats.uptime_ms());
@@ -126,6 +130,7 @@ absl::Status Run(const Arguments& arguments) {
                    ? "0s"
                    : absl::FormatDuration(absl::Trunc(uptime, absl::Seconds(1))),
                stats.draining() ? ", DRAINING" : "");
+  if (!local_gets.empty()) absl::PrintF("gets of its host are %s\n", local_gets);
   if (tiers.ok()) {
     PrintHeld(stats);
     PrintDevicesInTrouble(*tiers);

@@ -126,7 +126,8 @@ absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time dead
                          RunRpc(*store, &v1::Store::Stub::About, v1::AboutRequest(), deadline));
   return DaemonAbout{.version = reply.daemon_version(),
                      .admin_address = reply.admin_address(),
-                     .http_address = reply.http_address()};
+                     .http_address = reply.http_address(),
+                     .local_gets = reply.local_gets()};
 }
 
 absl::StatusOr<v1::StatsReply> AskStats(const std::string& control, absl::Time deadline) {

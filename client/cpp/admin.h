@@ -21,6 +21,8 @@ struct DaemonAbout {
   // Addresses in the daemon's own configuration: admin is HOST:PORT or unix:PATH, http is
   // HOST:PORT; empty: disabled.
   std::string admin_address, http_address;
+  // Gets of clients on its host: "mapped", or "copied: " and why; empty: it does not say.
+  std::string local_gets;
 };
 // Asks the daemon at `control` for its identity and its other addresses. Needs no session. Errors:
 // Unimplemented if the daemon is older than this call.

@@ -55,7 +55,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& op
   auto core = std::make_unique<ClientCore>(settled);
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline,
                          core->Begin(options.timeout, kDataTimeoutDefault));
-  CAIRN_ASSIGN_OR_RETURN(core->control, Control::Open(core->options, deadline));
+  CAIRN_ASSIGN_OR_RETURN(
+      core->control, Control::Open(core->options, deadline, [&data = core->data](uint64_t epoch) {
+        data.SessionEnded(epoch);
+      }));
   return std::unique_ptr<Client>(new Client(std::move(core)));
 }
 

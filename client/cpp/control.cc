@@ -38,8 +38,10 @@ absl::StatusOr<SessionInfo> FromOpened(const v1::SessionOpened& opened) {
 
 class GrpcControl final : public Control {
  public:
-  GrpcControl(const ConnectOptions& options, std::shared_ptr<grpc::Channel> channel)
+  GrpcControl(const ConnectOptions& options, std::shared_ptr<grpc::Channel> channel,
+              std::function<void(uint64_t epoch)> ended)
       : options_(options),
+        ended_(std::move(ended)),
         channel_(std::move(channel)),
         stub_(v1::Store::NewStub(channel_)),
         events_(v1::Events::NewStub(channel_)) {}
@@ -235,13 +237,18 @@ class GrpcControl final : public Control {
 
   void Ended(bool was_open, const absl::Status& failure) {
     bool is_incident = false;
+    uint64_t epoch = 0;
     {
       MutexLock lock(mutex_);
+      epoch = session_.epoch;
       stream_ = nullptr;
       is_open_ = false;
       failure_ = failure;
       is_incident = was_open && !is_closing_;
       changed_.NotifyAll();
+    }
+    if (was_open) {
+      ended_(epoch);
     }
     if (is_incident) {
       LogWarn("client", "session ended: reconnecting",
@@ -250,6 +257,7 @@ class GrpcControl final : public Control {
   }
 
   const ConnectOptions options_;
+  const std::function<void(uint64_t epoch)> ended_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Store::Stub> stub_;
   const std::unique_ptr<v1::Events::Stub> events_;
@@ -266,9 +274,10 @@ class GrpcControl final : public Control {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Control>> Control::Open(const ConnectOptions& options,
-                                                       absl::Time deadline) {
+                                                       absl::Time deadline,
+                                                       std::function<void(uint64_t)> ended) {
   CAIRN_ASSIGN_OR_RETURN(auto channel, OpenChannel(options.control));
-  auto control = std::make_unique<GrpcControl>(options, std::move(channel));
+  auto control = std::make_unique<GrpcControl>(options, std::move(channel), std::move(ended));
   CAIRN_RETURN_IF_ERROR(control->Start(deadline));
   return std::unique_ptr<Control>(std::move(control));
 }

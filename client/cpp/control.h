@@ -9,6 +9,7 @@
 // Thread-safety: Thread-safe.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,9 +37,11 @@ struct SessionInfo {
 
 class Control {
  public:
-  // Opens the first session. Errors: Unavailable (no daemon answers), DeadlineExceeded.
+  // Opens the first session. `ended` runs on the client's thread when a session has ended, with its
+  // epoch, and must outlive it. Errors: Unavailable (no daemon answers), DeadlineExceeded.
   static absl::StatusOr<std::unique_ptr<Control>> Open(const ConnectOptions& options,
-                                                       absl::Time deadline);
+                                                       absl::Time deadline,
+                                                       std::function<void(uint64_t epoch)> ended);
   virtual ~Control() = default;  // ends the session and joins the thread
 
   // Returns the current session. Without one it waits a moment, at most until `deadline`, then

@@ -61,6 +61,11 @@ std::span<std::byte> Scratch::Heap(size_t bytes) {
   return std::span(heap_).first(bytes);
 }
 
+std::span<std::byte> Scratch::Prefix(size_t bytes) {
+  prefix_.resize(std::max(prefix_.size(), bytes));
+  return std::span(prefix_).first(bytes);
+}
+
 DataPool::DataPool(const ConnectOptions& options)
     : options_(options), slots_(static_cast<size_t>(options.connections)) {}
 
@@ -137,6 +142,9 @@ void DataPool::CheckIn(int slot) {
   }
   retired.clear();  // while the slot is still ours: freeing touches the connection's region
   MutexLock lock(mutex_);
+  if (held.connection != nullptr && held.epoch <= ended_epoch_) {
+    held.connection->Unmap();
+  }
   held.is_busy = false;
   freed_.NotifyAll();
 }
@@ -154,6 +162,16 @@ void DataPool::Free(int slot, std::unique_ptr<transport::Buffer> memory) {
   }
   if (is_mine) {
     CheckIn(slot);
+  }
+}
+
+void DataPool::SessionEnded(uint64_t epoch) {
+  MutexLock lock(mutex_);
+  ended_epoch_ = std::max(ended_epoch_, epoch);
+  for (Slot& slot : slots_) {
+    if (!slot.is_busy && slot.connection != nullptr && slot.epoch <= ended_epoch_) {
+      slot.connection->Unmap();
+    }
   }
 }
 

@@ -33,6 +33,8 @@ class Scratch {
   std::span<std::byte> Region(size_t bytes);
   // Returns ordinary memory likewise; separate from Region().
   std::span<std::byte> Heap(size_t bytes);
+  // Memory apart from both, for a copy of the bytes before an image's tiles.
+  std::span<std::byte> Prefix(size_t bytes);
   // Returns whether the transport must copy a payload from ordinary memory before sending it.
   // Copying it into Region() then costs nothing extra.
   bool is_region_shared() const { return is_region_shared_; }
@@ -43,7 +45,7 @@ class Scratch {
   transport::Connection* connection_ = nullptr;
   bool is_region_shared_ = false;
   std::unique_ptr<transport::Buffer> region_;
-  std::vector<std::byte> heap_;
+  std::vector<std::byte> heap_, prefix_;
   std::vector<std::byte> overflow_;  // used by Region() when the region is full
 };
 
@@ -57,10 +59,15 @@ class Exchange {
   virtual void Finish(const proto::Frame& reply, std::span<const std::byte> payload) = 0;
   // Handles the end of the exchange without an OK reply.
   virtual void Fail(const absl::Status& status) = 0;
+  // Returns, after it has ended, whether it must run once more, without a loan.
+  virtual bool wants_copy() const { return false; }
   // The caller's memory that the payload is sent from or received into; null if none.
   virtual const void* place() const = 0;
   // Set before Prepare(): place() is in a Buffer of the connection in use.
   bool is_lent = false;
+  // Set before Finish(): what the payload lies in, where it was lent and not moved; null: it was
+  // moved. Borrowed for the call.
+  const transport::Loan* loan = nullptr;
 };
 
 // Work for the calling thread while its requests run: called repeatedly, between polls of the
@@ -120,6 +127,10 @@ class DataPool {
   absl::StatusOr<Buffer> AllocateStaging(const SessionInfo& session, size_t bytes,
                                          absl::Time deadline);
 
+  // Reports that a session has ended: idle connections of `epoch` or earlier unmap the daemon's
+  // memory, since a mapping keeps the memory of a dead daemon alive. Busy ones notice by themselves.
+  void SessionEnded(uint64_t epoch);
+
   // Errors: FailedPrecondition if the data plane of `session` is reachable only over UCX and
   // options.data is empty.
   absl::Status CheckUcxIsNamed(const SessionInfo& session) const;
@@ -162,6 +173,7 @@ class DataPool {
   const ConnectOptions options_;
   mutable Mutex mutex_;
   CondVar freed_;
+  uint64_t ended_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Slot> slots_;  // is_busy, connections, retired, buffers: guarded by mutex_
   int next_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <bit>
+#include <cstring>
 #include <string>
 #include <variant>
 
@@ -91,6 +93,8 @@ absl::Status GetExchange::Prepare(Scratch& scratch, proto::Frame& request, trans
   } else {
     call.target = scratch.Region(source_bytes);
   }
+  // An image that is decoded here is read where it lies.
+  call.takes_loan = is_image && image == nullptr && !wants_copy_;
   request.body = proto::Get{.space_id = context_.space_id,
                             .key = request_.key,
                             .lease = request_.lease,
@@ -101,9 +105,33 @@ absl::Status GetExchange::Prepare(Scratch& scratch, proto::Frame& request, trans
   return absl::OkStatus();
 }
 
-absl::Status GetExchange::TakeImage(std::span<const std::byte> payload, uint64_t* bytes) {
+absl::StatusOr<codecs::ImageView> GetExchange::Parse(std::span<const std::byte> payload) {
   codecs::ImageView view;
   CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ParseImage(payload, &view), "image"));
+  return view;
+}
+
+absl::StatusOr<codecs::ImageView> GetExchange::ParseLent(std::span<const std::byte> payload) {
+  std::array<std::byte, codecs::kHeaderBytes> header;
+  if (payload.size() < header.size()) {
+    return absl::DataLossError("the image is shorter than a header");
+  }
+  std::memcpy(header.data(), payload.data(), header.size());
+  uint64_t bytes = 0;
+  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::PeekPrefixBytes(header, &bytes), "image"));
+  if (payload.size() < bytes) {
+    return absl::DataLossError("the image is shorter than its directory");
+  }
+  const std::span<std::byte> prefix = scratch_->Prefix(bytes);
+  std::memcpy(prefix.data(), payload.data(), bytes);
+  codecs::ImageView view;
+  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ParseSharedImage(prefix, payload, &view), "image"));
+  return view;
+}
+
+absl::Status GetExchange::TakeImage(std::span<const std::byte> payload, uint64_t* bytes) {
+  CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view,
+                         loan != nullptr ? ParseLent(payload) : Parse(payload));
   const codecs::ImageSpec& spec = view.spec();
   const bool is_asked_for = IsSame(context_.fingerprint, spec.space) &&
                             IsSame(request_.key, spec.key) && spec.group == slice_.group &&
@@ -162,6 +190,16 @@ void GetExchange::Finish(const proto::Frame& reply, std::span<const std::byte> p
     status = absl::DataLossError("the reply has another form than requested");
   } else {
     status = wants_image ? TakeImage(payload, &bytes) : TakeSource(reply, payload, &bytes);
+  }
+  wants_copy_ = false;
+  if (loan != nullptr && !loan->IsInForce()) {
+    // Whatever was read: the daemon has taken it back meanwhile.
+    return Fail(absl::NotFoundError("the loan was over before the block was decoded"));
+  }
+  if (loan != nullptr && absl::IsDataLoss(status)) {
+    wants_copy_ = true;
+    result_ = status;
+    return;
   }
   if (!status.ok()) {
     return Fail(status);

@@ -84,12 +84,17 @@ void Pipeline::End(Place& place) {
     return exchange.Fail(status);
   }
   if (reply->payload_bytes != place.call.reply_payload_bytes ||
-      reply->payload_bytes > place.call.target.size()) {
+      reply->payload_bytes > place.call.target.size() ||
+      (place.call.loan != nullptr && reply->payload_bytes != place.call.loan->bytes().size())) {
     return exchange.Fail(
         absl::DataLossError(absl::StrCat("reply: ", reply->payload_bytes, " bytes announced, ",
                                          place.call.reply_payload_bytes, " came")));
   }
-  exchange.Finish(*reply, place.call.target.first(reply->payload_bytes));
+  exchange.loan = place.call.loan.get();
+  exchange.Finish(*reply, exchange.loan != nullptr ? exchange.loan->bytes()
+                                                   : place.call.target.first(reply->payload_bytes));
+  exchange.loan = nullptr;
+  place.call.loan = nullptr;  // given back
 }
 
 // Gives back the regions of places that have nothing to do.

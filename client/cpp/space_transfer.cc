@@ -49,6 +49,8 @@ std::vector<absl::StatusOr<Result>> Space::RunBatch(std::span<const Request> req
   }
   const absl::Time started = MonotonicNow();
   core_.data.Run(bound->session, to_run, *deadline, meanwhile);
+  std::erase_if(to_run, [](const Exchange* exchange) { return !exchange->wants_copy(); });
+  core_.data.Run(bound->session, to_run, *deadline);
   Account(exchanges, MonotonicNow() - started);
   for (size_t i = 0; i < exchanges.size(); ++i) {
     results[places[i]] = exchanges[i].result();

@@ -93,9 +93,15 @@ class GetExchange final : public Exchange {
   const absl::StatusOr<GetResult>& result() const { return result_; }
   // A checksum did not match, or the reply did not fit the request; result() is then NotFound.
   bool is_corrupt() const { return is_corrupt_; }
+  // What was lent is damaged in the daemon's memory. A copy, which the daemon verifies, tells it
+  // so, and another tier may have the block.
+  bool wants_copy() const override { return wants_copy_; }
 
  private:
   absl::Status TakeImage(std::span<const std::byte> payload, uint64_t* bytes);
+  absl::StatusOr<codecs::ImageView> Parse(std::span<const std::byte> payload);
+  // Copies what stands before the tiles, and parses that.
+  absl::StatusOr<codecs::ImageView> ParseLent(std::span<const std::byte> payload);
   absl::Status TakeSource(const proto::Frame& reply, std::span<const std::byte> payload,
                           uint64_t* bytes);
 
@@ -104,6 +110,7 @@ class GetExchange final : public Exchange {
   const PlacedSlice slice_;
   Scratch* scratch_ = nullptr;  // from Prepare() until the exchange ends
   bool is_corrupt_ = false;
+  bool wants_copy_ = false;
   absl::StatusOr<GetResult> result_ = absl::InternalError("the get never ended");
 };
 

@@ -2,8 +2,11 @@
 #include "codecs/image/decode.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "codecs/backend/backend_step.h"
 #include "codecs/backend/step_scratch.h"
+#include "codecs/checksum/checksum.h"
 #include "codecs/forms/steps.h"
 #include "codecs/forms/strips.h"
 #include "codecs/image/settle.h"
@@ -19,8 +22,13 @@ namespace {
 constexpr uint64_t kStreamedBytesMin = uint64_t{1} << 20;
 // Tiles on the scratch at once: as many as this has room for, so that they stay in a core's cache.
 constexpr uint64_t kScratchBytesMax = uint64_t{256} << 10;
+// Of copies of tiles that are shared, likewise: fewer of them, and strips are decoded in smaller
+// lots.
+constexpr uint64_t kContentBytesMax = uint64_t{512} << 10;
 constexpr uint32_t kWaitingMax = 64;
 constexpr uint64_t kScratchAlignment = 64;
+// Of a raw tile that is shared, at once: what a core's first cache keeps.
+constexpr uint64_t kRawPieceBytes = uint64_t{16} << 10;
 
 uint64_t AlignScratch(uint64_t bytes) {
   return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
@@ -45,10 +53,13 @@ Error Check(const DecodeJob& job) {
 // Decodes the tiles of jobs one after another.
 class Decoder {
  public:
-  Decoder(const Backend& backend, bool is_streamed, bool is_verified, std::span<std::byte> scratch)
+  // contents: for copies of tiles that are shared
+  Decoder(const Backend& backend, bool is_streamed, bool is_verified, std::span<std::byte> contents,
+          std::span<std::byte> scratch)
       : backend_(backend),
         is_streamed_(is_streamed),
         is_verified_(is_verified),
+        contents_(contents),
         scratch_(scratch),
         strips_(backend, is_streamed),
         steps_(backend, is_streamed, &step_scratch_) {}
@@ -73,6 +84,7 @@ class Decoder {
     }
     waiting_count_ = 0;
     scratch_used_ = 0;
+    contents_used_ = 0;
     return Error::kOk;
   }
 
@@ -86,46 +98,100 @@ class Decoder {
 
   Error AddTile(const ViewShape& shape, uint32_t index, Waiting tile) {
     const ImageView& view = *tile.job->view;
-    if (is_verified_) {
-      if (const Error error = VerifyTile(view, index); error != Error::kOk) return error;
-    }
+    StoredTile stored = StoredTileOf(view, index);
     std::byte* target =
         DenseTile(shape, tile.plane, tile.job->target.At(tile.plane), tile.layer, tile.head);
+    if (view.is_shared()) {
+      if (stored.entry.form == kRawForm && target != nullptr) return AddSharedRaw(stored, target);
+      uint32_t crc = 0;
+      if (const Error error = TakeContent(&stored, &crc); error != Error::kOk) return error;
+      if (const Error error = VerifyStored(stored, crc); error != Error::kOk) return error;
+    } else if (is_verified_) {
+      if (const Error error = VerifyStored(stored); error != Error::kOk) return error;
+    }
     if (target == nullptr) {
       const uint64_t bytes = PlaneBytes(shape, tile.plane);
       if (waiting_count_ == kWaitingMax || scratch_.size() - scratch_used_ < bytes) {
+        // A content that was copied stays: the decoders are not told of it yet.
+        const uint64_t contents_used = contents_used_;
         if (const Error error = Flush(); error != Error::kOk) return error;
+        contents_used_ = contents_used;
       }
       target = tile.bytes = scratch_.data() + scratch_used_;
       scratch_used_ = std::min<uint64_t>(scratch_used_ + AlignScratch(bytes), scratch_.size());
       waiting_[waiting_count_++] = tile;
     }
-    const StoredTile stored = StoredTileOf(view, index);
     const DecodeWork work{backend_,       tile.job->inputs, is_streamed_,
                           &step_scratch_, &strips_,         &steps_};
     return FormOf(stored.entry.form)->decode(work, stored, U8(target)) ? Error::kOk
                                                                        : Error::kBadTile;
   }
 
+  // Has the tile's content copied to where nobody else writes.
+  Error TakeContent(StoredTile* tile, uint32_t* crc) {
+    const uint64_t bytes = tile->content.size();
+    if (contents_.size() - contents_used_ < bytes) {
+      if (const Error error = Flush(); error != Error::kOk) return error;
+    }
+    const std::span<std::byte> copy = contents_.subspan(contents_used_, bytes);
+    *crc = CopyCrc32c(0, copy.data(), tile->content);
+    contents_used_ = std::min<uint64_t>(contents_used_ + AlignScratch(bytes), contents_.size());
+    tile->content = copy;
+    return Error::kOk;
+  }
+
+  // Source bits, piece by piece: what is checked is what goes to the target.
+  Error AddSharedRaw(const StoredTile& tile, std::byte* target) {
+    const uint64_t source_bytes = tile.geometry.SourceBytes();
+    uint32_t crc = 0;
+    bool is_clean = true;
+    for (uint64_t at = 0; at < tile.content.size(); at += kRawPieceBytes) {
+      const uint64_t bytes = std::min<uint64_t>(kRawPieceBytes, tile.content.size() - at);
+      const std::span<std::byte> piece = std::span(raw_piece_).first(bytes);
+      crc = CopyCrc32c(crc, piece.data(), tile.content.subspan(at, bytes));
+      const uint64_t of_source = at < source_bytes ? std::min(bytes, source_bytes - at) : 0;
+      if (is_streamed_) {
+        StepOf<&Backend::copy_streamed>(backend_)(U8(piece.data()), of_source, U8(target + at));
+      } else {
+        std::memcpy(target + at, piece.data(), of_source);
+      }
+      is_clean = is_clean && IsZero(piece.data() + of_source, bytes - of_source);
+    }
+    if (crc != tile.entry.crc) return Error::kBadChecksum;
+    return is_clean ? Error::kOk : Error::kBadPadding;
+  }
+
   const Backend& backend_;
   const bool is_streamed_;
   const bool is_verified_;
+  const std::span<std::byte> contents_;
   const std::span<std::byte> scratch_;
   StepScratch step_scratch_;
   StripDecoder strips_;
   StepStripDecoder steps_;
   uint32_t waiting_count_ = 0;
   uint64_t scratch_used_ = 0;
+  uint64_t contents_used_ = 0;
   Waiting waiting_[kWaitingMax];
+  alignas(kScratchAlignment) std::byte raw_piece_[kRawPieceBytes];
 };
 
-// Of the tiles that have to be scattered: the largest, and all of them; and of the others.
+// Of the tiles that have to be scattered: the largest, and all of them; and of the others. And of
+// the contents of those that are shared.
 struct Amounts {
   uint64_t largest = 0;
   uint64_t scattered = 0;
   uint64_t dense = 0;
+  uint64_t content_largest = 0;
+  uint64_t contents = 0;
+
+  uint64_t ContentBytes() const {
+    return std::max(content_largest, std::min(contents, kContentBytesMax));
+  }
+  uint64_t TileBytes() const { return std::max(largest, std::min(scattered, kScratchBytesMax)); }
 
   void Add(const DecodeJob& job) {
+    if (job.view->is_shared()) AddContents(job);
     const ViewShape shape = ShapeOf(job);
     for (uint32_t plane = 0; plane < PlaneCount(shape.tile.kind); ++plane) {
       const uint64_t bytes = AlignScratch(PlaneBytes(shape, plane));
@@ -138,6 +204,18 @@ struct Amounts {
       }
     }
   }
+
+  void AddContents(const DecodeJob& job) {
+    if (job.slice.IsEmpty() || !job.view->spec().slice.Contains(job.slice))
+      return;  // refused later
+    // It visits every tile: there is nothing that could fail.
+    static_cast<void>(job.view->tiling().ForEach(job.slice, [&](uint32_t index) {
+      const uint64_t bytes = AlignScratch(job.view->Tile(index).bytes);
+      content_largest = std::max(content_largest, bytes);
+      contents += bytes;
+      return Error::kOk;
+    }));
+  }
 };
 
 Amounts AmountsOf(std::span<const DecodeJob> jobs) {
@@ -147,7 +225,7 @@ Amounts AmountsOf(std::span<const DecodeJob> jobs) {
 }
 
 uint64_t ScratchBytesOf(const Amounts& amounts) {
-  return std::max(amounts.largest, std::min(amounts.scattered, kScratchBytesMax));
+  return amounts.ContentBytes() + amounts.TileBytes();
 }
 
 }  // namespace
@@ -155,6 +233,7 @@ uint64_t ScratchBytesOf(const Amounts& amounts) {
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
              std::span<std::byte> target, const DecodeInputs& inputs) {
   const FloatGuard guard;
+  if (view.is_shared()) return Error::kMismatch;
   DecodeJob job{&view, slice, {}, inputs};
   const ImageSpec& spec = view.spec();
   if (const Error error = CheckCodableWith(spec, inputs); error != Error::kOk) return error;
@@ -166,7 +245,7 @@ Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
   }
   if (target.size() < target_bytes) return Error::kTargetTooSmall;
   job.target = DenseView(ShapeOf(job), target.data());
-  Decoder decoder(backend, target_bytes >= kStreamedBytesMin, false, {});
+  Decoder decoder(backend, target_bytes >= kStreamedBytesMin, false, {}, {});
   const Error error = decoder.Add(job);
   return error == Error::kOk ? decoder.Flush() : error;
 }
@@ -186,7 +265,9 @@ Error DecodeAll(const Backend& backend, std::span<const DecodeJob> jobs,
   const Amounts amounts = AmountsOf(jobs);
   if (scratch.size() < ScratchBytesOf(amounts)) return fail(0, Error::kTargetTooSmall);
   const bool is_streamed = amounts.scattered == 0 && amounts.dense >= kStreamedBytesMin;
-  Decoder decoder(backend, is_streamed, true, scratch);
+  const uint64_t content_bytes = amounts.ContentBytes();
+  Decoder decoder(backend, is_streamed, true, scratch.first(content_bytes),
+                  scratch.subspan(content_bytes));
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (const Error error = decoder.Add(jobs[i]); error != Error::kOk) return fail(i, error);
   }

@@ -42,7 +42,9 @@ struct DecodeJob {
 
 // Verifies and decodes the tiles of all jobs, tile by tile, several strips at once. Tiles that lie
 // in their target as in a payload are decoded there; others on `scratch`, from which their tokens
-// are copied.
+// are copied. Tiles of a view that is shared are copied to the scratch before they are looked at,
+// and nothing else of them is read: they may change meanwhile, and what is verified is what is
+// decoded. Whether they were those of the image until the end is the caller's to know.
 //   scratch  ScratchBytes(jobs)
 //   failed   may be null: the job that an error is of
 // All jobs are checked before a byte is written: kInvalidSlice, CheckTarget()'s, kTargetTooSmall
@@ -52,7 +54,8 @@ struct DecodeJob {
 Error DecodeAll(const Backend& backend, std::span<const DecodeJob> jobs,
                 std::span<std::byte> scratch, size_t* failed = nullptr);
 
-// At most 256 KiB, or one tile. 0 where all tiles lie in their targets as in a payload.
+// At most 256 KiB, or one tile; 512 KiB more, or one tile, where a view is shared. 0 where none is
+// and all tiles lie in their targets as in a payload.
 [[nodiscard]] uint64_t ScratchBytes(std::span<const DecodeJob> jobs);
 
 }  // namespace cairn::codecs

@@ -120,6 +120,25 @@ Error ParseImage(std::span<const std::byte> bytes, ImageView* view) {
   return Error::kOk;
 }
 
+Error PeekPrefixBytes(std::span<const std::byte> bytes, uint64_t* prefix_bytes) {
+  if (const Error error = CheckStart(bytes); error != Error::kOk) return error;
+  const auto tile_count = Load<uint32_t>(bytes.data() + header::kTileCount);
+  if (tile_count > kTilesMax) return Error::kBadHeader;
+  *prefix_bytes = PrefixBytes(tile_count);
+  return Error::kOk;
+}
+
+Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const std::byte> bytes,
+                       ImageView* view) {
+  ImageView parsed;
+  if (const Error error = ParseImagePrefix(prefix, &parsed); error != Error::kOk) return error;
+  if (parsed.image_bytes() > bytes.size()) return Error::kTruncated;
+  parsed.bytes_ = bytes.first(parsed.image_bytes());
+  parsed.is_shared_ = true;
+  *view = parsed;
+  return Error::kOk;
+}
+
 TileEntry ImagePrefix::Tile(uint32_t index) const {
   const std::byte* entry = base_ + PrefixBytes(index);
   return {uint64_t{Load<uint32_t>(entry + directory::kOffset)} * kSectionAlignment,

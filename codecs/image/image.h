@@ -8,7 +8,8 @@
 // - VerifyTiles() checks the tiles: their CRC, padding, rows and parameters.
 //   After it Decode() gives the values that were encoded.
 //
-// Bytes that may change under the reader (memory shared with a peer) must be copied first.
+// Bytes that may change under the reader (memory shared with a peer) must be copied first, or
+// parsed by ParseSharedImage().
 //
 // Thread-safety: ImageSpec and ImageView are values; functions are Thread-safe.
 
@@ -59,11 +60,16 @@ class ImageView : public ImagePrefix {
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   // REQUIRES: index < tile_count().
   [[nodiscard]] std::span<const std::byte> TileContent(uint32_t index) const;
+  // Whether ParseSharedImage() made it: then DecodeAll() alone takes it.
+  [[nodiscard]] bool is_shared() const { return is_shared_; }
 
  private:
   friend Error ParseImage(std::span<const std::byte> bytes, ImageView* view);
+  friend Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const std::byte> bytes,
+                                ImageView* view);
 
   std::span<const std::byte> bytes_;
+  bool is_shared_ = false;
 };
 
 // The bytes of the image that starts here, out of its header alone, which is not otherwise trusted:
@@ -82,6 +88,21 @@ Error ParseImagePrefix(std::span<const std::byte> bytes, ImagePrefix* prefix);
 // kOk. Errors: kTruncated, kBadMagic, kBadVersion, kBadFlags, kUnknownUnit, kBadHeader,
 // kBadDirectory, kBadPadding, kBadChecksum.
 Error ParseImage(std::span<const std::byte> bytes, ImageView* view);
+
+// Bytes of header and directory, out of the header alone, which is not otherwise trusted: at most
+// kPrefixBytesMax. For who copies them for ParseSharedImage(). kTruncated, kBadMagic, kBadVersion,
+// kBadFlags, kBadHeader.
+inline constexpr uint64_t kPrefixBytesMax =
+    kHeaderBytes + uint64_t{kTilesMax} * kDirectoryEntryBytes;
+Error PeekPrefixBytes(std::span<const std::byte> header, uint64_t* bytes);
+
+// As ParseImage(), of an image in memory that somebody else may write meanwhile.
+//   prefix  the caller's own copy of header and directory: parsed, and borrowed
+//   bytes   the whole image, of which nothing is read here
+// Only DecodeAll() takes such a view; it copies each tile before it looks at it. Others answer
+// kMismatch.
+Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const std::byte> bytes,
+                       ImageView* view);
 
 // Checks the tiles of `slice`, or one of them: kBadChecksum, kBadPadding, kBadTile; kInvalidSlice
 // where the image lacks some. Whether an entropy-coded stream ends as it must is left to Decode().

@@ -8,10 +8,15 @@
 
 #include "codecs/forms/form.h"
 #include "codecs/image/image.h"
+#include "codecs/types/error.h"
 
 namespace cairn::codecs {
 
 // REQUIRES: index < view.tile_count().
 [[nodiscard]] StoredTile StoredTileOf(const ImageView& view, uint32_t index);
+// As VerifyTile().
+Error VerifyStored(const StoredTile& tile);
+// The same of one whose content has that CRC.
+Error VerifyStored(const StoredTile& tile, uint32_t crc);
 
 }  // namespace cairn::codecs

@@ -5,11 +5,16 @@
 
 namespace cairn::codecs {
 
-Error VerifyTile(const ImageView& view, uint32_t index) {
-  const StoredTile tile = StoredTileOf(view, index);
-  if (Crc32c(tile.content) != tile.entry.crc) return Error::kBadChecksum;
+Error VerifyStored(const StoredTile& tile) { return VerifyStored(tile, Crc32c(tile.content)); }
+
+Error VerifyStored(const StoredTile& tile, uint32_t crc) {
+  if (crc != tile.entry.crc) return Error::kBadChecksum;
   if (!HasCleanPadding(tile.layout, tile.content.data())) return Error::kBadPadding;
   return FormOf(tile.entry.form)->verify(tile);
+}
+
+Error VerifyTile(const ImageView& view, uint32_t index) {
+  return view.is_shared() ? Error::kMismatch : VerifyStored(StoredTileOf(view, index));
 }
 
 Error VerifyTiles(const ImageView& view, const Slice& slice) {

@@ -23,7 +23,8 @@ DataServer::DataServer(const Parts& parts, const Options& options)
     : parts_(parts),
       options_(options),
       metrics_(options.transport_label),
-      replies_(options.lanes, parts.clock, metrics_, options.slow,
+      loans_(options.lent_host_bytes),
+      replies_(options.lanes, parts.clock, metrics_, loans_, options.slow,
                [this](transport::Lane& lane, const Request& request) { Over(lane, request); }),
       gets_(parts.get, parts.pool, replies_),
       puts_(parts.put, parts.pool, replies_),
@@ -107,8 +108,12 @@ void DataServer::Greet(transport::Lane& lane, const Request& request, const prot
   peer.ticket = request.ticket;
   peer.is_greeted = true;
   peer.window = std::min(hello.window, options_.window);
-  const proto::HelloReply reply = {
-      .version = 1, .window = peer.window, .payload_bytes_max = options_.payload_bytes_max};
+  const proto::HelloReply reply = {.version = loans_.is_lending() && lane.can_lend() &&
+                                                      hello.version_max >= proto::kVersionWithLoans
+                                                  ? proto::kVersionWithLoans
+                                                  : uint16_t{1},
+                                   .window = peer.window,
+                                   .payload_bytes_max = options_.payload_bytes_max};
   replies_.Send(lane, {.request = request, .frame = request.Reply(reply)});
 }
 
@@ -178,6 +183,7 @@ void DataServer::OnRegionGone(const std::string& owner, uint64_t bytes) {
 
 void DataServer::Report(MetricSink& sink) const {
   metrics_.Report(sink);
+  if (loans_.is_lending()) loans_.Report(sink);
   const MutexLock lock(regions_mutex_);
   if (regions_.max() > 0) regions_.Report(sink);
 }

@@ -27,6 +27,7 @@
 #include "proto/frame.h"
 #include "service/front/data_metrics.h"
 #include "service/front/get_request.h"
+#include "service/front/loan_budget.h"
 #include "service/front/put_request.h"
 #include "service/front/replies.h"
 #include "service/front/request.h"
@@ -57,6 +58,7 @@ class DataServer final : public transport::LaneHandler {
     uint32_t window = 32;  // requests at once per peer
     uint64_t payload_bytes_max = limits::kTransferBytesMax;
     uint64_t regions_bytes_max = 0;                  // of all clients; 0: clients share none
+    uint64_t lent_host_bytes = 0;                    // of the host tier that may be lent; 0: none
     absl::Duration slow = absl::InfiniteDuration();  // slower gets and puts are logged
   };
   DataServer(const Parts& parts, const Options& options);
@@ -102,6 +104,7 @@ class DataServer final : public transport::LaneHandler {
   const Parts parts_;
   const Options options_;
   DataMetrics metrics_;
+  LoanBudget loans_;
   Replies replies_;
   GetRequests gets_;
   PutRequests puts_;

@@ -5,6 +5,8 @@
 #include <utility>
 #include <variant>
 
+#include "service/limits.h"
+
 namespace cairn {
 
 // On the lane.
@@ -14,6 +16,7 @@ void GetRequests::Start(transport::Lane& lane, Request request, const proto::Fra
       .session = request.session,
       .get = body,
       .target_bytes = std::min(body.target_bytes, request.reply_to.capacity_bytes),
+      .is_checked_by_client = request.reply_to.takes_loan && body.form == proto::Form::kImage,
       .deadline = request.deadline,
   };
   PathPool::Job job = [this, request, get = std::move(get)] { Run(request, get); };
@@ -39,18 +42,25 @@ void GetRequests::Run(Request request, OwnedGet get) {
       });
 }
 
-// To the lane, which sends the payload from where it lies and then lets go of it.
+// To the lane, which sends the payload from where it lies, or lends it, and then lets go of it.
 void GetRequests::Send(Request request, Answer answer) {
   request.times.promote = answer.promote;
   Outgoing outgoing = {.request = request, .frame = request.Reply(answer.reply)};
   outgoing.payload = answer.payload;
   outgoing.frame.payload_bytes = answer.payload.size();
   outgoing.frame.payload_crc32c = answer.payload_crc32c;
-  outgoing.sent = [this, answer = std::move(answer),
+  // What lies in staging is not lent: that is for puts and answers on their way.
+  if (request.reply_to.takes_loan && !answer.pin.is_empty() && !answer.payload.empty()) {
+    outgoing.lent_bytes = answer.pin.bytes().size();
+    outgoing.lent_until =
+        std::min(request.deadline, request.times.made + absl::Milliseconds(limits::kLoanMsMax));
+  }
+  outgoing.sent = [this, bytes = answer.payload.size(),
                    made = request.times.made](const absl::Status& status) {
     path_.seconds(GetPath::Step::kSend).Observe(path_.clock.Now() - made);
-    if (status.ok()) path_.sent_bytes.Add(answer.payload.size());
+    if (status.ok()) path_.sent_bytes.Add(bytes);
   };
+  outgoing.kept = [answer = std::move(answer)] {};
   replies_.Post(std::move(outgoing));
 }
 

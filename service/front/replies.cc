@@ -48,9 +48,13 @@ void LogSlow(const Request& request, absl::StatusCode code, absl::Time now) {
 
 }  // namespace
 
-Replies::Replies(int lanes, const Clock& clock, DataMetrics& metrics, absl::Duration slow,
-                 RequestDone request_done)
-    : clock_(clock), metrics_(metrics), slow_(slow), request_done_(std::move(request_done)) {
+Replies::Replies(int lanes, const Clock& clock, DataMetrics& metrics, LoanBudget& loans,
+                 absl::Duration slow, RequestDone request_done)
+    : clock_(clock),
+      metrics_(metrics),
+      loans_(loans),
+      slow_(slow),
+      request_done_(std::move(request_done)) {
   for (int i = 0; i < lanes; ++i) outboxes_.push_back(std::make_unique<Outbox>());
 }
 
@@ -63,17 +67,38 @@ void Replies::SetLane(transport::Lane& lane) {
 void Replies::Send(transport::Lane& lane, Outgoing outgoing) {
   const transport::ReplyTo reply_to = outgoing.request.reply_to;
   const proto::FrameBytes frame = proto::Serialize(outgoing.frame);
+  if (outgoing.lent_bytes > 0 && Lend(lane, frame, outgoing)) return;
   const std::span<const std::byte> payload = outgoing.payload;
   const absl::Time deadline = std::max(outgoing.request.deadline, clock_.Now() + kReplyGrace);
   lane.Reply(reply_to, frame, payload, deadline,
              [this, &lane, request = std::move(outgoing.request), code = outgoing.frame.status,
-              sent = std::move(outgoing.sent),
+              sent = std::move(outgoing.sent), kept = std::move(outgoing.kept),
               breaks_peer = outgoing.breaks_peer](const absl::Status& status) mutable {
                if (sent) sent(status);
-               sent = nullptr;
+               kept = nullptr;
                End(lane, request, status.ok() ? code : status.code());
                if (breaks_peer) lane.Break(request.reply_to.peer);
              });
+}
+
+bool Replies::Lend(transport::Lane& lane, const proto::FrameBytes& frame, Outgoing& outgoing) {
+  const uint64_t session_id = outgoing.request.session.id;
+  const uint64_t bytes = outgoing.lent_bytes;
+  if (!lane.CanLendNow(outgoing.payload) || !loans_.Take(session_id, bytes)) return false;
+  transport::ReplyDone sent =
+      [this, &lane, request = outgoing.request, code = outgoing.frame.status,
+       then = std::move(outgoing.sent)](const absl::Status& status) mutable {
+        if (then) then(status);
+        End(lane, request, status.ok() ? code : status.code());
+      };
+  transport::LoanDone back = [this, session_id, bytes,
+                              kept = std::move(outgoing.kept)](transport::LoanEnd) mutable {
+    kept = nullptr;
+    loans_.GiveBack(session_id, bytes);
+  };
+  lane.Lend(outgoing.request.reply_to, frame, outgoing.payload, outgoing.lent_until,
+            std::move(sent), std::move(back));
+  return true;
 }
 
 void Replies::Refuse(transport::Lane& lane, const Request& request, const absl::Status& status) {

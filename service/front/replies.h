@@ -13,10 +13,13 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "service/front/data_metrics.h"
+#include "service/front/loan_budget.h"
 #include "service/front/request.h"
 #include "transport/transport.h"
 
@@ -27,10 +30,15 @@ struct Outgoing {
   Request request;
   proto::Frame frame;
   std::span<const std::byte> payload = {};
-  // Owns the memory of the payload, and is destroyed when the transfer has completed. Runs before
-  // that, on the lane, with the outcome of the transfer; does not run if the server stops first.
-  // May be null.
+  // Runs on the lane with the outcome of the transfer; does not run if the server stops first. May
+  // be null.
   transport::ReplyDone sent = nullptr;
+  // Owns the memory of the payload; destroyed when that is free again.
+  absl::AnyInvocable<void()> kept = nullptr;
+  // If not 0, the payload may be lent until `lent_until`, against so many bytes of the session's
+  // budget. It does not change while `kept` lives.
+  uint64_t lent_bytes = 0;
+  absl::Time lent_until = absl::InfinitePast();
   bool breaks_peer = false;  // after it is sent
 };
 
@@ -38,9 +46,10 @@ class Replies {
  public:
   // `request_done` runs on the lane when a request is complete.
   using RequestDone = std::function<void(transport::Lane&, const Request&)>;
-  // Gets and puts that take longer than `slow` are logged with the time of each step.
-  Replies(int lanes, const Clock& clock, DataMetrics& metrics, absl::Duration slow,
-          RequestDone request_done);
+  // Gets and puts that take longer than `slow` are logged with the time of each step. `loans` must
+  // outlive it.
+  Replies(int lanes, const Clock& clock, DataMetrics& metrics, LoanBudget& loans,
+          absl::Duration slow, RequestDone request_done);
 
   // Call it before the first reply of a lane is posted.
   void SetLane(transport::Lane& lane);
@@ -68,12 +77,15 @@ class Replies {
     std::vector<transport::PeerId> breaking;
   };
   Outbox& OutboxOf(int lane) { return *outboxes_[static_cast<size_t>(lane)]; }
+  // Returns false if the payload has to be sent; it has taken nothing then.
+  bool Lend(transport::Lane& lane, const proto::FrameBytes& frame, Outgoing& outgoing);
   // Schedules emptying the outbox. REQUIRES: the caller has set is_scheduled, which was not set.
   void Schedule(Outbox& outbox, transport::Lane& lane);
   void Drain(transport::Lane& lane);
 
   const Clock& clock_;
   DataMetrics& metrics_;
+  LoanBudget& loans_;
   const absl::Duration slow_;
   const RequestDone request_done_;
   std::vector<std::unique_ptr<Outbox>> outboxes_;

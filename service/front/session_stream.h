@@ -17,6 +17,7 @@ struct SessionTerms {  // the same for every session
   std::vector<std::string> data_addresses;
   std::string daemon_version;
   std::string admin_address, http_address;  // for About; empty: none
+  std::string local_gets;                   // for About
   uint64_t payload_bytes_max = 0;
   std::function<bool()> is_draining;
 };

@@ -243,6 +243,7 @@ absl::Status StoreService::About(const v1::AboutRequest&, v1::AboutReply* reply)
   reply->set_daemon_version(terms_.daemon_version);
   reply->set_admin_address(terms_.admin_address);
   reply->set_http_address(terms_.http_address);
+  reply->set_local_gets(terms_.local_gets);
   return absl::OkStatus();
 }
 

@@ -40,6 +40,9 @@ struct OwnedGet {
   proto::Get get = {};
   // Limit for the payload: the lower one of frame and transport.
   uint64_t target_bytes = 0;
+  // The client checks every tile of an image and asks again, without this, where one is damaged. So
+  // what lies in memory is not read here.
+  bool is_checked_by_client = false;
   absl::Time deadline = absl::InfiniteFuture();
 };
 

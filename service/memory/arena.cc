@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/memory/arena.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,6 +25,13 @@ uint64_t RoundUpTo(uint64_t bytes, uint64_t step) { return (bytes + step - 1) / 
 
 void* Map(uint64_t bytes, int flags) {
   return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+}
+
+// What is sealed so keeps its size and its pages, and takes no writable mapping any more.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+
+absl::Status Refused(absl::string_view what) {
+  return absl::ResourceExhaustedError(absl::StrCat(what, ": ", strerror(errno)));
 }
 
 uint32_t RoundedPages(uint64_t bytes) {
@@ -80,13 +90,25 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Make(const Options& options) {
         "arena of ", bytes, " bytes: 1 to ", uint64_t{RangeMap::kPagesMax} * RangeMap::kPageBytes));
   }
   std::unique_ptr<Arena> arena(new Arena);
-  if (const absl::Status huge = arena->TakeHugetlb(bytes, options); !huge.ok()) {
-    if (options.needs_hugetlb) {
+  if (options.is_shared) {
+    absl::Status shared = arena->TakeShared(bytes, /*is_hugetlb=*/true, options);
+    if (!shared.ok() && !options.needs_hugetlb) {
+      shared = arena->TakeShared(bytes, /*is_hugetlb=*/false, options);
+    }
+    if (!shared.ok()) {
+      arena->why_not_shared_ = std::string(shared.message());
+      LogWarn("memory", "the arena cannot be shared with clients: it is anonymous memory",
+              {{"error", shared}});
+    }
+  }
+  if (arena->mapping_.empty()) {
+    const absl::Status huge = arena->TakeHugetlb(bytes, options);
+    if (!huge.ok() && options.needs_hugetlb) {
       return absl::ResourceExhaustedError(
           absl::StrCat("no huge pages for the host tier and staging: ", huge.message(),
                        "; reserve them with vm.nr_hugepages, and check the container's own limit"));
     }
-    CAIRN_RETURN_IF_ERROR(arena->TakeOrdinary(bytes, options));
+    if (!huge.ok()) CAIRN_RETURN_IF_ERROR(arena->TakeOrdinary(bytes, options));
   }
   arena->budget_bytes_ = options.budget_bytes;
   const MutexLock lock(arena->mutex_);
@@ -133,17 +155,68 @@ absl::Status Arena::TakeOrdinary(uint64_t bytes, const Options& options) {
   return TakePages(options);
 }
 
+absl::Status Arena::TakeShared(uint64_t bytes, bool is_hugetlb, const Options& options) {
+  memfd_.Reset(memfd_create("cairn-arena",
+                            MFD_CLOEXEC | MFD_ALLOW_SEALING | (is_hugetlb ? MFD_HUGETLB : 0U)));
+  if (!memfd_.is_valid()) return Refused("memfd_create");
+  if (fchmod(memfd_.get(), S_IRUSR) != 0 ||
+      ftruncate(memfd_.get(), static_cast<off_t>(bytes)) != 0) {
+    return Refused("the arena's memfd");
+  }
+  // Room for one huge page more, so that the part in use starts on a boundary.
+  const uint64_t mapped = bytes + kHugePageBytes;
+  void* base = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return Refused("address space for the arena");
+  mapping_ = {static_cast<std::byte*>(base), mapped};
+  const uint64_t address = reinterpret_cast<uintptr_t>(base);
+  aligned_ = mapping_.subspan(RoundUpTo(address, kHugePageBytes) - address, bytes);
+  absl::Status taken;
+  if (mmap(aligned_.data(), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memfd_.get(),
+           0) == MAP_FAILED) {
+    taken = Refused(absl::StrCat("cannot map ", FormatBytes(bytes), " of shared memory"));
+  } else {
+    pages_ = is_hugetlb ? Pages::kHugetlb : Pages::kTransparent;
+    // Where the system has it for shared memory, pages are huge at once.
+    if (!is_hugetlb) madvise(aligned_.data(), bytes, MADV_HUGEPAGE);
+    taken = TakePages(options);
+  }
+  if (taken.ok()) taken = Seal();
+  memfd_.Reset();
+  if (!taken.ok()) Unmap();
+  return taken;
+}
+
+absl::Status Arena::Seal() {
+  if (fcntl(memfd_.get(), F_ADD_SEALS, kSeals) != 0) return Refused("sealing the arena");
+  // Another opening of it, which cannot write whatever the seals say.
+  shared_fd_.Reset(
+      open(absl::StrCat("/proc/self/fd/", memfd_.get()).c_str(), O_RDONLY | O_CLOEXEC));
+  return shared_fd_.is_valid() ? absl::OkStatus() : Refused("opening the arena to read");
+}
+
 absl::Status Arena::TakePages(const Options& options) {
   // Tenants' bytes are not for core files.
   if (madvise(mapping_.data(), mapping_.size(), MADV_DONTDUMP) != 0) {
     LogWarn("memory", "core files will contain the arena", {{"error", strerror(errno)}});
   }
   if (!options.fault_in) return absl::OkStatus();
-  absl::Status taken = FaultIn(aligned_, [&](uint64_t done) {
+  const FaultInProgress progress = [&](uint64_t done) {
     LogInfo("memory", "allocating the arena",
             {{"done", FormatBytes(done)}, {"of", FormatBytes(aligned_.size())}});
     if (options.on_faulted_in != nullptr) options.on_faulted_in(done);
-  });
+  };
+  absl::Status taken;
+  if (memfd_.is_valid() && pages_ != Pages::kHugetlb) {
+    uint64_t huge_bytes = 0;
+    taken = FaultInShared(aligned_, progress, &huge_bytes);
+    if (taken.ok() && huge_bytes < aligned_.size()) {
+      pages_ = Pages::kSmall;
+      LogWarn("memory", "not all of the shared arena is on 2 MiB pages: transfers cost more CPU",
+              {{"on_2_mib", FormatBytes(huge_bytes)}, {"of", FormatBytes(aligned_.size())}});
+    }
+  } else {
+    taken = FaultIn(aligned_, progress);
+  }
   if (!taken.ok()) Unmap();
   return taken;
 }
@@ -151,6 +224,7 @@ absl::Status Arena::TakePages(const Options& options) {
 void Arena::Unmap() {
   if (!mapping_.empty()) munmap(mapping_.data(), mapping_.size());
   mapping_ = aligned_ = {};
+  shared_fd_.Reset();
 }
 
 Arena::~Arena() {

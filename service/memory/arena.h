@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The memory for blocks: one anonymous mapping, allocated in full at start and handed out in
-// extents. Sizes are rounded up to one of 16 steps per doubling, in units of 4 KiB, so that a freed
-// extent fits a later one. Adjacent free ranges coalesce. A request takes the smallest free range
-// of its class or a larger one. Extents never move.
+// The memory for blocks: one mapping, allocated in full at start and handed out in extents. It is
+// anonymous, or a memfd that other processes may map to read. Sizes are rounded up to one of 16
+// steps per doubling, in units of 4 KiB, so that a freed extent fits a later one. Adjacent free
+// ranges coalesce. A request takes the smallest free range of its class or a larger one. Extents
+// never move.
 //
 // Thread-safety: Thread-safe: the Arena and distinct Extents.
 // Ownership:     an Extent owns its bytes. The Arena must outlive it (CAIRN_CHECKed).
@@ -16,12 +17,14 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "base/file.h"
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "service/memory/fault_in.h"
@@ -80,13 +83,16 @@ class Arena {
     bool needs_hugetlb = false;  // fails instead of using other pages
     // Maps hugetlb pages, like mmap().
     void* (*map_hugetlb)(uint64_t bytes) = MapHugetlb;
+    // Others shall be able to map it. Where the kernel does not give such memory, it is anonymous
+    // and why_not_shared() says why.
+    bool is_shared = false;
   };
   enum class Pages : uint8_t { kHugetlb, kTransparent, kSmall };
 
-  // Allocates all pages before it returns (FaultIn()), with a log line a second. Without 2 MiB
-  // pages it uses small ones and logs a warning; likewise if hugetlb pages were promised but
-  // refused on access, as a cgroup does. Errors: ResourceExhausted if the kernel refuses the
-  // memory.
+  // Allocates all pages before it returns (FaultIn()), with a log line a second. If hugetlb pages
+  // were promised but refused on access, as a cgroup does, it uses others and logs a warning;
+  // likewise if there are no 2 MiB pages, or not for all of it. Errors: ResourceExhausted if the
+  // kernel refuses the memory.
   static absl::StatusOr<std::unique_ptr<Arena>> Make(const Options& options);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -120,6 +126,11 @@ class Arena {
   uint64_t freed_bytes_total() const;
   Pages pages() const { return pages_; }
   std::span<std::byte> mapping() const { return aligned_; }
+  // A read-only descriptor of the memory; -1 if it is not shared. The memory is sealed: it keeps its
+  // size and its pages, and only mapping() can write to it.
+  int shared_fd() const { return shared_fd_.get(); }
+  // Why it is not shared although that was asked for.
+  const std::string& why_not_shared() const { return why_not_shared_; }
   // The largest extent that would fit now, regardless of budgets.
   uint64_t largest_free_bytes() const;
 
@@ -130,6 +141,9 @@ class Arena {
   // Neither leaves a mapping behind when it fails.
   absl::Status TakeHugetlb(uint64_t bytes, const Options& options);
   absl::Status TakeOrdinary(uint64_t bytes, const Options& options);
+  // Of a memfd, on hugetlb pages or on others.
+  absl::Status TakeShared(uint64_t bytes, bool is_hugetlb, const Options& options);
+  absl::Status Seal();
   absl::Status TakePages(const Options& options);
   void Unmap();
   void SetOwner(uint64_t offset, void* owner);
@@ -140,6 +154,9 @@ class Arena {
   std::span<std::byte> aligned_;  // the used part
   std::array<uint64_t, kUseCount> budget_bytes_{};
   Pages pages_ = Pages::kSmall;
+  Fd memfd_;      // while it is taken
+  Fd shared_fd_;  // of the same, to read
+  std::string why_not_shared_;
 
   mutable Mutex mutex_;
   RangeMap ranges_ ABSL_GUARDED_BY(mutex_);

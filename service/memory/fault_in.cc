@@ -22,7 +22,10 @@ namespace {
 constexpr uint64_t kStepBytes = 64_MiB;
 constexpr uint64_t kSmallPageBytes = 4_KiB;
 constexpr unsigned kThreadsMax = 16;
+constexpr int kCollapsesMax = 3;  // of one page that was busy
+constexpr uint64_t kCollapsedBytes = 2_MiB;
 constexpr int kMadvisePopulateWrite = 23;  // Linux 5.14; EINVAL before
+constexpr int kMadviseCollapse = 25;       // Linux 6.1; EINVAL before
 
 // Zero, or the error.
 int TakePages(std::span<std::byte> pages) {
@@ -37,10 +40,30 @@ int TakePages(std::span<std::byte> pages) {
   return 0;
 }
 
+// Makes each 2 MiB one page, as far as the kernel does it: how many bytes those are. A page that is
+// there already is enough for the kernel, so one byte is touched and no other is zeroed twice.
+uint64_t Collapse(std::span<std::byte> pages) {
+  uint64_t huge_bytes = 0;
+  for (uint64_t at = 0; at + kCollapsedBytes <= pages.size(); at += kCollapsedBytes) {
+    const std::span<std::byte> page = pages.subspan(at, kCollapsedBytes);
+    if (TakePages(page.first(kSmallPageBytes)) != 0) return huge_bytes;  // the caller finds out why
+    int error = 0;
+    for (int i = 0; i < kCollapsesMax; ++i) {
+      error = ::madvise(page.data(), page.size(), kMadviseCollapse) == 0 ? 0 : errno;
+      if (error != EAGAIN && error != EBUSY && error != EINTR) break;
+    }
+    if (error == EINVAL) return huge_bytes;  // a kernel that does not collapse
+    huge_bytes += error == 0 ? kCollapsedBytes : 0;
+  }
+  return huge_bytes;
+}
+
 // One mapping, shared out among threads in steps.
 class Work {
  public:
-  explicit Work(std::span<std::byte> mapping) : mapping_(mapping) {}
+  Work(std::span<std::byte> mapping, bool collapses) : mapping_(mapping), collapses_(collapses) {}
+
+  uint64_t huge_bytes() const { return huge_.load(std::memory_order_relaxed); }
 
   uint64_t step_count() const { return (mapping_.size() + kStepBytes - 1) / kStepBytes; }
   int error() const { return error_.load(std::memory_order_relaxed); }
@@ -51,7 +74,9 @@ class Work {
       const uint64_t at = next_.fetch_add(1, std::memory_order_relaxed) * kStepBytes;
       if (at >= mapping_.size()) return;
       const uint64_t bytes = std::min<uint64_t>(kStepBytes, mapping_.size() - at);
-      if (const int error = TakePages(mapping_.subspan(at, bytes)); error != 0) {
+      const std::span<std::byte> step = mapping_.subspan(at, bytes);
+      if (collapses_) huge_.fetch_add(Collapse(step), std::memory_order_relaxed);
+      if (const int error = TakePages(step); error != 0) {
         error_.store(error, std::memory_order_relaxed);
         return;
       }
@@ -65,15 +90,14 @@ class Work {
 
  private:
   const std::span<std::byte> mapping_;
+  const bool collapses_;
+  std::atomic<uint64_t> huge_ = 0;  // bytes
   std::atomic<uint64_t> next_ = 0;  // steps handed out
   std::atomic<uint64_t> done_ = 0;  // bytes
   std::atomic<int> error_ = 0;
 };
 
-}  // namespace
-
-absl::Status FaultIn(std::span<std::byte> mapping, const FaultInProgress& progress) {
-  Work work(mapping);
+absl::Status RunAll(Work& work, std::span<std::byte> mapping, const FaultInProgress& progress) {
   const unsigned processors = std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax);
   std::vector<std::thread> threads;
   for (uint64_t i = 1; i < std::min<uint64_t>(processors, work.step_count()); ++i) {
@@ -89,6 +113,21 @@ absl::Status FaultIn(std::span<std::byte> mapping, const FaultInProgress& progre
         "the kernel refuses ", FormatBytes(mapping.size()), " of memory: ", std::strerror(error)));
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status FaultIn(std::span<std::byte> mapping, const FaultInProgress& progress) {
+  Work work(mapping, /*collapses=*/false);
+  return RunAll(work, mapping, progress);
+}
+
+absl::Status FaultInShared(std::span<std::byte> mapping, const FaultInProgress& progress,
+                           uint64_t* huge_bytes) {
+  Work work(mapping, /*collapses=*/true);
+  const absl::Status status = RunAll(work, mapping, progress);
+  *huge_bytes = work.huge_bytes();
+  return status;
 }
 
 }  // namespace cairn

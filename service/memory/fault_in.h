@@ -21,4 +21,10 @@ using FaultInProgress = std::function<void(uint64_t bytes_done)>;
 // REQUIRES: no other thread writes to `mapping`, which is private and readable as zeros.
 absl::Status FaultIn(std::span<std::byte> mapping, const FaultInProgress& progress);
 
+// The same of memory that is shared (a memfd), for which the kernel gives 2 MiB pages only where it
+// is asked to collapse small ones (MADV_COLLAPSE, Linux 6.1). *huge_bytes: on such pages.
+// REQUIRES: `mapping` is aligned to 2 MiB.
+absl::Status FaultInShared(std::span<std::byte> mapping, const FaultInProgress& progress,
+                           uint64_t* huge_bytes);
+
 }  // namespace cairn

@@ -34,7 +34,8 @@ absl::StatusOr<std::unique_ptr<HostTier>> HostTier::Make(const Options& options)
       tier->arena_, Arena::Make({.budget_bytes = {options.capacity_bytes, options.staging_bytes},
                                  .fault_in = options.fault_in,
                                  .on_faulted_in = options.on_faulted_in,
-                                 .needs_hugetlb = options.needs_hugetlb}));
+                                 .needs_hugetlb = options.needs_hugetlb,
+                                 .is_shared = options.is_shared}));
   return tier;
 }
 

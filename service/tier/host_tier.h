@@ -32,6 +32,7 @@ class HostTier final : public CopyTier {
     bool fault_in = true;
     FaultInProgress on_faulted_in = nullptr;
     bool needs_hugetlb = false;
+    bool is_shared = false;  // as of Arena::Options
   };
 
   // Errors: those of Arena::Make().

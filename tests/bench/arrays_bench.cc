@@ -196,9 +196,12 @@ int Main(int argc, char** argv) {
   std::vector<std::unique_ptr<Client>> clients;
   std::vector<std::unique_ptr<Load>> loads;
   std::vector<Row> rows;
-  for (const Wire wire : kWires) {
+  std::vector<std::pair<Wire, bool>> ways = {{Wire::kLocal, true}};
+  for (const Wire wire : kWires) ways.push_back({wire, false});
+  for (const auto& [wire, is_mapped] : ways) {
     std::vector<std::string> flags = WireFlags(wire);
     flags.push_back("--host-bytes=2GiB");
+    flags.push_back(is_mapped ? "--map=on" : "--map=off");
     DaemonProcess& daemon = *daemons.emplace_back(Must(DaemonProcess::Start(flags)));
     ConnectOptions connect;
     connect.control = daemon.endpoint("control");
@@ -210,12 +213,12 @@ int Main(int argc, char** argv) {
         Load& load =
             *loads.emplace_back(std::make_unique<Load>(client, pid, recipe, mib, total_bytes));
         for (const uint64_t at_once : {uint64_t{1}, kBatch}) {
-          rows.push_back(
-              {absl::StrCat(WireName(wire), " ", recipe, " ", mib, " MiB, ", at_once, " at once"),
-               &load,
-               at_once,
-               {},
-               {}});
+          rows.push_back({absl::StrCat(WireName(wire), is_mapped ? " mapped " : " ", recipe, " ",
+                                       mib, " MiB, ", at_once, " at once"),
+                          &load,
+                          at_once,
+                          {},
+                          {}});
         }
       }
     }

@@ -71,7 +71,10 @@ class FaultyConnection final : public transport::Connection {
     }
     auto flight = std::make_unique<Flight>();
     flight->outer = call;
-    flight->inner = *call;
+    flight->inner.request = call->request;
+    flight->inner.payload = call->payload;
+    flight->inner.target = call->target;  // no loan: what is damaged is what was moved
+    flight->inner.deadline = call->deadline;
     if (!call->payload.empty() && faults_->Take(faults_->flip_request_bits)) {
       flight->damaged.assign(call->payload.begin(), call->payload.end());
       flight->damaged[flight->damaged.size() / 2] ^= std::byte{0x10};

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "transport/handshake.h"
 #include "transport/local/packet.h"
@@ -48,14 +50,27 @@ absl::StatusOr<std::unique_ptr<LocalConnection>> LocalConnection::Open(
   CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<ClientRegion> region,
                          ClientRegion::Make(options.region_bytes));
   CAIRN_ASSIGN_OR_RETURN(Fd socket, ConnectSocketFile(path, deadline));
-  RefuseDescriptors(socket.get());  // a daemon sends none
+  if (!options.maps) {
+    RefuseDescriptors(socket.get());  // a daemon sends none
+  }
   proto::Frame filled = hello;
   if (auto* body = std::get_if<proto::Hello>(&filled.body); body != nullptr) {
     body->region_bytes = region->bytes();
+    body->version_max = options.maps ? proto::kVersionWithLoans : body->version_max;
   }
   std::unique_ptr<LocalConnection> connection(
       new LocalConnection(std::move(socket), std::move(region)));
-  CAIRN_RETURN_IF_ERROR(connection->Shakes(filled, deadline, reply));
+  connection->awaits_memory_ = options.maps;
+  proto::HelloReply answer;
+  CAIRN_RETURN_IF_ERROR(connection->Shakes(filled, deadline, &answer));
+  if (options.maps) {
+    connection->awaits_memory_ = false;
+    RefuseDescriptors(connection->socket_.get());  // no more come
+    connection->MapWhatIsLent(answer);
+  }
+  if (reply != nullptr) {
+    *reply = answer;
+  }
   return connection;
 }
 
@@ -83,6 +98,32 @@ absl::Status LocalConnection::Shakes(const proto::Frame& hello, absl::Time deadl
     *reply = answer;
   }
   return absl::OkStatus();
+}
+
+void LocalConnection::MapWhatIsLent(const proto::HelloReply& answer) {
+  std::vector<Fd> brought = std::exchange(brought_, {});
+  if (answer.version < proto::kVersionWithLoans) {
+    return;
+  }
+  absl::StatusOr<std::shared_ptr<const LentMemory>> mapped =
+      brought.size() == 2
+          ? LentMemory::Map(brought[0], brought[1])
+          : absl::ResourceExhaustedError("no file descriptor left for what the daemon lends");
+  if (mapped.ok()) {
+    lent_memory_ = *std::move(mapped);
+    return;
+  }
+  static std::atomic<bool> is_said{false};
+  if (!is_said.exchange(true, std::memory_order_relaxed)) {
+    LogWarn("transport", "the daemon's memory is not mapped: gets are copied",
+            {{"error", mapped.status()}});
+  }
+}
+
+void LocalConnection::Unmap() {
+  if (in_flight_.empty()) {
+    lent_memory_ = nullptr;
+  }
 }
 
 absl::StatusOr<std::unique_ptr<Buffer>> LocalConnection::Allocate(size_t bytes) {
@@ -117,12 +158,22 @@ absl::Status LocalConnection::Start(Call* call) {
   CAIRN_ASSIGN_OR_RETURN(envelope.payload_place, StagePayload(flight));
   CAIRN_RETURN_IF_ERROR(StageTarget(flight));
   envelope.payload_bytes = call->payload.size();
+  if (call->takes_loan && call->payload.empty()) {
+    flight.cell = TakeCell();
+  }
+  if (flight.cell.has_value()) {
+    envelope.direction = Direction::kLendableRequest;
+    envelope.payload_place = cells_->PlaceOf(*flight.cell);
+  }
   envelope.reply_place = flight.target_place;
   envelope.reply_capacity_bytes = call->target.size();
   const int memfd = region_ != nullptr && !is_region_sent_ ? region_->memfd() : -1;
   if (absl::Status sent =
           SendPacket(socket_.get(), Serialize(envelope, call->request).bytes(), memfd);
       !sent.ok()) {
+    if (flight.cell.has_value()) {
+      cells_->Free(*flight.cell);
+    }
     if (absl::IsUnavailable(sent)) {
       BreakAll(absl::InfinitePast(), sent);
     }
@@ -131,8 +182,24 @@ absl::Status LocalConnection::Start(Call* call) {
   is_region_sent_ = true;
   call->is_over = false;
   call->reply_payload_bytes = 0;
+  call->loan = nullptr;
   in_flight_.push_back(std::move(flight));
   return absl::OkStatus();
+}
+
+// None: there are too many loans, or the region is full. Then the reply is moved.
+std::optional<uint32_t> LocalConnection::TakeCell() {
+  if (lent_memory_ == nullptr) {
+    return std::nullopt;
+  }
+  if (cells_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<LoanCells>> cells = LoanCells::Make(region_);
+    if (!cells.ok()) {
+      return std::nullopt;
+    }
+    cells_ = *std::move(cells);
+  }
+  return cells_->Take();
 }
 
 // Where the daemon finds the payload.
@@ -212,14 +279,26 @@ bool LocalConnection::ReadReplies() {
       BreakAll(absl::InfinitePast(), absl::UnavailableError("the daemon is gone"));
       return true;
     }
-    const absl::StatusOr<Message> message = ParseMessage(packet.bytes(), Direction::kReply);
-    if (packet.is_cut || !packet.fds.empty() || !message.ok() || !TakeReply(*message)) {
+    const bool is_whole = TakeDescriptors(packet);
+    const absl::StatusOr<Message> message =
+        ParseMessage(packet.bytes(), Direction::kReply, is_mapped());
+    if (!is_whole || !message.ok() || !TakeReply(*message)) {
       BreakAll(absl::InfinitePast(), absl::UnavailableError("the daemon broke the protocol"));
       return true;
     }
     has_ended = true;
   }
   return has_ended;
+}
+
+// False: it came with what is not due.
+bool LocalConnection::TakeDescriptors(Packet& packet) {
+  if (!awaits_memory_) {
+    return !packet.is_cut && packet.fds.empty();
+  }
+  // Cut: this process may open no more files, or the message is too long, which its parser finds.
+  brought_ = std::move(packet.fds);
+  return true;
 }
 
 // False: it answers nothing that was asked.
@@ -232,6 +311,16 @@ bool LocalConnection::TakeReply(const Message& message) {
   }
   const uint64_t bytes = message.envelope.payload_bytes;
   Call& call = *found->call;
+  if (message.envelope.direction == Direction::kLoan) {
+    if (!TakeLoan(message.envelope, *found)) {
+      return false;
+    }
+    call.reply = message.frame;
+    call.reply_payload_bytes = bytes;
+    End(*found, absl::OkStatus());
+    in_flight_.erase(found);
+    return true;
+  }
   if (bytes > call.target.size() ||
       (bytes > 0 && message.envelope.payload_place != found->target_place)) {
     return false;
@@ -241,9 +330,32 @@ bool LocalConnection::TakeReply(const Message& message) {
   }
   call.reply = message.frame;
   call.reply_payload_bytes = bytes;
+  End(*found, absl::OkStatus());
   in_flight_.erase(found);
-  Finish(call, absl::OkStatus());
   return true;
+}
+
+// False: what it says is not as it must be.
+bool LocalConnection::TakeLoan(const Envelope& envelope, InFlight& flight) {
+  Call& call = *flight.call;
+  const std::span<const std::byte> payload =
+      lent_memory_->At(envelope.payload_place, envelope.payload_bytes);
+  const LoanWord* word = lent_memory_->WordAt(envelope.reply_place);
+  if (!flight.cell.has_value() || payload.empty() || payload.size() > call.target.size() ||
+      word == nullptr || envelope.reply_capacity_bytes == 0) {
+    return false;
+  }
+  call.loan =
+      std::make_unique<LocalLoan>(lent_memory_, cells_, *std::exchange(flight.cell, std::nullopt),
+                                  payload, word, envelope.reply_capacity_bytes);
+  return true;
+}
+
+void LocalConnection::End(InFlight& flight, absl::Status status) {
+  if (flight.cell.has_value()) {
+    cells_->Free(*flight.cell);
+  }
+  Finish(*flight.call, std::move(status));
 }
 
 bool LocalConnection::ExpireDeadlines(absl::Time now) {
@@ -266,13 +378,14 @@ void LocalConnection::BreakAll(absl::Time now, const absl::Status& status) {
     AwaitDaemon();
   }
   socket_.Reset();
+  lent_memory_ = nullptr;  // a dead daemon's memory lives as long as somebody has it mapped
   for (InFlight& flight : in_flight_) {
     if (region_ != nullptr && flight.target_stage == nullptr) {
       region_->Detach(flight.target_place, flight.call->target.size());
     }
-    Finish(*flight.call, flight.call->deadline <= now
-                             ? absl::DeadlineExceededError("the daemon did not answer in time")
-                             : status);
+    End(flight, flight.call->deadline <= now
+                    ? absl::DeadlineExceededError("the daemon did not answer in time")
+                    : status);
   }
   in_flight_.clear();
 }

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,12 +25,15 @@
 #include "proto/frame.h"
 #include "transport/local/client_region.h"
 #include "transport/local/envelope.h"
+#include "transport/local/lent_memory.h"
+#include "transport/local/packet.h"
 #include "transport/transport.h"
 
 namespace cairn::transport {
 
 struct LocalConnectOptions {
   uint64_t region_bytes = uint64_t{64} << 20;
+  bool maps = true;  // asks to map what the daemon lends
 };
 
 class LocalConnection final : public Connection {
@@ -53,6 +57,8 @@ class LocalConnection final : public Connection {
   absl::Status Start(Call* call) override;
   void Poll(absl::Time until) override;
   bool broken() const override { return !socket_.is_valid(); }
+  bool is_mapped() const override { return lent_memory_ != nullptr; }
+  void Unmap() override;
   int window() const override { return window_; }
 
  private:
@@ -63,6 +69,7 @@ class LocalConnection final : public Connection {
     uint64_t target_place = 0;
     std::unique_ptr<RegionBuffer> payload_stage;
     std::unique_ptr<RegionBuffer> target_stage;
+    std::optional<uint32_t> cell;  // of lent_cells_; where a loan would be given back
   };
 
   LocalConnection(Fd socket, std::shared_ptr<ClientRegion> region);
@@ -70,6 +77,11 @@ class LocalConnection final : public Connection {
   absl::Status Shakes(const proto::Frame& hello, absl::Time deadline, proto::HelloReply* reply);
   absl::StatusOr<uint64_t> StagePayload(InFlight& flight);
   absl::Status StageTarget(InFlight& flight);
+  void MapWhatIsLent(const proto::HelloReply& answer);
+  bool TakeDescriptors(Packet& packet);
+  std::optional<uint32_t> TakeCell();
+  void End(InFlight& flight, absl::Status status);
+  bool TakeLoan(const Envelope& envelope, InFlight& flight);
   bool ReadReplies();
   bool TakeReply(const Message& message);
   bool ExpireDeadlines(absl::Time now);
@@ -81,6 +93,11 @@ class LocalConnection final : public Connection {
   const pid_t process_;
   int window_ = 1;  // one request, the hello, until it is answered
   bool is_region_sent_ = false;
+  bool awaits_memory_ = false;  // descriptors may come with the answer to the hello
+  std::vector<Fd> brought_;     // those
+  // Null: replies are moved.
+  std::shared_ptr<const LentMemory> lent_memory_;
+  std::shared_ptr<LoanCells> cells_;  // made for the first loan
   std::vector<InFlight> in_flight_;
 };
 

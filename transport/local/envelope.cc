@@ -47,7 +47,8 @@ MessageBytes Serialize(const Envelope& envelope, const proto::FrameBytes& frame)
   return message;
 }
 
-absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction expected) {
+absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction expected,
+                                     bool is_mapped) {
   if (bytes.size() < kEnvelopeBytes + proto::kFrameHeadBytes || bytes.size() > kMessageBytesMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("message: it has ", bytes.size(), " bytes, expected ",
@@ -62,7 +63,10 @@ absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction
     return absl::InvalidArgumentError(
         absl::StrCat("message: version is ", int{layout.version}, ", expected ", int{kVersion}));
   }
-  if (layout.direction != static_cast<uint8_t>(expected)) {
+  const Direction lending =
+      expected == Direction::kRequest ? Direction::kLendableRequest : Direction::kLoan;
+  const bool is_lending = is_mapped && layout.direction == static_cast<uint8_t>(lending);
+  if (layout.direction != static_cast<uint8_t>(expected) && !is_lending) {
     return absl::InvalidArgumentError(absl::StrCat("message: direction is ", int{layout.direction},
                                                    ", expected ", static_cast<int>(expected)));
   }
@@ -71,8 +75,8 @@ absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction
                                                    ", expected ", bytes.size() - kEnvelopeBytes));
   }
   Message message;
-  message.envelope = {expected, layout.payload_place, layout.payload_bytes, layout.reply_place,
-                      layout.reply_capacity_bytes};
+  message.envelope = {is_lending ? lending : expected, layout.payload_place, layout.payload_bytes,
+                      layout.reply_place, layout.reply_capacity_bytes};
   message.frame.size = layout.frame_bytes;
   std::memcpy(message.frame.data.data(), bytes.data() + kEnvelopeBytes, layout.frame_bytes);
   message.seq = *proto::SeqOf(message.frame.bytes());

@@ -3,6 +3,7 @@
 //
 // - What arrives, peers and requests, is in lane_arrivals.cc.
 // - What moves, Receive() and Reply(), is in lane_transfers.cc.
+// - What is lent is in lane_loans.cc.
 #include "transport/local/lane.h"
 
 #include <pthread.h>
@@ -24,6 +25,7 @@ namespace cairn::transport {
 namespace {
 
 constexpr int kSleepMs = 1000;  // nothing moves meanwhile, so transfers have no say in this
+constexpr int kLendingSleepMs = 20;
 
 }  // namespace
 
@@ -32,6 +34,7 @@ LocalLane::LocalLane(int index, LaneShare& share)
   CAIRN_CHECK(index >= 0 && index < kLanesMax);
   CAIRN_CHECK(epoll_.is_valid(), "no file descriptor left for a lane");
   WatchSocket(epoll_.get(), queue_.event_fd(), kSubmitTag, EPOLLIN);
+  FillWords();
 }
 
 LocalLane::~LocalLane() {
@@ -68,7 +71,7 @@ void LocalLane::Run() {
     if (Turn(0) > 0) {
       idle_since = MonotonicNow();
     } else if (MonotonicNow() - idle_since >= kSpin && queue_.PrepareSleep()) {
-      Turn(kSleepMs);
+      Turn(lent_count_ == 0 ? kSleepMs : kLendingSleepMs);
       queue_.Awake();
       idle_since = MonotonicNow();
     }
@@ -82,6 +85,7 @@ int LocalLane::Turn(int wait_ms) {
   events += MovePiece();
   const absl::Time now = MonotonicNow();
   events += ExpireDeadlines(now);
+  events += LookAfterAllLoans(now);
   events += CloseBroken();
   events += RunCallbacks();
   return events;
@@ -155,6 +159,9 @@ int LocalLane::CloseBroken() {
                             : peer.end);
       }
     }
+    while (!peer.lent.empty()) {  // ends: takes one out
+      EndLoan(peer, peer.lent.size() - 1, LoanEnd::kGone);
+    }
     // A kernel that cannot refuse descriptors may have let some come since the hello.
     if (!peer.brought.empty() || !EndConnection(peer.socket.get())) {
       share_.jobs.Run(peer.party, [socket = std::move(peer.socket),
@@ -180,8 +187,10 @@ int LocalLane::RunCallbacks() {
   for (CompletedTransfer& transfer : completed) {
     if (transfer.receive_done) {
       transfer.receive_done({std::move(transfer.status), transfer.crc32c});
-    } else {
+    } else if (transfer.reply_done) {
       transfer.reply_done(std::move(transfer.status));
+    } else {
+      transfer.loan_done(transfer.loan_end);
     }
   }
   return static_cast<int>(completed.size());

@@ -31,6 +31,7 @@
 
 namespace cairn::transport {
 
+class Lender;
 class LocalLane;
 struct Packet;
 
@@ -46,8 +47,13 @@ struct Greeted {
 
 // State that the greeter and the lanes of one server share. They and their jobs own it together.
 struct LaneShare {
-  LaneShare(const ServerLimits& server_limits, LaneHandler& lane_handler)
-      : limits(server_limits), handler(lane_handler), regions(server_limits.regions_bytes_max) {}
+  // `what_is_lent`: null where peers map nothing. Outlives it.
+  LaneShare(const ServerLimits& server_limits, LaneHandler& lane_handler,
+            const Lender* what_is_lent)
+      : limits(server_limits),
+        handler(lane_handler),
+        lender(what_is_lent),
+        regions(server_limits.regions_bytes_max) {}
 
   // Gives the connection to the next lane in turn. Errors: ResourceExhausted (peers_max connections
   // exist, or the lane takes no task now), Unavailable (the server is stopping). After an error
@@ -56,6 +62,7 @@ struct LaneShare {
 
   const ServerLimits limits;
   LaneHandler& handler;
+  const Lender* const lender;
   RegionBudget regions;
   TransportMetrics metrics;
   std::atomic<int> peers{0};  // connections of lanes, or being handed to one
@@ -96,10 +103,25 @@ class LocalLane final : public Lane {
                ReceiveDone done) override;
   void Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
              std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) override;
+  bool can_lend() const override;
+  bool CanLendNow(std::span<const std::byte> payload) const override;
+  void Lend(const ReplyTo& reply_to, const proto::FrameBytes& frame,
+            std::span<const std::byte> payload, absl::Time until, ReplyDone sent,
+            LoanDone back) override;
   void Break(PeerId peer) override;
 
  private:
   class HeldPayload;
+
+  // A loan in force.
+  struct Lent {
+    uint32_t word = 0;
+    uint64_t number = 0;      // never used again; the word has it
+    uint64_t back_place = 0;  // in the peer's region: it has the number once it is given back
+    uint64_t bytes = 0;
+    absl::Time until;
+    LoanDone done;
+  };
 
   struct Peer {
     PeerId id = 0;
@@ -110,6 +132,9 @@ class LocalLane final : public Lane {
     std::optional<std::string> region_owner;  // from OnRegion(); nullopt: the region is no memfd
     std::vector<Fd> brought;                  // unexpected descriptors; others close them
     bool is_breaking = false;                 // is in broken_
+    bool asks_to_map = false;                 // its hello asked to, and is not answered yet
+    bool is_mapped = false;                   // it can take loans
+    std::vector<Lent> lent;
     int unanswered = 0;
     absl::Status end =
         absl::UnavailableError("the peer is gone");  // the status of its transfers when it breaks
@@ -126,17 +151,20 @@ class LocalLane final : public Lane {
     size_t moved_bytes = 0;
     uint32_t crc32c = 0;
     absl::Time deadline;
-    proto::FrameBytes frame;   // Reply
-    ReceiveDone receive_done;  // exactly one of the two is set
+    proto::FrameBytes frame;     // Reply
+    bool brings_memory = false;  // Reply to a hello: descriptors of what is lent go with it
+    ReceiveDone receive_done;    // exactly one of the two is set
     ReplyDone reply_done;
   };
 
-  // A completed transfer; its callback runs at the end of the iteration.
+  // A completed transfer or loan; its callback runs at the end of the iteration.
   struct CompletedTransfer {
-    absl::Status status;
+    absl::Status status = absl::OkStatus();
     uint32_t crc32c = 0;
-    ReceiveDone receive_done;
-    ReplyDone reply_done;
+    ReceiveDone receive_done = nullptr;  // exactly one of the three is set
+    ReplyDone reply_done = nullptr;
+    LoanEnd loan_end = LoanEnd::kGivenBack;
+    LoanDone loan_done = nullptr;
   };
 
   // lane.cc: the loop, and closing peers
@@ -167,6 +195,14 @@ class LocalLane final : public Lane {
   void CopyPiece(Moving& moving, const Peer& peer);
   void FinishMoving(size_t index, absl::Status status);
   absl::Status SendReply(const Moving& moving, Peer& peer);
+  absl::Status SendTo(Peer& peer, const Envelope& envelope, const proto::FrameBytes& frame,
+                      std::span<const int> fds);
+
+  // lane_loans.cc: what Lend() begins
+  void FillWords();
+  void EndLoan(Peer& peer, size_t index, LoanEnd end);
+  int LookAfterLoans(Peer& peer, absl::Time now);
+  int LookAfterAllLoans(absl::Time now);
 
   const int index_;
   LaneShare& share_;
@@ -183,6 +219,10 @@ class LocalLane final : public Lane {
   size_t moving_next_ = 0;  // the transfer to copy a piece of next
   std::vector<PeerId> broken_;
   std::vector<CompletedTransfer> completed_;
+  std::vector<uint32_t> free_words_;
+  uint64_t loans_made_ = 0;
+  size_t lent_count_ = 0;                          // of all peers
+  absl::Time loans_due_ = absl::InfiniteFuture();  // when to check loans next
 };
 
 }  // namespace cairn::transport

@@ -2,6 +2,7 @@
 // What arrives at a lane: peers and their requests. Everything here is hostile.
 #include <memory>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -11,6 +12,7 @@
 #include "base/status.h"
 #include "transport/local/lane.h"
 #include "transport/local/lane_internal.h"
+#include "transport/local/lent_memory.h"
 #include "transport/local/packet.h"
 
 namespace cairn::transport {
@@ -61,6 +63,9 @@ absl::Status LocalLane::CountRegion(Peer& peer, const Greeted& greeted) {
     return absl::OkStatus();
   }
   CAIRN_ASSIGN_OR_RETURN(const proto::Frame frame, proto::ParseFrame(greeted.hello.frame.bytes()));
+  const auto* hello = std::get_if<proto::Hello>(&frame.body);
+  peer.asks_to_map = share_.lender != nullptr && hello != nullptr &&
+                     hello->version_max >= proto::kVersionWithLoans;
   CAIRN_ASSIGN_OR_RETURN(peer.region_owner,
                          share_.handler.OnRegion(frame.ticket, peer.region.bytes()));
   return absl::OkStatus();
@@ -99,12 +104,15 @@ absl::Status LocalLane::TakePacket(Peer& peer, Packet packet) {
   if (packet.is_cut) {
     return absl::InvalidArgumentError("message: too long");
   }
-  CAIRN_ASSIGN_OR_RETURN(const Message message, ParseMessage(packet.bytes(), Direction::kRequest));
+  CAIRN_ASSIGN_OR_RETURN(const Message message,
+                         ParseMessage(packet.bytes(), Direction::kRequest, peer.is_mapped));
   return TakeMessage(peer, message);
 }
 
 absl::Status LocalLane::TakeMessage(Peer& peer, const Message& message) {
   CAIRN_RETURN_IF_ERROR(CheckPlaces(peer, message));
+  // Before the request is looked at: its answer may be a loan that is given back in the same cell.
+  LookAfterLoans(peer, MonotonicNow());
   if (++peer.unanswered > kUnansweredMax) {
     return absl::ResourceExhaustedError("more requests than any window allows");
   }
@@ -117,7 +125,12 @@ absl::Status LocalLane::CheckPlaces(const Peer& peer, const Message& message) co
   const auto lies_within = [&peer](uint64_t place, uint64_t bytes) {
     return bytes == 0 || peer.region.At(place, bytes) != nullptr;
   };
-  if (!lies_within(envelope.payload_place, envelope.payload_bytes)) {
+  if (envelope.direction == Direction::kLendableRequest) {
+    if (envelope.payload_bytes != 0 || envelope.payload_place % sizeof(LoanWord) != 0 ||
+        !lies_within(envelope.payload_place, sizeof(LoanWord))) {
+      return absl::InvalidArgumentError("message: a loan cannot be given back there");
+    }
+  } else if (!lies_within(envelope.payload_place, envelope.payload_bytes)) {
     return absl::InvalidArgumentError("message: the payload is outside the region");
   }
   if (!lies_within(envelope.reply_place, envelope.reply_capacity_bytes)) {
@@ -128,7 +141,12 @@ absl::Status LocalLane::CheckPlaces(const Peer& peer, const Message& message) co
 
 void LocalLane::TakeRequest(Peer& peer, const Message& message) {
   const Envelope& envelope = message.envelope;
-  const ReplyTo reply_to{peer.id, message.seq, envelope.reply_place, envelope.reply_capacity_bytes};
+  const ReplyTo reply_to{.peer = peer.id,
+                         .seq = message.seq,
+                         .place = envelope.reply_place,
+                         .capacity_bytes = envelope.reply_capacity_bytes,
+                         .takes_loan = envelope.direction == Direction::kLendableRequest,
+                         .back_place = envelope.payload_place};
   if (envelope.payload_bytes > share_.limits.payload_bytes_max) {
     return RefuseRequest(reply_to, message,
                          absl::InvalidArgumentError(

@@ -31,8 +31,8 @@ absl::Status LaneShare::Welcome(Greeted& greeted) {
   return taken;
 }
 
-LaneSet::LaneSet(const ServerLimits& limits, LaneHandler& handler)
-    : share_(std::make_shared<LaneShare>(limits, handler)), greeter_(share_) {
+LaneSet::LaneSet(const ServerLimits& limits, LaneHandler& handler, const Lender* lender)
+    : share_(std::make_shared<LaneShare>(limits, handler, lender)), greeter_(share_) {
   CAIRN_CHECK(limits.lanes >= 1);
   for (int i = 0; i < limits.lanes; ++i) {
     lanes_.push_back(std::make_unique<LocalLane>(i, *share_));

@@ -19,8 +19,9 @@ namespace cairn::transport {
 
 class LaneSet {
  public:
-  // REQUIRES: 1 <= limits.lanes <= 64. `handler` must outlive the set.
-  LaneSet(const ServerLimits& limits, LaneHandler& handler);
+  // REQUIRES: 1 <= limits.lanes <= 64. `handler` must outlive the set, and `lender`, which may be
+  // null.
+  LaneSet(const ServerLimits& limits, LaneHandler& handler, const Lender* lender = nullptr);
   ~LaneSet();
 
   // Accepts connections from `listener`. Call it before Start(), at most once.

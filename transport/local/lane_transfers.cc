@@ -3,13 +3,26 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <variant>
 
 #include "base/check.h"
 #include "codecs/checksum/checksum.h"
 #include "transport/local/lane.h"
 #include "transport/local/lane_internal.h"
+#include "transport/local/lent_memory.h"
+#include "transport/local/packet.h"
 
 namespace cairn::transport {
+namespace {
+
+// Whether it is an answer to a hello that says so.
+bool IsWelcomeToMap(const proto::FrameBytes& bytes) {
+  const absl::StatusOr<proto::Frame> frame = proto::ParseFrame(bytes.bytes());
+  const auto* reply = frame.ok() ? std::get_if<proto::HelloReply>(&frame->body) : nullptr;
+  return reply != nullptr && reply->version >= proto::kVersionWithLoans;
+}
+
+}  // namespace
 
 void LocalLane::Receive(Arrival arrival, std::span<std::byte> target, absl::Time deadline,
                         ReceiveDone done) {
@@ -17,7 +30,8 @@ void LocalLane::Receive(Arrival arrival, std::span<std::byte> target, absl::Time
               "a target of another size than its payload");
   const Peer* peer = Find(arrival.reply_to().peer);
   if (peer == nullptr || peer->is_breaking) {
-    completed_.push_back({absl::UnavailableError("the peer is gone"), 0, std::move(done), nullptr});
+    completed_.push_back(
+        {.status = absl::UnavailableError("the peer is gone"), .receive_done = std::move(done)});
     return;
   }
   Moving moving;
@@ -37,7 +51,8 @@ void LocalLane::Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
   CAIRN_CHECK(payload.size() <= reply_to.capacity_bytes, "a reply is larger than its room");
   Peer* peer = Find(reply_to.peer);
   if (peer == nullptr || peer->is_breaking) {
-    completed_.push_back({absl::UnavailableError("the peer is gone"), 0, nullptr, std::move(done)});
+    completed_.push_back(
+        {.status = absl::UnavailableError("the peer is gone"), .reply_done = std::move(done)});
     return;
   }
   peer->unanswered = std::max(0, peer->unanswered - 1);
@@ -50,6 +65,7 @@ void LocalLane::Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
   moving.bytes = payload.size();
   moving.deadline = deadline;
   moving.frame = frame;
+  moving.brings_memory = std::exchange(peer->asks_to_map, false) && IsWelcomeToMap(frame);
   moving.reply_done = std::move(done);
   moving_.push_back(std::move(moving));
 }
@@ -94,9 +110,25 @@ void LocalLane::CopyPiece(Moving& moving, const Peer& peer) {
 
 absl::Status LocalLane::SendReply(const Moving& moving, Peer& peer) {
   const Envelope envelope{Direction::kReply, moving.place, moving.bytes, 0, 0};
-  absl::Status status = SendPacket(peer.socket.get(), Serialize(envelope, moving.frame).bytes());
+  absl::Status status;
+  if (moving.brings_memory) {
+    const int fds[] = {share_.lender->memory_fd(), share_.lender->words_fd()};
+    status = SendTo(peer, envelope, moving.frame, fds);
+    peer.is_mapped = status.ok();
+  } else {
+    status = SendTo(peer, envelope, moving.frame, {});
+  }
   if (status.ok()) {
     share_.metrics.sent_bytes.Add(moving.bytes);
+  }
+  return status;
+}
+
+absl::Status LocalLane::SendTo(Peer& peer, const Envelope& envelope, const proto::FrameBytes& frame,
+                               std::span<const int> fds) {
+  const absl::Status status =
+      SendPacket(peer.socket.get(), Serialize(envelope, frame).bytes(), fds);
+  if (status.ok()) {
     return status;
   }
   // A peer that does not read its replies is not waited for.
@@ -110,8 +142,10 @@ void LocalLane::FinishMoving(size_t index, absl::Status status) {
   if (status.ok() && moving.receive_done) {
     share_.metrics.received_bytes.Add(moving.bytes);
   }
-  completed_.push_back({std::move(status), moving.crc32c, std::move(moving.receive_done),
-                        std::move(moving.reply_done)});
+  completed_.push_back({.status = std::move(status),
+                        .crc32c = moving.crc32c,
+                        .receive_done = std::move(moving.receive_done),
+                        .reply_done = std::move(moving.reply_done)});
   if (index + 1 != moving_.size()) {
     moving = std::move(moving_.back());
   }

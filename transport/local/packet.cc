@@ -10,12 +10,14 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 
 namespace cairn::transport {
 namespace {
 
 // The kernel's SCM_MAX_FD: what one packet can carry at most.
 constexpr size_t kPacketFdsMax = 253;
+constexpr size_t kSentFdsMax = 2;
 // Of Linux 6.16; the headers of older systems lack it.
 constexpr int kPassRights = 83;
 
@@ -65,19 +67,24 @@ Packet ReceivePacket(int socket) {
 }
 
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, int fd) {
+  return SendPacket(socket, bytes, std::span<const int>(&fd, fd >= 0 ? 1 : 0));
+}
+
+absl::Status SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
+  CAIRN_CHECK(fds.size() <= kSentFdsMax);
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kSentFdsMax * sizeof(int))> control{};
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  if (fd >= 0) {
+  if (!fds.empty()) {
     header.msg_control = control.data();
-    header.msg_controllen = control.size();
+    header.msg_controllen = CMSG_SPACE(fds.size_bytes());
     cmsghdr* rights = CMSG_FIRSTHDR(&header);
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(rights), &fd, sizeof(int));
+    rights->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(rights), fds.data(), fds.size_bytes());
   }
   ssize_t sent = 0;
   do {

@@ -26,7 +26,7 @@ struct Packet {
   Outcome outcome = Outcome::kNothing;
   std::array<std::byte, kMessageBytesMax> data;
   size_t size = 0;
-  bool is_cut = false;  // it was longer than any message, or had more descriptors than allowed
+  bool is_cut = false;  // it was longer than any message, or descriptors were lost
   std::vector<Fd> fds;  // close on exec
   std::span<const std::byte> bytes() const { return {data.data(), size}; }
 };
@@ -34,8 +34,10 @@ struct Packet {
 // Receives one packet. The result owns every descriptor that came with it.
 Packet ReceivePacket(int socket);
 
-// Sends `bytes` and, if `fd` is not -1, a copy of that descriptor: all of it or nothing. Errors:
+// Sends `bytes` and copies of the descriptors, at most two: all of it or nothing. Errors:
 // ResourceExhausted (the socket is full), Unavailable (the peer is gone).
+absl::Status SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
+// The same with one descriptor, or none if it is -1.
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, int fd = -1);
 
 // Makes the kernel refuse later packets with descriptors: their sender gets EPERM. Descriptors that

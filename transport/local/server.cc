@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "transport/local/lane_internal.h"
 #include "transport/local/lane_set.h"
+#include "transport/local/lent_memory.h"
 #include "transport/local/socket_file.h"
 
 namespace cairn::transport {
@@ -17,10 +18,12 @@ namespace {
 
 class LocalServer final : public Server {
  public:
-  LocalServer(SocketFile socket, const ServerLimits& limits, LaneHandler& handler)
+  LocalServer(SocketFile socket, const ServerLimits& limits, LaneHandler& handler,
+              std::unique_ptr<const Lender> lender)
       : address_(absl::StrCat("unix:", socket.path())),
+        lender_(std::move(lender)),
         socket_(std::move(socket)),
-        lanes_(limits, handler) {
+        lanes_(limits, handler, lender_.get()) {
     lanes_.Listen(socket_->get());
     lanes_.Start();
   }
@@ -50,6 +53,7 @@ class LocalServer final : public Server {
 
  private:
   const std::string address_;
+  const std::unique_ptr<const Lender> lender_;  // null: clients map nothing
   Mutex stop_mutex_;
   std::optional<SocketFile> socket_;
   LaneSet lanes_;
@@ -63,8 +67,14 @@ absl::StatusOr<std::unique_ptr<Server>> StartLocalServer(const LocalServerOption
     return absl::InvalidArgumentError(
         absl::StrCat("lanes is ", options.limits.lanes, ", expected 1 to ", kLanesMax));
   }
+  std::unique_ptr<const Lender> lender;
+  if (options.shared_fd >= 0) {
+    CAIRN_ASSIGN_OR_RETURN(lender,
+                           Lender::Make(options.shared, options.shared_fd, options.limits.lanes));
+  }
   CAIRN_ASSIGN_OR_RETURN(SocketFile socket, SocketFile::Listen(options.path));
-  return std::make_unique<LocalServer>(std::move(socket), options.limits, handler);
+  return std::make_unique<LocalServer>(std::move(socket), options.limits, handler,
+                                       std::move(lender));
 }
 
 }  // namespace cairn::transport

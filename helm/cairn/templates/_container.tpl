@@ -17,6 +17,7 @@ unix:/run/cairn/control.sock
 - --control={{ include "cairn.control" . }}
 - --admin=unix:/run/cairn-admin/admin.sock
 - --socket=/run/cairn/cairnd.sock
+- --map={{ ternary "auto" "off" (eq .Values.form "sidecar") }}
 - --http={{ include "cairn.podIp" . }}:{{ .Values.ports.http }}
 - --host-bytes={{ $sizes.host | int64 }}MiB
 - --staging-bytes={{ $sizes.staging | int64 }}MiB

@@ -34,7 +34,10 @@ void TestDaemon::OnArrival(Lane& lane, Arrival arrival) {
     hellos.fetch_add(1);
     proto::Frame reply;
     reply.seq = frame->seq;
-    reply.body = proto::HelloReply{1, hello->window, proto::kPayloadBytesMax};
+    reply.body = proto::HelloReply{lane.can_lend() && hello->version_max >= proto::kVersionWithLoans
+                                       ? proto::kVersionWithLoans
+                                       : uint16_t{1},
+                                   hello->window, proto::kPayloadBytesMax};
     Answer(lane, arrival.reply_to(), reply);
   } else if (std::holds_alternative<proto::Put>(frame->body)) {
     TakePut(lane, std::move(arrival), *frame);
@@ -97,6 +100,18 @@ void TestDaemon::AnswerGet(Lane& lane, const ReplyTo& reply_to, const proto::Fra
   reply.payload_bytes = bytes->size();
   reply.payload_crc32c = codecs::Crc32c(*bytes);
   reply.body = proto::GetReply{};
+  if (const auto place = FindShared(std::get<proto::Get>(frame.body).key);
+      reply_to.takes_loan && !place.empty() && lane.CanLendNow(place)) {
+    transfers_begun.fetch_add(1);
+    lane.Lend(
+        reply_to, proto::Serialize(reply), place, MonotonicNow() + loan_wait,
+        [](const absl::Status&) {},
+        [this](LoanEnd end) {
+          loans_over[static_cast<size_t>(end)].fetch_add(1);
+          transfers_over.fetch_add(1);
+        });
+    return;
+  }
   Answer(lane, reply_to, reply, bytes);
 }
 
@@ -114,9 +129,20 @@ void TestDaemon::Answer(Lane& lane, const ReplyTo& reply_to, const proto::Frame&
 }
 
 void TestDaemon::Store(const proto::BlockKey& key, std::vector<std::byte> bytes) {
-  auto shared = std::make_shared<std::vector<std::byte>>(std::move(bytes));
+  auto block = std::make_shared<std::vector<std::byte>>(std::move(bytes));
   const MutexLock lock(mutex_);
-  blocks_[key] = std::move(shared);
+  if (shared != nullptr && !block->empty()) {
+    const std::span<std::byte> place = shared->Take(block->size());
+    std::memcpy(place.data(), block->data(), place.size());
+    shared_blocks_[key] = place;
+  }
+  blocks_[key] = std::move(block);
+}
+
+std::span<const std::byte> TestDaemon::FindShared(const proto::BlockKey& key) {
+  const MutexLock lock(mutex_);
+  const auto found = shared_blocks_.find(key);
+  return found == shared_blocks_.end() ? std::span<const std::byte>() : found->second;
 }
 
 TestDaemon::Bytes TestDaemon::Find(const proto::BlockKey& key) {

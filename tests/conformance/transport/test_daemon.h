@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "proto/frame.h"
+#include "tests/conformance/transport/shared_area.h"
 #include "tests/support/wait.h"
 #include "transport/transport.h"
 
@@ -25,6 +26,11 @@ class TestDaemon final : public LaneHandler {
 
   // Looks at every arrival first; true: it has taken care of it. Set before clients connect.
   std::function<bool(Lane&, Arrival&, const proto::Frame&)> intercept;
+  // Where blocks are kept so that they can be lent; null: nothing is lent. Set before clients
+  // connect, and outlives the daemon.
+  SharedArea* shared = nullptr;
+  // Longest that a loan may last. Set while no client asks.
+  absl::Duration loan_wait = absl::Seconds(20);
   // Longest that a transfer may take.
   absl::Duration transfer_wait = absl::Seconds(20);
 
@@ -41,6 +47,8 @@ class TestDaemon final : public LaneHandler {
 
   void Store(const proto::BlockKey& key, std::vector<std::byte> bytes);
   Bytes Find(const proto::BlockKey& key);
+  // The block where it can be lent from; empty: it cannot.
+  std::span<const std::byte> FindShared(const proto::BlockKey& key);
 
   std::atomic<int> hellos{0};
   std::atomic<int> peers_gone{0};
@@ -48,10 +56,12 @@ class TestDaemon final : public LaneHandler {
   std::atomic<int> transfers_over{0};
   std::atomic<int> mismatches{0};  // payloads that are not what their frame says
   std::atomic<int> stored{0};
+  std::atomic<int> loans_over[3] = {};  // by LoanEnd
 
  private:
   Mutex mutex_;
   std::map<proto::BlockKey, Bytes> blocks_ ABSL_GUARDED_BY(mutex_);
+  std::map<proto::BlockKey, std::span<const std::byte>> shared_blocks_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A frame of the window and no ticket.

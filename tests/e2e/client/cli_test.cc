@@ -56,6 +56,8 @@ TEST_F(CliTest, StatusAndSpacesShowWhatIsThere) {
   EXPECT_THAT(ran.output, HasSubstr("QUARANTINE"));
   EXPECT_THAT(ran.output, HasSubstr(" of KV, kept in "));
   EXPECT_THAT(ran.output, HasSubstr("x smaller)"));
+  EXPECT_THAT(ran.output, HasSubstr("\ngets of its host are mapped\n"));
+  EXPECT_THAT(Run("doctor").output, testing::ContainsRegex("ok +gets of its host +mapped"));
   ran = Run("status --json");
   EXPECT_EQ(ran.code, 0);
   EXPECT_THAT(ran.output, HasSubstr("\"tier\": \"host\""));
@@ -230,10 +232,13 @@ TEST_F(CliTest, ProfilesAndBanksAreInstalledAndShown) {
 }
 
 TEST_F(CliTest, ADaemonBehindAUnixSocketIsReached) {
-  const auto daemon = DaemonProcess::Start({"--control=unix:" + folder_.File("control.sock")});
+  const auto daemon =
+      DaemonProcess::Start({"--control=unix:" + folder_.File("control.sock"), "--map=off"});
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   const std::string control = " --control " + (*daemon)->endpoint("control") + " #";
-  EXPECT_EQ(Run("status" + control).code, 0);
+  const Ran status = Run("status" + control);
+  EXPECT_EQ(status.code, 0);
+  EXPECT_THAT(status.output, HasSubstr("gets of its host are copied: --map is off\n"));
   EXPECT_EQ(Run("verify" + control).code, 0);
   EXPECT_EQ(Run("status --control unix:" + folder_.File("nobody.sock") + " #").code, 4);
 }

@@ -27,6 +27,7 @@ class FaultyConnection final : public transport::Connection {
     return real_->Allocate(bytes);
   }
   absl::Status Start(transport::Call* call) override {
+    call->takes_loan = false;  // what is damaged is what was moved
     const absl::Status status = real_->Start(call);
     if (status.ok()) moving_.push_back(call);
     return status;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client that works until it is killed: cairn_test_worker CONTROL put|get local|ucx SEED
 // put    blocks that SEED names (WorkerBlock() of raw_client.h), over and over
-// get    the blocks 0 to kWorkerContents - 1, which somebody else has put, under a lease
+// get    the blocks 0 to kWorkerContents - 1, which somebody else has put, under a lease; read
+//        where they lie if the daemon lends
 // Prints "working" once its first round is done. Exit code 3: wrong bytes.
 #include <cstdio>
 #include <cstdlib>
@@ -67,11 +68,14 @@ class Worker {
       }
       Finish();
       for (size_t i = 0; i < kDepth; ++i) {
-        const auto& call = flights_[i].call;
+        auto& call = flights_[i].call;
         if (call.reply_payload_bytes == 0) continue;
-        const auto bytes = flights_[i].buffer->bytes();
-        if (!std::equal(bytes.begin(), bytes.end(), contents_[i % kWorkerContents].begin()))
-          std::_Exit(3);
+        const std::span<const std::byte> bytes =
+            call.loan != nullptr ? call.loan->bytes() : flights_[i].buffer->bytes();
+        const bool is_equal =
+            std::equal(bytes.begin(), bytes.end(), contents_[i % kWorkerContents].begin());
+        if (!is_equal && (call.loan == nullptr || call.loan->IsInForce())) std::_Exit(3);
+        call.loan = nullptr;
       }
       if (round == 0) Say();
     }
@@ -84,6 +88,7 @@ class Worker {
     flight.call.request = proto::Serialize(frame);
     flight.call.payload = payload;
     flight.call.target = target;
+    flight.call.takes_loan = payload.empty();
     flight.call.deadline = MonotonicNow() + absl::Seconds(10);
     const absl::Status started = connection_.Start(&flight.call);
     if (!started.ok()) Fail("start", started);

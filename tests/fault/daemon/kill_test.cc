@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -195,6 +197,25 @@ TEST_P(KillTest, WhatKilledClientsHeldComesBack) {
   EXPECT_EQ(daemon_->Metric("cairn_corrupt_tiles_total"), 0);
   EXPECT_EQ(daemon_->Metric("cairn_transport_stuck_transfers_total"), 0);
   EXPECT_TRUE(daemon_->process().is_running());
+}
+
+// The memory of a daemon that died lives on in a client that is stopped. Another daemon starts all
+// the same, and the client finds out when it goes on, and not by a signal.
+TEST_P(KillTest, AStoppedClientOfADeadDaemonKeepsNobodyOut) {
+  if (GetParam() != Wire::kLocal) GTEST_SKIP() << "nothing is mapped over a network";
+  const auto worker = StartWorker("get", 0);
+  AwaitWorking(*worker);
+  EXPECT_GT(daemon_->Metric("cairn_transport_loans_total"), 0);
+  worker->Signal(SIGSTOP);
+  daemon_->process().Signal(SIGKILL);
+  EXPECT_TRUE(daemon_->process().Wait(absl::Seconds(10)).ok());
+  std::ifstream maps(absl::StrCat("/proc/", worker->pid(), "/maps"));
+  const std::string mapped((std::istreambuf_iterator<char>(maps)), {});
+  EXPECT_THAT(mapped, ::testing::HasSubstr("memfd:cairn-arena"));
+  const auto next = DaemonProcess::Start({"--host-bytes=256MiB"});
+  ASSERT_TRUE(next.ok()) << next.status();
+  worker->Signal(SIGCONT);
+  EXPECT_EQ(worker->Wait(absl::Seconds(20)).value_or(-1), 1) << "it sees that the daemon is gone";
 }
 
 // A client that stops without dying: its connection stays open, its frames stay unanswered for.

@@ -40,6 +40,7 @@ void CrowdControlInHttp2(Attack& attack);  // that say no more than that they sp
 void GreetWithBadTickets(Attack& attack);  // as fast as it goes
 void PutFromHoles(Attack& attack);         // payloads in memory that has no pages
 void MutateFrames(Attack& attack);         // and envelopes
+void HoldLoans(Attack& attack);            // and give back what is not theirs, or too early
 void HoldDescriptors(Attack& attack);      // more connections than the daemon has descriptors
 void StormHttp(Attack& attack);            // connections that say half a request, or nothing
 

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -46,6 +47,39 @@ void GreetWithBadTickets(Attack& attack) {
     for (auto& byte : ticket) byte = static_cast<std::byte>(attack.random());
     (void)Greet(attack, ticket, memory, 1 << 20);
     ++attack.blows;
+  }
+}
+
+void HoldLoans(Attack& attack) {
+  const ToyShape shape;
+  const auto client = RawClient::Open(attack.daemon.endpoint("control"), "attacker");
+  if (!client.ok()) return;
+  const auto space = (*client)->OpenSpace(ToySpec("attacker", shape));
+  if (!space.ok()) return;
+  const std::vector<std::byte> source = ToySource(0, shape.whole(), shape);
+  std::vector<std::byte> target(2 * source.size());
+  while (!IsOver(attack)) {
+    const auto connection = (*client)->Dial(uint64_t{1} << 20);
+    if (!connection.ok() || !(*connection)->is_mapped()) continue;
+    const proto::BlockKey key = ToyKey(attack.random() % 64);
+    // Refused or not: others may have had it evicted.
+    (void)AskOk(**connection, (*client)->PutFrame(*space, key, shape.whole(), source, shape),
+                source);
+    std::deque<transport::Call> held;
+    for (int i = 0; i < 600 && !IsOver(attack) && !(*connection)->broken(); ++i) {
+      transport::Call& get = held.emplace_back();
+      get.request =
+          proto::Serialize((*client)->GetFrame(*space, key, shape.whole(), target.size()));
+      get.target = target;
+      get.takes_loan = true;
+      get.deadline = MonotonicNow() + absl::Seconds(5);
+      if (!(*connection)->Start(&get).ok()) break;
+      while (!get.over()) (*connection)->Poll(get.deadline);
+      if (get.loan != nullptr) ++attack.blows;
+      // Some are given back at once, most are held, and some go with the connection.
+      if (attack.random() % 8 == 0) held.pop_back();
+    }
+    if (attack.random() % 2 == 0) held.clear();
   }
 }
 

@@ -126,6 +126,7 @@ TEST_F(HostileTest, BadTickets) {
 }
 TEST_F(HostileTest, PutsFromMemoryWithoutPages) { Survive(PutFromHoles); }
 TEST_F(HostileTest, MutatedFrames) { Survive(MutateFrames); }
+TEST_F(HostileTest, LoansThatAreHeld) { Survive(HoldLoans); }
 TEST_F(HostileTest, DescriptorsHeld) { Survive(HoldDescriptors); }
 TEST_F(HostileTest, HttpStorm) { Survive(StormHttp); }
 

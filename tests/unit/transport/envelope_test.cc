@@ -37,6 +37,23 @@ TEST(Envelope, AnotherDirectionIsRefused) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST(Envelope, LoansAreForWhoHasMappedAlone) {
+  for (const auto& [lending, expected] :
+       {std::pair(Direction::kLendableRequest, Direction::kRequest),
+        std::pair(Direction::kLoan, Direction::kReply)}) {
+    const MessageBytes message = Serialize({.direction = lending}, PingBytes());
+    EXPECT_FALSE(ParseMessage(message.bytes(), expected).ok());
+    const auto read = ParseMessage(message.bytes(), expected, /*is_mapped=*/true);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->envelope.direction, lending);
+    const MessageBytes plain = Serialize({.direction = expected}, PingBytes());
+    EXPECT_EQ(ParseMessage(plain.bytes(), expected, true)->envelope.direction, expected);
+    const Direction other =
+        expected == Direction::kRequest ? Direction::kReply : Direction::kRequest;
+    EXPECT_FALSE(ParseMessage(message.bytes(), other, true).ok());
+  }
+}
+
 TEST(Envelope, EveryLengthButItsOwnIsRefused) {
   const MessageBytes message = Serialize({}, PingBytes());
   for (size_t bytes = 0; bytes < 2 * kMessageBytesMax; ++bytes) {

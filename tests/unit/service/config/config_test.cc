@@ -125,6 +125,8 @@ TEST_F(ConfigFile, ErrorsNameTheFieldTheSourceAndTheLimit) {
   EXPECT_THAT(ErrorOf({"--control", "unix:off"}), HasSubstr("control"));
   EXPECT_THAT(ErrorOf({"--control", "unix:here/control.sock"}), HasSubstr("unix:PATH"));
   EXPECT_THAT(ErrorOf({"--socket", "relative"}), HasSubstr("socket"));
+  EXPECT_THAT(ErrorOf({"--map=on", "--socket=off", "--data=127.0.0.1:7"}),
+              HasSubstr("map is on and socket is off"));
   EXPECT_THAT(ErrorOf({"--huge-pages", "off"}),
               HasSubstr("huge-pages (from flag): 'off': not one of them; takes auto or required"));
   EXPECT_THAT(ErrorOf({"--ssd-io", ""}), HasSubstr("takes auto, uring or threads"));

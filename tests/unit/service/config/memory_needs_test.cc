@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 Config ConfigOf(const std::vector<std::string>& flags) {
   const auto line = ParseCommandLine(flags, {});
@@ -37,6 +38,20 @@ TEST(MemoryNeedsTest, WhatIsTakenAtStartHasToFit) {
   const uint64_t beside = BytesMaxOf(config) - config.host_bytes;
   EXPECT_THAT(status.message(), HasSubstr(std::to_string((3_GiB - beside) / kMiB) + "MiB at most"));
   EXPECT_THAT(CheckMemoryRoom(config, RoomOf(16_MiB)).message(), HasSubstr("lower both"));
+}
+
+TEST(MemoryNeedsTest, SharedMemoryThatIsInTheWayIsNamed) {
+  const Config config = ConfigOf({"--host-bytes=4GiB"});
+  MemoryRoom room = RoomOf(3_GiB);
+  EXPECT_FALSE(MayWaitForRoom(config, room));
+  EXPECT_THAT(CheckMemoryRoom(config, room).message(), Not(HasSubstr("shared memory")));
+  room.shared_bytes = 2_GiB;
+  EXPECT_TRUE(MayWaitForRoom(config, room));
+  EXPECT_THAT(CheckMemoryRoom(config, room).message(),
+              HasSubstr("2GiB of shared memory are in use"));
+  room = RoomOf(5_GiB);
+  room.shared_bytes = 2_GiB;
+  EXPECT_FALSE(MayWaitForRoom(config, room));
 }
 
 TEST(MemoryNeedsTest, AFullIndexIsWarnedOf) {

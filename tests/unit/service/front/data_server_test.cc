@@ -401,7 +401,8 @@ TEST(Replies, WhatAFullLaneDoesNotTakeLeavesWithTheNextReply) {
   FullLane lane;
   DataMetrics metrics("local");
   int over = 0;
-  Replies replies(1, RealClock::Get(), metrics, kSlow,
+  LoanBudget loans(0);
+  Replies replies(1, RealClock::Get(), metrics, loans, kSlow,
                   [&](transport::Lane&, const Request&) { ++over; });
   replies.SetLane(lane);
   const auto post = [&] {

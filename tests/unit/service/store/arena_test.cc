@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/memory/arena.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "tests/support/random.h"
@@ -116,6 +119,65 @@ TEST(ArenaTest, FailsWithoutTheHugePagesThatItNeeds) {
   EXPECT_THAT(std::string(arena.status().message()),
               ::testing::HasSubstr(
                   "refuses 4MiB of memory: Bad address; reserve them with vm.nr_hugepages"));
+}
+
+// --- shared memory
+
+std::unique_ptr<Arena> MakeShared() {
+  auto arena = Arena::Make({.budget_bytes = {4_MiB, 2_MiB}, .is_shared = true});
+  CAIRN_CHECK_OK(arena);
+  CAIRN_CHECK((*arena)->shared_fd() >= 0, (*arena)->why_not_shared());
+  return *std::move(arena);
+}
+
+TEST(SharedArenaTest, OthersSeeWhatIsWritten) {
+  const auto arena = MakeShared();
+  const Extent image = Take(*arena, 5000);
+  EXPECT_THAT(FlagsOf(image.bytes().data()), ::testing::HasSubstr(" dd "));
+  std::ranges::fill(image.bytes(), std::byte{7});
+  void* mapped = ::mmap(nullptr, 6_MiB, PROT_READ, MAP_SHARED, arena->shared_fd(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  EXPECT_EQ(static_cast<const std::byte*>(mapped)[image.offset() + 4999], std::byte{7});
+  image.bytes()[4999] = std::byte{8};
+  EXPECT_EQ(static_cast<const std::byte*>(mapped)[image.offset() + 4999], std::byte{8});
+  ::munmap(mapped, 6_MiB);
+}
+
+TEST(SharedArenaTest, NobodyElseCanWriteOrTakePagesAway) {
+  const auto arena = MakeShared();
+  const std::string path = absl::StrCat("/proc/self/fd/", arena->shared_fd());
+  // As root, or as the daemon's user, one can open it anew; the seals hold all the same.
+  for (const int fd : {arena->shared_fd(), ::open(path.c_str(), O_RDWR | O_CLOEXEC)}) {
+    if (fd < 0) continue;
+    EXPECT_EQ(::mmap(nullptr, 6_MiB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+    void* mapped = ::mmap(nullptr, 6_MiB, PROT_READ, MAP_SHARED, fd, 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    EXPECT_NE(::mprotect(mapped, 6_MiB, PROT_READ | PROT_WRITE), 0);
+    EXPECT_NE(::madvise(mapped, 4_KiB, MADV_REMOVE), 0);
+    ::munmap(mapped, 6_MiB);
+    const char byte = 1;
+    EXPECT_LT(::pwrite(fd, &byte, 1, 0), 0);
+    EXPECT_NE(::ftruncate(fd, 0), 0);
+    EXPECT_NE(::ftruncate(fd, static_cast<off_t>(8_MiB)), 0);
+    EXPECT_NE(::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+    EXPECT_NE(::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
+    if (fd != arena->shared_fd()) ::close(fd);
+  }
+  // Its owner still writes.
+  const Extent image = Take(*arena, 100);
+  image.bytes()[0] = std::byte{1};
+  EXPECT_EQ(image.bytes()[0], std::byte{1});
+}
+
+TEST(SharedArenaTest, EveryPageIsThere) {
+  const auto arena = MakeShared();
+  EXPECT_EQ(::lseek(arena->shared_fd(), 0, SEEK_HOLE), static_cast<off_t>(6_MiB));
+}
+
+TEST(SharedArenaTest, IsAnonymousUnlessAskedFor) {
+  const auto arena = MakeArena(2_MiB, 2_MiB, /*fault_in=*/true);
+  EXPECT_LT(arena->shared_fd(), 0);
+  EXPECT_EQ(arena->why_not_shared(), "");
 }
 
 TEST(ArenaTest, BudgetsDoNotLendToEachOther) {

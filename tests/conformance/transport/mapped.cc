@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// transport/local with the daemon's memory mapped: what is got is lent, and copied here.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "tests/conformance/transport/shared_area.h"
+#include "tests/conformance/transport/test_daemon.h"
+#include "tests/conformance/transport/transport_under_test.h"
+#include "tests/support/temp_dir.h"
+#include "transport/connect.h"
+#include "transport/local/server.h"
+
+namespace cairn::transport {
+namespace {
+
+// Of the blocks of one test; pages are taken when they are written.
+constexpr size_t kAreaBytes = size_t{4} << 30;
+
+// A connection whose calls take loans. For the suite what is lent is copied into the target.
+class Reading final : public Connection {
+ public:
+  explicit Reading(std::unique_ptr<Connection> connection) : connection_(std::move(connection)) {}
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {
+    return connection_->Allocate(bytes);
+  }
+  absl::Status Start(Call* call) override {
+    call->takes_loan = call->payload.empty();
+    absl::Status started = connection_->Start(call);
+    if (started.ok() && call->takes_loan) calls_.push_back(call);
+    return started;
+  }
+  void Poll(absl::Time until) override {
+    connection_->Poll(until);
+    std::erase_if(calls_, [](Call* call) {
+      if (call->over() && call->loan != nullptr) Read(*call);
+      return call->over();
+    });
+  }
+  bool broken() const override { return connection_->broken(); }
+  bool is_mapped() const override { return connection_->is_mapped(); }
+  int window() const override { return connection_->window(); }
+
+ private:
+  static void Read(Call& call) {
+    const std::span<const std::byte> bytes = call.loan->bytes();
+    CAIRN_CHECK(bytes.size() == call.reply_payload_bytes);
+    std::memcpy(call.target.data(), bytes.data(), bytes.size());
+    if (!call.loan->IsInForce()) call.status = absl::UnavailableError("the loan is over");
+    call.loan = nullptr;
+  }
+
+  const std::unique_ptr<Connection> connection_;
+  std::vector<Call*> calls_;
+};
+
+class MappedUnderTest final : public TransportUnderTest {
+ public:
+  absl::StatusOr<std::unique_ptr<Server>> StartServer(const ServerLimits& limits,
+                                                      LaneHandler& handler) override {
+    static_cast<TestDaemon&>(handler).shared = &area_;
+    return StartLocalServer({.path = folder_.File("socket"),
+                             .limits = limits,
+                             .shared = area_.memory(),
+                             .shared_fd = area_.fd()},
+                            handler);
+  }
+  absl::StatusOr<std::unique_ptr<Connection>> Connect(Server& server, const proto::Frame& hello,
+                                                      absl::Time deadline) override {
+    return ConnectTo(server.address(), hello, deadline);
+  }
+  bool crosses_processes() const override { return true; }
+  absl::StatusOr<std::unique_ptr<Connection>> ConnectTo(const std::string& address,
+                                                        const proto::Frame& hello,
+                                                        absl::Time deadline) override {
+    ConnectOptions options;
+    options.region_bytes = 160 << 20;
+    absl::StatusOr<std::unique_ptr<Connection>> connection =
+        transport::Connect(address, hello, options, deadline);
+    if (!connection.ok()) return connection.status();
+    CAIRN_CHECK((*connection)->is_mapped(), "the daemon's memory is not mapped");
+    return std::make_unique<Reading>(*std::move(connection));
+  }
+  bool moves_without_peer() const override { return true; }
+
+ private:
+  const TempDir folder_;
+  SharedArea area_{kAreaBytes};
+};
+
+}  // namespace
+
+std::unique_ptr<TransportUnderTest> MakeTransport() { return std::make_unique<MappedUnderTest>(); }
+
+}  // namespace cairn::transport

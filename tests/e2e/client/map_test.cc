@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clients that map the daemon's memory: what they get is read where it lies, what they make of it
+// is right or a miss whenever the daemon takes it back, and what they hold of a dead daemon they
+// let go.
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <thread>
+
+#include "base/check.h"
+#include "client/cpp/dial.h"
+#include "tests/e2e/client/client_fixture.h"
+#include "tests/support/random.h"
+#include "tests/support/wait.h"
+
+namespace cairn {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+constexpr auto kBf16 = codecs::DType::kBf16;
+constexpr char kLoans[] = "cairn_transport_loans_total";
+constexpr char kInForce[] = "cairn_transport_loans{";
+
+// Mappings of a daemon's memory in this process.
+int Mapped() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("memfd:cairn-arena") != line.npos ? 1 : 0;
+  }
+  return count;
+}
+
+// A daemon, a client of it and a space.
+class MapTest : public testing::Test {
+ protected:
+  void Start(std::vector<std::string> flags = {}, const std::string& recipe = "raw") {
+    auto started = DaemonProcess::Start(std::move(flags));
+    ASSERT_TRUE(started.ok()) << started.status();
+    daemon_ = *std::move(started);
+    Connect(recipe);
+  }
+  void Connect(const std::string& recipe = "raw", Dialer dialer = {}) {
+    ConnectOptions options;
+    options.control = daemon_->endpoint("control");
+    options.timeout = kPatience;
+    options.dialer = std::move(dialer);
+    auto client = Client::Connect(options);
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+    auto space = client_->OpenSpace(ToyIdentity(kBf16, "model-" + recipe), recipe, kPatience);
+    ASSERT_TRUE(space.ok()) << space.status();
+    space_ = *std::move(space);
+  }
+  BlockKey Key(uint64_t number) const {
+    return space_->OpaqueKey(std::as_bytes(std::span(&number, 1)));
+  }
+  Bytes SourceOf(uint64_t number) const {
+    return ToyValues(kBf16, *space_->SourceBytes({}), number + 1);
+  }
+  absl::Status Put(uint64_t number) {
+    const Bytes source = SourceOf(number);
+    return space_->Put({.key = Key(number), .source = SourceBytes{source}}, kPatience).status();
+  }
+  absl::Status Get(uint64_t number, Bytes* values, absl::Duration timeout = kPatience) {
+    values->assign(*space_->SourceBytes({}), std::byte{0});
+    return space_->Get({.key = Key(number), .target = SourceTarget{*values}}, timeout).status();
+  }
+  double Loans() const { return daemon_->Metric(kLoans); }
+
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<Space> space_;
+};
+
+TEST_F(MapTest, WhatIsGotIsLentAndGivenBack) {
+  for (const char* recipe : {"raw", "exact", "kivi:4"}) {
+    SCOPED_TRACE(recipe);
+    Start({}, recipe);
+    ASSERT_TRUE(Put(1).ok());
+    Bytes first, second;
+    ASSERT_TRUE(Get(1, &first).ok());
+    EXPECT_EQ(Loans(), 1);
+    EXPECT_EQ(Mapped(), 1);
+    EXPECT_EQ(first == SourceOf(1), std::string_view(recipe) != "kivi:4");
+    // The daemon decodes it: nothing is lent, and the values are the same.
+    second.resize(first.size());
+    ASSERT_TRUE(space_
+                    ->Get({.key = Key(1), .decode = Side::kDaemon, .target = SourceTarget{second}},
+                          kPatience)
+                    .ok());
+    EXPECT_EQ(first, second);
+    EXPECT_EQ(Loans(), 1);
+    EXPECT_TRUE(daemon_->AwaitMetric(kInForce, 0, absl::Seconds(5)));
+    EXPECT_EQ(daemon_->Metric("cairn_transport_loans_late_total"), 0);
+    space_.reset();
+    client_.reset();
+    EXPECT_EQ(Mapped(), 0);
+  }
+}
+
+TEST_F(MapTest, ImagesAreCopied) {
+  Start();
+  ASSERT_TRUE(Put(1).ok());
+  Bytes image(*space_->ImageBytesMax({}));
+  ASSERT_TRUE(space_->Get({.key = Key(1), .target = ImageTarget{image}}, kPatience).ok());
+  EXPECT_EQ(Loans(), 0);
+}
+
+TEST_F(MapTest, OffMeansCopies) {
+  Start({"--map=off"});
+  ASSERT_TRUE(Put(1).ok());
+  Bytes values;
+  ASSERT_TRUE(Get(1, &values).ok());
+  EXPECT_EQ(values, SourceOf(1));
+  EXPECT_EQ(Mapped(), 0);
+  EXPECT_EQ(Loans(), 0);
+}
+
+TEST_F(MapTest, PartsOfABlockAreAnswered) {
+  Start();
+  ASSERT_TRUE(Put(1).ok());
+  const GroupSlice slice{.layer_first = 1, .layer_count = 2, .head_first = 1, .head_count = 2};
+  Bytes values(*space_->SourceBytes(slice)), again(values.size());
+  ASSERT_TRUE(
+      space_->Get({.key = Key(1), .slice = slice, .target = SourceTarget{values}}, kPatience).ok());
+  ASSERT_TRUE(space_
+                  ->Get({.key = Key(1),
+                         .slice = slice,
+                         .decode = Side::kDaemon,
+                         .target = SourceTarget{again}},
+                        kPatience)
+                  .ok());
+  EXPECT_EQ(values, again);
+}
+
+// The daemon does not read what is lent: the client finds the damage, and a copy tells the daemon.
+TEST_F(MapTest, DamageInTheDaemonsMemoryIsFoundAndDropped) {
+  Start();
+  ASSERT_TRUE(Put(1).ok());
+  // Its memory is written from outside: a byte of the block's values, wherever they lie.
+  const Bytes source = SourceOf(1);
+  const std::string memory_path = "/proc/" + std::to_string(daemon_->process().pid()) + "/mem";
+  std::ifstream maps("/proc/" + std::to_string(daemon_->process().pid()) + "/maps");
+  std::fstream memory(memory_path, std::ios::in | std::ios::out | std::ios::binary);
+  if (!memory.is_open()) GTEST_SKIP() << "another process's memory cannot be opened here";
+  int damaged = 0;
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0, end = 0;
+    if (line.find("memfd:cairn-arena") == line.npos ||
+        std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) != 2) {
+      continue;
+    }
+    Bytes arena(8 << 20);  // extents are taken from the beginning
+    memory.seekg(static_cast<std::streamoff>(begin));
+    memory.read(reinterpret_cast<char*>(arena.data()), static_cast<std::streamsize>(arena.size()));
+    for (auto at = arena.begin();;) {
+      at = std::search(at, arena.end(), source.begin(), source.begin() + 64);
+      if (at == arena.end()) break;
+      memory.seekp(static_cast<std::streamoff>(begin + static_cast<size_t>(at - arena.begin())));
+      memory.put(static_cast<char>(*at ^ std::byte{1}));
+      memory.flush();
+      ++damaged;
+      ++at;
+    }
+  }
+  ASSERT_GT(damaged, 0);
+  Bytes values;
+  EXPECT_EQ(Get(1, &values).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(daemon_->Metric("cairn_corrupt_tiles_total"), 1);
+  EXPECT_EQ(Loans(), 1);
+  ASSERT_TRUE(Put(1).ok());
+  EXPECT_TRUE(Get(1, &values).ok());
+  EXPECT_EQ(values, source);
+}
+
+TEST_F(MapTest, WhatADeadDaemonHadIsLetGo) {
+  Start();
+  ASSERT_TRUE(Put(1).ok());
+  Bytes values;
+  ASSERT_TRUE(Get(1, &values).ok());
+  ASSERT_EQ(Mapped(), 1);
+  daemon_->process().Signal(SIGKILL);
+  // No call is made: the session's stream says it.
+  EXPECT_TRUE(WaitFor([] { return Mapped() == 0; }));
+  EXPECT_FALSE(Get(1, &values, absl::Milliseconds(200)).ok());
+}
+
+// --- loans that are taken back
+
+// Where a client stops, as by SIGSTOP or for want of a processor: when it has been told of the
+// loan, and when it first writes to a page of its target, which is after it has verified some of
+// the block. Pages are closed, and opened by the handler of the fault.
+class Stops {
+ public:
+  static inline std::atomic<int64_t> told_us{0}, fault_us{0};
+  static inline std::byte* target = nullptr;
+  static inline size_t target_bytes = 0;
+
+  static void Pause(int64_t us) {
+    const timespec pause{us / 1'000'000, (us % 1'000'000) * 1000};
+    nanosleep(&pause, nullptr);
+  }
+  static void OnFault(int, siginfo_t* info, void*) {
+    auto* at = static_cast<std::byte*>(info->si_addr);
+    if (at < target || at >= target + target_bytes) _exit(99);
+    Pause(fault_us.load());
+    mprotect(target, target_bytes, PROT_READ | PROT_WRITE);
+  }
+};
+
+class StoppingConnection final : public transport::Connection {
+ public:
+  explicit StoppingConnection(std::unique_ptr<transport::Connection> real)
+      : real_(std::move(real)) {}
+  absl::StatusOr<std::unique_ptr<transport::Buffer>> Allocate(size_t bytes) override {
+    return real_->Allocate(bytes);
+  }
+  absl::Status Start(transport::Call* call) override { return real_->Start(call); }
+  void Poll(absl::Time until) override {
+    real_->Poll(until);
+    if (const int64_t us = Stops::told_us.exchange(0); us > 0) Stops::Pause(us);
+  }
+  bool broken() const override { return real_->broken(); }
+  bool is_mapped() const override { return real_->is_mapped(); }
+  void Unmap() override { real_->Unmap(); }
+  int window() const override { return real_->window(); }
+
+ private:
+  const std::unique_ptr<transport::Connection> real_;
+};
+
+// CAIRN_STOPS, or what is cheap.
+int StopCount(int cheap) {
+  const char* text = std::getenv("CAIRN_STOPS");
+  return text == nullptr ? cheap : std::atoi(text);
+}
+
+TEST_F(MapTest, AClientThatStopsGetsItsValuesOrAMiss) {
+  Start({"--host-bytes=16MiB"});
+  Connect("raw",
+          [](const DialRequest& request) -> absl::StatusOr<std::unique_ptr<transport::Connection>> {
+            auto real = DialTransport(request);
+            if (!real.ok()) return real.status();
+            return std::make_unique<StoppingConnection>(*std::move(real));
+          });
+  struct sigaction action {
+  }, before{};
+  action.sa_sigaction = &Stops::OnFault;
+  action.sa_flags = SA_SIGINFO;
+  ASSERT_EQ(sigaction(SIGSEGV, &action, &before), 0);
+  const size_t bytes = *space_->SourceBytes({});
+  Stops::target_bytes = (bytes + 4095) / 4096 * 4096;
+  Stops::target = static_cast<std::byte*>(mmap(nullptr, Stops::target_bytes, PROT_READ | PROT_WRITE,
+                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  // Others put all the time: what is not lent any more is written over.
+  std::atomic<bool> is_over{false};
+  std::atomic<uint64_t> puts{0};
+  std::thread writer([&] {
+    ConnectOptions options;
+    options.control = daemon_->endpoint("control");
+    auto client = Client::Connect(options);
+    CAIRN_CHECK(client.ok());
+    auto space = (*client)->OpenSpace(ToyIdentity(kBf16, "others"), "raw", kPatience);
+    CAIRN_CHECK(space.ok());
+    const Bytes noise = ToyValues(kBf16, bytes, 999);
+    for (uint64_t i = 0; !is_over.load(); ++i) {
+      const BlockKey key = (*space)->OpaqueKey(std::as_bytes(std::span(&i, 1)));
+      puts += (*space)->Put({.key = key, .source = SourceBytes{noise}}, kPatience).ok() ? 1 : 0;
+    }
+  });
+  std::mt19937_64 random = SeededRandom();
+  int hits = 0, misses = 0;
+  for (int i = 0; i < StopCount(60); ++i) {
+    ASSERT_TRUE(Put(1).ok());
+    // The get's deadline is the loan's: it stops for less or for longer than that.
+    const int kind = static_cast<int>(random() % 3);
+    const auto stop_us = static_cast<int64_t>(random() % 60'000);
+    Stops::told_us = kind == 0 ? stop_us : 0;
+    Stops::fault_us = kind == 0 ? 0 : stop_us;
+    // At the first page the first tile is verified and nothing decoded; later it is within.
+    const size_t page = kind == 1 ? 0 : random() % (Stops::target_bytes / 4096);
+    ASSERT_EQ(mprotect(Stops::target + page * 4096, 4096, PROT_NONE), 0);
+    const absl::Status got =
+        space_
+            ->Get({.key = Key(1), .target = SourceTarget{std::span(Stops::target, bytes)}},
+                  absl::Milliseconds(20))
+            .status();
+    ASSERT_EQ(mprotect(Stops::target, Stops::target_bytes, PROT_READ | PROT_WRITE), 0);
+    if (got.ok()) {
+      ++hits;
+      const Bytes source = SourceOf(1);
+      ASSERT_EQ(std::memcmp(Stops::target, source.data(), bytes), 0) << i << " " << kind;
+    } else {
+      ++misses;
+    }
+  }
+  is_over = true;
+  writer.join();
+  ASSERT_EQ(sigaction(SIGSEGV, &before, nullptr), 0);
+  munmap(Stops::target, Stops::target_bytes);
+  EXPECT_GT(puts.load(), 100u);
+  EXPECT_GT(hits, 0);
+  EXPECT_GT(misses, 0);
+  EXPECT_GT(daemon_->Metric("cairn_transport_loans_late_total"), 0);
+  EXPECT_TRUE(daemon_->AwaitMetric(kInForce, 0, absl::Seconds(5)));
+}
+
+}  // namespace
+}  // namespace cairn

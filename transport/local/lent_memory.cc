@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/local/lent_memory.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <map>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status.h"
+
+namespace cairn::transport {
+namespace {
+
+constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+constexpr uint64_t kSmallPageBytes = 4096;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+
+absl::Status Refused(absl::string_view what) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(what, ": ", std::generic_category().message(errno)));
+}
+
+}  // namespace
+
+// --- the daemon's side
+
+absl::StatusOr<std::unique_ptr<Lender>> Lender::Make(std::span<const std::byte> memory, int fd,
+                                                     int lanes) {
+  std::unique_ptr<Lender> lender(new Lender(memory, fd));
+  const uint64_t bytes = static_cast<uint64_t>(lanes) * kLoansPerLane * sizeof(LoanWord);
+  const Fd memfd(memfd_create("cairn-loans", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memfd.is_valid() || ftruncate(memfd.get(), static_cast<off_t>(bytes)) != 0) {
+    return Refused("memory of loans");
+  }
+  void* base =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, memfd.get(), 0);
+  if (base == MAP_FAILED) {
+    return Refused("memory of loans");
+  }
+  lender->words_ = static_cast<LoanWord*>(base);  // zeros, which is what an atomic of 0 is
+  lender->words_bytes_ = bytes;
+  if (fcntl(memfd.get(), F_ADD_SEALS, kSeals) != 0) {
+    return Refused("sealing the memory of loans");
+  }
+  lender->words_fd_.Reset(
+      open(absl::StrCat("/proc/self/fd/", memfd.get()).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!lender->words_fd_.is_valid()) {
+    return Refused("opening the memory of loans to read");
+  }
+  return lender;
+}
+
+Lender::~Lender() {
+  if (words_ != nullptr) {
+    CAIRN_CHECK(munmap(words_, words_bytes_) == 0);
+  }
+}
+
+std::optional<uint64_t> Lender::PlaceOf(std::span<const std::byte> payload) const {
+  const auto base = reinterpret_cast<uintptr_t>(memory_.data());
+  const auto first = reinterpret_cast<uintptr_t>(payload.data());
+  if (first < base || first - base > memory_.size() ||
+      payload.size() > memory_.size() - (first - base)) {
+    return std::nullopt;
+  }
+  return first - base;
+}
+
+// --- the client's
+
+absl::StatusOr<LentMemory::Mapping> LentMemory::MapOne(const Fd& fd) {
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  constexpr int kWanted = F_SEAL_SHRINK | F_SEAL_GROW;
+  struct statfs system {};
+  struct stat file {};
+  // The bits alone say nothing: the call succeeds on files of other memory, which can be cut.
+  if (seals < 0 || (seals & kWanted) != kWanted || fstatfs(fd.get(), &system) != 0 ||
+      (system.f_type != TMPFS_MAGIC && system.f_type != HUGETLBFS_MAGIC) ||
+      fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode) || file.st_size <= 0) {
+    return absl::InvalidArgumentError("what the daemon lends is no memory that keeps its size");
+  }
+  Mapping mapping;
+  mapping.bytes = static_cast<uint64_t>(file.st_size);
+  // Room to begin on a boundary of 2 MiB, so that huge pages are mapped as such.
+  const uint64_t room = mapping.bytes + kHugePageBytes;
+  void* base = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) {
+    return Refused("address space for what the daemon lends");
+  }
+  const auto first = reinterpret_cast<uintptr_t>(base);
+  const uintptr_t aligned = (first + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  mapping.base = reinterpret_cast<std::byte*>(aligned);
+  if (mmap(mapping.base, mapping.bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd.get(), 0) ==
+      MAP_FAILED) {
+    const absl::Status refused = Refused("mapping what the daemon lends");
+    munmap(base, room);
+    return refused;
+  }
+  const uintptr_t end =
+      (aligned + mapping.bytes + kSmallPageBytes - 1) / kSmallPageBytes * kSmallPageBytes;
+  if (aligned > first) {
+    munmap(base, aligned - first);
+  }
+  if (first + room > end) {
+    munmap(reinterpret_cast<void*>(end), first + room - end);
+  }
+  // Others' bytes are for neither core files nor children. Nothing depends on either.
+  madvise(mapping.base, mapping.bytes, MADV_DONTDUMP);
+  madvise(mapping.base, mapping.bytes, MADV_DONTFORK);
+  return mapping;
+}
+
+absl::StatusOr<std::shared_ptr<const LentMemory>> LentMemory::Map(const Fd& memory,
+                                                                  const Fd& words) {
+  // By the files that they are: those of a mapping that is alive have numbers of their own.
+  using Files = std::pair<std::pair<dev_t, ino_t>, std::pair<dev_t, ino_t>>;
+  static Mutex mutex;
+  static std::map<Files, std::weak_ptr<const LentMemory>>* const known =
+      new std::map<Files, std::weak_ptr<const LentMemory>>;
+  struct stat files[2] = {};
+  if (fstat(memory.get(), &files[0]) != 0 || fstat(words.get(), &files[1]) != 0) {
+    return absl::InvalidArgumentError("what the daemon lends is no file");
+  }
+  const Files key = {{files[0].st_dev, files[0].st_ino}, {files[1].st_dev, files[1].st_ino}};
+  const MutexLock lock(mutex);
+  std::erase_if(*known, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<const LentMemory>& place = (*known)[key];
+  if (std::shared_ptr<const LentMemory> there = place.lock(); there != nullptr) {
+    return there;
+  }
+  std::shared_ptr<LentMemory> mapped(new LentMemory);
+  CAIRN_ASSIGN_OR_RETURN(mapped->memory_, MapOne(memory));
+  CAIRN_ASSIGN_OR_RETURN(mapped->words_, MapOne(words));
+  place = mapped;
+  return mapped;
+}
+
+LentMemory::~LentMemory() {
+  for (const Mapping& mapping : {memory_, words_}) {
+    if (mapping.base != nullptr) {
+      munmap(mapping.base, mapping.bytes);
+    }
+  }
+}
+
+std::span<const std::byte> LentMemory::At(uint64_t place, uint64_t bytes) const {
+  if (bytes > memory_.bytes || place > memory_.bytes - bytes) {
+    return {};
+  }
+  return {memory_.base + place, bytes};
+}
+
+const LoanWord* LentMemory::WordAt(uint64_t index) const {
+  return index < words_.bytes / sizeof(LoanWord)
+             ? reinterpret_cast<const LoanWord*>(words_.base) + index
+             : nullptr;
+}
+
+absl::StatusOr<std::shared_ptr<LoanCells>> LoanCells::Make(std::shared_ptr<ClientRegion> region) {
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<RegionBuffer> memory,
+                         RegionBuffer::Make(std::move(region), kCells * sizeof(LoanWord)));
+  return std::shared_ptr<LoanCells>(new LoanCells(std::move(memory)));
+}
+
+LoanCells::LoanCells(std::unique_ptr<RegionBuffer> memory) : memory_(std::move(memory)) {
+  for (uint32_t cell = kCells; cell-- > 0;) {
+    free_.push_back(cell);
+    At(cell).store(0, std::memory_order_relaxed);  // no loan has that number
+  }
+}
+
+std::optional<uint32_t> LoanCells::Take() {
+  const MutexLock lock(mutex_);
+  if (free_.empty()) {
+    return std::nullopt;
+  }
+  const uint32_t cell = free_.back();
+  free_.pop_back();
+  return cell;
+}
+
+void LoanCells::Free(uint32_t cell) {
+  const MutexLock lock(mutex_);
+  free_.push_back(cell);
+}
+
+LoanWord& LoanCells::At(uint32_t cell) const {
+  return reinterpret_cast<LoanWord*>(memory_->bytes().data())[cell];
+}
+
+bool LocalLoan::IsInForce() const {
+  // Whatever was read of the payload was read before the word is: pairs with the fence in
+  // LocalLane::EndLoan(), behind which alone the payload changes.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return word_->load(std::memory_order_acquire) == number_;
+}
+
+LocalLoan::~LocalLoan() {
+  // Release: pairs with the lane's acquire, behind which the payload may change.
+  cells_->At(cell_).store(number_, std::memory_order_release);
+  cells_->Free(cell_);
+}
+
+}  // namespace cairn::transport
