@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Data-plane frames: the header of every payload, on every transport. A frame is a fixed
-// little-endian head of 64 bytes and a body of at most 192 bytes; docs/internals/formats/frame.md draws the
-// bytes.
+// little-endian head of 64 bytes and a body of at most 192 bytes; docs/internals/formats/frame.md
+// draws the bytes.
 //
 // To write: fill a Frame and Serialize() it. To read: ParseFrame() accepts untrusted bytes and
 // returns a valid Frame or an error. It checks size, magic, version, CRC, kind, body size, reserved

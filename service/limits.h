@@ -117,8 +117,8 @@ inline constexpr uint64_t ImagesMax(uint64_t blocks_max) {
 }
 
 // Index memory, at most: for a block with one image that is only on a drive, including the drive's
-// own map (docs/internals/adr/0019-blocks-at-rest.md), and for a block with four images that is also in
-// memory.
+// own map (docs/internals/adr/0019-blocks-at-rest.md), and for a block with four images that is
+// also in memory.
 inline constexpr uint64_t kIndexBytesAtRest = 128;
 inline constexpr uint64_t kIndexBytesAwake = 2_KiB;
 inline constexpr uint64_t kIndexBytesMin = 16_MiB;
@@ -153,8 +153,8 @@ inline constexpr uint64_t kHighWatermarkPercent = 97;
 inline constexpr uint64_t kLowWatermarkPercent = 95;
 
 // --- Loans: images that clients on this host read where they lie
-// (docs/internals/adr/0030-one-host-one-memory.md). A loan pins what it lends, as a lease does; past these
-// the answer is a copy.
+// (docs/internals/adr/0030-one-host-one-memory.md). A loan pins what it lends, as a lease does;
+// past these the answer is a copy.
 inline constexpr uint32_t kLoanMsMax = 10'000;   // or until the get's own deadline
 inline constexpr uint64_t kLentPercentMax = 25;  // of the host tier, by all loans
 inline constexpr uint64_t kLentPercentPerSessionMax = 12;

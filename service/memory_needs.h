@@ -24,8 +24,8 @@ uint64_t BytesMaxOf(const Config& config);
 // Errors: FailedPrecondition if the kernel would kill the process during the start. The message
 // names the settings, the limit on memory, and the largest host-bytes that fits.
 absl::Status CheckMemoryRoom(const Config& config, const MemoryRoom& room);
-// Returns whether the daemon could start if the shared memory now in use were free: that of a daemon
-// that has died, for example, which clients have not unmapped yet.
+// Returns whether the daemon could start if the shared memory now in use were free: that of a
+// daemon that has died, for example, which clients have not unmapped yet.
 bool MayWaitForRoom(const Config& config, const MemoryRoom& room);
 // Returns why a running daemon could be killed once its index is full, or an empty string.
 std::string MemoryWarning(const Config& config, const MemoryRoom& room);

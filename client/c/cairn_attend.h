@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_ATTEND_H
 #define CAIRN_ATTEND_H
-// Attention on a CUDA device to blocks that stay encoded there (docs/internals/kernels.md lists the recipes).
-// A part of cairn.h, whose rules apply; include that.
+// Attention on a CUDA device to blocks that stay encoded there (docs/internals/kernels.md lists the
+// recipes). A part of cairn.h, whose rules apply; include that.
 //
 // UNIMPLEMENTED: the library has no device kernels, or a block must be decoded first; the text says
 // why. UNAVAILABLE: there is no such device, or it failed; a failed device stays unavailable.

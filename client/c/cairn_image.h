@@ -37,9 +37,9 @@ CAIRN_API int cairn_image_verify(const void* image, size_t image_bytes, uint64_t
 /* Verifies an image and decodes it into `target` (VIEWS or SOURCE, of the image's own slice). For
  * images of cairn:bits and patternkv:b use cairn_image_decode_with. */
 CAIRN_API int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory* target);
-/* Like cairn_image_decode, for an image of cairn:bits with its profile (docs/internals/formats/profile.md) or
- * of patternkv:b with its bank (docs/internals/formats/bank.md). CAIRN_INVALID_ARGUMENT: an image of any
- * other recipe. */
+/* Like cairn_image_decode, for an image of cairn:bits with its profile
+ * (docs/internals/formats/profile.md) or of patternkv:b with its bank
+ * (docs/internals/formats/bank.md). CAIRN_INVALID_ARGUMENT: an image of any other recipe. */
 CAIRN_API int cairn_image_decode_with(const void* image, size_t image_bytes, const void* profile,
                                       size_t profile_bytes, const cairn_memory* target);
 

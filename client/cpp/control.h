@@ -2,8 +2,8 @@
 #pragma once
 // A client's control plane: one gRPC channel with one session that is kept open.
 //
-// Its thread ("session", docs/internals/concurrency.md) reads the session's stream. When the stream ends, the
-// thread opens a new session, with backoff, under a new epoch and ticket. Space ids, data
+// Its thread ("session", docs/internals/concurrency.md) reads the session's stream. When the stream
+// ends, the thread opens a new session, with backoff, under a new epoch and ticket. Space ids, data
 // connections and leases of the old session are void.
 //
 // Thread-safety: Thread-safe.

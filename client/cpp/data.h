@@ -128,7 +128,8 @@ class DataPool {
                                          absl::Time deadline);
 
   // Reports that a session has ended: idle connections of `epoch` or earlier unmap the daemon's
-  // memory, since a mapping keeps the memory of a dead daemon alive. Busy ones notice by themselves.
+  // memory, since a mapping keeps the memory of a dead daemon alive. Busy ones notice by
+  // themselves.
   void SessionEnded(uint64_t epoch);
 
   // Errors: FailedPrecondition if the data plane of `session` is reachable only over UCX and

@@ -126,8 +126,8 @@ class Arena {
   uint64_t freed_bytes_total() const;
   Pages pages() const { return pages_; }
   std::span<std::byte> mapping() const { return aligned_; }
-  // A read-only descriptor of the memory; -1 if it is not shared. The memory is sealed: it keeps its
-  // size and its pages, and only mapping() can write to it.
+  // A read-only descriptor of the memory; -1 if it is not shared. The memory is sealed: it keeps
+  // its size and its pages, and only mapping() can write to it.
   int shared_fd() const { return shared_fd_.get(); }
   // Why it is not shared although that was asked for.
   const std::string& why_not_shared() const { return why_not_shared_; }

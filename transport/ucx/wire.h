@@ -66,8 +66,8 @@ inline std::optional<Header> ReadHeader(const void* header, size_t bytes) {
   return read;
 }
 
-// Returns the seq of an unparsed frame (docs/internals/formats/frame.md: bytes 8 to 15), or 0 if it is too
-// short.
+// Returns the seq of an unparsed frame (docs/internals/formats/frame.md: bytes 8 to 15), or 0 if it
+// is too short.
 inline uint64_t SeqOf(const proto::FrameBytes& frame) {
   uint64_t seq = 0;
   if (frame.size >= 16) std::memcpy(&seq, frame.data.data() + 8, sizeof(seq));

@@ -5,8 +5,8 @@
 // Every device keeps a file of the last deletions beside its ledger, and in the ledger the epoch up
 // to which it has done them. The epoch increases with each deletion and follows the clock, so that
 // devices that were used separately never use a number twice. If the other devices no longer know
-// all deletions after a device's epoch, nothing on that device is trusted. docs/internals/formats/ssd.md
-// draws the file.
+// all deletions after a device's epoch, nothing on that device is trusted.
+// docs/internals/formats/ssd.md draws the file.
 //
 // It also repairs a ledger whose last writes are lost, which would otherwise bring back what they
 // deleted.
