@@ -18,7 +18,6 @@ namespace {
 
 using codecs::Error;
 using codecs::RecipeId;
-using codecs::TileLayoutId;
 
 bool Thins(const EncodeJob& job) {
   return job.spec->recipe.id == RecipeId::kLogQuant &&
@@ -53,31 +52,6 @@ Error CheckStored(const EncodeJob& job) {
 
 uint16_t FormOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geometry) {
   return geometry.IsCodable() ? codecs::CodedForm(geometry, spec.recipe) : codecs::kRawForm;
-}
-
-// The kernel that a tile's slot is for; kCount where it needs none.
-EncodeList ListOf(uint16_t form) {
-  switch (codecs::LayoutIdOf(form)) {
-    case TileLayoutId::kAffine:
-      return EncodeList::kAffineAny;
-    case TileLayoutId::kPatterned:
-      return EncodeList::kPatternedAny;
-    case TileLayoutId::kMixed:
-      return EncodeList::kMixedAny;
-    case TileLayoutId::kFp8:
-      return EncodeList::kFp8Any;
-    case TileLayoutId::kStrips:
-      return EncodeList::kStripsAny;
-    case TileLayoutId::kStepStrips:
-      return EncodeList::kStepsAny;
-    case TileLayoutId::kHot:
-      return EncodeList::kHotAny;
-    case TileLayoutId::kKept:
-      return EncodeList::kKeptAny;
-    case TileLayoutId::kRaw:
-      break;
-  }
-  return EncodeList::kCount;
 }
 
 // A tile without rows but for those of values that have no code.
@@ -143,7 +117,7 @@ EncodeList ListOfStored(const EncodeJob& job, uint16_t stored_form, EncodeTask* 
   if (stored_form == codecs::kRawForm) {
     const bool stays = !from.IsLossless() && from.id != RecipeId::kKivi && !Thins(job);
     if (stays) task->form = codecs::kRawForm;
-    return stays ? EncodeList::kCount : ListOf(task->form);
+    return stays ? EncodeList::kCount : GeneralEncodeList(codecs::FormIdOf(task->form));
   }
   if (Thins(job)) return EncodeList::kThinned;
   task->rules = static_cast<uint16_t>((is_steps ? from.level : from.bits) << kRuleVariantShift);
@@ -199,7 +173,7 @@ uint32_t TileCount(const codecs::ImageSpec& spec) {
 uint64_t SlotBytesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geometry) {
   const uint16_t form = FormOf(spec, geometry);
   uint64_t element = 0;  // bytes that wait of it
-  if (form == codecs::kStepStripsForm) element = sizeof(int16_t);
+  if (form == codecs::kStepsForm) element = sizeof(int16_t);
   if (form == codecs::kHotForm && geometry.IsPerChannel()) element = sizeof(float);
   return codecs::RawLayout(geometry).bytes +
          codecs::AlignSection(uint64_t{geometry.rows} * geometry.dim * element);
@@ -239,7 +213,7 @@ TileWork WorkOf(const EncodeJob& job, const PlaneRecords& planes, uint32_t numbe
   }
   task.form = FormOf(spec, geometry);
   task.rules = RulesOf(spec, geometry);
-  work.list = ListOf(task.form);
+  work.list = GeneralEncodeList(codecs::FormIdOf(task.form));
   if (job.stored != nullptr) {
     const codecs::TileEntry entry = job.stored->prefix->Tile(tile);
     // Kernels only read it.
@@ -254,10 +228,10 @@ TileWork WorkOf(const EncodeJob& job, const PlaneRecords& planes, uint32_t numbe
     AddInputs(job, tile, area, &task);
   }
   const PlaneRecord& plane = planes[area.plane_first];
-  work.may_be_left = work.list == EncodeList::kAffineAny && HasFastShape(plane, task);
+  work.may_be_left = work.list == kAffineAny && HasFastShape(plane, task);
   if (work.may_be_left) work.list = AffineEncodeList(plane.bits, plane.dtype);
-  const bool is_in_strips = work.list == EncodeList::kStripsAny ||
-                            work.list == EncodeList::kStepsAny ||
+  const bool is_in_strips = work.list == GeneralEncodeList(codecs::FormId::kStrips) ||
+                            work.list == GeneralEncodeList(codecs::FormId::kSteps) ||
                             work.list == EncodeList::kNarrowSteps;
   work.items = work.list == EncodeList::kCount ? 0
                : is_in_strips                  ? codecs::StripCount(geometry.rows)

@@ -15,6 +15,9 @@
 
 namespace cairn::kernels {
 
+// The general list of affine tiles.
+inline constexpr EncodeList kAffineAny = GeneralEncodeList(codecs::FormId::kAffine);
+
 // kOk where a plan can be made for the job; errors as MakeEncodePlan().
 [[nodiscard]] codecs::Error CheckJob(const EncodeJob& job);
 
@@ -34,7 +37,7 @@ namespace cairn::kernels {
 [[nodiscard]] PlaneRecords PlanesOf(const EncodeJob& job, uint32_t image);
 
 // What is to be done for a tile. The kernel of `list` leaves it in its slot, in so many items; 0:
-// the tile needs none. Where may_be_left, EncodeList::kAffineAny has an item of it besides.
+// the tile needs none. Where may_be_left, kAffineAny has an item of it besides.
 struct TileWork {
   EncodeTask task;
   EncodeList list;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/format/tile_layout.h"
 
+#include <array>
+#include <bit>
+
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
@@ -8,17 +11,19 @@ namespace {
 
 constexpr uint64_t kPositionBytes = 2;  // of a row
 
+using PartList = std::array<TilePart, sizeof(TileParts) / sizeof(TilePart)>;
+
 }  // namespace
 
 std::optional<TileLayout> PlaceParts(TileLayout layout, const TileGeometry& geometry) {
   layout.side_offset = AlignSection(layout.codes_bytes);
   layout.content_bytes = layout.side_offset;
-  for (TilePart* part :
-       {&layout.params, &layout.chain, &layout.row_bits, &layout.scales, &layout.positions,
-        &layout.kept_map, &layout.pattern_index, &layout.gate, &layout.corrections}) {
-    part->offset = layout.content_bytes;
-    layout.content_bytes += part->bytes;
+  auto parts = std::bit_cast<PartList>(static_cast<const TileParts&>(layout));
+  for (TilePart& part : parts) {
+    part.offset = layout.content_bytes;
+    layout.content_bytes += part.bytes;
   }
+  static_cast<TileParts&>(layout) = std::bit_cast<TileParts>(parts);
   layout.bytes = AlignSection(layout.content_bytes);
   if (layout.bytes >= RawLayout(geometry).bytes) return std::nullopt;
   return layout;
@@ -54,7 +59,7 @@ uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe) {
     case RecipeId::kExact:
       return kStripsForm;
     case RecipeId::kCairn:
-      return kStepStripsForm;
+      return kStepsForm;
     case RecipeId::kPatternkv:
       return PatternedForm(recipe.bits);
     case RecipeId::kFp8:

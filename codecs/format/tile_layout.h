@@ -54,19 +54,22 @@ struct TilePart {
   uint64_t bytes = 0;   // 0: the form has no such part, or there is nothing to put in it
 };
 
-struct TileLayout {
-  uint64_t codes_bytes = 0;  // before padding; for raw and strips: all there is
-  uint64_t side_offset = 0;  // 0 where there is no side section
-  // The side section's parts, in this order and without gaps: larger units first.
-  TilePart params;             // of the groups
-  TilePart chain;              // ott, K and latents: kChainBytes, the pool as the block leaves it
-  TilePart row_bits;           // rows * RowBytes()
-  TilePart scales;             // fp16 a token; of arkv: its scores, K and latents
-  TilePart positions;          // rows * u16
-  TilePart kept_map;           // 1 bit a token
-  TilePart pattern_index;      // so many bits a token as there are patterns for
-  TilePart gate;               // 1 bit a token
-  TilePart corrections;        // 4 bits a channel of each 128 tokens
+// The parts of the side section, in the order in which they lie, without gaps: larger units first.
+struct TileParts {
+  TilePart params;         // of the groups
+  TilePart chain;          // ott, K and latents: kChainBytes, the pool as the block leaves it
+  TilePart row_bits;       // rows * RowBytes()
+  TilePart scales;         // fp16 a token; of arkv: its scores, K and latents
+  TilePart positions;      // rows * u16
+  TilePart kept_map;       // 1 bit a token
+  TilePart pattern_index;  // so many bits a token as there are patterns for
+  TilePart gate;           // 1 bit a token
+  TilePart corrections;    // 4 bits a channel of each 128 tokens
+};
+
+struct TileLayout : TileParts {
+  uint64_t codes_bytes = 0;    // before padding; for raw and strips: all there is
+  uint64_t side_offset = 0;    // 0 where there is no side section
   uint64_t content_bytes = 0;  // end of the last part
   uint64_t bytes = 0;          // content_bytes with padding
 };

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tile forms. A form says how tiles of one kind lie, and how they are encoded, decoded, verified
-// and narrowed. Each form is a file of this folder that fills in a Form. To add one, write the
-// file, give it a TileLayoutId in codecs/format/image_spec.h and a row in forms.cc, and say in
-// CodedForm() of codecs/format/tile_layout.cc which recipes write it.
+// Tile forms. A form says where the parts of a tile lie, and how a tile is encoded, decoded,
+// verified and narrowed. Each form is a file of this folder that fills in a Form. To add one, write
+// the file and give it a line in codecs/types/form_id.h; CONTRIBUTING.md has the rest.
 //
 // Thread-safety: a Form is immutable; its functions are pure. Nothing allocates or throws.
 
@@ -20,6 +19,7 @@
 #include "codecs/side/decode_inputs.h"
 #include "codecs/stages/stages.h"
 #include "codecs/types/error.h"
+#include "codecs/types/form_id.h"
 
 namespace cairn::codecs {
 
@@ -76,16 +76,11 @@ struct Form {
                   const Recipe& recipe, ImageWriter* writer);
 };
 
+// forms::kRaw, forms::kAffine, …: what stands in the list of codecs/types/form_id.h.
 namespace forms {
-extern const Form kRaw;        // source bits
-extern const Form kAffine;     // codes between a (min, range) a group
-extern const Form kPatterned;  // the same of what patterns of a bank leave
-extern const Form kStrips;     // entropy-coded source bits
-extern const Form kSteps;      // entropy-coded codes by the steps of a profile
-extern const Form kHot;        // codes of a fixed width a channel
-extern const Form kKept;       // tokens at three precisions, one of them none
-extern const Form kMixed;      // channels in classes
-extern const Form kFp8;        // 8-bit floats
+#define CAIRN_FORM(name, ...) extern const Form k##name;
+CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM)
+#undef CAIRN_FORM
 }  // namespace forms
 
 // The form of a directory entry; null where there is none such.

@@ -59,7 +59,7 @@ Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& sou
     bytes += strip_bytes;
     rows += strip_rows;
   }
-  writer->Commit(bytes, Crc32c(room.first(bytes)), rows, kStepStripsForm);
+  writer->Commit(bytes, Crc32c(room.first(bytes)), rows, kStepsForm);
   return Error::kOk;
 }
 
@@ -114,7 +114,7 @@ Error Narrow(const Backend&, const DecodeInputs& side, const StoredTile& tile, c
     return strip_bytes != 0;
   };
   if (!ForEachStepStrip(geometry, tile.content, demote)) return error;
-  writer->Commit(bytes, Crc32c(room.first(bytes)), rows, kStepStripsForm);
+  writer->Commit(bytes, Crc32c(room.first(bytes)), rows, kStepsForm);
   return Error::kOk;
 }
 

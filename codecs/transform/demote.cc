@@ -119,7 +119,7 @@ Error DemoteSteps(const ImageView& view, const Profile& profile, uint32_t level,
   ImageWriter writer(spec, target);
   for (uint32_t i = 0; i < view.tile_count(); ++i) {
     const StoredTile tile = StoredTileOf(view, i);
-    const Error error = tile.entry.form == kStepStripsForm
+    const Error error = tile.entry.form == kStepsForm
                             ? forms::kSteps.narrow(ReferenceBackend(), {.profile = &profile}, tile,
                                                    spec.recipe, &writer)
                             : writer.Copy(tile.entry, tile.content);

@@ -188,6 +188,8 @@ CAIRN_DEVICE void DecodeElements(const TileTask& task, const PlaneRecord& plane,
   }
 }
 
+using AffineDecodeShared = TokenPlaces;
+
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeAffineAny(DecodeArgs args) {
   DecodeTasks(args, [](const TileTask& task, const PlaneRecord& plane, const TokenPlaces& places,
                        Fault* fault) {

@@ -87,6 +87,8 @@ CAIRN_DEVICE void DecodeFp8Elements(const TileTask& task, const PlaneRecord& pla
   }
 }
 
+using Fp8DecodeShared = TokenPlaces;
+
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeFp8Any(DecodeArgs args) {
   DecodeTasks(args, [](const TileTask& task, const PlaneRecord& plane, const TokenPlaces& places,
                        Fault* fault) {

@@ -59,7 +59,7 @@ CAIRN_DEVICE TileResult MeasureSteps(const EncodeTask& task, const PlaneRecord& 
     bytes += parts.bytes;
     rows += parts.rows;
   }
-  return {0, static_cast<uint32_t>(bytes), 0, static_cast<uint16_t>(rows), kStepStripsTile};
+  return {0, static_cast<uint32_t>(bytes), 0, static_cast<uint16_t>(rows), codecs::kStepsForm};
 }
 
 // Where a token's source bits stand in a stored strip of codes. Null: it is no row.
@@ -84,20 +84,20 @@ CAIRN_DEVICE const uint8_t* StoredPlace(const EncodeTask& task, const PlaneRecor
 // A tile but for its place and CRC.
 CAIRN_DEVICE TileResult MeasureTile(const EncodeTask& task, const PlaneRecord& plane,
                                     const TileResult& coded, Fault* fault) {
-  if (task.form == kStripsTile) {
+  if (task.form == codecs::kStripsForm) {
     const uint32_t bytes = BytesOfStrips(task, plane);
-    if (bytes < RawBytes(plane)) return {0, bytes, 0, 0, kStripsTile};
-  } else if (task.form == kStepStripsTile) {
+    if (bytes < RawBytes(plane)) return {0, bytes, 0, 0, codecs::kStripsForm};
+  } else if (task.form == codecs::kStepsForm) {
     const TileResult steps = MeasureSteps(task, plane);
     if (steps.bytes < RawBytes(plane)) return steps;
     if (task.stored_bytes != 0) {
       *fault = Fault::kNotDemotable;  // nobody has its source
       return {};
     }
-  } else if (task.form != kRawTile && coded.form != kRawTile) {
+  } else if (task.form != codecs::kRawForm && coded.form != codecs::kRawForm) {
     return coded;
   }
-  return {0, RawBytes(plane), 0, 0, kRawTile};
+  return {0, RawBytes(plane), 0, 0, codecs::kRawForm};
 }
 
 // A warp an image. Tiles of an image with a fault have no bytes.
@@ -302,14 +302,14 @@ struct StoreShared {
 CAIRN_DEVICE void StoreTile(const EncodeTask& task, const PlaneRecord& plane, TileResult result,
                             const StoreShared& shared, uint8_t* target) {
   switch (result.form) {
-    case kRawTile:
+    case codecs::kRawForm:
       return StoreSourceBits(plane, shared.places, plane.tokens, target);
-    case kStripsTile:
+    case codecs::kStripsForm:
       for (uint32_t first = 0; first < plane.tokens; first += codecs::kStripTokens) {
         target += StoreStrip(task, plane, shared.places + first, first, target);
       }
       return;
-    case kStepStripsTile:
+    case codecs::kStepsForm:
       for (uint32_t first = 0; first < plane.tokens; first += codecs::kStripTokens) {
         target += StoreSteps(task, plane, shared.places + first, first, target);
       }
@@ -330,7 +330,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) StoreTiles(EncodeArgs args) {
     const PlaneRecord plane = reader.Plane(task.plane);
     Fault fault = Fault::kNone;
     for (uint32_t token = ThreadIndex(); token < plane.tokens; token += kBlockThreads) {
-      shared.places[token] = task.stored_bytes != 0 && task.form == kStepStripsTile
+      shared.places[token] = task.stored_bytes != 0 && task.form == codecs::kStepsForm
                                  ? StoredPlace(task, plane, token)
                                  : SourcePlace(plane, task.source, token, &fault);
     }

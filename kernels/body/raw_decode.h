@@ -40,7 +40,9 @@ CAIRN_DEVICE void CopyAnyTokens(const TileTask& task, const PlaneRecord& plane,
   }
 }
 
-CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 6) DecodeRaw(DecodeArgs args) {
+using RawDecodeShared = TokenPlaces;
+
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 6) DecodeRawAny(DecodeArgs args) {
   DecodeTasks(args, [](const TileTask& task, const PlaneRecord& plane, const TokenPlaces& places,
                        Fault*) { CopyAnyTokens(task, plane, places); });
 }

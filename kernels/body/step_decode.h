@@ -19,7 +19,7 @@ struct StepWarp {
   CentredToken centred;
 };
 
-struct StepShared {
+struct StepsDecodeShared {
   StepWarp warps[kBlockWarps];
 };
 
@@ -196,7 +196,7 @@ CAIRN_DEVICE bool DecodeSteps(const TileTask& task, const PlaneRecord& plane,
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 2) DecodeStepsAny(DecodeArgs args) {
-  CAIRN_SHARED(StepShared, shared);
+  CAIRN_SHARED(StepsDecodeShared, shared);
   const uint32_t warp = WarpOfBlock();
   StepWarp* own = &shared.warps[warp];
   const uint32_t tables_at = LoadGlobal<uint32_t>(args.plan + offsetof(PlanHeader, tables_at));

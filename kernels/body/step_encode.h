@@ -21,7 +21,7 @@
 
 namespace cairn::kernels {
 
-struct StepEncodeShared {
+struct StepsEncodeShared {
   struct Warp {
     const uint8_t* places[kTaskTokensMax];
     uint32_t is_row[kTaskTokensMax / 32];
@@ -52,7 +52,7 @@ CAIRN_DEVICE bool QuantizeToken(const PlaneRecord& plane, uint32_t head,
 }
 
 // Codes of all tokens, and the marks of those that have none.
-CAIRN_DEVICE void QuantizeStrip(const StripItem& item, StepEncodeShared::Warp* own) {
+CAIRN_DEVICE void QuantizeStrip(const StripItem& item, StepsEncodeShared::Warp* own) {
   const PlaneRecord& plane = item.plane;
   uint8_t* codes = WaitingCodes(item.task, plane, item.token_first);
   for (uint32_t at = 0; at < item.strip.shape.tokens; ++at) {
@@ -169,7 +169,7 @@ CAIRN_DEVICE void LeaveSteps(const StripItem& item, const codecs::StepStripParts
 }
 
 CAIRN_DEVICE void WriteSteps(const EncodeReader& reader, const StripItem& item,
-                             StepEncodeShared::Warp* own, Fault* fault) {
+                             StepsEncodeShared::Warp* own, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   if (lane < kTaskTokensMax / 32) own->is_row[lane] = 0;
   SyncWarp();
@@ -186,7 +186,7 @@ CAIRN_DEVICE void WriteSteps(const EncodeReader& reader, const StripItem& item,
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) EncodeStepsAny(EncodeArgs args) {
-  CAIRN_SHARED(StepEncodeShared, shared);
+  CAIRN_SHARED(StepsEncodeShared, shared);
   auto& own = shared.warps[WarpOfBlock()];
   EncodeWarpStrips(args, own.places,
                    [&](const EncodeReader& reader, const StripItem& item, Fault* fault) {

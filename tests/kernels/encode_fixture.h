@@ -94,7 +94,7 @@ class EncodeFixture : public DecodeFixture {
       (want.form == codecs::kRawForm ? raw_ : coded_) += 1;
       with_rows_ += want.rows != 0 ? 1 : 0;
       if (want.form == codecs::kStripsForm) CountModes(image.spec, view, i);
-      if (want.form == codecs::kStepStripsForm) CountStepModes(image.spec, view, i);
+      if (want.form == codecs::kStepsForm) CountStepModes(image.spec, view, i);
     }
     std::vector<std::byte>& made = encoded->images[number];
     uint64_t bytes = 0;
