@@ -18,7 +18,6 @@ namespace cairn::kernels {
 namespace {
 
 using codecs::Error;
-using codecs::RecipeId;
 
 static_assert(kHeaderBytesOfImage == codecs::kHeaderBytes);
 static_assert(kEntryBytesOfImage == codecs::kDirectoryEntryBytes);
@@ -41,7 +40,7 @@ constexpr uint32_t kPlanItemsMax = 2 * kPlanTasksMax;
 codecs::LogRows AgeingRows(const EncodeJob& job) {
   codecs::LogRows rows;
   const codecs::ImageSpec& spec = *job.spec;
-  if (spec.recipe.id != RecipeId::kLogQuant) return rows;
+  if (!spec.recipe.Traits().has_ageing_rows) return rows;
   const bool is_bare = job.stored != nullptr && job.stored->prefix->spec().recipe.IsLossless();
   codecs::SelectLogRows(spec.recipe, codecs::TileRows(spec.tile.kind, spec.tokens),
                         spec.first_position, is_bare ? 0 : job.chain_tokens, {}, &rows);
@@ -65,7 +64,7 @@ class EncodePlanMaker {
     for (uint32_t i = 0; i < jobs_.size(); ++i) {
       const EncodeJob& job = jobs_[i];
       planes_[i] = PlanesOf(job, i);
-      if (job.spec->recipe.id == RecipeId::kCairn) profiles_.Add(*job.side.profile, &planes_[i]);
+      if (HasSteps(job.spec->recipe)) profiles_.Add(*job.side.profile, &planes_[i]);
       narrows_steps_ |= NarrowsSteps(job);
       tiles += TileCount(*job.spec);
       if (tiles > kPlanTasksMax) return Error::kTooLarge;

@@ -142,8 +142,7 @@ class PlanMaker {
       const codecs::ImageSpec& spec = jobs[i].prefix->spec();
       planes_[i] = RecordsOf(spec, jobs[i].slice, jobs[i].target, i);
       AddSide(spec, jobs[i].side, jobs[i].side_object, &planes_[i]);
-      if (spec.recipe.id == codecs::RecipeId::kCairn)
-        profiles_.Add(*jobs[i].side.profile, &planes_[i]);
+      if (HasSteps(spec.recipe)) profiles_.Add(*jobs[i].side.profile, &planes_[i]);
     }
   }
 

@@ -79,9 +79,8 @@ PlaneRecord RecordOf(const PagedView& view, const codecs::Slice& slice,
   record.row_bytes = row_bytes;
   record.group = tile.group;
   record.image = image;
-  record.token_bits = recipe.id == codecs::RecipeId::kLogQuant
-                          ? static_cast<uint16_t>(~codecs::kRowStays)
-                          : uint16_t{0xFFFF};
+  record.token_bits = recipe.Traits().has_ageing_rows ? static_cast<uint16_t>(~codecs::kRowStays)
+                                                      : uint16_t{0xFFFF};
   record.unit = UnitOf(view, slice, plane, row_bytes);
   record.is_v = !geometry.IsPerChannel();
   record.is_fast = recipe.is_fast;

@@ -29,6 +29,11 @@ void AddSide(const codecs::ImageSpec& spec, const codecs::DecodeInputs& side,
 void AddMagnitudes(const codecs::Profile& profile, const std::byte* on_device,
                    PlaneRecords* records);
 
+// Returns true if tiles are coded with the tables of a profile.
+[[nodiscard]] inline bool HasSteps(const codecs::Recipe& recipe) {
+  return recipe.Traits().k_form == codecs::FormId::kSteps;
+}
+
 // The number of a head among those of the side object.
 [[nodiscard]] uint32_t HeadNumber(const codecs::DecodeInputs& side, codecs::ProfileHead at);
 

@@ -227,7 +227,7 @@ inline constexpr uint16_t kRuleFirstIsRow = 2;  // token 0, the first of its cha
 inline constexpr uint16_t kRuleFirstStays = 4;  // it is stored as a row, but coded as any other
 inline constexpr uint16_t kRuleScores = 8;      // scores of tokens are stored
 inline constexpr uint16_t kRuleAgeing = 16;     // rows are those of EncodeImage::ageing, too
-// Above it: the variant of mixkvq or logquant; of a stored tile its bits, or its level.
+// Above it: the recipe's variant; of a stored tile its bits, or its level.
 inline constexpr uint16_t kRuleVariantShift = 8;
 inline constexpr uint16_t kRuleTraced = 128;     // those of K with the smallest norms of the chain
                                                  // make tokens rows; of V, K is the tile before it

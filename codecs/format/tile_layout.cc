@@ -47,29 +47,8 @@ std::optional<TileLayout> LayoutOfBytes(const TileGeometry& geometry, uint64_t b
 }
 
 uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe) {
-  switch (recipe.id) {
-    case RecipeId::kRaw:
-      return kRawForm;
-    case RecipeId::kKivi:
-    case RecipeId::kOtt:
-    case RecipeId::kLogQuant:
-      return AffineForm(recipe.bits);
-    case RecipeId::kArkv:
-      return recipe.NeedsPlan() ? kKeptForm : AffineForm(recipe.bits);
-    case RecipeId::kExact:
-      return kStripsForm;
-    case RecipeId::kCairn:
-      return kStepsForm;
-    case RecipeId::kPatternkv:
-      return PatternedForm(recipe.bits);
-    case RecipeId::kFp8:
-      return kFp8Form;
-    case RecipeId::kCairnHot:
-      return kHotForm;
-    case RecipeId::kMixKvq:
-      return geometry.IsPerChannel() ? kMixedForm : AffineForm(recipe.bits);
-  }
-  return kRawForm;
+  const RecipeTraits& traits = recipe.Traits();
+  return FormInRecipe(geometry.IsPerChannel() ? traits.k_form : traits.v_form, recipe.bits);
 }
 
 StripShape StripOf(const TileGeometry& geometry, const Recipe& recipe, uint32_t index) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A recipe: a codec with its parameters, by the name users write, as a choice at each stage of the
-// pipeline
+// A recipe is a codec with its parameters, under the name that users write. It is a choice at each
+// stage of the pipeline
 //
 //   tile -> select rows -> predict -> allocate bits -> quantize -> pack
 //
@@ -14,6 +14,7 @@
 #include <span>
 #include <string_view>
 
+#include "codecs/recipe/recipe_traits.h"
 #include "codecs/types/error.h"
 
 namespace cairn::codecs {
@@ -57,24 +58,37 @@ struct Recipe {
   bool is_nearest = false;
   uint16_t patterns = 0;  // patternkv: of each head and plane, as the bank has
 
+  // The recipe's row of the table; one that says nothing where there is no such recipe.
+  [[nodiscard]] const RecipeTraits& Traits() const;
+
+  // Tiles are source bits.
+  [[nodiscard]] bool IsRaw() const { return id == RecipeId::kRaw; }
   // Decoded bits equal source bits.
-  [[nodiscard]] bool IsLossless() const { return id == RecipeId::kRaw || id == RecipeId::kExact; }
+  [[nodiscard]] bool IsLossless() const { return Traits().is_lossless; }
   // It codes with a profile, which SetRecipe() takes it from: ParseRecipe() knows no such recipe.
   [[nodiscard]] bool NeedsProfile() const {
-    return id == RecipeId::kCairn || id == RecipeId::kCairnHot;
+    return Traits().side_object == SideObjectUse::kProfile;
   }
   // Its encoder does better with a profile, which decoding has no use for.
-  [[nodiscard]] bool MayHaveProfile() const { return id == RecipeId::kMixKvq; }
+  [[nodiscard]] bool MayHaveProfile() const {
+    return Traits().side_object == SideObjectUse::kOptionalProfile;
+  }
   // It codes with a bank, which SetRecipe() takes it from: ParseRecipe() knows no such recipe.
-  [[nodiscard]] bool NeedsBank() const { return id == RecipeId::kPatternkv; }
+  [[nodiscard]] bool NeedsBank() const { return Traits().side_object == SideObjectUse::kBank; }
   // It evicts by a plan that its encoder is given: ParseRecipe() knows no such recipe.
-  [[nodiscard]] bool NeedsPlan() const { return id == RecipeId::kArkv && variant != 0; }
+  [[nodiscard]] bool NeedsPlan() const {
+    return Traits().encoded_with == EncodedWith::kTokenStates;
+  }
+  // It takes scores of tokens and stores them.
+  [[nodiscard]] bool HasScores() const {
+    return Traits().encoded_with == EncodedWith::kTokenScores;
+  }
   // Without a side object there is no such image.
   [[nodiscard]] bool NeedsSideObject() const { return NeedsProfile() || NeedsBank(); }
   // Its header says which variant it is.
-  [[nodiscard]] bool HasVariant() const {
-    return id == RecipeId::kMixKvq || id == RecipeId::kLogQuant || id == RecipeId::kArkv;
-  }
+  [[nodiscard]] bool HasVariant() const { return Traits().has_variant; }
+  // A block is coded by what the block before it in its chain left.
+  [[nodiscard]] bool FollowsChain() const { return Traits().follows_chain && !is_local; }
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 

@@ -39,6 +39,9 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
 // name alone, too: those of a profile or a bank are asked about as ParsePolicyRecipe() has them.
 [[nodiscard]] bool IsDemotable(const Recipe& from, const Recipe& to);
 
+// Returns true if raw tiles of an image stay raw, whatever of the above it becomes.
+[[nodiscard]] bool KeepsRawTiles(const Recipe& from);
+
 // Returns MaxImageBytes() of the view's spec, plus room to decode one tile where `recipe` is coded
 // from the source bits.
 [[nodiscard]] uint64_t DemoteBytesMax(const ImageView& view, const Recipe& recipe);
