@@ -14,7 +14,7 @@
 
 namespace cairn::codecs {
 
-// The plain loops: the meaning of the format. All its steps are set, and it runs everywhere.
+// The plain loops: the meaning of the format. All its operations are set, and it runs everywhere.
 [[nodiscard]] const Backend& ReferenceBackend();
 
 // The backends this CPU runs, best first; the reference is the last. Use `*CpuBackends().front()`
@@ -36,10 +36,10 @@ Error FindBackend(std::string_view name, const Backend** backend);
 // is never quietly another one.
 Error ActiveBackend(const Backend** backend);
 
-// A backend that was passed over, and the step whose bytes were not the reference's.
+// A backend that was passed over, and the operation whose bytes were not the reference's.
 struct BackendFault {
   const Backend* backend = nullptr;
-  const char* step = nullptr;
+  const char* operation = nullptr;
 };
 
 // What ActiveBackend() passed over, best first; empty on a sound machine. For who starts a process

@@ -9,8 +9,8 @@
 
 namespace cairn::codecs {
 
-// The name of the first step of `backend` whose bytes are not the reference's; null where all are.
-// REQUIRES: this CPU runs the backend.
-[[nodiscard]] const char* FailedStep(const Backend& backend);
+// Returns the name of the first operation of `backend` whose bytes are not the reference's; null
+// where all are. REQUIRES: this CPU runs the backend.
+[[nodiscard]] const char* FailedOperation(const Backend& backend);
 
 }  // namespace cairn::codecs

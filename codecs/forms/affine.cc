@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/forms/rows.h"
 #include "codecs/pack/dense.h"
@@ -138,8 +138,8 @@ Error NarrowGroups(const Backend& backend, const DecodeInputs&, const StoredTile
   if (room.empty()) return Error::kTargetTooSmall;
   const std::byte* source = tile.content.data();
   std::byte* target = room.data();
-  StepOf<&Backend::narrow_codes>(backend)(AffineOf(tile.geometry, *tile.recipe), recipe.bits,
-                                          U8(source), U8(target));
+  OperationOf<&Backend::narrow_codes>(backend)(AffineOf(tile.geometry, *tile.recipe), recipe.bits,
+                                               U8(source), U8(target));
   std::memset(target + narrow->codes_bytes, 0, narrow->side_offset - narrow->codes_bytes);
   const uint64_t side_bytes = narrow->content_bytes - narrow->side_offset;
   std::memcpy(target + narrow->side_offset, source + wide.side_offset, side_bytes);

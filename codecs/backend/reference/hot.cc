@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codecs/backend/reference/hot.h"
-
 #include <cstring>
 
+#include "codecs/backend/hot_tile.h"
 #include "codecs/backend/reference/reference.h"
+#include "codecs/backend/reference/step.h"
 #include "codecs/backend/step_token.h"
 
 namespace cairn::codecs::reference {
