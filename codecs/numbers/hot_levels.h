@@ -95,4 +95,42 @@ CAIRN_HD int32_t HotScaleLog(int32_t spread_log, int32_t correction) {
   return spread_log + 64 * correction;
 }
 
+// ---- Values of a channel, before its mean ----
+
+// What values are multiplied with to be in units of their levels. Without a correction, it is in
+// units of the channel's spread.
+CAIRN_HD float HotInverseScale(int32_t spread_log, int32_t correction = 0) {
+  return Exp2(-HotScaleLog(spread_log, correction));
+}
+
+// False where the token has to be a row.
+//   inverse  HotInverseScale() without a correction, here and of HotPower
+CAIRN_HD bool IsHotCodable(float value, float inverse) {
+  const float size = Multiply(value, inverse);
+  return size >= -kStepCodeMax && size <= kStepCodeMax;
+}
+
+// The mean square of a channel's values in a strip, token after token, which corrects its scale.
+struct HotPower {
+  float sum = 0.0F;
+  uint32_t count = 0;
+
+  CAIRN_HD_MEMBER void Add(float value, float inverse) {
+    const float size = Multiply(value, inverse);
+    sum = codecs::Add(sum, Multiply(size, size));
+    ++count;
+  }
+  [[nodiscard]] CAIRN_HD_MEMBER int32_t Correction() const {
+    return count == 0 ? 0 : HotCorrection(Divide(sum, static_cast<float>(count)));
+  }
+};
+
+// REQUIRES: 1 <= width <= kHotWidthMax.
+CAIRN_HD uint32_t HotCodeOf(float value, float inverse_scale, uint32_t width) {
+  return HotCode(Multiply(value, inverse_scale), width);
+}
+CAIRN_HD float HotValueOf(uint32_t code, float scale, uint32_t width) {
+  return Multiply(HotLevel(code, width), scale);
+}
+
 }  // namespace cairn::codecs

@@ -144,6 +144,15 @@ CAIRN_HD StepShape StepShapeOf(int32_t ratio) {
   return {static_cast<uint8_t>(low_bits), static_cast<uint8_t>(index - 4 * low_bits)};
 }
 
+// Sets the code of a value before its mean. False where the token has to be a row.
+//   step_inverse  at level 0
+CAIRN_HD bool StepCodeAt(float centred, float step_inverse, uint32_t level, int16_t* code) {
+  const float position = Multiply(centred, step_inverse);
+  const bool is_code = position >= -kStepCodeMax && position <= kStepCodeMax;
+  *code = is_code ? static_cast<int16_t>(Coarsen(RoundToInt(position), level)) : int16_t{0};
+  return is_code;
+}
+
 // What a code stands for, in steps.
 //   offsets  of the codes of magnitude 1 and 2
 CAIRN_HD float StepCodeOf(int32_t code, const float* offsets) {

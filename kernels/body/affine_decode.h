@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "codecs/numbers/affine.h"
 #include "codecs/numbers/math.h"
 #include "codecs/pack/dense.h"
 #include "kernels/body/tasks.h"
@@ -162,9 +163,8 @@ CAIRN_DEVICE float LoadAndDequantize(const TileTask& task, uint32_t pair, uint32
                                      uint32_t bits, Fault* fault) {
   const uint32_t params = LoadGlobal<uint32_t>(task.source + task.params_at + 4 * pair);
   *fault = Worse(*fault, CheckParams(params));
-  return codecs::Dequantize(static_cast<uint8_t>(code),
-                            codecs::Step(bits, HalfToFloat(params >> 16)),
-                            HalfToFloat(params & 0xFFFF));
+  return codecs::AffineValue(static_cast<uint8_t>(code), HalfToFloat(params & 0xFFFF),
+                             HalfToFloat(params >> 16), bits);
 }
 
 // Element by element, all that a plan may ask.

@@ -159,7 +159,7 @@ CAIRN_DEVICE float HotValue(const AttendTile& tile, const HotDecodeShared& share
   float level = 0.0F;
   if (width != 0) {
     const uint32_t code = LoadBits(codes, shared.widths.bit_at[channel], width);
-    level = codecs::Multiply(codecs::HotLevel(code, width), shared.scale[channel]);
+    level = codecs::HotValueOf(code, shared.scale[channel], width);
   }
   return codecs::Add(level, LoadChannel(tile.plane, tile.task.head, channel).mean);
 }

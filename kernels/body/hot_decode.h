@@ -48,9 +48,8 @@ CAIRN_DEVICE void DecodeHotTokens(const TileTask& task, const PlaneRecord& plane
       const uint32_t width = shared->widths.width[c];
       float level = 0.0F;
       if (width != 0) {
-        level = codecs::Multiply(
-            codecs::HotLevel(LoadBits(codes, shared->widths.bit_at[c], width), width),
-            shared->scale[c]);
+        const uint32_t code = LoadBits(codes, shared->widths.bit_at[c], width);
+        level = codecs::HotValueOf(code, shared->scale[c], width);
       }
       centred->of[c] = level;
     }

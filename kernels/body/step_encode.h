@@ -41,11 +41,11 @@ CAIRN_DEVICE bool QuantizeToken(const PlaneRecord& plane, uint32_t head,
                                 const CentredToken& centred, uint8_t* codes) {
   bool is_codable = true;
   for (uint32_t c = ThreadIndex() % kWarpLanes; c < plane.dim; c += kWarpLanes) {
-    const float position = codecs::Multiply(CentredValue(plane, head, c, centred),
-                                            LoadStep(plane, head, c).step_inverse);
-    const bool is_code = position >= -codecs::kStepCodeMax && position <= codecs::kStepCodeMax;
-    const int32_t code = is_code ? codecs::Coarsen(codecs::RoundToInt(position), plane.level) : 0;
-    StoreGlobal(codes + 2 * c, static_cast<int16_t>(code));
+    int16_t code = 0;
+    const bool is_code =
+        codecs::StepCodeAt(CentredValue(plane, head, c, centred),
+                           LoadStep(plane, head, c).step_inverse, plane.level, &code);
+    StoreGlobal(codes + 2 * c, code);
     is_codable &= is_code;
   }
   return !Any(!is_codable);
