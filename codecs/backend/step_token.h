@@ -43,12 +43,10 @@ CAIRN_HD void StepForward(const StepTile& tile, uint64_t position, const float* 
     for (uint32_t c = 0; c < tile.dim; ++c) centred[c] = x[c];
     return;
   }
-  for (uint32_t j = 0; j < tile.dim; ++j) centred[j] = 0.0F;
-  for (uint32_t c = 0; c < tile.dim; ++c) {
-    const float scaled = Multiply(x[c], BasisScale(tile.basis.scale, c));
-    for (uint32_t j = 0; j < tile.dim; ++j) {
-      centred[j] = Add(centred[j], Multiply(BasisValue(tile.basis, tile.dim, c, j), scaled));
-    }
+  for (uint32_t c = 0; c < tile.dim; ++c) x[c] = Multiply(x[c], BasisScale(tile.basis.scale, c));
+  for (uint32_t j = 0; j < tile.dim; ++j) {
+    centred[j] =
+        BasisSum(tile.dim, x, [&](uint32_t c) { return BasisValue(tile.basis, tile.dim, c, j); });
   }
 }
 
@@ -57,10 +55,8 @@ CAIRN_HD void StepBack(const StepTile& tile, uint64_t position, const float* cen
   for (uint32_t c = 0; c < tile.dim; ++c) {
     float x = centred[c];
     if (tile.has_basis) {
-      x = 0.0F;
-      for (uint32_t j = 0; j < tile.dim; ++j) {
-        x = Add(x, Multiply(BasisValue(tile.basis, tile.dim, c, j), centred[j]));
-      }
+      x = BasisSum(tile.dim, centred,
+                   [&](uint32_t j) { return BasisValue(tile.basis, tile.dim, c, j); });
       x = Multiply(x, BasisScale(tile.basis.scale_inverse, c));
     }
     values[c] = Add(x, tile.channels[c].mean);

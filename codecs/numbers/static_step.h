@@ -125,6 +125,19 @@ CAIRN_HD Pair TurnForth(Pair at, Rotation by) {
           Add(Multiply(at.first, by.sine), Multiply(at.second, by.cosine))};
 }
 
+// ---- A basis ----
+
+// A component of channels, or a channel of components: a sum in the order of `values`.
+//   vector_at(i)  what the basis has of the component and channel
+CAIRN_HD_CALLBACKS
+template <typename VectorAt>
+CAIRN_HD float BasisSum(uint32_t dim, const float* values, VectorAt vector_at) {
+  float sum = 0.0F;
+  CAIRN_HD_NO_UNROLL
+  for (uint32_t i = 0; i < dim; ++i) sum = Add(sum, Multiply(vector_at(i), values[i]));
+  return sum;
+}
+
 // ---- Codes ----
 
 // How the codes of a channel are coded.

@@ -47,12 +47,9 @@ CAIRN_DEVICE float ValueBeforeTurn(const PlaneRecord& plane, uint32_t head, uint
   if (plane.vectors != nullptr) {
     const uint64_t row = static_cast<uint64_t>(head) * plane.dim + channel;
     const uint8_t* vector = plane.vectors + 2 * row * plane.dim;
-    value = 0.0F;
-    CAIRN_NO_UNROLL
-    for (uint32_t i = 0; i < plane.dim; ++i) {
-      const float component = HalfToFloat(LoadGlobal<uint16_t>(vector + 2 * i));
-      value = codecs::Add(value, codecs::Multiply(component, centred.of[i]));
-    }
+    value = codecs::BasisSum(plane.dim, centred.of, [&](uint32_t i) {
+      return HalfToFloat(LoadGlobal<uint16_t>(vector + 2 * i));
+    });
     const auto inverse = LoadGlobal<uint32_t>(plane.scale_inverses + 4 * row);
     value = codecs::Multiply(value, codecs::BitsFloat(inverse));
   }
