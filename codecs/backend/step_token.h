@@ -12,13 +12,13 @@
 
 namespace cairn::codecs {
 
-template <bool kForth>
-CAIRN_HD void TurnToken(const StepPairs& pairs, uint64_t position, float* values) {
+template <bool kIsApplied>
+CAIRN_HD void RotateToken(const StepPairs& pairs, uint64_t position, float* values) {
   for (uint32_t i = 0; i < pairs.count; ++i) {
     float& first = values[pairs.first + i * pairs.step];
     float& second = values[pairs.first + i * pairs.step + pairs.distance];
     const Rotation by = RotationAt(Load64(pairs.turns + 8 * static_cast<uint64_t>(i)), position);
-    const Pair turned = kForth ? TurnForth({first, second}, by) : TurnBack({first, second}, by);
+    const Pair turned = kIsApplied ? ApplyRope({first, second}, by) : RemoveRope({first, second}, by);
     first = turned.first;
     second = turned.second;
   }
@@ -37,7 +37,7 @@ CAIRN_HD void StepForward(const StepTile& tile, uint64_t position, const float* 
                           float* centred) {
   float x[kProfileDimMax];
   for (uint32_t c = 0; c < tile.dim; ++c) x[c] = values[c];
-  TurnToken<false>(tile.turning, position, x);
+  RotateToken<false>(tile.turning, position, x);
   for (uint32_t c = 0; c < tile.dim; ++c) x[c] = Add(x[c], -tile.channels[c].mean);
   if (!tile.has_basis) {
     for (uint32_t c = 0; c < tile.dim; ++c) centred[c] = x[c];
@@ -61,7 +61,7 @@ CAIRN_HD void StepBack(const StepTile& tile, uint64_t position, const float* cen
     }
     values[c] = Add(x, tile.channels[c].mean);
   }
-  TurnToken<true>(tile.turning, position, values);
+  RotateToken<true>(tile.turning, position, values);
 }
 
 }  // namespace cairn::codecs

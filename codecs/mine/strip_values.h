@@ -47,7 +47,7 @@ class StripValues {
  private:
   // Adds the strip's tokens of which this holds: position % kFindStride == 0 is `is_strided`.
   void LoadTokens(const StripShape& shape, const MinedStrip& strip, bool is_strided);
-  void TurnBackAt(uint32_t token, float* values) const;
+  void RemoveRopeAt(uint32_t token, float* values) const;
   void FindRotations(uint64_t first_position);
 
   const RotaryPairs pairs_;

@@ -116,11 +116,11 @@ struct Pair {
   float second;
 };
 
-CAIRN_HD Pair TurnBack(Pair at, Rotation by) {
+CAIRN_HD Pair RemoveRope(Pair at, Rotation by) {
   return {Add(Multiply(at.first, by.cosine), Multiply(at.second, by.sine)),
           Add(Multiply(at.second, by.cosine), -Multiply(at.first, by.sine))};
 }
-CAIRN_HD Pair TurnForth(Pair at, Rotation by) {
+CAIRN_HD Pair ApplyRope(Pair at, Rotation by) {
   return {Add(Multiply(at.first, by.cosine), -Multiply(at.second, by.sine)),
           Add(Multiply(at.first, by.sine), Multiply(at.second, by.cosine))};
 }

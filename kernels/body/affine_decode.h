@@ -130,7 +130,7 @@ CAIRN_DEVICE void DecodeCodes(const TileTask& task, const PlaneRecord& plane,
       words[i] = PackPair<kDType>(ValueAt(codes, 2 * i, of[kIsV ? 0 : 2 * i]),
                                   ValueAt(codes, 2 * i + 1, of[kIsV ? 0 : 2 * i + 1]));
     }
-    StoreGlobal(place + 16 * part, Words4{words[0], words[1], words[2], words[3]});
+    StoreGlobal(place + 16 * part, U32x4{words[0], words[1], words[2], words[3]});
   }
 }
 

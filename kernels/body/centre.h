@@ -89,7 +89,7 @@ CAIRN_DEVICE bool CentreSource(const PlaneRecord& plane, uint32_t head, uint32_t
     const uint32_t second = ChannelInPairs(plane, 2 * pair + 1);
     const codecs::Rotation by = codecs::RotationAt(
         LoadGlobal<uint64_t>(plane.pairs.turns + 8 * pair), plane.first_position + token);
-    const codecs::Pair turned = codecs::TurnBack({load(first), load(second)}, by);
+    const codecs::Pair turned = codecs::RemoveRope({load(first), load(second)}, by);
     centred->of[first] = WithoutMean(plane, head, first, turned.first);
     centred->of[second] = WithoutMean(plane, head, second, turned.second);
   }

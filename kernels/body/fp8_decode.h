@@ -49,7 +49,7 @@ CAIRN_DEVICE void DecodeFp8Codes(const TileTask& task, const PlaneRecord& plane,
       words[i] = PackPair<kDType>(codecs::Multiply(E4m3Value(pair & 0xFF), scale),
                                   codecs::Multiply(E4m3Value(pair >> 8 & 0xFF), scale));
     }
-    StoreGlobal(place + 16 * part, Words4{words[0], words[1], words[2], words[3]});
+    StoreGlobal(place + 16 * part, U32x4{words[0], words[1], words[2], words[3]});
   }
 }
 

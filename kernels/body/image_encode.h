@@ -16,7 +16,7 @@ namespace cairn::kernels {
 // The header of a strip as its kernel left it, and where its parts are to lie.
 CAIRN_DEVICE codecs::StripParts PartsOf(const EncodeTask& task, const PlaneRecord& plane,
                                         uint32_t token_first) {
-  const auto header = LoadGlobal<Words4>(task.slot + token_first * plane.row_bytes);
+  const auto header = LoadGlobal<U32x4>(task.slot + token_first * plane.row_bytes);
   codecs::StripParts parts{};
   parts.mode = static_cast<codecs::StripMode>(header.x & 0xFF);
   parts.top = static_cast<uint8_t>(header.x >> 8);
@@ -39,7 +39,7 @@ CAIRN_DEVICE uint32_t BytesOfStrips(const EncodeTask& task, const PlaneRecord& p
 // The same of strips of codes.
 CAIRN_DEVICE codecs::StepStripParts StepPartsOf(const EncodeTask& task, const PlaneRecord& plane,
                                                 uint32_t token_first) {
-  const auto header = LoadGlobal<Words4>(task.slot + token_first * plane.row_bytes);
+  const auto header = LoadGlobal<U32x4>(task.slot + token_first * plane.row_bytes);
   codecs::StepStripParts parts{};
   parts.mode = static_cast<codecs::StepStripMode>(header.x & 0xFF);
   parts.rows = header.x >> 8 & 0xFF;
@@ -66,7 +66,7 @@ CAIRN_DEVICE TileResult MeasureSteps(const EncodeTask& task, const PlaneRecord& 
 CAIRN_DEVICE const uint8_t* StoredPlace(const EncodeTask& task, const PlaneRecord& plane,
                                         uint32_t token) {
   const uint32_t at = token % codecs::kStripTokens, first = token - at;
-  const auto header = LoadGlobal<Words4>(task.slot + first * plane.row_bytes);
+  const auto header = LoadGlobal<U32x4>(task.slot + first * plane.row_bytes);
   const bool is_raw = (header.x & 0xFF) == static_cast<uint32_t>(codecs::StepStripMode::kRaw);
   const uint8_t* marks_at = WaitingCodes(task, plane, first);
   uint32_t row = at;
@@ -159,15 +159,15 @@ CAIRN_DEVICE void StorePlaneUnits(const codecs::StripShape& shape, const uint8_t
   const auto end = static_cast<uint32_t>(codecs::RunCount(shape)) * kRunUnits;
   for (uint32_t unit = ThreadIndex(); unit < end; unit += kBlockThreads) {
     const bool is_there = unit < units;
-    Words4 bits{};
+    U32x4 bits{};
     if (is_there) {
       const uint32_t token = unit / units_of_token, part = unit % units_of_token;
-      bits = LoadGlobal<Words4>(places[token] + 16 * part);
+      bits = LoadGlobal<U32x4>(places[token] + 16 * part);
     }
-    const Words2 first{bits.x, bits.y}, second{bits.z, bits.w};
+    const U32x2 first{bits.x, bits.y}, second{bits.z, bits.w};
     if (is_there) {
       StoreGlobal(target + parts.plane + kUnit * unit,
-                  Words2{PlanesOfFour<kDType>(first), PlanesOfFour<kDType>(second)});
+                  U32x2{PlanesOfFour<kDType>(first), PlanesOfFour<kDType>(second)});
     }
     if constexpr (kDType == codecs::DType::kFp16) {
       const uint32_t lows = LowsOfFour(first) | LowsOfFour(second) << 4;
@@ -275,7 +275,7 @@ CAIRN_DEVICE uint32_t StoreSteps(const EncodeTask& task, const PlaneRecord& plan
   const uint8_t* part = task.slot + token_first * plane.row_bytes;
   const uint8_t* end = part + Align16(shape.tokens * plane.row_bytes);
   if (ThreadIndex() == 0) {
-    auto header = LoadGlobal<Words4>(part);
+    auto header = LoadGlobal<U32x4>(part);
     header.w = 0;
     StoreGlobal(target, header);
   }
@@ -315,7 +315,7 @@ CAIRN_DEVICE void StoreTile(const EncodeTask& task, const PlaneRecord& plane, Ti
       }
       return;
     default:
-      return CopyUnits<Words4>(task.slot, target, result.bytes, ThreadIndex(), kBlockThreads);
+      return CopyUnits<U32x4>(task.slot, target, result.bytes, ThreadIndex(), kBlockThreads);
   }
 }
 

@@ -162,10 +162,10 @@ CAIRN_DEVICE void LeaveSteps(const StripItem& item, const codecs::StepStripParts
   SyncWarp();  // no codes wait any more
   if (ThreadIndex() % kWarpLanes != 0) return;
   const auto first = static_cast<uint32_t>(parts.mode) | parts.rows << 8 | parts.planes << 16;
-  StoreGlobal(item.strip.part, Words4{first, parts.stream_bytes, parts.escapes, source_at});
+  StoreGlobal(item.strip.part, U32x4{first, parts.stream_bytes, parts.escapes, source_at});
   if (parts.mode == codecs::StepStripMode::kRaw) return;
   StoreGlobal(WaitingCodes(item.task, item.plane, item.token_first),
-              Words4{is_row[0], is_row[1], is_row[2], is_row[3]});
+              U32x4{is_row[0], is_row[1], is_row[2], is_row[3]});
 }
 
 CAIRN_DEVICE void WriteSteps(const EncodeReader& reader, const StripItem& item,

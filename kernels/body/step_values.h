@@ -20,7 +20,7 @@ struct CentredToken {
 CAIRN_DEVICE codecs::ProfileChannel LoadChannel(const PlaneRecord& plane, uint32_t head,
                                                 uint32_t channel) {
   const uint64_t index = static_cast<uint64_t>(head) * plane.dim + channel;
-  const auto entry = LoadGlobal<Words2>(plane.side + codecs::kProfileChannelBytes * index);
+  const auto entry = LoadGlobal<U32x2>(plane.side + codecs::kProfileChannelBytes * index);
   return {codecs::BitsFloat(entry.x), static_cast<int16_t>(entry.y & 0xFFFF),
           static_cast<int16_t>(entry.y >> 16)};
 }
@@ -65,7 +65,7 @@ CAIRN_DEVICE void StoreTurned(const PlaneRecord& plane, uint32_t head, uint32_t 
     const uint32_t second = ChannelInPairs(plane, 2 * pair + 1);
     const codecs::Rotation by = codecs::RotationAt(
         LoadGlobal<uint64_t>(plane.pairs.turns + 8 * pair), plane.first_position + token);
-    const codecs::Pair turned = codecs::TurnForth({ValueBeforeTurn(plane, head, first, centred),
+    const codecs::Pair turned = codecs::ApplyRope({ValueBeforeTurn(plane, head, first, centred),
                                                    ValueBeforeTurn(plane, head, second, centred)},
                                                   by);
     StoreValue(plane.dtype, place, first, turned.first);

@@ -49,7 +49,7 @@ class EncodeFixture : public DecodeFixture {
       job.slots = slots.back()->address();
       if (job.image == nullptr) job.image = images.back()->address();
     }
-    std::vector<Words4> room(EncodePlanBytesMax() / sizeof(Words4) + 1);
+    std::vector<U32x4> room(EncodePlanBytesMax() / sizeof(U32x4) + 1);
     EncodePlan plan;
     encoded.error = MakeEncodePlan(jobs, std::as_writable_bytes(std::span(room)), &plan);
     if (encoded.error != Error::kOk) return encoded;
