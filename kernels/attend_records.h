@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What kernels that attend read of a plan: an AttendHeader, queries, planes, parts, works by
-// kernel.
+// The records of an attention plan that kernels read: an AttendHeader, queries, planes, parts, and
+// work items by kernel.
 //
 // Thread-safety: values. Free of the standard library but for integers.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the program knows of device kernels. This folder is the only home of CUDA headers; without
-// them absent.cc stands in, so that every caller compiles and links the same either way.
+// The interface of the program to device kernels. This folder is the only one that includes CUDA
+// headers. Without them absent.cc is built instead, and every caller compiles and links the same.
 
 #include <cstddef>
 #include <cstdint>

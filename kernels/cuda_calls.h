@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the files that call CUDA share: how they note what fails, and which devices they take.
+// Shared by the files that call CUDA: how they record an error, and which devices they accept.
 //
 // Thread-safety: Thread-safe.
 

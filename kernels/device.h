@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The words that kernel bodies are written in. To nvcc they are CUDA; to any other compiler they
-// are calls into an executor, so that tests run the same text on a CPU (kernels/emulated.h).
+// The functions and macros that kernel bodies are written with. With nvcc they are CUDA; with any
+// other compiler they are calls into an executor, so that tests run the same text on a CPU
+// (kernels/emulated.h).
 //
 // - CAIRN_KERNEL and CAIRN_BOUNDS(threads, blocks) stand before a kernel, CAIRN_DEVICE before a
 //   function that kernels call, CAIRN_DEVICE_MEMBER before one of a class; CAIRN_UNROLL and

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the words of kernels/device.h mean to a compiler that is not nvcc: calls into an executor,
-// which runs the threads of a block and checks what they do. The product has none; that of the
-// tests is tests/kernels/executor/. Include through kernels/device.h.
+// The definitions of kernels/device.h for a compiler other than nvcc: calls into an executor, which
+// runs the threads of a block and checks what they do. The product has no executor; the tests have
+// tests/kernels/executor/. Include it through kernels/device.h.
 //
 // Thread-safety: to be called from the threads of a running kernel alone.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a plan says of the images that are to be encoded, and of each of their tiles.
+// Checks encode jobs and computes the records that a plan has for their images and tiles.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 

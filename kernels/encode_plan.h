@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plans of images to encode: the device writes tiles where the directory will say that they lie,
-// the host learns their bytes, rows and CRCs, and makes header and directory of them.
+// Plans of images to encode. The device writes the tiles to their final places in the image. The
+// host then reads their sizes, rows and CRCs and writes header and directory.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 

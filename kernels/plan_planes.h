@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Planes of views in plans, of those that decode and those that encode.
+// The records that plans have for planes: those of decoding and of encoding alike.
 //
 // Thread-safety: pure functions.
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What plans say of side objects: where on the device their parts lie, and tables of coders.
+// The records that plans have for side objects: where their parts lie on the device, and the tables
+// of coders.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 

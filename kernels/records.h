@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What kernels read of a plan: flat records, made by the host out of what it validated, never out
-// of what merely lies in an image. A plan is one buffer: a PlanHeader, planes, tasks by kernel.
+// The records of a plan that kernels read. They are flat. The host makes them from data that it has
+// validated, never from unchecked bytes of an image. A plan is one buffer: a PlanHeader, planes,
+// tasks by kernel.
 //
 // Thread-safety: values. Free of the standard library but for integers.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A device as those use it who move images between it and a store: memory, copies and the kernels
-// of plans, all in the order of one stream. CUDA's is in runtime_cuda.cu; tests have others, which
-// run kernels on the CPU, fail, and damage what they copy.
+// The interface to a device for code that moves images between it and a store: memory, copies and
+// the kernels of plans, all in the order of one stream. runtime_cuda.cu implements it for CUDA.
+// Tests have others, which run kernels on the CPU, fail, or damage the bytes that they copy.
 
 #include <cstddef>
 #include <cstdint>

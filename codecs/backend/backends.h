@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which backends there are, and which one runs.
+// The backends of this program, and the choice of the one that runs.
 //
 // Thread-safety: Thread-safe. Tables are immutable and live as long as the program.
 

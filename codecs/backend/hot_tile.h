@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One (layer, head, plane) as the recipe `cairn-hot` codes it: what a profile and a multiplier come
-// to. Large: 40 KiB. A coder makes one for each tile.
+// The parameters by which the recipe `cairn-hot` codes one (layer, head, plane). They are computed
+// from a profile and a multiplier. Large: 40 KiB. A coder makes one for each tile.
 //
 // Thread-safety: values; functions are Thread-safe. Nothing allocates.
 

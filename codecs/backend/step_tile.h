@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One (layer, head, plane) as the recipe `cairn` codes it: what a profile, a multiplier and a level
-// come to. Plain values and borrowed pointers, free of the standard library, for hosts and devices.
-// Large: 18 KiB. A coder makes one for each tile.
+// The parameters by which the recipe `cairn` codes one (layer, head, plane). They are computed from
+// a profile, a multiplier and a level. Plain values and borrowed pointers, free of the standard
+// library, for hosts and devices. Large: 18 KiB. A coder makes one for each tile.
 //
 // Thread-safety: a value; functions are Thread-safe. Nothing allocates.
 

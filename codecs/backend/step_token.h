@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One token of elements through RoPE, mean and basis and back, in units of a value, not a step.
+// Removes RoPE and mean from the elements of one token and takes them into the basis, and the
+// inverse. Results are values, not multiples of a step.
 //
 // Thread-safety: pure functions. Free of the standard library, for hosts and devices.
 
@@ -18,7 +19,8 @@ CAIRN_HD void RotateToken(const StepPairs& pairs, uint64_t position, float* valu
     float& first = values[pairs.first + i * pairs.step];
     float& second = values[pairs.first + i * pairs.step + pairs.distance];
     const Rotation by = RotationAt(Load64(pairs.turns + 8 * static_cast<uint64_t>(i)), position);
-    const Pair turned = kIsApplied ? ApplyRope({first, second}, by) : RemoveRope({first, second}, by);
+    const Pair turned =
+        kIsApplied ? ApplyRope({first, second}, by) : RemoveRope({first, second}, by);
     first = turned.first;
     second = turned.second;
   }

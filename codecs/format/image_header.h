@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The first bytes of an image, as docs/formats/image.md draws them: offsets, and the writer of
-// header and directory.
+// The header and the directory of an image: offsets of the fields, and the writer.
+// docs/formats/image.md draws the bytes.
 
 #include <cstddef>
 #include <cstdint>

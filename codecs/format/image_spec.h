@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What an image says of itself: its spec, and what its directory says of each tile.
-// docs/formats/image.md draws the bytes.
+// The spec of an image, which its header stores, and the entry that its directory has for each
+// tile. docs/formats/image.md draws the bytes.
 //
 // Thread-safety: values; functions are Thread-safe.
 

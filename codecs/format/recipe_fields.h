@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A recipe as bytes: what the header of an image says of it, bytes 128 to 160 of
-// docs/formats/image.md. Records on disk keep the same bytes.
+// Stores and loads a recipe as bytes: bytes 128 to 160 of an image's header, which
+// docs/formats/image.md draws. Records on disk have the same bytes.
 //
 // Thread-safety: pure functions.
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where the parts of a tile lie. Everything follows from the image's header and the tile's
-// directory entry (form and rows), so the writer and the parser both compute it and stored sizes
-// are only ever compared with it. How long strips are is what they hold: the entry's bytes count,
-// within bounds, and the headers of the strips are compared with them.
+// Computes where the parts of a tile lie. They follow from the image's header and the tile's
+// directory entry (form and rows). The writer and the parser both compute them, and stored sizes
+// are only compared with the result. Strips are the exception: their length depends on their
+// content. For them the entry's bytes are used, within bounds, and compared with the headers of the
+// strips.
 //
 // - raw: source bits | zeros to 16
 // - strips: one strip for each 128 tokens, see codecs/pack/strip.h and step_strip.h

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which part of a group each tile of an image codes, and which tiles cover a slice. Whoever wants
-// tiles asks here; nobody else computes the number of a tile.
+// Maps the tiles of an image to the parts of a group that they code, and a slice to the tiles that
+// cover it. No other code computes the number of a tile.
 //
 // A tile codes one unit: a rectangle of layers x heads x planes. Units lie side by side from layer
 // 0 and head 0 of the group on, so a layer, head and plane is in the same unit whatever the slice.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What forms with codes between a (min, range) a group have in common.
+// Shared by the forms whose codes lie between a (min, range) for each group.
 //
 // Thread-safety: pure functions.
 

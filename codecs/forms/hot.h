@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where the parts of a tile of the recipe `cairn-hot` lie. docs/recipes/cairn-hot.md draws them.
+// The layout of a tile of the recipe `cairn-hot`. docs/recipes/cairn-hot.md draws it.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
 

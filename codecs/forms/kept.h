@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which tokens a tile of the recipe `arkv:paper` has, and where its parts lie. docs/recipes/arkv.md
-// draws them.
+// The tokens that a tile of the recipe `arkv:paper` has, and its layout. docs/recipes/arkv.md draws
+// it.
 //
 // Thread-safety: pure functions.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rows: tokens that a tile keeps at full precision beside its codes. The parts of a tile that have
-// them are written, laid over the decoded codes, and checked alike in all forms.
+// Rows are tokens that a tile keeps at full precision beside its codes. All forms write them, copy
+// them over the decoded codes and check them with these functions.
 //
 // Thread-safety: pure functions.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tiles in strips: walking and decoding them. What a strip is, codecs/pack/strip.h says.
+// Iterates over the strips of a tile and decodes them. codecs/pack/strip.h describes a strip.
 //
 // Thread-safety: pure functions; a StripDecoder belongs to one caller.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the counted symbols of the recipe `cairn` cost, and the tables that make them cost the
-// least.
+// Computes the bits that counted symbols of the recipe `cairn` cost, and the tables under which
+// they cost least.
 //
 // Thread-safety: pure functions. Nothing allocates.
 

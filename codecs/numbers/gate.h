@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Whether taking a pattern from a token of V pays: the gate of PatternKV (arXiv 2510.05176, the
-// accept/reject rule), for a token of several groups.
+// The gate of PatternKV (arXiv 2510.05176, the accept/reject rule): decides for a token of V
+// whether its pattern is subtracted. Here a token has several groups.
 //
 // An error uniform over a step of R / L has the variance (R / L)^2 / 12 and that of its square is
 // (R / L)^4 / 180. Taking the pattern pays where the sum of the squared errors shrinks by more than

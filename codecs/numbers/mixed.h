@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the recipe `mixkvq` decides by: how much a channel of K matters (MixKVQ, equations of
-// section 4.2: A = I * S), and the published thresholds. docs/recipes/mixkvq.md says the same in
-// words; codecs/numbers/math.h says what a compiler has to keep to.
+// How the recipe `mixkvq` sorts the channels of K into classes: the salience of a channel (MixKVQ,
+// equations of section 4.2: A = I * S), and the published thresholds. docs/recipes/mixkvq.md says
+// the same in words; codecs/numbers/math.h says what a compiler has to keep to.
 //
 // Thread-safety: pure functions.
 

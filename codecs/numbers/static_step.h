@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The scalar arithmetic of the recipe `cairn`: steps, the turning of K with position, the shape of
-// a channel's code, coarser codes. docs/recipes/cairn.md says the same in words;
+// The scalar arithmetic of the recipe `cairn`: steps, the rotation of K by its position (RoPE), the
+// shape of a channel's code, coarser codes. docs/recipes/cairn.md says the same in words;
 // codecs/numbers/math.h says what a compiler has to keep to.
 //
 // Thread-safety: pure functions.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Images out of encoded tiles: where tiles lie, the tiles there, and their CRCs. What a tile's
-// kernel left in its slot is copied; source bits, and of strips what is them, come from the source.
+// Puts encoded tiles together to images: places the tiles, copies them there and computes their
+// CRCs. Coded tiles are copied from the slots where their kernels left them. Raw tiles, and the
+// sign and mantissa planes of strips, are read from the source.
 
 #include <cstdint>
 
