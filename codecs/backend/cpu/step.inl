@@ -128,7 +128,7 @@ void Turn(const StepPairs& pairs, const Rotations& rotations, BlockValues* value
     Floats16 first = Blocks::Load(at[0]);
     Floats16 second = Blocks::Load(at[1]);
     TurnPair<kIsApplied>(Blocks::Load(rotations.cosine[i]), Blocks::Load(rotations.sine[i]), &first,
-                     &second);
+                         &second);
     Blocks::Store(at[0], first);
     Blocks::Store(at[1], second);
   }
