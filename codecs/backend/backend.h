@@ -190,15 +190,16 @@ using EncodePerToken = void(const AffineTile& tile, const uint8_t* source, uint6
                             uint8_t* codes, uint8_t* params);
 
 // The inverse: target = FromFloat(Dequantize(code, range / Levels(bits), min)) for every token,
-// rows included. Params are any bits; where the min or range is not finite, so is what is
-// written, with NaN bits unspecified. What is_streamed lets past the caches is nevertheless
-// written when the operation returns, as any other store is, for every thread.
+// rows included. Params may have any bits. Where the min or range is not finite, the value written
+// is not finite either, and the bits of a NaN are unspecified. Stores that is_streamed lets past
+// the caches are visible to every thread when the operation returns, as any other store.
 using DecodePerChannel = void(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
                               uint8_t* target);
 using DecodePerToken = void(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
                             uint8_t* target);
 
-// Of AffineTile tokens, dim, dtype and is_streamed are read.
+// Computes codes of 8-bit floats and a scale for each token. Of AffineTile, tokens, dim, dtype and
+// is_streamed are read.
 //   source  elements; those of tokens outside `rows` are finite and at most kMagnitudeMax
 //   codes   tokens * dim bytes, written whole; 0 in rows
 //   scales  tokens * fp16, written whole; +0 in rows
@@ -206,16 +207,16 @@ using DecodePerToken = void(const AffineTile& tile, const uint8_t* codes, const 
 using EncodeFp8 = void(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
                        uint8_t* codes, uint8_t* scales);
 
-// The inverse, of every token. Codes and scales are any bits; where either is not finite, so is
-// what is written, with NaN bits unspecified.
+// The inverse, of every token. Codes and scales may have any bits. Where either is not finite, the
+// value written is not finite either, and the bits of a NaN are unspecified.
 using DecodeFp8 = void(const AffineTile& tile, const uint8_t* codes, const uint8_t* scales,
                        uint8_t* target);
 
-// Every element as its channel's class has it: decode_per_channel() of its code, or the bits that
-// there are. Params are any bits, as there.
+// Writes every element by the class of its channel: decode_per_channel() of its code, or its source
+// bits. Params may have any bits, as there.
 using DecodeMixed = void(const MixedTile& tile, uint8_t* target);
 
-// target = source, written past the caches.
+// Copies source to target and writes past the caches.
 using CopyStreamed = void(const uint8_t* source, uint64_t bytes, uint8_t* target);
 
 // target's code = Narrow of the source's code: 8 -> 4, 8 -> 2, 4 -> 2. tile.bits is what the
@@ -240,8 +241,8 @@ using ChoosePatterns = void(const PatternedTile& tile, const uint8_t* source, ui
 using EncodeStrip = uint64_t(const StripShape& shape, const uint8_t* source, uint8_t* target,
                              uint64_t room);
 
-// Decodes 1..kStripsAtOnce strips. False where one of them does not end as a strip must; what
-// targets then hold is unspecified. They are written in bounds whatever strips hold.
+// Decodes 1..kStripsAtOnce strips. Returns false if one of them does not end as a strip must; the
+// content of the targets is then unspecified. Writes in bounds whatever the strips contain.
 using DecodeStrips = bool(const StripJob* jobs, uint32_t count);
 
 // Codes a strip as docs/recipes/cairn.md says, in at most `room` bytes. Returns their count; 0,
@@ -251,19 +252,19 @@ using DecodeStrips = bool(const StripJob* jobs, uint32_t count);
 using EncodeStepStrip = uint64_t(const StepTile& tile, const StepSource& source, uint8_t* target,
                                  uint64_t room, uint32_t* rows);
 
-// Decodes 1..kStripsAtOnce strips. False where one of them does not end as a strip must or is of
-// another profile; what targets then hold is unspecified. They are written in bounds whatever
-// strips hold.
+// Decodes 1..kStripsAtOnce strips. Returns false if one of them does not end as a strip must or is
+// of another profile; the content of the targets is then unspecified. Writes in bounds whatever the
+// strips contain.
 using DecodeStepStrips = bool(const StepStripJob* jobs, uint32_t count);
 
-// Codes of a strip as docs/recipes/cairn-hot.md says, and which of its tokens are rows.
+// Computes the codes of a strip as docs/recipes/cairn-hot.md says, and finds its rows.
 //   codes        tokens * tile.row_bytes, written whole; those of rows are 0
 //   corrections  HotCorrectionBytes(dim), written whole where tile.is_corrected; else not touched
 //   rows         those found are added
 using EncodeHotStrip = void(const HotTile& tile, const StepSource& source, uint8_t* codes,
                             uint8_t* corrections, StripTokens* rows);
 
-// The inverse, of every token; codes and corrections are any bits.
+// The inverse, of every token. Codes and corrections may have any bits.
 using DecodeHotStrip = void(const HotStripJob& job);
 
 }  // namespace operations

@@ -83,22 +83,22 @@ struct TileLayout : TileParts {
 // where the tile would not be smaller than raw.
 [[nodiscard]] std::optional<TileLayout> PlaceParts(TileLayout layout, const TileGeometry& geometry);
 
-// A layout with the parts of so many rows, and no other yet.
+// Returns a layout that has the parts of so many rows and no others yet.
 [[nodiscard]] TileLayout LayoutOfRows(const TileGeometry& geometry, uint32_t rows);
 
-// A tile that says itself where its parts lie: all that is known without reading it is its size.
-// None where `bytes` is not a multiple of 16, below bytes_min, or not smaller than raw.
+// Returns the layout of a tile whose own headers say where its parts lie: only its size is known.
+// None if `bytes` is not a multiple of 16, below bytes_min, or not smaller than raw.
 [[nodiscard]] std::optional<TileLayout> LayoutOfBytes(const TileGeometry& geometry, uint64_t bytes,
                                                       uint64_t bytes_min);
 
-// The shape of strip `index` of a tile, and the offset of its tokens in the tile's source.
+// Returns the shape of strip `index` of a tile, and the offset of its tokens in the tile's source.
 [[nodiscard]] StripShape StripOf(const TileGeometry& geometry, const Recipe& recipe,
                                  uint32_t index);
 [[nodiscard]] uint64_t StripSourceOffset(const TileGeometry& geometry, uint32_t index);
 
 [[nodiscard]] TileLayout RawLayout(const TileGeometry& geometry);
 
-// The arguments for backend functions that code a tile in affine form.
+// Returns the arguments for the operations of a backend that code a tile in affine form.
 [[nodiscard]] AffineTile AffineOf(const TileGeometry& geometry, const Recipe& recipe);
 
 }  // namespace cairn::codecs

@@ -247,7 +247,7 @@ constexpr Name NameOf(std::string_view family, uint32_t bits, uint32_t level) {
 
 // How many bits, and how many names, the recipes of a row have.
 constexpr uint32_t BitsCount(const RecipeTraits& traits) {
-  return traits.bits_max == 0 ? 0 : traits.bits_max - traits.bits_min + 1U;
+  return traits.bits_max == 0 ? 0 : uint32_t{traits.bits_max} - traits.bits_min + 1;
 }
 constexpr uint32_t NameCount(const RecipeTraits& traits) {
   return (traits.level_max + 1U) * BitsCount(traits);
