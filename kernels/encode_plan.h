@@ -59,8 +59,9 @@ struct EncodePlan {
   std::array<uint32_t, kEncodeLists> counts = {};  // of items, images or tiles
 };
 
-// What the header of the job's image says: codecs::RecordedSpec() of its spec and parents, which is
-// its spec but where ott lacks a parent, or its image was raw.
+// Returns the spec that the header of the job's image stores: codecs::RecordedSpec() of its spec
+// and parents. It differs from the job's spec only if `ott` lacks a parent or the stored image was
+// raw.
 [[nodiscard]] codecs::ImageSpec RecordedSpec(const EncodeJob& job);
 
 // Bytes of the slots of all tiles, in the order of the directory, each at a multiple of 16: the

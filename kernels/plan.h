@@ -40,8 +40,8 @@ struct DecodePlan {
   std::array<uint32_t, kDecodeLists> counts{};  // of tasks
 };
 
-// Whether kernels check the CRCs of tiles. Bytes that were copied under their CRC, or that the host
-// has checked, need no second look.
+// Chooses whether kernels check the CRCs of tiles. Bytes that were copied under their CRC, or that
+// the host has checked, need no second check.
 enum class Verify : uint8_t { kNo, kYes };
 
 // Writes a plan for jobs into `buffer`, at a multiple of 16; *plan is set on kOk.

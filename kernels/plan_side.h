@@ -20,13 +20,13 @@
 
 namespace cairn::kernels {
 
-// Of an image whose recipe codes with a side object, and of no other.
+// Sets the side object in *records, if the image's recipe needs one.
 // REQUIRES: CheckCodableWith(spec, side) is kOk.
 //   on_device  its bytes
 void AddSide(const codecs::ImageSpec& spec, const codecs::DecodeInputs& side,
              const std::byte* on_device, PlaneRecords* records);
 
-// Of an image whose encoder reads off a profile how large queries are, where that says it.
+// Sets the profile from which an encoder reads the magnitudes of queries.
 void AddMagnitudes(const codecs::Profile& profile, const std::byte* on_device,
                    PlaneRecords* records);
 
@@ -35,10 +35,10 @@ void AddMagnitudes(const codecs::Profile& profile, const std::byte* on_device,
   return recipe.Traits().k_form == codecs::FormId::kSteps;
 }
 
-// The number of a head among those of the side object.
+// Returns the index of a head among those of the side object.
 [[nodiscard]] uint32_t HeadNumber(const codecs::DecodeInputs& side, codecs::ProfileHead at);
 
-// Of one plane of a profile, to decode with and to encode with.
+// Makes the tables of one plane of a profile, for decoding and for encoding.
 void MakeTables(const codecs::Profile& profile, uint32_t plane, StepTables* tables);
 void MakeTables(const codecs::Profile& profile, uint32_t plane, EncodeStepTables* tables);
 

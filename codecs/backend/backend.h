@@ -28,7 +28,7 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
-// What is taken from tokens before they are coded, and added when they are decoded, in fp32.
+// The patterns that are subtracted from tokens before coding and added after decoding, in fp32.
 struct Prediction {
   const uint8_t* patterns;       // fp16, finite, pattern after pattern of the tile's dim
   const uint8_t* numbers;        // of each token, its pattern's
@@ -43,7 +43,7 @@ struct Prediction {
   }
 };
 
-// What an operation needs to know of a tile.
+// The shape of a tile and how its codes are chosen.
 struct AffineTile {
   uint32_t tokens;  // 1..1024
   uint32_t dim;     // 1..4096
@@ -54,8 +54,8 @@ struct AffineTile {
   bool
       is_clipped;  // choose the range of least squared error, as below, instead of the covering one
   bool is_streamed = false;  // decode: the target is more than caches keep, so write it past them
-  // Null: nothing is taken. Else the value x of a token that has a pattern p is x - p wherever
-  // codes and params are made of values, and decoded values have p added before they are rounded.
+  // Null: no pattern is subtracted. Else, for a token that has a pattern p, codes and params are
+  // made of x - p instead of the value x, and decoding adds p before it rounds.
   const Prediction* prediction = nullptr;
 };
 
@@ -234,9 +234,8 @@ using NarrowCodes = void(const AffineTile& tile, uint8_t target_bits, const uint
 using ChoosePatterns = void(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
                             uint8_t* numbers, uint64_t* is_predicted);
 
-// Codes a strip: the bytes that docs/recipes/exact.md gives it, at most `room` of them. Returns
-// their count; 0, with the room in any state, where they are more. What lies in the room behind
-// the strip is left in any state too.
+// Codes a strip as docs/recipes/exact.md says, in at most `room` bytes. Returns their count, or 0
+// if the strip needs more. The rest of the room is left in any state.
 //   source  ElementCount(shape) elements
 using EncodeStrip = uint64_t(const StripShape& shape, const uint8_t* source, uint8_t* target,
                              uint64_t room);
@@ -245,10 +244,9 @@ using EncodeStrip = uint64_t(const StripShape& shape, const uint8_t* source, uin
 // content of the targets is then unspecified. Writes in bounds whatever the strips contain.
 using DecodeStrips = bool(const StripJob* jobs, uint32_t count);
 
-// Codes a strip as docs/recipes/cairn.md says, in at most `room` bytes. Returns their count; 0,
-// with the room in any state, where they are more. What lies in the room behind the strip is left
-// in any state too.
-//   rows  how many of its tokens are kept; set
+// Codes a strip as docs/recipes/cairn.md says, in at most `room` bytes. Returns their count, or 0
+// if the strip needs more. The rest of the room is left in any state.
+//   rows  set to the count of tokens that are rows
 using EncodeStepStrip = uint64_t(const StepTile& tile, const StepSource& source, uint8_t* target,
                                  uint64_t room, uint32_t* rows);
 

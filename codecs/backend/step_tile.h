@@ -90,7 +90,7 @@ CAIRN_HD const float* OffsetsOf(const StepTile& tile, uint32_t channel) {
   const StepShape& shape = tile.channels[channel].shape;
   return tile.shared.offsets[shape.low_bits == 0 ? shape.table : kProfileTables];
 }
-// What a code of a channel stands for, before the mean.
+// Returns the value of a code of a channel, before its mean is added.
 CAIRN_HD float ValueOf(const StepTile& tile, uint32_t channel, int32_t code) {
   return Multiply(StepCodeOf(code, OffsetsOf(tile, channel)), tile.channels[channel].step);
 }

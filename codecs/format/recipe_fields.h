@@ -14,7 +14,7 @@
 namespace cairn::codecs {
 
 inline constexpr size_t kRecipeFieldsBytes = 32;
-// Of those, what no known recipe leaves zero. The rest is for parameters of later recipes.
+// The bytes that known recipes use. The rest is for parameters of later recipes.
 inline constexpr size_t kRecipeFieldsUsed = 13;
 
 void StoreRecipe(const Recipe& recipe, std::span<std::byte, kRecipeFieldsBytes> target);

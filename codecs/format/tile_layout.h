@@ -43,7 +43,7 @@ struct TileGeometry {
 
 [[nodiscard]] TileGeometry GeometryOf(const ImageSpec& spec, uint32_t plane_index);
 
-// The first layer and head that tile `index` codes.
+// Returns the first layer and head that tile `index` codes.
 [[nodiscard]] ProfileHead HeadOf(const ImageSpec& spec, uint32_t index);
 
 inline constexpr uint64_t kChainBytes = 16;
@@ -75,12 +75,12 @@ struct TileLayout : TileParts {
   uint64_t bytes = 0;          // content_bytes with padding
 };
 
-// The form that the recipe codes such a tile in; kRawForm where it codes none. A tile that would
-// not become smaller is raw nevertheless.
+// Returns the form in which the recipe codes such a tile; kRawForm if it codes none. A tile that
+// would not become smaller is stored raw nevertheless.
 [[nodiscard]] uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe);
 
-// Places the side section's parts, whose bytes are set, one after another behind the codes. None
-// where the tile would not be smaller than raw.
+// Places the side section's parts, whose bytes are set, one after another behind the codes. Returns
+// none if the tile would not be smaller than raw.
 [[nodiscard]] std::optional<TileLayout> PlaceParts(TileLayout layout, const TileGeometry& geometry);
 
 // Returns a layout that has the parts of so many rows and no others yet.

@@ -15,11 +15,12 @@
 
 namespace cairn::codecs {
 
-// Of a strip of a tile, at least.
+// The least bytes of a strip.
 inline constexpr uint64_t kStripBytesMin = kStripHeaderBytes + kSectionAlignment;
 
-// Calls visit(index, parts, bytes of the strip) for every strip of a tile, in order. False where
-// the tile's bytes are not just the strips that their headers state, or visit() returns false.
+// Calls visit(index, parts, bytes of the strip) for every strip of a tile, in order. Returns false
+// if the tile's bytes are not exactly the strips that their headers state, or if visit() returns
+// false.
 template <typename Visit>
 [[nodiscard]] bool ForEachStrip(const TileGeometry& geometry, const Recipe& recipe,
                                 std::span<const std::byte> content, Visit visit) {

@@ -29,7 +29,7 @@ struct Extremes {
   }
 };
 
-// What the codes of a group miss by, of which a clipped range is chosen.
+// Returns the squared error of a group's codes, by which a clipped range is chosen.
 //   for_each(visit)  calls visit(value) for every value of the group
 CAIRN_HD_CALLBACKS
 template <typename ForEach>
@@ -46,8 +46,8 @@ CAIRN_HD uint32_t ClipError(uint32_t bits, AffineParams params, float covering_r
   return error;
 }
 
-// The params of a group: those that cover its values, or the first of so many clipped ranges whose
-// error is least.
+// Returns the params of a group: those that cover its values, or the first of clip_count clipped
+// ranges whose error is least.
 //   of          of the group, zeros positive
 //   clip_count  1: ranges are not clipped; else ClipCount()
 CAIRN_HD_CALLBACKS
@@ -75,7 +75,7 @@ CAIRN_HD uint8_t AffineCode(float value, AffineParams params, uint32_t bits) {
   return Narrow(Code8(value, Fp16ToFloat(params.min), inverse_step), bits);
 }
 
-// The value of a code of a group with this min and range.
+// Returns the value of a code of a group with this min and range.
 CAIRN_HD float AffineValue(uint8_t code, float min, float range, uint32_t bits) {
   return Dequantize(code, Step(bits, range), min);
 }

@@ -41,8 +41,8 @@ CAIRN_HD GateSums AddGroup(GateSums sums, uint32_t channels, float raw, float fl
   return sums;
 }
 
-// False where nothing is gained, as where all ranges are 0. Without a branch, which nothing
-// foresees.
+// Returns true if subtracting the pattern gains enough; false if all ranges are 0. It has no
+// branch, since none could be predicted.
 CAIRN_HD bool PassesGate(GateSums sums, float level) {
   const bool is_gain = sums.gain > 0.0F;
   const bool is_clear = Multiply(sums.gain, sums.gain) >= Multiply(level, sums.spread);

@@ -32,7 +32,7 @@ CAIRN_TABLE float kHotLevels[63] = {
     2.009611F, 2.14681F,  2.298981F, 2.471305F, 2.672274F, 2.917407F, 3.240437F, 3.744101F,
 };
 
-// What a channel has to be worth, in 1/256 octave, for its w-th bit.
+// The worth that a channel needs for its w-th bit, in 1/256 octave.
 CAIRN_TABLE int32_t kHotThresholds[kHotWidthMax] = {83, 259, 460, 681, 916, 1161};
 
 CAIRN_HD uint32_t HotWidth(int32_t worth) {
@@ -65,7 +65,8 @@ CAIRN_HD constexpr float HotLevel(uint32_t code, uint32_t width) {
   return code >= half ? levels[code - half] : -levels[half - 1 - code];
 }
 
-// Of a strip whose mean square is `power` times what its channel's spread says, in quarter octaves.
+// Returns the correction, in quarter octaves, of a channel whose mean square in a strip is `power`
+// times that of its spread.
 CAIRN_HD int32_t HotCorrection(float power) {
   int32_t correction = kHotCorrectionMin;
   for (int32_t i = kHotCorrectionMin + 1; i <= kHotCorrectionMax; ++i) {
@@ -97,13 +98,13 @@ CAIRN_HD int32_t HotScaleLog(int32_t spread_log, int32_t correction) {
 
 // ---- Values of a channel, before its mean ----
 
-// What values are multiplied with to be in units of their levels. Without a correction, it is in
-// units of the channel's spread.
+// Returns the factor that takes values to units of their levels; without a correction, to units of
+// the channel's spread.
 CAIRN_HD float HotInverseScale(int32_t spread_log, int32_t correction = 0) {
   return Exp2(-HotScaleLog(spread_log, correction));
 }
 
-// False where the token has to be a row.
+// Returns false if the token has to be a row.
 //   inverse  HotInverseScale() without a correction, here and of HotPower
 CAIRN_HD bool IsHotCodable(float value, float inverse) {
   const float size = Multiply(value, inverse);

@@ -206,7 +206,7 @@ CAIRN_HD float Clamp(float value, float high) {
   return positive < high ? positive : high;
 }
 
-// What Code8() multiplies with; 0 for the empty range, so that its codes are 0.
+// Returns the factor of Code8(); 0 for the empty range, so that its codes are 0.
 CAIRN_HD float InverseStep(uint32_t bits, float range) {
   return range > 0.0F ? Divide(Levels(bits), range) : 0.0F;
 }

@@ -157,7 +157,7 @@ CAIRN_HD StepShape StepShapeOf(int32_t ratio) {
   return {static_cast<uint8_t>(low_bits), static_cast<uint8_t>(index - 4 * low_bits)};
 }
 
-// Sets the code of a value before its mean. False where the token has to be a row.
+// Sets *code to the code of a value without its mean. Returns false if the token has to be a row.
 //   step_inverse  at level 0
 CAIRN_HD bool StepCodeAt(float centred, float step_inverse, uint32_t level, int16_t* code) {
   const float position = Multiply(centred, step_inverse);
@@ -166,7 +166,7 @@ CAIRN_HD bool StepCodeAt(float centred, float step_inverse, uint32_t level, int1
   return is_code;
 }
 
-// What a code stands for, in steps.
+// Returns the value of a code, in steps.
 //   offsets  of the codes of magnitude 1 and 2
 CAIRN_HD float StepCodeOf(int32_t code, const float* offsets) {
   float value = static_cast<float>(code);
@@ -175,7 +175,8 @@ CAIRN_HD float StepCodeOf(int32_t code, const float* offsets) {
   return value;
 }
 
-// What is added to a code before its low bits are cut off, so that both halves are symmetric.
+// Returns the offset that is added to a code before its low bits are cut off, so that both halves
+// are symmetric.
 CAIRN_HD int32_t StepHalf(uint32_t low_bits) { return (1 << low_bits) >> 1; }
 
 // Above 14 where there is no symbol for it.

@@ -66,7 +66,7 @@ enum class TargetFault : uint8_t {
   kSkippedSource,  // a token of a source has no place
 };
 
-// What is wrong with plane `plane` of a view.
+// Describes what is wrong with plane `plane` of a view.
 [[nodiscard]] TargetFault CheckPlane(const ViewShape& shape, uint32_t plane,
                                      const TargetPlane& view, bool is_source);
 // kTargetTooSmall where an element would lie outside, kInvalidShape where something else is wrong.
