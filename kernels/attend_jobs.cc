@@ -11,7 +11,6 @@ namespace {
 
 using codecs::Error;
 using codecs::GroupKind;
-using codecs::RecipeId;
 
 constexpr uint32_t kQueriesMax = 4096;  // query heads of query tokens
 
@@ -26,6 +25,26 @@ Error CheckImage(const AttendJob& job, const AttendImage& image) {
   if (!(spec.tile == job.tile) || !is_placed) return Error::kInvalidShape;
   const codecs::Slice wanted = {job.layer, 1, job.head_first, job.head_count};
   return spec.slice.Contains(wanted) ? Error::kOk : Error::kInvalidSlice;
+}
+
+std::string_view WhyDecodeFirst(codecs::FormId form) {
+  using codecs::FormId;
+  switch (form) {
+    case FormId::kRaw:
+    case FormId::kAffine:
+    case FormId::kPatterned:
+    case FormId::kMixed:
+    case FormId::kFp8:
+    case FormId::kHot:
+      return {};
+    case FormId::kStrips:
+    case FormId::kSteps:
+      return "decode first: entropy-coded tiles cannot be attended to";
+    case FormId::kKept:
+      return "decode first: arkv:paper lacks tokens";
+    default:
+      return "decode first: nothing attends to this recipe";
+  }
 }
 
 }  // namespace
@@ -76,23 +95,9 @@ std::string_view WhyDecodeFirst(const codecs::ImageSpec& spec) {
   if (spec.domain != codecs::Domain::kAsWritten) {
     return "decode first: K before RoPE turns by each token's own position";
   }
-  switch (spec.recipe.id) {
-    case RecipeId::kExact:
-    case RecipeId::kCairn:
-      return "decode first: entropy-coded tiles cannot be attended to";
-    case RecipeId::kArkv:
-      return spec.recipe.NeedsPlan() ? "decode first: arkv:paper lacks tokens" : "";
-    case RecipeId::kRaw:
-    case RecipeId::kKivi:
-    case RecipeId::kCairnHot:
-    case RecipeId::kPatternkv:
-    case RecipeId::kOtt:
-    case RecipeId::kMixKvq:
-    case RecipeId::kLogQuant:
-    case RecipeId::kFp8:
-      return {};
-  }
-  return "decode first: nothing attends to this recipe";
+  const codecs::RecipeTraits& traits = spec.recipe.Traits();
+  const std::string_view why = WhyDecodeFirst(traits.k_form);
+  return why.empty() ? WhyDecodeFirst(traits.v_form) : why;
 }
 
 }  // namespace cairn::kernels

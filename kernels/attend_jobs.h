@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What plans of attention ask of jobs.
+// Checks attention jobs and computes what their plans need to know.
 //
 // Thread-safety: pure functions.
 

@@ -16,8 +16,8 @@ namespace cairn::kernels {
 namespace {
 
 using codecs::Error;
+using codecs::FormId;
 using codecs::GroupKind;
-using codecs::TileLayoutId;
 
 constexpr uint32_t kWorkPartsMax = 32;
 // Lists before these: of AffinePart, with fp8; and of kernels that have a warp a part.
@@ -47,25 +47,10 @@ TilePair PairAt(const AttendJob& job, const codecs::ImagePrefix& prefix, uint16_
   return pair;
 }
 
-AttendForm FormOf(uint16_t form) {
-  switch (codecs::LayoutIdOf(form)) {
-    case TileLayoutId::kRaw:
-      return AttendForm::kRaw;
-    case TileLayoutId::kFp8:
-      return AttendForm::kFp8;
-    case TileLayoutId::kPatterned:
-      return AttendForm::kPatterned;
-    case TileLayoutId::kMixed:
-      return AttendForm::kMixed;
-    case TileLayoutId::kHot:
-      return AttendForm::kHot;
-    case TileLayoutId::kAffine:
-    case TileLayoutId::kStrips:  // of this and the next two WhyDecodeFirst() leaves none
-    case TileLayoutId::kStepStrips:
-    case TileLayoutId::kKept:
-      break;
-  }
-  return AttendForm::kAffine;
+// Forms that the narrow kernel reads.
+bool IsPlain(uint16_t form) {
+  const FormId id = codecs::FormIdOf(form);
+  return id == FormId::kRaw || id == FormId::kAffine || id == FormId::kFp8;
 }
 
 // The list of parts that no fast kernel has, of plain forms.
@@ -92,7 +77,6 @@ AttendList PlainList(const AttendJob& job, uint32_t unit) {
 }
 
 AttendList ListOf(const AttendJob& job, const codecs::Recipe& recipe, const TilePair& pair) {
-  const auto is_plain = [](uint16_t form) { return FormOf(form) <= AttendForm::kFp8; };
   const bool is_affine = pair.k.form == codecs::AffineForm(recipe.bits) &&
                          pair.v.form == pair.k.form && pair.k.rows == 0 && pair.v.rows == 0 &&
                          recipe.k_group_tokens == kAttendKGroup &&
@@ -106,7 +90,7 @@ AttendList ListOf(const AttendJob& job, const codecs::Recipe& recipe, const Tile
   if (pair.k.form == codecs::kRawForm && pair.v.form == codecs::kRawForm) {
     return PlainList(job, kUnitMax);
   }
-  return is_plain(pair.k.form) && is_plain(pair.v.form) ? SlowList(job) : AttendList::kWide;
+  return IsPlain(pair.k.form) && IsPlain(pair.v.form) ? SlowList(job) : AttendList::kWide;
 }
 
 // Goes through jobs the same way to count and to write.
@@ -278,8 +262,8 @@ class AttendPlanMaker {
     const AttendList list = ListOf(job, spec.recipe, pair);
     AttendPart part{};
     part.status = status_count_ + number;
-    part.k_form = FormOf(pair.k.form);
-    part.v_form = FormOf(pair.v.form);
+    part.k_form = codecs::FormIdOf(pair.k.form);
+    part.v_form = codecs::FormIdOf(pair.v.form);
     part.k = TaskOfTile(*image.prefix, pair.k_index, image.image, image.side);
     part.v = TaskOfTile(*image.prefix, pair.v_index, image.image, image.side);
     const uint32_t plane = plane_of_[image_count_ + number];

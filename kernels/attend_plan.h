@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plans of attention over encoded images, at one layer: made by the host out of headers and
-// directories alone. Kernels read tiles where they lie, as they are coded; nothing is decoded to
-// memory. A plan holds for as long as images, places and counts do, whatever the queries: for every
-// step that a sequence decodes between two blocks.
+// Plans of attention over encoded images, at one layer. The host makes them from headers and
+// directories alone. Kernels read coded tiles in place; nothing is decoded to memory. A plan stays
+// valid for any queries as long as images, places and counts stay the same: for all tokens that a
+// sequence decodes between two blocks.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 

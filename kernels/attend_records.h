@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What kernels that attend read of a plan: an AttendHeader, queries, planes, parts, works by
-// kernel.
+// The records of an attention plan that kernels read: an AttendHeader, queries, planes, parts, and
+// work items by kernel.
 //
 // Thread-safety: values. Free of the standard library but for integers.
 
 #include <cstdint>
 
 #include "codecs/types/dtype.h"
+#include "codecs/types/form_id.h"
 #include "kernels/records.h"
 
 namespace cairn::kernels {
@@ -83,14 +84,11 @@ struct alignas(16) AffinePart {
   uint32_t status;  // whose it is
 };
 
-// What codes of a tile are, of those that can be attended to.
-enum class AttendForm : uint8_t { kRaw, kAffine, kFp8, kPatterned, kMixed, kHot };
-
 // Up to 128 tokens of a tile of K and one of V, or of a cache's pages. Of latents V is K's.
 struct alignas(16) AttendPart {
   TileTask k, v;  // of a tail target is its layer and head in page 0, token 0
   uint32_t status;
-  AttendForm k_form, v_form;
+  codecs::FormId k_form, v_form;  // of those that can be attended to
   bool is_tail;
 };
 

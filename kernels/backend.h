@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the program knows of device kernels. This folder is the only home of CUDA headers; without
-// them absent.cc stands in, so that every caller compiles and links the same either way.
+// The interface of the program to device kernels. This folder is the only one that includes CUDA
+// headers. Without them absent.cc is built instead, and every caller compiles and links the same.
 
 #include <cstddef>
 #include <cstdint>
@@ -99,8 +99,8 @@ LaunchResult LaunchMine(const MinePlan& plan, const std::byte* bytes, std::byte*
 LaunchResult LaunchMinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
                             uint32_t* status, Stream stream);
 
-// Why the last call of this thread that failed did so: CUDA's name of the error, as
-// "cudaErrorLaunchFailure", or a sentence. Empty: none has failed. Static storage.
+// Returns why the last failed call of this thread failed: CUDA's name of the error, as
+// "cudaErrorLaunchFailure", or a sentence. Empty if none has failed. Static storage.
 [[nodiscard]] std::string_view LastDeviceError();
 
 }  // namespace cairn::kernels

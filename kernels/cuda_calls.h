@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the files that call CUDA share: how they note what fails, and which devices they take.
+// Shared by the files that call CUDA: how they record an error, and which devices they accept.
 //
 // Thread-safety: Thread-safe.
 
@@ -10,8 +10,9 @@ namespace cairn::kernels {
 
 inline constexpr int kComputeMajorMin = 8;  // what kernels are compiled for, at least
 
-// Whether a call of CUDA succeeded. If not, its error is what LastDeviceError() says from then on,
-// and is taken off the thread: the engine's next check would take it for an error of its own.
+// Returns true if a call of CUDA succeeded. If not, LastDeviceError() returns its error from then
+// on, and the error of the thread is cleared. Else the engine's next check would take it for its
+// own.
 [[nodiscard]] bool IsOk(cudaError_t error);
 
 }  // namespace cairn::kernels

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The words that kernel bodies are written in. To nvcc they are CUDA; to any other compiler they
-// are calls into an executor, so that tests run the same text on a CPU (kernels/emulated.h).
+// The functions and macros that kernel bodies are written with. With nvcc they are CUDA; with any
+// other compiler they are calls into an executor, so that tests run the same text on a CPU
+// (kernels/emulated.h).
 //
 // - CAIRN_KERNEL and CAIRN_BOUNDS(threads, blocks) stand before a kernel, CAIRN_DEVICE before a
 //   function that kernels call, CAIRN_DEVICE_MEMBER before one of a class; CAIRN_UNROLL and
@@ -19,15 +20,15 @@
 
 namespace cairn::kernels {
 
-struct alignas(16) Words4 {
+struct alignas(16) U32x4 {
   uint32_t x, y, z, w;
 };
-struct alignas(8) Words2 {
+struct alignas(8) U32x2 {
   uint32_t x, y;
 };
 
 // A place in shared memory; of a device, in 32 bits.
-struct Near {
+struct SharedAddress {
 #if defined(__CUDACC__)
   uint32_t at;
 #else
@@ -209,26 +210,30 @@ CAIRN_DEVICE void AtomicAddShared(uint64_t* at, uint64_t value) { AtomicAdd(at, 
 // Returns what was there.
 CAIRN_DEVICE uint32_t AtomicOrShared(uint32_t* at, uint32_t value) { return atomicOr(at, value); }
 
-CAIRN_DEVICE Near NearOf(const void* place) {
+CAIRN_DEVICE SharedAddress SharedAddressOf(const void* place) {
   return {static_cast<uint32_t>(__cvta_generic_to_shared(place))};
 }
-CAIRN_DEVICE Near operator+(Near place, uint32_t bytes) { return {place.at + bytes}; }
-CAIRN_DEVICE bool operator<(Near a, Near b) { return a.at < b.at; }
-CAIRN_DEVICE uint32_t BytesBetween(Near from, Near to) { return to.at - from.at; }
+CAIRN_DEVICE SharedAddress operator+(SharedAddress place, uint32_t bytes) {
+  return {place.at + bytes};
+}
+CAIRN_DEVICE bool operator<(SharedAddress a, SharedAddress b) { return a.at < b.at; }
+CAIRN_DEVICE uint32_t BytesBetween(SharedAddress from, SharedAddress to) { return to.at - from.at; }
 // table + 4 * (index mod 256), in one instruction.
-CAIRN_DEVICE Near EntryOf(Near table, uint32_t index) { return {__dp4a(index, 4U, table.at)}; }
-CAIRN_DEVICE uint32_t LoadNear32(Near place) {
+CAIRN_DEVICE SharedAddress EntryOf(SharedAddress table, uint32_t index) {
+  return {__dp4a(index, 4U, table.at)};
+}
+CAIRN_DEVICE uint32_t LoadShared32(SharedAddress place) {
   uint32_t value;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(place.at));
   return value;
 }
-CAIRN_DEVICE uint32_t LoadNear8(Near place) {
+CAIRN_DEVICE uint32_t LoadShared8(SharedAddress place) {
   uint32_t value;
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(place.at));
   return value;
 }
-CAIRN_DEVICE Words4 LoadNear128(Near place) {
-  Words4 v;
+CAIRN_DEVICE U32x4 LoadShared128(SharedAddress place) {
+  U32x4 v;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(place.at));
@@ -237,7 +242,8 @@ CAIRN_DEVICE Words4 LoadNear128(Near place) {
 
 // Copies 16 bytes from global to shared memory, some time before the wait for their group is over.
 CAIRN_DEVICE void CopyAsync16(void* shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(NearOf(shared).at), "l"(global)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddressOf(shared).at),
+               "l"(global)
                : "memory");
 }
 CAIRN_DEVICE void CopyCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

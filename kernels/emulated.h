@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the words of kernels/device.h mean to a compiler that is not nvcc: calls into an executor,
-// which runs the threads of a block and checks what they do. The product has none; that of the
-// tests is tests/kernels/executor/. Include through kernels/device.h.
+// The definitions of kernels/device.h for a compiler other than nvcc: calls into an executor, which
+// runs the threads of a block and checks what they do. The product has no executor; the tests have
+// tests/kernels/executor/. Include it through kernels/device.h.
 //
 // Thread-safety: to be called from the threads of a running kernel alone.
 
@@ -223,29 +223,33 @@ CAIRN_DEVICE uint32_t AtomicOrShared(uint32_t* at, uint32_t value,
   return __atomic_fetch_or(at, value, __ATOMIC_RELAXED);
 }
 
-CAIRN_DEVICE Near NearOf(const void* place) { return {static_cast<const uint8_t*>(place)}; }
+CAIRN_DEVICE SharedAddress SharedAddressOf(const void* place) {
+  return {static_cast<const uint8_t*>(place)};
+}
 // Modulo 2^32, as on a device.
-CAIRN_DEVICE Near operator+(Near place, uint32_t bytes) {
+CAIRN_DEVICE SharedAddress operator+(SharedAddress place, uint32_t bytes) {
   return {place.at + static_cast<int32_t>(bytes)};
 }
-CAIRN_DEVICE bool operator<(Near a, Near b) { return a.at < b.at; }
-CAIRN_DEVICE uint32_t BytesBetween(Near from, Near to) {
+CAIRN_DEVICE bool operator<(SharedAddress a, SharedAddress b) { return a.at < b.at; }
+CAIRN_DEVICE uint32_t BytesBetween(SharedAddress from, SharedAddress to) {
   return static_cast<uint32_t>(to.at - from.at);
 }
-CAIRN_DEVICE Near EntryOf(Near table, uint32_t index) { return {table.at + 4 * (index & 255)}; }
+CAIRN_DEVICE SharedAddress EntryOf(SharedAddress table, uint32_t index) {
+  return {table.at + 4 * (index & 255)};
+}
 template <typename T>
-T LoadNear(Near place, CodeLine line) {
+T LoadShared(SharedAddress place, CodeLine line) {
   emulated::CheckShared(place.at, sizeof(T), line);
   return *reinterpret_cast<const T*>(place.at);
 }
-CAIRN_DEVICE uint32_t LoadNear32(Near place, CodeLine line = CodeLine::Here()) {
-  return LoadNear<uint32_t>(place, line);
+CAIRN_DEVICE uint32_t LoadShared32(SharedAddress place, CodeLine line = CodeLine::Here()) {
+  return LoadShared<uint32_t>(place, line);
 }
-CAIRN_DEVICE uint32_t LoadNear8(Near place, CodeLine line = CodeLine::Here()) {
-  return LoadNear<uint8_t>(place, line);
+CAIRN_DEVICE uint32_t LoadShared8(SharedAddress place, CodeLine line = CodeLine::Here()) {
+  return LoadShared<uint8_t>(place, line);
 }
-CAIRN_DEVICE Words4 LoadNear128(Near place, CodeLine line = CodeLine::Here()) {
-  return LoadNear<Words4>(place, line);
+CAIRN_DEVICE U32x4 LoadShared128(SharedAddress place, CodeLine line = CodeLine::Here()) {
+  return LoadShared<U32x4>(place, line);
 }
 
 CAIRN_DEVICE void CopyAsync16(void* shared, const void* global, CodeLine line = CodeLine::Here()) {

@@ -17,11 +17,10 @@ namespace cairn::kernels {
 namespace {
 
 using codecs::Error;
-using codecs::RecipeId;
-using codecs::TileLayoutId;
+using codecs::FormId;
 
 bool Thins(const EncodeJob& job) {
-  return job.spec->recipe.id == RecipeId::kLogQuant &&
+  return job.spec->recipe.Traits().has_ageing_rows &&
          job.stored->prefix->spec().recipe == job.spec->recipe;
 }
 
@@ -42,10 +41,11 @@ Error CheckStored(const EncodeJob& job) {
   if (!IsAligned(job.stored->image) || !IsAligned(job.slots)) return Error::kInvalidShape;
   if (!(expected == *job.spec)) return Error::kMismatch;
   if (Thins(job)) return Error::kOk;
-  const bool is_steps = from.recipe.id == RecipeId::kCairn;
+  const bool is_steps = HasSteps(from.recipe);
   const bool is_lower = is_steps ? to.level > from.recipe.level && to.level <= codecs::kStepLevelMax
                                  : !(to == from.recipe);
-  if (!is_lower || from.recipe.id == RecipeId::kExact || !codecs::IsDemotable(from.recipe, to)) {
+  const bool is_in_strips = from.recipe.Traits().k_form == FormId::kStrips;
+  if (!is_lower || is_in_strips || !codecs::IsDemotable(from.recipe, to)) {
     return Error::kNotDemotable;
   }
   return is_steps ? codecs::CheckCodableWith(*job.spec, job.side) : Error::kOk;
@@ -53,31 +53,6 @@ Error CheckStored(const EncodeJob& job) {
 
 uint16_t FormOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geometry) {
   return geometry.IsCodable() ? codecs::CodedForm(geometry, spec.recipe) : codecs::kRawForm;
-}
-
-// The kernel that a tile's slot is for; kCount where it needs none.
-EncodeList ListOf(uint16_t form) {
-  switch (codecs::LayoutIdOf(form)) {
-    case TileLayoutId::kAffine:
-      return EncodeList::kAffineAny;
-    case TileLayoutId::kPatterned:
-      return EncodeList::kPatternedAny;
-    case TileLayoutId::kMixed:
-      return EncodeList::kMixedAny;
-    case TileLayoutId::kFp8:
-      return EncodeList::kFp8Any;
-    case TileLayoutId::kStrips:
-      return EncodeList::kStripsAny;
-    case TileLayoutId::kStepStrips:
-      return EncodeList::kStepsAny;
-    case TileLayoutId::kHot:
-      return EncodeList::kHotAny;
-    case TileLayoutId::kKept:
-      return EncodeList::kKeptAny;
-    case TileLayoutId::kRaw:
-      break;
-  }
-  return EncodeList::kCount;
 }
 
 // A tile without rows but for those of values that have no code.
@@ -96,16 +71,13 @@ uint16_t RulesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geom
   uint32_t rules = 0;
   if (recipe.is_clipped) rules |= kRuleClipped;
   if (recipe.is_nearest) rules |= kRuleNearest;
-  if (recipe.id == RecipeId::kMixKvq || recipe.id == RecipeId::kLogQuant) {
-    rules |= uint32_t{recipe.variant} << kRuleVariantShift;
-  }
-  const bool has_scores = recipe.id == RecipeId::kArkv && !recipe.NeedsPlan();
-  const bool keeps_first = recipe.is_clipped || has_scores || recipe.NeedsProfile();
+  rules |= uint32_t{recipe.variant} << kRuleVariantShift;
+  const bool keeps_first = recipe.is_clipped || recipe.HasScores() || recipe.NeedsProfile();
   if (keeps_first && is_first) rules |= kRuleFirstIsRow;
-  if (has_scores && geometry.IsPerChannel()) rules |= kRuleScores;
-  if (recipe.id == RecipeId::kOtt) rules |= kRuleTraced;
+  if (recipe.HasScores() && geometry.IsPerChannel()) rules |= kRuleScores;
+  if (recipe.Traits().follows_chain) rules |= kRuleTraced;
   if (recipe.NeedsProfile() && codecs::PlaneCount(spec.tile.kind) > 1) rules |= kRuleSmallNorms;
-  if (recipe.id == RecipeId::kLogQuant) rules |= kRuleAgeing | (is_first ? kRuleFirstStays : 0);
+  if (recipe.Traits().has_ageing_rows) rules |= kRuleAgeing | (is_first ? kRuleFirstStays : 0);
   return static_cast<uint16_t>(rules);
 }
 
@@ -141,9 +113,9 @@ EncodeList ListOfStored(const EncodeJob& job, uint16_t stored_form, EncodeTask* 
   const codecs::Recipe& from = job.stored->prefix->spec().recipe;
   const bool is_steps = NarrowsSteps(job);
   if (stored_form == codecs::kRawForm) {
-    const bool stays = !from.IsLossless() && from.id != RecipeId::kKivi && !Thins(job);
+    const bool stays = codecs::KeepsRawTiles(from) && !Thins(job);
     if (stays) task->form = codecs::kRawForm;
-    return stays ? EncodeList::kCount : ListOf(task->form);
+    return stays ? EncodeList::kCount : GeneralEncodeList(codecs::FormIdOf(task->form));
   }
   if (Thins(job)) return EncodeList::kThinned;
   task->rules = static_cast<uint16_t>((is_steps ? from.level : from.bits) << kRuleVariantShift);
@@ -154,17 +126,16 @@ void AddInputs(const EncodeJob& job, uint32_t tile, const codecs::TileArea& area
                EncodeTask* task) {
   const codecs::ImageSpec& spec = *job.spec;
   const uint64_t head = tile / codecs::PlaneCount(spec.tile.kind);
-  const bool is_arkv = spec.recipe.id == RecipeId::kArkv;
   if (job.query_magnitudes != nullptr && task->form == codecs::kMixedForm) {
     task->scores = reinterpret_cast<const uint8_t*>(job.query_magnitudes + head * spec.tile.k_dim);
   }
-  if (spec.recipe.id == RecipeId::kOtt) {
+  if (spec.recipe.Traits().follows_chain) {
     task->scores = PoolBefore(job, {area.slice.layer_first, area.slice.head_first});
   }
   if (job.token_states != nullptr && spec.recipe.NeedsPlan()) {
     task->scores = job.token_states + head * spec.tokens;
   }
-  if (job.token_scores != nullptr && is_arkv && !spec.recipe.NeedsPlan()) {
+  if (job.token_scores != nullptr && spec.recipe.HasScores()) {
     task->scores = reinterpret_cast<const uint8_t*>(job.token_scores + head * spec.tokens);
   }
 }
@@ -199,14 +170,14 @@ uint32_t TileCount(const codecs::ImageSpec& spec) {
 uint64_t SlotBytesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geometry) {
   const uint16_t form = FormOf(spec, geometry);
   uint64_t element = 0;  // bytes that wait of it
-  if (form == codecs::kStepStripsForm) element = sizeof(int16_t);
+  if (form == codecs::kStepsForm) element = sizeof(int16_t);
   if (form == codecs::kHotForm && geometry.IsPerChannel()) element = sizeof(float);
   return codecs::RawLayout(geometry).bytes +
          codecs::AlignSection(uint64_t{geometry.rows} * geometry.dim * element);
 }
 
 bool NarrowsSteps(const EncodeJob& job) {
-  return job.stored != nullptr && job.spec->recipe.id == RecipeId::kCairn;
+  return job.stored != nullptr && HasSteps(job.spec->recipe);
 }
 
 PlaneRecords PlanesOf(const EncodeJob& job, uint32_t image) {
@@ -239,7 +210,7 @@ TileWork WorkOf(const EncodeJob& job, const PlaneRecords& planes, uint32_t numbe
   }
   task.form = FormOf(spec, geometry);
   task.rules = RulesOf(spec, geometry);
-  work.list = ListOf(task.form);
+  work.list = GeneralEncodeList(codecs::FormIdOf(task.form));
   if (job.stored != nullptr) {
     const codecs::TileEntry entry = job.stored->prefix->Tile(tile);
     // Kernels only read it.
@@ -254,10 +225,10 @@ TileWork WorkOf(const EncodeJob& job, const PlaneRecords& planes, uint32_t numbe
     AddInputs(job, tile, area, &task);
   }
   const PlaneRecord& plane = planes[area.plane_first];
-  work.may_be_left = work.list == EncodeList::kAffineAny && HasFastShape(plane, task);
+  work.may_be_left = work.list == kAffineAny && HasFastShape(plane, task);
   if (work.may_be_left) work.list = AffineEncodeList(plane.bits, plane.dtype);
-  const bool is_in_strips = work.list == EncodeList::kStripsAny ||
-                            work.list == EncodeList::kStepsAny ||
+  const bool is_in_strips = work.list == GeneralEncodeList(FormId::kStrips) ||
+                            work.list == GeneralEncodeList(FormId::kSteps) ||
                             work.list == EncodeList::kNarrowSteps;
   work.items = work.list == EncodeList::kCount ? 0
                : is_in_strips                  ? codecs::StripCount(geometry.rows)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a plan says of the images that are to be encoded, and of each of their tiles.
+// Checks encode jobs and computes the records that a plan has for their images and tiles.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 
@@ -15,6 +15,9 @@
 
 namespace cairn::kernels {
 
+// The general list of affine tiles.
+inline constexpr EncodeList kAffineAny = GeneralEncodeList(codecs::FormId::kAffine);
+
 // kOk where a plan can be made for the job; errors as MakeEncodePlan().
 [[nodiscard]] codecs::Error CheckJob(const EncodeJob& job);
 
@@ -22,19 +25,19 @@ namespace cairn::kernels {
 
 [[nodiscard]] uint32_t TileCount(const codecs::ImageSpec& spec);
 
-// Of a tile, in bytes: a multiple of 16.
+// Returns the bytes of a tile's slot: a multiple of 16.
 [[nodiscard]] uint64_t SlotBytesOf(const codecs::ImageSpec& spec,
                                    const codecs::TileGeometry& geometry);
 
-// The job's image is made of coded tiles by the tables of its profile, to decode and to encode.
+// Returns true if the job recodes stored tiles with the tables of its profile.
 [[nodiscard]] bool NarrowsSteps(const EncodeJob& job);
 
 // But for the tables of its profile.
 //   image  whose status it is
 [[nodiscard]] PlaneRecords PlanesOf(const EncodeJob& job, uint32_t image);
 
-// What is to be done for a tile. The kernel of `list` leaves it in its slot, in so many items; 0:
-// the tile needs none. Where may_be_left, EncodeList::kAffineAny has an item of it besides.
+// The work that a tile needs. The kernel of `list` leaves the tile in its slot, in so many items;
+// 0: it needs no kernel. Where may_be_left, kAffineAny has an item of it besides.
 struct TileWork {
   EncodeTask task;
   EncodeList list;

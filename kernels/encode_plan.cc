@@ -18,15 +18,12 @@ namespace cairn::kernels {
 namespace {
 
 using codecs::Error;
-using codecs::RecipeId;
 
-static_assert(kRawTile == codecs::kRawForm && kStripsTile == codecs::kStripsForm);
 static_assert(kHeaderBytesOfImage == codecs::kHeaderBytes);
 static_assert(kEntryBytesOfImage == codecs::kDirectoryEntryBytes);
 static_assert(sizeof(TileResult) == codecs::kDirectoryEntryBytes);
 static_assert(sizeof(EncodeHeader) % 16 == 0 && sizeof(EncodeImage) % 8 == 0);
 static_assert(kStripsOfTileMax * codecs::kStripTokens == codecs::kTokensPerBlockMax);
-static_assert(kStepStripsTile == codecs::kStepStripsForm);
 static_assert(kPoolNorms == codecs::kChainRows && kPoolDisplacedMax == codecs::kDisplacedMax);
 static_assert(kPoolBytes == codecs::kChainBytes && kTracedTokens == codecs::kKiviKGroupTokens);
 static_assert(kStateEvicted == static_cast<uint32_t>(codecs::TokenState::kEvicted) &&
@@ -43,7 +40,7 @@ constexpr uint32_t kPlanItemsMax = 2 * kPlanTasksMax;
 codecs::LogRows AgeingRows(const EncodeJob& job) {
   codecs::LogRows rows;
   const codecs::ImageSpec& spec = *job.spec;
-  if (spec.recipe.id != RecipeId::kLogQuant) return rows;
+  if (!spec.recipe.Traits().has_ageing_rows) return rows;
   const bool is_bare = job.stored != nullptr && job.stored->prefix->spec().recipe.IsLossless();
   codecs::SelectLogRows(spec.recipe, codecs::TileRows(spec.tile.kind, spec.tokens),
                         spec.first_position, is_bare ? 0 : job.chain_tokens, {}, &rows);
@@ -67,7 +64,7 @@ class EncodePlanMaker {
     for (uint32_t i = 0; i < jobs_.size(); ++i) {
       const EncodeJob& job = jobs_[i];
       planes_[i] = PlanesOf(job, i);
-      if (job.spec->recipe.id == RecipeId::kCairn) profiles_.Add(*job.side.profile, &planes_[i]);
+      if (HasSteps(job.spec->recipe)) profiles_.Add(*job.side.profile, &planes_[i]);
       narrows_steps_ |= NarrowsSteps(job);
       tiles += TileCount(*job.spec);
       if (tiles > kPlanTasksMax) return Error::kTooLarge;
@@ -75,7 +72,7 @@ class EncodePlanMaker {
         const TileWork work = WorkOf(job, planes_[i], i, tile, 0);
         if (work.items == 0) continue;
         counts_[static_cast<uint32_t>(work.list)] += work.items;
-        counts_[static_cast<uint32_t>(EncodeList::kAffineAny)] += work.may_be_left ? 1 : 0;
+        counts_[static_cast<uint32_t>(kAffineAny)] += work.may_be_left ? 1 : 0;
         items += work.items + (work.may_be_left ? 1 : 0);
       }
       if (items > kPlanItemsMax) return Error::kTooLarge;
@@ -141,7 +138,7 @@ class EncodePlanMaker {
 
   void AddItems(const TileWork& work) {
     for (uint32_t strip = 0; strip < work.items; ++strip) AddItem(work.list, strip);
-    if (work.may_be_left) AddItem(EncodeList::kAffineAny, kItemIfLeft);
+    if (work.may_be_left) AddItem(kAffineAny, kItemIfLeft);
   }
   void AddItem(EncodeList list, uint32_t strip) {
     const uint32_t item = next_tile_ * kStripsOfTileMax + strip;

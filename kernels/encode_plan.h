@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plans of images to encode: the device writes tiles where the directory will say that they lie,
-// the host learns their bytes, rows and CRCs, and makes header and directory of them.
+// Plans of images to encode. The device writes the tiles to their final places in the image. The
+// host then reads their sizes, rows and CRCs and writes header and directory.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 
@@ -59,8 +59,9 @@ struct EncodePlan {
   std::array<uint32_t, kEncodeLists> counts = {};  // of items, images or tiles
 };
 
-// What the header of the job's image says: codecs::RecordedSpec() of its spec and parents, which is
-// its spec but where ott lacks a parent, or its image was raw.
+// Returns the spec that the header of the job's image stores: codecs::RecordedSpec() of its spec
+// and parents. It differs from the job's spec only if `ott` lacks a parent or the stored image was
+// raw.
 [[nodiscard]] codecs::ImageSpec RecordedSpec(const EncodeJob& job);
 
 // Bytes of the slots of all tiles, in the order of the directory, each at a multiple of 16: the

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What kernels that make a pass over the sample of a profile read of a plan: a MinePassHeader,
-// planes, heads, strips, turns, channels, columns and ranges of them. And what they add to: sums,
-// whose parts are ExactMoments, HeadTokens, CodeCounts and ShrinkSums of
-// codecs/side/profile_sums.h.
+// The records of a plan that kernels read in a pass over the sample of a profile: a MinePassHeader,
+// planes, heads, strips, turns, channels, columns and ranges of them. Kernels add to sums, whose
+// parts are ExactMoments, HeadTokens, CodeCounts and ShrinkSums of codecs/side/profile_sums.h.
 //
 // Thread-safety: values. Free of the standard library but for integers.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plans of banks to mine: out of a sample of a group's KV that lies on the device, the device makes
-// the patterns, and the host what stands around them. The bank's bytes are those that
+// Plans of banks to mine from a sample of a group's KV on the device. The device makes the
+// patterns, and the host adds the rest of the bank. The bank's bytes equal those that
 // codecs::MineBank() makes of the same tokens.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.

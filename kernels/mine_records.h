@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What kernels that mine a bank read of a plan: a MineHeader, planes, heads.
+// The records of a plan that kernels read to mine a bank: a MineHeader, planes, heads.
 //
 // Thread-safety: values. Free of the standard library but for integers.
 

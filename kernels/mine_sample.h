@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A sample that banks and profiles are mined from: KV of a group that lies on the device.
+// A sample from which banks and profiles are mined: the KV of a group, on the device.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 

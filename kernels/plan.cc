@@ -17,8 +17,8 @@ namespace cairn::kernels {
 namespace {
 
 using codecs::Error;
+using codecs::FormId;
 using codecs::TileGeometry;
-using codecs::TileLayoutId;
 
 static_assert(static_cast<uint32_t>(Fault::kBadPage) ==
               static_cast<uint32_t>(Error::kTargetTooSmall));
@@ -59,13 +59,14 @@ uint32_t FastTokens(const PlaneRecord& plane) {
 
 // The kernel of a tile of strips.
 DecodeList StripsList(const PlaneRecord& plane) {
+  constexpr DecodeList kAny = GeneralDecodeList(FormId::kStrips);
   const bool is_bf16 = plane.dtype == codecs::DType::kBf16;
   if (plane.unit != kUnitMax || plane.dim % kStripsFastDim != 0 ||
       plane.dtype == codecs::DType::kFp32) {
-    return DecodeList::kStripsAny;
+    return kAny;
   }
   if (!plane.is_fast) return is_bf16 ? DecodeList::kStripsBf16 : DecodeList::kStripsFp16;
-  if (plane.dim > kPlanesFastDimMax) return DecodeList::kStripsAny;
+  if (plane.dim > kPlanesFastDimMax) return kAny;
   return is_bf16 ? DecodeList::kPlanesBf16 : DecodeList::kPlanesFp16;
 }
 
@@ -78,7 +79,7 @@ uint32_t StepsList(const PlaneRecord& plane) {
   const bool is_fast = plane.dtype == codecs::DType::kBf16 && plane.unit == kUnitMax &&
                        plane.dim % kStepsFastDim == 0 && plane.vectors == nullptr &&
                        (pairs.count == 0 || (turns_whole && (is_half || is_interleaved)));
-  if (!is_fast) return static_cast<uint32_t>(DecodeList::kStepsAny);
+  if (!is_fast) return static_cast<uint32_t>(GeneralDecodeList(FormId::kSteps));
   return static_cast<uint32_t>(DecodeList::kStepsFast) + plane.tables;
 }
 
@@ -87,36 +88,23 @@ struct Choice {
   uint32_t list, tokens;
 };
 
+// Tiles of a shape that a fast kernel takes go to it, all others to their form's general one.
 Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
   const auto whole = [](DecodeList list) {
     return Choice{static_cast<uint32_t>(list), kTaskTokensMax};
   };
   const uint32_t tokens = FastTokens(plane);
-  switch (codecs::LayoutIdOf(form)) {
-    case TileLayoutId::kRaw:
-      return whole(DecodeList::kRaw);
-    case TileLayoutId::kStrips:
-      return whole(StripsList(plane));
-    case TileLayoutId::kPatterned:
-      return whole(DecodeList::kPatternedAny);
-    case TileLayoutId::kMixed:
-      return whole(DecodeList::kMixedAny);
-    case TileLayoutId::kKept:
-      return whole(DecodeList::kKeptAny);
-    case TileLayoutId::kStepStrips:
-      return {StepsList(plane), kTaskTokensMax};
-    case TileLayoutId::kHot:
-      return whole(DecodeList::kHotAny);
-    case TileLayoutId::kFp8:
-      if (tokens == 0) return whole(DecodeList::kFp8Any);
-      return {static_cast<uint32_t>(plane.dtype == codecs::DType::kBf16 ? DecodeList::kFp8Bf16
-                                                                        : DecodeList::kFp8Fp16),
-              tokens};
-    case TileLayoutId::kAffine:
-      break;  // no default: a new form has to be named here
+  const FormId id = codecs::FormIdOf(form);
+  if (id == FormId::kStrips) return whole(StripsList(plane));
+  if (id == FormId::kSteps) return {StepsList(plane), kTaskTokensMax};
+  if (id == FormId::kFp8 && tokens != 0) {
+    const bool is_bf16 = plane.dtype == codecs::DType::kBf16;
+    return {static_cast<uint32_t>(is_bf16 ? DecodeList::kFp8Bf16 : DecodeList::kFp8Fp16), tokens};
   }
-  if (tokens == 0) return whole(DecodeList::kAffineAny);
-  return {AffineFastList(plane.bits, plane.dtype, plane.is_v), tokens};
+  if (id == FormId::kAffine && tokens != 0) {
+    return {AffineFastList(plane.bits, plane.dtype, plane.is_v), tokens};
+  }
+  return whole(GeneralDecodeList(id));
 }
 
 // Calls visit(tile) for every tile of the job.
@@ -154,8 +142,7 @@ class PlanMaker {
       const codecs::ImageSpec& spec = jobs[i].prefix->spec();
       planes_[i] = RecordsOf(spec, jobs[i].slice, jobs[i].target, i);
       AddSide(spec, jobs[i].side, jobs[i].side_object, &planes_[i]);
-      if (spec.recipe.id == codecs::RecipeId::kCairn)
-        profiles_.Add(*jobs[i].side.profile, &planes_[i]);
+      if (HasSteps(spec.recipe)) profiles_.Add(*jobs[i].side.profile, &planes_[i]);
     }
   }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plans: what kernels are to do with a batch of images, made by the host out of headers and
-// directories alone. A plan is one buffer without pointers into itself: it is built in host memory
-// and copied to the device as it is.
+// Plans of decoding: the tasks of the kernels for a batch of images. The host makes a plan from
+// headers and directories alone. It is one buffer without pointers into itself, so it is built in
+// host memory and copied to the device as it is.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 
@@ -40,8 +40,8 @@ struct DecodePlan {
   std::array<uint32_t, kDecodeLists> counts{};  // of tasks
 };
 
-// Whether kernels check the CRCs of tiles. Bytes that were copied under their CRC, or that the host
-// has checked, need no second look.
+// Chooses whether kernels check the CRCs of tiles. Bytes that were copied under their CRC, or that
+// the host has checked, need no second check.
 enum class Verify : uint8_t { kNo, kYes };
 
 // Writes a plan for jobs into `buffer`, at a multiple of 16; *plan is set on kOk.

@@ -19,8 +19,8 @@ using codecs::TileGeometry;
 namespace {
 
 // The most bytes, up to 16, that divide every address at which a row may start, and its bytes.
-uint8_t UnitOf(const PagedView& view, const codecs::Slice& slice, const PagedPlane& plane,
-               uint64_t row_bytes) {
+uint8_t AlignmentOf(const PagedView& view, const codecs::Slice& slice, const PagedPlane& plane,
+                    uint64_t row_bytes) {
   uint64_t all = kUnitMax | row_bytes;
   if (view.page_count > 1) all |= plane.page_stride;
   if (view.page_tokens > 1) all |= plane.token_stride;
@@ -39,7 +39,7 @@ Error CheckPlane(const PagedView& view, const codecs::Slice& slice, const TileGe
     return Error::kInvalidShape;
   }
   // Elements are loaded and stored whole.
-  if (UnitOf(view, slice, plane, geometry.RowBytes()) < codecs::ElementBytes(geometry.dtype)) {
+  if (AlignmentOf(view, slice, plane, geometry.RowBytes()) < codecs::ElementBytes(geometry.dtype)) {
     return Error::kInvalidShape;
   }
   const uint64_t last_slot = uint64_t{view.first_slot} + geometry.rows - 1;
@@ -79,10 +79,9 @@ PlaneRecord RecordOf(const PagedView& view, const codecs::Slice& slice,
   record.row_bytes = row_bytes;
   record.group = tile.group;
   record.image = image;
-  record.token_bits = recipe.id == codecs::RecipeId::kLogQuant
-                          ? static_cast<uint16_t>(~codecs::kRowStays)
-                          : uint16_t{0xFFFF};
-  record.unit = UnitOf(view, slice, plane, row_bytes);
+  record.token_bits = recipe.Traits().has_ageing_rows ? static_cast<uint16_t>(~codecs::kRowStays)
+                                                      : uint16_t{0xFFFF};
+  record.unit = AlignmentOf(view, slice, plane, row_bytes);
   record.is_v = !geometry.IsPerChannel();
   record.is_fast = recipe.is_fast;
   record.has_budget =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Planes of views in plans, of those that decode and those that encode.
+// The records that plans have for planes: those of decoding and of encoding alike.
 //
 // Thread-safety: pure functions.
 
@@ -22,23 +22,23 @@ namespace cairn::kernels {
 inline constexpr uint32_t kPlanesOfImage = 2;
 inline constexpr uint32_t kUnitMax = 16;  // bytes that are stored at once, at most
 
-// Bytes of the device are there, at a multiple of kUnitMax.
+// Returns true if bytes of the device are given, at a multiple of kUnitMax.
 [[nodiscard]] inline bool IsAligned(const std::byte* bytes) {
   return bytes != nullptr && reinterpret_cast<uintptr_t>(bytes) % kUnitMax == 0;
 }
 
-// Numbers of the device are at a multiple of their size, or there are none.
+// Returns true if numbers of the device are at a multiple of their size, or there are none.
 template <typename T>
 [[nodiscard]] bool IsWhole(const T* numbers) {
   return reinterpret_cast<uintptr_t>(numbers) % sizeof(T) == 0;
 }
 
-// Of one image.
+// The records of one image.
 using PlaneRecords = std::array<PlaneRecord, kPlanesOfImage>;
 
-// Every page below page_count lies in its layer, every slot of the block in the table, rows at
-// multiples of an element, the table at a multiple of 4, and `tiles` aligned: else kInvalidShape or
-// kTargetTooSmall.
+// Checks that every page below page_count lies in its layer, every slot of the block in the table,
+// rows at multiples of an element, the table at a multiple of 4, and that `tiles` is aligned.
+// kInvalidShape, kTargetTooSmall.
 codecs::Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slice,
                         const PagedView& view, const std::byte* tiles);
 
@@ -47,12 +47,12 @@ codecs::Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slic
 PlaneRecords RecordsOf(const codecs::ImageSpec& spec, const codecs::Slice& slice,
                        const PagedView& view, uint32_t image);
 
-// What a plan says of tile `index`, but of its target, its plane and which of its tokens.
+// Returns the task of tile `index`, without its target, its plane and its range of tokens.
 //   image  on the device
 TileTask TaskOfTile(const codecs::ImagePrefix& prefix, uint32_t index, const std::byte* image,
                     const codecs::DecodeInputs& side);
 
-// Where the layer and head of a tile start in page 0.
+// Returns where the layer and head of a tile start in page 0.
 uint8_t* BaseOf(const PagedView& view, const codecs::Slice& slice, const codecs::TileArea& area);
 
 }  // namespace cairn::kernels

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What plans say of side objects: where on the device their parts lie, and tables of coders.
+// The records that plans have for side objects: where their parts lie on the device, and the tables
+// of coders.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 
@@ -19,20 +20,25 @@
 
 namespace cairn::kernels {
 
-// Of an image whose recipe codes with a side object, and of no other.
+// Sets the side object in *records, if the image's recipe needs one.
 // REQUIRES: CheckCodableWith(spec, side) is kOk.
 //   on_device  its bytes
 void AddSide(const codecs::ImageSpec& spec, const codecs::DecodeInputs& side,
              const std::byte* on_device, PlaneRecords* records);
 
-// Of an image whose encoder reads off a profile how large queries are, where that says it.
+// Sets the profile from which an encoder reads the magnitudes of queries.
 void AddMagnitudes(const codecs::Profile& profile, const std::byte* on_device,
                    PlaneRecords* records);
 
-// The number of a head among those of the side object.
+// Returns true if tiles are coded with the tables of a profile.
+[[nodiscard]] inline bool HasSteps(const codecs::Recipe& recipe) {
+  return recipe.Traits().k_form == codecs::FormId::kSteps;
+}
+
+// Returns the index of a head among those of the side object.
 [[nodiscard]] uint32_t HeadNumber(const codecs::DecodeInputs& side, codecs::ProfileHead at);
 
-// Of one plane of a profile, to decode with and to encode with.
+// Makes the tables of one plane of a profile, for decoding and for encoding.
 void MakeTables(const codecs::Profile& profile, uint32_t plane, StepTables* tables);
 void MakeTables(const codecs::Profile& profile, uint32_t plane, EncodeStepTables* tables);
 

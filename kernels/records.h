@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What kernels read of a plan: flat records, made by the host out of what it validated, never out
-// of what merely lies in an image. A plan is one buffer: a PlanHeader, planes, tasks by kernel.
+// The records of a plan that kernels read. They are flat. The host makes them from data that it has
+// validated, never from unchecked bytes of an image. A plan is one buffer: a PlanHeader, planes,
+// tasks by kernel.
 //
 // Thread-safety: values. Free of the standard library but for integers.
 
@@ -10,12 +11,13 @@
 #include "codecs/pack/lanes32.h"
 #include "codecs/side/profile_channel.h"
 #include "codecs/types/dtype.h"
+#include "codecs/types/form_id.h"
 
 namespace cairn::kernels {
 
 inline constexpr uint32_t kTaskTokensMax = 128;   // that one block of threads does at once
 inline constexpr uint32_t kTileTokensMax = 1024;  // of a tile
-inline constexpr uint32_t kMixedDimMax = 4096;    // of a task of DecodeList::kMixedAny
+inline constexpr uint32_t kMixedDimMax = 4096;    // of a mixed tile
 
 // Of a task of DecodeList::kAffineFast.
 inline constexpr uint32_t kAffineCodesMax = 16384;  // bytes
@@ -29,30 +31,27 @@ inline constexpr uint32_t kPlanesFastDimMax = 1024;
 inline constexpr uint32_t kStepsFastDim = 16;
 inline constexpr uint32_t kStepsFastLists = 8;
 
-// Kernels that decode, each with a list of tasks of its own.
+// Kernels that decode, each with a list of tasks of its own. Before these stand the general ones,
+// one a form, which decode tiles of every shape and dtype: GeneralDecodeList().
 enum class DecodeList : uint8_t {
-  kRaw,        // source bits
-  kAffineAny,  // codes between a (min, range): every shape and dtype
-  // The same of bf16 and fp16 in rows of whole 16 bytes: 8, 4 and 2 bits, K then V of each.
+  kVerify = codecs::kFormCount,  // CRC32C of tiles, of any form
+  // Affine tiles of bf16 and fp16 in rows of whole 16 bytes: 8, 4 and 2 bits, K then V of each.
   kAffineFast,
-  kStripsAny = kAffineFast + 12,  // entropy-coded source bits: every shape, dtype and mode
-  kVerify,                        // CRC32C of tiles, of any form
-  kStripsBf16,                    // as kStripsAny, of bf16, dim a multiple of 32
-  kStripsFp16,
-  kFp8Any,   // bytes of E4M3 with a scale a token
-  kFp8Bf16,  // the same, as kAffineFast has it
+  kFp8Bf16 = kAffineFast + 12,  // fp8 tiles, likewise
   kFp8Fp16,
-  kPatternedAny,  // as kAffineAny, of what patterns of a bank leave
-  kMixedAny,      // channels in classes, of K
-  kKeptAny,       // as kFp8Any, of tokens that were not evicted
-  kStepsAny,      // entropy-coded codes by the steps of a profile
-  kHotAny,        // codes of a width that a profile comes to
-  kPlanesBf16,    // as kStripsBf16, of exact:fast, dim at most kPlanesFastDimMax
+  kStripsBf16,  // strips of bf16, dim a multiple of 32
+  kStripsFp16,
+  kPlanesBf16,  // the same of exact:fast, dim at most kPlanesFastDimMax
   kPlanesFp16,
-  kStepsFast,  // as kStepsAny, of bf16 without a basis in rows of whole 16 bytes; by tables
+  kStepsFast,  // steps of bf16 without a basis in rows of whole 16 bytes; by tables
   kCount = kStepsFast + kStepsFastLists,
 };
 inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCount);
+
+// The list of a form's tiles of any shape.
+[[nodiscard]] constexpr DecodeList GeneralDecodeList(codecs::FormId form) {
+  return static_cast<DecodeList>(form);
+}
 
 // Of bits 8, 4 or 2, and of bf16 or fp16.
 [[nodiscard]] constexpr uint32_t AffineFastList(uint32_t bits, codecs::DType dtype, bool is_v) {
@@ -182,22 +181,18 @@ enum class Fault : uint32_t {
 
 // ---- Encoding ----
 
-// Kernels that encode, in the order in which they run.
+// Kernels that encode. ForEachEncodeKernel() has the order in which they run. Before these stand
+// the general ones, one a form but raw, which encode tiles of every shape and dtype, a block a
+// tile; of strips what has to be known before their place, a warp a strip: GeneralEncodeList().
 enum class EncodeList : uint8_t {
-  // Into the slots of tiles; each has a list of items.
-  kAffineFast,  // codes between a (min, range) of tiles without rows, in bf16 and fp16 and rows of
-                // whole 16 bytes, a block a tile: 8, 4 and 2 bits
-  kAffineAny = kAffineFast + 6,  // the same of every tile, shape and dtype
-  kPatternedAny,                 // the same of what patterns of a bank leave
-  kMixedAny,                     // channels in classes, of K, a block a tile
-  kFp8Any,                       // bytes of E4M3 with a scale a token, a block a tile
-  kStripsAny,                    // what of a strip has to be known before its place, a warp a strip
-  kStepsAny,                     // the same of codes by the steps of a profile
-  kHotAny,                       // codes of a width that a profile comes to, a block a tile
-  kKeptAny,                      // as kFp8Any, of tokens that are not evicted
-  kNarrowed,                     // stored tiles of codes, with fewer bits, a block a tile
-  kThinned,                      // the same, with fewer rows
-  kNarrowSteps,                  // stored strips of codes, in longer steps, a warp a strip
+  // Into the slots of tiles, as the general ones; each has a list of items.
+  // Affine tiles without rows, in bf16 and fp16 and rows of whole 16 bytes, a block a tile: 8, 4
+  // and
+  // 2 bits. They run before the general one, which does the tiles that they leave.
+  kAffineFast = codecs::kFormCount - 1,
+  kNarrowed = kAffineFast + 6,  // stored tiles of codes, with fewer bits, a block a tile
+  kThinned,                     // the same, with fewer rows
+  kNarrowSteps,                 // stored strips of codes, in longer steps, a warp a strip
   // Of whole images, from slots and sources.
   kPlace,  // where tiles lie, a warp an image
   kStore,  // tiles to there, a block a tile
@@ -206,6 +201,12 @@ enum class EncodeList : uint8_t {
 };
 inline constexpr uint32_t kEncodeLists = static_cast<uint32_t>(EncodeList::kCount);
 inline constexpr uint32_t kEncodeItemLists = static_cast<uint32_t>(EncodeList::kPlace);
+
+// The list of a form's tiles of any shape; kCount of raw ones, which need no kernel.
+[[nodiscard]] constexpr EncodeList GeneralEncodeList(codecs::FormId form) {
+  if (form == codecs::FormId::kRaw) return EncodeList::kCount;
+  return static_cast<EncodeList>(static_cast<uint32_t>(form) - 1);
+}
 
 // Of bits 8, 4 or 2, and of bf16 or fp16.
 [[nodiscard]] constexpr EncodeList AffineEncodeList(uint32_t bits, codecs::DType dtype) {
@@ -218,7 +219,7 @@ inline constexpr uint32_t kFastGroupChannels = 64;  // of V, likewise
 
 // An item is tile * kStripsOfTileMax + strip.
 inline constexpr uint32_t kStripsOfTileMax = kTileTokensMax / kTaskTokensMax;
-// In place of a strip, in the list kAffineAny: only if a kernel before left the tile.
+// In place of a strip, in the general list of affine tiles: only if a kernel before left the tile.
 inline constexpr uint32_t kItemIfLeft = 1;
 
 // How a tile's rows and params are chosen. Bits of EncodeTask::rules.
@@ -227,7 +228,7 @@ inline constexpr uint16_t kRuleFirstIsRow = 2;  // token 0, the first of its cha
 inline constexpr uint16_t kRuleFirstStays = 4;  // it is stored as a row, but coded as any other
 inline constexpr uint16_t kRuleScores = 8;      // scores of tokens are stored
 inline constexpr uint16_t kRuleAgeing = 16;     // rows are those of EncodeImage::ageing, too
-// Above it: the variant of mixkvq or logquant; of a stored tile its bits, or its level.
+// Above it: the recipe's variant; of a stored tile its bits, or its level.
 inline constexpr uint16_t kRuleVariantShift = 8;
 inline constexpr uint16_t kRuleTraced = 128;     // those of K with the smallest norms of the chain
                                                  // make tokens rows; of V, K is the tile before it
@@ -288,11 +289,8 @@ struct EncodeArgs {
   uint32_t list;
 };
 
-// Forms of a directory.
-inline constexpr uint16_t kRawTile = 0;
-inline constexpr uint16_t kLeftTile = 0xFFFF;  // between kernels: left to the kernel for any shape
-inline constexpr uint16_t kStripsTile = 2;
-inline constexpr uint16_t kStepStripsTile = 3;
+// In place of a form, between kernels: the tile is left to the kernel for any shape.
+inline constexpr uint16_t kLeftTile = 0xFFFF;
 
 // Of ott: norms in a head's pool, tokens that leave it before it is closed, and those that it is
 // offered at a time.

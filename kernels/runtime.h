@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A device as those use it who move images between it and a store: memory, copies and the kernels
-// of plans, all in the order of one stream. CUDA's is in runtime_cuda.cu; tests have others, which
-// run kernels on the CPU, fail, and damage what they copy.
+// The interface to a device for code that moves images between it and a store: memory, copies and
+// the kernels of plans, all in the order of one stream. runtime_cuda.cu implements it for CUDA.
+// Tests have others, which run kernels on the CPU, fail, or damage the bytes that they copy.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,20 +34,20 @@ class Runtime {
   // For people: "NVIDIA H200".
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  // Memory of the device, at a multiple of 256; and page-locked memory of the host, which the
-  // device copies without the CPU. Null: there is no room, or the device is lost.
+  // Allocates memory of the device, at a multiple of 256, or page-locked memory of the host, which
+  // the device copies without the CPU. Returns null if there is no room, or the device is lost.
   virtual std::byte* AllocateDevice(size_t bytes) = 0;
   virtual void FreeDevice(std::byte* bytes) = 0;
   virtual std::byte* AllocateHost(size_t bytes) = 0;
   virtual void FreeHost(std::byte* bytes) = 0;
-  // Pins memory of the host that others have allocated, which is then as AllocateHost()'s until it
-  // is unregistered. False: the driver refuses.
+  // Page-locks memory of the host that others have allocated. It is then like AllocateHost()'s
+  // until it is unregistered. Returns false if the driver refuses.
   virtual bool RegisterHost(std::byte* bytes, size_t count) = 0;
   virtual void UnregisterHost(std::byte* bytes) = 0;
-  // Whether an allocation has failed for another reason than room: so do all calls then.
+  // Returns whether an allocation has failed for another reason than room. All calls fail then.
   [[nodiscard]] virtual bool is_lost() const = 0;
 
-  // A stream that waits for no other. Null: the device has none.
+  // Opens a stream that waits for no other. Returns null if the device has none.
   virtual Stream OpenStream() = 0;
   virtual void CloseStream(Stream stream) = 0;
 
@@ -71,14 +71,14 @@ class Runtime {
   virtual LaunchResult MinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
                                 uint32_t* status, Stream stream) = 0;
 
-  // Whether all that is on the stream is over, and how it went so far. Does not wait.
+  // Sets *is_over if all work on the stream is over. Returns its result so far. Does not wait.
   virtual LaunchResult Poll(Stream stream, bool* is_over) = 0;
 };
 
-// The CUDA device of that number. Null: there is none, and Probe() says why; or it is older than
-// compute capability 8.0.
-// Where the device that was current is one that the process does not use, this one stays current
-// after a call: to go back would set up the other, which takes memory there.
+// Opens the CUDA device of that number. Returns null if there is none, in which case Probe() says
+// why, or if it is older than compute capability 8.0. If the process does not use the device that
+// was current, this one stays current after a call. Switching back would initialize the other
+// device, which takes memory there.
 std::unique_ptr<Runtime> OpenCudaRuntime(int device);
 
 }  // namespace cairn::kernels

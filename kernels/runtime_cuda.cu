@@ -55,12 +55,12 @@ class OnDevice {
 // Lets the thread make calls that CUDA refuses while another thread captures a graph, and for which
 // it fails that capture: those that allocate, register, make or ask streams. None of these calls is
 // part of a graph.
-class OutsideGraphs {
+class RelaxedCapture {
  public:
-  OutsideGraphs() { Exchange(); }
-  ~OutsideGraphs() { Exchange(); }
-  OutsideGraphs(const OutsideGraphs&) = delete;
-  OutsideGraphs& operator=(const OutsideGraphs&) = delete;
+  RelaxedCapture() { Exchange(); }
+  ~RelaxedCapture() { Exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
   void Exchange() { static_cast<void>(IsOk(cudaThreadExchangeStreamCaptureMode(&mode_))); }
@@ -75,7 +75,7 @@ class CudaRuntime final : public Runtime {
   std::string_view name() const override { return name_; }
 
   std::byte* AllocateDevice(size_t bytes) override {
-    const OutsideGraphs outside;
+    const RelaxedCapture outside;
     const OnDevice on(device_);
     // Every launch needs memory of the device. Where loading fails, the launch says so.
     if (on.is_ok()) static_cast<void>(LoadKernels());
@@ -84,12 +84,12 @@ class CudaRuntime final : public Runtime {
                                                                  : nullptr;
   }
   void FreeDevice(std::byte* bytes) override {
-    const OutsideGraphs outside;
+    const RelaxedCapture outside;
     const OnDevice on(device_);
     if (on.is_ok()) static_cast<void>(IsOk(cudaFree(bytes)));
   }
   std::byte* AllocateHost(size_t bytes) override {
-    const OutsideGraphs outside;
+    const RelaxedCapture outside;
     const OnDevice on(device_);
     void* memory = nullptr;
     return on.is_ok() && IsAllocated(cudaMallocHost(&memory, bytes))
@@ -97,30 +97,30 @@ class CudaRuntime final : public Runtime {
                : nullptr;
   }
   void FreeHost(std::byte* bytes) override {
-    const OutsideGraphs outside;
+    const RelaxedCapture outside;
     const OnDevice on(device_);
     if (on.is_ok()) static_cast<void>(IsOk(cudaFreeHost(bytes)));
   }
   bool RegisterHost(std::byte* bytes, size_t count) override {
-    const OutsideGraphs outside;
+    const RelaxedCapture outside;
     const OnDevice on(device_);
     return on.is_ok() && IsOk(cudaHostRegister(bytes, count, cudaHostRegisterPortable));
   }
   void UnregisterHost(std::byte* bytes) override {
-    const OutsideGraphs outside;
+    const RelaxedCapture outside;
     const OnDevice on(device_);
     if (on.is_ok()) static_cast<void>(IsOk(cudaHostUnregister(bytes)));
   }
   bool is_lost() const override { return is_lost_; }
   Stream OpenStream() override {
-    const OutsideGraphs outside;
+    const RelaxedCapture outside;
     const OnDevice on(device_);
     cudaStream_t stream = nullptr;
     return on.is_ok() && IsOk(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)) ? stream
                                                                                          : nullptr;
   }
   void CloseStream(Stream stream) override {
-    const OutsideGraphs outside;
+    const RelaxedCapture outside;
     const OnDevice on(device_);
     if (on.is_ok()) static_cast<void>(IsOk(cudaStreamDestroy(static_cast<cudaStream_t>(stream))));
   }
@@ -169,7 +169,7 @@ class CudaRuntime final : public Runtime {
   }
 
   LaunchResult Poll(Stream stream, bool* is_over) override {
-    const OutsideGraphs outside;
+    const RelaxedCapture outside;
     const OnDevice on(device_);
     if (!on.is_ok()) return LaunchResult::kDeviceError;
     const cudaError_t error = cudaStreamQuery(static_cast<cudaStream_t>(stream));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where an engine keeps KV on a device, as paged caches lie: NHD and HND, K and V in one tensor or
-// in two, a tensor a layer, pages of any number of tokens. A contiguous array is one page, or has
-// no table.
+// The view of an engine's KV on a device. It covers paged caches: NHD and HND, K and V in one
+// tensor or in two, a tensor for each layer, pages of any number of tokens. A contiguous array is
+// one page, or has no table.
 //
 // Thread-safety: values. They borrow everything; addresses are of the device, and the host never
 // reads through them.

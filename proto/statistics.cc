@@ -33,9 +33,9 @@ bool IsCodedWith(const codecs::Recipe& recipe, Statistic kind) {
     case Statistic::kQuerySquares:
       return false;
     case Statistic::kQueryMagnitudes:
-      return recipe.id == codecs::RecipeId::kMixKvq;
+      return recipe.Traits().encoded_with == codecs::EncodedWith::kQueryMagnitudes;
     case Statistic::kTokenScores:
-      return recipe.id == codecs::RecipeId::kArkv && !recipe.NeedsPlan();
+      return recipe.HasScores();
   }
   return false;
 }

@@ -87,7 +87,7 @@ int Serve(const CommandLine& line) {
   Print((*daemon)->ReadyLine() + "\n");
   for (const codecs::BackendFault& fault : codecs::BackendFaults()) {
     LogWarn("daemon", "codec backend failed its self-test and is not used",
-            {{"backend", fault.backend->name}, {"step", fault.step}});
+            {{"backend", fault.backend->name}, {"operation", fault.operation}});
   }
   LogInfo("daemon", "ready", {{"version", DaemonVersion()}});
   const int signal = AwaitEndSignal([&daemon] { (*daemon)->KeepDoors(); });

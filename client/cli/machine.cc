@@ -65,7 +65,7 @@ Finding CheckProcessor() {
   for (const codecs::BackendFault& fault : codecs::BackendFaults()) {
     return {"processor", Verdict::kFail,
             absl::StrCat(found, "; ", ToAbsl(fault.backend->name), " fails its self-test at ",
-                         fault.step),
+                         fault.operation),
             "the processor or its memory is faulty: do not use this machine"};
   }
   if (backend == &codecs::ReferenceBackend()) {

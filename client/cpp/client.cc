@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& op
   }
   for (const codecs::BackendFault& fault : codecs::BackendFaults()) {
     LogWarn("client", "codec backend failed its self-test and is not used",
-            {{"backend", fault.backend->name}, {"step", fault.step}});
+            {{"backend", fault.backend->name}, {"operation", fault.operation}});
   }
   ConnectOptions settled = options;
   if (!settled.dialer) {

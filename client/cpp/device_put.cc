@@ -206,7 +206,7 @@ absl::Status DeviceMover::Impl::Send(const DeviceRequest& request, absl::Time de
     puts[i].is_derived = request.is_derived;
     puts[i].is_durable = request.is_durable;
     const std::span<std::byte> image(HostImage(batch, i), batch.image_bytes[i]);
-    if (batch.specs[i].recipe.id == codecs::RecipeId::kRaw) {
+    if (batch.specs[i].recipe.IsRaw()) {
       puts[i].source = SourceBytes{SourceWithin(image)};
     } else {
       puts[i].source = ImageBytes{image};

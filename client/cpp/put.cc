@@ -51,7 +51,7 @@ absl::Status NotDurable(const PutResult& result) {
 
 bool PutExchange::IsEncodedHere() const {
   const codecs::Recipe& recipe = context_.recipe;
-  const bool needs_parent = recipe.id == codecs::RecipeId::kOtt && !recipe.is_local;
+  const bool needs_parent = recipe.FollowsChain();
   return request_.encode == Side::kClient && !(needs_parent && request_.first_position > 0);
 }
 

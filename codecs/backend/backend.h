@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The steps that a CPU backend may do faster than the plain loops of codecs/backend/reference/, one
-// function pointer a step, each over one whole tile. A null step means: use the reference. Every
-// step gives the same bytes on every backend; what the bytes are is stated below in terms of
-// codecs/numbers/math.h and, for users of the format, in docs/internals/formats/image.md and
-// docs/recipes/.
+// The operations that a CPU backend may do faster than the plain loops of
+// codecs/backend/reference/. Each works on one whole tile or strip. A backend is a table of
+// function pointers; where one is null, the reference's function is used. An operation gives the
+// same bytes on every backend. What the bytes are is stated below in terms of codecs/numbers/math.h
+// and, for users of the format, in docs/internals/formats/image.md and docs/recipes/.
 //
-// A tile is [tokens, dim] in C order, little-endian, at any alignment. Steps read exactly the bytes
-// stated and write exactly the bytes stated: nothing past the end of a buffer is touched, not even
-// to be written back unchanged. Buffers do not overlap. No step allocates, throws or keeps a
-// pointer. All of them may be called from any thread at once.
+// A tile is [tokens, dim] in C order, little-endian, at any alignment. Operations read exactly the
+// bytes stated and write exactly the bytes stated: nothing past the end of a buffer is touched, not
+// even to be written back unchanged. Buffers do not overlap. No operation allocates, throws or
+// keeps a pointer. All of them may be called from any thread at once.
 //
 // Free of the standard library but for integers, so that ISA files may include it.
 
@@ -28,7 +28,7 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
-// What is taken from tokens before they are coded, and added when they are decoded, in fp32.
+// The patterns that are subtracted from tokens before coding and added after decoding, in fp32.
 struct Prediction {
   const uint8_t* patterns;       // fp16, finite, pattern after pattern of the tile's dim
   const uint8_t* numbers;        // of each token, its pattern's
@@ -43,7 +43,7 @@ struct Prediction {
   }
 };
 
-// What a step needs to know of a tile.
+// The shape of a tile and how its codes are chosen.
 struct AffineTile {
   uint32_t tokens;  // 1..1024
   uint32_t dim;     // 1..4096
@@ -54,8 +54,8 @@ struct AffineTile {
   bool
       is_clipped;  // choose the range of least squared error, as below, instead of the covering one
   bool is_streamed = false;  // decode: the target is more than caches keep, so write it past them
-  // Null: nothing is taken. Else the value x of a token that has a pattern p is x - p wherever
-  // codes and params are made of values, and decoded values have p added before they are rounded.
+  // Null: no pattern is subtracted. Else, for a token that has a pattern p, codes and params are
+  // made of x - p instead of the value x, and decoding adds p before it rounds.
   const Prediction* prediction = nullptr;
 };
 
@@ -143,131 +143,161 @@ struct HotStripJob {
   StepScratch* scratch = nullptr;  // may be null
 };
 
+// What each operation does, and the type of its function.
+namespace operations {
+
+// Sets the bit of every token of which an element is NaN, infinite or past kMagnitudeMax in
+// magnitude; leaves other bits alone.
+//   source  tokens * dim elements
+//   rows    kRowWords words
+using SelectRows = void(const AffineTile& tile, const uint8_t* source, uint64_t* rows);
+
+// Computes the parameters and codes of K and of latents. A group is one channel of `group`
+// consecutive tokens.
+//
+// - source: tokens * dim elements. Outside `rows` they are finite and at most kMagnitudeMax.
+// - codes: tokens * CodeRowBytes(dim, bits) bytes, token-major, written whole.
+// - params: ceil(tokens / group) * dim pairs of u16, fp16 min and fp16 range, written whole.
+//   Group-major, then channel.
+//
+// Each group follows these rules, over its tokens that are not in rows, in fp32:
+//
+// - No such token: min = range = +0, and all codes are 0.
+// - low and high are the smallest and the largest value; -0 counts as +0.
+// - The factor h is 0 unless is_clipped. Then h is the first of ClipInset(bits, 0..) whose error
+//   is least.
+// - inset = (high - low) * h.
+// - min = Fp16RoundDown(low + inset). A min of -0 is stored as +0.
+// - range = Fp16RoundUp((high - inset) - min).
+// - The code of x is Narrow(Code8(x, min, 255 / range), bits). It is 0 where range is 0, and for
+//   tokens in rows.
+// - The error of a factor is the sum in uint32 of d * d, d = ClipDistance(x, min,
+//   Levels(bits) / range, weight).
+// - weight = (range * 4096) / (Levels(bits) * range0), range0 being the range of h = 0. It is 0
+//   where range0 is 0.
+//
+// Returns false, with codes and params in any state, when a group has low == high and low is not
+// an fp16 value. The tile is then kept raw, so that such groups come back exactly.
+using EncodePerChannel = bool(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
+                              uint8_t* codes, uint8_t* params);
+
+// The same for V. A group is `group` consecutive channels of one token, all of them.
+//
+// - params: tokens * ceil(dim / group) pairs, token-major, then group, written whole.
+// - Tokens in rows have min = range = +0 and codes 0.
+// - A token with a group whose low == high is not an fp16 value is added to rows.
+using EncodePerToken = void(const AffineTile& tile, const uint8_t* source, uint64_t* rows,
+                            uint8_t* codes, uint8_t* params);
+
+// The inverse: target = FromFloat(Dequantize(code, range / Levels(bits), min)) for every token,
+// rows included. Params may have any bits. Where the min or range is not finite, the value written
+// is not finite either, and the bits of a NaN are unspecified. Stores that is_streamed lets past
+// the caches are visible to every thread when the operation returns, as any other store.
+using DecodePerChannel = void(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
+                              uint8_t* target);
+using DecodePerToken = void(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
+                            uint8_t* target);
+
+// Computes codes of 8-bit floats and a scale for each token. Of AffineTile, tokens, dim, dtype and
+// is_streamed are read.
+//   source  elements; those of tokens outside `rows` are finite and at most kMagnitudeMax
+//   codes   tokens * dim bytes, written whole; 0 in rows
+//   scales  tokens * fp16, written whole; +0 in rows
+// Scales and codes are Fp8Scale() and FloatToE4m3() of codecs/numbers/fp8.h.
+using EncodeFp8 = void(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
+                       uint8_t* codes, uint8_t* scales);
+
+// The inverse, of every token. Codes and scales may have any bits. Where either is not finite, the
+// value written is not finite either, and the bits of a NaN are unspecified.
+using DecodeFp8 = void(const AffineTile& tile, const uint8_t* codes, const uint8_t* scales,
+                       uint8_t* target);
+
+// Writes every element by the class of its channel: decode_per_channel() of its code, or its source
+// bits. Params may have any bits, as there.
+using DecodeMixed = void(const MixedTile& tile, uint8_t* target);
+
+// Copies source to target and writes past the caches.
+using CopyStreamed = void(const uint8_t* source, uint64_t bytes, uint8_t* target);
+
+// target's code = Narrow of the source's code: 8 -> 4, 8 -> 2, 4 -> 2. tile.bits is what the
+// source has; unused bits of the last byte of a row are written 0.
+using NarrowCodes = void(const AffineTile& tile, uint8_t target_bits, const uint8_t* codes,
+                         uint8_t* target);
+
+// Gives every token that is not in rows the first pattern of least cost, if it has to take one:
+// sets its number and its bit in is_predicted. A token whose remainder cannot be coded is added
+// to rows instead. Other numbers and bits are left alone.
+//
+// - source: tokens * dim elements. Outside `rows` they are finite and at most kMagnitudeMax.
+// - numbers: tokens bytes.
+// - tile.spans: tokens * ceil(dim / group), written for tokens outside `rows`; may be null.
+using ChoosePatterns = void(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
+                            uint8_t* numbers, uint64_t* is_predicted);
+
+// Codes a strip as docs/recipes/exact.md says, in at most `room` bytes. Returns their count, or 0
+// if the strip needs more. The rest of the room is left in any state.
+//   source  ElementCount(shape) elements
+using EncodeStrip = uint64_t(const StripShape& shape, const uint8_t* source, uint8_t* target,
+                             uint64_t room);
+
+// Decodes 1..kStripsAtOnce strips. Returns false if one of them does not end as a strip must; the
+// content of the targets is then unspecified. Writes in bounds whatever the strips contain.
+using DecodeStrips = bool(const StripJob* jobs, uint32_t count);
+
+// Codes a strip as docs/recipes/cairn.md says, in at most `room` bytes. Returns their count, or 0
+// if the strip needs more. The rest of the room is left in any state.
+//   rows  set to the count of tokens that are rows
+using EncodeStepStrip = uint64_t(const StepTile& tile, const StepSource& source, uint8_t* target,
+                                 uint64_t room, uint32_t* rows);
+
+// Decodes 1..kStripsAtOnce strips. Returns false if one of them does not end as a strip must or is
+// of another profile; the content of the targets is then unspecified. Writes in bounds whatever the
+// strips contain.
+using DecodeStepStrips = bool(const StepStripJob* jobs, uint32_t count);
+
+// Computes the codes of a strip as docs/recipes/cairn-hot.md says, and finds its rows.
+//   codes        tokens * tile.row_bytes, written whole; those of rows are 0
+//   corrections  HotCorrectionBytes(dim), written whole where tile.is_corrected; else not touched
+//   rows         those found are added
+using EncodeHotStrip = void(const HotTile& tile, const StepSource& source, uint8_t* codes,
+                            uint8_t* corrections, StripTokens* rows);
+
+// The inverse, of every token. Codes and corrections may have any bits.
+using DecodeHotStrip = void(const HotStripJob& job);
+
+}  // namespace operations
+
+// The list of operations: the member of Backend, and the name of the function. The struct, the
+// tables of backends and the self-test follow from it. The reference and the ISA files have a
+// function of this name; codecs/backend/self_test.cc has Try<Function>(), which tries one.
+#define CAIRN_BACKEND_OPERATIONS(OPERATION)       \
+  OPERATION(select_rows, SelectRows)              \
+  OPERATION(encode_per_channel, EncodePerChannel) \
+  OPERATION(encode_per_token, EncodePerToken)     \
+  OPERATION(decode_per_channel, DecodePerChannel) \
+  OPERATION(decode_per_token, DecodePerToken)     \
+  OPERATION(encode_fp8, EncodeFp8)                \
+  OPERATION(decode_fp8, DecodeFp8)                \
+  OPERATION(decode_mixed, DecodeMixed)            \
+  OPERATION(copy_streamed, CopyStreamed)          \
+  OPERATION(narrow_codes, NarrowCodes)            \
+  OPERATION(choose_patterns, ChoosePatterns)      \
+  OPERATION(encode_strip, EncodeStrip)            \
+  OPERATION(decode_strips, DecodeStrips)          \
+  OPERATION(encode_step_strip, EncodeStepStrip)   \
+  OPERATION(decode_step_strips, DecodeStepStrips) \
+  OPERATION(encode_hot_strip, EncodeHotStrip)     \
+  OPERATION(decode_hot_strip, DecodeHotStrip)
+
 struct Backend {
   const char* name;
 
-  // True when this CPU runs it.
+  // Returns true if this CPU runs it.
   bool (*is_supported)();
 
-  // Sets the bit of every token of which an element is NaN, infinite or past kMagnitudeMax in
-  // magnitude; leaves other bits alone.
-  //   source  tokens * dim elements
-  //   rows    kRowWords words
-  void (*select_rows)(const AffineTile& tile, const uint8_t* source, uint64_t* rows);
-
-  // Computes the parameters and codes of K and of latents. A group is one channel of `group`
-  // consecutive tokens.
-  //
-  // - source: tokens * dim elements. Outside `rows` they are finite and at most kMagnitudeMax.
-  // - codes: tokens * CodeRowBytes(dim, bits) bytes, token-major, written whole.
-  // - params: ceil(tokens / group) * dim pairs of u16, fp16 min and fp16 range, written whole.
-  //   Group-major, then channel.
-  //
-  // Each group follows these rules, over its tokens that are not in rows, in fp32:
-  //
-  // - No such token: min = range = +0, and all codes are 0.
-  // - low and high are the smallest and the largest value; -0 counts as +0.
-  // - The factor h is 0 unless is_clipped. Then h is the first of ClipInset(bits, 0..) whose error
-  //   is least.
-  // - inset = (high - low) * h.
-  // - min = Fp16RoundDown(low + inset). A min of -0 is stored as +0.
-  // - range = Fp16RoundUp((high - inset) - min).
-  // - The code of x is Narrow(Code8(x, min, 255 / range), bits). It is 0 where range is 0, and for
-  //   tokens in rows.
-  // - The error of a factor is the sum in uint32 of d * d, d = ClipDistance(x, min,
-  //   Levels(bits) / range, weight).
-  // - weight = (range * 4096) / (Levels(bits) * range0), range0 being the range of h = 0. It is 0
-  //   where range0 is 0.
-  //
-  // Returns false, with codes and params in any state, when a group has low == high and low is not
-  // an fp16 value. The tile is then kept raw, so that such groups come back exactly.
-  bool (*encode_per_channel)(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
-                             uint8_t* codes, uint8_t* params);
-
-  // The same for V. A group is `group` consecutive channels of one token, all of them.
-  //
-  // - params: tokens * ceil(dim / group) pairs, token-major, then group, written whole.
-  // - Tokens in rows have min = range = +0 and codes 0.
-  // - A token with a group whose low == high is not an fp16 value is added to rows.
-  void (*encode_per_token)(const AffineTile& tile, const uint8_t* source, uint64_t* rows,
-                           uint8_t* codes, uint8_t* params);
-
-  // The inverse: target = FromFloat(Dequantize(code, range / Levels(bits), min)) for every token,
-  // rows included. Params are any bits; where the min or range is not finite, so is what is
-  // written, with NaN bits unspecified. What is_streamed lets past the caches is nevertheless
-  // written when the step returns, as any other store is, for every thread.
-  void (*decode_per_channel)(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
-                             uint8_t* target);
-  void (*decode_per_token)(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
-                           uint8_t* target);
-
-  // Of AffineTile tokens, dim, dtype and is_streamed are read.
-  //   source  elements; those of tokens outside `rows` are finite and at most kMagnitudeMax
-  //   codes   tokens * dim bytes, written whole; 0 in rows
-  //   scales  tokens * fp16, written whole; +0 in rows
-  // Scales and codes are Fp8Scale() and FloatToE4m3() of codecs/numbers/fp8.h.
-  void (*encode_fp8)(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
-                     uint8_t* codes, uint8_t* scales) = nullptr;
-
-  // The inverse, of every token. Codes and scales are any bits; where either is not finite, so is
-  // what is written, with NaN bits unspecified.
-  void (*decode_fp8)(const AffineTile& tile, const uint8_t* codes, const uint8_t* scales,
-                     uint8_t* target) = nullptr;
-
-  // Every element as its channel's class has it: decode_per_channel() of its code, or the bits that
-  // there are. Params are any bits, as there.
-  void (*decode_mixed)(const MixedTile& tile, uint8_t* target) = nullptr;
-
-  // target = source, written past the caches.
-  void (*copy_streamed)(const uint8_t* source, uint64_t bytes, uint8_t* target);
-
-  // target's code = Narrow of the source's code: 8 -> 4, 8 -> 2, 4 -> 2. tile.bits is what the
-  // source has; unused bits of the last byte of a row are written 0.
-  void (*narrow_codes)(const AffineTile& tile, uint8_t target_bits, const uint8_t* codes,
-                       uint8_t* target);
-
-  // Gives every token that is not in rows the first pattern of least cost, if it has to take one:
-  // sets its number and its bit in is_predicted. A token whose remainder cannot be coded is added
-  // to rows instead. Other numbers and bits are left alone.
-  //
-  // - source: tokens * dim elements. Outside `rows` they are finite and at most kMagnitudeMax.
-  // - numbers: tokens bytes.
-  // - tile.spans: tokens * ceil(dim / group), written for tokens outside `rows`; may be null.
-  void (*choose_patterns)(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
-                          uint8_t* numbers, uint64_t* is_predicted) = nullptr;
-
-  // Codes a strip: the bytes that docs/recipes/exact.md gives it, at most `room` of them. Returns
-  // their count; 0, with the room in any state, where they are more. What lies in the room behind
-  // the strip is left in any state too.
-  //   source  ElementCount(shape) elements
-  uint64_t (*encode_strip)(const StripShape& shape, const uint8_t* source, uint8_t* target,
-                           uint64_t room) = nullptr;
-
-  // Decodes 1..kStripsAtOnce strips. False where one of them does not end as a strip must; what
-  // targets then hold is unspecified. They are written in bounds whatever strips hold.
-  bool (*decode_strips)(const StripJob* jobs, uint32_t count) = nullptr;
-
-  // Codes a strip as docs/recipes/cairn.md says, in at most `room` bytes. Returns their count; 0,
-  // with the room in any state, where they are more. What lies in the room behind the strip is left
-  // in any state too.
-  //   rows  how many of its tokens are kept; set
-  uint64_t (*encode_step_strip)(const StepTile& tile, const StepSource& source, uint8_t* target,
-                                uint64_t room, uint32_t* rows) = nullptr;
-
-  // Decodes 1..kStripsAtOnce strips. False where one of them does not end as a strip must or is of
-  // another profile; what targets then hold is unspecified. They are written in bounds whatever
-  // strips hold.
-  bool (*decode_step_strips)(const StepStripJob* jobs, uint32_t count) = nullptr;
-
-  // Codes of a strip as docs/recipes/cairn-hot.md says, and which of its tokens are rows.
-  //   codes        tokens * tile.row_bytes, written whole; those of rows are 0
-  //   corrections  HotCorrectionBytes(dim), written whole where tile.is_corrected; else not touched
-  //   rows         those found are added
-  void (*encode_hot_strip)(const HotTile& tile, const StepSource& source, uint8_t* codes,
-                           uint8_t* corrections, StripTokens* rows) = nullptr;
-
-  // The inverse, of every token; codes and corrections are any bits.
-  void (*decode_hot_strip)(const HotStripJob& job) = nullptr;
+#define CAIRN_OPERATION(member, function) operations::function* member = nullptr;
+  CAIRN_BACKEND_OPERATIONS(CAIRN_OPERATION)
+#undef CAIRN_OPERATION
 };
 
 }  // namespace cairn::codecs

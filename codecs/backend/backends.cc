@@ -5,10 +5,7 @@
 #include <cstddef>
 #include <cstdlib>
 
-#include "codecs/backend/reference/fp8.h"
-#include "codecs/backend/reference/hot.h"
 #include "codecs/backend/reference/reference.h"
-#include "codecs/backend/reference/step.h"
 #include "codecs/backend/self_test.h"
 #include "codecs/checksum/checksum.h"
 
@@ -21,27 +18,10 @@ namespace {
 
 bool RunsEverywhere() { return true; }
 
+#define CAIRN_OPERATION(member, function) .member = reference::function,
 constexpr Backend kReference = {
-    .name = "reference",
-    .is_supported = RunsEverywhere,
-    .select_rows = reference::SelectRows,
-    .encode_per_channel = reference::EncodePerChannel,
-    .encode_per_token = reference::EncodePerToken,
-    .decode_per_channel = reference::DecodePerChannel,
-    .decode_per_token = reference::DecodePerToken,
-    .encode_fp8 = reference::EncodeFp8,
-    .decode_fp8 = reference::DecodeFp8,
-    .decode_mixed = reference::DecodeMixed,
-    .copy_streamed = reference::CopyStreamed,
-    .narrow_codes = reference::NarrowCodes,
-    .choose_patterns = reference::ChoosePatterns,
-    .encode_strip = reference::EncodeStrip,
-    .decode_strips = reference::DecodeStrips,
-    .encode_step_strip = reference::EncodeStepStrip,
-    .decode_step_strips = reference::DecodeStepStrips,
-    .encode_hot_strip = reference::EncodeHotStrip,
-    .decode_hot_strip = reference::DecodeHotStrip,
-};
+    .name = "reference", .is_supported = RunsEverywhere, CAIRN_BACKEND_OPERATIONS(CAIRN_OPERATION)};
+#undef CAIRN_OPERATION
 
 // Best first.
 #if defined(__x86_64__)
@@ -77,9 +57,9 @@ struct Choice {
     }
     error = FindBackend(name, &backend);
     if (error != Error::kOk || backend == &kReference) return;
-    if (const char* step = FailedStep(*backend); step != nullptr) {
+    if (const char* operation = FailedOperation(*backend); operation != nullptr) {
       error = Error::kBackendFault;
-      faults[fault_count++] = {backend, step};
+      faults[fault_count++] = {backend, operation};
     }
   }
 };
@@ -132,9 +112,9 @@ const Backend* ChooseBackend(std::span<const Backend* const> candidates, Backend
                              size_t* fault_count) {
   *fault_count = 0;
   for (const Backend* candidate : candidates.first(candidates.size() - 1)) {
-    const char* step = FailedStep(*candidate);
-    if (step == nullptr) return candidate;
-    faults[(*fault_count)++] = {candidate, step};
+    const char* operation = FailedOperation(*candidate);
+    if (operation == nullptr) return candidate;
+    faults[(*fault_count)++] = {candidate, operation};
   }
   return candidates.back();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which backends there are, and which one runs.
+// The backends of this program, and the choice of the one that runs.
 //
 // Thread-safety: Thread-safe. Tables are immutable and live as long as the program.
 
@@ -14,11 +14,11 @@
 
 namespace cairn::codecs {
 
-// The plain loops: the meaning of the format. All its steps are set, and it runs everywhere.
+// Returns the plain loops, which define the format. It has all operations and runs everywhere.
 [[nodiscard]] const Backend& ReferenceBackend();
 
-// The backends this CPU runs, best first; the reference is the last. Use `*CpuBackends().front()`
-// for speed.
+// Returns the backends that this CPU runs, best first; the reference is the last. Use
+// `*CpuBackends().front()` for speed.
 [[nodiscard]] std::span<const Backend* const> CpuBackends();
 
 // All that were compiled in, best first, whether or not this CPU runs them.
@@ -36,25 +36,26 @@ Error FindBackend(std::string_view name, const Backend** backend);
 // is never quietly another one.
 Error ActiveBackend(const Backend** backend);
 
-// A backend that was passed over, and the step whose bytes were not the reference's.
+// A backend that was passed over, and the operation whose bytes were not the reference's.
 struct BackendFault {
   const Backend* backend = nullptr;
-  const char* step = nullptr;
+  const char* operation = nullptr;
 };
 
-// What ActiveBackend() passed over, best first; empty on a sound machine. For who starts a process
-// to report.
+// Returns the backends that ActiveBackend() passed over, best first; none on a sound machine. The
+// main program reports them when it starts.
 [[nodiscard]] std::span<const BackendFault> BackendFaults();
 
-// The first of `candidates` that passes its self-test; the last is not tried. The ones before it go
-// to faults[0], faults[1], ….
+// Returns the first of `candidates` that passes its self-test. The last is returned untested. Those
+// that fail are added to faults[0], faults[1], ….
 //   faults  as many as candidates
 // REQUIRES: there is a candidate, and this CPU runs them all.
 [[nodiscard]] const Backend* ChooseBackend(std::span<const Backend* const> candidates,
                                            BackendFault* faults, size_t* fault_count);
 
-// What is wrong with CAIRN_CODEC_BACKEND or CAIRN_CRC_BACKEND: the variable, its value and the
-// values that this CPU runs. Empty: nothing. A program asks when it starts, and refuses to.
+// Describes a wrong value of CAIRN_CODEC_BACKEND or CAIRN_CRC_BACKEND: the variable, its value and
+// the values that this CPU runs. Empty if both are right. A program asks when it starts, and exits
+// if the result is not empty.
 std::string RefusedChoice();
 
 }  // namespace cairn::codecs

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How wide the codes of `cairn-hot` are under a profile: the multiplier that a number of bits
-// takes.
+// Finds the multiplier under which `cairn-hot` codes with a given number of bits, for a profile.
 //
 // Thread-safety: functions are Thread-safe. Nothing allocates.
 

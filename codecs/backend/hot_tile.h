@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One (layer, head, plane) as the recipe `cairn-hot` codes it: what a profile and a multiplier come
-// to. Large: 40 KiB. A coder makes one for each tile.
+// The parameters by which the recipe `cairn-hot` codes one (layer, head, plane). They are computed
+// from a profile and a multiplier. Large: 40 KiB. A coder makes one for each tile.
 //
 // Thread-safety: values; functions are Thread-safe. Nothing allocates.
 
@@ -27,7 +27,7 @@ struct HotTile {
   HotChannel channels[kProfileDimMax];
 };
 
-// What a bit of a channel is worth, as HotWidth() takes it.
+// Returns the worth of a bit of a channel, for HotWidth().
 CAIRN_HD int32_t WorthOf(const ProfileChannel& channel, int32_t multiplier) {
   return channel.spread_log - channel.step_log - multiplier;
 }
@@ -36,10 +36,10 @@ CAIRN_HD int32_t WorthOf(const ProfileChannel& channel, int32_t multiplier) {
 void MakeHotTile(const Profile& profile, ProfileHead at, uint32_t plane, int16_t multiplier,
                  DType dtype, HotTile* tile);
 
-// Of a strip of a tile that is corrected: a nibble a channel.
+// Returns the bytes of the corrections of a strip: a nibble for each channel.
 CAIRN_HD constexpr uint32_t HotCorrectionBytes(uint32_t dim) { return (dim + 1) / 2; }
 
-// The correction of a channel; 0 where the tile has none.
+// Returns the correction of a channel; 0 if the tile has none.
 CAIRN_HD int32_t HotCorrectionAt(const HotTile& tile, const uint8_t* corrections,
                                  uint32_t channel) {
   if (!tile.is_corrected) return 0;

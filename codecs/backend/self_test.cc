@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/backend/hot_tile.h"
 #include "codecs/backend/reference/small_norm.h"
 #include "codecs/backend/self_test_samples.h"
@@ -20,7 +20,7 @@ namespace cairn::codecs {
 namespace self_test {
 namespace {
 
-// What a backend's step wrote, to be compared.
+// What a backend's operation wrote, to be compared.
 class Result {
  public:
   void Add(const void* bytes, size_t count) {
@@ -58,8 +58,8 @@ Rows RowsOf(const Samples& samples, size_t d) {
 void TrySelectRows(const Backend& backend, const Samples& samples, Result* result) {
   for (size_t d = 0; d < kDTypes.size(); ++d) {
     Rows rows;
-    StepOf<&Backend::select_rows>(backend)(TileOf(kDTypes[d], 8, true), samples.elements[d].data(),
-                                           rows.words);
+    OperationOf<&Backend::select_rows>(backend)(TileOf(kDTypes[d], 8, true),
+                                                samples.elements[d].data(), rows.words);
     result->Add(&rows, sizeof(rows));
   }
 }
@@ -82,7 +82,7 @@ void TryEncodePerChannel(const Backend& backend, const Samples& samples, Result*
   ForEachAffine(true, [&](AffineTile tile, size_t d, Buffer* codes, Buffer* params) {
     for (const bool is_clipped : {false, true}) {
       tile.is_clipped = is_clipped;
-      const bool is_coded = StepOf<&Backend::encode_per_channel>(backend)(
+      const bool is_coded = OperationOf<&Backend::encode_per_channel>(backend)(
           tile, samples.elements[d].data(), RowsOf(samples, d).words, codes->data(),
           params->data());
       result->Add(&is_coded, sizeof(is_coded));
@@ -98,8 +98,8 @@ void TryEncodePerToken(const Backend& backend, const Samples& samples, Result* r
     for (const bool is_clipped : {false, true}) {
       tile.is_clipped = is_clipped;
       Rows rows = RowsOf(samples, d);
-      StepOf<&Backend::encode_per_token>(backend)(tile, samples.elements[d].data(), rows.words,
-                                                  codes->data(), params->data());
+      OperationOf<&Backend::encode_per_token>(backend)(tile, samples.elements[d].data(), rows.words,
+                                                       codes->data(), params->data());
       result->Add(&rows, sizeof(rows));
       result->Add(*codes);
       result->Add(*params);
@@ -117,25 +117,34 @@ void FillAffine(const Samples& samples, Buffer* codes, Buffer* params) {
   }
 }
 
-template <auto kStep, bool kIsPerChannel>
+template <auto kOperation, bool kIsPerChannel>
 void TryDecode(const Backend& backend, const Samples& samples, Result* result) {
   ForEachAffine(kIsPerChannel, [&](AffineTile tile, size_t, Buffer* codes, Buffer* params) {
     FillAffine(samples, codes, params);
     for (const bool is_streamed : {false, true}) {
       tile.is_streamed = is_streamed;
       Buffer target(kElements * BytesOf(tile.dtype));
-      StepOf<kStep>(backend)(tile, codes->data(), params->data(), target.data());
+      OperationOf<kOperation>(backend)(tile, codes->data(), params->data(), target.data());
       result->Add(target);
     }
   });
+}
+
+void TryDecodePerChannel(const Backend& backend, const Samples& samples, Result* result) {
+  TryDecode<&Backend::decode_per_channel, true>(backend, samples, result);
+}
+
+void TryDecodePerToken(const Backend& backend, const Samples& samples, Result* result) {
+  TryDecode<&Backend::decode_per_token, false>(backend, samples, result);
 }
 
 void TryEncodeFp8(const Backend& backend, const Samples& samples, Result* result) {
   for (size_t d = 0; d < kDTypes.size(); ++d) {
     Buffer codes(kElements);
     Buffer scales(2 * kTokens);
-    StepOf<&Backend::encode_fp8>(backend)(TileOf(kDTypes[d], 8, true), samples.elements[d].data(),
-                                          RowsOf(samples, d).words, codes.data(), scales.data());
+    OperationOf<&Backend::encode_fp8>(backend)(TileOf(kDTypes[d], 8, true),
+                                               samples.elements[d].data(), RowsOf(samples, d).words,
+                                               codes.data(), scales.data());
     result->Add(codes);
     result->Add(scales);
   }
@@ -148,8 +157,8 @@ void TryDecodeFp8(const Backend& backend, const Samples& samples, Result* result
     FillAffine(samples, &codes, &scales);
     for (uint8_t& code : codes) code = (code & 0x7F) == 0x7F ? 0 : code;  // no NaN
     Buffer target(kElements * BytesOf(dtype));
-    StepOf<&Backend::decode_fp8>(backend)(TileOf(dtype, 8, true), codes.data(), scales.data(),
-                                          target.data());
+    OperationOf<&Backend::decode_fp8>(backend)(TileOf(dtype, 8, true), codes.data(), scales.data(),
+                                               target.data());
     result->Add(target);
   }
 }
@@ -174,22 +183,23 @@ void TryDecodeMixed(const Backend& backend, const Samples& samples, Result* resu
                             codes.data(),
                             codes.data(),
                             params.data()};
-    StepOf<&Backend::decode_mixed>(backend)(tile, target.data());
+    OperationOf<&Backend::decode_mixed>(backend)(tile, target.data());
     result->Add(target);
   }
 }
 
-void TryCopy(const Backend& backend, const Samples& samples, Result* result) {
+void TryCopyStreamed(const Backend& backend, const Samples& samples, Result* result) {
   Buffer target(samples.any_bits.size());
-  StepOf<&Backend::copy_streamed>(backend)(samples.any_bits.data(), target.size(), target.data());
+  OperationOf<&Backend::copy_streamed>(backend)(samples.any_bits.data(), target.size(),
+                                                target.data());
   result->Add(target);
 }
 
-void TryNarrow(const Backend& backend, const Samples& samples, Result* result) {
+void TryNarrowCodes(const Backend& backend, const Samples& samples, Result* result) {
   for (const auto& [from, to] : std::array<std::array<uint8_t, 2>, 3>{{{8, 4}, {8, 2}, {4, 2}}}) {
     Buffer target(uint64_t{kTokens} * CodeRowBytes(kDim, to));
-    StepOf<&Backend::narrow_codes>(backend)(TileOf(DType::kBf16, from, true), to,
-                                            samples.any_bits.data(), target.data());
+    OperationOf<&Backend::narrow_codes>(backend)(TileOf(DType::kBf16, from, true), to,
+                                                 samples.any_bits.data(), target.data());
     result->Add(target);
   }
 }
@@ -202,8 +212,8 @@ void TryChoosePatterns(const Backend& backend, const Samples& samples, Result* r
       Rows rows = RowsOf(samples, d);
       Rows predicted;
       Buffer numbers(kTokens);
-      StepOf<&Backend::choose_patterns>(backend)(tile, samples.elements[d].data(), rows.words,
-                                                 numbers.data(), predicted.words);
+      OperationOf<&Backend::choose_patterns>(backend)(tile, samples.elements[d].data(), rows.words,
+                                                      numbers.data(), predicted.words);
       result->Add(&rows, sizeof(rows));
       result->Add(&predicted, sizeof(predicted));
       result->Add(numbers);
@@ -224,8 +234,8 @@ void ForEachStripShape(const Samples& samples, Visit visit) {
 void TryEncodeStrip(const Backend& backend, const Samples& samples, Result* result) {
   ForEachStripShape(samples, [&](const StripShape& shape, const Buffer& source) {
     Buffer strip(RawStripBytes(shape));
-    strip.resize(
-        StepOf<&Backend::encode_strip>(backend)(shape, source.data(), strip.data(), strip.size()));
+    strip.resize(OperationOf<&Backend::encode_strip>(backend)(shape, source.data(), strip.data(),
+                                                              strip.size()));
     result->Add(strip);
   });
 }
@@ -243,7 +253,7 @@ void TryDecodeStrips(const Backend& backend, const Samples& samples, Result* res
       for (uint32_t i = 0; i < count; ++i) {
         jobs[i] = {shape, parts, strip.data(), target.data() + i * bytes, false};
       }
-      const bool is_valid = StepOf<&Backend::decode_strips>(backend)(jobs, count);
+      const bool is_valid = OperationOf<&Backend::decode_strips>(backend)(jobs, count);
       result->Add(&is_valid, sizeof(is_valid));
       result->Add(target);
     }
@@ -272,8 +282,8 @@ void TryEncodeStepStrip(const Backend& backend, const Samples& samples, Result* 
     MakeStepTile(samples.profile, {}, plane, {}, dtype, tile.get());
     Buffer strip(StepRoom(dtype));
     uint32_t rows = 0;
-    strip.resize(StepOf<&Backend::encode_step_strip>(backend)(*tile, source, strip.data(),
-                                                              strip.size(), &rows));
+    strip.resize(OperationOf<&Backend::encode_step_strip>(backend)(*tile, source, strip.data(),
+                                                                   strip.size(), &rows));
     result->Add(strip);
     result->Add(&rows, sizeof(rows));
   });
@@ -298,7 +308,7 @@ void TryDecodeStepStrips(const Backend& backend, const Samples& samples, Result*
                  parts,      strip.data(), target.data() + i * bytes,
                  false};
     }
-    const bool is_valid = StepOf<&Backend::decode_step_strips>(backend)(jobs, kStripsAtOnce);
+    const bool is_valid = OperationOf<&Backend::decode_step_strips>(backend)(jobs, kStripsAtOnce);
     result->Add(&is_valid, sizeof(is_valid));
     result->Add(target);
   });
@@ -312,8 +322,8 @@ void TryHotStrip(const Backend& backend, const Backend& encoder, const Samples& 
     Buffer codes(uint64_t{kStripTokens} * tile->row_bytes);
     Buffer corrections(HotCorrectionBytes(kDim));
     StripTokens rows{};
-    StepOf<&Backend::encode_hot_strip>(encoder)(*tile, source, codes.data(), corrections.data(),
-                                                &rows);
+    OperationOf<&Backend::encode_hot_strip>(encoder)(*tile, source, codes.data(),
+                                                     corrections.data(), &rows);
     if (!is_decoded) {
       result->Add(codes);
       result->Add(corrections);
@@ -321,9 +331,9 @@ void TryHotStrip(const Backend& backend, const Backend& encoder, const Samples& 
       return;
     }
     Buffer target(uint64_t{kStripTokens} * kDim * BytesOf(dtype));
-    StepOf<&Backend::decode_hot_strip>(backend)({tile.get(), kStripTokens, source.position,
-                                                 codes.data(), corrections.data(), target.data(),
-                                                 false});
+    OperationOf<&Backend::decode_hot_strip>(backend)({tile.get(), kStripTokens, source.position,
+                                                      codes.data(), corrections.data(),
+                                                      target.data(), false});
     result->Add(target);
   });
 }
@@ -337,34 +347,18 @@ void TryDecodeHotStrip(const Backend& backend, const Samples& samples, Result* r
 }
 
 struct Trial {
-  const char* step;
+  const char* operation;
   void (*run)(const Backend& backend, const Samples& samples, Result* result);
 };
 
-constexpr Trial kTrials[] = {
-    {"select_rows", TrySelectRows},
-    {"encode_per_channel", TryEncodePerChannel},
-    {"encode_per_token", TryEncodePerToken},
-    {"decode_per_channel", TryDecode<&Backend::decode_per_channel, true>},
-    {"decode_per_token", TryDecode<&Backend::decode_per_token, false>},
-    {"encode_fp8", TryEncodeFp8},
-    {"decode_fp8", TryDecodeFp8},
-    {"decode_mixed", TryDecodeMixed},
-    {"copy_streamed", TryCopy},
-    {"narrow_codes", TryNarrow},
-    {"choose_patterns", TryChoosePatterns},
-    {"encode_strip", TryEncodeStrip},
-    {"decode_strips", TryDecodeStrips},
-    {"encode_step_strip", TryEncodeStepStrip},
-    {"decode_step_strips", TryDecodeStepStrips},
-    {"encode_hot_strip", TryEncodeHotStrip},
-    {"decode_hot_strip", TryDecodeHotStrip},
-};
+#define CAIRN_OPERATION(member, function) {#member, Try##function},
+constexpr Trial kTrials[] = {CAIRN_BACKEND_OPERATIONS(CAIRN_OPERATION)};
+#undef CAIRN_OPERATION
 
 }  // namespace
 }  // namespace self_test
 
-const char* FailedStep(const Backend& backend) {
+const char* FailedOperation(const Backend& backend) {
   const FloatGuard guard;
   const auto samples = std::make_unique<self_test::Samples>();
   for (const self_test::Trial& trial : self_test::kTrials) {
@@ -372,7 +366,7 @@ const char* FailedStep(const Backend& backend) {
     self_test::Result given;
     trial.run(ReferenceBackend(), *samples, &expected);
     trial.run(backend, *samples, &given);
-    if (given != expected) return trial.step;
+    if (given != expected) return trial.operation;
   }
   return nullptr;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tries a backend on a few small tiles before it is trusted with blocks: a compiler, a CPU or a
-// hypervisor that gets one instruction wrong costs speed then, and no bytes.
+// Tests a backend on a few small tiles before it is used for blocks. If a compiler, a CPU or a
+// hypervisor gets an instruction wrong, the backend is not used: coding is slower, and no bytes are
+// lost.
 //
 // Thread-safety: Thread-safe. Allocates; takes a few milliseconds.
 
@@ -9,8 +10,8 @@
 
 namespace cairn::codecs {
 
-// The name of the first step of `backend` whose bytes are not the reference's; null where all are.
-// REQUIRES: this CPU runs the backend.
-[[nodiscard]] const char* FailedStep(const Backend& backend);
+// Returns the name of the first operation of `backend` whose bytes are not the reference's; null
+// where all are. REQUIRES: this CPU runs the backend.
+[[nodiscard]] const char* FailedOperation(const Backend& backend);
 
 }  // namespace cairn::codecs

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What strips of one image share when they are coded with codecs/backend/cpu/step*.inl: how K turns
-// at a position, and which tokens have small norms. Large: 64 KiB. Whoever codes an image may keep
-// one for the steps, which alone read and write it.
+// A cache that the strips of one image share when codecs/backend/cpu/step*.inl codes them: the
+// rotations of K at a position, and the tokens with small norms. Large: 64 KiB. The caller that
+// codes an image may provide one. Only those operations read and write it.
 //
 // Thread-safety: belongs to one caller.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One (layer, head, plane) as the recipe `cairn` codes it: what a profile, a multiplier and a level
-// come to. Plain values and borrowed pointers, free of the standard library, for hosts and devices.
-// Large: 18 KiB. A coder makes one for each tile.
+// The parameters by which the recipe `cairn` codes one (layer, head, plane). They are computed from
+// a profile, a multiplier and a level. Plain values and borrowed pointers, free of the standard
+// library, for hosts and devices. Large: 18 KiB. A coder makes one for each tile.
 //
 // Thread-safety: a value; functions are Thread-safe. Nothing allocates.
 
@@ -90,7 +90,7 @@ CAIRN_HD const float* OffsetsOf(const StepTile& tile, uint32_t channel) {
   const StepShape& shape = tile.channels[channel].shape;
   return tile.shared.offsets[shape.low_bits == 0 ? shape.table : kProfileTables];
 }
-// What a code of a channel stands for, before the mean.
+// Returns the value of a code of a channel, before its mean is added.
 CAIRN_HD float ValueOf(const StepTile& tile, uint32_t channel, int32_t code) {
   return Multiply(StepCodeOf(code, OffsetsOf(tile, channel)), tile.channels[channel].step);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One token of elements through RoPE, mean and basis and back, in units of a value, not a step.
+// Removes RoPE and mean from the elements of one token and takes them into the basis, and the
+// inverse. Results are values, not multiples of a step.
 //
 // Thread-safety: pure functions. Free of the standard library, for hosts and devices.
 
@@ -12,13 +13,14 @@
 
 namespace cairn::codecs {
 
-template <bool kForth>
-CAIRN_HD void TurnToken(const StepPairs& pairs, uint64_t position, float* values) {
+template <bool kIsApplied>
+CAIRN_HD void RotateToken(const StepPairs& pairs, uint64_t position, float* values) {
   for (uint32_t i = 0; i < pairs.count; ++i) {
     float& first = values[pairs.first + i * pairs.step];
     float& second = values[pairs.first + i * pairs.step + pairs.distance];
     const Rotation by = RotationAt(Load64(pairs.turns + 8 * static_cast<uint64_t>(i)), position);
-    const Pair turned = kForth ? TurnForth({first, second}, by) : TurnBack({first, second}, by);
+    const Pair turned =
+        kIsApplied ? ApplyRope({first, second}, by) : RemoveRope({first, second}, by);
     first = turned.first;
     second = turned.second;
   }
@@ -37,18 +39,16 @@ CAIRN_HD void StepForward(const StepTile& tile, uint64_t position, const float* 
                           float* centred) {
   float x[kProfileDimMax];
   for (uint32_t c = 0; c < tile.dim; ++c) x[c] = values[c];
-  TurnToken<false>(tile.turning, position, x);
+  RotateToken<false>(tile.turning, position, x);
   for (uint32_t c = 0; c < tile.dim; ++c) x[c] = Add(x[c], -tile.channels[c].mean);
   if (!tile.has_basis) {
     for (uint32_t c = 0; c < tile.dim; ++c) centred[c] = x[c];
     return;
   }
-  for (uint32_t j = 0; j < tile.dim; ++j) centred[j] = 0.0F;
-  for (uint32_t c = 0; c < tile.dim; ++c) {
-    const float scaled = Multiply(x[c], BasisScale(tile.basis.scale, c));
-    for (uint32_t j = 0; j < tile.dim; ++j) {
-      centred[j] = Add(centred[j], Multiply(BasisValue(tile.basis, tile.dim, c, j), scaled));
-    }
+  for (uint32_t c = 0; c < tile.dim; ++c) x[c] = Multiply(x[c], BasisScale(tile.basis.scale, c));
+  for (uint32_t j = 0; j < tile.dim; ++j) {
+    centred[j] =
+        BasisSum(tile.dim, x, [&](uint32_t c) { return BasisValue(tile.basis, tile.dim, c, j); });
   }
 }
 
@@ -57,15 +57,13 @@ CAIRN_HD void StepBack(const StepTile& tile, uint64_t position, const float* cen
   for (uint32_t c = 0; c < tile.dim; ++c) {
     float x = centred[c];
     if (tile.has_basis) {
-      x = 0.0F;
-      for (uint32_t j = 0; j < tile.dim; ++j) {
-        x = Add(x, Multiply(BasisValue(tile.basis, tile.dim, c, j), centred[j]));
-      }
+      x = BasisSum(tile.dim, centred,
+                   [&](uint32_t j) { return BasisValue(tile.basis, tile.dim, c, j); });
       x = Multiply(x, BasisScale(tile.basis.scale_inverse, c));
     }
     values[c] = Add(x, tile.channels[c].mean);
   }
-  TurnToken<true>(tile.turning, position, values);
+  RotateToken<true>(tile.turning, position, values);
 }
 
 }  // namespace cairn::codecs

@@ -36,7 +36,7 @@ struct Crc32cForm {
 std::span<const Crc32cForm> Crc32cForms();
 // The one in use.
 const Crc32cForm& ActiveCrc32cForm();
-// Whether CAIRN_CRC_BACKEND names a form that this CPU runs, or none at all.
+// Returns true if CAIRN_CRC_BACKEND is unset, or names a form that this CPU runs.
 bool IsCrc32cChoiceKept();
 
 }  // namespace cairn::codecs

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The first bytes of an image, as docs/internals/formats/image.md draws them: offsets, and the
-// writer of header and directory.
+// The header and the directory of an image: offsets of the fields, and the writer.
+// docs/internals/formats/image.md draws the bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -78,14 +78,15 @@ inline constexpr size_t kForm = 14;   // u16
 // REQUIRES: prefix holds at least a header.
 [[nodiscard]] uint32_t PrefixCrc(std::span<const std::byte> prefix);
 
-// Builds an image front to back in a target: reserve a tile, write it, commit it, finish. For who
-// has its tiles elsewhere, PrefixBytes() of target do: tiles are then committed unreserved.
+// Builds an image front to back in a target: reserve a tile, write it, commit it, finish. If the
+// tiles are stored elsewhere, a target of PrefixBytes() is enough, and tiles are committed without
+// being reserved.
 class ImageWriter {
  public:
   // REQUIRES: Validate(spec) is kOk.
   ImageWriter(const ImageSpec& spec, std::span<std::byte> target);
 
-  // Returns room for the next tile. Empty where less than `bytes` of the target are left.
+  // Returns room for the next tile. Empty if less than `bytes` of the target are left.
   [[nodiscard]] std::span<std::byte> Reserve(uint64_t bytes) const;
   // Returns what is left of the target, at most `bytes_max`.
   [[nodiscard]] std::span<std::byte> Rest(uint64_t bytes_max) const;

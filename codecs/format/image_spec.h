@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What an image says of itself: its spec, and what its directory says of each tile.
-// docs/internals/formats/image.md draws the bytes.
+// The spec of an image, which its header stores, and the entry that its directory has for each
+// tile. docs/internals/formats/image.md draws the bytes.
 //
 // Thread-safety: values; functions are Thread-safe.
 
@@ -12,6 +12,7 @@
 #include "codecs/format/tiling.h"
 #include "codecs/recipe/recipe.h"
 #include "codecs/types/error.h"
+#include "codecs/types/form_id.h"
 #include "codecs/types/shape.h"
 
 namespace cairn::codecs {
@@ -63,36 +64,6 @@ Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes);
 
 [[nodiscard]] inline Tiling TilingOf(const ImageSpec& spec) {
   return {spec.tile.kind, spec.slice, spec.unit};
-}
-
-// How a tile is laid out: layout in the low byte, bits of a code in the high one.
-enum class TileLayoutId : uint8_t {
-  kRaw = 0,
-  kAffine = 1,
-  kStrips = 2,
-  kStepStrips = 3,
-  kPatterned = 4,
-  kKept = 5,
-  kMixed = 6,
-  kFp8 = 7,
-  kHot = 8
-};
-[[nodiscard]] constexpr TileLayoutId LayoutIdOf(uint16_t form) {
-  return static_cast<TileLayoutId>(form & 0xFF);
-}
-inline constexpr uint16_t kRawForm = 0;
-inline constexpr uint16_t kStripsForm = static_cast<uint16_t>(TileLayoutId::kStrips);
-inline constexpr uint16_t kStepStripsForm = static_cast<uint16_t>(TileLayoutId::kStepStrips);
-inline constexpr uint16_t kHotForm = static_cast<uint16_t>(TileLayoutId::kHot);
-inline constexpr uint16_t kMixedForm = static_cast<uint16_t>(TileLayoutId::kMixed);
-inline constexpr uint16_t kKeptForm = static_cast<uint16_t>(TileLayoutId::kKept) | (8 << 8);
-inline constexpr uint16_t kFp8Form = static_cast<uint16_t>(TileLayoutId::kFp8) | (8 << 8);
-[[nodiscard]] constexpr uint16_t AffineForm(uint8_t bits) {
-  return static_cast<uint16_t>(static_cast<uint16_t>(TileLayoutId::kAffine) | (bits << 8));
-}
-
-[[nodiscard]] constexpr uint16_t PatternedForm(uint8_t bits) {
-  return static_cast<uint16_t>(static_cast<uint16_t>(TileLayoutId::kPatterned) | (bits << 8));
 }
 
 // A directory entry, checked: offset and bytes lie inside the image, and bytes are what form and

@@ -61,7 +61,8 @@ Error LoadRecipe(std::span<const std::byte, kRecipeFieldsBytes> fields, Recipe* 
   recipe->v_group_channels = Load<uint16_t>(base + At(header::kVGroupChannels));
   // No tables: reserved, where the recipe has none.
   recipe->tables = Load<uint8_t>(base + At(header::kTables));
-  if (recipe->id != RecipeId::kExact && recipe->tables != 0) return Error::kBadPadding;
+  const bool has_tables = recipe->Traits().k_form == FormId::kStrips;
+  if (!has_tables && recipe->tables != 0) return Error::kBadPadding;
   if (recipe->NeedsProfile()) {
     recipe->level = Load<uint8_t>(base + At(header::kLevel));
     recipe->multiplier = Load<int16_t>(base + At(header::kMultiplier));

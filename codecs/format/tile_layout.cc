@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/format/tile_layout.h"
 
+#include <array>
+#include <bit>
+
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
@@ -8,17 +11,19 @@ namespace {
 
 constexpr uint64_t kPositionBytes = 2;  // of a row
 
+using PartList = std::array<TilePart, sizeof(TileParts) / sizeof(TilePart)>;
+
 }  // namespace
 
 std::optional<TileLayout> PlaceParts(TileLayout layout, const TileGeometry& geometry) {
   layout.side_offset = AlignSection(layout.codes_bytes);
   layout.content_bytes = layout.side_offset;
-  for (TilePart* part :
-       {&layout.params, &layout.chain, &layout.row_bits, &layout.scales, &layout.positions,
-        &layout.kept_map, &layout.pattern_index, &layout.gate, &layout.corrections}) {
-    part->offset = layout.content_bytes;
-    layout.content_bytes += part->bytes;
+  auto parts = std::bit_cast<PartList>(static_cast<const TileParts&>(layout));
+  for (TilePart& part : parts) {
+    part.offset = layout.content_bytes;
+    layout.content_bytes += part.bytes;
   }
+  static_cast<TileParts&>(layout) = std::bit_cast<TileParts>(parts);
   layout.bytes = AlignSection(layout.content_bytes);
   if (layout.bytes >= RawLayout(geometry).bytes) return std::nullopt;
   return layout;
@@ -42,29 +47,8 @@ std::optional<TileLayout> LayoutOfBytes(const TileGeometry& geometry, uint64_t b
 }
 
 uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe) {
-  switch (recipe.id) {
-    case RecipeId::kRaw:
-      return kRawForm;
-    case RecipeId::kKivi:
-    case RecipeId::kOtt:
-    case RecipeId::kLogQuant:
-      return AffineForm(recipe.bits);
-    case RecipeId::kArkv:
-      return recipe.NeedsPlan() ? kKeptForm : AffineForm(recipe.bits);
-    case RecipeId::kExact:
-      return kStripsForm;
-    case RecipeId::kCairn:
-      return kStepStripsForm;
-    case RecipeId::kPatternkv:
-      return PatternedForm(recipe.bits);
-    case RecipeId::kFp8:
-      return kFp8Form;
-    case RecipeId::kCairnHot:
-      return kHotForm;
-    case RecipeId::kMixKvq:
-      return geometry.IsPerChannel() ? kMixedForm : AffineForm(recipe.bits);
-  }
-  return kRawForm;
+  const RecipeTraits& traits = recipe.Traits();
+  return FormInRecipe(geometry.IsPerChannel() ? traits.k_form : traits.v_form, recipe.bits);
 }
 
 StripShape StripOf(const TileGeometry& geometry, const Recipe& recipe, uint32_t index) {

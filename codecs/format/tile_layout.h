@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where the parts of a tile lie. Everything follows from the image's header and the tile's
-// directory entry (form and rows), so the writer and the parser both compute it and stored sizes
-// are only ever compared with it. How long strips are is what they hold: the entry's bytes count,
-// within bounds, and the headers of the strips are compared with them.
+// Computes where the parts of a tile lie. They follow from the image's header and the tile's
+// directory entry (form and rows). The writer and the parser both compute them, and stored sizes
+// are only compared with the result. Strips are the exception: their length depends on their
+// content. For them the entry's bytes are used, within bounds, and compared with the headers of the
+// strips.
 //
 // - raw: source bits | zeros to 16
 // - strips: one strip for each 128 tokens, see codecs/pack/strip.h and step_strip.h
@@ -42,7 +43,7 @@ struct TileGeometry {
 
 [[nodiscard]] TileGeometry GeometryOf(const ImageSpec& spec, uint32_t plane_index);
 
-// The first layer and head that tile `index` codes.
+// Returns the first layer and head that tile `index` codes.
 [[nodiscard]] ProfileHead HeadOf(const ImageSpec& spec, uint32_t index);
 
 inline constexpr uint64_t kChainBytes = 16;
@@ -54,47 +55,50 @@ struct TilePart {
   uint64_t bytes = 0;   // 0: the form has no such part, or there is nothing to put in it
 };
 
-struct TileLayout {
-  uint64_t codes_bytes = 0;  // before padding; for raw and strips: all there is
-  uint64_t side_offset = 0;  // 0 where there is no side section
-  // The side section's parts, in this order and without gaps: larger units first.
-  TilePart params;             // of the groups
-  TilePart chain;              // ott, K and latents: kChainBytes, the pool as the block leaves it
-  TilePart row_bits;           // rows * RowBytes()
-  TilePart scales;             // fp16 a token; of arkv: its scores, K and latents
-  TilePart positions;          // rows * u16
-  TilePart kept_map;           // 1 bit a token
-  TilePart pattern_index;      // so many bits a token as there are patterns for
-  TilePart gate;               // 1 bit a token
-  TilePart corrections;        // 4 bits a channel of each 128 tokens
+// The parts of the side section, in the order in which they lie, without gaps: larger units first.
+struct TileParts {
+  TilePart params;         // of the groups
+  TilePart chain;          // ott, K and latents: kChainBytes, the pool as the block leaves it
+  TilePart row_bits;       // rows * RowBytes()
+  TilePart scales;         // fp16 a token; of arkv: its scores, K and latents
+  TilePart positions;      // rows * u16
+  TilePart kept_map;       // 1 bit a token
+  TilePart pattern_index;  // so many bits a token as there are patterns for
+  TilePart gate;           // 1 bit a token
+  TilePart corrections;    // 4 bits a channel of each 128 tokens
+};
+
+struct TileLayout : TileParts {
+  uint64_t codes_bytes = 0;    // before padding; for raw and strips: all there is
+  uint64_t side_offset = 0;    // 0 where there is no side section
   uint64_t content_bytes = 0;  // end of the last part
   uint64_t bytes = 0;          // content_bytes with padding
 };
 
-// The form that the recipe codes such a tile in; kRawForm where it codes none. A tile that would
-// not become smaller is raw nevertheless.
+// Returns the form in which the recipe codes such a tile; kRawForm if it codes none. A tile that
+// would not become smaller is stored raw nevertheless.
 [[nodiscard]] uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe);
 
-// Places the side section's parts, whose bytes are set, one after another behind the codes. None
-// where the tile would not be smaller than raw.
+// Places the side section's parts, whose bytes are set, one after another behind the codes. Returns
+// none if the tile would not be smaller than raw.
 [[nodiscard]] std::optional<TileLayout> PlaceParts(TileLayout layout, const TileGeometry& geometry);
 
-// A layout with the parts of so many rows, and no other yet.
+// Returns a layout that has the parts of so many rows and no others yet.
 [[nodiscard]] TileLayout LayoutOfRows(const TileGeometry& geometry, uint32_t rows);
 
-// A tile that says itself where its parts lie: all that is known without reading it is its size.
-// None where `bytes` is not a multiple of 16, below bytes_min, or not smaller than raw.
+// Returns the layout of a tile whose own headers say where its parts lie: only its size is known.
+// None if `bytes` is not a multiple of 16, below bytes_min, or not smaller than raw.
 [[nodiscard]] std::optional<TileLayout> LayoutOfBytes(const TileGeometry& geometry, uint64_t bytes,
                                                       uint64_t bytes_min);
 
-// The shape of strip `index` of a tile, and the offset of its tokens in the tile's source.
+// Returns the shape of strip `index` of a tile, and the offset of its tokens in the tile's source.
 [[nodiscard]] StripShape StripOf(const TileGeometry& geometry, const Recipe& recipe,
                                  uint32_t index);
 [[nodiscard]] uint64_t StripSourceOffset(const TileGeometry& geometry, uint32_t index);
 
 [[nodiscard]] TileLayout RawLayout(const TileGeometry& geometry);
 
-// The arguments for backend functions that code a tile in affine form.
+// Returns the arguments for the operations of a backend that code a tile in affine form.
 [[nodiscard]] AffineTile AffineOf(const TileGeometry& geometry, const Recipe& recipe);
 
 }  // namespace cairn::codecs

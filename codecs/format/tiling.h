@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which part of a group each tile of an image codes, and which tiles cover a slice. Whoever wants
-// tiles asks here; nobody else computes the number of a tile.
+// Maps the tiles of an image to the parts of a group that they code, and a slice to the tiles that
+// cover it. No other code computes the number of a tile.
 //
 // A tile codes one unit: a rectangle of layers x heads x planes. Units lie side by side from layer
 // 0 and head 0 of the group on, so a layer, head and plane is in the same unit whatever the slice.
@@ -30,7 +30,7 @@ struct TileId {
   uint8_t plane = 0;  // index among the planes of the kind
 };
 
-// What a tile codes.
+// The part of a group that a tile codes.
 struct TileArea {
   Slice slice;
   uint8_t plane_first = 0;
@@ -43,13 +43,13 @@ class Tiling {
   // REQUIRES: slice starts and ends where units do.
   Tiling(GroupKind kind, const Slice& slice, const CodingUnit& unit);
 
-  // Of tiles. Tiles are in the order of their first layer, head and plane.
+  // The count of tiles. Their order is that of their first layer, head and plane.
   [[nodiscard]] uint64_t count() const;
 
   // REQUIRES: index < count().
   [[nodiscard]] TileArea AreaOf(uint32_t index) const;
 
-  // The tile that codes this layer, head and plane. REQUIRES: the slice has it.
+  // Returns the tile that codes this layer, head and plane. REQUIRES: the slice has it.
   [[nodiscard]] uint32_t IndexOf(TileId id) const;
 
   // Calls visit(index) for every tile that codes some of `part`, ascending, until one does not
@@ -58,7 +58,7 @@ class Tiling {
   Error ForEach(const Slice& part, Visit visit) const;
 
  private:
-  // Of the unit with this layer or head among those of the slice.
+  // The index, in the slice, of the unit with this layer or head.
   [[nodiscard]] uint32_t Row(uint32_t layer) const {
     return (layer - slice_.layer_first) / unit_.layers;
   }

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/forms/rows.h"
 #include "codecs/pack/dense.h"
@@ -63,9 +63,8 @@ TileLayout LayoutOfGroups(const TileGeometry& geometry, const Recipe& recipe, ui
   TileLayout layout = LayoutOfRows(geometry, rows);
   layout.codes_bytes = uint64_t{tile.tokens} * CodeRowBytes(tile.dim, tile.bits);
   layout.params.bytes = GroupCount(tile, is_per_channel) * kParamsBytes;
-  layout.chain.bytes = recipe.id == RecipeId::kOtt && is_per_channel ? kChainBytes : 0;
-  layout.scales.bytes =
-      recipe.id == RecipeId::kArkv && is_per_channel ? geometry.rows * kScaleBytes : 0;
+  layout.chain.bytes = recipe.Traits().follows_chain && is_per_channel ? kChainBytes : 0;
+  layout.scales.bytes = recipe.HasScores() && is_per_channel ? geometry.rows * kScaleBytes : 0;
   return layout;
 }
 
@@ -89,7 +88,7 @@ Error EncodeGroups(const Backend& backend, const Recipe& recipe, const TileSourc
   }
   // Quantizing may have added rows.
   LogRows log;
-  const bool is_log = recipe.id == RecipeId::kLogQuant;
+  const bool is_log = recipe.Traits().has_ageing_rows;
   if (is_log) {
     SelectLogRows(recipe, geometry.rows, source.first_position, source.chain_tokens, plan, &log);
   }
@@ -118,7 +117,7 @@ Error VerifyGroups(const StoredTile& tile) {
     return Error::kBadPadding;
   }
   const bool has_valid_rows =
-      recipe.id == RecipeId::kLogQuant
+      recipe.Traits().has_ageing_rows
           ? AreLogRows(recipe, tile.geometry.rows, tile.first_position,
                        content + tile.layout.positions.offset, tile.entry.rows)
           : HasValidRows(tile, tile.layout);
@@ -139,8 +138,8 @@ Error NarrowGroups(const Backend& backend, const DecodeInputs&, const StoredTile
   if (room.empty()) return Error::kTargetTooSmall;
   const std::byte* source = tile.content.data();
   std::byte* target = room.data();
-  StepOf<&Backend::narrow_codes>(backend)(AffineOf(tile.geometry, *tile.recipe), recipe.bits,
-                                          U8(source), U8(target));
+  OperationOf<&Backend::narrow_codes>(backend)(AffineOf(tile.geometry, *tile.recipe), recipe.bits,
+                                               U8(source), U8(target));
   std::memset(target + narrow->codes_bytes, 0, narrow->side_offset - narrow->codes_bytes);
   const uint64_t side_bytes = narrow->content_bytes - narrow->side_offset;
   std::memcpy(target + narrow->side_offset, source + wide.side_offset, side_bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What forms with codes between a (min, range) a group have in common.
+// Shared by the forms whose codes lie between a (min, range) for each group.
 //
 // Thread-safety: pure functions.
 
@@ -13,7 +13,7 @@ namespace cairn::codecs {
 
 inline constexpr uint64_t kParamsBytes = 4;  // of a group: fp16 min, fp16 range
 
-// The bytes of codes, params, chain, rows and scores, not placed yet.
+// Returns the sizes of codes, params, chain, rows and scores, not placed yet.
 [[nodiscard]] TileLayout LayoutOfGroups(const TileGeometry& geometry, const Recipe& recipe,
                                         uint32_t rows);
 
@@ -31,7 +31,7 @@ Error VerifyGroups(const StoredTile& tile);
 Error NarrowGroups(const Backend& backend, const DecodeInputs& side, const StoredTile& tile,
                    const Recipe& recipe, ImageWriter* writer);
 
-// Minima are finite and not -0, ranges finite and not negative.
+// Returns true if minima are finite and not -0, and ranges finite and not negative.
 [[nodiscard]] bool HasValidParams(const TileLayout& layout, const std::byte* tile);
 
 }  // namespace cairn::codecs

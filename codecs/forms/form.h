@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tile forms. A form says how tiles of one kind lie, and how they are encoded, decoded, verified
-// and narrowed. Each form is a file of this folder that fills in a Form. To add one, write the
-// file, give it a TileLayoutId in codecs/format/image_spec.h and a row in forms.cc, and say in
-// CodedForm() of codecs/format/tile_layout.cc which recipes write it.
+// Tile forms. A form says where the parts of a tile lie, and how a tile is encoded, decoded,
+// verified and narrowed. Each form is a file of this folder that fills in a Form. To add one, write
+// the file and give it a line in codecs/types/form_id.h; CONTRIBUTING.md has the rest.
 //
 // Thread-safety: a Form is immutable; its functions are pure. Nothing allocates or throws.
 
@@ -20,6 +19,7 @@
 #include "codecs/side/decode_inputs.h"
 #include "codecs/stages/stages.h"
 #include "codecs/types/error.h"
+#include "codecs/types/form_id.h"
 
 namespace cairn::codecs {
 
@@ -34,7 +34,7 @@ struct StoredTile {
   const Recipe* recipe = nullptr;
   TileEntry entry;
   std::span<const std::byte> content;
-  TileLayout layout;  // LayoutOf() what stands above
+  TileLayout layout;  // LayoutOf() the members above
 };
 
 // What the tiles of one call to Decode() share.
@@ -50,54 +50,48 @@ struct DecodeWork {
 struct Form {
   std::string_view name;
 
-  // Where the parts of a tile lie; none where this recipe writes no such tile.
-  //   bytes  of the tile as the directory has them; read only by forms whose size does not follow
-  //          from the other arguments
+  // Computes where the parts of a tile lie. Returns none if this recipe writes no such tile.
+  //   bytes  the tile's size in the directory; used only by forms whose size does not follow from
+  //          the other arguments
   // REQUIRES: geometry.IsCodable() or the form is raw; rows <= geometry.rows.
   std::optional<TileLayout> (*layout)(const TileGeometry& geometry, const Recipe& recipe,
                                       uint32_t rows, uint64_t bytes);
 
-  // Writes a tile. kBadTile, with nothing committed, where the tile has to be raw; kTargetTooSmall.
+  // Writes a tile. kBadTile, with nothing committed: the tile has to be raw. kTargetTooSmall.
   Error (*encode)(const Backend& backend, const Recipe& recipe, const TileSource& source,
                   ImageWriter* writer);
 
-  // Decodes a tile into `target`, of geometry.SourceBytes(). It stays in bounds whatever the tile
-  // holds. Strips may be left for the Flush() of the work's decoders; content and target stay until
-  // then. False where the tile is none that an encoder writes.
+  // Decodes a tile into `target`, of geometry.SourceBytes(). Writes in bounds whatever the tile
+  // contains. Strips may wait for the Flush() of the work's decoders; content and target must stay
+  // valid until then. Returns false if no encoder writes such a tile.
   bool (*decode)(const DecodeWork& work, const StoredTile& tile, uint8_t* target);
 
-  // All that can be checked of a tile without side objects, besides its CRC and padding, which the
-  // caller checked. kBadPadding, kBadTile.
+  // Checks everything in a tile that needs no side object. The caller has checked its CRC and the
+  // padding behind its sections. kBadPadding, kBadTile.
   Error (*verify)(const StoredTile& tile);
 
-  // Writes the tile as `recipe` codes it, made of its codes alone. Null where a form cannot.
-  // kNotDemotable, kBadTile, kTargetTooSmall.
+  // Recodes a tile to `recipe` from its codes alone. Null if the form cannot. kNotDemotable,
+  // kBadTile, kTargetTooSmall.
   Error (*narrow)(const Backend& backend, const DecodeInputs& side, const StoredTile& tile,
                   const Recipe& recipe, ImageWriter* writer);
 };
 
+// forms::kRaw, forms::kAffine, …: a Form for each line of codecs/types/form_id.h.
 namespace forms {
-extern const Form kRaw;        // source bits
-extern const Form kAffine;     // codes between a (min, range) a group
-extern const Form kPatterned;  // the same of what patterns of a bank leave
-extern const Form kStrips;     // entropy-coded source bits
-extern const Form kSteps;      // entropy-coded codes by the steps of a profile
-extern const Form kHot;        // codes of a fixed width a channel
-extern const Form kKept;       // tokens at three precisions, one of them none
-extern const Form kMixed;      // channels in classes
-extern const Form kFp8;        // 8-bit floats
+#define CAIRN_FORM(name, ...) extern const Form k##name;
+CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM)
+#undef CAIRN_FORM
 }  // namespace forms
 
-// The form of a directory entry; null where there is none such.
+// Returns the form of a directory entry; null if there is none with this number.
 [[nodiscard]] const Form* FormOf(uint16_t form);
 
-// None where the form is not one that this recipe writes for this tile.
-//   bytes  of the tile as the directory has them: read where they are not known without it
+// Returns the layout of a tile; none if this recipe does not write this form for it.
+//   bytes  the tile's size in the directory; used only where it does not follow from the rest
 [[nodiscard]] std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& recipe,
                                                  uint16_t form, uint32_t rows, uint64_t bytes = 0);
 
-// Writes the next tile: coded where the recipe makes it smaller than raw, else raw.
-// kTargetTooSmall.
+// Writes the next tile: coded if that is smaller than raw, else raw. kTargetTooSmall.
 Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource& source,
                  ImageWriter* writer);
 

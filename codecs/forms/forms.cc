@@ -1,33 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-
 #include "codecs/forms/form.h"
 
 namespace cairn::codecs {
 namespace {
 
-constexpr auto kForms = [] {
-  std::array<const Form*, 9> table{};
-  const auto set = [&](TileLayoutId id, const Form* form) {
-    table[static_cast<uint8_t>(id)] = form;
-  };
-  set(TileLayoutId::kRaw, &forms::kRaw);
-  set(TileLayoutId::kAffine, &forms::kAffine);
-  set(TileLayoutId::kPatterned, &forms::kPatterned);
-  set(TileLayoutId::kStrips, &forms::kStrips);
-  set(TileLayoutId::kStepStrips, &forms::kSteps);
-  set(TileLayoutId::kHot, &forms::kHot);
-  set(TileLayoutId::kKept, &forms::kKept);
-  set(TileLayoutId::kMixed, &forms::kMixed);
-  set(TileLayoutId::kFp8, &forms::kFp8);
-  return table;
-}();
+#define CAIRN_FORM(name, ...) &forms::k##name,
+constexpr const Form* kForms[] = {CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM)};
+#undef CAIRN_FORM
 
 }  // namespace
 
 const Form* FormOf(uint16_t form) {
-  const auto id = static_cast<uint8_t>(LayoutIdOf(form));
-  return id < kForms.size() ? kForms[id] : nullptr;
+  const auto id = static_cast<uint8_t>(FormIdOf(form));
+  return id < kFormCount ? kForms[id] : nullptr;
 }
 
 std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& recipe,

@@ -2,7 +2,7 @@
 // Tiles of the recipe `fp8`: a byte an element and a scale a token. docs/recipes/fp8.md draws them.
 #include "codecs/forms/fp8.h"
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/forms/rows.h"
 #include "codecs/numbers/fp8.h"
@@ -33,8 +33,9 @@ Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& sou
   if (!layout.has_value()) return Error::kBadTile;
   const std::span<std::byte> tile = writer->Reserve(layout->bytes);
   if (tile.empty()) return Error::kTargetTooSmall;
-  StepOf<&Backend::encode_fp8>(backend)(plan.affine, source.bytes, plan.rows.data(),
-                                        U8(tile.data()), U8(tile.data()) + layout->scales.offset);
+  OperationOf<&Backend::encode_fp8>(backend)(plan.affine, source.bytes, plan.rows.data(),
+                                             U8(tile.data()),
+                                             U8(tile.data()) + layout->scales.offset);
   WriteRows(source, plan, *layout, tile.data());
   writer->Commit(layout->bytes, Crc32c(tile), rows, kFp8Form);
   return Error::kOk;
@@ -57,7 +58,7 @@ Error Verify(const StoredTile& tile) {
 void DecodeFp8(const Backend& backend, const TileGeometry& geometry, const TileLayout& layout,
                const uint8_t* content, bool is_streamed, uint8_t* target) {
   const AffineTile tile = {geometry.rows, geometry.dim, 0, geometry.dtype, 8, false, is_streamed};
-  StepOf<&Backend::decode_fp8>(backend)(tile, content, content + layout.scales.offset, target);
+  OperationOf<&Backend::decode_fp8>(backend)(tile, content, content + layout.scales.offset, target);
 }
 
 bool HasValidFp8(const TileLayout& layout, std::span<const std::byte> content) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Codes of 8-bit floats with a scale a token, which two forms have.
+// Shared by the two forms that code in 8-bit floats with a scale for each token.
 //
 // Thread-safety: pure functions.
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/backend/hot_tile.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/forms/rows.h"
@@ -48,7 +48,7 @@ Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& sou
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
     const uint64_t token = uint64_t{i} * kStripTokens;
     StripTokens rows = {};
-    StepOf<&Backend::encode_hot_strip>(backend)(
+    OperationOf<&Backend::encode_hot_strip>(backend)(
         tile, StepSourceOf(source, i), U8(room.data()) + token * tile.row_bytes,
         corrections + uint64_t{i} * correction_bytes, &rows);
     AddStripRows(rows, i, &plan);
@@ -73,7 +73,7 @@ bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
   if (uint64_t{tile.row_bytes} * geometry.rows != layout.codes_bytes) return false;
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
     const uint64_t token = uint64_t{i} * kStripTokens;
-    StepOf<&Backend::decode_hot_strip>(work.backend)(
+    OperationOf<&Backend::decode_hot_strip>(work.backend)(
         {&tile, StripOf(geometry, {}, i).tokens, stored.first_position + token,
          content + token * tile.row_bytes,
          content + layout.corrections.offset + uint64_t{i} * HotCorrectionBytes(geometry.dim),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where the parts of a tile of the recipe `cairn-hot` lie. docs/recipes/cairn-hot.md draws them.
+// The layout of a tile of the recipe `cairn-hot`. docs/recipes/cairn-hot.md draws it.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
 
@@ -11,7 +11,7 @@
 
 namespace cairn::codecs {
 
-// Of a tile whose tokens have row_bytes of codes each; none where such a tile has to be raw.
+// Returns the layout of a tile whose tokens have row_bytes of codes each; none if it has to be raw.
 [[nodiscard]] std::optional<TileLayout> HotLayoutOf(const TileGeometry& geometry,
                                                     uint64_t row_bytes, uint32_t rows);
 

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstring>
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/backend/reference/reference.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/forms/fp8.h"
@@ -85,7 +85,7 @@ Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& sou
     if (StateOf(source, token) == TokenState::kEvicted) continue;
     target[layout->kept_map.offset + token / 8] |= static_cast<uint8_t>(1U << (token % 8));
     if (plan.IsRow(token)) continue;
-    StepOf<&Backend::encode_fp8>(backend)(
+    OperationOf<&Backend::encode_fp8>(backend)(
         one, source.bytes + token * geometry.RowBytes(), kNone.data(),
         target + uint64_t{coded} * geometry.dim,
         target + layout->scales.offset + sizeof(uint16_t) * coded);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which tokens a tile of the recipe `arkv:paper` has, and where its parts lie. docs/recipes/arkv.md
-// draws them.
+// The tokens that a tile of the recipe `arkv:paper` has, and its layout. docs/recipes/arkv.md draws
+// it.
 //
 // Thread-safety: pure functions.
 
@@ -12,15 +12,15 @@
 
 namespace cairn::codecs {
 
-// Of fewer channels, how many tokens a tile has does not show in its bytes: it is raw.
+// With fewer channels a tile is raw, because the size of a coded one would not tell its tokens.
 inline constexpr uint32_t kKeptDimMin = 16;
 
-// Of a tile with so many rows and, besides, tokens of low precision; none where such a tile has to
-// be raw.
+// Returns the layout of a tile with so many rows and `low` tokens of low precision; none if it has
+// to be raw.
 [[nodiscard]] std::optional<TileLayout> KeptLayoutOf(const TileGeometry& geometry, uint32_t rows,
                                                      uint32_t low);
 
-// The tile has the token. REQUIRES: token < geometry.rows.
+// Returns true if the tile has the token. REQUIRES: token < geometry.rows.
 [[nodiscard]] inline bool IsKept(const TileLayout& layout, const uint8_t* content, uint32_t token) {
   return ((content[layout.kept_map.offset + token / 8] >> (token % 8)) & 1) != 0;
 }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/forms/affine.h"
 #include "codecs/forms/rows.h"
@@ -151,7 +151,7 @@ bool EncodeClass(const Backend& backend, const Recipe& recipe, const TileSource&
   return ForEachPatch(geometry, recipe, classes, of, [&](const Patch& patch) {
     uint64_t rows[kRowWords] = {plan.rows[patch.token / 64], plan.rows[patch.token / 64 + 1]};
     GatherElements(patch, geometry.dim, ElementBytes(geometry.dtype), source.bytes, bytes.elements);
-    const bool is_coded = StepOf<&Backend::encode_per_channel>(backend)(
+    const bool is_coded = OperationOf<&Backend::encode_per_channel>(backend)(
         patch.tile, bytes.elements, rows, bytes.codes, bytes.params);
     PlaceCodes(patch, place, layout.tile.params.offset, bytes, tile);
     return is_coded;
@@ -235,7 +235,7 @@ bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
   const auto layout = LoadLayout(stored, &classes);
   if (!layout.has_value()) return false;
   const uint8_t* tile = U8(stored.content.data());
-  StepOf<&Backend::decode_mixed>(work.backend)(
+  OperationOf<&Backend::decode_mixed>(work.backend)(
       {geometry.rows, geometry.dim, recipe.k_group_tokens, geometry.dtype, work.is_streamed,
        classes.of, tile + layout->source_bits, tile + layout->four_bits, tile + layout->two_bits,
        tile + layout->tile.params.offset},

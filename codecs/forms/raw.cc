@@ -2,7 +2,7 @@
 // Tiles that are their source bits.
 #include <cstring>
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/forms/form.h"
 #include "codecs/types/bytes.h"
@@ -35,7 +35,7 @@ bool Decode(const DecodeWork& work, const StoredTile& tile, uint8_t* target) {
   const uint8_t* content = U8(tile.content.data());
   const uint64_t bytes = tile.geometry.SourceBytes();
   if (work.is_streamed) {
-    StepOf<&Backend::copy_streamed>(work.backend)(content, bytes, target);
+    OperationOf<&Backend::copy_streamed>(work.backend)(content, bytes, target);
   } else {
     std::memcpy(target, content, bytes);
   }

@@ -37,7 +37,7 @@ void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout&
 
 void OverlayRows(const StoredTile& tile, const TileLayout& layout, uint8_t* target) {
   const auto token_bits =
-      static_cast<uint16_t>(tile.recipe->id == RecipeId::kLogQuant ? ~kRowStays : 0xFFFF);
+      static_cast<uint16_t>(tile.recipe->Traits().has_ageing_rows ? ~kRowStays : 0xFFFF);
   const uint64_t row_bytes = tile.geometry.RowBytes();
   const uint8_t* content = U8(tile.content.data());
   for (uint32_t i = 0; i < tile.entry.rows; ++i) {

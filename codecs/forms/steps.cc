@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/backend/reference/step.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/forms/strips.h"
@@ -48,7 +48,7 @@ Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& sou
   StepTile tile;
   MakeTile(geometry, recipe, *source.profile, source.at, &tile);
   const std::span<std::byte> room = writer->Rest(RawLayout(geometry).bytes - kSectionAlignment);
-  const auto encode = StepOf<&Backend::encode_step_strip>(backend);
+  const auto encode = OperationOf<&Backend::encode_step_strip>(backend);
   uint64_t bytes = 0;
   uint32_t rows = 0;
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
@@ -59,7 +59,7 @@ Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& sou
     bytes += strip_bytes;
     rows += strip_rows;
   }
-  writer->Commit(bytes, Crc32c(room.first(bytes)), rows, kStepStripsForm);
+  writer->Commit(bytes, Crc32c(room.first(bytes)), rows, kStepsForm);
   return Error::kOk;
 }
 
@@ -114,7 +114,7 @@ Error Narrow(const Backend&, const DecodeInputs& side, const StoredTile& tile, c
     return strip_bytes != 0;
   };
   if (!ForEachStepStrip(geometry, tile.content, demote)) return error;
-  writer->Commit(bytes, Crc32c(room.first(bytes)), rows, kStepStripsForm);
+  writer->Commit(bytes, Crc32c(room.first(bytes)), rows, kStepsForm);
   return Error::kOk;
 }
 
@@ -153,7 +153,7 @@ bool StepStripDecoder::Add(const StoredTile& stored, const Profile& profile, uin
 bool StepStripDecoder::DecodeJobs() {
   const uint32_t count = count_;
   count_ = 0;
-  return count == 0 || StepOf<&Backend::decode_step_strips>(backend_)(jobs_, count);
+  return count == 0 || OperationOf<&Backend::decode_step_strips>(backend_)(jobs_, count);
 }
 
 bool StepStripDecoder::Flush() {

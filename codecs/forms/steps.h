@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decoding tiles of the recipe `cairn`, which are strips of static steps, and the strips of a
-// source as coders with a profile take them. codecs/pack/step_strip.h says what a strip is.
+// Decodes tiles of the recipe `cairn`, which consist of strips, and cuts a source into strips for
+// coders with a profile. codecs/pack/step_strip.h describes a strip.
 //
 // Thread-safety: functions are Thread-safe; a StepStripDecoder belongs to one caller. Nothing
 // allocates; up to 1 MiB of stack.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/forms/strips.h"
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/types/bytes.h"
 
@@ -21,7 +21,7 @@ Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& sou
              ImageWriter* writer) {
   const TileGeometry& geometry = source.geometry;
   const std::span<std::byte> room = writer->Rest(RawLayout(geometry).bytes - kSectionAlignment);
-  const auto encode = StepOf<&Backend::encode_strip>(backend);
+  const auto encode = OperationOf<&Backend::encode_strip>(backend);
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
     const uint64_t strip_bytes =
@@ -66,7 +66,7 @@ bool StripDecoder::Add(const TileGeometry& geometry, const Recipe& recipe,
 bool StripDecoder::Flush() {
   const uint32_t count = count_;
   count_ = 0;
-  return count == 0 || StepOf<&Backend::decode_strips>(backend_)(jobs_, count);
+  return count == 0 || OperationOf<&Backend::decode_strips>(backend_)(jobs_, count);
 }
 
 const Form forms::kStrips = {"strips", Layout, Encode, Decode, Verify, nullptr};

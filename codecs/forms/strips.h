@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tiles in strips: walking and decoding them. What a strip is, codecs/pack/strip.h says.
+// Iterates over the strips of a tile and decodes them. codecs/pack/strip.h describes a strip.
 //
 // Thread-safety: pure functions; a StripDecoder belongs to one caller.
 
@@ -15,11 +15,12 @@
 
 namespace cairn::codecs {
 
-// Of a strip of a tile, at least.
+// The least bytes of a strip.
 inline constexpr uint64_t kStripBytesMin = kStripHeaderBytes + kSectionAlignment;
 
-// Calls visit(index, parts, bytes of the strip) for every strip of a tile, in order. False where
-// the tile's bytes are not just the strips that their headers state, or visit() returns false.
+// Calls visit(index, parts, bytes of the strip) for every strip of a tile, in order. Returns false
+// if the tile's bytes are not exactly the strips that their headers state, or if visit() returns
+// false.
 template <typename Visit>
 [[nodiscard]] bool ForEachStrip(const TileGeometry& geometry, const Recipe& recipe,
                                 std::span<const std::byte> content, Visit visit) {

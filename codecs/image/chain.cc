@@ -20,14 +20,14 @@ const ImageView* ParentOf(const ImageSpec& spec, ProfileHead at,
 }  // namespace
 
 bool FollowsChain(const Recipe& recipe, uint64_t first_position) {
-  return recipe.id == RecipeId::kOtt && !recipe.is_local && first_position != 0;
+  return recipe.FollowsChain() && first_position != 0;
 }
 
 bool FollowsChain(const ImageSpec& spec) { return FollowsChain(spec.recipe, spec.first_position); }
 
 bool IsParentOf(const ImageSpec& parent, const ImageSpec& spec, ProfileHead at) {
   const Slice wanted{static_cast<uint16_t>(at.layer), 1, static_cast<uint16_t>(at.head), 1};
-  return parent.recipe.id == RecipeId::kOtt && parent.space == spec.space &&
+  return parent.recipe.Traits().follows_chain && parent.space == spec.space &&
          parent.group == spec.group && parent.tile == spec.tile &&
          parent.first_position + parent.tokens == spec.first_position &&
          parent.slice.Contains(wanted);

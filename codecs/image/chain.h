@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The state that ott passes from block to block: a pool of the smallest key norms, stored in K
-// tiles.
+// The state that the recipe `ott` passes from block to block: a pool of the smallest key norms. K
+// tiles store it.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
 

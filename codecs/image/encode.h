@@ -70,8 +70,8 @@ struct ImagePart {
   uint64_t at = 0;  // in the reader's buffer
 };
 
-// What Gather() makes of one image, for who has read no more of it than header and directory, and
-// parts with the tiles of `slice`. It is made where the parts lie, over their bytes.
+// Does what Gather() does for one image, of which only header, directory and the parts with the
+// tiles of `slice` have been read. The result overwrites the parts in place.
 //
 // - source: header and directory. They may not overlap target.
 // - parts: ascending by both offsets, and none overlaps the next. Together they have every tile,

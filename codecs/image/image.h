@@ -22,25 +22,25 @@
 
 namespace cairn::codecs {
 
-// What an image says of itself: header and directory, parsed. Borrows the bytes it was parsed from,
-// which must outlive it and not change.
+// The parsed header and directory of an image. Borrows the bytes that it was parsed from, which
+// must outlive it and not change.
 class ImagePrefix {
  public:
   [[nodiscard]] const ImageSpec& spec() const { return spec_; }
   [[nodiscard]] uint32_t tile_count() const { return tile_count_; }
-  // Of the whole image.
+  // The size of the whole image.
   [[nodiscard]] uint64_t image_bytes() const { return image_bytes_; }
-  // CRC32C over header and directory, as the header states it: with the tile CRCs under it, it
-  // vouches for the whole image.
+  // The CRC32C over header and directory that the header states. The directory has the CRCs of the
+  // tiles, so it covers the whole image.
   [[nodiscard]] uint32_t directory_crc() const { return directory_crc_; }
 
   // REQUIRES: index < tile_count().
   [[nodiscard]] TileEntry Tile(uint32_t index) const;
-  // Which tile codes what.
+  // Maps tiles to the parts of the group that they code.
   [[nodiscard]] Tiling tiling() const { return TilingOf(spec_); }
-  // The tile that codes this layer, head and plane. REQUIRES: it lies in spec().slice.
+  // Returns the tile that codes this layer, head and plane. REQUIRES: it lies in spec().slice.
   [[nodiscard]] uint32_t IndexOf(TileId id) const { return tiling().IndexOf(id); }
-  // The first layer, head and plane that the tile codes.
+  // Returns the first layer, head and plane that the tile codes.
   [[nodiscard]] TileId IdOf(uint32_t index) const;
 
  private:
@@ -72,16 +72,16 @@ class ImageView : public ImagePrefix {
   bool is_shared_ = false;
 };
 
-// The bytes of the image that starts here, out of its header alone, which is not otherwise trusted:
-// at least kHeaderBytes and at most kImageBytesMax. For readers that fetch a header before the
-// rest. kTruncated, kBadMagic, kBadVersion, kBadHeader.
+// Sets *bytes to the size of the image that starts here, from its header alone: at least
+// kHeaderBytes and at most kImageBytesMax. The rest of the header is not checked. For readers that
+// fetch a header before the rest. kTruncated, kBadMagic, kBadVersion, kBadHeader.
 Error PeekImageBytes(std::span<const std::byte> header, uint64_t* bytes);
-// What directory_crc() of that image would say, unchecked. REQUIRES: kHeaderBytes at least.
+// Returns directory_crc() of that image, unchecked. REQUIRES: kHeaderBytes at least.
 [[nodiscard]] uint32_t PeekDirectoryCrc(std::span<const std::byte> header);
 
-// Parses header and directory at the start of `bytes`, which need not have the tiles: for who has
-// those elsewhere, on a device say. Assumes malice; *prefix is set on kOk. Errors as ParseImage();
-// kTruncated where the directory is not all there.
+// Parses header and directory at the start of `bytes`. The tiles may be elsewhere, as on a device.
+// Assumes malice; *prefix is set on kOk. Errors as ParseImage(); kTruncated if the directory is not
+// complete.
 Error ParseImagePrefix(std::span<const std::byte> bytes, ImagePrefix* prefix);
 
 // Parses the image at the start of `bytes`, which may be longer; assumes malice. *view is set on
@@ -89,23 +89,8 @@ Error ParseImagePrefix(std::span<const std::byte> bytes, ImagePrefix* prefix);
 // kBadDirectory, kBadPadding, kBadChecksum.
 Error ParseImage(std::span<const std::byte> bytes, ImageView* view);
 
-// Bytes of header and directory, out of the header alone, which is not otherwise trusted: at most
-// kPrefixBytesMax. For who copies them for ParseSharedImage(). kTruncated, kBadMagic, kBadVersion,
-// kBadFlags, kBadHeader.
-inline constexpr uint64_t kPrefixBytesMax =
-    kHeaderBytes + uint64_t{kTilesMax} * kDirectoryEntryBytes;
-Error PeekPrefixBytes(std::span<const std::byte> header, uint64_t* bytes);
-
-// As ParseImage(), of an image in memory that somebody else may write meanwhile.
-//   prefix  the caller's own copy of header and directory: parsed, and borrowed
-//   bytes   the whole image, of which nothing is read here
-// Only DecodeAll() takes such a view; it copies each tile before it looks at it. Others answer
-// kMismatch.
-Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const std::byte> bytes,
-                       ImageView* view);
-
-// Checks the tiles of `slice`, or one of them: kBadChecksum, kBadPadding, kBadTile; kInvalidSlice
-// where the image lacks some. Whether an entropy-coded stream ends as it must is left to Decode().
+// Checks the tiles of `slice`, or one of them. kBadChecksum, kBadPadding, kBadTile; kInvalidSlice
+// if the image lacks some. Decode() checks that an entropy-coded stream ends as it must.
 Error VerifyTiles(const ImageView& view, const Slice& slice);
 Error VerifyTiles(const ImageView& view);
 // REQUIRES: index < view.tile_count().

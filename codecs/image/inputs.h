@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What coding may need besides the payload or the image. All of it is borrowed for the call. A
-// recipe reads only what it uses.
+// The inputs that coding may need besides the payload or the image. All are borrowed for the call.
+// A recipe reads only those that it uses.
 //
 // Thread-safety: values.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Fills in what an image's header says of a recipe, given the side object that it codes with, and
-// checks that a side object is the right one.
+// Resolves a recipe into the fields of an image's spec, given the side object that it codes with,
+// and checks that a side object fits a spec.
 //
 // Thread-safety: pure functions.
 

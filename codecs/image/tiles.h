@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A tile of a parsed image as its form takes it.
+// Prepares a tile of a parsed image for the functions of its form.
 //
 // Thread-safety: pure functions.
 

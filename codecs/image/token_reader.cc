@@ -18,10 +18,8 @@ Error ReadScores(const ImageView& view, uint16_t layer, uint16_t head, std::span
   const TileEntry entry = view.Tile(index);
   const TileGeometry geometry = GeometryOf(spec, 0);
   const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows, entry.bytes);
-  const bool has_scores = LayoutIdOf(entry.form) == TileLayoutId::kAffine &&
-                          spec.recipe.id == RecipeId::kArkv && layout.has_value();
-  const bool is_whole =
-      spec.recipe.id == RecipeId::kArkv && !spec.recipe.NeedsPlan() && entry.form == kRawForm;
+  const bool is_whole = spec.recipe.HasScores() && entry.form == kRawForm;
+  const bool has_scores = spec.recipe.HasScores() && !is_whole && layout.has_value();
   const uint8_t* stored = U8(view.TileContent(index).data());
   for (uint32_t token = 0; token < spec.tokens; ++token) {
     uint16_t score = is_whole ? kScoreInfinite : uint16_t{0};
@@ -38,7 +36,7 @@ Error ReadKept(const ImageView& view, uint16_t layer, uint16_t head, std::span<u
   for (uint8_t plane = 0; plane < PlaneCount(spec.tile.kind); ++plane) {
     const uint32_t index = view.IndexOf({layer, head, plane});
     const TileEntry entry = view.Tile(index);
-    if (LayoutIdOf(entry.form) != TileLayoutId::kKept) continue;
+    if (FormIdOf(entry.form) != FormId::kKept) continue;
     const auto layout =
         LayoutOf(GeometryOf(spec, plane), spec.recipe, entry.form, entry.rows, entry.bytes);
     const uint8_t* content = U8(view.TileContent(index).data());

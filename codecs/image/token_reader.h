@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reads what images store of tokens besides their elements: the scores of `arkv`, and which tokens
-// an image of `arkv:paper` has. PlanTokens() of codecs/stages/select/token_plan.h decides by the
-// scores of a chain which tokens a reader keeps.
+// Reads the data that images store for tokens besides their elements: the scores of `arkv`, and the
+// map of the tokens that an image of `arkv:paper` has. PlanTokens() of
+// codecs/stages/select/token_plan.h uses the scores of a chain to choose the tokens that a reader
+// keeps.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the counted symbols of the recipe `cairn` cost, and the tables that make them cost the
-// least.
+// Computes the bits that counted symbols of the recipe `cairn` cost, and the tables under which
+// they cost least.
 //
 // Thread-safety: pure functions. Nothing allocates.
 
@@ -10,12 +10,12 @@
 
 namespace cairn::codecs {
 
-// Of a bell, for what is centred: counts of a symbol and of its mirror image are added. Rare
-// symbols get no frequency and are escapes.
+// Makes the tables under which the counted symbols cost least. Values are centred, so the counts of
+// a symbol and of its mirror image are added. Rare symbols get no frequency and are escapes.
 void MakeTables(const CodeCounts& counts, const ShrinkSums& shrink,
                 ProfileTable (&tables)[kProfileTables]);
 
-// What the codes counted take with these tables, low bits included.
+// Returns the bits that the counted codes take with these tables, low bits included.
 [[nodiscard]] double CodedBits(const CodeCounts& counts,
                                const ProfileTable (&tables)[kProfileTables]);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a profile without a basis says, before it is bytes; docs/internals/formats/profile.md draws
-// those.
+// The content of a profile without a basis, before it is written as bytes.
+// docs/internals/formats/profile.md draws the bytes.
 //
 // Thread-safety: a value; WriteProfile() is Thread-safe. Allocates.
 

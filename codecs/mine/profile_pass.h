@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A pass over the sample of a profile, for those who make it elsewhere than in ProfileMiner::Add():
-// what they have to know, and what they give back.
+// The inputs and the results of a pass over the sample of a profile, for code that runs the pass
+// itself, as a device does, instead of calling ProfileMiner::Add().
 //
 // Thread-safety: values. They borrow everything.
 

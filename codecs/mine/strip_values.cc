@@ -17,12 +17,12 @@ void StripValues::FindRotations(uint64_t first_position) {
   }
 }
 
-void StripValues::TurnBackAt(uint32_t token, float* values) const {
+void StripValues::RemoveRopeAt(uint32_t token, float* values) const {
   const Rotation* rotations = rotations_.data() + size_t{token} * pairs_.Count();
   for (uint32_t i = 0; i < pairs_.Count(); ++i) {
     float& first = values[pairs_.First(i)];
     float& second = values[pairs_.Second(i)];
-    const Pair turned = TurnBack({first, second}, rotations[i]);
+    const Pair turned = RemoveRope({first, second}, rotations[i]);
     first = turned.first;
     second = turned.second;
   }
@@ -40,7 +40,7 @@ void StripValues::LoadTokens(const StripShape& shape, const MinedStrip& strip, b
       is_codable &= !IsRowValue(token_values[c]);
     }
     if (!is_codable) continue;
-    if (strip.plane == 0) TurnBackAt(token, token_values);
+    if (strip.plane == 0) RemoveRopeAt(token, token_values);
     for (uint32_t c = 0; c < shape.dim; ++c) {
       values_[size_t{c} * kStripTokens + count_] = token_values[c];
     }

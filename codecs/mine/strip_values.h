@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A strip of source bits as a profile is made from it: values by channel, K before RoPE, without
-// what is no measure of the rest.
+// The values of a strip from which a profile is made: by channel, K before RoPE, without the first
+// token of a chain and tokens that cannot be coded.
 //
 // Thread-safety: belongs to one caller. Allocates at its first use.
 
@@ -47,7 +47,7 @@ class StripValues {
  private:
   // Adds the strip's tokens of which this holds: position % kFindStride == 0 is `is_strided`.
   void LoadTokens(const StripShape& shape, const MinedStrip& strip, bool is_strided);
-  void TurnBackAt(uint32_t token, float* values) const;
+  void RemoveRopeAt(uint32_t token, float* values) const;
   void FindRotations(uint64_t first_position);
 
   const RotaryPairs pairs_;

@@ -15,7 +15,7 @@ namespace cairn::codecs {
 // and the sums are joined in halves. A vector of sixteen does the same.
 inline constexpr uint32_t kAttentionSums = 16;
 
-// Of kAttentionSums sums, which it uses up.
+// Adds up kAttentionSums sums. Overwrites them.
 CAIRN_HD float JoinAttentionSums(float* sums) {
   for (uint32_t width = kAttentionSums / 2; width > 0; width /= 2) {
     for (uint32_t i = 0; i < width; ++i) sums[i] = Add(sums[i], sums[i + width]);

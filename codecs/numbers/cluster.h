@@ -26,7 +26,7 @@ CAIRN_HD int64_t ClusterUnits(float value) {
   return static_cast<int64_t>(Multiply(value, 16777216.0F));
 }
 
-// Of so many points' units, 1 and more.
+// Returns the mean of 1 or more points from the sum of their units.
 CAIRN_HD float ClusterMean(int64_t units, uint32_t points) {
   return Multiply(static_cast<float>(units / static_cast<int64_t>(points)), 5.9604644775390625e-8F);
 }

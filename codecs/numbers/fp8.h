@@ -42,7 +42,7 @@ CAIRN_HD float E4m3ToFloat(uint8_t code) {
 // REQUIRES: 0 <= largest <= kMagnitudeMax.
 CAIRN_HD uint16_t Fp8Scale(float largest) { return Fp16RoundUp(Divide(largest, kE4m3Max)); }
 
-// What a code is of, and 0 for the empty scale.
+// Returns the factor that values are multiplied with before they are coded; 0 for the empty scale.
 CAIRN_HD float Fp8Inverse(float scale) { return scale > 0.0F ? Divide(1.0F, scale) : 0.0F; }
 
 }  // namespace cairn::codecs

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Whether taking a pattern from a token of V pays: the gate of PatternKV (arXiv 2510.05176, the
-// accept/reject rule), for a token of several groups.
+// The gate of PatternKV (arXiv 2510.05176, the accept/reject rule): decides for a token of V
+// whether its pattern is subtracted. Here a token has several groups.
 //
 // An error uniform over a step of R / L has the variance (R / L)^2 / 12 and that of its square is
 // (R / L)^4 / 180. Taking the pattern pays where the sum of the squared errors shrinks by more than
@@ -41,8 +41,8 @@ CAIRN_HD GateSums AddGroup(GateSums sums, uint32_t channels, float raw, float fl
   return sums;
 }
 
-// False where nothing is gained, as where all ranges are 0. Without a branch, which nothing
-// foresees.
+// Returns true if subtracting the pattern gains enough; false if all ranges are 0. It has no
+// branch, since none could be predicted.
 CAIRN_HD bool PassesGate(GateSums sums, float level) {
   const bool is_gain = sums.gain > 0.0F;
   const bool is_clear = Multiply(sums.gain, sums.gain) >= Multiply(level, sums.spread);

@@ -32,7 +32,7 @@ CAIRN_TABLE float kHotLevels[63] = {
     2.009611F, 2.14681F,  2.298981F, 2.471305F, 2.672274F, 2.917407F, 3.240437F, 3.744101F,
 };
 
-// What a channel has to be worth, in 1/256 octave, for its w-th bit.
+// The worth that a channel needs for its w-th bit, in 1/256 octave.
 CAIRN_TABLE int32_t kHotThresholds[kHotWidthMax] = {83, 259, 460, 681, 916, 1161};
 
 CAIRN_HD uint32_t HotWidth(int32_t worth) {
@@ -65,7 +65,8 @@ CAIRN_HD constexpr float HotLevel(uint32_t code, uint32_t width) {
   return code >= half ? levels[code - half] : -levels[half - 1 - code];
 }
 
-// Of a strip whose mean square is `power` times what its channel's spread says, in quarter octaves.
+// Returns the correction, in quarter octaves, of a channel whose mean square in a strip is `power`
+// times that of its spread.
 CAIRN_HD int32_t HotCorrection(float power) {
   int32_t correction = kHotCorrectionMin;
   for (int32_t i = kHotCorrectionMin + 1; i <= kHotCorrectionMax; ++i) {
@@ -93,6 +94,44 @@ CAIRN_HD uint32_t LoadHotBits(const uint8_t* source, uint32_t offset, uint32_t w
 // 256 * log2 of the scale of a channel's levels.
 CAIRN_HD int32_t HotScaleLog(int32_t spread_log, int32_t correction) {
   return spread_log + 64 * correction;
+}
+
+// ---- Values of a channel, before its mean ----
+
+// Returns the factor that takes values to units of their levels; without a correction, to units of
+// the channel's spread.
+CAIRN_HD float HotInverseScale(int32_t spread_log, int32_t correction = 0) {
+  return Exp2(-HotScaleLog(spread_log, correction));
+}
+
+// Returns false if the token has to be a row.
+//   inverse  HotInverseScale() without a correction, here and of HotPower
+CAIRN_HD bool IsHotCodable(float value, float inverse) {
+  const float size = Multiply(value, inverse);
+  return size >= -kStepCodeMax && size <= kStepCodeMax;
+}
+
+// The mean square of a channel's values in a strip, token after token, which corrects its scale.
+struct HotPower {
+  float sum = 0.0F;
+  uint32_t count = 0;
+
+  CAIRN_HD_MEMBER void Add(float value, float inverse) {
+    const float size = Multiply(value, inverse);
+    sum = codecs::Add(sum, Multiply(size, size));
+    ++count;
+  }
+  [[nodiscard]] CAIRN_HD_MEMBER int32_t Correction() const {
+    return count == 0 ? 0 : HotCorrection(Divide(sum, static_cast<float>(count)));
+  }
+};
+
+// REQUIRES: 1 <= width <= kHotWidthMax.
+CAIRN_HD uint32_t HotCodeOf(float value, float inverse_scale, uint32_t width) {
+  return HotCode(Multiply(value, inverse_scale), width);
+}
+CAIRN_HD float HotValueOf(uint32_t code, float scale, uint32_t width) {
+  return Multiply(HotLevel(code, width), scale);
 }
 
 }  // namespace cairn::codecs

@@ -22,18 +22,25 @@
 // CAIRN_HD         a function for hosts and devices
 // CAIRN_HD_MEMBER  a member function, which cannot be static: always inlined, so that no object has
 //                  a copy that others could link to
+// CAIRN_HD_CALLBACKS  stands before a template of such a function that calls what it is given,
+//                  which may be for one side alone
+// CAIRN_HD_NO_UNROLL  stands before a loop that a device is not to unroll
 // CAIRN_TABLE      a constant array that functions of both kinds index: each side has its own
 #if defined(__CUDACC__)
 #define CAIRN_HD static inline __host__ __device__
 #define CAIRN_HD_MEMBER __host__ __device__
+#define CAIRN_HD_CALLBACKS _Pragma("nv_exec_check_disable")
 #else
 #define CAIRN_HD [[maybe_unused]] static inline
 #define CAIRN_HD_MEMBER [[gnu::always_inline]]
+#define CAIRN_HD_CALLBACKS
 #endif
 #if defined(__CUDA_ARCH__)
 #define CAIRN_TABLE static constexpr __device__
+#define CAIRN_HD_NO_UNROLL _Pragma("unroll 1")
 #else
 #define CAIRN_TABLE [[maybe_unused]] static constexpr
+#define CAIRN_HD_NO_UNROLL
 #endif
 
 namespace cairn::codecs {
@@ -199,7 +206,7 @@ CAIRN_HD float Clamp(float value, float high) {
   return positive < high ? positive : high;
 }
 
-// What Code8() multiplies with; 0 for the empty range, so that its codes are 0.
+// Returns the factor of Code8(); 0 for the empty range, so that its codes are 0.
 CAIRN_HD float InverseStep(uint32_t bits, float range) {
   return range > 0.0F ? Divide(Levels(bits), range) : 0.0F;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the recipe `mixkvq` decides by: how much a channel of K matters (MixKVQ, equations of
-// section 4.2: A = I * S), and the published thresholds. docs/recipes/mixkvq.md says the same in
-// words; codecs/numbers/math.h says what a compiler has to keep to.
+// How the recipe `mixkvq` sorts the channels of K into classes: the salience of a channel (MixKVQ,
+// equations of section 4.2: A = I * S), and the published thresholds. docs/recipes/mixkvq.md says
+// the same in words; codecs/numbers/math.h says what a compiler has to keep to.
 //
 // Thread-safety: pure functions.
 
@@ -49,8 +49,8 @@ CAIRN_HD MixedThresholds ThresholdsOf(MixedVariant variant) {
   }
 }
 
-// Of a channel whose values lie in [low, high]: A = I * S, with the step S of 2 bits. NaN counts as
-// 0.
+// Returns the salience of a channel whose values lie in [low, high]: A = I * S, with the step S of
+// 2 bits. NaN counts as 0.
 CAIRN_HD float Salience(float magnitude, float low, float high) {
   const float salience = Multiply(magnitude, Divide(Add(high, -low), 3.0F));
   return salience > 0.0F ? salience : 0.0F;
@@ -61,7 +61,7 @@ CAIRN_HD ChannelClass ClassAbove(float salience, MixedThresholds thresholds) {
   return salience > thresholds.four_bits ? ChannelClass::kFourBits : ChannelClass::kTwoBits;
 }
 
-// Of a budget: channels that get 4 bits.
+// Returns how many channels get 4 bits under a budget.
 CAIRN_HD uint32_t FourBitChannels(uint32_t dim) { return dim / 4; }
 
 }  // namespace cairn::codecs

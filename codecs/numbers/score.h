@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The score of a token, what it is worth to its readers, as the recipe `arkv` stores it.
+// The score of a token as the recipe `arkv` stores it: how important it is to attention.
 //
 // Thread-safety: pure functions. Free of the standard library, for hosts and devices.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The scalar arithmetic of the recipe `cairn`: steps, the turning of K with position, the shape of
-// a channel's code, coarser codes. docs/recipes/cairn.md says the same in words;
+// The scalar arithmetic of the recipe `cairn`: steps, the rotation of K by its position (RoPE), the
+// shape of a channel's code, coarser codes. docs/recipes/cairn.md says the same in words;
 // codecs/numbers/math.h says what a compiler has to keep to.
 //
 // Thread-safety: pure functions.
@@ -116,13 +116,26 @@ struct Pair {
   float second;
 };
 
-CAIRN_HD Pair TurnBack(Pair at, Rotation by) {
+CAIRN_HD Pair RemoveRope(Pair at, Rotation by) {
   return {Add(Multiply(at.first, by.cosine), Multiply(at.second, by.sine)),
           Add(Multiply(at.second, by.cosine), -Multiply(at.first, by.sine))};
 }
-CAIRN_HD Pair TurnForth(Pair at, Rotation by) {
+CAIRN_HD Pair ApplyRope(Pair at, Rotation by) {
   return {Add(Multiply(at.first, by.cosine), -Multiply(at.second, by.sine)),
           Add(Multiply(at.first, by.sine), Multiply(at.second, by.cosine))};
+}
+
+// ---- A basis ----
+
+// A component of channels, or a channel of components: a sum in the order of `values`.
+//   vector_at(i)  what the basis has of the component and channel
+CAIRN_HD_CALLBACKS
+template <typename VectorAt>
+CAIRN_HD float BasisSum(uint32_t dim, const float* values, VectorAt vector_at) {
+  float sum = 0.0F;
+  CAIRN_HD_NO_UNROLL
+  for (uint32_t i = 0; i < dim; ++i) sum = Add(sum, Multiply(vector_at(i), values[i]));
+  return sum;
 }
 
 // ---- Codes ----
@@ -144,7 +157,16 @@ CAIRN_HD StepShape StepShapeOf(int32_t ratio) {
   return {static_cast<uint8_t>(low_bits), static_cast<uint8_t>(index - 4 * low_bits)};
 }
 
-// What a code stands for, in steps.
+// Sets *code to the code of a value without its mean. Returns false if the token has to be a row.
+//   step_inverse  at level 0
+CAIRN_HD bool StepCodeAt(float centred, float step_inverse, uint32_t level, int16_t* code) {
+  const float position = Multiply(centred, step_inverse);
+  const bool is_code = position >= -kStepCodeMax && position <= kStepCodeMax;
+  *code = is_code ? static_cast<int16_t>(Coarsen(RoundToInt(position), level)) : int16_t{0};
+  return is_code;
+}
+
+// Returns the value of a code, in steps.
 //   offsets  of the codes of magnitude 1 and 2
 CAIRN_HD float StepCodeOf(int32_t code, const float* offsets) {
   float value = static_cast<float>(code);
@@ -153,7 +175,8 @@ CAIRN_HD float StepCodeOf(int32_t code, const float* offsets) {
   return value;
 }
 
-// What is added to a code before its low bits are cut off, so that both halves are symmetric.
+// Returns the offset that is added to a code before its low bits are cut off, so that both halves
+// are symmetric.
 CAIRN_HD int32_t StepHalf(uint32_t low_bits) { return (1 << low_bits) >> 1; }
 
 // Above 14 where there is no symbol for it.

@@ -15,7 +15,7 @@ CAIRN_HD constexpr uint32_t CodeRowBytes(uint32_t dim, uint32_t bits) {
   return (dim * bits + 7) / 8;
 }
 
-// Of a number that tells `count` things apart. REQUIRES: 1 <= count <= 256.
+// Returns the bits of a number below `count`. REQUIRES: 1 <= count <= 256.
 CAIRN_HD constexpr uint32_t NumberBits(uint32_t count) {
   uint32_t bits = 0;
   while (1U << bits < count) ++bits;

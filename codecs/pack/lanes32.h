@@ -30,7 +30,7 @@ struct CoderTable {
   uint8_t start[kCoderSymbols];
 };
 
-// False, with *table in any state, for frequencies that are no table.
+// Returns false, with *table in any state, if the frequencies are not a table.
 CAIRN_HD constexpr bool MakeCoderTable(const uint16_t (&frequencies)[kCoderSymbols],
                                        CoderTable* table) {
   uint32_t sum = 0;
@@ -99,8 +99,8 @@ CAIRN_HD uint8_t* EncodeStream(uint32_t tokens, uint32_t dim, TableAt table_at, 
   return cursor;
 }
 
-// Reads a stream of `bytes` >= 64 bytes back, whatever it holds. False where it does not end as a
-// stream must: every byte read, and every state back at 256.
+// Decodes a stream of `bytes` >= 64 bytes, whatever it contains. Returns false if it does not end
+// as a stream must: every byte read, and every state back at 256.
 //   emit(channel, token, symbol)  called forwards, also for the tokens that only fill up a group;
 //                                 false ends the call with false
 template <typename TableAt, typename Emit>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A table of the coder lanes32 as vector registers look it up, 16 entries at a time.
+// A table of the coder lanes32, arranged for look-ups by vector registers, 16 entries at a time.
 //
 // Thread-safety: values and pure functions.
 

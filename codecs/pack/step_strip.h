@@ -20,7 +20,7 @@ namespace cairn::codecs {
 
 enum class StepStripMode : uint8_t { kRaw = 0, kCoded = 1 };
 
-// What a strip's header says, and where its parts start: offsets are from the strip's first byte.
+// The parsed header of a strip, and where its parts start: offsets are from the strip's first byte.
 struct StepStripParts {
   StepStripMode mode;
   uint32_t rows;
@@ -45,7 +45,8 @@ inline constexpr uint32_t kEscapes = 8;  // u32
 inline constexpr uint32_t kZero = 12;    // u32
 }  // namespace step_strip
 
-// Of one low bit of one channel: a bit a token, in words of 32.
+// Returns the bytes of the plane of one low bit of one channel: a bit for each token, in words
+// of 32.
 CAIRN_HD uint32_t LowPlaneBytes(uint32_t tokens) { return 4 * CoderGroups(tokens); }
 
 // The offsets that follow from mode, rows, planes, stream_bytes and escapes.
@@ -66,7 +67,7 @@ CAIRN_HD void PlaceStepParts(const StripShape& shape, StepStripParts* parts) {
   parts->bytes = AlignStrip(parts->end);
 }
 
-// Counts that an encoder writes.
+// Returns true if an encoder can write these counts.
 CAIRN_HD bool HasValidCounts(const StripShape& shape, const StepStripParts& parts) {
   if (parts.mode == StepStripMode::kRaw) {
     return parts.rows == 0 && parts.planes == 0 && parts.stream_bytes == 0 && parts.escapes == 0;
@@ -77,12 +78,12 @@ CAIRN_HD bool HasValidCounts(const StripShape& shape, const StepStripParts& part
          parts.escapes <= ElementCount(shape);
 }
 
-// Reads the strip that starts at `bytes`, of which `room` can be read; assumes malice. True where
-// the header is one that an encoder writes and all parts lie in `room`. shape.is_fast is not read.
+// Parses the strip that starts at `bytes`, of which `room` can be read; assumes malice. Returns
+// true if an encoder can write this header and all parts lie in `room`. shape.is_fast is not read.
 [[nodiscard]] bool ParseStepStrip(const StripShape& shape, const uint8_t* bytes, uint64_t room,
                                   StepStripParts* parts);
 
-// What ParseStepStrip() leaves: zeros where they must be, and positions of rows.
+// Checks the rest of a strip that ParseStepStrip() accepted: padding, and positions of rows.
 [[nodiscard]] StripFault CheckStepStrip(const StripShape& shape, const uint8_t* bytes,
                                         const StepStripParts& parts);
 

@@ -30,7 +30,7 @@ inline constexpr uint32_t kLanes32ElementsMin = 256;  // a strip of fewer is not
 
 enum class StripMode : uint8_t { kRaw = 0, kPlanes = 1, kLanes32 = 2 };
 
-// What a strip's bytes do not say.
+// The properties of a strip that its bytes do not state.
 struct StripShape {
   uint32_t tokens;  // 1..kStripTokens
   uint32_t dim;     // 1..kStripDimMax
@@ -169,7 +169,7 @@ CAIRN_HD bool HasValidCounts(const StripShape& shape, const StripParts& parts) {
   return false;
 }
 
-// What a header says of a channel is what an encoder writes.
+// Returns true if an encoder can write this parameter of a channel.
 CAIRN_HD bool IsValidPar(const StripParts& parts, uint8_t par) {
   const uint32_t rel = par & 15;
   return (rel <= parts.top || rel == kDeadRel) && (parts.mode != StripMode::kPlanes || par < 16);
@@ -204,7 +204,7 @@ CAIRN_HD uint32_t DistanceOf(uint32_t nibble) {
   return nibble <= 10 ? kPlanesReach + nibble : 266 - nibble;
 }
 
-// Writes the header, which is all of a coded strip that is not its parts.
+// Writes the header of a coded strip.
 void StoreStripHeader(const StripParts& parts, uint8_t* target);
 
 // Writes a raw strip whole, and returns its bytes; 0, with nothing written, where they are more

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What an encoder of strips chooses for a channel: its top exponent, and which of the universal
-// tables. From a sample and in integers, so that every backend chooses alike. The format allows any
-// choice; docs/recipes/exact.md states this one, and the golden vectors hold it.
+// Chooses the top exponent of a channel and one of the universal tables, for an encoder of strips.
+// The choice is made from a sample and in integers, so that every backend chooses alike. The format
+// allows any choice; docs/recipes/exact.md states this one, and the golden vectors contain it.
 //
 // Thread-safety: pure functions.
 

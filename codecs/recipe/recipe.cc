@@ -15,6 +15,82 @@
 namespace cairn::codecs {
 namespace {
 
+// Of an id with two rows, that of the higher variants is the second.
+constexpr RecipeTraits kTraits[] = {
+    {.id = RecipeId::kRaw,
+     .family = "raw",
+     .demotes_to = Demotion::kAnyRecipe,
+     .is_lossless = true},
+    {.id = RecipeId::kKivi,
+     .family = "kivi",
+     .k_form = FormId::kAffine,
+     .v_form = FormId::kAffine,
+     .demotes_to = Demotion::kFewerBits},
+    {.id = RecipeId::kExact,
+     .family = "exact",
+     .k_form = FormId::kStrips,
+     .v_form = FormId::kStrips,
+     .demotes_to = Demotion::kAnyRecipe,
+     .is_lossless = true},
+    {.id = RecipeId::kCairn,
+     .family = "cairn",
+     .k_form = FormId::kSteps,
+     .v_form = FormId::kSteps,
+     .side_object = SideObjectUse::kProfile,
+     .demotes_to = Demotion::kLongerSteps,
+     .bits_min = kProfileBitsMin,
+     .bits_max = kProfileBitsMax,
+     .level_max = kStepLevelMax},
+    {.id = RecipeId::kCairnHot,
+     .family = "cairn-hot",
+     .k_form = FormId::kHot,
+     .v_form = FormId::kHot,
+     .side_object = SideObjectUse::kProfile,
+     .bits_min = kHotBitsMin,
+     .bits_max = kHotBitsMax},
+    {.id = RecipeId::kPatternkv,
+     .family = "patternkv",
+     .k_form = FormId::kPatterned,
+     .v_form = FormId::kPatterned,
+     .side_object = SideObjectUse::kBank,
+     .demotes_to = Demotion::kFewerBitsCoded},
+    {.id = RecipeId::kOtt,
+     .family = "ott",
+     .k_form = FormId::kAffine,
+     .v_form = FormId::kAffine,
+     .demotes_to = Demotion::kFewerBitsCoded,
+     .follows_chain = true},
+    {.id = RecipeId::kArkv,
+     .family = "arkv",
+     .k_form = FormId::kAffine,
+     .v_form = FormId::kAffine,
+     .encoded_with = EncodedWith::kTokenScores,
+     .has_variant = true},
+    {.id = RecipeId::kArkv,
+     .variant_min = 1,
+     .family = "arkv:paper",
+     .k_form = FormId::kKept,
+     .v_form = FormId::kKept,
+     .encoded_with = EncodedWith::kTokenStates,
+     .has_variant = true},
+    {.id = RecipeId::kMixKvq,
+     .family = "mixkvq",
+     .k_form = FormId::kMixed,
+     .v_form = FormId::kAffine,
+     .side_object = SideObjectUse::kOptionalProfile,
+     .encoded_with = EncodedWith::kQueryMagnitudes,
+     .has_variant = true},
+    {.id = RecipeId::kLogQuant,
+     .family = "logquant",
+     .k_form = FormId::kAffine,
+     .v_form = FormId::kAffine,
+     .demotes_to = Demotion::kFewerBitsCoded,
+     .has_variant = true,
+     .has_ageing_rows = true},
+    {.id = RecipeId::kFp8, .family = "fp8", .k_form = FormId::kFp8, .v_form = FormId::kFp8},
+};
+constexpr RecipeTraits kNoTraits;
+
 constexpr Recipe Exact(bool is_fast) {
   return Recipe{.id = RecipeId::kExact, .tables = kExponentTablesVersion, .is_fast = is_fast};
 }
@@ -152,58 +228,72 @@ constexpr void AppendNumber(Name* name, uint32_t number) {
   name->text[name->length++] = static_cast<char>('0' + number % 10);
 }
 
-// A target of so many tenths of a bit.
-constexpr Name NameOfRate(std::string_view family, uint32_t bits) {
+// The names of recipes that are named by their bits, in tenths, and level: "cairn:2.3",
+// "cairn:10.0", "cairn:2.3*243", "cairn-hot:2.4".
+constexpr Name NameOf(std::string_view family, uint32_t bits, uint32_t level) {
   Name name{};
   Append(&name, family);
+  Append(&name, ":");
   AppendNumber(&name, bits / 10);
   Append(&name, ".");
   AppendNumber(&name, bits % 10);
+  if (level == 0) return name;
+  uint32_t factor = 1;
+  while (level-- > 0) factor *= 3;
+  Append(&name, "*");
+  AppendNumber(&name, factor);
   return name;
 }
 
-// "cairn:2.3", "cairn:10.0", "cairn:2.3*243": by level and bits in tenths.
-struct CairnNames {
-  Name of[kStepLevelMax + 1][kProfileBitsMax - kProfileBitsMin + 1];
-};
+// How many bits, and how many names, the recipes of a row have.
+constexpr uint32_t BitsCount(const RecipeTraits& traits) {
+  return traits.bits_max == 0 ? 0 : uint32_t{traits.bits_max} - traits.bits_min + 1;
+}
+constexpr uint32_t NameCount(const RecipeTraits& traits) {
+  return (traits.level_max + 1U) * BitsCount(traits);
+}
+constexpr uint32_t kRateNameCount = [] {
+  uint32_t count = 0;
+  for (const RecipeTraits& traits : kTraits) count += NameCount(traits);
+  return count;
+}();
 
-constexpr CairnNames kCairnNames = [] {
-  CairnNames names{};
-  uint32_t factor = 1;
-  for (uint32_t level = 0; level <= kStepLevelMax; ++level, factor *= 3) {
-    for (uint32_t bits = kProfileBitsMin; bits <= kProfileBitsMax; ++bits) {
-      Name* name = &names.of[level][bits - kProfileBitsMin];
-      *name = NameOfRate("cairn:", bits);
-      if (level == 0) continue;
-      Append(name, "*");
-      AppendNumber(name, factor);
+// By row, level and bits.
+struct RateName {
+  RecipeId id;
+  uint8_t bits, level;
+  Name name;
+
+  [[nodiscard]] constexpr std::string_view text() const { return {name.text, name.length}; }
+};
+constexpr auto kRateNames = [] {
+  std::array<RateName, kRateNameCount> names{};
+  uint32_t count = 0;
+  for (const RecipeTraits& traits : kTraits) {
+    for (uint32_t i = 0; i < NameCount(traits); ++i) {
+      const uint32_t level = i / BitsCount(traits);
+      const uint32_t bits = traits.bits_min + i % BitsCount(traits);
+      names[count++] = {traits.id, static_cast<uint8_t>(bits), static_cast<uint8_t>(level),
+                        NameOf(traits.family, bits, level)};
     }
   }
   return names;
 }();
 
-// "cairn-hot:2.4": by bits in tenths.
-constexpr auto kHotNames = [] {
-  std::array<Name, kHotBitsMax - kHotBitsMin + 1> names{};
-  for (uint32_t i = 0; i < names.size(); ++i) names[i] = NameOfRate("cairn-hot:", kHotBitsMin + i);
-  return names;
-}();
-
 // Of a recipe with a profile.
 std::string_view FormatRate(const Recipe& recipe) {
-  const bool is_hot = recipe.id == RecipeId::kCairnHot;
   Recipe plain{.id = recipe.id, .bits = recipe.bits};
-  plain.level = is_hot ? uint8_t{0} : recipe.level;
+  plain.level = recipe.level;
   plain.multiplier = recipe.multiplier;
-  const bool is_known = recipe == plain && recipe.level <= kStepLevelMax &&
-                        recipe.bits >= (is_hot ? kHotBitsMin : kProfileBitsMin) &&
-                        recipe.bits <= (is_hot ? kHotBitsMax : kProfileBitsMax) &&
+  const RecipeTraits& own = recipe.Traits();
+  const bool is_known = recipe == plain && recipe.level <= own.level_max &&
+                        recipe.bits >= own.bits_min && recipe.bits <= own.bits_max &&
                         recipe.multiplier >= -kProfileMultiplierMax &&
                         recipe.multiplier <= kProfileMultiplierMax;
   if (!is_known) return {};
-  const Name& name = is_hot ? kHotNames[recipe.bits - kHotBitsMin]
-                            : kCairnNames.of[recipe.level][recipe.bits - kProfileBitsMin];
-  return {name.text, name.length};
+  uint32_t index = recipe.level * BitsCount(own) + recipe.bits - own.bits_min;
+  for (const RecipeTraits* before = kTraits; before != &own; ++before) index += NameCount(*before);
+  return kRateNames[index].text();
 }
 
 Error FindIn(std::span<const Named> list, std::string_view name, Recipe* recipe) {
@@ -231,20 +321,22 @@ std::string_view FormatPatternkv(Recipe recipe) {
 
 }  // namespace
 
+const RecipeTraits& Recipe::Traits() const {
+  const RecipeTraits* found = &kNoTraits;
+  for (const RecipeTraits& traits : kTraits) {
+    if (traits.id == id && traits.variant_min <= variant) found = &traits;
+  }
+  return *found;
+}
+
 Error ParseRecipe(std::string_view name, Recipe* recipe) { return FindIn(kNamed, name, recipe); }
 
 Error ParseCairnRecipe(std::string_view name, Recipe* recipe) {
-  for (const RecipeId id : {RecipeId::kCairn, RecipeId::kCairnHot}) {
-    for (uint32_t level = 0; level <= kStepLevelMax; ++level) {
-      for (uint32_t bits = kProfileBitsMin; bits <= kProfileBitsMax; ++bits) {
-        Recipe candidate{.id = id, .bits = static_cast<uint8_t>(bits)};
-        candidate.level = static_cast<uint8_t>(level);
-        const std::string_view known = FormatRate(candidate);
-        if (known.empty() || known != name) continue;
-        *recipe = candidate;
-        return Error::kOk;
-      }
-    }
+  for (const RateName& known : kRateNames) {
+    if (known.text() != name) continue;
+    *recipe = {.id = known.id, .bits = known.bits};
+    recipe->level = known.level;
+    return Error::kOk;
   }
   return Error::kUnknownRecipe;
 }

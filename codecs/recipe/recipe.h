@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A recipe: a codec with its parameters, by the name users write, as a choice at each stage of the
-// pipeline
+// A recipe is a codec with its parameters, under the name that users write. It is a choice at each
+// stage of the pipeline
 //
 //   tile -> select rows -> predict -> allocate bits -> quantize -> pack
 //
@@ -14,6 +14,7 @@
 #include <span>
 #include <string_view>
 
+#include "codecs/recipe/recipe_traits.h"
 #include "codecs/types/error.h"
 
 namespace cairn::codecs {
@@ -57,66 +58,77 @@ struct Recipe {
   bool is_nearest = false;
   uint16_t patterns = 0;  // patternkv: of each head and plane, as the bank has
 
-  // Decoded bits equal source bits.
-  [[nodiscard]] bool IsLossless() const { return id == RecipeId::kRaw || id == RecipeId::kExact; }
-  // It codes with a profile, which SetRecipe() takes it from: ParseRecipe() knows no such recipe.
+  // Returns the recipe's row of the table. Of an unknown id it is an empty row.
+  [[nodiscard]] const RecipeTraits& Traits() const;
+
+  // Returns true if tiles are source bits.
+  [[nodiscard]] bool IsRaw() const { return id == RecipeId::kRaw; }
+  // Returns true if decoded bits equal source bits.
+  [[nodiscard]] bool IsLossless() const { return Traits().is_lossless; }
+  // Returns true if it codes with a profile. SetRecipe() makes such a recipe; ParseRecipe() does
+  // not.
   [[nodiscard]] bool NeedsProfile() const {
-    return id == RecipeId::kCairn || id == RecipeId::kCairnHot;
+    return Traits().side_object == SideObjectUse::kProfile;
   }
-  // Its encoder does better with a profile, which decoding has no use for.
-  [[nodiscard]] bool MayHaveProfile() const { return id == RecipeId::kMixKvq; }
-  // It codes with a bank, which SetRecipe() takes it from: ParseRecipe() knows no such recipe.
-  [[nodiscard]] bool NeedsBank() const { return id == RecipeId::kPatternkv; }
-  // It evicts by a plan that its encoder is given: ParseRecipe() knows no such recipe.
-  [[nodiscard]] bool NeedsPlan() const { return id == RecipeId::kArkv && variant != 0; }
-  // Without a side object there is no such image.
+  // Returns true if its encoder uses a profile where there is one. Decoding needs none.
+  [[nodiscard]] bool MayHaveProfile() const {
+    return Traits().side_object == SideObjectUse::kOptionalProfile;
+  }
+  // Returns true if it codes with a bank. SetRecipe() makes such a recipe; ParseRecipe() does not.
+  [[nodiscard]] bool NeedsBank() const { return Traits().side_object == SideObjectUse::kBank; }
+  // Returns true if its encoder is given a plan of the tokens to keep. ParseRecipe() does not make
+  // it.
+  [[nodiscard]] bool NeedsPlan() const {
+    return Traits().encoded_with == EncodedWith::kTokenStates;
+  }
+  // Returns true if its images store scores of tokens.
+  [[nodiscard]] bool HasScores() const {
+    return Traits().encoded_with == EncodedWith::kTokenScores;
+  }
+  // Returns true if each of its images names a side object.
   [[nodiscard]] bool NeedsSideObject() const { return NeedsProfile() || NeedsBank(); }
-  // Its header says which variant it is.
-  [[nodiscard]] bool HasVariant() const {
-    return id == RecipeId::kMixKvq || id == RecipeId::kLogQuant || id == RecipeId::kArkv;
-  }
+  // Returns true if the header of its images stores a variant.
+  [[nodiscard]] bool HasVariant() const { return Traits().has_variant; }
+  // Returns true if coding a block needs state that the block before it in its chain left.
+  [[nodiscard]] bool FollowsChain() const { return Traits().follows_chain && !is_local; }
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
 inline constexpr uint16_t kKiviKGroupTokens = 128;
 inline constexpr uint16_t kKiviVGroupChannels = 64;
 
-// "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+", "exact",
-// "exact:fast", "fp8", "ott:4", "ott:2", "ott:4/local", "ott:2/local", "mixkvq", "mixkvq:paper" and
-// its "/7b", "/14b", "/32b", "logquant:4", "logquant:2", both also with "/log", "arkv"; anything
-// else is kUnknownRecipe.
+// Parses a name of KnownRecipes(): "raw", "kivi:2+", "exact:fast". Any other is kUnknownRecipe.
 Error ParseRecipe(std::string_view name, Recipe* recipe);
 
-// Of cairn by its name, "cairn:2.3" or "cairn:4.3*9", or of "cairn-hot:2.4", what can be known
-// without the profile: bits and level, with multiplier 0. kUnknownRecipe. For SetRecipe(), which
-// adds the rest.
+// Parses "cairn:2.3", "cairn:4.3*9" or "cairn-hot:2.4": sets bits and level. The multiplier is 0
+// until SetRecipe() sets it from the profile. kUnknownRecipe.
 Error ParseCairnRecipe(std::string_view name, Recipe* recipe);
 
-// Of patternkv by its name, "patternkv:4", "patternkv:2", or either with ":l2": what can be known
-// without the bank, with 0 patterns. kUnknownRecipe. For SetRecipe(), which adds the rest.
+// Parses "patternkv:4", "patternkv:2", or either with ":l2". The count of patterns is 0 until
+// SetRecipe() sets it from the bank. kUnknownRecipe.
 Error ParsePatternkvRecipe(std::string_view name, Recipe* recipe);
 
-// "arkv:paper", else kUnknownRecipe. No policy names it: what is put carries no plan.
+// Parses "arkv:paper". No policy can name it, because a put carries no plan. kUnknownRecipe.
 Error ParsePlannedRecipe(std::string_view name, Recipe* recipe);
 
-// What a policy may name: a recipe of ParseRecipe(), or one that needs a profile or a bank, with
-// what can be known without it. kUnknownRecipe.
+// Parses a name that a policy may have: one that ParseRecipe(), ParseCairnRecipe() or
+// ParsePatternkvRecipe() takes. kUnknownRecipe.
 Error ParsePolicyRecipe(std::string_view name, Recipe* recipe);
 
-// The name that ParsePolicyRecipe() or ParsePlannedRecipe() takes: "cairn:2.3", or "cairn:4.3*9" at
-// level 2. Empty for a recipe that neither can make and IsKnown() is false for. Static storage.
+// Returns the name that ParsePolicyRecipe() or ParsePlannedRecipe() takes: "cairn:2.3", or
+// "cairn:4.3*9" at level 2. Empty for a recipe that neither makes. Static storage.
 [[nodiscard]] std::string_view FormatRecipe(const Recipe& recipe);
 
-// Every field is one that ParseRecipe() or SetRecipe() can make.
+// Returns true if ParseRecipe() or SetRecipe() can make this recipe.
 [[nodiscard]] bool IsKnown(const Recipe& recipe);
 
-// "raw, kivi:8, …": for messages. Static storage.
+// Returns the names that ParseRecipe() takes, for messages: "raw, kivi:8, …". Static storage.
 [[nodiscard]] std::string_view KnownRecipes();
 
-// Likewise of all that a policy may name: with those that need a profile or a bank.
+// Returns the names that ParsePolicyRecipe() takes, for messages. Static storage.
 [[nodiscard]] std::string_view PolicyRecipes();
 
-// All that need neither profile, bank nor plan, in the order of KnownRecipes().
+// Returns the recipes of KnownRecipes(), in the same order.
 [[nodiscard]] std::span<const Recipe> AllRecipes();
 
 }  // namespace cairn::codecs

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A bank: the patterns that the recipe `patternkv` takes from K and V, for one group of a model's
-// layers. A side object, named by the SHA-256 of its bytes; docs/internals/formats/bank.md draws
-// them.
+// A bank: the patterns that the recipe `patternkv` subtracts from K and V, for one group of a
+// model's layers. It is a side object, named by the SHA-256 of its bytes;
+// docs/internals/formats/bank.md draws them.
 //
 // Thread-safety: Bank is a value; functions are Thread-safe. Nothing allocates or throws.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How large a bank is, where its patterns lie, and all of its bytes but those: for who makes one.
+// The size and layout of a bank, and its bytes without the patterns, for code that makes one.
 // docs/internals/formats/bank.md draws them.
 //
 // Thread-safety: a value; functions are Thread-safe. Nothing allocates or throws.

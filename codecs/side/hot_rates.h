@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The multipliers of `cairn-hot` that were found for a profile: to find one takes many looks at
-// every channel, and it is the same ever after.
+// A cache of the multipliers of `cairn-hot` that were found for a profile. Finding one takes many
+// passes over all channels, and its result never changes.
 //
 // Thread-safety: Thread-safe, but for assigning to it. Two threads that find the same multiplier at
 // once both keep it.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A profile: what the recipe `cairn` knows of one group of a model's layers. A side object, named
-// by the SHA-256 of its bytes; docs/internals/formats/profile.md draws them.
+// A profile: the statistics of one group of a model's layers that the recipe `cairn` codes with. It
+// is a side object, named by the SHA-256 of its bytes; docs/internals/formats/profile.md draws
+// them.
 //
 // Thread-safety: Profile is a value; functions are Thread-safe. Nothing allocates or throws.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What coders see of a profile (codecs/side/profile.h): plain values, free of the standard library,
-// for hosts and devices.
+// The parts of a profile (codecs/side/profile.h) that coders read: plain values, free of the
+// standard library, for hosts and devices.
 //
 // Thread-safety: values.
 

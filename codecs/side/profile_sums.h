@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What is added up over a sample to make a profile (docs/recipes/cairn.md, section 7), and the
-// arithmetic of each of its elements. All sums are of integers, which have no order: however a
-// sample is split, and whoever adds up, host or device, they are the same.
+// The sums over a sample from which a profile is made (docs/recipes/cairn.md, section 7), and how
+// each element enters them. All sums are of integers, so their order does not matter: they are the
+// same however a sample is split, on a host and on a device.
 //
 // Thread-safety: values and pure functions. Free of the standard library, for hosts and devices.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What profiles and banks have in common: the first 32 bytes, which say of which group of layers a
-// side object is. docs/internals/formats/profile.md and bank.md draw them.
+// The first 32 bytes of profiles and banks, which name the group of layers that a side object is
+// for. docs/internals/formats/profile.md and bank.md draw them.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
 

@@ -13,7 +13,6 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr Stages kNone;  // never run
 constexpr Stages kKivi = {SelectNone, kPredictNone, QuantizeAffine};
 constexpr Stages kKiviClipped = {SelectSinks, kPredictNone, QuantizeAffine};
 
@@ -31,26 +30,10 @@ uint32_t TilePlan::RowCount() const {
 }
 
 const Stages& StagesOf(const Recipe& recipe) {
-  switch (recipe.id) {
-    case RecipeId::kRaw:
-    case RecipeId::kExact:
-    case RecipeId::kCairn:
-    case RecipeId::kCairnHot:
-    case RecipeId::kFp8:
-      return kNone;
-    case RecipeId::kMixKvq:  // V; K is for EncodeMixed()
-    case RecipeId::kLogQuant:
-      return kKivi;
-    case RecipeId::kKivi:
-      return recipe.is_clipped ? kKiviClipped : kKivi;
-    case RecipeId::kPatternkv:
-      return recipe.is_nearest ? kPatternkvL2 : kPatternkv;
-    case RecipeId::kOtt:
-      return kOtt;
-    case RecipeId::kArkv:
-      return kArkv;
-  }
-  return kNone;
+  if (recipe.NeedsBank()) return recipe.is_nearest ? kPatternkvL2 : kPatternkv;
+  if (recipe.Traits().follows_chain) return kOtt;
+  if (recipe.HasScores()) return kArkv;
+  return recipe.is_clipped ? kKiviClipped : kKivi;
 }
 
 }  // namespace cairn::codecs

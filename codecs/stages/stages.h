@@ -32,7 +32,7 @@ struct ChainHead {
   uint8_t displaced = 0;  // that have left the pool; kDisplacedMax: none enters any more
 };
 
-// What the tiles of one head share while they are encoded. K is encoded first.
+// The state that the tiles of one head share while they are encoded. K is encoded first.
 struct HeadWork {
   std::array<uint64_t, kRowWords> rows{};  // ott: those that K's selection chose
   ChainHead chain;                         // ott: before K is selected; after it, as it leaves
@@ -80,7 +80,7 @@ struct TilePlan {
 };
 
 using SelectStage = void (*)(const Backend&, const TileSource&, TilePlan*);
-// Chooses what is subtracted before quantization. Null: nothing is.
+// Chooses the patterns that are subtracted before quantization. Null: none are.
 using PredictStage = void (*)(const Backend&, const TileSource&, TilePlan*);
 // Writes codes and parameters; may add rows to the plan. Returns false where the tile has to stay
 // raw.

@@ -21,8 +21,9 @@ bool Nests(const Recipe& inner, const Recipe& outer) {
   if (outer.IsLossless()) return !inner.NeedsBank();
   Recipe narrow = outer;
   narrow.bits = inner.bits;
-  const bool has_codes = outer.id == RecipeId::kKivi || outer.id == RecipeId::kOtt ||
-                         outer.id == RecipeId::kPatternkv || outer.id == RecipeId::kLogQuant;
+  const Demotion demotes_to = outer.Traits().demotes_to;
+  const bool has_codes =
+      demotes_to == Demotion::kFewerBits || demotes_to == Demotion::kFewerBitsCoded;
   return has_codes && inner == narrow && inner.bits < outer.bits;
 }
 
@@ -42,7 +43,7 @@ Error RecodeTile(const Backend& backend, const StoredTile& tile, const Recipe& r
 // What RecodeTile() needs behind the image.
 uint64_t RecodeBytes(const ImageView& view, const Recipe& recipe) {
   const ImageSpec& spec = view.spec();
-  if (spec.recipe.id != RecipeId::kExact || recipe == spec.recipe) return 0;
+  if (spec.recipe.Traits().k_form != FormId::kStrips || recipe == spec.recipe) return 0;
   uint64_t bytes = 0;
   for (uint32_t plane = 0; plane < PlaneCount(spec.tile.kind); ++plane) {
     bytes = std::max(bytes, GeometryOf(spec, plane).SourceBytes());
@@ -52,8 +53,13 @@ uint64_t RecodeBytes(const ImageView& view, const Recipe& recipe) {
 
 }  // namespace
 
+bool KeepsRawTiles(const Recipe& from) {
+  const Demotion demotes_to = from.Traits().demotes_to;
+  return demotes_to == Demotion::kFewerBitsCoded || demotes_to == Demotion::kLongerSteps;
+}
+
 bool IsDemotable(const Recipe& from, const Recipe& to) {
-  if (from.id != RecipeId::kCairn) return Nests(to, from);
+  if (from.Traits().demotes_to != Demotion::kLongerSteps) return Nests(to, from);
   Recipe stepped = from;
   stepped.level = to.level;
   return stepped == to && to.level >= from.level;
@@ -90,8 +96,7 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
     const Form& form = *FormOf(tile.entry.form);
     const bool is_raw = tile.entry.form == kRawForm;
     Error error = Error::kOk;
-    if (recipe == view.spec().recipe ||
-        (is_raw && !view.spec().recipe.IsLossless() && view.spec().recipe.id != RecipeId::kKivi)) {
+    if (recipe == view.spec().recipe || (is_raw && KeepsRawTiles(view.spec().recipe))) {
       error = writer.Copy(tile.entry, tile.content);
     } else if (is_raw) {
       error = EncodeTile(backend, recipe, source, &writer);
@@ -110,7 +115,8 @@ Error DemoteSteps(const ImageView& view, const Profile& profile, uint32_t level,
                   std::span<std::byte> target, size_t* bytes) {
   const FloatGuard guard;
   ImageSpec spec = view.spec();
-  if (spec.recipe.id != RecipeId::kCairn || level <= spec.recipe.level || level > kStepLevelMax) {
+  if (spec.recipe.Traits().demotes_to != Demotion::kLongerSteps || level <= spec.recipe.level ||
+      level > kStepLevelMax) {
     return Error::kNotDemotable;
   }
   if (!IsCodableWith(spec, &profile)) return Error::kNoProfile;
@@ -119,7 +125,7 @@ Error DemoteSteps(const ImageView& view, const Profile& profile, uint32_t level,
   ImageWriter writer(spec, target);
   for (uint32_t i = 0; i < view.tile_count(); ++i) {
     const StoredTile tile = StoredTileOf(view, i);
-    const Error error = tile.entry.form == kStepStripsForm
+    const Error error = tile.entry.form == kStepsForm
                             ? forms::kSteps.narrow(ReferenceBackend(), {.profile = &profile}, tile,
                                                    spec.recipe, &writer)
                             : writer.Copy(tile.entry, tile.content);

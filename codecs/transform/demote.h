@@ -35,9 +35,12 @@ namespace cairn::codecs {
 Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe,
              std::span<std::byte> target, size_t* bytes);
 
-// Whether Demote() or DemoteSteps() writes images of the one recipe in the other. Of recipes by
-// name alone, too: those of a profile or a bank are asked about as ParsePolicyRecipe() has them.
+// Returns true if Demote() or DemoteSteps() can recode images of recipe `from` to recipe `to`.
+// Recipes that need a profile or a bank may be as ParsePolicyRecipe() made them.
 [[nodiscard]] bool IsDemotable(const Recipe& from, const Recipe& to);
+
+// Returns true if raw tiles of an image stay raw, whatever of the above it becomes.
+[[nodiscard]] bool KeepsRawTiles(const Recipe& from);
 
 // Returns MaxImageBytes() of the view's spec, plus room to decode one tile where `recipe` is coded
 // from the source bits.

@@ -34,7 +34,7 @@ Error Thin(const Backend& backend, const ImageView& view, uint64_t chain_tokens,
            std::span<std::byte> target, size_t* bytes) {
   const FloatGuard guard;
   const ImageSpec& spec = view.spec();
-  if (spec.recipe.id != RecipeId::kLogQuant) return Error::kNotDemotable;
+  if (!spec.recipe.Traits().has_ageing_rows) return Error::kNotDemotable;
   if (target.size() < PrefixBytes(view.tile_count())) return Error::kTargetTooSmall;
   ImageWriter writer(spec, target);
   for (uint32_t i = 0; i < view.tile_count(); ++i) {

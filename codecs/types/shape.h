@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shapes: what a group of layers keeps for a block, and which part of it a slice names.
+// Shapes: the KV of a block in one group of layers, and the part of it that a slice names.
 //
 // The source ("raw") payload of a slice is its tiles one after another in the order layer, head,
 // plane; each tile is [rows, dim] in C order, in the group's dtype, little-endian, with no padding

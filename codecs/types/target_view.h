@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where a reader keeps KV: the one view of memory that decoding writes to and encoding reads from.
-// Dense arrays are a case of it, and so is paged memory, by the offset of each token.
+// The view of a reader's memory that decoding writes to and encoding reads from. It covers dense
+// arrays and, by an offset for each token, paged memory.
 //
 // Thread-safety: values and pure functions. Nothing allocates.
 
@@ -66,7 +66,7 @@ enum class TargetFault : uint8_t {
   kSkippedSource,  // a token of a source has no place
 };
 
-// What is wrong with plane `plane` of a view.
+// Describes what is wrong with plane `plane` of a view.
 [[nodiscard]] TargetFault CheckPlane(const ViewShape& shape, uint32_t plane,
                                      const TargetPlane& view, bool is_source);
 // kTargetTooSmall where an element would lie outside, kInvalidShape where something else is wrong.

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "codecs/numbers/affine.h"
 #include "codecs/numbers/math.h"
 #include "codecs/pack/dense.h"
 #include "kernels/body/tasks.h"
@@ -129,7 +130,7 @@ CAIRN_DEVICE void DecodeCodes(const TileTask& task, const PlaneRecord& plane,
       words[i] = PackPair<kDType>(ValueAt(codes, 2 * i, of[kIsV ? 0 : 2 * i]),
                                   ValueAt(codes, 2 * i + 1, of[kIsV ? 0 : 2 * i + 1]));
     }
-    StoreGlobal(place + 16 * part, Words4{words[0], words[1], words[2], words[3]});
+    StoreGlobal(place + 16 * part, U32x4{words[0], words[1], words[2], words[3]});
   }
 }
 
@@ -162,9 +163,8 @@ CAIRN_DEVICE float LoadAndDequantize(const TileTask& task, uint32_t pair, uint32
                                      uint32_t bits, Fault* fault) {
   const uint32_t params = LoadGlobal<uint32_t>(task.source + task.params_at + 4 * pair);
   *fault = Worse(*fault, CheckParams(params));
-  return codecs::Dequantize(static_cast<uint8_t>(code),
-                            codecs::Step(bits, HalfToFloat(params >> 16)),
-                            HalfToFloat(params & 0xFFFF));
+  return codecs::AffineValue(static_cast<uint8_t>(code), HalfToFloat(params & 0xFFFF),
+                             HalfToFloat(params >> 16), bits);
 }
 
 // Element by element, all that a plan may ask.
@@ -187,6 +187,8 @@ CAIRN_DEVICE void DecodeElements(const TileTask& task, const PlaneRecord& plane,
     StoreValue(plane.dtype, places.of[at], channel, value);
   }
 }
+
+using AffineDecodeShared = TokenPlaces;
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeAffineAny(DecodeArgs args) {
   DecodeTasks(args, [](const TileTask& task, const PlaneRecord& plane, const TokenPlaces& places,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "codecs/numbers/affine.h"
 #include "codecs/numbers/math.h"
 #include "codecs/numbers/score.h"
 #include "codecs/pack/dense.h"
@@ -14,20 +15,7 @@
 
 namespace cairn::kernels {
 
-struct Extremes {
-  float low = 0.0F, high = 0.0F;
-  bool is_empty = true;
-
-  CAIRN_DEVICE_MEMBER void Add(float value) {
-    if (is_empty || value < low) low = value;
-    if (is_empty || value > high) high = value;
-    is_empty = false;
-  }
-  CAIRN_DEVICE_MEMBER void MakeZerosPositive() {
-    low = codecs::Add(low, 0.0F);
-    high = codecs::Add(high, 0.0F);
-  }
-};
+using codecs::Extremes;
 
 // Calls visit(value) for the values of a group that are no row's: tokens of a channel of K,
 // channels of a token of V.
@@ -56,46 +44,16 @@ CAIRN_DEVICE Extremes ExtremesOf(const EncodeTile& tile, const EncodeShared& sha
   return extremes;
 }
 
-// What the codes of a group miss by, of which a clipped range is chosen.
-template <typename ValueAt>
-CAIRN_DEVICE uint32_t ClipError(const EncodeTile& tile, const EncodeShared& shared, uint32_t group,
-                                uint32_t across, codecs::AffineParams params, float covering_range,
-                                ValueAt value_at) {
-  const uint32_t bits = tile.plane.bits;
-  const float min = codecs::Fp16ToFloat(params.min), range = codecs::Fp16ToFloat(params.range);
-  const float inverse_step = codecs::InverseStep(bits, range);
-  const float weight = codecs::ClipWeight(bits, range, covering_range);
-  uint32_t error = 0;
-  ForEachOfGroup(tile, shared, group, across, value_at, [&](float value) {
-    const int32_t distance =
-        codecs::ClipDistance(value, min, inverse_step, codecs::Levels(bits), weight);
-    error += static_cast<uint32_t>(distance * distance);
-  });
-  return error;
-}
-
 template <typename ValueAt>
 CAIRN_DEVICE codecs::AffineParams ParamsOf(const EncodeTile& tile, const EncodeShared& shared,
                                            uint32_t group, uint32_t across, const Extremes& of,
                                            ValueAt value_at) {
-  const codecs::AffineParams covering = codecs::MakeParams(of.low, of.high, 0.0F);
   const uint32_t count = (tile.task.rules & kRuleClipped) != 0
                              ? codecs::ClipCount(tile.plane.bits, !tile.plane.is_v)
                              : 1;
-  if (count == 1) return covering;
-  const float covering_range = codecs::Fp16ToFloat(covering.range);
-  codecs::AffineParams best = covering;
-  uint32_t best_error = 0;
-  CAIRN_NO_UNROLL
-  for (uint32_t i = 0; i < count; ++i) {
-    const codecs::AffineParams params =
-        codecs::MakeParams(of.low, of.high, codecs::ClipInset(tile.plane.bits, i));
-    const uint32_t error = ClipError(tile, shared, group, across, params, covering_range, value_at);
-    if (i != 0 && error >= best_error) continue;
-    best = params;
-    best_error = error;
-  }
-  return best;
+  return codecs::ChooseParams(tile.plane.bits, count, of, [&](auto visit) {
+    ForEachOfGroup(tile, shared, group, across, value_at, visit);
+  });
 }
 
 CAIRN_DEVICE void StorePair(const EncodeTile& tile, uint32_t pair, codecs::AffineParams params) {
@@ -142,9 +100,8 @@ CAIRN_DEVICE void StoreParamsOfTokens(const EncodeTile& tile, EncodeShared* shar
 // The code of a value, by params that the block has stored.
 CAIRN_DEVICE uint32_t CodeOf(const EncodeTile& tile, uint32_t pair, uint32_t bits, float value) {
   const auto params = LoadRecord<uint32_t>(tile.task.slot + tile.params_at + 4 * pair);
-  const float min = codecs::Fp16ToFloat(static_cast<uint16_t>(params));
-  const float range = codecs::Fp16ToFloat(static_cast<uint16_t>(params >> 16));
-  return codecs::Narrow(codecs::Code8(value, min, codecs::InverseStep(8, range)), bits);
+  return codecs::AffineCode(
+      value, {static_cast<uint16_t>(params), static_cast<uint16_t>(params >> 16)}, bits);
 }
 
 template <typename ValueAt>

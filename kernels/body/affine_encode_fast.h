@@ -88,7 +88,7 @@ struct UnitCodes {
   }
   CAIRN_DEVICE_MEMBER void Store(uint8_t* to) const {
     if constexpr (kBits == 8) {
-      StoreGlobal(to, Words2{of[0], of[1]});
+      StoreGlobal(to, U32x2{of[0], of[1]});
     } else if constexpr (kBits == 4) {
       StoreGlobal(to, of[0]);
     } else {
@@ -106,7 +106,7 @@ struct Slab {
   uint32_t part;     // of the slab's channels
   uint32_t token;    // the thread's first
   uint32_t channel;  // likewise
-  Words4 values[kTokens];
+  U32x4 values[kTokens];
 
   CAIRN_DEVICE_MEMBER Slab(const EncodeTile& of, const EncodeShared& shared, uint32_t token_first,
                            uint32_t channel_first)
@@ -119,7 +119,7 @@ struct Slab {
     for (uint32_t k = 0; k < kTokens; ++k) {
       // Behind the last token it is there again, which moves no extreme.
       const uint32_t there = token + k < last ? token + k : last;
-      values[k] = LoadGlobal<Words4>(shared.places[there] + 2 * channel);
+      values[k] = LoadGlobal<U32x4>(shared.places[there] + 2 * channel);
     }
   }
 
@@ -205,7 +205,7 @@ CAIRN_DEVICE bool EncodeChannels(const EncodeTile& tile, uint32_t token_first,
 
 // The least of a thread's 8 channels in the lower half, and the largest, negated, in the upper.
 template <codecs::DType kDType>
-CAIRN_DEVICE uint32_t ExtremesOfUnit(const Words4& values) {
+CAIRN_DEVICE uint32_t ExtremesOfUnit(const U32x4& values) {
   const uint32_t low = LeastHalves<kDType>(LeastHalves<kDType>(values.x, values.y),
                                            LeastHalves<kDType>(values.z, values.w));
   const uint32_t high = LargestHalves<kDType>(LargestHalves<kDType>(values.x, values.y),

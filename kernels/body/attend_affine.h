@@ -92,12 +92,12 @@ CAIRN_DEVICE void AddValues(const AffineStep<kBits>& step, uint32_t first,
   constexpr uint32_t kOfHalf = Pairing<kBits>::kOfHalf;
   const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
   uint32_t pairs[4], extra[2];  // weights as products take them; what lane g adds of two tokens
-  Words4 params[2];             // of two tokens: group 0 and 1 of one, then of the other
+  U32x4 params[2];              // of two tokens: group 0 and 1 of one, then of the other
   CAIRN_UNROLL
   for (uint32_t i = 0; i < 2; ++i) {
     pairs[2 * i] = PackFp16(weights[i][0], weights[i][1]);
     pairs[2 * i + 1] = PackFp16(weights[i][2], weights[i][3]);
-    params[i] = *reinterpret_cast<const Words4*>(step.v_params + first + 8 * i + 2 * p);
+    params[i] = *reinterpret_cast<const U32x4*>(step.v_params + first + 8 * i + 2 * p);
     const uint32_t mins = g == 0 ? PermuteBytes(params[i].x, params[i].z, 0x5410)
                                  : PermuteBytes(params[i].y, params[i].w, 0x5410);
     extra[i] = g < kAttendVGroups ? mins : g == 7 ? 0x3C003C00U : 0;  // 1 and 1
@@ -131,7 +131,7 @@ template <uint32_t kBits>
 CAIRN_DEVICE void CheckValueParams(uint32_t tokens, AffineStep<kBits>* step, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   if (lane < tokens) {
-    const Words2 pairs = step->v_params[lane];
+    const U32x2 pairs = step->v_params[lane];
     *fault = Worse(*fault, Worse(CheckParams(pairs.x), CheckParams(pairs.y)));
   } else {
     step->v_params[lane] = {0, 0};

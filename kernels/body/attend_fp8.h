@@ -64,8 +64,8 @@ CAIRN_DEVICE void CheckScales(uint32_t tokens, Fp8Step<kDim>* step, Fault* fault
   } else {
     step->v_scales[lane] = 0;
     for (uint32_t piece = 0; piece < kDim; piece += 16) {
-      *reinterpret_cast<Words4*>(step->k_codes + lane * kDim + piece) = {0, 0, 0, 0};
-      *reinterpret_cast<Words4*>(step->v_codes + VSlotOf(lane) * kDim + piece) = {0, 0, 0, 0};
+      *reinterpret_cast<U32x4*>(step->k_codes + lane * kDim + piece) = {0, 0, 0, 0};
+      *reinterpret_cast<U32x4*>(step->v_codes + VSlotOf(lane) * kDim + piece) = {0, 0, 0, 0};
     }
   }
   if (tokens < kStepTokens) SyncWarp();
@@ -74,7 +74,7 @@ CAIRN_DEVICE void CheckScales(uint32_t tokens, Fp8Step<kDim>* step, Fault* fault
 // Scores of 8 tokens, of those from `first` on.
 template <uint32_t kDim>
 CAIRN_DEVICE void ScoreFp8(const Fp8Step<kDim>& step, uint32_t first,
-                           const Words4 (&queries)[2][kDim / 32], NanFinder* nans,
+                           const U32x4 (&queries)[2][kDim / 32], NanFinder* nans,
                            float (&scores)[4]) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, p = lane % 4;
   const KeyWords<Fp8Step<kDim>> words(step, first);
@@ -83,8 +83,8 @@ CAIRN_DEVICE void ScoreFp8(const Fp8Step<kDim>& step, uint32_t first,
   CAIRN_UNROLL
   for (uint32_t i = 0; i < kDim / 16; ++i) {
     nans->Look(words.of[i]);
-    const Words4& a = queries[0][i / 2];
-    const Words4& b = queries[1][i / 2];
+    const U32x4& a = queries[0][i / 2];
+    const U32x4& b = queries[1][i / 2];
     const uint32_t rows[4] = {i % 2 == 0 ? a.x : a.z, i % 2 == 0 ? b.x : b.z,
                               i % 2 == 0 ? a.y : a.w, i % 2 == 0 ? b.y : b.w};
     MmaHalves(scores, rows, {E4m3Pair(words.of[i], 0), E4m3Pair(words.of[i], 1)});
@@ -133,7 +133,7 @@ template <uint32_t kDim>
 CAIRN_DEVICE void SumFp8(const AttendArgs& args, const AttendReader& reader, const AttendWork& work,
                          Fp8AttendShared<kDim>* shared, LaneSums<kDim / kAttendVGroup>* sums) {
   constexpr uint32_t kOfRow = kDim / 32;
-  Words4 queries[2][kOfRow];
+  U32x4 queries[2][kOfRow];
   CAIRN_UNROLL
   for (uint32_t i = 0; i < 2 * kOfRow; ++i) {
     const uint32_t half = i / kOfRow;

@@ -32,9 +32,9 @@ struct PlainStep {
 
 template <uint32_t kDim>
 struct PlainAttendShared {
-  static constexpr uint32_t kSteps = 2;      // under way; of three a block has no room on sm_80
-  Words4 queries[2][kDim / 32][kWarpLanes];  // of rows g and g + 8: a quarter for each lane
-  float factors[kAttendRows];                // of a row's sums to scores
+  static constexpr uint32_t kSteps = 2;     // under way; of three a block has no room on sm_80
+  U32x4 queries[2][kDim / 32][kWarpLanes];  // of rows g and g + 8: a quarter for each lane
+  float factors[kAttendRows];               // of a row's sums to scores
   float largest[kAttendWarps][kAttendRows];
   float sums[kAttendWarps][kAttendRows];
   union {
@@ -95,7 +95,7 @@ CAIRN_DEVICE void AskForPlain(const AttendArgs& args, const AttendReader& reader
       CopyAsync16(step->k + PlainKAt<kDim>(row, piece), step->places[0][row] + 16 * piece);
       CopyAsync16(step->v + PlainVAt<kDim>(row, piece), step->places[1][row] + 16 * piece);
     } else {  // has no weight, and is to be a number
-      *reinterpret_cast<Words4*>(step->v + PlainVAt<kDim>(row, piece)) = {0, 0, 0, 0};
+      *reinterpret_cast<U32x4*>(step->v + PlainVAt<kDim>(row, piece)) = {0, 0, 0, 0};
     }
   }
 }
@@ -131,15 +131,15 @@ CAIRN_DEVICE void MultiplyPlain(float (&d)[4], const uint32_t (&a)[4], const uin
 // Scores of 8 tokens, of those from `first` on.
 template <codecs::DType kDType, uint32_t kDim>
 CAIRN_DEVICE void ScorePlain(const PlainStep<kDim>& step, uint32_t first,
-                             const Words4 (&queries)[2][kDim / 32], float (&scores)[4]) {
+                             const U32x4 (&queries)[2][kDim / 32], float (&scores)[4]) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
   CAIRN_UNROLL
   for (uint32_t i = 0; i < 4; ++i) scores[i] = 0.0F;
   CAIRN_UNROLL
   for (uint32_t i = 0; i < kDim / 32; ++i) {
-    const auto k = *reinterpret_cast<const Words4*>(step.k + PlainKAt<kDim>(first + g, 4 * i + p));
-    const Words4& a = queries[0][i];
-    const Words4& b = queries[1][i];
+    const auto k = *reinterpret_cast<const U32x4*>(step.k + PlainKAt<kDim>(first + g, 4 * i + p));
+    const U32x4& a = queries[0][i];
+    const U32x4& b = queries[1][i];
     MultiplyPlain<kDType>(scores, {a.x, b.x, a.y, b.y}, {k.x, k.y});
     MultiplyPlain<kDType>(scores, {a.z, b.z, a.w, b.w}, {k.z, k.w});
   }
@@ -181,9 +181,9 @@ CAIRN_DEVICE void AddPlain(const PlainStep<kDim>& step, uint32_t first,
     for (uint32_t i = 0; i < 2; ++i) {
       const uint32_t token = first + 8 * i + 2 * p;
       const auto even =
-          *reinterpret_cast<const Words4*>(step.v + PlainVAt<kDim>(token, 8 * group + g));
+          *reinterpret_cast<const U32x4*>(step.v + PlainVAt<kDim>(token, 8 * group + g));
       const auto odd =
-          *reinterpret_cast<const Words4*>(step.v + PlainVAt<kDim>(token + 1, 8 * group + g));
+          *reinterpret_cast<const U32x4*>(step.v + PlainVAt<kDim>(token + 1, 8 * group + g));
       const uint32_t low[4] = {even.x, even.y, even.z, even.w};
       const uint32_t high[4] = {odd.x, odd.y, odd.z, odd.w};
       CAIRN_UNROLL
@@ -205,10 +205,10 @@ CAIRN_DEVICE void LayOutPlain(const AttendQueries& queries, const AttendWork& wo
   constexpr uint32_t kPieces = PlainStep<kDim>::kPieces;
   for (uint32_t i = ThreadIndex(); i < kAttendRows * kPieces; i += kAttendThreads) {
     const uint32_t row = i / kPieces, piece = i % kPieces;
-    Words4 words{0, 0, 0, 0};
+    U32x4 words{0, 0, 0, 0};
     if (row < RowCount(queries, work)) {
       const uint64_t at = uint64_t{QueryOf(queries, work, row)} * (2 * kDim) + 16 * piece;
-      words = LoadGlobal<Words4>(queries.queries + at);
+      words = LoadGlobal<U32x4>(queries.queries + at);
     }
     shared->queries[row / 8][piece / 4][row % 8 * 4 + piece % 4] = words;
   }
@@ -226,7 +226,7 @@ CAIRN_DEVICE void SumPlain(const AttendArgs& args, const AttendReader& reader,
   const uint32_t warp = WarpOfBlock(), lane = ThreadIndex() % kWarpLanes;
   const AttendQueries queries = reader.Queries(work.queries);
   PlainAsker asker{work.part_first + warp, work.part_first + work.part_count, 0};
-  Words4 rows[2][kDim / 32];
+  U32x4 rows[2][kDim / 32];
   int32_t behind[2];
   CAIRN_UNROLL
   for (uint32_t half = 0; half < 2; ++half) {

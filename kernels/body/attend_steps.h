@@ -50,8 +50,8 @@ struct AffineStep {
   static constexpr uint32_t kSteps = kBits == 8 ? 3 : 4;  // under way
   alignas(16) uint8_t k_codes[kStepTokens * kRowBytes];
   alignas(16) uint8_t v_codes[kStepTokens * kRowBytes];
-  Words2 v_params[kStepTokens];  // of both groups
-  Words4 k_params[kAttendDim / 4];
+  U32x2 v_params[kStepTokens];  // of both groups
+  U32x4 k_params[kAttendDim / 4];
   uint32_t tokens;    // that there are
   uint32_t status;    // whose they are
   uint32_t is_first;  // of its part: k_params are new
@@ -59,9 +59,9 @@ struct AffineStep {
 
 template <typename Step>
 struct StepsShared {
-  Words4 queries[2][Step::kDim / 32][kWarpLanes];  // of rows g and g + 8: a quarter for each lane
-  float factors[kAttendRows];                      // of a row's sums to scores
-  uint32_t part_end;                               // of the work
+  U32x4 queries[2][Step::kDim / 32][kWarpLanes];  // of rows g and g + 8: a quarter for each lane
+  float factors[kAttendRows];                     // of a row's sums to scores
+  uint32_t part_end;                              // of the work
   float largest[kAttendWarps][kAttendRows];
   float sums[kAttendWarps][kAttendRows];
   union {
@@ -211,13 +211,13 @@ struct KeyWords {
     const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
     if constexpr (kRowBytes == 32) {
       const auto two =
-          *reinterpret_cast<const Words2*>(step.k_codes + (first + g) * kRowBytes + 8 * p);
+          *reinterpret_cast<const U32x2*>(step.k_codes + (first + g) * kRowBytes + 8 * p);
       of[0] = two.x;
       of[1] = two.y;
     } else {
       CAIRN_UNROLL
       for (uint32_t i = 0; i < kRowBytes / 64; ++i) {
-        const auto& four = *reinterpret_cast<const Words4*>(
+        const auto& four = *reinterpret_cast<const U32x4*>(
             step.k_codes + KPieceAt<kRowBytes>(first + g, kRowBytes / 64 * p + i));
         of[4 * i] = four.x;
         of[4 * i + 1] = four.y;

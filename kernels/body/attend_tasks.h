@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What kernels that attend have in common: works of a plan, and where results go. Scores are in
-// octaves: weights are powers of two.
+// Shared by the kernels that attend: the work items of a plan, and where results go. Scores are in
+// log2 units, so that a weight is a power of two.
 
 #include <cstddef>
 #include <cstdint>

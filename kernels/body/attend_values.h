@@ -21,8 +21,8 @@ struct NarrowForms {};
 struct WideForms {
   union {
     const uint8_t* patterns[kTaskTokensMax];
-    MixedShared mixed;
-    HotShared hot;
+    MixedDecodeShared mixed;
+    HotDecodeShared hot;
   };
 };
 
@@ -43,7 +43,7 @@ using WideShared = AttendShared<kAttendDimMax, WideForms>;
 struct AttendTile {
   TileTask task;
   PlaneRecord plane;
-  AttendForm form;
+  codecs::FormId form;
   bool is_tail;
   MixedParts mixed;
 };
@@ -61,7 +61,7 @@ CAIRN_DEVICE void FindSources(const AttendTile& tile, TokenPlaces* places, Fault
       const uint32_t token = task.token_first + thread;
       if (tile.is_tail) {
         place = PlaceOf(tile.plane, task.target, token, fault);
-      } else if (tile.form == AttendForm::kRaw) {
+      } else if (tile.form == codecs::FormId::kRaw) {
         place =
             const_cast<uint8_t*>(task.source) + static_cast<uint64_t>(token) * tile.plane.row_bytes;
       }
@@ -86,16 +86,16 @@ CAIRN_DEVICE void FindForm(AttendTile*, NarrowForms*, Fault*) {}
 CAIRN_DEVICE void FindForm(AttendTile* tile, WideForms* forms, Fault* fault) {
   TileTask& task = tile->task;
   switch (tile->form) {
-    case AttendForm::kPatterned:
+    case codecs::FormId::kPatterned:
       return FindPatterns(task, tile->plane, forms->patterns, fault);
-    case AttendForm::kMixed:
+    case codecs::FormId::kMixed:
       FindClasses(task, tile->plane, &forms->mixed);
       SyncBlock();
       if (PlaceMixed(forms->mixed.counts, tile->plane, &task, &tile->mixed)) return;
       *fault = Fault::kBadTile;
       task.rows = 0;  // nobody knows where they are
       return;
-    case AttendForm::kHot:
+    case codecs::FormId::kHot:
       FindScales(task, tile->plane, &forms->hot);
       FindWidths(tile->plane, task.head, &forms->hot.widths);
       SyncBlock();
@@ -132,8 +132,8 @@ CAIRN_DEVICE float Fp8Value(const AttendTile& tile, uint32_t token, uint32_t cha
   return codecs::Multiply(E4m3Value(code), LoadScale(tile.task, token, fault));
 }
 
-CAIRN_DEVICE float MixedValue(const AttendTile& tile, const MixedShared& shared, uint32_t token,
-                              uint32_t channel, Fault* fault) {
+CAIRN_DEVICE float MixedValue(const AttendTile& tile, const MixedDecodeShared& shared,
+                              uint32_t token, uint32_t channel, Fault* fault) {
   const PlaneRecord& plane = tile.plane;
   const uint32_t two = shared.counts[0], four = shared.counts[1], source = shared.counts[2];
   const uint32_t number = shared.channels[channel] & ((1U << kMixedClassShift) - 1);
@@ -152,14 +152,14 @@ CAIRN_DEVICE float MixedValue(const AttendTile& tile, const MixedShared& shared,
 }
 
 // Of a profile whose K is as it was written: neither turned nor in a basis.
-CAIRN_DEVICE float HotValue(const AttendTile& tile, const HotShared& shared, uint32_t token,
+CAIRN_DEVICE float HotValue(const AttendTile& tile, const HotDecodeShared& shared, uint32_t token,
                             uint32_t channel) {
   const uint8_t* codes = tile.task.source + static_cast<uint64_t>(token) * shared.widths.row_bytes;
   const uint32_t width = shared.widths.width[channel];
   float level = 0.0F;
   if (width != 0) {
     const uint32_t code = LoadBits(codes, shared.widths.bit_at[channel], width);
-    level = codecs::Multiply(codecs::HotLevel(code, width), shared.scale[channel]);
+    level = codecs::HotValueOf(code, shared.scale[channel], width);
   }
   return codecs::Add(level, LoadChannel(tile.plane, tile.task.head, channel).mean);
 }
@@ -167,23 +167,23 @@ CAIRN_DEVICE float HotValue(const AttendTile& tile, const HotShared& shared, uin
 CAIRN_DEVICE float CodedValue(const AttendTile& tile, const NarrowForms&, uint32_t at,
                               uint32_t channel, Fault* fault) {
   const uint32_t token = tile.task.token_first + at;
-  return tile.form == AttendForm::kFp8 ? Fp8Value(tile, token, channel, fault)
-                                       : AffineValue(tile, token, channel, fault);
+  return tile.form == codecs::FormId::kFp8 ? Fp8Value(tile, token, channel, fault)
+                                           : AffineValue(tile, token, channel, fault);
 }
 
 CAIRN_DEVICE float CodedValue(const AttendTile& tile, const WideForms& forms, uint32_t at,
                               uint32_t channel, Fault* fault) {
   const uint32_t token = tile.task.token_first + at;
   switch (tile.form) {
-    case AttendForm::kPatterned: {
+    case codecs::FormId::kPatterned: {
       const float value = AffineValue(tile, token, channel, fault);
       const uint8_t* pattern = forms.patterns[at];
       if (pattern == nullptr) return value;
       return codecs::Add(value, HalfToFloat(LoadGlobal<uint16_t>(pattern + 2 * channel)));
     }
-    case AttendForm::kMixed:
+    case codecs::FormId::kMixed:
       return MixedValue(tile, forms.mixed, token, channel, fault);
-    case AttendForm::kHot:
+    case codecs::FormId::kHot:
       return HotValue(tile, forms.hot, token, channel);
     default:
       return CodedValue(tile, NarrowForms{}, at, channel, fault);

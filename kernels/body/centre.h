@@ -89,7 +89,7 @@ CAIRN_DEVICE bool CentreSource(const PlaneRecord& plane, uint32_t head, uint32_t
     const uint32_t second = ChannelInPairs(plane, 2 * pair + 1);
     const codecs::Rotation by = codecs::RotationAt(
         LoadGlobal<uint64_t>(plane.pairs.turns + 8 * pair), plane.first_position + token);
-    const codecs::Pair turned = codecs::TurnBack({load(first), load(second)}, by);
+    const codecs::Pair turned = codecs::RemoveRope({load(first), load(second)}, by);
     centred->of[first] = WithoutMean(plane, head, first, turned.first);
     centred->of[second] = WithoutMean(plane, head, second, turned.second);
   }
@@ -105,14 +105,10 @@ CAIRN_DEVICE float CentredValue(const PlaneRecord& plane, uint32_t head, uint32_
                                 const CentredToken& centred) {
   if (plane.vectors == nullptr) return centred.of[component];
   const uint64_t first = static_cast<uint64_t>(head) * plane.dim * plane.dim + component;
-  float value = 0.0F;
-  CAIRN_NO_UNROLL
-  for (uint32_t c = 0; c < plane.dim; ++c) {
+  return codecs::BasisSum(plane.dim, centred.of, [&](uint32_t c) {
     const uint64_t at = first + static_cast<uint64_t>(c) * plane.dim;
-    const float vector = HalfToFloat(LoadGlobal<uint16_t>(plane.vectors + 2 * at));
-    value = codecs::Add(value, codecs::Multiply(vector, centred.of[c]));
-  }
-  return value;
+    return HalfToFloat(LoadGlobal<uint16_t>(plane.vectors + 2 * at));
+  });
 }
 
 }  // namespace cairn::kernels

@@ -24,7 +24,7 @@ inline constexpr uint32_t kCrcPolynomial = 0x82F63B78;  // reflected: bit 31 is 
 // block copies to shared memory: to compute it there takes a hundred times as long.
 struct CrcTable {
   // Of step, pair, lane: the lane's words of two parts of 8 columns, as MmaBits() takes them.
-  Words4 weights[kCrcSteps * 2 * kWarpLanes];
+  U32x4 weights[kCrcSteps * 2 * kWarpLanes];
   uint32_t shifts[kCrcShifts];  // x^(8 * kCrcSlice * 2^k)
 };
 
@@ -108,7 +108,7 @@ CAIRN_DEVICE void MultiplyRound(const CrcRound& round, const CrcTable& table, in
                            round.Word(group, at + 16), round.Word(group + 8, at + 16)};
     CAIRN_UNROLL
     for (uint32_t pair = 0; pair < 2; ++pair) {
-      const Words4 weights = table.weights[(2 * step + pair) * kWarpLanes + lane];
+      const U32x4 weights = table.weights[(2 * step + pair) * kWarpLanes + lane];
       const uint32_t first[2] = {weights.x, weights.y}, second[2] = {weights.z, weights.w};
       MmaBits(d[2 * pair], a, first);
       MmaBits(d[2 * pair + 1], a, second);

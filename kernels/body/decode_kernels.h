@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which kernel does which list of a plan. Whoever launches kernels, on a device or on the executor
-// of tests, goes through here.
+// Which kernel decodes which list of a plan. A form brings its general kernel, Decode<Name>Any(),
+// and that kernel's shared memory, <Name>DecodeShared. Everything that launches kernels, on a
+// device or on the executor of tests, goes through here.
 
 #include <cstddef>
 #include <cstdint>
@@ -36,42 +37,31 @@ void ForEachAffineKernel(Launch&& launch) {
 template <typename Launch>
 void ForEachDecodeKernel(Launch&& launch) {
   using codecs::DType;
-  launch.template Kernel<&VerifyCrcs>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kVerify), sizeof(CrcTable)});
-  launch.template Kernel<&DecodeRaw>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kRaw), sizeof(TokenPlaces)});
-  launch.template Kernel<&DecodeAffineAny>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kAffineAny), sizeof(TokenPlaces)});
-  launch.template Kernel<&DecodeFp8Any>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kFp8Any), sizeof(TokenPlaces)});
+  const auto shape = [](DecodeList list, uint32_t shared_bytes) {
+    return KernelShape{static_cast<uint32_t>(list), shared_bytes};
+  };
+  launch.template Kernel<&VerifyCrcs>(shape(DecodeList::kVerify, sizeof(CrcTable)));
+#define CAIRN_FORM(name, ...)                 \
+  launch.template Kernel<&Decode##name##Any>( \
+      shape(GeneralDecodeList(codecs::FormId::k##name), sizeof(name##DecodeShared)));
+  CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM)
+#undef CAIRN_FORM
   launch.template Kernel<&DecodeFp8<DType::kBf16>>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kFp8Bf16), sizeof(AffineShared)});
+      shape(DecodeList::kFp8Bf16, sizeof(AffineShared)));
   launch.template Kernel<&DecodeFp8<DType::kFp16>>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kFp8Fp16), sizeof(AffineShared)});
-  launch.template Kernel<&DecodePatternedAny>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kPatternedAny), sizeof(PatternedShared)});
-  launch.template Kernel<&DecodeMixedAny>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kMixedAny), sizeof(MixedShared)});
-  launch.template Kernel<&DecodeKeptAny>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kKeptAny), sizeof(KeptShared)});
-  launch.template Kernel<&DecodeStepsAny>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kStepsAny), sizeof(StepShared)});
+      shape(DecodeList::kFp8Fp16, sizeof(AffineShared)));
   for (uint32_t tables = 0; tables < kStepsFastLists; ++tables) {
     launch.template Kernel<&DecodeStepsFast>(KernelShape{
         static_cast<uint32_t>(DecodeList::kStepsFast) + tables, sizeof(StepFastShared)});
   }
-  launch.template Kernel<&DecodeHotAny>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kHotAny), sizeof(HotShared)});
-  launch.template Kernel<&DecodeStripsAny>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kStripsAny), sizeof(StripsShared)});
   launch.template Kernel<&DecodeStripsFast<DType::kBf16>>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kStripsBf16), sizeof(FastShared)});
+      shape(DecodeList::kStripsBf16, sizeof(FastShared)));
   launch.template Kernel<&DecodeStripsFast<DType::kFp16>>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kStripsFp16), sizeof(FastShared)});
+      shape(DecodeList::kStripsFp16, sizeof(FastShared)));
   launch.template Kernel<&DecodePlanesFast<DType::kBf16>>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kPlanesBf16), sizeof(PlanesShared)});
+      shape(DecodeList::kPlanesBf16, sizeof(PlanesShared)));
   launch.template Kernel<&DecodePlanesFast<DType::kFp16>>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kPlanesFp16), sizeof(PlanesShared)});
+      shape(DecodeList::kPlanesFp16, sizeof(PlanesShared)));
   ForEachAffineKernel<8, DType::kBf16>(launch);
   ForEachAffineKernel<8, DType::kFp16>(launch);
   ForEachAffineKernel<4, DType::kBf16>(launch);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The kernels that encode, in their order. Whoever launches them, on a device or on the executor of
-// tests, goes through here.
+// The kernels that encode, in their order. A form but raw brings its general kernel,
+// Encode<Name>Any(), and that kernel's shared memory, <Name>EncodeShared. Everything that launches
+// kernels, on a device or on the executor of tests, goes through here.
 
 #include <cstdint>
 
@@ -39,20 +40,14 @@ void ForEachEncodeKernel(Launch&& launch) {
   LaunchAffineFast<4, codecs::DType::kFp16>(launch);
   LaunchAffineFast<2, codecs::DType::kBf16>(launch);
   LaunchAffineFast<2, codecs::DType::kFp16>(launch);
-  launch.template Kernel<&EncodeAffineAny>(
-      shape(EncodeList::kAffineAny, sizeof(AffineEncodeShared)));
-  launch.template Kernel<&EncodePatternedAny>(
-      shape(EncodeList::kPatternedAny, sizeof(PatternedEncodeShared)));
-  launch.template Kernel<&EncodeMixedAny>(shape(EncodeList::kMixedAny, sizeof(MixedEncodeShared)));
-  launch.template Kernel<&EncodeFp8Any>(shape(EncodeList::kFp8Any, sizeof(EncodeShared)));
-  launch.template Kernel<&EncodeStripsAny>(
-      shape(EncodeList::kStripsAny, sizeof(StripsEncodeShared)));
-  launch.template Kernel<&EncodeStepsAny>(shape(EncodeList::kStepsAny, sizeof(StepEncodeShared)));
-  launch.template Kernel<&EncodeHotAny>(shape(EncodeList::kHotAny, sizeof(HotEncodeShared)));
-  launch.template Kernel<&EncodeKeptAny>(shape(EncodeList::kKeptAny, sizeof(KeptEncodeShared)));
+#define CAIRN_FORM(name, ...)                 \
+  launch.template Kernel<&Encode##name##Any>( \
+      shape(GeneralEncodeList(codecs::FormId::k##name), sizeof(name##EncodeShared)));
+  CAIRN_CODED_FORMS(CAIRN_FORM, CAIRN_FORM)
+#undef CAIRN_FORM
   launch.template Kernel<&NarrowTiles>(shape(EncodeList::kNarrowed, sizeof(EncodeShared)));
   launch.template Kernel<&ThinTiles>(shape(EncodeList::kThinned, sizeof(EncodeShared)));
-  launch.template Kernel<&NarrowSteps>(shape(EncodeList::kNarrowSteps, sizeof(StepShared)));
+  launch.template Kernel<&NarrowSteps>(shape(EncodeList::kNarrowSteps, sizeof(StepsDecodeShared)));
   launch.template Kernel<&PlaceTiles>(shape(EncodeList::kPlace, 0));
   launch.template Kernel<&StoreTiles>(shape(EncodeList::kStore, sizeof(StoreShared)));
   launch.template Kernel<&SumCrcs>(shape(EncodeList::kSum, sizeof(CrcTable)));

@@ -204,7 +204,7 @@ CAIRN_DEVICE void EncodeTiles(const EncodeArgs& args, EncodeShared* shared, Enco
     if (ThreadIndex() < kRowWordsMax) {
       shared->is_row[ThreadIndex()] = shared->is_found[ThreadIndex()] = 0;
     }
-    TileResult result{0, 0, 0, 0, kRawTile};
+    TileResult result{0, 0, 0, 0, codecs::kRawForm};
     if (!SyncBlockOr(fault != Fault::kNone) && encode(reader, &tile, &fault)) {
       result = {0, Align16(tile.content_bytes), 0, static_cast<uint16_t>(tile.rows),
                 tile.task.form};

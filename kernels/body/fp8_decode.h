@@ -49,7 +49,7 @@ CAIRN_DEVICE void DecodeFp8Codes(const TileTask& task, const PlaneRecord& plane,
       words[i] = PackPair<kDType>(codecs::Multiply(E4m3Value(pair & 0xFF), scale),
                                   codecs::Multiply(E4m3Value(pair >> 8 & 0xFF), scale));
     }
-    StoreGlobal(place + 16 * part, Words4{words[0], words[1], words[2], words[3]});
+    StoreGlobal(place + 16 * part, U32x4{words[0], words[1], words[2], words[3]});
   }
 }
 
@@ -86,6 +86,8 @@ CAIRN_DEVICE void DecodeFp8Elements(const TileTask& task, const PlaneRecord& pla
     StoreValue(plane.dtype, places.of[at], channel, value);
   }
 }
+
+using Fp8DecodeShared = TokenPlaces;
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeFp8Any(DecodeArgs args) {
   DecodeTasks(args, [](const TileTask& task, const PlaneRecord& plane, const TokenPlaces& places,

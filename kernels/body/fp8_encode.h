@@ -40,6 +40,8 @@ CAIRN_DEVICE void StoreFp8Token(const EncodeTile& tile, const uint8_t* row, uint
   }
 }
 
+using Fp8EncodeShared = EncodeShared;
+
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) EncodeFp8Any(EncodeArgs args) {
   CAIRN_SHARED(EncodeShared, shared);
   EncodeTiles(args, &shared, [&](const EncodeReader& reader, EncodeTile* tile, Fault*) {

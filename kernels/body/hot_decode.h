@@ -11,7 +11,7 @@
 
 namespace cairn::kernels {
 
-struct HotShared {
+struct HotDecodeShared {
   TokenPlaces places;
   HotWidths widths;
   float scale[codecs::kProfileDimMax];  // of a channel's levels
@@ -19,7 +19,8 @@ struct HotShared {
 };
 
 // Channel by channel.
-CAIRN_DEVICE void FindScales(const TileTask& task, const PlaneRecord& plane, HotShared* shared) {
+CAIRN_DEVICE void FindScales(const TileTask& task, const PlaneRecord& plane,
+                             HotDecodeShared* shared) {
   const uint32_t strip = task.token_first / kTaskTokensMax;
   const uint8_t* corrections =
       task.source + task.map_at + strip * codecs::HotCorrectionBytes(plane.dim);
@@ -35,7 +36,7 @@ CAIRN_DEVICE void FindScales(const TileTask& task, const PlaneRecord& plane, Hot
 }
 
 CAIRN_DEVICE void DecodeHotTokens(const TileTask& task, const PlaneRecord& plane,
-                                  HotShared* shared) {
+                                  HotDecodeShared* shared) {
   const uint32_t warp = WarpOfBlock();
   CentredToken* centred = &shared->centred[warp];
   for (uint32_t at = warp; at < task.token_count; at += kBlockWarps) {
@@ -47,9 +48,8 @@ CAIRN_DEVICE void DecodeHotTokens(const TileTask& task, const PlaneRecord& plane
       const uint32_t width = shared->widths.width[c];
       float level = 0.0F;
       if (width != 0) {
-        level = codecs::Multiply(
-            codecs::HotLevel(LoadBits(codes, shared->widths.bit_at[c], width), width),
-            shared->scale[c]);
+        const uint32_t code = LoadBits(codes, shared->widths.bit_at[c], width);
+        level = codecs::HotValueOf(code, shared->scale[c], width);
       }
       centred->of[c] = level;
     }
@@ -60,7 +60,7 @@ CAIRN_DEVICE void DecodeHotTokens(const TileTask& task, const PlaneRecord& plane
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeHotAny(DecodeArgs args) {
-  CAIRN_SHARED(HotShared, shared);
+  CAIRN_SHARED(HotDecodeShared, shared);
   DecodeTasks(
       args, &shared.places,
       [&](TileTask& task, const PlaneRecord& plane, Fault* fault) {

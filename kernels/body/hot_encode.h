@@ -67,9 +67,8 @@ CAIRN_DEVICE void CentreTile(const EncodeTile& tile, HotEncodeShared* shared) {
       SyncWarp();
       for (uint32_t c = lane; c < plane.dim; c += kWarpLanes) {
         const float value = CentredValue(plane, head, c, own->centred);
-        const float size =
-            codecs::Multiply(value, codecs::Exp2(-LoadChannel(plane, head, c).spread_log));
-        is_uncodable |= !(size >= -codecs::kStepCodeMax && size <= codecs::kStepCodeMax);
+        const float inverse = codecs::HotInverseScale(LoadChannel(plane, head, c).spread_log);
+        is_uncodable |= !codecs::IsHotCodable(value, inverse);
         if (!plane.is_v) StoreGlobal(WaitingValues(tile, token) + 4 * c, value);
       }
       is_row = Any(is_uncodable);
@@ -80,8 +79,8 @@ CAIRN_DEVICE void CentreTile(const EncodeTile& tile, HotEncodeShared* shared) {
       continue;
     }
     StoreHotCodes(tile, shared->widths, token, is_row, own->codes, [&](uint32_t c, uint32_t width) {
-      const float inverse = codecs::Exp2(-LoadChannel(plane, head, c).spread_log);
-      return codecs::HotCode(codecs::Multiply(own->centred.of[c], inverse), width);
+      const float inverse = codecs::HotInverseScale(LoadChannel(plane, head, c).spread_log);
+      return codecs::HotCodeOf(own->centred.of[c], inverse, width);
     });
   }
 }
@@ -94,22 +93,15 @@ CAIRN_DEVICE void FindCorrections(const EncodeTile& tile, HotEncodeShared* share
     const uint32_t strip = i / plane.dim, c = i % plane.dim;
     const uint32_t first = strip * codecs::kStripTokens, left = plane.tokens - first;
     const uint32_t end = first + (left < codecs::kStripTokens ? left : codecs::kStripTokens);
-    const float inverse = codecs::Exp2(-LoadChannel(plane, tile.task.head, c).spread_log);
-    float sum = 0.0F;
-    uint32_t count = 0;
+    const float inverse = codecs::HotInverseScale(LoadChannel(plane, tile.task.head, c).spread_log);
+    codecs::HotPower power;
     CAIRN_NO_UNROLL
     for (uint32_t token = first; token < end; ++token) {
       if (IsMarked(shared->tile.is_row, token)) continue;
       const auto value = LoadRecord<float>(WaitingValues(tile, token) + 4 * c);
-      const float size = codecs::Multiply(value, inverse);
-      sum = codecs::Add(sum, codecs::Multiply(size, size));
-      ++count;
+      power.Add(value, inverse);
     }
-    int32_t correction = 0;
-    if (count != 0) {
-      correction = codecs::HotCorrection(codecs::Divide(sum, static_cast<float>(count)));
-    }
-    shared->corrections[strip][c] = static_cast<int8_t>(correction);
+    shared->corrections[strip][c] = static_cast<int8_t>(power.Correction());
   }
 }
 
@@ -122,9 +114,9 @@ CAIRN_DEVICE void StoreWaitingCodes(const EncodeTile& tile, HotEncodeShared* sha
     StoreHotCodes(tile, shared->widths, token, IsMarked(shared->tile.is_row, token), words,
                   [&](uint32_t c, uint32_t width) {
                     const int32_t spread = LoadChannel(plane, tile.task.head, c).spread_log;
-                    const int32_t log = codecs::HotScaleLog(spread, corrections[c]);
+                    const float inverse = codecs::HotInverseScale(spread, corrections[c]);
                     const auto value = LoadRecord<float>(values + 4 * c);
-                    return codecs::HotCode(codecs::Multiply(value, codecs::Exp2(-log)), width);
+                    return codecs::HotCodeOf(value, inverse, width);
                   });
   }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Images out of encoded tiles: where tiles lie, the tiles there, and their CRCs. What a tile's
-// kernel left in its slot is copied; source bits, and of strips what is them, come from the source.
+// Puts encoded tiles together to images: places the tiles, copies them there and computes their
+// CRCs. Coded tiles are copied from the slots where their kernels left them. Raw tiles, and the
+// sign and mantissa planes of strips, are read from the source.
 
 #include <cstdint>
 
@@ -16,7 +17,7 @@ namespace cairn::kernels {
 // The header of a strip as its kernel left it, and where its parts are to lie.
 CAIRN_DEVICE codecs::StripParts PartsOf(const EncodeTask& task, const PlaneRecord& plane,
                                         uint32_t token_first) {
-  const auto header = LoadGlobal<Words4>(task.slot + token_first * plane.row_bytes);
+  const auto header = LoadGlobal<U32x4>(task.slot + token_first * plane.row_bytes);
   codecs::StripParts parts{};
   parts.mode = static_cast<codecs::StripMode>(header.x & 0xFF);
   parts.top = static_cast<uint8_t>(header.x >> 8);
@@ -39,7 +40,7 @@ CAIRN_DEVICE uint32_t BytesOfStrips(const EncodeTask& task, const PlaneRecord& p
 // The same of strips of codes.
 CAIRN_DEVICE codecs::StepStripParts StepPartsOf(const EncodeTask& task, const PlaneRecord& plane,
                                                 uint32_t token_first) {
-  const auto header = LoadGlobal<Words4>(task.slot + token_first * plane.row_bytes);
+  const auto header = LoadGlobal<U32x4>(task.slot + token_first * plane.row_bytes);
   codecs::StepStripParts parts{};
   parts.mode = static_cast<codecs::StepStripMode>(header.x & 0xFF);
   parts.rows = header.x >> 8 & 0xFF;
@@ -59,14 +60,14 @@ CAIRN_DEVICE TileResult MeasureSteps(const EncodeTask& task, const PlaneRecord& 
     bytes += parts.bytes;
     rows += parts.rows;
   }
-  return {0, static_cast<uint32_t>(bytes), 0, static_cast<uint16_t>(rows), kStepStripsTile};
+  return {0, static_cast<uint32_t>(bytes), 0, static_cast<uint16_t>(rows), codecs::kStepsForm};
 }
 
 // Where a token's source bits stand in a stored strip of codes. Null: it is no row.
 CAIRN_DEVICE const uint8_t* StoredPlace(const EncodeTask& task, const PlaneRecord& plane,
                                         uint32_t token) {
   const uint32_t at = token % codecs::kStripTokens, first = token - at;
-  const auto header = LoadGlobal<Words4>(task.slot + first * plane.row_bytes);
+  const auto header = LoadGlobal<U32x4>(task.slot + first * plane.row_bytes);
   const bool is_raw = (header.x & 0xFF) == static_cast<uint32_t>(codecs::StepStripMode::kRaw);
   const uint8_t* marks_at = WaitingCodes(task, plane, first);
   uint32_t row = at;
@@ -84,20 +85,20 @@ CAIRN_DEVICE const uint8_t* StoredPlace(const EncodeTask& task, const PlaneRecor
 // A tile but for its place and CRC.
 CAIRN_DEVICE TileResult MeasureTile(const EncodeTask& task, const PlaneRecord& plane,
                                     const TileResult& coded, Fault* fault) {
-  if (task.form == kStripsTile) {
+  if (task.form == codecs::kStripsForm) {
     const uint32_t bytes = BytesOfStrips(task, plane);
-    if (bytes < RawBytes(plane)) return {0, bytes, 0, 0, kStripsTile};
-  } else if (task.form == kStepStripsTile) {
+    if (bytes < RawBytes(plane)) return {0, bytes, 0, 0, codecs::kStripsForm};
+  } else if (task.form == codecs::kStepsForm) {
     const TileResult steps = MeasureSteps(task, plane);
     if (steps.bytes < RawBytes(plane)) return steps;
     if (task.stored_bytes != 0) {
       *fault = Fault::kNotDemotable;  // nobody has its source
       return {};
     }
-  } else if (task.form != kRawTile && coded.form != kRawTile) {
+  } else if (task.form != codecs::kRawForm && coded.form != codecs::kRawForm) {
     return coded;
   }
-  return {0, RawBytes(plane), 0, 0, kRawTile};
+  return {0, RawBytes(plane), 0, 0, codecs::kRawForm};
 }
 
 // A warp an image. Tiles of an image with a fault have no bytes.
@@ -159,15 +160,15 @@ CAIRN_DEVICE void StorePlaneUnits(const codecs::StripShape& shape, const uint8_t
   const auto end = static_cast<uint32_t>(codecs::RunCount(shape)) * kRunUnits;
   for (uint32_t unit = ThreadIndex(); unit < end; unit += kBlockThreads) {
     const bool is_there = unit < units;
-    Words4 bits{};
+    U32x4 bits{};
     if (is_there) {
       const uint32_t token = unit / units_of_token, part = unit % units_of_token;
-      bits = LoadGlobal<Words4>(places[token] + 16 * part);
+      bits = LoadGlobal<U32x4>(places[token] + 16 * part);
     }
-    const Words2 first{bits.x, bits.y}, second{bits.z, bits.w};
+    const U32x2 first{bits.x, bits.y}, second{bits.z, bits.w};
     if (is_there) {
       StoreGlobal(target + parts.plane + kUnit * unit,
-                  Words2{PlanesOfFour<kDType>(first), PlanesOfFour<kDType>(second)});
+                  U32x2{PlanesOfFour<kDType>(first), PlanesOfFour<kDType>(second)});
     }
     if constexpr (kDType == codecs::DType::kFp16) {
       const uint32_t lows = LowsOfFour(first) | LowsOfFour(second) << 4;
@@ -275,7 +276,7 @@ CAIRN_DEVICE uint32_t StoreSteps(const EncodeTask& task, const PlaneRecord& plan
   const uint8_t* part = task.slot + token_first * plane.row_bytes;
   const uint8_t* end = part + Align16(shape.tokens * plane.row_bytes);
   if (ThreadIndex() == 0) {
-    auto header = LoadGlobal<Words4>(part);
+    auto header = LoadGlobal<U32x4>(part);
     header.w = 0;
     StoreGlobal(target, header);
   }
@@ -302,20 +303,20 @@ struct StoreShared {
 CAIRN_DEVICE void StoreTile(const EncodeTask& task, const PlaneRecord& plane, TileResult result,
                             const StoreShared& shared, uint8_t* target) {
   switch (result.form) {
-    case kRawTile:
+    case codecs::kRawForm:
       return StoreSourceBits(plane, shared.places, plane.tokens, target);
-    case kStripsTile:
+    case codecs::kStripsForm:
       for (uint32_t first = 0; first < plane.tokens; first += codecs::kStripTokens) {
         target += StoreStrip(task, plane, shared.places + first, first, target);
       }
       return;
-    case kStepStripsTile:
+    case codecs::kStepsForm:
       for (uint32_t first = 0; first < plane.tokens; first += codecs::kStripTokens) {
         target += StoreSteps(task, plane, shared.places + first, first, target);
       }
       return;
     default:
-      return CopyUnits<Words4>(task.slot, target, result.bytes, ThreadIndex(), kBlockThreads);
+      return CopyUnits<U32x4>(task.slot, target, result.bytes, ThreadIndex(), kBlockThreads);
   }
 }
 
@@ -330,7 +331,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) StoreTiles(EncodeArgs args) {
     const PlaneRecord plane = reader.Plane(task.plane);
     Fault fault = Fault::kNone;
     for (uint32_t token = ThreadIndex(); token < plane.tokens; token += kBlockThreads) {
-      shared.places[token] = task.stored_bytes != 0 && task.form == kStepStripsTile
+      shared.places[token] = task.stored_bytes != 0 && task.form == codecs::kStepsForm
                                  ? StoredPlace(task, plane, token)
                                  : SourcePlace(plane, task.source, token, &fault);
     }

@@ -9,7 +9,7 @@
 
 namespace cairn::kernels {
 
-struct KeptShared {
+struct KeptDecodeShared {
   TokenPlaces places;
   // Of the whole tile, a bit a token.
   uint32_t kept[kTileTokensMax / 32];
@@ -31,7 +31,7 @@ CAIRN_DEVICE uint32_t LoadKept(const TileTask& task, const PlaneRecord& plane, u
 }
 
 // Which tokens have codes. The block has to meet before anybody reads them.
-CAIRN_DEVICE void FindKept(const TileTask& task, const PlaneRecord& plane, KeptShared* shared,
+CAIRN_DEVICE void FindKept(const TileTask& task, const PlaneRecord& plane, KeptDecodeShared* shared,
                            Fault* fault) {
   const uint32_t thread = ThreadIndex();
   constexpr uint32_t kWords = kTileTokensMax / 32;
@@ -59,7 +59,7 @@ CAIRN_DEVICE void FindKept(const TileTask& task, const PlaneRecord& plane, KeptS
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeKeptAny(DecodeArgs args) {
-  CAIRN_SHARED(KeptShared, shared);
+  CAIRN_SHARED(KeptDecodeShared, shared);
   DecodeTasks(
       args, &shared.places,
       [&](TileTask& task, const PlaneRecord& plane, Fault* fault) {

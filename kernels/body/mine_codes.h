@@ -32,7 +32,7 @@ struct CodedChannel {
 CAIRN_DEVICE CodedChannel LoadCoded(const MinePassArgs& args, const PassShared& shared,
                                     uint32_t channel) {
   const uint8_t* at = args.plan + shared.task.channel_at + channel * sizeof(codecs::MinedChannel);
-  const auto profile = LoadGlobal<Words2>(at);
+  const auto profile = LoadGlobal<U32x2>(at);
   const auto unseen = LoadGlobal<uint32_t>(at + offsetof(codecs::MinedChannel, unseen_means) +
                                            sizeof(float) * shared.strip.part);
   return {{codecs::BitsFloat(profile.x), static_cast<int16_t>(profile.y & 0xFFFF),

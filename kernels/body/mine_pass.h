@@ -129,8 +129,8 @@ CAIRN_DEVICE codecs::Pair LoadChannels(const PassShared& shared, const ChannelsO
   const codecs::Pair values = {LoadValue(shared.plane.dtype, row, at.first),
                                LoadValue(shared.plane.dtype, row, at.second)};
   if (!at.is_pair) return values;
-  return codecs::TurnBack(values,
-                          codecs::RotationAt(at.turns, shared.strip.first_position + token));
+  return codecs::RemoveRope(values,
+                            codecs::RotationAt(at.turns, shared.strip.first_position + token));
 }
 
 }  // namespace cairn::kernels

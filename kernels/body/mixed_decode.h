@@ -13,7 +13,7 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kMixedClassShift = 12;
 
-struct MixedShared {
+struct MixedDecodeShared {
   TokenPlaces places;
   uint32_t counts[4];               // of channels, by what the map says of them
   uint16_t channels[kMixedDimMax];  // number among those of the class; the class above
@@ -25,7 +25,8 @@ struct MixedParts {
 };
 
 // By the first warp; the block has to meet before anybody reads them.
-CAIRN_DEVICE void FindClasses(const TileTask& task, const PlaneRecord& plane, MixedShared* shared) {
+CAIRN_DEVICE void FindClasses(const TileTask& task, const PlaneRecord& plane,
+                              MixedDecodeShared* shared) {
   if (ThreadIndex() >= kWarpLanes) return;
   const uint32_t lane = ThreadIndex(), below = (1U << lane) - 1;
   uint32_t counts[4] = {};
@@ -66,7 +67,8 @@ CAIRN_DEVICE bool PlaceMixed(const uint32_t* counts, const PlaneRecord& plane, T
 }
 
 CAIRN_DEVICE void DecodeClasses(const TileTask& task, const PlaneRecord& plane,
-                                const MixedParts& parts, const MixedShared& shared, Fault* fault) {
+                                const MixedParts& parts, const MixedDecodeShared& shared,
+                                Fault* fault) {
   const uint32_t two = shared.counts[0], four = shared.counts[1], source = shared.counts[2];
   for (uint32_t i = ThreadIndex(); i < task.token_count * plane.dim; i += kBlockThreads) {
     const uint32_t at = i / plane.dim, channel = i % plane.dim, token = task.token_first + at;
@@ -97,7 +99,7 @@ CAIRN_DEVICE void DecodeClasses(const TileTask& task, const PlaneRecord& plane,
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeMixedAny(DecodeArgs args) {
-  CAIRN_SHARED(MixedShared, shared);
+  CAIRN_SHARED(MixedDecodeShared, shared);
   MixedParts parts;
   DecodeTasks(
       args, &shared.places,

@@ -41,8 +41,8 @@ CAIRN_DEVICE bool NarrowTile(EncodeTile* tile) {
   const uint32_t wide_at = Align16(plane.tokens * wide_bytes);
   StoreZeros(tile->task.slot + tile->codes_bytes, side_at - tile->codes_bytes, ThreadIndex(),
              kBlockThreads);
-  CopyUnits<Words4>(tile->task.source + wide_at, tile->task.slot + side_at,
-                    tile->task.stored_bytes - wide_at, ThreadIndex(), kBlockThreads);
+  CopyUnits<U32x4>(tile->task.source + wide_at, tile->task.slot + side_at,
+                   tile->task.stored_bytes - wide_at, ThreadIndex(), kBlockThreads);
   tile->rows = tile->task.stored_rows;
   tile->content_bytes = side_at + tile->task.stored_bytes - wide_at;
   return true;
@@ -88,7 +88,7 @@ CAIRN_DEVICE bool ThinTile(const EncodeReader& reader, EncodeTile* tile, EncodeS
   tile->content_bytes = tile->positions_at + 2 * tile->rows;
   uint8_t* slot = tile->task.slot;
   const uint32_t whole = tile->positions_at / 16 * 16;
-  CopyUnits<Words4>(source, slot, whole, ThreadIndex(), kBlockThreads);
+  CopyUnits<U32x4>(source, slot, whole, ThreadIndex(), kBlockThreads);
   CopyUnits<uint16_t>(source + whole, slot + whole, tile->positions_at - whole, ThreadIndex(),
                       kBlockThreads);
   CopyUnits<uint16_t>(positions, slot + tile->positions_at, 2 * tile->rows, ThreadIndex(),

@@ -10,7 +10,7 @@
 
 namespace cairn::kernels {
 
-struct PatternedShared {
+struct PatternedDecodeShared {
   TokenPlaces places;
   const uint8_t* patterns[kTaskTokensMax];  // of the task's tokens; null: none
 };
@@ -28,7 +28,7 @@ CAIRN_DEVICE void FindPatterns(const TileTask& task, const PlaneRecord& plane,
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodePatternedAny(DecodeArgs args) {
-  CAIRN_SHARED(PatternedShared, shared);
+  CAIRN_SHARED(PatternedDecodeShared, shared);
   DecodeTasks(
       args, &shared.places,
       [&](TileTask& task, const PlaneRecord& plane, Fault* fault) {

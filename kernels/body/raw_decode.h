@@ -28,9 +28,9 @@ CAIRN_DEVICE void CopyAnyTokens(const TileTask& task, const PlaneRecord& plane,
                                 const TokenPlaces& places) {
   switch (plane.unit) {
     case 16:
-      return CopyTokens<Words4>(task, plane, places);
+      return CopyTokens<U32x4>(task, plane, places);
     case 8:
-      return CopyTokens<Words2>(task, plane, places);
+      return CopyTokens<U32x2>(task, plane, places);
     case 4:
       return CopyTokens<uint32_t>(task, plane, places);
     case 2:
@@ -40,7 +40,9 @@ CAIRN_DEVICE void CopyAnyTokens(const TileTask& task, const PlaneRecord& plane,
   }
 }
 
-CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 6) DecodeRaw(DecodeArgs args) {
+using RawDecodeShared = TokenPlaces;
+
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 6) DecodeRawAny(DecodeArgs args) {
   DecodeTasks(args, [](const TileTask& task, const PlaneRecord& plane, const TokenPlaces& places,
                        Fault*) { CopyAnyTokens(task, plane, places); });
 }

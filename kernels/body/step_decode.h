@@ -19,7 +19,7 @@ struct StepWarp {
   CentredToken centred;
 };
 
-struct StepShared {
+struct StepsDecodeShared {
   StepWarp warps[kBlockWarps];
 };
 
@@ -152,7 +152,7 @@ CAIRN_DEVICE bool DecodeStepCodes(const PlaneRecord& plane, const FoundSteps& st
 
 // As codecs::StepCodeOf() has it, with offsets that no thread has to keep in memory: adding a zero
 // changes nothing.
-CAIRN_DEVICE float StepCodeOf(int32_t code, Words2 offsets) {
+CAIRN_DEVICE float StepCodeOf(int32_t code, U32x2 offsets) {
   const uint32_t magnitude = static_cast<uint32_t>(code < 0 ? -code : code);
   const float offset = codecs::BitsFloat(magnitude == 1   ? offsets.x
                                          : magnitude == 2 ? offsets.y
@@ -168,7 +168,7 @@ CAIRN_DEVICE void CentreToken(const PlaneRecord& plane, const FoundSteps& strip,
     const codecs::StepChannel channel = LoadStep(plane, strip.head, c);
     const uint32_t offsets =
         channel.shape.low_bits == 0 ? channel.shape.table : codecs::kProfileTables;
-    const auto of = LoadGlobal<Words2>(strip.tables->offsets[offsets]);
+    const auto of = LoadGlobal<U32x2>(strip.tables->offsets[offsets]);
     const auto code = LoadRecord<int16_t>(place + c * element_bytes);
     centred->of[c] = codecs::Multiply(StepCodeOf(code, of), channel.step);
   }
@@ -196,7 +196,7 @@ CAIRN_DEVICE bool DecodeSteps(const TileTask& task, const PlaneRecord& plane,
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 2) DecodeStepsAny(DecodeArgs args) {
-  CAIRN_SHARED(StepShared, shared);
+  CAIRN_SHARED(StepsDecodeShared, shared);
   const uint32_t warp = WarpOfBlock();
   StepWarp* own = &shared.warps[warp];
   const uint32_t tables_at = LoadGlobal<uint32_t>(args.plan + offsetof(PlanHeader, tables_at));

@@ -46,14 +46,14 @@ struct StepFastShared {
 // The block has to meet before anybody reads them.
 CAIRN_DEVICE void FillStepTables(const StepTables& from, StepFastShared* shared) {
   for (uint32_t i = ThreadIndex(); i < kStepTableWords / 4; i += kBlockThreads) {
-    const auto words = LoadGlobal<Words4>(from.entries + 4 * i);
+    const auto words = LoadGlobal<U32x4>(from.entries + 4 * i);
     CAIRN_UNROLL
     for (uint32_t k = 0; k < 4; ++k) shared->entries[4 * i + k] = WordOf(words, k);
   }
   constexpr uint32_t kCodes = codecs::kProfileTables * codecs::kCoderSymbols;
   for (uint32_t i = ThreadIndex(); i < kCodes; i += kBlockThreads) {
     const uint32_t table = i / codecs::kCoderSymbols, symbol = i % codecs::kCoderSymbols;
-    const auto offsets = LoadGlobal<Words2>(from.offsets[table]);
+    const auto offsets = LoadGlobal<U32x2>(from.offsets[table]);
     const int32_t code = symbol == codecs::kEscapeSymbol ? 0 : codecs::StepCode(symbol, 0, 0);
     shared->codes[table][symbol] = StepCodeOf(code, offsets);
   }
@@ -115,12 +115,12 @@ CAIRN_DEVICE float ValueOfSymbol(const FastSteps& steps, const PanelChannel& cha
     const uint32_t step = codecs::LowPlaneBytes(steps.strip.shape.tokens);
     const uint8_t* low = steps.strip.bytes + own.low_at[i] + token / kWarpLanes * 4;
     const uint32_t bits = LoadLowBits(low, step, channel.low_bits);
-    const auto offsets = LoadGlobal<Words2>(steps.strip.tables->offsets[codecs::kProfileTables]);
+    const auto offsets = LoadGlobal<U32x2>(steps.strip.tables->offsets[codecs::kProfileTables]);
     code = StepCodeOf(codecs::StepCode(symbol & 15, bits, channel.low_bits), offsets);
   }
   if ((symbol & kEscapeFlag) != 0) {
     const uint32_t table = channel.low_bits == 0 ? channel.codes_at : codecs::kProfileTables;
-    const auto offsets = LoadGlobal<Words2>(steps.strip.tables->offsets[table]);
+    const auto offsets = LoadGlobal<U32x2>(steps.strip.tables->offsets[table]);
     code = StepCodeOf(own.escaped[i % 4][token], offsets);
   }
   return codecs::Add(codecs::Multiply(code, channel.step), channel.mean);
@@ -154,7 +154,7 @@ CAIRN_DEVICE void StoreFour(const FastSteps& steps, uint32_t four,
       CAIRN_UNROLL
       for (uint32_t p = 0; p < 2; ++p) {
         const codecs::Rotation by = RotationOf(static_cast<uint32_t>(phases[p] >> 32));
-        const codecs::Pair turned = codecs::TurnForth({values[2 * p], values[2 * p + 1]}, by);
+        const codecs::Pair turned = codecs::ApplyRope({values[2 * p], values[2 * p + 1]}, by);
         values[2 * p] = turned.first;
         values[2 * p + 1] = turned.second;
         phases[p] += more[p];
@@ -176,7 +176,7 @@ CAIRN_DEVICE void StorePanel(const FastSteps& steps, uint32_t first, const StepF
     uint8_t* place = own.places[token];
     if (place == nullptr) continue;
     const uint32_t* words = own.values + token * kPanelWords + 4 * half;
-    StoreGlobal(place + 2 * channel, Words4{words[0], words[1], words[2], words[3]});
+    StoreGlobal(place + 2 * channel, U32x4{words[0], words[1], words[2], words[3]});
   }
 }
 
@@ -201,9 +201,9 @@ CAIRN_DEVICE bool DecodeStepsOf(const FastSteps& steps, const StepFastShared& sh
     SyncWarp();
     CAIRN_NO_UNROLL
     for (uint32_t four = 0; four < kStepsFastDim / 4; ++four) {
-      const Words4 rows = LoadNear128(NearOf(own->rows) + 16 * four);
+      const U32x4 rows = LoadShared128(SharedAddressOf(own->rows) + 16 * four);
       uint32_t symbols[kGroups] = {};
-      DecodeFour<kGroups>(rows, NearOf(shared.entries), &stream, &coder, symbols);
+      DecodeFour<kGroups>(rows, SharedAddressOf(shared.entries), &stream, &coder, symbols);
       uint32_t flags = 0;
       CAIRN_UNROLL
       for (uint32_t g = 0; g < kGroups; ++g) flags |= symbols[g];

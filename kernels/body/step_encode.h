@@ -21,7 +21,7 @@
 
 namespace cairn::kernels {
 
-struct StepEncodeShared {
+struct StepsEncodeShared {
   struct Warp {
     const uint8_t* places[kTaskTokensMax];
     uint32_t is_row[kTaskTokensMax / 32];
@@ -41,18 +41,18 @@ CAIRN_DEVICE bool QuantizeToken(const PlaneRecord& plane, uint32_t head,
                                 const CentredToken& centred, uint8_t* codes) {
   bool is_codable = true;
   for (uint32_t c = ThreadIndex() % kWarpLanes; c < plane.dim; c += kWarpLanes) {
-    const float position = codecs::Multiply(CentredValue(plane, head, c, centred),
-                                            LoadStep(plane, head, c).step_inverse);
-    const bool is_code = position >= -codecs::kStepCodeMax && position <= codecs::kStepCodeMax;
-    const int32_t code = is_code ? codecs::Coarsen(codecs::RoundToInt(position), plane.level) : 0;
-    StoreGlobal(codes + 2 * c, static_cast<int16_t>(code));
+    int16_t code = 0;
+    const bool is_code =
+        codecs::StepCodeAt(CentredValue(plane, head, c, centred),
+                           LoadStep(plane, head, c).step_inverse, plane.level, &code);
+    StoreGlobal(codes + 2 * c, code);
     is_codable &= is_code;
   }
   return !Any(!is_codable);
 }
 
 // Codes of all tokens, and the marks of those that have none.
-CAIRN_DEVICE void QuantizeStrip(const StripItem& item, StepEncodeShared::Warp* own) {
+CAIRN_DEVICE void QuantizeStrip(const StripItem& item, StepsEncodeShared::Warp* own) {
   const PlaneRecord& plane = item.plane;
   uint8_t* codes = WaitingCodes(item.task, plane, item.token_first);
   for (uint32_t at = 0; at < item.strip.shape.tokens; ++at) {
@@ -162,14 +162,14 @@ CAIRN_DEVICE void LeaveSteps(const StripItem& item, const codecs::StepStripParts
   SyncWarp();  // no codes wait any more
   if (ThreadIndex() % kWarpLanes != 0) return;
   const auto first = static_cast<uint32_t>(parts.mode) | parts.rows << 8 | parts.planes << 16;
-  StoreGlobal(item.strip.part, Words4{first, parts.stream_bytes, parts.escapes, source_at});
+  StoreGlobal(item.strip.part, U32x4{first, parts.stream_bytes, parts.escapes, source_at});
   if (parts.mode == codecs::StepStripMode::kRaw) return;
   StoreGlobal(WaitingCodes(item.task, item.plane, item.token_first),
-              Words4{is_row[0], is_row[1], is_row[2], is_row[3]});
+              U32x4{is_row[0], is_row[1], is_row[2], is_row[3]});
 }
 
 CAIRN_DEVICE void WriteSteps(const EncodeReader& reader, const StripItem& item,
-                             StepEncodeShared::Warp* own, Fault* fault) {
+                             StepsEncodeShared::Warp* own, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   if (lane < kTaskTokensMax / 32) own->is_row[lane] = 0;
   SyncWarp();
@@ -186,7 +186,7 @@ CAIRN_DEVICE void WriteSteps(const EncodeReader& reader, const StripItem& item,
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) EncodeStepsAny(EncodeArgs args) {
-  CAIRN_SHARED(StepEncodeShared, shared);
+  CAIRN_SHARED(StepsEncodeShared, shared);
   auto& own = shared.warps[WarpOfBlock()];
   EncodeWarpStrips(args, own.places,
                    [&](const EncodeReader& reader, const StripItem& item, Fault* fault) {

@@ -75,7 +75,7 @@ CAIRN_DEVICE void NarrowStrip(const EncodeReader& reader, const StripItem& item,
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 2) NarrowSteps(EncodeArgs args) {
-  CAIRN_SHARED(StepShared, shared);
+  CAIRN_SHARED(StepsDecodeShared, shared);
   StepWarp* own = &shared.warps[WarpOfBlock()];
   ForEachWarpStrip(args, [&](const EncodeReader& reader, const StripItem& item, Fault* fault) {
     NarrowStrip(reader, item, own, fault);

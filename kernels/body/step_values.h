@@ -20,7 +20,7 @@ struct CentredToken {
 CAIRN_DEVICE codecs::ProfileChannel LoadChannel(const PlaneRecord& plane, uint32_t head,
                                                 uint32_t channel) {
   const uint64_t index = static_cast<uint64_t>(head) * plane.dim + channel;
-  const auto entry = LoadGlobal<Words2>(plane.side + codecs::kProfileChannelBytes * index);
+  const auto entry = LoadGlobal<U32x2>(plane.side + codecs::kProfileChannelBytes * index);
   return {codecs::BitsFloat(entry.x), static_cast<int16_t>(entry.y & 0xFFFF),
           static_cast<int16_t>(entry.y >> 16)};
 }
@@ -47,12 +47,9 @@ CAIRN_DEVICE float ValueBeforeTurn(const PlaneRecord& plane, uint32_t head, uint
   if (plane.vectors != nullptr) {
     const uint64_t row = static_cast<uint64_t>(head) * plane.dim + channel;
     const uint8_t* vector = plane.vectors + 2 * row * plane.dim;
-    value = 0.0F;
-    CAIRN_NO_UNROLL
-    for (uint32_t i = 0; i < plane.dim; ++i) {
-      const float component = HalfToFloat(LoadGlobal<uint16_t>(vector + 2 * i));
-      value = codecs::Add(value, codecs::Multiply(component, centred.of[i]));
-    }
+    value = codecs::BasisSum(plane.dim, centred.of, [&](uint32_t i) {
+      return HalfToFloat(LoadGlobal<uint16_t>(vector + 2 * i));
+    });
     const auto inverse = LoadGlobal<uint32_t>(plane.scale_inverses + 4 * row);
     value = codecs::Multiply(value, codecs::BitsFloat(inverse));
   }
@@ -68,7 +65,7 @@ CAIRN_DEVICE void StoreTurned(const PlaneRecord& plane, uint32_t head, uint32_t 
     const uint32_t second = ChannelInPairs(plane, 2 * pair + 1);
     const codecs::Rotation by = codecs::RotationAt(
         LoadGlobal<uint64_t>(plane.pairs.turns + 8 * pair), plane.first_position + token);
-    const codecs::Pair turned = codecs::TurnForth({ValueBeforeTurn(plane, head, first, centred),
+    const codecs::Pair turned = codecs::ApplyRope({ValueBeforeTurn(plane, head, first, centred),
                                                    ValueBeforeTurn(plane, head, second, centred)},
                                                   by);
     StoreValue(plane.dtype, place, first, turned.first);

@@ -19,7 +19,7 @@ struct StripTables {
   uint32_t of[kStripTableWords];
 };
 
-struct StripsShared {
+struct StripsDecodeShared {
   StripTables tables;
   uint8_t* places[kBlockWarps][kTaskTokensMax];
 };
@@ -245,7 +245,7 @@ CAIRN_DEVICE bool DecodeAnyStrip(const FoundStrip& strip, const StripTables& tab
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeStripsAny(DecodeArgs args) {
-  CAIRN_SHARED(StripsShared, shared);
+  CAIRN_SHARED(StripsDecodeShared, shared);
   FillTables(&shared.tables);
   SyncBlock();
   const uint32_t warp = WarpOfBlock();

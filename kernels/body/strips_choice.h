@@ -87,7 +87,7 @@ struct SourceStrip {
 
 // Rows are at multiples of 16 bytes, and of whole units of bf16 or fp16.
 CAIRN_DEVICE bool HasUnits(const codecs::StripShape& shape, uint32_t unit) {
-  return unit == sizeof(Words4) && shape.dim % kUnit == 0 && shape.dtype != codecs::DType::kFp32;
+  return unit == sizeof(U32x4) && shape.dim % kUnit == 0 && shape.dtype != codecs::DType::kFp32;
 }
 
 // LoadExponents() of 32 channels that are there: four lanes a token, a unit a lane.
@@ -95,7 +95,7 @@ template <codecs::DType kDType>
 CAIRN_DEVICE void LoadExponentUnits(const SourceStrip& strip, uint32_t first, uint32_t* words) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, part = lane % 4;
   for (uint32_t token = lane / 4; token < strip.shape.tokens; token += kWarpLanes / 4) {
-    const auto bits = LoadGlobal<Words4>(strip.places[token] + 2 * first + 16 * part);
+    const auto bits = LoadGlobal<U32x4>(strip.places[token] + 2 * first + 16 * part);
     uint32_t* to = words + kExponentWords * token + 2 * part;
     to[0] = ExponentsOfFour<kDType>({bits.x, bits.y});
     to[1] = ExponentsOfFour<kDType>({bits.z, bits.w});

@@ -237,8 +237,8 @@ CAIRN_DEVICE void WriteStrip(const SourceStrip& strip, const EncodeTables& table
     if (best.bytes == 0) best = {};
   }
   if (ThreadIndex() % kWarpLanes != 0) return;
-  StoreGlobal(strip.part, Words4{static_cast<uint32_t>(best.mode) | uint32_t{best.top} << 8,
-                                 best.stream_bytes, best.escapes, best.raws});
+  StoreGlobal(strip.part, U32x4{static_cast<uint32_t>(best.mode) | uint32_t{best.top} << 8,
+                                best.stream_bytes, best.escapes, best.raws});
 }
 
 // A strip of a list, and its tile.

@@ -37,7 +37,7 @@ struct FastStream {
   const uint8_t* from;
   uint32_t readable;
   uint8_t* ring;
-  Near next, limit;  // the byte to be read next, and the end of its granule
+  SharedAddress next, limit;  // the byte to be read next, and the end of its granule
   uint32_t passed = 0, slot = 0;
 
   CAIRN_DEVICE_MEMBER void Ask(uint32_t granule, uint32_t to) const {
@@ -55,8 +55,8 @@ struct FastStream {
     Ask(1, 1);
     CopyWait<0>();
     Ask(2, 2);
-    next = NearOf(ring) + first;
-    limit = NearOf(ring) + kRingGranule;
+    next = SharedAddressOf(ring) + first;
+    limit = SharedAddressOf(ring) + kRingGranule;
   }
   // Before each channel, which takes kRingMirror bytes at most.
   CAIRN_DEVICE_MEMBER void Refill() {
@@ -66,12 +66,12 @@ struct FastStream {
     Ask(passed + 2, slot);
     slot = slot == kRingSlots - 1 ? 0 : slot + 1;
     if (slot == 0) next = next + (0U - kRingBytes);
-    limit = NearOf(ring) + (slot + 1) * kRingGranule;
+    limit = SharedAddressOf(ring) + (slot + 1) * kRingGranule;
     CopyWait<1>();
     SyncWarp();
   }
   CAIRN_DEVICE_MEMBER uint32_t BytesRead() const {
-    return passed * kRingGranule + BytesBetween(NearOf(ring) + slot * kRingGranule, next);
+    return passed * kRingGranule + BytesBetween(SharedAddressOf(ring) + slot * kRingGranule, next);
   }
 };
 
@@ -83,22 +83,25 @@ struct FastCoder {
 
 // Four channels of all tokens: their symbols, a byte a channel, and what they take of the stream.
 template <uint32_t kGroups>
-CAIRN_DEVICE void DecodeFour(const Words4& rows, Near tables, FastStream* stream, FastCoder* coder,
-                             uint32_t (&symbols)[kGroups]) {
+CAIRN_DEVICE void DecodeFour(const U32x4& rows, SharedAddress tables, FastStream* stream,
+                             FastCoder* coder, uint32_t (&symbols)[kGroups]) {
   const uint32_t below = (1U << ThreadIndex() % kWarpLanes) - 1;
   CAIRN_UNROLL
   for (uint32_t i = 0; i < 4; ++i) {
-    const Near table = tables + (i == 0 ? rows.x : i == 1 ? rows.y : i == 2 ? rows.z : rows.w);
+    const SharedAddress table = tables + (i == 0   ? rows.x
+                                          : i == 1 ? rows.y
+                                          : i == 2 ? rows.z
+                                                   : rows.w);
     stream->Refill();
     CAIRN_UNROLL
     for (uint32_t g = 0; g < kGroups; ++g) {
-      const uint32_t entry = LoadNear32(EntryOf(table, coder->state));
+      const uint32_t entry = LoadShared32(EntryOf(table, coder->state));
       const uint32_t insert = i == 1 ? 0x3270 : i == 2 ? 0x3710 : 0x7210;
       symbols[g] = i == 0 ? entry >> 24 : PermuteBytes(symbols[g], entry, insert);
       coder->state = DotBytes(entry, coder->state, 0x10000U);
       const bool lacks = coder->state < 0x10000U + codecs::kCoderStateMin;
       const uint32_t lacking = Ballot(lacks);
-      const uint32_t byte = LoadNear8(stream->next + CountBits(lacking & below));
+      const uint32_t byte = LoadShared8(stream->next + CountBits(lacking & below));
       const uint32_t more = PermuteBytes(coder->state, byte, 0x3204);
       coder->state = lacks ? more : coder->state;
       stream->next = stream->next + CountBits(lacking);
@@ -143,13 +146,13 @@ CAIRN_DEVICE void StorePass(const FoundStrip& strip, uint32_t first, const FastW
   const uint8_t* plane = strip.bytes + strip.parts.plane + first + 8 * part;
   CAIRN_NO_UNROLL
   for (uint32_t g = 0; g < kGroups; ++g) {
-    Words2 planes[4];
+    U32x2 planes[4];
     uint32_t lows[4] = {};
     CAIRN_UNROLL
     for (uint32_t i = 0; i < 4; ++i) {  // all loads, then their uses
       const uint32_t token = kWarpLanes * g + row + 2 * i;
       const uint32_t there = token < strip.shape.tokens ? token : 0;
-      planes[i] = LoadGlobal<Words2>(plane + there * strip.shape.dim);
+      planes[i] = LoadGlobal<U32x2>(plane + there * strip.shape.dim);
       if constexpr (kDType == codecs::DType::kFp16) {
         const uint32_t unit = (there * strip.shape.dim + first) / kUnit + part;
         lows[i] = LoadLowsOfUnit(strip.bytes + strip.parts.low, unit);
@@ -195,10 +198,10 @@ CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables,
     SyncWarp();
     CAIRN_NO_UNROLL
     for (uint32_t four = 0; four < kPassChannels / 4; ++four) {
-      const Words4 rows = LoadNear128(NearOf(own->rows) + 16 * four);
-      const uint32_t tops = LoadNear32(NearOf(own->tops) + 4 * four);
+      const U32x4 rows = LoadShared128(SharedAddressOf(own->rows) + 16 * four);
+      const uint32_t tops = LoadShared32(SharedAddressOf(own->tops) + 4 * four);
       uint32_t symbols[kGroups] = {};
-      DecodeFour<kGroups>(rows, NearOf(tables.of), &stream, &coder, symbols);
+      DecodeFour<kGroups>(rows, SharedAddressOf(tables.of), &stream, &coder, symbols);
       uint32_t flags = 0;
       CAIRN_UNROLL
       for (uint32_t g = 0; g < kGroups; ++g) {

@@ -34,13 +34,13 @@ CAIRN_DEVICE uint32_t SpreadFour(uint32_t bits) {
 }
 
 // The same of a unit, of which byte w has bit w of each element; byte 3 does not matter.
-CAIRN_DEVICE Words2 SpreadUnit(uint32_t bits) {
+CAIRN_DEVICE U32x2 SpreadUnit(uint32_t bits) {
   return {SpreadFour(bits & 0x0F0F0F0FU), SpreadFour(bits >> 4 & 0x0F0F0F0FU)};
 }
 
 // Four elements: bytes of exponents, planes and, of fp16, low bits.
 template <codecs::DType kDType>
-CAIRN_DEVICE Words2 JoinFour(uint32_t exponents, uint32_t planes, uint32_t lows) {
+CAIRN_DEVICE U32x2 JoinFour(uint32_t exponents, uint32_t planes, uint32_t lows) {
   uint32_t high = 0, low = 0;  // bytes of the elements
   if constexpr (kDType == codecs::DType::kBf16) {
     // Sign and the exponent's upper 7 bits; its lowest bit and the mantissa.
@@ -55,19 +55,19 @@ CAIRN_DEVICE Words2 JoinFour(uint32_t exponents, uint32_t planes, uint32_t lows)
 
 // Of four elements, two a word: bytes as JoinFour() takes them.
 template <codecs::DType kDType>
-CAIRN_DEVICE uint32_t ExponentsOfFour(Words2 bits) {
+CAIRN_DEVICE uint32_t ExponentsOfFour(U32x2 bits) {
   constexpr uint32_t kShift = kDType == codecs::DType::kBf16 ? 7 : 10;
   const uint32_t exponents = PermuteBytes(bits.x >> kShift, bits.y >> kShift, 0x6420);
   return kDType == codecs::DType::kBf16 ? exponents : exponents & 0x1F1F1F1FU;
 }
 template <codecs::DType kDType>
-CAIRN_DEVICE uint32_t PlanesOfFour(Words2 bits) {
+CAIRN_DEVICE uint32_t PlanesOfFour(U32x2 bits) {
   constexpr uint32_t kShift = kDType == codecs::DType::kBf16 ? 0 : 3;
   return Choose(kHighBits, PermuteBytes(bits.x, bits.y, 0x7531),
                 PermuteBytes(bits.x >> kShift, bits.y >> kShift, 0x6420));
 }
 // Of fp16, as SpreadFour() takes them.
-CAIRN_DEVICE uint32_t LowsOfFour(Words2 bits) {
+CAIRN_DEVICE uint32_t LowsOfFour(U32x2 bits) {
   const uint32_t lows = PermuteBytes(bits.x, bits.y, 0x6420);
   uint32_t of_bits = 0;
   CAIRN_UNROLL
@@ -78,9 +78,9 @@ CAIRN_DEVICE uint32_t LowsOfFour(Words2 bits) {
 }
 
 template <codecs::DType kDType>
-CAIRN_DEVICE Words4 JoinUnit(Words2 exponents, Words2 planes, Words2 lows) {
-  const Words2 first = JoinFour<kDType>(exponents.x, planes.x, lows.x);
-  const Words2 second = JoinFour<kDType>(exponents.y, planes.y, lows.y);
+CAIRN_DEVICE U32x4 JoinUnit(U32x2 exponents, U32x2 planes, U32x2 lows) {
+  const U32x2 first = JoinFour<kDType>(exponents.x, planes.x, lows.x);
+  const U32x2 second = JoinFour<kDType>(exponents.y, planes.y, lows.y);
   return {first.x, first.y, second.x, second.y};
 }
 

@@ -35,14 +35,14 @@ struct PlanesShared {
 
 // 64 codes of three bits: words[w] has bit w of each.
 struct Run {
-  Words2 words[3];
+  U32x2 words[3];
 
   CAIRN_DEVICE_MEMBER explicit Run(const uint8_t* from) {
     CAIRN_UNROLL
-    for (uint32_t w = 0; w < 3; ++w) words[w] = LoadGlobal<Words2>(from + 8 * w);
+    for (uint32_t w = 0; w < 3; ++w) words[w] = LoadGlobal<U32x2>(from + 8 * w);
   }
   // Elements whose code is the highest.
-  [[nodiscard]] CAIRN_DEVICE_MEMBER Words2 Escapes() const {
+  [[nodiscard]] CAIRN_DEVICE_MEMBER U32x2 Escapes() const {
     return {words[0].x & words[1].x & words[2].x, words[0].y & words[1].y & words[2].y};
   }
 };
@@ -62,7 +62,7 @@ CAIRN_DEVICE void StoreHalfUnits(uint32_t lowest, uint32_t middle, uint32_t high
 // A lane's run, of which there are `left` elements.
 //   returns how many of them are escapes
 CAIRN_DEVICE uint32_t StoreCodesOfRun(const Run& run, uint32_t left, uint32_t* units) {
-  Words2 escapes = run.Escapes();
+  U32x2 escapes = run.Escapes();
   if (left < codecs::kRun) escapes.y = 0;  // half a run is left
   const uint32_t before = CountBits(escapes.x);
   StoreHalfUnits(run.words[0].x, run.words[1].x, run.words[2].x, escapes.x, 0, units);
@@ -126,8 +126,8 @@ CAIRN_DEVICE void StoreToggles(const FoundStrip& strip, uint32_t count, PlanesRe
 
 // Distances below the tops of a unit's elements, a byte each.
 //   run  its number among those in *own
-CAIRN_DEVICE Words2 DistancesOf(uint32_t unit, uint32_t run, const PlanesWarp& own) {
-  Words2 distances = SpreadUnit(unit);
+CAIRN_DEVICE U32x2 DistancesOf(uint32_t unit, uint32_t run, const PlanesWarp& own) {
+  U32x2 distances = SpreadUnit(unit);
   uint32_t escapes = unit & unit >> 8 & unit >> 16 & 0xFF;
   if (escapes == 0) return distances;
   const uint8_t* toggle = own.toggles + own.starts[run] + (unit >> 24);
@@ -172,11 +172,11 @@ CAIRN_DEVICE void StoreUnits(const FoundStrip& strip, uint32_t first, const Plan
   const uint8_t* plane = strip.bytes + strip.parts.plane + kUnit * (first + lane);
   CAIRN_NO_UNROLL
   for (uint32_t step = 0; step < kRunUnits; step += kLoads, plane += kLoads * kUnitsBytes) {
-    Words2 planes[kLoads] = {};
+    U32x2 planes[kLoads] = {};
     CAIRN_UNROLL
     for (uint32_t i = 0; i < kLoads; ++i) {  // all loads, then their uses
       const bool is_there = first + kWarpLanes * (step + i) + lane < units;
-      if (is_there) planes[i] = LoadGlobal<Words2>(plane + i * kUnitsBytes);
+      if (is_there) planes[i] = LoadGlobal<U32x2>(plane + i * kUnitsBytes);
     }
     CAIRN_UNROLL
     for (uint32_t i = 0; i < kLoads; ++i, at->GoOn()) {
@@ -185,10 +185,10 @@ CAIRN_DEVICE void StoreUnits(const FoundStrip& strip, uint32_t first, const Plan
       uint8_t* place = strip.places[at->token];
       if (place == nullptr) continue;
       const auto* tops = reinterpret_cast<const uint32_t*>(own.tops + kUnit * at->part);
-      const Words2 distances = DistancesOf(own.codes[unit], unit / kRunUnits, own);
-      const Words2 exponents{SubtractBytes(tops[0], distances.x),
-                             SubtractBytes(tops[1], distances.y)};
-      Words2 lows{};
+      const U32x2 distances = DistancesOf(own.codes[unit], unit / kRunUnits, own);
+      const U32x2 exponents{SubtractBytes(tops[0], distances.x),
+                            SubtractBytes(tops[1], distances.y)};
+      U32x2 lows{};
       if constexpr (kDType == codecs::DType::kFp16) lows = SpreadUnit(own.lows[unit]);
       StoreGlobal(place + 16 * at->part, JoinUnit<kDType>(exponents, planes[i], lows));
     }

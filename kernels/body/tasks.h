@@ -73,7 +73,7 @@ CAIRN_DEVICE uint32_t LoadBits(const uint8_t* source, uint32_t bit, uint32_t bit
   return value >> bit % 8 & ((1U << bits) - 1);
 }
 
-CAIRN_DEVICE uint32_t WordOf(const Words4& words, uint32_t i) {
+CAIRN_DEVICE uint32_t WordOf(const U32x4& words, uint32_t i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
@@ -143,9 +143,9 @@ CAIRN_DEVICE void CopyRow(const uint8_t* source, uint8_t* target, uint32_t bytes
                           uint32_t first, uint32_t step) {
   switch (unit) {
     case 16:
-      return CopyUnits<Words4>(source, target, bytes, first, step);
+      return CopyUnits<U32x4>(source, target, bytes, first, step);
     case 8:
-      return CopyUnits<Words2>(source, target, bytes, first, step);
+      return CopyUnits<U32x2>(source, target, bytes, first, step);
     case 4:
       return CopyUnits<uint32_t>(source, target, bytes, first, step);
     case 2:

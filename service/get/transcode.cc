@@ -125,7 +125,7 @@ bool IsForDevice(const GetRun& run) {
   uint32_t crc32c = 0;
   return run.path.device != nullptr && run.get.get.form == proto::Form::kSource &&
          run.views.size() == 1 && run.source_bytes <= run.get.target_bytes &&
-         run.views.front().spec().recipe.id != codecs::RecipeId::kRaw &&
+         !run.views.front().spec().recipe.IsRaw() &&
          SourceWithin(run, run.views.front(), &crc32c).empty();
 }
 

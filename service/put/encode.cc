@@ -145,8 +145,7 @@ void ChooseEncoding(PutRun& run, Extent payload) {
   run.spec = put.spec;  // raw, so far
   const codecs::Recipe policy = put.space->recipe();
   const bool keeps_raw = put.keeps_raw || FollowsRaw(path, put.put, run.spec, policy);
-  if (keeps_raw && policy.id != codecs::RecipeId::kRaw &&
-      !AreCodedWith(put.put.statistics, policy)) {
+  if (keeps_raw && !policy.IsRaw() && !AreCodedWith(put.put.statistics, policy)) {
     run.encoded.is_encode_pending = true;
     path.kept_raw.Add();
   } else {
@@ -226,9 +225,9 @@ absl::Status Encode(PutRun& run) {
 bool IsForDevice(const PutRun& run) {
   const codecs::Recipe& recipe = run.spec.recipe;
   // The next block of a chain of ott may be here already, and goes on with this one's image.
-  const bool is_awaited = recipe.id == codecs::RecipeId::kOtt && !recipe.is_local;
+  const bool is_awaited = recipe.FollowsChain();
   return run.put.path->device != nullptr && run.sources.has_value() && !is_awaited &&
-         recipe.id != codecs::RecipeId::kRaw;
+         !recipe.IsRaw();
 }
 
 bool EncodeOnDevice(std::unique_ptr<PutRun>& run) {

@@ -34,8 +34,8 @@ std::span<const std::byte> SourceWithin(const codecs::ImageView& view) {
   uint64_t bytes = 0;
   CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &bytes) ==
               codecs::Error::kOk);
-  const bool is_packed = spec.recipe.id == codecs::RecipeId::kRaw &&
-                         codecs::PrefixBytes(view.tile_count()) + bytes == view.bytes().size();
+  const bool is_packed =
+      spec.recipe.IsRaw() && codecs::PrefixBytes(view.tile_count()) + bytes == view.bytes().size();
   return is_packed ? view.bytes().last(bytes) : std::span<const std::byte>();
 }
 

@@ -6,7 +6,7 @@
 // tile, or ParseImage(), VerifyTiles() and Decode().
 #include <sys/mman.h>
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/backend/backends.h"
 #include "codecs/backend/step_scratch.h"
 #include "codecs/backend/step_tile.h"
@@ -148,7 +148,7 @@ void EncodeAffineSteps(const Backend& backend, const Recipe& recipe, const Worki
     Span* v_spans = is_k ? nullptr : spans;
     const Prediction prediction{patterns, numbers, is_predicted, v_spans};
     if (recipe.NeedsBank()) {
-      StepOf<&Backend::choose_patterns>(backend)(
+      OperationOf<&Backend::choose_patterns>(backend)(
           {kTokens, kDim, is_k ? 0 : tile.group, DType::kBf16, recipe.is_nearest, patterns,
            set.bank.patterns(), v_spans},
           source, rows, numbers, is_predicted);
@@ -167,8 +167,8 @@ void EncodeStripSteps(const Backend& backend, const Recipe& recipe, const Workin
   const StripShape shape{kTokens, kDim, DType::kBf16, recipe.is_fast};
   for (uint64_t i = 0; i < set.TilesOfImage(); ++i) {
     const std::span<uint8_t> room = set.TileRoom(image, i);
-    StepOf<&Backend::encode_strip>(backend)(shape, set.TileSourceOf(image, i), room.data(),
-                                            room.size());
+    OperationOf<&Backend::encode_strip>(backend)(shape, set.TileSourceOf(image, i), room.data(),
+                                                 room.size());
   }
 }
 
@@ -182,7 +182,7 @@ void EncodeStaticSteps(const Backend& backend, const Recipe& recipe, const Worki
     const std::span<uint8_t> room = set.TileRoom(image, i);
     const uint8_t* v = set.TileSourceOf(image, i | 1);
     uint32_t rows = 0;
-    StepOf<&Backend::encode_step_strip>(backend)(
+    OperationOf<&Backend::encode_step_strip>(backend)(
         tile, {kTokens, set.spec.first_position, set.TileSourceOf(image, i), v, &scratch},
         room.data(), room.size(), &rows);
   }

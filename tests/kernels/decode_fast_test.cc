@@ -161,7 +161,7 @@ class DecodeFastTest : public DecodeFixture {
     for (const std::vector<std::byte>& strip : strips) {
       const auto rows = codecs::Load<uint8_t>(strip.data() + codecs::step_strip::kRows);
       const codecs::TileEntry entry{0, static_cast<uint32_t>(strip.size()), codecs::Crc32c(strip),
-                                    rows, codecs::kStepStripsForm};
+                                    rows, codecs::kStepsForm};
       EXPECT_EQ(writer.Copy(entry, strip), Error::kOk);
     }
     image.bytes.resize(writer.Finish());
@@ -295,7 +295,7 @@ TEST_F(DecodeFastTest, StepsThatAreNone) {
     const Content content = round % 2 == 0 ? Content::kFewRows : Content::kTails;
     ImageOf image = MakeImage("cairn:4.3", Kv(DType::kBf16, 64, 32), 70, content);
     const codecs::TileEntry tile = image.View().Tile(0);
-    if (tile.form != codecs::kStepStripsForm) continue;
+    if (tile.form != codecs::kStepsForm) continue;
     uint8_t* strip = codecs::U8(image.bytes.data() + tile.offset);
     codecs::StepStripParts parts{};
     ASSERT_TRUE(codecs::ParseStepStrip({70, 64, DType::kBf16, false}, strip, tile.bytes, &parts));

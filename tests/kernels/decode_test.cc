@@ -32,14 +32,14 @@ using DecodeTest = DecodeFixture;
 
 // The recipes that these tests go through write every form that there is.
 TEST_F(DecodeTest, LeavesOutNoForm) {
-  std::set<codecs::TileLayoutId> written = {codecs::TileLayoutId::kRaw};
+  std::set<codecs::FormId> written = {codecs::FormId::kRaw};
   for (const char* name : kRecipes) {
     const ImageOf image = MakeImage(name, Kv(DType::kBf16, 128, 128), 64, AnyContent());
     const codecs::TileGeometry tile = codecs::GeometryOf(image.spec, 0);
-    written.insert(codecs::LayoutIdOf(codecs::CodedForm(tile, image.spec.recipe)));
+    written.insert(codecs::FormIdOf(codecs::CodedForm(tile, image.spec.recipe)));
   }
   for (uint16_t id = 0; id < 256; ++id) {
-    EXPECT_EQ(written.contains(codecs::LayoutIdOf(id)), codecs::FormOf(id) != nullptr) << id;
+    EXPECT_EQ(written.contains(codecs::FormIdOf(id)), codecs::FormOf(id) != nullptr) << id;
   }
 }
 

@@ -49,7 +49,7 @@ class EncodeFixture : public DecodeFixture {
       job.slots = slots.back()->address();
       if (job.image == nullptr) job.image = images.back()->address();
     }
-    std::vector<Words4> room(EncodePlanBytesMax() / sizeof(Words4) + 1);
+    std::vector<U32x4> room(EncodePlanBytesMax() / sizeof(U32x4) + 1);
     EncodePlan plan;
     encoded.error = MakeEncodePlan(jobs, std::as_writable_bytes(std::span(room)), &plan);
     if (encoded.error != Error::kOk) return encoded;
@@ -94,7 +94,7 @@ class EncodeFixture : public DecodeFixture {
       (want.form == codecs::kRawForm ? raw_ : coded_) += 1;
       with_rows_ += want.rows != 0 ? 1 : 0;
       if (want.form == codecs::kStripsForm) CountModes(image.spec, view, i);
-      if (want.form == codecs::kStepStripsForm) CountStepModes(image.spec, view, i);
+      if (want.form == codecs::kStepsForm) CountStepModes(image.spec, view, i);
     }
     std::vector<std::byte>& made = encoded->images[number];
     uint64_t bytes = 0;

@@ -29,7 +29,7 @@ TEST_F(HostileTest, StaysInBoundsWhateverTilesHold) {
     const auto index = static_cast<uint32_t>(random_() % image.View().tile_count());
     const codecs::TileEntry tile = image.View().Tile(index);
     // Strips say what they are at their start, rows and params are behind the codes.
-    const bool is_start = tile.form == codecs::kStripsForm || tile.form == codecs::kStepStripsForm;
+    const bool is_start = tile.form == codecs::kStripsForm || tile.form == codecs::kStepsForm;
     for (uint32_t i = 0; i < 1 + round % 4; ++i) {
       uint64_t at = random_() % std::min<uint64_t>(tile.bytes, is_start ? 160 : 700);
       const std::byte* strip = image.bytes.data() + tile.offset;
@@ -166,7 +166,7 @@ TEST_F(HostileTest, StepsThatAreNone) {
     const codecs::TileEntry tile = image.View().Tile(0);
     uint8_t* strip = codecs::U8(image.bytes.data() + tile.offset);
     codecs::StepStripParts parts{};
-    if (tile.form != codecs::kStepStripsForm ||
+    if (tile.form != codecs::kStepsForm ||
         !codecs::ParseStepStrip({kTokens, kDim, DType::kBf16, false}, strip, tile.bytes, &parts) ||
         parts.mode != codecs::StepStripMode::kCoded) {
       continue;

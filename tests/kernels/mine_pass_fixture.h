@@ -179,11 +179,11 @@ class MinePassFixture : public DecodeFixture {
   // A pass on the device. Of what it leaves `check` is told.
   template <typename Check>
   void Pass(const MinePassJob& job, Mined* mined, Check check) {
-    std::vector<Words4> room(MinePassPlanBytes(job) / sizeof(Words4));
+    std::vector<U32x4> room(MinePassPlanBytes(job) / sizeof(U32x4));
     MinePassPlan plan;
     mined->error = MakeMinePassPlan(job, std::as_writable_bytes(std::span(room)), &plan);
     if (mined->error != codecs::Error::kOk) return;
-    EXPECT_EQ(plan.bytes, room.size() * sizeof(Words4));
+    EXPECT_EQ(plan.bytes, room.size() * sizeof(U32x4));
     DeviceBytes on_device(std::as_bytes(std::span(room)), false);
     DeviceBytes sums(plan.sums_bytes, true);
     DeviceBytes status(sizeof(uint32_t), true);

@@ -150,7 +150,7 @@ TEST_F(MinePassTest, WhatIsNoPassIsRefused) {
   ForEachStrip(sample, image.source, [&](const codecs::MinedStrip& strip) { miner.Add(strip); });
   miner.EndPass();
   const MinePassJob job = JobOf(sample, miner, cache.view());
-  std::vector<Words4> room(MinePassPlanBytes(job) / sizeof(Words4));
+  std::vector<U32x4> room(MinePassPlanBytes(job) / sizeof(U32x4));
   const std::span<std::byte> buffer = std::as_writable_bytes(std::span(room));
   MinePassPlan plan;
   const auto error_with = [&](auto change) {

@@ -50,7 +50,7 @@ class MineTest : public DecodeFixture {
     std::ranges::fill(bank.span(), kUnwritten);
     job.bank = bank.address();
     const uint32_t heads = is_valid ? shape.layers * shape.heads * codecs::BankPlanes(shape) : 0;
-    std::vector<Words4> room(MinePlanBytes(heads) / sizeof(Words4));
+    std::vector<U32x4> room(MinePlanBytes(heads) / sizeof(U32x4));
     MinePlan plan;
     mined.error = MakeMinePlan(job, std::as_writable_bytes(std::span(room)), &plan);
     if (mined.error != Error::kOk) return mined;
@@ -250,7 +250,7 @@ TEST_F(MineTest, WhatIsNoSampleIsRefused) {
   EXPECT_EQ(error_with([](MineJob* j) { j->sample.view.k.page_stride = ~uint64_t{15}; }), small);
 
   DeviceBytes bank(codecs::BankBytes(BankShapeOf(job)), true);
-  std::vector<Words4> room(64);
+  std::vector<U32x4> room(64);
   const std::span<std::byte> buffer = std::as_writable_bytes(std::span(room));
   MinePlan plan;
   EXPECT_EQ(MakeMinePlan(job, buffer, &plan), wrong) << "no bank";

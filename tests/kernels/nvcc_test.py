@@ -19,7 +19,7 @@ from nvcc import ROOT, command, run  # noqa: E402
 REGISTERS = 65536  # of a multiprocessor
 THREADS = {"AttendAffine": 128, "AttendFp8": 128, "AttendPlain": 128}  # of a block; of others 256
 # kernel -> blocks of it that a multiprocessor has to have registers for
-RESIDENT = {"DecodeRaw": 6, "DecodeAffine": 5, "DecodeAffineAny": 4, "DecodeStripsAny": 4, "DecodeStripsFast": 3, "DecodePlanesFast": 4, "VerifyCrcs": 3, "DecodeFp8": 5, "DecodeFp8Any": 4, "DecodePatternedAny": 4, "DecodeMixedAny": 4, "DecodeKeptAny": 4, "DecodeStepsAny": 2, "DecodeStepsFast": 2, "DecodeHotAny": 4,
+RESIDENT = {"DecodeRawAny": 6, "DecodeAffine": 5, "DecodeAffineAny": 4, "DecodeStripsAny": 4, "DecodeStripsFast": 3, "DecodePlanesFast": 4, "VerifyCrcs": 3, "DecodeFp8": 5, "DecodeFp8Any": 4, "DecodePatternedAny": 4, "DecodeMixedAny": 4, "DecodeKeptAny": 4, "DecodeStepsAny": 2, "DecodeStepsFast": 2, "DecodeHotAny": 4,
             "EncodeAffineFast": 3, "EncodeAffineAny": 4, "EncodePatternedAny": 4, "EncodeMixedAny": 4, "EncodeFp8Any": 4, "EncodeKeptAny": 4, "EncodeStripsAny": 4, "EncodeStepsAny": 3, "EncodeHotAny": 3, "NarrowTiles": 4, "ThinTiles": 4, "NarrowSteps": 2, "PlaceTiles": 4, "StoreTiles": 4, "SumCrcs": 3,
             "AttendAffine": 2, "AttendFp8": 2, "AttendPlain": 1, "AttendAny": 2, "MergeAttended": 4, "MinePatterns": 3, "SumMoments": 3, "CountCodes": 3}
 KERNELS_MIN = 64

@@ -31,7 +31,7 @@ bool HasNonFinite(const uint8_t* params, uint64_t pairs) {
 // How elements are written. kVectors: registers of floats at a time.
 template <typename ElementType, uint32_t kCodeBits, bool kPredicted, uint32_t kVectorCount,
           bool kStreamed>
-struct Form {
+struct DecodeVariant {
   using Type = ElementType;
   static constexpr uint32_t kBits = kCodeBits;
   static constexpr uint32_t kVectors = kVectorCount;
@@ -71,17 +71,17 @@ bool HasLines(uint64_t row_bytes, const uint8_t* target) {
 
 // Calls `run` with the form that the tile and its target allow.
 template <typename Run>
-void WithForm(const AffineTile& tile, const uint8_t* target, Run run) {
+void WithVariant(const AffineTile& tile, const uint8_t* target, Run run) {
   WithType(tile.dtype, [&]<typename Type>(Type) {
     WithWidth(tile.bits, [&]<uint32_t kBits>(Width<kBits>) {
       WithPrediction(tile, [&]<bool kPredicted>(Predicted<kPredicted>) {
         const bool is_even = tile.dim % (2 * kLanes) == 0 && tile.group % (2 * kLanes) == 0;
         if (!is_even) {
-          run(Form<Type, kBits, kPredicted, 1, false>());
+          run(DecodeVariant<Type, kBits, kPredicted, 1, false>());
         } else if (!tile.is_streamed || !HasLines(tile.dim * Type::kBytes, target)) {
-          run(Form<Type, kBits, kPredicted, 2, false>());
+          run(DecodeVariant<Type, kBits, kPredicted, 2, false>());
         } else {
-          run(Form<Type, kBits, kPredicted, 2, true>());
+          run(DecodeVariant<Type, kBits, kPredicted, 2, true>());
           Simd::EndStreams();
         }
       });
@@ -114,69 +114,70 @@ struct Panel {
   [[nodiscard]] uint32_t TokenEnd() const { return token_first + token_count; }
 };
 
-template <typename Form>
+template <typename DecodeVariant>
 void ComputePanel(const AffineTile& tile, const Panel& panel, const uint8_t* codes,
                   const uint8_t* params, uint8_t* target) {
   alignas(64) float mins[kPanel];
   alignas(64) float steps[kPanel];
   for (uint32_t c = 0; c < panel.channel_count; c += kLanes) {
-    const Steps of(Form::kBits, params + uint64_t{4} * c);
+    const Steps of(DecodeVariant::kBits, params + uint64_t{4} * c);
     Simd::StoreFp32(Bytes(mins + c), of.min);
     Simd::StoreFp32(Bytes(steps + c), of.step);
   }
   for (uint32_t t = panel.token_first; t < panel.TokenEnd(); ++t) {
     const uint64_t at = uint64_t{t} * tile.dim + panel.channel_first;
     const uint8_t* pattern = PatternAt(tile, t, panel.channel_first);
-    for (uint32_t c = 0; c < panel.channel_count; c += Form::kWidth) {
-      Float step[Form::kVectors];
-      Float min[Form::kVectors];
-      for (uint32_t v = 0; v < Form::kVectors; ++v) {
+    for (uint32_t c = 0; c < panel.channel_count; c += DecodeVariant::kWidth) {
+      Float step[DecodeVariant::kVectors];
+      Float min[DecodeVariant::kVectors];
+      for (uint32_t v = 0; v < DecodeVariant::kVectors; ++v) {
         step[v] = Simd::LoadFp32(Bytes(steps + c + v * kLanes));
         min[v] = Simd::LoadFp32(Bytes(mins + c + v * kLanes));
       }
-      Form::Compute(codes + (at + c) * Form::kBits / 8, step, min,
-                    pattern == nullptr ? nullptr : pattern + uint64_t{2} * c,
-                    target + (at + c) * Form::Type::kBytes);
+      DecodeVariant::Compute(codes + (at + c) * DecodeVariant::kBits / 8, step, min,
+                             pattern == nullptr ? nullptr : pattern + uint64_t{2} * c,
+                             target + (at + c) * DecodeVariant::Type::kBytes);
     }
   }
 }
 
-// Columns [column, column + kCount * Form::kWidth) of a panel whose values are made.
-template <typename Form, uint32_t kCount>
+// Columns [column, column + kCount * DecodeVariant::kWidth) of a panel whose values are made.
+template <typename DecodeVariant, uint32_t kCount>
 void PickColumns(const AffineTile& tile, const Panel& panel, uint32_t column, const uint8_t* codes,
                  const uint8_t (*values)[2 * kPanel], uint8_t* target) {
   Simd::Halves of[kCount][4];
   for (uint32_t i = 0; i < kCount; ++i) {
     for (uint32_t code = 0; code < 4; ++code) {
-      of[i][code] = Simd::LoadHalves(values[code] + 2 * (column + i * Form::kWidth));
+      of[i][code] = Simd::LoadHalves(values[code] + 2 * (column + i * DecodeVariant::kWidth));
     }
   }
   for (uint32_t t = panel.token_first; t < panel.TokenEnd(); ++t) {
     const uint64_t at = uint64_t{t} * tile.dim + panel.channel_first + column;
     for (uint32_t i = 0; i < kCount; ++i) {
-      const uint64_t element = at + i * Form::kWidth;
-      Simd::StorePicked<Form::kStreams>(target + 2 * element, codes + element / 4, of[i]);
+      const uint64_t element = at + i * DecodeVariant::kWidth;
+      Simd::StorePicked<DecodeVariant::kStreams>(target + 2 * element, codes + element / 4, of[i]);
     }
   }
 }
 
-template <typename Form>
+template <typename DecodeVariant>
 void PickPanel(const AffineTile& tile, const Panel& panel, const uint8_t* codes,
                const uint8_t* params, uint8_t* target) {
   alignas(64) uint8_t values[4][2 * kPanel];
   for (uint32_t c = 0; c < panel.channel_count; c += kLanes) {
     const Steps of(2, params + uint64_t{4} * c);
     for (uint32_t code = 0; code < 4; ++code) {
-      of.StoreValues<typename Form::Type>(code, values[code] + 2 * c);
+      of.StoreValues<typename DecodeVariant::Type>(code, values[code] + 2 * c);
     }
   }
-  constexpr uint32_t kCount = kLineBytes / (2 * Form::kWidth);  // to a line
+  constexpr uint32_t kCount = kLineBytes / (2 * DecodeVariant::kWidth);  // to a line
   uint32_t c = 0;
-  for (; c + kCount * Form::kWidth <= panel.channel_count; c += kCount * Form::kWidth) {
-    PickColumns<Form, kCount>(tile, panel, c, codes, values, target);
+  for (; c + kCount * DecodeVariant::kWidth <= panel.channel_count;
+       c += kCount * DecodeVariant::kWidth) {
+    PickColumns<DecodeVariant, kCount>(tile, panel, c, codes, values, target);
   }
-  for (; c < panel.channel_count; c += Form::kWidth) {
-    PickColumns<Form, 1>(tile, panel, c, codes, values, target);
+  for (; c < panel.channel_count; c += DecodeVariant::kWidth) {
+    PickColumns<DecodeVariant, 1>(tile, panel, c, codes, values, target);
   }
 }
 
@@ -187,17 +188,17 @@ void DecodePerChannel(const AffineTile& tile, const uint8_t* codes, const uint8_
     reference::DecodePerChannel(tile, codes, params, target);
     return;
   }
-  WithForm(tile, target, [&]<typename Form>(Form) {
+  WithVariant(tile, target, [&]<typename DecodeVariant>(DecodeVariant) {
     for (uint32_t first = 0; first < tile.tokens; first += tile.group) {
       const uint32_t count = tile.tokens - first < tile.group ? tile.tokens - first : tile.group;
       for (uint32_t channel = 0; channel < tile.dim; channel += kPanel) {
         const uint32_t channels = tile.dim - channel < kPanel ? tile.dim - channel : kPanel;
         const Panel panel{first, count, channel, channels};
         const uint8_t* pairs = params + (uint64_t{first / tile.group} * tile.dim + channel) * 4;
-        if constexpr (Form::kPicks) {
-          PickPanel<Form>(tile, panel, codes, pairs, target);
+        if constexpr (DecodeVariant::kPicks) {
+          PickPanel<DecodeVariant>(tile, panel, codes, pairs, target);
         } else {
-          ComputePanel<Form>(tile, panel, codes, pairs, target);
+          ComputePanel<DecodeVariant>(tile, panel, codes, pairs, target);
         }
       }
     }
@@ -207,17 +208,17 @@ void DecodePerChannel(const AffineTile& tile, const uint8_t* codes, const uint8_
 // ---- Per token ----
 
 // What the elements of kLanes groups are made of: their values, or mins and steps.
-template <typename Form>
+template <typename DecodeVariant>
 struct GroupBatch {
   alignas(64) uint8_t values[4][2 * kLanes];
   alignas(64) float mins[kLanes];
   alignas(64) float steps[kLanes];
 
   void Make(const uint8_t* params) {
-    const Steps of(Form::kBits, params);
-    if constexpr (Form::kPicks) {
+    const Steps of(DecodeVariant::kBits, params);
+    if constexpr (DecodeVariant::kPicks) {
       for (uint32_t code = 0; code < 4; ++code) {
-        of.StoreValues<typename Form::Type>(code, values[code]);
+        of.StoreValues<typename DecodeVariant::Type>(code, values[code]);
       }
     } else {
       Simd::StoreFp32(Bytes(mins), of.min);
@@ -228,19 +229,19 @@ struct GroupBatch {
   // `count` elements of group i.
   void Decode(uint32_t i, const uint8_t* codes, uint32_t count, const uint8_t* pattern,
               uint8_t* target) const {
-    if constexpr (Form::kPicks) {
+    if constexpr (DecodeVariant::kPicks) {
       Simd::Halves of[4];
       for (uint32_t code = 0; code < 4; ++code) of[code] = Simd::SpreadHalf(values[code] + 2 * i);
-      for (uint32_t c = 0; c < count; c += Form::kWidth) {
-        Simd::StorePicked<Form::kStreams>(target + uint64_t{2} * c, codes + c / 4, of);
+      for (uint32_t c = 0; c < count; c += DecodeVariant::kWidth) {
+        Simd::StorePicked<DecodeVariant::kStreams>(target + uint64_t{2} * c, codes + c / 4, of);
       }
     } else {
       const Float step[2] = {Simd::Set(steps[i]), Simd::Set(steps[i])};
       const Float min[2] = {Simd::Set(mins[i]), Simd::Set(mins[i])};
-      for (uint32_t c = 0; c < count; c += Form::kWidth) {
-        Form::Compute(codes + c * Form::kBits / 8, step, min,
-                      pattern == nullptr ? nullptr : pattern + uint64_t{2} * c,
-                      target + c * Form::Type::kBytes);
+      for (uint32_t c = 0; c < count; c += DecodeVariant::kWidth) {
+        DecodeVariant::Compute(codes + c * DecodeVariant::kBits / 8, step, min,
+                               pattern == nullptr ? nullptr : pattern + uint64_t{2} * c,
+                               target + c * DecodeVariant::Type::kBytes);
       }
     }
   }
@@ -254,8 +255,8 @@ void DecodePerToken(const AffineTile& tile, const uint8_t* codes, const uint8_t*
     reference::DecodePerToken(tile, codes, params, target);
     return;
   }
-  WithForm(tile, target, [&]<typename Form>(Form) {
-    GroupBatch<Form> batch;
+  WithVariant(tile, target, [&]<typename DecodeVariant>(DecodeVariant) {
+    GroupBatch<DecodeVariant> batch;
     uint64_t element = 0;  // the first of the next group
     uint32_t channel = 0;
     for (uint32_t pair = 0; pair < pairs; pair += kLanes) {
@@ -266,9 +267,9 @@ void DecodePerToken(const AffineTile& tile, const uint8_t* codes, const uint8_t*
       for (uint32_t i = 0; i < count; ++i) {
         const uint32_t rest = tile.dim - channel;
         const uint32_t channels = rest < tile.group ? rest : tile.group;
-        batch.Decode(i, codes + element * Form::kBits / 8, channels,
+        batch.Decode(i, codes + element * DecodeVariant::kBits / 8, channels,
                      PatternAt(tile, (pair + i) / groups, channel),
-                     target + element * Form::Type::kBytes);
+                     target + element * DecodeVariant::Type::kBytes);
         element += channels;
         channel = channels == rest ? 0 : channel + channels;
       }

@@ -4,7 +4,7 @@
 // A code is decoded by way of fp16, whose exponents E4M3 has from 2^-6 to 2^8 with another bias:
 // what that makes of 2^8 is in the scale.
 
-#include "codecs/backend/reference/fp8.h"
+#include "codecs/backend/reference/reference.h"
 #include "codecs/numbers/fp8.h"
 
 namespace cairn::codecs {

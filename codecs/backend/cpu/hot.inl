@@ -3,7 +3,8 @@
 // at a time.
 
 #include "codecs/backend/hot_tile.h"
-#include "codecs/backend/reference/hot.h"
+#include "codecs/backend/reference/reference.h"
+#include "codecs/backend/reference/step.h"
 #include "codecs/numbers/hot_levels.h"
 
 namespace cairn::codecs {

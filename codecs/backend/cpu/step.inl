@@ -104,13 +104,13 @@ Rotations RotationsOf(const StepTile& tile, uint64_t position, uint32_t tokens, 
   return {scratch->cosine[token / kBlockTokens], scratch->sine[token / kBlockTokens]};
 }
 
-// TurnForth() of a pair in a block, or TurnBack().
-template <bool kForth>
+// ApplyRope() of a pair in a block, or RemoveRope().
+template <bool kIsApplied>
 [[gnu::always_inline]] inline void TurnPair(Floats16 c, Floats16 s, Floats16* first,
                                             Floats16* second) {
   const Floats16 a = *first;
   const Floats16 b = *second;
-  if constexpr (kForth) {
+  if constexpr (kIsApplied) {
     *first = Blocks::Sub(Blocks::Mul(a, c), Blocks::Mul(b, s));
     *second = Blocks::Add(Blocks::Mul(a, s), Blocks::Mul(b, c));
   } else {
@@ -120,15 +120,15 @@ template <bool kForth>
 }
 
 // Of all pairs.
-template <bool kForth>
+template <bool kIsApplied>
 void Turn(const StepPairs& pairs, const Rotations& rotations, BlockValues* values) {
   for (uint32_t i = 0; i < pairs.count; ++i) {
     float* at[2] = {values->of[pairs.first + i * pairs.step],
                     values->of[pairs.first + i * pairs.step + pairs.distance]};
     Floats16 first = Blocks::Load(at[0]);
     Floats16 second = Blocks::Load(at[1]);
-    TurnPair<kForth>(Blocks::Load(rotations.cosine[i]), Blocks::Load(rotations.sine[i]), &first,
-                     &second);
+    TurnPair<kIsApplied>(Blocks::Load(rotations.cosine[i]), Blocks::Load(rotations.sine[i]), &first,
+                         &second);
     Blocks::Store(at[0], first);
     Blocks::Store(at[1], second);
   }

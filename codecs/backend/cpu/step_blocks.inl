@@ -263,7 +263,7 @@ void TakeStill(const StepDecoding& strip, uint32_t group, GroupHalves* halves) {
   }
 }
 
-// Pairs from one of the list to another, as TurnForth() says.
+// Pairs from one of the list to another, as ApplyRope() says.
 template <DType kType, bool kIsPlain>
 void TurnPairs(const StepDecoding& strip, uint32_t group, const Rotations (&by)[2], uint32_t first,
                uint32_t end, GroupHalves* halves) {

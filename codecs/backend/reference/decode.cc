@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "codecs/backend/reference/reference.h"
+#include "codecs/numbers/affine.h"
 #include "codecs/pack/dense.h"
 
 namespace cairn::codecs::reference {
@@ -19,10 +20,9 @@ void DecodeRun(const AffineTile& tile, const uint8_t* codes, AffineParams params
   const uint8_t* pattern =
       tile.prediction == nullptr ? nullptr : tile.prediction->PatternOf(run.token, tile.dim);
   const uint8_t* row = codes + uint64_t{run.token} * CodeRowBytes(tile.dim, tile.bits);
-  const float min = Fp16ToFloat(params.min);
-  const float step = Step(tile.bits, Fp16ToFloat(params.range));
+  const float min = Fp16ToFloat(params.min), range = Fp16ToFloat(params.range);
   for (uint32_t channel = run.first; channel < run.end; ++channel) {
-    float value = Dequantize(UnpackCode(row, channel, tile.bits), step, min);
+    float value = AffineValue(UnpackCode(row, channel, tile.bits), min, range, tile.bits);
     if (pattern != nullptr) value = Add(value, LoadPatternValue(pattern, channel));
     StoreElement(tile.dtype, target, uint64_t{run.token} * tile.dim + channel, value);
   }

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "codecs/backend/reference/reference.h"
+#include "codecs/numbers/affine.h"
 #include "codecs/pack/dense.h"
 
 namespace cairn::codecs::reference {
@@ -35,7 +36,13 @@ class GroupReader {
     const auto channel = static_cast<uint32_t>(index - uint64_t{token} * tile_.dim);
     return Add(value, -LoadPatternValue(pattern, channel));
   }
-  [[nodiscard]] uint32_t count() const { return group_.count; }
+  // Calls visit(value) for every value that is no row's.
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    for (uint32_t i = 0; i < group_.count; ++i) {
+      if (IsKept(i)) visit(At(i));
+    }
+  }
 
  private:
   const AffineTile& tile_;
@@ -44,61 +51,18 @@ class GroupReader {
   const Group& group_;
 };
 
-struct Bounds {
-  float low = 0.0F;
-  float high = 0.0F;
-};
-
-Bounds BoundsOf(const GroupReader& group) {
-  Bounds bounds;
-  bool is_first = true;
-  for (uint32_t i = 0; i < group.count(); ++i) {
-    if (!group.IsKept(i)) continue;
-    const float value = group.At(i);
-    if (is_first || value < bounds.low) bounds.low = value;
-    if (is_first || value > bounds.high) bounds.high = value;
-    is_first = false;
-  }
-  return {bounds.low + 0.0F, bounds.high + 0.0F};  // -0 becomes +0
-}
-
-uint32_t ClipError(const GroupReader& group, uint32_t bits, AffineParams params,
-                   float covering_range) {
-  const float min = Fp16ToFloat(params.min);
-  const float range = Fp16ToFloat(params.range);
-  const float inverse_step = InverseStep(bits, range);
-  const float weight = ClipWeight(bits, range, covering_range);
-  uint32_t error = 0;
-  for (uint32_t i = 0; i < group.count(); ++i) {
-    if (!group.IsKept(i)) continue;
-    const int32_t distance = ClipDistance(group.At(i), min, inverse_step, Levels(bits), weight);
-    error += static_cast<uint32_t>(distance * distance);
-  }
-  return error;
+Extremes ExtremesOf(const GroupReader& group) {
+  Extremes of;
+  group.ForEach([&](float value) { of.Add(value); });
+  of.MakeZerosPositive();
+  return of;
 }
 
 // clip_count: of the ranges that are tried where the tile is clipped.
-AffineParams ParamsOf(const GroupReader& group, const AffineTile& tile, const Bounds& bounds,
+AffineParams ParamsOf(const GroupReader& group, const AffineTile& tile, const Extremes& of,
                       uint32_t clip_count) {
-  const AffineParams covering = MakeParams(bounds.low, bounds.high, 0.0F);
-  if (!tile.is_clipped || clip_count == 1) return covering;
-  const float covering_range = Fp16ToFloat(covering.range);
-  AffineParams best = covering;
-  uint32_t best_error = ClipError(group, tile.bits, covering, covering_range);
-  for (uint32_t i = 1; i < clip_count; ++i) {
-    const AffineParams params = MakeParams(bounds.low, bounds.high, ClipInset(tile.bits, i));
-    const uint32_t error = ClipError(group, tile.bits, params, covering_range);
-    if (error < best_error) {
-      best = params;
-      best_error = error;
-    }
-  }
-  return best;
-}
-
-uint8_t CodeOf(const AffineTile& tile, float value, AffineParams params) {
-  const float inverse_step = InverseStep(8, Fp16ToFloat(params.range));
-  return Narrow(Code8(value, Fp16ToFloat(params.min), inverse_step), tile.bits);
+  return ChooseParams(tile.bits, tile.is_clipped ? clip_count : 1, of,
+                      [&](auto visit) { group.ForEach(visit); });
 }
 
 }  // namespace
@@ -123,14 +87,14 @@ bool EncodePerChannel(const AffineTile& tile, const uint8_t* source, const uint6
     for (uint32_t channel = 0; channel < tile.dim; ++channel) {
       const Group group{uint64_t{first} * tile.dim + channel, tile.dim, count, first, 1};
       const GroupReader reader(tile, source, rows, group);
-      const Bounds bounds = BoundsOf(reader);
-      if (IsInexactConstant(bounds.low, bounds.high)) return false;
-      const AffineParams chosen = ParamsOf(reader, tile, bounds, ClipCount(tile.bits, true));
+      const Extremes of = ExtremesOf(reader);
+      if (IsInexactConstant(of.low, of.high)) return false;
+      const AffineParams chosen = ParamsOf(reader, tile, of, ClipCount(tile.bits, true));
       StoreParams(params, pair++, chosen);
       for (uint32_t i = 0; i < count; ++i) {
         if (!reader.IsKept(i)) continue;
         uint8_t* row = codes + uint64_t{first + i} * row_bytes;
-        PackCode(row, channel, tile.bits, CodeOf(tile, reader.At(i), chosen));
+        PackCode(row, channel, tile.bits, AffineCode(reader.At(i), chosen, tile.bits));
       }
     }
   }
@@ -151,8 +115,8 @@ void EncodePerToken(const AffineTile& tile, const uint8_t* source, uint64_t* row
     };
     for (uint32_t first = 0; first < tile.dim && !IsRow(rows, token); first += tile.group) {
       const Group group = group_at(first);
-      const Bounds bounds = BoundsOf(GroupReader(tile, source, rows, group));
-      if (IsInexactConstant(bounds.low, bounds.high)) {
+      const Extremes of = ExtremesOf(GroupReader(tile, source, rows, group));
+      if (IsInexactConstant(of.low, of.high)) {
         rows[token / 64] |= uint64_t{1} << (token % 64);
       }
     }
@@ -164,10 +128,10 @@ void EncodePerToken(const AffineTile& tile, const uint8_t* source, uint64_t* row
       const Group group = group_at(first);
       const GroupReader reader(tile, source, rows, group);
       const AffineParams chosen =
-          ParamsOf(reader, tile, BoundsOf(reader), ClipCount(tile.bits, false));
+          ParamsOf(reader, tile, ExtremesOf(reader), ClipCount(tile.bits, false));
       StoreParams(params, pair++, chosen);
       for (uint32_t i = 0; i < group.count; ++i) {
-        PackCode(row, first + i, tile.bits, CodeOf(tile, reader.At(i), chosen));
+        PackCode(row, first + i, tile.bits, AffineCode(reader.At(i), chosen, tile.bits));
       }
     }
   }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codecs/backend/reference/fp8.h"
-
-#include "codecs/backend/reference/reference.h"
 #include "codecs/numbers/fp8.h"
+#include "codecs/backend/reference/reference.h"
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs::reference {

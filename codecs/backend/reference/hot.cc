@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codecs/backend/reference/hot.h"
-
 #include <cstring>
 
+#include "codecs/backend/hot_tile.h"
 #include "codecs/backend/reference/reference.h"
+#include "codecs/backend/reference/step.h"
 #include "codecs/backend/step_token.h"
 
 namespace cairn::codecs::reference {
@@ -29,8 +29,7 @@ void CentreStrip(const HotTile& tile, const StepSource& source, Centred* centred
     if (is_codable) {
       StepForward(tile.step, source.position + token, values, y);
       for (uint32_t c = 0; c < dim; ++c) {
-        const float size = Multiply(y[c], Exp2(-tile.channels[c].spread_log));
-        is_codable &= size >= -kStepCodeMax && size <= kStepCodeMax;
+        is_codable &= IsHotCodable(y[c], HotInverseScale(tile.channels[c].spread_log));
       }
     }
     if (!is_codable) rows->Add(token);
@@ -39,16 +38,13 @@ void CentreStrip(const HotTile& tile, const StepSource& source, Centred* centred
 
 int32_t CorrectionOf(const HotTile& tile, const Centred& centred, uint32_t tokens,
                      const StripTokens& rows, uint32_t channel) {
-  const float inverse = Exp2(-tile.channels[channel].spread_log);
-  float sum = 0.0F;
-  uint32_t count = 0;
+  const float inverse = HotInverseScale(tile.channels[channel].spread_log);
+  HotPower power;
   for (uint32_t token = 0; token < tokens; ++token) {
     if (rows.Has(token)) continue;
-    const float size = Multiply(centred.of[uint64_t{token} * tile.step.dim + channel], inverse);
-    sum = Add(sum, Multiply(size, size));
-    ++count;
+    power.Add(centred.of[uint64_t{token} * tile.step.dim + channel], inverse);
   }
-  return count == 0 ? 0 : HotCorrection(Divide(sum, static_cast<float>(count)));
+  return power.Correction();
 }
 
 }  // namespace
@@ -69,12 +65,12 @@ void EncodeHotStrip(const HotTile& tile, const StepSource& source, uint8_t* code
       StoreHotBits(corrections, 4 * c, 4, static_cast<uint32_t>(correction - kHotCorrectionMin));
     }
     if (channel.width == 0) continue;
-    const float inverse = Exp2(-HotScaleLog(channel.spread_log, correction));
+    const float inverse = HotInverseScale(channel.spread_log, correction);
     for (uint32_t token = 0; token < source.tokens; ++token) {
       if (rows->Has(token)) continue;
-      const float size = Multiply(centred.of[uint64_t{token} * dim + c], inverse);
+      const float value = centred.of[uint64_t{token} * dim + c];
       StoreHotBits(codes + uint64_t{token} * tile.row_bytes, channel.bit_offset, channel.width,
-                   HotCode(size, channel.width));
+                   HotCodeOf(value, inverse, channel.width));
     }
   }
 }
@@ -93,11 +89,10 @@ void DecodeHotStrip(const HotStripJob& job) {
     const uint8_t* row = job.codes + uint64_t{token} * tile.row_bytes;
     for (uint32_t c = 0; c < dim; ++c) {
       const HotChannel& channel = tile.channels[c];
-      centred[c] = channel.width == 0
-                       ? 0.0F
-                       : Multiply(HotLevel(LoadHotBits(row, channel.bit_offset, channel.width),
-                                           channel.width),
-                                  scales[c]);
+      centred[c] = 0.0F;
+      if (channel.width == 0) continue;
+      const uint32_t code = LoadHotBits(row, channel.bit_offset, channel.width);
+      centred[c] = HotValueOf(code, scales[c], channel.width);
     }
     StepBack(tile.step, job.position + token, centred, values);
     for (uint32_t c = 0; c < dim; ++c) {

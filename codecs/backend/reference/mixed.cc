@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "codecs/backend/reference/reference.h"
+#include "codecs/numbers/affine.h"
 #include "codecs/pack/dense.h"
 #include "codecs/types/shape.h"
 
@@ -31,9 +32,8 @@ void DecodeMixed(const MixedTile& tile, uint8_t* target) {
       const uint32_t bits = is_four ? 4 : 2;
       const AffineParams params = LoadParams(tile.params, pairs + (is_four ? i : four + i));
       const uint8_t code = UnpackCode(is_four ? four_bits : two_bits, i, bits);
-      StoreElement(
-          tile.dtype, target, element,
-          Dequantize(code, Step(bits, Fp16ToFloat(params.range)), Fp16ToFloat(params.min)));
+      StoreElement(tile.dtype, target, element,
+                   AffineValue(code, Fp16ToFloat(params.min), Fp16ToFloat(params.range), bits));
     }
   }
 }

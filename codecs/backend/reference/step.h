@@ -23,12 +23,7 @@ struct StepCodes {
 // Adds the rows that need no arithmetic of the tile's: token 0 of a chain, and small norms of V.
 void SelectStepRows(const StepTile& tile, const StepSource& source, StripTokens* rows);
 
-// The steps of the same names.
-uint64_t EncodeStepStrip(const StepTile& tile, const StepSource& source, uint8_t* target,
-                         uint64_t room, uint32_t* rows);
-[[nodiscard]] bool DecodeStepStrips(const StepStripJob* jobs, uint32_t count);
-
-// One of them, at most of parts.mode kCoded.
+// Decodes one strip, at most of parts.mode kCoded.
 [[nodiscard]] bool DecodeStepStrip(const StepStripJob& job);
 
 // The codes and rows of a coded strip. False where it does not end as it must or the profile is

@@ -17,10 +17,7 @@ StripShape ShapeOf(const StepTile& tile, uint32_t tokens) {
 bool Quantize(const StepTile& tile, const float* centred, int16_t* codes) {
   bool is_codable = true;
   for (uint32_t c = 0; c < tile.dim; ++c) {
-    const float position = Multiply(centred[c], tile.channels[c].step_inverse);
-    const bool is_code = position >= -kStepCodeMax && position <= kStepCodeMax;
-    is_codable &= is_code;
-    codes[c] = is_code ? static_cast<int16_t>(Coarsen(RoundToInt(position), tile.level)) : 0;
+    is_codable &= StepCodeAt(centred[c], tile.channels[c].step_inverse, tile.level, &codes[c]);
   }
   return is_codable;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/stages/predict/pattern.h"
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 
 namespace cairn::codecs {
 namespace {
@@ -16,8 +16,8 @@ void Predict(const Backend& backend, const TileSource& source, bool is_nearest, 
   const PatternedTile tile{geometry.rows,           geometry.dim, group,
                            geometry.dtype,          is_nearest,   plan->patterns,
                            source.bank->patterns(), plan->Spans()};
-  StepOf<&Backend::choose_patterns>(backend)(tile, source.bytes, plan->rows.data(),
-                                             plan->pattern.data(), plan->predicted.data());
+  OperationOf<&Backend::choose_patterns>(backend)(tile, source.bytes, plan->rows.data(),
+                                                  plan->pattern.data(), plan->predicted.data());
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/stages/quantize/affine.h"
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 
 namespace cairn::codecs {
 
@@ -9,10 +9,10 @@ bool QuantizeAffine(const Backend& backend, const TileSource& source, TilePlan* 
                     uint8_t* codes, uint8_t* params) {
   uint64_t* rows = plan->rows.data();
   if (source.geometry.IsPerChannel()) {
-    return StepOf<&Backend::encode_per_channel>(backend)(plan->affine, source.bytes, rows, codes,
-                                                         params);
+    return OperationOf<&Backend::encode_per_channel>(backend)(plan->affine, source.bytes, rows,
+                                                              codes, params);
   }
-  StepOf<&Backend::encode_per_token>(backend)(plan->affine, source.bytes, rows, codes, params);
+  OperationOf<&Backend::encode_per_token>(backend)(plan->affine, source.bytes, rows, codes, params);
   return true;
 }
 
@@ -28,8 +28,8 @@ bool QuantizePredicted(const Backend& backend, const TileSource& source, TilePla
 
 void DecodeAffine(const Backend& backend, const AffineTile& tile, const TileGeometry& geometry,
                   const TileLayout& layout, const uint8_t* content, uint8_t* target) {
-  const auto step = geometry.IsPerChannel() ? StepOf<&Backend::decode_per_channel>(backend)
-                                            : StepOf<&Backend::decode_per_token>(backend);
+  const auto step = geometry.IsPerChannel() ? OperationOf<&Backend::decode_per_channel>(backend)
+                                            : OperationOf<&Backend::decode_per_token>(backend);
   step(tile, content, content + layout.params.offset, target);
 }
 

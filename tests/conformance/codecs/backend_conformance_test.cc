@@ -93,21 +93,21 @@ class BackendTest : public EachBackendTest {
   Encoded EncodeWith(const Backend& backend, const AffineTile& tile, bool is_per_channel,
                      const GuardedBytes& source, size_t misalignment) {
     Encoded out(tile, is_per_channel, misalignment);
-    StepOf<&Backend::select_rows>(backend)(tile, source.data(), out.rows.data());
+    OperationOf<&Backend::select_rows>(backend)(tile, source.data(), out.rows.data());
     if (is_per_channel) {
-      out.is_coded = StepOf<&Backend::encode_per_channel>(backend)(
+      out.is_coded = OperationOf<&Backend::encode_per_channel>(backend)(
           tile, source.data(), out.rows.data(), out.codes.data(), out.params.data());
     } else {
-      StepOf<&Backend::encode_per_token>(backend)(tile, source.data(), out.rows.data(),
-                                                  out.codes.data(), out.params.data());
+      OperationOf<&Backend::encode_per_token>(backend)(tile, source.data(), out.rows.data(),
+                                                       out.codes.data(), out.params.data());
     }
     return out;
   }
 
   static void DecodeWith(const Backend& backend, const AffineTile& tile, bool is_per_channel,
                          const Encoded& from, GuardedBytes& target) {
-    const auto step = is_per_channel ? StepOf<&Backend::decode_per_channel>(backend)
-                                     : StepOf<&Backend::decode_per_token>(backend);
+    const auto step = is_per_channel ? OperationOf<&Backend::decode_per_channel>(backend)
+                                     : OperationOf<&Backend::decode_per_token>(backend);
     step(tile, from.codes.data(), from.params.data(), target.data());
   }
 
@@ -154,8 +154,8 @@ TEST_P(BackendTest, SelectsLikeTheReferenceAndKeepsBitsThatAreSet) {
     Rows wanted{};
     wanted[0] = 1;
     Rows got = wanted;
-    StepOf<&Backend::select_rows>(ReferenceBackend())(tile, source.data(), wanted.data());
-    StepOf<&Backend::select_rows> (*GetParam())(tile, source.data(), got.data());
+    OperationOf<&Backend::select_rows>(ReferenceBackend())(tile, source.data(), wanted.data());
+    OperationOf<&Backend::select_rows> (*GetParam())(tile, source.data(), got.data());
     EXPECT_EQ(got, wanted);
   });
 }
@@ -205,7 +205,7 @@ TEST_P(BackendTest, ChoosesPatternsLikeTheReference) {
     const GuardedBytes source = Source(of, content);
     const Patterns patterns(of, random_);
     Rows rows{};
-    StepOf<&Backend::select_rows>(ReferenceBackend())(of, source.data(), rows.data());
+    OperationOf<&Backend::select_rows>(ReferenceBackend())(of, source.data(), rows.data());
     for (const uint32_t group : {0U, uint32_t{kKiviVGroupChannels}}) {
       PatternedTile tile{of.tokens,     of.dim,        group,
                          of.dtype,      of.is_clipped, patterns.values.data(),
@@ -218,9 +218,9 @@ TEST_P(BackendTest, ChoosesPatternsLikeTheReference) {
           bool operator==(const Chosen&) const = default;
         } chosen{rows, {}, std::vector<uint8_t>(of.tokens, 99), SpansOf(of)};
         tile.spans = chosen.spans.data();
-        StepOf<&Backend::choose_patterns>(backend)(tile, source.data(), chosen.rows.data(),
-                                                   chosen.numbers.data(),
-                                                   chosen.is_predicted.data());
+        OperationOf<&Backend::choose_patterns>(backend)(tile, source.data(), chosen.rows.data(),
+                                                        chosen.numbers.data(),
+                                                        chosen.is_predicted.data());
         return chosen;
       };
       EXPECT_TRUE(choose(*GetParam()) == choose(ReferenceBackend()))
@@ -266,9 +266,9 @@ TEST_P(BackendTest, CodesOfKnownSpansAreTheSame) {
     Patterns patterns(tile, random_);
     patterns.is_predicted = {};
     Rows rows{};
-    StepOf<&Backend::select_rows> (*GetParam())(tile, source.data(), rows.data());
+    OperationOf<&Backend::select_rows> (*GetParam())(tile, source.data(), rows.data());
     std::vector<Span> spans = SpansOf(tile);
-    StepOf<&Backend::choose_patterns> (*GetParam())(
+    OperationOf<&Backend::choose_patterns> (*GetParam())(
         {tile.tokens, tile.dim, tile.group, tile.dtype, false, patterns.values.data(),
          patterns.count, spans.data()},
         source.data(), rows.data(), patterns.numbers.data(), patterns.is_predicted.data());
@@ -278,8 +278,8 @@ TEST_P(BackendTest, CodesOfKnownSpansAreTheSame) {
       Prediction prediction = patterns.AsPrediction();
       prediction.spans = known;
       tile.prediction = &prediction;
-      StepOf<&Backend::encode_per_token> (*GetParam())(tile, source.data(), out.rows.data(),
-                                                       out.codes.data(), out.params.data());
+      OperationOf<&Backend::encode_per_token> (*GetParam())(tile, source.data(), out.rows.data(),
+                                                            out.codes.data(), out.params.data());
       return out;
     };
     const Encoded wanted = encode(nullptr);
@@ -333,7 +333,7 @@ TEST_P(BackendTest, CopiesWhatItStreams) {
   for (size_t count = 0; count < 300; ++count) {
     const GuardedBytes source = AnyBytes(count);
     GuardedBytes target(count, maker_.Misalignment());
-    StepOf<&Backend::copy_streamed> (*GetParam())(source.data(), count, target.data());
+    OperationOf<&Backend::copy_streamed> (*GetParam())(source.data(), count, target.data());
     EXPECT_TRUE(target.Equals(source) && target.IsIntact()) << count;
   }
 }
@@ -346,8 +346,9 @@ TEST_P(BackendTest, NarrowsLikeTheReference) {
       const size_t bytes = size_t{tile.tokens} * CodeRowBytes(tile.dim, bits);
       GuardedBytes wanted(bytes, 0, 1);
       GuardedBytes got(bytes, maker_.Misalignment(), 2);
-      StepOf<&Backend::narrow_codes>(ReferenceBackend())(tile, bits, codes.data(), wanted.data());
-      StepOf<&Backend::narrow_codes> (*GetParam())(tile, bits, codes.data(), got.data());
+      OperationOf<&Backend::narrow_codes>(ReferenceBackend())(tile, bits, codes.data(),
+                                                              wanted.data());
+      OperationOf<&Backend::narrow_codes> (*GetParam())(tile, bits, codes.data(), got.data());
       EXPECT_TRUE(got.Equals(wanted)) << "to " << int{bits};
       EXPECT_TRUE(got.IsIntact());
     }

@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/backend/backends.h"
 #include "tests/conformance/codecs/tiles.h"
 #include "tests/support/random.h"

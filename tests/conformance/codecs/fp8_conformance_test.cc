@@ -37,7 +37,7 @@ class Fp8ConformanceTest : public EachBackendTest {
     GuardedBytes wanted(SourceBytesOf(tile), 0, 1);
     GuardedBytes got(SourceBytesOf(tile), Below(2) == 0 ? 0 : maker_.Misalignment(), 2);
     ReferenceBackend().decode_fp8(tile, codes.data(), scales.data(), wanted.data());
-    StepOf<&Backend::decode_fp8> (*GetParam())(tile, codes.data(), scales.data(), got.data());
+    OperationOf<&Backend::decode_fp8> (*GetParam())(tile, codes.data(), scales.data(), got.data());
     EXPECT_TRUE(got.Equals(wanted));
     EXPECT_TRUE(got.IsIntact());
   }
@@ -56,8 +56,8 @@ TEST_P(Fp8ConformanceTest, EncodesLikeTheReference) {
       GuardedBytes got_scales(size_t{2} * tile.tokens, maker_.Misalignment(), 2);
       ReferenceBackend().encode_fp8(tile, source.data(), rows.data(), wanted.data(),
                                     wanted_scales.data());
-      StepOf<&Backend::encode_fp8> (*GetParam())(tile, source.data(), rows.data(), got.data(),
-                                                 got_scales.data());
+      OperationOf<&Backend::encode_fp8> (*GetParam())(tile, source.data(), rows.data(), got.data(),
+                                                      got_scales.data());
       EXPECT_TRUE(got.Equals(wanted) && got_scales.Equals(wanted_scales)) << content;
       EXPECT_TRUE(got.IsIntact() && got_scales.IsIntact());
       ExpectLikeReference(tile, got, got_scales);
@@ -82,8 +82,8 @@ TEST_P(Fp8ConformanceTest, RoundsLikeTheReference) {
     const Rows rows{};
     GuardedBytes wanted(kDim, 0, 1), got(kDim, 0, 2), scales(2, 0);
     ReferenceBackend().encode_fp8(tile, source.data(), rows.data(), wanted.data(), scales.data());
-    StepOf<&Backend::encode_fp8> (*GetParam())(tile, source.data(), rows.data(), got.data(),
-                                               scales.data());
+    OperationOf<&Backend::encode_fp8> (*GetParam())(tile, source.data(), rows.data(), got.data(),
+                                                    scales.data());
     EXPECT_TRUE(got.Equals(wanted)) << code;
   }
 }

@@ -106,7 +106,7 @@ class HotConformanceTest : public EachBackendTest {
     const auto scratch = std::make_unique<StepScratch>();
     if (Below(2) == 0) job.scratch = scratch.get();
     job.target = got.data();
-    StepOf<&Backend::decode_hot_strip> (*GetParam())(job);
+    OperationOf<&Backend::decode_hot_strip> (*GetParam())(job);
     EXPECT_TRUE(got.Equals(wanted));
     EXPECT_TRUE(got.IsIntact());
   }
@@ -121,8 +121,8 @@ struct EncodedStrip {
         corrections(of.CorrectionBytes(), misalignment, fill) {}
 
   void Encode(const Backend& backend, const HotCase& of, const StepSource& source) {
-    StepOf<&Backend::encode_hot_strip>(backend)(of.tile, source, codes.data(), corrections.data(),
-                                                &rows);
+    OperationOf<&Backend::encode_hot_strip>(backend)(of.tile, source, codes.data(),
+                                                     corrections.data(), &rows);
   }
 
   GuardedBytes codes, corrections;

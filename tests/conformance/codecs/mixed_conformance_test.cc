@@ -42,7 +42,7 @@ class MixedConformanceTest : public EachBackendTest {
     GuardedBytes wanted(bytes, 0, 1);
     GuardedBytes got(bytes, Below(2) == 0 ? 0 : maker_.Misalignment(), 2);
     ReferenceBackend().decode_mixed(tile, wanted.data());
-    StepOf<&Backend::decode_mixed> (*GetParam())(tile, got.data());
+    OperationOf<&Backend::decode_mixed> (*GetParam())(tile, got.data());
     EXPECT_TRUE(got.Equals(wanted)) << tokens << " x " << dim << ", group " << group << ", dtype "
                                     << int{static_cast<uint8_t>(dtype)} << ", classes " << counts[0]
                                     << ' ' << counts[1] << ' ' << counts[2];

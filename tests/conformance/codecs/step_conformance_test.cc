@@ -127,8 +127,8 @@ class StepConformanceTest : public EachBackendTest {
                           : is_v ? source.data()
                                  : v.data(),
                           scratch};
-    const uint64_t bytes =
-        StepOf<&Backend::encode_step_strip>(backend)(of.tile, from, room.data(), room.size(), rows);
+    const uint64_t bytes = OperationOf<&Backend::encode_step_strip>(backend)(
+        of.tile, from, room.data(), room.size(), rows);
     EXPECT_LE(bytes, room.size());
     EXPECT_TRUE(room.IsIntact());
     return {room.data(), room.data() + bytes};
@@ -223,7 +223,7 @@ TEST_P(StepConformanceTest, DecodesAnyNumberAtOnce) {
       jobs[i].target = targets[i].data();
       if (has_scratch) jobs[i].scratch = scratch.get();
     }
-    ASSERT_TRUE(StepOf<&Backend::decode_step_strips>(*GetParam())(jobs.data(), count));
+    ASSERT_TRUE(OperationOf<&Backend::decode_step_strips>(*GetParam())(jobs.data(), count));
     for (uint32_t i = 0; i < count; ++i) {
       ASSERT_TRUE(targets[i].Equals(wanted[i])) << i;
       ASSERT_TRUE(targets[i].IsIntact());
@@ -250,7 +250,7 @@ TEST_P(StepConformanceTest, DecodesWildMeansLikeTheReference) {
     coded += job.parts.mode == StepStripMode::kCoded ? 1 : 0;
     ASSERT_TRUE(ReferenceBackend().decode_step_strips(&job, 1));
     job.target = got.data();
-    ASSERT_TRUE(StepOf<&Backend::decode_step_strips>(*GetParam())(&job, 1));
+    ASSERT_TRUE(OperationOf<&Backend::decode_step_strips>(*GetParam())(&job, 1));
     ASSERT_TRUE(got.Equals(wanted)) << round;
   }
   EXPECT_GT(coded, 10U);
@@ -273,7 +273,7 @@ TEST_P(StepConformanceTest, DecodesHostileStripsInBounds) {
     const auto decode = [&](const Backend& backend, GuardedBytes& target) {
       const StepStripJob job{&of.tile,       of.tokens,     of.position, parts,
                              changed.data(), target.data(), false};
-      const bool is_ok = StepOf<&Backend::decode_step_strips>(backend)(&job, 1);
+      const bool is_ok = OperationOf<&Backend::decode_step_strips>(backend)(&job, 1);
       EXPECT_TRUE(target.IsIntact());
       return is_ok;
     };

@@ -73,8 +73,8 @@ class StripTest : public EachBackendTest {
   // Empty where the room does not suffice.
   static std::vector<uint8_t> Encode(const Backend& backend, const StripShape& shape,
                                      const GuardedBytes& source, GuardedBytes& room) {
-    const uint64_t bytes =
-        StepOf<&Backend::encode_strip>(backend)(shape, source.data(), room.data(), room.size());
+    const uint64_t bytes = OperationOf<&Backend::encode_strip>(backend)(shape, source.data(),
+                                                                        room.data(), room.size());
     EXPECT_LE(bytes, room.size());
     EXPECT_TRUE(room.IsIntact());
     return {room.data(), room.data() + bytes};
@@ -145,7 +145,7 @@ TEST_P(StripTest, DecodesAnyNumberAtOnce) {
       jobs[i] = {shape, {}, strips[i].data(), targets[i].data(), random_() % 2 == 0};
       ASSERT_TRUE(ParseStrip(shape, strips[i].data(), strip.size(), &jobs[i].parts));
     }
-    ASSERT_TRUE(StepOf<&Backend::decode_strips>(*GetParam())(jobs.data(), count));
+    ASSERT_TRUE(OperationOf<&Backend::decode_strips>(*GetParam())(jobs.data(), count));
     for (uint32_t i = 0; i < count; ++i) {
       ASSERT_TRUE(targets[i].Equals(sources[i])) << i;
       ASSERT_TRUE(targets[i].IsIntact());
@@ -170,7 +170,7 @@ TEST_P(StripTest, DecodesHostileStripsInBounds) {
     ASSERT_TRUE(ParseStrip(shape, changed.data(), changed.size(), &parts));
     const auto decode = [&](const Backend& backend, GuardedBytes& target) {
       const StripJob job{shape, parts, changed.data(), target.data(), false};
-      const bool is_ok = StepOf<&Backend::decode_strips>(backend)(&job, 1);
+      const bool is_ok = OperationOf<&Backend::decode_strips>(backend)(&job, 1);
       EXPECT_TRUE(target.IsIntact());
       return is_ok;
     };

@@ -344,7 +344,8 @@ CAIRN_DEVICE void TouchMemory(Wrong wrong, WordArgs args, Words* shared) {
     StoreGlobal(args.target, LoadRecord<uint32_t>(args.target));
     LoadGlobal<uint32_t>(args.target);
   }
-  if (wrong == Wrong::kSharedPastEnd) LoadNear32(NearOf(shared) + 4 * (ThreadIndex() + 1));
+  if (wrong == Wrong::kSharedPastEnd)
+    LoadShared32(SharedAddressOf(shared) + 4 * (ThreadIndex() + 1));
   if (wrong == Wrong::kMisalignedCopy) CopyAsync16(shared->of + 1, args.source);
   if (wrong == Wrong::kLeavesCopies) {
     CopyAsync16(shared->of, args.source);

@@ -66,7 +66,7 @@ AttendWorkload::Plans AttendWorkload::PlansOf(uint32_t batch) const {
       for (uint32_t i = first; i < std::min(first + batch, sequences_); ++i) {
         jobs.push_back(JobOf(i, layer));
       }
-      std::vector<Words4> buffer(AttendPlanBytes(jobs, kAttendWorksWanted) / sizeof(Words4) + 1);
+      std::vector<U32x4> buffer(AttendPlanBytes(jobs, kAttendWorksWanted) / sizeof(U32x4) + 1);
       AttendPlan plan;
       const Error error = MakeAttendPlan(jobs, kAttendWorksWanted,
                                          std::as_writable_bytes(std::span(buffer)), &plan);

@@ -21,8 +21,8 @@ constexpr std::string_view kBasis = "/basis";
 void Require(Error error) { CAIRN_CHECK(error == Error::kOk, codecs::Name(error)); }
 
 // Memory for a plan, at a multiple of 16.
-std::vector<Words4> PlanBuffer(uint64_t bytes) {
-  return std::vector<Words4>(bytes / sizeof(Words4) + 1);
+std::vector<U32x4> PlanBuffer(uint64_t bytes) {
+  return std::vector<U32x4>(bytes / sizeof(U32x4) + 1);
 }
 
 Room Words(uint64_t bytes) {
@@ -132,7 +132,7 @@ std::vector<EncodeJob> Workload::JobsOfEncode(uint32_t first, uint32_t batch,
 
 Workload::Plans Workload::PlansOfDecode(uint32_t batch, Verify verify,
                                         const EngineCache& target) const {
-  std::vector<Words4> buffer = PlanBuffer(DecodePlanBytesMax());
+  std::vector<U32x4> buffer = PlanBuffer(DecodePlanBytesMax());
   const auto room = std::as_writable_bytes(std::span(buffer));
   DecodePlan plan;
   while (MakeDecodePlan(JobsOfDecode(0, batch, target), verify, room, &plan) == Error::kTooLarge) {
@@ -153,7 +153,7 @@ Workload::Plans Workload::PlansOfEncode(uint32_t batch, const EngineCache& sourc
     slots_ = MakeRoom(scale_.images * slot_bytes_);
     encoded_ = MakeRoom(scale_.images * image_bytes_max_);
   }
-  std::vector<Words4> buffer = PlanBuffer(EncodePlanBytesMax());
+  std::vector<U32x4> buffer = PlanBuffer(EncodePlanBytesMax());
   const auto room = std::as_writable_bytes(std::span(buffer));
   EncodePlan plan;
   while (MakeEncodePlan(JobsOfEncode(0, batch, source), room, &plan) == Error::kTooLarge) {

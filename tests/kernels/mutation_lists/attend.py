@@ -62,7 +62,7 @@ MUTATIONS = {
     "plain_end": (ATTENTION, ATTEND_PLAIN, "static_cast<int32_t>(token) < ends[i % 4 / 2];", "static_cast<int32_t>(token) <= ends[i % 4 / 2];"),
     "plain_behind": (ATTENTION, ATTEND_PLAIN, "behind[0] : 0),\n                           step.end - (step.is_tail != 0 ? behind[1] : 0)};", "behind[0] : 0),\n                           step.end - (step.is_tail != 0 ? behind[0] : 0)};"),
     "plain_tile_is_no_tail": (ATTENTION, ATTEND_PLAIN, "step.end - (step.is_tail != 0 ? behind[0] : 0),", "step.end - behind[0],"),
-    "plain_zeros": (ATTENTION, ATTEND_PLAIN, "*reinterpret_cast<Words4*>(step->v + PlainVAt<kDim>(row, piece)) = {0, 0, 0, 0};", ""),
+    "plain_zeros": (ATTENTION, ATTEND_PLAIN, "*reinterpret_cast<U32x4*>(step->v + PlainVAt<kDim>(row, piece)) = {0, 0, 0, 0};", ""),
     "plain_v_place": (ATTENTION, ATTEND_PLAIN, "v = PlainPlace<kDim>(reader, part, part.v, token + lane, &fault);", "v = PlainPlace<kDim>(reader, part, part.v, lane, &fault);"),
     "plain_ones": (ATTENTION, ATTEND_PLAIN, "g == 7 ? kOnes : 0", "g == 6 ? kOnes : 0"),
     "plain_rows": (ATTENTION, ATTEND_PLAIN, "kRows * i + lane / kPieces", "(kRows < 4 ? kRows : 2) * i + lane / kPieces"),

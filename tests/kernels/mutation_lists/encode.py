@@ -5,6 +5,7 @@ RECORDS = "kernels/records.h"
 ENCODE = ["tests/kernels/encode_test.cc"]
 ENCODED_STRIPS = ["tests/kernels/encode_strips_test.cc"]
 AFFINE_ENCODE = "kernels/body/affine_encode.h"
+AFFINE_NUMBERS = "codecs/numbers/affine.h"
 ENCODED_FAST = ["tests/kernels/encode_fast_test.cc"]
 AFFINE_FAST = "kernels/body/affine_encode_fast.h"
 TASKS = "kernels/body/tasks.h"
@@ -20,6 +21,7 @@ CENTRE = "kernels/body/centre.h"
 TOKEN_NORMS = "kernels/body/token_norms.h"
 STEP_ENCODE = "kernels/body/step_encode.h"
 HOT_ENCODE = "kernels/body/hot_encode.h"
+HOT_LEVELS = "codecs/numbers/hot_levels.h"
 PATTERNED_ENCODE = "kernels/body/patterned_encode.h"
 MIXED_ENCODE = "kernels/body/mixed_encode.h"
 ENCODED_ROWS = ["tests/kernels/encode_rows_test.cc"]
@@ -37,7 +39,7 @@ MUTATIONS = {
     "encode_zero_sign": (ENCODE, AFFINE_ENCODE, "  extremes.MakeZerosPositive();\n", ""),
     "encode_no_sync": (ENCODE, AFFINE_ENCODE, "    MarkKept(*tile, &shared->tile);\n  }\n  SyncBlock();", "    MarkKept(*tile, &shared->tile);\n  }"),
     "encode_clips": (ENCODE, AFFINE_ENCODE, "codecs::ClipCount(tile.plane.bits, !tile.plane.is_v)", "codecs::ClipCount(tile.plane.bits, tile.plane.is_v)"),
-    "encode_clip_last": (ENCODE, AFFINE_ENCODE, "if (i != 0 && error >= best_error) continue;", "if (i != 0 && error < best_error) continue;"),
+    "encode_clip_last": (ENCODE, AFFINE_NUMBERS, "if (i != 0 && error >= best_error) continue;", "if (i != 0 && error < best_error) continue;"),
     "encode_first_row": (ENCODE, AFFINE_ENCODE, "if (ThreadIndex() == 0 && (tile.task.rules & kRuleFirstIsRow) != 0) {", "if (ThreadIndex() == 0 && (tile.task.rules & kRuleFirstIsRow) == 1) {"),
     "encode_scores": (ENCODE, AFFINE_ENCODE, "return codecs::StoredScore(LoadGlobal<float>(tile.task.scores + 4 * token));", "return codecs::FloatToFp16(LoadGlobal<float>(tile.task.scores + 4 * token), codecs::Fp16Rounding::kNearestEven);"),
     "groups_zero": (ENCODED_FAST, AFFINE_FAST, "  low = codecs::Add(low, 0.0F);  // no", "  // no"),
@@ -111,7 +113,7 @@ MUTATIONS = {
     "centre_scale": (ENCODED_STEPS, CENTRE, "codecs::BitsFloat(scale)", "codecs::BitsFloat(scale ^ 0x00400000U)"),
     "centre_basis": (ENCODED_STEPS, CENTRE, "* plane.dim * plane.dim + component;", "* plane.dim + component;"),
     "steps_waiting": (ENCODED_STEPS, STEP_ENCODE, "code = LoadRecord<int16_t>(", "code = LoadGlobal<int16_t>("),
-    "steps_level": (ENCODED_STEPS, STEP_ENCODE, "codecs::Coarsen(codecs::RoundToInt(position), plane.level)", "codecs::Coarsen(codecs::RoundToInt(position), 0U * plane.level)"),
+    "steps_level": (ENCODED_STEPS, STEP_ENCODE, "LoadStep(plane, head, c).step_inverse, plane.level, &code)", "LoadStep(plane, head, c).step_inverse, 0U * plane.level, &code)"),
     "steps_uncodable": (ENCODED_STEPS, STEP_ENCODE, "is_codable &= is_code;", ""),
     "steps_no_sync_centre": (ENCODED_STEPS, STEP_ENCODE, "    SyncWarp();\n    const bool is_coded =", "    const bool is_coded ="),
     "steps_no_code": (ENCODED_STEPS, STEP_ENCODE, "uint32_t symbol = kNoCodeSymbol;", "uint32_t symbol = 0;"),
@@ -130,12 +132,12 @@ MUTATIONS = {
     "hot_zeros": (ENCODED_STEPS, HOT_ENCODE, "words[i] = 0;", "words[i] = i == 0 ? 0 : words[i];"),
     "hot_row": (ENCODED_STEPS, HOT_ENCODE, "c < tile.plane.dim && !is_row; c", "c < tile.plane.dim && (!is_row || c != 0); c"),
     "hot_no_sync_words": (ENCODED_STEPS, HOT_ENCODE, "  SyncWarp();\n  uint8_t* target", "  uint8_t* target"),
-    "hot_uncodable": (ENCODED_STEPS, HOT_ENCODE, "is_uncodable |= !(size >=", "is_uncodable |= is_uncodable && !(size >="),
+    "hot_uncodable": (ENCODED_STEPS, HOT_ENCODE, "is_uncodable |= !codecs::IsHotCodable", "is_uncodable |= is_uncodable && !codecs::IsHotCodable"),
     "hot_found": (ENCODED_STEPS, HOT_ENCODE, "if (is_row && lane == 0) AtomicOr", "if (is_row && lane == 32) AtomicOr"),
     "hot_power_rows": (ENCODED_STEPS, HOT_ENCODE, "      if (IsMarked(shared->tile.is_row, token)) continue;\n      const auto value", "      const auto value"),
     "hot_power_end": (ENCODED_STEPS, HOT_ENCODE, "const uint32_t end = first + (left < codecs::kStripTokens ? left : codecs::kStripTokens);", "const uint32_t end = first + left;"),
-    "hot_power_none": (ENCODED_STEPS, HOT_ENCODE, "if (count != 0) {", "if (count != 1) {"),
-    "hot_scale": (ENCODED_STEPS, HOT_ENCODE, "codecs::HotScaleLog(spread, corrections[c])", "codecs::HotScaleLog(spread, 0 * corrections[c])"),
+    "hot_power_none": (ENCODED_STEPS, HOT_LEVELS, "return count == 0 ? 0 : HotCorrection", "return count == 1 ? 0 : HotCorrection"),
+    "hot_scale": (ENCODED_STEPS, HOT_ENCODE, "codecs::HotInverseScale(spread, corrections[c])", "codecs::HotInverseScale(spread, 0 * corrections[c])"),
     "hot_strip_of": (ENCODED_STEPS, HOT_ENCODE, "shared->corrections[token / codecs::kStripTokens]", "shared->corrections[0 * token]"),
     "hot_nibble": (ENCODED_STEPS, HOT_ENCODE, "c + 1 < dim ? nibble(strip, c + 1) : 0;", "c + 1 <= dim ? nibble(strip, c + 1) : 0;"),
     "hot_few": (ENCODED_STEPS, HOT_ENCODE, "if (plane.tokens < codecs::kHotTokensMin) return false;", ""),

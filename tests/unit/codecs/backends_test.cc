@@ -15,10 +15,9 @@ namespace {
 TEST(BackendsTest, TheReferenceIsCompleteAndLast) {
   const Backend& reference = ReferenceBackend();
   EXPECT_TRUE(reference.is_supported());
-  EXPECT_TRUE(reference.select_rows != nullptr && reference.encode_per_channel != nullptr &&
-              reference.encode_per_token != nullptr && reference.decode_per_channel != nullptr &&
-              reference.decode_per_token != nullptr && reference.narrow_codes != nullptr &&
-              reference.encode_strip != nullptr && reference.decode_strips != nullptr);
+#define CAIRN_OPERATION(member, function) EXPECT_NE(reference.member, nullptr) << #member;
+  CAIRN_BACKEND_OPERATIONS(CAIRN_OPERATION)
+#undef CAIRN_OPERATION
   EXPECT_EQ(CpuBackends().back(), &reference);
   EXPECT_EQ(CompiledBackends().back(), &reference);
 }
@@ -74,8 +73,8 @@ TEST(BackendsDeathTest, TheEnvironmentForcesOne) {
 
 TEST(SelfTest, PassesEveryBackendOfThisCpu) {
   for (const Backend* backend : CpuBackends()) {
-    const char* step = FailedStep(*backend);
-    EXPECT_EQ(step, nullptr) << backend->name << " " << (step != nullptr ? step : "");
+    const char* failed = FailedOperation(*backend);
+    EXPECT_EQ(failed, nullptr) << backend->name << " " << (failed != nullptr ? failed : "");
   }
   EXPECT_TRUE(BackendFaults().empty());
 }
@@ -85,33 +84,20 @@ Result DoesNothing(Arguments...) {
   return Result();
 }
 
-// The reference without one step.
-template <auto kStep>
+// The reference without one operation.
+template <auto kOperation>
 Backend Lacking(const char* name = "lame") {
   Backend backend = ReferenceBackend();
   backend.name = name;
-  backend.*kStep = DoesNothing;
+  backend.*kOperation = DoesNothing;
   return backend;
 }
 
-TEST(SelfTest, NamesTheStepThatFails) {
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::select_rows>()), "select_rows");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::encode_per_channel>()), "encode_per_channel");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::encode_per_token>()), "encode_per_token");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_per_channel>()), "decode_per_channel");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_per_token>()), "decode_per_token");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::encode_fp8>()), "encode_fp8");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_fp8>()), "decode_fp8");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_mixed>()), "decode_mixed");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::copy_streamed>()), "copy_streamed");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::narrow_codes>()), "narrow_codes");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::choose_patterns>()), "choose_patterns");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::encode_strip>()), "encode_strip");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_strips>()), "decode_strips");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::encode_step_strip>()), "encode_step_strip");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_step_strips>()), "decode_step_strips");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::encode_hot_strip>()), "encode_hot_strip");
-  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_hot_strip>()), "decode_hot_strip");
+TEST(SelfTest, NamesTheOperationThatFails) {
+#define CAIRN_OPERATION(member, function) \
+  EXPECT_STREQ(FailedOperation(Lacking<&Backend::member>()), #member);
+  CAIRN_BACKEND_OPERATIONS(CAIRN_OPERATION)
+#undef CAIRN_OPERATION
 }
 
 TEST(SelfTest, FallsBackToTheNextAndSaysWhy) {
@@ -123,9 +109,9 @@ TEST(SelfTest, FallsBackToTheNextAndSaysWhy) {
   EXPECT_EQ(ChooseBackend(candidates, faults, &count), &ReferenceBackend());
   ASSERT_EQ(count, 2U);
   EXPECT_EQ(faults[0].backend, &first);
-  EXPECT_STREQ(faults[0].step, "decode_strips");
+  EXPECT_STREQ(faults[0].operation, "decode_strips");
   EXPECT_EQ(faults[1].backend, &second);
-  EXPECT_STREQ(faults[1].step, "encode_fp8");
+  EXPECT_STREQ(faults[1].operation, "encode_fp8");
   EXPECT_EQ(ChooseBackend(std::span(candidates).last(1), faults, &count), &ReferenceBackend());
   EXPECT_EQ(count, 0U);
 }

@@ -30,12 +30,12 @@ TEST(FormsTest, WhatRecipesWriteIsInTheTable) {
 
 TEST(FormsTest, NumbersAreTheForms) {
   std::set<std::string_view> names;
-  for (uint16_t id = 0; id <= static_cast<uint16_t>(TileLayoutId::kHot); ++id) {
+  for (uint16_t id = 0; id < kFormCount; ++id) {
     const Form* form = FormOf(id);
     ASSERT_NE(form, nullptr) << id;
     EXPECT_TRUE(names.insert(form->name).second) << form->name;
   }
-  for (uint16_t id = static_cast<uint16_t>(TileLayoutId::kHot) + 1; id < 256; ++id) {
+  for (uint16_t id = kFormCount; id < 256; ++id) {
     EXPECT_EQ(FormOf(id), nullptr) << id;
   }
 }

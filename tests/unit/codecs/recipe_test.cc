@@ -20,6 +20,20 @@ TEST(RecipeTest, NamesComeBack) {
   EXPECT_EQ(known, KnownRecipes());
 }
 
+TEST(RecipeTest, ARecipeHasTheRowOfItsFamily) {
+  for (const std::string_view name :
+       {"raw", "kivi:2+", "exact:fast", "cairn:4.3*9", "cairn-hot:2.4", "patternkv:2:l2", "ott:4",
+        "arkv", "arkv:paper", "mixkvq:paper/7b", "logquant:4/log", "fp8"}) {
+    Recipe recipe;
+    Error error = ParsePolicyRecipe(name, &recipe);
+    if (error != Error::kOk) error = ParsePlannedRecipe(name, &recipe);
+    ASSERT_EQ(error, Error::kOk) << name;
+    EXPECT_EQ(recipe.Traits().id, recipe.id) << name;
+    EXPECT_TRUE(name.starts_with(recipe.Traits().family)) << name;
+  }
+  EXPECT_TRUE(Recipe{.id = RecipeId{99}}.Traits().family.empty());
+}
+
 TEST(RecipeTest, OtherNamesAreRefused) {
   Recipe recipe;
   for (const char* name : {"", "kivi", "kivi:", "kivi:3", "kivi:16", "kivi:2++", "kivi:2 ", " raw",
