@@ -16,15 +16,13 @@ import pathlib
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._model import write_model
 from .errors import InvalidArgumentError, NotDurableError
+from .space import Space
 from .tensors import Tensor, describe
-from .transfer import Part, Plane, Put, PutResult, plane_of, slots_of
-
-if TYPE_CHECKING:
-    from .space import Space
+from .transfer import Part, Put, PutResult, plane_of, slots_of
 
 _NUMPY_DTYPES = {"bf16": "uint16", "fp16": "float16", "fp32": "float32"}
 QUERY_TOKENS_MAX = 64  # of a block: the last ones
@@ -73,7 +71,7 @@ class Capture:
         self._places: dict[bytes, tuple[_Chain, int]] = {}
         self._begun = 0
         self._is_open = True
-        space._tap(self)
+        space._tap(self.record)
 
     @property
     def is_full(self) -> bool:

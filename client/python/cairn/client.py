@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import _ffi, _ucx, keys
-from ._handle import Handle
+from ._connection import Connection
 from ._settings import control_address
 from .buffer import Buffer
-from .space import TIERS, Space
+from .space import Space
+from .transfer import TIERS
 from .watch import EventWatch, Position
 
 
@@ -69,10 +68,8 @@ class Client:
 
     def __init__(self, address: int, tenant: str = "default") -> None:
         self.tenant = tenant
-        self._handle = Handle("client", address, _ffi.library().cairn_close)
-        self._spaces: weakref.WeakSet[Space] = weakref.WeakSet()
-        self._watches: weakref.WeakSet[EventWatch] = weakref.WeakSet()
-        _clients.add(self)
+        self._connection = Connection(address, tenant)
+        self._handle = self._connection.handle
 
     def open_space(
         self,
@@ -103,9 +100,7 @@ class Client:
                     ctypes.byref(address),
                 )
             )
-        space = Space(self, self._handle, address.value or 0, spec)
-        self._spaces.add(space)
-        return space
+        return Space(self._connection, address.value or 0, spec)
 
     def stats(self, *, timeout: float | None = None) -> Stats:
         """What the daemon holds of this tenant; the capacity of tiers and uptime are the daemon's."""
@@ -151,7 +146,7 @@ class Client:
 
     def events(self, position: Position | None = None) -> EventWatch:
         """What comes and goes of the tenant's blocks: from a position on, else from now."""
-        return EventWatch(self, None, position or Position())
+        return EventWatch(self._connection, None, position or Position())
 
     def recomputed(self, tokens: int, seconds: float) -> None:
         """Tells the breaker how fast the engine computes KV: `tokens` of prefill took `seconds`."""
@@ -188,31 +183,13 @@ class Client:
     def close(self) -> None:
         """Ends the session: its leases are released, its puts aborted, its spaces and watches closed.
         Memory of a buffer that is still looked at stays, and with it the session, until it is gone."""
-        for watch in list(self._watches):
-            watch.close()
-        for space in list(self._spaces):
-            space.close()
-        self._handle.close()
+        self._connection.close()
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_handle"):
-            self.close()
-
-
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """The library's threads end before the interpreter does."""
-    for client in list(_clients):
-        client.close()
 
 
 def native_spec(spec: keys.SpaceSpec, recipe: str | None = None) -> _ffi.SpaceSpec:

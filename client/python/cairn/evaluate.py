@@ -39,7 +39,6 @@ import pathlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 if __name__ == "__main__":  # small products: threads that wait for each other are slower than one
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -56,6 +55,7 @@ from ._calibrate import (
 )
 from ._code import TOKENS_PER_BLOCK, Group, block_count_of
 from ._dump import Dump, Kv, read_dump
+from ._evaluate_choice import Loss, parse_loss, recommend
 from ._evaluate_kept import Kept
 from ._evaluate_notes import Notes
 from ._evaluate_page import make_page
@@ -63,41 +63,13 @@ from ._evaluate_terminal import Bar, make_table, verdict_of
 from ._install import install
 from ._judge import Judge, Verdict, find_judge, fingerprint_of
 from ._losses import Losses, measure_losses
-from ._measure import MARGINS, Evaluation, Progress, Scored, copy_rate, measure
+from ._measure import Evaluation, Progress, Scored, copy_rate, measure
 from ._model import parse_rope
 from ._profile import profile_id
-from ._recipes import UNSAFE, Candidate, candidates, rates_of
+from ._recipes import Candidate, candidates, rates_of
 from .errors import Error, FailedPreconditionError, InvalidArgumentError
 
 __all__ = ["Dump", "Evaluation", "Judge", "Kv", "Loss", "evaluate", "read_dump", "recommend"]
-
-# What a loss may be of, and the most that is taken for good where no one says.
-LOSSES = {
-    "kl": 0.01,
-    "attention_error": 0.05,
-    "kv_error": 0.1,
-    "k_error": 0.1,
-    "v_error": 0.1,
-    "perplexity_ratio": 1.01,
-}
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The figure that counts, and the most of it: of a judge's figures with two standard errors, of
-    errors in every layer."""
-
-    figure: str
-    most: float
-
-    def of(self, one: Evaluation) -> float | None:
-        """What is held against `most`."""
-        return one.bound(self.figure)
-
-    def __str__(self) -> str:
-        how = "with two standard errors" if self.figure in MARGINS else "in every layer"
-        return f"{self.figure} at most {self.most:g} {how}"
-
 
 class _LossJudge:
     """Says what layers lose by a coarse K or V, behind one text."""
@@ -216,30 +188,6 @@ def evaluate(
 
 def _dump_of(given: Dump | str | os.PathLike) -> Dump:
     return given if isinstance(given, Dump) else read_dump(pathlib.Path(given))
-
-
-def recommend(found: Sequence[Evaluation], loss: Loss) -> Evaluation | None:
-    """The one of fewest bits that keeps the loss and is not UNSAFE, or None."""
-    known = [one for one in found if one.recipe not in UNSAFE and loss.of(one) is not None]
-    good = [one for one in known if loss.of(one) <= loss.most]
-    return min(good, key=lambda one: (one.bits, loss.of(one)), default=None)
-
-
-def parse_loss(given: str | None, has_judge: bool, has_queries: bool) -> Loss:
-    """FIGURE=MOST, or MOST alone of the first figure that can be had."""
-    can_be_had = {"kl": has_judge, "perplexity_ratio": has_judge, "attention_error": has_queries}
-    first = next(figure for figure in LOSSES if can_be_had.get(figure, True))
-    figure, equals, most = (given or "").rpartition("=")
-    figure = figure if equals else first
-    if figure not in LOSSES:
-        raise InvalidArgumentError(f"loss {given}: expected one of {', '.join(LOSSES)}, as in kl=1")
-    if not can_be_had.get(figure, True):
-        needed = "queries (q) in the dump" if figure == "attention_error" else "a judge (--judge)"
-        raise InvalidArgumentError(f"loss {given}: {figure} needs {needed}")
-    try:
-        return Loss(figure, float(most) if given else LOSSES[figure])
-    except ValueError:
-        raise InvalidArgumentError(f"loss {given}: {most!r} is no number") from None
 
 
 def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -5,18 +5,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _ffi, keys
-from ._handle import Handle, handle_within
+from ._connection import Connection
+from ._handle import handle_within
 from ._side_objects import SideObjects
-from .errors import (
-    Error,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotDurableError,
-    from_code,
-)
+from .errors import Error, FailedPreconditionError, NotDurableError, from_code
 from .match import Match
 from .transfer import (
     DURABILITIES,
@@ -27,17 +22,13 @@ from .transfer import (
     Prefetched,
     Put,
     PutResult,
+    Recorder,
     check_key,
     choice_of,
     fill,
     fill_statistics,
 )
-
 from .watch import EventWatch, Position
-
-if TYPE_CHECKING:
-    from .capture import Capture
-    from .client import Client
 
 
 class Space(SideObjects):
@@ -55,13 +46,10 @@ class Space(SideObjects):
     i is at slot slot_mapping[i]: integers, of which a get skips those that are -1.
     """
 
-    def __init__(
-        self, client: Client, client_handle: Handle, address: int, spec: keys.SpaceSpec
-    ) -> None:
-        self._client = client  # keeps the session open
-        self._client_handle = client_handle
+    def __init__(self, connection: Connection, address: int, spec: keys.SpaceSpec) -> None:
+        self._connection = connection  # keeps the session open
         self._handle = handle_within(
-            client_handle, self, "space", address, _ffi.library().cairn_space_close
+            connection.handle, self, "space", address, _ffi.library().cairn_space_close
         )
         self.spec = spec
         info = _ffi.SpaceInfo()
@@ -70,11 +58,12 @@ class Space(SideObjects):
         self.fingerprint = bytes(info.fingerprint)
         self.recipe = info.recipe.decode()
         self.was_created = bool(info.created)
-        self._capture: Capture | None = None
+        self._capture: Recorder | None = None
+        connection.opened.add(self)
 
     @property
     def tenant(self) -> str:
-        return self._client.tenant
+        return self._connection.tenant
 
     # -------------------------------------------------------------------------------- naming
 
@@ -267,9 +256,9 @@ class Space(SideObjects):
         results = [
             _put_result(request, _failure("put", request.status, reason)) for request in requests
         ]
-        capture = self._capture
-        if capture is not None:
-            capture.record(puts, results)
+        record = self._capture
+        if record is not None:
+            record(puts, results)
         return results
 
     def delete(self, unwanted: Sequence[bytes], *, timeout: float | None = None) -> int:
@@ -294,7 +283,7 @@ class Space(SideObjects):
 
     def watch(self, position: Position | None = None) -> EventWatch:
         """What comes and goes of the space's blocks: from a position on, else from now."""
-        return EventWatch(self._client, self, position or Position())
+        return EventWatch(self._connection, self._handle, position or Position())
 
     def close(self) -> None:
         """Forgets the space here; its blocks stay."""
@@ -332,14 +321,14 @@ class Space(SideObjects):
             _ffi.check(many(space, requests, len(requests), limit))
             return ""
 
-    def _tap(self, capture: Capture | None) -> None:
-        """`capture` sees every put from now on."""
-        if capture is not None and self._capture is not None:
+    def _tap(self, record: Recorder | None) -> None:
+        """It is called after every put from now on."""
+        if record is not None and self._capture is not None:
             raise FailedPreconditionError("the space has a capture already")
-        self._capture = capture
+        self._capture = record
 
     def _release(self, lease: bytes) -> None:
-        with self._client_handle.use() as client:
+        with self._connection.handle.use() as client:
             _ffi.check(_ffi.library().cairn_release(client, lease, 1, 0))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +101,9 @@ class PutResult:
     image_bytes: int
     error: Error | None = None
     durability: str = "not_asked"
+
+
+Recorder = Callable[[Sequence[Put], Sequence[PutResult]], None]  # called after puts
 
 
 @dataclass(frozen=True)

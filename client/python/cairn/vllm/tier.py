@@ -38,8 +38,8 @@ from ..errors import DeadlineExceededError, Error, InvalidArgumentError
 from ..keys import Group, SpaceSpec
 from ..space import Space
 from ..transfer import Get, Put
-from . import register
 from .media import are_media_named, is_named_by_content
+from .names import register
 from .resolved import digest_of
 
 _TOKENS = 16  # of a block of the space: of no meaning for bytes
