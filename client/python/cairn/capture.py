@@ -11,6 +11,7 @@ Needs numpy.
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import shutil
@@ -20,11 +21,11 @@ from typing import Any
 
 from ._model import write_model
 from .errors import InvalidArgumentError, NotDurableError
+from .keys import DTYPE_BYTES
 from .space import Space
-from .tensors import Tensor, describe
+from .tensors import NUMPY_DTYPES, Tensor, describe
 from .transfer import Part, Put, PutResult, plane_of, slots_of
 
-_NUMPY_DTYPES = {"bf16": "uint16", "fp16": "float16", "fp32": "float32"}
 QUERY_TOKENS_MAX = 64  # of a block: the last ones
 
 
@@ -209,15 +210,10 @@ class _Box:
         self.all_heads = range(group.kv_heads)
         self.layers, self.heads = part.layers or self.all_layers, part.heads or self.all_heads
         self.layer_indices = [group.layer_indices[i] for i in self.layers]
-        self.dtype = _NUMPY_DTYPES[spec.dtype]
+        self.dtype = NUMPY_DTYPES[spec.dtype]
         shape = (len(self.layers), len(self.heads), spec.tokens_per_block)
         self.shapes = [(*shape, group.k_dim), (*shape, group.v_dim)]
-
-    @property
-    def block_bytes(self) -> int:
-        layers, heads, tokens, k_dim = self.shapes[0]
-        item_bytes = 4 if self.dtype == "float32" else 2
-        return layers * heads * tokens * (k_dim + self.shapes[1][3]) * item_bytes
+        self.block_bytes = sum(map(math.prod, self.shapes)) * DTYPE_BYTES[spec.dtype]
 
 
 def _boxes_of(spec: Any, parts: Sequence[Part]) -> dict[int, _Box]:

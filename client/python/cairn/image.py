@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _ffi
 from .errors import InvalidArgumentError
-from .keys import DTYPES, GROUP_KINDS, KEY_BYTES
+from .keys import DTYPE_BYTES, DTYPES, GROUP_KINDS, KEY_BYTES
 from .tensors import contiguous
 from .transfer import Part, check_key, plane_of, slots_of
 
@@ -103,7 +103,7 @@ class ImageSpec:
     def source_bytes(self) -> int:
         """How many bytes the elements have."""
         rows = self.layers * self.heads * self.tokens
-        return rows * (self.k_dim + self.v_dim) * (4 if self.dtype == "fp32" else 2)
+        return rows * (self.k_dim + self.v_dim) * DTYPE_BYTES[self.dtype]
 
     def _native(self) -> _ffi.ImageSpec:
         if self.dtype not in DTYPES:

@@ -13,8 +13,10 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 DTYPES = {"bf16": 1, "fp16": 2, "fp32": 3}
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 ROPE_KINDS = {"none": 0, "half": 1, "interleaved": 2}
 GROUP_KINDS = {"kv": 1, "latent": 2, "state": 3, "opaque_rows": 4}
 KEY_BYTES = 32
@@ -102,6 +104,14 @@ class KeyExtra:
     kind: str
     value: bytes
     offset: int = 0
+
+
+_LONG_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def dtype_of(given: Any) -> str | None:
+    """What a space calls a dtype of torch, as `torch.bfloat16`. None: spaces have none such."""
+    return _LONG_NAMES.get(str(given).removeprefix("torch."))
 
 
 def _field(value: bytes) -> bytes:

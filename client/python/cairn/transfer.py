@@ -310,8 +310,8 @@ def _source_bytes(spec: keys.SpaceSpec, part: Part) -> int:
     if group.kind in ("state", "opaque_rows"):
         rows = 1 if group.kind == "state" else spec.tokens_per_block
         return layers * (group.state_bytes or rows * group.row_bytes)
-    item_bytes = 4 if spec.dtype == "fp32" else 2
-    return layers * heads * spec.tokens_per_block * (group.k_dim + group.v_dim) * item_bytes
+    rows = layers * heads * spec.tokens_per_block
+    return rows * (group.k_dim + group.v_dim) * keys.DTYPE_BYTES[spec.dtype]
 
 
 def _fill_views(

@@ -47,7 +47,7 @@ class Room:
     def copy(self, slots: Sequence[int], numbers: Any) -> None:
         """numbers: on the device, of the engine's blocks for those slots."""
         first = 0
-        for slot, count in _runs(slots):
+        for slot, count in runs(slots):
             blocks = numbers[first : first + count * self._blocks]
             for source, axis, target in self._copies:
                 self._cuda.copy_blocks(source, axis, blocks, target, slot * self._blocks)
@@ -113,10 +113,10 @@ class Staging:
         return self.cuda.engine.mark()
 
 
-def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
+def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     """The first and the count of those that follow one another."""
     begin = 0
-    for i in range(1, len(slots) + 1):
-        if i == len(slots) or slots[i] != slots[i - 1] + 1:
-            yield slots[begin], i - begin
+    for i in range(1, len(numbers) + 1):
+        if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
+            yield numbers[begin], i - begin
             begin = i
