@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from . import _ffi, _ucx, keys
+from . import _abi, _ffi, _ucx, keys
 from ._connection import Connection
 from ._settings import control_address
 from .buffer import Buffer
@@ -104,7 +104,7 @@ class Client:
 
     def stats(self, *, timeout: float | None = None) -> Stats:
         """What the daemon holds of this tenant; the capacity of tiers and uptime are the daemon's."""
-        native = _ffi.Stats()
+        native = _abi.Stats()
         with self._handle.use() as client:
             _ffi.check(
                 _ffi.library().cairn_stats_get(
@@ -137,11 +137,11 @@ class Client:
 
     def counters(self) -> Counters:
         """This client's figures. No call to the daemon."""
-        native = _ffi.Counters()
+        native = _abi.Counters()
         with self._handle.use() as client:
             _ffi.check(_ffi.library().cairn_counters_get(client, ctypes.byref(native)))
         state = ("closed", "open", "half open")[native.breaker_state]
-        names = [field[0] for field in _ffi.Counters._fields_[2:]]
+        names = [field[0] for field in _abi.Counters._fields_[2:]]
         return Counters(state, *(getattr(native, name) for name in names))
 
     def events(self, position: Position | None = None) -> EventWatch:
@@ -192,9 +192,9 @@ class Client:
         self.close()
 
 
-def native_spec(spec: keys.SpaceSpec, recipe: str | None = None) -> _ffi.SpaceSpec:
+def native_spec(spec: keys.SpaceSpec, recipe: str | None = None) -> _abi.SpaceSpec:
     """The C form of a specification. ctypes keeps what it points to alive."""
-    groups = (_ffi.GroupSpec * len(spec.groups))()
+    groups = (_abi.GroupSpec * len(spec.groups))()
     for native, group in zip(groups, spec.groups, strict=True):
         layers = group.layer_indices
         native.kind = keys.GROUP_KINDS[group.kind]
@@ -209,7 +209,7 @@ def native_spec(spec: keys.SpaceSpec, recipe: str | None = None) -> _ffi.SpaceSp
         if frequencies:
             native.rope_inverse_frequencies = (ctypes.c_double * len(frequencies))(*frequencies)
         native.state_bytes, native.row_bytes = group.state_bytes, group.row_bytes
-    return _ffi.SpaceSpec(
+    return _abi.SpaceSpec(
         dtype=keys.DTYPES[spec.dtype],
         model=spec.model.encode(),
         weights_revision=spec.weights_revision.encode(),
@@ -239,7 +239,7 @@ def connect(
     shared memory of each, allocated at once; 0 is the default (2, 8, 64 MiB).
     timeout: seconds, at most 60; None is 2.
     """
-    options = _ffi.ConnectOptions(
+    options = _abi.ConnectOptions(
         timeout_ms=_ffi.milliseconds(timeout),
         control=(control_address() if control is None else control).encode(),
         data=None if data is None else data.encode(),

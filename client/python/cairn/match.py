@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from . import _ffi
+from . import _abi
 from .errors import InvalidArgumentError
 from .keys import SpaceSpec
 from .transfer import TIERS, Get, GetResult, MatchedBlock, Part, Plane, slots_of
@@ -32,7 +32,7 @@ class Match:
         space: Matched,
         matched: list[bytes],
         part: Part,
-        native: _ffi.MatchResult,
+        native: _abi.MatchResult,
         blocks: Any,
     ) -> None:
         self._space = space

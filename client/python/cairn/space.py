@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from . import _ffi, keys
+from . import _abi, _ffi, keys
 from ._connection import Connection
 from ._handle import handle_within
 from ._side_objects import SideObjects
@@ -52,7 +52,7 @@ class Space(SideObjects):
             connection.handle, self, "space", address, _ffi.library().cairn_space_close
         )
         self.spec = spec
-        info = _ffi.SpaceInfo()
+        info = _abi.SpaceInfo()
         with self._handle.use() as space:
             _ffi.check(_ffi.library().cairn_space_info_get(space, ctypes.byref(info)))
         self.fingerprint = bytes(info.fingerprint)
@@ -101,14 +101,14 @@ class Space(SideObjects):
         many tokens. part: which layers and heads are needed; None is everything. timeout: of the
         call; None is `wait` and half a second. A miss is not an error: `block_count` is then 0.
         """
-        options = _ffi.MatchOptions(
+        options = _abi.MatchOptions(
             **_wanted_of(part, timeout),
             token_limit=_ffi.unsigned("token_limit", token_limit),
             wait_ms=_ffi.wait_milliseconds(wait),
             no_lease=0 if lease else 1,
         )
-        result = _ffi.MatchResult()
-        blocks = (_ffi.MatchedBlock * max(1, len(wanted)))()
+        result = _abi.MatchResult()
+        blocks = (_abi.MatchedBlock * max(1, len(wanted)))()
         call = _ffi.library().cairn_match
         self._ask(call, wanted, ctypes.byref(options), ctypes.byref(result), blocks)
         matched = list(wanted[: result.block_count])
@@ -119,8 +119,8 @@ class Space(SideObjects):
     ) -> Prefetched:
         """Has the daemon read blocks into memory, the most urgent first, after all that gets wait
         for. Returns at once; `match` says where a block is by then."""
-        options = _ffi.PrefetchOptions(**_wanted_of(part, timeout))
-        result = _ffi.PrefetchResult()
+        options = _abi.PrefetchOptions(**_wanted_of(part, timeout))
+        result = _abi.PrefetchResult()
         call = _ffi.library().cairn_prefetch
         self._ask(call, wanted, ctypes.byref(options), ctypes.byref(result))
         return Prefetched(
@@ -160,10 +160,10 @@ class Space(SideObjects):
 
     def get_batch(self, gets: Sequence[Get], *, timeout: float | None = None) -> list[GetResult]:
         """Many at once, pipelined. Each has its own result, and its own error."""
-        requests = (_ffi.GetRequest * len(gets))()
+        requests = (_abi.GetRequest * len(gets))()
         held = []  # what keeps the memory alive until the call is over
         for request, one in zip(requests, gets, strict=True):
-            request.struct_bytes = ctypes.sizeof(_ffi.GetRequest)
+            request.struct_bytes = ctypes.sizeof(_abi.GetRequest)
             request.decode = choice_of("decode", one.decode, ("client", "daemon"))
             request.key[:] = check_key("key", one.key)
             if one.lease is not None:
@@ -238,10 +238,10 @@ class Space(SideObjects):
 
     def put_batch(self, puts: Sequence[Put], *, timeout: float | None = None) -> list[PutResult]:
         """Many at once, pipelined. Each has its own result, and its own error."""
-        requests = (_ffi.PutRequest * len(puts))()
+        requests = (_abi.PutRequest * len(puts))()
         held = []  # what keeps the memory alive until the call is over
         for request, one in zip(requests, puts, strict=True):
-            request.struct_bytes = ctypes.sizeof(_ffi.PutRequest)
+            request.struct_bytes = ctypes.sizeof(_abi.PutRequest)
             request.encode = choice_of("encode", one.encode, ("daemon", "client"))
             request.key[:] = check_key("key", one.key)
             if one.parent is not None:
@@ -316,7 +316,7 @@ class Space(SideObjects):
             if len(requests) == 1:
                 call = library.cairn_put if verb == "put" else library.cairn_get
                 requests[0].status = call(space, requests, limit)
-                return _ffi.last_error() if requests[0].status != _ffi.OK else ""
+                return _ffi.last_error() if requests[0].status != _abi.OK else ""
             many = library.cairn_put_batch if verb == "put" else library.cairn_get_batch
             _ffi.check(many(space, requests, len(requests), limit))
             return ""
@@ -348,5 +348,5 @@ def _put_result(request: Any, error: Error | None) -> PutResult:
 
 
 def _failure(what: str, status: int, reason: str) -> Error | None:
-    is_answer = status == _ffi.OK or (what == "get" and status == _ffi.NOT_FOUND)
+    is_answer = status == _abi.OK or (what == "get" and status == _abi.NOT_FOUND)
     return None if is_answer else from_code(status, reason or f"{what}: {_ffi.status_name(status)}")

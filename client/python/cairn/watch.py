@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from . import _ffi
+from . import _abi, _ffi
 from ._connection import Connection
 from ._handle import Handle
 from .errors import DeadlineExceededError, UnavailableError
@@ -87,7 +87,7 @@ class EventWatch:
     def next(self, timeout: float | None = None) -> EventBatch | None:
         """The next batch; None: nothing came in that time. UnavailableError: the daemon is away;
         the next call goes on. ResourceExhaustedError: too many watch."""
-        native = _ffi.EventBatch()
+        native = _abi.EventBatch()
         try:
             with self._handle.use() as watch:
                 _ffi.check(
@@ -124,7 +124,7 @@ class EventWatch:
             self.close()
 
 
-def _event(native: _ffi.Event) -> BlockEvent:
+def _event(native: _abi.Event) -> BlockEvent:
     parent = bytes(native.parent)
     return BlockEvent(
         bool(native.stored),
