@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._model import ModelAbout, read_model
-from ._profile import Rotation
-from .errors import InvalidArgumentError
-from .keys import Group, Rope
-from .tensors import NUMPY_DTYPES
+from .._model import ModelAbout, read_model
+from .._profile import Rotation
+from ..errors import InvalidArgumentError
+from ..keys import Group, Rope
+from ..tensors import NUMPY_DTYPES
 
 _NAME = re.compile(r"(window)|([kvq])(?:\.(\d+))?")
 _SAFETENSORS_DTYPES = {

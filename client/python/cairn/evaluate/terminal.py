@@ -8,9 +8,9 @@ import time
 import textwrap
 from collections.abc import Sequence
 
-from ._evaluate_choice import Loss
-from ._measure import MARGINS, Evaluation
-from ._recipes import bits_over
+from .choice import Loss
+from .measure import MARGINS, Evaluation
+from .recipes import bits_over
 
 WIDTH = 100  # of notes
 BAR_SECONDS = 0.1

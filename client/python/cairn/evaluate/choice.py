@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ._measure import MARGINS, Evaluation
-from ._recipes import UNSAFE
-from .errors import InvalidArgumentError
+from ..errors import InvalidArgumentError
+from .measure import MARGINS, Evaluation
+from .recipes import UNSAFE
 
 # What a loss may be of, and the most that is taken for good where no one says.
 LOSSES = {
