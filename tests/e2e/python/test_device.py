@@ -10,7 +10,7 @@ import weakref
 import cairn
 import numpy as np
 import pytest
-from cairn import InvalidArgumentError, UnavailableError, UnimplementedError, _ffi, bank, mine, paged
+from cairn import InvalidArgumentError, UnavailableError, UnimplementedError, _abi, _ffi, bank, mine, paged
 from cairn.attention import AttendPlan, DeviceImages, Job, Tail
 from conftest import HEADS, LAYERS, TOKENS
 from own_daemon import OwnDaemon
@@ -362,7 +362,7 @@ def test_without_a_device(client):
     native = paged.PagedCache([np.zeros((2, 1, 16, 1, 64), np.uint16)], tokens_per_block=16, block_count=1, k=k, v=v)
     with pytest.raises(InvalidArgumentError, match=r"sample.cache.device is 0, expected 1: a CUDA device"):
         mine.bank(space, native, [mine.Text([0])])
-    native.native.device = _ffi.DEVICE_CUDA
+    native.native.device = _abi.DEVICE_CUDA
     native.native.stream = STREAM
     with pytest.raises((UnimplementedError, UnavailableError), match="kernels are unavailable"):
         mine.profile(space, native, [mine.Text([0])])
