@@ -77,7 +77,11 @@ class Capture:
     @property
     def is_full(self) -> bool:
         """There are as many whole sequences as were asked for: `close` has nothing to wait for."""
-        return sum(chain.is_whole(self._blocks_max) for chain in self._chains) >= self._sequences
+        return self._whole_count >= self._sequences
+
+    @property
+    def _whole_count(self) -> int:
+        return sum(chain.is_whole(self._blocks_max) for chain in self._chains)
 
     def add_queries(self, key: bytes, queries: Mapping[int, Any]) -> None:
         """Queries as they meet K, after RoPE, of the last tokens of the block `key`, which has been
@@ -118,6 +122,10 @@ class Capture:
                 written.append(folder)
         self._chains, self._places = [], {}
         return written
+
+    def __repr__(self) -> str:
+        whole = f"{self._whole_count} of {self._sequences} sequences"
+        return f"<cairn.Capture into {self.folder}: {whole}>"
 
     def __enter__(self) -> Capture:
         return self

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from . import _abi, _ffi, _ucx, keys
 from ._connection import Connection
@@ -66,8 +67,8 @@ class Client:
     It keeps its session open by itself, and reopens it when the daemon comes back.
     """
 
-    def __init__(self, address: int, tenant: str = "default") -> None:
-        self.tenant = tenant
+    def __init__(self, address: int, tenant: str = "default", control: str = "") -> None:
+        self.tenant, self.control = tenant, control
         self._connection = Connection(address, tenant)
         self._handle = self._connection.handle
 
@@ -77,16 +78,16 @@ class Client:
         weights_revision: str,
         groups: Sequence[keys.Group],
         *,
-        dtype: str = "bf16",
+        dtype: Any = "bf16",
         tokens_per_block: int = 128,
         recipe: str | None = None,
         timeout: float | None = None,
     ) -> Space:
         """Opens the space of this specification, and makes it on first use.
 
-        model, weights_revision, groups, dtype ("bf16", "fp16", "fp32") and tokens_per_block are its
-        identity. `recipe` ("raw", "exact", "kivi:4", …; None: the daemon's default) applies if this call
-        makes it; `Space.recipe` is the one in force.
+        model, weights_revision, groups, dtype ("bf16", "fp16", "fp32", or such a dtype of torch or
+        numpy) and tokens_per_block are its identity. `recipe` ("raw", "exact", "kivi:4", …; None: the
+        daemon's default) applies if this call makes it; `Space.recipe` is the one in force.
         """
         spec = keys.SpaceSpec(model, weights_revision, tuple(groups), dtype, tokens_per_block)
         native = native_spec(spec, recipe)
@@ -185,6 +186,10 @@ class Client:
         Memory of a buffer that is still looked at stays, and with it the session, until it is gone."""
         self._connection.close()
 
+    def __repr__(self) -> str:
+        closed = ", closed" if self._handle.is_closed else ""
+        return f"<cairn.Client of {self.control}, tenant {self.tenant}{closed}>"
+
     def __enter__(self) -> Client:
         return self
 
@@ -235,13 +240,16 @@ def connect(
     None is `$CAIRN_CONTROL`, else 127.0.0.1:50151.
 
     data: "unix:PATH", or "HOST:PORT" for UCX, which is opened only where this names it; None takes
-    the first socket on this host that the daemon names. tenant: whose blocks these are. connections, window, region_bytes: data connections, calls in flight on each,
-    shared memory of each, allocated at once; 0 is the default (2, 8, 64 MiB).
+    the first socket on this host that the daemon names. tenant: whose blocks these are. connections,
+    window, region_bytes: data connections, calls in flight on each, shared memory of each, allocated
+    at once; 0 is the default (2, 8, 64 MiB).
     timeout: seconds, at most 60; None is 2.
     """
+    if control is None:
+        control = control_address()
     options = _abi.ConnectOptions(
         timeout_ms=_ffi.milliseconds(timeout),
-        control=(control_address() if control is None else control).encode(),
+        control=control.encode(),
         data=None if data is None else data.encode(),
         tenant=tenant.encode(),
         name=client_name.encode(),
@@ -253,4 +261,4 @@ def connect(
     if data is not None and not data.startswith("unix:"):
         _ucx.load()
     _ffi.check(_ffi.library().cairn_connect(ctypes.byref(options), ctypes.byref(address)))
-    return Client(address.value or 0, tenant)
+    return Client(address.value or 0, tenant, control)

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _abi, _ffi
 from .errors import InvalidArgumentError
-from .keys import DTYPE_BYTES, DTYPES, GROUP_KINDS, KEY_BYTES
+from .keys import DTYPE_BYTES, DTYPES, GROUP_KINDS, KEY_BYTES, checked_dtype
 from .tensors import contiguous
 from .transfer import Part, check_key, plane_of, slots_of
 
@@ -83,7 +83,7 @@ class ImageSpec:
     tokens: int
     k_dim: int
     v_dim: int
-    dtype: str = "bf16"
+    dtype: str = "bf16"  # or "fp16", "fp32", or such a dtype of torch or numpy
     first_position: int = 0  # of the first token in its sequence
     key: bytes = bytes(KEY_BYTES)
     fingerprint: bytes = bytes(KEY_BYTES)
@@ -99,6 +99,9 @@ class ImageSpec:
     token_scores: Any = None
     token_states: Any = None  # uint8, likewise: cairn.arkv.plan makes them, for arkv:paper
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", checked_dtype(self.dtype))
+
     @property
     def source_bytes(self) -> int:
         """How many bytes the elements have."""
@@ -106,8 +109,6 @@ class ImageSpec:
         return rows * (self.k_dim + self.v_dim) * DTYPE_BYTES[self.dtype]
 
     def _native(self) -> _abi.ImageSpec:
-        if self.dtype not in DTYPES:
-            raise InvalidArgumentError(f"dtype is {self.dtype!r}, expected one of {list(DTYPES)}")
         part = (self.group, self.layer_first, self.layers, self.head_first, self.heads)
         heads = (self.layers, self.heads)
         given = self.query_magnitudes

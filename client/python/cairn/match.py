@@ -25,7 +25,8 @@ class Matched(Protocol):
 
 
 class Match:
-    """The longest prefix that is there, leased until `release` (or the end of the `with` block)."""
+    """The longest prefix that is there, leased until `release` (or the end of the `with` block). Its
+    length is `block_count`: a miss is false."""
 
     def __init__(
         self,
@@ -97,6 +98,13 @@ class Match:
         lease, self.lease = self.lease, None
         if lease is not None:
             self._space._release(lease)
+
+    def __len__(self) -> int:
+        return self.block_count
+
+    def __repr__(self) -> str:
+        leased = "" if self.lease is None else ", leased"
+        return f"<cairn.Match: {self.block_count} blocks, {self.token_count} tokens{leased}>"
 
     def __enter__(self) -> Match:
         return self

@@ -289,6 +289,14 @@ class Space(SideObjects):
         """Forgets the space here; its blocks stay."""
         self._handle.close()
 
+    def __repr__(self) -> str:
+        spec, closed = self.spec, ", closed" if self._handle.is_closed else ""
+        return (
+            f"<cairn.Space {self.fingerprint.hex()[:12]} of {spec.model}, weights"
+            f" {spec.weights_revision}, {spec.dtype}, blocks of {spec.tokens_per_block} tokens,"
+            f" recipe {self.recipe}{closed}>"
+        )
+
     def __enter__(self) -> Space:
         return self
 

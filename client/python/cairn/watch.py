@@ -113,6 +113,9 @@ class EventWatch:
     def close(self) -> None:
         self._handle.close()
 
+    def __repr__(self) -> str:
+        return f"<cairn.EventWatch{', closed' if self._handle.is_closed else ''}>"
+
     def __enter__(self) -> EventWatch:
         return self
 
