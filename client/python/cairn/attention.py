@@ -9,9 +9,10 @@
     …                            # the stream is over
     plan.check()
 
-Arrays are of the device, and come by DLPack; streams are integers, not 0. docs/kernels.md says which
-recipes can be attended to; of others UnimplementedError says that they have to be decoded first.
-Without device kernels that is raised as well, without a device UnavailableError.
+Arrays are of the device, and come by DLPack; streams are integers, of which 0 is the default one: no
+graph can be captured of that. docs/kernels.md says which recipes can be attended to; of others
+UnimplementedError says that they have to be decoded first. Without device kernels that is raised as
+well, without a device UnavailableError.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ._handle import Handle, handle_within
 from .errors import InvalidArgumentError
 from .paged import PagedCache
 from .space import Space
-from .tensors import Tensor, contiguous
+from .tensors import Tensor, contiguous, stream_address
 from .transfer import Part, check_key
 
 LEASE_BYTES = 16
@@ -73,11 +74,11 @@ class DeviceImages:
         if lease is not None and len(lease) != LEASE_BYTES:
             raise InvalidArgumentError(f"lease has {len(lease)} bytes, expected {LEASE_BYTES}")
         appended = ctypes.c_size_t()
-        limit = _ffi.milliseconds(timeout)
+        place, limit = stream_address(stream), _ffi.milliseconds(timeout)
         with self._handle.use() as images:
             _ffi.check(
                 _ffi.library().cairn_device_images_append(
-                    images, keys, len(wanted), lease, stream, limit, ctypes.byref(appended)
+                    images, keys, len(wanted), lease, place, limit, ctypes.byref(appended)
                 )
             )
         return appended.value
@@ -165,7 +166,12 @@ class AttendPlan:
             with space._handle.use() as open_space:
                 _ffi.check(
                     _ffi.library().cairn_attend_open(
-                        open_space, self._device, natives, len(jobs), stream, ctypes.byref(address)
+                        open_space,
+                        self._device,
+                        natives,
+                        len(jobs),
+                        stream_address(stream),
+                        ctypes.byref(address),
                     )
                 )
         except BaseException:
@@ -176,7 +182,7 @@ class AttendPlan:
     def launch(self, stream: int) -> None:
         """Puts the kernels on the stream. Neither allocates nor waits."""
         with self._handle.use() as plan:
-            _ffi.check(_ffi.library().cairn_attend_launch(plan, stream))
+            _ffi.check(_ffi.library().cairn_attend_launch(plan, stream_address(stream)))
 
     def check(self) -> None:
         """Once the stream is over, else it raises FailedPreconditionError: raises where an image or a

@@ -22,7 +22,7 @@ from typing import Any
 from . import _abi, _ffi
 from .errors import InvalidArgumentError, NotDurableError
 from .space import Space
-from .tensors import contiguous, describe
+from .tensors import contiguous, describe, stream_address
 from .transfer import DURABILITIES, Part, check_key
 
 SKIPPED = -1  # in a block table: a get leaves the tokens of this block out
@@ -70,8 +70,8 @@ class PagedCache:
 
     The arrays are borrowed: they are kept alive, and described once. Nothing is ever written
     outside the memory that they span. They may lie on a CUDA device: then `stream` is its stream,
-    as an integer (`torch.cuda.current_stream().cuda_stream`; not the default one, which is 0), and
-    images are encoded and decoded there, where the library has device kernels.
+    as an integer (`torch.cuda.current_stream().cuda_stream`; 0 is the default one, which waits for
+    all others), and images are encoded and decoded there, where the library has device kernels.
     """
 
     def __init__(
@@ -90,9 +90,10 @@ class PagedCache:
         if len({(t.shape, t.strides, t.dtype, t.cuda_device) for t in self._layers}) != 1:
             raise InvalidArgumentError("the layers' shapes, strides, dtypes or devices differ")
         first = self._layers[0]
-        if (first.cuda_device is None) != (not stream):
+        is_missing = first.cuda_device is not None and stream is None
+        if is_missing or (first.cuda_device is None and stream):
             raise InvalidArgumentError(
-                "a cache on a CUDA device comes with a stream, that is not 0, and no other does"
+                "a cache on a CUDA device comes with a stream, and no other does"
             )
         if any(stride < 0 for stride in first.strides):
             raise InvalidArgumentError("the layers have negative strides")
@@ -112,7 +113,7 @@ class PagedCache:
         if first.cuda_device is not None:
             self.native.device = _abi.DEVICE_CUDA
             self.native.device_number = first.cuda_device
-            self.native.stream = stream
+            self.native.stream = stream_address(stream or 0)
 
     @property
     def layer_count(self) -> int:

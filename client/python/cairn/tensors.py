@@ -56,6 +56,11 @@ class Tensor:
             raise InvalidArgumentError(f"{what} is read-only")
 
 
+def stream_address(stream: int) -> int:
+    """A CUDA stream for the library, which takes no null: the default one, 0, is cudaStreamLegacy."""
+    return stream or 1
+
+
 def describe(what: str, array: Any, may_be_cuda: bool = False) -> Tensor:
     """Describes `array`; `what` names it in errors."""
     if hasattr(array, "__array_interface__"):
