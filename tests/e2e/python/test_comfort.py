@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the package's objects say of themselves, and the dtypes that it takes."""
 
+import subprocess
+import sys
+
 import cairn
 import numpy as np
 import pytest
 from cairn import Capture, InvalidArgumentError, image, keys
-from conftest import LAYERS, TOKENS, make_kv, open_space
+from conftest import LAYERS, ROOT, TOKENS, make_kv, open_space
 
 
 class TorchDtype:
@@ -57,6 +60,20 @@ def test_a_space_of_a_dtype_of_numpy(client):
     options = {"dtype": "fp16", "tokens_per_block": TOKENS}
     with client.open_space(model, revision, groups, **options) as same:
         assert same.fingerprint == one.fingerprint
+
+
+def test_modules_are_loaded_when_they_are_named():
+    program = (
+        "import sys, cairn\n"
+        "assert not {'numpy', 'asyncio', 'cairn.paged', 'cairn.evaluate'} & sys.modules.keys()\n"
+        "print(cairn.aio.call.__name__, cairn.paged.SKIPPED, cairn.bank.mine.__name__)\n"
+        "print(hasattr(cairn, 'nothing'))"
+    )
+    environment = {"PYTHONPATH": str(ROOT / "client" / "python")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == "call -1 mine\nFalse\n", done.stderr
 
 
 def test_how_many_blocks_a_match_has(client):
