@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -25,7 +26,8 @@ async def call(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -
     its timeout bounds: nothing is written to the caller's arrays after that, and what a match has
     leased is given back."""
     loop = asyncio.get_running_loop()
-    running = loop.run_in_executor(None, partial(function, *args, **kwargs))
+    here = contextvars.copy_context()
+    running = loop.run_in_executor(None, partial(here.run, partial(function, *args, **kwargs)))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

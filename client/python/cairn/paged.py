@@ -119,6 +119,12 @@ class PagedCache:
     def layer_count(self) -> int:
         return len(self._layers)
 
+    def __repr__(self) -> str:
+        return (
+            f"<cairn.PagedCache: {self.layer_count} layers, {self.block_count} blocks of"
+            f" {self.tokens_per_block} tokens, {self.dtype}>"
+        )
+
     def layers(self, first: int, count: int) -> PagedCache:
         """Some of its layers, as a cache."""
         some = object.__new__(PagedCache)

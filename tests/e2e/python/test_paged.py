@@ -261,6 +261,8 @@ def test_a_cache_on_a_device_wants_kernels(space):
         paged.PagedCache([*arrays[1:], OnDevice(engine.layers[0], 1)], stream=5, **shape)
     assert paged.PagedCache(arrays, stream=0, **shape).native.stream == 1, "cudaStreamLegacy"
     cache = paged.PagedCache(arrays, stream=5, **shape)
+    said = f"{len(arrays)} layers, {BLOCKS} blocks of {ENGINE} tokens, uint16"
+    assert repr(cache) == f"<cairn.PagedCache: {said}>"
     for call in [paged.get, paged.put]:
         # Of a build with kernels: that there is no device here.
         with pytest.raises((UnimplementedError, UnavailableError), match="kernels are unavailable"):
