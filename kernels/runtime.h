@@ -35,7 +35,7 @@ class Runtime {
   [[nodiscard]] virtual std::string_view name() const = 0;
 
   // Memory of the device, at a multiple of 256; and page-locked memory of the host, which the
-  // device copies without the CPU. Null: there is no room.
+  // device copies without the CPU. Null: there is no room, or the device is lost.
   virtual std::byte* AllocateDevice(size_t bytes) = 0;
   virtual void FreeDevice(std::byte* bytes) = 0;
   virtual std::byte* AllocateHost(size_t bytes) = 0;
@@ -44,6 +44,8 @@ class Runtime {
   // is unregistered. False: the driver refuses.
   virtual bool RegisterHost(std::byte* bytes, size_t count) = 0;
   virtual void UnregisterHost(std::byte* bytes) = 0;
+  // Whether an allocation has failed for another reason than room: so do all calls then.
+  [[nodiscard]] virtual bool is_lost() const = 0;
 
   // A stream that waits for no other. Null: the device has none.
   virtual Stream OpenStream() = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <string>
 #include <utility>
 
@@ -79,8 +80,8 @@ class CudaRuntime final : public Runtime {
     // Every launch needs memory of the device. Where loading fails, the launch says so.
     if (on.is_ok()) static_cast<void>(LoadKernels());
     void* memory = nullptr;
-    return on.is_ok() && IsOk(cudaMalloc(&memory, bytes)) ? static_cast<std::byte*>(memory)
-                                                          : nullptr;
+    return on.is_ok() && IsAllocated(cudaMalloc(&memory, bytes)) ? static_cast<std::byte*>(memory)
+                                                                 : nullptr;
   }
   void FreeDevice(std::byte* bytes) override {
     const OutsideGraphs outside;
@@ -91,8 +92,9 @@ class CudaRuntime final : public Runtime {
     const OutsideGraphs outside;
     const OnDevice on(device_);
     void* memory = nullptr;
-    return on.is_ok() && IsOk(cudaMallocHost(&memory, bytes)) ? static_cast<std::byte*>(memory)
-                                                              : nullptr;
+    return on.is_ok() && IsAllocated(cudaMallocHost(&memory, bytes))
+               ? static_cast<std::byte*>(memory)
+               : nullptr;
   }
   void FreeHost(std::byte* bytes) override {
     const OutsideGraphs outside;
@@ -109,6 +111,7 @@ class CudaRuntime final : public Runtime {
     const OnDevice on(device_);
     if (on.is_ok()) static_cast<void>(IsOk(cudaHostUnregister(bytes)));
   }
+  bool is_lost() const override { return is_lost_; }
   Stream OpenStream() override {
     const OutsideGraphs outside;
     const OnDevice on(device_);
@@ -175,6 +178,11 @@ class CudaRuntime final : public Runtime {
   }
 
  private:
+  // A context that a kernel has broken answers every call with that kernel's error.
+  bool IsAllocated(cudaError_t error) {
+    if (error != cudaSuccess && error != cudaErrorMemoryAllocation) is_lost_ = true;
+    return IsOk(error);
+  }
   static LaunchResult ResultOf(bool is_ok) {
     return is_ok ? LaunchResult::kOk : LaunchResult::kDeviceError;
   }
@@ -188,6 +196,7 @@ class CudaRuntime final : public Runtime {
 
   const int device_;
   const std::string name_;
+  std::atomic<bool> is_lost_{false};
 };
 
 }  // namespace

@@ -18,12 +18,6 @@
 namespace cairn {
 namespace {
 
-absl::Status NoRoom(uint64_t bytes, const kernels::Runtime& device) {
-  return absl::ResourceExhaustedError(absl::StrCat("attention takes ", bytes, " bytes of ",
-                                                   ToAbsl(device.name()),
-                                                   " or of the host, which has no room for them"));
-}
-
 absl::Status DecodeFirst(std::string_view why) {
   return absl::UnimplementedError(absl::StrCat("decode first: ", ToAbsl(why)));
 }
@@ -59,7 +53,7 @@ class DeviceAttention::Impl {
     on_device_ = DeviceMemory(device_, /*is_host=*/false, status_at_ + status_bytes);
     statuses_ = DeviceMemory(device_, /*is_host=*/true, std::max<uint64_t>(status_bytes, 1));
     if (on_device_.data() == nullptr || statuses_.data() == nullptr) {
-      return NoRoom(status_at_ + status_bytes, device_);
+      return calls_.NoRoom("jobs", status_at_ + status_bytes);
     }
     std::fill_n(statuses_.data(), status_bytes, std::byte{0});
     CAIRN_RETURN_IF_ERROR(
@@ -103,7 +97,7 @@ class DeviceAttention::Impl {
     const uint64_t bytes = kernels::AttendPlanBytes(jobs, kernels::kAttendWorksWanted);
     on_host_ = DeviceMemory(device_, /*is_host=*/true, std::max<uint64_t>(bytes, 1));
     if (on_host_.data() == nullptr) {
-      return NoRoom(bytes, device_);
+      return calls_.NoRoom("jobs", bytes);
     }
     const codecs::Error error = kernels::MakeAttendPlan(jobs, kernels::kAttendWorksWanted,
                                                         {on_host_.data(), bytes}, &plan_);

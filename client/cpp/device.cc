@@ -42,9 +42,7 @@ absl::Status DeviceMover::Impl::Prepare() {
     batch.host = Memory(device_, /*is_host=*/true, layout_.bytes);
     batch.device = Memory(device_, /*is_host=*/false, device_bytes);
     if (batch.host.data() == nullptr || batch.device.data() == nullptr) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("two batches take ", 2 * device_bytes, " bytes of ", ToAbsl(device_.name()),
-                       " and ", 2 * layout_.bytes, " of the host, which has no room for them"));
+      return calls_.NoRoom("two batches", 2 * (device_bytes + layout_.bytes));
     }
   }
   return absl::OkStatus();
@@ -69,7 +67,7 @@ absl::Status DeviceMover::Impl::Check(const DeviceRequest& request, bool is_put)
 }
 
 absl::Status DeviceMover::Impl::TakeStaging(Batch& batch, absl::Time deadline) {
-  return batch.staging.Take(device_, layout_.ImagesBytes(), [&]() -> absl::StatusOr<Buffer> {
+  return batch.staging.Take(calls_, layout_.ImagesBytes(), [&]() -> absl::StatusOr<Buffer> {
     CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
     return space_.AllocateStaging(layout_.ImagesBytes(), left);
   });
@@ -84,7 +82,7 @@ absl::StatusOr<const std::byte*> DeviceMover::Impl::Upload(const SideObjectHandl
     kept.staged = Memory(device_, /*is_host=*/true, held->bytes().size());
     if (kept.memory.data() == nullptr || kept.staged.data() == nullptr) {
       side_objects_.erase(place);
-      return absl::ResourceExhaustedError("the device has no room for the image's side object");
+      return calls_.NoRoom("an image's side objects", 2 * held->bytes().size());
     }
     std::ranges::copy(held->bytes(), kept.staged.data());
     CAIRN_RETURN_IF_ERROR(calls_.Took(device_.CopyIn(kept.memory.data(), kept.staged.data(),

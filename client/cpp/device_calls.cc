@@ -56,6 +56,15 @@ absl::Status DeviceCalls::Took(LaunchResult result) {
   return Note(result);
 }
 
+absl::Status DeviceCalls::NoRoom(std::string_view user, uint64_t bytes) {
+  if (device_.is_lost()) {
+    return Note(LaunchResult::kDeviceError);
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(ToAbsl(user), " take ", bytes, " bytes of ",
+                                                   ToAbsl(device_.name()),
+                                                   " or of the host, which has no room for them"));
+}
+
 absl::StatusOr<bool> DeviceCalls::IsOver() {
   CAIRN_RETURN_IF_ERROR(Check());
   bool is_over = !is_pending_;

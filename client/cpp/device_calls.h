@@ -3,6 +3,7 @@
 // What one owner has put on a stream of a device: whether it went well, and whether it is over.
 // Private to client/cpp.
 
+#include <cstdint>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -33,6 +34,7 @@ class DeviceCalls {
   DeviceCalls(const DeviceCalls&) = delete;
   DeviceCalls& operator=(const DeviceCalls&) = delete;
 
+  kernels::Runtime& device() { return device_; }
   bool is_lost() const { return is_lost_; }
   // Unavailable: the device is lost, and why.
   absl::Status Check() const;
@@ -41,6 +43,9 @@ class DeviceCalls {
   kernels::Stream stream() const { return stream_; }
   // Check(), after a call that put something on the stream and returned `result`.
   absl::Status Took(kernels::LaunchResult result);
+  // After memory of the device, or of the host for it, was asked for in vain. ResourceExhausted:
+  // there is no room: "`user` take 5 bytes of …"; else Check().
+  absl::Status NoRoom(std::string_view user, uint64_t bytes);
   // Whether all that was put on the stream is over.
   absl::StatusOr<bool> IsOver();
   // Until it is over. DeadlineExceeded: it was not by then.

@@ -80,7 +80,7 @@ class DeviceImages::Impl {
       staging_ = DeviceMemory(device_, /*is_host=*/true, kBatchImages * image_bytes_max_);
     }
     if (staging_.data() == nullptr) {
-      return NoRoom(kBatchImages * image_bytes_max_);
+      return calls_.NoRoom("images", kBatchImages * image_bytes_max_);
     }
     std::vector<GetRequest> gets(keys.size());
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -115,7 +115,7 @@ class DeviceImages::Impl {
     DeviceMemory& memory = memories_.emplace_back(device_, /*is_host=*/false, bytes);
     if (memory.data() == nullptr) {
       memories_.pop_back();
-      return NoRoom(bytes);
+      return calls_.NoRoom("images", bytes);
     }
     std::vector<kernels::AttendImage> coming;
     std::byte* to = memory.data();
@@ -162,7 +162,7 @@ class DeviceImages::Impl {
         side.on_device = DeviceMemory(device_, /*is_host=*/false, bytes);
         side.staged = DeviceMemory(device_, /*is_host=*/true, bytes);
         if (side.on_device.data() == nullptr || side.staged.data() == nullptr) {
-          return NoRoom(bytes);
+          return calls_.NoRoom("images", bytes);
         }
         std::ranges::copy(side.held->bytes(), side.staged.data());
         return calls_.Took(
@@ -177,12 +177,6 @@ class DeviceImages::Impl {
       return absl::NotFoundError("the image is not one of the side object that it names");
     }
     return &side;
-  }
-
-  absl::Status NoRoom(uint64_t bytes) const {
-    return absl::ResourceExhaustedError(absl::StrCat("images take ", bytes, " bytes more of ",
-                                                     ToAbsl(device_.name()),
-                                                     " or of the host, which has no room"));
   }
 
   Space& space_;

@@ -77,9 +77,7 @@ absl::Status DeviceMover::Impl::ReserveSlots(uint64_t bytes) {
   slots_bytes_ = 0;
   slots_ = Memory(device_, /*is_host=*/false, bytes);
   if (slots_.data() == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("encoding takes ", bytes, " bytes more of ",
-                                                     ToAbsl(device_.name()),
-                                                     ", which has no room for them"));
+    return calls_.NoRoom("encoded tiles", bytes);
   }
   slots_bytes_ = bytes;
   return absl::OkStatus();

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cpp/device_staging.h"
 
-#include "absl/strings/str_cat.h"
-#include "base/status.h"
-#include "base/text.h"
-
 namespace cairn {
 
-absl::Status DeviceStaging::Take(kernels::Runtime& device, size_t bytes,
+absl::Status DeviceStaging::Take(DeviceCalls& calls, size_t bytes,
                                  absl::FunctionRef<absl::StatusOr<Buffer>()> lend) {
   const bool is_current = !is_stale_ && (!lent_.has_value() || lent_->is_current());
   if (data_ != nullptr && is_current) {
     return absl::OkStatus();
   }
   GiveBack();
+  kernels::Runtime& device = calls.device();
   absl::StatusOr<Buffer> lent = lend();
   if (lent.ok() && device.RegisterHost(lent->bytes().data(), bytes)) {
     lent_.emplace(*std::move(lent));
@@ -24,9 +21,7 @@ absl::Status DeviceStaging::Take(kernels::Runtime& device, size_t bytes,
     return lent.status();
   }
   if (data_ == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("a batch of images takes ", bytes,
-                                                     " bytes of the host, for which ",
-                                                     ToAbsl(device.name()), " has no room"));
+    return calls.NoRoom("images of a batch", bytes);
   }
   device_ = &device;
   return absl::OkStatus();

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cpp/buffer.h"
+#include "client/cpp/device_calls.h"
 #include "kernels/runtime.h"
 
 namespace cairn {
@@ -27,9 +28,9 @@ class DeviceStaging {
 
   // Takes memory where it has none, or has some whose connection has ended: what `lend` gives, or,
   // where that has no room or the device refuses it, the device driver's. Errors: those of `lend`
-  // else; ResourceExhausted where the driver has no room either.
+  // else; those of DeviceCalls::NoRoom() where the driver has no room either.
   // REQUIRES: the device uses nothing of what it had.
-  absl::Status Take(kernels::Runtime& device, size_t bytes,
+  absl::Status Take(DeviceCalls& calls, size_t bytes,
                     absl::FunctionRef<absl::StatusOr<Buffer>()> lend);
   // Calls failed as they do when their connection ends: it may have taken pages of the memory out
   // of the daemon's reach, and so out of what is registered.

@@ -86,7 +86,7 @@ class DeviceMiner::Impl {
     job.sample.view.pages = PagesOnDevice();
     kernels::MinePlan plan;
     CAIRN_RETURN_IF_ERROR(FromCodec(kernels::MakeMinePlan(job, PlanRoom(), &plan), "cache"));
-    CAIRN_RETURN_IF_ERROR(scratch_.Grow(device_, /*is_host=*/false, plan.scratch_bytes));
+    CAIRN_RETURN_IF_ERROR(scratch_.Grow(calls_, /*is_host=*/false, plan.scratch_bytes));
     CAIRN_RETURN_IF_ERROR(Upload(plan.bytes));
     CAIRN_RETURN_IF_ERROR(calls_.Took(device_.Mine(plan, inputs_.data() + plan_at_, scratch_.data(),
                                                    StatusOnDevice(), calls_.stream())));
@@ -128,17 +128,15 @@ class DeviceMiner::Impl {
   // Memory that is kept from call to call, and grows. REQUIRES of growing: the stream is over.
   class Kept {
    public:
-    absl::Status Grow(kernels::Runtime& device, bool is_host, uint64_t bytes) {
+    absl::Status Grow(DeviceCalls& calls, bool is_host, uint64_t bytes) {
       if (bytes <= bytes_) {
         return absl::OkStatus();
       }
       bytes_ = 0;
       memory_ = DeviceMemory();
-      memory_ = DeviceMemory(device, is_host, bytes);
+      memory_ = DeviceMemory(calls.device(), is_host, bytes);
       if (memory_.data() == nullptr) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("mining takes ", bytes, " bytes of ", ToAbsl(device.name()),
-                         " or of the host, which has no room for them"));
+        return calls.NoRoom("samples", bytes);
       }
       bytes_ = bytes;
       return absl::OkStatus();
@@ -282,10 +280,10 @@ class DeviceMiner::Impl {
     plan_bytes_ = plan_bytes;
     status_at_ = plan_at_ + RoundUpTo(plan_bytes);
     const uint64_t bytes = status_at_ + sizeof(uint32_t);
-    CAIRN_RETURN_IF_ERROR(inputs_.Grow(device_, /*is_host=*/false, bytes));
-    CAIRN_RETURN_IF_ERROR(inputs_on_host_.Grow(device_, /*is_host=*/true, bytes));
-    CAIRN_RETURN_IF_ERROR(made_.Grow(device_, /*is_host=*/false, made_bytes));
-    return made_on_host_.Grow(device_, /*is_host=*/true, made_bytes);
+    CAIRN_RETURN_IF_ERROR(inputs_.Grow(calls_, /*is_host=*/false, bytes));
+    CAIRN_RETURN_IF_ERROR(inputs_on_host_.Grow(calls_, /*is_host=*/true, bytes));
+    CAIRN_RETURN_IF_ERROR(made_.Grow(calls_, /*is_host=*/false, made_bytes));
+    return made_on_host_.Grow(calls_, /*is_host=*/true, made_bytes);
   }
   std::span<std::byte> PlanRoom() { return {inputs_on_host_.data() + plan_at_, plan_bytes_}; }
   const int32_t* PagesOnDevice() const { return reinterpret_cast<const int32_t*>(inputs_.data()); }

@@ -52,13 +52,17 @@ class EmulatedMemory : public kernels::Runtime {
   }
 
   std::string_view name() const override { return "emulated"; }
+  bool is_lost() const override { return faults_->is_dead; }
   std::byte* AllocateDevice(size_t bytes) override {
-    return faults_->is_full
+    return faults_->is_full || faults_->is_dead
                ? nullptr
                : static_cast<std::byte*>(::operator new (bytes, std::align_val_t{256}));
   }
   void FreeDevice(std::byte* bytes) override { ::operator delete (bytes, std::align_val_t{256}); }
   std::byte* AllocateHost(size_t bytes) override {
+    if (faults_->is_dead) {
+      return nullptr;
+    }
     const MutexLock lock(mutex_);
     auto* const data = new std::byte[bytes];
     host_.emplace(data, bytes);
@@ -71,7 +75,7 @@ class EmulatedMemory : public kernels::Runtime {
   }
   bool RegisterHost(std::byte* bytes, size_t count) override {
     const MutexLock lock(mutex_);
-    return !faults_->refuses_host && registered_.emplace(bytes, count).second;
+    return !faults_->refuses_host && !faults_->is_dead && registered_.emplace(bytes, count).second;
   }
   void UnregisterHost(std::byte* bytes) override {
     const MutexLock lock(mutex_);

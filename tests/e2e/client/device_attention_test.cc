@@ -186,6 +186,9 @@ TEST_F(DeviceAttentionTest, WhatIsStillUnderWayIsNotJudged) {
   ASSERT_TRUE((*attention)->Launch(stream).ok());
   device_.faults().is_dead = true;
   EXPECT_TRUE(absl::IsUnavailable((*attention)->Check())) << "its outputs are not there";
+  EXPECT_TRUE(absl::IsUnavailable(DeviceAttention::Make(device_, {&job, 1}, stream).status()));
+  const auto late = MakeImages();
+  EXPECT_TRUE(absl::IsUnavailable(late->Append(Blocks(1)).status()));
   attention->reset();
   device_.CloseStream(stream);
 }

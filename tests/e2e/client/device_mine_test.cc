@@ -221,6 +221,8 @@ TEST_F(DeviceMineTest, ALateAFullOrALostDeviceSaysSo) {
     device.DieAfter(1);
     EXPECT_TRUE(absl::IsUnavailable(miner->MineBank(sample, 2).status()));
     EXPECT_TRUE(absl::IsUnavailable(miner->MineProfile(sample).status()));
+    const auto late = DeviceMiner::Make(*space_, device);
+    EXPECT_TRUE(absl::IsUnavailable(late->MineBank(sample, 2).status())) << "no memory is had";
   }
   EXPECT_EQ(device.allocations(), 1) << "the cache";
   device.CloseStream(stream);

@@ -126,6 +126,25 @@ TEST_F(DeviceTest, ALostDeviceSaysSoAndTheStoreGoesOn) {
   EXPECT_EQ(Values(0).size(), SourceOf(0).size());
 }
 
+// A put asks for memory before it puts anything on the stream.
+TEST_F(DeviceTest, ALostDeviceIsNotTakenForAFullOne) {
+  ASSERT_NO_FATAL_FAILURE(Open("kivi:4"));
+  EngineCache cache(device_);
+  EmulatedDevice device;
+  auto mover = DeviceMover::Make(*space_, device, {});
+  ASSERT_TRUE(mover.ok()) << mover.status();
+  device.faults().is_dead = true;
+  for (const auto& put : (*mover)->Put(Request(cache))) {
+    EXPECT_TRUE(absl::IsUnavailable(put.status())) << put.status();
+  }
+  EXPECT_TRUE((*mover)->is_lost());
+  EXPECT_TRUE(absl::IsUnavailable(DeviceMover::Make(*space_, device, {}).status()));
+  device.faults().is_dead = false;
+  device.SetFull();
+  const absl::Status full = DeviceMover::Make(*space_, device, {}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+}
+
 TEST_F(DeviceTest, ALateDeviceIsWaitedForNoLongerThanAsked) {
   ASSERT_NO_FATAL_FAILURE(Open("exact"));
   ASSERT_NO_FATAL_FAILURE(Put());

@@ -24,7 +24,7 @@ class EmulatedDevice final : public EmulatedMemory {
   using EmulatedMemory::EmulatedMemory;
 
   std::byte* AllocateDevice(size_t bytes) override {
-    if (faults().is_full) {
+    if (faults().is_full || faults().is_dead) {
       return nullptr;
     }
     ++allocations_;
