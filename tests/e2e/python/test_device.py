@@ -145,12 +145,23 @@ def test_a_slow_put_delays_no_get_on_another_stream(emulated, own_space):
 
 def test_a_device_that_failed_is_lost_for_good(emulated, own_space):
     space, _ = own_space
-    cache, keys = Cache(emulated).cache, space.keys(range(TOKENS))
+    cache, keys = Cache(emulated).cache, space.keys(range(2 * TOKENS))
+    assert paged.put(space, cache, keys[:1], [4, 0], timeout=PATIENCE).statuses == [0]
     emulated.cairn_emulated_fail(1, 0)
-    assert paged.put(space, cache, keys, [4, 0], timeout=PATIENCE).statuses == [UnavailableError.code]
+    last = keys[1:]
+    assert paged.put(space, cache, last, [4, 0], timeout=PATIENCE).statuses == [UnavailableError.code]
     emulated.cairn_emulated_fail(0, 0)
     with pytest.raises(UnavailableError, match="the device is lost: emulated"):
+        paged.put(space, cache, last, [4, 0], timeout=PATIENCE)
+
+
+def test_a_device_that_was_lost_before_is_not_taken_for_a_full_one(emulated, own_space):
+    space, _ = own_space
+    cache, keys = Cache(emulated).cache, space.keys(range(TOKENS))
+    emulated.cairn_emulated_fail(1, 0)
+    with pytest.raises(UnavailableError, match="the device is lost: emulated"):
         paged.put(space, cache, keys, [4, 0], timeout=PATIENCE)
+    emulated.cairn_emulated_fail(0, 0)
 
 
 def test_which_devices_there_are(emulated):

@@ -259,6 +259,7 @@ def test_a_device_that_is_lost_is_said_once(make, space, caplog):
     rank.compute([1, 2], 1)
     rank.save(keys, [1, 2])
     rank.worker.drain()
+    assert rank.load(keys, [5, 6]) == set()
     fake_torch.fail(is_dead=True)
     for _ in range(3):
         assert rank.load(keys, [3, 4]) == {3, 4}
