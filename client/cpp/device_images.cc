@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "client/cpp/attention.h"
+#include "client/cpp/device.h"
 #include "client/cpp/device_calls.h"
 #include "client/cpp/device_memory.h"
 #include "client/cpp/options.h"
@@ -24,7 +25,7 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kBatchImages = 8;  // that are fetched at once
+constexpr size_t kBatchImages = DeviceMover::kBatchImages;  // that are fetched at once
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include "client/cpp/transfer.h"
 #include "codecs/backend/backends.h"
 #include "codecs/checksum/checksum.h"
+#include "codecs/image/chain.h"
 #include "codecs/image/crc_join.h"
 #include "codecs/image/encode.h"
 #include "codecs/image/settle.h"
@@ -50,9 +51,8 @@ absl::Status NotDurable(const PutResult& result) {
 }  // namespace
 
 bool PutExchange::IsEncodedHere() const {
-  const codecs::Recipe& recipe = context_.recipe;
-  const bool needs_parent = recipe.FollowsChain();
-  return request_.encode == Side::kClient && !(needs_parent && request_.first_position > 0);
+  return request_.encode == Side::kClient &&
+         !codecs::FollowsChain(context_.recipe, request_.first_position);
 }
 
 const void* PutExchange::place() const {

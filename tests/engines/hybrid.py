@@ -118,7 +118,7 @@ def engine(folder, name, daemon_pid=0, **extra):
 
 def check_dump(check, folder, token_count):
     import numpy as np
-    from cairn._dump import read_dump
+    from cairn.evaluate.dump import read_dump
 
     dump = read_dump(folder)
     check("the dump has all blocks", dump.token_count == token_count, dump.token_count)

@@ -14,7 +14,8 @@ except ImportError as missing:
     print(f"skipped: {missing.name} is missing (make deps)")
     sys.exit(77)
 
-from cairn import _calibrate, bank
+from cairn import bank
+from cairn.evaluate import calibrate
 from cairn.profile import GroupSamples
 
 
@@ -67,11 +68,11 @@ class MineTest(unittest.TestCase):
 
     def test_first_tokens_of_texts_make_no_pattern(self):
         texts = [tuple(points_of(seed, 2 * 50, 5).reshape(1, 2, 50, 5) for seed in pair) for pair in ((8, 9), (10, 11))]
-        (first,) = _calibrate.make_banks([GroupSamples(texts)])
+        (first,) = calibrate.make_banks([GroupSamples(texts)])
         self.assertEqual(first, bank.mine(*(np.concatenate([x[:, :, 4:] for x in plane], 2) for plane in zip(*texts))))
         for plane in texts[1]:
             plane[:, :, :4] *= 100
-        self.assertEqual(_calibrate.make_banks([GroupSamples(texts)]), [first])
+        self.assertEqual(calibrate.make_banks([GroupSamples(texts)]), [first])
 
     def test_few_tokens_and_tokens_that_cannot_be_coded(self):
         k = points_of(6, 6, 5).reshape(1, 1, 6, 5)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import metrics
 import numpy as np
-from cairn._dump import Kv
-from cairn._losses import Losses, measure_losses
+from cairn.evaluate.dump import Kv
+from cairn.evaluate.losses import Losses, measure_losses
 from cairn._profile import Rotation
 from lm.model import Geometry, KvCache, chunks_of
 from protocol import PREFILL_TOKENS, Case, Engine

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from cairn._code import Group, Inputs, code
-from cairn._dump import Kv
+from cairn.evaluate.code import Group, Inputs, code
+from cairn.evaluate.dump import Kv
 from lm.model import Geometry
 
 

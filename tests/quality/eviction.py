@@ -16,8 +16,8 @@ import functools
 
 import numpy as np
 from cairn import arkv
-from cairn._code import Inputs
-from cairn._recipes import Candidate
+from cairn.evaluate.code import Inputs
+from cairn.evaluate.recipes import Candidate
 from coder import Codec, Coded
 from lm.model import from_bits
 from protocol import Experiment

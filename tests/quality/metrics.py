@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
-from cairn._metrics import (  # noqa: F401
+from cairn.evaluate.metrics import (  # noqa: F401
     Scores,
     divergence,
     log_softmax,

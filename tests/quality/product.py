@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import cairn
 import numpy as np
-from cairn._code import Inputs
+from cairn.evaluate.code import Inputs
 from coder import Coded
 from daemon import Daemon
 from lm.model import CHUNK_TOKENS, Geometry

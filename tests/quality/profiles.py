@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import calibration
 import numpy as np
 import product
-from cairn._calibrate import BANK, make_banks
+from cairn.evaluate.calibrate import BANK, make_banks
 from cairn.profile import GroupSamples, build
 from lm.model import from_bits
 from protocol import Case, Engine

@@ -276,7 +276,7 @@ class WantedTest(unittest.TestCase):
     def names(self, recipes, kinds=("plain", "basis")):
         kinds_of = {f"cairn:{rate}": ("plain", "basis") for rate in (2.3, 3.0, 4.3)}
         kinds_of["kivi:2"] = (None,)
-        with mock.patch("cairn._recipes.kinds_of", kinds_of.__getitem__):
+        with mock.patch("cairn.evaluate.recipes.kinds_of", kinds_of.__getitem__):
             return [one.name for one in run.wanted_of(recipes, list(kinds))]
 
     def test_a_name_may_say_its_profile(self):

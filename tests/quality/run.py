@@ -85,8 +85,8 @@ def wanted_of(recipes: str | None, kinds: list[str]) -> list:
     """Recipes; those that need a profile with each of `kinds`, or with the one that a name says.
     An unknown name is an error that the caller sees."""
     import eviction
-    from cairn._calibrate import KINDS
-    from cairn._recipes import Candidate, candidates
+    from cairn.evaluate.calibrate import KINDS
+    from cairn.evaluate.recipes import Candidate, candidates
 
     names = recipes.split(",") if recipes else None
     found = [one for one in eviction.READERS if names is None or one.recipe in names]
@@ -125,7 +125,7 @@ def measure(
 ) -> None:
     import eviction
     from cairn import FailedPreconditionError
-    from cairn._code import Inputs
+    from cairn.evaluate.code import Inputs
 
     case, engine = experiment.case, experiment.engine
     prefix = experiment.k_bits, experiment.v_bits

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arrows between folders, the homes of foreign headers, and that includes make no circle.
+"""Checks the arrows between folders, the homes of foreign headers, and that neither includes nor imports make a circle.
 
 A unit is a folder, or a few files of one, that the arrows treat alike. The longest matching prefix of a path names its unit.
 """
 
+import ast
 import re
 import sys
 
@@ -170,12 +171,45 @@ def check_circles(files):
     return findings
 
 
+PACKAGE = "client/python/"
+
+
+def loaded_imports(node):
+    """Import statements that run when a module is loaded. Those that only type checkers see count, too."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Import, ast.ImportFrom)):
+            yield child
+        elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from loaded_imports(child)
+
+
+def imported_files(path, text, files):
+    """Files of the package that the file imports by relative imports, as the package itself does throughout."""
+    for found in loaded_imports(ast.parse(text)):
+        if not isinstance(found, ast.ImportFrom) or not found.level:
+            continue
+        folder = path.split("/")[: -found.level] + (found.module or "").split(".")
+        base = "/".join(part for part in folder if part)
+        for name in found.names:
+            candidates = f"{base}/{name.name}.py", f"{base}/{name.name}/__init__.py", f"{base}.py", f"{base}/__init__.py"
+            yield next((file for file in candidates if file in files), path)
+
+
+def check_python_circles(files):
+    graph = {p: set(imported_files(p, t, files)) - {p} for p, t in files.items()}
+    circle = find_circle(graph)
+    return ["circle of modules: " + " -> ".join(circle)] if circle else []
+
+
 TOP = {"base", "codecs", "kernels", "proto", "transport", "service", "client", "tests"}
 
 
 def main():
     files = {p: t for p, t in tree.texts(SOURCES).items() if p.split("/")[0] in TOP}
-    return tree.report(check_arrows(files) + check_homes(files) + check_circles(files))
+    package = {p: t for p, t in tree.texts((".py",)).items() if p.startswith(PACKAGE)}
+    return tree.report(
+        check_arrows(files) + check_homes(files) + check_circles(files) + check_python_circles(package)
+    )
 
 
 if __name__ == "__main__":

@@ -67,6 +67,25 @@ class LayersTest(unittest.TestCase):
         self.assertIn("circle of folders", layers.check_circles(folders)[0])
         self.assertEqual(layers.check_circles({"base/a.h": '#include "base/b.h"', "base/b.h": ""}), [])
 
+    def test_circles_of_modules(self):
+        top = "client/python/cairn/"
+        good = {
+            top + "__init__.py": "from .a import A",
+            top + "a.py": "from . import b\nfrom .sub import C\nimport os",
+            top + "b.py": "def late():\n    from .a import A",
+            top + "sub/__init__.py": "from .c import C",
+            top + "sub/c.py": "from .. import b\nfrom ..b import late",
+        }
+        self.assertEqual(layers.check_python_circles(good), [])
+        for path, text in [
+            ("b.py", "from .a import A"),
+            ("b.py", "if TYPE_CHECKING:\n    from .sub.c import C"),
+            ("sub/c.py", "from . import C"),
+            ("sub/c.py", "from ..a import A"),
+        ]:
+            bad = good | {top + path: good[top + path] + "\n" + text}
+            self.assertIn("circle of modules", "".join(layers.check_python_circles(bad)), text)
+
 
 class NamesTest(unittest.TestCase):
     def test_one_home_for_a_class(self):

@@ -12,6 +12,9 @@ Every call has a deadline, in seconds. What is not there, or came damaged, is a 
 exception; the caller recomputes. Nothing but the standard library is needed.
 """
 
+import importlib
+from typing import Any
+
 from . import image, keys
 from ._ffi import library_version
 from ._trace import trace
@@ -38,6 +41,16 @@ from .space import Space
 from .transfer import Get, GetResult, MatchedBlock, Part, Prefetched, Put, PutResult
 
 __version__ = "0.1.0"
+
+# Modules that are loaded when they are first named; some need numpy.
+_LATER = ("aio", "arkv", "attention", "bank", "evaluate", "layerwise", "mine", "paged", "profile")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return importlib.import_module(f".{name}", __name__)
+
 
 __all__ = [
     "Buffer",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libcairn.so through ctypes: the structs and functions of client/c/cairn.h and what it includes.
+"""libcairn.so through ctypes. What it declares, client/c/cairn.h, is in `_abi`.
 
 It is found in $CAIRN_LIBRARY, then beside this file (where a wheel has it), and loaded on first use
 with RTLD_LOCAL: an engine's own gRPC, protobuf or UCX never meets the ones inside it."""
@@ -10,160 +10,9 @@ import ctypes
 import os
 import pathlib
 import threading
-from ctypes import POINTER
-from ctypes import c_char_p as text
-from ctypes import c_double as f64
-from ctypes import c_int as status
-from ctypes import c_int32 as i32
-from ctypes import c_size_t as size
-from ctypes import c_uint32 as u32
-from ctypes import c_uint64 as u64
-from ctypes import c_void_p as pointer
 
-from ._structs import (  # noqa: F401: all of them, for those who use this module
-    Attention,
-    ConnectOptions,
-    Counters,
-    Event,
-    EventBatch,
-    GetRequest,
-    GroupSpec,
-    ImageInfo,
-    ImageSpec,
-    KeyExtra,
-    LayerStatistics,
-    MatchOptions,
-    MatchResult,
-    MatchedBlock,
-    Memory,
-    PagedCache,
-    PagedPlane,
-    PagedRequest,
-    PrefetchOptions,
-    PrefetchResult,
-    PutRequest,
-    Slice,
-    SpaceInfo,
-    SpaceSpec,
-    Stats,
-    TierStats,
-    TokenBudget,
-    View,
-)
+from . import _abi
 from .errors import InternalError, InvalidArgumentError, from_code
-
-ABI_VERSION = 1
-
-FORM_VIEWS, FORM_SOURCE, FORM_IMAGE = 0, 1, 2
-SIDE_OBJECT_PROFILE, SIDE_OBJECT_BANK = 1, 2
-DEVICE_CUDA = 1
-OK, NOT_FOUND = 0, 5
-
-
-# Handles are void pointers, keys byte strings. Everything not named returns a status.
-_SIGNATURES: dict[str, tuple[object, list[object]]] = {
-    "cairn_version": (text, []),
-    "cairn_abi_version": (status, []),
-    "cairn_last_error": (text, []),
-    "cairn_status_name": (text, [status]),
-    "cairn_set_trace": (status, [text]),
-    "cairn_connect": (status, [POINTER(ConnectOptions), POINTER(pointer)]),
-    "cairn_close": (None, [pointer]),
-    "cairn_open_space": (status, [pointer, POINTER(SpaceSpec), u32, POINTER(pointer)]),
-    "cairn_space_info_get": (status, [pointer, POINTER(SpaceInfo)]),
-    "cairn_space_source_bytes": (status, [pointer, POINTER(Slice), POINTER(u64)]),
-    "cairn_space_image_bytes_max": (status, [pointer, POINTER(Slice), POINTER(u64)]),
-    "cairn_space_close": (None, [pointer]),
-    "cairn_fingerprint": (status, [text, POINTER(SpaceSpec), pointer]),
-    "cairn_derive_key": (
-        status,
-        [pointer, pointer, pointer, size, POINTER(KeyExtra), size, pointer],
-    ),
-    "cairn_derive_chain": (
-        status,
-        [pointer, pointer, size, u32, POINTER(KeyExtra), size, pointer, size, POINTER(size)],
-    ),
-    "cairn_opaque_key": (status, [pointer, pointer, size, pointer]),
-    "cairn_match": (
-        status,
-        [
-            pointer,
-            pointer,
-            size,
-            POINTER(MatchOptions),
-            POINTER(MatchResult),
-            POINTER(MatchedBlock),
-        ],
-    ),
-    "cairn_prefetch": (
-        status,
-        [pointer, pointer, size, POINTER(PrefetchOptions), POINTER(PrefetchResult)],
-    ),
-    "cairn_release": (status, [pointer, pointer, size, u32]),
-    "cairn_put": (status, [pointer, POINTER(PutRequest), u32]),
-    "cairn_put_batch": (status, [pointer, POINTER(PutRequest), size, u32]),
-    "cairn_get": (status, [pointer, POINTER(GetRequest), u32]),
-    "cairn_get_batch": (status, [pointer, POINTER(GetRequest), size, u32]),
-    "cairn_side_object_put": (status, [pointer, u32, i32, text, size, u32, pointer]),
-    "cairn_side_object_get": (status, [pointer, pointer, u32, pointer, size, POINTER(size)]),
-    "cairn_side_object_current": (status, [pointer, u32, i32, u32, pointer]),
-    "cairn_contains": (status, [pointer, pointer, size, u32, pointer]),
-    "cairn_delete": (status, [pointer, pointer, size, u32, POINTER(u64)]),
-    "cairn_invalidate": (status, [pointer, u32, POINTER(u64)]),
-    "cairn_stats_get": (status, [pointer, u32, POINTER(Stats)]),
-    "cairn_counters_get": (status, [pointer, POINTER(Counters)]),
-    "cairn_breaker_recomputed": (status, [pointer, u64, f64]),
-    "cairn_breaker_advise": (status, [pointer, u64, u64, POINTER(status)]),
-    "cairn_buffer_allocate": (status, [pointer, size, u32, POINTER(pointer)]),
-    "cairn_buffer_data": (pointer, [pointer]),
-    "cairn_buffer_bytes": (size, [pointer]),
-    "cairn_buffer_free": (None, [pointer]),
-    "cairn_get_paged": (status, [pointer, POINTER(PagedCache), POINTER(PagedRequest)]),
-    "cairn_put_paged": (status, [pointer, POINTER(PagedCache), POINTER(PagedRequest)]),
-    "cairn_gather_paged": (
-        status,
-        [pointer, POINTER(PagedCache), POINTER(PagedRequest), pointer, u64],
-    ),
-    "cairn_check_device": (status, [i32, i32]),
-    "cairn_device_images_open": (status, [pointer, i32, POINTER(Slice), POINTER(pointer)]),
-    "cairn_device_images_append": (
-        status,
-        [pointer, text, size, text, pointer, u32, POINTER(size)],
-    ),
-    "cairn_device_images_count": (status, [pointer, POINTER(size)]),
-    "cairn_device_images_close": (None, [pointer]),
-    "cairn_attend_open": (status, [pointer, i32, pointer, size, pointer, POINTER(pointer)]),
-    "cairn_attend_launch": (status, [pointer, pointer]),
-    "cairn_attend_check": (status, [pointer]),
-    "cairn_attend_close": (None, [pointer]),
-    "cairn_mine_bank": (status, [pointer, pointer, u32, POINTER(pointer)]),
-    "cairn_mine_profile": (
-        status,
-        [pointer, pointer, pointer, size, pointer, size, POINTER(pointer)],
-    ),
-    "cairn_mined_data": (pointer, [pointer]),
-    "cairn_mined_bytes": (size, [pointer]),
-    "cairn_mined_free": (None, [pointer]),
-    "cairn_watch_open": (status, [pointer, pointer, u64, u64, POINTER(pointer)]),
-    "cairn_watch_next": (status, [pointer, u32, POINTER(EventBatch)]),
-    "cairn_watch_close": (None, [pointer]),
-    "cairn_image_inspect": (status, [pointer, size, POINTER(ImageInfo)]),
-    "cairn_image_verify": (status, [pointer, size, POINTER(u64)]),
-    "cairn_image_decode": (status, [pointer, size, POINTER(Memory)]),
-    "cairn_image_decode_with": (status, [pointer, size, text, size, POINTER(Memory)]),
-    "cairn_image_recipes": (text, []),
-    "cairn_image_bytes_max": (status, [POINTER(ImageSpec), POINTER(u64)]),
-    "cairn_image_encode": (
-        status,
-        [POINTER(ImageSpec), POINTER(Memory), pointer, size, POINTER(size)],
-    ),
-    "cairn_image_thin": (status, [pointer, size, u64, pointer, size, POINTER(size)]),
-    "cairn_image_scores": (status, [pointer, size, pointer]),
-    "cairn_image_kept": (status, [pointer, size, pointer]),
-    "cairn_token_scores": (status, [POINTER(Attention), pointer, POINTER(LayerStatistics)]),
-    "cairn_layer_shares": (status, [POINTER(LayerStatistics), size, POINTER(f64)]),
-    "cairn_plan_tokens": (status, [POINTER(TokenBudget), pointer, u32, u32, pointer]),
-}
 
 _lock = threading.Lock()
 _library: ctypes.CDLL | None = None
@@ -184,12 +33,13 @@ def _load() -> ctypes.CDLL:
             f"libcairn.so cannot be loaded ({error}); install the wheel, or name the file in"
             " CAIRN_LIBRARY"
         ) from error
-    for name, (result, arguments) in _SIGNATURES.items():
+    for name, (result, arguments) in _abi.FUNCTIONS.items():
         function = getattr(library, name)
         function.restype = result
         function.argtypes = arguments
-    if library.cairn_abi_version() != ABI_VERSION:
-        raise InternalError(f"{path} has ABI {library.cairn_abi_version()}, not {ABI_VERSION}")
+    if library.cairn_abi_version() != _abi.ABI_VERSION:
+        found = library.cairn_abi_version()
+        raise InternalError(f"{path} has ABI {found}, not {_abi.ABI_VERSION}")
     return library
 
 
@@ -204,7 +54,7 @@ def library() -> ctypes.CDLL:
 
 def check(code: int) -> None:
     """Raises the exception for a status that is not OK."""
-    if code != OK:
+    if code != _abi.OK:
         raise from_code(code, last_error())
 
 

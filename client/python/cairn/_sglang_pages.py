@@ -14,12 +14,11 @@ from typing import Any
 
 from . import paged
 from .errors import InvalidArgumentError
-from .keys import Group, KvGroup, SpaceSpec
+from .keys import Group, KvGroup, SpaceSpec, dtype_of
 from .space import Space
 from .tensors import describe
 from .transfer import Get, Part, Put
 
-_DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
 # The axes of a page: layer, token, head, dim. Where "p" precedes them, a pool has an axis of pages;
 # else its axis of tokens runs over all pages.
 _AXES = {
@@ -52,7 +51,7 @@ def pages_of(pool: Any, config: Any, revision: str, name: str = ANCHOR) -> Known
 def _is_known(pool: Any) -> bool:
     """Whether a pool holds what this module describes, and nothing else."""
     kind = type(pool).__name__
-    if kind not in (_KV, _LATENT) or pool.layout not in _AXES or str(pool.dtype) not in _DTYPES:
+    if kind not in (_KV, _LATENT) or pool.layout not in _AXES or dtype_of(pool.dtype) is None:
         return False
     if pool.storage_format_tag is not None or pool.dcp_size != 1:
         return False
@@ -90,7 +89,8 @@ class KnownPages:
             rank_first = config.tp_rank * heads
             self._part = Part(heads=range(rank_first, rank_first + heads))
             group = KvGroup(layers, heads * config.tp_size, pool.head_dim)
-        dtype = _DTYPES[str(pool.dtype)]
+        dtype = dtype_of(pool.dtype)
+        assert dtype is not None, "a known pool has one"
         self.spec = SpaceSpec(
             config.model_name or "", _short(revision), (group,), dtype, pool.page_size
         )

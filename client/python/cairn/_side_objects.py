@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 
-from . import _ffi, keys
+from . import _abi, _ffi, keys
 from ._handle import Handle
 from .transfer import check_key
 
@@ -22,19 +22,19 @@ class SideObjects:
         with where the recipe is cairn:2.3 or the like; blocks that are there keep theirs. Returns
         its id, the SHA-256 of its bytes. InvalidArgumentError: none, of another geometry than the
         group's, or without the rate of the space's recipe."""
-        return self._install(group, _ffi.SIDE_OBJECT_PROFILE, profile, timeout)
+        return self._install(group, _abi.SIDE_OBJECT_PROFILE, profile, timeout)
 
     def install_bank(self, group: int, bank: bytes, *, timeout: float | None = None) -> bytes:
         """The same of a bank, as `cairn.bank.mine` makes them, for patternkv:2 and the like."""
-        return self._install(group, _ffi.SIDE_OBJECT_BANK, bank, timeout)
+        return self._install(group, _abi.SIDE_OBJECT_BANK, bank, timeout)
 
     def current_profile(self, group: int, *, timeout: float | None = None) -> bytes | None:
         """The id of the profile that puts into the group are coded with now."""
-        return self._current(group, _ffi.SIDE_OBJECT_PROFILE, timeout)
+        return self._current(group, _abi.SIDE_OBJECT_PROFILE, timeout)
 
     def current_bank(self, group: int, *, timeout: float | None = None) -> bytes | None:
         """The id of the bank that puts into the group are coded with now."""
-        return self._current(group, _ffi.SIDE_OBJECT_BANK, timeout)
+        return self._current(group, _abi.SIDE_OBJECT_BANK, timeout)
 
     def _install(self, group: int, kind: int, data: bytes, timeout: float | None) -> bytes:
         side_object_id = (ctypes.c_uint8 * keys.KEY_BYTES)()
@@ -51,7 +51,7 @@ class SideObjects:
             code = _ffi.library().cairn_side_object_current(
                 space, group, kind, limit, side_object_id
             )
-            if code == _ffi.NOT_FOUND:
+            if code == _abi.NOT_FOUND:
                 return None
             _ffi.check(code)
         return bytes(side_object_id)
@@ -64,7 +64,7 @@ class SideObjects:
         call = _ffi.library().cairn_side_object_get
         with self._handle.use() as space:
             code = call(space, wanted, limit, None, 0, ctypes.byref(count))
-            if code == _ffi.NOT_FOUND:
+            if code == _abi.NOT_FOUND:
                 return None
             _ffi.check(code)
             target = ctypes.create_string_buffer(count.value)

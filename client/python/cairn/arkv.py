@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from . import _ffi
+from . import _abi, _ffi
 from .errors import InvalidArgumentError
 from .image import inspect
 from .tensors import contiguous
 
-GAMMA = 263.81  # the paper's weight of the variance
+GAMMA = _abi.ARKV_GAMMA  # the paper's weight of the variance
 EVICTED, LOW, ORIGINAL = 0, 1, 2
 
 
@@ -55,7 +55,7 @@ def score_tokens(
     are, and the layer's statistics. Either `weights` [query_heads, queries, keys], after the
     softmax, with kv_heads; or `q` [query_heads, queries, dim] and `k` [kv_heads, keys, dim] as they
     meet, after RoPE, and `scale`, 1 / sqrt(dim) unless given."""
-    native = _ffi.Attention(gamma=gamma)
+    native = _abi.Attention(gamma=gamma)
     if weights is not None:
         if kv_heads is None or q is not None or k is not None:
             raise InvalidArgumentError("weights take kv_heads, and exclude q and k")
@@ -73,7 +73,7 @@ def score_tokens(
         native.query_values, native.key_values = q.ctypes.data, k.ctypes.data
         native.scale = q.shape[2] ** -0.5 if scale is None else scale
     scores = np.empty((native.kv_heads, native.keys), np.float32)
-    found = _ffi.LayerStatistics()
+    found = _abi.LayerStatistics()
     call = _ffi.library().cairn_token_scores
     _ffi.check(call(ctypes.byref(native), scores.ctypes.data, ctypes.byref(found)))
     return scores, LayerStatistics(found.entropy, found.variance, found.kurtosis)
@@ -81,7 +81,7 @@ def score_tokens(
 
 def layer_shares(layers: Sequence[LayerStatistics]) -> list[float]:
     """rho of each layer: how much of its budget goes to originals; 1 where that is the most."""
-    given = (_ffi.LayerStatistics * len(layers))(
+    given = (_abi.LayerStatistics * len(layers))(
         *[(layer.entropy, layer.variance, layer.kurtosis) for layer in layers]
     )
     shares = (ctypes.c_double * len(layers))()
@@ -101,7 +101,7 @@ def plan(
     """EVICTED, LOW or ORIGINAL for each of `scores` [heads, tokens] of a layer, uint8, within
     `budget` bytes for each head, K and V together. `uniform`: the same tokens for all heads."""
     scores = _floats("scores", scores, 2)
-    native = _ffi.TokenBudget(
+    native = _abi.TokenBudget(
         is_uniform=int(uniform),
         bytes=budget,
         original_bytes=original_bytes,

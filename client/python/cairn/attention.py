@@ -9,9 +9,10 @@
     …                            # the stream is over
     plan.check()
 
-Arrays are of the device, and come by DLPack; streams are integers, not 0. docs/internals/kernels.md says which
-recipes can be attended to; of others UnimplementedError says that they have to be decoded first.
-Without device kernels that is raised as well, without a device UnavailableError.
+Arrays are of the device, and come by DLPack; streams are integers, of which 0 is the default one: no
+graph can be captured of that. docs/internals/kernels.md says which recipes can be attended to; of others
+UnimplementedError says that they have to be decoded first. Without device kernels that is raised as
+well, without a device UnavailableError.
 """
 
 from __future__ import annotations
@@ -21,42 +22,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import _ffi
+from . import _abi, _ffi
 from ._handle import Handle, handle_within
-from ._structs import _Sized
 from .errors import InvalidArgumentError
 from .paged import PagedCache
 from .space import Space
-from .tensors import Tensor, contiguous
+from .tensors import Tensor, contiguous, stream_address
 from .transfer import Part, check_key
 
 LEASE_BYTES = 16
-
-
-class NativeJob(_Sized):
-    """cairn_attend_job."""
-
-    _fields_ = [
-        ("struct_bytes", ctypes.c_uint32),
-        ("layer", ctypes.c_uint32),
-        ("images", ctypes.c_void_p),
-        ("head_first", ctypes.c_uint32),
-        ("head_count", ctypes.c_uint32),
-        ("query_heads", ctypes.c_uint32),
-        ("query_tokens", ctypes.c_uint32),
-        ("v_dim", ctypes.c_uint32),
-        ("scale", ctypes.c_float),
-        ("queries", ctypes.c_void_p),
-        ("outputs", ctypes.c_void_p),
-        ("log_sums", ctypes.c_void_p),
-        ("tail", ctypes.POINTER(_ffi.PagedCache)),
-        ("tail_blocks", ctypes.c_void_p),
-        ("tail_block_count", ctypes.c_uint32),
-        ("tail_first_token", ctypes.c_uint32),
-        ("tail_tokens_max", ctypes.c_uint32),
-        ("tail_ends_with_queries", ctypes.c_uint32),
-        ("tail_tokens", ctypes.c_void_p),
-    ]
 
 
 class DeviceImages:
@@ -100,11 +74,11 @@ class DeviceImages:
         if lease is not None and len(lease) != LEASE_BYTES:
             raise InvalidArgumentError(f"lease has {len(lease)} bytes, expected {LEASE_BYTES}")
         appended = ctypes.c_size_t()
-        limit = _ffi.milliseconds(timeout)
+        place, limit = stream_address(stream), _ffi.milliseconds(timeout)
         with self._handle.use() as images:
             _ffi.check(
                 _ffi.library().cairn_device_images_append(
-                    images, keys, len(wanted), lease, stream, limit, ctypes.byref(appended)
+                    images, keys, len(wanted), lease, place, limit, ctypes.byref(appended)
                 )
             )
         return appended.value
@@ -170,7 +144,7 @@ class AttendPlan:
         (self._device,) = devices
         self._held: list[Any] = []
         kept: list[Handle] = []  # of the images
-        natives = (NativeJob * len(jobs))()
+        natives = (_abi.AttendJob * len(jobs))()
         address = ctypes.c_void_p()
 
         def let_go() -> None:
@@ -183,7 +157,7 @@ class AttendPlan:
 
         try:
             for native, job in zip(natives, jobs, strict=True):
-                native.struct_bytes = ctypes.sizeof(NativeJob)
+                native.struct_bytes = ctypes.sizeof(_abi.AttendJob)
                 with job.images._handle.use() as images:
                     native.images = images
                     job.images._handle.keep()
@@ -192,7 +166,12 @@ class AttendPlan:
             with space._handle.use() as open_space:
                 _ffi.check(
                     _ffi.library().cairn_attend_open(
-                        open_space, self._device, natives, len(jobs), stream, ctypes.byref(address)
+                        open_space,
+                        self._device,
+                        natives,
+                        len(jobs),
+                        stream_address(stream),
+                        ctypes.byref(address),
                     )
                 )
         except BaseException:
@@ -203,7 +182,7 @@ class AttendPlan:
     def launch(self, stream: int) -> None:
         """Puts the kernels on the stream. Neither allocates nor waits."""
         with self._handle.use() as plan:
-            _ffi.check(_ffi.library().cairn_attend_launch(plan, stream))
+            _ffi.check(_ffi.library().cairn_attend_launch(plan, stream_address(stream)))
 
     def check(self) -> None:
         """Once the stream is over, else it raises FailedPreconditionError: raises where an image or a
@@ -236,7 +215,7 @@ class AttendPlan:
         self._held.append(tensor)
         return tensor
 
-    def _fill(self, native: NativeJob, job: Job) -> None:
+    def _fill(self, native: _abi.AttendJob, job: Job) -> None:
         queries = self._array("queries", job.queries, job.images.dtype, 3)
         outputs = self._array("outputs", job.outputs, "float32", 3)
         log_sums = self._array("log_sums", job.log_sums, "float32", 2)
@@ -265,10 +244,10 @@ class AttendPlan:
         if job.tail is not None:
             self._fill_tail(native, job.tail)
 
-    def _fill_tail(self, native: NativeJob, tail: Tail) -> None:
+    def _fill_tail(self, native: _abi.AttendJob, tail: Tail) -> None:
         blocks = self._array("tail.blocks", tail.blocks, "int32", 1)
         native.tail = ctypes.pointer(tail.cache.native)
-        native.tail_blocks = blocks.address
+        native.tail_blocks = ctypes.cast(blocks.address, ctypes.POINTER(ctypes.c_int32))
         native.tail_block_count = blocks.shape[0]
         native.tail_first_token = _ffi.unsigned("tail.first_token", tail.first_token)
         native.tail_tokens_max = _ffi.unsigned("tail.tokens_max", tail.tokens_max)
@@ -277,4 +256,4 @@ class AttendPlan:
             tokens = self._array("tail.tokens", tail.tokens, "int32", 1)
             if tokens.shape != (1,):
                 raise InvalidArgumentError(f"tail.tokens has {tokens.shape[0]} numbers, expected 1")
-            native.tail_tokens = tokens.address
+            native.tail_tokens = ctypes.cast(tokens.address, ctypes.POINTER(ctypes.c_int32))

@@ -50,6 +50,10 @@ class Buffer:
     def __len__(self) -> int:
         return self.memory.nbytes
 
+    def __repr__(self) -> str:
+        count = None if self._memory is None else self._memory.nbytes
+        return "<cairn.Buffer, closed>" if count is None else f"<cairn.Buffer of {count} bytes>"
+
     def __enter__(self) -> Buffer:
         return self
 

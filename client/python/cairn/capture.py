@@ -11,22 +11,21 @@ Needs numpy.
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._model import write_model
 from .errors import InvalidArgumentError, NotDurableError
-from .tensors import Tensor, describe
-from .transfer import Part, Plane, Put, PutResult, plane_of, slots_of
+from .keys import DTYPE_BYTES
+from .space import Space
+from .tensors import NUMPY_DTYPES, Tensor, describe
+from .transfer import Part, Put, PutResult, plane_of, slots_of
 
-if TYPE_CHECKING:
-    from .space import Space
-
-_NUMPY_DTYPES = {"bf16": "uint16", "fp16": "float16", "fp32": "float32"}
 QUERY_TOKENS_MAX = 64  # of a block: the last ones
 
 
@@ -73,12 +72,16 @@ class Capture:
         self._places: dict[bytes, tuple[_Chain, int]] = {}
         self._begun = 0
         self._is_open = True
-        space._tap(self)
+        space._tap(self.record)
 
     @property
     def is_full(self) -> bool:
         """There are as many whole sequences as were asked for: `close` has nothing to wait for."""
-        return sum(chain.is_whole(self._blocks_max) for chain in self._chains) >= self._sequences
+        return self._whole_count >= self._sequences
+
+    @property
+    def _whole_count(self) -> int:
+        return sum(chain.is_whole(self._blocks_max) for chain in self._chains)
 
     def add_queries(self, key: bytes, queries: Mapping[int, Any]) -> None:
         """Queries as they meet K, after RoPE, of the last tokens of the block `key`, which has been
@@ -119,6 +122,10 @@ class Capture:
                 written.append(folder)
         self._chains, self._places = [], {}
         return written
+
+    def __repr__(self) -> str:
+        whole = f"{self._whole_count} of {self._sequences} sequences"
+        return f"<cairn.Capture into {self.folder}: {whole}>"
 
     def __enter__(self) -> Capture:
         return self
@@ -211,15 +218,10 @@ class _Box:
         self.all_heads = range(group.kv_heads)
         self.layers, self.heads = part.layers or self.all_layers, part.heads or self.all_heads
         self.layer_indices = [group.layer_indices[i] for i in self.layers]
-        self.dtype = _NUMPY_DTYPES[spec.dtype]
+        self.dtype = NUMPY_DTYPES[spec.dtype]
         shape = (len(self.layers), len(self.heads), spec.tokens_per_block)
         self.shapes = [(*shape, group.k_dim), (*shape, group.v_dim)]
-
-    @property
-    def block_bytes(self) -> int:
-        layers, heads, tokens, k_dim = self.shapes[0]
-        item_bytes = 4 if self.dtype == "float32" else 2
-        return layers * heads * tokens * (k_dim + self.shapes[1][3]) * item_bytes
+        self.block_bytes = sum(map(math.prod, self.shapes)) * DTYPE_BYTES[spec.dtype]
 
 
 def _boxes_of(spec: Any, parts: Sequence[Part]) -> dict[int, _Box]:

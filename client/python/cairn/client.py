@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from . import _ffi, _ucx, keys
-from ._handle import Handle
+from . import _abi, _ffi, _ucx, keys
+from ._connection import Connection
 from ._settings import control_address
 from .buffer import Buffer
-from .space import TIERS, Space
+from .space import Space
+from .transfer import TIERS
 from .watch import EventWatch, Position
 
 
@@ -67,12 +67,10 @@ class Client:
     It keeps its session open by itself, and reopens it when the daemon comes back.
     """
 
-    def __init__(self, address: int, tenant: str = "default") -> None:
-        self.tenant = tenant
-        self._handle = Handle("client", address, _ffi.library().cairn_close)
-        self._spaces: weakref.WeakSet[Space] = weakref.WeakSet()
-        self._watches: weakref.WeakSet[EventWatch] = weakref.WeakSet()
-        _clients.add(self)
+    def __init__(self, address: int, tenant: str = "default", control: str = "") -> None:
+        self.tenant, self.control = tenant, control
+        self._connection = Connection(address, tenant)
+        self._handle = self._connection.handle
 
     def open_space(
         self,
@@ -80,16 +78,16 @@ class Client:
         weights_revision: str,
         groups: Sequence[keys.Group],
         *,
-        dtype: str = "bf16",
+        dtype: Any = "bf16",
         tokens_per_block: int = 128,
         recipe: str | None = None,
         timeout: float | None = None,
     ) -> Space:
         """Opens the space of this specification, and makes it on first use.
 
-        model, weights_revision, groups, dtype ("bf16", "fp16", "fp32") and tokens_per_block are its
-        identity. `recipe` ("raw", "exact", "kivi:4", …; None: the daemon's default) applies if this call
-        makes it; `Space.recipe` is the one in force.
+        model, weights_revision, groups, dtype ("bf16", "fp16", "fp32", or such a dtype of torch or
+        numpy) and tokens_per_block are its identity. `recipe` ("raw", "exact", "kivi:4", …; None: the
+        daemon's default) applies if this call makes it; `Space.recipe` is the one in force.
         """
         spec = keys.SpaceSpec(model, weights_revision, tuple(groups), dtype, tokens_per_block)
         native = native_spec(spec, recipe)
@@ -103,13 +101,11 @@ class Client:
                     ctypes.byref(address),
                 )
             )
-        space = Space(self, self._handle, address.value or 0, spec)
-        self._spaces.add(space)
-        return space
+        return Space(self._connection, address.value or 0, spec)
 
     def stats(self, *, timeout: float | None = None) -> Stats:
         """What the daemon holds of this tenant; the capacity of tiers and uptime are the daemon's."""
-        native = _ffi.Stats()
+        native = _abi.Stats()
         with self._handle.use() as client:
             _ffi.check(
                 _ffi.library().cairn_stats_get(
@@ -142,16 +138,16 @@ class Client:
 
     def counters(self) -> Counters:
         """This client's figures. No call to the daemon."""
-        native = _ffi.Counters()
+        native = _abi.Counters()
         with self._handle.use() as client:
             _ffi.check(_ffi.library().cairn_counters_get(client, ctypes.byref(native)))
         state = ("closed", "open", "half open")[native.breaker_state]
-        names = [field[0] for field in _ffi.Counters._fields_[2:]]
+        names = [field[0] for field in _abi.Counters._fields_[2:]]
         return Counters(state, *(getattr(native, name) for name in names))
 
     def events(self, position: Position | None = None) -> EventWatch:
         """What comes and goes of the tenant's blocks: from a position on, else from now."""
-        return EventWatch(self, None, position or Position())
+        return EventWatch(self._connection, None, position or Position())
 
     def recomputed(self, tokens: int, seconds: float) -> None:
         """Tells the breaker how fast the engine computes KV: `tokens` of prefill took `seconds`."""
@@ -188,11 +184,11 @@ class Client:
     def close(self) -> None:
         """Ends the session: its leases are released, its puts aborted, its spaces and watches closed.
         Memory of a buffer that is still looked at stays, and with it the session, until it is gone."""
-        for watch in list(self._watches):
-            watch.close()
-        for space in list(self._spaces):
-            space.close()
-        self._handle.close()
+        self._connection.close()
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._handle.is_closed else ""
+        return f"<cairn.Client of {self.control}, tenant {self.tenant}{closed}>"
 
     def __enter__(self) -> Client:
         return self
@@ -200,24 +196,10 @@ class Client:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_handle"):
-            self.close()
 
-
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """The library's threads end before the interpreter does."""
-    for client in list(_clients):
-        client.close()
-
-
-def native_spec(spec: keys.SpaceSpec, recipe: str | None = None) -> _ffi.SpaceSpec:
+def native_spec(spec: keys.SpaceSpec, recipe: str | None = None) -> _abi.SpaceSpec:
     """The C form of a specification. ctypes keeps what it points to alive."""
-    groups = (_ffi.GroupSpec * len(spec.groups))()
+    groups = (_abi.GroupSpec * len(spec.groups))()
     for native, group in zip(groups, spec.groups, strict=True):
         layers = group.layer_indices
         native.kind = keys.GROUP_KINDS[group.kind]
@@ -232,7 +214,7 @@ def native_spec(spec: keys.SpaceSpec, recipe: str | None = None) -> _ffi.SpaceSp
         if frequencies:
             native.rope_inverse_frequencies = (ctypes.c_double * len(frequencies))(*frequencies)
         native.state_bytes, native.row_bytes = group.state_bytes, group.row_bytes
-    return _ffi.SpaceSpec(
+    return _abi.SpaceSpec(
         dtype=keys.DTYPES[spec.dtype],
         model=spec.model.encode(),
         weights_revision=spec.weights_revision.encode(),
@@ -258,13 +240,16 @@ def connect(
     None is `$CAIRN_CONTROL`, else 127.0.0.1:50151.
 
     data: "unix:PATH", or "HOST:PORT" for UCX, which is opened only where this names it; None takes
-    the first socket on this host that the daemon names. tenant: whose blocks these are. connections, window, region_bytes: data connections, calls in flight on each,
-    shared memory of each, allocated at once; 0 is the default (2, 8, 64 MiB).
+    the first socket on this host that the daemon names. tenant: whose blocks these are. connections,
+    window, region_bytes: data connections, calls in flight on each, shared memory of each, allocated
+    at once; 0 is the default (2, 8, 64 MiB).
     timeout: seconds, at most 60; None is 2.
     """
-    options = _ffi.ConnectOptions(
+    if control is None:
+        control = control_address()
+    options = _abi.ConnectOptions(
         timeout_ms=_ffi.milliseconds(timeout),
-        control=(control_address() if control is None else control).encode(),
+        control=control.encode(),
         data=None if data is None else data.encode(),
         tenant=tenant.encode(),
         name=client_name.encode(),
@@ -276,4 +261,4 @@ def connect(
     if data is not None and not data.startswith("unix:"):
         _ucx.load()
     _ffi.check(_ffi.library().cairn_connect(ctypes.byref(options), ctypes.byref(address)))
-    return Client(address.value or 0, tenant)
+    return Client(address.value or 0, tenant, control)

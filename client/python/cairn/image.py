@@ -7,9 +7,9 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-from . import _ffi
+from . import _abi, _ffi
 from .errors import InvalidArgumentError
-from .keys import DTYPES, GROUP_KINDS, KEY_BYTES
+from .keys import DTYPE_BYTES, DTYPES, GROUP_KINDS, KEY_BYTES, checked_dtype
 from .tensors import contiguous
 from .transfer import Part, check_key, plane_of, slots_of
 
@@ -40,7 +40,7 @@ class ImageInfo:
 def inspect(image: Any) -> ImageInfo:
     """Reads header and directory of hostile bytes; InvalidArgumentError names what is wrong."""
     memory = contiguous("image", image)
-    info = _ffi.ImageInfo()
+    info = _abi.ImageInfo()
     _ffi.check(_ffi.library().cairn_image_inspect(memory.address, memory.bytes, ctypes.byref(info)))
     part = info.slice
     return ImageInfo(
@@ -83,7 +83,7 @@ class ImageSpec:
     tokens: int
     k_dim: int
     v_dim: int
-    dtype: str = "bf16"
+    dtype: str = "bf16"  # or "fp16", "fp32", or such a dtype of torch or numpy
     first_position: int = 0  # of the first token in its sequence
     key: bytes = bytes(KEY_BYTES)
     fingerprint: bytes = bytes(KEY_BYTES)
@@ -99,15 +99,16 @@ class ImageSpec:
     token_scores: Any = None
     token_states: Any = None  # uint8, likewise: cairn.arkv.plan makes them, for arkv:paper
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", checked_dtype(self.dtype))
+
     @property
     def source_bytes(self) -> int:
         """How many bytes the elements have."""
         rows = self.layers * self.heads * self.tokens
-        return rows * (self.k_dim + self.v_dim) * (4 if self.dtype == "fp32" else 2)
+        return rows * (self.k_dim + self.v_dim) * DTYPE_BYTES[self.dtype]
 
-    def _native(self) -> _ffi.ImageSpec:
-        if self.dtype not in DTYPES:
-            raise InvalidArgumentError(f"dtype is {self.dtype!r}, expected one of {list(DTYPES)}")
+    def _native(self) -> _abi.ImageSpec:
         part = (self.group, self.layer_first, self.layers, self.head_first, self.heads)
         heads = (self.layers, self.heads)
         given = self.query_magnitudes
@@ -116,19 +117,20 @@ class ImageSpec:
         scores = _place("token_scores", self.token_scores, "float32", tokens)
         states = _place("token_states", self.token_states, "uint8", tokens)
         parent = None if self.parent is None else contiguous("parent", self.parent)
-        return _ffi.ImageSpec(
+        profile = None if self.profile is None else contiguous("profile", self.profile)
+        return _abi.ImageSpec(
             kind=GROUP_KINDS["kv" if self.v_dim else "latent"],
             fingerprint=_DIGEST.from_buffer_copy(check_key("fingerprint", self.fingerprint)),
             key=_DIGEST.from_buffer_copy(check_key("key", self.key)),
-            slice=_ffi.Slice(*part),
+            slice=_abi.Slice(*part),
             tokens=self.tokens,
             dtype=DTYPES[self.dtype],
             k_dim=self.k_dim,
             v_dim=self.v_dim,
             first_position=self.first_position,
             recipe=self.recipe.encode(),
-            profile=self.profile,
-            profile_bytes=len(self.profile or b""),
+            profile=profile and profile.address,
+            profile_bytes=profile.bytes if profile else 0,
             parent_image=parent and parent.address,
             parent_image_bytes=parent.bytes if parent else 0,
             query_magnitudes=magnitudes,
@@ -231,16 +233,16 @@ def _elements_of(
     source: Any,
     is_target: bool,
     slots: list[int] | None = None,
-) -> tuple[_ffi.Memory, list[Any]]:
+) -> tuple[_abi.Memory, list[Any]]:
     """The memory of the elements, checked, and what keeps it alive."""
-    memory = _ffi.Memory(form=_ffi.FORM_VIEWS)
+    memory = _abi.Memory(form=_abi.FORM_VIEWS)
     if source is not None:
         if k is not None or v is not None:
             raise InvalidArgumentError("k and v exclude source: name one form")
         if slots is not None:
             raise InvalidArgumentError("slot_mapping is of k and v, not of source")
         tensor = contiguous("source", source, is_target)
-        memory.form, memory.data, memory.bytes = _ffi.FORM_SOURCE, tensor.address, tensor.bytes
+        memory.form, memory.data, memory.bytes = _abi.FORM_SOURCE, tensor.address, tensor.bytes
         return memory, [tensor]
     if isinstance(what, ImageSpec):
         counts = (what.layers, what.heads)

@@ -13,8 +13,12 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import InvalidArgumentError
 
 DTYPES = {"bf16": 1, "fp16": 2, "fp32": 3}
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 ROPE_KINDS = {"none": 0, "half": 1, "interleaved": 2}
 GROUP_KINDS = {"kv": 1, "latent": 2, "state": 3, "opaque_rows": 4}
 KEY_BYTES = 32
@@ -23,6 +27,26 @@ NO_PARENT = bytes(KEY_BYTES)
 _SPACE_TAG = b"cairn.space.v1"
 _BLOCK_TAG = b"cairn.block.v1"
 _OPAQUE_TAG = b"cairn.opaque.v1"
+
+
+_LONG_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def dtype_of(given: Any) -> str | None:
+    """What a space calls a dtype of its own, of torch, numpy, ml_dtypes or jax. None: spaces have
+    none such."""
+    name = given.__name__ if isinstance(given, type) else str(given).removeprefix("torch.")
+    return name if name in DTYPES else _LONG_NAMES.get(name)
+
+
+def checked_dtype(given: Any) -> str:
+    """`dtype_of`, or InvalidArgumentError."""
+    name = dtype_of(given)
+    if name is None:
+        raise InvalidArgumentError(
+            f"dtype is {given!r}, expected bf16, fp16 or fp32, or such a dtype of torch or numpy"
+        )
+    return name
 
 
 @dataclass(frozen=True)
@@ -82,13 +106,18 @@ def KvGroup(
 
 @dataclass(frozen=True)
 class SpaceSpec:
-    """The identity of a space: equal ones name the same space. The recipe is not in it."""
+    """The identity of a space: equal ones name the same space. The recipe is not in it.
+
+    dtype: "bf16", "fp16" or "fp32"; given a dtype of torch or numpy, it becomes its name."""
 
     model: str
     weights_revision: str
     groups: Sequence[Group]
     dtype: str = "bf16"
     tokens_per_block: int = 128
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", checked_dtype(self.dtype))
 
 
 @dataclass(frozen=True)

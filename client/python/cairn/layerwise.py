@@ -83,6 +83,9 @@ class Transfer:
         if hasattr(self, "_event"):
             os.close(self._event)
 
+    def __repr__(self) -> str:
+        return f"<cairn.layerwise.Transfer: {self._over} of {self._cache.layer_count} layers>"
+
     def fileno(self) -> int:
         return self._event
 
@@ -92,6 +95,10 @@ class Transfer:
             os.eventfd_read(self._event)
         except BlockingIOError:
             pass
+        return self._over
+
+    @property
+    def _over(self) -> int:
         with self._changed:
             return self._cache.layer_count if self._is_over else self._layers
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ._deadline import time_left
 from ._settings import StoreSettings, settings_of
 from .client import Client, connect
 from .errors import DeadlineExceededError, Error
@@ -185,7 +186,7 @@ class CairnL2:
             space = self._space(object_bytes, deadline)
             named = [(items[i][0], items[i][1].cast("B")) for i in of]
             requests = [request(_key(space, name), source=view) for name, view in named]
-            for i, result in zip(of, run(space, requests, timeout=_left(deadline)), strict=True):
+            for i, result in zip(of, run(space, requests, timeout=time_left(deadline)), strict=True):
                 results[i] = result
         return results
 
@@ -197,7 +198,7 @@ class CairnL2:
             for object_bytes in known[-1:] or self._settings.object_bytes:
                 space = self._space(object_bytes, deadline)
                 wanted = [_key(space, keys[i]) for i in places]
-                there = space.contains(wanted, timeout=_left(deadline))
+                there = space.contains(wanted, timeout=time_left(deadline))
                 for i, is_there in zip(places, there, strict=True):
                     found[i] = found[i] or is_there
         return found
@@ -209,8 +210,8 @@ class CairnL2:
             for object_bytes in {*known, *self._settings.object_bytes}:
                 space = self._space(object_bytes, deadline)
                 wanted = [_key(space, keys[i]) for i in places]
-                there = space.contains(wanted, timeout=_left(deadline))
-                space.delete(wanted, timeout=_left(deadline))
+                there = space.contains(wanted, timeout=time_left(deadline))
+                space.delete(wanted, timeout=time_left(deadline))
                 for i, is_there in zip(places, there, strict=True):
                     deleted[i] = deleted[i] or is_there
         return deleted
@@ -233,10 +234,10 @@ class CairnL2:
         """By any process, in the order in which they were noted."""
         space = self._open(_NOTES, _NOTE_BYTES, deadline)
         keys = _note_keys(space, kind)
-        count = space.match(keys, lease=False, timeout=_left(deadline)).block_count
+        count = space.match(keys, lease=False, timeout=time_left(deadline)).block_count
         notes = [bytearray(_NOTE_BYTES) for _ in range(count)]
         gets = [Get(key, source=note) for key, note in zip(keys, notes, strict=False)]
-        results = space.get_batch(gets, timeout=_left(deadline)) if gets else []
+        results = space.get_batch(gets, timeout=time_left(deadline)) if gets else []
         there = itertools.takewhile(lambda pair: bool(pair[0]), zip(results, notes, strict=True))
         return [int.from_bytes(note, "little") for _, note in there]
 
@@ -267,7 +268,7 @@ class CairnL2:
                 parent=keys[at - 1] if at else None,
                 first_position=at * _TOKENS,
             )
-            result = space.put_batch([put], timeout=_left(deadline))[0]
+            result = space.put_batch([put], timeout=time_left(deadline))[0]
             if result.error is not None:
                 raise result.error
 
@@ -281,7 +282,7 @@ class CairnL2:
             space = self._spaces.get((model, state_bytes))
         if space is not None:
             return space
-        if not self._opening.acquire(timeout=_left(deadline)):
+        if not self._opening.acquire(timeout=time_left(deadline)):
             control = self._settings.control
             raise DeadlineExceededError(f"no session with cairnd at {control} in time")
         try:
@@ -303,7 +304,7 @@ class CairnL2:
                 connections=settings.connections,
                 region_bytes=settings.region_bytes,
                 client_name="lmcache",
-                timeout=_left(deadline),
+                timeout=time_left(deadline),
             )
             with self._lock:
                 self._client = client
@@ -313,7 +314,7 @@ class CairnL2:
             [Group("state", 1, state_bytes=state_bytes)],
             tokens_per_block=_TOKENS,
             recipe="raw",
-            timeout=_left(deadline),
+            timeout=time_left(deadline),
         )
         with self._lock:
             self._spaces[model, state_bytes] = space
@@ -330,14 +331,6 @@ class _Task:
     def completion(self) -> Completion:
         results = self.results if self.gives_results else None
         return self.number, not self.error, self.error, results
-
-
-def _left(deadline: float) -> float:
-    """Seconds until then. DeadlineExceededError: none is left."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise DeadlineExceededError("the task's time is over")
-    return min(left, 60.0)
 
 
 def _kind_of(key: str) -> str:

@@ -3,21 +3,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
+from . import _abi
 from .errors import InvalidArgumentError
-from .transfer import TIERS, Get, MatchedBlock, Part, Plane, slots_of
+from .keys import SpaceSpec
+from .transfer import TIERS, Get, GetResult, MatchedBlock, Part, Plane, slots_of
 
-if TYPE_CHECKING:
-    from . import _ffi
-    from .space import Space
+
+class Matched(Protocol):
+    """What a match needs of the space that it is of."""
+
+    spec: SpaceSpec
+
+    def get_batch(
+        self, gets: Sequence[Get], *, timeout: float | None = None
+    ) -> list[GetResult]: ...
+
+    def _release(self, lease: bytes) -> None: ...
 
 
 class Match:
-    """The longest prefix that is there, leased until `release` (or the end of the `with` block)."""
+    """The longest prefix that is there, leased until `release` (or the end of the `with` block). Its
+    length is `block_count`: a miss is false."""
 
     def __init__(
-        self, space: Space, matched: list[bytes], part: Part, native: _ffi.MatchResult, blocks: Any
+        self,
+        space: Matched,
+        matched: list[bytes],
+        part: Part,
+        native: _abi.MatchResult,
+        blocks: Any,
     ) -> None:
         self._space = space
         self._part = part
@@ -81,6 +98,13 @@ class Match:
         lease, self.lease = self.lease, None
         if lease is not None:
             self._space._release(lease)
+
+    def __len__(self) -> int:
+        return self.block_count
+
+    def __repr__(self) -> str:
+        leased = "" if self.lease is None else ", leased"
+        return f"<cairn.Match: {self.block_count} blocks, {self.token_count} tokens{leased}>"
 
     def __enter__(self) -> Match:
         return self

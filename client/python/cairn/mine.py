@@ -19,36 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import _ffi
-from ._structs import _Sized
+from . import _abi, _ffi
 from .errors import InvalidArgumentError
 from .paged import PagedCache
 from .space import Space
 from .tensors import contiguous
 from .transfer import Part
-
-
-class NativeText(ctypes.Structure):
-    """cairn_sample_text."""
-
-    _fields_ = [
-        ("blocks", ctypes.c_void_p),
-        ("block_count", ctypes.c_size_t),
-        ("first_position", ctypes.c_uint64),
-    ]
-
-
-class NativeSample(_Sized):
-    """cairn_sample."""
-
-    _fields_ = [
-        ("struct_bytes", ctypes.c_uint32),
-        ("timeout_ms", ctypes.c_uint32),
-        ("group", ctypes.c_uint32),
-        ("cache", ctypes.POINTER(_ffi.PagedCache)),
-        ("texts", ctypes.POINTER(NativeText)),
-        ("text_count", ctypes.c_size_t),
-    ]
 
 
 @dataclass(frozen=True)
@@ -71,10 +47,10 @@ def bank(
 ) -> bytes:
     """The bank of a group. `cache` has all of its layers and heads. Blocks with one of the first
     four tokens of a chain are left out, too: patterns that follow those do harm."""
-    sample, held = _sample(space, cache, texts, group, timeout)
+    sample = _sample(space, cache, texts, group, timeout)
     count = _ffi.unsigned("patterns", patterns)
     call = _ffi.library().cairn_mine_bank
-    return _mined(space, lambda *ends: call(ends[0], ctypes.byref(sample), count, ends[1]), held)
+    return _mined(space, lambda *ends: call(ends[0], ctypes.byref(sample), count, ends[1]))
 
 
 def profile(
@@ -90,7 +66,7 @@ def profile(
     """The profile of a group, of a few thousand tokens; 512 are usable. rates: in bits; none are
     2.3, 3.0, 4.3 and that of the space's recipe. q_squares: float32 [layers, heads, dim] on the
     host, the mean of the squared query at each channel of K, after RoPE."""
-    sample, held = _sample(space, cache, texts, group, timeout)
+    sample = _sample(space, cache, texts, group, timeout)
     tenths = array("H", [round(10 * rate) for rate in rates])
     at = (ctypes.c_uint16 * len(tenths)).from_buffer(tenths) if tenths else None
     squares, square_count = None, 0
@@ -105,39 +81,35 @@ def profile(
         lambda *ends: call(
             ends[0], ctypes.byref(sample), at, len(tenths), squares, square_count, ends[1]
         ),
-        held,
     )
 
 
 def _sample(
     space: Space, cache: PagedCache, texts: Sequence[Text], group: int, timeout: float | None
-) -> tuple[NativeSample, list[Any]]:
-    """The sample, and what keeps its memory alive."""
+) -> _abi.Sample:
+    """ctypes keeps what it points to alive."""
     cache.require(space, Part(group=group), is_target=False)
-    held: list[Any] = []
-    natives = (NativeText * max(1, len(texts)))()
+    natives = (_abi.SampleText * max(1, len(texts)))()
     for native, text in zip(natives, texts, strict=False):
         blocks = array("q", text.blocks)
-        held.append(blocks)
-        native.blocks = blocks.buffer_info()[0]
+        if blocks:
+            native.blocks = (ctypes.c_int64 * len(blocks)).from_buffer(blocks)
         native.block_count = len(blocks)
         native.first_position = _ffi.unsigned("first_position", text.first_position, 64)
-    sample = NativeSample(
+    return _abi.Sample(
         timeout_ms=_ffi.milliseconds(timeout),
         group=group,
         cache=ctypes.pointer(cache.native),
         texts=natives,
         text_count=len(texts),
     )
-    return sample, held
 
 
-def _mined(space: Space, call: Any, held: list[Any]) -> bytes:
+def _mined(space: Space, call: Any) -> bytes:
     library = _ffi.library()
     address = ctypes.c_void_p()
     with space._handle.use() as open_space:
         _ffi.check(call(open_space, ctypes.byref(address)))
-    del held
     try:
         return ctypes.string_at(
             library.cairn_mined_data(address), library.cairn_mined_bytes(address)

@@ -19,14 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import _ffi
+from . import _abi, _ffi
 from .errors import InvalidArgumentError, NotDurableError
 from .space import Space
-from .tensors import contiguous, describe
+from .tensors import contiguous, describe, stream_address
 from .transfer import DURABILITIES, Part, check_key
 
 SKIPPED = -1  # in a block table: a get leaves the tokens of this block out
-OK, MISS = _ffi.OK, _ffi.NOT_FOUND
+OK, MISS = _abi.OK, _abi.NOT_FOUND
 NOT_DURABLE = NotDurableError.code
 
 
@@ -49,8 +49,8 @@ class Placement:
     dims_per_run: int = 0
     dim_run: int = 0
 
-    def native(self, layers: Any, memory_bytes: int) -> _ffi.PagedPlane:
-        return _ffi.PagedPlane(
+    def native(self, layers: Any, memory_bytes: int) -> _abi.PagedPlane:
+        return _abi.PagedPlane(
             layers=layers,
             block_stride=self.block,
             head_stride=self.head,
@@ -70,8 +70,8 @@ class PagedCache:
 
     The arrays are borrowed: they are kept alive, and described once. Nothing is ever written
     outside the memory that they span. They may lie on a CUDA device: then `stream` is its stream,
-    as an integer (`torch.cuda.current_stream().cuda_stream`; not the default one, which is 0), and
-    images are encoded and decoded there, where the library has device kernels.
+    as an integer (`torch.cuda.current_stream().cuda_stream`; 0 is the default one, which waits for
+    all others), and images are encoded and decoded there, where the library has device kernels.
     """
 
     def __init__(
@@ -90,9 +90,10 @@ class PagedCache:
         if len({(t.shape, t.strides, t.dtype, t.cuda_device) for t in self._layers}) != 1:
             raise InvalidArgumentError("the layers' shapes, strides, dtypes or devices differ")
         first = self._layers[0]
-        if (first.cuda_device is None) != (not stream):
+        is_missing = first.cuda_device is not None and stream is None
+        if is_missing or (first.cuda_device is None and stream):
             raise InvalidArgumentError(
-                "a cache on a CUDA device comes with a stream, that is not 0, and no other does"
+                "a cache on a CUDA device comes with a stream, and no other does"
             )
         if any(stride < 0 for stride in first.strides):
             raise InvalidArgumentError("the layers have negative strides")
@@ -102,7 +103,7 @@ class PagedCache:
         self.block_count = block_count
         self.dtype = first.dtype
         self._pointers = [self._pointers_of(p) for p in ((k, v) if v is not None else (k,))]
-        self.native = _ffi.PagedCache(
+        self.native = _abi.PagedCache(
             tokens_per_block=_ffi.unsigned("tokens_per_block", tokens_per_block),
             block_count=block_count,
             k=k.native(self._pointers[0], span),
@@ -110,20 +111,26 @@ class PagedCache:
         if v is not None:
             self.native.v = v.native(self._pointers[1], span)
         if first.cuda_device is not None:
-            self.native.device = _ffi.DEVICE_CUDA
+            self.native.device = _abi.DEVICE_CUDA
             self.native.device_number = first.cuda_device
-            self.native.stream = stream
+            self.native.stream = stream_address(stream or 0)
 
     @property
     def layer_count(self) -> int:
         return len(self._layers)
+
+    def __repr__(self) -> str:
+        return (
+            f"<cairn.PagedCache: {self.layer_count} layers, {self.block_count} blocks of"
+            f" {self.tokens_per_block} tokens, {self.dtype}>"
+        )
 
     def layers(self, first: int, count: int) -> PagedCache:
         """Some of its layers, as a cache."""
         some = object.__new__(PagedCache)
         some.__dict__.update(self.__dict__)
         some._layers = self._layers[first : first + count]
-        some.native = _ffi.PagedCache.from_buffer_copy(self.native)
+        some.native = _abi.PagedCache.from_buffer_copy(self.native)
         some._pointers = []
         for plane, pointers in zip((some.native.k, some.native.v), self._pointers, strict=False):
             some._pointers.append((ctypes.c_void_p * count)(*pointers[first : first + count]))
@@ -205,7 +212,7 @@ def put(
 def check_cuda(device: int) -> None:
     """Raises UnimplementedError where the library has no device kernels, UnavailableError where
     there is no such CUDA device: caches on it are not moved then."""
-    _ffi.check(_ffi.library().cairn_check_device(_ffi.DEVICE_CUDA, device))
+    _ffi.check(_ffi.library().cairn_check_device(_abi.DEVICE_CUDA, device))
 
 
 def check_table(
@@ -243,14 +250,14 @@ def gather(
 
 def _request(
     cache: PagedCache, given: Sequence[bytes], blocks: Sequence[int], part: Part | None
-) -> tuple[_ffi.PagedRequest, tuple[Any, ...]]:
+) -> tuple[_abi.PagedRequest, tuple[Any, ...]]:
     """The request, and what keeps its memory alive."""
     joined = b"".join(check_key("a key", key) for key in given)
     keys = ctypes.create_string_buffer(joined, len(joined) or 1)
     table = array("q", blocks)
     native = (ctypes.c_int64 * len(table)).from_buffer(table)
     statuses, durabilities = ((ctypes.c_int32 * max(1, len(given)))() for _ in range(2))
-    request = _ffi.PagedRequest(
+    request = _abi.PagedRequest(
         slice=(part or Part()).native(),
         keys=ctypes.addressof(keys),
         key_count=len(given),
@@ -263,7 +270,7 @@ def _request(
 
 
 def _move(
-    call: Any, space: Space, cache: PagedCache, request: _ffi.PagedRequest, held: tuple[Any, ...]
+    call: Any, space: Space, cache: PagedCache, request: _abi.PagedRequest, held: tuple[Any, ...]
 ) -> Moved:
     with space._handle.use() as address:
         _ffi.check(call(address, ctypes.byref(cache.native), ctypes.byref(request)))

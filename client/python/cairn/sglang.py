@@ -19,6 +19,7 @@ from typing import Any
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from . import _sglang_server
+from ._deadline import time_left
 from ._session import Session
 from ._settings import StoreSettings, settings_of
 from ._sglang_pages import ANCHOR, KnownPages, OpaquePages, pages_of
@@ -114,11 +115,11 @@ class CairnHiCache(HiCacheStorage):
     # ------------------------------------------------------- pages where they lie in the pool
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        return self._load(ANCHOR, keys, host_indices, self._settings.timeout)
+        return self._load(ANCHOR, keys, host_indices, self._deadline())
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         before = getattr(extra_info, "prefix_keys", None) or []
-        return self._store(ANCHOR, keys, host_indices, before, True, self._settings.timeout)
+        return self._store(ANCHOR, keys, host_indices, before, True, self._deadline())
 
     def batch_exists_v2(
         self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None
@@ -140,16 +141,16 @@ class CairnHiCache(HiCacheStorage):
         return PoolTransferResult(lengths[-1] if lengths else 0, found, lengths)
 
     def batch_get_v2(self, transfers: Any, extra_info: Any = None) -> dict[Any, list[bool]]:
-        deadline = time.monotonic() + self._settings.timeout
+        deadline = self._deadline()
         return {
-            one.name: self._load(one.name, one.keys or [], one.host_indices, _left(deadline))
+            one.name: self._load(one.name, one.keys or [], one.host_indices, deadline)
             if self._knows(one)
             else [False] * len(one.keys or [])
             for one in transfers
         }
 
     def batch_set_v2(self, transfers: Any, extra_info: Any = None) -> dict[Any, list[bool]]:
-        deadline = time.monotonic() + self._settings.timeout
+        deadline = self._deadline()
         before = getattr(extra_info, "prefix_keys", None) or []
         results = {}
         for one in transfers:
@@ -159,7 +160,7 @@ class CairnHiCache(HiCacheStorage):
             # Of a window's pages those before it may be nowhere.
             has_all = _policy_of(one) == _ALL_PAGES
             results[one.name] = self._store(
-                one.name, one.keys or [], one.host_indices, before, has_all, _left(deadline)
+                one.name, one.keys or [], one.host_indices, before, has_all, deadline
             )
         return results
 
@@ -174,10 +175,10 @@ class CairnHiCache(HiCacheStorage):
             log.warning("cairn: pool %s: policy %s is not known: nothing of it is kept", *refused)
         return False
 
-    def _load(self, name: str, keys: list[str], host_indices: Any, timeout: float) -> list[bool]:
+    def _load(self, name: str, keys: list[str], host_indices: Any, deadline: float) -> list[bool]:
         def load(space: Space, pool: _Pool, names: Names) -> list[bool]:
             places = _places(pool, keys, host_indices)
-            return pool.pages.load(space, names(keys), places, timeout)
+            return pool.pages.load(space, names(keys), places, time_left(deadline))
 
         return self._run("load", load, [False] * len(keys), name)
 
@@ -188,7 +189,7 @@ class CairnHiCache(HiCacheStorage):
         host_indices: Any,
         before: Sequence[str],
         is_chained: bool,
-        timeout: float,
+        deadline: float,
     ) -> list[bool]:
         """before: keys of the pages before them. is_chained: these are in the pool, too."""
 
@@ -197,7 +198,7 @@ class CairnHiCache(HiCacheStorage):
                 space,
                 names(keys),
                 _places(pool, keys, host_indices),
-                timeout,
+                time_left(deadline),
                 parent=names(before[-1:])[0] if before and is_chained else None,
                 first_position=len(before) * pool.pages.spec.tokens_per_block,
                 is_derived=self._is_derived,
@@ -281,6 +282,10 @@ class CairnHiCache(HiCacheStorage):
     def _forget(self, space: Space) -> None:
         space.invalidate(timeout=self._settings.timeout)
 
+    def _deadline(self) -> float:
+        """Of a call that begins now."""
+        return time.monotonic() + self._settings.timeout
+
     @property
     def _is_derived(self) -> bool:
         """Whether pages may have been computed on what was loaded with losses. SGLang does not say
@@ -361,7 +366,3 @@ def _restorable(there: list[bool], transfer: Any) -> set[int]:
     window = len(there) if is_all else max(1, len(transfer.keys or ()))
     lengths = range(1, len(there) + 1)
     return {length for length in lengths if all(there[max(0, length - window) : length])}
-
-
-def _left(deadline: float) -> float:
-    return max(0.001, deadline - time.monotonic())

@@ -5,18 +5,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import _ffi, keys
-from ._handle import Handle, handle_within
+from . import _abi, _ffi, keys
+from ._connection import Connection
+from ._handle import handle_within
 from ._side_objects import SideObjects
-from .errors import (
-    Error,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotDurableError,
-    from_code,
-)
+from .errors import Error, FailedPreconditionError, NotDurableError, from_code
 from .match import Match
 from .transfer import (
     DURABILITIES,
@@ -27,17 +22,13 @@ from .transfer import (
     Prefetched,
     Put,
     PutResult,
+    Recorder,
     check_key,
     choice_of,
     fill,
     fill_statistics,
 )
-
 from .watch import EventWatch, Position
-
-if TYPE_CHECKING:
-    from .capture import Capture
-    from .client import Client
 
 
 class Space(SideObjects):
@@ -55,26 +46,24 @@ class Space(SideObjects):
     i is at slot slot_mapping[i]: integers, of which a get skips those that are -1.
     """
 
-    def __init__(
-        self, client: Client, client_handle: Handle, address: int, spec: keys.SpaceSpec
-    ) -> None:
-        self._client = client  # keeps the session open
-        self._client_handle = client_handle
+    def __init__(self, connection: Connection, address: int, spec: keys.SpaceSpec) -> None:
+        self._connection = connection  # keeps the session open
         self._handle = handle_within(
-            client_handle, self, "space", address, _ffi.library().cairn_space_close
+            connection.handle, self, "space", address, _ffi.library().cairn_space_close
         )
         self.spec = spec
-        info = _ffi.SpaceInfo()
+        info = _abi.SpaceInfo()
         with self._handle.use() as space:
             _ffi.check(_ffi.library().cairn_space_info_get(space, ctypes.byref(info)))
         self.fingerprint = bytes(info.fingerprint)
         self.recipe = info.recipe.decode()
         self.was_created = bool(info.created)
-        self._capture: Capture | None = None
+        self._capture: Recorder | None = None
+        connection.opened.add(self)
 
     @property
     def tenant(self) -> str:
-        return self._client.tenant
+        return self._connection.tenant
 
     # -------------------------------------------------------------------------------- naming
 
@@ -112,14 +101,14 @@ class Space(SideObjects):
         many tokens. part: which layers and heads are needed; None is everything. timeout: of the
         call; None is `wait` and half a second. A miss is not an error: `block_count` is then 0.
         """
-        options = _ffi.MatchOptions(
+        options = _abi.MatchOptions(
             **_wanted_of(part, timeout),
             token_limit=_ffi.unsigned("token_limit", token_limit),
             wait_ms=_ffi.wait_milliseconds(wait),
             no_lease=0 if lease else 1,
         )
-        result = _ffi.MatchResult()
-        blocks = (_ffi.MatchedBlock * max(1, len(wanted)))()
+        result = _abi.MatchResult()
+        blocks = (_abi.MatchedBlock * max(1, len(wanted)))()
         call = _ffi.library().cairn_match
         self._ask(call, wanted, ctypes.byref(options), ctypes.byref(result), blocks)
         matched = list(wanted[: result.block_count])
@@ -130,8 +119,8 @@ class Space(SideObjects):
     ) -> Prefetched:
         """Has the daemon read blocks into memory, the most urgent first, after all that gets wait
         for. Returns at once; `match` says where a block is by then."""
-        options = _ffi.PrefetchOptions(**_wanted_of(part, timeout))
-        result = _ffi.PrefetchResult()
+        options = _abi.PrefetchOptions(**_wanted_of(part, timeout))
+        result = _abi.PrefetchResult()
         call = _ffi.library().cairn_prefetch
         self._ask(call, wanted, ctypes.byref(options), ctypes.byref(result))
         return Prefetched(
@@ -171,10 +160,10 @@ class Space(SideObjects):
 
     def get_batch(self, gets: Sequence[Get], *, timeout: float | None = None) -> list[GetResult]:
         """Many at once, pipelined. Each has its own result, and its own error."""
-        requests = (_ffi.GetRequest * len(gets))()
+        requests = (_abi.GetRequest * len(gets))()
         held = []  # what keeps the memory alive until the call is over
         for request, one in zip(requests, gets, strict=True):
-            request.struct_bytes = ctypes.sizeof(_ffi.GetRequest)
+            request.struct_bytes = ctypes.sizeof(_abi.GetRequest)
             request.decode = choice_of("decode", one.decode, ("client", "daemon"))
             request.key[:] = check_key("key", one.key)
             if one.lease is not None:
@@ -249,10 +238,10 @@ class Space(SideObjects):
 
     def put_batch(self, puts: Sequence[Put], *, timeout: float | None = None) -> list[PutResult]:
         """Many at once, pipelined. Each has its own result, and its own error."""
-        requests = (_ffi.PutRequest * len(puts))()
+        requests = (_abi.PutRequest * len(puts))()
         held = []  # what keeps the memory alive until the call is over
         for request, one in zip(requests, puts, strict=True):
-            request.struct_bytes = ctypes.sizeof(_ffi.PutRequest)
+            request.struct_bytes = ctypes.sizeof(_abi.PutRequest)
             request.encode = choice_of("encode", one.encode, ("daemon", "client"))
             request.key[:] = check_key("key", one.key)
             if one.parent is not None:
@@ -267,9 +256,9 @@ class Space(SideObjects):
         results = [
             _put_result(request, _failure("put", request.status, reason)) for request in requests
         ]
-        capture = self._capture
-        if capture is not None:
-            capture.record(puts, results)
+        record = self._capture
+        if record is not None:
+            record(puts, results)
         return results
 
     def delete(self, unwanted: Sequence[bytes], *, timeout: float | None = None) -> int:
@@ -294,11 +283,19 @@ class Space(SideObjects):
 
     def watch(self, position: Position | None = None) -> EventWatch:
         """What comes and goes of the space's blocks: from a position on, else from now."""
-        return EventWatch(self._client, self, position or Position())
+        return EventWatch(self._connection, self._handle, position or Position())
 
     def close(self) -> None:
         """Forgets the space here; its blocks stay."""
         self._handle.close()
+
+    def __repr__(self) -> str:
+        spec, closed = self.spec, ", closed" if self._handle.is_closed else ""
+        return (
+            f"<cairn.Space {self.fingerprint.hex()[:12]} of {spec.model}, weights"
+            f" {spec.weights_revision}, {spec.dtype}, blocks of {spec.tokens_per_block} tokens,"
+            f" recipe {self.recipe}{closed}>"
+        )
 
     def __enter__(self) -> Space:
         return self
@@ -327,19 +324,19 @@ class Space(SideObjects):
             if len(requests) == 1:
                 call = library.cairn_put if verb == "put" else library.cairn_get
                 requests[0].status = call(space, requests, limit)
-                return _ffi.last_error() if requests[0].status != _ffi.OK else ""
+                return _ffi.last_error() if requests[0].status != _abi.OK else ""
             many = library.cairn_put_batch if verb == "put" else library.cairn_get_batch
             _ffi.check(many(space, requests, len(requests), limit))
             return ""
 
-    def _tap(self, capture: Capture | None) -> None:
-        """`capture` sees every put from now on."""
-        if capture is not None and self._capture is not None:
+    def _tap(self, record: Recorder | None) -> None:
+        """It is called after every put from now on."""
+        if record is not None and self._capture is not None:
             raise FailedPreconditionError("the space has a capture already")
-        self._capture = capture
+        self._capture = record
 
     def _release(self, lease: bytes) -> None:
-        with self._client_handle.use() as client:
+        with self._connection.handle.use() as client:
             _ffi.check(_ffi.library().cairn_release(client, lease, 1, 0))
 
 
@@ -359,5 +356,5 @@ def _put_result(request: Any, error: Error | None) -> PutResult:
 
 
 def _failure(what: str, status: int, reason: str) -> Error | None:
-    is_answer = status == _ffi.OK or (what == "get" and status == _ffi.NOT_FOUND)
+    is_answer = status == _abi.OK or (what == "get" and status == _abi.NOT_FOUND)
     return None if is_answer else from_code(status, reason or f"{what}: {_ffi.status_name(status)}")

@@ -21,6 +21,8 @@ _ACCEPTED = {
     "fp16": {"float16", "uint16", "int16"},
     "fp32": {"float32", "uint32", "int32"},
 }
+# What numpy holds each as: bf16 as its bits.
+NUMPY_DTYPES = {"bf16": "uint16", "fp16": "float16", "fp32": "float32"}
 _DL_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 _DL_CPU_DEVICES = {1, 3, 11}  # CPU, CUDA pinned host, ROCm pinned host
 _DL_CUDA_DEVICES = {2, 13}  # CUDA, CUDA managed
@@ -52,6 +54,11 @@ class Tensor:
             raise InvalidArgumentError(f"{what} has dtype {self.dtype}, expected one of {names}")
         if is_target and not self.is_writable:
             raise InvalidArgumentError(f"{what} is read-only")
+
+
+def stream_address(stream: int) -> int:
+    """A CUDA stream for the library, which takes no null: the default one, 0, is cudaStreamLegacy."""
+    return stream or 1
 
 
 def describe(what: str, array: Any, may_be_cuda: bool = False) -> Tensor:

@@ -6,10 +6,11 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import _ffi, keys
+from . import _abi, _ffi, keys
 from .errors import Error, InvalidArgumentError
 from .tensors import Tensor, contiguous, describe
 
@@ -40,11 +41,11 @@ class Part:
     heads: range | None = None
     group: int = 0
 
-    def native(self) -> _ffi.Slice:
+    def native(self) -> _abi.Slice:
         layer_first, layer_count = _bounds("layers", self.layers)
         head_first, head_count = _bounds("heads", self.heads)
         group = _ffi.unsigned("group", self.group)
-        return _ffi.Slice(group, layer_first, layer_count, head_first, head_count)
+        return _abi.Slice(group, layer_first, layer_count, head_first, head_count)
 
 
 def _bounds(what: str, wanted: range | None) -> tuple[int, int]:
@@ -100,6 +101,9 @@ class PutResult:
     image_bytes: int
     error: Error | None = None
     durability: str = "not_asked"
+
+
+Recorder = Callable[[Sequence[Put], Sequence[PutResult]], None]  # called after puts
 
 
 @dataclass(frozen=True)
@@ -197,9 +201,9 @@ class Plane:
             cut._slots = self._slots[first : first + count]
         return cut
 
-    def view(self) -> _ffi.View:
+    def view(self) -> _abi.View:
         offset = self._first_token * self._strides[2]
-        view = _ffi.View(stride=(ctypes.c_int64 * 4)(*self._strides))
+        view = _abi.View(stride=(ctypes.c_int64 * 4)(*self._strides))
         view.first_byte, view.end_byte = self._first_byte - offset, self._end_byte - offset
         if self._slots is not None:
             step = self._strides[2]
@@ -231,7 +235,7 @@ def slots_of(slot_mapping: Any) -> list[int]:
 
 
 def fill(
-    memory: _ffi.Memory, spec: keys.SpaceSpec, request: Put | Get
+    memory: _abi.Memory, spec: keys.SpaceSpec, request: Put | Get
 ) -> list[Plane] | list[Tensor]:
     """Describes the memory of a request, after checking it against the space's geometry. What is
     returned keeps that memory alive."""
@@ -252,12 +256,12 @@ def fill(
         raise InvalidArgumentError(
             f"source has {tensor.bytes} bytes, expected {_source_bytes(spec, part)}"
         )
-    memory.form = _ffi.FORM_SOURCE if what == "source" else _ffi.FORM_IMAGE
+    memory.form = _abi.FORM_SOURCE if what == "source" else _abi.FORM_IMAGE
     memory.data, memory.bytes = tensor.address, tensor.bytes
     return [tensor]
 
 
-def fill_statistics(request: _ffi.PutRequest, spec: keys.SpaceSpec, one: Put) -> list[Any]:
+def fill_statistics(request: _abi.PutRequest, spec: keys.SpaceSpec, one: Put) -> list[Any]:
     """Describes what a put says besides KV. What is returned keeps that memory alive."""
     group = spec.groups[one.part.group]
     channels, tokens = (group.k_dim, "k_dim"), (spec.tokens_per_block, "tokens")
@@ -306,12 +310,12 @@ def _source_bytes(spec: keys.SpaceSpec, part: Part) -> int:
     if group.kind in ("state", "opaque_rows"):
         rows = 1 if group.kind == "state" else spec.tokens_per_block
         return layers * (group.state_bytes or rows * group.row_bytes)
-    item_bytes = 4 if spec.dtype == "fp32" else 2
-    return layers * heads * spec.tokens_per_block * (group.k_dim + group.v_dim) * item_bytes
+    rows = layers * heads * spec.tokens_per_block
+    return rows * (group.k_dim + group.v_dim) * keys.DTYPE_BYTES[spec.dtype]
 
 
 def _fill_views(
-    memory: _ffi.Memory, spec: keys.SpaceSpec, request: Put | Get, is_target: bool
+    memory: _abi.Memory, spec: keys.SpaceSpec, request: Put | Get, is_target: bool
 ) -> list[Plane]:
     group = spec.groups[request.part.group]
     layers, heads = _counts(group, request.part)
@@ -327,7 +331,7 @@ def _fill_views(
         if plane.shape != shape:
             raise InvalidArgumentError(f"{what} has shape {plane.shape}, expected {shape}")
         planes.append(plane)
-    memory.form = _ffi.FORM_VIEWS
+    memory.form = _abi.FORM_VIEWS
     memory.k = planes[0].view()
     if len(planes) > 1:
         memory.v = planes[1].view()

@@ -7,17 +7,13 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from . import _ffi
+from . import _abi, _ffi
+from ._connection import Connection
 from ._handle import Handle
 from .errors import DeadlineExceededError, UnavailableError
 from .keys import NO_PARENT
 from .transfer import TIERS
-
-if TYPE_CHECKING:
-    from .client import Client
-    from .space import Space
 
 
 @dataclass(frozen=True)
@@ -60,11 +56,13 @@ class EventWatch:
     """An iterator of batches that never ends; one thread at a time uses it. The daemon waits for no
     reader: one that is too slow, or away for too long, gets a reset."""
 
-    def __init__(self, client: Client, space: Space | None, position: Position) -> None:
+    def __init__(
+        self, connection: Connection, space: Handle | None, position: Position
+    ) -> None:
         library, address = _ffi.library(), ctypes.c_void_p()
         with ExitStack() as used:
-            native = used.enter_context(client._handle.use())
-            native_space = None if space is None else used.enter_context(space._handle.use())
+            native = used.enter_context(connection.handle.use())
+            native_space = None if space is None else used.enter_context(space.use())
             _ffi.check(
                 library.cairn_watch_open(
                     native,
@@ -75,21 +73,21 @@ class EventWatch:
                 )
             )
             if space is not None:
-                space._handle.keep()  # it may be closed first
+                space.keep()  # it may be closed first
 
         def close(watch: int) -> None:
             library.cairn_watch_close(watch)
             if space is not None:
-                space._handle.let_go()
+                space.let_go()
 
-        self._client = client  # closes this before itself
+        self._connection = connection  # closes this before itself
         self._handle = Handle("watch", address.value or 0, close)
-        client._watches.add(self)
+        connection.opened.add(self)
 
     def next(self, timeout: float | None = None) -> EventBatch | None:
         """The next batch; None: nothing came in that time. UnavailableError: the daemon is away;
         the next call goes on. ResourceExhaustedError: too many watch."""
-        native = _ffi.EventBatch()
+        native = _abi.EventBatch()
         try:
             with self._handle.use() as watch:
                 _ffi.check(
@@ -115,6 +113,9 @@ class EventWatch:
     def close(self) -> None:
         self._handle.close()
 
+    def __repr__(self) -> str:
+        return f"<cairn.EventWatch{', closed' if self._handle.is_closed else ''}>"
+
     def __enter__(self) -> EventWatch:
         return self
 
@@ -126,7 +127,7 @@ class EventWatch:
             self.close()
 
 
-def _event(native: _ffi.Event) -> BlockEvent:
+def _event(native: _abi.Event) -> BlockEvent:
     parent = bytes(native.parent)
     return BlockEvent(
         bool(native.stored),

@@ -5,63 +5,27 @@ import ctypes
 import re
 import shutil
 import subprocess
+import sys
 
 import cairn
 import pytest
-from cairn import _ffi
-from cairn.attention import NativeJob
-from cairn.mine import NativeSample, NativeText
+from cairn import _abi, _ffi, errors, keys, transfer
 from conftest import ROOT
 
-STRUCTS = {
-    "cairn_slice": _ffi.Slice,
-    "cairn_connect_options": _ffi.ConnectOptions,
-    "cairn_group_spec": _ffi.GroupSpec,
-    "cairn_space_spec": _ffi.SpaceSpec,
-    "cairn_space_info": _ffi.SpaceInfo,
-    "cairn_key_extra": _ffi.KeyExtra,
-    "cairn_match_options": _ffi.MatchOptions,
-    "cairn_matched_block": _ffi.MatchedBlock,
-    "cairn_match_result": _ffi.MatchResult,
-    "cairn_prefetch_options": _ffi.PrefetchOptions,
-    "cairn_prefetch_result": _ffi.PrefetchResult,
-    "cairn_view": _ffi.View,
-    "cairn_memory": _ffi.Memory,
-    "cairn_put_request": _ffi.PutRequest,
-    "cairn_get_request": _ffi.GetRequest,
-    "cairn_tier_stats": _ffi.TierStats,
-    "cairn_stats": _ffi.Stats,
-    "cairn_counters": _ffi.Counters,
-    "cairn_paged_plane": _ffi.PagedPlane,
-    "cairn_paged_cache": _ffi.PagedCache,
-    "cairn_paged_request": _ffi.PagedRequest,
-    "cairn_event": _ffi.Event,
-    "cairn_event_batch": _ffi.EventBatch,
-    "cairn_image_info": _ffi.ImageInfo,
-    "cairn_image_spec": _ffi.ImageSpec,
-    "cairn_attention": _ffi.Attention,
-    "cairn_layer_statistics": _ffi.LayerStatistics,
-    "cairn_token_budget": _ffi.TokenBudget,
-    "cairn_attend_job": NativeJob,
-    "cairn_sample": NativeSample,
-    "cairn_sample_text": NativeText,
-}
-HEADER = ROOT / "client" / "c" / "cairn.h"
-HEADERS = "".join(
-    (HEADER.parent / name).read_text()
-    for name in (
-        "cairn.h",
-        "cairn_attend.h",
-        "cairn_events.h",
-        "cairn_figures.h",
-        "cairn_image.h",
-        "cairn_mine.h",
-        "cairn_paged.h",
-        "cairn_side_objects.h",
-        "cairn_tokens.h",
-    )
-)
 PACKAGE = ROOT / "client" / "python" / "cairn"
+sys.path.insert(0, str(PACKAGE.parent))
+import generate_abi  # noqa: E402
+
+HEADERS = generate_abi.read(generate_abi.HEADER, set())
+STRUCTS = {
+    name: getattr(_abi, generate_abi.class_name(name))
+    for name in re.findall(r"^} (cairn_\w+);", HEADERS, re.MULTILINE)
+    if name not in generate_abi.BYTES
+}
+
+
+def test_it_is_generated_from_the_headers():
+    assert generate_abi.TARGET.read_text() == generate_abi.generate(), generate_abi.__doc__
 
 
 def test_layouts(tmp_path):
@@ -80,7 +44,7 @@ def test_layouts(tmp_path):
     source = tmp_path / "layout.c"
     source.write_text(
         "#include <stddef.h>\n#include <stdio.h>\n"
-        f'#include "{HEADER}"\nint main(void) {{\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
+        f'#include "{generate_abi.HEADER}"\nint main(void) {{\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
     )
     program = tmp_path / "layout"
     subprocess.run([compiler, "-std=c11", "-o", program, source], check=True)
@@ -89,18 +53,36 @@ def test_layouts(tmp_path):
 
 
 def test_every_struct_is_here():
-    declared = set(re.findall(r"^} (cairn_\w+);", HEADERS, re.MULTILINE))
-    assert declared - {"cairn_key", "cairn_lease"} == set(STRUCTS)
+    is_struct = (of for of in vars(_abi).values() if isinstance(of, type(_abi.Slice)))
+    assert {of.__name__ for of in is_struct} - {"Structure", "Sized"} == {
+        of.__name__ for of in STRUCTS.values()
+    }
+    assert len(STRUCTS) > 30
 
 
 def test_every_function_is_here():
     declared = re.findall(r"^CAIRN_API [\w ]+\*?\s*\b(cairn_\w+)\(", HEADERS, re.MULTILINE)
-    assert len(declared) > 30 and set(_ffi._SIGNATURES) == set(declared)
-    used = "".join(path.read_text() for path in PACKAGE.glob("*.py") if path.name != "_ffi.py")
-    used += re.split(r"^_lock = ", (PACKAGE / "_ffi.py").read_text(), flags=re.MULTILINE)[1]
+    assert len(declared) > 30 and list(_abi.FUNCTIONS) == declared
+    used = "".join(path.read_text() for path in PACKAGE.glob("*.py") if path.name != "_abi.py")
     unused = {name for name in declared if not re.search(rf"\b{name}\b", used)}
     # cairn.keys derives names in Python, so that schedulers need no library; test_keys.py compares.
     derived = {"cairn_fingerprint", "cairn_derive_key", "cairn_derive_chain", "cairn_opaque_key"}
     assert unused == derived
     assert _ffi.library_version() == cairn.__version__
-    assert re.search(rf"#define CAIRN_ABI_VERSION {_ffi.ABI_VERSION}\b", HEADERS)
+
+
+def test_names_of_numbers():
+    def named(prefix):
+        return {
+            name.removeprefix(prefix).lower(): value
+            for name, value in vars(_abi).items()
+            if name.startswith(prefix)
+        }
+
+    assert keys.DTYPES == named("DTYPE_") and keys.GROUP_KINDS == named("GROUP_")
+    assert keys.ROPE_KINDS == named("ROPE_")
+    assert {name: number for number, name in transfer.TIERS.items()} == named("TIER_")
+    assert list(transfer.DURABILITIES) == list(named("DURABILITY_"))
+    for code, kind in errors._BY_CODE.items():
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__.removesuffix("Error")).upper()
+        assert getattr(_abi, {"NOT_DURABLE": "ABORTED"}.get(name, name)) == code

@@ -8,7 +8,7 @@ import cairn
 import numpy as np
 import pytest
 from cairn import Capture, InvalidArgumentError, Part, Put, evaluate
-from cairn._dump import read_dump
+from cairn.evaluate.dump import read_dump
 from conftest import DIM, HEADS, LAYERS, ROOT, TOKENS, make_kv, open_space
 
 BLOCKS = 9  # 288 tokens

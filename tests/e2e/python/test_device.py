@@ -10,13 +10,14 @@ import weakref
 import cairn
 import numpy as np
 import pytest
-from cairn import InvalidArgumentError, UnavailableError, UnimplementedError, _ffi, bank, mine, paged
+from cairn import InvalidArgumentError, UnavailableError, UnimplementedError, _abi, _ffi, bank, mine, paged
 from cairn.attention import AttendPlan, DeviceImages, Job, Tail
 from conftest import HEADS, LAYERS, TOKENS
 from own_daemon import OwnDaemon
 
 PATIENCE = 30  # seconds: kernels that are emulated take long on a busy machine
 STREAM = 5  # any: what is put on a stream that the device did not open is done at once
+DEFAULT_STREAM = 0
 ENGINE, BLOCKS = 16, 9
 DIM, ROWS = 128, 2  # ROWS query heads read a KV head
 
@@ -94,7 +95,7 @@ def values_of(rng, tokens=TOKENS):
 
 def test_a_cache_on_a_device(emulated, open_recipe):
     rng = np.random.default_rng(3)
-    space, source, target = open_recipe("exact"), Cache(emulated), Cache(emulated)
+    space, source, target = open_recipe("exact"), Cache(emulated), Cache(emulated, DEFAULT_STREAM)
     keys = space.keys(range(3 * TOKENS))
     blocks = [4, 0, 2, 7, 1, 8]
     k, v = values_of(rng, 3 * TOKENS)
@@ -247,8 +248,8 @@ def test_attention_to_blocks_and_a_tail(problem):
 
 def test_images_stay_until_their_plans_are_closed(problem):
     images = DeviceImages(problem.space)
-    assert images.append(problem.keys, stream=STREAM, timeout=PATIENCE) == 3
-    plan = AttendPlan(problem.space, [job_of(problem, images)], stream=STREAM)
+    assert images.append(problem.keys, stream=DEFAULT_STREAM, timeout=PATIENCE) == 3
+    plan = AttendPlan(problem.space, [job_of(problem, images)], stream=DEFAULT_STREAM)
     images.close()
     problem.space.close()
     with pytest.raises(cairn.FailedPreconditionError, match="the set of images is closed"):
@@ -286,8 +287,10 @@ def test_what_cannot_be_attended_to(problem, open_recipe):
     with DeviceImages(space) as images:
         with pytest.raises(UnimplementedError, match="decode first: entropy-coded"):
             images.append(space.keys(range(TOKENS)), stream=STREAM, timeout=PATIENCE)
-        with pytest.raises(InvalidArgumentError, match="stream is null"):
-            images.append(space.keys(range(TOKENS)), stream=0)
+        with pytest.raises(InvalidArgumentError, match="stream is null"), images._handle.use() as native:
+            count, key = ctypes.c_size_t(), space.keys(range(TOKENS))[0]
+            append = _ffi.library().cairn_device_images_append
+            _ffi.check(append(native, key, 1, None, None, 1000, ctypes.byref(count)))
         with pytest.raises(InvalidArgumentError, match="lease has 3 bytes"):
             images.append(space.keys(range(TOKENS)), stream=STREAM, lease=b"abc")
         assert len(images) == 0
@@ -373,7 +376,7 @@ def test_without_a_device(client):
     native = paged.PagedCache([np.zeros((2, 1, 16, 1, 64), np.uint16)], tokens_per_block=16, block_count=1, k=k, v=v)
     with pytest.raises(InvalidArgumentError, match=r"sample.cache.device is 0, expected 1: a CUDA device"):
         mine.bank(space, native, [mine.Text([0])])
-    native.native.device = _ffi.DEVICE_CUDA
+    native.native.device = _abi.DEVICE_CUDA
     native.native.stream = STREAM
     with pytest.raises((UnimplementedError, UnavailableError), match="kernels are unavailable"):
         mine.profile(space, native, [mine.Text([0])])

@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from cairn import InvalidArgumentError, evaluate, image
-from cairn._code import Group, parts_of
-from cairn._dump import Dump, as_float, read_dump
-from cairn._evaluate_page import make_page
-from cairn._measure import attention_output
-from cairn._recipes import BANKED, PROFILED
+from cairn.evaluate.code import Group, parts_of
+from cairn.evaluate.dump import Dump, as_float, read_dump
+from cairn.evaluate.page import make_page
+from cairn.evaluate.measure import attention_output
+from cairn.evaluate.recipes import BANKED, PROFILED
 from cairn.evaluate import Loss, parse_loss, recommend
 from conftest import ROOT, make_kv
 
@@ -101,7 +101,7 @@ def test_attention_output_is_that_of_plain_loops(window):
 # A model of a kind: what it predicts depends on all of K and V.
 JUDGE = """
 import numpy as np
-from cairn._dump import as_float
+from cairn.evaluate.dump import as_float
 CALLS = {calls}
 
 def make(folder):

@@ -7,12 +7,12 @@ import json
 
 import numpy as np
 import pytest
-from cairn import _recipes, evaluate
-from cairn._dump import Dump, as_float, as_stored, read_dump
-from cairn._measure import RelativeError
+from cairn import evaluate
+from cairn.evaluate.dump import Dump, as_float, as_stored, read_dump
+from cairn.evaluate.measure import RelativeError
 from cairn._model import parse_rope
 from cairn._profile import Rotation
-from cairn.evaluate import Evaluation, Loss, recommend
+from cairn.evaluate import Evaluation, Loss, recipes, recommend
 from cairn.profile import turn
 from test_evaluate import rows_of, run, write_safetensors
 
@@ -50,7 +50,7 @@ def write_dump(folder, dump, has_rope=True):
 # What it predicts depends on all of K and V, and a hundred times as much on K of layer 1.
 JUDGE = """
 import numpy as np
-from cairn._dump import as_float
+from cairn.evaluate.dump import as_float
 
 def make(folder):
     if (folder / "refused").exists():
@@ -120,7 +120,7 @@ def test_one_bad_layer_does_not_hide_behind_others(monkeypatch):
     loud = {i: as_stored(30 * as_float(x), "bf16") for i, x in plain.v.items()}
     dump = dataclasses.replace(plain, k=k, v={**loud, 1: plain.v[1]})
     (bad,) = evaluate.evaluate(dump, ["fp8"])
-    monkeypatch.delitem(_recipes.UNSAFE, "fp8")
+    monkeypatch.delitem(recipes.UNSAFE, "fp8")
     assert bad.attention_error < 0.1 < bad.bound("attention_error")
     assert bad.worst("attention_error")[1] == bad.worst("k_error")[1] == 1
     assert recommend([bad], Loss("attention_error", 0.1)) is None
@@ -145,7 +145,7 @@ def test_a_recipe_that_is_unsafe_is_shown_and_not_recommended(tmp_path, monkeypa
     arguments = ["--recipes", "kivi:8,kivi:4", "--loss", "k_error=9"]
     assert run(folder, tmp_path, *arguments) == 0
     assert "kivi:4, 4." in capsys.readouterr().out
-    monkeypatch.setitem(_recipes.UNSAFE, "kivi:4", "for this test")
+    monkeypatch.setitem(recipes.UNSAFE, "kivi:4", "for this test")
     assert run(folder, tmp_path, *arguments) == 0
     printed = capsys.readouterr().out
     assert "kivi:8, 8." in printed and "kivi:4 is never recommended: for this test." in printed
@@ -245,4 +245,4 @@ def test_bits_over_the_name_are_said(tmp_path, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     assert bits > 2.5 and f"cairn:2.3/plain takes {bits:.2f} bits, {bits - 2.3:.2f} more" in printed
     assert f"{bits:.2f} bits ({bits - 2.3:.2f} more than its name says)" in printed
-    assert _recipes.bits_over("cairn:2.3", 2.36) == _recipes.bits_over("kivi:4", 4.4) == 0
+    assert recipes.bits_over("cairn:2.3", 2.36) == recipes.bits_over("kivi:4", 4.4) == 0

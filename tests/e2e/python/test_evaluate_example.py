@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 from cairn import evaluate
-from cairn._calibrate import shared_tokens
-from cairn._dump import read_dump
-from cairn._judge import find_judge
+from cairn.evaluate.calibrate import shared_tokens
+from cairn.evaluate.dump import read_dump
+from cairn.evaluate.judge import find_judge
 from conftest import ROOT
 
 EXAMPLE = ROOT / "client" / "examples" / "evaluate"

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 from cairn import InvalidArgumentError, evaluate
-from cairn._calibrate import calibration_of, make_profiles
-from cairn._code import Group, code
-from cairn._dump import Dump, as_float, read_dump
+from cairn.evaluate.calibrate import calibration_of, make_profiles
+from cairn.evaluate.code import Group, code
+from cairn.evaluate.dump import Dump, as_float, read_dump
 from cairn._model import parse_rope
 from cairn._profile import Rotation, profile_id
 from cairn.profile import turn

@@ -8,7 +8,7 @@ import random
 import cairn
 import numpy as np
 import pytest
-from cairn import _ffi, keys
+from cairn import _abi, _ffi, keys
 from cairn.client import native_spec
 from cairn.keys import KeyExtra, SpaceSpec, derive_chain, derive_key, fingerprint, opaque_key
 from conftest import ROOT
@@ -98,7 +98,7 @@ def test_golden_opaque_key(vector):
 
 
 def native_extras(extras):
-    native = (_ffi.KeyExtra * len(extras))()
+    native = (_abi.KeyExtra * len(extras))()
     for one, extra in zip(native, extras, strict=True):
         one.kind, one.offset, one.value_bytes = extra.kind.encode(), extra.offset, len(extra.value)
         one.value = ctypes.cast(ctypes.c_char_p(extra.value), ctypes.c_void_p)

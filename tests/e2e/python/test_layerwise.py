@@ -67,6 +67,7 @@ def test_the_first_layer_is_there_before_the_others(stored, monkeypatch):
     gate.open(1)
     assert select.select([transfer], [], [], 10)[0] == [transfer]
     assert transfer.wait_layer(0, 10) == 3 and transfer.poll() == 1 and not transfer.is_over
+    assert repr(transfer) == f"<cairn.layerwise.Transfer: 1 of {LAYERS} layers>"
     np.testing.assert_array_equal(engine.block(0, TABLE[0])[0], k[0][:, :ENGINE])
     assert (engine.layers[1] == 9).all()
     assert not select.select([transfer], [], [], 0)[0]  # poll() took what it held

@@ -254,12 +254,15 @@ def test_a_cache_on_a_device_wants_kernels(space):
     keys, engine = space.keys(range(TOKENS)), Packed()
     arrays = [OnDevice(layer) for layer in engine.layers]
     shape = {"tokens_per_block": ENGINE, "block_count": BLOCKS, **engine.placements()}
-    for wrong in [{"layers": arrays}, {"layers": arrays, "stream": 0}, {"layers": engine.layers, "stream": 5}]:
+    for wrong in [{"layers": arrays}, {"layers": engine.layers, "stream": 5}]:
         with pytest.raises(InvalidArgumentError, match="comes with a stream"):
             paged.PagedCache(**wrong, **shape)
     with pytest.raises(InvalidArgumentError, match="or devices differ"):
         paged.PagedCache([*arrays[1:], OnDevice(engine.layers[0], 1)], stream=5, **shape)
+    assert paged.PagedCache(arrays, stream=0, **shape).native.stream == 1, "cudaStreamLegacy"
     cache = paged.PagedCache(arrays, stream=5, **shape)
+    said = f"{len(arrays)} layers, {BLOCKS} blocks of {ENGINE} tokens, uint16"
+    assert repr(cache) == f"<cairn.PagedCache: {said}>"
     for call in [paged.get, paged.put]:
         # Of a build with kernels: that there is no device here.
         with pytest.raises((UnimplementedError, UnavailableError), match="kernels are unavailable"):

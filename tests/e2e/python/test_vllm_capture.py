@@ -5,7 +5,7 @@ import fake_vllm
 import numpy as np
 import pytest
 from cairn import evaluate
-from cairn._dump import read_dump
+from cairn.evaluate.dump import read_dump
 from fake_vllm import DIM, HEADS, LAYERS, Request, kv_of, prompt, queries_of
 
 fake_vllm.install()

@@ -36,29 +36,17 @@ log = logging.getLogger("vllm.cairn")
 
 
 def packed(letters):
-    """[blocks, heads, tokens, K then V] of each layer, where memory has the axes in that order."""
+    """[blocks, heads, tokens, K then V] of each layer, where memory has the axes in that order.
+    Without L, each layer has memory of its own."""
+    if "L" not in letters:
+        return [packed("L" + letters)[0] for _ in range(LAYERS)]
     extents = {"L": LAYERS, "B": BLOCKS, "H": HEADS, "N": TOKENS, "C": 2 * DIM}
     whole = fake_torch.Tensor.of(np.zeros([extents[one] for one in letters], np.uint16))
     ordered = whole.values.transpose([letters.index(one) for one in "LBHNC"])
     return [whole.view(ordered[i]) for i in range(LAYERS)]
 
 
-def apart(letters):
-    """K and V (P) apart, by shape [P, blocks, tokens, heads, dim] or [blocks, P, …]."""
-    extents = {"P": 2, "B": BLOCKS, "H": HEADS, "N": TOKENS, "C": DIM}
-    shape = "BPNHC" if letters[0] == "B" else "PBNHC"
-    layers = []
-    for _ in range(LAYERS):
-        whole = fake_torch.Tensor.of(np.zeros([extents[one] for one in letters], np.uint16))
-        ordered = whole.values.transpose([letters.index(one) for one in shape])
-        layers.append(whole.view(ordered))
-    return layers
-
-
-LAYOUTS = {  # since 0.26, and before: FlashAttention's and FlashInfer's, NHD and HND
-    **{letters: packed for letters in ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC")},
-    **{letters: apart for letters in ("PBNHC", "PBHNC", "BPNHC", "BPHNC")},
-}
+LAYOUTS = ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC", "BHNC", "BNHC")
 
 
 class _Session:
@@ -123,10 +111,7 @@ class Rank:
 
 def planes(layer, block):
     """K and V [heads, tokens, dim] of a block."""
-    if len(layer.shape) == 4:
-        return layer.values[block][..., :DIM], layer.values[block][..., DIM:]
-    both = layer.values[:, block] if layer.shape[0] == 2 else layer.values[block]
-    return both[0].swapaxes(0, 1), both[1].swapaxes(0, 1)
+    return layer.values[block][..., :DIM], layer.values[block][..., DIM:]
 
 
 def write(layer, block, values):
@@ -153,7 +138,7 @@ def space(client):
 @pytest.fixture
 def make(device, space, request):
     def build(layout="LBHNC", **more):
-        rank = Rank(more.pop("space", space), LAYOUTS[layout](layout), **more)
+        rank = Rank(more.pop("space", space), packed(layout), **more)
         request.addfinalizer(lambda: fake_torch.fail() or rank.worker.close())
         return rank
 
@@ -168,7 +153,7 @@ def test_blocks_come_back_as_they_were_in_every_layout(make, space, layout):
     rank.compute(range(8), 2)  # the engine uses them anew at once
     rank.worker.drain()
     assert rank.worker.take_counts()["saved_blocks"] == 6
-    copies = 1 if layout[0] in "LB" and "P" not in layout else LAYERS  # in one piece of memory
+    copies = 1 if "L" in layout else LAYERS  # in one piece of memory
     assert len(fake_torch.copies) == copies
     other = make("BHLNC")  # engines of other layouts share them
     for one, table in ((rank, [7, 6, 3, 2, paged.SKIPPED, 5]), (other, [0, 1, 2, 3, 4, 5])):

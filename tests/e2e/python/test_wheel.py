@@ -107,6 +107,19 @@ def test_it_names_its_connectors_to_vllm(bare_python):
     assert done.stdout.startswith("cairn.vllm:register <function register"), done.stderr
 
 
+def test_the_laboratory_is_an_extra(bare_python):
+    extras = (
+        "from importlib.metadata import metadata\n"
+        "print(sorted(metadata('kvcairn').get_all('Provides-Extra')))"
+    )
+    done = subprocess.run([bare_python, "-c", extras], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "['evaluate', 'events', 'vllm']\n", done.stderr
+    called = [bare_python, "-m", "cairn.evaluate", "--help"]
+    done = subprocess.run(called, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "[evaluate]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_local(bare_python, daemon, tmp_path):
     run_program(bare_python, daemon, tmp_path)
 

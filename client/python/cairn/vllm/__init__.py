@@ -14,27 +14,14 @@ worker moves, `worker`, know nothing of it.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
+
+from .names import register
 
 if TYPE_CHECKING:
     from .connector import CairnConnector
 
 __all__ = ["CairnConnector", "register"]
-
-
-def register() -> None:
-    """Tells vLLM's factory the connectors' names; may be called again. vLLM calls it in each of its
-    processes, as a plugin of the group `vllm.general_plugins`. MultiConnector needs it too: it makes
-    figures of a connector's numbers by the name of its class alone."""
-    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-
-    for name, module in (
-        ("CairnConnector", "cairn.vllm"),
-        ("CairnOffloadingConnector", "cairn.vllm.tier"),
-    ):
-        with contextlib.suppress(ValueError):  # it is registered
-            KVConnectorFactory.register_connector(name, module, name)
 
 
 def __getattr__(name: str) -> Any:

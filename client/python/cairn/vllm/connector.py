@@ -23,7 +23,6 @@ from .._session import Session
 from .. import keys
 from ..errors import InvalidArgumentError
 from ..transfer import Part
-from . import register
 from .adapters import LoadedAdapters
 from .cuda import Cuda, Stream
 from .group import GroupPart
@@ -31,6 +30,7 @@ from .layout import Shape, cuda_device, paged_cache
 from .lookup import Lookups
 from .media import are_media_named
 from .model import layer_index, model_of, part_of
+from .names import register
 from .plan import Plan
 from .reloads import Reloads
 from .revision import Stamp, changed_since_start, stamps_of

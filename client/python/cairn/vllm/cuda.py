@@ -101,12 +101,10 @@ class Cuda:
         shape, strides = (len(layers), *first.shape), (*steps, *first.stride())
         return self._torch.as_strided(first, shape, strides, offsets[0])
 
-    def allocate(self, like: Any, axis: int, count: int, layers: int) -> Any:
-        """An array of so many as `like`, one behind another, but of `count` blocks, which `axis`
-        counts. ResourceExhaustedError: the device has no room for it."""
-        torch = self._torch
-        shape = [*like.shape]
-        shape[axis] = count
+    def allocate(self, like: Any, count: int, layers: int) -> Any:
+        """An array of so many as `like`, one behind another, but of `count` blocks.
+        ResourceExhaustedError: the device has no room for it."""
+        torch, shape = self._torch, [count, *like.shape[1:]]
         try:
             with torch.inference_mode(False):  # it is written to in and out of that mode
                 return torch.empty([layers, *shape], dtype=like.dtype, device=like.device)
@@ -122,6 +120,6 @@ class Cuda:
 
     def copy_blocks(self, source: Any, axis: int, blocks: Any, target: Any, first: int) -> None:
         """Those blocks, an array of numbers, to the target's from `first` on: put on the current
-        stream, as the numbers are."""
+        stream, as the numbers are. axis: the one that counts blocks."""
         place = target.narrow(axis, first, blocks.shape[0])
         self._torch.index_select(source, axis, blocks, out=place)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import paged
@@ -17,7 +17,7 @@ from .group import GroupPart
 from .plan import Save
 from .saves import Saves
 from .settings import Settings
-from .staging import Staging
+from .staging import Staging, runs
 
 PUT_KEYS = 16  # of a call: the library encodes eight while it sends the eight before
 
@@ -68,10 +68,11 @@ class DeviceSaves(Saves):
         ratio = len(save.blocks[0]) // len(save.keys)
         try:
             for group, tables in enumerate(_tables(save)):
-                is_there = [paged.SKIPPED not in table for table in tables[first:][: len(slots)]]
-                wanted += sum(is_there)
-                for begin, end in _runs(is_there):
-                    run = slots[begin:end]
+                asked = tables[first:][: len(slots)]
+                there = [i for i, table in enumerate(asked) if paged.SKIPPED not in table]
+                wanted += len(there)
+                for begin, count in runs(there):
+                    run = slots[begin : begin + count]
                     good, why = self._put_run(
                         save, group, first + begin, run, mark, deadline, ratio
                     )
@@ -131,13 +132,3 @@ def _tables(save: Save) -> list[list[list[int]]]:
     return [
         [blocks[i : i + ratio] for i in range(0, len(blocks), ratio)] for blocks in save.blocks
     ]
-
-
-def _runs(is_there: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Begins and ends of those that are, one behind another."""
-    begin = 0
-    for i in range(len(is_there) + 1):
-        if i == len(is_there) or not is_there[i]:
-            if begin < i:
-                yield begin, i
-            begin = i + 1

@@ -5,7 +5,6 @@ that it chose: there the shape tells nothing. What is not known is refused by na
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,18 +30,16 @@ def paged_cache(
     shape: Shape,
     kernels: str | None,
     stream: int | None = None,
-    axis: int | None = None,
 ) -> PagedCache:
     """Describes the layers' arrays. kernels: the name that vLLM's CPU backend gives its layout, of
-    another backend None. stream: of arrays on a CUDA device, the one that moves use. axis: the one
-    that counts blocks, where the caller knows it; else the extents have to tell.
+    another backend None. stream: of arrays on a CUDA device, the one that moves use.
     InvalidArgumentError names a layout that is not known."""
     first = describe("the KV cache", layers[0], may_be_cuda=True)
     if kernels is not None and first.cuda_device is None:
         tokens, k, v = _of_processor(first, shape, kernels)
         blocks = first.shape[0]
     else:
-        blocks, tokens, k, v = _of_strides(first, shape, axis)
+        blocks, tokens, k, v = _of_strides(first, shape)
     if first.cuda_device is not None and (k.dim != first.itemsize or min(first.strides) < 0):
         raise _refuse("on a device the channels of a row are adjacent", first, shape)
     return PagedCache(layers, tokens_per_block=tokens, block_count=blocks, k=k, v=v, stream=stream)
@@ -51,11 +48,6 @@ def paged_cache(
 def cuda_device(layer: Any) -> int | None:
     """The number of the CUDA device that a layer's array lies on; None: it is in host memory."""
     return describe("the KV cache", layer, may_be_cuda=True).cuda_device
-
-
-def block_axis(extents: Sequence[int]) -> int:
-    """Which axis of a layer's array counts blocks, where `paged_cache` knows it."""
-    return 1 if len(extents) == 5 and extents[0] == 2 else 0
 
 
 def _refuse(what: str, tensor: Tensor, shape: Shape) -> InvalidArgumentError:
@@ -115,30 +107,13 @@ def _of_processor(
     )
 
 
-def _of_strides(
-    tensor: Tensor, shape: Shape, axis: int | None
-) -> tuple[int, int, Placement, Placement]:
-    """Blocks, tokens of one, and where K and V lie."""
-    extents, strides, item = tensor.shape, tensor.strides, tensor.itemsize
-    if len(extents) == 4:  # [blocks, heads, tokens, K then V], from 0.26 on, whatever the strides
-        if (extents[1], extents[3]) != (shape.heads, 2 * shape.dim):
-            raise _refuse("it is not [blocks, heads, tokens, 2 * dim]", tensor, shape)
-        block, head, token, dim = strides
-        k = Placement(block, head, token, dim)
-        return extents[0], extents[2], k, Placement(
-            block, head, token, dim, offset=shape.dim * dim
-        )
-    if len(extents) != 5 or extents[3:] != (shape.heads, shape.dim):
-        raise _refuse("it is neither packed nor K and V apart", tensor, shape)
-    # [2, blocks, tokens, heads, dim] or [blocks, 2, …]
-    if axis is None and (extents[0] == 2) == (extents[1] == 2):
-        raise _refuse("K and V cannot be told from two blocks", tensor, shape)
-    axis = block_axis(extents) if axis is None else axis
-    if extents[1 - axis] != 2:
-        raise _refuse("it is neither packed nor K and V apart", tensor, shape)
-    block, (token, head, dim) = strides[axis], strides[2:]
+def _of_strides(tensor: Tensor, shape: Shape) -> tuple[int, int, Placement, Placement]:
+    """Blocks, tokens of one, and where K and V lie: [blocks, heads, tokens, K then V], whatever the
+    strides."""
+    extents = tensor.shape
+    if len(extents) != 4 or (extents[1], extents[3]) != (shape.heads, 2 * shape.dim):
+        raise _refuse("it is not [blocks, heads, tokens, 2 * dim]", tensor, shape)
+    block, head, token, dim = tensor.strides
     k = Placement(block, head, token, dim)
-    v = Placement(block, head, token, dim, offset=strides[1 - axis])
-    if math.prod(extents) * item == 0:
-        raise _refuse("it has no blocks", tensor, shape)
-    return extents[axis], extents[2], k, v
+    v = Placement(block, head, token, dim, offset=shape.dim * dim)
+    return extents[0], extents[2], k, v

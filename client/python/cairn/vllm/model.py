@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidArgumentError
-from ..keys import Group, KvGroup, Rope, SpaceSpec
+from ..keys import Group, KvGroup, Rope, SpaceSpec, dtype_of
 from ..transfer import Part
 from . import resolved
 from .plan import Geometry
 from .revision import revision_of
 from .settings import Settings
 
-_DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
 _COMMIT = re.compile("[0-9a-f]{40}")
 _FULL_ATTENTION, _WINDOW = "FullAttentionSpec", "SlidingWindowSpec"
 
@@ -170,7 +169,7 @@ def _attention_of(group: Any) -> Any:
 
 
 def _dtype_of(attention: Any) -> str:
-    dtype = _DTYPES.get(str(attention.dtype))
+    dtype = dtype_of(attention.dtype)
     if dtype is None:
         raise InvalidArgumentError(
             f"the KV cache has {attention.dtype}; this connector moves bf16, fp16 and fp32: start"

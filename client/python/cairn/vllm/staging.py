@@ -12,7 +12,7 @@ from ..errors import InvalidArgumentError
 from ..paged import PagedCache
 from .cuda import Cuda
 from .group import GroupPart
-from .layout import Shape, block_axis, paged_cache
+from .layout import Shape, paged_cache
 
 Copies = Sequence[tuple[int, list[int]]]  # slots, and blocks of an engine's cache, as many as in one
 
@@ -22,23 +22,21 @@ class Room:
 
     def __init__(self, cuda: Cuda, arrays: Sequence[Any], blocks: int) -> None:
         self._cuda, self._arrays, self._blocks = cuda, arrays, blocks
-        self._axis = block_axis(arrays[0].shape)
-        extents = [*arrays[0].shape]
-        extents[self._axis] = blocks
-        self.slot_bytes = len(arrays) * math.prod(extents) * arrays[0].element_size()
+        slot_elements = blocks * math.prod(arrays[0].shape[1:])
+        self.slot_bytes = len(arrays) * slot_elements * arrays[0].element_size()
         self._copies: list[tuple[Any, int, Any]] = []  # from where, by which axis, to where
 
     def allocate(self, slots: int, shape: Shape, stream: int) -> PagedCache:
         """Described as a cache of the store's, which moves on that stream."""
-        arrays, axis, count = self._arrays, self._axis, slots * self._blocks
-        room = self._cuda.allocate(arrays[0], axis, count, len(arrays))
+        arrays = self._arrays
+        room = self._cuda.allocate(arrays[0], slots * self._blocks, len(arrays))
         layers = [room[i] for i in range(len(arrays))]
         whole = self._cuda.together(arrays)  # then a step's blocks take one copy
         if whole is not None:
-            self._copies = [(whole, axis + 1, room)]
+            self._copies = [(whole, 1, room)]
         else:
-            self._copies = [(of, axis, to) for of, to in zip(arrays, layers, strict=True)]
-        return paged_cache(layers, shape, None, stream, axis)
+            self._copies = [(of, 0, to) for of, to in zip(arrays, layers, strict=True)]
+        return paged_cache(layers, shape, None, stream)
 
     def table(self, slots: Sequence[int]) -> list[int]:
         """The blocks of the arrays that are those slots."""
@@ -47,7 +45,7 @@ class Room:
     def copy(self, slots: Sequence[int], numbers: Any) -> None:
         """numbers: on the device, of the engine's blocks for those slots."""
         first = 0
-        for slot, count in _runs(slots):
+        for slot, count in runs(slots):
             blocks = numbers[first : first + count * self._blocks]
             for source, axis, target in self._copies:
                 self._cuda.copy_blocks(source, axis, blocks, target, slot * self._blocks)
@@ -113,10 +111,10 @@ class Staging:
         return self.cuda.engine.mark()
 
 
-def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
+def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     """The first and the count of those that follow one another."""
     begin = 0
-    for i in range(1, len(slots) + 1):
-        if i == len(slots) or slots[i] != slots[i - 1] + 1:
-            yield slots[begin], i - begin
+    for i in range(1, len(numbers) + 1):
+        if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
+            yield numbers[begin], i - begin
             begin = i

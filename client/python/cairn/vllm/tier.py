@@ -32,14 +32,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
+from .._deadline import time_left
 from .._session import Session
 from .._settings import StoreSettings, settings_of
-from ..errors import DeadlineExceededError, Error, InvalidArgumentError
+from ..errors import Error, InvalidArgumentError
 from ..keys import Group, SpaceSpec
 from ..space import Space
 from ..transfer import Get, Put
-from . import register
 from .media import are_media_named, is_named_by_content
+from .names import register
 from .resolved import digest_of
 
 _TOKENS = 16  # of a block of the space: of no meaning for bytes
@@ -218,7 +219,7 @@ class CairnTier(SecondaryTierManager):
             space = self._session.space
             if space is not None:
                 wanted = [space.opaque_key(key) for key in keys]
-                found = space.contains(wanted, timeout=_left(deadline))
+                found = space.contains(wanted, timeout=time_left(deadline))
         except Error as error:
             log.debug("cairn: a look-up failed, taken as a miss: %s", error)
         except Exception:  # whatever it is, the scheduler must not ask for ever
@@ -290,11 +291,11 @@ class CairnTier(SecondaryTierManager):
 
     def _put(self, space: Space, named: list[Any], deadline: float) -> list[bool]:
         puts = [Put(key, source=row) for key, row in named]
-        return [one.error is None for one in space.put_batch(puts, timeout=_left(deadline))]
+        return [one.error is None for one in space.put_batch(puts, timeout=time_left(deadline))]
 
     def _get(self, space: Space, named: list[Any], deadline: float) -> list[bool]:
         gets = [Get(key, source=row) for key, row in named]
-        return [bool(one) for one in space.get_batch(gets, timeout=_left(deadline))]
+        return [bool(one) for one in space.get_batch(gets, timeout=time_left(deadline))]
 
     # ------------------------------------------------------------------------------- the rest
 
@@ -323,13 +324,6 @@ class CairnTier(SecondaryTierManager):
 
 def _none(space: Space, named: list[Any], deadline: float) -> list[bool]:
     return [False] * len(named)
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise DeadlineExceededError("the job's time is over")
-    return left
 
 
 def _layout_of(config: Any) -> str:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from . import _metrics
-from ._dump import Kv
-from .errors import InvalidArgumentError
+from ..errors import InvalidArgumentError
+from . import metrics
+from .dump import Kv
 
 # A judge reads on behind a prefix with the KV that it is given: logits [positions, vocabulary], or
 # those and the tokens that did come next. It must not change the KV, and must give the same for the
@@ -89,7 +89,7 @@ class Verdict:
         self._exact: np.ndarray | None = None
         self._targets: np.ndarray | None = None
 
-    def score(self, exact: Kv, coded: Kv) -> _metrics.Scores:
+    def score(self, exact: Kv, coded: Kv) -> metrics.Scores:
         """`exact` is the same in every call."""
         if self._exact is None:
             self._exact, self._targets = self._ask(exact)
@@ -100,7 +100,7 @@ class Verdict:
             raise InvalidArgumentError(
                 f"the judge returned logits {found.shape} after {self._exact.shape}"
             )
-        return _metrics.score(self._exact, found, self._targets)
+        return metrics.score(self._exact, found, self._targets)
 
     def _ask(self, kv: Kv) -> tuple[np.ndarray, np.ndarray | None]:
         answer = self._judge(kv)
@@ -114,4 +114,4 @@ class Verdict:
             raise InvalidArgumentError(
                 f"the judge returned {np.shape(targets)} next tokens for {len(logits)} positions"
             )
-        return _metrics.log_softmax(logits.astype(np.float32, copy=False)), targets
+        return metrics.log_softmax(logits.astype(np.float32, copy=False)), targets

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ._calibrate import BANK, Calibration, shared_tokens
-from ._code import TOKENS_PER_BLOCK
-from ._dump import Dump
-from ._losses import Losses
-from ._measure import Evaluation
-from ._recipes import UNSAFE, bits_over
+from .calibrate import BANK, Calibration, shared_tokens
+from .code import TOKENS_PER_BLOCK
+from .dump import Dump
+from .losses import Losses
+from .measure import Evaluation
+from .recipes import UNSAFE, bits_over
 
 
 @dataclass(frozen=True)

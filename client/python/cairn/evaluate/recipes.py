@@ -8,9 +8,9 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from . import image
-from ._calibrate import BANK, KINDS, RATES
-from .errors import InvalidArgumentError
+from .. import image
+from ..errors import InvalidArgumentError
+from .calibrate import BANK, KINDS, RATES
 
 # The library lists none of those that need a profile: they have any rate.
 PROFILED = (*(f"cairn:{rate}" for rate in RATES), "cairn-hot:2.4")

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from . import image
-from ._dump import Kv
-from .errors import FailedPreconditionError, InvalidArgumentError
+from .. import image
+from ..errors import FailedPreconditionError, InvalidArgumentError
+from .dump import Kv
 
 TOKENS_PER_BLOCK = 128
 SOURCE_BYTES_MAX = 48 << 20  # in one image, which has at most 64 MiB

@@ -9,10 +9,10 @@ import pathlib
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from . import _ffi
-from ._dump import Dump
-from ._losses import Losses
-from ._measure import Evaluation
+from .. import _ffi
+from .dump import Dump
+from .losses import Losses
+from .measure import Evaluation
 
 FORMAT = 4  # rows of another are not taken over
 

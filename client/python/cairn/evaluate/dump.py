@@ -21,10 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._model import ModelAbout, read_model
-from ._profile import Rotation
-from .errors import InvalidArgumentError
-from .keys import Group, Rope
+from .._model import ModelAbout, read_model
+from .._profile import Rotation
+from ..errors import InvalidArgumentError
+from ..keys import Group, Rope
+from ..tensors import NUMPY_DTYPES
 
 _NAME = re.compile(r"(window)|([kvq])(?:\.(\d+))?")
 _SAFETENSORS_DTYPES = {
@@ -34,7 +35,7 @@ _SAFETENSORS_DTYPES = {
     "I32": np.int32,
     "I64": np.int64,
 }
-_CAIRN_DTYPES = {"uint16": "bf16", "float16": "fp16", "float32": "fp32"}
+_CAIRN_DTYPES = {held: dtype for dtype, held in NUMPY_DTYPES.items()}
 _HEADER_BYTES_MAX = 1 << 26
 
 
@@ -150,7 +151,7 @@ def as_stored(values: np.ndarray, dtype: str) -> np.ndarray:
     """float32 values, none of them NaN, as a dump of that dtype holds them: bf16 as the bits of
     the nearest one, ties to even."""
     if dtype != "bf16":
-        return values.astype({"fp16": np.float16, "fp32": np.float32}[dtype])
+        return values.astype(NUMPY_DTYPES[dtype])
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))) >> 16).astype(np.uint16)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ._dump import Kv, as_float, as_stored
-from ._profile import Rotation
-from .profile import SKIPPED_TOKENS, channel_scale, pair_means, turn
+from .._profile import Rotation
+from ..profile import SKIPPED_TOKENS, channel_scale, pair_means, turn
+from .dump import Kv, as_float, as_stored
 
 
 @dataclass

@@ -7,13 +7,10 @@ import sys
 import time
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from ._measure import MARGINS, Evaluation
-from ._recipes import bits_over
-
-if TYPE_CHECKING:
-    from .evaluate import Loss
+from .choice import Loss
+from .measure import MARGINS, Evaluation
+from .recipes import bits_over
 
 WIDTH = 100  # of notes
 BAR_SECONDS = 0.1

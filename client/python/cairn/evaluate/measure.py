@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._code import TOKENS_PER_BLOCK, Group, Inputs, block_count_of, code
-from ._dump import Dump, Kv, as_float
-from ._judge import Verdict
-from ._profile import Rotation
-from .profile import turn
+from .._profile import Rotation
+from ..profile import turn
+from .code import TOKENS_PER_BLOCK, Group, Inputs, block_count_of, code
+from .dump import Dump, Kv, as_float
+from .judge import Verdict
 
 # Shares of the bar: of the judge, where there is one, then of coding; comparing has the rest, but
 # for the last step, after which all is done.

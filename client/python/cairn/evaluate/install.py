@@ -6,10 +6,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ._dump import Dump
-from .client import connect
-from .errors import FailedPreconditionError
-from .keys import Group
+from ..client import connect
+from ..errors import FailedPreconditionError
+from ..keys import Group
+from .dump import Dump
 
 
 def install(

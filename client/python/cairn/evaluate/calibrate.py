@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._code import TOKENS_PER_BLOCK, Inputs
-from ._dump import Dump, Kv, as_float
-from ._losses import Losses
-from .bank import mine
-from .errors import FailedPreconditionError, InvalidArgumentError
-from .profile import SKIPPED_TOKENS, GroupSamples, build
+from ..bank import mine
+from ..errors import FailedPreconditionError, InvalidArgumentError
+from ..profile import SKIPPED_TOKENS, GroupSamples, build
+from .code import TOKENS_PER_BLOCK, Inputs
+from .dump import Dump, Kv, as_float
+from .losses import Losses
 
 KINDS = ("plain", "basis")
 BANK = "bank"  # of patterns: no profile, but made of the same tokens

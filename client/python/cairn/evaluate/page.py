@@ -6,13 +6,11 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from ._evaluate_plot import make_plot
-from ._evaluate_terminal import format_error, format_rate, verdict_of
-
-if TYPE_CHECKING:
-    from .evaluate import Evaluation, Loss
+from .choice import Loss
+from .measure import Evaluation
+from .plot import make_plot
+from .terminal import format_error, format_rate, verdict_of
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 86em; margin: 2em auto;

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m cairn.evaluate`"""
+
+import os
+import sys
+
+# Before numpy is loaded. Small products: threads that wait for each other are slower than one.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+try:
+    from .command import main
+except ModuleNotFoundError as error:
+    if error.name != "numpy":
+        raise
+    sys.exit("cairn.evaluate needs numpy: pip install numpy, or the wheel with [evaluate]")
+
+sys.exit(main())

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which recipe fits a model? Codes its KV with each, and says what that costs and what it saves.
+
+DUMP is a folder of safetensors or npy files with tensors `k` and `v`, [layers, heads, tokens, dim],
+or `k.0`, `v.0`, … by layer, [heads, tokens, dim]. Optional: `q` or `q.0`, …, queries of the last
+tokens, for the error of what attention returns; `window` [layers], tokens that a layer looks back.
+K and queries are after RoPE; bf16 in npy files is its bits as uint16. model.json may say how K turns,
+{"groups": [{"layers": 30, "rope": {"kind": "half", "base": 10000}}]}; --rope half:10000 says it too
+(half: channels c and c + dim/2 turn together; interleaved: 2c and 2c + 1).
+
+Recipes that code with a profile, cairn:2.3 and the like, are tried with a plain one and with one
+that has a basis. Profiles are made from the dumps that --calibration names, of other texts. Without
+any they are made from the first half of the dump, which is then not scored; but a judge reads
+behind it all the same. --profile-out FOLDER keeps the profile of the recipe that was recommended;
+--install HOST:PORT gives it to a cairnd, for the space that model.json names.
+
+A judge is the model itself: it reads on behind coded KV, and KL and perplexity come from what it
+predicts. --judge MODULE:FUNCTION, or FILE.py:FUNCTION: FUNCTION(folder) gets the dump's folder and
+returns judge(kv), which returns logits [positions, vocabulary], or those and the next tokens.
+kv.k[layer] and kv.v[layer] are arrays [heads, tokens, dim]; bf16 is its bits as uint16. Profiles
+get better with a judge: it is asked twice a layer what a coarse K or V there would cost, behind the
+first --calibration where FUNCTION takes that folder, else behind the dump.
+
+--loss names the figure that counts and the most of it: kl=0.01, perplexity_ratio=1.01,
+attention_error=0.05, kv_error=0.1 (the larger of K's and V's), k_error=…, v_error=…. Without it,
+the first of kl, attention_error and kv_error that the dump allows. A limit of kl and of
+perplexity_ratio is kept by two standard errors, a limit of an error by every layer.
+
+No daemon is needed but for --install. Prints a table and writes evaluate.json and evaluate.html,
+one page that opens anywhere. A run that was cut short goes on where it was: what evaluate.json
+already has for these values, this judge and this library is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from .._model import parse_rope
+from .._profile import profile_id
+from ..errors import Error, FailedPreconditionError, InvalidArgumentError
+from .bench import Bench
+from .calibrate import BANK, KINDS
+from .choice import Loss, parse_loss, recommend
+from .dump import Dump, read_dump
+from .install import install
+from .judge import find_judge, fingerprint_of
+from .kept import Kept
+from .losses import Losses
+from .measure import copy_rate
+from .notes import Notes
+from .page import make_page
+from .recipes import candidates
+from .terminal import Bar, make_table, verdict_of
+
+
+def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=os.environ.get("CAIRN_PROGRAM", "python -m cairn.evaluate"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("dump", type=pathlib.Path, help="folder of safetensors or npy files")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder (.)")
+    parser.add_argument("--recipes", help="with commas between them (all there are)")
+    parser.add_argument("--judge", help="MODULE:FUNCTION or FILE.py:FUNCTION")
+    parser.add_argument("--loss", help="FIGURE=MOST of the recipe to recommend")
+    parser.add_argument(
+        "--calibration",
+        type=pathlib.Path,
+        action="append",
+        default=[],
+        metavar="DUMP",
+        help="of another text of the same model, to make profiles of; any number of times",
+    )
+    parser.add_argument("--rope", help="KIND:BASE of all layers, where model.json has none")
+    parser.add_argument("--profile-out", type=pathlib.Path, metavar="FOLDER", help="for profiles")
+    parser.add_argument("--install", metavar="HOST:PORT", help="of a cairnd: gives it the profile")
+    return parser.parse_args(arguments)
+
+
+def _read(folder: pathlib.Path, rope: str | None) -> Dump:
+    dump = read_dump(folder)
+    return dump if rope is None else dump.with_rope(parse_rope(rope))
+
+
+def _run(wanted: argparse.Namespace) -> None:
+    dump = _read(wanted.dump, wanted.rope)
+    calibration = [_read(folder, wanted.rope) for folder in wanted.calibration]
+    loss = parse_loss(wanted.loss, wanted.judge is not None, bool(dump.q))
+    tried = candidates(wanted.recipes.split(",") if wanted.recipes else None)
+    wanted.out.mkdir(parents=True, exist_ok=True)
+    folders = [wanted.dump, *wanted.calibration[:1]]
+    judge_key = fingerprint_of(wanted.judge, *folders) if wanted.judge else None
+    kept = Kept(wanted.out / "evaluate.json", dump, judge_key, calibration)
+    missing = [one for one in tried if one.name not in kept.found]
+    bench, not_measured = Bench(dump, calibration, tried), {}
+    refused = ""
+    if wanted.judge and (missing or wanted.profile_out or wanted.install):
+        refused = _judge_by(wanted, bench, calibration, kept)
+    bar = Bar([one.name for one in missing])
+    for one in missing:
+        try:
+            kept.found[one.name] = bench.measure(
+                one, lambda share, what, name=one.name: bar.show(name, share, what)
+            )
+            kept.write()
+        except FailedPreconditionError as error:
+            not_measured[one.name] = str(error)
+            bar.skip(one.name)
+    _conclude(wanted, bench, loss, kept, not_measured, refused)
+
+
+def _judge_by(
+    wanted: argparse.Namespace, bench: Bench, calibration: Sequence[Dump], kept: Kept
+) -> str:
+    """Loads the judge of the dump and, where there is one, that of the first calibration. Returns
+    why there is none of that."""
+    judge_of, behind, refused = find_judge(wanted.judge), None, ""
+    judge = judge_of(wanted.dump)
+    if calibration:
+        try:
+            behind = calibration[0], judge_of(wanted.calibration[0])
+        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+            refused = str(error)
+    if kept.losses.is_judged != (behind is None):
+        kept.losses = Losses(behind is None)
+    bench.judge_by(judge, behind, kept.losses, kept.write)
+    return refused
+
+
+def _conclude(
+    wanted: argparse.Namespace,
+    bench: Bench,
+    loss: Loss,
+    kept: Kept,
+    not_measured: dict[str, str],
+    refused: str,
+) -> None:
+    ordered = sorted(kept.found.values(), key=lambda one: -one.bits)
+    if not ordered:
+        raise InvalidArgumentError("; ".join(f"{x}: {why}" for x, why in not_measured.items()))
+    best, dump = recommend(ordered, loss), bench.dump
+    others = list(zip(map(str, wanted.calibration), bench.calibration.texts, strict=False))
+    notes = Notes(dump, bench.calibration, others, bool(wanted.judge), kept.losses, refused)
+    about = {
+        "name": wanted.dump.resolve().name,
+        "tokens": dump.token_count,
+        "layers": len(dump.k),
+        "dtype": dump.dtype,
+        "copy_rate": copy_rate(dump),
+        "notes": notes.facts(ordered),
+        "warnings": notes.warnings(ordered),
+        "not_measured": not_measured,
+    }
+    chosen = {"figure": loss.figure, "most": loss.most, "recipe": best and best.name}
+    kept.write({"about": about, "loss": chosen})
+    page_path = wanted.out / "evaluate.html"
+    page_path.write_text(make_page(ordered, best, loss, about), encoding="utf-8")
+    print(make_table(ordered, about), end="\n\n")
+    print(verdict_of(best, loss))
+    if wanted.profile_out is not None or wanted.install is not None:
+        kind = (best and best.profile) or KINDS[0]
+        print("the bank:" if kind == BANK else f"the {kind} profile:")
+        _give_profiles(wanted, bench, kind, best.recipe if best and best.profile else None)
+    print(f"{kept.path}\n{page_path}")
+
+
+def _give_profiles(
+    wanted: argparse.Namespace, bench: Bench, kind: str, recipe: str | None
+) -> None:
+    """To the folder and to the daemon that were named: one for each group of layers."""
+    profiles = bench.profiles(kind)
+    if wanted.profile_out is not None:
+        wanted.profile_out.mkdir(parents=True, exist_ok=True)
+        for index, profile in enumerate(profiles):
+            suffix = BANK if kind == BANK else "profile"
+            path = wanted.profile_out / f"group-{index}.{suffix}"
+            path.write_bytes(profile)
+            print(f"{path}: {len(profile)} bytes, {profile_id(profile).hex()}")
+    if wanted.install is not None:
+        for line in install(wanted.install, bench.dump, recipe, profiles, kind == BANK):
+            print(f"installed in {wanted.install}, {line}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    wanted = _parse_arguments(arguments)
+    try:
+        _run(wanted)
+    except (Error, OSError) as error:
+        print(f"evaluate: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nevaluate: stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
