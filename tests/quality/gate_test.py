@@ -22,9 +22,9 @@ except ImportError as missing:
     sys.exit(77)
 
 import texts
-from cairn._calibrate import BANK, make_banks
-from cairn._code import Inputs
-from cairn._recipes import candidates, rates_of
+from cairn.evaluate.calibrate import BANK, make_banks
+from cairn.evaluate.code import Inputs
+from cairn.evaluate.recipes import candidates, rates_of
 from cairn.profile import GroupSamples, build
 from calibration import rotation_of
 from coder import Codec
