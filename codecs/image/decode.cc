@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backend_operation.h"
 #include "codecs/backend/step_scratch.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/forms/steps.h"
@@ -151,7 +151,8 @@ class Decoder {
       crc = CopyCrc32c(crc, piece.data(), tile.content.subspan(at, bytes));
       const uint64_t of_source = at < source_bytes ? std::min(bytes, source_bytes - at) : 0;
       if (is_streamed_) {
-        StepOf<&Backend::copy_streamed>(backend_)(U8(piece.data()), of_source, U8(target + at));
+        OperationOf<&Backend::copy_streamed>(backend_)(U8(piece.data()), of_source,
+                                                       U8(target + at));
       } else {
         std::memcpy(target + at, piece.data(), of_source);
       }
