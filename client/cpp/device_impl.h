@@ -7,7 +7,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "client/cpp/device.h"
 #include "client/cpp/device_calls.h"
 #include "client/cpp/device_memory.h"
+#include "client/cpp/device_side_objects.h"
 #include "client/cpp/device_staging.h"
 #include "client/cpp/paged.h"
 #include "client/cpp/side_objects.h"
@@ -27,7 +27,12 @@ namespace cairn {
 class DeviceMover::Impl {
  public:
   Impl(Space& space, kernels::Runtime& device, const GroupSlice& slice, const PlacedSlice& placed)
-      : space_(space), device_(device), slice_(slice), placed_(placed), calls_(device) {}
+      : space_(space),
+        device_(device),
+        slice_(slice),
+        placed_(placed),
+        side_objects_(space, calls_),
+        calls_(device) {}
 
   absl::Status Prepare();
   bool is_lost() const { return calls_.is_lost(); }
@@ -48,7 +53,8 @@ class DeviceMover::Impl {
       return results;
     }
     calls_.Use(request.stream);
-    DropSideObjects();
+    side_objects_.DropStaged();
+    side_objects_.DropOldest(kSideObjectsMax);
     move(deadline, results);
     return results;
   }
@@ -60,6 +66,9 @@ class DeviceMover::Impl {
 
  private:
   using Memory = DeviceMemory;
+
+  // Side objects that stay on the device: of the spaces that one mover sees, more than enough.
+  static constexpr size_t kSideObjectsMax = 2 * kernels::kPlanProfilesMax;
 
   // Where the parts of a batch lie, in the memory of the host and, at the same places, of the
   // device. Images come last: on the host they lie in the staging.
@@ -123,12 +132,6 @@ class DeviceMover::Impl {
     }
   }
 
-  // The device's copy, which is on the stream at least.
-  absl::StatusOr<const std::byte*> Upload(const SideObjectHandle& held);
-  // Those used longest ago, past a number, and what others were copied from. REQUIRES: the stream
-  // is over.
-  void DropSideObjects();
-
   // --- Get.
   absl::Status Fetch(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                      std::vector<absl::StatusOr<GetResult>>& results);
@@ -169,13 +172,7 @@ class DeviceMover::Impl {
   const PlacedSlice placed_;
   Layout layout_;
   std::array<Batch, 2> batches_;
-  struct OnDevice {
-    Memory memory;
-    Memory staged;      // the host's, until it is there
-    uint64_t used = 0;  // a count of uses
-  };
-  std::map<Digest, OnDevice> side_objects_;
-  uint64_t uses_ = 0;
+  DeviceSideObjects side_objects_;
   Memory slots_;  // of the device, for a batch that is being encoded
   uint64_t slots_bytes_ = 0;
   DeviceCalls calls_;  // destroyed first: waits for the stream, which uses the memory above
