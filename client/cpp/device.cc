@@ -14,8 +14,6 @@ namespace {
 
 // Of images: a connection that ends takes away the pages of those that it was to fill.
 constexpr uint64_t kImageAlignment = 4096;
-// Side objects that stay on the device: of the spaces that one mover sees, more than enough.
-constexpr size_t kSideObjectsMax = 2 * kernels::kPlanProfilesMax;
 
 }  // namespace
 
@@ -72,34 +70,6 @@ absl::Status DeviceMover::Impl::TakeStaging(Batch& batch, absl::Time deadline) {
     CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
     return space_.AllocateStaging(layout_.ImagesBytes(), left);
   });
-}
-
-absl::StatusOr<const std::byte*> DeviceMover::Impl::Upload(const SideObjectHandle& held) {
-  auto [place, is_new] = side_objects_.try_emplace(held->id());
-  place->second.used = ++uses_;
-  if (is_new) {
-    OnDevice& kept = place->second;
-    kept.memory = Memory(device_, /*is_host=*/false, held->bytes().size());
-    kept.staged = Memory(device_, /*is_host=*/true, held->bytes().size());
-    if (kept.memory.data() == nullptr || kept.staged.data() == nullptr) {
-      side_objects_.erase(place);
-      return calls_.NoRoom("an image's side objects", 2 * held->bytes().size());
-    }
-    std::ranges::copy(held->bytes(), kept.staged.data());
-    CAIRN_RETURN_IF_ERROR(calls_.Took(device_.CopyIn(kept.memory.data(), kept.staged.data(),
-                                                     held->bytes().size(), calls_.stream())));
-  }
-  return place->second.memory.data();
-}
-
-void DeviceMover::Impl::DropSideObjects() {
-  for (auto& [id, kept] : side_objects_) {
-    kept.staged = Memory();
-  }
-  while (side_objects_.size() > kSideObjectsMax) {
-    side_objects_.erase(std::ranges::min_element(
-        side_objects_, {}, [](const auto& entry) { return entry.second.used; }));
-  }
 }
 
 absl::Status DeviceMover::Impl::CopyPages(const DeviceRequest& request, const Batch& batch) {

@@ -8,7 +8,6 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "client/cpp/device_impl.h"
-#include "codecs/image/settle.h"
 
 namespace cairn {
 
@@ -41,17 +40,13 @@ absl::Status DeviceMover::Impl::Fetch(const DeviceRequest& request, absl::Time d
 absl::StatusOr<const std::byte*> DeviceMover::Impl::SideObjectOf(Batch& batch, size_t i,
                                                                  absl::Time deadline) {
   batch.sides[i] = nullptr;
-  const codecs::ImageSpec& spec = batch.prefixes[i].spec();
-  if (!spec.recipe.NeedsSideObject() || spec.side_object_count == 0) {
+  CAIRN_ASSIGN_OR_RETURN(const DeviceSideObjects::OnDevice* side,
+                         side_objects_.Of(batch.prefixes[i].spec(), deadline));
+  if (side == nullptr) {
     return nullptr;
   }
-  CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
-  CAIRN_ASSIGN_OR_RETURN(batch.sides[i], space_.GetSideObject(spec.side_objects[0], left));
-  const SideObjectHandle& held = batch.sides[i];
-  if (codecs::CheckCodableWith(spec, InputsOf(held)) != codecs::Error::kOk) {
-    return absl::NotFoundError("the image does not match the side object that it names");
-  }
-  return Upload(held);
+  batch.sides[i] = side->held;
+  return side->memory.data();
 }
 
 absl::Status DeviceMover::Impl::DecodeSome(const DeviceRequest& request, absl::Time deadline,

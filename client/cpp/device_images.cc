@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -17,10 +16,9 @@
 #include "client/cpp/device.h"
 #include "client/cpp/device_calls.h"
 #include "client/cpp/device_memory.h"
+#include "client/cpp/device_side_objects.h"
 #include "client/cpp/options.h"
-#include "client/cpp/side_objects.h"
 #include "codecs/image/image.h"
-#include "codecs/image/settle.h"
 
 namespace cairn {
 namespace {
@@ -37,6 +35,7 @@ class DeviceImages::Impl {
         slice_(slice),
         placed_(placed),
         image_bytes_max_(RoundUpTo(ImageBytesMaxOf(placed))),
+        side_objects_(space, calls_),
         calls_(device) {}
 
   absl::StatusOr<size_t> Append(const DeviceImagesRequest& request) {
@@ -68,9 +67,7 @@ class DeviceImages::Impl {
   void DropUnkept() {
     memories_.resize(memories_kept_);
     prefixes_.resize(images_.size());
-    for (auto& [id, side] : sides_) {
-      side.staged = DeviceMemory();
-    }
+    side_objects_.DropStaged();
   }
 
   // Up to kBatchImages, through the staging.
@@ -126,13 +123,14 @@ class DeviceImages::Impl {
       if (const std::string_view why = kernels::WhyDecodeFirst(prefix.spec()); !why.empty()) {
         return absl::UnimplementedError(absl::StrCat("decode first: ", ToAbsl(why)));
       }
-      CAIRN_ASSIGN_OR_RETURN(const SideOnDevice* side, SideOf(prefix.spec(), deadline));
+      CAIRN_ASSIGN_OR_RETURN(const DeviceSideObjects::OnDevice* side,
+                             side_objects_.Of(prefix.spec(), deadline));
       CAIRN_RETURN_IF_ERROR(
           calls_.Took(device_.CopyIn(to, image.data(), image.size(), calls_.stream())));
       coming.push_back({.prefix = &prefix, .image = to});
       if (side != nullptr) {
         coming.back().side = InputsOf(side->held);
-        coming.back().side_object = side->on_device.data();
+        coming.back().side_object = side->memory.data();
       }
       to += RoundUpTo(image.size());
     }
@@ -140,43 +138,6 @@ class DeviceImages::Impl {
     images_.insert(images_.end(), coming.begin(), coming.end());
     memories_kept_ = memories_.size();
     return absl::OkStatus();
-  }
-
-  struct SideOnDevice {
-    SideObjectHandle held;
-    DeviceMemory on_device, staged;
-  };
-
-  // What the image names, on the device as well; null where it needs none.
-  absl::StatusOr<const SideOnDevice*> SideOf(const codecs::ImageSpec& spec, absl::Time deadline) {
-    if (!spec.recipe.NeedsSideObject() || spec.side_object_count == 0) {
-      return nullptr;
-    }
-    auto [place, is_new] = sides_.try_emplace(spec.side_objects[0]);
-    SideOnDevice& side = place->second;
-    if (is_new) {
-      const absl::Status status = [&]() -> absl::Status {
-        CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
-        CAIRN_ASSIGN_OR_RETURN(side.held, space_.GetSideObject(spec.side_objects[0], left));
-        const uint64_t bytes = side.held->bytes().size();
-        side.on_device = DeviceMemory(device_, /*is_host=*/false, bytes);
-        side.staged = DeviceMemory(device_, /*is_host=*/true, bytes);
-        if (side.on_device.data() == nullptr || side.staged.data() == nullptr) {
-          return calls_.NoRoom("images", bytes);
-        }
-        std::ranges::copy(side.held->bytes(), side.staged.data());
-        return calls_.Took(
-            device_.CopyIn(side.on_device.data(), side.staged.data(), bytes, calls_.stream()));
-      }();
-      if (!status.ok()) {
-        sides_.erase(place);
-        return status;
-      }
-    }
-    if (codecs::CheckCodableWith(spec, InputsOf(side.held)) != codecs::Error::kOk) {
-      return absl::NotFoundError("the image does not match the side object that it names");
-    }
-    return &side;
   }
 
   Space& space_;
@@ -189,7 +150,7 @@ class DeviceImages::Impl {
   std::vector<DeviceMemory> memories_;
   size_t memories_kept_ = 0;
   std::deque<codecs::ImagePrefix> prefixes_;
-  std::map<Digest, SideOnDevice> sides_;
+  DeviceSideObjects side_objects_;  // those that images name stay
   std::vector<kernels::AttendImage> images_;
   DeviceCalls calls_;  // destroyed first: waits for the stream, which uses the memory above
 };

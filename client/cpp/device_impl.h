@@ -7,7 +7,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "client/cpp/device.h"
 #include "client/cpp/device_calls.h"
 #include "client/cpp/device_memory.h"
+#include "client/cpp/device_side_objects.h"
 #include "client/cpp/device_staging.h"
 #include "client/cpp/paged.h"
 #include "client/cpp/side_objects.h"
@@ -27,7 +27,12 @@ namespace cairn {
 class DeviceMover::Impl {
  public:
   Impl(Space& space, kernels::Runtime& device, const GroupSlice& slice, const PlacedSlice& placed)
-      : space_(space), device_(device), slice_(slice), placed_(placed), calls_(device) {}
+      : space_(space),
+        device_(device),
+        slice_(slice),
+        placed_(placed),
+        side_objects_(space, calls_),
+        calls_(device) {}
 
   absl::Status Prepare();
   bool is_lost() const { return calls_.is_lost(); }
@@ -48,7 +53,8 @@ class DeviceMover::Impl {
       return results;
     }
     calls_.Use(request.stream);
-    DropSideObjects();
+    side_objects_.DropStaged();
+    side_objects_.DropOldest(kSideObjectsMax);
     move(deadline, results);
     return results;
   }
@@ -60,6 +66,9 @@ class DeviceMover::Impl {
 
  private:
   using Memory = DeviceMemory;
+
+  // The most side objects that stay on the device: more than enough for the spaces of one mover.
+  static constexpr size_t kSideObjectsMax = 2 * kernels::kPlanProfilesMax;
 
   // Offsets of the parts of a batch, equal in host and device memory. Images come last: on the host
   // they are in the staging memory.
@@ -124,12 +133,6 @@ class DeviceMover::Impl {
     }
   }
 
-  // Returns the device's copy of a side object; its upload is at least on the stream.
-  absl::StatusOr<const std::byte*> Upload(const SideObjectHandle& held);
-  // Frees the side objects above a limit, least recently used first, and the memory that others
-  // were copied from. REQUIRES: the work on the stream is complete.
-  void DropSideObjects();
-
   // --- Get.
   absl::Status Fetch(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                      std::vector<absl::StatusOr<GetResult>>& results);
@@ -172,14 +175,8 @@ class DeviceMover::Impl {
   const PlacedSlice placed_;
   Layout layout_;
   std::array<Batch, 2> batches_;
-  struct OnDevice {
-    Memory memory;
-    Memory staged;      // on the host, until it has been copied
-    uint64_t used = 0;  // counts uses, for least recently used
-  };
-  std::map<Digest, OnDevice> side_objects_;
-  uint64_t uses_ = 0;
-  Memory slots_;  // device memory for the batch being encoded
+  DeviceSideObjects side_objects_;
+  Memory slots_;  // of the device, for a batch that is being encoded
   uint64_t slots_bytes_ = 0;
   DeviceCalls calls_;  // destroyed first: waits for the stream, which uses the memory above
 };

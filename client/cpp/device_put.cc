@@ -63,7 +63,9 @@ absl::Status DeviceMover::Impl::SetSpecs(const DeviceRequest& request, absl::Tim
     }
   }
   if (batch.specs[0].side_object_count != 0) {
-    CAIRN_ASSIGN_OR_RETURN(batch.side_on_device, Upload(batch.side));
+    CAIRN_ASSIGN_OR_RETURN(const DeviceSideObjects::OnDevice* side,
+                           side_objects_.Upload(batch.side));
+    batch.side_on_device = side->memory.data();
   }
   batch.slot_bytes = kernels::SlotBytes(batch.specs[0]);
   return ReserveSlots(kBatchImages * batch.slot_bytes);
