@@ -151,7 +151,7 @@ CACHE = {
     "skip_page_size_padded": same(1024, "of coded caches, which are refused"),
     "mamba_block_size": same(64, _STATES),
     "mamba_cache_dtype": same("float32", _STATES),
-    "mamba_ssm_cache_dtype": same("float32", _STATES),
+    "mamba_ssm_cache_dtype": same("float16", _STATES),
     "mamba_cache_mode": same("align", _STATES),
     "enable_mamba_shared_prefix_checkpoint": same(True, _STATES),
     "replayssm_buffer_len": same(32, _STATES),
