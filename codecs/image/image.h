@@ -89,6 +89,21 @@ Error ParseImagePrefix(std::span<const std::byte> bytes, ImagePrefix* prefix);
 // kBadDirectory, kBadPadding, kBadChecksum.
 Error ParseImage(std::span<const std::byte> bytes, ImageView* view);
 
+// Sets *bytes to the length of header and directory, at most kPrefixBytesMax, for callers that copy
+// them for ParseSharedImage(). Reads the header alone, and trusts nothing else in it. Errors:
+// kTruncated, kBadMagic, kBadVersion, kBadFlags, kBadHeader.
+inline constexpr uint64_t kPrefixBytesMax =
+    kHeaderBytes + uint64_t{kTilesMax} * kDirectoryEntryBytes;
+Error PeekPrefixBytes(std::span<const std::byte> header, uint64_t* bytes);
+
+// Parses an image in memory that somebody else may write meanwhile. Errors as ParseImage().
+//   prefix  the caller's copy of header and directory: parsed, and borrowed
+//   bytes   the whole image, of which nothing is read here
+// Only DecodeAll() takes such a view: it copies each tile before it checks it. Other functions
+// return kMismatch.
+Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const std::byte> bytes,
+                       ImageView* view);
+
 // Checks the tiles of `slice`, or one of them. kBadChecksum, kBadPadding, kBadTile; kInvalidSlice
 // if the image lacks some. Decode() checks that an entropy-coded stream ends as it must.
 Error VerifyTiles(const ImageView& view, const Slice& slice);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
@@ -263,9 +264,13 @@ TEST_F(DataServerTest, SaysWhereTheTimeOfASlowRequestWent) {
   LogCapture log;
   ASSERT_TRUE(Put(1).ok());
   std::vector<absl::Notification> let_go(kPathThreads);
+  absl::BlockingCounter held(kPathThreads);  // by then no thread looks at let_go
   for (absl::Notification& waits : let_go) {
-    ASSERT_TRUE(
-        pool_->Submit([&waits] { waits.WaitForNotification(); }, PathPool::Kind::kGet).ok());
+    const auto job = [&waits, &held] {
+      waits.WaitForNotification();
+      held.DecrementCount();
+    };
+    ASSERT_TRUE(pool_->Submit(job, PathPool::Kind::kGet).ok());
   }
   std::thread late([&] {
     absl::SleepFor(kSlow + absl::Milliseconds(50));
@@ -276,6 +281,7 @@ TEST_F(DataServerTest, SaysWhereTheTimeOfASlowRequestWent) {
   std::vector<std::byte> target(kPayloadBytes);
   EXPECT_TRUE(Ask(get, {}, target).ok());
   late.join();
+  held.Wait();
   AwaitOver();
   EXPECT_EQ(log.Count(absl::StrCat("data: get was slow request=", session_.id, "/", seq_,
                                    " trace=a3ce929d0e0e4736 tenant=test space=", space_,
