@@ -266,8 +266,8 @@ inline constexpr size_t kGpuCodecQueueMax = 256;  // waiting images, like the pa
 // Including the images of two batches: limit for continuations that the codec queues in the path
 // pool.
 inline constexpr size_t kGpuCodecJobsMax = kGpuCodecQueueMax + 2 * size_t{64};
-// After this time, or half of the time its owner has left, a core codes what the device has not
-// coded yet.
+// After this time, or half of the time that its owner has left, a core codes what the device has
+// not coded yet.
 inline constexpr uint32_t kGpuCodecPatienceMs = 500;
 // Blocks read by gets: the number remembered (16 bytes each); the number of reads after which a
 // block is copied to the device, where a read from a drive counts as several; and the number that

@@ -82,8 +82,8 @@ class SpaceCoding {
   bool WantsProfile(uint32_t group) const;
   // Returns the group's current profile if it was mined; else empty.
   SideObjectRef MinedProfile(uint32_t group) const;
-  // Makes the profile of that id no longer current, if it is current and was mined. Returns false
-  // if it is not.
+  // Ends the use of a mined profile for later puts. Returns false if the profile of that id is not
+  // current, or was not mined.
   bool Withdraw(uint32_t group, const codecs::Digest& id);
   // Sets the recipe of *spec to the space's. If the recipe uses a profile or a bank, sets the
   // group's current one and returns it; the image must hold it. Sets `exact` if the group lacks a

@@ -111,8 +111,8 @@ class SideObjects {
   // message names the limit).
   absl::StatusOr<SideObjectRef> Keep(const GroupPlace& place, std::unique_ptr<SideObject> object);
 
-  // Makes the profile of that id no longer current, if it is current and was mined. Returns false
-  // if it is not.
+  // Ends the use of a mined profile for later puts. Returns false if the profile of that id is not
+  // current, or was not mined.
   bool Withdraw(uint64_t space_id, uint32_t group, const codecs::Digest& id);
   // The space is retired: its groups have no current side objects any more.
   void Forget(uint64_t space_id);

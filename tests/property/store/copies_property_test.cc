@@ -46,7 +46,7 @@ class CopyTraffic : private CopiesStore {
     CopyPin pin;
     uint64_t content = 0;
   };
-  struct ImagePin {
+  struct PinnedImage {
     ImagePin pin;
     Image* image = nullptr;
   };
@@ -364,7 +364,7 @@ class CopyTraffic : private CopiesStore {
   CopiesModel model_;
   uint64_t last_content_ = 0;
   std::vector<Reader> readers_;
-  std::vector<ImagePin> pins_;
+  std::vector<PinnedImage> pins_;
   std::vector<Writer> writers_;
   std::vector<Put> puts_;  // in flight
   std::deque<Lease> leases_;
