@@ -167,12 +167,16 @@ EndsAnyway::~EndsAnyway() {
 
 void ReportProcess(MetricSink& sink) {
   if (const auto status = ReadFile("/proc/self/status", 64 * kKiB); status.ok()) {
-    sink.AddGauge("cairn_process_anonymous_bytes",
-                  "Resident anonymous memory of the daemon, the arena included.", {},
-                  static_cast<double>(KibOf(*status, "RssAnon:") * kKiB));
-    sink.AddGauge("cairn_process_shared_bytes",
-                  "Resident memory that is shared: clients' regions that were touched.", {},
-                  static_cast<double>(KibOf(*status, "RssShmem:") * kKiB));
+    sink.AddGauge(
+        "cairn_process_anonymous_bytes",
+        "Resident anonymous memory of the daemon, the arena included where clients do not "
+        "map it.",
+        {}, static_cast<double>(KibOf(*status, "RssAnon:") * kKiB));
+    sink.AddGauge(
+        "cairn_process_shared_bytes",
+        "Resident memory that is shared: clients' regions that were touched, and the arena "
+        "where clients map it.",
+        {}, static_cast<double>(KibOf(*status, "RssShmem:") * kKiB));
     sink.AddGauge("cairn_process_threads_count", "Threads of the daemon.", {},
                   static_cast<double>(KibOf(*status, "Threads:")));
   }
