@@ -168,11 +168,13 @@ EndsAnyway::~EndsAnyway() {
 void ReportProcess(MetricSink& sink) {
   if (const auto status = ReadFile("/proc/self/status", 64 * kKiB); status.ok()) {
     sink.AddGauge("cairn_process_anonymous_bytes",
-                  "Resident anonymous memory of the daemon, including the arena.", {},
-                  static_cast<double>(KibOf(*status, "RssAnon:") * kKiB));
+                  "Resident anonymous memory of the daemon, including the arena unless clients map "
+                  "it.",
+                  {}, static_cast<double>(KibOf(*status, "RssAnon:") * kKiB));
     sink.AddGauge("cairn_process_shared_bytes",
-                  "Resident shared memory: the accessed part of clients' regions.", {},
-                  static_cast<double>(KibOf(*status, "RssShmem:") * kKiB));
+                  "Resident shared memory: the accessed part of clients' regions, and the arena if "
+                  "clients map it.",
+                  {}, static_cast<double>(KibOf(*status, "RssShmem:") * kKiB));
     sink.AddGauge("cairn_process_threads_count", "Threads of the daemon.", {},
                   static_cast<double>(KibOf(*status, "Threads:")));
   }

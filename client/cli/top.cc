@@ -117,6 +117,12 @@ uint64_t Whole(double value) { return static_cast<uint64_t>(std::max(value, 0.0)
 
 std::string Milliseconds(double seconds) { return absl::StrFormat("%.3g ms", seconds * 1e3); }
 
+// Payload of gets: what was moved, and what clients of its host read where it lies.
+double OutRate(const Interval& interval) {
+  return interval.Rate("cairn_transport_sent_bytes_total") +
+         interval.Rate("cairn_transport_lent_bytes_total");
+}
+
 void PrintJson(const Interval& interval) {
   const Scrape& now = interval.now();
   JsonWriter json;
@@ -137,7 +143,7 @@ void PrintJson(const Interval& interval) {
   rate("puts_per_second", "cairn_puts_total");
   json.Key("get_seconds").Real(interval.MeanSeconds(R"(op="get")"));
   json.Key("put_seconds").Real(interval.MeanSeconds(R"(op="put")"));
-  rate("sent_bytes_per_second", "cairn_transport_sent_bytes_total");
+  json.Key("sent_bytes_per_second").Real(OutRate(interval));
   rate("received_bytes_per_second", "cairn_transport_received_bytes_total");
   rate("evictions_per_second", "cairn_evictions_total");
   json.Key("tiers").BeginArray();
@@ -178,7 +184,7 @@ void PrintRates(const Interval& interval) {
       interval.Rate("cairn_match_asked_blocks_total"),
       100 * interval.Share("cairn_match_found_blocks_total", "cairn_match_asked_blocks_total"));
   absl::PrintF("gets    %10.0f /s, %s/s out, %s each\n", interval.Rate("cairn_gets_total"),
-               FormatBytes(Whole(interval.Rate("cairn_transport_sent_bytes_total"))),
+               FormatBytes(Whole(OutRate(interval))),
                Milliseconds(interval.MeanSeconds(R"(op="get")")));
   absl::PrintF("puts    %10.0f /s, %s/s in, %s each\n", interval.Rate("cairn_puts_total"),
                FormatBytes(Whole(interval.Rate("cairn_transport_received_bytes_total"))),

@@ -87,11 +87,12 @@ USEFUL = [
     ),
     Panel(
         "Bytes in and out",
-        "Payloads that the transports moved.",
+        "Payloads that the transports moved, or lent to clients of the host.",
         "Bps",
         [
             (rate("cairn_transport_received_bytes_total", "transport"), "in, {{transport}}"),
             (rate("cairn_transport_sent_bytes_total", "transport"), "out, {{transport}}"),
+            (rate("cairn_transport_lent_bytes_total", "transport"), "lent, {{transport}}"),
         ],
     ),
     Panel(

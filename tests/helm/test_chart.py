@@ -136,6 +136,7 @@ def test_renders_a_daemon_that_starts(render, values):
     for pod in pods(render("-f", values)):
         container = daemon_of(pod)
         check_container(container)
+        assert "--map=off" in container["args"], "pods of one node may not see one another's blocks"
         assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
         drain = next(word for word in container["args"] if word.startswith("--drain-ms="))
         assert pod["terminationGracePeriodSeconds"] * 1000 >= int(drain.split("=")[1]) + 3000 + 4000
@@ -201,6 +202,7 @@ def test_the_sidecar_in_another_chart(helm, render, example):
     (pod,) = pods(objects)
     (container,) = pod["initContainers"]
     check_container(container)
+    assert "--map=auto" in container["args"], "the engine is alone with it"
     assert container["restartPolicy"] == "Always"
     assert "readinessProbe" not in container and "lifecycle" not in container
     (engine,) = pod["containers"]

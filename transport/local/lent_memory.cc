@@ -144,7 +144,12 @@ absl::StatusOr<std::shared_ptr<const LentMemory>> LentMemory::Map(const Fd& memo
   return mapped;
 }
 
+LentMemory::LentMemory() : process_(getpid()) {}
+
 LentMemory::~LentMemory() {
+  if (getpid() != process_) {
+    return;
+  }
   for (const Mapping& mapping : {memory_, words_}) {
     if (mapping.base != nullptr) {
       munmap(mapping.base, mapping.bytes);

@@ -10,6 +10,8 @@
 //
 // The daemon's side here: Lender, LoanWords. The client's: LentMemory, and Loan in transport.h.
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -80,9 +82,10 @@ class LentMemory {
     std::byte* base = nullptr;
     uint64_t bytes = 0;
   };
-  LentMemory() = default;
+  LentMemory();
   static absl::StatusOr<Mapping> MapOne(const Fd& fd);
 
+  const pid_t process_;  // a forked child has it not
   Mapping memory_, words_;
 };
 

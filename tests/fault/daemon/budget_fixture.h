@@ -48,6 +48,7 @@ class BudgetTest : public ::testing::Test {
     arena_bytes_ = (host_mib + 192) * kMiB;
     flags.push_back(absl::StrCat("--host-bytes=", host_mib, "MiB"));
     flags.emplace_back("--staging-bytes=192MiB");
+    flags.emplace_back("--map=off");  // the arena is of the memory that is weighed
     auto daemon = DaemonProcess::Start(std::move(flags));
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
