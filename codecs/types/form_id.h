@@ -32,9 +32,10 @@ namespace cairn::codecs {
 enum class FormId : uint8_t { CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM) };
 #undef CAIRN_FORM
 
-#define CAIRN_FORM(...) +1
-inline constexpr uint32_t kFormCount = CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM);
+#define CAIRN_FORM(name, id, ...) id,
+inline constexpr uint8_t kFormIds[] = {CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM)};
 #undef CAIRN_FORM
+inline constexpr uint32_t kFormCount = sizeof(kFormIds);
 
 // A form's number in a directory: the id in the low byte, the bits of a code in the high one.
 [[nodiscard]] constexpr uint16_t FormNumber(FormId id, uint8_t bits) {
@@ -69,16 +70,13 @@ CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM_OF_BITS)
   return kRawForm;
 }
 
-#define CAIRN_FORM(name, id, ...) id,
 static_assert(
     [] {
-      constexpr uint32_t kIds[] = {CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM)};
       for (uint32_t i = 0; i < kFormCount; ++i) {
-        if (kIds[i] != i) return false;
+        if (kFormIds[i] != i) return false;
       }
       return true;
     }(),
     "tables and lists of kernels have forms in the order of their ids");
-#undef CAIRN_FORM
 
 }  // namespace cairn::codecs

@@ -114,7 +114,7 @@ MUTATIONS = {
     "centre_basis": (ENCODED_STEPS, CENTRE, "* plane.dim * plane.dim + component;", "* plane.dim + component;"),
     "steps_waiting": (ENCODED_STEPS, STEP_ENCODE, "code = LoadRecord<int16_t>(", "code = LoadGlobal<int16_t>("),
     "steps_level": (ENCODED_STEPS, STEP_ENCODE, "LoadStep(plane, head, c).step_inverse, plane.level, &code)", "LoadStep(plane, head, c).step_inverse, 0U * plane.level, &code)"),
-    "steps_uncodable": (ENCODED_STEPS, STEP_ENCODE, "is_codable &= is_code;", ""),
+    "steps_uncodable": (ENCODED_STEPS, STEP_ENCODE, "is_codable &= is_code;", "static_cast<void>(is_code);"),
     "steps_no_sync_centre": (ENCODED_STEPS, STEP_ENCODE, "    SyncWarp();\n    const bool is_coded =", "    const bool is_coded ="),
     "steps_no_code": (ENCODED_STEPS, STEP_ENCODE, "uint32_t symbol = kNoCodeSymbol;", "uint32_t symbol = 0;"),
     "steps_no_clamp": (ENCODED_STEPS, STEP_ENCODE, "symbol = codecs::kEscapeSymbol;\n", "symbol = 7;\n"),
