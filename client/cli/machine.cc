@@ -113,7 +113,7 @@ Finding CheckHugePages(const std::string& root) {
 Finding CheckLockedMemory(uint64_t limit_bytes) {
   if (limit_bytes == RLIM_INFINITY) return {"locked memory", Verdict::kOk, "no limit", ""};
   return {"locked memory", Verdict::kWarn, absl::StrCat("at most ", FormatBytes(limit_bytes)),
-          "RDMA registers the whole arena, and io_uring staging: ulimit -l unlimited, or "
+          "io_uring and UCX register memory: ulimit -l unlimited, or "
           "LimitMEMLOCK=infinity in the unit"};
 }
 
@@ -187,8 +187,9 @@ Finding CheckUcx(const std::string& root) {
     }
   }
   return {"ucx", Verdict::kOk,
-          active.empty() ? "loads; no RDMA device is active, so TCP"
-                         : absl::StrCat("loads; RDMA over ", absl::StrJoin(active, ", ")),
+          active.empty() ? "loads, over TCP"
+                         : absl::StrCat("loads, over TCP; RDMA devices are not used yet: ",
+                                        absl::StrJoin(active, ", ")),
           ""};
 }
 
