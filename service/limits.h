@@ -159,6 +159,9 @@ inline constexpr uint32_t kLoanMsMax = 10'000;   // or until the get's own deadl
 inline constexpr uint64_t kLentPercentMax = 25;  // of the host tier, by all loans
 inline constexpr uint64_t kLentPercentPerSessionMax = 12;
 inline constexpr size_t kLoansPerSessionMax = 256;
+// Of header and directory of an image that a lane answers with: what it parses in between of
+// others' transfers.
+inline constexpr uint64_t kPrefixBytesAtOnce = 64_KiB;
 
 // --- Path pool
 inline constexpr int kPathThreadsMax = 64;

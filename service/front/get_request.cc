@@ -2,6 +2,7 @@
 #include "service/front/get_request.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -19,6 +20,11 @@ void GetRequests::Start(transport::Lane& lane, Request request, const proto::Fra
       .is_checked_by_client = request.reply_to.takes_loan && body.form == proto::Form::kImage,
       .deadline = request.deadline,
   };
+  if (std::optional<absl::StatusOr<Answer>> answer = GetAtOnce(path_, get); answer.has_value()) {
+    request.times.started = request.times.made = path_.clock.Now();
+    return answer->ok() ? Send(std::move(request), **std::move(answer))
+                        : replies_.Refuse(lane, request, answer->status());
+  }
   PathPool::Job job = [this, request, get = std::move(get)] { Run(request, get); };
   const absl::Status status = pool_.Submit(std::move(job), PathPool::Kind::kGet);
   if (!status.ok()) {

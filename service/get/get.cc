@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "base/status.h"
+#include "codecs/image/image.h"
 #include "service/get/steps.h"
+#include "service/limits.h"
 #include "service/step_timer.h"
 
 namespace cairn {
@@ -82,6 +84,24 @@ void Get(GetPath& path, OwnedGet get, GetDone done) {
     }
   }  // pins that the answer does not need are gone before it leaves
   done(Counted(path, std::move(answer), TierId::kHost));
+}
+
+std::optional<absl::StatusOr<Answer>> GetAtOnce(GetPath& path, const OwnedGet& get) {
+  if (!get.is_checked_by_client) return std::nullopt;
+  GetRun run = {.path = path, .get = get};
+  if (!Check(run).ok() || !Lookup(run).ok() || NeedsPromotion(run) || run.pins.size() != 1 ||
+      run.pins.front().facts().slice != run.slice) {
+    return std::nullopt;
+  }
+  uint64_t prefix_bytes = 0;
+  if (codecs::PeekPrefixBytes(run.pins.front().bytes(), &prefix_bytes) != codecs::Error::kOk ||
+      prefix_bytes > limits::kPrefixBytesAtOnce) {
+    return std::nullopt;
+  }
+  const absl::Status status = Verify(run);
+  absl::StatusOr<Answer> answer = status.ok() ? Transcode(run) : absl::StatusOr<Answer>(status);
+  NoteAnswer(run, answer);
+  return Counted(path, std::move(answer), TierId::kHost);
 }
 
 void Finish(std::unique_ptr<GetRun> run, absl::StatusOr<Answer> answer, TierId tier) {

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "absl/functional/any_invocable.h"
@@ -72,5 +73,10 @@ using GetDone = absl::AnyInvocable<void(absl::StatusOr<Answer>)>;
 // - ResourceExhausted: staging is full.
 // - DeadlineExceeded: the get waited too long for its turn.
 void Get(GetPath& path, OwnedGet get, GetDone done);
+
+// Answers on this thread, a lane say, what takes no more than look-ups: an image in memory that is
+// wanted as it is, by a client that checks it. nullopt, and nothing counted: Get() it. Errors as
+// Get().
+std::optional<absl::StatusOr<Answer>> GetAtOnce(GetPath& path, const OwnedGet& get);
 
 }  // namespace cairn

@@ -62,11 +62,10 @@ void LocalLane::Lend(const ReplyTo& reply_to, const proto::FrameBytes& frame,
   share_.metrics.loans.Add(1);
   share_.metrics.loan_bytes.Add(static_cast<int64_t>(payload.size()));
   peer->lent.push_back(std::move(lent));
+  // Before the peer can look at them.
+  share_.metrics.lent.Add();
+  share_.metrics.lent_bytes.Add(payload.size());
   absl::Status status = SendTo(*peer, envelope, frame, {});
-  if (status.ok()) {
-    share_.metrics.lent.Add();
-    share_.metrics.lent_bytes.Add(payload.size());
-  }
   completed_.push_back({.status = std::move(status), .reply_done = std::move(sent)});
   if (is_first) {
     loans_due_ = MonotonicNow() + kLoansLookedAt;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client that works until it is killed: cairn_test_worker CONTROL put|get local|ucx SEED
 // put    blocks that SEED names (WorkerBlock() of raw_client.h), over and over
-// get    the blocks 0 to kWorkerContents - 1, which somebody else has put, under a lease; read
-//        where they lie if the daemon lends
+// get    the blocks 0 to kWorkerContents - 1, which somebody else has put, under a lease; with a
+//        SEED of 1, 5, … read where they lie if the daemon lends
 // Prints "working" once its first round is done. Exit code 3: wrong bytes.
 #include <cstdio>
 #include <cstdlib>
@@ -53,7 +53,8 @@ class Worker {
     }
   }
 
-  void GetForEver() {
+  void GetForEver(uint64_t seed) {
+    takes_loans_ = seed % 4 == 1;
     std::vector<proto::BlockKey> keys;
     for (uint64_t i = 0; i < kWorkerContents; ++i) keys.push_back(ToyKey(i));
     auto match = client_.MatchOf(space_, keys);
@@ -88,7 +89,7 @@ class Worker {
     flight.call.request = proto::Serialize(frame);
     flight.call.payload = payload;
     flight.call.target = target;
-    flight.call.takes_loan = payload.empty();
+    flight.call.takes_loan = takes_loans_ && payload.empty();
     flight.call.deadline = MonotonicNow() + absl::Seconds(10);
     const absl::Status started = connection_.Start(&flight.call);
     if (!started.ok()) Fail("start", started);
@@ -114,6 +115,7 @@ class Worker {
   RawClient& client_;
   const uint64_t space_;
   transport::Connection& connection_;
+  bool takes_loans_ = false;
   std::vector<Flight> flights_;
   std::vector<std::vector<std::byte>> contents_;
 };
@@ -129,7 +131,7 @@ int Main(const std::string& control, const std::string& mode, const std::string&
   CAIRN_CHECK_OK(connection);
   Worker worker(**client, *space, **connection);
   if (mode == "put") worker.PutForEver(seed);
-  worker.GetForEver();
+  worker.GetForEver(seed);
   return 0;
 }
 
