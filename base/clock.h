@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// An interface to the time, so that leases, deadlines and recency can be tested without sleeping.
+// An interface for reading the time. Tests replace it, so they need not sleep to test leases,
+// deadlines and recency.
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 

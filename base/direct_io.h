@@ -8,9 +8,10 @@
 
 namespace cairn {
 
-// Writes a page to a file "probe" in `folder` and removes it. Errors: InvalidArgument if the file
-// system is in memory, is a container's own, or refuses O_DIRECT: its pages would be in memory
-// twice, and a completed write would not be on its way to the device. Other errors follow errno.
+// Writes a page to a file "probe" in `folder` and removes the file. Errors: InvalidArgument if the
+// file system is in memory, is a container's own, or refuses O_DIRECT. On such a file system, pages
+// would be in memory twice, and a completed write might not have been sent to the device. Other
+// errors follow errno.
 absl::Status CheckDirectIo(const std::string& folder);
 
 }  // namespace cairn

@@ -59,8 +59,8 @@ class ABSL_LOCKABLE Mutex {
   void LockAfterOthers() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
     waiting_.fetch_add(1, std::memory_order_seq_cst);
     mutex_.lock();
-    // In this order, the reverse of LetWaitersPass(): a thread that it saw waiting has not counted
-    // itself yet.
+    // This order is the reverse of that in LetWaitersPass(). If that function sees this thread in
+    // waiting_, then its earlier value of had_ does not count this thread yet.
     waiting_.fetch_sub(1, std::memory_order_seq_cst);
     had_.fetch_add(1, std::memory_order_seq_cst);
     had_.notify_all();

@@ -59,7 +59,7 @@ class SpaceEntry {
   };
   Snapshot Describe() const;
 
-  // The range of one group that a reader wants; a count of 0: all from `first` on.
+  // The range of one group that a reader wants. A count of 0 means all from `first` on.
   struct Ask {
     uint32_t group = 0;
     uint32_t layer_first = 0, layer_count = 0, head_first = 0, head_count = 0;

@@ -2,8 +2,8 @@
 #pragma once
 // Loads transport/ucx at run time. All code that uses UCX is in one shared module, libcairn_ucx.so,
 // that no program links. The daemon (--data) and the SDK (a HOST:PORT target) open it with
-// dlopen(RTLD_NOW | RTLD_LOCAL). A program therefore runs without UCX, and ours does not conflict
-// with an engine's own UCX. The module exports one symbol, kUcxModuleSymbol.
+// dlopen(RTLD_NOW | RTLD_LOCAL). A program therefore runs without UCX, and Cairn's UCX does not
+// conflict with an engine's own. The module exports one symbol, kUcxModuleSymbol.
 //
 // Module and caller must be built from one tree by one compiler, because they share the C++ types
 // of transport.h. The version below is checked first, so that an outdated file causes an error
@@ -66,10 +66,11 @@ using UcxModuleFactory = UcxModule* (*)(uint32_t version);
 // Returns the names of the environment's UCX_… variables.
 std::vector<std::string> UcxVariables();
 
-// Opens the module, once per process; later calls return the first that worked. `path` names the
-// file; if empty, looks beside the calling program or library, in ../lib of that, then in the
-// loader's path. Errors: Unavailable, naming the files; FailedPrecondition if the version differs,
-// or if the environment has a variable with which UCX, as loaded, can end the process.
+// Opens the module. Once a call has succeeded, later calls return the same module. `path` names the
+// file. If it is empty, the function looks in the folder of the calling program or library, in
+// ../lib from there, then in the loader's path. Errors: Unavailable (names the files);
+// FailedPrecondition (the version differs, or the environment has a variable with which the loaded
+// UCX can end the process).
 absl::StatusOr<UcxModule*> LoadUcxModule(const std::string& path = "");
 
 }  // namespace cairn::transport

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_H
 #define CAIRN_H
-// The C ABI of the Cairn client (libcairn.so), in plain C11. It needs only this file and the files
-// beside it that it includes.
+// The C ABI of the Cairn client (libcairn.so), in plain C11. A program needs only this file and the
+// files in the same folder that it includes.
 //
 // Calls return CAIRN_OK or one of the codes below, whose numbers are gRPC's. After a failure
 // cairn_last_error() returns one line of text, on the calling thread. Outputs are set only on
 // success, unless a field says otherwise. No exception or signal leaves the library.
 //
 // Every call to the daemon takes timeout_ms. 0 is the default: 500 ms for control calls, 2000 ms
-// for connecting, put and get. 60000 is the maximum. When the time is over the call returns
-// CAIRN_DEADLINE_EXCEEDED, and the memory passed to it is free again.
+// for connecting, put and get. 60000 is the maximum. When the time is over, the call returns
+// CAIRN_DEADLINE_EXCEEDED, and the library no longer uses the memory that was passed to it.
 //
 // Threads: every function may be called from any thread, concurrently with the same handles. A
 // handle must not be in use while it is closed or freed. After a process has called cairn_connect,
 // every call in a forked child, cairn_connect included, returns CAIRN_FAILED_PRECONDITION, because
 // the library's threads do not exist there. Fork before that, or call exec in the child.
 //
-// Memory: pointers are borrowed until the call returns. Strings are UTF-8 and end in 0. Set
-// struct_bytes of a struct that has it to sizeof(the struct), and zero all other fields before
-// filling them in: zero is the default of every field. Later versions only add fields at the end.
+// Memory: pointers are borrowed until the call returns. Strings are UTF-8 and end in 0. If a struct
+// has a field struct_bytes, set it to sizeof(the struct). Zero all other fields before filling them
+// in: zero is the default of every field. Later versions only add fields at the end.
 //
 // A get delivers only data that matches its checksums. Data that does not match is a miss
 // (CAIRN_NOT_FOUND), counted, and logged once.
@@ -105,8 +105,8 @@ typedef struct cairn_connect_options {
   uint64_t region_bytes; /* shared memory per unix: connection, allocated at once; 0 is 64 MiB */
 } cairn_connect_options;
 
-/* Opens a session. The client keeps it open on a thread of its own. When the daemon comes back
- * after a failure, it reopens the session and its spaces, with backoff. Until then calls return
+/* Opens a session. A thread of the client keeps the session open. If the daemon fails, the client
+ * tries to reopen the session and its spaces, with backoff. Until that succeeds, calls return
  * CAIRN_UNAVAILABLE. */
 CAIRN_API int cairn_connect(const cairn_connect_options* options, cairn_client** client);
 /* Ends the session and its leases. Close the spaces and free the buffers first. `client` may be

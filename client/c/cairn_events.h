@@ -31,8 +31,8 @@ typedef struct cairn_event_batch {
   uint32_t struct_bytes;
   /* 1: discard everything known from earlier batches; the current contents are not reported */
   uint32_t reset;
-  /* The number of the first event and of the one after the last. Without gaps, except after a
-   * reset. */
+  /* The number of the batch's first event, and the number after its last. A batch begins where the
+   * previous one ended, except after a reset. */
   uint64_t epoch, first_sequence, next_sequence;
   const cairn_event* events; /* valid until the next call with this watch */
   size_t event_count;
@@ -43,8 +43,9 @@ typedef struct cairn_event_batch {
  * the daemon yet. Client and space must outlive the watch. */
 CAIRN_API int cairn_watch_open(cairn_client* client, cairn_space* space, uint64_t epoch,
                                uint64_t next_sequence, cairn_watch** watch);
-/* Returns the next batch. CAIRN_DEADLINE_EXCEEDED: no event came in time. Any other error: the
- * daemon is unavailable or has too many watchers. In either case the next call continues. */
+/* Returns the next batch. CAIRN_DEADLINE_EXCEEDED: no event arrived within timeout_ms. Any other
+ * error: the daemon is unavailable or has too many watchers. After an error the next call continues
+ * where this one ended. */
 CAIRN_API int cairn_watch_next(cairn_watch* watch, uint32_t timeout_ms, cairn_event_batch* batch);
 /* `watch` may be NULL. */
 CAIRN_API void cairn_watch_close(cairn_watch* watch);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The boundary of the C ABI: turns statuses into codes and a text of the calling thread, stops
-// exceptions, and reads and writes structs of other versions as far as both sides know them.
+// The boundary of the C ABI. It turns a status into a code and a text that it keeps for the calling
+// thread, and it stops exceptions. Of a struct of another version, it reads and writes the fields
+// that both sides know.
 // Private to client/c.
 
 #include <algorithm>

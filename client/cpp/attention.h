@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention on a device to encoded blocks, without decoding them first.
+// Computes attention to encoded blocks on a device, without decoding the blocks first.
 //
 //   const auto images = DeviceImages::Make(space, *device, {.group = 0});
 //   const auto count = (*images)->Append({.keys = keys, .lease = lease, .stream = stream});
@@ -33,7 +33,8 @@ struct DeviceImagesRequest {
   absl::Duration timeout = absl::ZeroDuration();  // zero: the default for a batch
 };
 
-// The images of a slice of a sequence's blocks, in device memory that grows with their number.
+// A list of images in device memory: those of one slice of a sequence's blocks. The memory grows
+// with the number of blocks.
 // Thread-safety: Owned by one thread at a time. Space and device must outlive it.
 class DeviceImages {
  public:
@@ -87,7 +88,7 @@ class DeviceAttention {
   // waits, so a graph can capture it. Only one launch may run at a time: launch on the same stream,
   // or after the previous launch has completed. Errors: the stream is null, or the device failed.
   absl::Status Launch(kernels::Stream stream);
-  // Returns the outcome of the launches. Errors: DataLoss or InvalidArgument (the message names the
+  // Returns the outcome of all launches. Errors: DataLoss or InvalidArgument (the message names the
   // sequence, the image and the reason; the outputs of that sequence are unspecified),
   // FailedPrecondition (the stream of the last launch has not completed), Unavailable (the device
   // failed). REQUIRES: no captured graph of a launch runs; graph launches are not tracked.

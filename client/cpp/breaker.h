@@ -2,7 +2,8 @@
 #pragma once
 // A circuit breaker that decides whether to fetch KV or to recompute it. A cache that fails, or is
 // slower than the engine's prefill, must not increase the time to first token. The breaker measures
-// the cost of gets, is told the cost of prefill, and recommends the cheaper one.
+// the time of gets. The engine reports the time of prefill to it. The breaker recommends the faster
+// of the two.
 //
 //            failures_to_open failures in a row,
 //            or slow_to_open predictions in a row that fetching loses
@@ -14,10 +15,10 @@
 // The open time doubles when a probe fails, and when the first measurement after closing shows a
 // slow store again.
 //
-// The condition for closing depends on the cause. If only matches failed, an answered match closes
-// it, so that a client without gets recovers, too. If a get failed or fetching was slow, a get must
-// deliver bytes. A probe that finds blocks but is not followed by a get within probe_timeout also
-// closes it; then one more failure opens it again.
+// The condition for closing depends on why the breaker opened. If only matches failed, an answered
+// match closes it, so that a client without gets recovers, too. If a get failed or fetching was
+// slow, a get must deliver bytes. The breaker also closes if a probe finds blocks but no get
+// follows within probe_timeout; then one more failure opens it again.
 //
 // Thread-safety: Thread-safe.
 

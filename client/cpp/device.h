@@ -10,10 +10,10 @@
 //
 // A get verifies every image on arrival and again on the device, because the copy could damage it.
 // While the device works on one batch of images, a get receives the next batch, and a put sends the
-// previous one. On the host, images pass through memory of a data connection if its region has room
-// for two batches, each of kBatchImages times Space::ImageBytesMax() of the slice; movers use at
-// most half of ConnectOptions::region_bytes. Else they pass through memory of the driver, which
-// costs one more copy on a `unix:` connection.
+// previous one. On the host, images pass through the region of a data connection if it has room for
+// two batches. A batch takes kBatchImages times Space::ImageBytesMax() of the slice, and movers use
+// at most half of ConnectOptions::region_bytes. Otherwise images pass through host memory of the
+// driver, which costs one more copy on a `unix:` connection.
 
 #include <cstddef>
 #include <cstdint>
@@ -83,8 +83,9 @@ class DeviceMover {
   // on the stream still completes, before later work), Unavailable (the device failed; all later
   // calls then return it, but the store and other movers continue).
   //
-  // The device encodes a put with the space's recipe if there are kernels for it
-  // (kernels/encode_plan.h). Else it travels in source form and the daemon encodes it.
+  // The device encodes the blocks of a put with the space's recipe if there are kernels for it
+  // (kernels/encode_plan.h). Otherwise the blocks travel in source form, and the daemon encodes
+  // them.
   std::vector<absl::StatusOr<GetResult>> Get(const DeviceRequest& request);
   std::vector<absl::StatusOr<PutResult>> Put(const DeviceRequest& request);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Side objects that lie on a device, beside images that are coded with them. Private to client/cpp.
+// Keeps side objects on a device, for kernels that read or write images coded with them. Private to
+// client/cpp.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +17,8 @@
 
 namespace cairn {
 
-// Those of one owner. Space and calls must outlive its use, and the memory is in use until the
-// stream of the calls is over.
+// The side objects of one owner. Space and calls must outlive every use of it. The stream of the
+// calls uses the memory until its work has completed.
 //
 // Thread-safety: Thread-compatible.
 class DeviceSideObjects {
@@ -25,22 +26,23 @@ class DeviceSideObjects {
   struct OnDevice {
     SideObjectHandle held;
     DeviceMemory memory;
-    DeviceMemory staged;  // the host's, until it is there
-    uint64_t used = 0;    // a count of uses
+    DeviceMemory staged;  // host memory that the copy to the device reads; empty after DropStaged()
+    uint64_t used = 0;    // uses_ at the last use
   };
 
   DeviceSideObjects(Space& space, DeviceCalls& calls) : space_(space), calls_(calls) {}
 
-  // What an image names, fetched where the client has it not; null where the image needs none. It
-  // is on the stream at least. NotFound: the image is not one of it. ResourceExhausted: no room.
-  // DeadlineExceeded: no time is left.
+  // Returns the side object that an image names, or null if the image needs none. Fetches it if the
+  // client does not have it. The copy to the device may still be pending on the stream. Errors:
+  // NotFound (the image was not coded with that side object), ResourceExhausted (no room),
+  // DeadlineExceeded (no time is left), or those of Space::GetSideObject() and DeviceCalls::Took().
   absl::StatusOr<const OnDevice*> Of(const codecs::ImageSpec& image, absl::Time deadline);
-  // The same of one that the caller has.
+  // Does the same for a side object that the caller has.
   absl::StatusOr<const OnDevice*> Upload(const SideObjectHandle& held);
 
-  // What they were copied from. REQUIRES: the stream is over.
+  // Frees the host memory of completed copies. REQUIRES: all work on the stream has completed.
   void DropStaged();
-  // Those used longest ago, past so many. REQUIRES: likewise.
+  // Drops the least recently used until at most `count_max` are left. REQUIRES: as above.
   void DropOldest(size_t count_max);
 
  private:

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A get request, from its frame to its reply. get_request.cc has its steps in order.
+// Serves get requests, from the frame to the reply. get_request.cc has the steps in order.
 //
-// Thread-safety: Start() is Owned by the lane's thread. Must outlive the path pool's jobs.
+// Thread-safety: Start() is Owned by the lane's thread. A GetRequests must outlive the path pool's
+// jobs.
 
 #include "proto/frame.h"
 #include "service/front/replies.h"

@@ -2,9 +2,10 @@
 #pragma once
 // A call that sends messages with pauses between them, until one side ends it.
 //
-// One operation runs at a time: reading the request, writing a message, or the alarm before the
-// next message. If the stream was ended meanwhile, the end of that operation finishes it; if no
-// operation runs, the caller that ends it does. A stalled reader holds one message.
+// One operation runs at a time: reading the request, writing a message, or waiting for the alarm
+// before the next message. If the stream is ended during an operation, the completion of that
+// operation finishes the call. If no operation runs, the function that ends the stream finishes it.
+// At most one message is in memory for a reader that has stalled.
 
 #include <google/protobuf/message.h>
 #include <grpcpp/alarm.h>
@@ -22,10 +23,10 @@ class PacedStream : public ControlCall {
   // Borrowed until the next call of Begin() or Next(); null: nothing to write now.
   using Message = const google::protobuf::Message*;
 
-  // Reads the request. `end`: the status of the stream if nothing fails.
+  // Begins to read the request. `end`: the status of the stream if nothing fails.
   PacedStream(const CallPlace& place, absl::Status end);
 
-  // The request has arrived, for TakeRequest(). Returns the first message.
+  // Called when the request has arrived: TakeRequest() returns it. Returns the first message.
   virtual absl::StatusOr<Message> Begin() = 0;
   // Returns the next message, after a pause.
   virtual absl::StatusOr<Message> Next() = 0;

@@ -5,14 +5,14 @@
 //
 // Images are written in the order of publication, ancestors before descendants; a descendant's
 // write may overlap its ancestor's. No thread waits for the device: the bytes in transit are
-// limited, and a completed write makes room for the next. An image whose write failed goes behind
-// all others, and write-back pauses, longer with each failure in a row.
+// limited, and a completed write makes room for the next. An image whose write failed moves to the
+// end of the queue. Write-back then pauses, longer with each failure in a row.
 //
 // While the write budget is low, a block that was used once is written only when it is requested or
-// put again. While it is spent, nothing is written.
+// put again. Once the budget is used up, nothing is written.
 //
-// If the space's policy has a cold recipe, the image is verified and recoded to it by an exact
-// conversion. An image without such a conversion is written unchanged.
+// If the space's policy has a cold recipe, the image is verified and recoded to that recipe, if an
+// exact conversion exists. Otherwise it is written unchanged.
 //
 // Thread-safety: RunOnce() and Stop() are for one thread at a time, the rest is Thread-safe.
 // Locks:         none is held while it calls a tier, the index or a space.
@@ -51,7 +51,7 @@ struct WriteReport {
 
 class WriteDown {
  public:
-  // `wake` tells that RunOnce() has work. Called on any thread, without locks held. `check` and
+  // `wake` is called when RunOnce() has work, on any thread, without locks held. `check` and
   // `recoder` must outlive it. `budget_bytes`: limit per day; 0: none.
   WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock, uint64_t budget_bytes,
             ImageCheck& check, const Recoder& recoder, std::function<void()> wake);

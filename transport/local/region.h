@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A client's memory on the daemon's side: the mapped memfd that came with the client's hello.
+// The daemon's mapping of a client's memory: of the memfd that came with the client's hello.
 //
-// Kernel seals make accesses safe: with F_SEAL_SHRINK and F_SEAL_GROW set nobody can truncate the
-// file under the mapping, so no access raises SIGBUS. Only tmpfs memory is accepted. A huge page
-// that its owner punched out may have no replacement, and an access would then raise SIGBUS.
+// Kernel seals make accesses safe. With F_SEAL_SHRINK and F_SEAL_GROW, nobody can truncate the file
+// while it is mapped, so no access raises SIGBUS. Only tmpfs memory is accepted, not hugetlbfs: if
+// the owner punches out a huge page, the kernel may have no other, and an access raises SIGBUS.
 //
-// The client pays for the memory: every page must be allocated when the memfd arrives, and Map()
-// adds the seal F_SEAL_FUTURE_WRITE, after which nobody can punch a page out. Accesses here
-// therefore allocate no page. Earlier mappings keep working; a memfd serves one connection.
+// The kernel charges the memory to the client. Every page must be allocated when the memfd arrives.
+// Map() then adds the seal F_SEAL_FUTURE_WRITE, after which nobody can punch a page out. So an
+// access by the daemon never allocates a page. Mappings made before the seal keep working. Each
+// connection needs its own memfd.
 //
 // The client can read and write the bytes at any time: never parse them in place, and trust a
 // checksum only if it was computed over a copy.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The fixed bytes of a tier's folder: the file tier.meta and the first page of a segment.
-// docs/internals/formats/ssd.md draws them.
+// The format of the fixed parts of a tier's folder: the file tier.meta and the first page of a
+// segment. docs/internals/formats/ssd.md shows the layout.
 //
-// Both begin alike in every version: magic, version, size, and a CRC32C of those bytes. This
-// distinguishes data of a later release from damage.
+// Both begin with the same fields in every version: magic, version, size, and a CRC32C of those
+// bytes. Readers can therefore tell data of a later release from damaged data.
 //
 // Readers assume untrusted bytes. Errors: DataLoss if the bytes are damaged or not ours;
 // Unimplemented if they are intact but of an unknown version: leave them in place.
@@ -59,8 +59,8 @@ inline constexpr char kTierMetaFile[] = "tier.meta";
 
 // Replaces the file in `folder` atomically. After OK the new one survives a power cut.
 absl::Status WriteTierMeta(const std::string& folder, const TierMeta& meta);
-// Errors: NotFound (no such file); DataLoss, Unimplemented as above; others as errno says: the file
-// may be intact.
+// Errors: NotFound (no such file); DataLoss, Unimplemented as above. Other errors follow errno; the
+// file may then be intact.
 absl::StatusOr<TierMeta> ReadTierMeta(const std::string& folder);
 
 }  // namespace cairn
