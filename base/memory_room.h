@@ -10,13 +10,13 @@ namespace cairn {
 
 struct MemoryRoom {
   uint64_t bytes = UINT64_MAX;  // UINT64_MAX: no limit was found
-  std::string bound;            // what sets the limit, for a message; empty: nothing
+  std::string bound;            // what sets the limit, for a message; empty: no limit
   // Free huge pages (HugePages_Free), in addition to `bytes`: neither MemAvailable nor a memory
   // cgroup counts them.
   uint64_t huge_page_bytes = 0;
   // The lowest limit of the cgroups, whether or not it is reached; UINT64_MAX: none.
   uint64_t cgroup_limit_bytes = UINT64_MAX;
-  // Shared memory in use (Shmem). It may include memory that a dead process has shared.
+  // Shared memory in use (Shmem). It may include memory of a process that has died.
   uint64_t shared_bytes = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Amounts of bytes: 4_MiB in code, "4MiB" in a flag.
+// Sizes in bytes: written 4_MiB in code, and "4MiB" in a flag.
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -49,7 +49,7 @@ std::string NearestKnob(std::string_view name);
 std::string Expects(const Knob& knob);
 absl::Status SetValue(const Knob& knob, std::string_view text, Config* config);
 std::string Print(const Knob& knob, const Config& config);
-// `so_far` holds the values of the rows before.
+// Returns the default value. `so_far` holds the values of the rows above this one.
 std::string DefaultOf(const Knob& knob, const Environment& environment, const Config& so_far);
 
 }  // namespace cairn

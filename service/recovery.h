@@ -3,13 +3,13 @@
 // Restores spaces and index entries from the data of a previous process that tiers found.
 //
 // It checks the tiers' records: a space must have the fingerprint of its identity; an image must
-// fit into its space and its chain, and its side object must exist. An image's bytes are verified
-// when they are read, as always.
+// fit into its space and its chain, and its side object must exist. It does not verify an image's
+// bytes; each read does that.
 //
 // While the daemon serves, a device may come back with its data. Existing spaces then stay
 // unchanged.
 //
-// Thread-safety: one thread recovers at a time; Report() and figures from any.
+// Thread-safety: one thread recovers at a time. Any thread may call Report() and the counts.
 
 #include <array>
 #include <cstddef>
@@ -67,7 +67,7 @@ class Restorer final : public RecoverySink {
  private:
   using SideObjectName = std::pair<uint64_t, codecs::Digest>;  // space
 
-  // Empty: it is missing.
+  // Returns null if the side object is missing.
   const SideObjectRef* SideObjectOf(SpaceEntry& space, const FoundImage& image,
                                     SideObjectSource& side_objects);
   void RestoreCurrent(SpaceEntry& space, const SpaceRecord::Current& current,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How the blocks of one space are encoded: its policy, the side objects of its groups, and
-// statistics of the queries that read it. The bytes are in SideObjects and QuerySquares, which have
-// one budget for all spaces each; they release this space's when it is destroyed.
+// statistics of the queries that read it. SideObjects and QuerySquares store the bytes, each
+// with one budget for all spaces. They release the bytes of this space when it is destroyed.
 //
 // Thread-safety: Thread-safe.
 // Locks:         changes < recipe < side objects.
@@ -42,7 +42,8 @@ uint32_t ExpiryAt(const SpacePolicy& policy, absl::Time now);
 
 class SpaceCoding {
  public:
-  // `tenant` and `groups` are the space's. They, and both stores, must outlive this.
+  // `tenant` and `groups` belong to the space. They, `side_objects` and `query_squares` must
+  // outlive this object.
   SpaceCoding(uint64_t space_id, std::string_view tenant,
               std::span<const codecs::GroupShape> groups, const SpacePolicy& policy,
               SideObjects& side_objects, QuerySquares& query_squares);

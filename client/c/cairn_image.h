@@ -2,8 +2,8 @@
 #ifndef CAIRN_IMAGE_H
 #define CAIRN_IMAGE_H
 // Functions on images: inspect, verify, decode and encode them. They are pure: they need no daemon,
-// keep no state, and may all be called concurrently. A part of cairn.h, whose rules apply; include
-// that.
+// keep no state, and may all be called concurrently. This is a part of cairn.h, and its
+// rules apply. Include cairn.h.
 
 #ifndef CAIRN_H
 #error "include cairn.h"

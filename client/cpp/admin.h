@@ -21,7 +21,8 @@ struct DaemonAbout {
   // Addresses in the daemon's own configuration: admin is HOST:PORT or unix:PATH, http is
   // HOST:PORT; empty: disabled.
   std::string admin_address, http_address;
-  // Gets of clients on its host: "mapped", or "copied: " and why; empty: it does not say.
+  // How clients on the daemon's host read blocks: "mapped", or "copied: " and the reason. Empty if
+  // the daemon does not say.
   std::string local_gets;
 };
 // Asks the daemon at `control` for its identity and its other addresses. Needs no session. Errors:

@@ -6,14 +6,14 @@
 // of the two.
 //
 //            failures_to_open failures in a row,
-//            or slow_to_open predictions in a row that fetching loses
+//            or slow_to_open predictions in a row that fetching is slower
 //   Closed ────────────────────────────────────────────▶ Open ──(open time)──▶ HalfOpen
 //     ▲                                                   ▲                        │ one probe
 //     │                                                   └────── it failed ───────┤
 //     └────────────────────────── it delivered ────────────────────────────────────┘
 //
-// The open time doubles when a probe fails, and when the first measurement after closing shows a
-// slow store again.
+// The open time doubles when a probe fails. It also doubles when the first measurement after
+// closing shows that the store is still slow.
 //
 // The condition for closing depends on why the breaker opened. If only matches failed, an answered
 // match closes it, so that a client without gets recovers, too. If a get failed or fetching was

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Side objects of a space in a client: fetched, checked and cached.
+// Fetches, verifies and caches the side objects (profiles and banks) of a space in a client.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,7 @@ struct SideObjectFigures {
   uint64_t bytes = 0;
   std::vector<uint32_t> current_groups;  // groups whose puts are encoded with it
   uint64_t references = 0;               // images, and running puts and gets, that name it
-  bool is_mined = false;                 // by the daemon; false: it was installed
+  bool is_mined = false;                 // made by the daemon; false: it was installed
 };
 
 struct InstalledSideObject {
@@ -67,8 +67,8 @@ inline codecs::DecodeInputs InputsOf(const SideObjectHandle& held) {
   return held == nullptr ? codecs::DecodeInputs() : held->content().inputs();
 }
 
-// Caches the most recently used side objects, up to a number of bytes and of objects, and the
-// current ones of each group. Thread-safety: Thread-safe. Holds no lock during a fetch.
+// Caches the most recently used side objects, up to kBytesMax and kCountMax. Also caches the ids of
+// the current side objects of each group. Thread-safety: Thread-safe. Holds no lock during a fetch.
 class SideObjectCache {
  public:
   static constexpr uint64_t kBytesMax = uint64_t{96} << 20;

@@ -8,8 +8,8 @@
 //   const TraceScope scope(trace.value_or(Traceparent()));
 //   space.Get(…);
 //
-// Thread-safety: the trace belongs to the calling thread. Its puts and gets carry the trace in
-// their frames, its control calls as metadata, which proxies can see.
+// Thread-safety: each thread has its own trace. The thread's puts and gets carry it in their
+// frames. Its control calls carry it as gRPC metadata, which proxies can see.
 
 #include "proto/traceparent.h"
 
@@ -18,7 +18,7 @@ namespace cairn {
 using proto::ParseTraceparent;
 using proto::Traceparent;
 
-// The trace of this thread.
+// Returns the trace of the calling thread.
 const Traceparent& CurrentTrace();
 void SetTrace(const Traceparent& trace);
 

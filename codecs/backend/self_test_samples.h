@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The tiles that a self-test tries a backend on: the same on every machine.
+// The tiles that the self-test of a backend uses. They are the same on every machine.
 //
 // Thread-safety: a value. Allocates.
 
@@ -14,8 +14,8 @@
 
 namespace cairn::codecs::self_test {
 
-inline constexpr uint32_t kTokens = 131;  // one more group of K than whole ones
-inline constexpr uint32_t kDim = 75;      // no multiple of any register
+inline constexpr uint32_t kTokens = 131;  // one whole group of tokens of K, and a partial one
+inline constexpr uint32_t kDim = 75;      // not a multiple of any register width
 inline constexpr uint32_t kGroupTokens = 128, kGroupChannels = 64;
 inline constexpr uint32_t kPatterns = 5;
 inline constexpr uint64_t kElements = uint64_t{kTokens} * kDim;
@@ -26,9 +26,9 @@ using Buffer = std::vector<uint8_t>;
 struct Samples {
   Samples();
 
-  std::array<Buffer, kDTypes.size()> elements;  // bells; a few that cannot be coded
-  std::array<Buffer, kDTypes.size()> others;    // of V of the same tokens
-  Buffer any_bits;                              // codes
+  std::array<Buffer, kDTypes.size()> elements;  // bell-shaped; a few are outliers
+  std::array<Buffer, kDTypes.size()> others;    // V of the same tokens
+  Buffer any_bits;                              // random bytes, used as codes
   Buffer patterns;                              // fp16
   std::vector<std::byte> profile_bytes;
   Profile profile;  // of one head of kDim channels of K and V, with RoPE

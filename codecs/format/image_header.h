@@ -34,21 +34,21 @@ inline constexpr size_t kDomain = 114;           // u8
 inline constexpr size_t kSideObjectCount = 115;  // u8
 inline constexpr size_t kKDim = 116;             // u32
 inline constexpr size_t kVDim = 120;             // u32
-inline constexpr size_t kUnitLayers = 124;       // u8, less one
-inline constexpr size_t kUnitHeads = 125;        // u8, less one
-inline constexpr size_t kUnitPlanes = 126;       // u8, less one
+inline constexpr size_t kUnitLayers = 124;       // u8, the value minus one
+inline constexpr size_t kUnitHeads = 125;        // u8, the value minus one
+inline constexpr size_t kUnitPlanes = 126;       // u8, the value minus one
 inline constexpr size_t kSymbolMode = 127;       // u8
 inline constexpr size_t kRecipeId = 128;         // u8
 inline constexpr size_t kRecipeBits = 129;       // u8
-inline constexpr size_t kRecipeFlags = 130;      // u8, of those below
+inline constexpr size_t kRecipeFlags = 130;      // u8, the kFlag… below
 inline constexpr size_t kRecipeReserved = 131;   // u8, 0
 inline constexpr size_t kKGroupTokens = 132;     // u16
 inline constexpr size_t kVGroupChannels = 134;   // u16
 inline constexpr size_t kTables = 136;           // u8
-inline constexpr size_t kRecipeParams = 137;     // 23 bytes, 0 but for what follows
+inline constexpr size_t kRecipeParams = 137;     // 23 bytes: the fields below, otherwise 0
 inline constexpr size_t kLevel = 137;            // u8
 inline constexpr size_t kMultiplier = 138;       // i16
-inline constexpr size_t kPatterns = 138;         // u16, patternkv: in the place of the multiplier
+inline constexpr size_t kPatterns = 138;         // u16, patternkv: instead of the multiplier
 inline constexpr size_t kVariant = 140;          // u8
 inline constexpr size_t kParamsTail = 141;       // 19 bytes, 0
 inline constexpr size_t kSideObjects = 160;      // 4 x 32 bytes
@@ -69,12 +69,12 @@ inline constexpr size_t kRows = 12;   // u16
 inline constexpr size_t kForm = 14;   // u16
 }  // namespace directory
 
-// Header and directory: where the first tile starts.
+// Returns the size of header and directory, which is the offset of the first tile.
 [[nodiscard]] constexpr uint64_t PrefixBytes(uint64_t tile_count) {
   return kHeaderBytes + tile_count * kDirectoryEntryBytes;
 }
 
-// CRC32C over header and directory, the header's own CRC field taken as zero.
+// Returns the CRC32C of header and directory, with the header's CRC field taken as zero.
 // REQUIRES: prefix holds at least a header.
 [[nodiscard]] uint32_t PrefixCrc(std::span<const std::byte> prefix);
 
@@ -93,8 +93,8 @@ class ImageWriter {
   // Adds the tile that was written into Reserve() or Rest().
   // REQUIRES: bytes is a multiple of 16 and at most what was reserved.
   void Commit(uint64_t bytes, uint32_t crc, uint32_t rows, uint16_t form);
-  // Adds a copy of a tile of another image, which may lie further on in the target.
-  // kTargetTooSmall.
+  // Adds a copy of a tile of another image. `content` may lie further on in the target.
+  // Errors: kTargetTooSmall.
   Error Copy(const TileEntry& entry, std::span<const std::byte> content);
   // REQUIRES: every tile of the spec was committed. Returns the image's bytes.
   size_t Finish();

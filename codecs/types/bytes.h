@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Little-endian integers at any alignment, and the rounding up of sizes.
+// Loads and stores little-endian integers at any alignment, and rounds sizes up to the alignment of
+// sections.
 
 #include <bit>
 #include <cstddef>

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// CRC32C of tiles, by the tensor cores' product of bits: a warp a tile.
+// Computes the CRC32C of tiles with the tensor cores' product of bit matrices. A warp has one tile.
 //
-// Without initial value and final inversion a CRC is linear over GF(2): the sum of a weight for
-// each bit that is set. 16 slices of 1 KiB are the rows of a matrix of bits, the weights of a
-// slice's bits are another, and the lowest bits of their product are the 16 CRCs; slices are then
-// joined by products with powers of x. Zeros in front weigh nothing, so what a tile lacks to whole
-// slices is in front. The initial value is the same as inverting the first four bytes.
+// Without initial value and final inversion a CRC is linear over GF(2): each bit has a weight, and
+// the CRC is the sum of the weights of the bits that are set. 16 slices of 1 KiB are the rows of a
+// matrix of bits. The weights of a slice's bits are a second matrix. The lowest bits of the product
+// of both are the 16 CRCs. Products with powers of x then join the slices. Zeros in front of a tile
+// do not change the CRC, so they fill the tile up to whole slices. The initial value has the same
+// effect as inverting the first four bytes.
 
 #include <cstdint>
 
@@ -20,8 +21,9 @@ inline constexpr uint32_t kCrcRows = 16;
 inline constexpr uint32_t kCrcShifts = 5;               // to join kCrcRows slices: 2^k of them
 inline constexpr uint32_t kCrcPolynomial = 0x82F63B78;  // reflected: bit 31 is x^0
 
-// The weights of a slice's bits, and what joins slices. It is a constant of the module, which each
-// block copies to shared memory: to compute it there takes a hundred times as long.
+// The weights of a slice's bits, and the factors that join slices. The table is a constant of the
+// module, and each block copies it to shared memory. Computing it there would take a hundred times
+// as long.
 struct CrcTable {
   // Of step, pair, lane: the lane's words of two parts of 8 columns, as MmaBits() takes them.
   U32x4 weights[kCrcSteps * 2 * kWarpLanes];
@@ -44,7 +46,7 @@ CAIRN_HD constexpr uint32_t TimesPolynomial(uint32_t a, uint32_t b) {
 
 constexpr CrcTable MakeCrcTable() {
   CrcTable table{};
-  // The CRC of a slice with that bit alone: the last bit's is x^32, as the CRC is defined.
+  // The CRC of a slice in which only that bit is set. For the last bit it is x^32, by definition.
   uint32_t of_bit[8 * kCrcSlice] = {};
   uint32_t weight = kCrcPolynomial;
   for (uint32_t bit = 8 * kCrcSlice; bit-- > 0; weight = TimesX(weight)) of_bit[bit] = weight;
@@ -71,7 +73,7 @@ constexpr CrcTable MakeCrcTable() {
 
 CAIRN_TABLE CrcTable kCrcTable = MakeCrcTable();
 
-// Once a block, which meets in here.
+// All threads of a block call this once. It synchronizes them.
 CAIRN_DEVICE void LoadCrcTable(CrcTable* shared) {
   constexpr uint32_t kPieces = kCrcSteps * 2 * kWarpLanes;
   static_assert(kPieces % kBlockThreads == 0);
@@ -90,7 +92,7 @@ struct CrcRound {
   uint32_t lead;          // zeros
   uint32_t first, count;  // slices; count <= kCrcRows
 
-  // The word at byte `at` of slice first + row, the tile's first one inverted.
+  // Returns the word at byte `at` of slice first + row. The tile's first word is inverted.
   CAIRN_DEVICE_MEMBER uint32_t Word(uint32_t row, uint32_t at) const {
     const uint32_t place = (first + row) * kCrcSlice + at;
     if (row >= count || place < lead) return 0;
@@ -99,7 +101,8 @@ struct CrcRound {
   }
 };
 
-// Bits 8 t + 2 part and the next of rows `group` and group + 8, for each part t of 8 columns.
+// Adds sums to d[t]. Their lowest bits are bits 8 t + 2 part and 8 t + 2 part + 1 of the CRCs of
+// rows `group` and group + 8.
 CAIRN_DEVICE void MultiplyRound(const CrcRound& round, const CrcTable& table, int32_t (&d)[4][4]) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, group = lane / 4, part = lane % 4;
   for (uint32_t step = 0; step < kCrcSteps; ++step) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Strips of `exact` as most are: mode lanes32, bf16 or fp16, dim a multiple of 32, rows at
-// multiples of 16. A warp a strip, a lane a token of each 32. The step that decodes 32 elements is
-// 13 instructions: docs/internals/kernels.md has them, and why each is what it is.
+// Decodes the most common strips of `exact`: mode lanes32, bf16 or fp16, dim a multiple of 32, rows
+// at multiples of 16 bytes. A warp decodes a strip; each lane decodes one of every 32 tokens. The
+// step that decodes 32 elements has 13 instructions: docs/internals/kernels.md explains each.
 
 #include <cstdint>
 
@@ -11,16 +11,17 @@
 
 namespace cairn::kernels {
 
-inline constexpr uint32_t kRingGranule = 512;  // bytes that are asked for at once, 16 a lane
+inline constexpr uint32_t kRingGranule = 512;  // bytes of one copy, 16 per lane
 inline constexpr uint32_t kRingSlots = 3;
 inline constexpr uint32_t kRingBytes = kRingSlots * kRingGranule;
-inline constexpr uint32_t kRingMirror = 128;  // of the ring's start, behind it: a channel's most
+// A copy of the ring's first bytes, behind the ring. A channel takes at most as many.
+inline constexpr uint32_t kRingMirror = 128;
 inline constexpr uint32_t kPassChannels = 32;
-inline constexpr uint32_t kExponentWords = 9;  // of a token; one more than it has, so banks differ
+inline constexpr uint32_t kExponentWords = 9;  // per token; one is unused, so that banks differ
 
-// What a warp keeps of the stream, and of 32 channels.
+// A warp's part of the stream, and its state for 32 channels.
 struct FastWarp {
-  alignas(16) uint32_t rows[kPassChannels];  // bytes from the first table to the channel's
+  alignas(16) uint32_t rows[kPassChannels];  // offset of the channel's table, in bytes
   alignas(16) uint8_t ring[kRingBytes + kRingMirror];
   uint8_t tops[kPassChannels];
   uint32_t exponents[codecs::kStripTokens * kExponentWords];
@@ -32,7 +33,7 @@ struct FastShared {
   FastWarp warps[kBlockWarps];
 };
 
-// The stream as it passes through the ring. The granule that is read, and the next, are there.
+// Reads the stream through the ring, which holds the current granule and the next one.
 struct FastStream {
   const uint8_t* from;
   uint32_t readable;
@@ -48,8 +49,8 @@ struct FastStream {
     }
     CopyCommit();
   }
-  // The warp has to meet before it reads.
-  //   first  the byte to be read first
+  // The warp must synchronize before it reads.
+  //   first  the offset of the first byte to read
   CAIRN_DEVICE_MEMBER void Start(uint32_t first) {
     Ask(0, 0);
     Ask(1, 1);
@@ -58,11 +59,11 @@ struct FastStream {
     next = SharedAddressOf(ring) + first;
     limit = SharedAddressOf(ring) + kRingGranule;
   }
-  // Before each channel, which takes kRingMirror bytes at most.
+  // Call this before each channel. A channel reads at most kRingMirror bytes.
   CAIRN_DEVICE_MEMBER void Refill() {
     if (next < limit) return;
     ++passed;
-    SyncWarp();  // nobody reads the slot any more that the next granule goes to
+    SyncWarp();  // no lane still reads the slot that the next granule overwrites
     Ask(passed + 2, slot);
     slot = slot == kRingSlots - 1 ? 0 : slot + 1;
     if (slot == 0) next = next + (0U - kRingBytes);
@@ -75,13 +76,13 @@ struct FastStream {
   }
 };
 
-// What a lane knows of the strip's coder.
+// A lane's state of the strip's coder.
 struct FastCoder {
-  uint32_t state;  // and a 1 above its 16 bits
+  uint32_t state;  // 16 bits, and a 1 above them
   uint32_t escape;
 };
 
-// Four channels of all tokens: their symbols, a byte a channel, and what they take of the stream.
+// Decodes four channels of all tokens: sets `symbols`, a byte per channel, and advances the stream.
 template <uint32_t kGroups>
 CAIRN_DEVICE void DecodeFour(const U32x4& rows, SharedAddress tables, FastStream* stream,
                              FastCoder* coder, uint32_t (&symbols)[kGroups]) {
@@ -109,9 +110,10 @@ CAIRN_DEVICE void DecodeFour(const U32x4& rows, SharedAddress tables, FastStream
   }
 }
 
-// Those of the symbols that are escapes, in the order channel, group, lane: a lane its own.
-//   there               bit g: the lane's token of group g has codes
-//   take(i, token, at)  channel i of the four; `at`, its number among the strip's escapes
+// Calls `take` for each symbol that is an escape, in the order channel, group, lane. Each lane
+// calls it for its own symbols.
+//   there               bit g: the lane has a token in group g
+//   take(i, token, at)  i: which of the four channels; at: the number of the escape in the strip
 template <uint32_t kGroups, typename Take>
 CAIRN_DEVICE void TakeEscapes(const uint32_t (&symbols)[kGroups], uint32_t there, FastCoder* coder,
                               Take take) {
@@ -137,11 +139,12 @@ CAIRN_DEVICE uint32_t LoadLowsOfUnit(const uint8_t* runs, uint32_t unit) {
          static_cast<uint32_t>(LoadGlobal<uint8_t>(byte + 16)) << 16;
 }
 
-// Joins 32 channels of all tokens with their planes: four lanes a token, 8 channels a lane.
+// Joins the exponents of 32 channels of all tokens with their planes, and stores the elements. Four
+// lanes share a token; each has 8 channels.
 template <codecs::DType kDType, uint32_t kGroups>
 CAIRN_DEVICE void StorePass(const FoundStrip& strip, uint32_t first, const FastWarp& own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, part = lane & 3;
-  // Tokens so chosen that the exponents of a warp lie in different banks.
+  // With these tokens, the exponents that a warp reads lie in different banks.
   const uint32_t row = 8 * (lane >> 3) + (lane >> 2 & 1);
   const uint8_t* plane = strip.bytes + strip.parts.plane + first + 8 * part;
   CAIRN_NO_UNROLL

@@ -21,8 +21,9 @@ using FaultInProgress = std::function<void(uint64_t bytes_done)>;
 // REQUIRES: no other thread writes to `mapping`, which is private and readable as zeros.
 absl::Status FaultIn(std::span<std::byte> mapping, const FaultInProgress& progress);
 
-// The same of memory that is shared (a memfd), for which the kernel gives 2 MiB pages only where it
-// is asked to collapse small ones (MADV_COLLAPSE, Linux 6.1). *huge_bytes: on such pages.
+// Like FaultIn(), but for shared memory (a memfd). For it the kernel provides 2 MiB pages only when
+// it is asked to collapse small ones (MADV_COLLAPSE, Linux 6.1). Sets *huge_bytes to the bytes on
+// 2 MiB pages.
 // REQUIRES: `mapping` is aligned to 2 MiB.
 absl::Status FaultInShared(std::span<std::byte> mapping, const FaultInProgress& progress,
                            uint64_t* huge_bytes);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the transposes of both ISA files share. Everything has internal linkage: see
+// The step that the transposes in both ISA files share. Everything has internal linkage: see
 // codecs/backend/backend.h.
 
 namespace cairn::codecs {
 namespace {
 
-// Each round takes the rows of the first half in turn with those of the second.
-//   low, high  of two rows: their lanes in turn, of the low half of each 128 bits or of the high
+// In each round, interleaves the rows of the first half with those of the second half.
+//   low, high  interleave the lanes of two rows, from the low or the high half of each 128 bits
 template <int kRounds, typename Row, int kRows, typename Low, typename High>
 void Interleave(Row (&rows)[kRows], const Low& low, const High& high) {
   for (int round = 0; round < kRounds; ++round) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The recipe `arkv`: what each token is worth to its readers, kept with K (ARKV, 2026,
-// section 3.3), so that they choose what they attend to. Tokens of infinite worth are rows.
+// The token scores of the recipe `arkv` (ARKV, 2026, section 3.3). They are stored with K, and
+// readers choose by them which tokens to attend to. Tokens of infinite score are rows.
 //
 // Thread-safety: pure functions.
 
@@ -11,13 +11,15 @@
 
 namespace cairn::codecs {
 
-// What cannot be coded and what is worth everything: token 0 of a chain, and where scores say so.
+// Plans as rows: tokens that cannot be coded, token 0 of a chain, and tokens of infinite score.
 void SelectProtected(const Backend& backend, const TileSource& source, TilePlan* plan);
 
-//   target  fp16 a token
+// Writes the scores of the source's tokens.
+//   target  an fp16 per token
 void StoreScores(const TileSource& source, uint8_t* target);
 
-// No NaN, none below 0, and those of infinite worth, token 0 of a chain among them, are rows.
+// Returns true if no score is NaN or negative, token 0 of a chain has an infinite score, and all
+// tokens of infinite score are rows.
 //   positions  rows * u16, ascending
 [[nodiscard]] bool AreScores(uint64_t first_position, uint32_t tokens, const uint8_t* scores,
                              const uint8_t* positions, uint32_t rows);

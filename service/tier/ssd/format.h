@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The format of the fixed parts of a tier's folder: the file tier.meta and the first page of a
-// segment. docs/internals/formats/ssd.md shows the layout.
+// The parts of a tier's folder that have a fixed layout: the file tier.meta and the first page of a
+// segment.
+// docs/internals/formats/ssd.md draws them.
 //
 // Both begin with the same fields in every version: magic, version, size, and a CRC32C of those
 // bytes. Readers can therefore tell data of a later release from damaged data.
@@ -22,7 +23,7 @@
 
 namespace cairn {
 
-// Names one lifetime of a tier: data of an earlier one does not match. Random.
+// A random id of one lifetime of a tier. Data of an earlier lifetime has another id.
 using SsdTierId = std::array<std::byte, 16>;
 
 inline constexpr uint16_t kTierMetaVersion = 1;
@@ -41,7 +42,7 @@ struct TierMeta {
 
 struct SegmentHeader {
   SsdTierId tier_id{};
-  uint32_t slot = 0;           // of the file
+  uint32_t slot = 0;           // the file's slot
   uint64_t seq = 0;            // increases with every use of any slot; not 0
   uint64_t segment_bytes = 0;  // of the file, including this header
   friend bool operator==(const SegmentHeader&, const SegmentHeader&) = default;
@@ -59,8 +60,8 @@ inline constexpr char kTierMetaFile[] = "tier.meta";
 
 // Replaces the file in `folder` atomically. After OK the new one survives a power cut.
 absl::Status WriteTierMeta(const std::string& folder, const TierMeta& meta);
-// Errors: NotFound (no such file); DataLoss, Unimplemented as above. Other errors follow errno; the
-// file may then be intact.
+// Errors: NotFound (no such file); DataLoss, Unimplemented as above; other codes by errno, and
+// then the file may be intact.
 absl::StatusOr<TierMeta> ReadTierMeta(const std::string& folder);
 
 }  // namespace cairn
