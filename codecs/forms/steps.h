@@ -32,6 +32,8 @@ class StepStripDecoder {
   //   target  the tile's elements, until Flush()
   [[nodiscard]] bool Add(const StoredTile& tile, const Profile& profile, uint8_t* target);
   [[nodiscard]] bool Flush();
+  // Whether nothing waits for Flush().
+  [[nodiscard]] bool IsEmpty() const { return count_ == 0; }
 
  private:
   [[nodiscard]] bool DecodeJobs();

@@ -49,6 +49,8 @@ class StripDecoder {
   [[nodiscard]] bool Add(const TileGeometry& geometry, const Recipe& recipe,
                          std::span<const std::byte> content, uint8_t* target);
   [[nodiscard]] bool Flush();
+  // Whether nothing waits for Flush().
+  [[nodiscard]] bool IsEmpty() const { return count_ == 0; }
 
  private:
   const Backend& backend_;

@@ -130,6 +130,8 @@ class Decoder {
   // Has the tile's content copied to where nobody else writes.
   Error TakeContent(StoredTile* tile, uint32_t* crc) {
     const uint64_t bytes = tile->content.size();
+    // As soon as nothing waits for what was copied, so that the same lines are written again.
+    if (strips_.IsEmpty() && steps_.IsEmpty()) contents_used_ = 0;
     if (contents_.size() - contents_used_ < bytes) {
       if (const Error error = Flush(); error != Error::kOk) return error;
     }
