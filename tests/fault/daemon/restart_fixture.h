@@ -201,9 +201,8 @@ class RestartFixture : public testing::Test {
     }
     absl::SleepFor(absl::Milliseconds(100 + random_() % 700));
     // On a busy machine nothing may have come to be put by then.
-    EXPECT_TRUE(
-        WaitFor([&] { return daemon_->Metric("cairn_puts_total{outcome=\"stored\"") > 0; },
-                absl::Seconds(60), absl::Milliseconds(1)));
+    EXPECT_TRUE(WaitFor([&] { return daemon_->Metric("cairn_puts_total{outcome=\"stored\"") > 0; },
+                        absl::Seconds(60), absl::Milliseconds(1)));
     EXPECT_TRUE(daemon_->process().is_running()) << "it ended by itself";
     may_evict_ |= daemon_->Metric("cairn_tier_used_bytes{tier=\"ssd\"") > kUsedBytesMax;
     if (load_.is_reclaiming) {

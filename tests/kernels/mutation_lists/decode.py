@@ -55,7 +55,7 @@ MUTATIONS = {
     "lanes_escape_tail": (DECODE, STRIPS, "(entry >> 24 & kEscapeFlag) != 0 && token < strip.shape.tokens;", "(entry >> 24 & kEscapeFlag) != 0;"),
     "lanes_end": (DECODE, STRIPS, "state != codecs::kCoderStateMin || cursor", "cursor"),
     "fast_no_sync_tables": (DECODE, FAST, "  FillTables(&shared.tables);\n  SyncBlock();", "  FillTables(&shared.tables);"),
-    "fast_no_sync_slot": (DECODE, FAST, "    SyncWarp();  // nobody reads", "    // nobody reads"),
+    "fast_no_sync_slot": (DECODE, FAST, "    SyncWarp();  // no lane still", "    // no lane still"),
     "fast_no_wait": (DECODE, FAST, "    CopyWait<1>();\n", ""),
     "fast_limit": (DECODE, FAST, "const bool lacks = coder->state <", "const bool lacks = coder->state <="),
     "fast_rank": (DECODE, FAST, "LoadShared8(stream->next + CountBits(lacking & below))", "LoadShared8(stream->next + CountBits(lacking & (below * 2 + 1)))"),
