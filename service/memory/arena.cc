@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/map_file.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "service/memory/fault_in.h"
@@ -163,23 +164,18 @@ absl::Status Arena::TakeShared(uint64_t bytes, bool is_hugetlb, const Options& o
       ftruncate(memfd_.get(), static_cast<off_t>(bytes)) != 0) {
     return Refused("the arena's memfd");
   }
-  // Room for one huge page more, so that the part in use starts on a boundary.
-  const uint64_t mapped = bytes + kHugePageBytes;
-  void* base = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) return Refused("address space for the arena");
-  mapping_ = {static_cast<std::byte*>(base), mapped};
-  const uint64_t address = reinterpret_cast<uintptr_t>(base);
-  aligned_ = mapping_.subspan(RoundUpTo(address, kHugePageBytes) - address, bytes);
-  absl::Status taken;
-  if (mmap(aligned_.data(), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memfd_.get(),
-           0) == MAP_FAILED) {
-    taken = Refused(absl::StrCat("cannot map ", FormatBytes(bytes), " of shared memory"));
-  } else {
-    pages_ = is_hugetlb ? Pages::kHugetlb : Pages::kTransparent;
-    // Where the system has it for shared memory, pages are huge at once.
-    if (!is_hugetlb) madvise(aligned_.data(), bytes, MADV_HUGEPAGE);
-    taken = TakePages(options);
+  std::byte* const base = MapFile(memfd_.get(), bytes, PROT_READ | PROT_WRITE);
+  if (base == nullptr) {
+    absl::Status refused =
+        Refused(absl::StrCat("cannot map ", FormatBytes(bytes), " of shared memory"));
+    memfd_.Reset();
+    return refused;
   }
+  mapping_ = aligned_ = {base, bytes};
+  pages_ = is_hugetlb ? Pages::kHugetlb : Pages::kTransparent;
+  // If the system allows it for shared memory, pages are huge at once.
+  if (!is_hugetlb) madvise(base, bytes, MADV_HUGEPAGE);
+  absl::Status taken = TakePages(options);
   if (taken.ok()) taken = Seal();
   memfd_.Reset();
   if (!taken.ok()) Unmap();

@@ -15,13 +15,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/map_file.h"
 #include "base/status.h"
 
 namespace cairn::transport {
 namespace {
 
-constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
-constexpr uint64_t kSmallPageBytes = 4096;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 
 absl::Status Refused(absl::string_view what) {
@@ -90,28 +89,9 @@ absl::StatusOr<LentMemory::Mapping> LentMemory::MapOne(const Fd& fd) {
   }
   Mapping mapping;
   mapping.bytes = static_cast<uint64_t>(file.st_size);
-  // Room to begin on a boundary of 2 MiB, so that huge pages are mapped as such.
-  const uint64_t room = mapping.bytes + kHugePageBytes;
-  void* base = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) {
-    return Refused("address space for what the daemon lends");
-  }
-  const auto first = reinterpret_cast<uintptr_t>(base);
-  const uintptr_t aligned = (first + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  mapping.base = reinterpret_cast<std::byte*>(aligned);
-  if (mmap(mapping.base, mapping.bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd.get(), 0) ==
-      MAP_FAILED) {
-    const absl::Status refused = Refused("mapping what the daemon lends");
-    munmap(base, room);
-    return refused;
-  }
-  const uintptr_t end =
-      (aligned + mapping.bytes + kSmallPageBytes - 1) / kSmallPageBytes * kSmallPageBytes;
-  if (aligned > first) {
-    munmap(base, aligned - first);
-  }
-  if (first + room > end) {
-    munmap(reinterpret_cast<void*>(end), first + room - end);
+  mapping.base = MapFile(fd.get(), mapping.bytes, PROT_READ);
+  if (mapping.base == nullptr) {
+    return Refused("mapping what the daemon lends");
   }
   // Others' bytes are for neither core files nor children. Nothing depends on either.
   madvise(mapping.base, mapping.bytes, MADV_DONTDUMP);

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/map_file.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+
+#include "base/units.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kAlignment = 2_MiB;
+constexpr int kTriesMax = 100;  // others map memory where there was room a moment ago
+
+}  // namespace
+
+std::byte* MapFile(int fd, uint64_t bytes, int protection) {
+  for (int i = 0; i < kTriesMax; ++i) {
+    // Finds room. MAP_FIXED into room that is held would be no better: where that fails, the kernel
+    // has let go of the room, and to unmap it afterwards may take what another thread has mapped
+    // there meanwhile.
+    const uint64_t room = bytes + kAlignment;
+    void* const found =
+        mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (found == MAP_FAILED) {
+      return nullptr;
+    }
+    munmap(found, room);
+    const uint64_t first = reinterpret_cast<uintptr_t>(found);
+    void* const wanted =
+        reinterpret_cast<void*>((first + kAlignment - 1) / kAlignment * kAlignment);
+    void* const base = mmap(wanted, bytes, protection, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
+    if (base == wanted) {
+      return static_cast<std::byte*>(base);
+    }
+    if (base != MAP_FAILED) {  // a kernel before 4.17, for which the address is a hint
+      munmap(base, bytes);
+      errno = EEXIST;
+    }
+    if (errno != EEXIST) {
+      return nullptr;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace cairn
