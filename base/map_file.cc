@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/map_file.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <cerrno>
 
+#include "absl/strings/str_cat.h"
 #include "base/units.h"
 
 namespace cairn {
@@ -17,9 +19,9 @@ constexpr int kTriesMax = 100;  // others map memory where there was room a mome
 
 std::byte* MapFile(int fd, uint64_t bytes, int protection) {
   for (int i = 0; i < kTriesMax; ++i) {
-    // Finds room. MAP_FIXED into room that is held would be no better: where that fails, the kernel
-    // has let go of the room, and to unmap it afterwards may take what another thread has mapped
-    // there meanwhile.
+    // Finds a free range, releases it and asks for it again. Keeping the range and mapping over it
+    // with MAP_FIXED is unsafe: a MAP_FIXED that fails has already unmapped the range, another
+    // thread may have mapped memory there since, and unmapping the range would unmap that memory.
     const uint64_t room = bytes + kAlignment;
     void* const found =
         mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -43,6 +45,14 @@ std::byte* MapFile(int fd, uint64_t bytes, int protection) {
     }
   }
   return nullptr;
+}
+
+Fd SealForReaders(int memfd) {
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+  if (fcntl(memfd, F_ADD_SEALS, kSeals) != 0) {
+    return Fd();
+  }
+  return Fd(open(absl::StrCat("/proc/self/fd/", memfd).c_str(), O_RDONLY | O_CLOEXEC));
 }
 
 }  // namespace cairn

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shared mappings of files in memory.
+// Memory that processes share: mapping it, and sealing it for readers.
 
 #include <cstddef>
 #include <cstdint>
+
+#include "base/file.h"
 
 namespace cairn {
 
@@ -13,5 +15,12 @@ namespace cairn {
 //
 // Thread-safety: Thread-safe.
 std::byte* MapFile(int fd, uint64_t bytes, int protection);
+
+// Seals a memfd for good: it keeps its size and its pages, and gets no new writable mapping.
+// Existing mappings stay writable. Returns a second descriptor, which is read-only whatever the
+// seals say; it is invalid, with errno set, if the kernel refuses.
+//
+// Thread-safety: Thread-safe.
+Fd SealForReaders(int memfd);
 
 }  // namespace cairn

@@ -28,9 +28,6 @@ void* Map(uint64_t bytes, int flags) {
   return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
 }
 
-// What is sealed so keeps its size and its pages, and takes no writable mapping any more.
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
-
 absl::Status Refused(absl::string_view what) {
   return absl::ResourceExhaustedError(absl::StrCat(what, ": ", strerror(errno)));
 }
@@ -176,18 +173,13 @@ absl::Status Arena::TakeShared(uint64_t bytes, bool is_hugetlb, const Options& o
   // If the system allows it for shared memory, pages are huge at once.
   if (!is_hugetlb) madvise(base, bytes, MADV_HUGEPAGE);
   absl::Status taken = TakePages(options);
-  if (taken.ok()) taken = Seal();
+  if (taken.ok()) {
+    shared_fd_ = SealForReaders(memfd_.get());
+    if (!shared_fd_.is_valid()) taken = Refused("sealing the arena");
+  }
   memfd_.Reset();
   if (!taken.ok()) Unmap();
   return taken;
-}
-
-absl::Status Arena::Seal() {
-  if (fcntl(memfd_.get(), F_ADD_SEALS, kSeals) != 0) return Refused("sealing the arena");
-  // Another opening of it, which cannot write whatever the seals say.
-  shared_fd_.Reset(
-      open(absl::StrCat("/proc/self/fd/", memfd_.get()).c_str(), O_RDONLY | O_CLOEXEC));
-  return shared_fd_.is_valid() ? absl::OkStatus() : Refused("opening the arena to read");
 }
 
 absl::Status Arena::TakePages(const Options& options) {

@@ -143,7 +143,6 @@ class Arena {
   absl::Status TakeOrdinary(uint64_t bytes, const Options& options);
   // Of a memfd, on hugetlb pages or on others.
   absl::Status TakeShared(uint64_t bytes, bool is_hugetlb, const Options& options);
-  absl::Status Seal();
   absl::Status TakePages(const Options& options);
   void Unmap();
   void SetOwner(uint64_t offset, void* owner);

@@ -21,8 +21,6 @@
 namespace cairn::transport {
 namespace {
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
-
 absl::Status Refused(absl::string_view what) {
   return absl::ResourceExhaustedError(
       absl::StrCat(what, ": ", std::generic_category().message(errno)));
@@ -47,13 +45,9 @@ absl::StatusOr<std::unique_ptr<Lender>> Lender::Make(std::span<const std::byte> 
   }
   lender->words_ = static_cast<LoanWord*>(base);  // zeros, which is what an atomic of 0 is
   lender->words_bytes_ = bytes;
-  if (fcntl(memfd.get(), F_ADD_SEALS, kSeals) != 0) {
-    return Refused("sealing the memory of loans");
-  }
-  lender->words_fd_.Reset(
-      open(absl::StrCat("/proc/self/fd/", memfd.get()).c_str(), O_RDONLY | O_CLOEXEC));
+  lender->words_fd_ = SealForReaders(memfd.get());
   if (!lender->words_fd_.is_valid()) {
-    return Refused("opening the memory of loans to read");
+    return Refused("sealing the memory of loans");
   }
   return lender;
 }
@@ -81,7 +75,7 @@ absl::StatusOr<LentMemory::Mapping> LentMemory::MapOne(const Fd& fd) {
   constexpr int kWanted = F_SEAL_SHRINK | F_SEAL_GROW;
   struct statfs system {};
   struct stat file {};
-  // The bits alone say nothing: the call succeeds on files of other memory, which can be cut.
+  // Seals are not enough: the call also succeeds on files of other file systems, which can shrink.
   if (seals < 0 || (seals & kWanted) != kWanted || fstatfs(fd.get(), &system) != 0 ||
       (system.f_type != TMPFS_MAGIC && system.f_type != HUGETLBFS_MAGIC) ||
       fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode) || file.st_size <= 0) {
@@ -93,7 +87,7 @@ absl::StatusOr<LentMemory::Mapping> LentMemory::MapOne(const Fd& fd) {
   if (mapping.base == nullptr) {
     return Refused("mapping what the daemon lends");
   }
-  // Others' bytes are for neither core files nor children. Nothing depends on either.
+  // Keeps other clients' data out of core files and children. A failure does no harm.
   madvise(mapping.base, mapping.bytes, MADV_DONTDUMP);
   madvise(mapping.base, mapping.bytes, MADV_DONTFORK);
   return mapping;
@@ -101,7 +95,7 @@ absl::StatusOr<LentMemory::Mapping> LentMemory::MapOne(const Fd& fd) {
 
 absl::StatusOr<std::shared_ptr<const LentMemory>> LentMemory::Map(const Fd& memory,
                                                                   const Fd& words) {
-  // By the files that they are: those of a mapping that is alive have numbers of their own.
+  // Keyed by the files' identities, which are unique while a mapping of them exists.
   using Files = std::pair<std::pair<dev_t, ino_t>, std::pair<dev_t, ino_t>>;
   static Mutex mutex;
   static std::map<Files, std::weak_ptr<const LentMemory>>* const known =
@@ -183,14 +177,14 @@ LoanWord& LoanCells::At(uint32_t cell) const {
 }
 
 bool LocalLoan::IsInForce() const {
-  // Whatever was read of the payload was read before the word is: pairs with the fence in
-  // LocalLane::EndLoan(), behind which alone the payload changes.
+  // Reads of the payload come before the read of the word. Pairs with the fence in
+  // LocalLane::EndLoan(): the payload changes only after that.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return word_->load(std::memory_order_acquire) == number_;
 }
 
 LocalLoan::~LocalLoan() {
-  // Release: pairs with the lane's acquire, behind which the payload may change.
+  // Release: pairs with the lane's acquire, after which the payload may change.
   cells_->At(cell_).store(number_, std::memory_order_release);
   cells_->Free(cell_);
 }

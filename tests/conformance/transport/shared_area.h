@@ -2,17 +2,16 @@
 #pragma once
 // Memory of a test's daemon that clients may map, sealed as the arena of cairnd is.
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/map_file.h"
 
 namespace cairn::transport {
 
@@ -25,9 +24,7 @@ class SharedArea {
     void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
     CAIRN_CHECK(base != MAP_FAILED);
     memory_ = {static_cast<std::byte*>(base), bytes};
-    CAIRN_CHECK(fcntl(memfd.get(), F_ADD_SEALS,
-                      F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0);
-    fd_.Reset(open(("/proc/self/fd/" + std::to_string(memfd.get())).c_str(), O_RDONLY | O_CLOEXEC));
+    fd_ = SealForReaders(memfd.get());
     CAIRN_CHECK(fd_.is_valid());
   }
   ~SharedArea() { munmap(memory_.data(), memory_.size()); }
