@@ -13,10 +13,6 @@ class LocalUnderTest final : public TransportUnderTest {
                                                       LaneHandler& handler) override {
     return StartLocalServer({folder_.File("socket"), limits}, handler);
   }
-  absl::StatusOr<std::unique_ptr<Connection>> Connect(Server& server, const proto::Frame& hello,
-                                                      absl::Time deadline) override {
-    return ConnectTo(server.address(), hello, deadline);
-  }
   bool crosses_processes() const override { return true; }
   absl::StatusOr<std::unique_ptr<Connection>> ConnectTo(const std::string& address,
                                                         const proto::Frame& hello,

@@ -66,10 +66,6 @@ class MappedUnderTest final : public TransportUnderTest {
                              .shared_fd = area_.fd()},
                             handler);
   }
-  absl::StatusOr<std::unique_ptr<Connection>> Connect(Server& server, const proto::Frame& hello,
-                                                      absl::Time deadline) override {
-    return ConnectTo(server.address(), hello, deadline);
-  }
   bool crosses_processes() const override { return true; }
   absl::StatusOr<std::unique_ptr<Connection>> ConnectTo(const std::string& address,
                                                         const proto::Frame& hello,

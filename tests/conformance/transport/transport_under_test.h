@@ -18,10 +18,12 @@ class TransportUnderTest {
   virtual ~TransportUnderTest() = default;
   virtual absl::StatusOr<std::unique_ptr<Server>> StartServer(const ServerLimits& limits,
                                                               LaneHandler& handler) = 0;
-  // To a server that StartServer() made.
+  // Connects to a server that StartServer() made.
   virtual absl::StatusOr<std::unique_ptr<Connection>> Connect(Server& server,
                                                               const proto::Frame& hello,
-                                                              absl::Time deadline) = 0;
+                                                              absl::Time deadline) {
+    return ConnectTo(server.address(), hello, deadline);
+  }
   // Whether another process can connect, with ConnectTo().
   virtual bool crosses_processes() const = 0;
   // In another process: to Server::address() of the first one's server.

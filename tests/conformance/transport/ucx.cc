@@ -19,10 +19,6 @@ class UcxUnderTest final : public TransportUnderTest {
     options.limits = limits;
     return (*module)->StartServer(options, handler);
   }
-  absl::StatusOr<std::unique_ptr<Connection>> Connect(Server& server, const proto::Frame& hello,
-                                                      absl::Time deadline) override {
-    return ConnectTo(server.address(), hello, deadline);
-  }
   bool crosses_processes() const override { return true; }
   absl::StatusOr<std::unique_ptr<Connection>> ConnectTo(const std::string& address,
                                                         const proto::Frame& hello,
