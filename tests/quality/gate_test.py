@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bits and KL of every recipe on SmolLM2 and two short texts, held against gate.txt: what changes
-the size or the loss of a recipe changes a line of that file. `--write` writes it anew. Figures are
-of prefixes much shorter than docs/results/quality.md's, and of profiles made of the prefix itself: good to
-see a change, not to choose a recipe."""
+"""Compares bits and KL of every recipe, on SmolLM2 and two short texts, with gate.txt. A change of a
+recipe's size or loss therefore shows as a changed line of that file; `--write` writes it anew. The
+prefixes are much shorter than those of docs/results/quality.md, and profiles are made from the
+prefix itself, so do not choose a recipe by these figures."""
 
-import os
 import pathlib
 import sys
 import tempfile
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "client" / "examples")]
-sys.path.append(str(ROOT / "client" / "examples" / "demo"))
+import run  # first: sets the paths and the number of BLAS threads
 
 try:
     import numpy as np
@@ -30,7 +26,6 @@ from calibration import rotation_of
 from coder import Codec
 from lm.model import from_bits
 from protocol import Case, Engine, Experiment
-from run import MAGNITUDES
 from texts import Text
 
 GATE = pathlib.Path(__file__).with_name("gate.txt")
@@ -61,7 +56,7 @@ def measure(cache: pathlib.Path) -> dict[tuple[str, str], tuple[float, float]]:
                     else build(groups, rates_of(wanted), has_basis=one.profile == "basis")
                 )
             inputs = Inputs()
-            if one.recipe.startswith(MAGNITUDES):  # K's stand for the queries'
+            if one.recipe.startswith(run.MAGNITUDES):  # K's stand for the queries'
                 inputs = Inputs(query_magnitudes=dict(enumerate(np.abs(prefix[0]).mean(2))))
             coded = Codec().code(
                 geometry, engine.revision, one.recipe, k_bits, v_bits, made[one.profile], inputs

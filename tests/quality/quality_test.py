@@ -3,7 +3,6 @@
 
 import hashlib
 import json
-import os
 import pathlib
 import sys
 import tempfile
@@ -11,10 +10,7 @@ import unittest
 import zipfile
 from unittest import mock
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "client" / "examples")]
-sys.path.append(str(ROOT / "client" / "examples" / "demo"))
+import run  # first: sets the paths and the number of BLAS threads
 
 try:
     import numpy as np
@@ -32,7 +28,6 @@ import metrics
 import models
 import product
 import report
-import run
 import texts
 from protocol import Case, copy_test_tokens
 
