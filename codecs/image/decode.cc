@@ -22,12 +22,11 @@ namespace {
 constexpr uint64_t kStreamedBytesMin = uint64_t{1} << 20;
 // Tiles on the scratch at once: as many as this has room for, so that they stay in a core's cache.
 constexpr uint64_t kScratchBytesMax = uint64_t{256} << 10;
-// Of copies of tiles that are shared, likewise: fewer of them, and strips are decoded in smaller
-// lots.
+// The same for copies of tiles in shared memory. A smaller limit only means smaller batches.
 constexpr uint64_t kContentBytesMax = uint64_t{512} << 10;
 constexpr uint32_t kWaitingMax = 64;
 constexpr uint64_t kScratchAlignment = 64;
-// Of a raw tile that is shared, at once: what a core's first cache keeps.
+// Raw tiles in shared memory are copied in pieces of this size, which fit the first-level cache.
 constexpr uint64_t kRawPieceBytes = uint64_t{16} << 10;
 
 uint64_t AlignScratch(uint64_t bytes) {
@@ -53,7 +52,7 @@ Error Check(const DecodeJob& job) {
 // Decodes the tiles of jobs one after another.
 class Decoder {
  public:
-  // contents: for copies of tiles that are shared
+  // contents: room for copies of tiles in shared memory
   Decoder(const Backend& backend, bool is_streamed, bool is_verified, std::span<std::byte> contents,
           std::span<std::byte> scratch)
       : backend_(backend),
@@ -112,7 +111,7 @@ class Decoder {
     if (target == nullptr) {
       const uint64_t bytes = PlaneBytes(shape, tile.plane);
       if (waiting_count_ == kWaitingMax || scratch_.size() - scratch_used_ < bytes) {
-        // A content that was copied stays: the decoders are not told of it yet.
+        // Flush() does not know the copy of this tile yet: keeps it.
         const uint64_t contents_used = contents_used_;
         if (const Error error = Flush(); error != Error::kOk) return error;
         contents_used_ = contents_used;
@@ -127,10 +126,10 @@ class Decoder {
                                                                        : Error::kBadTile;
   }
 
-  // Has the tile's content copied to where nobody else writes.
+  // Copies the tile's content to private memory and computes its CRC in the same pass.
   Error TakeContent(StoredTile* tile, uint32_t* crc) {
     const uint64_t bytes = tile->content.size();
-    // As soon as nothing waits for what was copied, so that the same lines are written again.
+    // Reuses the room as soon as no copy in it is needed, so that it stays in the cache.
     if (strips_.IsEmpty() && steps_.IsEmpty()) contents_used_ = 0;
     if (contents_.size() - contents_used_ < bytes) {
       if (const Error error = Flush(); error != Error::kOk) return error;
@@ -142,7 +141,7 @@ class Decoder {
     return Error::kOk;
   }
 
-  // Source bits, piece by piece: what is checked is what goes to the target.
+  // Copies a raw tile piece by piece, so that the bytes of the CRC are the bytes in the target.
   Error AddSharedRaw(const StoredTile& tile, std::byte* target) {
     const uint64_t source_bytes = tile.geometry.SourceBytes();
     uint32_t crc = 0;
@@ -211,7 +210,7 @@ struct Amounts {
   void AddContents(const DecodeJob& job) {
     if (job.slice.IsEmpty() || !job.view->spec().slice.Contains(job.slice))
       return;  // refused later
-    // It visits every tile: there is nothing that could fail.
+    // ForEach() fails only if the function does.
     static_cast<void>(job.view->tiling().ForEach(job.slice, [&](uint32_t index) {
       const uint64_t bytes = AlignScratch(job.view->Tile(index).bytes);
       content_largest = std::max(content_largest, bytes);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What of the host tier may be lent to clients that read it where it lies: of all sessions, and of
-// one.
+// Limits how much of the host tier is lent to clients: in all, and to one session.
 //
 // Thread-safety: Thread-safe.
 
@@ -16,13 +15,13 @@ namespace cairn {
 
 class LoanBudget {
  public:
-  // `host_bytes`: of the host tier. 0: nothing is lent.
+  // `host_bytes` is the size of the host tier; 0 disables lending.
   explicit LoanBudget(uint64_t host_bytes);
 
   bool is_lending() const { return bytes_max_ > 0; }
-  // False: the session, or all of them, would hold too much.
+  // Returns false if the session, or all sessions together, would exceed a limit.
   [[nodiscard]] bool Take(uint64_t session_id, uint64_t bytes);
-  // REQUIRES: Take() was true, with the same arguments.
+  // REQUIRES: Take() returned true for the same arguments.
   void GiveBack(uint64_t session_id, uint64_t bytes);
   void Report(MetricSink& sink) const;
 
@@ -35,7 +34,7 @@ class LoanBudget {
   Counter refused_;
   mutable Mutex mutex_;
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<uint64_t, Held> sessions_ ABSL_GUARDED_BY(mutex_);  // that hold any
+  absl::flat_hash_map<uint64_t, Held> sessions_ ABSL_GUARDED_BY(mutex_);  // with loans
 };
 
 }  // namespace cairn

@@ -41,8 +41,8 @@ struct OwnedGet {
   proto::Get get = {};
   // Limit for the payload: the lower one of frame and transport.
   uint64_t target_bytes = 0;
-  // The client checks every tile of an image and asks again, without this, where one is damaged. So
-  // what lies in memory is not read here.
+  // The client verifies every tile of an image, and asks again without this flag if one is damaged.
+  // So an image in memory is not read here.
   bool is_checked_by_client = false;
   absl::Time deadline = absl::InfiniteFuture();
 };
@@ -74,9 +74,9 @@ using GetDone = absl::AnyInvocable<void(absl::StatusOr<Answer>)>;
 // - DeadlineExceeded: the get waited too long for its turn.
 void Get(GetPath& path, OwnedGet get, GetDone done);
 
-// Answers on this thread, a lane say, what takes no more than look-ups: an image in memory that is
-// wanted as it is, by a client that checks it. nullopt, and nothing counted: Get() it. Errors as
-// Get().
+// Answers a get on the calling thread, for example a lane, if that takes only lookups: the image is
+// in memory, the client wants it unchanged and verifies it. Returns nullopt otherwise, without
+// counting the get: call Get() then. Errors as Get().
 std::optional<absl::StatusOr<Answer>> GetAtOnce(GetPath& path, const OwnedGet& get);
 
 }  // namespace cairn

@@ -33,7 +33,7 @@ namespace cairn::transport {
 
 struct LocalConnectOptions {
   uint64_t region_bytes = uint64_t{64} << 20;
-  bool maps = true;  // asks to map what the daemon lends
+  bool maps = true;  // ask to map the daemon's memory
 };
 
 class LocalConnection final : public Connection {
@@ -69,7 +69,7 @@ class LocalConnection final : public Connection {
     uint64_t target_place = 0;
     std::unique_ptr<RegionBuffer> payload_stage;
     std::unique_ptr<RegionBuffer> target_stage;
-    std::optional<uint32_t> cell;  // of lent_cells_; where a loan would be given back
+    std::optional<uint32_t> cell;  // of cells_, for giving a loan back
   };
 
   LocalConnection(Fd socket, std::shared_ptr<ClientRegion> region);
@@ -94,8 +94,8 @@ class LocalConnection final : public Connection {
   int window_ = 1;  // one request, the hello, until it is answered
   bool is_region_sent_ = false;
   bool awaits_memory_ = false;  // descriptors may come with the answer to the hello
-  std::vector<Fd> brought_;     // those
-  // Null: replies are moved.
+  std::vector<Fd> brought_;     // the descriptors that came
+  // Null: replies are copied.
   std::shared_ptr<const LentMemory> lent_memory_;
   std::shared_ptr<LoanCells> cells_;  // made for the first loan
   std::vector<InFlight> in_flight_;

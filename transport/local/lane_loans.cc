@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loans of a lane: what its peers read where it lies. lent_memory.h says what a loan is.
+// The loans of a lane. lent_memory.h explains loans.
 #include <algorithm>
 #include <utility>
 
@@ -13,8 +13,8 @@
 namespace cairn::transport {
 namespace {
 
-// How often loans are looked after while no request comes. A peer that has nothing more to ask has
-// given back what it read; nobody is told.
+// How often a lane checks its loans while no request arrives: a peer sends no message when it gives
+// a loan back.
 constexpr absl::Duration kLoansLookedAt = absl::Milliseconds(20);
 
 }  // namespace
@@ -55,14 +55,14 @@ void LocalLane::Lend(const ReplyTo& reply_to, const proto::FrameBytes& frame,
             .until = until,
             .done = std::move(back)};
   free_words_.pop_back();
-  // The peer sees it, if by nothing else, by the packet that follows.
+  // The packet below makes the store visible to the peer.
   share_.lender->word(lent.word).store(lent.number, std::memory_order_release);
   const Envelope envelope{Direction::kLoan, place, payload.size(), lent.word, lent.number};
   const bool is_first = lent_count_++ == 0;
   share_.metrics.loans.Add(1);
   share_.metrics.loan_bytes.Add(static_cast<int64_t>(payload.size()));
   peer->lent.push_back(std::move(lent));
-  // Before the peer can look at them.
+  // Counted before the peer has the loan and can look at the metrics.
   share_.metrics.lent.Add();
   share_.metrics.lent_bytes.Add(payload.size());
   absl::Status status = SendTo(*peer, envelope, frame, {});
@@ -72,12 +72,12 @@ void LocalLane::Lend(const ReplyTo& reply_to, const proto::FrameBytes& frame,
   }
 }
 
-// Takes one out: from here on its peer finds it over.
+// Removes a loan. Afterwards its peer sees that it is no longer in force.
 void LocalLane::EndLoan(Peer& peer, size_t index, LoanEnd end) {
   Lent& lent = peer.lent[index];
   share_.lender->word(lent.word).store(0, std::memory_order_seq_cst);
-  // What anybody writes to the payload, once told that it is free, is behind this: pairs with
-  // LocalLoan::IsInForce().
+  // Writes to the payload, which its owner may make once `done` has run, come after this fence. It
+  // pairs with the one in LocalLoan::IsInForce().
   std::atomic_thread_fence(std::memory_order_seq_cst);
   free_words_.push_back(lent.word);
   --lent_count_;
@@ -93,12 +93,13 @@ void LocalLane::EndLoan(Peer& peer, size_t index, LoanEnd end) {
   peer.lent.pop_back();
 }
 
-// Ends those that the peer has given back, and those that are late.
+// Ends the loans that the peer has given back and those past their deadline.
 int LocalLane::LookAfterLoans(Peer& peer, absl::Time now) {
   int ended = 0;
-  for (size_t i = peer.lent.size(); i-- > 0;) {  // downwards: EndLoan() fills the gap from the end
+  for (size_t i = peer.lent.size();
+       i-- > 0;) {  // backwards: EndLoan() moves the last one into the gap
     const Lent& lent = peer.lent[i];
-    // The place was checked when the request came. What the peer writes there costs but itself.
+    // The request's place was checked on arrival. A wrong number there harms only the peer.
     const auto* cell =
         reinterpret_cast<const LoanWord*>(peer.region.At(lent.back_place, sizeof(LoanWord)));
     // Acquire: pairs with LocalLoan's release, before which the payload was read.

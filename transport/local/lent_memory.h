@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Memory of the daemon's that clients map to read, and what says which loans of it are in force.
+// Loans: ranges of the daemon's memory that clients map and read in place.
 //
-// A loan is a part of that memory that the daemon leaves as it is until the client has given it
-// back, a deadline has passed, or the client's connection is gone. Each loan has a number that is
-// never used again, and a word in a second memory that clients map too. The word holds the number
-// while the loan is in force. The daemon changes the word before anything may write to the part, so
-// a client that finds the number there after it has read the part has read what was lent.
+// The daemon does not change a lent range until the client gives the loan back, the loan's deadline
+// passes, or the client's connection closes. Each loan has a number that is never reused, and a
+// word in a second shared memory, which clients map as well. The word holds the number while the
+// loan is in force. The daemon clears the word before anything may write to the range. A client
+// reads the range first and the word afterwards: if the word still holds the number, the client has
+// read what was lent.
 //
-// The daemon's side here: Lender, LoanWords. The client's: LentMemory, and Loan in transport.h.
+// The daemon uses Lender; a client uses LentMemory, LoanCells and LocalLoan.
 
 #include <sys/types.h>
 
@@ -31,20 +32,21 @@ namespace cairn::transport {
 using LoanWord = std::atomic<uint64_t>;
 static_assert(LoanWord::is_always_lock_free && sizeof(LoanWord) == sizeof(uint64_t));
 
-// What a server lends. Immutable, but for the words, which are atomic.
+// The memory that a server lends from, and the words of its loans. Immutable except for the words,
+// which are atomic.
 class Lender {
  public:
-  // Loans in force at once, of a lane.
+  // The most loans of one lane at a time.
   static constexpr uint32_t kLoansPerLane = 1024;
 
-  // `memory` is that of `fd`, a descriptor open to read alone; both outlive the lender.
-  // ResourceExhausted: there is no memory for the words.
+  // Lends from `memory`, which is the file of `fd`, a read-only descriptor. Both must outlive the
+  // lender. Errors: ResourceExhausted (no memory for the words).
   static absl::StatusOr<std::unique_ptr<Lender>> Make(std::span<const std::byte> memory, int fd,
                                                       int lanes);
   ~Lender();
   Lender(const Lender&) = delete;
 
-  // The place of `payload`, if all of it lies within.
+  // Returns the offset of `payload` in the memory, or nullopt if it is not inside it.
   std::optional<uint64_t> PlaceOf(std::span<const std::byte> payload) const;
   LoanWord& word(uint32_t index) const { return words_[index]; }
   int memory_fd() const { return memory_fd_; }
@@ -60,22 +62,22 @@ class Lender {
   uint64_t words_bytes_ = 0;
 };
 
-// What a client has mapped of a daemon; one mapping a process and daemon, however many connections.
-// Read only, left out of core files and of forked children. Nobody can cut it or take a page of it
-// away, so no access raises SIGBUS, also when the daemon has died.
+// A client's read-only mapping of a daemon's memory and words. All connections of a process to one
+// daemon share it. It is in no core file and in no forked child. The seals keep its size and its
+// pages, so reading it raises no SIGBUS, even after the daemon has died.
 //
 // Thread-safety: Immutable.
 class LentMemory {
  public:
-  // InvalidArgument: the descriptors are none that a daemon gives. ResourceExhausted: the system
-  // refuses the mapping.
+  // Maps both files. Errors: InvalidArgument (not sealed memory files), ResourceExhausted (the
+  // system refuses the mapping).
   static absl::StatusOr<std::shared_ptr<const LentMemory>> Map(const Fd& memory, const Fd& words);
   ~LentMemory();
   LentMemory(const LentMemory&) = delete;
 
-  // Empty unless it lies within. All arguments are hostile.
+  // Returns the range, or an empty one if it is not inside the memory. Arguments are untrusted.
   std::span<const std::byte> At(uint64_t place, uint64_t bytes) const;
-  const LoanWord* WordAt(uint64_t index) const;  // null: there is none
+  const LoanWord* WordAt(uint64_t index) const;  // null: no such word
 
  private:
   struct Mapping {
@@ -85,12 +87,12 @@ class LentMemory {
   LentMemory();
   static absl::StatusOr<Mapping> MapOne(const Fd& fd);
 
-  const pid_t process_;  // a forked child has it not
+  const pid_t process_;  // forked children do not have the mapping
   Mapping memory_, words_;
 };
 
-// Where a client says which loans it has given back: cells of its own region, which the daemon
-// reads. A cell belongs to one call, and to the loan that answers it.
+// Cells in the client's own region. The client gives a loan back by writing its number to a cell,
+// which the daemon reads. A cell belongs to one call and then to the loan that answers it.
 //
 // Thread-safety: Thread-safe.
 class LoanCells {
@@ -98,7 +100,7 @@ class LoanCells {
   static constexpr uint32_t kCells = 512;
   static_assert(kCells >= proto::kWindowMax);
 
-  // ResourceExhausted: the region has no room.
+  // Allocates the cells. Errors: ResourceExhausted (the region is full).
   static absl::StatusOr<std::shared_ptr<LoanCells>> Make(std::shared_ptr<ClientRegion> region);
 
   std::optional<uint32_t> Take();
@@ -114,7 +116,7 @@ class LoanCells {
   std::vector<uint32_t> free_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A loan over a unix socket. Gives itself back, and its cell.
+// A loan over a unix socket. The destructor gives the loan and its cell back.
 class LocalLoan final : public Loan {
  public:
   LocalLoan(std::shared_ptr<const LentMemory> memory, std::shared_ptr<LoanCells> cells,

@@ -27,7 +27,8 @@
 namespace cairn::transport {
 namespace {
 
-// As much as the kernel gives (net.core.somaxconn): gRPC takes a full backlog for nobody listening.
+// The kernel's default maximum (net.core.somaxconn). gRPC connects without waiting, and reports a
+// full backlog as if nobody were listening.
 constexpr int kBacklog = 4096;
 // Longer than another daemon holds the lock while it starts.
 constexpr absl::Duration kLockWait = absl::Seconds(2);
