@@ -40,7 +40,7 @@ def first_tokens(page: str) -> dict[str, float]:
 def peers(page: str) -> dict[str, tuple[float, float]]:
     """GB/s of puts and gets of 4 MiB, one at a time, by store."""
     found = {}
-    for cells in rows(page.partition("## Beside other stores")[2], "| case | put GB/s |"):
+    for cells in rows(page.partition("## Compared with other stores")[2], "| case | put GB/s |"):
         store = re.fullmatch(r"(.*) 4 MiB, 1 at once", cells[0])
         if store:
             found[store[1]] = (float(cells[1]), float(cells[4]))
