@@ -19,7 +19,7 @@ constexpr absl::Duration kHeartbeat = absl::Seconds(5);
 class SessionStream final : public PacedStream {
  public:
   SessionStream(const CallPlace& place, const SessionTerms& terms, Sessions& sessions,
-                Prefixes& index)
+                BlockIndex& index)
       : PacedStream(place, absl::UnavailableError("the session has ended")),
         terms_(terms),
         sessions_(sessions),
@@ -76,7 +76,7 @@ class SessionStream final : public PacedStream {
 
   const SessionTerms& terms_;
   Sessions& sessions_;
-  Prefixes& index_;
+  BlockIndex& index_;
   ControlConnections& connections_;
   const uint64_t connection_;
   v1::SessionEvent event_;
@@ -87,7 +87,7 @@ class SessionStream final : public PacedStream {
 }  // namespace
 
 ControlCall* OpenSessionStream(const CallPlace& place, const SessionTerms& terms,
-                               Sessions& sessions, Prefixes& index) {
+                               Sessions& sessions, BlockIndex& index) {
   return new SessionStream(place, terms, sessions, index);
 }
 

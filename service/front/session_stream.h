@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "service/front/control_call.h"
-#include "service/index/prefixes.h"
+#include "service/index/block_index.h"
 #include "service/sessions.h"
 
 namespace cairn {
@@ -24,6 +24,6 @@ struct SessionTerms {  // the same for every session
 
 // `terms`, `sessions` and `index` must outlive the call.
 ControlCall* OpenSessionStream(const CallPlace& place, const SessionTerms& terms,
-                               Sessions& sessions, Prefixes& index);
+                               Sessions& sessions, BlockIndex& index);
 
 }  // namespace cairn

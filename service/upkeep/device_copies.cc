@@ -25,11 +25,10 @@ CopyTier* DeviceTier(const Tiers& tiers) {
 
 }  // namespace
 
-DeviceCopies::DeviceCopies(Spaces& spaces, Images& images, Copies& copies, Tiers& tiers,
+DeviceCopies::DeviceCopies(Spaces& spaces, BlockIndex& index, Tiers& tiers,
                            std::function<void()> wake)
     : spaces_(spaces),
-      images_(images),
-      copies_(copies),
+      index_(index),
       wake_(std::move(wake)),
       tier_(DeviceTier(tiers)),
       bytes_max_(std::min(limits::kDeviceCopyBytesMax,
@@ -95,16 +94,16 @@ bool DeviceCopies::RunOnce() {
 }
 
 void DeviceCopies::CopyBlock(const BlockName& block) {
-  for (const ImagePin& image : images_.PinImages(block)) {
+  for (const ImagePin& image : index_.PinImages(block)) {
     auto running = std::make_unique<RunningCopy>();
-    running->source = images_.PinCopy(image, TierId::kHost);
+    running->source = index_.PinCopy(image, TierId::kHost);
     absl::StatusOr<SpaceRef> space = spaces_.Find(block.space_id);
     if (running->source.is_empty() || !space.ok()) {
       gone_.Add();
       continue;
     }
     running->space = *std::move(space);
-    running->writer = copies_.BeginCopy(running->source, tier_->id());
+    running->writer = index_.BeginCopy(running->source, tier_->id());
     if (running->writer.is_empty()) {
       continue;  // it has one, or gets one
     }
@@ -146,7 +145,7 @@ bool DeviceCopies::Finish(RunningCopy& running) {
     copy.side_object = running.space->coding().Find(side_object->id());
     CAIRN_CHECK(copy.side_object.get() != nullptr);  // the source keeps it
   }
-  return copies_.FinishCopy(std::move(running.writer), std::move(copy));
+  return index_.FinishCopy(std::move(running.writer), std::move(copy));
 }
 
 void DeviceCopies::Completed(std::unique_ptr<RunningCopy> running, const absl::Status& status) {

@@ -19,8 +19,7 @@
 
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "service/index/copies.h"
-#include "service/index/images.h"
+#include "service/index/block_index.h"
 #include "service/index/pin.h"
 #include "service/read_notes.h"
 #include "service/spaces.h"
@@ -31,8 +30,7 @@ namespace cairn {
 class DeviceCopies final : public ReadNotes {
  public:
   // `wake` tells that RunOnce() has work. Called on any thread, without locks held.
-  DeviceCopies(Spaces& spaces, Images& images, Copies& copies, Tiers& tiers,
-               std::function<void()> wake);
+  DeviceCopies(Spaces& spaces, BlockIndex& index, Tiers& tiers, std::function<void()> wake);
   ~DeviceCopies() override;  // REQUIRES: Stop() has returned, or nothing was copied
 
   // There is a tier for such copies.
@@ -68,8 +66,7 @@ class DeviceCopies final : public ReadNotes {
   bool Finish(RunningCopy& running);
 
   Spaces& spaces_;
-  Images& images_;
-  Copies& copies_;
+  BlockIndex& index_;
   const std::function<void()> wake_;
   CopyTier* const tier_;  // null: none
   const uint64_t bytes_max_;

@@ -21,9 +21,9 @@ constexpr int kLooksMax = 8;
 
 }  // namespace
 
-DurablePuts::DurablePuts(Copies& copies, CopyTier* tier, const Clock& clock,
+DurablePuts::DurablePuts(BlockIndex& index, CopyTier* tier, const Clock& clock,
                          std::function<void()> hurry)
-    : copies_(copies), tier_(tier), clock_(clock), hurry_(std::move(hurry)) {}
+    : index_(index), tier_(tier), clock_(clock), hurry_(std::move(hurry)) {}
 
 DurablePuts::~DurablePuts() {
   const MutexLock lock(mutex_);
@@ -67,8 +67,8 @@ void DurablePuts::Try(Id id) {
       }
       images = found->second.images;
     }
-    const uint64_t lost = tier_ == nullptr ? 0 : copies_.lost_count(tier_->id());
-    const WriteDownProgress progress = copies_.Expedite(images.block, images.group, images.slice);
+    const uint64_t lost = tier_ == nullptr ? 0 : index_.lost_count(tier_->id());
+    const WriteDownProgress progress = index_.Expedite(images.block, images.group, images.slice);
     switch (progress.state) {
       case WriteDownProgress::State::kThere:
         if (BeginSync(id)) {
@@ -117,7 +117,7 @@ bool DurablePuts::BeginSync(Id id) {
 }
 
 void DurablePuts::Synced(Id id, const absl::Status& status, uint64_t lost) {
-  if (status.ok() && copies_.lost_count(tier_->id()) != lost) {
+  if (status.ok() && index_.lost_count(tier_->id()) != lost) {
     // Perhaps one of these, after it was seen to be there: the tier keeps what it has now alone.
     EndSync(id);
     Try(id);

@@ -29,7 +29,7 @@
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "service/durable_waits.h"
-#include "service/index/copies.h"
+#include "service/index/block_index.h"
 #include "service/tier/tier.h"
 
 namespace cairn {
@@ -37,7 +37,7 @@ namespace cairn {
 class DurablePuts final : public DurableWaits {
  public:
   // `tier`: the persistent tier; null: none. `hurry` makes write-back try at once.
-  DurablePuts(Copies& copies, CopyTier* tier, const Clock& clock, std::function<void()> hurry);
+  DurablePuts(BlockIndex& index, CopyTier* tier, const Clock& clock, std::function<void()> hurry);
   ~DurablePuts() override;  // REQUIRES: Stop() has returned, or no put ever waited
 
   void AwaitDurable(const Images& images, absl::Time deadline, Done done) override;
@@ -77,7 +77,7 @@ class DurablePuts final : public DurableWaits {
   void Answer(Id id, proto::Durability durability);
   void StopWaiting(Id id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Copies& copies_;
+  BlockIndex& index_;
   CopyTier* const tier_;
   const Clock& clock_;
   const std::function<void()> hurry_;

@@ -47,11 +47,11 @@ BlockName NameOf(const ImageFacts& image) { return {image.space_id, image.key}; 
 
 }  // namespace
 
-WriteDown::WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock,
+WriteDown::WriteDown(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
                      uint64_t budget_bytes, ImageCheck& check, const Recoder& recoder,
                      std::function<void()> wake)
     : spaces_(spaces),
-      copies_(copies),
+      index_(index),
       clock_(clock),
       check_(check),
       recoder_(recoder),
@@ -60,7 +60,7 @@ WriteDown::WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& 
       bytes_max_(std::min(limits::kWriteDownBytesMax,
                           tiers.host().capacity_bytes() / limits::kWriteDownShareOfHost)),
       began_(clock.Now()),
-      durable_puts_(copies, tier_, clock, [this] { Hurry(); }),
+      durable_puts_(index, tier_, clock, [this] { Hurry(); }),
       rest_(kRestMin),
       budget_(budget_bytes, BlocksMax(tier_), began_) {}
 
@@ -121,7 +121,7 @@ void WriteDown::CountCarried(absl::Time now) {
 }
 
 bool WriteDown::BeginOne(WriteBudget::State budget) {
-  std::optional<Uncopied> taken = copies_.TakeUncopied();
+  std::optional<Uncopied> taken = index_.TakeUncopied();
   if (!taken.has_value()) {
     return false;
   }
@@ -133,7 +133,7 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
     }
     if (!was_seen) {
       withheld_.Add();
-      copies_.LetGo(std::move(taken->writer));
+      index_.LetGo(std::move(taken->writer));
       durable_puts_.Tried(NameOf(taken->source.facts()), absl::ResourceExhaustedError("withheld"));
       return true;
     }
@@ -172,7 +172,7 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
   write->place = *std::move(place);
   // Making the copy took a while. A deletion since the place was reserved waits for the write; one
   // from before it may have been answered, and no record may follow it.
-  if (!copies_.ArePublished({&write->image.source, 1})) {
+  if (!index_.ArePublished({&write->image.source, 1})) {
     const BlockName name = NameOf(write->image.source.facts());
     gone_.Add();
     write.reset();
@@ -298,7 +298,7 @@ absl::Status WriteDown::Finish(Write& write) {
     copy.side_object = write.space->coding().Find(write.own->id());
     CAIRN_CHECK(copy.side_object.get() != nullptr);  // the source keeps it
   }
-  return copies_.FinishCopy(std::move(write.image.writer), std::move(copy))
+  return index_.FinishCopy(std::move(write.image.writer), std::move(copy))
              ? absl::OkStatus()
              : absl::NotFoundError("deleted meanwhile");
 }

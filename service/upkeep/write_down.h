@@ -30,7 +30,7 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "service/index/copies.h"
+#include "service/index/block_index.h"
 #include "service/memory/arena.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
@@ -53,8 +53,9 @@ class WriteDown {
  public:
   // `wake` is called when RunOnce() has work, on any thread, without locks held. `check` and
   // `recoder` must outlive it. `budget_bytes`: limit per day; 0: none.
-  WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock, uint64_t budget_bytes,
-            ImageCheck& check, const Recoder& recoder, std::function<void()> wake);
+  WriteDown(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
+            uint64_t budget_bytes, ImageCheck& check, const Recoder& recoder,
+            std::function<void()> wake);
   ~WriteDown();  // REQUIRES: Stop() has returned, or nothing was written
 
   // Submits writes as far as there is room. Returns when to call again unless woken before.
@@ -114,7 +115,7 @@ class WriteDown {
   void Hurry();
 
   Spaces& spaces_;
-  Copies& copies_;
+  BlockIndex& index_;
   const Clock& clock_;
   ImageCheck& check_;
   const Recoder& recoder_;

@@ -10,7 +10,7 @@ uint64_t WriteDown::left() const {
   if (tier_ == nullptr) {
     return 0;
   }
-  const uint64_t waiting = copies_.uncopied_count() + copies_.pending_count();
+  const uint64_t waiting = index_.uncopied_count() + index_.pending_count();
   const MutexLock lock(mutex_);
   return waiting + count_;
 }
