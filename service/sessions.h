@@ -20,6 +20,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/handle.h"
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "proto/frame.h"
@@ -60,6 +61,12 @@ struct PeerRef {
 };
 
 class Sessions {
+  struct RunningPut {
+    uint64_t session_id = 0;
+    uint64_t bytes = 0;
+  };
+  void EndPut(RunningPut put);
+
  public:
   // Actions of other components at the end of a session. Called without locks held, on the thread
   // that ends it.
@@ -67,27 +74,9 @@ class Sessions {
     std::function<void(uint64_t session_id)> release_leases;
     std::function<void(const PeerRef&)> break_peer;
   };
-  // A put that was admitted and still runs. Destroying it reports that the put's memory is free
-  // again. Move-only. The Sessions must outlive it.
-  class InFlightPut {
-   public:
-    InFlightPut() = default;
-    InFlightPut(InFlightPut&& source) noexcept
-        : sessions_(std::exchange(source.sessions_, nullptr)),
-          session_id_(source.session_id_),
-          bytes_(source.bytes_) {}
-    InFlightPut& operator=(InFlightPut&& source) noexcept;
-    ~InFlightPut() { Reset(); }
-    void Reset();
-
-   private:
-    friend class Sessions;
-    InFlightPut(Sessions* sessions, uint64_t session_id, uint64_t bytes)
-        : sessions_(sessions), session_id_(session_id), bytes_(bytes) {}
-    Sessions* sessions_ = nullptr;
-    uint64_t session_id_ = 0;
-    uint64_t bytes_ = 0;
-  };
+  // A put that was admitted and still runs. Ending the handle reports that the put's memory is free
+  // again. The Sessions must outlive it.
+  using InFlightPut = Handle<Sessions, RunningPut, &Sessions::EndPut>;
 
   // `peers_max`: limit for the data-plane connections of all sessions.
   Sessions(Hooks hooks, uint64_t peers_max,
@@ -172,7 +161,6 @@ class Sessions {
     uint64_t put_bytes = 0;
     size_t actions = 0;  // running IfOpen() actions
   };
-  void EndPut(uint64_t session_id, uint64_t bytes);
   using StateMap = absl::flat_hash_map<uint64_t, State>;
   // Removes an ended session once none of its puts and actions runs any more.
   void ForgetIfOver(StateMap::iterator position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
