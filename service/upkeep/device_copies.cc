@@ -7,7 +7,6 @@
 
 #include "absl/hash/hash.h"
 #include "base/check.h"
-#include "base/clock.h"
 #include "service/limits.h"
 
 namespace cairn {
@@ -34,11 +33,6 @@ DeviceCopies::DeviceCopies(Spaces& spaces, BlockIndex& index, Tiers& tiers,
       bytes_max_(std::min(limits::kDeviceCopyBytesMax,
                           tiers.host().capacity_bytes() / limits::kDeviceCopyShareOfHost)),
       seen_(tier_ == nullptr ? 0 : limits::kReadBlocksMax) {}
-
-DeviceCopies::~DeviceCopies() {
-  const MutexLock lock(mutex_);
-  CAIRN_CHECK(count_ == 0, "a copy outlives upkeep");
-}
 
 void DeviceCopies::NoteRead(const BlockName& block, TierId tier) {
   if (tier_ == nullptr || tier == tier_->id()) {
@@ -124,9 +118,9 @@ void DeviceCopies::Submit(std::unique_ptr<RunningCopy> owned) {
                      .copy = running.source.copy(),
                      .source = running.source.bytes()};
   write.copy.tier = tier_->id();
+  in_flight_.Enter();
   {
     const MutexLock lock(mutex_);
-    ++count_;
     bytes_ += running.place.size_bytes();
   }
   tier_->Write(write, [this, owned = std::move(owned)](const absl::Status& status) mutable {
@@ -165,17 +159,15 @@ void DeviceCopies::Completed(std::unique_ptr<RunningCopy> running, const absl::S
   if (is_more_due) {
     wake_();
   }
-  const MutexLock lock(mutex_);
-  --count_;
-  ended_.NotifyAll();
+  in_flight_.Leave();
 }
 
 void DeviceCopies::Stop() {
-  const MutexLock lock(mutex_);
-  is_stopping_ = true;
-  while (count_ > 0) {  // ends: a tier completes every transfer
-    ended_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
   }
+  in_flight_.Await();  // ends: a tier completes every transfer
 }
 
 void DeviceCopies::Report(MetricSink& sink) const {
