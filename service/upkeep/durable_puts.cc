@@ -27,7 +27,7 @@ DurablePuts::DurablePuts(BlockIndex& index, CopyTier* tier, const Clock& clock,
 
 DurablePuts::~DurablePuts() {
   const MutexLock lock(mutex_);
-  CAIRN_CHECK(waiters_.empty() && syncs_ == 0, "a put outlives upkeep");
+  CAIRN_CHECK(waiters_.empty(), "a put outlives upkeep");
 }
 
 void DurablePuts::AwaitDurable(const Images& images, absl::Time deadline, Done done) {
@@ -112,7 +112,7 @@ bool DurablePuts::BeginSync(Id id) {
   }
   StopWaiting(id, found->second);
   found->second.is_syncing = true;
-  ++syncs_;
+  syncs_.Enter();
   return true;
 }
 
@@ -124,9 +124,7 @@ void DurablePuts::Synced(Id id, const absl::Status& status, uint64_t lost) {
   } else {
     Answer(id, status.ok() ? Durability::kDurable : Durability::kReadOnly);
   }
-  const MutexLock lock(mutex_);
-  --syncs_;
-  ended_.NotifyAll();
+  syncs_.Leave();
 }
 
 void DurablePuts::EndSync(Id id) {
@@ -237,10 +235,7 @@ void DurablePuts::Stop() {
   for (const Id id : ids) {
     Answer(id, Durability::kStopping);
   }
-  const MutexLock lock(mutex_);
-  while (syncs_ > 0) {  // ends: a tier completes every sync
-    ended_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
-  }
+  syncs_.Await();  // ends: a tier completes every sync
 }
 
 size_t DurablePuts::count() const {

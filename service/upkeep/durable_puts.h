@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/in_flight.h"
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "service/durable_waits.h"
@@ -82,11 +83,10 @@ class DurablePuts final : public DurableWaits {
   const Clock& clock_;
   const std::function<void()> hurry_;
 
+  InFlight syncs_;
   mutable Mutex mutex_;
-  CondVar ended_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_no_room_ ABSL_GUARDED_BY(mutex_) = false;  // since the last image was written
-  size_t syncs_ ABSL_GUARDED_BY(mutex_) = 0;          // running
   Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Id, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<BlockName, absl::flat_hash_set<Id>> by_block_ ABSL_GUARDED_BY(mutex_);

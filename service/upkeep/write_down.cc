@@ -64,11 +64,6 @@ WriteDown::WriteDown(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Cloc
       rest_(kRestMin),
       budget_(budget_bytes, BlocksMax(tier_), began_) {}
 
-WriteDown::~WriteDown() {
-  const MutexLock lock(mutex_);
-  CAIRN_CHECK(count_ == 0, "a write outlives upkeep");
-}
-
 absl::Time WriteDown::RunOnce(absl::Time now) {
   if (tier_ == nullptr) {
     return absl::InfiniteFuture();
@@ -253,8 +248,8 @@ WriteDown::PlacementHint WriteDown::HintOf(Uncopied& image) {
 }
 
 void WriteDown::Began(const Write& write) {
+  in_flight_.Enter();
   const MutexLock lock(mutex_);
-  ++count_;
   bytes_ += write.place.size_bytes();
   budget_.Spend(write.place.size_bytes());
   PlacementHint& hint = hints_[NameOf(write.image.source.facts())];
@@ -333,9 +328,7 @@ void WriteDown::Completed(std::unique_ptr<Write> write, const absl::Status& stat
   if (is_room_wanted) {
     wake_();
   }
-  const MutexLock lock(mutex_);
-  --count_;
-  ended_.NotifyAll();
+  in_flight_.Leave();
 }
 
 void WriteDown::Rest(const absl::Status& status) {
@@ -366,11 +359,64 @@ void WriteDown::Hurry() {
 
 void WriteDown::Stop() {
   durable_puts_.Stop();
-  const MutexLock lock(mutex_);
-  is_stopping_ = true;
-  while (count_ > 0) {  // ends: a tier completes every transfer
-    ended_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
   }
+  in_flight_.Await();  // ends: a tier completes every transfer
+}
+
+// --- Figures -------------------------------------------------------------------------------------
+
+uint64_t WriteDown::left() const {
+  if (tier_ == nullptr) {
+    return 0;
+  }
+  return index_.uncopied_count() + index_.pending_count() + in_flight_.count();
+}
+
+WriteReport WriteDown::Describe() const {
+  const MutexLock lock(mutex_);
+  return {.budget_bytes = budget_.bytes_per_day(),
+          .budget_left_bytes = budget_.left(),
+          .withheld_count = withheld_.Value(),
+          .uptime = clock_.Now() - began_};
+}
+
+void WriteDown::Report(MetricSink& sink) const {
+  const auto outcome = [&](std::string_view name, const Counter& counter) {
+    const MetricLabel labels[] = {{"outcome", name}};
+    sink.AddCounter("cairn_write_downs_total", "Writes of images to the SSD tier, by outcome.",
+                    labels, counter.Value());
+  };
+  outcome("written", written_);
+  outcome("gone", gone_);
+  outcome("refused", refused_);
+  outcome("failed", failed_);
+  durable_puts_.Report(sink);
+  sink.AddCounter("cairn_written_down_bytes_total", "Bytes of images written to the SSD tier.", {},
+                  written_bytes_.Value());
+  sink.AddCounter("cairn_write_down_recoded_total",
+                  "Images written to the SSD tier in the policy's cold recipe.", {},
+                  recoded_.Value());
+  sink.AddCounter("cairn_write_down_recoded_bytes_total",
+                  "Bytes of images written to the SSD tier in the policy's cold recipe.", {},
+                  recoded_bytes_.Value());
+  sink.AddCounter("cairn_write_down_recode_failed_total",
+                  "Images written to the SSD tier unchanged because they could not be recoded.", {},
+                  recode_failed_.Value());
+  sink.AddCounter("cairn_write_downs_withheld_total",
+                  "Images not written to the SSD tier while its write budget was low, because they "
+                  "were used only once.",
+                  {}, withheld_.Value());
+  const MutexLock lock(mutex_);
+  sink.AddGauge("cairn_write_budget_bytes",
+                "Limit for bytes written to the SSD tier per day; 0: none.", {},
+                static_cast<double>(budget_.bytes_per_day()));
+  sink.AddGauge("cairn_write_budget_left_bytes",
+                "Bytes left of the write budget; below 0 nothing is written.", {}, budget_.left());
+  sink.AddGauge("cairn_writing_down_bytes", "Bytes being written to the SSD tier.", {},
+                static_cast<double>(bytes_));
 }
 
 }  // namespace cairn
