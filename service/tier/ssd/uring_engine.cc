@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "service/tier/ssd/uring_engine.h"
+#include "service/tier/ssd/io_engine.h"
 
 #include <liburing.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "service/tier/ssd/format.h"
+#include "service/tier/ssd/folder.h"
 
 #include <gtest/gtest.h>
 
