@@ -28,7 +28,7 @@
 #include "codecs/checksum/checksum.h"
 #include "kernels/backend.h"
 #include "kernels/runtime.h"
-#include "transport/local/client_region.h"
+#include "transport/local/region.h"
 #include "transport/ucx_module.h"
 
 namespace cairn::cli {

@@ -23,7 +23,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "service/limits.h"
-#include "transport/local/packet.h"
+#include "transport/local/socket.h"
 
 namespace cairn {
 namespace {

@@ -17,8 +17,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/handshake.h"
-#include "transport/local/packet.h"
-#include "transport/local/socket_file.h"
+#include "transport/local/socket.h"
 
 namespace cairn::transport {
 namespace {

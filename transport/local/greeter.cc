@@ -18,8 +18,7 @@
 #include "base/epoll.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "transport/local/lane_internal.h"
-#include "transport/local/packet.h"
+#include "transport/local/socket.h"
 
 namespace cairn::transport {
 namespace {

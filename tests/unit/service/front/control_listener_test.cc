@@ -27,7 +27,7 @@
 #include "service/limits.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait.h"
-#include "transport/local/packet.h"
+#include "transport/local/socket.h"
 
 namespace cairn {
 namespace {

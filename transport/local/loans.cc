@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/local/lent_memory.h"
+#include "transport/local/loans.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -28,7 +28,7 @@ absl::Status Refused(absl::string_view what) {
 
 }  // namespace
 
-// --- the daemon's side
+// --- The daemon's side ---------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<Lender>> Lender::Make(std::span<const std::byte> memory, int fd,
                                                      int lanes) {
@@ -68,7 +68,7 @@ std::optional<uint64_t> Lender::PlaceOf(std::span<const std::byte> payload) cons
   return first - base;
 }
 
-// --- the client's
+// --- The client's side ---------------------------------------------------------------------------
 
 absl::StatusOr<LentMemory::Mapping> LentMemory::MapOne(const Fd& fd) {
   const int seals = fcntl(fd.get(), F_GET_SEALS);

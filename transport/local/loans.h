@@ -24,7 +24,7 @@
 #include "absl/status/statusor.h"
 #include "base/file.h"
 #include "base/mutex.h"
-#include "transport/local/client_region.h"
+#include "transport/local/region.h"
 #include "transport/transport.h"
 
 namespace cairn::transport {

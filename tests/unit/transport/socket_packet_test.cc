@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/local/packet.h"
+#include "transport/local/socket.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/local/client_region.h"
+#include "transport/local/region.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "tests/support/random.h"
-#include "transport/local/region.h"
 
 namespace cairn::transport {
 namespace {

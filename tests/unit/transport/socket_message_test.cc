@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/local/envelope.h"
+#include "transport/local/socket.h"
 
 #include <gtest/gtest.h>
 
