@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "base/nearest.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "base/units.h"

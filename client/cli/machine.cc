@@ -19,7 +19,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/direct_io.h"
 #include "base/file.h"
 #include "base/memory_room.h"
 #include "base/text.h"

@@ -12,8 +12,8 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/hand_over.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "proto/traceparent.h"
 #include "service/front/rpc.h"
 #include "service/limits.h"

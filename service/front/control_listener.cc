@@ -19,7 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/epoll.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "service/limits.h"

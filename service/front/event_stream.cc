@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "base/hand_over.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cairn/v1/events.pb.h"
 #include "proto/convert.h"

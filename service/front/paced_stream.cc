@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "base/hand_over.h"
+#include "base/mutex.h"
 
 namespace cairn {
 

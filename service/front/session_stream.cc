@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "base/hand_over.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"

@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/hand_over.h"
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace cairn {

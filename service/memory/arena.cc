@@ -11,8 +11,8 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "base/log.h"
-#include "base/map_file.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "service/memory/fault_in.h"

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/map_file.h"
+#include "base/file.h"
 #include "base/status.h"
 
 namespace cairn::transport {

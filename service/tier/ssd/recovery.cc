@@ -16,7 +16,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "base/direct_io.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/random_bytes.h"
 #include "base/status.h"

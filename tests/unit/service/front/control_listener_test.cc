@@ -22,7 +22,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/hand_over.h"
 #include "base/mutex.h"
 #include "service/limits.h"
 #include "tests/support/temp_dir.h"

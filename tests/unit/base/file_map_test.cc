@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/map_file.h"
+#include "base/file.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/file.h"
 #include "base/units.h"
 
 namespace cairn {
