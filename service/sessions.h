@@ -23,11 +23,11 @@
 #include "base/handle.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "base/peer_identity.h"
 #include "proto/frame.h"
 #include "service/index/tenant_shares.h"
 #include "service/limits.h"
 #include "service/spaces.h"
-#include "service/tenant_policy.h"
 #include "transport/transport.h"
 
 namespace cairn {
@@ -50,6 +50,21 @@ struct Session {
   uint64_t id = 0;  // never reused; 0 means none
   TenantName tenant;
   std::optional<PeerIdentity> identity;  // of the client that opened it
+};
+
+// Decides which tenants a peer may use. Thread-safety: Immutable.
+class TenantPolicy {
+ public:
+  virtual ~TenantPolicy() = default;
+  // `identity` is nullopt if the connection has none.
+  virtual bool MayUse(const std::optional<PeerIdentity>& identity,
+                      std::string_view tenant) const = 0;
+};
+
+// Allows every peer to use any tenant.
+class AnyTenant final : public TenantPolicy {
+ public:
+  bool MayUse(const std::optional<PeerIdentity>&, std::string_view) const override { return true; }
 };
 
 // One data-plane connection.

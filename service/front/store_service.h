@@ -5,6 +5,7 @@
 //
 // Thread-safety: Thread-safe; gRPC calls it from its own threads.
 
+#include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/metric.h"
 #include "cairn/v1/store.pb.h"
@@ -21,6 +22,10 @@
 #include "service/tier/tiers.h"
 
 namespace cairn {
+
+// Convert policies of spaces from and to messages. Errors: those of Spaces::PolicyOf().
+absl::StatusOr<SpacePolicy> FromPolicy(const Spaces& spaces, const v1::SpacePolicy& policy);
+v1::SpacePolicy ToPolicy(const SpacePolicy& policy);
 
 class StoreService {
  public:
