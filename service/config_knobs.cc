@@ -15,7 +15,7 @@
 #include "base/text.h"
 #include "base/units.h"
 #include "codecs/recipe/recipe.h"
-#include "service/config_check.h"
+#include "service/config_value.h"
 #include "service/limits.h"
 
 namespace cairn {

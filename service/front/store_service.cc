@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "proto/convert.h"
-#include "service/front/event_stream.h"
 
 namespace cairn {
 namespace {
