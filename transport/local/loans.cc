@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<Lender>> Lender::Make(std::span<const std::byte> 
   if (base == MAP_FAILED) {
     return Refused("memory of loans");
   }
-  lender->words_ = static_cast<LoanWord*>(base);  // zeros, which is what an atomic of 0 is
+  lender->words_ = static_cast<LoanWord*>(base);  // zeros are atomics of 0
   lender->words_bytes_ = bytes;
   lender->words_fd_ = SealForReaders(memfd.get());
   if (!lender->words_fd_.is_valid()) {

@@ -162,9 +162,9 @@ RegionBuffer::~RegionBuffer() { region_->Free(place_, bytes_); }
 
 namespace {
 
-// The bytes of a descriptor that is memory nobody can cut, or why it is not.
+// Returns the size of a memfd that cannot be truncated. Errors: InvalidArgument for another file.
 absl::StatusOr<uint64_t> SealedBytes(int memfd) {
-  // The bits are what counts: the call itself succeeds on files of /dev/shm, which can be cut.
+  // The call itself also succeeds on files of /dev/shm, which can be truncated: the bits count.
   const int seals = fcntl(memfd, F_GET_SEALS);
   constexpr int kWanted = F_SEAL_SHRINK | F_SEAL_GROW;
   if (seals < 0 || (seals & kWanted) != kWanted) {
@@ -183,7 +183,7 @@ absl::StatusOr<uint64_t> SealedBytes(int memfd) {
   return static_cast<uint64_t>(file.st_size);
 }
 
-// Pages that are all there now stay there: nobody can punch a hole into what is sealed so. A hole
+// Seals the memfd so that nobody can punch a hole into it, and checks that it has none. A hole
 // would be filled by the first access, even one that reads, and charged to this process for as
 // long as the client keeps the memfd. REQUIRES: it is mapped already; no writable mapping can be
 // made afterwards.

@@ -238,7 +238,7 @@ void CloseSlowly(Fd socket, std::vector<Fd> fds) {
     packet.fds.clear();
     packet = ReceivePacket(socket.get());
   } while (packet.outcome == Packet::Outcome::kPacket || !packet.fds.empty());
-  // Ends: what waited when the connection was shut down.
+  // Ends: the connection is shut down, so no more packets arrive.
 }
 
 // --- Socket files --------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class PathLock {
     while (true) {  // ends at the deadline
       CAIRN_RETURN_IF_ERROR(lock.Open());
       const int error = flock(lock.file_.get(), LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-      // Whoever had it before may have removed it meanwhile.
+      // The previous holder may have removed the file meanwhile.
       if (error == 0 && IsAt(lock.path_, lock.file_)) {
         lock.is_held_ = true;
         return lock;
@@ -345,7 +345,7 @@ class PathLock {
   bool is_held_ = false;
 };
 
-// Makes the folder where it is missing. `warning`: what it should not allow, and does.
+// Makes a missing folder. Sets *warning to a risk of the folder that is not refused.
 absl::Status PrepareFolderOf(const std::string& path, std::string* warning) {
   const std::string folder = FolderOf(path);
   if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
@@ -431,7 +431,7 @@ absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path, int type,
     return ErrnoStatus("cannot bind", path);
   }
   if (type == SOCK_STREAM) {
-    RefuseDescriptors(made.get());  // its bytes come without; whoever reads them asks for none
+    RefuseDescriptors(made.get());  // gRPC's bytes come without descriptors
   }
   made.file_.Reset(open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   const std::string file = absl::StrCat("/proc/self/fd/", made.file_.get());

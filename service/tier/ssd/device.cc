@@ -70,7 +70,7 @@ absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes
                                           limits::kSsdSegmentBytesMin, limits::kSsdSegmentBytesMax);
   budget.extents_max = extents_max > 0 ? extents_max : limits::SsdImagesAuto(budget_bytes);
   budget.write_buffer_bytes = limits::SsdWriteBufferBytes(budget_bytes);
-  // Of ssd tables, logs and what compaction holds twice: measured over 10 M records.
+  // Tables, logs, and tables that compaction holds twice: measured over 10 M records.
   budget.ledger_bytes_max = 2 * budget.write_buffer_bytes + 256 * budget.extents_max;
   budget.side_bytes_max = std::min<uint64_t>(budget_bytes / 16, 1_GiB);
   const uint64_t others = budget.ledger_bytes_max + budget.side_bytes_max + kMiB;
@@ -197,19 +197,19 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
     }
     return is_over();
   };
-  // What recovery finds is held against the deletions known when it began, and these are recorded.
+  // Recovery applies the deletions known when it began, and they are recorded.
   if (!await([&] { return state_ != State::kRecovering; }) || state_ == State::kOut ||
-      is_stopping_) {  // what is freed once it is stopping stays in the ledger
+      is_stopping_) {  // images freed during the stop stay in the ledger
     return false;
   }
-  // A write under way may be of an image that is deleted already: it is recorded, and then freed.
+  // A running write may be of an image that is deleted already: it is recorded, and then freed.
   const uint64_t next_write = next_write_;
   if (!await([&] { return writes_.empty() || *writes_.begin() >= next_write; })) {
     return false;
   }
-  // What is being recorded now may hold some, what is queued the rest.
+  // The running round may have some of the records, the queue the rest.
   const uint64_t last_round = queued_.is_empty() ? next_round_ - 1 : next_round_;
-  // A ledger that failed is opened anew, and what was freed meanwhile is taken out of it then.
+  // A failed ledger is opened again, and loses the records of images freed meanwhile.
   if (!await([&] { return rounds_over_ >= last_round && !is_ledger_failed_; })) {
     return false;
   }
@@ -298,7 +298,7 @@ IoId SsdDevice::Write(const TierWrite& write, TierDone done) {
     written.id = reserved->second;
     reserved_.erase(reserved);
   }
-  // What is past the image in its last page is zero.
+  // The rest of the image's last page is zero.
   const std::span<const std::byte> source = write.source;
   const size_t direct =
       AreWholePages(source.data(), 0) ? source.size() / kPageBytes * kPageBytes : 0;
@@ -343,7 +343,7 @@ void SsdDevice::End(Written& written, absl::Status status) {
 }
 
 void SsdDevice::CountError(uint32_t slot, IoKind kind, const absl::Status& status) {
-  // What was not begun says nothing of the device.
+  // Errors of transfers that did not begin are no faults of the device.
   if (!absl::IsDataLoss(status) && !absl::IsInternal(status)) {
     return;
   }

@@ -23,7 +23,7 @@ bool IsPaged(const IoTransfer& transfer) {
   return IsPaged(transfer.offset) && is_paged(transfer.parts[0]) && is_paged(transfer.parts[1]);
 }
 
-// The medium is bad: what the block layer and file systems say for it.
+// Returns whether it is an error of the block layer or the file system for a bad medium.
 bool IsMediumError(int error) {
   switch (error) {
     case EIO:

@@ -97,7 +97,7 @@ rocksdb::ReadOptions ReadsOfAll() {
   return how;
 }
 
-// What a status of the database asks of the caller: see Ledger::Open().
+// Converts a status of the database to the codes of Ledger::Open().
 absl::Status StatusFrom(const rocksdb::Status& status) {
   if (status.ok()) {
     return absl::OkStatus();
@@ -164,7 +164,7 @@ std::string EndOfExtents(uint64_t seq_last) {
              : ExtentKey({.seq = seq_last + 1, .page = 0});
 }
 
-// What Scan() does with records whose keys are numbers.
+// The callback of Scan() for records whose keys are numbers.
 template <typename Parse, typename Fn>
 auto Numbered(RecordKind kind, Parse parse, Fn fn) {
   return [kind, parse, fn](std::string_view key, std::string_view value) -> absl::StatusOr<bool> {
@@ -243,7 +243,7 @@ absl::Status Ledger::Reopen(absl::Time deadline) {
     closed = std::move(db_);
   }
   if (closed != nullptr) {
-    (void)closed->Close();  // it has failed before: what is there is seen by opening it
+    (void)closed->Close();  // its error is known; opening it shows its contents
     closed.reset();
   }
   absl::StatusOr<std::unique_ptr<rocksdb::DB>> opened = OpenDatabase(options_);
@@ -396,7 +396,7 @@ Ledger::Batch::~Batch() = default;
 Ledger::Batch::Batch(Batch&& source) noexcept = default;
 Ledger::Batch& Ledger::Batch::operator=(Batch&& source) noexcept = default;
 
-// A batch in memory takes what it is given: it has no limit of bytes.
+// A batch in memory has no limit of bytes, so neither call can fail.
 void Ledger::Batch::Put(const std::string& key, const std::string& value) {
   CAIRN_CHECK(writes_->Put(key, value).ok());
 }

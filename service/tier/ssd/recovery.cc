@@ -176,7 +176,7 @@ absl::Status SsdDevice::ReadDeletions() {
   std::memcpy(&done, epoch->data(), sizeof(done));
   done_epoch_ = done;
   if (!history_.has_value() || history_->epoch < done) {
-    // The file has lost its end, or all: it says nothing of what was before.
+    // The file has lost its end, or all of it: earlier deletions are unknown.
     history_.emplace();
     history_->base = history_->epoch = done;
   }
@@ -246,7 +246,7 @@ absl::Status SsdDevice::Recover(RecoverySink& sink) {
     since = queued_.deleted;
     FreeUnread(since);
   }
-  for (const Deletion& deletion : since) {  // what was found may have come after it
+  for (const Deletion& deletion : since) {  // images may have been found after it
     TellSink(sink, deletion);
   }
   {

@@ -80,7 +80,7 @@ std::optional<uint64_t> SegmentMap::Allocate(uint64_t bytes, bool is_carried) {
   const auto page_count = static_cast<uint32_t>(RoundedBytes(bytes) / kPageBytes);
   CAIRN_CHECK(page_count > 0 && bytes <= extent_bytes_max());
   if (live_count_ >= extents_max_ && !is_carried) {
-    // What is open is not reclaimed: where all of them are in there, it is to be closed.
+    // An open segment is not reclaimed: if all extents are in it, it is closed.
     if (open_.has_value() &&
         count(State::kFull) + count(State::kSealed) + count(State::kReclaiming) == 0) {
       SetState(*open_, State::kFull);
@@ -564,7 +564,7 @@ SsdDevice::Carried SsdDevice::Move(uint64_t from, TierExtent& to, const ImageFac
   }
   const Evictor::Moved moved = evictor_->MoveCopy(TierId::kSsd, facts, TierOffset(from), to);
   if (moved == Evictor::Moved::kMoved && IsLost(place / budget_.segment_bytes)) {
-    // Since it was recorded: what was lost with the segment did not have the copy yet.
+    // The segment was lost after the record was written, and LoseCopies() missed this copy.
     evictor_->LoseCopy(TierId::kSsd, facts, TierOffset(place));
   }
   const MutexLock lock(mutex_);
@@ -593,8 +593,8 @@ bool SsdDevice::FinishReclaim(uint32_t slot) {
     }
     seq = segments_->at(slot).seq;
   }
-  if (!SyncNow()) {  // what was carried along is there, or else it is lost, and the rest is tried
-                     // again
+  // The carried images must be durable first. Lost ones are gone; the segment is tried again.
+  if (!SyncNow()) {
     const MutexLock lock(mutex_);
     reclaim_again_ = MonotonicNow() + kReclaimAgain;
     return false;
@@ -718,7 +718,7 @@ bool SsdDevice::TryOne() {
     const MutexLock lock(mutex_);
     state_ = State::kOk;
     probe_again_ = absl::InfiniteFuture();
-    // What the others hold is sealed, or lost where that fails. Those that are lost are emptied.
+    // The other segments are sealed, or lost where that fails. Lost segments are emptied.
     for (uint32_t i = 0; i < segments_->slot_count(); ++i) {
       const SegmentMap::Segment& segment = segments_->at(i);
       if (segment.state == SegmentState::kSetAside && files_[i].is_valid()) {
@@ -747,7 +747,7 @@ bool SsdDevice::MendLedger() {
     commit_due_.NotifyOne();
     if (status.ok()) {
       is_ledger_failed_ = false;
-      // What failed besides is tried now.
+      // Segments that failed meanwhile are tried at once.
       is_mended = segments_->count(SegmentState::kSetAside) < kSetAsideMax;
       state_ = is_mended ? State::kOk : state_;
       probe_again_ = is_mended ? absl::InfiniteFuture() : MonotonicNow();
