@@ -2,14 +2,20 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/units.h"
 
 namespace cairn {
 namespace {
@@ -87,6 +93,91 @@ absl::Status WriteFileDurably(const std::string& path, std::span<const std::byte
   const std::size_t slash = path.rfind('/');
   return SyncFolder(slash == std::string::npos ? "."
                                                : path.substr(0, std::max<std::size_t>(slash, 1)));
+}
+
+// --- Direct I/O ----------------------------------------------------------------------------------
+
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+
+}  // namespace
+
+absl::Status CheckDirectIo(const std::string& folder) {
+  struct statfs file_system = {};
+  if (::statfs(folder.c_str(), &file_system) != 0) {
+    return absl::ErrnoToStatus(errno, folder);
+  }
+  if (file_system.f_type == TMPFS_MAGIC || file_system.f_type == RAMFS_MAGIC) {
+    return absl::InvalidArgumentError("its file system is memory (tmpfs): name a folder on a disk");
+  }
+  if (file_system.f_type == OVERLAYFS_SUPER_MAGIC) {
+    return absl::InvalidArgumentError(
+        "its file system is a container's own (overlayfs): mount a disk there");
+  }
+  const std::string path = absl::StrCat(folder, "/probe");
+  const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const int open_error = errno;
+  alignas(kPageBytes) static constexpr std::array<std::byte, kPageBytes> kPage{};
+  const bool is_written = file.is_valid() && ::pwrite(file.get(), kPage.data(), kPage.size(), 0) ==
+                                                 static_cast<ssize_t>(kPage.size());
+  const int error = file.is_valid() ? errno : open_error;
+  ::unlink(path.c_str());
+  if (is_written) {
+    return absl::OkStatus();
+  }
+  if (error == EINVAL || error == EOPNOTSUPP) {
+    return absl::InvalidArgumentError(
+        "its file system does not support O_DIRECT: name a folder on a disk");
+  }
+  return absl::ErrnoToStatus(error, path);
+}
+
+// --- Shared memory -------------------------------------------------------------------------------
+
+namespace {
+
+constexpr uint64_t kAlignment = 2_MiB;
+constexpr int kTriesMax = 100;  // others map memory where there was room a moment ago
+
+}  // namespace
+
+std::byte* MapFile(int fd, uint64_t bytes, int protection) {
+  for (int i = 0; i < kTriesMax; ++i) {
+    // Finds a free range, releases it and asks for it again. Keeping the range and mapping over it
+    // with MAP_FIXED is unsafe: a MAP_FIXED that fails has already unmapped the range, another
+    // thread may have mapped memory there since, and unmapping the range would unmap that memory.
+    const uint64_t room = bytes + kAlignment;
+    void* const found =
+        mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (found == MAP_FAILED) {
+      return nullptr;
+    }
+    munmap(found, room);
+    const uint64_t first = reinterpret_cast<uintptr_t>(found);
+    void* const wanted =
+        reinterpret_cast<void*>((first + kAlignment - 1) / kAlignment * kAlignment);
+    void* const base = mmap(wanted, bytes, protection, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
+    if (base == wanted) {
+      return static_cast<std::byte*>(base);
+    }
+    if (base != MAP_FAILED) {  // a kernel before 4.17, for which the address is a hint
+      munmap(base, bytes);
+      errno = EEXIST;
+    }
+    if (errno != EEXIST) {
+      return nullptr;
+    }
+  }
+  return nullptr;
+}
+
+Fd SealForReaders(int memfd) {
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+  if (fcntl(memfd, F_ADD_SEALS, kSeals) != 0) {
+    return Fd();
+  }
+  return Fd(open(absl::StrCat("/proc/self/fd/", memfd).c_str(), O_RDONLY | O_CLOEXEC));
 }
 
 }  // namespace cairn

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// File descriptors and small files.
+// File descriptors, small files, and memory that processes share.
+#include <sys/epoll.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/check.h"
 
 namespace cairn {
 
@@ -47,5 +51,42 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, std::size_t bytes_
 absl::Status WriteFileDurably(const std::string& path, std::span<const std::byte> bytes);
 // Makes it durable that files were created, renamed or removed in a folder.
 absl::Status SyncFolder(const std::string& path);
+
+// --- Direct I/O ----------------------------------------------------------------------------------
+
+// Checks whether a folder can hold files that bypass the page cache (O_DIRECT): writes a page to a
+// file "probe" in it and removes the file. Errors: InvalidArgument if the file system is in memory,
+// is a container's own, or refuses O_DIRECT. On such a file system, pages would be in memory twice,
+// and a completed write might not have been sent to the device. Other errors follow errno.
+absl::Status CheckDirectIo(const std::string& folder);
+
+// --- Shared memory -------------------------------------------------------------------------------
+
+// Maps the first `bytes` of `fd` at a multiple of 2 MiB, so that the kernel can map huge pages as
+// such. `protection` is mmap()'s. Returns null, with errno set, if the kernel refuses. The caller
+// unmaps `bytes` from there on.
+//
+// Thread-safety: Thread-safe.
+std::byte* MapFile(int fd, uint64_t bytes, int protection);
+
+// Seals a memfd for good: it keeps its size and its pages, and gets no new writable mapping.
+// Existing mappings stay writable. Returns a second descriptor, which is read-only whatever the
+// seals say; it is invalid, with errno set, if the kernel refuses.
+//
+// Thread-safety: Thread-safe.
+Fd SealForReaders(int memfd);
+
+// --- Polling -------------------------------------------------------------------------------------
+
+// Sets the `events` of `fd` that `epoll` reports with `tag`, replacing those set before. With 0 it
+// reports only hang-ups and errors. CAIRN_CHECKs that the kernel has room for one more descriptor.
+inline void WatchSocket(int epoll, int fd, uint64_t tag, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = tag;
+  if (::epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event) != 0) {
+    CAIRN_CHECK(::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0, "epoll takes no more sockets");
+  }
+}
 
 }  // namespace cairn

@@ -1,10 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Writes log records, one line each, to stderr. It never blocks and limits the rate of each kind of
-// record: see log_drops.h.
+// Writes log records, one line each, to stderr, as text or as JSON.
 //
 //   LogWarn("get", "tile checksum does not match", {{"place", place}, {"tile", index}});
 //   WARN 2026-01-31T12:00:00.123Z get: tile checksum does not match place=host tile=7
+//   {"time":"2026-01-31T12:00:00.123Z","level":"warn","component":"get",
+//    "message":"tile checksum does not match","fields":{"place":"host","tile":"7"}}
+//
+// A JSON record is one line; the values of its fields are strings. A record that is too long for a
+// line loses its fields and has "cut":true.
+//
+// Records are dropped, so that a peer cannot fill a disk through the log and a stalled reader of
+// stderr cannot block a thread. Dropped records are counted:
+//
+// - Records of one kind above a rate. A kind is a component and a text. The next written record of
+//   that kind says how many were dropped (suppressed=N). Debug records have no limit.
+// - Lines that stderr has no room for at that moment.
 //
 // Text is fixed and lower-case; values go into fields. A value with a space, a quote, '=' or a
 // control character is quoted and escaped, so a peer cannot forge a line. Use error and warn once
@@ -13,6 +24,9 @@
 // failure. A miss is counted, not logged.
 //
 // Thread-safety: all functions are Thread-safe.
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <string>
@@ -22,6 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/metric.h"
 #include "base/text.h"
 
 namespace cairn {
@@ -36,6 +51,11 @@ absl::Status ParseLogLevel(std::string_view text, LogLevel* level);
 void SetLogLevel(LogLevel level);
 LogLevel GetLogLevel();
 inline bool LogEnabled(LogLevel level) { return level <= GetLogLevel(); }
+
+enum class LogFormat : uint8_t { kText, kJson };
+
+// The format is kText at start.
+void SetLogFormat(LogFormat format);
 
 // One key=value of a record. The key is borrowed for the call.
 struct LogField {
@@ -87,5 +107,45 @@ inline void LogDebug(std::string_view component, std::string_view text,
 // is called under the log's lock and must not log. Most tests use tests/support/log_capture.h
 // instead.
 void TEST_SetLogSink(std::function<void(LogLevel, std::string_view line)> sink);
+
+// --- Drops ---------------------------------------------------------------------------------------
+
+// Limits the rate of each kind by a token bucket. The table has a fixed size: kinds with equal
+// hashes share a bucket.
+// Thread-safety: Thread-compatible.
+class LogLimiter {
+ public:
+  static constexpr int kBurst = 100;
+  // One more record per interval.
+  static constexpr absl::Duration kRefill = absl::Milliseconds(100);
+
+  struct Verdict {
+    bool is_admitted = false;
+    // Records of this kind dropped since the last admitted one; 0 if not admitted.
+    uint64_t suppressed = 0;
+  };
+  Verdict Admit(std::string_view component, std::string_view text, absl::Time now);
+
+ private:
+  struct Bucket {
+    int used = 0;  // records; at most kBurst
+    absl::Time refilled = absl::InfinitePast();
+    uint64_t suppressed = 0;
+  };
+  static constexpr size_t kBuckets = 256;
+
+  std::array<Bucket, kBuckets> buckets_;
+};
+
+// A page, with the newline: poll() promises a pipe that much room.
+inline constexpr size_t kLogLineBytesMax = 4095;
+
+// Writes `line` to `fd` unless that could block. A line of more than kLogLineBytesMax is cut.
+// Returns false if the line, or its end, was lost. Can only block if another process fills the same
+// pipe.
+[[nodiscard]] bool WriteLogLine(int fd, std::string_view line);
+
+// Reports the counts of dropped records and lines of this process.
+void ReportLog(MetricSink& sink);
 
 }  // namespace cairn

@@ -20,6 +20,13 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 
+#ifdef __SANITIZE_THREAD__
+extern "C" {
+void __tsan_acquire(void* address);  // NOLINT(bugprone-reserved-identifier): the sanitizer's
+void __tsan_release(void* address);  // NOLINT(bugprone-reserved-identifier): the sanitizer's
+}
+#endif
+
 namespace cairn {
 
 // Thread-safety: Thread-safe. Not recursive.
@@ -113,5 +120,23 @@ class CondVar {
  private:
   std::condition_variable wake_;
 };
+
+// --- Hand-over -----------------------------------------------------------------------------------
+// For ThreadSanitizer: an object passes from one thread to another through an uninstrumented
+// library, whose synchronization it cannot see. Without that sanitizer they do nothing.
+
+// Call it before the library can call the next thread.
+inline void HandOver([[maybe_unused]] const void* object) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_release(const_cast<void*>(object));
+#endif
+}
+
+// Call it first in the next thread.
+inline void TakeOver([[maybe_unused]] const void* object) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_acquire(const_cast<void*>(object));
+#endif
+}
 
 }  // namespace cairn

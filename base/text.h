@@ -1,14 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Converts between std::string_view and absl::string_view, which are different types in a
-// distribution's Abseil. Copies nothing: the result borrows what the argument borrows.
+// Text: conversions of views, strings in JSON, and names close to a mistyped one. Pure functions.
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "absl/strings/string_view.h"
 
 namespace cairn {
 
+// Convert between std::string_view and absl::string_view, which are different types in a
+// distribution's Abseil. They copy nothing: the result borrows what the argument borrows.
 inline absl::string_view ToAbsl(std::string_view text) { return {text.data(), text.size()}; }
 inline std::string_view ToStd(absl::string_view text) { return {text.data(), text.size()}; }
+
+// Appends `text` in quotes, escaped. Each byte that is not UTF-8 becomes U+FFFD, so that the line
+// stays valid JSON whatever a peer sends.
+void AppendJsonString(std::string_view text, std::string* json);
+
+// Returns the name that is the fewest edits away from `word`, at most two; the first of several. An
+// edit adds, removes or replaces a letter or swaps two neighbours. Returns an empty view if no name
+// is that close, or if `word` is so short that any name would be.
+std::string_view Nearest(std::string_view word, std::span<const std::string_view> names);
+
+// Returns " (did you mean NAME?)" or an empty string.
+std::string DidYouMean(std::string_view word, std::span<const std::string_view> names);
 
 }  // namespace cairn

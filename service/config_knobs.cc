@@ -11,12 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "base/nearest.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "codecs/recipe/recipe.h"
-#include "service/config_check.h"
+#include "service/config_value.h"
 #include "service/limits.h"
 
 namespace cairn {

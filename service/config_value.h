@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace cairn {
@@ -72,5 +73,17 @@ std::string PrintBytes(uint64_t bytes);
 
 // Returns the name of the setting's environment variable: CAIRN_SSD_IO for ssd-io.
 std::string VariableOf(std::string_view name);
+
+// --- Checks of textual settings
+
+absl::Status CheckSocketPath(
+    std::string_view text);  // fits sockaddr_un, absolute, printable, or "off"
+absl::Status CheckPortRange(std::string_view text);
+absl::Status CheckRecipe(std::string_view text);
+absl::Status CheckWriteBudget(std::string_view text);
+absl::Status CheckScrubRate(std::string_view text);
+// The accepted forms, for people.
+std::string_view WriteBudgetForm();
+std::string_view ScrubRateForm();
 
 }  // namespace cairn

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "base/log_drops.h"
 #include "base/memory_room.h"
 #include "base/status.h"
 #include "service/codec/device_codec.h"

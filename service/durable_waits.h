@@ -9,7 +9,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 #include "codecs/types/shape.h"
-#include "proto/durability.h"
+#include "proto/frame.h"
 #include "service/tier/block_name.h"
 
 namespace cairn {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/log.h"
-#include "base/log_format.h"
 #include "base/memory_room.h"
 #include "base/status.h"
 #include "codecs/backend/backends.h"

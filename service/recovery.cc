@@ -161,7 +161,7 @@ std::optional<Restorer::Drop> Restorer::Restore(FoundImage& found, SideObjectSou
   } else if (found.recipe.NeedsSideObject()) {
     return Drop::kSideObject;
   }
-  const absl::StatusOr<bool> is_published = images_.Publish(std::move(image));
+  const absl::StatusOr<bool> is_published = index_.Publish(std::move(image));
   if (!is_published.ok()) {
     return absl::IsInvalidArgument(is_published.status()) ? Drop::kChain : Drop::kRoom;
   }
@@ -181,7 +181,7 @@ void Restorer::FoundImages(std::vector<FoundImage> images, SideObjectSource& sid
     images_restored_.Add();
     bytes_restored_.Add(bytes);
     if (is_serving_) {
-      images_.Announce(name);  // a device has come back, and somebody may wait for what it has
+      index_.Announce(name);  // a device has come back, and somebody may wait for what it has
     }
   }
 }
@@ -193,9 +193,9 @@ void Restorer::Deleted(const proto::Fingerprint& fingerprint,
       continue;
     }
     if (keys.empty()) {
-      images_.Invalidate(space->id());
+      index_.Invalidate(space->id());
     } else {
-      images_.Delete(space->id(), keys);
+      index_.Delete(space->id(), keys);
     }
   }
 }

@@ -24,7 +24,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/metric.h"
-#include "service/index/images.h"
+#include "service/index/block_index.h"
 #include "service/index/side_objects.h"
 #include "service/spaces.h"
 #include "service/tier/recovery.h"
@@ -46,8 +46,8 @@ class Restorer final : public RecoverySink {
   static constexpr size_t kDropCount = 7;
 
   // Borrows its arguments.
-  Restorer(Spaces& spaces, Images& images, const Clock& clock)
-      : spaces_(spaces), images_(images), clock_(clock) {}
+  Restorer(Spaces& spaces, BlockIndex& index, const Clock& clock)
+      : spaces_(spaces), index_(index), clock_(clock) {}
 
   // If several tiers or devices know a space, the first one determines its recipe and its current
   // side objects; an installed side object replaces a mined one.
@@ -76,7 +76,7 @@ class Restorer final : public RecoverySink {
   std::optional<Drop> Restore(FoundImage& image, SideObjectSource& side_objects);
 
   Spaces& spaces_;
-  Images& images_;
+  BlockIndex& index_;
   const Clock& clock_;
   absl::flat_hash_map<uint64_t, SpaceRef> found_;  // by number
   absl::flat_hash_map<SideObjectName, SideObjectRef> side_objects_;

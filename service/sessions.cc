@@ -33,22 +33,6 @@ size_t Sessions::TicketHash::operator()(const proto::Ticket& ticket) const {
   return absl::Hash<proto::Ticket>{}(ticket);
 }
 
-Sessions::InFlightPut& Sessions::InFlightPut::operator=(InFlightPut&& source) noexcept {
-  if (this != &source) {
-    Reset();
-    sessions_ = std::exchange(source.sessions_, nullptr);
-    session_id_ = source.session_id_;
-    bytes_ = source.bytes_;
-  }
-  return *this;
-}
-
-void Sessions::InFlightPut::Reset() {
-  if (Sessions* sessions = std::exchange(sessions_, nullptr); sessions != nullptr) {
-    sessions->EndPut(session_id_, bytes_);
-  }
-}
-
 absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
                                                 std::string_view client_name,
                                                 const std::optional<PeerIdentity>& identity) {
@@ -198,17 +182,17 @@ absl::StatusOr<Sessions::InFlightPut> Sessions::BeginPut(uint64_t session_id, ui
   ++state.puts;
   state.put_bytes += bytes;
   in_flight_bytes_ += bytes;
-  return InFlightPut(this, session_id, bytes);
+  return InFlightPut(*this, {.session_id = session_id, .bytes = bytes});
 }
 
-void Sessions::EndPut(uint64_t session_id, uint64_t bytes) {
+void Sessions::EndPut(RunningPut put) {
   const MutexLock lock(mutex_);
-  const auto found = sessions_.find(session_id);
+  const auto found = sessions_.find(put.session_id);
   CAIRN_CHECK(found != sessions_.end() && found->second.puts > 0);
   State& state = found->second;
   --state.puts;
-  state.put_bytes -= bytes;
-  (state.is_open ? in_flight_bytes_ : quarantine_bytes_) -= bytes;
+  state.put_bytes -= put.bytes;
+  (state.is_open ? in_flight_bytes_ : quarantine_bytes_) -= put.bytes;
   ForgetIfOver(found);
 }
 

@@ -20,13 +20,14 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/handle.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "base/peer_identity.h"
 #include "proto/frame.h"
 #include "service/index/tenant_shares.h"
 #include "service/limits.h"
 #include "service/spaces.h"
-#include "service/tenant_policy.h"
 #include "transport/transport.h"
 
 namespace cairn {
@@ -51,6 +52,21 @@ struct Session {
   std::optional<PeerIdentity> identity;  // of the client that opened it
 };
 
+// Decides which tenants a peer may use. Thread-safety: Immutable.
+class TenantPolicy {
+ public:
+  virtual ~TenantPolicy() = default;
+  // `identity` is nullopt if the connection has none.
+  virtual bool MayUse(const std::optional<PeerIdentity>& identity,
+                      std::string_view tenant) const = 0;
+};
+
+// Allows every peer to use any tenant.
+class AnyTenant final : public TenantPolicy {
+ public:
+  bool MayUse(const std::optional<PeerIdentity>&, std::string_view) const override { return true; }
+};
+
 // One data-plane connection.
 struct PeerRef {
   int server = 0;  // index of the transport server
@@ -60,6 +76,12 @@ struct PeerRef {
 };
 
 class Sessions {
+  struct RunningPut {
+    uint64_t session_id = 0;
+    uint64_t bytes = 0;
+  };
+  void EndPut(RunningPut put);
+
  public:
   // Actions of other components at the end of a session. Called without locks held, on the thread
   // that ends it.
@@ -67,27 +89,9 @@ class Sessions {
     std::function<void(uint64_t session_id)> release_leases;
     std::function<void(const PeerRef&)> break_peer;
   };
-  // A put that was admitted and still runs. Destroying it reports that the put's memory is free
-  // again. Move-only. The Sessions must outlive it.
-  class InFlightPut {
-   public:
-    InFlightPut() = default;
-    InFlightPut(InFlightPut&& source) noexcept
-        : sessions_(std::exchange(source.sessions_, nullptr)),
-          session_id_(source.session_id_),
-          bytes_(source.bytes_) {}
-    InFlightPut& operator=(InFlightPut&& source) noexcept;
-    ~InFlightPut() { Reset(); }
-    void Reset();
-
-   private:
-    friend class Sessions;
-    InFlightPut(Sessions* sessions, uint64_t session_id, uint64_t bytes)
-        : sessions_(sessions), session_id_(session_id), bytes_(bytes) {}
-    Sessions* sessions_ = nullptr;
-    uint64_t session_id_ = 0;
-    uint64_t bytes_ = 0;
-  };
+  // A put that was admitted and still runs. Ending the handle reports that the put's memory is free
+  // again. The Sessions must outlive it.
+  using InFlightPut = Handle<Sessions, RunningPut, &Sessions::EndPut>;
 
   // `peers_max`: limit for the data-plane connections of all sessions.
   Sessions(Hooks hooks, uint64_t peers_max,
@@ -172,7 +176,6 @@ class Sessions {
     uint64_t put_bytes = 0;
     size_t actions = 0;  // running IfOpen() actions
   };
-  void EndPut(uint64_t session_id, uint64_t bytes);
   using StateMap = absl::flat_hash_map<uint64_t, State>;
   // Removes an ended session once none of its puts and actions runs any more.
   void ForgetIfOver(StateMap::iterator position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

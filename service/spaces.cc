@@ -148,26 +148,13 @@ absl::Status SpaceEntry::CheckSlice(uint16_t group, const codecs::Slice& slice) 
 
 // --- References ----------------------------------------------------------------------------------
 
-SpaceRef& SpaceRef::operator=(SpaceRef&& source) noexcept {
-  if (this != &source) {
-    Reset();
-    owner_ = std::exchange(source.owner_, nullptr);
-    entry_ = std::exchange(source.entry_, nullptr);
-  }
-  return *this;
-}
-
-void SpaceRef::Reset() {
-  if (SpaceEntry* entry = std::exchange(entry_, nullptr); entry != nullptr) {
-    std::exchange(owner_, nullptr)->Unref(entry);
-  }
-}
-
 SpaceRef SpaceRef::Share() const {
-  CAIRN_CHECK(entry_ != nullptr);
-  owner_->Ref(entry_);
-  return {owner_, entry_};
+  CAIRN_CHECK(!is_empty());
+  handle_.owner().Ref(handle_.value());
+  return {handle_.owner(), handle_.value()};
 }
+
+void SpaceRef::Release(Spaces& owner, SpaceEntry* entry) { owner.Unref(entry); }
 
 void Spaces::Ref(SpaceEntry* entry) {
   const MutexLock lock(mutex_);
@@ -185,7 +172,7 @@ void Spaces::Unref(SpaceEntry* entry) {
 
 SpaceRef Spaces::RefLocked(SpaceEntry* entry) {
   ++entry->references_;
-  return {this, entry};
+  return {*this, entry};
 }
 
 // --- Opening and finding -------------------------------------------------------------------------

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/handle.h"
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "codecs/recipe/recipe.h"
@@ -97,24 +98,19 @@ class Spaces;
 class SpaceRef {
  public:
   SpaceRef() = default;
-  SpaceRef(SpaceRef&& source) noexcept
-      : owner_(std::exchange(source.owner_, nullptr)),
-        entry_(std::exchange(source.entry_, nullptr)) {}
-  SpaceRef& operator=(SpaceRef&& source) noexcept;
-  ~SpaceRef() { Reset(); }
-  void Reset();
+  void Reset() { handle_.Reset(); }
   // Returns another reference to the same space. REQUIRES, like the functions below: not empty.
   SpaceRef Share() const;
 
-  bool is_empty() const { return entry_ == nullptr; }
-  SpaceEntry& operator*() const { return *entry_; }
-  SpaceEntry* operator->() const { return entry_; }
+  bool is_empty() const { return handle_.is_empty(); }
+  SpaceEntry& operator*() const { return *handle_.value(); }
+  SpaceEntry* operator->() const { return handle_.value(); }
 
  private:
   friend class Spaces;
-  SpaceRef(Spaces* owner, SpaceEntry* entry) : owner_(owner), entry_(entry) {}
-  Spaces* owner_ = nullptr;
-  SpaceEntry* entry_ = nullptr;
+  SpaceRef(Spaces& owner, SpaceEntry* entry) : handle_(owner, entry) {}
+  static void Release(Spaces& owner, SpaceEntry* entry);
+  Handle<Spaces, SpaceEntry*, &SpaceRef::Release> handle_;
 };
 
 class Spaces {

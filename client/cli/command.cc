@@ -8,8 +8,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/nearest.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "client/cpp/options.h"
 
 namespace cairn::cli {

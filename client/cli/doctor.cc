@@ -13,7 +13,7 @@
 #include "client/cli/daemon.h"
 #include "client/cli/machine.h"
 #include "client/cli/output.h"
-#include "transport/local/socket_file.h"
+#include "transport/local/socket.h"
 
 namespace cairn::cli {
 namespace {

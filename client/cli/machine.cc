@@ -19,7 +19,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/direct_io.h"
 #include "base/file.h"
 #include "base/memory_room.h"
 #include "base/text.h"
@@ -28,7 +27,7 @@
 #include "codecs/checksum/checksum.h"
 #include "kernels/backend.h"
 #include "kernels/runtime.h"
-#include "transport/local/client_region.h"
+#include "transport/local/region.h"
 #include "transport/ucx_module.h"
 
 namespace cairn::cli {

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
-#include "base/nearest.h"
 #include "base/text.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
-#include "base/json_text.h"
 #include "base/text.h"
 #include "base/units.h"
 

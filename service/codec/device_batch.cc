@@ -2,6 +2,7 @@
 #include "service/codec/device_batch.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,10 +10,34 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "codecs/format/image_header.h"
 #include "codecs/format/tile_layout.h"
-#include "service/codec/batch_layout.h"
+#include "kernels/encode_jobs.h"
+#include "kernels/records.h"
 
 namespace cairn {
+namespace {
+
+// Offsets of the parts of a batch that do not depend on its images, equal in host and device
+// memory. Thread-safety: Immutable.
+struct BatchLayout {
+  static constexpr uint64_t kAlignment = 256;
+  static constexpr uint64_t Rounded(uint64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  static constexpr uint64_t kStatus = 0;
+  static constexpr uint64_t kResults = kAlignment * 4;
+  // A plan has at most as many tiles as tasks.
+  static constexpr uint64_t kPlan =
+      kResults + uint64_t{kernels::kPlanTasksMax} * sizeof(kernels::TileResult);
+  static_assert(kernels::kPlanImagesMax * sizeof(uint32_t) <= kResults && kPlan % kAlignment == 0);
+  static uint64_t PlanBytes() {
+    return Rounded(std::max(kernels::EncodePlanBytesMax(), kernels::DecodePlanBytesMax()));
+  }
+  static uint64_t Bytes() { return kPlan + PlanBytes(); }
+};
+
+}  // namespace
 
 using kernels::LaunchResult;
 
@@ -338,6 +363,215 @@ void DeviceBatch::FallBackLate(absl::Time now) {
 void DeviceBatch::FallBackAll(CodecFallback reason) {
   for (CodecJob& job : jobs_) {
     FallBack(figures_, job, reason);
+  }
+}
+
+// --- Encoding ------------------------------------------------------------------------------------
+// An encode's operations on the stream, and its results.
+
+namespace {
+
+// Small inputs of an image: a float an element.
+uint64_t InputBytes(const EncodeWork& work) {
+  return BatchLayout::Rounded(work.query_magnitudes.size_bytes()) +
+         BatchLayout::Rounded(work.token_scores.size_bytes());
+}
+
+}  // namespace
+
+uint64_t DeviceBytesOf(const EncodeWork& work) {
+  uint64_t image_bytes = 0;
+  CAIRN_CHECK(codecs::MaxImageBytes(work.spec, &image_bytes) == codecs::Error::kOk);
+  uint64_t bytes = BatchLayout::Rounded(work.source.size()) +
+                   BatchLayout::Rounded(kernels::SlotBytes(work.spec)) +
+                   BatchLayout::Rounded(image_bytes) + InputBytes(work);
+  for (const codecs::ImageView& parent : work.parents) {
+    bytes += BatchLayout::Rounded(parent.image_bytes());
+  }
+  return bytes;
+}
+
+uint64_t SideBytesOf(const SideObject* side) {
+  return side == nullptr ? 0 : BatchLayout::Rounded(side->bytes().size());
+}
+
+bool DeviceBatch::PlaceEncode(CodecJob& job, uint64_t below) {
+  EncodeWork& work = job.encode;
+  uint64_t image_bytes = 0;
+  CAIRN_CHECK(codecs::MaxImageBytes(work.spec, &image_bytes) == codecs::Error::kOk);
+  kernels::EncodeJob made;
+  made.spec = &work.spec;
+  std::byte* const source = Take(work.source.size());
+  made.source = ViewOfSource(work.spec, source);
+  made.slots = Take(kernels::SlotBytes(work.spec));
+  made.image = Take(image_bytes);
+  std::vector<kernels::StoredImage>& parents = parents_.emplace_back();
+  for (const codecs::ImageView& parent : work.parents) {
+    std::byte* const at = Take(parent.image_bytes());
+    parents.push_back({.prefix = &parent, .image = at});
+    Note(at, parent.bytes().data(), parent.image_bytes());
+  }
+  made.parents = parents;
+  const auto copy_floats = [this](std::span<const float> values, const float** placed) {
+    if (values.empty()) {
+      return true;
+    }
+    std::byte* const at = Take(values.size_bytes());
+    *placed = reinterpret_cast<const float*>(at);
+    return NoteStaged(at, std::as_bytes(values));
+  };
+  if (!copy_floats(work.query_magnitudes, &made.query_magnitudes) ||
+      !copy_floats(work.token_scores, &made.token_scores) ||
+      !PlaceSide(work.side_object, below, &made.side_object)) {
+    FallBack(figures_, job, CodecFallback::kNoRoom);
+    return false;
+  }
+  if (work.side_object != nullptr) {
+    made.side = work.side_object->content().inputs();
+  }
+  Note(source, work.source.data(), work.source.size());
+  encodes_.push_back(made);
+  return kernels::CheckJob(made) == codecs::Error::kOk;
+}
+
+void DeviceBatch::LaunchEncode() {
+  std::byte* const status = memory_ + BatchLayout::kStatus;
+  std::byte* const results = memory_ + BatchLayout::kResults;
+  std::byte* const plan = memory_ + BatchLayout::kPlan;
+  const uint64_t status_bytes = encodes_.size() * sizeof(uint32_t);
+  static_cast<void>(
+      phase_ != Phase::kLeaving && Took(runtime_.Clear(status, status_bytes, stream_)) &&
+      CopyIn(plan, host_ + BatchLayout::kPlan, encode_plan_.bytes) &&
+      Took(runtime_.Encode(encode_plan_, plan, reinterpret_cast<kernels::TileResult*>(results),
+                           reinterpret_cast<uint32_t*>(status), stream_)) &&
+      Took(runtime_.CopyOut(host_ + BatchLayout::kStatus, status, status_bytes, stream_)) &&
+      Took(runtime_.CopyOut(host_ + BatchLayout::kResults, results,
+                            encode_plan_.tile_count * sizeof(kernels::TileResult), stream_)));
+}
+
+bool DeviceBatch::CopyImage(CodecJob& job, const kernels::EncodeJob& made, uint32_t status,
+                            std::span<const kernels::TileResult> tiles) {
+  const uint64_t prefix = codecs::PrefixBytes(tiles.size());
+  uint64_t bytes = prefix, bytes_max = 0;
+  for (const kernels::TileResult& tile : tiles) {
+    bytes += tile.bytes;
+  }
+  CAIRN_CHECK(codecs::MaxImageBytes(job.encode.spec, &bytes_max) == codecs::Error::kOk);
+  if (status != 0 || bytes > bytes_max) {
+    FallBack(figures_, job, CodecFallback::kRefused);
+    return true;
+  }
+  absl::StatusOr<Extent> image = job.encode.room(bytes);
+  if (!image.ok()) {
+    FallBack(figures_, job, CodecFallback::kNoRoom);
+    return true;
+  }
+  job.made = *std::move(image);
+  uint64_t written = 0;
+  const codecs::Error error = kernels::WritePrefix(kernels::RecordedSpec(made), tiles,
+                                                   job.made.bytes().first(prefix), &written);
+  if (error != codecs::Error::kOk || written != bytes) {
+    FallBack(figures_, job, CodecFallback::kRefused);
+    return true;
+  }
+  return Took(runtime_.CopyOut(job.made.bytes().data() + prefix, made.image + prefix,
+                               bytes - prefix, stream_));
+}
+
+void DeviceBatch::CopyImages() {
+  phase_ = Phase::kCopying;
+  const auto* results = reinterpret_cast<const kernels::TileResult*>(host_ + BatchLayout::kResults);
+  for (size_t i = 0; i < jobs_.size(); ++i) {
+    const uint32_t tiles = static_cast<uint32_t>(codecs::TilingOf(jobs_[i].encode.spec).count());
+    const std::span<const kernels::TileResult> of_image(results, tiles);
+    results += tiles;
+    if (jobs_[i].done != nullptr && !CopyImage(jobs_[i], encodes_[i], statuses()[i], of_image)) {
+      return FallBackAll(CodecFallback::kLost);
+    }
+  }
+  waits_since_ = MonotonicNow();
+}
+
+// --- Decoding ------------------------------------------------------------------------------------
+// A decode's operations on the stream.
+
+namespace {
+
+// The bytes of an image that have the tiles of a slice.
+struct TileRange {
+  uint64_t begin = UINT64_MAX, end = 0;
+
+  uint64_t bytes() const { return end - begin; }
+};
+
+TileRange RangeOf(const DecodeWork& work) {
+  TileRange range;
+  const codecs::Error error = work.view.tiling().ForEach(work.slice, [&](uint32_t index) {
+    const codecs::TileEntry tile = work.view.Tile(index);
+    range.begin = std::min<uint64_t>(range.begin, tile.offset);
+    range.end = std::max<uint64_t>(range.end, tile.offset + tile.bytes);
+    return codecs::Error::kOk;
+  });
+  CAIRN_CHECK(error == codecs::Error::kOk && range.begin < range.end);
+  range.begin = range.begin / BatchLayout::kAlignment * BatchLayout::kAlignment;
+  return range;
+}
+
+}  // namespace
+
+uint64_t DeviceBytesOf(const DecodeWork& work) {
+  return BatchLayout::Rounded(RangeOf(work).bytes()) + BatchLayout::Rounded(work.source_bytes);
+}
+
+bool DeviceBatch::PlaceDecode(CodecJob& job, uint64_t below) {
+  DecodeWork& work = job.decode;
+  kernels::DecodeJob made;
+  absl::StatusOr<Extent> target = work.room(work.source_bytes);
+  if (!target.ok() || !PlaceSide(work.side_object, below, &made.side_object)) {
+    FallBack(figures_, job, CodecFallback::kNoRoom);
+    return false;
+  }
+  job.made = *std::move(target);
+  const TileRange range = RangeOf(work);
+  std::byte* const tiles = Take(range.bytes());
+  codecs::ImageSpec spec = work.view.spec();
+  spec.slice = work.slice;
+  made.prefix = &work.view;
+  made.image = tiles - range.begin;  // of which kernels read tiles alone
+  made.slice = work.slice;
+  made.target = ViewOfSource(spec, Take(work.source_bytes));
+  if (work.side_object != nullptr) {
+    made.side = work.side_object->content().inputs();
+  }
+  Note(tiles, work.view.bytes().data() + range.begin, range.bytes());
+  decodes_.push_back(made);
+  return true;
+}
+
+void DeviceBatch::LaunchDecode() {
+  std::byte* const status = memory_ + BatchLayout::kStatus;
+  std::byte* const plan = memory_ + BatchLayout::kPlan;
+  const uint64_t status_bytes = decodes_.size() * sizeof(uint32_t);
+  bool is_there =
+      phase_ != Phase::kLeaving && Took(runtime_.Clear(status, status_bytes, stream_)) &&
+      CopyIn(plan, host_ + BatchLayout::kPlan, decode_plan_.bytes) &&
+      Took(runtime_.Decode(decode_plan_, plan, reinterpret_cast<uint32_t*>(status), stream_)) &&
+      Took(runtime_.CopyOut(host_ + BatchLayout::kStatus, status, status_bytes, stream_));
+  for (size_t i = 0; is_there && i < decodes_.size(); ++i) {
+    is_there =
+        Took(runtime_.CopyOut(jobs_[i].made.bytes().data(), decodes_[i].target.k.layers.front(),
+                              jobs_[i].decode.source_bytes, stream_));
+  }
+  if (is_there) {
+    phase_ = Phase::kCopying;
+  }
+}
+
+void DeviceBatch::CheckDecoded() {
+  for (size_t i = 0; i < jobs_.size(); ++i) {
+    if (statuses()[i] != 0) {
+      FallBack(figures_, jobs_[i], CodecFallback::kRefused);
+    }
   }
 }
 

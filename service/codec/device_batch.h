@@ -130,14 +130,14 @@ class DeviceBatch {
   kernels::PagedView ViewOfSource(const codecs::ImageSpec& spec, std::byte* base);
   const uint32_t* statuses() const;
 
-  // --- device_encode.cc
+  // --- Encoding
   bool PlaceEncode(CodecJob& job, uint64_t below);
   void LaunchEncode();
   void CopyImages();
   bool CopyImage(CodecJob& job, const kernels::EncodeJob& made, uint32_t status,
                  std::span<const kernels::TileResult> tiles);
 
-  // --- device_decode.cc
+  // --- Decoding
   bool PlaceDecode(CodecJob& job, uint64_t below);
   void LaunchDecode();
   // Jobs that the kernels found invalid fall back.

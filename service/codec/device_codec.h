@@ -30,8 +30,8 @@
 #include "service/codec/device_batch.h"
 #include "service/limits.h"
 #include "service/memory/gpu_device.h"
-#include "service/tier/device_report.h"
 #include "service/tier/host_tier.h"
+#include "service/tier/tier.h"
 
 namespace cairn {
 

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "proto/convert.h"
 #include "service/codec/device_codec.h"
-#include "service/front/space_policy.h"
+#include "service/front/store_service.h"
 
 namespace cairn {
 namespace {

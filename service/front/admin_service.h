@@ -16,7 +16,7 @@
 #include "service/front/call_router.h"
 #include "service/front/freed_calls.h"
 #include "service/front/verify_stream.h"
-#include "service/index/index_report.h"
+#include "service/index/block_index.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
@@ -31,7 +31,7 @@ class AdminService {
   struct Parts {  // borrowed
     Spaces& spaces;
     Sessions& sessions;
-    IndexReport& index;
+    BlockIndex& index;
     Upkeep& upkeep;
     Tiers& tiers;
     FreedCalls& freed;

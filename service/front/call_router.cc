@@ -4,7 +4,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/hand_over.h"
+#include "base/mutex.h"
 
 namespace cairn {
 

@@ -12,14 +12,19 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/hand_over.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "proto/traceparent.h"
-#include "service/front/rpc.h"
 #include "service/limits.h"
 
 namespace cairn {
 namespace {
+
+// The codes have equal numbers on both sides.
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
 
 // Beside its messages: what gRPC and we keep of a call.
 constexpr uint64_t kCallBytes = 16 << 10;

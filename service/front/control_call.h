@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/hand_over.h"
+#include "base/mutex.h"
 #include "base/peer_identity.h"
 #include "service/front/call_budget.h"
 #include "service/front/call_metrics.h"

@@ -19,11 +19,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/epoll.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "service/limits.h"
-#include "transport/local/packet.h"
+#include "transport/local/socket.h"
 
 namespace cairn {
 namespace {

@@ -32,7 +32,7 @@
 #include "service/front/acceptor.h"
 #include "service/front/control_connections.h"
 #include "service/front/doors.h"
-#include "transport/local/socket_file.h"
+#include "transport/local/socket.h"
 
 namespace cairn {
 

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/front/side_object_upload.h"
 
-#include <optional>
-
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/hand_over.h"
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace cairn {
@@ -49,8 +47,7 @@ class Upload final : public ControlCall {
           "the side object has ", total_bytes_, " bytes: at most ", limits::kSideObjectBytesMax));
     }
     CAIRN_ASSIGN_OR_RETURN(const std::string tenant, parts_.check(*first));
-    CAIRN_ASSIGN_OR_RETURN(UploadBudget::Share share, parts_.budget.Take(tenant, total_bytes_));
-    share_.emplace(std::move(share));
+    CAIRN_ASSIGN_OR_RETURN(share_, parts_.budget.Take(tenant, total_bytes_));
     first_ = *first;
     first_.clear_content();
     has_first_ = true;
@@ -85,7 +82,7 @@ class Upload final : public ControlCall {
 
   void End(const absl::StatusOr<v1::PutSideObjectReply>& reply) {
     content_ = std::string();
-    share_.reset();
+    share_.Reset();
     parts_.calls.Count(Call::kPutSideObject, reply.status());
     if (!reply.ok()) return FinishAs(reply.status());
     ReplyAndFinish(*reply);
@@ -96,19 +93,18 @@ class Upload final : public ControlCall {
   bool has_first_ = false;
   v1::PutSideObjectRequest first_;  // without its content
   uint64_t total_bytes_ = 0;
-  std::optional<UploadBudget::Share> share_;
+  UploadBudget::Share share_;
   std::string content_;
 };
 
 }  // namespace
 
-UploadBudget::Share::~Share() {
-  if (budget_ == nullptr) return;
-  const MutexLock lock(budget_->mutex_);
-  budget_->bytes_ -= bytes_;
-  const auto tenant = budget_->by_tenant_.find(tenant_);
-  tenant->second -= bytes_;
-  if (tenant->second == 0) budget_->by_tenant_.erase(tenant);
+void UploadBudget::GiveBack(TenantBytes share) {
+  const MutexLock lock(mutex_);
+  bytes_ -= share.bytes;
+  const auto tenant = by_tenant_.find(share.tenant);
+  tenant->second -= share.bytes;
+  if (tenant->second == 0) by_tenant_.erase(tenant);
 }
 
 absl::StatusOr<UploadBudget::Share> UploadBudget::Take(std::string_view tenant, uint64_t bytes) {
@@ -125,7 +121,7 @@ absl::StatusOr<UploadBudget::Share> UploadBudget::Take(std::string_view tenant, 
   }
   bytes_ += bytes;
   by_tenant_[name] = of_tenant + bytes;
-  return Share(this, name, bytes);
+  return Share(*this, {.tenant = name, .bytes = bytes});
 }
 
 ControlCall* StartUpload(const CallPlace& place, const UploadParts& parts) {

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "base/handle.h"
 #include "base/mutex.h"
 #include "cairn/v1/store.pb.h"
 #include "service/front/call_metrics.h"
@@ -19,26 +19,15 @@ namespace cairn {
 
 // A budget for the bytes of incomplete uploads. Thread-safety: Thread-safe.
 class UploadBudget {
- public:
-  // A part of the budget. Destroying it returns the bytes. Move-only. The budget must outlive it.
-  class Share {
-   public:
-    Share() = default;
-    Share(Share&& source) noexcept
-        : budget_(std::exchange(source.budget_, nullptr)),
-          tenant_(std::move(source.tenant_)),
-          bytes_(source.bytes_) {}
-    Share& operator=(Share&&) = delete;
-    ~Share();
-
-   private:
-    friend class UploadBudget;
-    Share(UploadBudget* budget, std::string tenant, uint64_t bytes)
-        : budget_(budget), tenant_(std::move(tenant)), bytes_(bytes) {}
-    UploadBudget* budget_ = nullptr;
-    std::string tenant_;
-    uint64_t bytes_ = 0;
+  struct TenantBytes {
+    std::string tenant;
+    uint64_t bytes = 0;
   };
+  void GiveBack(TenantBytes share);
+
+ public:
+  // A part of the budget. Ending the handle returns the bytes. The budget must outlive it.
+  using Share = Handle<UploadBudget, TenantBytes, &UploadBudget::GiveBack>;
 
   // Errors: ResourceExhausted (the uploads of the tenant, or all together, are too large).
   absl::StatusOr<Share> Take(std::string_view tenant, uint64_t bytes);

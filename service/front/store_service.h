@@ -5,6 +5,7 @@
 //
 // Thread-safety: Thread-safe; gRPC calls it from its own threads.
 
+#include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/metric.h"
 #include "cairn/v1/store.pb.h"
@@ -12,8 +13,8 @@
 #include "service/front/call_router.h"
 #include "service/front/control_call.h"
 #include "service/front/freed_calls.h"
-#include "service/front/session_stream.h"
 #include "service/front/side_object_upload.h"
+#include "service/front/streams.h"
 #include "service/get/prefetches.h"
 #include "service/index/block_index.h"
 #include "service/sessions.h"
@@ -21,6 +22,10 @@
 #include "service/tier/tiers.h"
 
 namespace cairn {
+
+// Convert policies of spaces from and to messages. Errors: those of Spaces::PolicyOf().
+absl::StatusOr<SpacePolicy> FromPolicy(const Spaces& spaces, const v1::SpacePolicy& policy);
+v1::SpacePolicy ToPolicy(const SpacePolicy& policy);
 
 class StoreService {
  public:

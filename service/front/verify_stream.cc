@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/hand_over.h"
+#include "base/mutex.h"
 #include "service/limits.h"
 
 namespace cairn {

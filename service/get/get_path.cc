@@ -11,7 +11,6 @@
 #include "proto/block_key.h"
 #include "service/active_backend.h"
 #include "service/get/steps.h"
-#include "service/index/block_index.h"
 
 namespace cairn {
 
@@ -23,8 +22,7 @@ GetPath::GetPath(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool
       pool(pool),
       clock(clock),
       backend(ActiveBackend()),
-      promotions({.images = index,
-                  .copies = index,
+      promotions({.index = index,
                   .tiers = tiers,
                   .pool = pool,
                   .clock = clock,

@@ -19,15 +19,13 @@
 #include "service/get/prefetches.h"
 #include "service/get/promotions.h"
 #include "service/get/waiting_gets.h"
-#include "service/index/images.h"
+#include "service/index/block_index.h"
 #include "service/path_pool.h"
 #include "service/read_notes.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
 
 namespace cairn {
-
-class BlockIndex;
 
 class GetPath final : public PathPool::Deadlines {
  public:
@@ -42,7 +40,7 @@ class GetPath final : public PathPool::Deadlines {
   static constexpr size_t kOutcomeCount = 4;
 
   Spaces& spaces;
-  Images& index;
+  BlockIndex& index;
   Tiers& tiers;
   PathPool& pool;
   const Clock& clock;

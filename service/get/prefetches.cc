@@ -19,17 +19,17 @@ Prefetches::Answer Prefetches::Begin(uint64_t space_id, absl::Span<const proto::
     return answer;
   }
   const std::string tenant((*space)->tenant());
-  const std::vector<Images::Where> places = images_.Locate(space_id, keys, wanted);
+  const std::vector<BlockIndex::Where> places = index_.Locate(space_id, keys, wanted);
   std::vector<Item> to_read;
   for (size_t i = 0; i < keys.size(); ++i) {
     const auto of_key = absl::MakeConstSpan(places).subspan(i * wanted.size(), wanted.size());
-    if (std::find(of_key.begin(), of_key.end(), Images::Where::kNowhere) != of_key.end()) {
+    if (std::find(of_key.begin(), of_key.end(), BlockIndex::Where::kNowhere) != of_key.end()) {
       ++answer.absent;
       continue;
     }
     to_read.clear();
     for (size_t group = 0; group < wanted.size(); ++group) {
-      if (of_key[group] == Images::Where::kCold) {
+      if (of_key[group] == BlockIndex::Where::kCold) {
         to_read.push_back({{space_id, keys[i]}, wanted[group].group, wanted[group].slice, tenant});
       }
     }
@@ -60,7 +60,7 @@ void Prefetches::ReadAhead(const BlockName& block, uint16_t group, const codecs:
                            uint64_t bytes) {
   const uint64_t count = std::clamp<uint64_t>(
       limits::kReadAheadBytesMax / std::max<uint64_t>(bytes, 1), 1, limits::kReadAheadBlocksMax);
-  std::vector<BlockName> next = images_.LeasedAfter(block, count);
+  std::vector<BlockName> next = index_.LeasedAfter(block, count);
   if (next.empty()) {
     return;
   }
@@ -92,7 +92,7 @@ Prefetches::Outcome Prefetches::Start(const Item& item) {
   if (!space.ok()) {
     return Outcome::kDropped;
   }
-  CopyPins pins = images_.Lookup(item.block, item.group, item.slice);
+  CopyPins pins = index_.Lookup(item.block, item.group, item.slice);
   Outcome outcome = pins.empty() ? Outcome::kDropped : Outcome::kBegun;
   for (CopyPin& pin : pins) {
     if (!pin.bytes().empty()) {

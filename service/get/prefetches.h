@@ -21,7 +21,7 @@
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "service/get/promotions.h"
-#include "service/index/images.h"
+#include "service/index/block_index.h"
 #include "service/index/tenant_shares.h"
 #include "service/index/wanted.h"
 #include "service/limits.h"
@@ -39,8 +39,8 @@ class Prefetches {
     uint32_t refused = 0;       // too many are queued
   };
 
-  Prefetches(Spaces& spaces, Images& images, Promotions& promotions)
-      : spaces_(spaces), images_(images), promotions_(promotions) {}
+  Prefetches(Spaces& spaces, BlockIndex& index, Promotions& promotions)
+      : spaces_(spaces), index_(index), promotions_(promotions) {}
 
   // Queues reads. Does not wait for a tier.
   Answer Begin(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
@@ -73,7 +73,7 @@ class Prefetches {
   void Add(Item item, bool is_first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Spaces& spaces_;
-  Images& images_;
+  BlockIndex& index_;
   Promotions& promotions_;
   mutable Mutex mutex_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);

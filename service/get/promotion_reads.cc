@@ -210,10 +210,9 @@ absl::Status Promotions::CheckAndKeep(Promotion& promotion) {
   }
   copy.extent = std::move(promotion.memory_);
   copy.tenant = promotion.space_->tenant();
-  const ImagePin image = parts_.images.PinImage(promotion.pin_);
-  if (!image.is_empty() &&
-      parts_.copies.FinishCopy(std::move(promotion.writer_), std::move(copy))) {
-    promotion.resident_ = parts_.images.PinCopy(image, TierId::kHost);
+  const ImagePin image = parts_.index.PinImage(promotion.pin_);
+  if (!image.is_empty() && parts_.index.FinishCopy(std::move(promotion.writer_), std::move(copy))) {
+    promotion.resident_ = parts_.index.PinCopy(image, TierId::kHost);
   }
   if (promotion.resident_.is_empty()) {
     return absl::NotFoundError("deleted or evicted meanwhile");

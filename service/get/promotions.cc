@@ -125,7 +125,7 @@ absl::Status Promotions::Allocate(Promotion& promotion) {
 
 bool Promotions::AllocateCopy(Promotion& promotion) {
   const uint64_t bytes = promotion.pin_.copy().image_bytes;
-  promotion.writer_ = parts_.copies.BeginCopy(promotion.pin_, TierId::kHost);
+  promotion.writer_ = parts_.index.BeginCopy(promotion.pin_, TierId::kHost);
   const BlockName block = {promotion.pin_.facts().space_id, promotion.pin_.facts().key};
   absl::StatusOr<Extent> room = promotion.writer_.is_empty()
                                     ? absl::StatusOr<Extent>(absl::AlreadyExistsError(""))

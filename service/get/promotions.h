@@ -36,8 +36,7 @@
 #include "codecs/types/shape.h"
 #include "service/get/slice_reads.h"
 #include "service/get/waiting_gets.h"
-#include "service/index/copies.h"
-#include "service/index/images.h"
+#include "service/index/block_index.h"
 #include "service/index/pin.h"
 #include "service/memory/arena.h"
 #include "service/path_pool.h"
@@ -94,8 +93,7 @@ class Promotion {
 class Promotions {
  public:
   struct Parts {  // borrowed
-    Images& images;
-    Copies& copies;
+    BlockIndex& index;
     Tiers& tiers;
     PathPool& pool;
     const Clock& clock;

@@ -3,14 +3,6 @@
 // The index: the only map from (space, key) to images, with chains, pins, leases, recency and
 // waiters. It is the only mutable state that puts and gets share.
 //
-// Callers get one of its interfaces:
-//
-// - Prefixes: Match, leases and waiters (block_index_match.cc).
-// - Images: for puts that publish and gets that read.
-// - Copies: for upkeep, which recodes, copies and verifies images.
-// - IndexReport: statistics.
-// - Evictor: for tiers that need room.
-//
 // A block exists while it has at least one image. The first publication wins: an image is a
 // duplicate if the block's images of that group cover its slice already. Of two equal concurrent
 // puts both run, and the second to publish is the duplicate. Overlapping slices are accepted.
@@ -31,6 +23,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,26 +40,48 @@
 #include "base/mutex.h"
 #include "service/index/asked_keys.h"
 #include "service/index/block_table.h"
-#include "service/index/copies.h"
 #include "service/index/event_log.h"
-#include "service/index/images.h"
-#include "service/index/index_report.h"
+#include "service/index/figures.h"
 #include "service/index/leases.h"
 #include "service/index/match.h"
 #include "service/index/new_image.h"
 #include "service/index/pin.h"
-#include "service/index/prefixes.h"
+#include "service/index/side_objects.h"
 #include "service/index/waiters.h"
 #include "service/index/wanted.h"
+#include "service/tier/block_name.h"
+#include "service/tier/image_facts.h"
 #include "service/tier/tiers.h"
 
 namespace cairn {
 
-class BlockIndex final : public Prefixes,
-                         public Images,
-                         public Copies,
-                         public IndexReport,
-                         public Evictor {
+// An image being written to the persistent tier. Destroyed without FinishCopy(), it goes behind all
+// other waiting images.
+struct Uncopied {
+  CopyPin source;  // in the host tier
+  CopyWriter writer;
+  proto::BlockKey parent{};  // all zero: none
+  CopyPin parent_copy;       // a copy of that block in the persistent tier; empty: none yet
+  bool is_used = false;      // the block was requested since it is stored
+};
+
+struct ListedImage {
+  ImageFacts facts;
+  CopyFacts copy;
+  uint32_t pin_count = 0;
+  std::optional<codecs::Digest> side_object;
+};
+struct ListedBlock {
+  proto::BlockKey key{};
+  proto::BlockKey parent{};
+  uint64_t first_position = 0;
+  bool is_complete = false;  // for the `whole` given to List()
+  uint32_t child_count = 0;
+  absl::Duration idle;
+  std::vector<ListedImage> images;
+};
+
+class BlockIndex final : public Evictor {
  public:
   struct Options {
     uint64_t blocks_max = 0;                // limits::BlocksMax(capacity)
@@ -88,56 +103,129 @@ class BlockIndex final : public Prefixes,
   // Events of blocks that enter or leave tiers, for watchers.
   EventLog& events() { return events_; }
 
-  // Prefixes.
-  absl::StatusOr<MatchAnswer> Match(const MatchQuery& query) override;
-  void MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone done) override;
-  absl::Time AnswerLateWaiters() override;
-  void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases) override;
-  void RenewLeases(uint64_t session_id) override;
-  void EndSession(uint64_t session_id) override;
-  absl::Time ExpireLeases() override;
+  // --- Match, leases and waiters
 
-  // Images.
+  // Finds the longest prefix of query.keys that is complete by each group's rule, and touches its
+  // blocks. No block: token_count 0, no lease. Images for a lease are pinned as they are found, and
+  // a block that is deleted before it is leased ends the prefix; without a lease each block was
+  // present when it was examined. If a lease of the whole prefix would pin more than
+  // lease_bytes_max, returns a shorter prefix and flags it. Errors: ResourceExhausted (leases of
+  // the session or in total).
+  absl::StatusOr<MatchAnswer> Match(const MatchQuery& query);
+  using MatchDone = absl::AnyInvocable<void(absl::StatusOr<MatchAnswer>)>;
+  // Like Match(), but waits until all keys (cut to token_limit) are present. `done` runs exactly
+  // once: in this call if it need not wait, else on the thread whose publication completed the set,
+  // or on upkeep's thread at `deadline` or at the session's end, with the prefix that exists then.
+  // Errors, passed to `done`: ResourceExhausted (too many waiters).
+  void MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone done);
+  // Answers waiters past their deadline. Returns the next deadline, or InfiniteFuture.
+  absl::Time AnswerLateWaiters();
+  // Releases a tenant's leases; ignores unknown ones and those of other tenants.
+  void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
+  // Renews the leases of a live session: until kLeaseMs from now, at most kLeaseMsMax from their
+  // start.
+  void RenewLeases(uint64_t session_id);
+  // Releases the leases of a session that ended, and answers its waiters.
+  void EndSession(uint64_t session_id);
+  // Drops expired leases. Returns the next expiry, or InfiniteFuture.
+  absl::Time ExpireLeases();
+
+  // --- Images, for puts that publish and gets that read
+
+  // Returns, for each key, whether it is complete for all of `wanted`. Does not change recency.
   std::vector<bool> Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
-                             absl::Span<const WantedGroup> wanted) const override;
+                             absl::Span<const WantedGroup> wanted) const;
+  // Returns the location of the images that a reader wants: for each key in turn, one answer for
+  // each of `wanted`. Does not change recency.
+  enum class Where : uint8_t { kNowhere, kInMemory, kCold };  // kCold: at least a part of it
   std::vector<Where> Locate(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
-                            absl::Span<const WantedGroup> wanted) const override;
-  CopyPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) override;
-  std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count) const override;
-  ImagePins PinImages(const BlockName& name) override;
-  ImagePin PinImage(const CopyPin& pin) override;
-  CopyPin PinCopy(const ImagePin& pin, TierId tier) override;
-  absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const override;
-  absl::StatusOr<PutReservation> ReservePut(const BlockClaim& claim) override;
-  absl::StatusOr<bool> Publish(NewImage image) override;
-  void Announce(const BlockName& name) override;
-  bool Drop(const CopyPin& pin) override;
-  uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) override;
-  uint64_t Invalidate(uint64_t space_id) override;
-  bool CollectExpired(uint64_t* cursor) override;
+                            absl::Span<const WantedGroup> wanted) const;
+  // Returns pins of images that together cover the slice, each of its best copy: one pin if one
+  // image does. Touches the block. Empty: a miss. Allocates only for more than four images.
+  CopyPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice);
+  // Returns up to `count` blocks that follow this one in its chain under a lease, the next one
+  // first.
+  std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count) const;
+  // Returns pins of all images of the block; empty if it is not present.
+  ImagePins PinImages(const BlockName& name);
+  ImagePin PinImage(const CopyPin& pin);
+  // Pins the image's copy in a tier. Empty: it has none there.
+  CopyPin PinCopy(const ImagePin& pin, TierId tier);
+  // Checks whether a put is worth its transfer. Returns nullopt if it is, else the image bytes that
+  // cover the slice (duplicate). Errors: InvalidArgument (first position or parent disagree with
+  // the stored ones), ResourceExhausted (the block has its maximum of images).
+  absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
+  // Begins a put of the block. Errors: as Check().
+  absl::StatusOr<PutReservation> ReservePut(const BlockClaim& claim);
+  // Makes an image visible, complete, to all readers. Returns true if it was published: call
+  // Announce() then. Returns false, and frees the extent, if it is a duplicate. Errors: as Check().
+  absl::StatusOr<bool> Publish(NewImage image);
+  // Retries the waiters for the block, and wakes write-back. Call it without locks held: it runs
+  // the waiters' callbacks.
+  void Announce(const BlockName& name);
+  // Unlinks a copy that was found damaged, and its image with the last copy; its bytes are freed at
+  // the last unpin. Returns false if it was unlinked already. The caller that receives true logs
+  // and counts the event.
+  bool Drop(const CopyPin& pin);
+  // Unlinks blocks now; frees them at the last unpin. Returns the number of those present.
+  uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys);
+  // Unlinks every block that the space had when the call began.
+  uint64_t Invalidate(uint64_t space_id);
+  // Unlinks expired blocks, which nobody sees any more, in the next slots from *cursor on (start
+  // with 0), in one short hold. Returns false at the end of the walk.
+  bool CollectExpired(uint64_t* cursor);
 
-  // Copies.
-  bool Replace(const CopyPin& pin, NewCopy copy) override;
-  CopyWriter BeginCopy(const CopyPin& source, TierId tier) override;
-  bool FinishCopy(CopyWriter writer, NewCopy copy) override;
-  std::optional<Uncopied> TakeUncopied() override;
-  uint64_t uncopied_count() const override;
-  void LetGo(CopyWriter writer) override;
-  WriteDownProgress Expedite(const BlockName& name, uint16_t group,
-                             const codecs::Slice& slice) override;
-  uint64_t lost_count(TierId tier) const override;
-  uint64_t TakeOut(TierId tier) override;
-  void PutBack(TierId tier) override;
-  bool ArePublished(std::span<const CopyPin> pins) const override;
-  uint64_t pending_count() const override;
-  CopyPins TakePending(size_t count) override;
-  bool TakePending(const CopyPin& pin) override;
-  std::optional<BlockName> BlockBefore(const CopyPin& pin) const override;
-  void PutBackPending(const CopyPin& pin) override;
-  bool Walk(uint64_t space_id, uint64_t* cursor, CopyPins* pins) override;
-  bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, CopyPin* pin) override;
+  // --- Copies, for upkeep, which recodes them, copies them between tiers and verifies them
 
-  // Evictor.
+  // Replaces the pinned copy by another one of the same tier and slice, in another recipe. Readers
+  // of the old bytes keep them. Returns false, and frees `copy`, if the pinned copy is no longer
+  // the image's.
+  bool Replace(const CopyPin& pin, NewCopy copy);
+  // Begins another copy of the image, in another tier. The caller writes it and calls FinishCopy().
+  // Returns an empty writer if the tier has a copy, gets one already or is out, or if the image is
+  // gone.
+  CopyWriter BeginCopy(const CopyPin& source, TierId tier);
+  // Completes the copy. Returns false, and frees `copy`, if the image is gone or the tier is out
+  // meanwhile. REQUIRES: `copy` is in that tier.
+  bool FinishCopy(CopyWriter writer, NewCopy copy);
+  // Returns the next image to write to the persistent tier: in the order of publication, but
+  // ancestors before descendants. Images with a pending encoding wait. nullopt: none now.
+  std::optional<Uncopied> TakeUncopied();
+  uint64_t uncopied_count() const;
+  // Takes the image out of the write-back queue until its block, or one that follows it, is used.
+  void LetGo(CopyWriter writer);
+  // Moves the images of a slice to the front of TakeUncopied(), behind their ancestors; if the
+  // persistent tier has them, moves the nearest ancestor that it lacks. Examines as many ancestors
+  // as one hold of the lock may: those further up were begun long before.
+  WriteDownProgress Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice);
+  // Copies in the tier that were lost so far.
+  uint64_t lost_count(TierId tier) const;
+  // The tier's device is out: drops its copies, and refuses new ones until PutBack(). Returns the
+  // blocks that had copies there.
+  uint64_t TakeOut(TierId tier);
+  void PutBack(TierId tier);
+  // Returns whether none was unlinked since it was pinned.
+  bool ArePublished(std::span<const CopyPin> pins) const;
+  uint64_t pending_count() const;
+  // Returns pins of up to `count` raw images with a pending encoding, oldest first; each is
+  // returned once. REQUIRES: count <= kVisitsPerHoldMax.
+  CopyPins TakePending(size_t count);
+  // Returns whether the encoding of a pinned image is pending; if so, no other call returns it.
+  bool TakePending(const CopyPin& pin);
+  // Returns the block before that of a pinned image. Empty: there is none, or the copy is unlinked.
+  std::optional<BlockName> BlockBefore(const CopyPin& pin) const;
+  // Makes it pending again, if it could not be encoded yet.
+  void PutBackPending(const CopyPin& pin);
+  // Walks all images without holding the lock for long. Returns pins of the copies in the host tier
+  // in the next slots from *cursor on (start with 0), of one space or of all (0). Returns false at
+  // the end of the walk.
+  bool Walk(uint64_t space_id, uint64_t* cursor, CopyPins* pins);
+  // Walks likewise, one copy at a time, in any tier. *pin is the next one, or empty if the next
+  // slots have none.
+  bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, CopyPin* pin);
+
+  // --- Evictor, for tiers that need room
+
   using Evictor::EvictOldest;
   uint64_t EvictOldest(TierId tier, EvictionReason reason, const BlockName* newcomer) override;
   bool EvictWindow(uint64_t bytes, const BlockName* newcomer, uint64_t* bytes_passed) override;
@@ -147,19 +235,23 @@ class BlockIndex final : public Prefixes,
   void LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset) override;
   void LoseCopies(TierId tier, uint64_t begin, uint64_t end) override;
 
-  // IndexReport.
+  // --- Statistics
+
+  // Returns blocks of a space in ascending order of key, after `after`; `limit` is at most
+  // kListBlocksMax. Sets *has_more.
   std::vector<ListedBlock> List(uint64_t space_id, const std::optional<proto::BlockKey>& after,
                                 size_t limit, absl::Span<const WantedGroup> whole,
-                                bool* has_more) const override;
-  IndexFigures figures() const override;
-  IndexFigures figures(uint64_t space_id) const override;
-  CopyFigures figures(TierId tier) const override;
-  uint64_t pinned_bytes() const override;
-  uint64_t leased_bytes() const override;
-  uint64_t lease_count() const override;
+                                bool* has_more) const;
+  IndexFigures figures() const;
+  IndexFigures figures(uint64_t space_id) const;
+  CopyFigures figures(TierId tier) const;
+  // In the host tier, by any pin, including unlinked copies.
+  uint64_t pinned_bytes() const;
+  uint64_t leased_bytes() const;  // in the host tier
+  uint64_t lease_count() const;
   uint64_t lease_count(std::string_view tenant) const;
-  uint64_t waiter_count() const override;
-  void Report(MetricSink& sink) const override;
+  uint64_t waiter_count() const;
+  void Report(MetricSink& sink) const;
 
  private:
   friend class ImagePin;

@@ -40,9 +40,9 @@ std::vector<bool> BlockIndex::Contains(uint64_t space_id, absl::Span<const proto
   return answers;
 }
 
-std::vector<Images::Where> BlockIndex::Locate(uint64_t space_id,
-                                              absl::Span<const proto::BlockKey> keys,
-                                              absl::Span<const WantedGroup> wanted) const {
+std::vector<BlockIndex::Where> BlockIndex::Locate(uint64_t space_id,
+                                                  absl::Span<const proto::BlockKey> keys,
+                                                  absl::Span<const WantedGroup> wanted) const {
   std::vector<Where> answers;
   answers.reserve(keys.size() * wanted.size());
   ImageRefs scratch;

@@ -36,7 +36,6 @@
 #include "base/metric.h"
 #include "codecs/recipe/recipe.h"
 #include "service/index/block.h"
-#include "service/index/copies.h"
 #include "service/index/event_log.h"
 #include "service/index/figures.h"
 #include "service/index/image_kinds.h"
@@ -46,6 +45,7 @@
 #include "service/index/recency.h"
 #include "service/index/slab.h"
 #include "service/index/visits.h"
+#include "service/tier/block_name.h"
 #include "service/tier/tier.h"
 
 namespace cairn {
@@ -65,6 +65,21 @@ struct Eviction {
   bool is_past_leaves = false;  // the last hold examined the ancestors of held leaves
 };
 
+// The progress of an image, and of the chain before it, towards the persistent tier.
+struct WriteDownProgress {
+  enum class State : uint8_t {
+    kThere,     // all are in the tier
+    kOnItsWay,  // `block` is not, or not completely
+    kTooLarge,  // `block` has an image that the tier never accepts
+    kGone,      // the image is in no tier
+    kNoTier,    // there is no persistent tier, or it is out
+  };
+  State state = State::kNoTier;
+  BlockName block;
+  uint64_t parts = kAllParts;  // kThere: the parts of the tier that contain all of it
+  friend bool operator==(const WriteDownProgress&, const WriteDownProgress&) = default;
+};
+
 class BlockTable {
  public:
   // Borrows the tiers for the call, except the persistent one, which must outlive this, as must the
@@ -81,7 +96,7 @@ class BlockTable {
   void DropExpired(Block* block);
   // Blocks with an expiry.
   uint64_t expiring_count() const { return expiring_count_; }
-  // Like Images::LeasedAfter(), as far as `visits` allow.
+  // Like BlockIndex::LeasedAfter(), as far as `visits` allow.
   std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count, Visits& visits) const;
   // Returns null if none is known.
   const Block* ParentOf(const Block& block) const;
@@ -172,7 +187,7 @@ class BlockTable {
   // The only setter of this state. kNot: the image counts again as one that the persistent tier
   // lacks.
   void SetLetGo(Image* image, LetGo let_go);
-  // Like Copies::Expedite(), as far up the chain as `visits` allow.
+  // Like BlockIndex::Expedite(), as far up the chain as `visits` allow.
   WriteDownProgress Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice,
                              Visits& visits);
   // Empty: there is no persistent tier.

@@ -35,31 +35,19 @@ absl::StatusOr<std::unique_ptr<SideObject>> SideObject::Parse(proto::SideObjectK
 
 // --- References ----------------------------------------------------------------------------------
 
-SideObjectRef& SideObjectRef::operator=(SideObjectRef&& source) noexcept {
-  if (this != &source) {
-    Reset();
-    owner_ = std::exchange(source.owner_, nullptr);
-    entry_ = std::exchange(source.entry_, nullptr);
-  }
-  return *this;
-}
-
-void SideObjectRef::Reset() {
-  if (Entry* entry = std::exchange(entry_, nullptr); entry != nullptr) {
-    std::exchange(owner_, nullptr)->Unref(entry);
-  }
-}
-
 SideObjectRef SideObjectRef::Share() const {
-  if (entry_ != nullptr) {
-    owner_->Ref(entry_);
+  if (handle_.is_empty()) {
+    return {};
   }
-  return {owner_, entry_};
+  handle_.owner().Ref(handle_.value());
+  return {handle_.owner(), handle_.value()};
 }
 
 const SideObject* SideObjectRef::get() const {
-  return entry_ == nullptr ? nullptr : entry_->object.get();
+  return handle_.is_empty() ? nullptr : handle_.value()->object.get();
 }
+
+void SideObjectRef::Release(SideObjects& owner, Entry* entry) { owner.Unref(entry); }
 
 void SideObjects::Ref(Entry* entry) {
   const MutexLock lock(mutex_);
@@ -190,7 +178,7 @@ void SideObjects::Forget(uint64_t space_id) {
 SideObjectRef SideObjects::RefLocked(Entry* entry) {
   ++entry->references;
   ++references_;
-  return {this, entry};
+  return {*this, entry};
 }
 
 SideObjectRef SideObjects::Current(uint64_t space_id, uint32_t group, proto::SideObjectKind kind) {
@@ -203,9 +191,9 @@ SideObjectRef SideObjects::Current(uint64_t space_id, uint32_t group, proto::Sid
 }
 
 SideObjectOrigin SideObjects::OriginOf(const SideObjectRef& reference) const {
-  CAIRN_CHECK(reference.owner_ == this);
+  CAIRN_CHECK(reference.get() != nullptr && &reference.handle_.owner() == this);
   const MutexLock lock(mutex_);
-  return reference.entry_->origin;
+  return reference.handle_.value()->origin;
 }
 
 SideObjectRef SideObjects::Find(uint64_t space_id, const codecs::Digest& id) {

@@ -21,6 +21,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "base/handle.h"
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "codecs/image/image.h"
@@ -58,12 +59,7 @@ class SideObjects;
 class SideObjectRef {
  public:
   SideObjectRef() = default;
-  SideObjectRef(SideObjectRef&& source) noexcept
-      : owner_(std::exchange(source.owner_, nullptr)),
-        entry_(std::exchange(source.entry_, nullptr)) {}
-  SideObjectRef& operator=(SideObjectRef&& source) noexcept;
-  ~SideObjectRef() { Reset(); }
-  void Reset();
+  void Reset() { handle_.Reset(); }
 
   // Returns another reference to the same side object; empty if this is.
   SideObjectRef Share() const;
@@ -79,9 +75,9 @@ class SideObjectRef {
  private:
   friend class SideObjects;
   struct Entry;
-  SideObjectRef(SideObjects* owner, Entry* entry) : owner_(owner), entry_(entry) {}
-  SideObjects* owner_ = nullptr;
-  Entry* entry_ = nullptr;
+  SideObjectRef(SideObjects& owner, Entry* entry) : handle_(owner, entry) {}
+  static void Release(SideObjects& owner, Entry* entry);
+  Handle<SideObjects, Entry*, &SideObjectRef::Release> handle_;
 };
 
 // Limits for all tenants together; TenantShares gives each tenant its share.

@@ -11,8 +11,8 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "base/log.h"
-#include "base/map_file.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "service/memory/fault_in.h"
@@ -45,37 +45,23 @@ uint64_t RoundedExtentBytes(uint64_t bytes) {
   return uint64_t{RoundedPages(bytes)} * RangeMap::kPageBytes;
 }
 
-Extent& Extent::operator=(Extent&& source) noexcept {
-  if (this != &source) {
-    Reset();
-    arena_ = std::exchange(source.arena_, nullptr);
-    offset_ = source.offset_;
-    bytes_ = std::exchange(source.bytes_, 0);
-  }
-  return *this;
-}
-
 std::span<std::byte> Extent::bytes() const {
-  return is_empty() ? std::span<std::byte>() : arena_->mapping().subspan(offset_, bytes_);
+  return is_empty() ? std::span<std::byte>()
+                    : handle_.owner().mapping().subspan(offset(), size_bytes());
 }
 
 void Extent::SetOwner(void* owner) {
   CAIRN_CHECK(!is_empty());
-  arena_->SetOwner(offset_, owner);
+  handle_.owner().SetOwner(offset(), owner);
 }
 
 void Extent::ShrinkTo(uint64_t bytes) {
-  CAIRN_CHECK(!is_empty() && bytes > 0 && bytes <= bytes_);
-  arena_->Shrink(offset_, bytes);
-  bytes_ = bytes;
+  CAIRN_CHECK(!is_empty() && bytes > 0 && bytes <= size_bytes());
+  handle_.owner().Shrink(offset(), bytes);
+  handle_.value().bytes = bytes;
 }
 
-void Extent::Reset() {
-  if (Arena* arena = std::exchange(arena_, nullptr); arena != nullptr) {
-    arena->Free(offset_);
-    bytes_ = 0;
-  }
-}
+void Extent::Release(Arena& arena, Range range) { arena.Free(range.offset); }
 
 absl::StatusOr<std::unique_ptr<Arena>> Arena::Make(const Options& options) {
   uint64_t bytes = 0;
@@ -243,15 +229,15 @@ Extent Arena::Allocate(uint64_t bytes, Use use, Refusal* refusal) {
   used_bytes_[index] += rounded;
   allocated_bytes_total_ += rounded;
   *refusal = Refusal::kNone;
-  return Extent(this, uint64_t{*first} * RangeMap::kPageBytes, bytes);
+  return Extent(*this, {.offset = uint64_t{*first} * RangeMap::kPageBytes, .bytes = bytes});
 }
 
 bool Arena::ChangeUse(const Extent& extent, Use use) {
-  CAIRN_CHECK(extent.arena_ == this);
+  CAIRN_CHECK(!extent.is_empty() && &extent.handle_.owner() == this);
   const uint64_t rounded = extent.rounded_bytes();
   const size_t target = static_cast<size_t>(use);
   const MutexLock lock(mutex_);
-  const size_t source = static_cast<size_t>(ranges_.UseOf(PageOf(extent.offset_)));
+  const size_t source = static_cast<size_t>(ranges_.UseOf(PageOf(extent.offset())));
   if (source == target) {
     return true;
   }
@@ -260,7 +246,7 @@ bool Arena::ChangeUse(const Extent& extent, Use use) {
   }
   used_bytes_[source] -= rounded;
   used_bytes_[target] += rounded;
-  ranges_.SetUse(PageOf(extent.offset_), use);
+  ranges_.SetUse(PageOf(extent.offset()), use);
   return true;
 }
 

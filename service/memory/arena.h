@@ -19,12 +19,12 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "base/file.h"
+#include "base/handle.h"
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "service/memory/fault_in.h"
@@ -43,34 +43,29 @@ uint64_t RoundedExtentBytes(uint64_t bytes);
 class Extent {
  public:
   Extent() = default;
-  Extent(Extent&& source) noexcept
-      : arena_(std::exchange(source.arena_, nullptr)),
-        offset_(source.offset_),
-        bytes_(std::exchange(source.bytes_, 0)) {}
-  Extent& operator=(Extent&& source) noexcept;
-  ~Extent() { Reset(); }
 
-  bool is_empty() const { return arena_ == nullptr; }
+  bool is_empty() const { return handle_.is_empty(); }
   std::span<std::byte> bytes() const;
-  uint64_t size_bytes() const { return bytes_; }  // as requested
-  uint64_t rounded_bytes() const { return is_empty() ? 0 : RoundedExtentBytes(bytes_); }
-  uint64_t offset() const { return offset_; }  // in the arena; logs name it
+  uint64_t size_bytes() const { return handle_.value().bytes; }  // as requested
+  uint64_t rounded_bytes() const { return is_empty() ? 0 : RoundedExtentBytes(size_bytes()); }
+  uint64_t offset() const { return handle_.value().offset; }  // in the arena; logs name it
 
   // Marks the extent as evictable on behalf of `owner`. nullptr, the initial state: not evictable.
   void SetOwner(void* owner);
   // Frees the tail. REQUIRES: 0 < bytes <= size_bytes().
   void ShrinkTo(uint64_t bytes);
   // Frees the bytes; the extent is empty afterwards.
-  void Reset();
+  void Reset() { handle_.Reset(); }
 
  private:
   friend class Arena;
-  Extent(Arena* arena, uint64_t offset, uint64_t bytes)
-      : arena_(arena), offset_(offset), bytes_(bytes) {}
-
-  Arena* arena_ = nullptr;
-  uint64_t offset_ = 0;
-  uint64_t bytes_ = 0;
+  struct Range {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+  Extent(Arena& arena, Range range) : handle_(arena, range) {}
+  static void Release(Arena& arena, Range range);
+  Handle<Arena, Range, &Extent::Release> handle_;
 };
 
 class Arena {

@@ -7,8 +7,8 @@
 
 namespace cairn {
 
-PutPath::PutPath(Spaces& spaces, Sessions& sessions, Images& index, Tiers& tiers, PathPool& pool,
-                 const Clock& clock)
+PutPath::PutPath(Spaces& spaces, Sessions& sessions, BlockIndex& index, Tiers& tiers,
+                 PathPool& pool, const Clock& clock)
     : spaces(spaces),
       sessions(sessions),
       index(index),

@@ -15,7 +15,7 @@
 #include "codecs/backend/backend.h"
 #include "service/codec/device_codec.h"
 #include "service/durable_waits.h"
-#include "service/index/images.h"
+#include "service/index/block_index.h"
 #include "service/path_pool.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
@@ -25,7 +25,7 @@ namespace cairn {
 
 class PutPath {
  public:
-  PutPath(Spaces& spaces, Sessions& sessions, Images& index, Tiers& tiers, PathPool& pool,
+  PutPath(Spaces& spaces, Sessions& sessions, BlockIndex& index, Tiers& tiers, PathPool& pool,
           const Clock& clock);
 
   // Steps that are timed, named after their functions. Receive() runs on the lane:
@@ -37,7 +37,7 @@ class PutPath {
 
   Spaces& spaces;
   Sessions& sessions;
-  Images& index;
+  BlockIndex& index;
   Tiers& tiers;
   PathPool& pool;
   const Clock& clock;

@@ -72,34 +72,24 @@ absl::Status CopyTier::SetRetired(std::string_view path, bool) {
 
 TierExtent::TierExtent(Extent extent) : extent_(std::move(extent)) {}
 
-TierExtent& TierExtent::operator=(TierExtent&& source) noexcept {
-  if (this != &source) {
-    Reset();
-    extent_ = std::move(source.extent_);
-    tier_ = std::exchange(source.tier_, nullptr);
-    offset_ = source.offset_;
-    bytes_ = source.bytes_;
-    rounded_bytes_ = source.rounded_bytes_;
-  }
-  return *this;
-}
-
 void TierExtent::Reset() {
   extent_.Reset();
-  if (CopyTier* tier = std::exchange(tier_, nullptr); tier != nullptr) {
-    tier->Free(offset_, rounded_bytes_);
-  }
+  place_.Reset();
+}
+
+void TierExtent::Release(CopyTier& tier, Place place) {
+  tier.Free(place.offset, place.rounded_bytes);
 }
 
 void TierExtent::Unlist() {
-  if (tier_ != nullptr) {
-    tier_->Unlist(offset_);
+  if (!place_.is_empty()) {
+    place_.owner().Unlist(place_.value().offset);
   }
 }
 
 TierId TierExtent::tier() const {
   CAIRN_DCHECK(!is_empty());
-  return tier_ == nullptr ? TierId::kHost : tier_->id();
+  return place_.is_empty() ? TierId::kHost : place_.owner().id();
 }
 
 void TierExtent::SetOwner(void* owner) {

@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 
+#include "base/handle.h"
 #include "service/memory/arena.h"
 #include "service/tier/image_facts.h"
 
@@ -25,30 +25,24 @@ class TierExtent {
   TierExtent(Extent extent);  // NOLINT(google-explicit-constructor): an extent is a place
   // A result of the tier's Reserve(). `rounded_bytes` is what the tier accounts.
   TierExtent(CopyTier& tier, uint64_t offset, uint64_t bytes, uint64_t rounded_bytes)
-      : tier_(&tier), offset_(offset), bytes_(bytes), rounded_bytes_(rounded_bytes) {}
-  TierExtent(TierExtent&& source) noexcept
-      : extent_(std::move(source.extent_)),
-        tier_(std::exchange(source.tier_, nullptr)),
-        offset_(source.offset_),
-        bytes_(source.bytes_),
-        rounded_bytes_(source.rounded_bytes_) {}
-  TierExtent& operator=(TierExtent&& source) noexcept;
-  ~TierExtent() { Reset(); }
+      : place_(tier, {.offset = offset, .bytes = bytes, .rounded_bytes = rounded_bytes}) {}
   // Frees the room; empty afterwards.
   void Reset();
   // No restart finds its contents any more; the room stays reserved.
   void Unlist();
   // Gives up ownership: the caller has recorded the place and makes an extent of it later. Empty
   // afterwards. REQUIRES: not in the host tier.
-  void Forget() { tier_ = nullptr; }
+  void Forget() { (void)place_.Take(); }
 
-  bool is_empty() const { return tier_ == nullptr && extent_.is_empty(); }
+  bool is_empty() const { return place_.is_empty() && extent_.is_empty(); }
   // REQUIRES, like the functions below: not empty.
   TierId tier() const;
-  uint64_t offset() const { return extent_.is_empty() ? offset_ : extent_.offset(); }
-  uint64_t size_bytes() const { return extent_.is_empty() ? bytes_ : extent_.size_bytes(); }
+  uint64_t offset() const { return extent_.is_empty() ? place_.value().offset : extent_.offset(); }
+  uint64_t size_bytes() const {
+    return extent_.is_empty() ? place_.value().bytes : extent_.size_bytes();
+  }
   uint64_t rounded_bytes() const {
-    return extent_.is_empty() ? rounded_bytes_ : extent_.rounded_bytes();
+    return extent_.is_empty() ? place_.value().rounded_bytes : extent_.rounded_bytes();
   }
   // Empty if the bytes must be read through the tier.
   std::span<std::byte> bytes() const {
@@ -58,9 +52,14 @@ class TierExtent {
   void SetOwner(void* owner);
 
  private:
+  struct Place {
+    uint64_t offset = 0, bytes = 0, rounded_bytes = 0;
+  };
+  static void Release(CopyTier& tier, Place place);
+
+  // At most one of the two is not empty.
   Extent extent_;  // of a copy in the host tier
-  CopyTier* tier_ = nullptr;
-  uint64_t offset_ = 0, bytes_ = 0, rounded_bytes_ = 0;
+  Handle<CopyTier, Place, &TierExtent::Release> place_;
 };
 
 }  // namespace cairn

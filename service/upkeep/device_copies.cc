@@ -7,7 +7,6 @@
 
 #include "absl/hash/hash.h"
 #include "base/check.h"
-#include "base/clock.h"
 #include "service/limits.h"
 
 namespace cairn {
@@ -25,21 +24,15 @@ CopyTier* DeviceTier(const Tiers& tiers) {
 
 }  // namespace
 
-DeviceCopies::DeviceCopies(Spaces& spaces, Images& images, Copies& copies, Tiers& tiers,
+DeviceCopies::DeviceCopies(Spaces& spaces, BlockIndex& index, Tiers& tiers,
                            std::function<void()> wake)
     : spaces_(spaces),
-      images_(images),
-      copies_(copies),
+      index_(index),
       wake_(std::move(wake)),
       tier_(DeviceTier(tiers)),
       bytes_max_(std::min(limits::kDeviceCopyBytesMax,
                           tiers.host().capacity_bytes() / limits::kDeviceCopyShareOfHost)),
       seen_(tier_ == nullptr ? 0 : limits::kReadBlocksMax) {}
-
-DeviceCopies::~DeviceCopies() {
-  const MutexLock lock(mutex_);
-  CAIRN_CHECK(count_ == 0, "a copy outlives upkeep");
-}
 
 void DeviceCopies::NoteRead(const BlockName& block, TierId tier) {
   if (tier_ == nullptr || tier == tier_->id()) {
@@ -95,16 +88,16 @@ bool DeviceCopies::RunOnce() {
 }
 
 void DeviceCopies::CopyBlock(const BlockName& block) {
-  for (const ImagePin& image : images_.PinImages(block)) {
+  for (const ImagePin& image : index_.PinImages(block)) {
     auto running = std::make_unique<RunningCopy>();
-    running->source = images_.PinCopy(image, TierId::kHost);
+    running->source = index_.PinCopy(image, TierId::kHost);
     absl::StatusOr<SpaceRef> space = spaces_.Find(block.space_id);
     if (running->source.is_empty() || !space.ok()) {
       gone_.Add();
       continue;
     }
     running->space = *std::move(space);
-    running->writer = copies_.BeginCopy(running->source, tier_->id());
+    running->writer = index_.BeginCopy(running->source, tier_->id());
     if (running->writer.is_empty()) {
       continue;  // it has one, or gets one
     }
@@ -125,9 +118,9 @@ void DeviceCopies::Submit(std::unique_ptr<RunningCopy> owned) {
                      .copy = running.source.copy(),
                      .source = running.source.bytes()};
   write.copy.tier = tier_->id();
+  in_flight_.Enter();
   {
     const MutexLock lock(mutex_);
-    ++count_;
     bytes_ += running.place.size_bytes();
   }
   tier_->Write(write, [this, owned = std::move(owned)](const absl::Status& status) mutable {
@@ -146,7 +139,7 @@ bool DeviceCopies::Finish(RunningCopy& running) {
     copy.side_object = running.space->coding().Find(side_object->id());
     CAIRN_CHECK(copy.side_object.get() != nullptr);  // the source keeps it
   }
-  return copies_.FinishCopy(std::move(running.writer), std::move(copy));
+  return index_.FinishCopy(std::move(running.writer), std::move(copy));
 }
 
 void DeviceCopies::Completed(std::unique_ptr<RunningCopy> running, const absl::Status& status) {
@@ -166,17 +159,15 @@ void DeviceCopies::Completed(std::unique_ptr<RunningCopy> running, const absl::S
   if (is_more_due) {
     wake_();
   }
-  const MutexLock lock(mutex_);
-  --count_;
-  ended_.NotifyAll();
+  in_flight_.Leave();
 }
 
 void DeviceCopies::Stop() {
-  const MutexLock lock(mutex_);
-  is_stopping_ = true;
-  while (count_ > 0) {  // ends: a tier completes every transfer
-    ended_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
   }
+  in_flight_.Await();  // ends: a tier completes every transfer
 }
 
 void DeviceCopies::Report(MetricSink& sink) const {

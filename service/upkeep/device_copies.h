@@ -17,10 +17,10 @@
 #include <memory>
 #include <vector>
 
+#include "base/in_flight.h"
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "service/index/copies.h"
-#include "service/index/images.h"
+#include "service/index/block_index.h"
 #include "service/index/pin.h"
 #include "service/read_notes.h"
 #include "service/spaces.h"
@@ -31,9 +31,9 @@ namespace cairn {
 class DeviceCopies final : public ReadNotes {
  public:
   // `wake` tells that RunOnce() has work. Called on any thread, without locks held.
-  DeviceCopies(Spaces& spaces, Images& images, Copies& copies, Tiers& tiers,
-               std::function<void()> wake);
-  ~DeviceCopies() override;  // REQUIRES: Stop() has returned, or nothing was copied
+  DeviceCopies(Spaces& spaces, BlockIndex& index, Tiers& tiers, std::function<void()> wake);
+  // REQUIRES at destruction: Stop() has returned, or nothing was copied.
+  ~DeviceCopies() override = default;
 
   // There is a tier for such copies.
   bool has_tier() const { return tier_ != nullptr; }
@@ -68,16 +68,14 @@ class DeviceCopies final : public ReadNotes {
   bool Finish(RunningCopy& running);
 
   Spaces& spaces_;
-  Images& images_;
-  Copies& copies_;
+  BlockIndex& index_;
   const std::function<void()> wake_;
   CopyTier* const tier_;  // null: none
   const uint64_t bytes_max_;
 
+  InFlight in_flight_;
   mutable Mutex mutex_;
-  CondVar ended_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t count_ ABSL_GUARDED_BY(mutex_) = 0;  // until Completed() is about to return
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Seen> seen_ ABSL_GUARDED_BY(mutex_);
   std::deque<BlockName> due_ ABSL_GUARDED_BY(mutex_);

@@ -21,13 +21,13 @@ constexpr int kLooksMax = 8;
 
 }  // namespace
 
-DurablePuts::DurablePuts(Copies& copies, CopyTier* tier, const Clock& clock,
+DurablePuts::DurablePuts(BlockIndex& index, CopyTier* tier, const Clock& clock,
                          std::function<void()> hurry)
-    : copies_(copies), tier_(tier), clock_(clock), hurry_(std::move(hurry)) {}
+    : index_(index), tier_(tier), clock_(clock), hurry_(std::move(hurry)) {}
 
 DurablePuts::~DurablePuts() {
   const MutexLock lock(mutex_);
-  CAIRN_CHECK(waiters_.empty() && syncs_ == 0, "a put outlives upkeep");
+  CAIRN_CHECK(waiters_.empty(), "a put outlives upkeep");
 }
 
 void DurablePuts::AwaitDurable(const Images& images, absl::Time deadline, Done done) {
@@ -67,8 +67,8 @@ void DurablePuts::Try(Id id) {
       }
       images = found->second.images;
     }
-    const uint64_t lost = tier_ == nullptr ? 0 : copies_.lost_count(tier_->id());
-    const WriteDownProgress progress = copies_.Expedite(images.block, images.group, images.slice);
+    const uint64_t lost = tier_ == nullptr ? 0 : index_.lost_count(tier_->id());
+    const WriteDownProgress progress = index_.Expedite(images.block, images.group, images.slice);
     switch (progress.state) {
       case WriteDownProgress::State::kThere:
         if (BeginSync(id)) {
@@ -112,21 +112,19 @@ bool DurablePuts::BeginSync(Id id) {
   }
   StopWaiting(id, found->second);
   found->second.is_syncing = true;
-  ++syncs_;
+  syncs_.Enter();
   return true;
 }
 
 void DurablePuts::Synced(Id id, const absl::Status& status, uint64_t lost) {
-  if (status.ok() && copies_.lost_count(tier_->id()) != lost) {
+  if (status.ok() && index_.lost_count(tier_->id()) != lost) {
     // Perhaps one of these, after it was seen to be there: the tier keeps what it has now alone.
     EndSync(id);
     Try(id);
   } else {
     Answer(id, status.ok() ? Durability::kDurable : Durability::kReadOnly);
   }
-  const MutexLock lock(mutex_);
-  --syncs_;
-  ended_.NotifyAll();
+  syncs_.Leave();
 }
 
 void DurablePuts::EndSync(Id id) {
@@ -237,10 +235,7 @@ void DurablePuts::Stop() {
   for (const Id id : ids) {
     Answer(id, Durability::kStopping);
   }
-  const MutexLock lock(mutex_);
-  while (syncs_ > 0) {  // ends: a tier completes every sync
-    ended_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
-  }
+  syncs_.Await();  // ends: a tier completes every sync
 }
 
 size_t DurablePuts::count() const {

@@ -26,10 +26,11 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/in_flight.h"
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "service/durable_waits.h"
-#include "service/index/copies.h"
+#include "service/index/block_index.h"
 #include "service/tier/tier.h"
 
 namespace cairn {
@@ -37,7 +38,7 @@ namespace cairn {
 class DurablePuts final : public DurableWaits {
  public:
   // `tier`: the persistent tier; null: none. `hurry` makes write-back try at once.
-  DurablePuts(Copies& copies, CopyTier* tier, const Clock& clock, std::function<void()> hurry);
+  DurablePuts(BlockIndex& index, CopyTier* tier, const Clock& clock, std::function<void()> hurry);
   ~DurablePuts() override;  // REQUIRES: Stop() has returned, or no put ever waited
 
   void AwaitDurable(const Images& images, absl::Time deadline, Done done) override;
@@ -77,16 +78,15 @@ class DurablePuts final : public DurableWaits {
   void Answer(Id id, proto::Durability durability);
   void StopWaiting(Id id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Copies& copies_;
+  BlockIndex& index_;
   CopyTier* const tier_;
   const Clock& clock_;
   const std::function<void()> hurry_;
 
+  InFlight syncs_;
   mutable Mutex mutex_;
-  CondVar ended_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_no_room_ ABSL_GUARDED_BY(mutex_) = false;  // since the last image was written
-  size_t syncs_ ABSL_GUARDED_BY(mutex_) = 0;          // running
   Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Id, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<BlockName, absl::flat_hash_set<Id>> by_block_ ABSL_GUARDED_BY(mutex_);

@@ -29,7 +29,7 @@ bool ImageCheck::Check(const CopyPin& pin, std::span<const std::byte> bytes) {
 }
 
 void ImageCheck::Drop(const CopyPin& pin, std::string_view what) {
-  if (!images_.Drop(pin)) {
+  if (!index_.Drop(pin)) {
     return;
   }
   corrupt_.Add();

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/metric.h"
-#include "service/index/images.h"
+#include "service/index/block_index.h"
 #include "service/index/pin.h"
 #include "service/spaces.h"
 
@@ -18,8 +18,8 @@ namespace cairn {
 class ImageCheck {
  public:
   // `where`: the label of cairn_corrupt_tiles_total.
-  ImageCheck(Spaces& spaces, Images& images, std::string_view where)
-      : spaces_(spaces), images_(images), where_(where) {}
+  ImageCheck(Spaces& spaces, BlockIndex& index, std::string_view where)
+      : spaces_(spaces), index_(index), where_(where) {}
 
   // Verifies the whole image: length, header, directory, every tile, and that the header matches
   // the index's record. Returns false if it is damaged; it has then been dropped, counted and
@@ -34,7 +34,7 @@ class ImageCheck {
 
  private:
   Spaces& spaces_;
-  Images& images_;
+  BlockIndex& index_;
   const std::string_view where_;
   Counter checked_, corrupt_;
 };

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "base/status.h"
 #include "service/limits.h"
 
@@ -41,11 +40,6 @@ Scrub::Scrub(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock
       rate_bytes_(RateOf(tier_, rate_bytes)),
       wake_(std::move(wake)),
       check_(spaces, index, "scrub") {}
-
-Scrub::~Scrub() {
-  const MutexLock lock(mutex_);
-  CAIRN_CHECK(completions_ == 0, "a read outlives upkeep");
-}
 
 absl::Time Scrub::RunOnce(absl::Time now) {
   if (rate_bytes_ == 0) {
@@ -116,8 +110,8 @@ void Scrub::Begin(absl::Time now) {
   {
     const MutexLock lock(mutex_);
     is_reading_ = true;
-    ++completions_;
   }
+  in_flight_.Enter();
   transfer_ =
       tier_->Read({.place = &pin_.extent(), .target = memory_.bytes(), .is_background = true},
                   [this](absl::Status status) { Completed(std::move(status)); });
@@ -129,9 +123,7 @@ void Scrub::Completed(absl::Status status) {
     read_ = std::move(status);
   }
   wake_();
-  const MutexLock lock(mutex_);
-  --completions_;
-  ended_.NotifyAll();
+  in_flight_.Leave();
 }
 
 void Scrub::CheckRead(const absl::Status& status) {
@@ -162,11 +154,9 @@ void Scrub::Stop() {
     }
   }
   tier_->Cancel(transfer_);  // nothing if it is over
+  in_flight_.Await();        // ends: a tier completes every transfer
   {
     const MutexLock lock(mutex_);
-    while (completions_ > 0) {  // ends: a tier completes every transfer
-      ended_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
-    }
     is_reading_ = false;
   }
   pin_.Reset();

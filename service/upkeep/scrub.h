@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/in_flight.h"
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "service/index/block_index.h"
@@ -43,7 +44,8 @@ class Scrub {
   // kScrubPassDays. `wake` tells that RunOnce() has work. Called on any thread, without locks held.
   Scrub(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
         std::optional<uint64_t> rate_bytes, std::function<void()> wake);
-  ~Scrub();  // REQUIRES: Stop() has returned, or nothing was read
+  // REQUIRES at destruction: Stop() has returned, or nothing was read.
+  ~Scrub() = default;
 
   // Checks the bytes that were read, and starts the next read. Returns when to call again unless
   // woken before.
@@ -83,12 +85,11 @@ class Scrub {
   Extent memory_;
   TransferId transfer_ = 0;
 
+  InFlight in_flight_;  // reads
   mutable Mutex mutex_;
-  CondVar ended_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> read_ ABSL_GUARDED_BY(mutex_);
-  int completions_ ABSL_GUARDED_BY(mutex_) = 0;  // until Completed() is about to return
   uint64_t pass_images_ ABSL_GUARDED_BY(mutex_) = 0, pass_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Time> last_pass_ ABSL_GUARDED_BY(mutex_);
   Counter passes_, bytes_;

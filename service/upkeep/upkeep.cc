@@ -35,7 +35,7 @@ Upkeep::Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clo
       mining_(spaces, index, tiers, ActiveBackend()),
       write_down_(spaces, index, tiers, clock, options.write_budget_bytes, check_, recoder_,
                   [this] { Wake(); }),
-      device_copies_(spaces, index, index, tiers, [this] { Wake(); }),
+      device_copies_(spaces, index, tiers, [this] { Wake(); }),
       scrub_(spaces, index, tiers, clock, options.scrub_rate_bytes, [this] { Wake(); }) {}
 
 void Upkeep::Start() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "absl/time/clock.h"
-#include "base/check.h"
+#include "base/in_flight.h"
 #include "base/status.h"
 #include "service/upkeep/upkeep.h"
 
@@ -11,41 +11,27 @@ constexpr absl::Duration kProgressStep = absl::Milliseconds(500);
 // Between looks for room where staging is full.
 constexpr absl::Duration kStagingStep = absl::Milliseconds(10);
 
-// A read that the calling thread waits for, and cancels once `goes_on` says so.
-class AwaitedRead {
- public:
-  absl::Status Run(CopyTier& tier, const CopyPin& pin, std::span<std::byte> target,
-                   const std::function<bool()>& goes_on) {
-    const TransferId id =
-        tier.Read({.place = &pin.extent(), .target = target, .is_background = true},
-                  [this](absl::Status status) {
-                    const MutexLock lock(mutex_);
-                    status_ = std::move(status);
-                    over_.NotifyAll();  // under the lock: the waiter destroys it
-                  });
-    for (bool is_cancelled = false; !IsOver();) {  // ends: a tier completes every transfer
-      if (!is_cancelled && !goes_on()) {
-        is_cancelled = true;
-        tier.Cancel(id);
-      }
+// Reads the copy while the calling thread waits, and cancels the read once `goes_on` says so.
+absl::Status AwaitRead(CopyTier& tier, const CopyPin& pin, std::span<std::byte> target,
+                       const std::function<bool()>& goes_on) {
+  absl::Status result;
+  InFlight in_flight;
+  in_flight.Enter();
+  const TransferId id = tier.Read({.place = &pin.extent(), .target = target, .is_background = true},
+                                  [&](absl::Status status) {
+                                    result = std::move(status);
+                                    in_flight.Leave();
+                                  });
+  bool is_cancelled = false;
+  while (
+      !in_flight.AwaitUntil(MonotonicNow() + kProgressStep)) {  // a tier completes every transfer
+    if (!is_cancelled && !goes_on()) {
+      is_cancelled = true;
+      tier.Cancel(id);
     }
-    const MutexLock lock(mutex_);
-    return *status_;
   }
-
- private:
-  bool IsOver() {
-    const absl::Time until = MonotonicNow() + kProgressStep;
-    const MutexLock lock(mutex_);
-    while (!status_.has_value() && over_.WaitUntil(mutex_, until)) {
-    }
-    return status_.has_value();
-  }
-
-  Mutex mutex_;
-  CondVar over_;
-  std::optional<absl::Status> status_ ABSL_GUARDED_BY(mutex_);
-};
+  return result;
+}
 
 // Memory for an image, as soon as there is room. Cancelled: nobody waits for it any more.
 absl::StatusOr<Extent> AwaitStaging(HostTier& host, uint64_t bytes,
@@ -78,7 +64,7 @@ absl::Status Upkeep::VerifyTier(CopyTier& tier, uint64_t space_id, VerifyProgres
     } else {
       CAIRN_ASSIGN_OR_RETURN(const Extent memory,
                              AwaitStaging(tiers_.host(), pin.copy().image_bytes, goes_on));
-      const absl::Status read = AwaitedRead().Run(tier, pin, memory.bytes(), goes_on);
+      const absl::Status read = AwaitRead(tier, pin, memory.bytes(), goes_on);
       if (absl::IsDataLoss(read)) {
         check_.Drop(pin, "the tier cannot read it");
       } else if (!read.ok()) {

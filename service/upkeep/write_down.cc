@@ -47,11 +47,11 @@ BlockName NameOf(const ImageFacts& image) { return {image.space_id, image.key}; 
 
 }  // namespace
 
-WriteDown::WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock,
+WriteDown::WriteDown(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
                      uint64_t budget_bytes, ImageCheck& check, const Recoder& recoder,
                      std::function<void()> wake)
     : spaces_(spaces),
-      copies_(copies),
+      index_(index),
       clock_(clock),
       check_(check),
       recoder_(recoder),
@@ -60,14 +60,9 @@ WriteDown::WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& 
       bytes_max_(std::min(limits::kWriteDownBytesMax,
                           tiers.host().capacity_bytes() / limits::kWriteDownShareOfHost)),
       began_(clock.Now()),
-      durable_puts_(copies, tier_, clock, [this] { Hurry(); }),
+      durable_puts_(index, tier_, clock, [this] { Hurry(); }),
       rest_(kRestMin),
       budget_(budget_bytes, BlocksMax(tier_), began_) {}
-
-WriteDown::~WriteDown() {
-  const MutexLock lock(mutex_);
-  CAIRN_CHECK(count_ == 0, "a write outlives upkeep");
-}
 
 absl::Time WriteDown::RunOnce(absl::Time now) {
   if (tier_ == nullptr) {
@@ -121,7 +116,7 @@ void WriteDown::CountCarried(absl::Time now) {
 }
 
 bool WriteDown::BeginOne(WriteBudget::State budget) {
-  std::optional<Uncopied> taken = copies_.TakeUncopied();
+  std::optional<Uncopied> taken = index_.TakeUncopied();
   if (!taken.has_value()) {
     return false;
   }
@@ -133,7 +128,7 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
     }
     if (!was_seen) {
       withheld_.Add();
-      copies_.LetGo(std::move(taken->writer));
+      index_.LetGo(std::move(taken->writer));
       durable_puts_.Tried(NameOf(taken->source.facts()), absl::ResourceExhaustedError("withheld"));
       return true;
     }
@@ -172,7 +167,7 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
   write->place = *std::move(place);
   // Making the copy took a while. A deletion since the place was reserved waits for the write; one
   // from before it may have been answered, and no record may follow it.
-  if (!copies_.ArePublished({&write->image.source, 1})) {
+  if (!index_.ArePublished({&write->image.source, 1})) {
     const BlockName name = NameOf(write->image.source.facts());
     gone_.Add();
     write.reset();
@@ -253,8 +248,8 @@ WriteDown::PlacementHint WriteDown::HintOf(Uncopied& image) {
 }
 
 void WriteDown::Began(const Write& write) {
+  in_flight_.Enter();
   const MutexLock lock(mutex_);
-  ++count_;
   bytes_ += write.place.size_bytes();
   budget_.Spend(write.place.size_bytes());
   PlacementHint& hint = hints_[NameOf(write.image.source.facts())];
@@ -298,7 +293,7 @@ absl::Status WriteDown::Finish(Write& write) {
     copy.side_object = write.space->coding().Find(write.own->id());
     CAIRN_CHECK(copy.side_object.get() != nullptr);  // the source keeps it
   }
-  return copies_.FinishCopy(std::move(write.image.writer), std::move(copy))
+  return index_.FinishCopy(std::move(write.image.writer), std::move(copy))
              ? absl::OkStatus()
              : absl::NotFoundError("deleted meanwhile");
 }
@@ -333,9 +328,7 @@ void WriteDown::Completed(std::unique_ptr<Write> write, const absl::Status& stat
   if (is_room_wanted) {
     wake_();
   }
-  const MutexLock lock(mutex_);
-  --count_;
-  ended_.NotifyAll();
+  in_flight_.Leave();
 }
 
 void WriteDown::Rest(const absl::Status& status) {
@@ -366,11 +359,64 @@ void WriteDown::Hurry() {
 
 void WriteDown::Stop() {
   durable_puts_.Stop();
-  const MutexLock lock(mutex_);
-  is_stopping_ = true;
-  while (count_ > 0) {  // ends: a tier completes every transfer
-    ended_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
   }
+  in_flight_.Await();  // ends: a tier completes every transfer
+}
+
+// --- Figures -------------------------------------------------------------------------------------
+
+uint64_t WriteDown::left() const {
+  if (tier_ == nullptr) {
+    return 0;
+  }
+  return index_.uncopied_count() + index_.pending_count() + in_flight_.count();
+}
+
+WriteReport WriteDown::Describe() const {
+  const MutexLock lock(mutex_);
+  return {.budget_bytes = budget_.bytes_per_day(),
+          .budget_left_bytes = budget_.left(),
+          .withheld_count = withheld_.Value(),
+          .uptime = clock_.Now() - began_};
+}
+
+void WriteDown::Report(MetricSink& sink) const {
+  const auto outcome = [&](std::string_view name, const Counter& counter) {
+    const MetricLabel labels[] = {{"outcome", name}};
+    sink.AddCounter("cairn_write_downs_total", "Writes of images to the SSD tier, by outcome.",
+                    labels, counter.Value());
+  };
+  outcome("written", written_);
+  outcome("gone", gone_);
+  outcome("refused", refused_);
+  outcome("failed", failed_);
+  durable_puts_.Report(sink);
+  sink.AddCounter("cairn_written_down_bytes_total", "Bytes of images written to the SSD tier.", {},
+                  written_bytes_.Value());
+  sink.AddCounter("cairn_write_down_recoded_total",
+                  "Images written to the SSD tier in the policy's cold recipe.", {},
+                  recoded_.Value());
+  sink.AddCounter("cairn_write_down_recoded_bytes_total",
+                  "Bytes of images written to the SSD tier in the policy's cold recipe.", {},
+                  recoded_bytes_.Value());
+  sink.AddCounter("cairn_write_down_recode_failed_total",
+                  "Images written to the SSD tier unchanged because they could not be recoded.", {},
+                  recode_failed_.Value());
+  sink.AddCounter("cairn_write_downs_withheld_total",
+                  "Images not written to the SSD tier while its write budget was low, because they "
+                  "were used only once.",
+                  {}, withheld_.Value());
+  const MutexLock lock(mutex_);
+  sink.AddGauge("cairn_write_budget_bytes",
+                "Limit for bytes written to the SSD tier per day; 0: none.", {},
+                static_cast<double>(budget_.bytes_per_day()));
+  sink.AddGauge("cairn_write_budget_left_bytes",
+                "Bytes left of the write budget; below 0 nothing is written.", {}, budget_.left());
+  sink.AddGauge("cairn_writing_down_bytes", "Bytes being written to the SSD tier.", {},
+                static_cast<double>(bytes_));
 }
 
 }  // namespace cairn

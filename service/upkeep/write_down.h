@@ -28,9 +28,10 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/in_flight.h"
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "service/index/copies.h"
+#include "service/index/block_index.h"
 #include "service/memory/arena.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
@@ -53,9 +54,11 @@ class WriteDown {
  public:
   // `wake` is called when RunOnce() has work, on any thread, without locks held. `check` and
   // `recoder` must outlive it. `budget_bytes`: limit per day; 0: none.
-  WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock, uint64_t budget_bytes,
-            ImageCheck& check, const Recoder& recoder, std::function<void()> wake);
-  ~WriteDown();  // REQUIRES: Stop() has returned, or nothing was written
+  WriteDown(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
+            uint64_t budget_bytes, ImageCheck& check, const Recoder& recoder,
+            std::function<void()> wake);
+  // REQUIRES at destruction: Stop() has returned, or nothing was written.
+  ~WriteDown() = default;
 
   // Submits writes as far as there is room. Returns when to call again unless woken before.
   absl::Time RunOnce(absl::Time now);
@@ -114,7 +117,7 @@ class WriteDown {
   void Hurry();
 
   Spaces& spaces_;
-  Copies& copies_;
+  BlockIndex& index_;
   const Clock& clock_;
   ImageCheck& check_;
   const Recoder& recoder_;
@@ -130,10 +133,9 @@ class WriteDown {
   uint64_t snapshot_space_ = 0;
   std::shared_ptr<const SpaceEntry::Snapshot> snapshot_;
 
+  InFlight in_flight_;  // writes
   mutable Mutex mutex_;
-  CondVar ended_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t count_ ABSL_GUARDED_BY(mutex_) = 0;  // until Completed() is about to return
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<BlockName, PlacementHint> hints_ ABSL_GUARDED_BY(mutex_);
   absl::Time again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -20,7 +20,7 @@
 #include "service/index/query_squares.h"
 #include "service/recovery.h"
 #include "service/spaces.h"
-#include "service/tier/ssd/segment_map.h"
+#include "service/tier/ssd/segments.h"
 #include "tests/bench/bench.h"
 #include "tests/support/store_fixture.h"
 

@@ -62,7 +62,6 @@ UNITS = [
     ("service/spaces", "service/state"),
     ("service/space_coding", "service/state"),
     ("service/sessions", "service/state"),
-    ("service/tenant_policy", "service/state"),
     ("service/path_pool", "service/state"),
     ("service/recovery", "service/state"),
     ("service/durable_waits", "service/state"),

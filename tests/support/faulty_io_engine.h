@@ -28,7 +28,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
-#include "service/tier/ssd/thread_engine.h"
+#include "service/tier/ssd/io_engine.h"
 
 namespace cairn {
 

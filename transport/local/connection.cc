@@ -17,8 +17,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/handshake.h"
-#include "transport/local/packet.h"
-#include "transport/local/socket_file.h"
+#include "transport/local/socket.h"
 
 namespace cairn::transport {
 namespace {
@@ -131,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> LocalConnection::Allocate(size_t bytes) 
     return std::make_unique<HeapBuffer>(bytes);
   }
   if (broken()) {
-    // What is free now may have been lent to a call that ended early: the daemon may still write
+    // A free range may have been lent to a call that ended early: the daemon may still write
     // there.
     return absl::UnavailableError("the connection is broken");
   }
@@ -262,7 +261,7 @@ void LocalConnection::Poll(absl::Time until) {
   }
 }
 
-// Takes what has come. True when a call ended.
+// Receives all waiting replies. Returns whether a call ended.
 bool LocalConnection::ReadReplies() {
   bool has_ended = false;
   bool was_reset = false;
@@ -291,7 +290,7 @@ bool LocalConnection::ReadReplies() {
   return has_ended;
 }
 
-// False: it came with what is not due.
+// Returns false if descriptors came that were not expected.
 bool LocalConnection::TakeDescriptors(Packet& packet) {
   if (!awaits_memory_) {
     return !packet.is_cut && packet.fds.empty();
@@ -301,7 +300,7 @@ bool LocalConnection::TakeDescriptors(Packet& packet) {
   return true;
 }
 
-// False: it answers nothing that was asked.
+// Returns false if it answers no running call.
 bool LocalConnection::TakeReply(const Message& message) {
   const auto found =
       std::find_if(in_flight_.begin(), in_flight_.end(),
@@ -335,7 +334,7 @@ bool LocalConnection::TakeReply(const Message& message) {
   return true;
 }
 
-// False: what it says is not as it must be.
+// Returns false if a field of the loan is wrong.
 bool LocalConnection::TakeLoan(const Envelope& envelope, InFlight& flight) {
   Call& call = *flight.call;
   const std::span<const std::byte> payload =

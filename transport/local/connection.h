@@ -23,10 +23,9 @@
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "proto/frame.h"
-#include "transport/local/client_region.h"
-#include "transport/local/envelope.h"
-#include "transport/local/lent_memory.h"
-#include "transport/local/packet.h"
+#include "transport/local/loans.h"
+#include "transport/local/region.h"
+#include "transport/local/socket.h"
 #include "transport/transport.h"
 
 namespace cairn::transport {

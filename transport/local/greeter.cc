@@ -15,11 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/epoll.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "transport/local/lane_internal.h"
-#include "transport/local/packet.h"
+#include "transport/local/socket.h"
 
 namespace cairn::transport {
 namespace {
@@ -32,7 +31,7 @@ constexpr absl::Duration kPause = absl::Milliseconds(50);
 constexpr uint64_t kWakeTag = 0;
 constexpr uint64_t kFirstId = kListenerTag + 1;
 
-// Takes a hello and what came with it. The frame is answered by the lane.
+// Checks a hello and maps the memory that came with it. The lane answers the frame.
 absl::StatusOr<Region> TakeHello(const proto::FrameBytes& bytes, std::vector<Fd>& fds,
                                  LaneShare& share) {
   CAIRN_ASSIGN_OR_RETURN(const proto::Frame frame, proto::ParseFrame(bytes.bytes()));
@@ -134,7 +133,7 @@ void Greeter::Run() {
         break;
       }
     }
-    // Those that have spoken first: they are not silent when a newer one needs a place.
+    // Newcomers that have sent data go first, so that a newer one does not displace them.
     bool is_called = false;
     for (int i = 0; i < count; ++i) {
       const uint64_t tag = events[i].data.u64;
@@ -373,7 +372,7 @@ void Greeter::Greet(const std::shared_ptr<LaneShare>& share, Newcomer newcomer) 
   if (status.ok()) {
     return;
   }
-  // Said before the socket closes, so that an honest client learns what was wrong.
+  // The error is sent before the socket closes, so that an honest client learns the reason.
   const proto::Frame error = proto::ErrorFrame(message->seq, {}, status);
   SendPacket(socket, Serialize({.direction = Direction::kReply}, proto::Serialize(error)).bytes())
       .IgnoreError();  // it is closed in any case

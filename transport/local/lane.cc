@@ -1,9 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop of a lane and the ends of its peers.
-//
-// - What arrives, peers and requests, is in lane_arrivals.cc.
-// - What moves, Receive() and Reply(), is in lane_transfers.cc.
-// - What is lent is in lane_loans.cc.
 #include "transport/local/lane.h"
 
 #include <pthread.h>
@@ -11,15 +6,20 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <memory>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/epoll.h"
+#include "base/file.h"
 #include "base/log.h"
-#include "transport/local/lane_internal.h"
-#include "transport/local/packet.h"
+#include "base/status.h"
+#include "codecs/checksum/checksum.h"
+#include "transport/local/loans.h"
+#include "transport/local/socket.h"
 
 namespace cairn::transport {
 namespace {
@@ -27,7 +27,40 @@ namespace {
 constexpr int kSleepMs = 1000;  // nothing moves meanwhile, so transfers have no say in this
 constexpr int kLendingSleepMs = 20;
 
+constexpr int kPacketsPerTurn = 16;  // of one peer
+
+// Whether it is an answer to a hello that says so.
+bool IsWelcomeToMap(const proto::FrameBytes& bytes) {
+  const absl::StatusOr<proto::Frame> frame = proto::ParseFrame(bytes.bytes());
+  const auto* reply = frame.ok() ? std::get_if<proto::HelloReply>(&frame->body) : nullptr;
+  return reply != nullptr && reply->version >= proto::kVersionWithLoans;
+}
+
+// How often a lane checks its loans while no request arrives: a peer sends no message when it gives
+// a loan back.
+constexpr absl::Duration kLoansLookedAt = absl::Milliseconds(20);
+
 }  // namespace
+
+// The payload of a request, still in its peer's memory. Destroying it moves nothing.
+class LocalLane::HeldPayload final : public Arrival::Held {
+ public:
+  HeldPayload(LocalLane& lane, uint64_t place) : lane_(lane), place_(place) {
+    lane_.arrivals_held_.fetch_add(1, std::memory_order_relaxed);
+    lane_.share_.metrics.arrivals_held.Add(1);
+  }
+  ~HeldPayload() override {
+    lane_.arrivals_held_.fetch_sub(1, std::memory_order_relaxed);
+    lane_.share_.metrics.arrivals_held.Add(-1);
+  }
+  uint64_t place() const { return place_; }
+
+ private:
+  LocalLane& lane_;
+  const uint64_t place_;
+};
+
+// --- The loop ------------------------------------------------------------------------------------
 
 LocalLane::LocalLane(int index, LaneShare& share)
     : index_(index), share_(share), queue_(kTasksMax), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
@@ -112,7 +145,7 @@ int LocalLane::ServeSockets(int wait_ms) {
   return served;
 }
 
-// --- ends --------------------------------------------------------------------------------------
+// --- Ends ----------------------------------------------------------------------------------------
 
 void LocalLane::Break(PeerId id) {
   if (Peer* peer = Find(id); peer != nullptr && !peer->is_breaking) {
@@ -211,6 +244,403 @@ void LocalLane::EndAll() {
 LocalLane::Peer* LocalLane::Find(PeerId id) {
   const auto found = peers_.find(id);
   return found == peers_.end() ? nullptr : found->second.get();
+}
+
+// --- Arrivals ------------------------------------------------------------------------------------
+// Peers and their requests arrive here. All their bytes are untrusted.
+
+absl::Status LocalLane::AddPeer(Greeted& greeted) {
+  // A task that is not taken is dropped, which must not close the socket here.
+  auto owned = std::make_shared<Greeted>(std::move(greeted));
+  absl::Status taken =
+      Submit([owned](Lane& lane) { static_cast<LocalLane&>(lane).OpenPeer(std::move(*owned)); });
+  if (!taken.ok()) {
+    greeted = std::move(*owned);
+  }
+  return taken;
+}
+
+void LocalLane::OpenPeer(Greeted greeted) {
+  auto owned = std::make_unique<Peer>();
+  Peer& peer = *owned;
+  peer.id = (++peers_made_ << kLaneBits) | static_cast<uint64_t>(index_);
+  peer.socket = std::move(greeted.socket);
+  peer.identity = greeted.identity;
+  peer.party = greeted.party;
+  peer.region = std::move(greeted.region);
+  share_.metrics.peers.Add(1);
+  WatchSocket(epoll_.get(), peer.socket.get(), peer.id, EPOLLIN | EPOLLRDHUP);
+  peers_.emplace(peer.id, std::move(owned));
+  if (absl::Status counted = CountRegion(peer, greeted); !counted.ok()) {
+    // Said before the socket closes, so that an honest client learns why.
+    const proto::Frame error = proto::ErrorFrame(greeted.hello.seq, {}, counted);
+    SendPacket(peer.socket.get(),
+               Serialize({.direction = Direction::kReply}, proto::Serialize(error)).bytes())
+        .IgnoreError();  // it is closed in any case
+    share_.metrics.peers_refused.Add();
+    return BreakPeer(peer, std::move(counted));
+  }
+  if (absl::Status taken = TakeMessage(peer, greeted.hello); !taken.ok()) {
+    BreakForWhatItSent(peer, taken);
+  }
+}
+
+absl::Status LocalLane::CountRegion(Peer& peer, const Greeted& greeted) {
+  if (!greeted.is_memfd) {
+    return absl::OkStatus();
+  }
+  CAIRN_ASSIGN_OR_RETURN(const proto::Frame frame, proto::ParseFrame(greeted.hello.frame.bytes()));
+  const auto* hello = std::get_if<proto::Hello>(&frame.body);
+  peer.asks_to_map = share_.lender != nullptr && hello != nullptr &&
+                     hello->version_max >= proto::kVersionWithLoans;
+  CAIRN_ASSIGN_OR_RETURN(peer.region_owner,
+                         share_.handler.OnRegion(frame.ticket, peer.region.bytes()));
+  return absl::OkStatus();
+}
+
+void LocalLane::ReadPeer(Peer& peer) {
+  for (int i = 0; i < kPacketsPerTurn && !peer.is_breaking; ++i) {
+    Packet packet = ReceivePacket(peer.socket.get());
+    switch (packet.outcome) {
+      case Packet::Outcome::kNothing:
+        return;
+      case Packet::Outcome::kClosed:
+        peer.brought = std::move(packet.fds);
+        BreakPeer(peer, absl::UnavailableError("the peer is gone"));
+        return;
+      case Packet::Outcome::kPacket:
+        if (absl::Status taken = TakePacket(peer, std::move(packet)); !taken.ok()) {
+          BreakForWhatItSent(peer, taken);
+        }
+        break;
+    }
+  }
+}
+
+void LocalLane::BreakForWhatItSent(Peer& peer, const absl::Status& why) {
+  LogDebug("transport", "peer sent what the protocol forbids", {{"peer", peer.id}, {"why", why}});
+  share_.metrics.peers_broken.Add();
+  BreakPeer(peer, absl::UnavailableError("the peer broke the protocol"));
+}
+
+absl::Status LocalLane::TakePacket(Peer& peer, Packet packet) {
+  peer.brought = std::move(packet.fds);
+  if (!peer.brought.empty()) {
+    return absl::InvalidArgumentError("message: descriptors after the hello");
+  }
+  if (packet.is_cut) {
+    return absl::InvalidArgumentError("message: too long");
+  }
+  CAIRN_ASSIGN_OR_RETURN(const Message message,
+                         ParseMessage(packet.bytes(), Direction::kRequest, peer.is_mapped));
+  return TakeMessage(peer, message);
+}
+
+absl::Status LocalLane::TakeMessage(Peer& peer, const Message& message) {
+  CAIRN_RETURN_IF_ERROR(CheckPlaces(peer, message));
+  // Before the request is looked at: its answer may be a loan that is given back in the same cell.
+  LookAfterLoans(peer, MonotonicNow());
+  if (++peer.unanswered > kUnansweredMax) {
+    return absl::ResourceExhaustedError("more requests than any window allows");
+  }
+  TakeRequest(peer, message);
+  return absl::OkStatus();
+}
+
+absl::Status LocalLane::CheckPlaces(const Peer& peer, const Message& message) const {
+  const Envelope& envelope = message.envelope;
+  const auto lies_within = [&peer](uint64_t place, uint64_t bytes) {
+    return bytes == 0 || peer.region.At(place, bytes) != nullptr;
+  };
+  if (envelope.direction == Direction::kLendableRequest) {
+    if (envelope.payload_bytes != 0 || envelope.payload_place % sizeof(LoanWord) != 0 ||
+        !lies_within(envelope.payload_place, sizeof(LoanWord))) {
+      return absl::InvalidArgumentError("message: a loan cannot be given back there");
+    }
+  } else if (!lies_within(envelope.payload_place, envelope.payload_bytes)) {
+    return absl::InvalidArgumentError("message: the payload is outside the region");
+  }
+  if (!lies_within(envelope.reply_place, envelope.reply_capacity_bytes)) {
+    return absl::InvalidArgumentError("message: the reply's place is outside the region");
+  }
+  return absl::OkStatus();
+}
+
+void LocalLane::TakeRequest(Peer& peer, const Message& message) {
+  const Envelope& envelope = message.envelope;
+  const ReplyTo reply_to{.peer = peer.id,
+                         .seq = message.seq,
+                         .place = envelope.reply_place,
+                         .capacity_bytes = envelope.reply_capacity_bytes,
+                         .takes_loan = envelope.direction == Direction::kLendableRequest,
+                         .back_place = envelope.payload_place};
+  if (envelope.payload_bytes > share_.limits.payload_bytes_max) {
+    return RefuseRequest(reply_to, message,
+                         absl::InvalidArgumentError(
+                             absl::StrCat("payload_bytes is ", envelope.payload_bytes,
+                                          ", expected at most ", share_.limits.payload_bytes_max)));
+  }
+  std::unique_ptr<Arrival::Held> held;
+  if (envelope.payload_bytes > 0) {
+    if (arrivals_held_.load(std::memory_order_relaxed) >= share_.limits.arrivals_held_max) {
+      return RefuseRequest(reply_to, message,
+                           absl::ResourceExhaustedError(absl::StrCat(
+                               "the lane holds ", share_.limits.arrivals_held_max, " arrivals")));
+    }
+    held = std::make_unique<HeldPayload>(*this, envelope.payload_place);
+  }
+  share_.handler.OnArrival(*this, Arrival(reply_to, message.frame, envelope.payload_bytes,
+                                          std::move(held), peer.identity));
+}
+
+void LocalLane::RefuseRequest(const ReplyTo& reply_to, const Message& message,
+                              const absl::Status& status) {
+  share_.metrics.arrivals_refused.Add();
+  const absl::StatusOr<proto::Frame> request = proto::ParseFrame(message.frame.bytes());
+  const proto::Ticket ticket = request.ok() ? request->ticket : proto::Ticket{};
+  Reply(reply_to, proto::Serialize(proto::ErrorFrame(message.seq, ticket, status)), {},
+        absl::InfiniteFuture(), [](absl::Status) {});
+}
+
+// --- Transfers -----------------------------------------------------------------------------------
+// Receive() and Reply() begin a transfer; the loop moves it piece by piece.
+
+void LocalLane::Receive(Arrival arrival, std::span<std::byte> target, absl::Time deadline,
+                        ReceiveDone done) {
+  CAIRN_CHECK(target.size() == arrival.payload_bytes(),
+              "a target of another size than its payload");
+  const Peer* peer = Find(arrival.reply_to().peer);
+  if (peer == nullptr || peer->is_breaking) {
+    completed_.push_back(
+        {.status = absl::UnavailableError("the peer is gone"), .receive_done = std::move(done)});
+    return;
+  }
+  Moving moving;
+  moving.peer = peer->id;
+  moving.target = target;
+  moving.bytes = target.size();
+  moving.deadline = deadline;
+  moving.receive_done = std::move(done);
+  if (arrival.held() != nullptr) {
+    moving.place = static_cast<HeldPayload*>(arrival.held())->place();
+  }
+  moving_.push_back(std::move(moving));
+}
+
+void LocalLane::Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
+                      std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) {
+  CAIRN_CHECK(payload.size() <= reply_to.capacity_bytes, "a reply is larger than its room");
+  Peer* peer = Find(reply_to.peer);
+  if (peer == nullptr || peer->is_breaking) {
+    completed_.push_back(
+        {.status = absl::UnavailableError("the peer is gone"), .reply_done = std::move(done)});
+    return;
+  }
+  peer->unanswered = std::max(0, peer->unanswered - 1);
+  CAIRN_CHECK(payload.empty() || peer->region.At(reply_to.place, payload.size()) != nullptr,
+              "a reply lies outside its peer's memory");
+  Moving moving;
+  moving.peer = reply_to.peer;
+  moving.place = reply_to.place;
+  moving.source = payload;
+  moving.bytes = payload.size();
+  moving.deadline = deadline;
+  moving.frame = frame;
+  moving.brings_memory = std::exchange(peer->asks_to_map, false) && IsWelcomeToMap(frame);
+  moving.reply_done = std::move(done);
+  moving_.push_back(std::move(moving));
+}
+
+int LocalLane::MovePiece() {
+  if (moving_.empty()) {
+    return 0;
+  }
+  moving_next_ = moving_next_ < moving_.size() ? moving_next_ : 0;
+  const size_t index = moving_next_;
+  Moving& moving = moving_[index];
+  Peer* peer = Find(moving.peer);
+  CAIRN_CHECK(peer != nullptr, "a transfer outlives its peer");
+  if (peer->is_breaking) {  // CloseBroken() ends it
+    ++moving_next_;
+    return 1;
+  }
+  CopyPiece(moving, *peer);
+  if (moving.moved_bytes < moving.bytes) {
+    ++moving_next_;
+    return 1;
+  }
+  FinishMoving(index, moving.reply_done ? SendReply(moving, *peer) : absl::OkStatus());
+  return 1;
+}
+
+void LocalLane::CopyPiece(Moving& moving, const Peer& peer) {
+  const size_t bytes = std::min(kPieceBytes, moving.bytes - moving.moved_bytes);
+  if (bytes == 0) {
+    return;
+  }
+  // The place was checked when the request came, and the region lives as long as its peer.
+  std::byte* theirs = peer.region.At(moving.place + moving.moved_bytes, bytes);
+  if (moving.receive_done) {
+    moving.crc32c = codecs::CopyCrc32c(moving.crc32c, moving.target.data() + moving.moved_bytes,
+                                       {theirs, bytes});
+  } else {
+    std::memcpy(theirs, moving.source.data() + moving.moved_bytes, bytes);
+  }
+  moving.moved_bytes += bytes;
+}
+
+absl::Status LocalLane::SendReply(const Moving& moving, Peer& peer) {
+  const Envelope envelope{Direction::kReply, moving.place, moving.bytes, 0, 0};
+  absl::Status status;
+  if (moving.brings_memory) {
+    const int fds[] = {share_.lender->memory_fd(), share_.lender->words_fd()};
+    status = SendTo(peer, envelope, moving.frame, fds);
+    peer.is_mapped = status.ok();
+  } else {
+    status = SendTo(peer, envelope, moving.frame, {});
+  }
+  if (status.ok()) {
+    share_.metrics.sent_bytes.Add(moving.bytes);
+  }
+  return status;
+}
+
+absl::Status LocalLane::SendTo(Peer& peer, const Envelope& envelope, const proto::FrameBytes& frame,
+                               std::span<const int> fds) {
+  const absl::Status status =
+      SendPacket(peer.socket.get(), Serialize(envelope, frame).bytes(), fds);
+  if (status.ok()) {
+    return status;
+  }
+  // A peer that does not read its replies is not waited for.
+  share_.metrics.peers_broken.Add();
+  BreakPeer(peer, absl::UnavailableError("the peer does not read its replies"));
+  return absl::UnavailableError(status.message());
+}
+
+void LocalLane::FinishMoving(size_t index, absl::Status status) {
+  Moving& moving = moving_[index];
+  if (status.ok() && moving.receive_done) {
+    share_.metrics.received_bytes.Add(moving.bytes);
+  }
+  completed_.push_back({.status = std::move(status),
+                        .crc32c = moving.crc32c,
+                        .receive_done = std::move(moving.receive_done),
+                        .reply_done = std::move(moving.reply_done)});
+  if (index + 1 != moving_.size()) {
+    moving = std::move(moving_.back());
+  }
+  moving_.pop_back();
+}
+
+// --- Loans ---------------------------------------------------------------------------------------
+// loans.h explains loans.
+
+void LocalLane::FillWords() {
+  if (share_.lender == nullptr) {
+    return;
+  }
+  const auto first = static_cast<uint32_t>(index_) * Lender::kLoansPerLane;
+  for (uint32_t i = Lender::kLoansPerLane; i-- > 0;) {
+    free_words_.push_back(first + i);
+  }
+}
+
+bool LocalLane::can_lend() const { return share_.lender != nullptr; }
+
+bool LocalLane::CanLendNow(std::span<const std::byte> payload) const {
+  return !free_words_.empty() && share_.lender->PlaceOf(payload).has_value();
+}
+
+void LocalLane::Lend(const ReplyTo& reply_to, const proto::FrameBytes& frame,
+                     std::span<const std::byte> payload, absl::Time until, ReplyDone sent,
+                     LoanDone back) {
+  CAIRN_CHECK(reply_to.takes_loan && CanLendNow(payload), "what cannot be lent");
+  const uint64_t place = *share_.lender->PlaceOf(payload);
+  Peer* peer = Find(reply_to.peer);
+  if (peer == nullptr || peer->is_breaking) {
+    completed_.push_back(
+        {.status = absl::UnavailableError("the peer is gone"), .reply_done = std::move(sent)});
+    completed_.push_back({.loan_end = LoanEnd::kGone, .loan_done = std::move(back)});
+    return;
+  }
+  peer->unanswered = std::max(0, peer->unanswered - 1);
+  Lent lent{.word = free_words_.back(),
+            .number = (++loans_made_ << kLaneBits) | static_cast<uint64_t>(index_),
+            .back_place = reply_to.back_place,
+            .bytes = payload.size(),
+            .until = until,
+            .done = std::move(back)};
+  free_words_.pop_back();
+  // The packet below makes the store visible to the peer.
+  share_.lender->word(lent.word).store(lent.number, std::memory_order_release);
+  const Envelope envelope{Direction::kLoan, place, payload.size(), lent.word, lent.number};
+  const bool is_first = lent_count_++ == 0;
+  share_.metrics.loans.Add(1);
+  share_.metrics.loan_bytes.Add(static_cast<int64_t>(payload.size()));
+  peer->lent.push_back(std::move(lent));
+  // Counted before the peer has the loan and can look at the metrics.
+  share_.metrics.lent.Add();
+  share_.metrics.lent_bytes.Add(payload.size());
+  absl::Status status = SendTo(*peer, envelope, frame, {});
+  completed_.push_back({.status = std::move(status), .reply_done = std::move(sent)});
+  if (is_first) {
+    loans_due_ = MonotonicNow() + kLoansLookedAt;
+  }
+}
+
+// Removes a loan. Afterwards its peer sees that it is no longer in force.
+void LocalLane::EndLoan(Peer& peer, size_t index, LoanEnd end) {
+  Lent& lent = peer.lent[index];
+  share_.lender->word(lent.word).store(0, std::memory_order_seq_cst);
+  // Writes to the payload, which its owner may make once `done` has run, come after this fence. It
+  // pairs with the one in LocalLoan::IsInForce().
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  free_words_.push_back(lent.word);
+  --lent_count_;
+  share_.metrics.loans.Add(-1);
+  share_.metrics.loan_bytes.Add(-static_cast<int64_t>(lent.bytes));
+  if (end == LoanEnd::kLate) {
+    share_.metrics.loans_late.Add();
+  }
+  completed_.push_back({.loan_end = end, .loan_done = std::move(lent.done)});
+  if (index + 1 != peer.lent.size()) {
+    lent = std::move(peer.lent.back());
+  }
+  peer.lent.pop_back();
+}
+
+// Ends the loans that the peer has given back and those past their deadline.
+int LocalLane::LookAfterLoans(Peer& peer, absl::Time now) {
+  int ended = 0;
+  for (size_t i = peer.lent.size();
+       i-- > 0;) {  // backwards: EndLoan() moves the last one into the gap
+    const Lent& lent = peer.lent[i];
+    // The request's place was checked on arrival. A wrong number there harms only the peer.
+    const auto* cell =
+        reinterpret_cast<const LoanWord*>(peer.region.At(lent.back_place, sizeof(LoanWord)));
+    // Acquire: pairs with LocalLoan's release, before which the payload was read.
+    if (cell->load(std::memory_order_acquire) == lent.number) {
+      EndLoan(peer, i, LoanEnd::kGivenBack);
+      ++ended;
+    } else if (lent.until <= now) {
+      EndLoan(peer, i, LoanEnd::kLate);
+      ++ended;
+    }
+  }
+  return ended;
+}
+
+int LocalLane::LookAfterAllLoans(absl::Time now) {
+  if (lent_count_ == 0 || now < loans_due_) {
+    return 0;
+  }
+  loans_due_ = now + kLoansLookedAt;
+  int ended = 0;
+  for (const auto& [id, peer] : peers_) {
+    ended += LookAfterLoans(*peer, now);
+  }
+  return ended;
 }
 
 }  // namespace cairn::transport

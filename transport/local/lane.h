@@ -11,6 +11,7 @@
 // Thread-safe.
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,17 +24,27 @@
 #include "base/file.h"
 #include "base/mutex.h"
 #include "transport/local/blocking_jobs.h"
-#include "transport/local/envelope.h"
 #include "transport/local/region.h"
+#include "transport/local/socket.h"
 #include "transport/submit_queue.h"
 #include "transport/transport.h"
 #include "transport/transport_metrics.h"
 
 namespace cairn::transport {
 
+inline constexpr int kLanesMax = 64;
+inline constexpr int kLaneBits = 6;
+static_assert(1 << kLaneBits == kLanesMax);
+inline constexpr int kEventsMax = 64;
+
+// The tag of an epoll event of a lane or the greeter: a PeerId, or one of these. No PeerId is as
+// small, because its counter starts at 1.
+inline constexpr uint64_t kSubmitTag = 0;
+inline constexpr uint64_t kListenerTag = 1;
+static_assert(kListenerTag < kLanesMax);
+
 class Lender;
 class LocalLane;
-struct Packet;
 
 // A connection whose hello has arrived and been checked.
 struct Greeted {
@@ -167,7 +178,7 @@ class LocalLane final : public Lane {
     LoanDone loan_done = nullptr;
   };
 
-  // lane.cc: the loop, and closing peers
+  // --- The loop, and the ends of peers
   void Run();
   int Turn(int wait_ms);
   int SleepMs() const;
@@ -179,7 +190,7 @@ class LocalLane final : public Lane {
   void EndAll();
   Peer* Find(PeerId id);
 
-  // lane_arrivals.cc: peers and their requests
+  // --- Arrivals: peers and their requests
   void OpenPeer(Greeted greeted);
   absl::Status CountRegion(Peer& peer, const Greeted& greeted);
   void ReadPeer(Peer& peer);
@@ -190,7 +201,7 @@ class LocalLane final : public Lane {
   void TakeRequest(Peer& peer, const Message& message);
   void RefuseRequest(const ReplyTo& reply_to, const Message& message, const absl::Status& status);
 
-  // lane_transfers.cc: the transfers that Receive() and Reply() begin
+  // --- Transfers, which Receive() and Reply() begin
   int MovePiece();
   void CopyPiece(Moving& moving, const Peer& peer);
   void FinishMoving(size_t index, absl::Status status);
@@ -198,7 +209,7 @@ class LocalLane final : public Lane {
   absl::Status SendTo(Peer& peer, const Envelope& envelope, const proto::FrameBytes& frame,
                       std::span<const int> fds);
 
-  // lane_loans.cc: what Lend() begins
+  // --- Loans, which Lend() begins
   void FillWords();
   void EndLoan(Peer& peer, size_t index, LoanEnd end);
   int LookAfterLoans(Peer& peer, absl::Time now);

@@ -1,24 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The server of transport/local: it listens on a unix socket, and its clients bring their own
-// memory.
+// The server of transport/local listens on a unix socket; its clients bring their own memory.
 
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/file.h"
+#include "base/metric.h"
+#include "base/mutex.h"
+#include "transport/local/greeter.h"
+#include "transport/local/lane.h"
+#include "transport/local/region.h"
 #include "transport/transport.h"
 
 namespace cairn::transport {
 
+// The lanes of one server, and the greeter that gives them their peers. transport/memory has one of
+// its own. Thread-safety: Thread-safe.
+class LaneSet {
+ public:
+  // REQUIRES: 1 <= limits.lanes <= 64. `handler` must outlive the set, and `lender`, which may be
+  // null.
+  LaneSet(const ServerLimits& limits, LaneHandler& handler, const Lender* lender = nullptr);
+  ~LaneSet();
+
+  // Accepts connections from `listener`. Call it before Start(), at most once.
+  void Listen(int listener) { greeter_.Listen(listener); }
+  // Tells the greeter that the listener's descriptor now refers to another socket. Thread-safe.
+  void ListenAgain() { greeter_.ListenAgain(); }
+  void Start();
+  // Breaks all peers, completes every transfer, joins the threads, and runs `last` on a thread that
+  // may block, waiting at most a second. Later calls wait for the first.
+  void Stop(BlockingJobs::Job last = nullptr);
+
+  // Takes over a connected socket of this process, whose peer needs no memfd. Returns false, and
+  // closes the socket, if the set is stopping.
+  bool AddPeer(Fd socket, Region region) {
+    return greeter_.Add(std::move(socket), std::move(region));
+  }
+
+  int count() const { return static_cast<int>(lanes_.size()); }
+  LocalLane& at(int index) { return *lanes_.at(index); }
+  void Report(MetricSink& sink, std::string_view transport) const;
+
+ private:
+  // Shared with its peers' jobs: a blocked job outlives the set.
+  const std::shared_ptr<LaneShare> share_;
+  std::vector<std::unique_ptr<LocalLane>> lanes_;
+  Greeter greeter_;
+  Mutex stop_mutex_;
+  bool is_stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
+};
+
 struct LocalServerOptions {
   std::string path;  // of the socket file; its folder must exist
   ServerLimits limits;
-  // What clients may map: payloads of replies that lie there may be lent. Both outlive the server.
+  // The memory that clients may map: payloads of replies in it may be lent. Both outlive the
+  // server.
   std::span<const std::byte> shared = {};
-  int shared_fd = -1;  // open to read alone, and sealed; -1: they map nothing
+  int shared_fd = -1;  // open to read alone, and sealed; -1: clients map nothing
 };
 
 // Starts the server. `handler` must outlive it. Errors: those of SocketFile::Listen();

@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 #include "transport/local/connection.h"
-#include "transport/local/lane_set.h"
 #include "transport/local/region.h"
+#include "transport/local/server.h"
 
 namespace cairn::transport {
 namespace {

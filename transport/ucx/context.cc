@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "transport/ucx/status.h"
+#include "base/text.h"
 #include "transport/ucx/wire.h"
 
 namespace cairn::transport {
@@ -49,6 +49,31 @@ absl::Status CheckDevice(ucp_context_h context, const UcxSettings& settings) {
 }
 
 }  // namespace
+
+// --- Errors --------------------------------------------------------------------------------------
+
+absl::Status FromUcs(ucs_status_t status, std::string_view what) {
+  const auto message = [&] { return absl::StrCat(ToAbsl(what), ": ", ucs_status_string(status)); };
+  switch (status) {
+    case UCS_OK:
+      return absl::OkStatus();
+    case UCS_ERR_CONNECTION_RESET:
+    case UCS_ERR_ENDPOINT_TIMEOUT:
+    case UCS_ERR_NOT_CONNECTED:
+    case UCS_ERR_TIMED_OUT:
+    case UCS_ERR_CANCELED:
+    case UCS_ERR_IO_ERROR:
+    case UCS_ERR_REJECTED:
+    case UCS_ERR_UNREACHABLE:
+      return absl::UnavailableError(message());
+    case UCS_ERR_NO_MEMORY:
+      return absl::ResourceExhaustedError(message());
+    default:
+      return absl::InternalError(message());
+  }
+}
+
+// --- Handles -------------------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Make(const UcxSettings& settings) {
   CAIRN_RETURN_IF_ERROR(CheckPortRange(settings.port_range));

@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Owners of UCX's two main handles, context and worker. They use the pinned settings and only two
-// features, active messages and wake-up, so that a peer can reach no other handler.
+// UCX's status codes, and owners of its two main handles, context and worker. The handles use the
+// pinned settings and only two features, active messages and wake-up, so that a peer can reach no
+// other handler.
 
 #include <ucp/api/ucp.h>
 
 #include <memory>
+#include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "transport/ucx/settings.h"
 
 namespace cairn::transport {
+
+// Converts a status code. Every code that means "the peer is gone" becomes Unavailable, since UCX
+// reports one event under several codes; NO_MEMORY becomes ResourceExhausted; the rest Internal.
+// `what` begins the message. Thread-safety: Thread-safe.
+absl::Status FromUcs(ucs_status_t status, std::string_view what);
 
 // Thread-safety: Thread-safe; it outlives its workers.
 class UcxContext {

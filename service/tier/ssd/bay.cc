@@ -128,7 +128,7 @@ void SsdBay::Tend(RecoverySink& sink) {
   if (status.ok()) {
     const std::shared_ptr<SsdDevice> opened = device();
     (void)opened->SetRetired(is_retired);  // it is not out
-    // What was deleted where it was, and these were not.
+    // Deletions that the device learned while the others were absent.
     if (const auto& history = opened->history(); history.has_value()) {
       for (const Deletion& deletion : options_.device.deletions->Join(*history)) {
         TellSink(sink, deletion);

@@ -17,7 +17,6 @@
 #include "absl/time/time.h"
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "service/tier/device_report.h"
 #include "service/tier/ssd/device.h"
 #include "service/tier/ssd/io_engine.h"
 

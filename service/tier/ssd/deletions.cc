@@ -127,7 +127,7 @@ absl::Status DeletionFile::Append(std::span<const Deletion> deletions) {
     const Record record = Encode(deletion);
     bytes.insert(bytes.end(), record.begin(), record.end());
   }
-  // At the place of the last that is whole: what follows may be the rest of a write that failed.
+  // After the last whole record: later bytes may be the rest of a failed write.
   const auto at = static_cast<off_t>(kHeaderBytes + kRecordBytes * count_);
   if (::pwrite(file.get(), bytes.data(), bytes.size(), at) != std::ssize(bytes) ||
       ::fdatasync(file.get()) != 0) {

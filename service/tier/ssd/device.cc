@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places, and what the device says of itself.
+// Places, transfers of bytes, and records of both. Care of segments is in segments.cc, opening and
+// recovery in recovery.cc.
 #include "service/tier/ssd/device.h"
 
+#include <pthread.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/in_flight.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "codecs/image/image.h"
+#include "proto/block_key.h"
 #include "service/limits.h"
 
 namespace cairn {
@@ -18,6 +29,30 @@ namespace {
 
 constexpr std::string_view kSegmentStates[SegmentMap::kStateCount] = {
     "absent", "clean", "ready", "open", "full", "sealed", "reclaiming", "set aside"};
+
+// Calls `submit` with a completion, waits for it, and returns its status. REQUIRES: it runs, once.
+// Only for threads of the device, which may wait for it.
+absl::Status AwaitDone(absl::FunctionRef<void(TierDone done)> submit) {
+  absl::Status result;
+  InFlight in_flight;
+  in_flight.Enter();
+  submit([&](absl::Status status) {
+    result = std::move(status);
+    in_flight.Leave();
+  });
+  in_flight.Await();
+  return result;
+}
+
+bool AreWholePages(const void* memory, uint64_t offset) {
+  return reinterpret_cast<uintptr_t>(memory) % kPageBytes == 0 && offset % kPageBytes == 0;
+}
+
+int64_t UnixSeconds() { return absl::ToUnixSeconds(MonotonicNow()); }
+
+// The number of callers that share a sync, and the longest time that the first of them waits.
+constexpr size_t kSyncsMax = 16;
+constexpr absl::Duration kSyncWait = absl::Milliseconds(2);
 
 }  // namespace
 
@@ -35,7 +70,7 @@ absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes
                                           limits::kSsdSegmentBytesMin, limits::kSsdSegmentBytesMax);
   budget.extents_max = extents_max > 0 ? extents_max : limits::SsdImagesAuto(budget_bytes);
   budget.write_buffer_bytes = limits::SsdWriteBufferBytes(budget_bytes);
-  // Of ssd tables, logs and what compaction holds twice: measured over 10 M records.
+  // Tables, logs, and tables that compaction holds twice: measured over 10 M records.
   budget.ledger_bytes_max = 2 * budget.write_buffer_bytes + 256 * budget.extents_max;
   budget.side_bytes_max = std::min<uint64_t>(budget_bytes / 16, 1_GiB);
   const uint64_t others = budget.ledger_bytes_max + budget.side_bytes_max + kMiB;
@@ -162,19 +197,19 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
     }
     return is_over();
   };
-  // What recovery finds is held against the deletions known when it began, and these are recorded.
+  // Recovery applies the deletions known when it began, and they are recorded.
   if (!await([&] { return state_ != State::kRecovering; }) || state_ == State::kOut ||
-      is_stopping_) {  // what is freed once it is stopping stays in the ledger
+      is_stopping_) {  // images freed during the stop stay in the ledger
     return false;
   }
-  // A write under way may be of an image that is deleted already: it is recorded, and then freed.
+  // A running write may be of an image that is deleted already: it is recorded, and then freed.
   const uint64_t next_write = next_write_;
   if (!await([&] { return writes_.empty() || *writes_.begin() >= next_write; })) {
     return false;
   }
-  // What is being recorded now may hold some, what is queued the rest.
+  // The running round may have some of the records, the queue the rest.
   const uint64_t last_round = queued_.is_empty() ? next_round_ - 1 : next_round_;
-  // A ledger that failed is opened anew, and what was freed meanwhile is taken out of it then.
+  // A failed ledger is opened again, and loses the records of images freed meanwhile.
   if (!await([&] { return rounds_over_ >= last_round && !is_ledger_failed_; })) {
     return false;
   }
@@ -183,7 +218,435 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
   return await([&] { return records_synced_round_ >= last_round && !is_ledger_failed_; });
 }
 
-// --- Ends ----------------------------------------------------------------------------------------
+// --- Transfers -----------------------------------------------------------------------------------
+// The engine moves whole pages. Other bytes pass through pages of the transfer's own.
+
+IoId SsdDevice::Read(const TierRead& read, TierDone done) {
+  const uint64_t offset = DeviceOffset(read.place->offset());
+  IoTransfer transfer;
+  transfer.deadline = read.deadline;
+  transfer.is_background = read.is_background;
+  uint32_t slot = 0;
+  {
+    const MutexLock lock(mutex_);
+    segments_->Find(offset).is_hit |= !read.is_background;
+    slot = segments_->SlotOf(offset);
+    transfer.fd = files_[slot].get();
+  }
+  const uint64_t first = offset % budget_.segment_bytes + read.offset;
+  const std::span<std::byte> target = read.target;
+  // Whole pages go straight to the target, the rest, or all where it is not aligned, through a
+  // bounce of whole pages.
+  const size_t direct =
+      AreWholePages(target.data(), first) ? target.size() / kPageBytes * kPageBytes : 0;
+  const uint64_t begin = first / kPageBytes * kPageBytes;
+  const uint64_t end = SegmentMap::RoundedBytes(first + target.size());
+  PageMemory bounce(end - begin - direct);
+  transfer.offset = begin;
+  transfer.parts[0] = direct > 0 ? target.first(direct) : bounce.bytes();
+  transfer.parts[1] = direct > 0 ? bounce.bytes() : std::span<std::byte>();
+  const size_t skip = direct > 0 ? 0 : first - begin;
+  const std::span<std::byte> rest = target.subspan(direct);
+  return engine_->Submit(transfer, [this, slot, rest, skip, bounce = std::move(bounce),
+                                    bytes = read.is_background ? 0 : target.size(),
+                                    done = std::move(done)](absl::Status status) mutable {
+    if (status.ok()) {
+      read_bytes_.Add(bytes);
+      if (!rest.empty()) {
+        std::memcpy(rest.data(), bounce.bytes().data() + skip, rest.size());
+      }
+    } else {
+      CountError(slot, IoKind::kRead, status);
+    }
+    std::move(done)(std::move(status));
+  });
+}
+
+IoId SsdDevice::Write(const TierWrite& write, TierDone done) {
+  CAIRN_CHECK(write.space != nullptr && write.source.size() == write.place->size_bytes());
+  const uint64_t offset = DeviceOffset(write.place->offset());
+  Written written;
+  written.offset = offset;
+  written.record = {.key = write.image.key,
+                    .parent = write.parent,
+                    .first_position = write.image.first_position,
+                    .tokens = write.image.tokens,
+                    .group = write.image.group,
+                    .slice = write.image.slice,
+                    .source_bytes = write.image.source_bytes,
+                    .recipe = write.copy.recipe,
+                    .image_bytes = write.source.size(),
+                    .directory_crc = write.copy.directory_crc,
+                    .side_object = write.side_object,
+                    .created_unix_s = UnixSeconds(),
+                    .expires_unix_s = write.image.expires_unix_s};
+  written.space = write.space;
+  written.space_id = write.image.space_id;
+  written.side_objects = write.side_objects;
+  written.done = std::move(done);
+  IoTransfer transfer;
+  transfer.kind = IoKind::kWrite;
+  transfer.deadline = write.deadline;
+  transfer.is_background = true;
+  {
+    const MutexLock lock(mutex_);
+    const uint32_t slot = segments_->SlotOf(offset);
+    ++segments_->at(slot).writes;
+    transfer.fd = files_[slot].get();
+    const auto reserved = reserved_.find(offset);
+    CAIRN_CHECK(reserved != reserved_.end(), "a place is written once");
+    written.id = reserved->second;
+    reserved_.erase(reserved);
+  }
+  // The rest of the image's last page is zero.
+  const std::span<const std::byte> source = write.source;
+  const size_t direct =
+      AreWholePages(source.data(), 0) ? source.size() / kPageBytes * kPageBytes : 0;
+  PageMemory bounce(SegmentMap::RoundedBytes(source.size() - direct));
+  if (const std::span<const std::byte> rest = source.subspan(direct); !rest.empty()) {
+    std::memcpy(bounce.bytes().data(), rest.data(), rest.size());
+    std::memset(bounce.bytes().data() + rest.size(), 0, bounce.bytes().size() - rest.size());
+  }
+  // The engine only reads them.
+  const std::span<std::byte> whole(const_cast<std::byte*>(source.data()), direct);
+  transfer.offset = offset % budget_.segment_bytes;
+  transfer.parts[0] = direct > 0 ? whole : bounce.bytes();
+  transfer.parts[1] = direct > 0 ? bounce.bytes() : std::span<std::byte>();
+  return engine_->Submit(transfer, [this, bounce = std::move(bounce),
+                                    written = std::move(written)](absl::Status status) mutable {
+    Landed(std::move(written), std::move(status));
+  });
+}
+
+void SsdDevice::Landed(Written written, absl::Status status) {
+  const uint64_t bytes = written.record.image_bytes;
+  uint32_t slot = 0;
+  {
+    const MutexLock lock(mutex_);
+    slot = segments_->SlotOf(written.offset);
+    if (status.ok()) {
+      (written.space == nullptr ? carried_bytes_ : written_bytes_).Add(bytes);
+      queued_.written.push_back(std::move(written));
+      commit_due_.NotifyOne();
+      return;
+    }
+    --segments_->at(slot).writes;
+  }
+  CountError(slot, IoKind::kWrite, status);
+  End(written, std::move(status));
+}
+
+void SsdDevice::End(Written& written, absl::Status status) {
+  std::move(written.done)(std::move(status));
+  const MutexLock lock(mutex_);
+  EndWrite(written.id);
+}
+
+void SsdDevice::CountError(uint32_t slot, IoKind kind, const absl::Status& status) {
+  // Errors of transfers that did not begin are no faults of the device.
+  if (!absl::IsDataLoss(status) && !absl::IsInternal(status)) {
+    return;
+  }
+  faults_.Add();
+  size_t set_aside = 0;
+  {
+    const MutexLock lock(mutex_);
+    const SegmentMap::State state = segments_->at(slot).state;
+    if (kind == IoKind::kWrite &&
+        (state == SegmentMap::State::kOpen || state == SegmentMap::State::kFull)) {
+      segments_->SetState(slot, SegmentMap::State::kSetAside);
+      care_due_.NotifyOne();
+    }
+    set_aside = segments_->count(SegmentMap::State::kSetAside);
+  }
+  LogWarn("ssd", "transfer failed",
+          {{"path", options_.path},
+           {"segment", slot},
+           {"op", kind == IoKind::kRead ? "read" : "write"},
+           {"error", status}});
+  if (set_aside >= kSetAsideMax) {
+    TurnReadOnly("segments failed", status);
+  }
+}
+
+absl::Status SsdDevice::Transfer(IoKind kind, int fd, uint64_t offset, std::span<std::byte> pages) {
+  return AwaitDone([&](IoDone done) {
+    engine_->Submit(
+        {.kind = kind, .fd = fd, .offset = offset, .parts = {pages}, .is_background = true},
+        std::move(done));
+  });
+}
+
+bool SsdDevice::IsImageOf(const ExtentRecord& record, std::span<const std::byte> bytes) {
+  codecs::ImageView view;
+  if (codecs::ParseImage(bytes, &view) != codecs::Error::kOk) {
+    return false;
+  }
+  const codecs::ImageSpec& spec = view.spec();
+  static_assert(sizeof(spec.key) == sizeof(record.key));
+  return view.bytes().size() == record.image_bytes &&
+         codecs::PeekDirectoryCrc(bytes) == record.directory_crc &&
+         std::memcmp(spec.key.data(), record.key.data(), sizeof(record.key)) == 0 &&
+         spec.group == record.group && spec.slice == record.slice &&
+         codecs::VerifyTiles(view) == codecs::Error::kOk;
+}
+
+// --- Records -------------------------------------------------------------------------------------
+// The commit thread writes the records of images written and freed since its last round, in one
+// batch.
+
+void SsdDevice::RunCommits() {
+  pthread_setname_np(pthread_self(), "ssd-commit");
+  for (;;) {
+    Round round;
+    std::vector<TierDone> syncs;
+    uint64_t number = 0;
+    {
+      const MutexLock lock(mutex_);
+      while (is_mending_ ||
+             (queued_.is_empty() && !IsSyncDue() && !AreRecordsDue() && !is_landed_)) {
+        commit_due_.WaitUntil(mutex_,
+                              is_mending_ || syncs_.empty() ? absl::InfiniteFuture() : sync_at_);
+      }
+      if (queued_.is_empty() && !IsSyncDue() && !AreRecordsDue()) {
+        return;
+      }
+      round = std::exchange(queued_, {});
+      if (IsSyncDue()) {
+        syncs.swap(syncs_);
+      }
+      is_committing_ = true;
+      number = next_round_++;
+      const bool is_recording =
+          !round.written.empty() || !round.freed.empty() || !round.changed.empty();
+      recorded_round_ = is_recording ? number : recorded_round_;
+    }
+    Commit(std::move(round));
+    RunSyncs(std::move(syncs), number);
+    SyncRecords(number);
+    const MutexLock lock(mutex_);
+    is_committing_ = false;
+    rounds_over_ = number;
+    committed_.NotifyAll();
+  }
+}
+
+void SsdDevice::Commit(Round round) {
+  std::vector<Written>& written = round.written;
+  Ledger::Batch batch;
+  std::vector<absl::Status> results(written.size());
+  for (size_t i = 0; i < written.size(); ++i) {
+    Written& write = written[i];
+    const uint32_t slot = write.offset / budget_.segment_bytes;
+    results[i] = IsLost(slot) ? absl::DataLossError("its segment was lost")
+                              : AddSpaceAndSideObjects(write, batch);
+    if (!results[i].ok()) {
+      continue;
+    }
+    const MutexLock lock(mutex_);
+    batch.PutExtent(segments_->at(slot).seq, segments_->PageOf(write.offset), write.record);
+  }
+  for (const ExtentPlace& place : round.freed) {
+    batch.DeleteExtent(place.seq, place.page);
+  }
+  for (const SpaceRecord& space : round.changed) {
+    const MutexLock lock(mutex_);
+    // A space that the ledger does not know has nothing on the device.
+    if (const auto found = spaces_.find(space.fingerprint); found != spaces_.end()) {
+      PutSpace(found->second, space, batch);
+    }
+  }
+  absl::Status status = Record(round.deleted, batch);
+  if (status.ok()) {
+    status = ledger_->Write(batch, /*is_synced=*/false);
+  }
+  {
+    const MutexLock lock(mutex_);
+    for (size_t i = 0; i < written.size(); ++i) {
+      results[i].Update(status);
+      segments_->Find(written[i].offset).is_recorded = results[i].ok();
+      --segments_->at(segments_->SlotOf(written[i].offset)).writes;
+    }
+    if (IsCareDue()) {
+      care_due_.NotifyOne();
+    }
+  }
+  if (!status.ok()) {
+    LedgerFailed("records cannot be written", status);
+  }
+  for (size_t i = 0; i < written.size(); ++i) {
+    End(written[i], results[i].ok() || absl::IsResourceExhausted(results[i])
+                        ? results[i]
+                        : absl::UnavailableError(results[i].message()));
+  }
+}
+
+absl::Status SsdDevice::AddSpaceAndSideObjects(Written& written, Ledger::Batch& batch) {
+  if (written.space == nullptr) {
+    return absl::OkStatus();
+  }
+  for (const NamedSideObject& object : written.side_objects) {
+    CAIRN_RETURN_IF_ERROR(side_files_->Write(object.id, object.bytes));
+  }
+  if (written.record.side_object != codecs::Digest{} &&
+      !side_files_->Has(written.record.side_object)) {
+    return absl::InternalError("a side object is missing");
+  }
+  const MutexLock lock(mutex_);
+  const auto [found, is_new] = spaces_.try_emplace(written.space->fingerprint);
+  SpaceNumber& space = found->second;
+  if (is_new) {
+    space.number = ++last_space_;
+  }
+  PutSpace(space, *written.space, batch);
+  space_ids_[space.number] = written.space_id;
+  written.record.space = space.number;
+  return absl::OkStatus();
+}
+
+void SsdDevice::PutSpace(SpaceNumber& space, const SpaceRecord& record, Ledger::Batch& batch) {
+  // A write that began before a change may end after it.
+  if (space.version == 0 || space.version < record.version) {
+    batch.PutSpace(space.number, record);
+    space.version = record.version;
+  }
+}
+
+absl::Status SsdDevice::Record(const std::vector<Deletion>& deleted, Ledger::Batch& batch) {
+  if (deleted.empty()) {
+    return absl::OkStatus();
+  }
+  if (deletion_file_.count() + deleted.size() > 2 * options_.deletions->count_max()) {
+    return RecordAllDeletions(batch);
+  }
+  CAIRN_RETURN_IF_ERROR(deletion_file_.Append(deleted));
+  PutEpoch(deleted.back().epoch, batch);
+  return absl::OkStatus();
+}
+
+absl::Status SsdDevice::RecordAllDeletions(Ledger::Batch& batch) {
+  const DeletionHistory all = options_.deletions->All();
+  CAIRN_RETURN_IF_ERROR(deletion_file_.Write(all));
+  PutEpoch(all.epoch, batch);
+  return absl::OkStatus();
+}
+
+// --- Durability ----------------------------------------------------------------------------------
+
+void SsdDevice::Sync(TierDone done) {
+  absl::Status status;
+  {
+    const MutexLock lock(mutex_);
+    if (is_stopping_ || is_ledger_failed_ || state_ == State::kOut) {
+      status = absl::UnavailableError(is_stopping_ ? "the tier is stopping" : why_);
+    } else if (recorded_round_ > synced_round_ || !syncs_.empty()) {
+      return QueueSync(std::move(done));
+    }
+  }
+  std::move(done)(std::move(status));
+}
+
+void SsdDevice::QueueSync(TierDone done) {
+  sync_at_ = syncs_.empty() ? MonotonicNow() + kSyncWait : sync_at_;
+  syncs_.push_back(std::move(done));
+  commit_due_.NotifyOne();
+}
+
+bool SsdDevice::IsSyncDue() const {
+  return !syncs_.empty() &&
+         (syncs_.size() >= kSyncsMax || is_landed_ || MonotonicNow() >= sync_at_);
+}
+
+void SsdDevice::RunSyncs(std::vector<TierDone> syncs, uint64_t round) {
+  if (syncs.empty()) {
+    return;
+  }
+  const absl::Status status =
+      SyncUnsealed() ? ledger_->SyncWal() : absl::UnavailableError("a segment was lost");
+  if (status.ok()) {
+    const MutexLock lock(mutex_);
+    synced_round_ = records_synced_round_ = round;
+  } else if (!ledger_->health().ok()) {
+    LedgerFailed("records cannot be written", status);
+  }
+  for (TierDone& done : syncs) {
+    std::move(done)(status.ok() ? status : absl::UnavailableError(status.message()));
+  }
+}
+
+bool SsdDevice::AreRecordsDue() const { return records_wanted_round_ > records_synced_round_; }
+
+void SsdDevice::SyncRecords(uint64_t round) {
+  {
+    const MutexLock lock(mutex_);
+    if (!AreRecordsDue()) {
+      return;
+    }
+  }
+  const absl::Status status = ledger_->SyncWal();
+  if (!status.ok() && !ledger_->health().ok()) {
+    LedgerFailed("records cannot be written", status);
+  }
+  const MutexLock lock(mutex_);
+  if (status.ok()) {
+    records_synced_round_ = round;
+  } else {
+    records_wanted_round_ = records_synced_round_;  // AwaitFreed() retries
+  }
+}
+
+bool SsdDevice::SyncUnsealed() {
+  std::vector<uint32_t> slots;
+  {
+    const MutexLock lock(mutex_);
+    for (uint32_t i = 0; i < segments_->slot_count(); ++i) {
+      const SegmentMap::State state = segments_->at(i).state;
+      if (state == SegmentMap::State::kOpen || state == SegmentMap::State::kFull ||
+          (state == SegmentMap::State::kSetAside && segments_->at(i).live_pages > 0 &&
+           !segments_->at(i).is_lost)) {
+        slots.push_back(i);
+      }
+    }
+  }
+  bool are_kept = true;
+  for (const uint32_t slot : slots) {
+    if (::fdatasync(files_[slot].get()) != 0) {
+      CountError(slot, IoKind::kWrite,
+                 absl::DataLossError(absl::ErrnoToStatus(errno, "fdatasync").message()));
+      LoseSegment(slot);
+      are_kept = false;
+    }
+  }
+  return are_kept;
+}
+
+bool SsdDevice::SyncNow() {
+  return AwaitDone([this](TierDone done) { Sync(std::move(done)); }).ok();
+}
+
+void SsdDevice::LoseSegment(uint32_t slot) {
+  {
+    const MutexLock lock(mutex_);
+    segments_->at(slot).is_lost = true;
+  }
+  const uint64_t begin = slot * budget_.segment_bytes;
+  evictor_->LoseCopies(TierId::kSsd, TierOffset(begin), TierOffset(begin + budget_.segment_bytes));
+}
+
+bool SsdDevice::IsLost(uint32_t slot) const {
+  const MutexLock lock(mutex_);
+  return segments_->at(slot).is_lost;
+}
+
+absl::Status SsdDevice::CommitNow(Written written) {
+  // The commit thread outlives the threads that wait for it.
+  return AwaitDone([&](TierDone done) {
+    written.done = std::move(done);
+    Landed(std::move(written), absl::OkStatus());
+  });
+}
+
+// --- Stop ----------------------------------------------------------------------------------------
 
 void SsdDevice::Stop() {
   {
@@ -209,8 +672,6 @@ void SsdDevice::Stop() {
     }
   }
 }
-
-// --- By request ----------------------------------------------------------------------------------
 
 absl::Status SsdDevice::SetRetired(bool is_retired) {
   const MutexLock lock(mutex_);

@@ -38,14 +38,11 @@
 #include "base/file.h"
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "service/tier/device_report.h"
 #include "service/tier/ssd/deletions.h"
-#include "service/tier/ssd/format.h"
+#include "service/tier/ssd/folder.h"
 #include "service/tier/ssd/io_engine.h"
 #include "service/tier/ssd/ledger.h"
-#include "service/tier/ssd/page_memory.h"
-#include "service/tier/ssd/segment_map.h"
-#include "service/tier/ssd/side_files.h"
+#include "service/tier/ssd/segments.h"
 #include "service/tier/tier.h"
 
 namespace cairn {
@@ -169,7 +166,7 @@ class SsdDevice {
   SsdDevice(Options options, std::unique_ptr<IoEngine> engine, const SsdBudget& budget,
             CopyTier& tier);
 
-  // --- Opening (device_open.cc)
+  // --- Opening (recovery.cc)
   absl::Status OpenFolder();
   absl::Status OpenLedger();
   absl::Status ReadDeletions();
@@ -177,7 +174,7 @@ class SsdDevice {
   absl::Status CheckOwner() const;
   absl::Status StartEmpty(std::string_view why);
 
-  // --- Recovery (device_recover.cc)
+  // --- Recovery (recovery.cc)
   struct Recovered;
   // Deletions that it missed while it was absent.
   void FindDeleted(Recovered& recovered);
@@ -195,7 +192,7 @@ class SsdDevice {
   std::optional<FoundImage> Find(Recovered& recovered, ExtentPlace place,
                                  const ExtentRecord& record);
 
-  // --- Transfers (device_transfers.cc)
+  // --- Transfers (device.cc)
   void Landed(Written written, absl::Status status);
   // Completes the write.
   void End(Written& written, absl::Status status);
@@ -205,7 +202,7 @@ class SsdDevice {
   static bool IsImageOf(const ExtentRecord& record, std::span<const std::byte> bytes);
   void CountError(uint32_t slot, IoKind kind, const absl::Status& status);
 
-  // --- Records (device_commit.cc)
+  // --- Records (device.cc)
   void RunCommits();
   void Commit(Round round);
   // Writes the deletions to their file durably, and adds to the batch that they are done.
@@ -234,7 +231,7 @@ class SsdDevice {
   // For `care`: returns true once all writes are durable and nothing was lost.
   bool SyncNow();
 
-  // --- Care of segments (device_care.cc, device_reclaim.cc)
+  // --- Care of segments (segments.cc)
   void RunCare();
   bool SealOne();
   bool PrepareOne();
@@ -264,7 +261,7 @@ class SsdDevice {
   bool IsCareDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsReclaimDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // --- After faults (device_mend.cc)
+  // --- After faults (segments.cc)
   void TurnReadOnly(std::string_view why, const absl::Status& status);
   // The same until the ledger is reopened.
   void LedgerFailed(std::string_view why, const absl::Status& status);

@@ -16,10 +16,14 @@
 // Memory:        fd and parts must stay valid until the completion. The kernel accesses the memory
 //                until then, whatever the deadline.
 
+#include <sys/types.h>
+#include <sys/uio.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 #include <string_view>
 
@@ -30,6 +34,7 @@
 #include "base/metric.h"
 #include "base/units.h"
 #include "service/limits.h"
+#include "service/tier/ssd/io_engine.h"
 
 namespace cairn {
 
@@ -97,6 +102,47 @@ struct IoLimits {
   int read_threads = limits::kIoReadThreads;
   int write_threads = limits::kIoWriteThreads;
 };
+
+// Memory for O_DIRECT: whole, aligned pages. Thread-safety: Thread-compatible.
+class PageMemory {
+ public:
+  PageMemory() = default;
+  // REQUIRES: whole pages. The contents are unspecified.
+  explicit PageMemory(size_t bytes)
+      : memory_(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kPageBytes}))),
+        bytes_(bytes) {}
+
+  std::span<std::byte> bytes() const { return {memory_.get(), bytes_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const {
+      ::operator delete (memory, std::align_val_t{kPageBytes});
+    }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  size_t bytes_ = 0;
+};
+
+// --- Engines -------------------------------------------------------------------------------------
+
+// Moves bytes like preadv() and pwritev(), including errno.
+using IoCall = absl::AnyInvocable<ssize_t(IoKind kind, int fd, const iovec* parts, int parts_count,
+                                          off_t offset) const>;
+
+// Calls the kernel.
+ssize_t CallKernel(IoKind kind, int fd, const iovec* parts, int parts_count, off_t offset);
+
+// Makes the engine that works everywhere: threads that call preadv() and pwritev(). A running
+// transfer occupies a thread. Threads are named "io-read-0", "io-write-0", …, and "io-late", which
+// ends transfers that did not begin by their deadline. `call` runs on several threads at once.
+std::unique_ptr<IoEngine> MakeThreadEngine(const IoLimits& limits, IoCall call = CallKernel);
+
+// Makes the engine over io_uring: one thread, "io-ring", begins pieces and reaps completions, so
+// that no thread waits in the kernel for a drive. Errors: FailedPrecondition with the reason if the
+// system refuses io_uring: a container's seccomp profile, a sysctl, an old kernel, or a build
+// without liburing.
+absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine(const IoLimits& limits);
 
 enum class IoChoice { kAuto, kUring, kThreads };
 

@@ -26,7 +26,7 @@ static_assert(limits::kSsdDevicesMax <= 1 << kTransferShift);
 // Between looks at devices that are out.
 constexpr absl::Duration kTendStep = absl::Seconds(1);
 
-// Of all devices' images, a device has what its budget is of theirs.
+// A device's part of the images of all devices, in proportion to its budget.
 uint64_t ExtentsMax(const SsdTier::Options& options, const SsdTier::Device& device) {
   if (options.images_max == 0) {
     return options.extents_max;
@@ -41,7 +41,7 @@ uint64_t ExtentsMax(const SsdTier::Options& options, const SsdTier::Device& devi
       std::max<uint64_t>(1, device.budget_bytes / limits::kSsdBytesPerImageMin));
 }
 
-// What the folder is, by whatever path. nullopt: it is not there.
+// The identity of the folder at `path`. nullopt: it is missing.
 std::optional<std::pair<dev_t, ino_t>> FolderAt(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "service/tier/ssd/uring_engine.h"
+#include "service/tier/ssd/io_engine.h"
 
 #include <liburing.h>
 #include <poll.h>
@@ -27,10 +27,10 @@
 namespace cairn {
 namespace {
 
-// Pieces that the kernel has at once. The budgets of bytes are reached sooner, but with pieces of
-// a few pages.
+// Pieces that the kernel has at once. The budgets of bytes are reached sooner, except with pieces
+// of a few pages.
 constexpr unsigned kEntries = 128;
-// What io_uring_wait_cqe_timeout() and a queue that cannot overflow need: Linux 5.11.
+// For io_uring_wait_cqe_timeout() and a queue that cannot overflow: Linux 5.11.
 constexpr unsigned kFeatures = IORING_FEAT_NODROP | IORING_FEAT_EXT_ARG;
 // user_data of the poll of the eventfd; others are numbers of slots.
 constexpr uint64_t kWake = kEntries;
@@ -127,8 +127,8 @@ class UringEngine final : public IoEngine {
   };
 
   void Wake() {
-    // Acquire and release: with the exchange in Run(). Who finds it false writes; for the others
-    // the thread has yet to look into the queue.
+    // Acquire and release: with the exchange in Run(). The caller that finds it false writes. If it
+    // is true, the thread has yet to look into the queue.
     if (!is_awake_.exchange(true, std::memory_order_acq_rel)) {
       const uint64_t one = 1;
       std::ignore = ::write(wake_.get(), &one, sizeof(one));  // fails only if it is awake anyway
@@ -179,7 +179,7 @@ class UringEngine final : public IoEngine {
     }
   }
 
-  // Hands over what was begun, and waits for an end or a deadline.
+  // Submits the prepared pieces, and waits for a completion or a deadline.
   void Sleep(absl::Time late) {
     const absl::Duration rest = std::clamp(late - MonotonicNow(), absl::ZeroDuration(), kSleepMax);
     const timespec time = absl::ToTimespec(rest);

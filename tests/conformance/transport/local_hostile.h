@@ -16,11 +16,9 @@
 #include "tests/support/metric_capture.h"
 #include "tests/support/temp_dir.h"
 #include "transport/connect.h"
-#include "transport/local/client_region.h"
-#include "transport/local/envelope.h"
-#include "transport/local/packet.h"
+#include "transport/local/region.h"
 #include "transport/local/server.h"
-#include "transport/local/socket_file.h"
+#include "transport/local/socket.h"
 
 namespace cairn::transport {
 

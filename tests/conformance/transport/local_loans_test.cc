@@ -19,7 +19,7 @@
 #include "tests/conformance/transport/local_hostile.h"
 #include "tests/conformance/transport/shared_area.h"
 #include "tests/support/sanitizer.h"
-#include "transport/local/lent_memory.h"
+#include "transport/local/loans.h"
 
 namespace cairn::transport {
 namespace {

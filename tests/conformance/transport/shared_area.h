@@ -11,7 +11,6 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "base/map_file.h"
 
 namespace cairn::transport {
 

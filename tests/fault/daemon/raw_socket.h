@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "base/file.h"
 #include "proto/frame.h"
-#include "transport/local/envelope.h"
+#include "transport/local/socket.h"
 
 namespace cairn {
 

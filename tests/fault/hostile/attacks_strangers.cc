@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "tests/fault/hostile/attacks.h"
 #include "tests/support/lingering_socket.h"
-#include "transport/local/packet.h"
+#include "transport/local/socket.h"
 
 namespace cairn {
 namespace {

@@ -25,7 +25,7 @@
 #include "tests/support/sanitizer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait.h"
-#include "transport/local/socket_file.h"
+#include "transport/local/socket.h"
 
 namespace cairn {
 namespace {

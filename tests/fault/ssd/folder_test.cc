@@ -18,7 +18,7 @@
 #include "base/file.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/image/image.h"
-#include "service/tier/ssd/format.h"
+#include "service/tier/ssd/folder.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/random.h"
 #include "tests/support/ssd_shelf.h"

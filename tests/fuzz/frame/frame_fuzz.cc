@@ -16,7 +16,7 @@
 #include "proto/frame.h"
 #include "proto/frame_layout.h"
 #include "proto/traceparent.h"
-#include "transport/local/envelope.h"
+#include "transport/local/socket.h"
 
 namespace {
 

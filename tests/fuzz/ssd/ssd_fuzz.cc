@@ -14,7 +14,7 @@
 
 #include "base/check.h"
 #include "codecs/checksum/checksum.h"
-#include "service/tier/ssd/format.h"
+#include "service/tier/ssd/folder.h"
 #include "service/tier/ssd/record.h"
 
 namespace {

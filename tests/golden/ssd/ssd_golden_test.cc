@@ -11,7 +11,7 @@
 
 #include "codecs/recipe/recipe.h"
 #include "proto/block_key.h"
-#include "service/tier/ssd/format.h"
+#include "service/tier/ssd/folder.h"
 #include "service/tier/ssd/record.h"
 
 namespace cairn {

@@ -10,8 +10,6 @@
 #include <string>
 
 #include "base/file.h"
-#include "base/log_drops.h"
-#include "base/log_format.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"
 

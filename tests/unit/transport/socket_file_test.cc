@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/local/socket_file.h"
+#include "transport/local/socket.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -22,12 +22,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/hand_over.h"
 #include "base/mutex.h"
 #include "service/limits.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait.h"
-#include "transport/local/packet.h"
+#include "transport/local/socket.h"
 
 namespace cairn {
 namespace {

@@ -80,7 +80,7 @@ TEST_F(PrefetchTest, ToAskWakesNobody) {
     return metrics.Value("cairn_index_awake_blocks");
   };
   EXPECT_EQ(awake(), 0);
-  using Where = Images::Where;
+  using Where = BlockIndex::Where;
   keys.push_back(StoreFixture::Key(999));
   std::vector<Where> expected(300, Where::kCold);
   expected.push_back(Where::kNowhere);

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A move-only handle: the value that an owner gave out, and the duty to give it back.
+//
+//   class Arena {
+//    public:
+//     using Extent = Handle<Arena, Range, &Arena::Free>;  // after the declaration of Free(Range)
+//
+// A class with more members has a Handle as its member, and needs no destructor or move operations
+// of its own. Where the owner's type is incomplete, kRelease is a static function of that class,
+// defined where the owner is known:
+//
+//   class Pin {
+//     static void Release(Index& index, Image* image);
+//     Handle<Index, Image*, &Pin::Release> handle_;
+//   };
+//
+// The value is released once: on destruction, on Reset(), or when another handle is moved into this
+// one. A handle that is default-constructed, moved from, reset or taken is empty: it releases
+// nothing, and its value is Value().
+//
+// Thread-safety: Thread-compatible. kRelease runs on the thread that ends the handle.
+// Ownership:     the owner must outlive the handle. The value must not be used after its release.
+
+#include <functional>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cairn {
+
+// kRelease: a member function of Owner that takes a Value, or a function of (Owner&, Value).
+// Value(): cheap; neither it nor a move of a Value throws.
+template <typename Owner, typename Value, auto kRelease>
+class Handle {
+ public:
+  Handle() = default;
+  Handle(Owner& owner, Value value) : owner_(&owner), value_(std::move(value)) {}
+  Handle(Handle&& source) noexcept
+      : owner_(std::exchange(source.owner_, nullptr)),
+        value_(std::exchange(source.value_, Value())) {}
+  Handle& operator=(Handle&& source) noexcept {
+    if (this != &source) {
+      Reset();
+      owner_ = std::exchange(source.owner_, nullptr);
+      value_ = std::exchange(source.value_, Value());
+    }
+    return *this;
+  }
+  ~Handle() { Reset(); }
+
+  // Releases the value; empty afterwards.
+  void Reset() {
+    if (Owner* const owner = std::exchange(owner_, nullptr); owner != nullptr) {
+      std::invoke(kRelease, *owner, std::exchange(value_, Value()));
+    }
+  }
+  // Returns the value without a release, which becomes the caller's duty. Empty afterwards.
+  [[nodiscard]] Value Take() {
+    owner_ = nullptr;
+    return std::exchange(value_, Value());
+  }
+
+  bool is_empty() const { return owner_ == nullptr; }
+  // REQUIRES: not empty.
+  Owner& owner() const {
+    CAIRN_DCHECK(owner_ != nullptr);
+    return *owner_;
+  }
+  Value& value() { return value_; }
+  const Value& value() const { return value_; }
+
+ private:
+  Owner* owner_ = nullptr;
+  Value value_{};
+};
+
+}  // namespace cairn

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Counts the operations of an owner that are in flight, so that its Stop() can wait for them.
+//
+//   void Copies::Begin() {
+//     in_flight_.Enter();
+//     tier_.Write(…, [this](absl::Status status) { Completed(status); });
+//   }
+//   void Copies::Completed(absl::Status status) {
+//     …                     // pins released, counters added, waiters told
+//     in_flight_.Leave();   // last
+//   }
+//   void Copies::Stop() {
+//     …                     // no operation begins any more
+//     in_flight_.Await();
+//   }
+//
+// The rule: the count falls last. Leave() is the last use that an operation makes of the owner, and
+// of all that Stop()'s caller may destroy afterwards, because Await() may return at once. So what
+// the operation holds is released before, and no lock of the owner is held.
+//
+// Await() has no deadline: it ends because each operation ends, which is for the owner to ensure.
+// It sleeps for at most a second at a time.
+//
+// Thread-safety: Thread-safe. Locks: its own, under which it calls nobody.
+
+#include <cstddef>
+
+#include "absl/time/time.h"
+#include "base/check.h"
+#include "base/mutex.h"
+
+namespace cairn {
+
+class InFlight {
+ public:
+  InFlight() = default;
+  // REQUIRES: nothing is in flight (CAIRN_CHECKed).
+  ~InFlight() { CAIRN_CHECK(count() == 0, "an operation in flight outlives its owner"); }
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+
+  // An operation begins. Call it before anything can complete the operation.
+  void Enter() {
+    const MutexLock lock(mutex_);
+    ++count_;
+  }
+  // An operation has ended: see the rule above.
+  void Leave() {
+    const MutexLock lock(mutex_);
+    CAIRN_CHECK(count_ > 0);
+    if (--count_ == 0) {
+      idle_.NotifyAll();  // under the lock: the thread that waits may destroy this
+    }
+  }
+
+  // Returns once nothing is in flight.
+  void Await() {
+    while (!AwaitUntil(MonotonicNow() + absl::Seconds(1))) {
+    }
+  }
+  // Returns whether nothing is in flight; false at the earliest at `deadline`, a point of
+  // MonotonicNow().
+  [[nodiscard]] bool AwaitUntil(absl::Time deadline) {
+    const MutexLock lock(mutex_);
+    while (count_ > 0 && idle_.WaitUntil(mutex_, deadline)) {
+    }
+    return count_ == 0;
+  }
+
+  size_t count() const {
+    const MutexLock lock(mutex_);
+    return count_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  CondVar idle_;
+  size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace cairn

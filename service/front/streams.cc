@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/front/streams.h"
+
+#include <google/protobuf/message.h>
+#include <grpcpp/alarm.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "cairn/v1/events.pb.h"
+#include "cairn/v1/store.pb.h"
+#include "proto/convert.h"
+
+namespace cairn {
+
+// --- Paced streams -------------------------------------------------------------------------------
+
+namespace {
+
+// A call that sends messages with pauses between them, until one side ends it.
+//
+// One operation runs at a time: reading the request, writing a message, or waiting for the alarm
+// before the next message. If the stream is ended during an operation, the completion of that
+// operation finishes the call. If no operation runs, the function that ends the stream finishes it.
+// At most one message is in memory for a reader that has stalled.
+class PacedStream : public ControlCall {
+ protected:
+  // Borrowed until the next call of Begin() or Next(); null: nothing to write now.
+  using Message = const google::protobuf::Message*;
+
+  // Begins to read the request. `end`: the status of the stream if nothing fails.
+  PacedStream(const CallPlace& place, absl::Status end);
+
+  // Called when the request has arrived: TakeRequest() returns it. Returns the first message.
+  virtual absl::StatusOr<Message> Begin() = 0;
+  // Returns the next message, after a pause.
+  virtual absl::StatusOr<Message> Next() = 0;
+  // The pause before the next message; nullopt: it is ready.
+  virtual absl::Duration pause() const = 0;
+  // The reader is gone. May run during Begin() or Next().
+  virtual void OnGone() {}
+
+ private:
+  enum class Step : uint8_t { kNone, kRead, kWrite, kAlarm };
+
+  void OnReadDone(bool ok) final;
+  void OnWriteDone(bool ok) final;
+  void OnCancel() final;
+  void OnAlarm();
+  // REQUIRES: no operation runs. Writes, pauses or ends.
+  void GoOn(const absl::StatusOr<Message>& message);
+  // REQUIRES: no operation runs. `ok`: the last message was sent.
+  void Pause(bool ok);
+  // Ends the stream: no operation runs, and none shall start.
+  void EndAs(const absl::Status& status);
+  void FinishIfOver();
+
+  grpc::Alarm alarm_;
+  Mutex mutex_;
+  Step under_way_ ABSL_GUARDED_BY(mutex_) = Step::kRead;
+  bool is_ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);
+};
+
+PacedStream::PacedStream(const CallPlace& place, absl::Status end)
+    : ControlCall(place.ForStream()), end_(std::move(end)) {
+  if (!ReadHeld()) EndAs(absl::ResourceExhaustedError("too many calls at once"));
+}
+
+void PacedStream::OnReadDone(bool ok) {
+  TakeOver(this);
+  if (!ok) {
+    HoldNothing();
+    return EndAs(absl::InvalidArgumentError("the call has no request"));
+  }
+  const absl::StatusOr<Message> first = Begin();
+  HoldNothing();
+  GoOn(first);
+}
+
+void PacedStream::OnWriteDone(bool ok) {
+  TakeOver(this);
+  const bool is_due = ok && pause() == absl::ZeroDuration();
+  if (is_due) return GoOn(Next());
+  Pause(ok);
+}
+
+void PacedStream::Pause(bool ok) {
+  {
+    const MutexLock lock(mutex_);
+    is_ending_ = is_ending_ || !ok;
+    under_way_ = is_ending_ ? Step::kNone : Step::kAlarm;
+    if (!is_ending_) {
+      HandOver(this);
+      alarm_.Set(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(pause()),
+                 [this](bool) { OnAlarm(); });
+    }
+  }
+  FinishIfOver();
+}
+
+void PacedStream::OnCancel() {
+  TakeOver(this);
+  {
+    const MutexLock lock(mutex_);
+    is_ending_ = true;
+    if (under_way_ == Step::kAlarm) alarm_.Cancel();  // its callback runs, soon
+  }
+  OnGone();
+  FinishIfOver();
+  HandOver(this);  // to OnDone(), which gRPC calls once this is over, whoever finished
+}
+
+void PacedStream::OnAlarm() {
+  TakeOver(this);
+  GoOn(Next());
+}
+
+void PacedStream::GoOn(const absl::StatusOr<Message>& message) {
+  if (!message.ok()) return EndAs(message.status());
+  if (*message == nullptr) return Pause(true);
+  bool is_written = false;
+  {
+    const MutexLock lock(mutex_);
+    is_written = !is_ending_;
+    under_way_ = is_written ? Step::kWrite : Step::kNone;
+  }
+  if (!is_written) return FinishIfOver();
+  const grpc::ByteBuffer* bytes = Serialize(**message);
+  HandOver(this);
+  StartWrite(bytes);
+}
+
+void PacedStream::EndAs(const absl::Status& status) {
+  {
+    const MutexLock lock(mutex_);
+    under_way_ = Step::kNone;
+    is_ending_ = true;
+    end_ = status;
+  }
+  FinishIfOver();
+}
+
+void PacedStream::FinishIfOver() {
+  absl::Status end;
+  {
+    const MutexLock lock(mutex_);
+    if (!is_ending_ || under_way_ != Step::kNone || is_finished_) return;
+    is_finished_ = true;
+    end = end_;
+  }
+  FinishAs(end);
+}
+
+}  // namespace
+
+// --- Sessions ------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr absl::Duration kHeartbeat = absl::Seconds(5);
+
+class SessionStream final : public PacedStream {
+ public:
+  SessionStream(const CallPlace& place, const SessionTerms& terms, Sessions& sessions,
+                BlockIndex& index)
+      : PacedStream(place, absl::UnavailableError("the session has ended")),
+        terms_(terms),
+        sessions_(sessions),
+        index_(index),
+        connections_(*place.connections),
+        connection_(place.connection) {}
+
+ private:
+  absl::StatusOr<Message> Begin() override {
+    v1::OpenSessionRequest request;
+    CAIRN_RETURN_IF_ERROR(TakeRequest(RequestBound(), &request));
+    CAIRN_RETURN_IF_ERROR(proto::ValidateClientName(request.client_name()));
+    CAIRN_ASSIGN_OR_RETURN(const Sessions::Opened opened,
+                           sessions_.Open(request.tenant(), request.client_name(), identity()));
+    LogDebug("session", "opened", {{"session", opened.id}, {"tenant", request.tenant()}});
+    v1::SessionOpened& event = *event_.mutable_opened();
+    event.set_session_id(opened.id);
+    event.set_ticket(proto::ToBytes(opened.ticket));
+    for (const std::string& address : terms_.data_addresses) event.add_data_addresses(address);
+    event.set_daemon_version(terms_.daemon_version);
+    event.set_payload_bytes_max(terms_.payload_bytes_max);
+    connections_.BeginSession(connection_);
+    const MutexLock lock(mutex_);
+    id_ = opened.id;
+    return &event_;
+  }
+
+  absl::StatusOr<Message> Next() override {
+    index_.RenewLeases(id_);
+    event_.mutable_heartbeat()->set_draining(terms_.is_draining());
+    return &event_;
+  }
+
+  absl::Duration pause() const override { return kHeartbeat; }
+
+  void OnGone() override {
+    uint64_t id = 0;
+    {
+      const MutexLock lock(mutex_);
+      id = id_;
+    }
+    if (id != 0) sessions_.End(id);
+  }
+
+  void OnDone() override {
+    TakeOver(this);
+    if (id_ != 0) {
+      sessions_.End(id_);
+      connections_.EndSession(connection_);
+      LogDebug("session", "ended", {{"session", id_}});
+    }
+    PacedStream::OnDone();
+  }
+
+  const SessionTerms& terms_;
+  Sessions& sessions_;
+  BlockIndex& index_;
+  ControlConnections& connections_;
+  const uint64_t connection_;
+  v1::SessionEvent event_;
+  Mutex mutex_;
+  uint64_t id_ = 0;  // of the session; 0: none. Changes under the lock, before the first event.
+};
+
+}  // namespace
+
+ControlCall* OpenSessionStream(const CallPlace& place, const SessionTerms& terms,
+                               Sessions& sessions, BlockIndex& index) {
+  return new SessionStream(place, terms, sessions, index);
+}
+
+// --- Events --------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr absl::Duration kPause = absl::Milliseconds(20);  // between looks at the log
+
+class EventStream final : public PacedStream {
+ public:
+  EventStream(const CallPlace& place, EventLog& log, Sessions& sessions, Spaces& spaces)
+      : PacedStream(place, absl::UnavailableError("the call has ended")),
+        log_(log),
+        sessions_(sessions),
+        spaces_(spaces) {}
+
+ private:
+  absl::StatusOr<Message> Begin() override {
+    v1::WatchEventsRequest request;
+    CAIRN_RETURN_IF_ERROR(TakeRequest(RequestBound(), &request));
+    CAIRN_ASSIGN_OR_RETURN(ticket_, proto::FromTicketBytes(request.ticket()));
+    CAIRN_ASSIGN_OR_RETURN(const Session session, sessions_.Find(ticket_));
+    tenant_ = session.tenant;
+    space_id_ = request.space_id();
+    if (space_id_ != 0) {
+      CAIRN_RETURN_IF_ERROR(spaces_.Find(space_id_, tenant_.view()).status());
+    }
+    cursor_ = {.epoch = request.epoch(), .next = request.next_sequence()};
+    CAIRN_RETURN_IF_ERROR(log_.Begin(tenant_.view(), &cursor_, &goes_on_));
+    is_watching_ = true;
+    return goes_on_ ? Next() : Reset();
+  }
+
+  absl::StatusOr<Message> Next() override {
+    CAIRN_RETURN_IF_ERROR(sessions_.Find(ticket_).status());
+    events_.clear();
+    const uint64_t first = cursor_.next;
+    if (!log_.Read(tenant_.view(), &cursor_, limits::kEventsPerBatchMax, &events_)) return Reset();
+    is_full_ = events_.size() == limits::kEventsPerBatchMax;
+    if (events_.empty() && !goes_on_) return nullptr;
+    batch_.Clear();
+    ForgetGone();
+    for (const IndexEvent& event : events_) {
+      if (!Add(event)) return Reset();
+    }
+    goes_on_ = false;
+    batch_.set_epoch(cursor_.epoch);
+    batch_.set_first_sequence(first);
+    batch_.set_next_sequence(cursor_.next);
+    return &batch_;
+  }
+
+  absl::Duration pause() const override { return is_full_ ? absl::ZeroDuration() : kPause; }
+
+  void OnDone() override {
+    TakeOver(this);
+    if (is_watching_) log_.End(tenant_.view());
+    PacedStream::OnDone();
+  }
+
+  // What the reader knows is void; it goes on from the cursor.
+  Message Reset() {
+    goes_on_ = is_full_ = false;
+    spaces_told_.clear();
+    batch_.Clear();
+    batch_.set_reset(true);
+    batch_.set_epoch(cursor_.epoch);
+    batch_.set_first_sequence(cursor_.next);
+    batch_.set_next_sequence(cursor_.next);
+    return &batch_;
+  }
+
+  // Spaces come and go for as long as somebody watches.
+  void ForgetGone() {
+    if (spaces_told_.size() < limits::kSpacesMax) return;
+    absl::erase_if(spaces_told_, [this](const auto& space) {
+      return !spaces_.Find(space.first, tenant_.view()).ok();
+    });
+  }
+
+  // False: it is of a space that is gone, and may be one of which the reader knows blocks.
+  bool Add(const IndexEvent& event) {
+    const auto [told, is_new] = spaces_told_.try_emplace(event.name.space_id, false);
+    if (is_new) {
+      const absl::StatusOr<SpaceRef> space = spaces_.Find(event.name.space_id, tenant_.view());
+      if (absl::IsNotFound(space.status()) && goes_on_) return false;
+      told->second = space.ok() && (space_id_ == 0 || space_id_ == event.name.space_id);
+      if (told->second) {
+        v1::WatchedSpace& described = *batch_.add_spaces();
+        described.set_space_id((*space)->id());
+        described.set_fingerprint(proto::ToBytes((*space)->fingerprint()));
+        *described.mutable_spec() = proto::ToSpec((*space)->identity());
+      }
+    }
+    if (!told->second) return true;
+    v1::BlockEvent& added = *batch_.add_events();
+    added.set_kind(event.is_stored ? v1::BlockEvent::KIND_STORED : v1::BlockEvent::KIND_REMOVED);
+    added.set_space_id(event.name.space_id);
+    added.set_key(proto::ToBytes(event.name.key));
+    added.set_tier(static_cast<v1::Tier>(event.tier));
+    if (event.is_stored) {
+      if (event.parent != proto::BlockKey{}) added.set_parent(proto::ToBytes(event.parent));
+      added.set_first_position(event.first_position);
+      added.set_token_count(event.tokens);
+    }
+    return true;
+  }
+
+  EventLog& log_;
+  Sessions& sessions_;
+  Spaces& spaces_;
+  // All of these: of one step at a time.
+  proto::Ticket ticket_{};
+  TenantName tenant_;
+  uint64_t space_id_ = 0;  // 0: all of the tenant
+  EventCursor cursor_;
+  bool is_watching_ = false;
+  bool goes_on_ = false;  // from an earlier stream, and nothing was written yet
+  bool is_full_ = false;  // the last batch: there is more
+  absl::flat_hash_map<uint64_t, bool> spaces_told_;  // false: not asked for, or gone
+  std::vector<IndexEvent> events_;
+  v1::EventBatch batch_;
+};
+
+}  // namespace
+
+ControlCall* StartEventStream(const CallPlace& place, EventLog& log, Sessions& sessions,
+                              Spaces& spaces) {
+  return new EventStream(place, log, sessions, spaces);
+}
+
+}  // namespace cairn

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The calls that stream to a client until one side ends them: sessions and events.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "service/front/control_call.h"
+#include "service/index/block_index.h"
+#include "service/index/event_log.h"
+#include "service/sessions.h"
+#include "service/spaces.h"
+
+namespace cairn {
+
+struct SessionTerms {  // the same for every session
+  std::vector<std::string> data_addresses;
+  std::string daemon_version;
+  std::string admin_address, http_address;  // for About; empty: none
+  std::string local_gets;                   // for About
+  uint64_t payload_bytes_max = 0;
+  std::function<bool()> is_draining;
+};
+
+// The stream of a session: SessionOpened, then a heartbeat every 5 s, which also renews the
+// session's leases. The session ends with the stream. `terms`, `sessions` and `index` must outlive
+// the call.
+ControlCall* OpenSessionStream(const CallPlace& place, const SessionTerms& terms,
+                               Sessions& sessions, BlockIndex& index);
+
+// Streams a tenant's events (EventLog) in batches with pauses between them. A space is described
+// when it is first named. The stream ends with its session. `log`, `sessions` and `spaces` must
+// outlive the call.
+ControlCall* StartEventStream(const CallPlace& place, EventLog& log, Sessions& sessions,
+                              Spaces& spaces);
+
+}  // namespace cairn

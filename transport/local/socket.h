@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The unix socket between clients and the daemon: the messages on it, the packets that carry them,
+// and the file at which the daemon listens.
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/file.h"
+#include "proto/frame.h"
+
+namespace cairn::transport {
+
+// --- Messages ------------------------------------------------------------------------------------
+// The format of a message on the unix socket: an envelope of 40 bytes with the payload's place in
+// the client's memory, then the frame. One message is one SOCK_SEQPACKET packet.
+// docs/internals/formats/frame.md draws it.
+
+enum class Direction : uint8_t {
+  kRequest = 1,
+  kReply = 2,
+  // Between peers of which one has mapped the other's memory:
+  kLendableRequest = 3,  // a request without a payload; its reply's may be lent
+  kLoan = 4,             // a reply whose payload is lent
+};
+
+struct Envelope {
+  Direction direction = Direction::kRequest;
+  // Request: where the payload is. Reply: where it was written. Lendable request: where the client
+  // gives the loan back. Loan: where the payload is in the daemon's memory.
+  uint64_t payload_place = 0;
+  uint64_t payload_bytes = 0;
+  // Request: where a reply's payload may be written, and its maximum size. Reply: both 0. Loan: the
+  // index of its word, and its number.
+  uint64_t reply_place = 0;
+  uint64_t reply_capacity_bytes = 0;
+};
+
+inline constexpr size_t kEnvelopeBytes = 40;
+inline constexpr size_t kMessageBytesMax = kEnvelopeBytes + proto::kFrameBytesMax;
+
+struct Message {
+  Envelope envelope;
+  proto::FrameBytes frame;  // at least a head long; not parsed
+  uint64_t seq = 0;         // of the frame
+};
+
+struct MessageBytes {
+  std::array<std::byte, kMessageBytesMax> data;
+  size_t size = 0;
+  std::span<const std::byte> bytes() const { return {data.data(), size}; }
+};
+
+MessageBytes Serialize(const Envelope& envelope, const proto::FrameBytes& frame);
+
+// Parses untrusted bytes. Errors: InvalidArgument, naming the field. The caller checks that the
+// places are inside the client's region.
+//   is_mapped  accept kLendableRequest as a request, and kLoan as a reply
+absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction expected,
+                                     bool is_mapped = false);
+
+// --- Packets -------------------------------------------------------------------------------------
+// Sends and receives packets with file descriptors over a SOCK_SEQPACKET socket, without blocking.
+//
+// The last close() of a descriptor that a peer sent can block: hours for a TCP socket that lingers,
+// without end for a file of a FUSE mount. Descriptors that nobody received are closed by the kernel
+// together with the socket that they wait in.
+struct Packet {
+  enum class Outcome {
+    kPacket,
+    kNothing,  // no packet is waiting
+    kClosed,   // the other side is gone
+  };
+  Outcome outcome = Outcome::kNothing;
+  std::array<std::byte, kMessageBytesMax> data;
+  size_t size = 0;
+  bool is_cut = false;  // it was longer than any message, or descriptors were lost
+  std::vector<Fd> fds;  // close on exec
+  std::span<const std::byte> bytes() const { return {data.data(), size}; }
+};
+
+// Receives one packet. The result owns every descriptor that came with it.
+Packet ReceivePacket(int socket);
+
+// Sends `bytes` and copies of the descriptors, at most two: all of it or nothing. Errors:
+// ResourceExhausted (the socket is full), Unavailable (the peer is gone).
+absl::Status SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
+// The same with one descriptor, or none if it is -1.
+absl::Status SendPacket(int socket, std::span<const std::byte> bytes, int fd = -1);
+
+// Makes the kernel refuse later packets with descriptors: their sender gets EPERM. Descriptors that
+// have arrived stay. Connections of a listening socket inherit this. Returns false if the kernel
+// cannot do it (before Linux 6.16).
+bool RefuseDescriptors(int socket);
+// Shuts the connection down in both directions and drops the packets that wait in it. Returns false
+// if a descriptor waits in it, so that closing the socket may block.
+[[nodiscard]] bool EndConnection(int socket);
+// Closes a socket and the descriptors that came through it. May block, though less likely than
+// close() alone.
+void CloseSlowly(Fd socket, std::vector<Fd> fds);
+
+// --- Socket files --------------------------------------------------------------------------------
+// A listening socket at a path. The daemon's are SOCK_SEQPACKET for the data plane, SOCK_STREAM for
+// the control plane.
+//
+// The file can be removed or replaced while the socket is open. Keep() repairs that.
+//
+// Thread-safety: Thread-compatible; the descriptor of get() never changes, so other threads may
+// accept meanwhile. Move-only; destroying it removes the file if it still exists, even if it was
+// moved.
+class SocketFile {
+ public:
+  // Makes the socket file with `mode`: 0660, unless only our own user may connect. Makes a missing
+  // folder with mode 0700; its parent must exist. Replaces a socket file without a listener, and no
+  // other file. Errors: InvalidArgument (the path is empty or too long); FailedPrecondition
+  // (another process listens there, the path is not a socket, or FolderRiskOf() refuses the
+  // folder); Unavailable (as errno says).
+  static absl::StatusOr<SocketFile> Listen(const std::string& path, int type = SOCK_SEQPACKET,
+                                           mode_t mode = 0660);
+
+  SocketFile(SocketFile&& source) noexcept = default;
+  SocketFile& operator=(SocketFile&&) = delete;
+  ~SocketFile();
+
+  // Checks that the file at the path is still the one that was made. Makes it again, and returns
+  // true, if it is gone or was replaced by one without a listener. The descriptor of get() then
+  // refers to another socket: add it to an epoll again, and restart a running poll(). Errors: those
+  // of Listen(); the old socket stays open.
+  absl::StatusOr<bool> Keep();
+
+  int get() const { return socket_.get(); }
+  const std::string& path() const { return path_; }
+
+ private:
+  SocketFile(std::string path, int type, mode_t mode, Fd socket)
+      : path_(std::move(path)), type_(type), mode_(mode), socket_(std::move(socket)) {}
+  void RemoveOurs() const;
+
+  std::string path_;
+  int type_ = 0;
+  mode_t mode_ = 0;
+  Fd socket_;
+  Fd file_;  // the file itself, even if it is moved
+};
+
+// What other users could do to a socket in a folder.
+struct FolderRisk {
+  bool is_refused = false;  // the daemon does not start
+  std::string text;         // for people; empty: nothing, except by root
+};
+// Examines the folder of the socket at `path`, for a daemon that runs as user `owner`. A user who
+// can write the folder can replace the daemon's socket and then receives all its connections.
+//
+// - Refused: a folder that everybody can write, without the sticky bit. A mount point is exempt: a
+//   container's emptyDir is one, and its mode is not the daemon's choice.
+// - Refused: a folder /tmp/cairn-* that not only the owner can access. Anybody can make one of that
+//   name first.
+FolderRisk FolderRiskOf(const std::string& path, uid_t owner);
+
+// Connects to the socket at `path`; the result is non-blocking and close-on-exec. Errors:
+// Unavailable (nobody listens), DeadlineExceeded (its backlog stays full), InvalidArgument (the
+// path is empty or too long).
+absl::StatusOr<Fd> ConnectSocketFile(const std::string& path, absl::Time deadline);
+
+}  // namespace cairn::transport
