@@ -13,9 +13,22 @@
 #include "service/index/block.h"
 #include "service/index/cover.h"
 #include "service/index/index_parts.h"
-#include "service/index/wanted.h"
 
 namespace cairn {
+
+// The part of one group that a reader wants, and in which blocks of a prefix.
+struct WantedGroup {
+  // The blocks of a prefix of n blocks that the group needs.
+  enum class Rule : uint8_t {
+    kEvery,   // full attention: all n
+    kWindow,  // the last min(n, window_blocks)
+    kLast,    // a state: the last one
+  };
+  uint16_t group = 0;
+  codecs::Slice slice;
+  Rule rule = Rule::kEvery;
+  uint32_t window_blocks = 0;  // kWindow: ceil(window / tokens per block) + 1
+};
 
 struct MatchQuery {
   uint64_t space_id = 0;
