@@ -342,7 +342,7 @@ CopyPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const codecs:
 
 CopyPin BlockIndex::PinCopyLocked(Copy& copy) {
   parts_.tiers.Pin(&copy);
-  return CopyPin(this, &copy);
+  return CopyPin(*this, &copy);
 }
 
 std::vector<BlockName> BlockIndex::LeasedAfter(const BlockName& name, size_t count) const {
@@ -357,23 +357,23 @@ ImagePins BlockIndex::PinImages(const BlockName& name) {
   if (Block* block = parts_.chains.FindUnexpired(name); block != nullptr) {
     for (const ImageRef& ref : parts_.records.Wake(block)) {
       parts_.tiers.Pin(ref.image);
-      pins.push_back(ImagePin(this, ref.image));
+      pins.push_back(ImagePin(*this, ref.image));
     }
   }
   return pins;
 }
 
 ImagePin BlockIndex::PinImage(const CopyPin& pin) {
-  CAIRN_CHECK(pin.index_ == this);
+  CAIRN_CHECK(&pin.handle_.owner() == this);
   const Hold hold(*this);
-  parts_.tiers.Pin(pin.copy_->image);
-  return ImagePin(this, pin.copy_->image);
+  parts_.tiers.Pin(pin.handle_.value()->image);
+  return ImagePin(*this, pin.handle_.value()->image);
 }
 
 CopyPin BlockIndex::PinCopy(const ImagePin& pin, TierId tier) {
-  CAIRN_CHECK(pin.index_ == this);
+  CAIRN_CHECK(&pin.handle_.owner() == this);
   const MutexLock lock(mutex_);
-  Copy* copy = pin.image_->copies[IndexOf(tier)];
+  Copy* copy = pin.handle_.value()->copies[IndexOf(tier)];
   return copy == nullptr ? CopyPin() : PinCopyLocked(*copy);
 }
 
@@ -460,7 +460,7 @@ absl::StatusOr<PutReservation> BlockIndex::ReservePut(const BlockClaim& claim) {
   const Hold hold(*this);
   DropIfExpired(parts_.chains.Find(claim.name));
   CAIRN_RETURN_IF_ERROR(parts_.Check(claim).status());
-  return PutReservation(this, parts_.chains.ReservePut(claim));
+  return PutReservation(*this, parts_.chains.ReservePut(claim));
 }
 
 void BlockIndex::EndReservation(Block* block) {
@@ -511,12 +511,12 @@ void BlockIndex::Announce(const BlockName& name) {
 // --- Unlink --------------------------------------------------------------------------------------
 
 bool BlockIndex::Drop(const CopyPin& pin) {
-  CAIRN_CHECK(pin.index_ == this);
+  CAIRN_CHECK(&pin.handle_.owner() == this);
   const Hold hold(*this);
-  if (!pin.copy_->is_linked()) {
+  if (!pin.handle_.value()->is_linked()) {
     return false;
   }
-  parts_.Lose(pin.copy_);
+  parts_.Lose(pin.handle_.value());
   return true;
 }
 
@@ -577,21 +577,21 @@ bool BlockIndex::CollectExpired(uint64_t* cursor) {
 // --- Copy ----------------------------------------------------------------------------------------
 
 CopyWriter BlockIndex::BeginCopy(const CopyPin& source, TierId tier) {
-  CAIRN_CHECK(source.index_ == this);
+  CAIRN_CHECK(&source.handle_.owner() == this);
   const MutexLock lock(mutex_);
-  Image* image = source.copy_->image;
-  return parts_.tiers.BeginCopy(image, tier) ? CopyWriter(this, image, tier) : CopyWriter();
+  Image* image = source.handle_.value()->image;
+  return parts_.tiers.BeginCopy(image, tier) ? CopyWriter(*this, image, tier) : CopyWriter();
 }
 
 bool BlockIndex::FinishCopy(CopyWriter writer, NewCopy copy) {
-  CAIRN_CHECK(writer.index_ == this);
+  CAIRN_CHECK(&writer.handle_.owner() == this);
   const Hold hold(*this);
   return CountLeased(copy.tenant, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Image* image = std::exchange(writer.image_, nullptr);
-    if (writer.tier_ == TierId::kHost && parts_.tiers.MayFinishCopy(*image, writer.tier_)) {
+    const auto [image, tier] = writer.handle_.Take();
+    if (tier == TierId::kHost && parts_.tiers.MayFinishCopy(*image, tier)) {
       evictions_.MakeRoomForAwake(image->block->name);
     }
-    return parts_.tiers.FinishCopy(image, writer.tier_, std::move(copy));
+    return parts_.tiers.FinishCopy(image, tier, std::move(copy));
   });
 }
 
@@ -601,13 +601,13 @@ void BlockIndex::GiveUp(Image* image, TierId tier) {
 }
 
 bool BlockIndex::Replace(const CopyPin& pin, NewCopy copy) {
-  CAIRN_CHECK(pin.index_ == this);
+  CAIRN_CHECK(&pin.handle_.owner() == this);
   const Hold hold(*this);
-  if (!pin.copy_->is_linked()) {
+  if (!pin.handle_.value()->is_linked()) {
     return false;
   }
   return CountLeased(copy.tenant, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    parts_.tiers.Replace(pin.copy_, std::move(copy));
+    parts_.tiers.Replace(pin.handle_.value(), std::move(copy));
     return true;
   });
 }
@@ -615,8 +615,8 @@ bool BlockIndex::Replace(const CopyPin& pin, NewCopy copy) {
 bool BlockIndex::ArePublished(std::span<const CopyPin> pins) const {
   const MutexLock lock(mutex_);
   for (const CopyPin& pin : pins) {
-    CAIRN_CHECK(pin.index_ == this);
-    if (!pin.copy_->is_linked()) {
+    CAIRN_CHECK(&pin.handle_.owner() == this);
+    if (!pin.handle_.value()->is_linked()) {
       return false;
     }
   }
@@ -651,7 +651,7 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
     taken->is_used = image->block->last_use > source.linked_at;
     taken->source = PinCopyLocked(*image->copies[IndexOf(TierId::kHost)]);
     CAIRN_CHECK(parts_.tiers.BeginCopy(image, tier));
-    taken->writer = CopyWriter(this, image, tier);
+    taken->writer = CopyWriter(*this, image, tier);
     if (parent != nullptr && parts_.records.HasCopiesIn(*parent, tier)) {
       for (const ImageRef& ref : parts_.records.Wake(parent)) {
         if (Copy* copy = ref.image->copies[IndexOf(tier)]; copy != nullptr) {
@@ -668,7 +668,7 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
 void BlockIndex::LetGo(CopyWriter writer) {
   {
     const Hold hold(*this);
-    parts_.write_back.SetSuppressed(writer.image_, Suppressed::kWithheld);
+    parts_.write_back.SetSuppressed(writer.handle_.value().image, Suppressed::kWithheld);
   }
   writer.Reset();
 }
@@ -705,17 +705,19 @@ CopyPins BlockIndex::TakePending(size_t count) {
 }
 
 bool BlockIndex::TakePending(const CopyPin& pin) {
-  CAIRN_CHECK(pin.index_ == this);
+  CAIRN_CHECK(&pin.handle_.owner() == this);
   const MutexLock lock(mutex_);
-  const bool is_pending = pin.copy_->is_linked() && pin.copy_->image->queue == QueueId::kPending;
-  parts_.write_back.ClearPending(pin.copy_->image);
+  const bool is_pending =
+      pin.handle_.value()->is_linked() && pin.handle_.value()->image->queue == QueueId::kPending;
+  parts_.write_back.ClearPending(pin.handle_.value()->image);
   return is_pending;
 }
 
 std::optional<BlockName> BlockIndex::BlockBefore(const CopyPin& pin) const {
-  CAIRN_CHECK(pin.index_ == this);
+  CAIRN_CHECK(&pin.handle_.owner() == this);
   const MutexLock lock(mutex_);
-  const Block* block = pin.copy_->is_linked() ? pin.copy_->image->block : nullptr;
+  const Block* block =
+      pin.handle_.value()->is_linked() ? pin.handle_.value()->image->block : nullptr;
   const Block* parent = block == nullptr ? nullptr : parts_.records.ParentOf(*block);
   if (parent == nullptr) {
     return std::nullopt;
@@ -724,10 +726,10 @@ std::optional<BlockName> BlockIndex::BlockBefore(const CopyPin& pin) const {
 }
 
 void BlockIndex::PutBackPending(const CopyPin& pin) {
-  CAIRN_CHECK(pin.index_ == this);
+  CAIRN_CHECK(&pin.handle_.owner() == this);
   const MutexLock lock(mutex_);
-  if (pin.copy_->is_linked()) {
-    parts_.write_back.SetPending(pin.copy_->image);
+  if (pin.handle_.value()->is_linked()) {
+    parts_.write_back.SetPending(pin.handle_.value()->image);
   }
 }
 
