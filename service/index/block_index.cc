@@ -630,8 +630,8 @@ bool BlockIndex::HasLasting() const {
   return lasting.has_value() && !parts_.tiers.is_out(*lasting);
 }
 
-std::optional<Uncopied> BlockIndex::TakeUncopied() {
-  std::optional<Uncopied> taken;
+std::optional<WriteBackCandidate> BlockIndex::TakeWriteBack() {
+  std::optional<WriteBackCandidate> taken;
   int searches = 0;
   uint32_t round = 0;
   InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -641,7 +641,7 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
     round = round == 0 ? parts_.write_back.BeginRound() : round;
     Image* image = parts_.write_back.Next(round, visits);
     if (image == nullptr) {
-      return !visits.is_spent() || ++searches == limits::kUncopiedSearchesMax;
+      return !visits.is_spent() || ++searches == limits::kWriteBackSearchesMax;
     }
     const TierId tier = *parts_.write_back.lasting();
     taken.emplace();
@@ -665,7 +665,7 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
   return taken;
 }
 
-void BlockIndex::LetGo(CopyWriter writer) {
+void BlockIndex::StopWritingBack(CopyWriter writer) {
   {
     const Hold hold(*this);
     parts_.write_back.SetSuppressed(writer.handle_.value().image, Suppressed::kWithheld);
@@ -673,15 +673,15 @@ void BlockIndex::LetGo(CopyWriter writer) {
   writer.Reset();
 }
 
-WriteDownProgress BlockIndex::Expedite(const BlockName& name, uint16_t group,
+WriteBackProgress BlockIndex::Expedite(const BlockName& name, uint16_t group,
                                        const codecs::Slice& slice) {
-  WriteDownProgress progress;
+  WriteBackProgress progress;
   InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Block* block = parts_.chains.Find(name);
     if (!HasLasting()) {
-      progress = {.state = WriteDownProgress::State::kNoTier, .block = {}};
+      progress = {.state = WriteBackProgress::State::kNoTier, .block = {}};
     } else if (block == nullptr) {
-      progress = {.state = WriteDownProgress::State::kGone, .block = name};
+      progress = {.state = WriteBackProgress::State::kGone, .block = name};
     } else {
       progress = parts_.write_back.Expedite(*block, group, slice, visits);
     }

@@ -57,7 +57,7 @@ namespace cairn {
 
 // An image being written to the persistent tier. Destroyed without FinishCopy(), it goes behind all
 // other waiting images.
-struct Uncopied {
+struct WriteBackCandidate {
   CopyPin source;  // in the host tier
   CopyWriter writer;
   proto::BlockKey parent{};  // all zero: none
@@ -190,14 +190,14 @@ class BlockIndex final : public Evictor {
   bool FinishCopy(CopyWriter writer, NewCopy copy);
   // Returns the next image to write to the persistent tier: in the order of publication, but
   // ancestors before descendants. Images with a pending encoding wait. nullopt: none now.
-  std::optional<Uncopied> TakeUncopied();
+  std::optional<WriteBackCandidate> TakeWriteBack();
   uint64_t uncopied_count() const;
   // Takes the image out of the write-back queue until its block, or one that follows it, is used.
-  void LetGo(CopyWriter writer);
-  // Moves the images of a slice to the front of TakeUncopied(), behind their ancestors; if the
+  void StopWritingBack(CopyWriter writer);
+  // Moves the images of a slice to the front of TakeWriteBack(), behind their ancestors; if the
   // persistent tier has them, moves the nearest ancestor that it lacks. Examines as many ancestors
   // as one hold of the lock may: those further up were begun long before.
-  WriteDownProgress Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice);
+  WriteBackProgress Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice);
   // Copies in the tier that were lost so far.
   uint64_t lost_count(TierId tier) const;
   // The tier's device is out: drops its copies, and refuses new ones until PutBack(). Returns the

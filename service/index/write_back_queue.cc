@@ -124,9 +124,9 @@ bool WriteBackQueue::Hurry(Image* image) {
   return true;
 }
 
-WriteDownProgress WriteBackQueue::Expedite(const Block& block, uint16_t group,
+WriteBackProgress WriteBackQueue::Expedite(const Block& block, uint16_t group,
                                            const codecs::Slice& slice, Visits& visits) {
-  using State = WriteDownProgress::State;
+  using State = WriteBackProgress::State;
   const auto is_wanted = [&](const ImageRef& ref) {
     return ref.group == group && ref.slice.Overlaps(slice);
   };

@@ -10,7 +10,8 @@
 //
 // - An image is in one queue at most. It is in the host tier while it is in one.
 // - Pending: its encoding is. It is in no other queue until then.
-// - Uncopied: the persistent tier lacks it, accepts it and does not get it already, and it is not
+// - WriteBackCandidate: the persistent tier lacks it, accepts it and does not get it already, and
+// it is not
 //   suppressed.
 // - Clean: it is in both the host tier and the persistent one.
 // - A block that has a suppressed image has Block::has_suppressed, so that its next use is seen and
@@ -59,7 +60,7 @@ class ImageQueue {
 };
 
 // The progress of an image, and of the chain before it, towards the persistent tier.
-struct WriteDownProgress {
+struct WriteBackProgress {
   enum class State : uint8_t {
     kThere,     // all are in the tier
     kOnItsWay,  // `block` is not, or not completely
@@ -70,7 +71,7 @@ struct WriteDownProgress {
   State state = State::kNoTier;
   BlockName block;
   uint64_t parts = kAllParts;  // kThere: the parts of the tier that contain all of it
-  friend bool operator==(const WriteDownProgress&, const WriteDownProgress&) = default;
+  friend bool operator==(const WriteBackProgress&, const WriteBackProgress&) = default;
 };
 
 class WriteBackQueue {
@@ -104,7 +105,7 @@ class WriteBackQueue {
   // examined once a round. Null: none, or `visits` are spent.
   Image* Next(uint32_t round, Visits& visits);
   // Like BlockIndex::Expedite(), for a linked block, as far up the chain as `visits` allow.
-  WriteDownProgress Expedite(const Block& block, uint16_t group, const codecs::Slice& slice,
+  WriteBackProgress Expedite(const Block& block, uint16_t group, const codecs::Slice& slice,
                              Visits& visits);
 
   // --- Suppressed images

@@ -68,25 +68,25 @@ void DurablePuts::Try(Id id) {
       images = found->second.images;
     }
     const uint64_t lost = tier_ == nullptr ? 0 : index_.lost_count(tier_->id());
-    const WriteDownProgress progress = index_.Expedite(images.block, images.group, images.slice);
+    const WriteBackProgress progress = index_.Expedite(images.block, images.group, images.slice);
     switch (progress.state) {
-      case WriteDownProgress::State::kThere:
+      case WriteBackProgress::State::kThere:
         if (BeginSync(id)) {
           tier_->Sync(progress.parts,
                       [this, id, lost](const absl::Status& status) { Synced(id, status, lost); });
         }
         return;
-      case WriteDownProgress::State::kOnItsWay:
+      case WriteBackProgress::State::kOnItsWay:
         if (WaitsAnew(id, progress.block)) {
           continue;  // it may have been written before it was waited for
         }
         return;
-      case WriteDownProgress::State::kTooLarge:
+      case WriteBackProgress::State::kTooLarge:
         return Answer(
             id, progress.block == images.block ? Durability::kTooLarge : Durability::kAncestors);
-      case WriteDownProgress::State::kGone:
+      case WriteBackProgress::State::kGone:
         return Answer(id, Durability::kGone);
-      case WriteDownProgress::State::kNoTier:
+      case WriteBackProgress::State::kNoTier:
         return Answer(id, Durability::kReadOnly);
     }
   }

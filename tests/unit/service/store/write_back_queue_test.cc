@@ -116,9 +116,9 @@ TEST_F(WriteBackQueueTest, ExpediteMovesTheNearestMissingAncestor) {
   Image* first = Put(1);
   Image* second = Put(2);
   Put(5);
-  using State = WriteDownProgress::State;
+  using State = WriteBackProgress::State;
   Visits visits;
-  WriteDownProgress progress = queue_.Expedite(*Find(2), 0, kSlice, visits);
+  WriteBackProgress progress = queue_.Expedite(*Find(2), 0, kSlice, visits);
   EXPECT_EQ(progress.state, State::kOnItsWay);
   EXPECT_EQ(progress.block, Name(2));
   EXPECT_EQ(Next(), first) << "before its child";
