@@ -1049,11 +1049,6 @@ void BlockIndex::ReportParts(MetricSink& sink) const {
   sink.AddCounter("cairn_expired_blocks_total", "Blocks that expired.", {}, expired_total_);
 }
 
-uint64_t BlockIndex::lost_count(TierId tier) const {
-  const MutexLock lock(mutex_);
-  return parts_.tiers.figures(tier).lost_count;
-}
-
 uint64_t BlockIndex::uncopied_count() const {
   const MutexLock lock(mutex_);
   return parts_.write_back.uncopied_count();

@@ -198,8 +198,6 @@ class BlockIndex final : public Evictor {
   // persistent tier has them, moves the nearest ancestor that it lacks. Examines as many ancestors
   // as one hold of the lock may: those further up were begun long before.
   WriteBackProgress Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice);
-  // Copies in the tier that were lost so far.
-  uint64_t lost_count(TierId tier) const;
   // The tier's device is out: drops its copies, and refuses new ones until PutBack(). Returns the
   // blocks that had copies there.
   uint64_t TakeOut(TierId tier);

@@ -35,6 +35,8 @@ struct IndexParts {
   // clock and `events`. `awake_bytes_max`: for blocks that are not at rest.
   IndexParts(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t awake_bytes_max,
              const Clock& clock, EventLog& events);
+  IndexParts(const IndexParts&) = delete;  // the parts refer to each other
+  IndexParts& operator=(const IndexParts&) = delete;
 
   RestStore records;
   WriteBackQueue write_back;

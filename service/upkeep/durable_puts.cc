@@ -67,7 +67,7 @@ void DurablePuts::Try(Id id) {
       }
       images = found->second.images;
     }
-    const uint64_t lost = tier_ == nullptr ? 0 : index_.lost_count(tier_->id());
+    const uint64_t lost = tier_ == nullptr ? 0 : index_.figures(tier_->id()).lost_count;
     const WriteBackProgress progress = index_.Expedite(images.block, images.group, images.slice);
     switch (progress.state) {
       case WriteBackProgress::State::kThere:
@@ -117,7 +117,7 @@ bool DurablePuts::BeginSync(Id id) {
 }
 
 void DurablePuts::Synced(Id id, const absl::Status& status, uint64_t lost) {
-  if (status.ok() && index_.lost_count(tier_->id()) != lost) {
+  if (status.ok() && index_.figures(tier_->id()).lost_count != lost) {
     // Perhaps one of these, after it was seen to be there: the tier keeps what it has now alone.
     EndSync(id);
     Try(id);
