@@ -74,7 +74,7 @@ inline constexpr size_t kVisitsPerHoldMax = 1024;
 inline constexpr int kEvictionSearchesMax = 16;
 // Holds in which one search for an image to write back skips those that wait for the previous
 // block.
-inline constexpr int kUncopiedSearchesMax = 16;
+inline constexpr int kWriteBackSearchesMax = 16;
 // Plans of one Match. A plan fails when a block disappears or a lease is taken in the meantime.
 inline constexpr int kMatchPlansMax = 16;
 inline constexpr size_t kLeasesMax = 16384;  // shared

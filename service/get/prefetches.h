@@ -22,8 +22,8 @@
 #include "base/mutex.h"
 #include "service/get/promotions.h"
 #include "service/index/block_index.h"
+#include "service/index/match.h"
 #include "service/index/tenant_shares.h"
-#include "service/index/wanted.h"
 #include "service/limits.h"
 #include "service/spaces.h"
 

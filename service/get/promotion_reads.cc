@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "service/get/promotions.h"
-#include "service/index/pinned_image.h"
+#include "service/index/pin.h"
 #include "service/limits.h"
 
 namespace cairn {

@@ -11,7 +11,7 @@
 #include "codecs/image/encode.h"
 #include "codecs/image/settle.h"
 #include "service/get/steps.h"
-#include "service/index/pinned_image.h"
+#include "service/index/pin.h"
 
 namespace cairn {
 namespace {

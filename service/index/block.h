@@ -5,18 +5,22 @@
 //
 // Most blocks are only in the persistent tier and unused: such a block is at rest. It then consists
 // of a Block and a RestingImage for each image, 112 bytes for one image. A block is awake while it
-// has an AwakeBlock, with an Image for each image and a Copy for each copy. BlockTable::Wake()
-// wakes a block for code that needs these. At the end of each hold of the lock, blocks that nothing
-// needs any more go back to rest.
+// has an AwakeBlock, with an Image for each image and a Copy for each copy. RestStore wakes a block
+// for code that needs these. At the end of each hold of the lock, blocks that nothing needs any
+// more go back to rest.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/time/time.h"
+#include "codecs/recipe/recipe.h"
+#include "codecs/types/shape.h"
 #include "service/index/pin.h"
 #include "service/index/side_objects.h"
 #include "service/index/slab.h"
+#include "service/limits.h"
 #include "service/tier/block_name.h"
 #include "service/tier/image_facts.h"
 #include "service/tier/tier_extent.h"
@@ -26,12 +30,20 @@ namespace cairn {
 struct Block;
 struct Image;
 
-// Whether the persistent tier should do without an image, and why. Ends when the block is used. Set
-// only by BlockTable::SetLetGo().
-enum class LetGo : uint8_t {
+// Whether write-back leaves an image out, and why, until its block is used. Set only by
+// WriteBackQueue.
+enum class Suppressed : uint8_t {
   kNot,
-  kDropped,   // the tier dropped its unused copy: a child brings it back
+  kDropped,   // the persistent tier dropped its unused copy: a child brings it back
   kWithheld,  // the write budget was low: an unused child is written without it
+};
+
+// The queue of WriteBackQueue that has an image.
+enum class QueueId : uint8_t {
+  kNone,
+  kPending,   // stored raw: to be encoded, before it is written; it has a copy in the host tier
+  kUncopied,  // the persistent tier lacks it
+  kClean,     // the host tier could drop it
 };
 
 // A copy: the bytes of an image in one tier.
@@ -43,10 +55,11 @@ struct Copy {
   TierExtent extent;          // immutable while pinned
   SideObjectRef side_object;  // immutable while pinned; null: none
   uint32_t pins = 0;          // CopyPins
+  bool is_held = false;       // must not be evicted; counted as such
+  uint64_t linked_at = 0;     // a count of uses, as in Block::last_use
+
   // Belongs to its image; else it is leaving or lost, and freed at the last unpin.
-  bool is_linked = false;
-  bool is_held = false;    // must not be evicted; counted as such
-  uint64_t linked_at = 0;  // a count of uses, as in Block::last_use
+  inline bool is_linked() const;
 };
 
 struct Image {
@@ -60,14 +73,11 @@ struct Image {
   uint32_t pins = 0;                          // includes leases
   uint32_t lease_pins = 0;
   uint32_t users = 0;  // copies (leaving ones too), writers and pins that keep the record
-  // In the queue of pending encodings; it has a copy in the host tier.
-  bool is_encode_pending = false;
-  LetGo let_go = LetGo::kNot;
-  bool is_uncopied = false;       // in the queue of images that the persistent tier lacks
-  bool is_clean = false;          // in the queue of images that the host tier could drop
-  uint32_t passed_over = 0;       // the last round in which that queue skipped it
-  Image* queue_before = nullptr;  // in one of the three queues
-  Image* queue_after = nullptr;
+  Suppressed suppressed = Suppressed::kNot;
+  QueueId queue = QueueId::kNone;
+  uint32_t passed_over = 0;  // the last round of write-back that skipped it
+  Image* queue_previous = nullptr;
+  Image* queue_next = nullptr;
 
   // The copy that a get reads. REQUIRES: linked.
   const Copy& best() const {
@@ -80,6 +90,8 @@ struct Image {
   }
   Copy& best() { return const_cast<Copy&>(static_cast<const Image*>(this)->best()); }
 };
+
+inline bool Copy::is_linked() const { return image->copies[IndexOf(facts.tier)] == this; }
 
 // The fields for comparing slices, stored in the block so that images need not be accessed.
 struct ImageRef {
@@ -109,9 +121,9 @@ struct AwakeBlock {
   uint32_t followers_on_their_way = 0;  // followers that are only being put
   // The first so many children may disagree with is_orphaned.
   uint32_t stale_children = 0;
-  uint32_t stale_index = 0;  // in BlockTable::stale_parents_, if any child may disagree
-  uint32_t search = 0;       // the last window search that exempts it
-  bool is_noted = false;     // BlockTable::Rest() will look at it
+  uint32_t stale_index = 0;                  // in Chains::stale_parents_, if any child may disagree
+  uint32_t search = 0;                       // the last window search that exempts it
+  bool is_noted = false;                     // RestStore::Rest() will look at it
   std::array<BlockInTier, kTierCount> in{};  // by IndexOf(tier)
   ImageRefs images;                          // in the order of publication
 };
@@ -149,11 +161,11 @@ struct Block {
   uint64_t last_use : 48 = 0;        // a count of uses, index-wide
   uint64_t is_linked : 1 = 0;        // present
   // The chain above it is broken: this block, or one before it, is missing. Up to date as far as
-  // BlockTable::PropagateOrphans() got: AwakeBlock::stale_children children may disagree.
+  // Chains::PropagateOrphans() got: AwakeBlock::stale_children children may disagree.
   uint64_t is_orphaned : 1 = 0;
-  uint64_t is_used : 1 = 0;        // at rest: used since its copies were written
-  uint64_t has_let_go : 1 = 0;     // an image is let go, or was; false: none is
-  uint64_t resting_count : 7 = 0;  // images; 0: it is not at rest
+  uint64_t is_used : 1 = 0;         // at rest: used since its copies were written
+  uint64_t has_suppressed : 1 = 0;  // an image is suppressed, or was; false: none is
+  uint64_t resting_count : 7 = 0;   // images; 0: it is not at rest
   union {
     AwakeBlock* awake = nullptr;  // null at rest and if missing
     RestingImage resting_one;     // resting_count is 1
@@ -178,5 +190,61 @@ struct Block {
 };
 static_assert(sizeof(RestingImage) == 16 && sizeof(Block) == 112,
               "of a block at rest: docs/internals/adr says what that bounds");
+
+// --- The descriptions that a put gives to the index
+
+// A block as a put describes it, before or with one of its images.
+struct BlockClaim {
+  BlockName name;
+  proto::BlockKey parent{};  // all zero: none
+  uint64_t first_position = 0;
+  uint16_t tokens = 0;  // of the block: the space's tokens per block
+  uint16_t group = 0;
+  codecs::Slice slice;
+};
+
+// A copy that is ready to be published: verified, encoded and in its tier.
+struct NewCopy {
+  codecs::Recipe recipe;
+  TierExtent extent;           // size_bytes() is the image's; in the host tier, Use::kPlaced
+  SideObjectRef side_object;   // null: none
+  uint32_t directory_crc = 0;  // if it cannot be read from extent.bytes()
+  // The space's tenant, for a copy of an existing image, which may be leased. Borrowed for the
+  // call.
+  std::string_view tenant = {};
+};
+
+// An image and its first copy.
+struct NewImage {
+  BlockClaim claim;
+  uint64_t source_bytes = 0;
+  NewCopy copy;
+  bool is_encode_pending = false;  // stored raw: upkeep encodes it later
+  uint32_t expires_unix_s = 0;     // when the block expires; 0: never
+};
+
+// --- Holds of the index's lock
+
+// Counts the work in one hold, which may make kVisitsPerHoldMax visits. A visit is one key, image
+// or queued block.
+class Visits {
+ public:
+  // Returns false if the work belongs to the next hold. The first request of a hold is always
+  // granted, so that each hold makes progress.
+  [[nodiscard]] bool Take(size_t count = 1) {
+    if (count_ > 0 && count_ + count > limits::kVisitsPerHoldMax) {
+      is_spent_ = true;
+      return false;
+    }
+    count_ += count;
+    return true;
+  }
+  size_t count() const { return count_; }
+  bool is_spent() const { return is_spent_; }  // a request was refused
+
+ private:
+  size_t count_ = 0;
+  bool is_spent_ = false;
+};
 
 }  // namespace cairn

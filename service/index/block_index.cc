@@ -1,22 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/index/block_index.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/random_bytes.h"
 #include "base/status.h"
 #include "service/index/cover.h"
 #include "service/limits.h"
 
 namespace cairn {
+namespace {
+
+// Before the lock: the kernel is asked.
+proto::LeaseToken NewToken(const MatchQuery& query) {
+  return query.wants_lease ? RandomBytes<16>() : proto::LeaseToken{};
+}
+
+// Blocks whose images are all examined or unlinked: a thousand images a hold.
+constexpr size_t kKeysPerStep = limits::kVisitsPerHoldMax / codecs::kImagesPerBlockMax;
+constexpr uint32_t kSlotsPerStep = limits::kVisitsPerHoldMax;
+
+bool IsComplete(absl::Span<const ImageRef> refs, absl::Span<const WantedGroup> wanted) {
+  return std::all_of(wanted.begin(), wanted.end(), [refs](const WantedGroup& group) {
+    return FindCover(refs, group.group, group.slice, nullptr);
+  });
+}
+
+}  // namespace
 
 BlockIndex::BlockIndex(const Options& options, Tiers& tiers, const Clock& clock)
     : tiers_(tiers),
       clock_(clock),
       bytes_max_(options.bytes_max),
       events_(clock),
-      table_(tiers.all(), options.blocks_max, options.images_max, clock, events_,
-             options.awake_bytes_max),
+      parts_(tiers.all(), options.blocks_max, options.awake_bytes_max, clock, events_),
+      evictions_(parts_, options.blocks_max, options.images_max),
       leases_(options.lease_bytes_max),
       match_seconds_(LatencyBounds()),
       hold_seconds_(LatencyBounds()) {
@@ -28,17 +49,17 @@ BlockIndex::~BlockIndex() {
   const MutexLock lock(mutex_);
   for (const Leases::DroppedLease& lease : leases_.Clear()) {
     for (Image* image : lease.images) {
-      table_.LeaseUnpin(image);
+      parts_.tiers.LeaseUnpin(image);
     }
   }
-  for (uint32_t slot = 0; slot < table_.slot_count(); ++slot) {
-    if (Block* block = table_.AtSlot(slot); block != nullptr) {
-      table_.UnlinkBlock(block);
-      table_.Rest();
+  for (uint32_t slot = 0; slot < parts_.records.slot_count(); ++slot) {
+    if (Block* block = parts_.records.LinkedAt(slot); block != nullptr) {
+      parts_.Unlink(block);
+      parts_.records.Rest();
     }
   }
   for (const CopyTier* tier : tiers_.all()) {
-    CAIRN_CHECK(table_.figures(tier->id()).pinned_bytes == 0, "a pin outlives the index");
+    CAIRN_CHECK(parts_.tiers.figures(tier->id()).pinned_bytes == 0, "a pin outlives the index");
   }
 }
 
@@ -48,6 +69,257 @@ void BlockIndex::SetSessionCheck(std::function<bool(uint64_t session_id)> is_ope
 
 void BlockIndex::SetWake(std::function<void()> wake) { wake_ = std::move(wake); }
 
+// --- Match ---------------------------------------------------------------------------------------
+
+absl::StatusOr<MatchAnswer> BlockIndex::RunMatch(const MatchQuery& query,
+                                                 const proto::LeaseToken& token) {
+  CAIRN_CHECK(query.keys.size() <= limits::kKeysPerCallMax && !query.wanted.empty());
+  if (query.wants_lease) {
+    const MutexLock lock(mutex_);
+    CAIRN_RETURN_IF_ERROR(leases_.CheckRoom(query.tenant, query.session_id, 0));
+  }
+  MatchScan scan(query);
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+              mutex_) { return scan.Look(parts_, leases_.BytesFreeFor(query.tenant), visits); },
+          [&] { scan.Reserve(); });
+  if (query.wants_lease) {
+    LeaseFound(scan, query.tenant);
+  } else {
+    scan.Plan(/*lease_bytes_free=*/0);
+  }
+  MatchAnswer answer = scan.Answer();
+  absl::Status refusal;
+  std::vector<Image*> leased;
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const absl::Time now = clock_.Now();
+    if (!CountLeased(query.tenant, [&] { return scan.ReleasePins(parts_, visits); }) ||
+        !scan.Touch(parts_, now, visits)) {
+      return false;
+    }
+    leased = scan.TakeLeased();
+    if (query.wants_lease && scan.block_count() > 0) {
+      refusal = leases_.CheckRoom(query.tenant, query.session_id, leased.size());
+      if (refusal.ok()) {
+        leases_.Take(token, query.tenant, query.session_id, std::move(leased), now);
+        answer.lease = token;
+        answer.lease_ms = limits::kLeaseMs;
+      }
+    }
+    return true;
+  });
+  if (!refusal.ok()) {
+    Leases::Dropped dropped;
+    dropped.push_back({query.tenant, std::move(leased)});
+    Unlease(dropped);
+    return refusal;
+  }
+  return answer;
+}
+
+void BlockIndex::CheckLease(const MatchQuery& query, absl::StatusOr<MatchAnswer>& result) {
+  if (!result.ok()) {
+    return;
+  }
+  const auto asked = absl::MakeConstSpan(query.keys).first(BlocksAsked(query));
+  asked_blocks_.Add(asked.size());
+  asked_keys_.Add(query.space_id, asked, result->blocks.size());
+  matched_blocks_.Add(result->blocks.size());
+  shortened_matches_.Add(result->is_shortened_by_pins ? 1 : 0);
+  if (result->lease.has_value() && is_session_open_ && !is_session_open_(query.session_id)) {
+    Release(query.tenant, {*result->lease});
+    result->lease.reset();
+    result->lease_ms = 0;
+  }
+}
+
+absl::StatusOr<MatchAnswer> BlockIndex::Match(const MatchQuery& query) {
+  const absl::Time started = MonotonicNow();
+  absl::StatusOr<MatchAnswer> result = RunMatch(query, NewToken(query));
+  CheckLease(query, result);
+  match_seconds_.Observe(MonotonicNow() - started);
+  return result;
+}
+
+// --- Waiting -------------------------------------------------------------------------------------
+
+absl::Status BlockIndex::FileIfMissing(std::unique_ptr<Waiter>& waiter) {
+  const uint64_t session_id = waiter->query.session_id;
+  absl::Status refusal;
+  MissingScan scan(waiter->query);
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!scan.Look(parts_, visits)) {
+      return false;
+    }
+    if (!scan.missing().has_value() || waiter->deadline <= clock_.Now()) {
+      return true;
+    }
+    if (!waiter->is_admitted) {
+      refusal = waiters_.Admit(waiter->query);
+      waiter->is_admitted = refusal.ok();
+    }
+    if (waiter->is_admitted) {
+      const BlockName awaited = {waiter->query.space_id, waiter->query.keys[*scan.missing()]};
+      waiters_.File(std::move(waiter), awaited);
+    }
+    return true;
+  });
+  // A session that ended while the waiter was not on file did not find it there.
+  if (waiter == nullptr && is_session_open_ && !is_session_open_(session_id)) {
+    EndSession(session_id);
+  }
+  return refusal;
+}
+
+void BlockIndex::MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone done) {
+  auto waiter = std::make_unique<Waiter>(Waiter{std::move(query), deadline, std::move(done)});
+  const absl::Status refusal = FileIfMissing(waiter);
+  if (!refusal.ok()) {
+    waiter->done(refusal);
+  } else if (waiter != nullptr) {
+    AnswerWaiter(std::move(waiter));
+  } else if (wake_) {
+    wake_();
+  }
+}
+
+void BlockIndex::TryWaiter(std::unique_ptr<Waiter> waiter, bool is_last_try) {
+  const uint64_t session_id = waiter->query.session_id;
+  if (!is_last_try && (!is_session_open_ || is_session_open_(session_id))) {
+    CAIRN_CHECK_OK(FileIfMissing(waiter));  // it is admitted
+  }
+  if (waiter != nullptr) {
+    AnswerWaiter(std::move(waiter));
+  }
+}
+
+void BlockIndex::AnswerWaiter(std::unique_ptr<Waiter> waiter) {
+  absl::StatusOr<MatchAnswer> result = Match(waiter->query);
+  if (waiter->is_admitted) {
+    const MutexLock lock(mutex_);
+    waiters_.Discharge(waiter->query);
+  }
+  waiter->done(std::move(result));
+}
+
+absl::Time BlockIndex::AnswerLateWaiters() {
+  Waiters::Taken late;
+  absl::Time next;
+  const absl::Time now = clock_.Now();
+  {
+    const MutexLock lock(mutex_);
+    next = waiters_.next_deadline();
+  }
+  if (next > now) {
+    return next;
+  }
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool is_over = waiters_.TakeLate(now, visits, &late);
+    next = waiters_.next_deadline();
+    return is_over;
+  });
+  for (std::unique_ptr<Waiter>& waiter : late) {
+    TryWaiter(std::move(waiter), /*is_last_try=*/true);
+  }
+  return next;
+}
+
+// --- Leases --------------------------------------------------------------------------------------
+
+bool BlockIndex::CountLeased(std::string_view tenant, absl::FunctionRef<bool()> change) {
+  const uint64_t before = parts_.tiers.leased_bytes();
+  const bool result = change();
+  leases_.CountBytes(tenant, before, parts_.tiers.leased_bytes());
+  return result;
+}
+
+void BlockIndex::LeaseFound(MatchScan& scan, std::string_view tenant) {
+  uint64_t lease_bytes_free = 0;
+  for (int plans = 0; plans < limits::kMatchPlansMax; ++plans) {
+    {
+      const MutexLock lock(mutex_);
+      lease_bytes_free = leases_.BytesFreeFor(tenant) + scan.leased_bytes();
+    }
+    scan.Plan(lease_bytes_free);
+    InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      const uint64_t leased_max = parts_.tiers.leased_bytes() + leases_.BytesFreeFor(tenant);
+      return CountLeased(tenant, [&] { return scan.Lease(parts_, leased_max, visits); });
+    });
+    if (scan.is_leased()) {
+      return;
+    }
+  }
+  scan.Abandon();
+}
+
+void BlockIndex::Unlease(const Leases::Dropped& dropped) {
+  if (dropped.empty()) {
+    return;
+  }
+  size_t lease = 0, image = 0;
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (; lease < dropped.size(); ++lease, image = 0) {
+      const std::vector<Image*>& images = dropped[lease].images;
+      const bool is_over = CountLeased(dropped[lease].tenant, [&] {
+        for (; image < images.size() && visits.Take(); ++image) {
+          parts_.tiers.LeaseUnpin(images[image]);
+        }
+        return image == images.size();
+      });
+      if (!is_over) {
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
+void BlockIndex::Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases) {
+  Leases::Dropped dropped;
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return leases_.Release(tenant, &leases, visits, &dropped);
+  });
+  Unlease(dropped);
+}
+
+void BlockIndex::RenewLeases(uint64_t session_id) {
+  const MutexLock lock(mutex_);
+  leases_.Renew(session_id, clock_.Now());
+}
+
+void BlockIndex::EndSession(uint64_t session_id) {
+  Leases::Dropped dropped;
+  Waiters::Taken orphaned;
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return leases_.EndSession(session_id, visits, &dropped) &&
+           waiters_.TakeOf(session_id, visits, &orphaned);
+  });
+  Unlease(dropped);
+  for (std::unique_ptr<Waiter>& waiter : orphaned) {
+    waiter->query.wants_lease = false;
+    TryWaiter(std::move(waiter), /*is_last_try=*/true);
+  }
+}
+
+absl::Time BlockIndex::ExpireLeases() {
+  Leases::Dropped dropped;
+  absl::Time next;
+  const absl::Time now = clock_.Now();
+  {
+    const MutexLock lock(mutex_);
+    next = leases_.next_expiry();
+  }
+  if (next > now) {
+    return next;
+  }
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool is_over = leases_.Expire(now, visits, &dropped);
+    next = leases_.next_expiry();
+    return is_over;
+  });
+  Unlease(dropped);
+  return next;
+}
+
 // --- Lookup --------------------------------------------------------------------------------------
 
 CopyPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) {
@@ -55,12 +327,13 @@ CopyPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const codecs:
   ImageRefs scratch;
   ImagePlaces places;
   const Hold hold(*this);
-  Block* block = table_.FindUnexpired(name);
-  if (block == nullptr || !FindCover(table_.RefsOf(*block, &scratch), group, slice, &places)) {
+  Block* block = parts_.chains.FindUnexpired(name);
+  if (block == nullptr ||
+      !FindCover(parts_.records.RefsOf(*block, &scratch), group, slice, &places)) {
     return pins;
   }
-  table_.Touch(block, clock_.Now());
-  const ImageRefs& images = table_.Wake(block);
+  parts_.tiers.Touch(block, clock_.Now());
+  const ImageRefs& images = parts_.records.Wake(block);
   for (const uint8_t place : places) {
     pins.push_back(PinCopyLocked(images[place].image->best()));
   }
@@ -68,91 +341,153 @@ CopyPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const codecs:
 }
 
 CopyPin BlockIndex::PinCopyLocked(Copy& copy) {
-  table_.Pin(&copy);
-  return CopyPin(this, &copy);
+  parts_.tiers.Pin(&copy);
+  return CopyPin(*this, &copy);
 }
 
 std::vector<BlockName> BlockIndex::LeasedAfter(const BlockName& name, size_t count) const {
   const MutexLock lock(mutex_);
   Visits visits;
-  return table_.LeasedAfter(name, count, visits);
+  return parts_.chains.LeasedAfter(name, count, visits);
 }
 
 ImagePins BlockIndex::PinImages(const BlockName& name) {
   ImagePins pins;
   const Hold hold(*this);
-  if (Block* block = table_.FindUnexpired(name); block != nullptr) {
-    for (const ImageRef& ref : table_.Wake(block)) {
-      table_.Pin(ref.image);
-      pins.push_back(ImagePin(this, ref.image));
+  if (Block* block = parts_.chains.FindUnexpired(name); block != nullptr) {
+    for (const ImageRef& ref : parts_.records.Wake(block)) {
+      parts_.tiers.Pin(ref.image);
+      pins.push_back(ImagePin(*this, ref.image));
     }
   }
   return pins;
 }
 
 ImagePin BlockIndex::PinImage(const CopyPin& pin) {
-  CAIRN_CHECK(pin.index_ == this);
+  CAIRN_CHECK(&pin.handle_.owner() == this);
   const Hold hold(*this);
-  table_.Pin(pin.copy_->image);
-  return ImagePin(this, pin.copy_->image);
+  parts_.tiers.Pin(pin.handle_.value()->image);
+  return ImagePin(*this, pin.handle_.value()->image);
 }
 
 CopyPin BlockIndex::PinCopy(const ImagePin& pin, TierId tier) {
-  CAIRN_CHECK(pin.index_ == this);
+  CAIRN_CHECK(&pin.handle_.owner() == this);
   const MutexLock lock(mutex_);
-  Copy* copy = pin.image_->copies[IndexOf(tier)];
+  Copy* copy = pin.handle_.value()->copies[IndexOf(tier)];
   return copy == nullptr ? CopyPin() : PinCopyLocked(*copy);
 }
 
 void BlockIndex::Unpin(Copy* copy) {
   const Hold hold(*this);
-  table_.Unpin(copy);
+  parts_.tiers.Unpin(copy);
 }
 
 void BlockIndex::Unpin(Image* image) {
   const Hold hold(*this);
-  table_.Unpin(image);
+  parts_.tiers.Unpin(image);
+}
+
+std::vector<bool> BlockIndex::Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
+                                       absl::Span<const WantedGroup> wanted) const {
+  std::vector<bool> answers;
+  answers.reserve(keys.size());
+  ImageRefs scratch;
+  while (answers.size() < keys.size()) {
+    const size_t end = std::min(keys.size(), answers.size() + kKeysPerStep);
+    mutex_.LetWaitersPass();
+    const MutexLock lock(mutex_);
+    for (size_t i = answers.size(); i < end; ++i) {
+      const Block* block = parts_.chains.FindUnexpired({space_id, keys[i]});
+      answers.push_back(block != nullptr &&
+                        IsComplete(parts_.records.RefsOf(*block, &scratch), wanted));
+    }
+  }
+  return answers;
+}
+
+std::vector<BlockIndex::Where> BlockIndex::Locate(uint64_t space_id,
+                                                  absl::Span<const proto::BlockKey> keys,
+                                                  absl::Span<const WantedGroup> wanted) const {
+  std::vector<Where> answers;
+  answers.reserve(keys.size() * wanted.size());
+  ImageRefs scratch;
+  ImagePlaces places;
+  const auto where = [&](const Block* block,
+                         const WantedGroup& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (block == nullptr ||
+        !FindCover(parts_.records.RefsOf(*block, &scratch), group.group, group.slice, &places)) {
+      return Where::kNowhere;
+    }
+    return std::all_of(places.begin(), places.end(),
+                       [&](uint8_t place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                         return parts_.records.BriefOf(*block, place).tier == TierId::kHost;
+                       })
+               ? Where::kInMemory
+               : Where::kCold;
+  };
+  for (size_t first = 0; first < keys.size(); first += kKeysPerStep) {
+    mutex_.LetWaitersPass();
+    const MutexLock lock(mutex_);
+    for (const proto::BlockKey& key : keys.subspan(first, kKeysPerStep)) {
+      const Block* block = parts_.chains.FindUnexpired({space_id, key});
+      for (const WantedGroup& group : wanted) {
+        answers.push_back(where(block, group));
+      }
+    }
+  }
+  return answers;
 }
 
 // --- Publish -------------------------------------------------------------------------------------
 
 absl::StatusOr<std::optional<uint64_t>> BlockIndex::Check(const BlockClaim& claim) const {
   const MutexLock lock(mutex_);
-  const Block* block = table_.Find(claim.name);
-  if (block != nullptr && table_.IsExpired(*block)) {
+  const Block* block = parts_.chains.Find(claim.name);
+  if (block != nullptr && parts_.chains.IsExpired(*block)) {
     return std::nullopt;  // gone by the time that it is put
   }
-  return table_.Check(claim);
+  return parts_.Check(claim);
 }
 
-void BlockIndex::DropExpired(const BlockName& name) {
-  if (Block* block = table_.Find(name); block != nullptr) {
-    table_.DropExpired(block);
+void BlockIndex::DropIfExpired(Block* block) {
+  if (block != nullptr && parts_.chains.IsExpired(*block)) {
+    parts_.Unlink(block);
+    ++expired_total_;
   }
 }
 
 absl::StatusOr<PutReservation> BlockIndex::ReservePut(const BlockClaim& claim) {
   const Hold hold(*this);
-  DropExpired(claim.name);
-  CAIRN_RETURN_IF_ERROR(table_.Check(claim).status());
-  return PutReservation(this, table_.ReservePut(claim));
+  DropIfExpired(parts_.chains.Find(claim.name));
+  CAIRN_RETURN_IF_ERROR(parts_.Check(claim).status());
+  return PutReservation(*this, parts_.chains.ReservePut(claim));
 }
 
 void BlockIndex::EndReservation(Block* block) {
   const Hold hold(*this);
-  table_.EndReservation(block);
+  parts_.chains.EndReservation(block);
 }
 
 absl::StatusOr<bool> BlockIndex::Publish(NewImage image) {
   const Hold hold(*this);
-  DropExpired(image.claim.name);
-  CAIRN_ASSIGN_OR_RETURN(const std::optional<uint64_t> covered, table_.Check(image.claim));
+  DropIfExpired(parts_.chains.Find(image.claim.name));
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<uint64_t> covered, parts_.Check(image.claim));
   if (covered.has_value()) {
     return false;
   }
-  const uint64_t uncopied = table_.uncopied_count();
-  CAIRN_RETURN_IF_ERROR(table_.Add(std::move(image), clock_.Now()).status());
-  is_wake_due_ = is_wake_due_ || (uncopied == 0 && table_.uncopied_count() > 0);
+  const uint64_t uncopied = parts_.write_back.uncopied_count();
+  if (const TierId tier = image.copy.extent.tier(); parts_.tiers.is_out(tier)) {
+    return absl::UnavailableError(absl::StrCat(ToAbsl(Name(tier)), " tier: its device is out"));
+  }
+  const absl::Time now = clock_.Now();
+  Block* block = parts_.chains.ReservePut(image.claim);
+  const absl::Status status = evictions_.MakeRoom(block, now);
+  if (status.ok()) {
+    parts_.Add(block, std::move(image), now);
+  }
+  parts_.chains.EndReservation(block);
+  CAIRN_RETURN_IF_ERROR(status);
+  is_wake_due_ = is_wake_due_ || (uncopied == 0 && parts_.write_back.uncopied_count() > 0);
   return true;
 }
 
@@ -173,48 +508,229 @@ void BlockIndex::Announce(const BlockName& name) {
   }
 }
 
-bool BlockIndex::Replace(const CopyPin& pin, NewCopy copy) {
-  CAIRN_CHECK(pin.index_ == this);
-  const Hold hold(*this);
-  if (!pin.copy_->is_linked) {
-    return false;
-  }
-  return CountLeased(copy.tenant, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    table_.Replace(pin.copy_, std::move(copy));
-    return true;
-  });
-}
+// --- Unlink --------------------------------------------------------------------------------------
 
 bool BlockIndex::Drop(const CopyPin& pin) {
-  CAIRN_CHECK(pin.index_ == this);
+  CAIRN_CHECK(&pin.handle_.owner() == this);
   const Hold hold(*this);
-  if (!pin.copy_->is_linked) {
+  if (!pin.handle_.value()->is_linked()) {
     return false;
   }
-  table_.Lose(pin.copy_);
+  parts_.Lose(pin.handle_.value());
   return true;
+}
+
+uint32_t BlockIndex::Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) {
+  uint32_t deleted = 0;
+  for (size_t first = 0; first < keys.size(); first += kKeysPerStep) {
+    mutex_.LetWaitersPass();
+    const Hold hold(*this);
+    for (const proto::BlockKey& key : keys.subspan(first, kKeysPerStep)) {
+      if (Block* block = parts_.chains.Find({space_id, key}); block != nullptr) {
+        parts_.Unlink(block);
+        ++deleted;
+      }
+    }
+  }
+  return deleted;
+}
+
+uint64_t BlockIndex::Invalidate(uint64_t space_id) {
+  uint64_t deleted = 0;
+  uint32_t slot_end = 0;
+  {
+    const MutexLock lock(mutex_);
+    slot_end = parts_.records.slot_count();
+  }
+  for (uint32_t first = 0; first < slot_end; first += kKeysPerStep) {
+    mutex_.LetWaitersPass();
+    const Hold hold(*this);
+    for (uint32_t slot = first; slot < std::min<size_t>(slot_end, first + kKeysPerStep); ++slot) {
+      Block* block = parts_.records.LinkedAt(slot);
+      if (block != nullptr && block->name.space_id == space_id) {
+        parts_.Unlink(block);
+        ++deleted;
+      }
+    }
+  }
+  return deleted;
+}
+
+bool BlockIndex::CollectExpired(uint64_t* cursor) {
+  mutex_.LetWaitersPass();
+  const Hold hold(*this);
+  if (parts_.chains.expiring_count() == 0) {
+    return false;
+  }
+  const uint64_t end =
+      std::min<uint64_t>(parts_.records.slot_count(), *cursor + limits::kVisitsPerHoldMax);
+  for (size_t dropped = 0; *cursor < end && dropped < kKeysPerStep; ++*cursor) {
+    Block* block = parts_.records.LinkedAt(static_cast<uint32_t>(*cursor));
+    if (block != nullptr && parts_.chains.IsExpired(*block)) {
+      DropIfExpired(block);
+      ++dropped;
+    }
+  }
+  return *cursor < parts_.records.slot_count();
 }
 
 // --- Copy ----------------------------------------------------------------------------------------
 
 CopyWriter BlockIndex::BeginCopy(const CopyPin& source, TierId tier) {
-  CAIRN_CHECK(source.index_ == this);
+  CAIRN_CHECK(&source.handle_.owner() == this);
   const MutexLock lock(mutex_);
-  Image* image = source.copy_->image;
-  return table_.BeginCopy(image, tier) ? CopyWriter(this, image, tier) : CopyWriter();
+  Image* image = source.handle_.value()->image;
+  return parts_.tiers.BeginCopy(image, tier) ? CopyWriter(*this, image, tier) : CopyWriter();
 }
 
 bool BlockIndex::FinishCopy(CopyWriter writer, NewCopy copy) {
-  CAIRN_CHECK(writer.index_ == this);
+  CAIRN_CHECK(&writer.handle_.owner() == this);
   const Hold hold(*this);
   return CountLeased(copy.tenant, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return table_.FinishCopy(std::exchange(writer.image_, nullptr), writer.tier_, std::move(copy));
+    const auto [image, tier] = writer.handle_.Take();
+    if (tier == TierId::kHost && parts_.tiers.MayFinishCopy(*image, tier)) {
+      evictions_.MakeRoomForAwake(image->block->name);
+    }
+    return parts_.tiers.FinishCopy(image, tier, std::move(copy));
   });
 }
 
 void BlockIndex::GiveUp(Image* image, TierId tier) {
   const Hold hold(*this);
-  table_.GiveUpCopy(image, tier);
+  parts_.tiers.GiveUpCopy(image, tier);
+}
+
+bool BlockIndex::Replace(const CopyPin& pin, NewCopy copy) {
+  CAIRN_CHECK(&pin.handle_.owner() == this);
+  const Hold hold(*this);
+  if (!pin.handle_.value()->is_linked()) {
+    return false;
+  }
+  return CountLeased(copy.tenant, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    parts_.tiers.Replace(pin.handle_.value(), std::move(copy));
+    return true;
+  });
+}
+
+bool BlockIndex::ArePublished(std::span<const CopyPin> pins) const {
+  const MutexLock lock(mutex_);
+  for (const CopyPin& pin : pins) {
+    CAIRN_CHECK(&pin.handle_.owner() == this);
+    if (!pin.handle_.value()->is_linked()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// --- Write back ----------------------------------------------------------------------------------
+
+bool BlockIndex::HasLasting() const {
+  const std::optional<TierId> lasting = parts_.write_back.lasting();
+  return lasting.has_value() && !parts_.tiers.is_out(*lasting);
+}
+
+std::optional<WriteBackCandidate> BlockIndex::TakeWriteBack() {
+  std::optional<WriteBackCandidate> taken;
+  int searches = 0;
+  uint32_t round = 0;
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!HasLasting()) {
+      return true;
+    }
+    round = round == 0 ? parts_.write_back.BeginRound() : round;
+    Image* image = parts_.write_back.Next(round, visits);
+    if (image == nullptr) {
+      return !visits.is_spent() || ++searches == limits::kWriteBackSearchesMax;
+    }
+    const TierId tier = *parts_.write_back.lasting();
+    taken.emplace();
+    Block* parent = parts_.records.ParentOf(*image->block);
+    taken->parent = parent == nullptr ? proto::BlockKey{} : parent->name.key;
+    const Copy& source = *image->copies[IndexOf(TierId::kHost)];
+    taken->is_used = image->block->last_use > source.linked_at;
+    taken->source = PinCopyLocked(*image->copies[IndexOf(TierId::kHost)]);
+    CAIRN_CHECK(parts_.tiers.BeginCopy(image, tier));
+    taken->writer = CopyWriter(*this, image, tier);
+    if (parent != nullptr && parts_.records.HasCopiesIn(*parent, tier)) {
+      for (const ImageRef& ref : parts_.records.Wake(parent)) {
+        if (Copy* copy = ref.image->copies[IndexOf(tier)]; copy != nullptr) {
+          taken->parent_copy = PinCopyLocked(*copy);
+          break;
+        }
+      }
+    }
+    return true;
+  });
+  return taken;
+}
+
+void BlockIndex::StopWritingBack(CopyWriter writer) {
+  {
+    const Hold hold(*this);
+    parts_.write_back.SetSuppressed(writer.handle_.value().image, Suppressed::kWithheld);
+  }
+  writer.Reset();
+}
+
+WriteBackProgress BlockIndex::Expedite(const BlockName& name, uint16_t group,
+                                       const codecs::Slice& slice) {
+  WriteBackProgress progress;
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Block* block = parts_.chains.Find(name);
+    if (!HasLasting()) {
+      progress = {.state = WriteBackProgress::State::kNoTier, .block = {}};
+    } else if (block == nullptr) {
+      progress = {.state = WriteBackProgress::State::kGone, .block = name};
+    } else {
+      progress = parts_.write_back.Expedite(*block, group, slice, visits);
+    }
+    return true;
+  });
+  return progress;
+}
+
+// --- Pending encodings ---------------------------------------------------------------------------
+
+CopyPins BlockIndex::TakePending(size_t count) {
+  CAIRN_CHECK(count <= limits::kVisitsPerHoldMax);
+  CopyPins pins;
+  const MutexLock lock(mutex_);
+  while (pins.size() < count && parts_.write_back.pending_count() > 0) {
+    Image* image = parts_.write_back.FirstPending();
+    parts_.write_back.ClearPending(image);
+    pins.push_back(PinCopyLocked(*image->copies[IndexOf(TierId::kHost)]));
+  }
+  return pins;
+}
+
+bool BlockIndex::TakePending(const CopyPin& pin) {
+  CAIRN_CHECK(&pin.handle_.owner() == this);
+  const MutexLock lock(mutex_);
+  const bool is_pending =
+      pin.handle_.value()->is_linked() && pin.handle_.value()->image->queue == QueueId::kPending;
+  parts_.write_back.ClearPending(pin.handle_.value()->image);
+  return is_pending;
+}
+
+std::optional<BlockName> BlockIndex::BlockBefore(const CopyPin& pin) const {
+  CAIRN_CHECK(&pin.handle_.owner() == this);
+  const MutexLock lock(mutex_);
+  const Block* block =
+      pin.handle_.value()->is_linked() ? pin.handle_.value()->image->block : nullptr;
+  const Block* parent = block == nullptr ? nullptr : parts_.records.ParentOf(*block);
+  if (parent == nullptr) {
+    return std::nullopt;
+  }
+  return parent->name;
+}
+
+void BlockIndex::PutBackPending(const CopyPin& pin) {
+  CAIRN_CHECK(&pin.handle_.owner() == this);
+  const MutexLock lock(mutex_);
+  if (pin.handle_.value()->is_linked()) {
+    parts_.write_back.SetPending(pin.handle_.value()->image);
+  }
 }
 
 // --- Evict ---------------------------------------------------------------------------------------
@@ -224,8 +740,8 @@ uint64_t BlockIndex::EvictOldest(TierId tier, EvictionReason reason, const Block
   uint64_t freed = 0;
   int searches = 0;  // for ancestors of held leaves
   InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    eviction.since = std::min(eviction.since, table_.uses());
-    freed = table_.EvictOldest(eviction, visits);
+    eviction.since = std::min(eviction.since, parts_.records.uses());
+    freed = evictions_.EvictOldest(eviction, visits);
     searches += eviction.is_past_leaves ? 1 : 0;
     return freed > 0 || !visits.is_spent() || searches == limits::kEvictionSearchesMax;
   });
@@ -235,63 +751,227 @@ uint64_t BlockIndex::EvictOldest(TierId tier, EvictionReason reason, const Block
 bool BlockIndex::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
                            EvictionReason reason) {
   const Hold hold(*this);
-  return table_.EvictCopy(tier, image, offset, reason);
+  Copy* copy = parts_.FindCopy(tier, image, offset);
+  if (copy == nullptr) {
+    return true;
+  }
+  if (copy->is_held) {
+    return false;
+  }
+  Block* block = copy->image->block;
+  parts_.tiers.Evict(copy, reason);
+  parts_.UnlinkIfEmpty(block);
+  return true;
 }
 
 Evictor::Moved BlockIndex::MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset,
                                     TierExtent& to) {
   const Hold hold(*this);
-  return table_.MoveCopy(tier, image, offset, to);
+  Copy* copy = parts_.FindCopy(tier, image, offset);
+  if (copy == nullptr) {
+    return Moved::kGone;
+  }
+  if (copy->pins > 0) {
+    return Moved::kBusy;
+  }
+  CAIRN_CHECK(to.size_bytes() == copy->extent.size_bytes() &&
+              to.rounded_bytes() == copy->extent.rounded_bytes());
+  copy->extent = std::move(to);
+  return Moved::kMoved;
 }
 
 void BlockIndex::LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset) {
   const Hold hold(*this);
-  table_.LoseCopy(tier, image, offset);
+  if (Copy* copy = parts_.FindCopy(tier, image, offset); copy != nullptr) {
+    parts_.Lose(copy);
+  }
 }
 
 bool BlockIndex::EvictWindow(uint64_t bytes, const BlockName* newcomer, uint64_t* bytes_passed) {
   window_searches_.Add();
   mutex_.LetWaitersPass();
   const Hold hold(*this);
-  return table_.EvictWindow(tiers_.host().arena(), bytes, newcomer, bytes_passed);
+  Visits visits;
+  return evictions_.EvictWindow(tiers_.host().arena(), bytes, newcomer, bytes_passed, visits);
+}
+
+uint64_t BlockIndex::TakeOut(TierId tier) {
+  {
+    const MutexLock lock(mutex_);
+    parts_.tiers.SetOut(tier, true);  // what is published from now on is elsewhere
+  }
+  return LoseIn(tier, 0, UINT64_MAX);
+}
+
+uint64_t BlockIndex::LoseIn(TierId tier, uint64_t begin, uint64_t end) {
+  uint32_t slot_end = 0;
+  {
+    const MutexLock lock(mutex_);
+    slot_end = parts_.records.slot_count();
+  }
+  uint64_t count = 0;
+  for (uint32_t first = 0; first < slot_end; first += kKeysPerStep) {
+    mutex_.LetWaitersPass();
+    const Hold hold(*this);
+    for (uint32_t slot = first; slot < std::min<size_t>(slot_end, first + kKeysPerStep); ++slot) {
+      Block* block = parts_.records.LinkedAt(slot);
+      if (block != nullptr && parts_.records.HasCopiesIn(*block, tier)) {
+        parts_.tiers.Lose(block, tier, begin, end);
+        parts_.UnlinkIfEmpty(block);
+        ++count;
+      }
+    }
+  }
+  return count;
+}
+
+void BlockIndex::PutBack(TierId tier) {
+  const MutexLock lock(mutex_);
+  parts_.tiers.SetOut(tier, false);
+}
+
+void BlockIndex::LoseCopies(TierId tier, uint64_t begin, uint64_t end) { LoseIn(tier, begin, end); }
+
+// --- Walks ---------------------------------------------------------------------------------------
+
+bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, CopyPins* pins) {
+  pins->clear();
+  const MutexLock lock(mutex_);
+  const uint64_t end = std::min<uint64_t>(parts_.records.slot_count(), *cursor + kKeysPerStep);
+  for (; *cursor < end; ++*cursor) {
+    Block* block = parts_.records.LinkedAt(static_cast<uint32_t>(*cursor));
+    if (block == nullptr || block->is_resting() ||
+        (space_id != 0 && block->name.space_id != space_id)) {
+      continue;
+    }
+    for (const ImageRef& ref : block->awake->images) {
+      if (Copy* copy = ref.image->copies[IndexOf(TierId::kHost)]; copy != nullptr) {
+        pins->push_back(PinCopyLocked(*copy));
+      }
+    }
+  }
+  return *cursor < parts_.records.slot_count();
+}
+
+bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, CopyPin* pin) {
+  pin->Reset();
+  const Hold hold(*this);
+  uint64_t slot = *cursor / codecs::kImagesPerBlockMax;
+  size_t place = *cursor % codecs::kImagesPerBlockMax;  // in the block's images
+  const uint64_t end = std::min<uint64_t>(parts_.records.slot_count(), slot + kSlotsPerStep);
+  for (; slot < end && pin->is_empty(); place = 0, ++slot) {
+    Block* block = parts_.records.LinkedAt(static_cast<uint32_t>(slot));
+    if (block == nullptr || (space_id != 0 && block->name.space_id != space_id) ||
+        !parts_.records.HasCopiesIn(*block, tier)) {
+      continue;
+    }
+    const ImageRefs& images = parts_.records.Wake(block);
+    for (; place < images.size(); ++place) {
+      if (Copy* copy = images[place].image->copies[IndexOf(tier)]; copy != nullptr) {
+        *cursor = slot * codecs::kImagesPerBlockMax + place + 1;
+        *pin = PinCopyLocked(*copy);
+        return true;
+      }
+    }
+  }
+  *cursor = slot * codecs::kImagesPerBlockMax;
+  return slot < parts_.records.slot_count();
+}
+
+std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
+                                          const std::optional<proto::BlockKey>& after, size_t limit,
+                                          absl::Span<const WantedGroup> whole,
+                                          bool* has_more) const {
+  CAIRN_CHECK(limit > 0 && limit <= limits::kListBlocksMax);
+  // The smallest keys beyond `after`, one more than asked for, as a heap with the largest on top.
+  std::vector<proto::BlockKey> keys;
+  bool is_over = false;
+  for (uint32_t first = 0; !is_over; first += kSlotsPerStep) {
+    mutex_.LetWaitersPass();
+    const MutexLock lock(mutex_);
+    const uint32_t end = std::min(parts_.records.slot_count(), first + kSlotsPerStep);
+    is_over = end == parts_.records.slot_count();
+    for (uint32_t slot = first; slot < end; ++slot) {
+      const Block* block = parts_.records.LinkedAt(slot);
+      if (block == nullptr || block->name.space_id != space_id ||
+          (after.has_value() && block->name.key <= *after)) {
+        continue;
+      }
+      if (keys.size() > limit) {
+        if (block->name.key >= keys.front()) {
+          continue;
+        }
+        std::pop_heap(keys.begin(), keys.end());
+        keys.pop_back();
+      }
+      keys.push_back(block->name.key);
+      std::push_heap(keys.begin(), keys.end());
+    }
+  }
+  std::sort_heap(keys.begin(), keys.end());
+  // A block that moved to another slot meanwhile may have been seen twice.
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  *has_more = keys.size() > limit;
+  keys.resize(std::min(keys.size(), limit));
+
+  std::vector<ListedBlock> blocks;
+  ImageRefs scratch;
+  for (size_t first = 0; first < keys.size(); first += kKeysPerStep) {
+    mutex_.LetWaitersPass();
+    const MutexLock lock(mutex_);
+    for (size_t i = first; i < std::min(keys.size(), first + kKeysPerStep); ++i) {
+      const Block* block = parts_.chains.FindUnexpired({space_id, keys[i]});
+      if (block == nullptr) {
+        continue;
+      }
+      const Block* parent = parts_.records.ParentOf(*block);
+      ListedBlock listed = {
+          .key = block->name.key,
+          .parent = parent == nullptr ? proto::BlockKey{} : parent->name.key,
+          .first_position = block->first_position,
+          .is_complete = IsComplete(parts_.records.RefsOf(*block, &scratch), whole),
+          .child_count = block->child_count(),
+          .idle = clock_.Now() - absl::FromUnixSeconds(block->used_at_s),
+          .images = {}};
+      parts_.records.Describe(*block, [&](const ImageFacts& facts, const CopyFacts& copy,
+                                          uint32_t pin_count, const SideObject* side_object) {
+        ListedImage& image =
+            listed.images.emplace_back(ListedImage{facts, copy, pin_count, std::nullopt});
+        if (side_object != nullptr) {
+          image.side_object = side_object->id();
+        }
+      });
+      blocks.push_back(std::move(listed));
+    }
+  }
+  return blocks;
 }
 
 // --- Figures -------------------------------------------------------------------------------------
 
 IndexFigures BlockIndex::figures() const {
   const MutexLock lock(mutex_);
-  return table_.figures();
-}
-
-bool BlockIndex::ArePublished(std::span<const CopyPin> pins) const {
-  const MutexLock lock(mutex_);
-  for (const CopyPin& pin : pins) {
-    CAIRN_CHECK(pin.index_ == this);
-    if (!pin.copy_->is_linked) {
-      return false;
-    }
-  }
-  return true;
+  return parts_.tiers.figures();
 }
 
 IndexFigures BlockIndex::figures(uint64_t space_id) const {
   const MutexLock lock(mutex_);
-  return table_.figures(space_id);
+  return parts_.tiers.figures(space_id);
 }
 
 CopyFigures BlockIndex::figures(TierId tier) const {
   const MutexLock lock(mutex_);
-  return table_.figures(tier);
+  return parts_.tiers.figures(tier);
 }
 
 uint64_t BlockIndex::pinned_bytes() const {
   const MutexLock lock(mutex_);
-  return table_.figures(TierId::kHost).pinned_bytes;
+  return parts_.tiers.figures(TierId::kHost).pinned_bytes;
 }
 
 uint64_t BlockIndex::leased_bytes() const {
   const MutexLock lock(mutex_);
-  return table_.figures(TierId::kHost).leased_bytes;
+  return parts_.tiers.figures(TierId::kHost).leased_bytes;
 }
 
 uint64_t BlockIndex::lease_count() const {
@@ -311,13 +991,13 @@ uint64_t BlockIndex::waiter_count() const {
 
 uint64_t BlockIndex::pending_count() const {
   const MutexLock lock(mutex_);
-  return table_.pending_count();
+  return parts_.write_back.pending_count();
 }
 
 void BlockIndex::Report(MetricSink& sink) const {
   {
     const MutexLock lock(mutex_);
-    table_.Report(sink);
+    ReportParts(sink);
     leases_.Report(sink);
     waiters_.Report(sink);
     sink.AddCounter("cairn_index_visits_total",
@@ -349,6 +1029,29 @@ void BlockIndex::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_match_shortened_total",
                   "Match calls answered shorter because too much of the tier is leased.", {},
                   shortened_matches_.Value());
+}
+
+void BlockIndex::ReportParts(MetricSink& sink) const {
+  const auto gauge = [&sink](std::string_view name, std::string_view help, uint64_t value) {
+    sink.AddGauge(name, help, {}, static_cast<double>(value));
+  };
+  parts_.tiers.Report(sink);
+  gauge("cairn_images_pending", "Images stored raw that upkeep will encode.",
+        parts_.write_back.pending_count());
+  gauge("cairn_images_uncopied", "Images still to be written to the SSD tier.",
+        parts_.write_back.uncopied_count());
+  gauge("cairn_index_bytes",
+        "Memory of the records of blocks, images and copies, including free ones.",
+        parts_.records.bytes() + parts_.chains.bytes());
+  gauge("cairn_index_awake_blocks",
+        "Blocks with all their records: in memory or in use. Others are at rest.",
+        parts_.records.awake_count());
+  sink.AddCounter("cairn_expired_blocks_total", "Blocks that expired.", {}, expired_total_);
+}
+
+uint64_t BlockIndex::uncopied_count() const {
+  const MutexLock lock(mutex_);
+  return parts_.write_back.uncopied_count();
 }
 
 }  // namespace cairn

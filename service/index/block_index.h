@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The index: the only map from (space, key) to images, with chains, pins, leases, recency and
-// waiters. It is the only mutable state that puts and gets share.
+// waiters. It is the only mutable state that puts and gets share. It owns the lock; the blocks are
+// in its four parts (index_parts.h), Match, leases and waiters beside them.
 //
 // A block exists while it has at least one image. The first publication wins: an image is a
 // duplicate if the block's images of that group cover its slice already. Of two equal concurrent
@@ -39,16 +40,15 @@
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "service/index/asked_keys.h"
-#include "service/index/block_table.h"
+#include "service/index/block.h"
 #include "service/index/event_log.h"
-#include "service/index/figures.h"
+#include "service/index/evictions.h"
+#include "service/index/index_parts.h"
 #include "service/index/leases.h"
 #include "service/index/match.h"
-#include "service/index/new_image.h"
 #include "service/index/pin.h"
 #include "service/index/side_objects.h"
 #include "service/index/waiters.h"
-#include "service/index/wanted.h"
 #include "service/tier/block_name.h"
 #include "service/tier/image_facts.h"
 #include "service/tier/tiers.h"
@@ -57,7 +57,7 @@ namespace cairn {
 
 // An image being written to the persistent tier. Destroyed without FinishCopy(), it goes behind all
 // other waiting images.
-struct Uncopied {
+struct WriteBackCandidate {
   CopyPin source;  // in the host tier
   CopyWriter writer;
   proto::BlockKey parent{};  // all zero: none
@@ -190,16 +190,14 @@ class BlockIndex final : public Evictor {
   bool FinishCopy(CopyWriter writer, NewCopy copy);
   // Returns the next image to write to the persistent tier: in the order of publication, but
   // ancestors before descendants. Images with a pending encoding wait. nullopt: none now.
-  std::optional<Uncopied> TakeUncopied();
+  std::optional<WriteBackCandidate> TakeWriteBack();
   uint64_t uncopied_count() const;
   // Takes the image out of the write-back queue until its block, or one that follows it, is used.
-  void LetGo(CopyWriter writer);
-  // Moves the images of a slice to the front of TakeUncopied(), behind their ancestors; if the
+  void StopWritingBack(CopyWriter writer);
+  // Moves the images of a slice to the front of TakeWriteBack(), behind their ancestors; if the
   // persistent tier has them, moves the nearest ancestor that it lacks. Examines as many ancestors
   // as one hold of the lock may: those further up were begun long before.
-  WriteDownProgress Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice);
-  // Copies in the tier that were lost so far.
-  uint64_t lost_count(TierId tier) const;
+  WriteBackProgress Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice);
   // The tier's device is out: drops its copies, and refuses new ones until PutBack(). Returns the
   // blocks that had copies there.
   uint64_t TakeOut(TierId tier);
@@ -266,7 +264,7 @@ class BlockIndex final : public Evictor {
       index_.mutex_.Lock();
     }
     ~Hold() ABSL_UNLOCK_FUNCTION() {
-      index_.table_.Rest();
+      index_.parts_.records.Rest();
       index_.mutex_.Unlock();
     }
     Hold(const Hold&) = delete;
@@ -282,8 +280,12 @@ class BlockIndex final : public Evictor {
   // Like TakeOut() and LoseCopies().
   uint64_t LoseIn(TierId tier, uint64_t begin, uint64_t end);
   void EndReservation(Block* block);
-  void DropExpired(const BlockName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   CopyPin PinCopyLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Unlinks the block if it has expired. Null: does nothing.
+  void DropIfExpired(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // There is a persistent tier, and it is not out.
+  bool HasLasting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReportParts(MetricSink& sink) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Calls `step` with Visits, in one hold of the lock after another, until it returns true. Calls
   // `prepare` before each hold, without the lock.
@@ -318,11 +320,12 @@ class BlockIndex final : public Evictor {
 
   EventLog events_;
   mutable Mutex mutex_;
-  BlockTable table_ ABSL_GUARDED_BY(mutex_);
+  IndexParts parts_ ABSL_GUARDED_BY(mutex_);
+  Evictions evictions_ ABSL_GUARDED_BY(mutex_);
   Leases leases_ ABSL_GUARDED_BY(mutex_);
   Waiters waiters_ ABSL_GUARDED_BY(mutex_);
-  bool is_wake_due_ ABSL_GUARDED_BY(mutex_) = false;     // for the next Announce()
-  uint32_t uncopied_round_ ABSL_GUARDED_BY(mutex_) = 0;  // of TakeUncopied()
+  bool is_wake_due_ ABSL_GUARDED_BY(mutex_) = false;  // for the next Announce()
+  uint64_t expired_total_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // of one hold
   Histogram match_seconds_, hold_seconds_;
@@ -339,7 +342,7 @@ void BlockIndex::InHolds(Step step, absl::FunctionRef<void()> prepare) {
     const absl::Time began = MonotonicNow();
     Visits visits;
     is_over = step(visits);
-    table_.Rest();
+    parts_.records.Rest();
     hold_seconds_.Observe(MonotonicNow() - began);
     visits_ += visits.count();
     visits_max_ = std::max(visits_max_, visits.count());

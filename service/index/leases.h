@@ -20,9 +20,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "service/index/block_table.h"
+#include "service/index/block.h"
 #include "service/index/tenant_shares.h"
-#include "service/index/visits.h"
 #include "service/limits.h"
 
 namespace cairn {

@@ -13,8 +13,8 @@ namespace {
 // What looking at a block for one group costs.
 size_t WorkOf(absl::Span<const ImageRef> refs) { return 1 + refs.size(); }
 
-absl::Span<const ImageRef> RefsOf(const BlockTable& table, const Block* block, ImageRefs* scratch) {
-  return block == nullptr ? absl::Span<const ImageRef>() : table.RefsOf(*block, scratch);
+absl::Span<const ImageRef> RefsOf(const IndexParts& parts, const Block* block, ImageRefs* scratch) {
+  return block == nullptr ? absl::Span<const ImageRef>() : parts.records.RefsOf(*block, scratch);
 }
 
 // Makes room for `count` more, seldom.
@@ -67,15 +67,15 @@ void MatchScan::Reserve() {
   }
 }
 
-bool MatchScan::Look(BlockTable& table, uint64_t lease_bytes_free, Visits& visits) {
+bool MatchScan::Look(IndexParts& parts, uint64_t lease_bytes_free, Visits& visits) {
   Block* block = nullptr;
   absl::Span<const ImageRef> refs;
   bool is_found = false;
   while (seen_.size() < asked_ * group_count_ && work_ < limits::kMatchWorkMax) {
     const size_t i = seen_.size() / group_count_, g = seen_.size() % group_count_;
     if (!is_found) {
-      block = table.FindUnexpired({query_.space_id, query_.keys[i]});
-      refs = RefsOf(table, block, &refs_);
+      block = parts.chains.FindUnexpired({query_.space_id, query_.keys[i]});
+      refs = RefsOf(parts, block, &refs_);
       is_found = true;
     }
     if (!visits.Take(WorkOf(refs))) {
@@ -91,7 +91,7 @@ bool MatchScan::Look(BlockTable& table, uint64_t lease_bytes_free, Visits& visit
         break;
       }
     }
-    See(table, block, lease_bytes_free);
+    See(parts, block, lease_bytes_free);
     if (g + 1 == group_count_) {
       blocks_.push_back(block);
       is_found = false;
@@ -105,7 +105,7 @@ bool MatchScan::Look(BlockTable& table, uint64_t lease_bytes_free, Visits& visit
   return true;
 }
 
-void MatchScan::See(BlockTable& table, Block* block, uint64_t lease_bytes_free) {
+void MatchScan::See(IndexParts& parts, Block* block, uint64_t lease_bytes_free) {
   const size_t index = seen_.size();
   const bool is_complete = !places_.empty();
   Seen seen;
@@ -117,7 +117,7 @@ void MatchScan::See(BlockTable& table, Block* block, uint64_t lease_bytes_free) 
   seen.run = is_complete ? seen.run + 1 : 0;
   uint64_t lease_bytes = 0;
   for (const uint8_t place : places_) {
-    const BlockTable::Brief best = table.BriefOf(*block, place);
+    const RestStore::Brief best = parts.records.BriefOf(*block, place);
     seen.image_bytes += best.image_bytes;
     seen.tier = Slower(seen.tier, best.tier);
     lease_bytes += best.lease_bytes;
@@ -133,14 +133,14 @@ void MatchScan::See(BlockTable& table, Block* block, uint64_t lease_bytes_free) 
       leasable_ = std::min(leasable_, index / group_count_);
     }
   }
-  if (is_complete && block->is_resting() && table.is_full_of_awake()) {
+  if (is_complete && block->is_resting() && parts.records.is_full_of_awake()) {
     leasable_ = std::min(leasable_, index / group_count_);
   }
   if (is_complete && index / group_count_ < leasable_) {
-    const ImageRefs& images = table.Wake(block);
+    const ImageRefs& images = parts.records.Wake(block);
     for (const uint8_t place : places_) {
       Image* image = images[place].image;
-      table.Pin(image);
+      parts.tiers.Pin(image);
       held_.push_back({image, static_cast<uint32_t>(index), false});
     }
   }
@@ -193,7 +193,7 @@ bool MatchScan::IsNeeded(size_t index) const {
 
 // --- Lease, settle, touch ------------------------------------------------------------------------
 
-bool MatchScan::Lease(BlockTable& table, uint64_t lease_bytes_max, Visits& visits) {
+bool MatchScan::Lease(IndexParts& parts, uint64_t lease_bytes_max, Visits& visits) {
   for (; next_held_ < held_.size(); ++next_held_) {
     if (!visits.Take()) {
       return false;
@@ -210,15 +210,15 @@ bool MatchScan::Lease(BlockTable& table, uint64_t lease_bytes_max, Visits& visit
     if (held.is_leased) {
       continue;
     }
-    const uint64_t leased_before = table.leased_bytes();
-    table.LeasePin(held.image);
-    if (table.IsLeasedPast(lease_bytes_max)) {
-      table.LeaseUnpin(held.image);
+    const uint64_t leased_before = parts.tiers.leased_bytes();
+    parts.tiers.LeasePin(held.image);
+    if (parts.tiers.IsLeasedPast(lease_bytes_max)) {
+      parts.tiers.LeaseUnpin(held.image);
       leasable_ = block;
       return true;
     }
     held.is_leased = true;
-    leased_bytes_ += table.leased_bytes() - leased_before;
+    leased_bytes_ += parts.tiers.leased_bytes() - leased_before;
   }
   is_leased_ = true;
   return true;
@@ -229,7 +229,7 @@ void MatchScan::Abandon() {
   is_shortened_ = true;
 }
 
-bool MatchScan::ReleasePins(BlockTable& table, Visits& visits) {
+bool MatchScan::ReleasePins(IndexParts& parts, Visits& visits) {
   for (; released_ < held_.size(); ++released_) {
     if (!visits.Take()) {
       return false;
@@ -238,14 +238,14 @@ bool MatchScan::ReleasePins(BlockTable& table, Visits& visits) {
     if (held.is_leased && IsNeeded(held.seen)) {
       leased_.push_back(held.image);
     } else if (held.is_leased) {
-      table.LeaseUnpin(held.image);
+      parts.tiers.LeaseUnpin(held.image);
     }
-    table.Unpin(held.image);
+    parts.tiers.Unpin(held.image);
   }
   return true;
 }
 
-bool MatchScan::Touch(BlockTable& table, absl::Time now, Visits& visits) {
+bool MatchScan::Touch(IndexParts& parts, absl::Time now, Visits& visits) {
   for (; touched_ < block_count_; ++touched_) {
     if (!visits.Take()) {
       return false;
@@ -254,7 +254,7 @@ bool MatchScan::Touch(BlockTable& table, absl::Time now, Visits& visits) {
     Block* block = blocks_[i];
     if (block != nullptr && block->is_linked &&
         block->name == BlockName{query_.space_id, query_.keys[i]}) {
-      table.Touch(block, now);
+      parts.tiers.Touch(block, now);
     }
   }
   return true;
@@ -277,7 +277,7 @@ MatchAnswer MatchScan::Answer() const {
 
 // --- What is missing -----------------------------------------------------------------------------
 
-bool MissingScan::Look(const BlockTable& table, Visits& visits) {
+bool MissingScan::Look(const IndexParts& parts, Visits& visits) {
   const size_t asked = BlocksAsked(query_);
   for (; left_ > 0 && work_ < limits::kMatchWorkMax; --left_, group_ = 0) {
     const Block* block = nullptr;
@@ -293,8 +293,8 @@ bool MissingScan::Look(const BlockTable& table, Visits& visits) {
         continue;
       }
       if (!is_found) {
-        block = table.FindUnexpired({query_.space_id, query_.keys[left_ - 1]});
-        refs = RefsOf(table, block, &scratch);
+        block = parts.chains.FindUnexpired({query_.space_id, query_.keys[left_ - 1]});
+        refs = RefsOf(parts, block, &scratch);
         is_found = true;
       }
       if (!visits.Take(WorkOf(refs))) {

@@ -10,12 +10,25 @@
 #include <vector>
 
 #include "proto/frame.h"
-#include "service/index/block_table.h"
+#include "service/index/block.h"
 #include "service/index/cover.h"
-#include "service/index/visits.h"
-#include "service/index/wanted.h"
+#include "service/index/index_parts.h"
 
 namespace cairn {
+
+// The part of one group that a reader wants, and in which blocks of a prefix.
+struct WantedGroup {
+  // The blocks of a prefix of n blocks that the group needs.
+  enum class Rule : uint8_t {
+    kEvery,   // full attention: all n
+    kWindow,  // the last min(n, window_blocks)
+    kLast,    // a state: the last one
+  };
+  uint16_t group = 0;
+  codecs::Slice slice;
+  Rule rule = Rule::kEvery;
+  uint32_t window_blocks = 0;  // kWindow: ceil(window / tokens per block) + 1
+};
 
 struct MatchQuery {
   uint64_t space_id = 0;
@@ -69,7 +82,7 @@ class MatchScan {
   // Allocates the memory that Look() fills. Call it before each hold of Look().
   void Reserve();
   // If a lease is wanted, pins the complete blocks, as far as `lease_bytes_free` may serve them.
-  bool Look(BlockTable& table, uint64_t lease_bytes_free, Visits& visits);
+  bool Look(IndexParts& parts, uint64_t lease_bytes_free, Visits& visits);
 
   // Chooses the longest prefix that is complete by each group's rule, starting with the longest.
   // With wants_lease, the images of the prefix that others have not leased have at most
@@ -81,15 +94,15 @@ class MatchScan {
 
   // Leases the pinned images of the prefix. If it completes with is_leased() false, a block was
   // deleted since Look(), or others have leased too much: plan a shorter prefix.
-  bool Lease(BlockTable& table, uint64_t lease_bytes_max, Visits& visits);
+  bool Lease(IndexParts& parts, uint64_t lease_bytes_max, Visits& visits);
   bool is_leased() const { return is_leased_; }
   // Gives up on a prefix: ReleasePins() releases what is pinned and leased.
   void Abandon();
 
-  bool ReleasePins(BlockTable& table, Visits& visits);
+  bool ReleasePins(IndexParts& parts, Visits& visits);
   // Touches the end of the prefix first: if parents are unknown, it is then evicted before the
   // beginning.
-  bool Touch(BlockTable& table, absl::Time now, Visits& visits);
+  bool Touch(IndexParts& parts, absl::Time now, Visits& visits);
 
   // The leased images, once ReleasePins() has completed.
   std::vector<Image*> TakeLeased() { return std::move(leased_); }
@@ -111,7 +124,7 @@ class MatchScan {
     bool is_leased = false;
   };
 
-  void See(BlockTable& table, Block* block, uint64_t lease_bytes_free);
+  void See(IndexParts& parts, Block* block, uint64_t lease_bytes_free);
   bool IsComplete(size_t block_count) const;
   uint64_t LeaseBytes(size_t block_count) const;
   // Returns whether the prefix needs the block and group of seen_[index].
@@ -144,7 +157,7 @@ class MissingScan {
   // Borrows the query.
   explicit MissingScan(const MatchQuery& query) : query_(query), left_(BlocksAsked(query)) {}
   // Returns true when complete. missing() is valid in this hold.
-  bool Look(const BlockTable& table, Visits& visits);
+  bool Look(const IndexParts& parts, Visits& visits);
   // nullopt: it would match completely, or the limit of work was reached.
   std::optional<size_t> missing() const { return missing_; }
 

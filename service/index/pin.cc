@@ -1,108 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/index/pin.h"
 
+#include <cstring>
+
 #include "base/check.h"
 #include "service/index/block_index.h"
+#include "service/index/side_objects.h"
 
 namespace cairn {
+namespace {
 
-ImagePin& ImagePin::operator=(ImagePin&& source) noexcept {
-  if (this != &source) {
-    Reset();
-    index_ = std::exchange(source.index_, nullptr);
-    image_ = std::exchange(source.image_, nullptr);
-  }
-  return *this;
+bool IsImageOf(const codecs::ImageSpec& spec, const ImageFacts& facts,
+               const proto::Fingerprint& space) {
+  static_assert(sizeof(spec.space) == sizeof(space) && sizeof(spec.key) == sizeof(facts.key));
+  return std::memcmp(spec.space.data(), space.data(), sizeof(space)) == 0 &&
+         std::memcmp(spec.key.data(), facts.key.data(), sizeof(facts.key)) == 0 &&
+         spec.group == facts.group && spec.slice == facts.slice && spec.tokens == facts.tokens &&
+         spec.first_position == facts.first_position;
 }
 
-void ImagePin::Reset() {
-  if (Image* image = std::exchange(image_, nullptr); image != nullptr) {
-    index_->Unpin(image);
-    index_ = nullptr;
-  }
+bool NamesItsSideObject(const codecs::ImageSpec& spec, const SideObject* side) {
+  return spec.side_object_count == 0 ? side == nullptr
+                                     : side != nullptr && side->id() == spec.side_objects[0];
 }
+
+}  // namespace
+
+void ImagePin::Release(BlockIndex& index, Image* image) { index.Unpin(image); }
+void CopyPin::Release(BlockIndex& index, Copy* copy) { index.Unpin(copy); }
+void CopyWriter::Release(BlockIndex& index, Target target) {
+  index.GiveUp(target.image, target.tier);
+}
+void PutReservation::Release(BlockIndex& index, Block* block) { index.EndReservation(block); }
 
 const ImageFacts& ImagePin::facts() const {
-  CAIRN_DCHECK(image_ != nullptr);
-  return image_->facts;
-}
-
-CopyPin& CopyPin::operator=(CopyPin&& source) noexcept {
-  if (this != &source) {
-    Reset();
-    index_ = std::exchange(source.index_, nullptr);
-    copy_ = std::exchange(source.copy_, nullptr);
-  }
-  return *this;
-}
-
-void CopyPin::Reset() {
-  if (Copy* copy = std::exchange(copy_, nullptr); copy != nullptr) {
-    index_->Unpin(copy);
-    index_ = nullptr;
-  }
+  CAIRN_DCHECK(!is_empty());
+  return handle_.value()->facts;
 }
 
 const ImageFacts& CopyPin::facts() const {
-  CAIRN_DCHECK(copy_ != nullptr);
-  return copy_->image->facts;
+  CAIRN_DCHECK(!is_empty());
+  return handle_.value()->image->facts;
 }
 
 const CopyFacts& CopyPin::copy() const {
-  CAIRN_DCHECK(copy_ != nullptr);
-  return copy_->facts;
+  CAIRN_DCHECK(!is_empty());
+  return handle_.value()->facts;
 }
 
 std::span<const std::byte> CopyPin::bytes() const { return extent().bytes(); }
 
 const SideObject* CopyPin::side_object() const {
-  CAIRN_DCHECK(copy_ != nullptr);
-  return copy_->side_object.get();
+  CAIRN_DCHECK(!is_empty());
+  return handle_.value()->side_object.get();
 }
 
 const TierExtent& CopyPin::extent() const {
-  CAIRN_DCHECK(copy_ != nullptr);
-  return copy_->extent;
+  CAIRN_DCHECK(!is_empty());
+  return handle_.value()->extent;
 }
 
 std::string CopyPin::place() const { return FormatPlace(copy().tier, extent().offset()); }
 
-CopyWriter& CopyWriter::operator=(CopyWriter&& source) noexcept {
-  if (this != &source) {
-    Reset();
-    index_ = std::exchange(source.index_, nullptr);
-    image_ = std::exchange(source.image_, nullptr);
-    tier_ = source.tier_;
-  }
-  return *this;
-}
-
-void CopyWriter::Reset() {
-  if (Image* image = std::exchange(image_, nullptr); image != nullptr) {
-    index_->GiveUp(image, tier_);
-    index_ = nullptr;
-  }
-}
-
 const ImageFacts& CopyWriter::facts() const {
-  CAIRN_DCHECK(image_ != nullptr);
-  return image_->facts;
+  CAIRN_DCHECK(!is_empty());
+  return handle_.value().image->facts;
 }
 
-PutReservation& PutReservation::operator=(PutReservation&& source) noexcept {
-  if (this != &source) {
-    Reset();
-    index_ = std::exchange(source.index_, nullptr);
-    block_ = std::exchange(source.block_, nullptr);
+// --- The bytes of a pinned image -----------------------------------------------------------------
+
+codecs::Error CheckPinned(const CopyPin& pin, const codecs::ImagePrefix& prefix,
+                          const proto::Fingerprint& space) {
+  const CopyFacts& copy = pin.copy();
+  if (!IsImageOf(prefix.spec(), pin.facts(), space) || prefix.image_bytes() != copy.image_bytes ||
+      prefix.directory_crc() != copy.directory_crc) {
+    return codecs::Error::kMismatch;
   }
-  return *this;
+  return NamesItsSideObject(prefix.spec(), pin.side_object()) ? codecs::Error::kOk
+                                                              : codecs::Error::kNoProfile;
 }
 
-void PutReservation::Reset() {
-  if (Block* block = std::exchange(block_, nullptr); block != nullptr) {
-    index_->EndReservation(block);
-    index_ = nullptr;
+codecs::Error ParsePinned(const CopyPin& pin, std::span<const std::byte> bytes,
+                          const proto::Fingerprint& space, codecs::ImageView* view) {
+  if (const codecs::Error error = codecs::ParseImage(bytes, view); error != codecs::Error::kOk) {
+    return error;
   }
+  return CheckPinned(pin, *view, space);
 }
 
 }  // namespace cairn

@@ -24,9 +24,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "base/handle.h"
+#include "codecs/image/image.h"
+#include "codecs/types/error.h"
+#include "proto/block_key.h"
 #include "service/tier/image_facts.h"
 #include "service/tier/tier_extent.h"
 
@@ -41,35 +44,25 @@ struct Image;
 class ImagePin {
  public:
   ImagePin() = default;
-  ImagePin(ImagePin&& source) noexcept
-      : index_(std::exchange(source.index_, nullptr)),
-        image_(std::exchange(source.image_, nullptr)) {}
-  ImagePin& operator=(ImagePin&& source) noexcept;
-  ~ImagePin() { Reset(); }
-  void Reset();
+  void Reset() { handle_.Reset(); }
 
-  bool is_empty() const { return image_ == nullptr; }
+  bool is_empty() const { return handle_.is_empty(); }
   // REQUIRES: not empty.
   const ImageFacts& facts() const;
 
  private:
   friend class BlockIndex;
-  ImagePin(BlockIndex* index, Image* image) : index_(index), image_(image) {}
-  BlockIndex* index_ = nullptr;
-  Image* image_ = nullptr;
+  ImagePin(BlockIndex& index, Image* image) : handle_(index, image) {}
+  static void Release(BlockIndex& index, Image* image);
+  Handle<BlockIndex, Image*, &ImagePin::Release> handle_;
 };
 
 class CopyPin {
  public:
   CopyPin() = default;
-  CopyPin(CopyPin&& source) noexcept
-      : index_(std::exchange(source.index_, nullptr)),
-        copy_(std::exchange(source.copy_, nullptr)) {}
-  CopyPin& operator=(CopyPin&& source) noexcept;
-  ~CopyPin() { Reset(); }
-  void Reset();
+  void Reset() { handle_.Reset(); }
 
-  bool is_empty() const { return copy_ == nullptr; }
+  bool is_empty() const { return handle_.is_empty(); }
   // REQUIRES, like the functions below: not empty.
   const ImageFacts& facts() const;
   const CopyFacts& copy() const;
@@ -82,54 +75,63 @@ class CopyPin {
 
  private:
   friend class BlockIndex;
-  CopyPin(BlockIndex* index, Copy* copy) : index_(index), copy_(copy) {}
-  BlockIndex* index_ = nullptr;
-  Copy* copy_ = nullptr;
+  CopyPin(BlockIndex& index, Copy* copy) : handle_(index, copy) {}
+  static void Release(BlockIndex& index, Copy* copy);
+  Handle<BlockIndex, Copy*, &CopyPin::Release> handle_;
 };
 
 class CopyWriter {
  public:
   CopyWriter() = default;
-  CopyWriter(CopyWriter&& source) noexcept
-      : index_(std::exchange(source.index_, nullptr)),
-        image_(std::exchange(source.image_, nullptr)),
-        tier_(source.tier_) {}
-  CopyWriter& operator=(CopyWriter&& source) noexcept;
-  ~CopyWriter() { Reset(); }
-  void Reset();
+  void Reset() { handle_.Reset(); }
 
-  bool is_empty() const { return image_ == nullptr; }
+  bool is_empty() const { return handle_.is_empty(); }
   // REQUIRES, like the functions below: not empty.
-  TierId tier() const { return tier_; }
+  TierId tier() const { return handle_.value().tier; }
   const ImageFacts& facts() const;
 
  private:
   friend class BlockIndex;
-  CopyWriter(BlockIndex* index, Image* image, TierId tier)
-      : index_(index), image_(image), tier_(tier) {}
-  BlockIndex* index_ = nullptr;
-  Image* image_ = nullptr;
-  TierId tier_ = TierId::kHost;
+  struct Target {
+    Image* image = nullptr;
+    TierId tier = TierId::kHost;
+  };
+  CopyWriter(BlockIndex& index, Image* image, TierId tier) : handle_(index, {image, tier}) {}
+  static void Release(BlockIndex& index, Target target);
+  Handle<BlockIndex, Target, &CopyWriter::Release> handle_;
 };
 
 class PutReservation {
  public:
   PutReservation() = default;
-  PutReservation(PutReservation&& source) noexcept
-      : index_(std::exchange(source.index_, nullptr)),
-        block_(std::exchange(source.block_, nullptr)) {}
-  PutReservation& operator=(PutReservation&& source) noexcept;
-  ~PutReservation() { Reset(); }
-  void Reset();
+  void Reset() { handle_.Reset(); }
 
  private:
   friend class BlockIndex;
-  PutReservation(BlockIndex* index, Block* block) : index_(index), block_(block) {}
-  BlockIndex* index_ = nullptr;
-  Block* block_ = nullptr;
+  PutReservation(BlockIndex& index, Block* block) : handle_(index, block) {}
+  static void Release(BlockIndex& index, Block* block);
+  Handle<BlockIndex, Block*, &PutReservation::Release> handle_;
 };
 
 using ImagePins = absl::InlinedVector<ImagePin, 4>;
 using CopyPins = absl::InlinedVector<CopyPin, 4>;
+
+// --- The bytes of a pinned image
+//
+// The functions below parse the header of a pinned image and compare it with the index's record. A
+// CRC shows that bytes are as written, not that they are the requested ones: a tier that reads the
+// wrong place finds a valid image of another block.
+
+// Checks that header and directory are those of the pinned copy. Errors: as ParsePinned().
+codecs::Error CheckPinned(const CopyPin& pin, const codecs::ImagePrefix& prefix,
+                          const proto::Fingerprint& space);
+
+// Parses the image without verifying its tiles. `bytes` were read from the pinned copy: pin.bytes()
+// if it is addressable. `space` is the fingerprint of the pin's space. Errors: those of
+// codecs::ParseImage(); kMismatch if the header names another space, key, group, slice, token count
+// or position than the pin's facts, or if header and directory are not the copy's; kNoProfile if it
+// names another side object than the one that it was published with.
+codecs::Error ParsePinned(const CopyPin& pin, std::span<const std::byte> bytes,
+                          const proto::Fingerprint& space, codecs::ImageView* view);
 
 }  // namespace cairn

@@ -19,7 +19,7 @@
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "codecs/types/shape.h"
-#include "service/index/group_place.h"
+#include "service/index/side_objects.h"
 #include "service/index/tenant_shares.h"
 
 namespace cairn {

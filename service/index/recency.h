@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "service/index/block.h"
-#include "service/index/visits.h"
 
 namespace cairn {
 

@@ -27,10 +27,16 @@
 #include "codecs/image/image.h"
 #include "codecs/image/inputs.h"
 #include "proto/side_object.h"
-#include "service/index/group_place.h"
 #include "service/index/tenant_shares.h"
 
 namespace cairn {
+
+// A group of layers of a space, and its tenant. A value; borrows the tenant's name.
+struct GroupPlace {
+  uint64_t space_id = 0;
+  uint32_t group = 0;
+  std::string_view tenant;
+};
 
 class SideObject {
  public:

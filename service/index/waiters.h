@@ -20,9 +20,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/metric.h"
+#include "service/index/block.h"
 #include "service/index/match.h"
 #include "service/index/tenant_shares.h"
-#include "service/index/visits.h"
 #include "service/limits.h"
 
 namespace cairn {

@@ -12,7 +12,7 @@
 #include "codecs/image/chain.h"
 #include "codecs/image/settle.h"
 #include "proto/block_key.h"
-#include "service/index/pinned_image.h"
+#include "service/index/pin.h"
 #include "service/path_pool.h"
 #include "service/put/steps.h"
 

@@ -67,26 +67,26 @@ void DurablePuts::Try(Id id) {
       }
       images = found->second.images;
     }
-    const uint64_t lost = tier_ == nullptr ? 0 : index_.lost_count(tier_->id());
-    const WriteDownProgress progress = index_.Expedite(images.block, images.group, images.slice);
+    const uint64_t lost = tier_ == nullptr ? 0 : index_.figures(tier_->id()).lost_count;
+    const WriteBackProgress progress = index_.Expedite(images.block, images.group, images.slice);
     switch (progress.state) {
-      case WriteDownProgress::State::kThere:
+      case WriteBackProgress::State::kThere:
         if (BeginSync(id)) {
           tier_->Sync(progress.parts,
                       [this, id, lost](const absl::Status& status) { Synced(id, status, lost); });
         }
         return;
-      case WriteDownProgress::State::kOnItsWay:
+      case WriteBackProgress::State::kOnItsWay:
         if (WaitsAnew(id, progress.block)) {
           continue;  // it may have been written before it was waited for
         }
         return;
-      case WriteDownProgress::State::kTooLarge:
+      case WriteBackProgress::State::kTooLarge:
         return Answer(
             id, progress.block == images.block ? Durability::kTooLarge : Durability::kAncestors);
-      case WriteDownProgress::State::kGone:
+      case WriteBackProgress::State::kGone:
         return Answer(id, Durability::kGone);
-      case WriteDownProgress::State::kNoTier:
+      case WriteBackProgress::State::kNoTier:
         return Answer(id, Durability::kReadOnly);
     }
   }
@@ -117,7 +117,7 @@ bool DurablePuts::BeginSync(Id id) {
 }
 
 void DurablePuts::Synced(Id id, const absl::Status& status, uint64_t lost) {
-  if (status.ok() && index_.lost_count(tier_->id()) != lost) {
+  if (status.ok() && index_.figures(tier_->id()).lost_count != lost) {
     // Perhaps one of these, after it was seen to be there: the tier keeps what it has now alone.
     EndSync(id);
     Try(id);

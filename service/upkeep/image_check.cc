@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "codecs/image/image.h"
 #include "proto/block_key.h"
-#include "service/index/pinned_image.h"
+#include "service/index/pin.h"
 
 namespace cairn {
 

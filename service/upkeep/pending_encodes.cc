@@ -15,7 +15,7 @@
 #include "codecs/image/chain.h"
 #include "codecs/image/encode.h"
 #include "proto/block_key.h"
-#include "service/index/pinned_image.h"
+#include "service/index/pin.h"
 
 namespace cairn {
 namespace {

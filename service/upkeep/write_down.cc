@@ -116,7 +116,7 @@ void WriteDown::CountCarried(absl::Time now) {
 }
 
 bool WriteDown::BeginOne(WriteBudget::State budget) {
-  std::optional<Uncopied> taken = index_.TakeUncopied();
+  std::optional<WriteBackCandidate> taken = index_.TakeWriteBack();
   if (!taken.has_value()) {
     return false;
   }
@@ -128,7 +128,7 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
     }
     if (!was_seen) {
       withheld_.Add();
-      index_.LetGo(std::move(taken->writer));
+      index_.StopWritingBack(std::move(taken->writer));
       durable_puts_.Tried(NameOf(taken->source.facts()), absl::ResourceExhaustedError("withheld"));
       return true;
     }
@@ -236,7 +236,7 @@ std::shared_ptr<const SpaceEntry::Snapshot> WriteDown::SnapshotOf(const SpaceEnt
   return snapshot_;
 }
 
-WriteDown::PlacementHint WriteDown::HintOf(Uncopied& image) {
+WriteDown::PlacementHint WriteDown::HintOf(WriteBackCandidate& image) {
   if (!image.parent_copy.is_empty()) {
     return {.parent_copy = std::make_shared<const CopyPin>(std::move(image.parent_copy))};
   }

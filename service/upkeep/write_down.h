@@ -81,7 +81,7 @@ class WriteDown {
     uint32_t writes = 0;
   };
   struct Write {
-    Uncopied image;
+    WriteBackCandidate image;
     SpaceRef space;
     std::shared_ptr<const SpaceEntry::Snapshot> snapshot;
     std::vector<NamedSideObject> side_objects;
@@ -106,7 +106,7 @@ class WriteDown {
   absl::Status MakeCopy(Write& write);
   absl::StatusOr<Extent> MakeColder(const Write& write, const codecs::Recipe& colder) const;
   std::shared_ptr<const SpaceEntry::Snapshot> SnapshotOf(const SpaceEntry& space);
-  PlacementHint HintOf(Uncopied& image);
+  PlacementHint HintOf(WriteBackCandidate& image);
   void Submit(std::unique_ptr<Write> write);
   // The completion; on any thread.
   void Completed(std::unique_ptr<Write> write, const absl::Status& status);

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "service/index/wanted.h"
+#include "service/index/match.h"
 
 namespace cairn {
 

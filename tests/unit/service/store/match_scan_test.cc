@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "service/index/event_log.h"
+#include "service/index/evictions.h"
+#include "service/index/index_parts.h"
 #include "service/index/match.h"
 #include "tests/support/store_fixture.h"
 
@@ -18,7 +20,7 @@ constexpr uint16_t kSlices = codecs::kImagesPerBlockMax;
 constexpr codecs::Slice kWhole = {0, 1, 0, kSlices};
 constexpr uint64_t kUnlimited = UINT64_MAX;
 
-// A table of its own, and the test in the place of who holds its lock.
+// The parts of an index, without its lock: the test is the only thread.
 class MatchScanTest : public ::testing::Test {
  protected:
   MatchScanTest() {
@@ -27,16 +29,15 @@ class MatchScanTest : public ::testing::Test {
     CAIRN_CHECK_OK(made);
     host_ = *std::move(made);
     CopyTier* const tiers[] = {host_.get()};
-    table_ = std::make_unique<BlockTable>(tiers, 4096, uint64_t{4096} * kSlices, RealClock::Get(),
-                                          events_, UINT64_MAX);
+    parts_ = std::make_unique<IndexParts>(tiers, 4096, UINT64_MAX, RealClock::Get(), events_);
   }
   ~MatchScanTest() override {
-    for (uint32_t slot = 0; slot < table_->slot_count(); ++slot) {
-      if (Block* block = table_->AtSlot(slot); block != nullptr) {
-        table_->UnlinkBlock(block);
+    for (uint32_t slot = 0; slot < parts_->records.slot_count(); ++slot) {
+      if (Block* block = parts_->records.LinkedAt(slot); block != nullptr) {
+        parts_->Unlink(block);
       }
     }
-    EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, 0u) << "every pin is given back";
+    EXPECT_EQ(parts_->tiers.figures(TierId::kHost).pinned_bytes, 0u) << "every pin is given back";
     EXPECT_EQ(host_->used_bytes(), 0u);
   }
 
@@ -48,7 +49,9 @@ class MatchScanTest : public ::testing::Test {
     image.claim.group = group;
     image.claim.slice = slice;
     image.copy.extent = host_->arena().Allocate(4_KiB, Use::kPlaced, &refusal);
-    CAIRN_CHECK_OK(table_->Add(std::move(image), absl::UnixEpoch()));
+    Block* reserved = parts_->chains.ReservePut(image.claim);
+    parts_->Add(reserved, std::move(image), absl::UnixEpoch());
+    parts_->chains.EndReservation(reserved);
   }
   // Blocks 1 to `count`, each in 64 slices: 65 visits.
   void PutSliced(uint64_t count) {
@@ -58,7 +61,9 @@ class MatchScanTest : public ::testing::Test {
       }
     }
   }
-  void Delete(uint64_t block) { table_->UnlinkBlock(table_->Find({1, StoreFixture::Key(block)})); }
+  void Delete(uint64_t block) {
+    parts_->Unlink(parts_->chains.Find({1, StoreFixture::Key(block)}));
+  }
   static MatchQuery Query(uint64_t count, bool wants_lease = true) {
     MatchQuery query;
     query.space_id = 1;
@@ -75,7 +80,7 @@ class MatchScanTest : public ::testing::Test {
   bool Look(MatchScan& scan, uint64_t lease_bytes_free = kUnlimited) {
     Visits visits;
     scan.Reserve();
-    const bool is_over = scan.Look(*table_, lease_bytes_free, visits);
+    const bool is_over = scan.Look(*parts_, lease_bytes_free, visits);
     EXPECT_LE(visits.count(), limits::kVisitsPerHoldMax);
     return is_over;
   }
@@ -91,23 +96,23 @@ class MatchScanTest : public ::testing::Test {
     }
   }
   int LeaseAll(MatchScan& scan, uint64_t lease_bytes_max = kUnlimited) {
-    return Holds([&](Visits& visits) { return scan.Lease(*table_, lease_bytes_max, visits); });
+    return Holds([&](Visits& visits) { return scan.Lease(*parts_, lease_bytes_max, visits); });
   }
   // The images that stay leased.
   std::vector<Image*> ReleasePins(MatchScan& scan) {
-    Holds([&](Visits& visits) { return scan.ReleasePins(*table_, visits); });
-    Holds([&](Visits& visits) { return scan.Touch(*table_, absl::UnixEpoch(), visits); });
+    Holds([&](Visits& visits) { return scan.ReleasePins(*parts_, visits); });
+    Holds([&](Visits& visits) { return scan.Touch(*parts_, absl::UnixEpoch(), visits); });
     return scan.TakeLeased();
   }
   void Unlease(const std::vector<Image*>& images) {
     for (Image* image : images) {
-      table_->LeaseUnpin(image);
+      parts_->tiers.LeaseUnpin(image);
     }
   }
 
   std::unique_ptr<HostTier> host_;
   EventLog events_{RealClock::Get()};
-  std::unique_ptr<BlockTable> table_;
+  std::unique_ptr<IndexParts> parts_;
 };
 
 TEST_F(MatchScanTest, AHoldVisitsAThousandImagesAtMost) {
@@ -125,8 +130,8 @@ TEST_F(MatchScanTest, AHoldVisitsAThousandImagesAtMost) {
   ASSERT_TRUE(scan.is_leased());
   const std::vector<Image*> leased = ReleasePins(scan);
   EXPECT_EQ(leased.size(), 40u * kSlices);
-  EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, 40u * kSlices * 4_KiB);
-  EXPECT_EQ(table_->leased_bytes(), table_->figures(TierId::kHost).pinned_bytes);
+  EXPECT_EQ(parts_->tiers.figures(TierId::kHost).pinned_bytes, 40u * kSlices * 4_KiB);
+  EXPECT_EQ(parts_->tiers.leased_bytes(), parts_->tiers.figures(TierId::kHost).pinned_bytes);
   Unlease(leased);
 }
 
@@ -135,13 +140,14 @@ TEST_F(MatchScanTest, WhatWasFoundIsPinnedBeforeTheIndexIsLetGo) {
   const MatchQuery query = Query(40);
   MatchScan scan(query);
   ASSERT_FALSE(Look(scan));
-  EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, 15u * kSlices * 4_KiB);
+  EXPECT_EQ(parts_->tiers.figures(TierId::kHost).pinned_bytes, 15u * kSlices * 4_KiB);
+  Evictions evictions(*parts_, 4096, uint64_t{4096} * kSlices);
   Eviction eviction;
   for (uint64_t freed = 1; freed > 0;) {
     Visits visits;
-    freed = table_->EvictOldest(eviction, visits);
+    freed = evictions.EvictOldest(eviction, visits);
   }
-  EXPECT_EQ(table_->figures().block_count, 15u) << "evicted is only what was not found yet";
+  EXPECT_EQ(parts_->tiers.figures().block_count, 15u) << "evicted is only what was not found yet";
   EXPECT_TRUE(Look(scan));
   scan.Plan(kUnlimited);
   EXPECT_EQ(scan.block_count(), 15u);
@@ -154,7 +160,7 @@ TEST_F(MatchScanTest, AMatchWithoutLeasePinsNothing) {
   const MatchQuery query = Query(20, /*wants_lease=*/false);
   MatchScan scan(query);
   EXPECT_FALSE(Look(scan));
-  EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, 0u);
+  EXPECT_EQ(parts_->tiers.figures(TierId::kHost).pinned_bytes, 0u);
   EXPECT_TRUE(Look(scan));
   Delete(20);
   Put(21);  // in the place of block 20 in the slab, maybe
@@ -183,7 +189,7 @@ TEST_F(MatchScanTest, WhatIsDeletedBeforeItIsLeasedEndsThePrefix) {
   EXPECT_TRUE(scan.is_leased());
   const std::vector<Image*> leased = ReleasePins(scan);
   EXPECT_EQ(leased.size(), 8u * kSlices);
-  EXPECT_EQ(table_->leased_bytes(), 8u * kSlices * 4_KiB);
+  EXPECT_EQ(parts_->tiers.leased_bytes(), 8u * kSlices * 4_KiB);
   Unlease(leased);
 }
 
@@ -199,14 +205,15 @@ TEST_F(MatchScanTest, LeasesTakenMeanwhileShortenThePrefix) {
   // Another match leases ten blocks.
   std::vector<Image*> rival;
   for (uint64_t block = 21; block <= 30; ++block) {
-    for (const ImageRef& ref : table_->Wake(table_->Find({1, StoreFixture::Key(block)}))) {
-      table_->LeasePin(ref.image);
+    for (const ImageRef& ref :
+         parts_->records.Wake(parts_->chains.Find({1, StoreFixture::Key(block)}))) {
+      parts_->tiers.LeasePin(ref.image);
       rival.push_back(ref.image);
     }
   }
   LeaseAll(scan, 22 * kBlockBytes);
   EXPECT_FALSE(scan.is_leased());
-  EXPECT_LE(table_->leased_bytes(), 22 * kBlockBytes);
+  EXPECT_LE(parts_->tiers.leased_bytes(), 22 * kBlockBytes);
   scan.Plan(scan.leased_bytes());
   EXPECT_EQ(scan.block_count(), 12u);
   EXPECT_TRUE(scan.Answer().is_shortened_by_pins);
@@ -214,7 +221,7 @@ TEST_F(MatchScanTest, LeasesTakenMeanwhileShortenThePrefix) {
   EXPECT_TRUE(scan.is_leased());
   const std::vector<Image*> leased = ReleasePins(scan);
   EXPECT_EQ(leased.size(), 12u * kSlices);
-  EXPECT_EQ(table_->leased_bytes(), 22 * kBlockBytes);
+  EXPECT_EQ(parts_->tiers.leased_bytes(), 22 * kBlockBytes);
   Unlease(leased);
   Unlease(rival);
 }
@@ -224,7 +231,7 @@ TEST_F(MatchScanTest, PastTheLeaseLimitItStopsLooking) {
   const MatchQuery query = Query(40);
   MatchScan scan(query);
   EXPECT_TRUE(Look(scan, 3 * kSlices * 4_KiB));
-  EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, 3 * kSlices * 4_KiB)
+  EXPECT_EQ(parts_->tiers.figures(TierId::kHost).pinned_bytes, 3 * kSlices * 4_KiB)
       << "no more than may be leased";
   scan.Plan(3 * kSlices * 4_KiB);
   EXPECT_EQ(scan.block_count(), 3u);
@@ -261,7 +268,7 @@ TEST_F(MatchScanTest, HybridRulesHoldAcrossHolds) {
   EXPECT_TRUE(scan.is_leased());
   const std::vector<Image*> leased = ReleasePins(scan);
   EXPECT_EQ(leased.size(), 15u * kSlices + 2 + 1);
-  EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, leased.size() * 4_KiB);
+  EXPECT_EQ(parts_->tiers.figures(TierId::kHost).pinned_bytes, leased.size() * 4_KiB);
   EXPECT_EQ(scan.Answer().blocks[14].image_bytes, (kSlices + 2) * 4_KiB);
   Unlease(leased);
 }
@@ -276,7 +283,7 @@ TEST_F(MatchScanTest, AbandonedItLeavesNothing) {
   scan.Abandon();
   EXPECT_TRUE(ReleasePins(scan).empty());
   EXPECT_EQ(scan.Answer().blocks.size(), 0u);
-  EXPECT_EQ(table_->leased_bytes(), 0u);
+  EXPECT_EQ(parts_->tiers.leased_bytes(), 0u);
 }
 
 TEST_F(MatchScanTest, WhatIsMissingIsLookedForInHoldsToo) {
@@ -284,7 +291,7 @@ TEST_F(MatchScanTest, WhatIsMissingIsLookedForInHoldsToo) {
   const MatchQuery query = Query(40);
   const auto missing = [&](int* holds) {
     MissingScan scan(query);
-    *holds = Holds([&](Visits& visits) { return scan.Look(*table_, visits); });
+    *holds = Holds([&](Visits& visits) { return scan.Look(*parts_, visits); });
     return scan.missing();
   };
   int holds = 0;

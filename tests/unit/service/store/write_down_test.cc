@@ -36,7 +36,7 @@ class WriteDownTest : public testing::Test {
   // Numbers of the blocks that the index hands out, in its order. They stay handed out.
   std::vector<uint64_t> TakeAll() {
     std::vector<uint64_t> numbers;
-    while (auto taken = store_.index->TakeUncopied()) {
+    while (auto taken = store_.index->TakeWriteBack()) {
       uint64_t number = 0;
       std::memcpy(&number, taken->source.facts().key.data(), sizeof(number));
       numbers.push_back(number);
@@ -63,7 +63,7 @@ class WriteDownTest : public testing::Test {
   const std::shared_ptr<MemoryDisk> disk_ = std::make_shared<MemoryDisk>();
   LastingStore store_{disk_};
   SpaceEntry& space_ = store_.OpenSpace("exact");
-  std::vector<Uncopied> taken_;
+  std::vector<WriteBackCandidate> taken_;
 };
 
 TEST_F(WriteDownTest, WritesWhatWasPutWithAllThatFindsItAgain) {

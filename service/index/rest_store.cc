@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks at rest: how they get there and back, and what may be asked of them meanwhile.
+#include "service/index/rest_store.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
-#include "service/index/block_table.h"
 
 namespace cairn {
 namespace {
@@ -23,6 +23,10 @@ bool FitsRestingImage(const TierExtent& extent) {
   return extent.offset() % kPageBytes == 0 && page <= UINT32_MAX &&
          extent.offset() >> kDeviceShift < kDevicesMax &&
          extent.rounded_bytes() == RoundedBytes(extent.size_bytes());
+}
+
+uint64_t OffsetOf(const RestingImage& resting) {
+  return uint64_t{resting.device} << kDeviceShift | uint64_t{resting.page} << kPageShift;
 }
 
 ImageFacts FactsOf(const Block& block, const ImageKind& kind) {
@@ -48,9 +52,118 @@ ImageKind KindOf(const Image& image, const Copy& copy) {
 
 }  // namespace
 
+// --- Kinds ---------------------------------------------------------------------------------------
+
+uint32_t ImageKinds::Ref(const ImageKind& kind, SideObjectRef& side_object) {
+  const auto [found, is_new] = numbers_.try_emplace(kind, 0);
+  if (is_new) {
+    if (free_.empty()) {
+      free_.push_back(static_cast<uint32_t>(entries_.size()));
+      entries_.emplace_back();
+    }
+    found->second = free_.back();
+    free_.pop_back();
+    Entry& entry = entries_[found->second];
+    entry.kind = kind;
+    entry.side_object = std::move(side_object);
+  }
+  ++entries_[found->second].image_count;
+  return found->second;
+}
+
+void ImageKinds::Unref(uint32_t number) {
+  Entry& entry = entries_[number];
+  CAIRN_CHECK(entry.image_count > 0);
+  if (--entry.image_count > 0) {
+    return;
+  }
+  entry.side_object.Reset();
+  numbers_.erase(entry.kind);
+  free_.push_back(number);
+}
+
+uint64_t ImageKinds::bytes() const {
+  return entries_.capacity() * sizeof(Entry) + free_.capacity() * sizeof(uint32_t) +
+         numbers_.capacity() * (sizeof(ImageKind) + sizeof(uint64_t) + 1);
+}
+
+// --- Blocks --------------------------------------------------------------------------------------
+
+Block* RestStore::TakeBlock() {
+  Block* block = blocks_.Take();
+  block->parent = block->first_child = block->next_sibling = block->previous_sibling = kNoSlot;
+  block->follower_count = 0;
+  block->first_position = 0;
+  block->tokens = 0;
+  block->is_linked = block->is_used = false;
+  block->is_orphaned = true;
+  block->resting_count = 0;
+  block->awake = nullptr;
+  return block;
+}
+
+void RestStore::ReturnBlock(Block* block) {
+  if (block->is_awake()) {
+    awake_.Return(std::exchange(block->awake, nullptr));
+    --awake_count_;
+  }
+  blocks_.Return(block);
+}
+
+Block* RestStore::LinkedAt(uint32_t slot) {
+  Block* block = blocks_.At(slot);
+  return block->is_linked ? block : nullptr;
+}
+
+const Block* RestStore::LinkedAt(uint32_t slot) const {
+  const Block* block = blocks_.At(slot);
+  return block->is_linked ? block : nullptr;
+}
+
+// --- Images and copies ---------------------------------------------------------------------------
+
+Image* RestStore::TakeImage(Block* block, const ImageFacts& facts) {
+  Image* image = images_.Take();
+  image->facts = facts;
+  image->block = block;
+  image->copies = {};
+  image->is_writing = {};
+  image->leased = {};
+  image->pins = image->lease_pins = image->users = 0;
+  image->suppressed = Suppressed::kNot;
+  image->queue = QueueId::kNone;
+  image->passed_over = 0;
+  Awake(block).images.push_back({facts.group, facts.slice, image});
+  return image;
+}
+
+void RestStore::ReturnIfUnused(Image* image) {
+  if (image->users == 0 && image->block == nullptr) {
+    images_.Return(image);
+  }
+}
+
+Copy* RestStore::TakeCopy(Image* image) {
+  Copy* copy = copies_.Take();
+  copy->image = image;
+  copy->pins = 0;
+  copy->is_held = false;
+  ++image->users;
+  return copy;
+}
+
+void RestStore::ReturnCopy(Copy* copy) {
+  Image* image = copy->image;
+  copy->extent.Reset();
+  copy->side_object.Reset();
+  copies_.Return(copy);
+  --image->users;
+  ReturnIfUnused(image);
+}
+
 // --- Waking --------------------------------------------------------------------------------------
 
-AwakeBlock& BlockTable::Awake(Block* block) {
+AwakeBlock& RestStore::Awake(Block* block) {
   if (block->is_awake()) {
     return *block->awake;
   }
@@ -74,10 +187,8 @@ AwakeBlock& BlockTable::Awake(Block* block) {
   return *awake;
 }
 
-const ImageRefs& BlockTable::Wake(Block* block) { return Awake(block).images; }
-
-// As LinkImage() and LinkCopy() left them: no figure changes.
-void BlockTable::WakeImage(Block* block, const RestingImage& resting) {
+// As TierSet counted them: no figure changes.
+void RestStore::WakeImage(Block* block, const RestingImage& resting) {
   const ImageKind& kind = kinds_.At(resting.kind);
   const size_t lasting = IndexOf(*lasting_);
   Image* image = TakeImage(block, FactsOf(*block, kind));
@@ -97,14 +208,14 @@ void BlockTable::WakeImage(Block* block, const RestingImage& resting) {
 
 // --- Going to rest -------------------------------------------------------------------------------
 
-void BlockTable::NoteIdle(Block* block) {
+void RestStore::NoteIdle(Block* block) {
   if (block->is_awake() && !block->awake->is_noted && (lasting_.has_value() || !block->is_linked)) {
     block->awake->is_noted = true;
     idle_.push_back(block->slot);
   }
 }
 
-void BlockTable::Rest() {
+void RestStore::Rest() {
   for (const uint32_t slot : idle_) {
     Block* block = blocks_.At(slot);  // another one by now, or none, if it went
     if (!block->is_awake()) {
@@ -118,7 +229,7 @@ void BlockTable::Rest() {
   idle_.clear();
 }
 
-bool BlockTable::MayRest(const Block& block) const {
+bool RestStore::MayRest(const Block& block) const {
   const AwakeBlock& awake = *block.awake;
   if (awake.put_count > 0 || awake.child_put_count > 0 || awake.stale_children > 0) {
     return false;
@@ -136,11 +247,11 @@ bool BlockTable::MayRest(const Block& block) const {
          std::all_of(awake.images.begin(), awake.images.end(), [this](const ImageRef& ref) {
            const Copy* copy = ref.image->copies[IndexOf(*lasting_)];
            return copy != nullptr && copy->pins == 0 && ref.image->users == 1 &&
-                  !ref.image->is_encode_pending && FitsRestingImage(copy->extent);
+                  ref.image->queue != QueueId::kPending && FitsRestingImage(copy->extent);
          });
 }
 
-void BlockTable::PutToRest(Block* block) {
+void RestStore::PutToRest(Block* block) {
   AwakeBlock* awake = block->awake;
   const size_t count = awake->images.size();
   RestingImage* many = count > 1 ? new RestingImage[count] : nullptr;
@@ -181,11 +292,7 @@ void BlockTable::PutToRest(Block* block) {
 
 // --- What may be asked of them -------------------------------------------------------------------
 
-uint64_t BlockTable::OffsetOf(const RestingImage& resting) const {
-  return uint64_t{resting.device} << kDeviceShift | uint64_t{resting.page} << kPageShift;
-}
-
-absl::Span<const ImageRef> BlockTable::RefsOf(const Block& block, ImageRefs* scratch) const {
+absl::Span<const ImageRef> RestStore::RefsOf(const Block& block, ImageRefs* scratch) const {
   if (!block.is_resting()) {
     return block.awake->images;
   }
@@ -197,7 +304,7 @@ absl::Span<const ImageRef> BlockTable::RefsOf(const Block& block, ImageRefs* scr
   return *scratch;
 }
 
-BlockTable::Brief BlockTable::BriefOf(const Block& block, size_t place) const {
+RestStore::Brief RestStore::BriefOf(const Block& block, size_t place) const {
   if (block.is_resting()) {
     return {.tier = *lasting_, .image_bytes = block.resting()[place].image_bytes};
   }
@@ -209,7 +316,7 @@ BlockTable::Brief BlockTable::BriefOf(const Block& block, size_t place) const {
           .lease_bytes = is_to_lease ? in_host->extent.rounded_bytes() : 0};
 }
 
-void BlockTable::Describe(const Block& block, Described described) const {
+void RestStore::Describe(const Block& block, Described described) const {
   for (size_t i = 0; i < block.resting_count; ++i) {
     const RestingImage& resting = block.resting()[i];
     const ImageKind& kind = kinds_.At(resting.kind);
@@ -228,7 +335,7 @@ void BlockTable::Describe(const Block& block, Described described) const {
   }
 }
 
-bool BlockTable::RestsOutside(const Block& block, uint64_t begin, uint64_t end) const {
+bool RestStore::RestsOutside(const Block& block, uint64_t begin, uint64_t end) const {
   if (!block.is_resting()) {
     return false;
   }
@@ -239,21 +346,21 @@ bool BlockTable::RestsOutside(const Block& block, uint64_t begin, uint64_t end) 
   });
 }
 
-uint64_t BlockTable::PartsOf(const Block& block) const {
+uint64_t RestStore::PartsOf(const Block& block) const {
   uint64_t parts = 0;
   for (const RestingImage& resting : std::span(block.resting(), block.resting_count)) {
-    parts |= At(*lasting_).traits.PartOf(OffsetOf(resting));
+    parts |= lasting_tier_->traits().PartOf(OffsetOf(resting));
   }
   return parts;
 }
 
-bool BlockTable::HasCopiesIn(const Block& block, TierId tier) const {
+bool RestStore::HasCopiesIn(const Block& block, TierId tier) const {
   return block.is_resting() ? tier == *lasting_ : block.in(IndexOf(tier)).copy_count > 0;
 }
 
-uint64_t BlockTable::bytes() const {
-  return blocks_.bytes() + awake_.bytes() + images_.bytes() + copies_.bytes() + names_.bytes() +
-         kinds_.bytes() + resting_many_bytes_ + idle_.capacity() * sizeof(uint32_t);
+uint64_t RestStore::bytes() const {
+  return blocks_.bytes() + awake_.bytes() + images_.bytes() + copies_.bytes() + kinds_.bytes() +
+         resting_many_bytes_ + idle_.capacity() * sizeof(uint32_t);
 }
 
 }  // namespace cairn

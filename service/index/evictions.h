@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Evicts blocks, by the rules of Evictor: by age, leaf by leaf, or by place, as the cheapest run of
+// an arena. Keeps the index within its limits of blocks, images and memory.
+//
+// Thread-safety: Thread-compatible (the index's lock).
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "service/index/block.h"
+#include "service/index/index_parts.h"
+#include "service/index/tier_set.h"
+#include "service/memory/arena.h"
+#include "service/tier/block_name.h"
+#include "service/tier/evictor.h"
+
+namespace cairn {
+
+// One eviction, which may take several holds of the lock.
+struct Eviction {
+  TierId tier = TierId::kHost;
+  EvictionReason reason = EvictionReason::kCapacity;
+  const BlockName* newcomer = nullptr;  // null: for no block
+  // The count of uses when every leaf was held: leaves examined after it need not be examined
+  // again.
+  uint64_t since = UINT64_MAX;
+  bool is_past_leaves = false;  // the last hold examined the ancestors of held leaves
+};
+
+class Evictions {
+ public:
+  // Borrows the parts.
+  Evictions(IndexParts& parts, uint64_t blocks_max, uint64_t images_max);
+
+  // Like Evictor, as far as `visits` allow; EvictOldest() continues where they were spent.
+  uint64_t EvictOldest(Eviction& eviction, Visits& visits);
+  bool EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newcomer, uint64_t* bytes_passed,
+                   Visits& visits);
+
+  // Evicts blocks until the index has room for another image of the block. Errors:
+  // ResourceExhausted (nothing more can be evicted).
+  absl::Status MakeRoom(Block* block, absl::Time now);
+  // Evicts blocks from the GPU tier and then from the host tier while blocks that are not at rest
+  // use too much memory. Blocks in the persistent tier lose nothing.
+  void MakeRoomForAwake(const BlockName& newcomer);
+
+ private:
+  bool IsOrphaned(const BlockName* newcomer) const {
+    return newcomer != nullptr && parts_.chains.IsOrphaned(*newcomer);
+  }
+  // Returns the next block of the tier to evict. Null: none can be, or `visits` are spent.
+  Block* Oldest(Eviction& eviction, Visits& visits);
+  Block* OldestLeaf(TierSet::Order& order, TierId tier, Visits& visits);
+  Block* PastHeldLeaves(TierSet::Order& order, const Eviction& eviction, Visits& visits);
+  // Returns the nearest ancestor in the tier that is not held and may be evicted for the newcomer;
+  // null: none, or `visits` are spent. Sets *is_being_put if a put follows it.
+  Block* UnheldAncestor(Block& block, const Eviction& eviction, bool* is_being_put, Visits& visits);
+  // Evicts a block's copies in a tier, and the block with its last image. Returns the bytes that
+  // were freed now.
+  uint64_t Evict(Block* block, TierId tier, EvictionReason reason);
+  // Evicts a whole block. Returns false if none can be evicted.
+  bool EvictAnywhere(EvictionReason reason, const BlockName& newcomer, Visits& visits);
+
+  IndexParts& parts_;
+  const uint64_t blocks_max_, images_max_;
+  uint32_t search_ = 0;  // the last one for a window
+};
+
+}  // namespace cairn

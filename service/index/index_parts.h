@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The parts of the index. Each has its own state and keeps its own invariants; each may call those
+// before it:
+//
+//   RestStore       the records of blocks, images and copies, in use or at rest
+//   WriteBackQueue  the images that the persistent tier lacks
+//   TierSet         the copies in the tiers: held, leased, in the order of their last use
+//   Chains          names, parents, running puts, orphans
+//
+// Here are the functions that take several parts. Evictions makes room in them; BlockIndex owns the
+// lock.
+//
+// Thread-safety: Thread-compatible (the index's lock).
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "service/index/block.h"
+#include "service/index/chains.h"
+#include "service/index/event_log.h"
+#include "service/index/rest_store.h"
+#include "service/index/tier_set.h"
+#include "service/index/write_back_queue.h"
+#include "service/tier/tier.h"
+
+namespace cairn {
+
+struct IndexParts {
+  // Borrows the tiers for the call, except the persistent one, which must outlive this, as must the
+  // clock and `events`. `awake_bytes_max`: for blocks that are not at rest.
+  IndexParts(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t awake_bytes_max,
+             const Clock& clock, EventLog& events);
+  IndexParts(const IndexParts&) = delete;  // the parts refer to each other
+  IndexParts& operator=(const IndexParts&) = delete;
+
+  RestStore records;
+  WriteBackQueue write_back;
+  TierSet tiers;
+  Chains chains;
+
+  // Like BlockIndex::Check().
+  absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
+  // Returns the linked copy at that place of a tier, or null.
+  Copy* FindCopy(TierId tier, const ImageFacts& image, uint64_t offset);
+  // Adds an image, and its block if needed, whatever the limits are. REQUIRES: a put of the block
+  // is reserved.
+  Image* Add(Block* block, NewImage image, absl::Time now);
+  // Unlinks a block in every tier. Its copies are freed now or at their last unpin.
+  void Unlink(Block* block);
+  // Loses a copy, and its image and block with the last copy. REQUIRES: linked.
+  void Lose(Copy* copy);
+  // Unlinks a block that has lost its last image.
+  void UnlinkIfEmpty(Block* block);
+};
+
+}  // namespace cairn

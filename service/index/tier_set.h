@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The copies of images in the tiers: how they come and go, what holds them, and in which order they
+// are evicted. Part of BlockIndex. The life of a copy:
+// docs/internals/adr/0012-images-and-copies.md.
+//
+// State: the images and copies of each block, the tiers' orders of eviction, pins, and the
+// statistics of all of these.
+//
+// Invariants:
+//
+// - An image of a block has a copy in a tier that may hold the last one, except between
+//   UnlinkCopy() and the UnlinkIfLost() that follows.
+// - A copy is held (is_held) while it is pinned, or while it is the last copy of an image that is
+//   pinned or whose block is the parent of a running put. held_count and Order::held count them.
+// - In a leaf-first tier, a block is in one order of that tier while it has copies there and no
+//   child has: in that of broken chains if it is orphaned, else in the other.
+// - Figures are those of the linked copies, and pinned_bytes those of held ones, linked or not.
+// - WriteBackQueue is told of each copy that comes or goes, and of each use of a block.
+//
+// Each tier has its own order, child counts and statistics.
+//
+// Thread-safety: Thread-compatible (the index's lock).
+// Locks:         frees extents while that lock is held: index < arena.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/metric.h"
+#include "service/index/block.h"
+#include "service/index/event_log.h"
+#include "service/index/recency.h"
+#include "service/index/rest_store.h"
+#include "service/index/write_back_queue.h"
+#include "service/tier/evictor.h"
+#include "service/tier/image_facts.h"
+#include "service/tier/tier.h"
+
+namespace cairn {
+
+// Statistics of a space, or of all spaces.
+struct IndexFigures {
+  uint64_t block_count = 0;
+  uint64_t image_count = 0;
+  uint64_t source_bytes = 0;                      // decoded size, each image once
+  uint64_t image_bytes = 0;                       // of their copies in all tiers
+  uint64_t copies_source_bytes = 0;               // decoded size of those copies
+  std::array<uint64_t, kTierCount> tier_bytes{};  // image_bytes by IndexOf(tier)
+};
+
+// Statistics of the copies in one tier.
+struct CopyFigures {
+  uint64_t block_count = 0;  // with copies there
+  uint64_t copy_count = 0;
+  uint64_t image_bytes = 0;
+  uint64_t source_bytes = 0;  // decoded size
+  // As allocated, of copies that must not be evicted, including unlinked ones.
+  uint64_t pinned_bytes = 0;
+  uint64_t leased_bytes = 0;  // as allocated, of leased images
+  // Blocks evicted because the index was full, not the tier, since the start.
+  uint64_t evicted_for_index = 0;
+  uint64_t lost_count = 0;  // copies that were lost since the start
+};
+
+// Families of recipes with more names than a label may have values: those with a profile and those
+// with a bank.
+inline constexpr std::string_view kRecipeFamilies[] = {"cairn", "patternkv"};
+
+class TierSet {
+ public:
+  // Blocks of a leaf-first tier that have no children there.
+  struct Order {
+    std::unique_ptr<Recency> recency;
+    uint64_t held = 0;  // of them
+
+    bool has_unheld() const { return held < recency->count(); }
+  };
+  // The orders of a tier. Blocks of broken chains are evicted first.
+  enum : size_t { kOrphaned = 0, kWhole = 1, kOrderCount = 2 };
+
+  // Borrows the tiers for the call, the rest for longer.
+  TierSet(RestStore& records, WriteBackQueue& write_back, std::span<CopyTier* const> tiers,
+          uint64_t blocks_max, const Clock& clock, EventLog& events);
+
+  // A tier that is out gets no copies.
+  void SetOut(TierId tier, bool is_out) { At(tier).is_out = is_out; }
+  bool is_out(TierId tier) const { return At(tier).is_out; }
+
+  // --- Images and copies
+
+  // Adds an image, without copies. REQUIRES: LinkCopy() follows.
+  Image* LinkImage(Block* block, const ImageFacts& facts);
+  // REQUIRES: the image has no copy in that tier.
+  void LinkCopy(Image* image, NewCopy copy);
+  // Unlinks all images of a block. Their copies are freed now or at their last unpin.
+  void UnlinkImages(Block* block);
+  // Replaces the copy by another one in the same tier. REQUIRES, like the next function: the copy
+  // is linked.
+  void Replace(Copy* copy, NewCopy successor);
+  // Removes a copy that is damaged, or whose device is out; and its image with the last copy.
+  void Lose(Copy* copy);
+  // Loses the block's copies in [begin, end) of a tier.
+  void Lose(Block* block, TierId tier, uint64_t begin, uint64_t end);
+  // Returns the linked copy at that place of a tier, or null.
+  Copy* FindCopy(Block* block, TierId tier, uint64_t offset);
+
+  // Like CopyWriter: returns false if the tier has a copy, gets one already, or is out.
+  bool BeginCopy(Image* image, TierId tier);
+  // Returns whether FinishCopy() would link the copy: the image is not gone, nor is the tier out.
+  bool MayFinishCopy(const Image& image, TierId tier) const {
+    return image.block != nullptr && !At(tier).is_out;
+  }
+  // Returns false, and frees the copy, if it may not.
+  bool FinishCopy(Image* image, TierId tier, NewCopy copy);
+  void GiveUpCopy(Image* image, TierId tier);
+
+  // --- Pins and leases
+
+  void Pin(Image* image);
+  void Unpin(Image* image);
+  void Pin(Copy* copy);
+  void Unpin(Copy* copy);
+  // The bytes that a lease counts do not change until its end, except for a new copy: a deleted
+  // image still counts.
+  void LeasePin(Image* image);
+  void LeaseUnpin(Image* image);
+  // More of the host tier is leased than `host_bytes_max`, or more than kPinnedPercentMax of
+  // another tier.
+  bool IsLeasedPast(uint64_t host_bytes_max) const;
+  // A put of a child of the block began or ended.
+  void RefreshHeld(Block* block);
+
+  // --- Recency and eviction
+
+  // The block is used.
+  void Touch(Block* block, absl::Time now);
+  // Its chain is broken, or whole again: moves it to that order in each tier.
+  void SetOrphaned(Block* block, bool is_orphaned);
+  bool is_leaf_first(TierId tier) const { return At(tier).traits.is_leaf_first; }
+  // REQUIRES: the tier is leaf-first.
+  Order& order(TierId tier, size_t i) { return At(tier).orders[i]; }
+  // Every block with copies in the tier has held ones.
+  bool is_all_held(TierId tier) const { return At(tier).held_blocks == figures(tier).block_count; }
+  // Evicts a block's copies in a tier. Returns the bytes that were freed now. REQUIRES: none is
+  // held.
+  uint64_t Evict(Block* block, TierId tier, EvictionReason reason);
+  // Evicts one copy. REQUIRES: linked and not held.
+  void Evict(Copy* copy, EvictionReason reason);
+
+  // --- Statistics
+
+  // A block came, or goes.
+  void CountBlock(const Block& block, bool is_there);
+  const IndexFigures& figures() const { return figures_; }
+  IndexFigures figures(uint64_t space_id) const;
+  const CopyFigures& figures(TierId tier) const { return At(tier).figures; }
+  uint64_t leased_bytes() const { return figures(TierId::kHost).leased_bytes; }
+  void Report(MetricSink& sink) const;
+
+ private:
+  struct RecipeFigures {
+    uint64_t image_count = 0, image_bytes = 0, source_bytes = 0;
+  };
+  struct InTier {
+    bool exists = false;
+    bool is_out = false;
+    TierTraits traits;
+    std::array<Order, kOrderCount> orders;  // empty: the tier is not leaf-first
+    // Of tiers that may hold the last copy, except the host tier.
+    uint64_t lease_bytes_max = UINT64_MAX;
+    uint64_t held_blocks = 0;
+    CopyFigures figures;
+    uint64_t published_bytes_total = 0, unlinked_bytes_total = 0;
+    std::array<uint64_t, kEvictionReasonCount> evicted_blocks{};
+    std::array<uint64_t, kEvictionReasonCount> evicted_bytes{};
+    uint64_t evicted_dirty_images = 0, evicted_dirty_bytes = 0;
+    Histogram evicted_unused_seconds{AgeBounds()};
+  };
+
+  InTier& At(TierId tier) { return tiers_[IndexOf(tier)]; }
+  const InTier& At(TierId tier) const { return tiers_[IndexOf(tier)]; }
+  Order& OrderOf(InTier& tier, const Block& block) {
+    return tier.orders[block.is_orphaned ? kOrphaned : kWhole];
+  }
+
+  // Returns the bytes that were freed now. May leave the image without copies: UnlinkIfLost()
+  // follows.
+  uint64_t UnlinkCopy(Copy* copy);
+  // Unlinks an image without a copy that may be its last.
+  void UnlinkIfLost(Image* image);
+  void ForgetImage(Image* image);  // REQUIRES: no copies, not in the block any more
+  // Emits the event that a block got its first copy in a tier, or loses its last.
+  void EmitEvent(const Copy& copy, bool is_stored);
+  // Counts a child that came to a tier, or left it.
+  void CountChildIn(const Block& child, TierId tier, int sign);
+  // Adds the block to the tier's order or removes it, according to its copies and children.
+  void Requeue(Block* block, TierId tier);
+  bool IsLast(const Copy& copy) const;
+  // Returns whether its last copy must not be evicted.
+  static bool IsKept(const Image& image);
+  void SetHeld(Copy* copy, bool is_held);
+  void RefreshHeld(Image* image);
+  void CountLease(Image* image, TierId tier, uint64_t bytes);
+  void Count(const Copy& copy, int sign);
+  void CountEvicted(const Block& block, TierId tier, EvictionReason reason);
+  void ReportTier(TierId id, MetricSink& sink) const;
+
+  RestStore& records_;
+  WriteBackQueue& write_back_;
+  const Clock& clock_;
+  EventLog& events_;
+  std::array<InTier, kTierCount> tiers_;  // by IndexOf(tier)
+  IndexFigures figures_;
+  absl::flat_hash_map<uint64_t, IndexFigures> figures_by_space_;
+  // By place in codecs::AllRecipes(), then in kRecipeFamilies.
+  std::array<RecipeFigures, 64> figures_by_recipe_{};
+  Histogram reuse_seconds_{AgeBounds()};
+};
+
+}  // namespace cairn
