@@ -13,6 +13,16 @@ def test_the_same_lock_makes_the_same_digest(image, make_image):
     assert make_image() == image[0]
 
 
+def test_its_history_names_each_layer(image):
+    index = json.loads((ROOT / "build" / "image" / "index.json").read_text())
+    blobs = ROOT / "build" / "image" / "blobs" / "sha256"
+    manifest = json.loads((blobs / index["manifests"][0]["digest"].split(":")[1]).read_text())
+    config = json.loads((blobs / manifest["config"]["digest"].split(":")[1]).read_text())
+    layers = [entry for entry in config["history"] if not entry.get("empty_layer")]
+    assert len(layers) == len(manifest["layers"]) == 2
+    assert "cairnd" in layers[1]["comment"]
+
+
 def test_it_holds_no_shell_and_nothing_setuid(image):
     root = image[1] / "rootfs"
     programs = [path.name for folder in ["bin", "sbin", "usr/bin", "usr/sbin"] for path in (root / folder).glob("*")]
