@@ -36,9 +36,10 @@ image: programs  ## a container image in build/image, and its bill of materials
 	.ci/ops
 	cmake/packaging/image/build build/release/bin
 
-package: programs  ## a Debian package in build/deb
+package: programs  ## a Debian package in build/deb, and the wheel beside it
 	.ci/ops
 	cmake/packaging/deb/build build/release/bin
+	$(PYTHON) client/python/build_wheel.py --out build/deb
 
 test: deps  ## build, run all tests, then the unit tests again under ASan and UBSan
 	.ci/test $(JOBS)

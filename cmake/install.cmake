@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What `cmake --install` leaves, by component:
 #   programs  bin/cairnd, bin/cairnctl, and the UCX module that they open
-#   c         libcairn.so, its headers, and pkg-config's cairn.pc
+#   c         libcairn.so (with the number of the C ABI), its headers, and pkg-config's cairn.pc
 #   sdk       the C++ SDK as static libraries, their headers, and the package for find_package(cairn): cairn::client
 # Headers keep the paths that the tree includes them by, below include/cairn.
 include(GNUInstallDirs)

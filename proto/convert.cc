@@ -7,7 +7,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/nearest.h"
 #include "base/status.h"
 
 namespace cairn::proto {
@@ -15,6 +17,15 @@ namespace {
 
 absl::Status OutOfRange(absl::string_view field, uint64_t value, absl::string_view limit) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", expected ", limit));
+}
+
+// " (did you mean exact?)", or an empty string.
+std::string DidYouMeanRecipe(std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const absl::string_view one : absl::StrSplit(ToAbsl(codecs::PolicyRecipes()), ", ")) {
+    known.emplace_back(one.data(), one.size());
+  }
+  return DidYouMean(name, known);
 }
 
 absl::StatusOr<codecs::DType> FromDType(v1::DType dtype) {
@@ -206,8 +217,9 @@ absl::StatusOr<codecs::Recipe> FromRecipeName(std::string_view name,
   }
   codecs::Recipe recipe;
   if (codecs::ParsePolicyRecipe(name, &recipe) != codecs::Error::kOk) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("recipe is unknown, expected one of ", ToAbsl(codecs::PolicyRecipes())));
+    return absl::InvalidArgumentError(absl::StrCat("recipe '", ToAbsl(name), "' is unknown",
+                                                   DidYouMeanRecipe(name), ", expected one of ",
+                                                   ToAbsl(codecs::PolicyRecipes())));
   }
   return recipe;
 }

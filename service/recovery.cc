@@ -205,9 +205,15 @@ void Restorer::Finish(absl::Duration took) {
   side_objects_.clear();
   missing_.clear();
   is_serving_ = true;
-  std::string dropped;
+  std::string dropped;  // "room:3,expired:1"
   for (size_t i = 0; i < kDropCount; ++i) {
-    absl::StrAppend(&dropped, i == 0 ? "" : ",", ToAbsl(kDropNames[i]), ":", dropped_[i].Value());
+    if (const uint64_t count = dropped_[i].Value(); count > 0) {
+      absl::StrAppend(&dropped, dropped.empty() ? "" : ",", ToAbsl(kDropNames[i]), ":", count);
+    }
+  }
+  if (spaces_restored_ + spaces_dropped_ == 0 && dropped.empty()) {
+    LogInfo("recovery", "nothing to recover", {{"seconds", absl::ToDoubleSeconds(took)}});
+    return;
   }
   LogInfo("recovery", "recovered data of the previous process",
           {{"seconds", absl::ToDoubleSeconds(took)},
@@ -216,7 +222,7 @@ void Restorer::Finish(absl::Duration took) {
            {"bytes", bytes_restored_.Value()},
            {"spaces_dropped", spaces_dropped_},
            {"side_objects_lost", side_objects_lost_},
-           {"images_dropped", dropped}});
+           {"images_dropped", dropped.empty() ? "none" : dropped}});
 }
 
 void Restorer::Report(MetricSink& sink) const {

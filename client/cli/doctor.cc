@@ -19,7 +19,7 @@ namespace cairn::cli {
 namespace {
 
 std::string_view Name(Verdict verdict) {
-  constexpr std::string_view kNames[] = {"ok", "warn", "FAIL"};
+  constexpr std::string_view kNames[] = {"ok", "warn", "FAIL", "--"};
   return kNames[static_cast<size_t>(verdict)];
 }
 
@@ -89,13 +89,18 @@ void CheckSockets(const Arguments& arguments, const DaemonAbout& about,
   }
 }
 
+std::string_view JsonName(Verdict verdict) {
+  constexpr std::string_view kNames[] = {"ok", "warn", "fail", "absent"};
+  return kNames[static_cast<size_t>(verdict)];
+}
+
 void PrintJson(const std::vector<Finding>& findings) {
   JsonWriter json;
   json.BeginArray();
   for (const Finding& finding : findings) {
     json.BeginObject()
         .Field("check", finding.check)
-        .Field("verdict", finding.verdict == Verdict::kFail ? "fail" : Name(finding.verdict))
+        .Field("verdict", JsonName(finding.verdict))
         .Field("found", finding.found)
         .Field("advice", finding.advice)
         .EndObject();

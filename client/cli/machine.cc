@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/memory_room.h"
 #include "base/text.h"
@@ -203,11 +204,14 @@ std::vector<std::string> CudaDevices() {
   return names;
 }
 
-// Always kOk: a machine without a device lacks nothing for a daemon without --gpu.
+// Never a problem: a machine without a device lacks nothing for a daemon without --gpu.
 Finding CheckKernels() {
   const kernels::Availability found = kernels::Probe();
-  return {"gpu", Verdict::kOk,
-          found.is_available ? absl::StrJoin(CudaDevices(), ", ") : std::string(found.reason), ""};
+  if (!found.is_available) {
+    return {"gpu", Verdict::kAbsent,
+            absl::StrCat("none: ", absl::StripPrefix(ToAbsl(found.reason), "unavailable: ")), ""};
+  }
+  return {"gpu", Verdict::kOk, absl::StrJoin(CudaDevices(), ", "), ""};
 }
 
 Finding CheckSsdFolder(const std::string& folder) {

@@ -12,8 +12,9 @@
 
 namespace cairn::cli {
 
-// kWarn: it works, but slower or with less capacity. kFail: something does not work.
-enum class Verdict : uint8_t { kOk, kWarn, kFail };
+// kWarn: it works, but slower or with less capacity. kFail: something does not work. kAbsent: it is
+// not here, and nothing needs it.
+enum class Verdict : uint8_t { kOk, kWarn, kFail, kAbsent };
 
 struct Finding {
   std::string check;

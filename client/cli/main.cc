@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
@@ -105,6 +106,11 @@ std::string Explain(const Command& command, const absl::Status& status) {
   const std::string text(status.message());
   if (text.starts_with("unknown flag")) {
     return absl::StrCat(text, "; 'cairnctl ", ToAbsl(command.name), " --help' lists them");
+  }
+  if (absl::StrContains(text, "connect an http1.x server")) {
+    return "that is an HTTP port, perhaps the one of the daemon's --http; --control takes the one "
+           "of "
+           "gRPC, 50151 by default";
   }
   if (IsNobodyThere(status)) {
     return absl::StrCat(

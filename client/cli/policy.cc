@@ -5,6 +5,7 @@
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
 #include "client/cli/output.h"
+#include "proto/convert.h"
 
 namespace cairn::cli {
 namespace {
@@ -24,6 +25,9 @@ absl::Status Run(const Arguments& arguments) {
   if (arguments.Has("--cold-recipe")) {
     const std::string cold = arguments.Get("--cold-recipe");
     policy.set_cold_recipe(cold == "off" ? "" : cold);
+  }
+  for (const std::string& recipe : {policy.recipe(), policy.cold_recipe()}) {
+    CAIRN_RETURN_IF_ERROR(proto::FromRecipeName(recipe, codecs::Recipe()).status());
   }
   CAIRN_ASSIGN_OR_RETURN(const uint64_t ttl,
                          arguments.GetNumber("--ttl", policy.ttl_seconds(), UINT32_MAX));

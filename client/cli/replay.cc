@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -19,6 +18,7 @@
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
 #include "client/cli/output.h"
+#include "client/cli/python.h"
 #include "client/cli/replay/content.h"
 #include "client/cli/replay/player.h"
 #include "client/cli/replay/report.h"
@@ -47,7 +47,8 @@ constexpr Flag kFlags[] = {
     {"--space-name", "NAME",
      "keep the blocks, and reuse those of an earlier replay with this name [none]"},
     {"--deadline-ms", "MS", "deadline of each match, get and put, 1 to 60000 [2000]"},
-    {"--html", "FILE", "write a page with plots"},
+    {"--html", "FILE", "write a page with plots; needs Python with kvcairn and its extra evaluate"},
+    {kPythonFlag, "PATH", "interpreter that writes the page [$CAIRN_PYTHON, else python3]"},
 };
 
 // What the flags say.
@@ -172,11 +173,8 @@ absl::StatusOr<OpenedSpace> OpenReplaySpace(const Arguments& arguments, const Pl
   return opened;
 }
 
-absl::Status WritePage(const std::string& path, const replay::Report& report) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << replay::PageOf(report);
-  file.close();
-  return file ? absl::OkStatus() : absl::UnknownError(absl::StrCat("cannot write ", path));
+std::string PythonOf(const Arguments& arguments) {
+  return arguments.Has(kPythonFlag) ? arguments.Get(kPythonFlag) : DefaultPython();
 }
 
 // Set by a signal.
@@ -212,6 +210,9 @@ absl::Status Judge(const replay::Report& report) {
 
 absl::Status Run(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(Plan plan, PlanOf(arguments));
+  if (arguments.Has("--html")) {  // known before the replay, which may take hours
+    CAIRN_RETURN_IF_ERROR(CheckPython(PythonOf(arguments)));
+  }
   CAIRN_ASSIGN_OR_RETURN(const replay::Trace trace, Load(arguments.positional()[0], plan));
   const Content content(plan.dim);
   CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenReplaySpace(arguments, plan, content));
@@ -255,7 +256,8 @@ absl::Status Run(const Arguments& arguments) {
   }
   arguments.is_json() ? replay::PrintJson(report) : replay::PrintText(report);
   if (arguments.Has("--html")) {
-    CAIRN_RETURN_IF_ERROR(WritePage(arguments.Get("--html"), report));
+    CAIRN_RETURN_IF_ERROR(RunModule(PythonOf(arguments), "cairn.pages.replay",
+                                    {arguments.Get("--html")}, replay::PageInputOf(report)));
   }
   return Judge(report);
 }

@@ -17,6 +17,7 @@ namespace {
 constexpr Flag kFlags[] = {
     {"--rated-tbw", "TB", "rated endurance of all drives together: shows how long they will last"},
 };
+constexpr absl::Duration kUptimeMin = absl::Hours(24);  // for how long drives last
 constexpr absl::Duration kTryStep = absl::Milliseconds(20);
 
 // "1 open, 12 sealed".
@@ -65,21 +66,29 @@ Written WrittenTo(const v1::TierInfo& tier) {
           .amplification = written > 0 ? (written + carried) / written : 1};
 }
 
-// "ssd writes: 0.41 TB a day since the start, amplification 1.08; budget 500GiB a day, 20GiB left,
-// 12 images withheld; drives of 600 TB last 4.0 years at this rate".
+// "ssd writes: 412GiB a day, from 36h since the start, amplification 1.08; budget 500GiB a day,
+// 20GiB left, 12 images withheld; drives of 600 TB last 4.0 years at this rate". Of less than a day
+// the rate says little: years are left out.
 std::string WritesOf(const v1::TierInfo& tier, uint64_t rated_tb) {
   const Written written = WrittenTo(tier);
   const v1::WriteInfo& writes = tier.writes();
-  std::string text = absl::StrFormat("%s writes: %.3g TB a day since the start, amplification %.2f",
-                                     ToAbsl(TierName(tier.tier())), written.bytes_per_day / 1e12,
-                                     written.amplification);
+  const absl::Duration uptime = absl::Milliseconds(writes.uptime_ms());
+  std::string text = absl::StrFormat(
+      "%s writes: %s a day, from %s since the start, amplification %.2f",
+      ToAbsl(TierName(tier.tier())), FormatBytes(static_cast<uint64_t>(written.bytes_per_day)),
+      absl::FormatDuration(std::max(
+          absl::Trunc(uptime, uptime < absl::Minutes(1) ? absl::Seconds(1) : absl::Minutes(1)),
+          absl::Seconds(1))),
+      written.amplification);
   if (writes.budget_bytes() > 0) {
     absl::StrAppend(
         &text, "; budget ", FormatBytes(writes.budget_bytes()), " a day, ",
         FormatBytes(static_cast<uint64_t>(std::max<int64_t>(writes.budget_left_bytes(), 0))),
         " left, ", writes.withheld_images(), " images withheld");
   }
-  if (rated_tb > 0 && written.bytes_per_day > 0) {
+  if (rated_tb > 0 && uptime < kUptimeMin) {
+    absl::StrAppend(&text, "; how long the drives last shows after a day");
+  } else if (rated_tb > 0 && written.bytes_per_day > 0) {
     absl::StrAppendFormat(&text, "; drives of %d TB last %.1f years at this rate", rated_tb,
                           static_cast<double>(rated_tb) * 1e12 / written.bytes_per_day / 365);
   }

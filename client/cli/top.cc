@@ -17,6 +17,7 @@
 #include "base/units.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
+#include "client/cli/keyboard.h"
 #include "client/cli/output.h"
 #include "client/cli/scrape.h"
 
@@ -167,6 +168,7 @@ void PrintJson(const Interval& interval) {
   for (const SpaceRow& row : *spaces) {
     json.BeginObject()
         .Field("space_id", row.info.space_id())
+        .Field("fingerprint", HexOf(row.info.fingerprint()))
         .Field("tenant", row.info.spec().tenant())
         .Field("model", row.info.spec().model())
         .Field("blocks", row.info.block_count())
@@ -219,13 +221,21 @@ void PrintText(const Arguments& arguments, const Interval& interval) {
   }
   rows.clear();
   for (const SpaceRow& row : *spaces) {
-    rows.push_back({absl::StrCat(row.info.space_id()), row.info.spec().tenant(),
+    rows.push_back({ShortHexOf(row.info.fingerprint()), row.info.spec().tenant(),
                     row.info.spec().model(), absl::StrCat(row.info.block_count()),
                     absl::StrFormat("%.0f", row.blocks_per_second),
                     FormatBytes(row.info.image_bytes())});
   }
   absl::PrintF("\n");
-  PrintTable({"SPACE", "TENANT", "MODEL", "BLOCKS", "MORE/S", "BYTES"}, rows);
+  PrintTable({"FINGERPRINT", "TENANT", "MODEL", "BLOCKS", "MORE/S", "BYTES"}, rows);
+}
+
+void Print(const Arguments& arguments, const Interval& interval) {
+  if (arguments.is_json()) {
+    PrintJson(interval);
+  } else {
+    PrintText(arguments, interval);
+  }
 }
 
 absl::StatusOr<std::string> HttpOf(const Arguments& arguments) {
@@ -245,20 +255,24 @@ absl::Status Run(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const std::string http, HttpOf(arguments));
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
   CAIRN_ASSIGN_OR_RETURN(Sample before, Take(arguments, http, *admin));
-  const bool is_live = !arguments.Has("--once");
-  do {  // ends: the user ends it, or the daemon is gone
+  if (arguments.Has("--once")) {
     absl::SleepFor(absl::Seconds(seconds));
+    CAIRN_ASSIGN_OR_RETURN(const Sample now, Take(arguments, http, *admin));
+    Print(arguments, Interval(before, now));
+    return absl::OkStatus();
+  }
+  const bool is_terminal = ::isatty(STDOUT_FILENO) != 0;
+  Keyboard keyboard;
+  while (!keyboard.AwaitQuit(absl::Seconds(seconds))) {  // ends: so, or the daemon is gone
     CAIRN_ASSIGN_OR_RETURN(Sample now, Take(arguments, http, *admin));
-    if (is_live && ::isatty(STDOUT_FILENO) != 0) absl::PrintF("\033[H\033[2J");
-    const Interval interval(before, now);
-    if (arguments.is_json()) {
-      PrintJson(interval);
-    } else {
-      PrintText(arguments, interval);
+    if (is_terminal) absl::PrintF("\033[H\033[2J");
+    Print(arguments, Interval(before, now));
+    if (is_terminal && keyboard.is_there()) {
+      absl::PrintF("\nq quits; rates are of the last %d s\n", seconds);
     }
     std::fflush(stdout);
     before = std::move(now);
-  } while (is_live);
+  }
   return absl::OkStatus();
 }
 
@@ -272,8 +286,8 @@ const Command kTop{
         "  cairnctl top\n"
         "  cairnctl top --once --interval 10\n",
     .details =
-        "Rates are for the last interval. A space is as busy as its number of blocks changes;\n"
-        "only operators see spaces.\n",
+        "q or ^C ends it. Rates are for the last interval. A space is as busy as its number\n"
+        "of blocks changes; only operators see spaces.\n",
     .flags = kFlags,
     .operands_min = 0,
     .operands_max = 0,

@@ -13,7 +13,7 @@ from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common, dashboard as models
 from gpu_panels import GPU
-from panels import DASHBOARDS
+from panels import COLORS, DASHBOARDS
 
 ALL = DASHBOARDS | {"gpu": ("Cairn: GPU", "cairn-gpu", [("", GPU)])}
 HERE = pathlib.Path(__file__).resolve().parent
@@ -37,6 +37,27 @@ def expressions():
                     yield name, panel.title, full(expression)
 
 
+def colors_of(panel):
+    """{series: colour}, of what its legends can say."""
+    legends = {legend for _, legend in panel.queries}
+    found = {}
+    for label, colors in COLORS.items():
+        if "{{" + label + "}}" in legends and not panel.colors:
+            found |= colors
+    return found | panel.colors
+
+
+def color_and_hide(built, panel):
+    """Fixed colours, and no series in the legend that is 0 all the time."""
+    colors = colors_of(panel)
+    for color in dict.fromkeys(colors.values()):
+        names = "|".join(name for name, its in colors.items() if its == color)
+        fixed = models.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": color})
+        built.override_by_regexp(f"/^({names})$/", [fixed])
+    hidden = models.DynamicConfigValue("custom.hideFrom", {"legend": True, "tooltip": True, "viz": False})
+    built.with_override(models.MatcherConfig("byValue", {"reducer": "allIsZero", "op": "gte", "value": 0}), [hidden])
+
+
 def build_panel(panel, number, column, line):
     height = HEIGHT[panel.kind]
     built = {"timeseries": timeseries.Panel, "stat": stat.Panel}[panel.kind]()
@@ -46,7 +67,8 @@ def build_panel(panel, number, column, line):
     if panel.kind == "timeseries":
         built.fill_opacity(10).line_width(1).show_points(common.VisibilityMode.NEVER)
         if panel.stacked:
-            built.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL))
+            built.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL)).fill_opacity(60)
+        color_and_hide(built, panel)
     for index, (expression, legend) in enumerate(panel.queries):
         query = prometheus.Dataquery().expr(full(expression)).legend_format(legend).ref_id(chr(ord("A") + index))
         built.with_target(query.datasource(SOURCE))

@@ -17,6 +17,28 @@ class Panel:
     kind: str = "timeseries"  # or "stat"
     width: int = 8
     stacked: bool = False
+    colors: dict = dataclasses.field(default_factory=dict)  # {series: colour}, beside those of COLORS
+
+
+GREEN, GREY, RED, ORANGE, YELLOW = "#56A64B", "#8E8E8E", "#E02F44", "#FF780A", "#F2CC0C"
+BLUE, LIGHT_BLUE, PURPLE = "#3274D9", "#8AB8FF", "#A352CC"
+# Of series that a label alone names: one value, one colour, in every panel and whatever else there is.
+COLORS = {
+    "outcome": {
+        **dict.fromkeys(["hit", "stored", "written", "copied"], GREEN),
+        **dict.fromkeys(["miss", "duplicate", "gone", "shared"], GREY),
+        **dict.fromkeys(["corrupt", "failed"], RED),
+        **dict.fromkeys(["refused", "aborted", "late"], ORANGE),
+        **{"staged": BLUE, "sliced": LIGHT_BLUE},
+    },
+    "state": {"ok": GREEN, "capped": YELLOW, "read-only": ORANGE, "out": RED},
+    "tier": {"host": BLUE, "ssd": LIGHT_BLUE, "gpu": PURPLE},
+}
+# Segments of a device have states of their own.
+SEGMENT_COLORS = {
+    **{"absent": "#DDDDDD", "clean": "#C8F2C2", "ready": "#96D98D", "open": YELLOW, "full": ORANGE},
+    **{"sealed": BLUE, "reclaiming": PURPLE, "set aside": RED},
+}
 
 
 def ratio(over, under):
@@ -82,7 +104,7 @@ USEFUL = [
     Panel(
         "Effective capacity",
         "Source bytes that a stored byte stands for.",
-        "none",
+        "suffix:×",
         [(ratio(total("cairn_source_bytes", "instance"), total("cairn_image_bytes", "instance")), "{{instance}}")],
     ),
     Panel(
@@ -291,7 +313,7 @@ DRIVES = [
     Panel(
         "Write amplification",
         "Bytes written to a drive for a byte of an image.",
-        "none",
+        "suffix:×",
         [
             (
                 ratio(
@@ -335,6 +357,7 @@ DRIVES = [
         "short",
         [(total("cairn_ssd_segments", "state"), "{{state}}")],
         stacked=True,
+        colors=SEGMENT_COLORS,
     ),
     Panel(
         "Waiting to be written",

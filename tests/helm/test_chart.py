@@ -156,7 +156,7 @@ def test_a_daemonset_never_has_two_on_a_node(render):
 
 def test_every_mount_has_its_volume(render, example):
     specs = [pod for values in VALUES for pod in pods(render("-f", values))]
-    words = ["--set", "image=y,cairn.image.repository=x", "--set-json", 'cairn.ssd.devices=[{"name":"a","size":"1Gi"}]']
+    words = ["--set", "image=y:1,cairn.image.repository=x", "--set-json", 'cairn.ssd.devices=[{"name":"a","size":"1Gi"}]']
     specs += pods(render(*words, chart=example))
     assert len(specs) == 6
     for pod in specs:
@@ -195,7 +195,7 @@ def test_the_selector_of_a_release_does_not_change(render):
 
 
 def test_the_sidecar_in_another_chart(helm, render, example):
-    words = ["--set", "image=registry.example/vllm,cairn.image.repository=registry.example/cairn"]
+    words = ["--set", "image=registry.example/vllm:1,cairn.image.repository=registry.example/cairn"]
     check_schemas(helm("template", "r", example, *words))
     objects = render(*words, chart=example)
     assert not of_kind(objects, "DaemonSet", "StatefulSet", "NetworkPolicy")
@@ -217,6 +217,22 @@ def test_the_sidecar_in_another_chart(helm, render, example):
     # The page's engine has the wheel, which names its connectors, and the default address.
     del given["kv_connector_extra_config"], given["kv_connector_module_path"]
     assert given == documented
+
+
+def test_the_example_has_a_tag_a_cache_and_variables(helm, render, example):
+    said = helm("template", "r", example, "--set", "image=registry.example:5000/vllm,cairn.image.repository=x", fails=True)
+    assert "has no tag and no digest" in said
+    words = ["--set", "image=registry.example:5000/vllm@sha256:abc,cairn.image.repository=x"]
+    more = [
+        "--set-json", 'modelCache={"persistentVolumeClaim": {"claimName": "models"}}',
+        "--set-json", 'env=[{"name": "HF_TOKEN", "value": "t"}]',
+    ]  # fmt: skip
+    check_schemas(helm("template", "r", example, *words, *more))
+    (pod,) = pods(render(*words, *more, chart=example))
+    (engine,) = pod["containers"]
+    assert {"HF_TOKEN": "t", "HF_HOME": "/models"}.items() <= {v["name"]: v.get("value") for v in engine["env"]}.items()
+    assert {"name": "models", "persistentVolumeClaim": {"claimName": "models"}} in pod["volumes"]
+    assert {"name": "models", "mountPath": "/models"} in engine["volumeMounts"]
 
 
 def test_the_monitor_finds_the_pods(render):

@@ -20,9 +20,9 @@ def run(*command, code=0, timeout=500):
 
 class Container:
     """Runs `args`, as `user` and `groups`, with the folders of `mounts` ({inside: outside}), in the network namespace `network`, with
-    `memory` bytes. Its output is the file `log`."""
+    `memory` bytes, and the seccomp profile in the file `seccomp`. Its output is the file `log`."""
 
-    def __init__(self, bundle, folder, args, user=65532, groups=(2000,), mounts=None, network=None, memory=None):
+    def __init__(self, bundle, folder, args, user=65532, groups=(2000,), mounts=None, network=None, memory=None, seccomp=None):
         self.name = f"cairn-test-{uuid.uuid4().hex[:8]}"
         self.state, self.log = folder / "state", folder / f"{self.name}.log"
         self.bundle = folder / self.name
@@ -44,6 +44,8 @@ class Container:
         config["linux"]["cgroupsPath"] = f"/cairn-test/{self.name}"
         if memory:
             config["linux"]["resources"]["memory"] = {"limit": memory}
+        if seccomp:
+            config["linux"]["seccomp"] = json.loads(seccomp.read_text())
         (self.bundle / "config.json").write_text(json.dumps(config))
         with self.log.open("w") as log:
             command = ["runc", "--root", self.state, "run", "-b", self.bundle, self.name]

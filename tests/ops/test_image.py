@@ -3,6 +3,8 @@
 
 import hashlib
 import json
+import os
+import shutil
 
 import pytest
 from conftest import ROOT
@@ -11,6 +13,16 @@ from container import Container, run
 
 def test_the_same_lock_makes_the_same_digest(image, make_image):
     assert make_image() == image[0]
+
+
+def test_its_history_names_each_layer(image):
+    index = json.loads((ROOT / "build" / "image" / "index.json").read_text())
+    blobs = ROOT / "build" / "image" / "blobs" / "sha256"
+    manifest = json.loads((blobs / index["manifests"][0]["digest"].split(":")[1]).read_text())
+    config = json.loads((blobs / manifest["config"]["digest"].split(":")[1]).read_text())
+    layers = [entry for entry in config["history"] if not entry.get("empty_layer")]
+    assert len(layers) == len(manifest["layers"]) == 2
+    assert "cairnd" in layers[1]["comment"]
 
 
 def test_it_holds_no_shell_and_nothing_setuid(image):
@@ -57,3 +69,29 @@ def test_a_daemon_runs_in_it_and_ends_as_asked(image, tmp_path, data):
         container.kill("TERM")
         assert container.wait(30) == 0, container.text()
         assert "ended drained=true" in container.text()
+
+
+def test_the_shipped_seccomp_profile_is_enough_for_io_uring(image, tmp_path):
+    """A trace is replayed over both transports, with a drive that io_uring serves."""
+    data = ROOT / "build" / f"seccomp-{os.getpid()}"  # a temporary folder may be memory, which is no drive
+    (data / "ssd").mkdir(parents=True)
+    run("chown", "-R", "65532:2000", data)
+    turn = {"timestamp": 0, "input_length": 2048, "output_length": 8, "hash_ids": [1, 2, 3, 4]}
+    (data / "trace").write_text(f"{json.dumps(turn)}\n" * 3)
+    flags = ["--control=127.0.0.1:50151", "--data=127.0.0.1:50153", "--http=off", "--socket=/data/cairnd.sock"]
+    command = ["cairnd", *flags, "--host-bytes=64MiB", "--ssd=/data/ssd=256MiB", "--ssd-io=uring"]
+    profile = ROOT / "helm" / "cairn" / "files" / "seccomp-io-uring.json"
+    try:
+        with Container(image[1], tmp_path, command, mounts={"/data": data}, seccomp=profile) as container:
+            container.await_text("cairnd ready")
+            for transport in [[], ["--data=127.0.0.1:50153"]]:
+                code, said = container.exec("cairnctl", "replay", "/data/trace", "--json", *transport)
+                assert code == 0, said
+                figures, _ = json.JSONDecoder().raw_decode(said)  # UCX has more to say behind it
+                assert figures["hits"]["all"]["blocks"] == 8, said
+            code, said = container.exec("cairnctl", "tier", "--json")
+            assert code == 0 and '"engine": "uring"' in said, said
+            container.kill("TERM")
+            assert container.wait(30) == 0, container.text()
+    finally:
+        shutil.rmtree(data)

@@ -19,6 +19,9 @@ PACKAGE = ROOT / "build" / "deb"
 # Of the user, which stays: dpkg's and the shadow tools' own traces.
 LEFT = {"/etc/passwd", "/etc/passwd-", "/etc/group", "/etc/group-", "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"}
 
+# Of each man page, in this order.
+WANTED = ["NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "OPTIONS", "SEE ALSO"]
+
 
 def build():
     run(ROOT / "cmake" / "packaging" / "deb" / "build", BIN)
@@ -29,8 +32,8 @@ def build():
 @pytest.fixture(scope="module")
 def bare():
     """A Debian 12 with what the package depends on, and nothing of it."""
-    if os.geteuid() != 0 or not all(map(shutil.which, ["mmdebstrap", "help2man"])):
-        pytest.skip("needs root, mmdebstrap and help2man (.ci/ops)")
+    if os.geteuid() != 0 or not shutil.which("mmdebstrap") is None:
+        pytest.skip("needs root and mmdebstrap (.ci/ops)")
     depends = run("dpkg-deb", "-f", build(), "Depends")
     libraries = [part.split()[0] for part in depends.split(",") if "|" not in part]
     root = ROOT / "build" / f"bare-{os.getpid()}"
@@ -67,13 +70,20 @@ def check_unit(root):
 
 
 def check_pages(root):
-    """Man pages of both programs, with every flag and command that they have."""
+    """Man pages of both programs, with every flag and command that they have, in the sections where a reader looks for them."""
     for page, program in [("man8/cairnd.8.gz", "cairnd"), ("man1/cairnctl.1.gz", "cairnctl")]:
         text = gzip.decompress((root / "usr/share/man" / page).read_bytes()).decode().replace("\\-", "-")
-        assert text.count(".SH NAME") == 1
+        sections = re.findall(r"^\.SH (.*)$", text, re.MULTILINE)
+        assert [name for name in sections if name in WANTED] == WANTED and len(set(sections)) == len(sections)
         help_ = chroot(root, program, "--help")
         for word in re.findall(r"^ +(--[a-z-]+|[a-z]+)\b", help_, re.MULTILINE):
             assert word in text, f"{page}: {word}"
+        if program == "cairnctl":
+            commands = re.findall(r"^\.SS (.*)$", text, re.MULTILINE)
+            assert commands == re.findall(r"^  ([a-z]+) ", help_.partition("Commands:")[2], re.MULTILINE)
+            for command in commands:
+                flags = re.findall(r"^  (--[a-z-]+)", chroot(root, program, command, "--help"), re.MULTILINE)
+                assert all(flag in text for flag in flags), f"{command}: {flags}"
 
 
 def check_serves(root):

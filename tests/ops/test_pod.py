@@ -27,7 +27,7 @@ VALUES = {
     "drainSeconds": 10,
     "ssd": {"devices": [{"name": "a", "size": "512Mi"}]},
 }
-EXAMPLE = ["--set", "image=engine"]
+EXAMPLE = ["--set", "image=engine:1"]
 
 
 class Probes(threading.Thread):

@@ -166,12 +166,31 @@ void PrintText(const Report& report) {
   }
 }
 
-void PrintJson(const Report& report) {
+namespace {
+
+// Windows of the trace's time, in which something was asked for or not.
+void WriteWindows(const Report& report, JsonWriter& json) {
+  json.Key("windows").BeginArray();
+  for (const TallyWindow& window : report.tally.windows) {
+    json.BeginObject()
+        .Field("asked", window.asked.blocks)
+        .Field("ceiling", window.ceiling.blocks)
+        .Key("hits")
+        .BeginObject();
+    for (const Tier tier : TiersOf(report)) {
+      json.Field(NameOf(tier), window.hits[static_cast<size_t>(tier)].blocks);
+    }
+    json.EndObject();
+    WriteCalls(window, json);
+    json.EndObject();
+  }
+  json.EndArray();
+}
+
+void WriteJson(const Report& report, JsonWriter& json) {
   const Tally& tally = report.tally;
   const BlockCount& asked = report.sum.asked;
-  JsonWriter json;
-  json.BeginObject()
-      .Field("trace", report.trace_name)
+  json.Field("trace", report.trace_name)
       .Field("trace_ms", report.trace_ms)
       .Field("recipe", report.recipe)
       .Field("tenant", report.tenant)
@@ -216,7 +235,23 @@ void PrintJson(const Report& report) {
   }
   json.EndObject();
   WriteTiers(report, json);
+}
+
+}  // namespace
+
+void PrintJson(const Report& report) {
+  JsonWriter json;
+  json.BeginObject();
+  WriteJson(report, json);
   json.EndObject().Print();
+}
+
+std::string PageInputOf(const Report& report) {
+  JsonWriter json(JsonWriter::Layout::kOneLine);
+  json.BeginObject();
+  WriteJson(report, json);
+  WriteWindows(report, json);
+  return json.EndObject().text();
 }
 
 }  // namespace cairn::replay

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The results of a replay, as text, as JSON and as a page.
+// The results of a replay, as text and as JSON.
 //
 // Thread-safety: pure functions; those that print write to stdout.
 
@@ -49,7 +49,8 @@ std::vector<std::vector<std::string>> CallRows(const Report& report);
 
 void PrintText(const Report& report);
 void PrintJson(const Report& report);
-// A self-contained page of HTML.
-std::string PageOf(const Report& report);
+// What cairn.pages.replay makes a page of: the JSON, with the figures of each window of the trace's
+// time.
+std::string PageInputOf(const Report& report);
 
 }  // namespace cairn::replay

@@ -83,6 +83,7 @@ TEST_F(CliTest, DoctorLooksAtTheMachineAndTheDaemon) {
     EXPECT_THAT(ran.output, HasSubstr(check));
   }
   EXPECT_THAT(ran.output, testing::ContainsRegex("ok    daemon +cairnd [0-9.]+ at 127"));
+  EXPECT_THAT(ran.output, testing::ContainsRegex("(--    gpu +none: )|(ok    gpu +0)"));
   const Ran failed = Run("doctor --json /dev/shm");
   EXPECT_EQ(failed.code, 1) << failed.output;
   EXPECT_THAT(failed.output, HasSubstr("\"verdict\": \"fail\""));
@@ -91,6 +92,19 @@ TEST_F(CliTest, DoctorLooksAtTheMachineAndTheDaemon) {
   const std::string alone = absl::StrCat("env -u CAIRN_CONTROL ", CAIRNCTL_PATH, " doctor");
   EXPECT_THAT(RunCommand(alone).output, HasSubstr("processor"));
   EXPECT_EQ(RunCommand(absl::StrCat(CAIRNCTL_PATH, " doctor --control 127.0.0.1:1")).code, 1);
+}
+
+TEST_F(CliTest, TheHttpPortIsNamedAsWhatItIs) {
+  const Ran ran =
+      RunCommand(absl::StrCat(CAIRNCTL_PATH, " status --control ", daemon_->endpoint("http")));
+  EXPECT_EQ(ran.code, 4) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("that is an HTTP port"));
+}
+
+TEST_F(CliTest, AMistypedRecipeHasANearestName) {
+  const Ran ran = Run("policy --recipe exat" + Space_());
+  EXPECT_EQ(ran.code, 2) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("recipe 'exat' is unknown (did you mean exact?)"));
 }
 
 TEST_F(CliTest, WhoIsNoOperatorIsToldSo) {

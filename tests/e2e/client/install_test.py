@@ -41,6 +41,16 @@ def check_nothing_points_home(prefix, build):
             sys.exit(f"{path} names the tree")
 
 
+def check_versioned(prefix, program):
+    """A program in C needs the library of the ABI that its header has, under a name that another ABI does not get."""
+    (header,) = prefix.rglob("client/c/cairn.h")
+    abi = re.search(r"^#define CAIRN_ABI_VERSION (\d+)$", header.read_text(), re.MULTILINE).group(1)
+    (library,) = prefix.glob("lib/**/libcairn.so")
+    assert f"Library soname: [libcairn.so.{abi}]" in run("readelf", "-dW", library)
+    assert f"Shared library: [libcairn.so.{abi}]" in run("readelf", "-dW", program)
+    assert library.resolve() == library.with_name(f"libcairn.so.{abi}").resolve()
+
+
 def build_first(folder, prefix):
     """The C program of the tutorial, by its commands."""
     text = TUTORIAL.read_text()
@@ -65,6 +75,7 @@ def main():
         environment = os.environ | {"PKG_CONFIG_PATH": str(pkgconfig)}
         run(cmake, "-S", outside, "-B", outside / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}", env=environment)
         run(cmake, "--build", outside / "build")
+        check_versioned(prefix, outside / "build" / "in_c")
         build_first(outside, prefix)
         daemon = subprocess.Popen(
             [prefix / "bin" / "cairnd", "--control=127.0.0.1:0", "--http=off", f"--socket={folder}/cairnd.sock", "--host-bytes=64MiB"],

@@ -127,6 +127,11 @@ class FullAttentionSpec:
     def __init__(self, heads):
         self.num_kv_heads = heads
 
+    @property
+    def page_size_bytes(self):
+        """K and V of a block, of one layer, in bf16."""
+        return 2 * self.block_size * self.num_kv_heads * self.head_size * 2
+
 
 class SlidingWindowSpec(FullAttentionSpec):
     def __init__(self, heads, window):

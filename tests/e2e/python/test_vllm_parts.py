@@ -26,6 +26,7 @@ from cairn.vllm.lookup import Found, Lookups  # noqa: E402
 from cairn.vllm.model import layer_index, model_of, part_of, rope_of  # noqa: E402
 from cairn.vllm.plan import Load, Plan, Save  # noqa: E402
 from cairn.vllm.revision import revision_of  # noqa: E402
+from cairn.vllm import sizes  # noqa: E402
 from cairn.vllm.settings import Settings  # noqa: E402
 from cairn.vllm.worker import Worker  # noqa: E402
 
@@ -238,6 +239,55 @@ def test_drafts_with_kv_are_refused_by_their_method(method):
 def test_settings_that_are_refused(extra, changed, says):
     with pytest.raises(InvalidArgumentError, match=says):
         of(extra, **changed)
+
+
+class LargeSpec(fake_vllm.FullAttentionSpec):
+    page_size_bytes = 4 << 17  # 16 MiB of 32 layers, a block of the engine's
+
+    def __init__(self):
+        super().__init__(8)
+
+
+def sized(extra, device="cpu", step=8192, layers=32):
+    config, _ = fake_vllm.configs(extra)
+    config.scheduler_config.max_num_batched_tokens = step
+    config.device_config = SimpleNamespace(device_type=device)
+    group = SimpleNamespace(kv_cache_spec=LargeSpec(), layer_names=[fake_vllm.layer_name(i) for i in range(layers)])
+    cache = SimpleNamespace(kv_cache_groups=[group])
+    return sizes.sized(Settings.of(extra), extra, config, cache, extra.get("tokens_per_block", 128)), cache
+
+
+@pytest.mark.parametrize(
+    ("extra", "device", "step", "staging_mib", "region_mib"),
+    [
+        ({}, "cpu", 1024, 2 * 8 * 64, 256),  # two steps of 8 blocks of 64 MiB; four blocks
+        ({"tokens_per_block": 32}, "cpu", 1024, 2 * 32 * 16, 64),
+        ({}, "cpu", 65536, 4096, 256),  # no more than that
+        ({}, "cuda", 1024, 8 * 64, 256),  # one step, which is taken at once
+        ({}, "cuda", 8192, 1024, 256),
+        ({"staging_bytes": 1 << 20, "region_bytes": 2 << 20}, "cuda", 8192, 1, 2),  # as the user says
+    ],
+)
+def test_sizes_are_of_the_caches_geometry(extra, device, step, staging_mib, region_mib):
+    settings, _ = sized({"control": "127.0.0.1:1"} | extra, device, step)
+    assert (settings.staging_bytes >> 20, settings.region_bytes >> 20) == (staging_mib, region_mib)
+
+
+def test_unlike_layers_count_each_by_its_own():
+    unlike = {fake_vllm.layer_name(i): SimpleNamespace(page_size_bytes=(i + 1) << 20) for i in range(3)}
+    spec = SimpleNamespace(block_size=32, kv_cache_specs=unlike, page_size_bytes=6 << 20)
+    state = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=4096, page_size_bytes=1 << 20), layer_names=["a", "b"])
+    cache = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec, layer_names=list(unlike)), state])
+    assert sizes._block_bytes(cache, 128) == 4 * (6 << 20) + (2 << 20)
+
+
+def test_sizes_of_a_small_model_are_the_defaults_and_are_said(caplog):
+    extra = {"region_bytes": 96 << 20}
+    settings, cache = sized(extra, layers=1, step=512)
+    assert settings.staging_bytes == Settings().staging_bytes
+    with caplog.at_level(logging.INFO):
+        sizes.say(settings, extra, cache, 128, logging.getLogger("sizes"))
+    assert "a block of 128 tokens takes 2.0 MiB here: staging_bytes 256 MiB (computed), region_bytes 96 MiB (as set)" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", ["torch.float8_e4m3fn", "torch.uint8"])

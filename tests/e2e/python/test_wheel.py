@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 
 import pytest
 from conftest import ROOT, Daemon
@@ -67,6 +68,13 @@ def bare_python(wheel, tmp_path_factory):
     quiet = ["--no-index", "--disable-pip-version-check", "-q"]
     subprocess.run([python, "-m", "pip", "install", *quiet, wheel], check=True)
     return python
+
+
+def test_it_has_the_templates_of_pages(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    folder = ROOT / "client" / "python"
+    wanted = {str(path.relative_to(folder)) for path in (folder / "cairn" / "pages").glob("*.html")}
+    assert len(wanted) >= 3 and wanted <= names
 
 
 def test_a_wheel_without_its_library_is_refused(tmp_path):

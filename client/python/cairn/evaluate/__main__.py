@@ -10,8 +10,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 try:
     from .command import main
 except ModuleNotFoundError as error:
-    if error.name != "numpy":
+    if error.name not in ("numpy", "matplotlib", "jinja2", "markupsafe"):
         raise
-    sys.exit("cairn.evaluate needs numpy: pip install numpy, or the wheel with [evaluate]")
+    sys.exit(
+        f"cairn.evaluate needs {error.name}: pip install numpy matplotlib jinja2, or the wheel with"
+        " [evaluate]"
+    )
 
 sys.exit(main())

@@ -26,6 +26,9 @@ attention_error=0.05, kv_error=0.1 (the larger of K's and V's), k_error=…, v_e
 the first of kl, attention_error and kv_error that the dump allows. A limit of kl and of
 perplexity_ratio is kept by two standard errors, a limit of an error by every layer.
 
+Without --recipes, eight are tried: those that docs/guides/choose-a-recipe.md names, and their
+neighbours. --all tries every recipe of the library.
+
 No daemon is needed but for --install. Prints a table and writes evaluate.json and evaluate.html,
 one page that opens anywhere. A run that was cut short goes on where it was: what evaluate.json
 already has for these values, this judge and this library is not measured again.
@@ -53,7 +56,7 @@ from .losses import Losses
 from .measure import copy_rate
 from .notes import Notes
 from .page import make_page
-from .recipes import candidates
+from .recipes import USUAL, candidates
 from .terminal import Bar, make_table, verdict_of
 
 
@@ -65,7 +68,9 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("dump", type=pathlib.Path, help="folder of safetensors or npy files")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder (.)")
-    parser.add_argument("--recipes", help="with commas between them (all there are)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--recipes", help="with commas between them (the usual eight)")
+    which.add_argument("--all", action="store_true", help="every recipe there is")
     parser.add_argument("--judge", help="MODULE:FUNCTION or FILE.py:FUNCTION")
     parser.add_argument("--loss", help="FIGURE=MOST of the recipe to recommend")
     parser.add_argument(
@@ -91,7 +96,8 @@ def _run(wanted: argparse.Namespace) -> None:
     dump = _read(wanted.dump, wanted.rope)
     calibration = [_read(folder, wanted.rope) for folder in wanted.calibration]
     loss = parse_loss(wanted.loss, wanted.judge is not None, bool(dump.q))
-    tried = candidates(wanted.recipes.split(",") if wanted.recipes else None)
+    named = wanted.recipes.split(",") if wanted.recipes else USUAL
+    tried = candidates(None if wanted.all else named)
     wanted.out.mkdir(parents=True, exist_ok=True)
     folders = [wanted.dump, *wanted.calibration[:1]]
     judge_key = fingerprint_of(wanted.judge, *folders) if wanted.judge else None

@@ -15,6 +15,8 @@ from .calibrate import BANK, KINDS, RATES
 # The library lists none of those that need a profile: they have any rate.
 PROFILED = (*(f"cairn:{rate}" for rate in RATES), "cairn-hot:2.4")
 BANKED = ("patternkv:4", "patternkv:2")
+# What a run measures unless it names recipes or asks for all: those that the guide recommends, and their neighbours.
+USUAL = ("exact", "kivi:8", "kivi:4", "kivi:2", "cairn:4.3", "cairn:3.0", "cairn:2.3", "cairn-hot:2.4")
 # {recipe: why}: measured and shown, but never recommended, whatever a text says of them.
 UNSAFE = {
     "fp8": "a bias of K makes channels so large that its eight bits lose what tokens differ by, and"

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Sequence
 
 from .choice import Loss
+from .columns import columns
 from .measure import MARGINS, Evaluation
 from .recipes import bits_over
 
@@ -49,19 +50,14 @@ class Bar:
 
 def make_table(found: Sequence[Evaluation], about: dict) -> str:
     """The figures, then the notes of `about`. An error is of all layers, with that of the worst."""
-    lines = [
-        f"{'recipe':19}{'bits':>7}{'ratio':>7}{'K error (worst)':>21}{'V error (worst)':>21}"
-        f"{'attention (worst)':>21}{'KL':>20}{'ppl x':>13}{'encode':>8}{'decode':>8}  GB/s"
+    cells = [
+        [column.head, *map(column.cell, found)] for column in columns(found) if column.is_on_terminal
     ]
-    for one in found:
-        errors = (format_error(one, figure) for figure in ("k_error", "v_error", "attention_error"))
-        kl = _cell(one.kl, ".5f") if one.kl is None else f"{one.kl:.5f} ± {one.kl_error:.5f}"
-        lines.append(
-            f"{one.name:19}{one.bits:7.3f}{one.ratio:7.2f}"
-            f"{''.join(f'{error:>21}' for error in errors)}"
-            f"{kl:>20}{_cell(one.perplexity_ratio, '.4f'):>13}"
-            f"{format_rate(one.encode_rate):>8}{format_rate(one.decode_rate):>8}"
-        )
+    widths = [max(map(len, column)) for column in cells]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+        for row in zip(*cells, strict=True)
+    ]
     lines += [f"{name} is not measured: {why}" for name, why in about["not_measured"].items()]
     notes = [*about["notes"], *(f"Note: {note}" for note in about["warnings"])]
     wrap = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)  # paths stay
@@ -79,20 +75,3 @@ def verdict_of(best: Evaluation | None, loss: Loss) -> str:
     if best.kl is not None and loss.figure not in MARGINS:
         said += f"; its KL is {best.kl:.4f} ± {best.kl_error:.4f}"
     return said
-
-
-def format_error(one: Evaluation, figure: str) -> str:
-    """Of all layers, and in brackets the worst layer with its error."""
-    whole, worst = getattr(one, figure), one.worst(figure)
-    if whole is None or worst is None:
-        return "unavailable"
-    return f"{whole:.4f} ({worst[1]}: {worst[0]:.4f})" if whole else f"{whole:.4f}"
-
-
-def _cell(value: float | None, form: str) -> str:
-    return "unavailable" if value is None else format(value, form)
-
-
-def format_rate(rate: float) -> str:
-    """GB/s, and no rate that rounds to nothing."""
-    return f"{rate / 1e9:.2f}" if rate >= 1e8 else f"{rate / 1e9:.4f}"

@@ -36,6 +36,7 @@ from .reloads import Reloads
 from .revision import Stamp, changed_since_start, stamps_of
 from .scheduler import Scheduler
 from .settings import Settings
+from .sizes import say, sized
 from .squares import Squares
 from .staging import Staging
 from .stats import CairnPromMetrics, CairnStats
@@ -88,7 +89,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         config = self._kv_transfer_config
-        self._settings = Settings.of(config.kv_connector_extra_config)
+        given = config.kv_connector_extra_config
+        self._settings = Settings.of(given)
         self._folder = vllm_config.model_config.model
         self._stamps = self._stamps_of_weights()
         is_named = self._settings.weights_revision is not None
@@ -104,6 +106,10 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         if self._settings.layer_wise and not self._is_layer_wise:
             log.warning("cairn: layer_wise is of models with one group of layers: not of this one")
         is_scheduler = role == KVConnectorRole.SCHEDULER
+        if not is_scheduler:  # which moves no blocks
+            tokens = self._model.geometry.store_tokens
+            self._settings = sized(self._settings, given, vllm_config, kv_cache_config, tokens)
+            say(self._settings, given, kv_cache_config, tokens, log)
         name = f"vllm {'scheduler' if is_scheduler else 'worker'} {config.engine_id}"
         self._session = Session(self._settings, self._model.spec, name, log)
         self._scheduler: Scheduler | None = None

@@ -24,6 +24,7 @@ class Settings:
     lookup_timeout: float = 0.5  # seconds that a request waits for what there is
     save_timeout: float = 5.0  # seconds after which a block is given up
     weights_stay: bool = False  # though vLLM resets its caches, to sleep or to pause
+    # Where a user names none, these are the least: `sizes` computes them.
     staging_bytes: int = 256 << 20  # of blocks that wait to be put
     region_bytes: int = REGION_BYTES  # shared memory of each `unix:` data connection
     query_squares: bool = False  # puts bring squared queries, which the daemon mines profiles with
