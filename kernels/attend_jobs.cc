@@ -56,7 +56,7 @@ uint32_t RowsOf(const AttendJob& job) {
   return job.query_tokens * (job.query_heads / job.head_count);
 }
 
-// A spec of what the tail is.
+// Returns a raw spec with the tail's layer and heads.
 codecs::ImageSpec TailSpec(const AttendJob& job) {
   codecs::ImageSpec spec;
   spec.tile = job.tile;

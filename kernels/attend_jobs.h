@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Checks attention jobs and computes what their plans need to know.
+// Checks attention jobs and computes the numbers that their plans need.
 //
 // Thread-safety: pure functions.
 
@@ -11,16 +11,16 @@
 
 namespace cairn::kernels {
 
-// Errors as MakeAttendPlan(); the other functions require that there are none.
+// Errors: as MakeAttendPlan(). REQUIRES for the other functions: CheckAttend() is kOk.
 codecs::Error CheckAttend(const AttendJob& job);
 
-// Channels of V.
+// Returns the number of channels of V.
 [[nodiscard]] uint32_t VDim(const AttendJob& job);
 
-// Query rows of a KV head.
+// Returns the number of query rows of a KV head.
 [[nodiscard]] uint32_t RowsOf(const AttendJob& job);
 
-// A spec of what the tail is: its layer and heads, raw.
+// Returns a raw spec with the tail's layer and heads.
 [[nodiscard]] codecs::ImageSpec TailSpec(const AttendJob& job);
 
 }  // namespace cairn::kernels

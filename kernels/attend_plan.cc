@@ -20,7 +20,8 @@ using codecs::FormId;
 using codecs::GroupKind;
 
 constexpr uint32_t kWorkPartsMax = 32;
-// Lists before these: of AffinePart, with fp8; and of kernels that have a warp a part.
+// Lists before this one have AffineParts, including fp8. Kernels of the lists from here on use one
+// warp per part.
 constexpr auto kAffineLists = static_cast<uint32_t>(AttendList::kPlainBf16);
 constexpr auto kFastLists = static_cast<uint32_t>(AttendList::kNarrow);
 
@@ -47,27 +48,28 @@ TilePair PairAt(const AttendJob& job, const codecs::ImagePrefix& prefix, uint16_
   return pair;
 }
 
-// Forms that the narrow kernel reads.
+// Returns whether the narrow kernel supports the form.
 bool IsPlain(uint16_t form) {
   const FormId id = codecs::FormIdOf(form);
   return id == FormId::kRaw || id == FormId::kAffine || id == FormId::kFp8;
 }
 
-// The list of parts that no fast kernel has, of plain forms.
+// Returns the list for parts of plain forms that no fast kernel supports.
 AttendList SlowList(const AttendJob& job) {
   const bool is_narrow = job.tile.k_dim <= kAttendNarrowDim && VDim(job) <= kAttendNarrowDim;
   return is_narrow ? AttendList::kNarrow : AttendList::kWide;
 }
 
-// Heads that the fast kernels have, of kAttendDim, and of source bits and fp8 kAttendSmallDim too.
+// Returns whether fast kernels support the heads: kAttendDim, for source bits and fp8 also
+// kAttendSmallDim.
 bool IsFast(const AttendJob& job, uint32_t dim = kAttendDim) {
   const codecs::TileShape& tile = job.tile;
   return tile.kind == GroupKind::kKv && tile.dtype != codecs::DType::kFp32 && tile.k_dim == dim &&
          tile.v_dim == dim;
 }
 
-// The list of a job's source bits.
-//   unit  bytes that their rows are at multiples of
+// Returns the list for a job's source bits.
+//   unit  alignment of their rows, in bytes
 AttendList PlainList(const AttendJob& job, uint32_t unit) {
   const bool is_fast = IsFast(job) || IsFast(job, kAttendSmallDim);
   if (is_fast && unit == kUnitMax) {
@@ -93,7 +95,7 @@ AttendList ListOf(const AttendJob& job, const codecs::Recipe& recipe, const Tile
   return IsPlain(pair.k.form) && IsPlain(pair.v.form) ? SlowList(job) : AttendList::kWide;
 }
 
-// Goes through jobs the same way to count and to write.
+// Visits the jobs in the same way for counting and for writing.
 class AttendPlanMaker {
  public:
   AttendPlanMaker(std::span<const AttendJob> jobs, uint32_t works_wanted) : jobs_(jobs) {
@@ -131,7 +133,7 @@ class AttendPlanMaker {
   }
 
  private:
-  // Where things lie, of what was counted.
+  // Computes the offsets of the records that were counted.
   uint64_t Place() {
     header_.slot_floats = slot_floats_;
     uint64_t at = sizeof(AttendHeader);
@@ -197,7 +199,7 @@ class AttendPlanMaker {
     return queries;
   }
 
-  // Images that are alike but for what they hold share their planes.
+  // Images that differ only in their content share their planes.
   static bool AreAlike(const AttendImage& a, const AttendImage& b) {
     const codecs::ImageSpec& of = a.prefix->spec();
     return of.recipe == b.prefix->spec().recipe && of.tokens == b.prefix->spec().tokens &&
@@ -205,7 +207,7 @@ class AttendPlanMaker {
            a.side_object == b.side_object;
   }
 
-  // Returns what all rows are at multiples of.
+  // Returns the alignment of all rows.
   uint32_t PutPlanes(const codecs::ImageSpec& spec, const PagedView& view,
                      const AttendImage* image) {
     PlaneRecords records = RecordsOf(spec, spec.slice, view, 0);
@@ -239,7 +241,7 @@ class AttendPlanMaker {
       const uint32_t slot_first = slots_;
       for (uint32_t list = 0; list < kAttendPartLists; ++list) {
         const uint32_t end = part_counts_[list];
-        // A warp a part in fast ones.
+        // Fast kernels process one part per warp.
         const uint32_t step =
             list < kFastLists ? std::max(parts_of_work_, kAttendThreads / 32) : parts_of_work_;
         for (uint32_t at = first[list]; at < end; at += step) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The interface of the program to device kernels. This folder is the only one that includes CUDA
-// headers. Without them absent.cc is built instead, and every caller compiles and links the same.
+// The interface of the program to device kernels. Only this folder includes CUDA headers. If they
+// are missing, absent.cc is built instead, and every caller compiles and links without changes.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace cairn::kernels {
 
-// Whether encode and decode can run on a device, and why not.
+// Whether encoding and decoding can run on a device, and the reason if not.
 // Thread-safety: Immutable.
 struct Availability {
   std::string_view name;  // of the backend: "none" or "cuda"; static storage
@@ -24,83 +24,84 @@ struct Availability {
   std::string_view reason;  // one line for a log or `cairnctl version`; static storage
 };
 
-// Same answer for the life of the process; never fails, never throws, needs no driver.
+// Returns the same answer for the life of the process. Never fails, never throws, needs no driver.
 // Thread-safety: Thread-safe.
 Availability Probe();
 
-// How a launch ended that was asked for.
+// The result of a launch.
 enum class [[nodiscard]] LaunchResult : uint8_t{
     kOk,           // kernels are on the stream
-    kUnavailable,  // nothing is on the stream. Probe() says why; where it says "available",
-                   // LastDeviceError() does: the device is too old, or has too little shared memory
-                   // for a kernel of the plan
-    kNoStream,     // null: the legacy default stream waits for every other
-    kDeviceError,  // CUDA refused; LastDeviceError() says how. The device may be lost
+    kUnavailable,  // nothing is on the stream. Probe() has the reason; if it says "available",
+                   // LastDeviceError() has it: the device is too old, or has too little shared
+                   // memory for a kernel of the plan
+    kNoStream,     // the stream is null: the legacy default stream would wait for all others
+    kDeviceError,  // CUDA refused; LastDeviceError() has the reason. The device may be lost
 };
 
-// A CUDA stream, as cudaStream_t. Launches are on the device that is current.
+// A CUDA stream, as cudaStream_t. Launches use the current device.
 using Stream = void*;
 
-// Loads all kernels to the current device. Without it the first launch on a device does. Kernels
-// may not be loaded while a graph is captured, so call it before a capture; a Runtime calls it
-// where it allocates memory of the device. Does nothing where they are loaded. Thread-safety:
+// Loads all kernels to the current device; does nothing if they are loaded. Without this call, the
+// first launch on a device loads them. That is not allowed during the capture of a graph, so call
+// it before a capture. A Runtime calls it when it allocates device memory. Thread-safety:
 // Thread-safe.
 LaunchResult LoadKernels();
 
-// Puts the kernels of a plan on `stream`. Where kernels are loaded, nothing allocates, synchronizes
-// or copies. All memory is the caller's, reachable by the device, and stays until what is on the
-// stream is over. Kernels read counts from the plan, so a captured graph serves every later plan
-// that needs no kernels that the captured one did not.
-//   plan    as MakeDecodePlan() gave it
+// Puts the kernels of a plan on `stream`. If kernels are loaded, nothing allocates, synchronizes or
+// copies. The caller owns all memory. The device must be able to access it, and it must stay valid
+// until the work on the stream has completed. Kernels read counts from the plan. A captured graph
+// can therefore run a later plan, if that plan needs no kernel that the captured plan did not need.
+//   plan    from MakeDecodePlan()
 //   bytes   its buffer, on the device
-//   status  plan.image_count words, zeroed before. Then a word is 0 where the image was decoded,
-//           else the codecs::Error that says why not: its targets are in any state, others are not
-//           touched by it
+//   status  plan.image_count words, zeroed before. Afterwards 0 if the image was decoded, else its
+//           codecs::Error: the image's targets are then unspecified, and other targets are
+//           unaffected
 // Thread-safety: Thread-safe.
 LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status,
                           Stream stream);
 
-// The same of images to encode. Results are whole when what is on the stream is over.
-//   plan     as MakeEncodePlan() gave it
+// The same for images to encode. Results are complete when the work on the stream has completed.
+//   plan     from MakeEncodePlan()
 //   bytes    its buffer, on the device
-//   results  plan.tile_count of them, on the device
-//   status   plan.image_count words, zeroed before. Then a word is 0 where results and image are
-//            whole, else kTargetTooSmall: its table has a page that is none, or a hole; or, of a
-//            stored image, kBadTile or kNotDemotable
+//   results  plan.tile_count results, on the device
+//   status   plan.image_count words, zeroed before. Afterwards 0 if results and image are complete.
+//            kTargetTooSmall: its page table has an invalid page or a hole. For a stored image also
+//            kBadTile or kNotDemotable
 LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
                           uint32_t* status, Stream stream);
 
-// The same of attention: outputs and log sums are whole when what is on the stream is over.
-//   plan     as MakeAttendPlan() gave it
+// The same for attention. Outputs and log sums are complete when the work on the stream has
+// completed.
+//   plan     from MakeAttendPlan()
 //   bytes    its buffer, on the device
-//   scratch  plan.scratch_bytes on the device, at a multiple of 16, in any state
-//   status   plan.status_count words, zeroed before. Then a word is 0, or the codecs::Error that
-//            says why its image or tail was not attended to: outputs and log sums of its sequence
-//            are in any state, those of others are not touched by it
+//   scratch  plan.scratch_bytes on the device, at a multiple of 16, with any content
+//   status   plan.status_count words, zeroed before. Afterwards 0, or the codecs::Error of an image
+//            or tail: outputs and log sums of its sequence are then unspecified, and other
+//            sequences are unaffected
 LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
                           uint32_t* status, Stream stream);
 
-// The same of a bank to mine: its patterns are whole when what is on the stream is over.
-//   plan     as MakeMinePlan() gave it
+// The same for mining a bank. Its patterns are complete when the work on the stream has completed.
+//   plan     from MakeMinePlan()
 //   bytes    its buffer, on the device
-//   scratch  plan.scratch_bytes on the device, at a multiple of 16, in any state
-//   status   a word, zeroed before. Then it is 0, or kTargetTooSmall: the table has a page that is
-//            none; or kIncomplete: a head has no token. The bank is in any state then
+//   scratch  plan.scratch_bytes on the device, at a multiple of 16, with any content
+//   status   a word, zeroed before. Afterwards 0; or kTargetTooSmall: the table has an invalid
+//            page; or kIncomplete: a head has no token. On an error the bank is unspecified
 LaunchResult LaunchMine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch,
                         uint32_t* status, Stream stream);
 
-// The same of a pass over the sample of a profile: its sums are whole when what is on the stream is
-// over.
-//   plan     as MakeMinePassPlan() gave it
+// The same for a pass over the sample of a profile. Its sums are complete when the work on the
+// stream has completed.
+//   plan     from MakeMinePassPlan()
 //   bytes    its buffer, on the device
 //   sums     plan.sums_bytes on the device, at a multiple of 16, zeroed before
-//   status   a word, zeroed before. Then it is 0, or kTargetTooSmall: the table has a page that is
-//            none. Sums are in any state then
+//   status   a word, zeroed before. Afterwards 0, or kTargetTooSmall: the table has an invalid
+//            page. On an error the sums are unspecified
 LaunchResult LaunchMinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
                             uint32_t* status, Stream stream);
 
-// Returns why the last failed call of this thread failed: CUDA's name of the error, as
-// "cudaErrorLaunchFailure", or a sentence. Empty if none has failed. Static storage.
+// Returns why the last failed call of this thread failed: CUDA's name of the error, such as
+// "cudaErrorLaunchFailure", or a sentence. Empty if no call has failed. Static storage.
 [[nodiscard]] std::string_view LastDeviceError();
 
 }  // namespace cairn::kernels

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend of a build with CUDA. It needs no driver to start: where there is none, or no device
-// that the kernels are compiled for, it says that it is unavailable.
+// The backend of a build with CUDA. It starts without a driver: if there is none, or no device that
+// the kernels are compiled for, it reports that it is unavailable.
 #include <cuda_runtime.h>
 
 #include <array>
@@ -40,30 +40,30 @@ Availability Find() {
   return {kName, false, "unavailable: no CUDA device of compute capability 8.0 or newer"};
 }
 
-// A kernel's number is its list's; those that encode come behind those that decode, then those that
-// attend, then those that mine, banks first.
+// A kernel's number is its list's number. Encoding kernels follow decoding kernels; attention
+// kernels and then mining kernels follow, banks first.
 constexpr uint32_t kEncodeFirst = kDecodeLists;
 constexpr uint32_t kAttendFirst = kEncodeFirst + kEncodeLists;
 constexpr uint32_t kMineFirst = kAttendFirst + kAttendLists;
 constexpr uint32_t kPassFirst = kMineFirst + kMineLists;
 constexpr uint32_t kKernels = kPassFirst + kPassLists;
 
-// The kernels of a device, once they are loaded.
+// The kernels of a device, after loading.
 struct LoadedKernels {
   std::atomic<bool> are_loaded{false};
-  // Blocks of each kernel that the device runs at once. 0: a block of the kernel needs more shared
-  // memory than a block can have there.
+  // The number of blocks of each kernel that the device runs at once. 0: a block of the kernel
+  // needs more shared memory than the device has.
   std::array<std::atomic<uint32_t>, kKernels> blocks{};
 };
 
-// Loads kernels to the current device, lets each have its shared memory, and counts its blocks.
+// Loads kernels to the current device, sets their shared memory, and counts their blocks.
 class KernelLoader {
  public:
   KernelLoader(int processors, int shared_bytes_max, LoadedKernels* loaded)
       : processors_(processors), shared_bytes_max_(shared_bytes_max), loaded_(*loaded) {}
 
-  // Begins a family of kernels.
-  //   first  the number of its first
+  // Starts a family of kernels.
+  //   first  the number of its first kernel
   KernelLoader& Family(uint32_t first) {
     first_ = first;
     return *this;
@@ -90,8 +90,8 @@ class KernelLoader {
   bool is_ok_ = true;
 };
 
-// The kernels of the current device in *loaded. Loads them where that was not done yet. Threads
-// that do so at once come to the same.
+// Sets *loaded to the kernels of the current device, and loads them at the first call. Concurrent
+// calls give the same result.
 LaunchResult Load(const LoadedKernels** loaded) {
   static std::array<LoadedKernels, kDevicesMax> of_devices;
   if (!Probe().is_available) return LaunchResult::kUnavailable;
@@ -128,7 +128,7 @@ LaunchResult Load(const LoadedKernels** loaded) {
 }
 
 // Puts the kernels of a plan's lists on a stream.
-//   first  the number of the first of its lists among all kernels
+//   first  the number of its first list among all kernels
 template <typename Plan, typename Arguments>
 class Launch {
  public:
@@ -139,7 +139,7 @@ class Launch {
         stream_(static_cast<cudaStream_t>(stream)),
         result_(Check()) {}
 
-  // With as many blocks as the device holds: a captured graph has them for plans of any length.
+  // Uses as many blocks as the device holds, so that a captured graph fits plans of any length.
   template <auto kKernel>
   void Kernel(const KernelShape& shape) {
     if (result_ != LaunchResult::kOk || plan_.counts[shape.list] == 0) return;
@@ -153,7 +153,7 @@ class Launch {
   [[nodiscard]] LaunchResult result() const { return result_; }
 
  private:
-  // kOk where all kernels of the plan can be launched. Else none is.
+  // Returns kOk if all kernels of the plan can be launched. Otherwise none is launched.
   LaunchResult Check() {
     if (!Probe().is_available) return LaunchResult::kUnavailable;
     if (stream_ == nullptr) return LaunchResult::kNoStream;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shared by the files that call CUDA: how they record an error, and which devices they accept.
+// Shared by the files that call CUDA: it records errors and states which devices are supported.
 //
 // Thread-safety: Thread-safe.
 
@@ -8,11 +8,12 @@
 
 namespace cairn::kernels {
 
-inline constexpr int kComputeMajorMin = 8;  // what kernels are compiled for, at least
+inline constexpr int kComputeMajorMin = 8;  // the lowest compute capability that kernels are
+                                            // compiled for
 
-// Returns true if a call of CUDA succeeded. If not, LastDeviceError() returns its error from then
-// on, and the error of the thread is cleared. Else the engine's next check would take it for its
-// own.
+// Returns true if a CUDA call succeeded. If not, LastDeviceError() returns its error from then on,
+// and the thread's CUDA error is cleared. Otherwise the engine's next check would report it as the
+// engine's own.
 [[nodiscard]] bool IsOk(cudaError_t error);
 
 }  // namespace cairn::kernels

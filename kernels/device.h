@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The functions and macros that kernel bodies are written with. With nvcc they are CUDA; with any
-// other compiler they are calls into an executor, so that tests run the same text on a CPU
-// (kernels/emulated.h).
+// The functions and macros with which kernel bodies are written. With nvcc they are CUDA. With any
+// other compiler they call an executor, so tests run the same source on a CPU (kernels/emulated.h).
 //
-// - CAIRN_KERNEL and CAIRN_BOUNDS(threads, blocks) stand before a kernel, CAIRN_DEVICE before a
-//   function that kernels call, CAIRN_DEVICE_MEMBER before one of a class; CAIRN_UNROLL and
-//   CAIRN_NO_UNROLL stand before a loop.
-// - CAIRN_SHARED(Type, name) names the block's shared memory, which is launched with sizeof(Type).
-// - Global memory is reached through LoadGlobal, LoadRecord, StoreGlobal, CopyAsync16 and atomics
-//   alone. Constants of the module (CAIRN_TABLE) are indexed as arrays.
-// - Collectives take the mask of the lanes that meet there; without one all 32 do.
+// - CAIRN_KERNEL and CAIRN_BOUNDS(threads, blocks) precede a kernel, CAIRN_DEVICE a function that
+//   kernels call, and CAIRN_DEVICE_MEMBER a member function. CAIRN_UNROLL and CAIRN_NO_UNROLL
+//   precede a loop.
+// - CAIRN_SHARED(Type, name) names the block's shared memory. The launch provides sizeof(Type)
+//   bytes.
+// - Kernels access global memory only through LoadGlobal, LoadRecord, StoreGlobal, CopyAsync16 and
+//   atomics. Constants of the module (CAIRN_TABLE) are indexed as arrays.
+// - Collectives take a mask of the participating lanes; the default is all 32.
 //
 // Free of the standard library but for integers.
 
@@ -27,7 +27,7 @@ struct alignas(8) U32x2 {
   uint32_t x, y;
 };
 
-// A place in shared memory; of a device, in 32 bits.
+// An address in shared memory; on a device, 32 bits.
 struct SharedAddress {
 #if defined(__CUDACC__)
   uint32_t at;
@@ -62,7 +62,7 @@ CAIRN_DEVICE uint32_t BlockIndex() { return blockIdx.x; }
 CAIRN_DEVICE uint32_t GridBlocks() { return gridDim.x; }
 
 CAIRN_DEVICE void SyncBlock() { __syncthreads(); }
-// Whether any thread of the block said yes.
+// Waits like SyncBlock(). Returns true if any thread of the block passed true.
 CAIRN_DEVICE bool SyncBlockOr(bool value) { return __syncthreads_or(value ? 1 : 0) != 0; }
 CAIRN_DEVICE void SyncWarp(uint32_t mask = kAllLanes) { __syncwarp(mask); }
 CAIRN_DEVICE uint32_t Ballot(bool value, uint32_t mask = kAllLanes) {
@@ -80,7 +80,7 @@ CAIRN_DEVICE uint32_t ShuffleXor(uint32_t value, uint32_t lanes, uint32_t mask =
 CAIRN_DEVICE uint32_t ReduceOr(uint32_t value, uint32_t mask = kAllLanes) {
   return __reduce_or_sync(mask, value);
 }
-// The same value in all lanes, so that the compiler knows it to be.
+// Returns the value of lane 0 in all lanes, so that the compiler knows that it is uniform.
 CAIRN_DEVICE uint32_t Uniform(uint32_t value) { return __shfl_sync(kAllLanes, value, 0); }
 
 CAIRN_DEVICE uint32_t CountBits(uint32_t value) { return static_cast<uint32_t>(__popc(value)); }
@@ -90,9 +90,9 @@ CAIRN_DEVICE uint32_t LowestBit(uint32_t value) { return static_cast<uint32_t>(_
 CAIRN_DEVICE uint32_t PermuteBytes(uint32_t a, uint32_t b, uint32_t selector) {
   return __byte_perm(a, b, selector);
 }
-// The sum of the products of bytes, and c.
+// Returns c plus the sum of the products of the bytes of a and b.
 CAIRN_DEVICE uint32_t DotBytes(uint32_t a, uint32_t b, uint32_t c) { return __dp4a(a, b, c); }
-// Bits of a where those of mask are 1, else of b.
+// Returns the bits of a where the bits of mask are 1, else the bits of b.
 CAIRN_DEVICE uint32_t Choose(uint32_t mask, uint32_t a, uint32_t b) {
   uint32_t chosen;
   asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(chosen) : "r"(mask), "r"(a), "r"(b));
@@ -104,7 +104,7 @@ CAIRN_DEVICE float FusedMultiplyAdd(float a, float b, float c) { return __fmaf_r
 // The larger of two numbers.
 CAIRN_DEVICE float Larger(float a, float b) { return fmaxf(a, b); }
 
-// Of finite values, as codecs/numbers/math.h has them: two at a time, `low` in the lower half.
+// Pack two finite values, rounded as in codecs/numbers/math.h, with `low` in the lower half.
 CAIRN_DEVICE uint32_t PackBf16(float low, float high) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -122,7 +122,7 @@ CAIRN_DEVICE float HalfToFloat(uint32_t bits) {
       : "r"(bits));
   return value;
 }
-// fp16 of a value in its range, rounded down and up.
+// Round a value to fp16, down or up. REQUIRES: it is in the range of fp16.
 CAIRN_DEVICE uint32_t HalfBelow(float value) {
   uint16_t bits;
   asm("cvt.rm.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
@@ -134,7 +134,7 @@ CAIRN_DEVICE uint32_t HalfAbove(float value) {
   return bits;
 }
 
-// The smaller and the larger of two values in each half of a word; a NaN where one is a NaN.
+// Return the smaller or the larger value in each half of a word; a NaN if one of the two is a NaN.
 CAIRN_DEVICE uint32_t LeastBf16(uint32_t a, uint32_t b) {
   uint32_t least;
   asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(least) : "r"(a), "r"(b));
@@ -156,22 +156,22 @@ CAIRN_DEVICE uint32_t LargestFp16(uint32_t a, uint32_t b) {
   return largest;
 }
 
-// Products of two fp16 in a word, each rounded to fp16.
+// Multiplies the two fp16 of each word, each product rounded to fp16.
 CAIRN_DEVICE uint32_t MultiplyHalves(uint32_t a, uint32_t b) {
   uint32_t products;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(products) : "r"(a), "r"(b));
   return products;
 }
-// 2^x within a few units in the last place; 0 where that would be a denormal. Of kernels whose
-// results are near, not equal.
+// Returns 2^x within a few units in the last place; 0 if that would be a denormal. Only for kernels
+// whose results are approximate.
 CAIRN_DEVICE float Exp2Near(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
 
-// Loads through the read-only cache, at a multiple of what is loaded. Not for memory that this
-// launch stores to: the cache may have what was there before.
+// Loads through the read-only cache. REQUIRES: `from` is aligned to the loaded size, and this
+// launch does not store to the memory: the cache may have its old content.
 template <typename T>
 CAIRN_DEVICE T LoadGlobal(const void* from) {
   if constexpr (sizeof(T) == 16) {
@@ -184,13 +184,14 @@ CAIRN_DEVICE T LoadGlobal(const void* from) {
     return __ldg(static_cast<const T*>(from));
   }
 }
-// An ordinary load, at a multiple of what is loaded. Also of what this launch has stored: what
-// other lanes or threads of the block stored is seen after SyncWarp() or SyncBlock().
+// An ordinary load. REQUIRES: `from` is aligned to the loaded size. Also for memory to which this
+// launch stores: stores of other lanes or threads of the block are visible after SyncWarp() or
+// SyncBlock().
 template <typename T>
 CAIRN_DEVICE T LoadRecord(const void* from) {
   return *static_cast<const T*>(from);
 }
-// Past the caches: nobody reads it soon.
+// Stores past the caches, for data that is not read soon.
 template <typename T>
 CAIRN_DEVICE void StoreGlobal(void* to, T value) {
   if constexpr (sizeof(T) == 16) {
@@ -207,7 +208,7 @@ CAIRN_DEVICE void AtomicAdd(uint64_t* at, uint64_t value) {
 }
 CAIRN_DEVICE void AtomicAddShared(uint32_t* at, uint32_t value) { atomicAdd(at, value); }
 CAIRN_DEVICE void AtomicAddShared(uint64_t* at, uint64_t value) { AtomicAdd(at, value); }
-// Returns what was there.
+// Returns the previous value.
 CAIRN_DEVICE uint32_t AtomicOrShared(uint32_t* at, uint32_t value) { return atomicOr(at, value); }
 
 CAIRN_DEVICE SharedAddress SharedAddressOf(const void* place) {
@@ -218,7 +219,7 @@ CAIRN_DEVICE SharedAddress operator+(SharedAddress place, uint32_t bytes) {
 }
 CAIRN_DEVICE bool operator<(SharedAddress a, SharedAddress b) { return a.at < b.at; }
 CAIRN_DEVICE uint32_t BytesBetween(SharedAddress from, SharedAddress to) { return to.at - from.at; }
-// table + 4 * (index mod 256), in one instruction.
+// Returns table + 4 * (index mod 256), in one instruction.
 CAIRN_DEVICE SharedAddress EntryOf(SharedAddress table, uint32_t index) {
   return {__dp4a(index, 4U, table.at)};
 }
@@ -240,20 +241,22 @@ CAIRN_DEVICE U32x4 LoadShared128(SharedAddress place) {
   return v;
 }
 
-// Copies 16 bytes from global to shared memory, some time before the wait for their group is over.
+// Copies 16 bytes from global to shared memory. The copy completes before CopyWait() for its group
+// returns.
 CAIRN_DEVICE void CopyAsync16(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddressOf(shared).at),
                "l"(global)
                : "memory");
 }
 CAIRN_DEVICE void CopyCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most so many of the thread's own groups are under way.
+// Waits until at most kPending of the thread's own groups are incomplete.
 template <int kPending>
 CAIRN_DEVICE void CopyWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// d[16 x 8] += popcount(a[16 x 256 bits] & b[256 bits x 8]), as mma.m16n8k256 spreads them.
+// d[16 x 8] += popcount(a[16 x 256 bits] & b[256 bits x 8]), distributed to lanes as in
+// mma.m16n8k256.
 CAIRN_DEVICE void MmaBits(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc "
@@ -261,7 +264,8 @@ CAIRN_DEVICE void MmaBits(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// d[16 x 8] += a[16 x 16] * b[16 x 8], fp16 in fp32, as mma.m16n8k16 spreads them. Denormals count.
+// d[16 x 8] += a[16 x 16] * b[16 x 8], fp16 in fp32, distributed to lanes as in mma.m16n8k16.
+// Denormals are kept.
 CAIRN_DEVICE void MmaHalves(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
@@ -269,7 +273,7 @@ CAIRN_DEVICE void MmaHalves(float (&d)[4], const uint32_t (&a)[4], const uint32_
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// The same of bf16.
+// The same for bf16.
 CAIRN_DEVICE void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "

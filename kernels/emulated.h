@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The definitions of kernels/device.h for a compiler other than nvcc: calls into an executor, which
-// runs the threads of a block and checks what they do. The product has no executor; the tests have
-// tests/kernels/executor/. Include it through kernels/device.h.
+// The definitions of kernels/device.h for a compiler other than nvcc. They call an executor, which
+// runs the threads of a block and checks their accesses. The product has no executor; the tests
+// have tests/kernels/executor/. Include this file only through kernels/device.h.
 //
-// Thread-safety: to be called from the threads of a running kernel alone.
+// Thread-safety: callable only from the threads of a running kernel.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,12 +34,12 @@ enum class Collective : uint8_t {
   kMmaBf16
 };
 enum class Access : uint8_t {
-  kLoadUnstored,  // not of what this launch has stored
+  kLoadUnstored,  // REQUIRES: this launch has not stored to the memory
   kLoad,
   kStore
 };
 
-// A line of a kernel. As a default argument, Here() is that of the call.
+// A source line of a kernel. As a default argument, Here() gives the line of the call.
 struct CodeLine {
   const char* file;
   int number;
@@ -50,24 +50,24 @@ struct CodeLine {
   }
 };
 
-// The numbers of the running thread.
+// The indices of the running thread and its block, and the number of blocks.
 uint32_t ThreadIndex();
 uint32_t BlockIndex();
 uint32_t GridBlocks();
 
-// Gives the thread's value to the lanes of `mask`, which come to the same collective of the same
-// line, and returns what the collective makes of theirs.
+// Exchanges the thread's value with the lanes of `mask`, which must reach the same collective at
+// the same line. Returns the result of the collective.
 uint64_t Meet(Collective collective, uint32_t mask, uint64_t value, uint32_t argument,
               CodeLine line);
 bool Barrier(bool value, CodeLine line);
 void* SharedMemory(size_t bytes);
-// Ends the thread where bytes of global, or of shared, memory are not the kernel's to touch.
+// Ends the thread if the kernel may not access these bytes of global or shared memory.
 void CheckGlobal(const void* at, size_t bytes, Access access, CodeLine line);
 void CheckShared(const void* at, size_t bytes, CodeLine line);
 void CopyAsync(void* shared, const void* global, size_t bytes, CodeLine line);
 void CopyCommit();
 void CopyWait(uint32_t pending);
-// d: 4 of int32_t of kMmaBits, of float of kMmaHalves and kMmaBf16.
+// d: 4 int32_t for kMmaBits, 4 floats for kMmaHalves and kMmaBf16.
 void Mma(Collective collective, void* d, const uint32_t* a, const uint32_t* b, CodeLine line);
 
 }  // namespace cairn::kernels::emulated
@@ -150,7 +150,7 @@ CAIRN_DEVICE float HalfToFloat(uint32_t bits) {
 }
 CAIRN_DEVICE uint32_t HalfBelow(float value) { return codecs::Fp16RoundDown(value); }
 CAIRN_DEVICE uint32_t HalfAbove(float value) { return codecs::Fp16RoundUp(value); }
-// As a device orders them, -0 is below +0.
+// As on a device, -0 is below +0.
 template <typename ToFloat>
 uint32_t ChooseHalves(uint32_t a, uint32_t b, bool is_least, ToFloat to_float) {
   const auto choose = [&](uint32_t shift) -> uint32_t {

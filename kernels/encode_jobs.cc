@@ -31,8 +31,8 @@ bool CodesWithSide(const EncodeJob& job) {
          (spec.recipe.MayHaveProfile() && spec.side_object_count != 0);
 }
 
-// What a stored image is to become: those ways of codecs::Demote() that take codes alone, or source
-// bits; DemoteSteps(); Thin().
+// Checks the conversion of a stored image: codecs::Demote() from codes alone or from source bits,
+// DemoteSteps(), or Thin().
 Error CheckStored(const EncodeJob& job) {
   const codecs::ImageSpec& from = job.stored->prefix->spec();
   const codecs::Recipe& to = job.spec->recipe;
@@ -55,7 +55,8 @@ uint16_t FormOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geome
   return geometry.IsCodable() ? codecs::CodedForm(geometry, spec.recipe) : codecs::kRawForm;
 }
 
-// A tile without rows but for those of values that have no code.
+// Returns whether the fast kernel supports the tile. No rule may make rows: only tokens that cannot
+// be coded are rows.
 bool HasFastShape(const PlaneRecord& plane, const EncodeTask& task) {
   constexpr uint32_t kRules = (1U << kRuleVariantShift) - 1;
   const bool is_half = plane.dtype == codecs::DType::kBf16 || plane.dtype == codecs::DType::kFp16;
@@ -88,7 +89,8 @@ const StoredImage* ParentOf(const EncodeJob& job, codecs::ProfileHead at) {
   return nullptr;
 }
 
-// The pool on the device that the block before left for the head; null where it left none.
+// Returns the device address of the pool that the previous block left for the head; null if there
+// is none.
 const uint8_t* PoolBefore(const EncodeJob& job, codecs::ProfileHead at) {
   if (!codecs::FollowsChain(*job.spec)) return nullptr;
   const StoredImage* parent = ParentOf(job, at);
@@ -97,7 +99,7 @@ const uint8_t* PoolBefore(const EncodeJob& job, codecs::ProfileHead at) {
   return offset.has_value() ? codecs::U8(parent->image) + *offset : nullptr;
 }
 
-// Source bits that stand one token behind another.
+// Returns a view of source bits whose tokens are adjacent.
 PagedView ViewOfTiles(const codecs::ImageSpec& spec) {
   PagedView view;
   view.page_count = 1;
@@ -108,7 +110,7 @@ PagedView ViewOfTiles(const codecs::ImageSpec& spec) {
   return view;
 }
 
-// What is made of a stored tile, whose bits are the source's where it is raw.
+// Returns the list for a stored tile. A raw tile stores the bits of the source.
 EncodeList ListOfStored(const EncodeJob& job, uint16_t stored_form, EncodeTask* task) {
   const codecs::Recipe& from = job.stored->prefix->spec().recipe;
   const bool is_steps = NarrowsSteps(job);
@@ -185,7 +187,7 @@ PlaneRecords PlanesOf(const EncodeJob& job, uint32_t image) {
   PlaneRecords records =
       RecordsOf(spec, spec.slice, job.stored != nullptr ? ViewOfTiles(spec) : job.source, image);
   if (NarrowsSteps(job)) {
-    // Rows of strips stand behind planes of whole words.
+    // Rows of strips follow planes of whole words.
     for (PlaneRecord& record : records) record.unit = std::min<uint8_t>(record.unit, 4);
   }
   if (!CodesWithSide(job)) return records;

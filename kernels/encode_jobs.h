@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Checks encode jobs and computes the records that a plan has for their images and tiles.
+// Checks encode jobs and computes the records of a plan for their images and tiles.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 
@@ -18,10 +18,10 @@ namespace cairn::kernels {
 // The general list of affine tiles.
 inline constexpr EncodeList kAffineAny = GeneralEncodeList(codecs::FormId::kAffine);
 
-// kOk where a plan can be made for the job; errors as MakeEncodePlan().
+// Returns kOk if a plan can be made for the job. Errors: as MakeEncodePlan().
 [[nodiscard]] codecs::Error CheckJob(const EncodeJob& job);
 
-// REQUIRES of all below: CheckJob() is kOk.
+// REQUIRES for all functions below: CheckJob() is kOk.
 
 [[nodiscard]] uint32_t TileCount(const codecs::ImageSpec& spec);
 
@@ -32,21 +32,21 @@ inline constexpr EncodeList kAffineAny = GeneralEncodeList(codecs::FormId::kAffi
 // Returns true if the job recodes stored tiles with the tables of its profile.
 [[nodiscard]] bool NarrowsSteps(const EncodeJob& job);
 
-// But for the tables of its profile.
-//   image  whose status it is
+// Returns the records without the tables of the job's profile.
+//   image  index of the status word
 [[nodiscard]] PlaneRecords PlanesOf(const EncodeJob& job, uint32_t image);
 
-// The work that a tile needs. The kernel of `list` leaves the tile in its slot, in so many items;
-// 0: it needs no kernel. Where may_be_left, kAffineAny has an item of it besides.
+// The work for a tile. The kernel of `list` writes the tile to its slot, in `items` items; 0: the
+// tile needs no kernel. If may_be_left, kAffineAny also has an item for the tile.
 struct TileWork {
   EncodeTask task;
   EncodeList list;
   uint32_t items;
   bool may_be_left;
 };
-//   planes  PlanesOf() the job
-//   number  of the job in the plan
-//   slot    of the tile, from the job's slots
+//   planes  PlanesOf() of the job
+//   number  index of the job in the plan
+//   slot    offset of the tile's slot from the job's slots
 [[nodiscard]] TileWork WorkOf(const EncodeJob& job, const PlaneRecords& planes, uint32_t number,
                               uint32_t tile, uint64_t slot);
 

@@ -32,11 +32,11 @@ static_assert(sizeof(EncodeTask) % 8 == 0);
 static_assert(static_cast<uint32_t>(Fault::kNotDemotable) ==
               static_cast<uint32_t>(Error::kNotDemotable));
 
-// A tile may be left by one kernel to another.
+// One kernel may leave a tile to another, so a tile can have two items.
 constexpr uint32_t kPlanItemsMax = 2 * kPlanTasksMax;
 
-// Tokens that logquant keeps by their age, in the order in which they are stored. Those that stay
-// are the device's to find.
+// Returns the tokens that logquant keeps because of their age, in their stored order. The device
+// finds the rows that stay.
 codecs::LogRows AgeingRows(const EncodeJob& job) {
   codecs::LogRows rows;
   const codecs::ImageSpec& spec = *job.spec;
@@ -57,7 +57,7 @@ class EncodePlanMaker {
   EncodePlanMaker(std::span<const EncodeJob> jobs, std::byte* buffer)
       : jobs_(jobs), buffer_(buffer) {}
 
-  // REQUIRES: the buffer has EncodePlanBytesMax() bytes, or room is what it has.
+  // REQUIRES: the buffer has EncodePlanBytesMax() bytes, or `room` is its size.
   Error Make(uint64_t room, EncodePlan* plan) {
     uint64_t tiles = 0;
     uint64_t items = 0;
@@ -110,7 +110,7 @@ class EncodePlanMaker {
   }
 
  private:
-  // False where the image's rows by age do not fit.
+  // Returns false if the image's rows by age do not fit.
   bool Write(uint32_t index, uint64_t room) {
     const EncodeJob& job = jobs_[index];
     const codecs::ImageSpec& spec = *job.spec;

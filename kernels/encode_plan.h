@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plans of images to encode. The device writes the tiles to their final places in the image. The
+// Plans of images to encode. The device writes the tiles to their final offsets in the image. The
 // host then reads their sizes, rows and CRCs and writes header and directory.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
@@ -26,37 +26,40 @@ struct StoredImage {
   const std::byte* image = nullptr;             // its verified bytes, at a multiple of 16
 };
 
-// A slice of a block that lies on the device, or an image of it, and where the new image is to go
-// there.
+// A slice of a block on the device, or an image of it, and the address of the new image there.
 struct EncodeJob {
   const codecs::ImageSpec* spec = nullptr;
-  PagedView source = {};  // of spec->slice, without holes; only read
-  // In place of a source: an image to code anew, which is only read. Its spec is *spec but for the
-  // recipe, and what becomes of it is what the CPU makes of it, without other inputs:
-  // - of raw, of kivi, ott, logquant or patternkv to fewer bits: codecs::Demote()
-  // - of cairn to a higher level: codecs::DemoteSteps(), by the profile of `side`
-  // - of logquant to the same recipe: codecs::Thin() for chain_tokens
-  // exact is decoded first, into pages, and encoded from there.
+  PagedView source = {};  // view of spec->slice, without holes; only read
+  // Instead of a source: an image to recode, which is only read. Its spec is *spec except for the
+  // recipe. The result equals that of the CPU without other inputs:
+  // - from raw to any recipe, or from kivi, ott, logquant or patternkv to fewer bits:
+  //   codecs::Demote()
+  // - from cairn to a higher level: codecs::DemoteSteps(), with the profile of `side`
+  // - from logquant to the same recipe: codecs::Thin() for chain_tokens
+  // An image of exact must first be decoded into pages and encoded from there.
   const StoredImage* stored = nullptr;
-  std::byte* slots = nullptr;  // at a multiple of 16: SlotBytes(*spec), in any state afterwards
+  std::byte* slots = nullptr;  // at a multiple of 16: SlotBytes(*spec); the content afterwards is
+                               // unspecified
   std::byte* image = nullptr;  // at a multiple of 16: codecs::MaxImageBytes(*spec). Kernels write
-                               // tiles, and leave header and directory to WritePrefix()
-  // As codecs::EncodeInputs has them: scores, states, magnitudes and parents on the device, numbers
-  // at multiples of their size.
+                               // tiles; WritePrefix() writes header and directory
+  // As in codecs::EncodeInputs, but scores, states, magnitudes and parents are on the device.
+  // REQUIRES: numbers are at multiples of their size.
   uint64_t chain_tokens = 0;
   const float* token_scores = nullptr;
   const uint8_t* token_states = nullptr;
   const float* query_magnitudes = nullptr;
   std::span<const StoredImage> parents = {};
-  codecs::DecodeInputs side = {};          // what the spec names, parsed on the host
-  const std::byte* side_object = nullptr;  // its bytes on the device, at a multiple of 16
+  codecs::DecodeInputs side = {};          // the side object that the spec names, parsed on the
+                                           // host
+  const std::byte* side_object = nullptr;  // the side object's bytes on the device, at a multiple
+                                           // of 16
 };
 
 struct EncodePlan {
   uint32_t bytes = 0;
   uint32_t image_count = 0;
   uint32_t tile_count = 0;                         // of all images
-  std::array<uint32_t, kEncodeLists> counts = {};  // of items, images or tiles
+  std::array<uint32_t, kEncodeLists> counts = {};  // items, images or tiles
 };
 
 // Returns the spec that the header of the job's image stores: codecs::RecordedSpec() of its spec
@@ -64,27 +67,27 @@ struct EncodePlan {
 // raw.
 [[nodiscard]] codecs::ImageSpec RecordedSpec(const EncodeJob& job);
 
-// Bytes of the slots of all tiles, in the order of the directory, each at a multiple of 16: the
-// tile raw, and what its recipe's kernel keeps besides.
+// Returns the size of the slots of all tiles, in the order of the directory, each at a multiple of
+// 16. A slot holds the raw tile and the temporary data of its recipe's kernel.
 // REQUIRES: Validate(spec) is kOk.
 [[nodiscard]] uint64_t SlotBytes(const codecs::ImageSpec& spec);
 
-// Writes a plan for jobs into `buffer`, at a multiple of 16; *plan is set on kOk. Results are in
-// the order of jobs and, of a job, of its directory. Errors as MakeDecodePlan(), and those of
-// Validate(spec). Of a stored image: kMismatch, its spec differs in more than the recipe;
-// kNotDemotable, none of those ways.
+// Writes a plan for jobs into `buffer`, at a multiple of 16; sets *plan on kOk. Results are in the
+// order of jobs and, within a job, of its directory. Errors: those of MakeDecodePlan() and
+// Validate(spec). For a stored image: kMismatch (its spec differs in more than the recipe),
+// kNotDemotable (not one of the conversions above).
 codecs::Error MakeEncodePlan(std::span<const EncodeJob> jobs, std::span<std::byte> buffer,
                              EncodePlan* plan);
 
-// A buffer of so many bytes suffices for every plan.
+// Returns a buffer size that suffices for every plan.
 [[nodiscard]] uint64_t EncodePlanBytesMax();
 
-// Writes header and directory of the image whose tiles a job's kernels wrote.
+// Writes header and directory of an image whose tiles a job's kernels have written.
 //   spec         RecordedSpec() of the job
-//   results      of all tiles of the spec, in the order of the directory
-//   prefix       PrefixBytes(tiles) at least, else kTargetTooSmall
-//   image_bytes  of the whole image; set on kOk
-// kBadDirectory: results are none that kernels write for an image without a fault.
+//   results      one per tile of the spec, in the order of the directory
+//   prefix       at least PrefixBytes(tiles), else kTargetTooSmall
+//   image_bytes  size of the whole image; set on kOk
+// Errors: kBadDirectory if kernels cannot have written such results for an image without a fault.
 codecs::Error WritePrefix(const codecs::ImageSpec& spec, std::span<const TileResult> results,
                           std::span<std::byte> prefix, uint64_t* image_bytes);
 

@@ -35,7 +35,7 @@ bool IsRun(const MineSample& sample, const SampleRun& run) {
          uint64_t{run.token_first} + run.tokens <= sample.tokens;
 }
 
-// Pairs, channels and columns are what a pass of this sample has.
+// Returns whether pairs, channels and columns fit a pass of this sample.
 bool IsPass(const MinePassJob& job) {
   const codecs::RotaryPairs& pairs = job.pairs;
   if (job.turns.size() != pairs.Count() ||
@@ -81,7 +81,7 @@ void ForEachRange(const MinePassJob& job, Visit visit) {
   }
 }
 
-// Where parts of a plan lie, one behind another.
+// The offsets of the parts of a plan, which are consecutive.
 struct PlanParts {
   uint32_t strip_count = 0, range_count = 0;
   uint64_t planes = 0, tasks = 0, strips = 0, turns = 0, columns = 0, ranges = 0, channels[2] = {};
@@ -111,7 +111,7 @@ PlanParts PartsOf(const MinePassJob& job) {
   return parts;
 }
 
-// Where the sums of the pass lie.
+// Places the sums of the pass.
 void PlaceSums(const MinePassJob& job, MinePassPlan* plan) {
   const auto take = [plan](uint64_t bytes) {
     const uint64_t at = plan->sums_bytes;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plans of passes over the sample of a profile that lies on the device. The device adds up, and the
-// host comes to what the profile says (codecs/mine/profile_miner.h), whose bytes are those that
-// ProfileMiner makes of the same strips:
+// Plans of passes over the sample of a profile that lies on the device. The device computes the
+// sums, and the host computes the profile from them (codecs/mine/profile_miner.h). Its bytes equal
+// those that ProfileMiner makes of the same strips:
 //
 //   while (miner.NeedsPass()) {
 //     job.pass = miner.pass();
@@ -26,17 +26,17 @@
 
 namespace cairn::kernels {
 
-// Consecutive tokens of a text, of which strips are made: 128 tokens each, and what is left.
+// Consecutive tokens of a text. They are divided into strips of 128 tokens and a rest.
 struct SampleRun {
-  uint32_t token_first = 0;  // of the sample
+  uint32_t token_first = 0;  // index in the sample
   uint32_t tokens = 0;
-  uint64_t first_position = 0;  // of its first token in its text
-  uint32_t part = 0;            // of the sample: below codecs::kSampleParts
+  uint64_t first_position = 0;  // position of the first token in its text
+  uint32_t part = 0;            // part of the sample: below codecs::kSampleParts
 };
 
 struct MinePassJob {
-  // A hole of its table inside of a run is as tokens with a value that has no code. What no run has
-  // is not looked at.
+  // A hole of its table inside a run counts as tokens that cannot be coded. Tokens outside all runs
+  // are ignored.
   MineSample sample;
   std::span<const SampleRun> runs;
   codecs::RotaryPairs pairs;  // of the miner
@@ -47,21 +47,21 @@ struct MinePassJob {
 struct MinePassPlan {
   uint32_t bytes = 0;
   uint64_t sums_bytes = 0;
-  std::array<uint32_t, kPassLists> counts{};  // of tasks
-  std::array<PassPlane, 2> sums{};            // where their parts are
+  std::array<uint32_t, kPassLists> counts{};  // tasks of each list
+  std::array<PassPlane, 2> sums{};            // offsets of the parts of the sums
 };
 
-// Writes a plan for the job into `buffer`, at a multiple of 16; *plan is set on kOk. kInvalidShape:
-// as CheckSample(), or runs, turns, channels or columns that are not the sample's or no pass's.
-// kTooLarge: more than 2^32 bytes of plan. kTargetTooSmall: as CheckSample(), or the plan reaches
-// past `buffer`.
+// Writes a plan for the job into `buffer`, at a multiple of 16; sets *plan on kOk. Errors:
+// kInvalidShape (as CheckSample(), or runs, turns, channels or columns that do not fit the sample
+// or the pass), kTooLarge (more than 2^32 bytes of plan), kTargetTooSmall (as CheckSample(), or the
+// plan exceeds `buffer`).
 codecs::Error MakeMinePassPlan(const MinePassJob& job, std::span<std::byte> buffer,
                                MinePassPlan* plan);
 
-// The bytes of its plan.
+// Returns the size of its plan.
 [[nodiscard]] uint64_t MinePassPlanBytes(const MinePassJob& job);
 
-// What a launch left in sums, on the host. Borrows them.
+// Returns a view of the sums of a launch, on the host. Borrows them.
 // REQUIRES: sums has plan.sums_bytes, at a multiple of 16.
 [[nodiscard]] codecs::PassSums SumsOf(const MinePassJob& job, const MinePassPlan& plan,
                                       std::span<const std::byte> sums);

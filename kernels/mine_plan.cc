@@ -19,7 +19,7 @@ static_assert(kMineDimMax == codecs::kBankDimMax && kMinePatternsMax == codecs::
 static_assert(static_cast<uint32_t>(Fault::kIncomplete) ==
               static_cast<uint32_t>(Error::kIncomplete));
 
-// Gives the task its part of scratch, which ends at *end.
+// Places the task's scratch; *end becomes the end of the scratch.
 void PlaceScratch(const MineJob& job, const PlaneRecord& plane, MineTask* task, uint64_t* end) {
   const auto take = [end](uint64_t bytes) {
     const uint64_t at = *end;

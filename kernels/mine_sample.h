@@ -14,25 +14,26 @@
 
 namespace cairn::kernels {
 
-// Borrows what its view does.
+// Borrows the memory that its view borrows.
 struct MineSample {
   codecs::TileShape tile;  // kKv or kLatent
   uint16_t layers = 0;
   uint16_t heads = 0;
   PagedView view;       // of the whole group; only read
-  uint32_t tokens = 0;  // 1 to 65535, those in holes too
+  uint32_t tokens = 0;  // 1 to 65535, tokens in holes included
 };
 
-// kInvalidShape: a tile without values, numbers that no group or no sample has, a view's tables or
-// strides, or that `aligned`, bytes of the plan's, are not at a multiple of 16. kTargetTooSmall: a
-// page below page_count reaches past layer_bytes, or a slot past the table.
+// Checks a sample. `aligned` are bytes of the plan. Errors: kInvalidShape (a tile without values,
+// counts outside the limits of a group or a sample, a view's tables or strides, or `aligned` not at
+// a multiple of 16), kTargetTooSmall (a page below page_count exceeds layer_bytes, or a slot
+// exceeds the table).
 codecs::Error CheckSample(const MineSample& sample, const std::byte* aligned);
 
-// REQUIRES of both: CheckSample() is kOk.
+// REQUIRES for both: CheckSample() is kOk.
 
-// Of all planes.
+// Returns the number of heads of all planes.
 [[nodiscard]] uint32_t HeadsOf(const MineSample& sample);
-// A spec of what the sample is.
+// Returns a spec with the sample's shape.
 [[nodiscard]] codecs::ImageSpec SpecOf(const MineSample& sample);
 
 }  // namespace cairn::kernels

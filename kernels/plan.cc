@@ -30,7 +30,7 @@ static_assert(kTileTokensMax == codecs::kTokensPerBlockMax && kMixedDimMax == co
 static_assert(kStepsFastLists == kPlanesOfImage * kPlanProfilesMax);
 static_assert(codecs::kTokensPerBlockMax <= std::numeric_limits<uint16_t>::max());
 
-// Where a tile stands, and what of it is decoded at once.
+// A tile's place, and the part of it that is decoded at once.
 struct PlacedTile {
   TileGeometry geometry;
   uint32_t index;
@@ -39,14 +39,15 @@ struct PlacedTile {
   uint8_t* target;  // BaseOf()
 };
 
-// Whether 8 channels of a thread share what the fast kernel takes them to.
+// Returns whether the fast kernel supports the plane. A thread's 8 channels must share their group
+// and be stored at once.
 bool HasFastShape(const PlaneRecord& plane) {
   const bool is_half = plane.dtype == codecs::DType::kBf16 || plane.dtype == codecs::DType::kFp16;
   return is_half && plane.unit == kUnitMax && plane.dim % 8 == 0 && plane.dim <= kAffineDimMax &&
          plane.group % (plane.is_v ? 8 : kAffineTokensMin) == 0;
 }
 
-// Tokens of a task of the fast kernel; 0 where there is none such.
+// Returns the number of tokens of a task of the fast kernel; 0 if it does not support the plane.
 uint32_t FastTokens(const PlaneRecord& plane) {
   if (!HasFastShape(plane)) return 0;
   const uint32_t code_row_bytes = codecs::CodeRowBytes(plane.dim, plane.bits);
@@ -57,7 +58,7 @@ uint32_t FastTokens(const PlaneRecord& plane) {
   return tokens < kAffineTokensMin ? 0 : tokens;
 }
 
-// The kernel of a tile of strips.
+// Returns the kernel for tiles of strips.
 DecodeList StripsList(const PlaneRecord& plane) {
   constexpr DecodeList kAny = GeneralDecodeList(FormId::kStrips);
   const bool is_bf16 = plane.dtype == codecs::DType::kBf16;
@@ -70,7 +71,7 @@ DecodeList StripsList(const PlaneRecord& plane) {
   return is_bf16 ? DecodeList::kPlanesBf16 : DecodeList::kPlanesFp16;
 }
 
-// K turns in all of its channels, or in none.
+// REQUIRES for the fast list: RoPE rotates all channels of K, or none.
 uint32_t StepsList(const PlaneRecord& plane) {
   const TurningPairs& pairs = plane.pairs;
   const bool is_half = pairs.step == 1 && pairs.distance == pairs.count && pairs.count % 8 == 0;
@@ -83,12 +84,13 @@ uint32_t StepsList(const PlaneRecord& plane) {
   return static_cast<uint32_t>(DecodeList::kStepsFast) + plane.tables;
 }
 
-// The kernel of a tile, and how many tokens it does at once.
+// The kernel of a tile, and the number of tokens of a task.
 struct Choice {
   uint32_t list, tokens;
 };
 
-// Tiles of a shape that a fast kernel takes go to it, all others to their form's general one.
+// Fast kernels process the shapes that they support; the general kernel of the form processes all
+// others.
 Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
   const auto whole = [](DecodeList list) {
     return Choice{static_cast<uint32_t>(list), kTaskTokensMax};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plans of decoding: the tasks of the kernels for a batch of images. The host makes a plan from
-// headers and directories alone. It is one buffer without pointers into itself, so it is built in
-// host memory and copied to the device as it is.
+// Plans of decoding: the tasks of the kernels for a batch of images. The host makes a plan only
+// from headers and directories. A plan is one buffer without pointers into itself, so it is built
+// in host memory and copied to the device unchanged.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 
@@ -24,35 +24,37 @@ inline constexpr uint32_t kPlanImagesMax = 64;
 inline constexpr uint32_t kPlanTasksMax = 32768;
 inline constexpr uint32_t kPlanProfilesMax = 4;
 
-// Part of an image that lies on the device, and where it is to go.
+// Part of an image on the device, and its target.
 struct DecodeJob {
   const codecs::ImagePrefix* prefix = nullptr;  // parsed on the host
   const std::byte* image = nullptr;             // on the device, at a multiple of 16
-  codecs::Slice slice;                          // inside the image's
-  PagedView target;                             // of the slice
-  codecs::DecodeInputs side = {};               // what the recipe needs, parsed on the host
-  const std::byte* side_object = nullptr;       // its bytes on the device, at a multiple of 16
+  codecs::Slice slice;                          // inside the image's slice
+  PagedView target;                             // view of the slice
+  codecs::DecodeInputs side = {};               // the side object that the recipe needs, parsed on
+                                                // the host
+  const std::byte* side_object = nullptr;       // the side object's bytes on the device, at a
+                                                // multiple of 16
 };
 
 struct DecodePlan {
   uint32_t bytes = 0;
   uint32_t image_count = 0;
-  std::array<uint32_t, kDecodeLists> counts{};  // of tasks
+  std::array<uint32_t, kDecodeLists> counts{};  // tasks of each list
 };
 
-// Chooses whether kernels check the CRCs of tiles. Bytes that were copied under their CRC, or that
-// the host has checked, need no second check.
+// Whether kernels check the CRCs of tiles. A second check is unnecessary if bytes were copied with
+// a check of their CRC, or if the host has checked them.
 enum class Verify : uint8_t { kNo, kYes };
 
-// Writes a plan for jobs into `buffer`, at a multiple of 16; *plan is set on kOk.
-// kTooLarge: more than kPlanImagesMax images, kPlanTasksMax tasks or kPlanProfilesMax profiles.
-// kNoBank, kNoProfile: none, or one for other images. kInvalidSlice; kInvalidShape:
-// a view's tables or strides, or the place of a job's bytes; kTargetTooSmall: a page below
-// page_count reaches past layer_bytes, a slot past the table, or the plan past `buffer`.
+// Writes a plan for jobs into `buffer`, at a multiple of 16; sets *plan on kOk. Errors: kTooLarge
+// (more than kPlanImagesMax images, kPlanTasksMax tasks or kPlanProfilesMax profiles), kNoBank,
+// kNoProfile (none, or one for other images), kInvalidSlice, kInvalidShape (a view's tables or
+// strides, or the addresses of a job), kTargetTooSmall (a page below page_count exceeds
+// layer_bytes, a slot exceeds the table, or the plan exceeds `buffer`).
 codecs::Error MakeDecodePlan(std::span<const DecodeJob> jobs, Verify verify,
                              std::span<std::byte> buffer, DecodePlan* plan);
 
-// A buffer of so many bytes suffices for every plan.
+// Returns a buffer size that suffices for every plan.
 [[nodiscard]] uint64_t DecodePlanBytesMax();
 
 }  // namespace cairn::kernels

@@ -18,7 +18,7 @@ using codecs::TileGeometry;
 
 namespace {
 
-// The most bytes, up to 16, that divide every address at which a row may start, and its bytes.
+// Returns the largest power of two, up to 16, that divides every row address and the row's size.
 uint8_t AlignmentOf(const PagedView& view, const codecs::Slice& slice, const PagedPlane& plane,
                     uint64_t row_bytes) {
   uint64_t all = kUnitMax | row_bytes;
@@ -123,10 +123,10 @@ TileTask TaskOfTile(const codecs::ImagePrefix& prefix, uint32_t index, const std
   const codecs::TileId id = prefix.IdOf(index);
   const TileGeometry geometry = codecs::GeometryOf(spec, id.plane);
   const codecs::TileEntry entry = prefix.Tile(index);
-  // Parsing found that there is one.
+  // Parsing has checked that the tile has a layout.
   const codecs::TileLayout layout =
       *codecs::LayoutOf(geometry, spec.recipe, entry.form, entry.rows, entry.bytes);
-  // A form has one of them at most.
+  // A form has at most one of these parts.
   const codecs::TilePart& map = layout.kept_map.bytes != 0      ? layout.kept_map
                                 : layout.corrections.bytes != 0 ? layout.corrections
                                                                 : layout.pattern_index;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The records that plans have for planes: those of decoding and of encoding alike.
+// The records for planes that plans of decoding and of encoding share.
 //
 // Thread-safety: pure functions.
 
@@ -20,14 +20,14 @@
 namespace cairn::kernels {
 
 inline constexpr uint32_t kPlanesOfImage = 2;
-inline constexpr uint32_t kUnitMax = 16;  // bytes that are stored at once, at most
+inline constexpr uint32_t kUnitMax = 16;  // the most bytes that are stored at once
 
-// Returns true if bytes of the device are given, at a multiple of kUnitMax.
+// Returns true if device bytes are not null and at a multiple of kUnitMax.
 [[nodiscard]] inline bool IsAligned(const std::byte* bytes) {
   return bytes != nullptr && reinterpret_cast<uintptr_t>(bytes) % kUnitMax == 0;
 }
 
-// Returns true if numbers of the device are at a multiple of their size, or there are none.
+// Returns true if device numbers are at a multiple of their size, or null.
 template <typename T>
 [[nodiscard]] bool IsWhole(const T* numbers) {
   return reinterpret_cast<uintptr_t>(numbers) % sizeof(T) == 0;
@@ -36,23 +36,23 @@ template <typename T>
 // The records of one image.
 using PlaneRecords = std::array<PlaneRecord, kPlanesOfImage>;
 
-// Checks that every page below page_count lies in its layer, every slot of the block in the table,
-// rows at multiples of an element, the table at a multiple of 4, and that `tiles` is aligned.
-// kInvalidShape, kTargetTooSmall.
+// Checks that every page below page_count lies in its layer, that every slot of the block lies in
+// the table, that rows are at multiples of an element and the table at a multiple of 4, and that
+// `tiles` is aligned. Errors: kInvalidShape, kTargetTooSmall.
 codecs::Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slice,
                         const PagedView& view, const std::byte* tiles);
 
 // REQUIRES: CheckView() is kOk.
-//   image  whose status it is
+//   image  index of the status word
 PlaneRecords RecordsOf(const codecs::ImageSpec& spec, const codecs::Slice& slice,
                        const PagedView& view, uint32_t image);
 
-// Returns the task of tile `index`, without its target, its plane and its range of tokens.
+// Returns the task of tile `index`, without its target, plane and range of tokens.
 //   image  on the device
 TileTask TaskOfTile(const codecs::ImagePrefix& prefix, uint32_t index, const std::byte* image,
                     const codecs::DecodeInputs& side);
 
-// Returns where the layer and head of a tile start in page 0.
+// Returns the address of a tile's layer and head in page 0.
 uint8_t* BaseOf(const PagedView& view, const codecs::Slice& slice, const codecs::TileArea& area);
 
 }  // namespace cairn::kernels

@@ -10,7 +10,7 @@
 namespace cairn::kernels {
 namespace {
 
-// Where a part lies on the device, of bytes that were parsed on the host.
+// Converts the address of a parsed part on the host to its address on the device.
 const uint8_t* OnDevice(std::span<const std::byte> parsed, const uint8_t* part,
                         const std::byte* on_device) {
   return codecs::U8(on_device) + (part - codecs::U8(parsed.data()));

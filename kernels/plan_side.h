@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The records that plans have for side objects: where their parts lie on the device, and the tables
-// of coders.
+// The records of plans for side objects: the addresses of their parts on the device, and the tables
+// of entropy coders.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 
@@ -22,11 +22,11 @@ namespace cairn::kernels {
 
 // Sets the side object in *records, if the image's recipe needs one.
 // REQUIRES: CheckCodableWith(spec, side) is kOk.
-//   on_device  its bytes
+//   on_device  bytes of the side object
 void AddSide(const codecs::ImageSpec& spec, const codecs::DecodeInputs& side,
              const std::byte* on_device, PlaneRecords* records);
 
-// Sets the profile from which an encoder reads the magnitudes of queries.
+// Sets the profile from which an encoder takes the magnitudes of queries.
 void AddMagnitudes(const codecs::Profile& profile, const std::byte* on_device,
                    PlaneRecords* records);
 
@@ -35,17 +35,17 @@ void AddMagnitudes(const codecs::Profile& profile, const std::byte* on_device,
   return recipe.Traits().k_form == codecs::FormId::kSteps;
 }
 
-// Returns the index of a head among those of the side object.
+// Returns the number of a head in the side object.
 [[nodiscard]] uint32_t HeadNumber(const codecs::DecodeInputs& side, codecs::ProfileHead at);
 
 // Makes the tables of one plane of a profile, for decoding and for encoding.
 void MakeTables(const codecs::Profile& profile, uint32_t plane, StepTables* tables);
 void MakeTables(const codecs::Profile& profile, uint32_t plane, EncodeStepTables* tables);
 
-// The profiles of a plan that need tables: images of one share them.
+// The profiles of a plan that need tables. Images with the same profile share its tables.
 class PlanProfiles {
  public:
-  // Says in *records which tables are the image's.
+  // Sets in *records the tables of the image.
   void Add(const codecs::Profile& profile, PlaneRecords* records) {
     const auto known = std::span(profiles_).first(std::min(count_, kPlanProfilesMax));
     const auto found = static_cast<uint32_t>(std::ranges::find(known, &profile) - known.begin());
@@ -55,7 +55,7 @@ class PlanProfiles {
     }
   }
   [[nodiscard]] bool AreTooMany() const { return count_ > kPlanProfilesMax; }
-  // REQUIRES of both: they are not too many.
+  // REQUIRES for both: !AreTooMany().
   [[nodiscard]] uint32_t TableCount() const { return kPlanesOfImage * count_; }
   template <typename Tables>
   void Write(std::byte* buffer) const {
@@ -69,7 +69,7 @@ class PlanProfiles {
   }
 
  private:
-  uint32_t count_ = 0;  // past kPlanProfilesMax where there are too many
+  uint32_t count_ = 0;  // exceeds kPlanProfilesMax if there are too many
   std::array<const codecs::Profile*, kPlanProfilesMax> profiles_{};
 };
 

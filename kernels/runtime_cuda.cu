@@ -12,8 +12,8 @@
 namespace cairn::kernels {
 namespace {
 
-// Whether the process uses the device. To make another the current one would set it up, which takes
-// hundreds of megabytes there. True where the driver does not say.
+// Returns whether the process uses the device. Making another device current would initialize it,
+// which takes hundreds of megabytes there. Returns true if the driver does not report it.
 bool IsUsed(int device) {
   using GetState = int (*)(int device, unsigned int* flags, int* is_active);
   static const auto get_state = [] {
@@ -32,7 +32,7 @@ bool IsUsed(int device) {
   return get_state == nullptr || get_state(device, &flags, &is_active) != 0 || is_active != 0;
 }
 
-// Makes a device the current one of the thread. The one before is current again afterwards.
+// Makes a device the thread's current one, and restores the previous one afterwards.
 class OnDevice {
  public:
   explicit OnDevice(int device) : is_ok_(IsOk(cudaGetDevice(&before_))) {
@@ -52,9 +52,9 @@ class OnDevice {
   bool is_ok_, is_set_ = false;
 };
 
-// Lets the thread make calls that CUDA refuses while another thread captures a graph, and for which
-// it fails that capture: those that allocate, register, make or ask streams. None of these calls is
-// part of a graph.
+// Allows calls of the thread that CUDA refuses while another thread captures a graph, and that
+// would fail that capture: allocation, registration, and creation or queries of streams. None of
+// these calls is part of a graph.
 class RelaxedCapture {
  public:
   RelaxedCapture() { Exchange(); }
@@ -77,7 +77,7 @@ class CudaRuntime final : public Runtime {
   std::byte* AllocateDevice(size_t bytes) override {
     const RelaxedCapture outside;
     const OnDevice on(device_);
-    // Every launch needs memory of the device. Where loading fails, the launch says so.
+    // Every launch needs device memory. If loading fails, the launch reports it.
     if (on.is_ok()) static_cast<void>(LoadKernels());
     void* memory = nullptr;
     return on.is_ok() && IsAllocated(cudaMalloc(&memory, bytes)) ? static_cast<std::byte*>(memory)
@@ -125,7 +125,7 @@ class CudaRuntime final : public Runtime {
     if (on.is_ok()) static_cast<void>(IsOk(cudaStreamDestroy(static_cast<cudaStream_t>(stream))));
   }
 
-  // These may be captured in a graph.
+  // A graph may capture these.
   LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     return Copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
   }
@@ -178,7 +178,7 @@ class CudaRuntime final : public Runtime {
   }
 
  private:
-  // A context that a kernel has broken answers every call with that kernel's error.
+  // If a kernel has broken the context, every later call returns that kernel's error.
   bool IsAllocated(cudaError_t error) {
     if (error != cudaSuccess && error != cudaErrorMemoryAllocation) is_lost_ = true;
     return IsOk(error);

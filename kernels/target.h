@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The view of an engine's KV on a device. It covers paged caches: NHD and HND, K and V in one
-// tensor or in two, a tensor for each layer, pages of any number of tokens. A contiguous array is
-// one page, or has no table.
+// A view of an engine's KV on a device. It covers paged caches: NHD and HND, K and V in one tensor
+// or in two, one tensor per layer, pages of any number of tokens. A contiguous array is one page,
+// or has no table.
 //
-// Thread-safety: values. They borrow everything; addresses are of the device, and the host never
-// reads through them.
+// Thread-safety: values. They borrow all memory. Addresses are device addresses, which the host
+// never reads.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,26 +13,26 @@
 
 namespace cairn::kernels {
 
-// K, V or a latent of a slice. Elements of a token's row are adjacent; element d of a layer, head
+// K, V or a latent of a slice. Elements of a token's row are adjacent. Element d of a layer, head
 // and token is at
 //
 //   layers[layer] + page * page_stride + (slot mod page_tokens) * token_stride
 //     + head * head_stride + d * element bytes
 struct PagedPlane {
-  std::span<std::byte* const> layers;  // of the slice, one each
-  uint64_t layer_bytes = 0;            // from each: nothing outside is touched
+  std::span<std::byte* const> layers;  // one per layer of the slice
+  uint64_t layer_bytes = 0;            // from each pointer; nothing outside is accessed
   uint64_t page_stride = 0, token_stride = 0, head_stride = 0;  // bytes
 };
 
-// Token t of the block has slot first_slot + t, which lies in page pages[slot / page_tokens]: one
-// row of an engine's block table. Page tables are checked on the device: a page past page_count
-// fails the image, a negative one is a hole whose tokens are left out.
+// Token t of the block has slot first_slot + t, which lies in page pages[slot / page_tokens]; the
+// pages are one row of an engine's block table. The device checks page tables: a page at or past
+// page_count fails the image, and a negative page is a hole whose tokens are skipped.
 struct PagedView {
-  PagedPlane k, v;                 // v: of kinds with two planes
+  PagedPlane k, v;                 // v: only for kinds with two planes
   const int32_t* pages = nullptr;  // on the device, at a multiple of 4; null: page i is page i
-  uint32_t page_entries = 0;       // of the table; unused without one
-  uint32_t page_count = 0;         // of the cache
-  uint32_t page_tokens = 0;        // 1 and more
+  uint32_t page_entries = 0;       // entries of the table; unused without one
+  uint32_t page_count = 0;         // pages of the cache
+  uint32_t page_tokens = 0;        // at least 1
   uint32_t first_slot = 0;
 
   [[nodiscard]] const PagedPlane& At(uint32_t plane) const { return plane == 0 ? k : v; }

@@ -84,7 +84,8 @@ void WriteGroup(FieldWriter& fields, const GroupGeometry& group) {
   fields.U32(group.state_bytes).U32(group.row_bytes);
 }
 
-// Sorted by offset, kind, value, without repetitions, so that equal sets give equal bytes.
+// Returns extras sorted by offset, kind and value, without repetitions, so that equal sets give
+// equal bytes.
 std::vector<std::byte> CanonicalExtras(std::span<const KeyExtra> extras) {
   std::vector<const KeyExtra*> sorted;
   sorted.reserve(extras.size());

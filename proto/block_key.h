@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Keys: the names of spaces and blocks. Identical in C++ and Python (client/python/cairn/keys.py);
-// tests/golden/keys has the vectors, docs/internals/formats/key.md draws the format. Every field is
-// length-prefixed, so different inputs never have equal encodings. All functions are pure and
-// thread-safe.
+// Keys: the names of spaces and blocks. C++ and Python (client/python/cairn/keys.py) compute the
+// same keys; tests/golden/keys has the test vectors, docs/internals/formats/key.md draws the
+// format. Every field is length-prefixed, so different inputs never have equal encodings. All
+// functions are pure and thread-safe.
 
 #include <array>
 #include <cstddef>
@@ -63,8 +63,8 @@ absl::Status ValidateTenant(std::string_view tenant);
 // REQUIRES: Validate(identity) is OK.
 Fingerprint FingerprintOf(const SpaceIdentity& identity);
 
-// An input besides the tokens that a block's KV depends on: kind "lora", "salt", "media", … with
-// the token offset in the block at which it begins.
+// An input other than tokens that a block's KV depends on: kind "lora", "salt", "media", … with the
+// position in the block of the first token that it affects.
 struct KeyExtra {
   std::string kind;
   uint32_t offset = 0;
@@ -75,14 +75,13 @@ struct KeyExtra {
 // sorts `extras` into canonical order and drops repetitions.
 BlockKey DeriveKey(const Fingerprint& space, const BlockKey& parent,
                    std::span<const uint32_t> tokens, std::span<const KeyExtra> extras = {});
-// Derives the keys of all full blocks of a token sequence. Offsets of extras count from the start
-// of the sequence; each extra goes into the block that contains its offset, relative to that
-// block's start. An extra for the whole sequence (LoRA, salt) has offset 0: later blocks inherit it
-// through their parent.
+// Derives the keys of all full blocks of a token sequence. The offset of an extra counts from the
+// start of the sequence and selects the block that the extra belongs to. An extra for the whole
+// sequence (LoRA, salt) has offset 0; later blocks inherit it through their parent.
 // REQUIRES: tokens_per_block > 0.
 std::vector<BlockKey> DeriveChain(const Fingerprint& space, std::span<const uint32_t> tokens,
                                   uint32_t tokens_per_block, std::span<const KeyExtra> extras = {});
-// Derives the key of a block that an engine names by its own hash.
+// Derives the key of a block that an engine identifies by its own hash.
 BlockKey OpaqueKey(const Fingerprint& space, std::span<const std::byte> engine_key);
 
 // Returns lower-case hexadecimal.

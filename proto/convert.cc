@@ -90,7 +90,7 @@ absl::StatusOr<std::array<std::byte, kBytes>> FromBytes(std::string_view bytes,
   return value;
 }
 
-// The part [first, first + count) of `whole`; a count of 0 is the rest.
+// Returns the length of the part [first, first + count) of `whole`; a count of 0 means the rest.
 absl::StatusOr<uint32_t> CountOf(absl::string_view field, uint32_t first, uint32_t count,
                                  uint32_t whole) {
   if (first >= whole) {
@@ -121,7 +121,7 @@ absl::StatusOr<codecs::Slice> Resolve(const v1::GroupSlice& slice,
 }  // namespace
 
 absl::StatusOr<SpaceIdentity> FromSpec(const v1::SpaceSpec& spec) {
-  // Before anything is copied: how much there is to copy.
+  // Checked before anything is copied: the number of groups.
   if (spec.groups_size() > static_cast<int>(kGroupsMax)) {
     return OutOfRange("spec.groups count", spec.groups_size(), absl::StrCat("1 to ", kGroupsMax));
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Converts between the messages of cairn.v1 and internal types. No other file uses both. Every
-// From…() accepts untrusted input and returns InvalidArgument with the field and the limit; its
-// result is valid and need not be checked again. All functions are pure and thread-safe.
+// From…() accepts untrusted input. It returns a valid result, which need not be checked again, or
+// InvalidArgument with the field and the limit. All functions are pure and thread-safe.
 
 #include <cstdint>
 #include <string>

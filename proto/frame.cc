@@ -26,7 +26,7 @@ T Load(std::span<const std::byte> bytes) {
   return value;
 }
 
-// CRC32C of the frame as if its own CRC field were zero.
+// Returns the CRC32C of the frame with its CRC field taken as zero.
 uint32_t FrameCrc(std::span<const std::byte> bytes) {
   std::array<std::byte, kFrameBytesMax> copy;
   std::memcpy(copy.data(), bytes.data(), bytes.size());
@@ -83,7 +83,7 @@ PutReplyLayout LayOut(const PutReply& reply) {
           reply.image_bytes};
 }
 
-// Writes the body after the head; answers its bytes.
+// Writes the body after the head; returns its size.
 size_t WriteBody(const Body& body, std::byte* target) {
   return std::visit(
       [target](const auto& typed) -> size_t {
@@ -102,7 +102,7 @@ size_t WriteBody(const Body& body, std::byte* target) {
       body);
 }
 
-// At most kErrorTextBytesMax bytes, not ending inside a UTF-8 sequence.
+// Cuts text to kErrorTextBytesMax bytes, without splitting a UTF-8 sequence.
 std::string_view CutText(std::string_view text) {
   if (text.size() <= kErrorTextBytesMax) {
     return text;
@@ -280,7 +280,8 @@ std::optional<uint64_t> SeqOf(std::span<const std::byte> bytes) {
 }
 
 bool TicketsEqual(const Ticket& a, const Ticket& b) {
-  // Or-ing all differences leaves no branch to time; volatile keeps it so.
+  // Or-ing all differences needs no branch, so the time does not depend on the data; volatile keeps
+  // it so.
   volatile uint8_t difference = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     difference = difference | static_cast<uint8_t>(a[i] ^ b[i]);

@@ -27,8 +27,8 @@ inline constexpr size_t kFrameBytesMax = 256;
 inline constexpr size_t kFrameHeadBytes = 64;
 inline constexpr size_t kErrorTextBytesMax = 160;
 inline constexpr uint16_t kFrameVersion = 1;
-// The version that Hello and HelloReply agree on. From version 2 on, over transport/local, clients
-// map memory of the daemon and payloads of replies may be lent.
+// The version that Hello and HelloReply agree on. From version 2 on, clients of transport/local map
+// memory of the daemon, and the daemon may lend payloads of replies.
 inline constexpr uint16_t kVersionWithLoans = 2;
 // The limits of all frames; a daemon's configuration may set lower ones.
 inline constexpr uint64_t kPayloadBytesMax = uint64_t{64} << 20;
@@ -60,7 +60,7 @@ enum class FrameKind : uint8_t {
   kPing = 7,
   kPong = 8,
   kGoodbye = 9,  // the client is about to close; no reply
-  kError = 10,   // reply to any request: head.status says which, the body is a text
+  kError = 10,   // reply to any request; head.status has the code, the body is a text
 };
 
 // The form of a slice in a payload.
@@ -75,12 +75,12 @@ struct SliceRange {
 
 struct Hello {
   uint16_t version_max = 1;
-  uint32_t window = 0;        // most requests in flight that the client will have
+  uint32_t window = 0;        // the client's limit on requests in flight
   uint64_t region_bytes = 0;  // local: size of the memfd that comes with this frame
 };
 struct HelloReply {
   uint16_t version = 1;
-  uint32_t window = 0;             // most requests in flight that the daemon takes
+  uint32_t window = 0;             // the daemon's limit on requests in flight
   uint64_t payload_bytes_max = 0;  // of one transfer
 };
 struct Get {
@@ -90,13 +90,13 @@ struct Get {
   uint16_t group = 0;
   SliceRange slice;
   Form form = Form::kImage;
-  uint64_t target_bytes = 0;  // most payload bytes wanted in reply
+  uint64_t target_bytes = 0;  // limit on the payload of the reply
 };
 struct GetReply {
   Form form = Form::kImage;
-  uint8_t tier = 0;  // where it was found (cairn.v1.Tier)
+  uint8_t tier = 0;  // tier that held it (cairn.v1.Tier)
   uint64_t first_position = 0;
-  uint64_t source_bytes = 0;  // of the slice once decoded
+  uint64_t source_bytes = 0;  // size of the slice once decoded
 };
 struct Put {
   uint64_t space_id = 0;
@@ -108,7 +108,7 @@ struct Put {
   uint16_t tokens = 0;
   Form form = Form::kSource;
   bool is_derived = false;    // computed from a prefix that was stored lossily
-  bool is_durable = false;    // the reply waits until it outlives a loss of power
+  bool is_durable = false;    // the reply waits until the block survives a power loss
   StatisticSet statistics{};  // after the slice in the payload: docs/internals/formats/frame.md
 };
 // The outcome of a put that asked to be durable, that is, to survive a power loss. In all cases the
@@ -137,7 +137,7 @@ constexpr std::string_view Name(Durability durability) {
 
 struct PutReply {
   bool is_duplicate = false;  // the slice was stored already; nothing was moved
-  uint64_t image_bytes = 0;   // held for this slice after the put
+  uint64_t image_bytes = 0;   // size of the slice's image after the put
   Durability durability = Durability::kNotAsked;
 };
 struct Ping {};
@@ -151,11 +151,11 @@ using Body =
     std::variant<Hello, HelloReply, Get, GetReply, Put, PutReply, Ping, Pong, Goodbye, ErrorReply>;
 
 struct Frame {
-  uint64_t seq = 0;  // per connection, rising; a reply carries its request's
+  uint64_t seq = 0;  // increases within a connection; a reply repeats the number of its request
   Ticket ticket{};
   uint64_t payload_bytes = 0;
   uint32_t payload_crc32c = 0;
-  // The time that the sender has left; 0 in replies.
+  // The time left to the sender; 0 in replies.
   uint32_t deadline_ms = 0;
   absl::StatusCode status = absl::StatusCode::kOk;  // replies
   uint64_t trace = 0;                               // of a request, for logs; 0: none
@@ -171,8 +171,8 @@ FrameBytes Serialize(const Frame& frame);
 // limit.
 absl::StatusOr<Frame> ParseFrame(std::span<const std::byte> bytes);
 
-// Returns the seq if `bytes` are at least as long as a frame's head, else nullopt; reads no other
-// field. Transports use it to pair replies with requests before ParseFrame().
+// Returns the seq if `bytes` has at least the length of a frame's head, else nullopt; reads no
+// other field. Transports use it to pair replies with requests before ParseFrame().
 std::optional<uint64_t> SeqOf(std::span<const std::byte> bytes);
 
 // Compares in constant time.

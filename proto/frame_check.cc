@@ -94,7 +94,7 @@ absl::Status CheckBody(const Fixed&) {
   return absl::OkStatus();
 }
 
-// The head fields that depend on what the frame is.
+// Checks the head fields that depend on the kind of the frame.
 absl::Status CheckHead(const Frame& frame) {
   const FrameKind kind = frame.kind();
   CAIRN_RETURN_IF_ERROR(CheckRange("payload_bytes", frame.payload_bytes, 0,

@@ -14,10 +14,10 @@ namespace {
 
 constexpr uint16_t kUsualRates[] = {23, 30, 43};
 
-// Turns of each pair; empty where K turns in no way that the space's identity says.
+// Returns the turns of each pair; empty if the space's identity does not describe how K is rotated.
 std::vector<uint64_t> TurnsOfGroup(const GroupGeometry& group) {
   std::vector<uint64_t> turns;
-  // Of a latent it is not said which channels turn.
+  // For a latent the identity does not say which channels are rotated.
   if (group.kind != GroupGeometry::Kind::kKv || group.rope.kind == Rope::Kind::kNone) {
     return turns;
   }

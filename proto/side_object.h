@@ -21,7 +21,7 @@ enum class SideObjectKind : uint8_t {
   kBank = 2,     // docs/internals/formats/bank.md
 };
 
-// Limit for one side object: a control message has room for it.
+// Limit on the size of a side object, so that it fits into a control message.
 inline constexpr size_t kSideObjectBytesMax = size_t{32} << 20;
 
 // Returns "profile" or "bank". Static storage.
@@ -33,13 +33,13 @@ inline constexpr size_t kSideObjectBytesMax = size_t{32} << 20;
 // Returns the kind that the first bytes state, or nullopt.
 [[nodiscard]] std::optional<SideObjectKind> KindOf(std::span<const std::byte> bytes);
 
-// Returns the kind that a recipe needs, or compresses better with.
+// Returns the kind that a recipe needs, or that improves its compression.
 [[nodiscard]] std::optional<SideObjectKind> KindFor(const codecs::Recipe& recipe);
 
 // The parsed content of a side object.
 class SideObjectContent {
  public:
-  // Parses untrusted bytes, which must outlive it and not change. Sets *content on kOk.
+  // Parses untrusted bytes, which must outlive the content and not change. Sets *content on kOk.
   static codecs::Error Parse(SideObjectKind kind, std::span<const std::byte> bytes,
                              SideObjectContent* content);
 
@@ -51,11 +51,11 @@ class SideObjectContent {
   [[nodiscard]] const codecs::Bank* bank() const {
     return kind_ == SideObjectKind::kBank ? &bank_ : nullptr;
   }
-  // The group of layers that it belongs to.
+  // Returns the group of layers that the side object belongs to.
   [[nodiscard]] const codecs::SideObjectHead& head() const {
     return kind_ == SideObjectKind::kProfile ? profile_.head() : bank_.head();
   }
-  // Returns the inputs of a decoder. Borrows this.
+  // Returns the inputs of a decoder, which borrow from this object.
   [[nodiscard]] codecs::DecodeInputs inputs() const {
     return {.profile = profile(), .bank = bank()};
   }

@@ -68,7 +68,7 @@ absl::Status CheckRope(absl::string_view field, const GroupGeometry& group) {
   return absl::OkStatus();
 }
 
-// Which sizes a kind has; the others must be 0.
+// Checks the sizes that a kind has; all others must be 0.
 absl::Status CheckSizes(absl::string_view field, const GroupGeometry& group) {
   using Kind = GroupGeometry::Kind;
   const auto name = [field](absl::string_view part) { return absl::StrCat(field, ".", part); };
@@ -108,7 +108,8 @@ absl::Status CheckGroup(absl::string_view field, const GroupGeometry& group) {
   return CheckRope(field, group);
 }
 
-// Bytes of one block of the group in source form. Cannot overflow within CheckGroup()'s limits.
+// Returns the size of one block of the group in source form. Cannot overflow within CheckGroup()'s
+// limits.
 uint64_t SourceBytesOf(const SpaceIdentity& identity, const GroupGeometry& group) {
   const uint64_t row_bytes = uint64_t{group.kv_heads} * (group.k_dim + group.v_dim) *
                                  codecs::ElementBytes(identity.dtype) +

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Statistics that a writer can send with a put: f32 values that follow the slice in the payload,
-// one kind after the other, in the order of kStatistics.
+// one kind after another, in the order of kStatistics.
 //
 // Thread-safety: values and pure functions.
 
@@ -15,12 +15,12 @@
 namespace cairn::proto {
 
 enum class Statistic : uint8_t {
-  // Means over the block's tokens and over the query heads of the KV head, of the query after RoPE.
-  // Finite and not negative.
-  kQuerySquares = 0,     // q * q: a profile is mined with it
-  kQueryMagnitudes = 1,  // |q|: mixkvq chooses channels by it
-  // Scores of tokens, for arkv. Infinite: the token is kept at full precision. NaN and values that
-  // are not above 0: unknown.
+  // Means of the query after RoPE, over the block's tokens and the query heads of the KV head. They
+  // are finite and not negative.
+  kQuerySquares = 0,     // q * q: for mining a profile
+  kQueryMagnitudes = 1,  // |q|: for mixkvq's choice of channels
+  // Scores of tokens, for arkv. A token with an infinite score is kept at full precision. NaN and
+  // values not above 0 mean unknown.
   kTokenScores = 2,
 };
 inline constexpr Statistic kStatistics[] = {Statistic::kQuerySquares, Statistic::kQueryMagnitudes,
@@ -49,15 +49,15 @@ class StatisticSet {
 // Returns the field's name in a put request, for example "query_squares". Static storage.
 [[nodiscard]] const char* Name(Statistic kind);
 
-// Returns the shape for people, for example "layers x heads x k_dim". Static storage.
+// Returns the shape for messages, for example "layers x heads x k_dim". Static storage.
 [[nodiscard]] const char* ShapeOf(Statistic kind);
 
-// Returns the number of values of a kind for a slice of a block, [layer][head][channel of K or
-// token]; 0 for groups with opaque bytes.
+// Returns the number of values of a kind for a slice of a block: [layer][head][channel of K or
+// token]. Returns 0 for groups with opaque bytes.
 [[nodiscard]] uint64_t CountOf(Statistic kind, const codecs::TileShape& tile,
                                const codecs::Slice& slice, uint32_t tokens);
 
-// Returns whether the recipe's encoder reads it.
+// Returns whether the recipe's encoder reads this kind.
 [[nodiscard]] bool IsCodedWith(const codecs::Recipe& recipe, Statistic kind);
 
 }  // namespace cairn::proto

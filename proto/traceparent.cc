@@ -11,7 +11,7 @@
 namespace cairn::proto {
 namespace {
 
-// VERSION-TRACE-PARENT-FLAGS; what a later version has behind follows a dash.
+// VERSION-TRACE-PARENT-FLAGS; in a later version, more fields may follow a dash.
 constexpr size_t kTraceAt = 3, kParentAt = 36, kFlagsAt = 53, kEnd = 55;
 
 bool IsHex(std::string_view text) {

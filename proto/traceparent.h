@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A traceparent of W3C Trace Context: the trace of the caller's own tracing that a request belongs
-// to. Frames carry a part of it. Control calls carry all of it, as metadata "traceparent".
+// A traceparent of W3C Trace Context. It identifies the trace, in the caller's own tracing system,
+// that a request belongs to. Frames carry a part of it. Control calls carry all of it, as metadata
+// "traceparent".
 //
 // Thread-safety: values and pure functions.
 
@@ -15,7 +16,7 @@
 
 namespace cairn::proto {
 
-// Immutable. A default-constructed one means no trace.
+// Immutable. A default-constructed Traceparent means no trace.
 class Traceparent {
  public:
   // The last 8 bytes of the trace id, which frames carry and logs name. 0: no trace.
@@ -30,10 +31,11 @@ class Traceparent {
   std::array<char, 55> text_{};
 };
 
-// Errors: InvalidArgument if it is not a traceparent (section 3.2.2), or if trace() would be 0.
+// Errors: InvalidArgument if the text is not a traceparent (section 3.2.2), or if trace() would be
+// 0.
 absl::StatusOr<Traceparent> ParseTraceparent(std::string_view text);
 
-// Formats it for logs: 16 hexadecimal digits, or "none".
+// Formats the trace id for logs: 16 hexadecimal digits, or "none".
 std::string TraceName(uint64_t trace);
 
 }  // namespace cairn::proto

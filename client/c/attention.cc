@@ -16,7 +16,7 @@
 #include "client/c/guard.h"
 #include "client/c/handles.h"
 
-// One call at a time: those of the SDK are owned by a thread.
+// Runs one call at a time: the SDK's objects are owned by one thread at a time.
 struct cairn_device_images {
   int32_t device_number = 0;
   cairn::Mutex mutex{};
@@ -68,12 +68,12 @@ absl::Status CountImages(cairn_device_images* images, size_t* count) {
   return absl::OkStatus();
 }
 
-// Where the planes of a tail begin, until its plan is made.
+// The addresses of a tail's planes, kept until the plan is made.
 struct TailLayers {
   std::vector<std::byte*> k, v;
 };
 
-// One layer, from the first of the job's heads on.
+// Returns one layer, from the first of the job's heads on.
 absl::StatusOr<kernels::PagedPlane> TailPlane(std::string_view name, const cairn_paged_plane& plane,
                                               const kernels::AttendJob& job,
                                               std::vector<std::byte*>& layers) {
@@ -191,7 +191,7 @@ absl::Status OpenAttention(cairn_space* space, int32_t device_number, const cair
 }  // namespace
 }  // namespace cairn::c
 
-// What follows is in no namespace: C.
+// Outside all namespaces: C functions.
 int cairn_device_images_open(cairn_space* space, int32_t device_number, const cairn_slice* slice,
                              cairn_device_images** images) {
   return cairn::c::Guard([&] { return cairn::c::OpenImages(space, device_number, slice, images); });

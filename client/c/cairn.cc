@@ -31,7 +31,7 @@ int Report(const absl::Status& status) {
 
 }  // namespace cairn::c
 
-// What follows is in no namespace: C.
+// Outside all namespaces: C functions.
 namespace proto = cairn::proto;
 using cairn::Buffer;
 using cairn::Client;

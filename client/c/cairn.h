@@ -8,21 +8,23 @@
 // cairn_last_error() returns one line of text, on the calling thread. Outputs are set only on
 // success, unless a field says otherwise. No exception or signal leaves the library.
 //
-// Every call to the daemon takes timeout_ms. 0 is the default: 500 ms for control calls, 2000 ms
-// for connecting, put and get. 60000 is the maximum. When the time is over, the call returns
-// CAIRN_DEADLINE_EXCEEDED, and the library no longer uses the memory that was passed to it.
+// Every call to the daemon takes timeout_ms. A timeout of 0 selects the default: 500 ms for control
+// calls, 2000 ms for connecting, put and get. The maximum is 60000. When the time has passed, the
+// call returns CAIRN_DEADLINE_EXCEEDED, and the library no longer uses the memory that was passed
+// to it.
 //
-// Threads: every function may be called from any thread, concurrently with the same handles. A
-// handle must not be in use while it is closed or freed. After a process has called cairn_connect,
-// every call in a forked child, cairn_connect included, returns CAIRN_FAILED_PRECONDITION, because
-// the library's threads do not exist there. Fork before that, or call exec in the child.
+// Threads: every function may be called from any thread, concurrently with the same handles. Do not
+// close or free a handle while a call uses it. Call fork before cairn_connect, or call exec in the
+// child: the library's threads do not exist in a forked child. If the parent has called
+// cairn_connect, every call in the child, cairn_connect included, returns
+// CAIRN_FAILED_PRECONDITION.
 //
 // Memory: pointers are borrowed until the call returns. Strings are UTF-8 and end in 0. If a struct
 // has a field struct_bytes, set it to sizeof(the struct). Zero all other fields before filling them
 // in: zero is the default of every field. Later versions only add fields at the end.
 //
-// A get delivers only data that matches its checksums. Data that does not match is a miss
-// (CAIRN_NOT_FOUND), counted, and logged once.
+// A get delivers only data that matches its checksums. If a checksum does not match, the get
+// returns a miss (CAIRN_NOT_FOUND); the miss is counted and logged once.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -38,16 +40,17 @@ extern "C" {
 #endif
 #define CAIRN_ABI_VERSION 1
 
-/* Status codes: they say what the caller should do next. */
+/* Status codes. Each one tells the caller what to do next. */
 enum {
   CAIRN_OK = 0,
-  CAIRN_INVALID_ARGUMENT = 3,    /* a bug of the caller; the text names the field and the limit */
+  CAIRN_INVALID_ARGUMENT = 3,    /* a bug in the caller; the text names the field and the limit */
   CAIRN_DEADLINE_EXCEEDED = 4,   /* recompute */
   CAIRN_NOT_FOUND = 5,           /* a miss, or no such space: recompute */
   CAIRN_PERMISSION_DENIED = 7,   /* it belongs to another tenant */
   CAIRN_RESOURCE_EXHAUSTED = 8,  /* a limit is reached: back off */
   CAIRN_FAILED_PRECONDITION = 9, /* wrong state, for example after fork */
-  CAIRN_ABORTED = 10,            /* stored, but not durable as requested; `durability` says why */
+  CAIRN_ABORTED = 10,            /* stored, but not durable as requested; `durability` has the
+                                  * reason */
   CAIRN_UNIMPLEMENTED = 12,      /* the daemon, or this kind of group, does not support it */
   CAIRN_INTERNAL = 13,           /* a bug in Cairn */
   CAIRN_UNAVAILABLE = 14, /* the daemon is gone or draining; the client reconnects by itself */
@@ -60,13 +63,13 @@ enum { CAIRN_GROUP_KV = 1, CAIRN_GROUP_LATENT = 2 };
 enum { CAIRN_GROUP_STATE = 3, CAIRN_GROUP_OPAQUE_ROWS = 4 };
 enum { CAIRN_ROPE_NONE = 0, CAIRN_ROPE_HALF = 1, CAIRN_ROPE_INTERLEAVED = 2 };
 
-typedef struct cairn_client cairn_client; /* a session with one daemon and its data connections */
+typedef struct cairn_client cairn_client; /* a session with one daemon, and its data connections */
 typedef struct cairn_space cairn_space;   /* an open space of a client */
 typedef struct cairn_buffer cairn_buffer; /* memory of a data connection */
 
 typedef struct cairn_key {
   uint8_t bytes[32];
-} cairn_key; /* a block; all zero: none */
+} cairn_key; /* names a block; all zero: none */
 typedef struct cairn_lease {
   uint8_t bytes[16];
 } cairn_lease; /* pins blocks after a match; all zero: none */
@@ -82,12 +85,13 @@ typedef struct cairn_slice {
 // ------------------------------------------------------------------------------------- library
 CAIRN_API const char* cairn_version(void); /* "0.1.0" */
 CAIRN_API int cairn_abi_version(void);     /* CAIRN_ABI_VERSION of the loaded library */
-/* One line about the last call that failed on this thread. Valid until its next call. */
+/* Returns one line about the last call that failed on this thread. The text is valid until the
+ * thread's next call. */
 CAIRN_API const char* cairn_last_error(void);
-CAIRN_API const char* cairn_status_name(int status); /* "NOT_FOUND" and so on. Static */
-/* Sets the W3C traceparent of the calls that this thread makes from now on, put and get included.
- * The daemon names its trace in the log records of slow calls. NULL: none. INVALID_ARGUMENT: it is
- * not a traceparent; the previous one stays. */
+CAIRN_API const char* cairn_status_name(int status); /* returns "NOT_FOUND" and so on; static */
+/* Sets the W3C traceparent of all later calls of this thread, put and get included. The daemon logs
+ * its trace id with slow calls. NULL removes it. CAIRN_INVALID_ARGUMENT: the text is not a
+ * traceparent; the previous one stays. */
 CAIRN_API int cairn_set_trace(const char* traceparent);
 
 // ---------------------------------------------------------------------------------- connecting
@@ -95,26 +99,25 @@ typedef struct cairn_connect_options {
   uint32_t struct_bytes;
   uint32_t timeout_ms;
   const char* control; /* "unix:PATH" or "HOST:PORT" of cairnd's control plane. Required */
-  /* "unix:PATH", or "HOST:PORT" for UCX, which is used only if it is named here. NULL: the first
+  /* "unix:PATH", or "HOST:PORT" for UCX. UCX is used only if it is named here. NULL: the first
    * socket on this host that the daemon reports. */
   const char* data;
   const char* tenant;    /* 1 to 64 characters of [A-Za-z0-9._-]. NULL: "default" */
   const char* name;      /* shown in logs and status. NULL: "libcairn" */
   uint32_t connections;  /* data connections, 1 to 16; 0 is 2 */
-  uint32_t window;       /* most calls in flight per connection, 1 to 64; 0 is 8 */
+  uint32_t window;       /* limit on calls in flight per connection, 1 to 64; 0 is 8 */
   uint64_t region_bytes; /* shared memory per unix: connection, allocated at once; 0 is 64 MiB */
 } cairn_connect_options;
 
-/* Opens a session. A thread of the client keeps the session open. If the daemon fails, the client
- * tries to reopen the session and its spaces, with backoff. Until that succeeds, calls return
- * CAIRN_UNAVAILABLE. */
+/* Opens a session. A thread of the client keeps it open. If the daemon fails, the client reopens
+ * the session and its spaces, with backoff. Until that succeeds, calls return CAIRN_UNAVAILABLE. */
 CAIRN_API int cairn_connect(const cairn_connect_options* options, cairn_client** client);
 /* Ends the session and its leases. Close the spaces and free the buffers first. `client` may be
  * NULL. */
 CAIRN_API void cairn_close(cairn_client* client);
 
 // -------------------------------------------------------------------------------------- spaces
-/* Layers of one kind and one geometry. */
+/* A group: layers of one kind and one geometry. */
 typedef struct cairn_group_spec {
   int32_t kind; /* CAIRN_GROUP_… */
   uint32_t layer_count;
@@ -130,7 +133,7 @@ typedef struct cairn_group_spec {
   uint32_t row_bytes;                     /* OPAQUE_ROWS: per token and layer */
 } cairn_group_spec;
 
-/* The identity of a space: equal specifications name the same space within the client's tenant. */
+/* The identity of a space. Equal specifications name the same space within the client's tenant. */
 typedef struct cairn_space_spec {
   uint32_t struct_bytes;
   int32_t dtype; /* CAIRN_DTYPE_… */
@@ -161,17 +164,17 @@ CAIRN_API int cairn_space_source_bytes(const cairn_space* space, const cairn_sli
 /* Sets *bytes to the largest size of an image of `slice`, for all recipes. */
 CAIRN_API int cairn_space_image_bytes_max(const cairn_space* space, const cairn_slice* slice,
                                           uint64_t* bytes);
-/* Closes a space; it may be NULL. If an earlier call that moved blocks to or from a device was
- * late, this waits until the device has finished that work, however long it takes. */
+/* Closes a space, which may be NULL. If an earlier call that moved blocks to or from a device timed
+ * out, waits until the device has finished that work, however long it takes. */
 CAIRN_API void cairn_space_close(cairn_space* space);
 
 // ---------------------------------------------------------------------------------------- keys
 /* Pure functions; no daemon needed. docs/internals/formats/key.md draws the hashed bytes. */
 
-/* An input besides the tokens that a block's KV depends on: "lora", "salt", "media", … */
+/* An input other than tokens that a block's KV depends on: "lora", "salt", "media", … */
 typedef struct cairn_key_extra {
   const char* kind;
-  uint32_t offset; /* the token at which it begins */
+  uint32_t offset; /* position of the first token that it affects */
   uint32_t value_bytes;
   const void* value;
 } cairn_key_extra;
@@ -183,15 +186,15 @@ CAIRN_API int cairn_fingerprint(const char* tenant, const cairn_space_spec* spec
 CAIRN_API int cairn_derive_key(const uint8_t fingerprint[32], const cairn_key* parent,
                                const uint32_t* tokens, size_t token_count,
                                const cairn_key_extra* extras, size_t extra_count, cairn_key* key);
-/* Writes the keys of all full blocks of a sequence: token_count / tokens_per_block of them. Offsets
- * of extras count from the start of the sequence; each extra belongs to the block that its offset
- * falls into. An extra for the whole sequence (LoRA, salt) has offset 0. CAIRN_INVALID_ARGUMENT:
+/* Writes the keys of all full blocks of a sequence: token_count / tokens_per_block keys. The offset
+ * of an extra counts from the start of the sequence and selects the block that the extra belongs
+ * to. An extra for the whole sequence (LoRA, salt) has offset 0. CAIRN_INVALID_ARGUMENT:
  * key_capacity is too small. */
 CAIRN_API int cairn_derive_chain(const uint8_t fingerprint[32], const uint32_t* tokens,
                                  size_t token_count, uint32_t tokens_per_block,
                                  const cairn_key_extra* extras, size_t extra_count, cairn_key* keys,
                                  size_t key_capacity, size_t* key_count);
-/* Computes the key of a block that an engine names by its own hash. */
+/* Computes the key of a block that an engine identifies by its own hash. */
 CAIRN_API int cairn_opaque_key(const uint8_t fingerprint[32], const void* engine_key,
                                size_t engine_key_bytes, cairn_key* key);
 
@@ -199,11 +202,11 @@ CAIRN_API int cairn_opaque_key(const uint8_t fingerprint[32], const void* engine
 typedef struct cairn_match_options {
   uint32_t struct_bytes;
   uint32_t timeout_ms;       /* 0: wait_ms + 500 */
-  const cairn_slice* slices; /* wanted; of a group without a slice, all is wanted */
+  const cairn_slice* slices; /* slices to find; a group without a slice is wanted whole */
   uint32_t slice_count;
   uint32_t groups_skipped_count;
-  const uint32_t* groups_skipped; /* not wanted */
-  uint32_t token_limit;           /* at most this many tokens of prefix; 0: no limit */
+  const uint32_t* groups_skipped; /* groups to leave out */
+  uint32_t token_limit;           /* limits the prefix to this many tokens; 0: no limit */
   uint32_t wait_ms;  /* wait at most this long for all keys, then return the blocks found */
   uint32_t no_lease; /* 1: count only */
 } cairn_match_options;
@@ -211,7 +214,7 @@ typedef struct cairn_match_options {
 typedef struct cairn_matched_block {
   int32_t tier; /* CAIRN_TIER_… */
   uint32_t reserved;
-  uint64_t image_bytes; /* of the wanted slices */
+  uint64_t image_bytes; /* size of the images of the wanted slices */
 } cairn_matched_block;
 
 typedef struct cairn_match_result {
@@ -219,15 +222,15 @@ typedef struct cairn_match_result {
   uint32_t block_count; /* 0: a miss; the call still returns CAIRN_OK */
   uint64_t token_count;
   cairn_lease lease; /* all zero when block_count is 0 or no_lease was set */
-  /* Lifetime; a lease does not expire while the session that took it is open */
+  /* The lease's lifetime. The lease does not expire while the session that took it is open. */
   uint32_t lease_ms;
   uint32_t shortened_by_pins; /* 1: more blocks exist, but too much of the tier is pinned */
   uint32_t breaker_open;      /* 1: the daemon was not asked; block_count is 0 */
   uint32_t reserved;
 } cairn_match_result;
 
-/* Finds the longest stored prefix of `keys` and leases it. `options` may be NULL. `blocks` may be
- * NULL; else it has room for key_count elements, and the first result->block_count are written. A
+/* Finds the longest stored prefix of `keys` and leases it. `options` may be NULL. `blocks` is NULL
+ * or has room for key_count elements; the call writes the first result->block_count of them. A
  * lease belongs to the tenant: any client of the tenant may use it for gets. */
 CAIRN_API int cairn_match(cairn_space* space, const cairn_key* keys, size_t key_count,
                           const cairn_match_options* options, cairn_match_result* result,
@@ -244,16 +247,19 @@ typedef struct cairn_prefetch_options {
 /* The number of keys in each state. */
 typedef struct cairn_prefetch_result {
   uint32_t struct_bytes;
-  uint32_t in_memory_count, on_their_way_count; /* cairn_match() says when they are in memory */
-  uint32_t absent_count;                        /* a wanted slice of them is not stored */
-  uint32_t refused_count;                       /* too many reads are queued: ask again later */
+  uint32_t in_memory_count, on_their_way_count; /* once read, cairn_match() reports them in
+                                                 * memory */
+  uint32_t absent_count;                        /* keys with a wanted slice that is not stored */
+  uint32_t refused_count;                       /* not queued, because too many reads are: ask again
+                                                 * later */
 } cairn_prefetch_result;
 
-/* Queues reads of blocks into the daemon's memory, behind the reads that gets wait for, and returns
- * at once. `options` may be NULL. Blocks for which memory has no room stay where they are. */
+/* Queues reads of blocks into the daemon's memory and returns at once. Reads that a get waits
+ * for run first. `options` may be NULL. If memory has no room for a block, the block stays in
+ * its tier. */
 CAIRN_API int cairn_prefetch(cairn_space* space, const cairn_key* keys, size_t key_count,
                              const cairn_prefetch_options* options, cairn_prefetch_result* result);
-/* Returns leases. Unknown and all-zero ones are ignored. */
+/* Ends leases. Unknown and all-zero leases are ignored. */
 CAIRN_API int cairn_release(cairn_client* client, const cairn_lease* leases, size_t lease_count,
                             uint32_t timeout_ms);
 

@@ -2,10 +2,11 @@
 #ifndef CAIRN_ATTEND_H
 #define CAIRN_ATTEND_H
 // Attention on a CUDA device to blocks that stay encoded there (docs/internals/kernels.md lists the
-// recipes). A part of cairn.h, whose rules apply; include that.
+// recipes). This file is a part of cairn.h, and its rules apply. Include cairn.h.
 //
-// UNIMPLEMENTED: the library has no device kernels, or a block must be decoded first; the text says
-// why. UNAVAILABLE: there is no such device, or it failed; a failed device stays unavailable.
+// CAIRN_UNIMPLEMENTED: the library has no device kernels, or a block must be decoded first; the
+// text gives the reason. CAIRN_UNAVAILABLE: the device does not exist or has failed; a failed
+// device stays unavailable.
 
 #ifndef CAIRN_H
 #error "include cairn.h"
@@ -23,21 +24,21 @@ typedef struct cairn_attend_plan cairn_attend_plan;     /* the plan of attention
 /* Opens a list for the images of a slice of blocks. Close it before the space. */
 CAIRN_API int cairn_device_images_open(cairn_space* space, int32_t device_number,
                                        const cairn_slice* slice, cairn_device_images** images);
-/* Gets blocks, verifies them and appends them to the list, up to the first miss: *appended is their
- * number. The copies run on `stream`, a cudaStream_t that is not NULL, and are complete when this
- * returns. `lease` may be NULL. */
+/* Gets blocks, verifies them and appends them to the list, up to the first miss. Sets *appended to
+ * the number of blocks appended. The copies run on `stream`, a cudaStream_t that is not NULL, and
+ * are complete when the call returns. `lease` may be NULL. */
 CAIRN_API int cairn_device_images_append(cairn_device_images* images, const cairn_key* keys,
                                          size_t key_count, const cairn_lease* lease, void* stream,
                                          uint32_t timeout_ms, size_t* appended);
-/* Sets *count to the number of blocks in the list, also after an append that failed: it keeps the
- * blocks before the failure. */
+/* Sets *count to the number of blocks in the list. An append that fails keeps the blocks before the
+ * failure, and *count includes them. */
 CAIRN_API int cairn_device_images_count(cairn_device_images* images, size_t* count);
-/* `images` may be NULL. No attention to them may run any more. */
+/* Closes the list, which may be NULL. REQUIRES: no attention to its images is running. */
 CAIRN_API void cairn_device_images_close(cairn_device_images* images);
 
-/* One attention job: query tokens of a sequence at a layer, the images of its blocks, and a raw
- * tail of tokens in the engine's cache that are in no block yet. All pointers except `images` and
- * `tail` are device pointers. */
+/* One attention job: the query tokens of a sequence at one layer, the images of the sequence's
+ * blocks, and a raw tail. The tail has the tokens in the engine's cache that are in no block yet.
+ * All pointers except `images` and `tail` are device pointers. */
 typedef struct cairn_attend_job {
   uint32_t struct_bytes;
   uint32_t layer; /* within the images' group */
@@ -50,35 +51,37 @@ typedef struct cairn_attend_job {
   const void* queries;
   float* outputs;  /* [query_tokens][query_heads][v_dim] */
   float* log_sums; /* [query_tokens][query_heads], for merging outputs */
-  /* NULL: no tail. Its planes hold the group's layers, at least up to this one, and all its heads,
-   * on the plan's device. Read while the plan is made. */
+  /* NULL: no tail. The planes of the tail hold the group's layers, at least up to this one, and all
+   * its heads, on the plan's device. The struct is read while the plan is made. */
   const cairn_paged_cache* tail;
-  const int32_t* tail_blocks; /* the engine's blocks, in order; negative: its tokens are skipped */
+  const int32_t* tail_blocks; /* the engine's blocks, in order; a negative entry skips its tokens */
   uint32_t tail_block_count;
   uint32_t tail_first_token; /* the tail begins at this token of the first block */
   uint32_t tail_tokens_max;  /* up to 65535 */
-  /* 1: the query tokens are the last of the tail; each sees only tokens up to itself */
+  /* 1: the query tokens are the last tokens of the tail; each reads only tokens up to itself */
   uint32_t tail_ends_with_queries;
   /* Number of tokens, read at each launch; NULL: tail_tokens_max */
   const int32_t* tail_tokens;
 } cairn_attend_job;
 
 /* Plans up to 256 jobs on one device. The plan can be launched repeatedly until images or addresses
- * change; append no images meanwhile. The plan is uploaded on `stream`: a first launch on another
- * stream must wait for it. Close the plan before its images. RESOURCE_EXHAUSTED: host or device has
- * no room, or there are more jobs, images or tokens than a plan can hold. */
+ * change. Append no images while it exists. The plan is uploaded on `stream`; a first launch on
+ * another stream must wait for the upload. Close the plan before its images.
+ * CAIRN_RESOURCE_EXHAUSTED: host or device has no room, or there are more jobs, images or tokens
+ * than a plan can hold. */
 CAIRN_API int cairn_attend_open(cairn_space* space, int32_t device_number,
                                 const cairn_attend_job* jobs, size_t job_count, void* stream,
                                 cairn_attend_plan** plan);
-/* Launches the kernels on the stream. It neither allocates nor waits, so a graph can capture it. */
+/* Launches the kernels on the stream. Neither allocates nor waits, so a graph can capture the
+ * launch. */
 CAIRN_API int cairn_attend_launch(cairn_attend_plan* plan, void* stream);
-/* Checks the launches. Call it when the stream has completed, else it returns FAILED_PRECONDITION.
- * DATA_LOSS or INVALID_ARGUMENT: an image or a tail is invalid; cairn_last_error() says which, and
- * the outputs of that sequence are unspecified. Launches by a captured graph are not tracked: call
- * it after they have completed. */
+/* Checks the launches. CAIRN_FAILED_PRECONDITION: the stream has not completed. CAIRN_DATA_LOSS or
+ * CAIRN_INVALID_ARGUMENT: an image or a tail is invalid; cairn_last_error() names it, and the
+ * outputs of that sequence are unspecified. Launches by a captured graph are not tracked: call this
+ * function after they have completed. */
 CAIRN_API int cairn_attend_check(cairn_attend_plan* plan);
-/* Waits for the launches and frees the plan, which may be NULL. No captured graph of it may run any
- * more. */
+/* Waits for the launches and frees the plan, which may be NULL. REQUIRES: no captured graph of the
+ * plan is running. */
 CAIRN_API void cairn_attend_close(cairn_attend_plan* plan);
 
 #ifdef __cplusplus

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_EVENTS_H
 #define CAIRN_EVENTS_H
-// Events: blocks that enter or leave a tier. A part of cairn.h, whose rules apply; include that.
+// Events: blocks that enter or leave a tier. This file is a part of cairn.h, and its rules apply.
+// Include cairn.h.
 
 #ifndef CAIRN_H
 #error "include cairn.h"
@@ -11,12 +12,12 @@
 extern "C" {
 #endif
 
-/* A reader of events. Only one thread may use it at a time. */
+/* A reader of events. REQUIRES: one thread uses it at a time. */
 typedef struct cairn_watch cairn_watch;
 
-/* A block got its first image in a tier, or lost its last. */
+/* A block that got its first image in a tier, or lost its last image there. */
 typedef struct cairn_event {
-  uint32_t stored; /* 1: got its first image; 0: lost its last */
+  uint32_t stored; /* 1: the block got its first image; 0: it lost its last */
   int32_t tier;
   uint8_t space[32]; /* fingerprint */
   cairn_key key;
@@ -31,21 +32,22 @@ typedef struct cairn_event_batch {
   uint32_t struct_bytes;
   /* 1: discard everything known from earlier batches; the current contents are not reported */
   uint32_t reset;
-  /* The number of the batch's first event, and the number after its last. A batch begins where the
-   * previous one ended, except after a reset. */
+  /* The sequence number of the batch's first event, and the number after its last event. A batch
+   * begins where the previous one ended, except after a reset. */
   uint64_t epoch, first_sequence, next_sequence;
   const cairn_event* events; /* valid until the next call with this watch */
   size_t event_count;
 } cairn_event_batch;
 
-/* Opens a watch of all blocks of the tenant or, if `space` is not NULL, of that space. To continue,
- * pass epoch and next_sequence of the last batch that you read; 0 starts from now. It does not call
- * the daemon yet. Client and space must outlive the watch. */
+/* Opens a watch of all blocks of the tenant or, if `space` is not NULL, of that space. To
+ * continue an earlier watch, pass epoch and next_sequence of the last batch that you read. Pass
+ * 0 to start with the next event. The call does not reach the daemon. Client and space must
+ * outlive the watch. */
 CAIRN_API int cairn_watch_open(cairn_client* client, cairn_space* space, uint64_t epoch,
                                uint64_t next_sequence, cairn_watch** watch);
 /* Returns the next batch. CAIRN_DEADLINE_EXCEEDED: no event arrived within timeout_ms. Any other
- * error: the daemon is unavailable or has too many watchers. After an error the next call continues
- * where this one ended. */
+ * error: the daemon is unavailable or has too many watchers. After an error, the next call
+ * continues at the same position. */
 CAIRN_API int cairn_watch_next(cairn_watch* watch, uint32_t timeout_ms, cairn_event_batch* batch);
 /* `watch` may be NULL. */
 CAIRN_API void cairn_watch_close(cairn_watch* watch);

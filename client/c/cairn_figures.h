@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_FIGURES_H
 #define CAIRN_FIGURES_H
-// Statistics of daemon and client, and the client's decision whether to fetch or to recompute. A
-// part of cairn.h, whose rules apply; include that.
+// Statistics of daemon and client, and the client's decision whether to fetch or to recompute. This
+// file is a part of cairn.h, and its rules apply. Include cairn.h.
 
 #ifndef CAIRN_H
 #error "include cairn.h"
@@ -35,7 +35,7 @@ CAIRN_API int cairn_stats_get(cairn_client* client, uint32_t timeout_ms, cairn_s
 typedef struct cairn_counters {
   uint32_t struct_bytes;
   uint32_t breaker_state;      /* 0 closed, 1 open, 2 half open */
-  uint64_t gets, hits, misses; /* hits + misses = gets that ended as either */
+  uint64_t gets, hits, misses; /* hits + misses: the gets that ended as one of the two */
   uint64_t corrupt;            /* misses caused by a checksum that does not match */
   uint64_t late;               /* gets and puts that exceeded their deadline */
   uint64_t puts, duplicates;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_PAGED_H
 #define CAIRN_PAGED_H
-// Moves many blocks between the store and an engine's paged cache, which is described once: no
-// request per block, no repacking. A part of cairn.h, whose rules apply; include that.
+// Moves many blocks between the store and an engine's paged cache. The cache is described once; no
+// block needs a request of its own or repacking. This file is a part of cairn.h, and its rules
+// apply. Include cairn.h.
 
 #ifndef CAIRN_H
 #error "include cairn.h"
@@ -35,23 +36,23 @@ typedef struct cairn_paged_cache {
   uint32_t tokens_per_block; /* of the engine's blocks; divides the space's */
   int64_t block_count;       /* number of blocks in the engine */
   cairn_paged_plane k, v;    /* a latent has k only */
-  int32_t device;            /* number of the CUDA device */
-  int32_t device_number;     /* which of them */
-  /* For a device: its stream, a cudaStream_t that is not NULL. The call starts after all work that
-   * is on the stream already, and later work on the stream starts after the call's. Once the call
-   * has returned the stream may be destroyed; after DEADLINE_EXCEEDED only when the space is
-   * closed. */
+  int32_t device;            /* CAIRN_DEVICE_… */
+  int32_t device_number;     /* number of the CUDA device */
+  /* For a device: its stream, a cudaStream_t that is not NULL. The call's work runs after all work
+   * that is on the stream already and before all later work. After the call has returned, the
+   * stream may be destroyed; after DEADLINE_EXCEEDED, only once the space is closed. */
   void* stream;
 } cairn_paged_cache;
 
-/* Where a cache is. For a CUDA device: images are encoded and decoded on the device, whatever
- * `code` of the request says. Channels are adjacent, strides are not negative, and end_byte is set.
- * Gets of one space, slice and device run one after the other, and so do puts, and calls on one
- * stream; a call whose turn does not come in time returns DEADLINE_EXCEEDED. The first get of a
- * slice allocates device memory for 16 of its images, the first put for 16 and the workspace to
- * encode 8. Both keep it until the space is closed. cairn_gather_paged() does not support devices.
- * UNIMPLEMENTED: the library has no device kernels. UNAVAILABLE: there is no such device, or it
- * failed in an earlier call; a failed device stays unavailable. */
+/* Where a cache is. On a CUDA device, images are encoded and decoded there, whatever `code` of the
+ * request says. The cache must have adjacent channels, strides that are not negative, and end_byte
+ * set. Gets of one space, slice and device run one after another. So do puts, and so do all calls
+ * on one stream. A call whose turn does not come in time returns CAIRN_DEADLINE_EXCEEDED. The first
+ * get of a slice allocates device memory for 16 of its images. The first put allocates memory for
+ * 16 images and the workspace to encode 8. Both keep it until the space is closed.
+ * cairn_gather_paged() does not support devices. CAIRN_UNIMPLEMENTED: the library has no device
+ * kernels. CAIRN_UNAVAILABLE: the device does not exist, or failed in an earlier call; a failed
+ * device stays unavailable. */
 enum { CAIRN_DEVICE_HOST = 0, CAIRN_DEVICE_CUDA = 1 };
 
 /* Consecutive blocks of one chain and their places in the engine's cache. */
@@ -62,38 +63,39 @@ typedef struct cairn_paged_request {
   int32_t code; /* CAIRN_ENCODE_… of a put, CAIRN_DECODE_… of a get */
   const cairn_key* keys;
   size_t key_count;
-  /* The engine's blocks: for each key, tokens_per_block of the space / tokens_per_block of the
-   * cache. -1: a get skips the tokens of that block. */
+  /* The engine's blocks of each key: tokens_per_block of the space / tokens_per_block of the cache.
+   * In a get, -1 skips the tokens of that block. */
   const int64_t* blocks;
   size_t block_count;
   cairn_lease lease; /* for a get; all zero: none */
-  /* For a put: parent and position of the first key; the other keys follow it. */
+  /* For a put: parent and position of the first key. Each other key's parent is the key before
+   * it. */
   cairn_key parent;
   uint64_t first_position;
   uint32_t derived;
   uint32_t durable;  /* as in cairn_put_request, for each key */
-  int32_t* statuses; /* set by the call if it returns CAIRN_OK, one per key */
-  /* Set by the call, sums over the keys that succeeded: */
-  uint64_t bytes;        /* put or got, in source form */
-  uint64_t wire_bytes;   /* get: bytes moved; put: bytes of images in the daemon */
-  int32_t* durabilities; /* NULL, or set by a put like statuses: CAIRN_DURABILITY_… */
+  int32_t* statuses; /* one per key; set by the call if it returns CAIRN_OK */
+  /* Set by the call: sums over the keys that succeeded. */
+  uint64_t bytes;        /* size of the KV moved, in source form */
+  uint64_t wire_bytes;   /* get: bytes moved; put: size of the images in the daemon */
+  int32_t* durabilities; /* NULL, or CAIRN_DURABILITY_… of each key, set by a put like statuses */
 } cairn_paged_request;
 
-/* Runs many gets or puts, pipelined. CAIRN_OK: each key has its own status. CAIRN_NOT_FOUND is a
- * miss. A get leaves the engine's blocks of a failed key in an unspecified state. */
+/* Runs many gets or puts, pipelined. CAIRN_OK: each key has its own status; CAIRN_NOT_FOUND is a
+ * miss. If a key fails, a get leaves its blocks in the cache in an unspecified state. */
 CAIRN_API int cairn_get_paged(cairn_space* space, const cairn_paged_cache* cache,
                               cairn_paged_request* request);
 CAIRN_API int cairn_put_paged(cairn_space* space, const cairn_paged_cache* cache,
                               cairn_paged_request* request);
-/* Copies blocks of the cache to `target` in source form, one after the other, so that the engine
- * can reuse its blocks while puts from `target` run. Uses only slice and blocks of the request.
- * Does not call the daemon. `target` has exactly the size of that many slices. */
+/* Copies blocks of the cache to `target` in source form, one after another. The engine can then
+ * reuse its blocks while puts from `target` run. Uses only slice and blocks of the request. Does
+ * not call the daemon. `target` has exactly the size of that many slices. */
 CAIRN_API int cairn_gather_paged(cairn_space* space, const cairn_paged_cache* cache,
                                  const cairn_paged_request* request, void* target,
                                  uint64_t target_bytes);
 
-/* Checks that the library can move blocks of caches on that device. For CUDA devices it returns the
- * errors above. */
+/* Checks that the library can move blocks of caches on a device. For CUDA devices it returns the
+ * errors listed above. */
 CAIRN_API int cairn_check_device(int32_t device, int32_t device_number);
 
 #ifdef __cplusplus

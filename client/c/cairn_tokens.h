@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_TOKENS_H
 #define CAIRN_TOKENS_H
-// Token scores and plans for the recipes arkv and arkv:paper (docs/recipes/arkv.md), and the scores
-// in their images. The functions are pure: they need no daemon, keep no state, and may all be
-// called concurrently. A part of cairn.h, whose rules apply; include that.
+// Token scores and token plans for the recipes arkv and arkv:paper (docs/recipes/arkv.md), and the
+// scores in their images. The functions are pure: they need no daemon, keep no state, and may all
+// be called concurrently. This file is a part of cairn.h, and its rules apply. Include cairn.h.
 
 #ifndef CAIRN_H
 #error "include cairn.h"
@@ -15,8 +15,9 @@ extern "C" {
 
 #define CAIRN_ARKV_GAMMA 263.81 /* the paper's weight of the variance */
 
-/* The attention of one layer, from the last `queries` tokens of a chain of `keys` tokens: either
- * the weights after the softmax or, if `weights` is NULL, queries and keys after RoPE. */
+/* The attention of one layer, from the last `queries` tokens of a chain of `keys` tokens. It is
+ * given as the weights after the softmax or, if `weights` is NULL, as queries and keys after
+ * RoPE. */
 typedef struct cairn_attention {
   uint32_t struct_bytes;
   uint32_t query_heads, kv_heads; /* query head h reads KV head h / (query_heads / kv_heads) */
@@ -34,26 +35,27 @@ typedef struct cairn_layer_statistics {
   double entropy, variance, kurtosis;
 } cairn_layer_statistics;
 
-/* Computes the scores of a layer's tokens, [kv_heads][keys], infinite for the last `queries`, and,
- * if `statistics` is not NULL, the layer's statistics. CAIRN_INVALID_ARGUMENT: the shape is
- * invalid. */
+/* Computes the scores of a layer's tokens, [kv_heads][keys]. The score of each of the last
+ * `queries` tokens is infinite. Also computes the layer's statistics if `statistics` is not NULL.
+ * CAIRN_INVALID_ARGUMENT: the shape is invalid. */
 CAIRN_API int cairn_token_scores(const cairn_attention* attention, float* scores,
                                  cairn_layer_statistics* statistics);
-/* Writes rho of each layer, 0 to 1, into `shares`. */
+/* Writes rho of each layer, from 0 to 1, into `shares`. */
 CAIRN_API int cairn_layer_shares(const cairn_layer_statistics* layers, size_t layer_count,
                                  double* shares);
 
 enum { CAIRN_TOKEN_EVICTED = 0, CAIRN_TOKEN_LOW = 1, CAIRN_TOKEN_ORIGINAL = 2 };
 
-/* The budget of one head of one layer, K and V together. `original_bytes` and `low_bytes` are what
- * a reader of arkv counts for one token. */
+/* The budget of one head of one layer, K and V together. `original_bytes` and `low_bytes` are the
+ * sizes that a reader of arkv counts for one token. */
 typedef struct cairn_token_budget {
   uint32_t struct_bytes;
-  uint32_t is_uniform;     /* 1: the same tokens for all heads; 0: each head its own */
+  uint32_t is_uniform;     /* 1: all heads keep the same tokens; 0: each head keeps its own */
   uint64_t bytes;          /* never exceeded */
   uint64_t original_bytes; /* of an original token; at least 1 */
   uint64_t low_bytes;      /* of a low token; 1 to original_bytes */
-  /* Rho: share of the budget that is left after tokens with infinite scores; 0 to 1 */
+  /* Rho, 0 to 1. Tokens with infinite scores take their bytes first; original tokens get this share
+   * of the rest */
   double original_share;
 } cairn_token_budget;
 
@@ -61,12 +63,11 @@ typedef struct cairn_token_budget {
 CAIRN_API int cairn_plan_tokens(const cairn_token_budget* budget, const float* scores,
                                 uint32_t heads, uint32_t tokens, uint8_t* states);
 
-/* Verifies an image of arkv and writes the scores that it holds, [layer][head][token] of its slice:
- * infinite for a head whose K is raw, 0 in images of other recipes. */
+/* Verifies an image of arkv and writes its scores, [layer][head][token] of its slice. They are
+ * infinite for a head whose K is raw. For images of other recipes, writes 0. */
 CAIRN_API int cairn_image_scores(const void* image, size_t image_bytes, float* scores);
-/* Verifies an image and writes, [layer][head][token] of its slice, 1 for each token that it has and
- * 0 for each that arkv:paper evicted. An evicted token decodes to zeros; exclude it from attention.
- */
+/* Verifies an image and writes, for [layer][head][token] of its slice, 1 if the image has the token
+ * and 0 if arkv:paper evicted it. An evicted token decodes to zeros; exclude it from attention. */
 CAIRN_API int cairn_image_kept(const void* image, size_t image_bytes, uint8_t* kept);
 
 #ifdef __cplusplus

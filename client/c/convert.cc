@@ -43,7 +43,7 @@ absl::StatusOr<proto::GroupGeometry> FromGroup(const cairn_group_spec& group) {
   geometry.rope.rotary_dims = group.rope_rotary_dims;
   geometry.rope.base = group.rope_base;
   if (group.rope_inverse_frequencies != nullptr) {
-    // Bounded before it is read: a head has no more pairs than this.
+    // Bounded before the array is read: a head has no more pairs than this.
     const uint32_t count = std::min(group.rope_rotary_dims / 2, proto::kDimMax);
     geometry.rope.inverse_frequencies.assign(group.rope_inverse_frequencies,
                                              group.rope_inverse_frequencies + count);

@@ -59,26 +59,26 @@ absl::StatusOr<std::vector<proto::KeyExtra>> FromExtras(const cairn_key_extra* e
                                                         size_t extra_count);
 GroupSlice FromSlice(const cairn_slice& slice);
 
-// The result borrows what the struct borrows.
+// The result borrows the memory that the struct borrows.
 absl::StatusOr<PutRequest> FromPut(const cairn_put_request& put, const PlacedSlice& slice);
 absl::StatusOr<GetRequest> FromGet(const cairn_get_request& get, const PlacedSlice& slice);
 // Converts VIEWS or SOURCE. A put only reads the elements, a get writes them. `name` is for errors.
 absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromElements(const char* name,
                                                                     const cairn_memory& memory,
                                                                     const ViewShape& shape);
-// A profile or a bank that a caller gave, recognized by its first bytes. Borrows those bytes.
+// A profile or a bank from a caller, recognized by its first bytes. Borrows those bytes.
 struct GivenSideObject {
   proto::SideObjectContent content;
   codecs::Digest id{};
 };
-// Parses an image that a caller gave, without verifying its tiles. Errors: InvalidArgument (says
-// what is wrong).
+// Parses an image from a caller, without verifying its tiles. Errors: InvalidArgument (says what is
+// wrong).
 absl::StatusOr<codecs::ImageView> ParseGiven(const void* image, size_t image_bytes);
 
 absl::StatusOr<GivenSideObject> FromSideObject(const void* bytes, size_t count);
 
-// Converts a spec; the result is valid. Sets *side to spec.profile; leaves it unchanged if that is
-// null. Errors: InvalidArgument, naming the field.
+// Converts a spec; the result is valid. Sets *side to spec.profile, or leaves it unchanged if that
+// is null. Errors: InvalidArgument, naming the field.
 absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec,
                                                 std::optional<GivenSideObject>* side);
 // Returns the decoder's inputs for the side object that FromImageSpec() set.

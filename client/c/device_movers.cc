@@ -52,14 +52,14 @@ absl::Status DeviceMovers::Begin(const Call& call, Slot** slot, kernels::Runtime
   CAIRN_ASSIGN_OR_RETURN(*runtime, OpenLocked(call.device));
   Slot& wanted = slots_[{call.device, call.work, slice.group, slice.layer_first, slice.layer_count,
                          slice.head_first, slice.head_count}];
-  while (wanted.is_busy || busy_streams_.contains(call.stream)) {  // ends at the deadline
+  while (wanted.is_busy || busy_streams_.contains(call.stream)) {  // terminates at the deadline
     if (!ended_.WaitUntil(mutex_, call.deadline)) {
       return absl::DeadlineExceededError("other calls used the device until the deadline");
     }
   }
   wanted.is_busy = true;
   busy_streams_.insert(call.stream);
-  *slot = &wanted;  // a map's entries stay where they are
+  *slot = &wanted;  // entries of a map do not move
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The device movers and miners of one space, each made on first use and kept. Private to client/c.
+// The device movers and miners of one space. Each is made at its first use and then kept. Private
+// to client/c.
 
 #include <cstdint>
 #include <map>
@@ -30,13 +31,13 @@ class DeviceMovers {
     Work work = Work::kGet;
     GroupSlice slice{};
     kernels::Stream stream = nullptr;
-    // Of MonotonicNow(): limit for waiting for its turn.
+    // Deadline for waiting for its turn, by MonotonicNow().
     absl::Time deadline = absl::InfinitePast();
   };
 
-  // Checks that caches of that CUDA device are supported. Errors: as for With().
+  // Checks that caches on a CUDA device are supported. Errors: as for With().
   static absl::Status Check(int32_t device);
-  // Opens that CUDA device; it lives as long as this object. Errors: as for With().
+  // Opens a CUDA device, which lives as long as this object. Errors: as for With().
   absl::StatusOr<kernels::Runtime*> Open(int32_t device);
   // Runs `body` with the mover of a slice and a CUDA device. Errors: Unimplemented (no kernels),
   // Unavailable (no such device, or it failed in an earlier call), DeadlineExceeded (its turn did

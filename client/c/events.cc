@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C ABI: what blocks come and go.
+// The C ABI: events of blocks that enter or leave tiers.
 #include "client/cpp/events.h"
 
 #include <memory>
@@ -48,7 +48,7 @@ absl::Status ReadBatch(cairn_watch* watch, uint32_t timeout_ms, cairn_event_batc
 }  // namespace
 }  // namespace cairn::c
 
-// What follows is in no namespace: C.
+// Outside all namespaces: C functions.
 int cairn_watch_open(cairn_client* client, cairn_space* space, uint64_t epoch,
                      uint64_t next_sequence, cairn_watch** watch) {
   return cairn::c::Guard([&]() -> absl::Status {

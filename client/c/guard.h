@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The boundary of the C ABI. It turns a status into a code and a text that it keeps for the calling
-// thread, and it stops exceptions. Of a struct of another version, it reads and writes the fields
-// that both sides know.
-// Private to client/c.
+// The boundary of the C ABI. It converts a status to a code and a text, which it keeps for the
+// calling thread, and it stops exceptions. It accepts structs of other versions: it reads and
+// writes only the fields that caller and library both know. Private to client/c.
 
 #include <algorithm>
 #include <cstdint>
@@ -55,7 +54,7 @@ T ReadStruct(const T* given) {
   return known;
 }
 
-// Writes the fields that the caller knows, except struct_bytes. REQUIRES: as above.
+// Writes the fields that the caller knows, except struct_bytes. REQUIRES: CheckStruct() is OK.
 template <typename T>
 void WriteStruct(const T& value, T* target) {
   const uint32_t bytes = target->struct_bytes;
@@ -63,7 +62,7 @@ void WriteStruct(const T& value, T* target) {
   target->struct_bytes = bytes;
 }
 
-// Returns an element of a caller's array of structs, which may have another version than ours.
+// Returns an element of a caller's array of structs, whose version may differ from ours.
 template <typename T>
 T* At(T* first, size_t index) {
   return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(first) + index * first->struct_bytes);

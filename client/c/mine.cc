@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C ABI: banks and profiles out of a cache on a device.
+// The C ABI: mining banks and profiles from a cache on a device.
 #include "client/cpp/mine.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ namespace {
 
 using Mined = absl::StatusOr<std::vector<std::byte>>;
 
-// Has `mine` mine the sample.
+// Calls `mine` with the sample.
 absl::Status Mine(cairn_space* space, const cairn_sample* given,
                   absl::FunctionRef<Mined(DeviceMiner& miner, const DeviceSample& sample)> mine,
                   cairn_mined** mined) {
@@ -70,7 +70,7 @@ absl::Status Mine(cairn_space* space, const cairn_sample* given,
       .deadline = MonotonicNow() +
                   (known.timeout_ms == 0 ? kDataTimeoutDefault : Timeout(known.timeout_ms))};
   return space->movers.WithMiner(*space->space, call, [&](DeviceMiner& miner) -> absl::Status {
-    // Above zero, which were the default.
+    // Above zero, which would select the default.
     sample.timeout = std::max(call.deadline - MonotonicNow(), absl::Milliseconds(1));
     auto made = std::make_unique<cairn_mined>();
     CAIRN_ASSIGN_OR_RETURN(made->bytes, mine(miner, sample));
@@ -105,7 +105,7 @@ absl::Status MineProfile(cairn_space* space, const cairn_sample* sample,
 }  // namespace
 }  // namespace cairn::c
 
-// What follows is in no namespace: C.
+// Outside all namespaces: C functions.
 int cairn_mine_bank(cairn_space* space, const cairn_sample* sample, uint32_t patterns,
                     cairn_mined** mined) {
   return cairn::c::Guard([&] { return cairn::c::MineBank(space, sample, patterns, mined); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C ABI: blocks from and into an engine's paged cache.
+// The C ABI: puts and gets of blocks of an engine's paged cache.
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
@@ -52,7 +52,7 @@ absl::StatusOr<kernels::PagedPlane> OnDevice(std::string_view name, const cairn_
 
 namespace {
 
-// A caller's arguments, read and checked, except the keys.
+// A caller's arguments, checked, without the keys.
 struct PagedGiven {
   PlacedSlice slice;
   PagedViews views;
@@ -113,13 +113,13 @@ absl::Status CheckPagedKeys(const PagedGiven& given) {
   return absl::OkStatus();
 }
 
-// What became of a put that asked to be durable; of others kNotAsked.
+// Returns the outcome of a durable put; kNotAsked for any other put.
 Durability DurabilityOf(const absl::StatusOr<PutResult>& put) {
   return put.ok() ? put->durability : NotDurableOf(put.status()).value_or(PutResult()).durability;
 }
 Durability DurabilityOf(const absl::StatusOr<GetResult>&) { return Durability::kNotAsked; }
 
-// Writes the statuses, and the sums into the caller's request.
+// Writes the statuses and the sums into the caller's request.
 template <typename Result, typename BytesOf>
 void WritePaged(const std::vector<absl::StatusOr<Result>>& results, const PlacedSlice& slice,
                 const cairn_paged_request& request, const BytesOf& bytes_of,
@@ -154,7 +154,7 @@ void Fill(const PagedGiven& given, size_t i, PutRequest* put) {
   put->source = given.views.At(i);
 }
 
-// As MovePaged(), of a cache on a device. `move` gets or puts all at once.
+// Like MovePaged(), for a cache on a device. `move` gets or puts all blocks at once.
 template <typename Move, typename BytesOf>
 absl::Status MoveOnDevice(cairn_space* space, const cairn_paged_cache& cache,
                           cairn_paged_request* target, Work work, const Move& move,
@@ -192,7 +192,7 @@ absl::Status MoveOnDevice(cairn_space* space, const cairn_paged_cache& cache,
                                 .stream = wanted.stream,
                                 .deadline = MonotonicNow() + timeout};
   return space->movers.With(*space->space, call, [&](DeviceMover& mover) -> absl::Status {
-    // Above zero, which were the default.
+    // Above zero, which would select the default.
     wanted.timeout = std::max(call.deadline - MonotonicNow(), absl::Milliseconds(1));
     WritePaged(move(mover, wanted), placed, request, bytes_of, target);
     return absl::OkStatus();
@@ -207,7 +207,7 @@ absl::StatusOr<bool> IsCuda(std::string_view name, int32_t device) {
   return device == CAIRN_DEVICE_CUDA;
 }
 
-// Whether the cache is not the host's; what it says as far as it goes.
+// Returns whether the cache is on a device. Checks the fields needed for that.
 absl::StatusOr<bool> IsOnDevice(cairn_space* space, const cairn_paged_cache* cache,
                                 cairn_paged_cache* known) {
   CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
@@ -303,7 +303,7 @@ absl::Status GatherPaged(cairn_space* space, const cairn_paged_cache* cache,
 }  // namespace
 }  // namespace cairn::c
 
-// What follows is in no namespace: C.
+// Outside all namespaces: C functions.
 int cairn_get_paged(cairn_space* space, const cairn_paged_cache* cache,
                     cairn_paged_request* request) {
   return cairn::c::Guard([&] { return cairn::c::GetPaged(space, cache, request); });

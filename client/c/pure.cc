@@ -54,7 +54,7 @@ proto::Fingerprint FromFingerprint(const uint8_t* fingerprint) {
   return result;
 }
 
-// The views of memory given as such, or as a payload of exactly the slice's bytes.
+// Returns views of memory that is given as views, or as a payload of exactly the slice's size.
 absl::StatusOr<PlaneViews> ViewsOf(const char* name, const cairn_memory& memory,
                                    const codecs::ImageSpec& spec, ViewUse use) {
   const ViewShape shape{spec.tile, spec.slice.layer_count, spec.slice.head_count, spec.tokens};
@@ -84,7 +84,8 @@ absl::Status DecodeInto(const codecs::ImageView& view, const codecs::DecodeInput
   return VerifyAndDecode(view, views, room, inputs);
 }
 
-// What `given` says besides `spec`, which it is: `inputs` borrow it, and *parent.
+// Reads the fields of `given` that are not in `spec`; `spec` is its converted form. `inputs` borrow
+// from `given` and from *parent.
 absl::Status ReadInputs(const cairn_image_spec& given, const codecs::ImageSpec& spec,
                         codecs::ImageView* parent, codecs::EncodeInputs* inputs) {
   const auto& [layer_first, layer_count, head_first, head_count] = spec.slice;
@@ -128,7 +129,7 @@ absl::Status SetGivenTrace(const char* traceparent) {
 }  // namespace
 }  // namespace cairn::c
 
-// What follows is in no namespace: C.
+// Outside all namespaces: C functions.
 namespace codecs = cairn::codecs;
 namespace proto = cairn::proto;
 using cairn::BlockKey;

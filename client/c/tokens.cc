@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C ABI: scores of tokens, plans, and what images say of tokens.
+// The C ABI: token scores, token plans, and token data in images.
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -29,7 +29,7 @@ absl::StatusOr<AttentionShape> ShapeOf(const cairn_attention& given) {
   return shape;
 }
 
-// Those given, or in *made.
+// Returns the given weights, or computes them into *made.
 absl::StatusOr<std::span<const float>> WeightsOf(const cairn_attention& given,
                                                  const AttentionShape& shape,
                                                  std::vector<float>* made) {
@@ -50,7 +50,7 @@ absl::StatusOr<std::span<const float>> WeightsOf(const cairn_attention& given,
   return std::span<const float>(*made);
 }
 
-// Calls read(view, layer, head, place of the head's tokens in `target`) for each head of an image.
+// Calls read(view, layer, head, the head's tokens in `target`) for each head of an image.
 template <typename T, typename Read>
 absl::Status ReadTokens(const void* image, size_t image_bytes, T* target, const Read& read) {
   CAIRN_RETURN_IF_ERROR(CheckPointer("target", target));
@@ -73,7 +73,7 @@ absl::Status ReadTokens(const void* image, size_t image_bytes, T* target, const 
 }  // namespace
 }  // namespace cairn::c
 
-// What follows is in no namespace: C.
+// Outside all namespaces: C functions.
 namespace codecs = cairn::codecs;
 using cairn::c::CheckPointer;
 using cairn::c::CheckStruct;

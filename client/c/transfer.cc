@@ -21,7 +21,7 @@ absl::Status CheckKeys(const cairn_space* space, const cairn_key* keys, size_t k
   return CheckPointer("keys", keys, key_count);
 }
 
-// What a match and a prefetch are asked, read and checked.
+// The options of a match or a prefetch, checked.
 template <typename Options>
 struct Wanted {
   Options options{};
@@ -51,7 +51,7 @@ absl::StatusOr<Wanted<Options>> ReadWanted(const cairn_space* space, const cairn
   return wanted;
 }
 
-// The requests that could be read, with their places in the caller's array.
+// The valid requests, with their indices in the caller's array.
 template <typename Request>
 struct Read {
   std::vector<Request> requests;
@@ -128,7 +128,7 @@ absl::StatusOr<SideObjectKind> FromSideObjectKind(int32_t kind) {
 }  // namespace
 }  // namespace cairn::c
 
-// What follows is in no namespace: C.
+// Outside all namespaces: C functions.
 using cairn::Digest;
 using cairn::InstalledSideObject;
 using cairn::LeaseToken;

@@ -18,7 +18,7 @@
 namespace cairn {
 namespace {
 
-// Where the daemon answers operators.
+// Returns the daemon's administrative address.
 absl::StatusOr<std::string> AskWhere(const std::string& control, absl::Time deadline) {
   const absl::StatusOr<DaemonAbout> about = AskAbout(control, deadline);
   if (absl::IsUnimplemented(about.status())) return control;  // as daemons did before there was one

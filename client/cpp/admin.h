@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Administrative calls (cairn.v1.Admin). They need no session and see every tenant.
+// Administrative calls (cairn.v1.Admin). They need no session and cover all tenants.
 //
 // Thread-safety: Thread-safe.
 
@@ -18,11 +18,11 @@ namespace cairn {
 
 struct DaemonAbout {
   std::string version;
-  // Addresses in the daemon's own configuration: admin is HOST:PORT or unix:PATH, http is
-  // HOST:PORT; empty: disabled.
+  // Addresses from the daemon's own configuration. admin is HOST:PORT or unix:PATH, http is
+  // HOST:PORT. An empty address: disabled.
   std::string admin_address, http_address;
   // How clients on the daemon's host read blocks: "mapped", or "copied: " and the reason. Empty if
-  // the daemon does not say.
+  // the daemon does not report it.
   std::string local_gets;
 };
 // Asks the daemon at `control` for its identity and its other addresses. Needs no session. Errors:
@@ -30,15 +30,15 @@ struct DaemonAbout {
 absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time deadline);
 
 // Asks the daemon at `control` for its public statistics: capacity of its tiers, version and
-// uptime. Needs no session, so a draining daemon answers, too.
+// uptime. Needs no session; a draining daemon also answers.
 absl::StatusOr<v1::StatsReply> AskStats(const std::string& control, absl::Time deadline);
 
 class AdminClient {
  public:
   // Makes a client without connecting yet. Both addresses are HOST:PORT or unix:PATH. If `admin` is
-  // empty, the first call asks the daemon at `control` for it. That call can fail with
-  // PermissionDenied if the administrative socket is not accessible to us, and with
-  // FailedPrecondition if it is on another host or disabled.
+  // empty, the first call asks the daemon at `control` for the address. That call fails with
+  // PermissionDenied if this process may not open the administrative socket, and with
+  // FailedPrecondition if the socket is on another host or disabled.
   static absl::StatusOr<std::unique_ptr<AdminClient>> Open(const std::string& control,
                                                            const std::string& admin = "");
   virtual ~AdminClient() = default;

@@ -22,7 +22,7 @@ absl::Status DecodeFirst(std::string_view why) {
   return absl::UnimplementedError(absl::StrCat("decode first: ", ToAbsl(why)));
 }
 
-// Empty where all can be attended to.
+// Returns an empty string if attention supports all images.
 std::string_view WhyDecodeFirst(std::span<const kernels::AttendJob> jobs) {
   for (const kernels::AttendJob& job : jobs) {
     for (const kernels::AttendImage& image : job.images) {

@@ -24,16 +24,16 @@
 
 namespace cairn {
 
-// Consecutive blocks of one chain that follow the blocks in the list.
+// Consecutive blocks of one chain, which follow the blocks already in the list.
 struct DeviceImagesRequest {
   std::span<const BlockKey> keys{};
   LeaseToken lease{};  // all zero: none
-  // Not null; the copies run on it. The rules for closing it are those of DeviceRequest.
+  // Not null; the copies run on it. Close it by the rules of DeviceRequest.
   kernels::Stream stream = nullptr;
   absl::Duration timeout = absl::ZeroDuration();  // zero: the default for a batch
 };
 
-// A list of images in device memory: those of one slice of a sequence's blocks. The memory grows
+// A list of images in device memory: one slice of each of a sequence's blocks. The memory grows
 // with the number of blocks.
 // Thread-safety: Owned by one thread at a time. Space and device must outlive it.
 class DeviceImages {
@@ -41,18 +41,18 @@ class DeviceImages {
   // Makes an empty list; allocates nothing. Errors: InvalidArgument (no such slice).
   static absl::StatusOr<std::unique_ptr<DeviceImages>> Make(Space& space, kernels::Runtime& device,
                                                             const GroupSlice& slice);
-  // Waits until the work that a late call left on its stream is complete, however long that takes.
-  // REQUIRES: no attention to the images runs any more.
+  // Waits until the device has finished the work of calls that timed out, however long that takes.
+  // REQUIRES: no attention to the images is running.
   ~DeviceImages();
   DeviceImages(const DeviceImages&) = delete;
   DeviceImages& operator=(const DeviceImages&) = delete;
 
   // Gets blocks, verifies them, and returns once they are on the device. Returns the number of
-  // blocks up to the first miss. After an error it keeps the blocks before the failed one. Errors:
-  // Unimplemented (an image must be decoded first; the message says why), InvalidArgument (the
-  // stream is null), DeadlineExceeded (the daemon or the device was late), Unavailable (the daemon
-  // is gone, or the device failed; a failed device stays unavailable), ResourceExhausted (host or
-  // device has no room).
+  // blocks up to the first miss. After an error, the list keeps the blocks before the failed one.
+  // Errors: Unimplemented (an image must be decoded first; the message gives the reason),
+  // InvalidArgument (the stream is null), DeadlineExceeded (the daemon or the device was late),
+  // Unavailable (the daemon is gone, or the device failed; a failed device stays unavailable),
+  // ResourceExhausted (host or device has no room).
   absl::StatusOr<size_t> Append(const DeviceImagesRequest& request);
 
   const PlacedSlice& slice() const;
@@ -66,32 +66,36 @@ class DeviceImages {
   std::unique_ptr<Impl> impl_;
 };
 
-// A plan of attention for some sequences at one layer. It is made once and launched for each decode
-// step until a sequence gets another block.
-// Thread-safety: Owned by one thread at a time. The device and what the jobs name must outlive it.
+// A plan of attention for some sequences at one layer. It is made once and launched in each decode
+// step, until a sequence gets another block.
+// Thread-safety: Owned by one thread at a time. The device, and all memory that the jobs refer to,
+// must outlive it.
 class DeviceAttention {
  public:
-  // Makes a plan, allocates everything that launches need, and uploads the plan on `stream`; a
-  // first launch on another stream must wait for it. Do not close the streams of this call and of
-  // launches before Check() has returned OK or this object is destroyed. Errors: InvalidArgument
-  // (the stream is null, or a job is invalid: kernels/attend_plan.h), Unimplemented (an image must
-  // be decoded first; the message says why), ResourceExhausted (host or device has no room, or
-  // there are more jobs, images or tokens than a plan can hold), Unavailable (the device failed).
+  // Makes a plan, allocates everything that launches need, and uploads the plan on `stream`. A
+  // first launch on another stream must wait for the upload. Do not close the streams of this call
+  // or of launches before Check() has returned OK or this object is destroyed. Errors:
+  // InvalidArgument (the stream is null, or a job is invalid: kernels/attend_plan.h), Unimplemented
+  // (an image must be decoded first; the message gives the reason), ResourceExhausted (host or
+  // device has no room, or there are more jobs, images or tokens than a plan can hold), Unavailable
+  // (the device failed).
   static absl::StatusOr<std::unique_ptr<DeviceAttention>> Make(
       kernels::Runtime& device, std::span<const kernels::AttendJob> jobs, kernels::Stream stream);
-  // Waits for the launches. REQUIRES: no captured graph of them runs any more.
+  // Waits for the launches. REQUIRES: no captured graph of them is running.
   ~DeviceAttention();
   DeviceAttention(const DeviceAttention&) = delete;
   DeviceAttention& operator=(const DeviceAttention&) = delete;
 
-  // Launches the kernels on the stream, after the work that is on it. It neither allocates nor
-  // waits, so a graph can capture it. Only one launch may run at a time: launch on the same stream,
-  // or after the previous launch has completed. Errors: the stream is null, or the device failed.
+  // Launches the kernels on the stream, after the work that is already on it. Neither allocates nor
+  // waits, so a graph can capture the launch. REQUIRES: no other launch of this plan is running;
+  // launch on the same stream, or after the previous launch has completed. Errors: InvalidArgument
+  // (the stream is null), Unavailable (the device failed).
   absl::Status Launch(kernels::Stream stream);
   // Returns the outcome of all launches. Errors: DataLoss or InvalidArgument (the message names the
   // sequence, the image and the reason; the outputs of that sequence are unspecified),
   // FailedPrecondition (the stream of the last launch has not completed), Unavailable (the device
-  // failed). REQUIRES: no captured graph of a launch runs; graph launches are not tracked.
+  // failed). REQUIRES: no captured graph of a launch is running; launches by a graph are not
+  // tracked.
   absl::Status Check() const;
 
  private:

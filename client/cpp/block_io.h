@@ -59,22 +59,23 @@ struct PutRequest {
   uint64_t first_position = 0;
   GroupSlice slice{};
   bool is_derived = false;  // computed from a prefix that was stored lossily
-  // Wait until the block, and all blocks before it, survive a power loss. The put fails with
-  // Aborted if they do not: NotDurableOf() says why.
+  // Wait until the block, and all blocks before it, survive a power loss. If they do not, the put
+  // fails with Aborted; NotDurableOf() returns the reason.
   bool is_durable = false;
-  // Encodes views and source bytes with the space's recipe. The daemon still encodes blocks of ott
-  // other than the first of a chain, because it has the previous block.
+  // The side that encodes views and source bytes with the space's recipe. With the recipe ott the
+  // daemon encodes all blocks but the first of a chain, because only it has the previous block.
   Side encode = Side::kDaemon;
   std::variant<PlaneViews, SourceBytes, ImageBytes> source{};
-  // Statistics for the daemon to mine a profile with; empty: none. [layer][head][channel of K] of
+  // Statistics from which the daemon mines a profile; empty: none. [layer][head][channel of K] of
   // the slice: the mean, over the block's tokens and the query heads of the KV head, of the squared
-  // query after RoPE. Finite and not negative. Any statistics cost one more copy of the payload.
+  // query after RoPE. Values are finite and not negative. Sending them costs one more copy of the
+  // payload.
   std::span<const float> query_squares{};
-  // For the encoder of mixkvq: the mean of |q|, in the same shape. Errors: InvalidArgument with an
-  // image.
+  // For the encoder of mixkvq: the mean of |q|, in the same shape. Not allowed with an image
+  // (InvalidArgument).
   std::span<const float> query_magnitudes{};
-  // For the encoder of arkv: a score for each token, [layer][head][token] of the slice; infinite
-  // keeps the token exactly. Errors: InvalidArgument with an image.
+  // For the encoder of arkv: a score for each token, [layer][head][token] of the slice. A token
+  // with an infinite score is kept exactly. Not allowed with an image (InvalidArgument).
   std::span<const float> token_scores{};
 };
 
@@ -84,16 +85,16 @@ struct PutResult {
   Durability durability = Durability::kNotAsked;
 };
 
-// Returns the result in the status of a put that was stored without becoming durable; nullopt for
-// any other status. `durability` says why.
+// Returns the result of a put whose `status` says that the block was stored but is not durable;
+// nullopt for any other status. PutResult::durability has the reason.
 std::optional<PutResult> NotDurableOf(const absl::Status& status);
 
 struct GetRequest {
   BlockKey key{};
   LeaseToken lease{};  // all zero: none
   GroupSlice slice{};
-  // kClient moves the image and decodes it here; kDaemon moves source bytes. An image target
-  // receives the verified image, not decoded.
+  // kClient moves the image and decodes it in the client; kDaemon moves source bytes. An
+  // ImageTarget receives the verified image, not decoded.
   Side decode = Side::kClient;
   std::variant<PlaneViews, SourceTarget, ImageTarget> target{};
 };

@@ -53,7 +53,7 @@ bool Breaker::AllowLocked() {
     return false;
   }
   if (probe_ == Probe::kMatched) {
-    // The store answered, and the caller fetched nothing: it only matches.
+    // The store answered, and the caller fetched nothing: this client only matches.
     CloseLocked();
     get_failures_ = options_.failures_to_open - 1;
     return true;
@@ -90,7 +90,8 @@ bool Breaker::Advise(uint64_t tokens, uint64_t wire_bytes) {
     was_slow_ = false;
     return true;
   }
-  // Without fetches there is no measurement: after a while Open lets a probe through.
+  // Without fetches there is no new measurement; so the breaker opens, and later lets a probe
+  // through.
   if (++slow_ >= options_.slow_to_open) {
     OpenLocked(/*is_again=*/was_slow_);
     was_slow_ = true;
@@ -117,7 +118,7 @@ void Breaker::OnFetched(uint64_t wire_bytes, absl::Duration elapsed) {
   match_failures_ = 0;
   get_failures_ = 0;
   if (wire_bytes == 0) {
-    // A miss says nothing of the speed: the next call may probe.
+    // A miss does not tell the speed: the next call may probe.
     probe_ = Probe::kNone;
     return;
   }
@@ -126,7 +127,7 @@ void Breaker::OnFetched(uint64_t wire_bytes, absl::Duration elapsed) {
     Average(measured, &fetch_seconds_per_byte_);
     return;
   }
-  // The probe's own figure replaces an average from before the trouble.
+  // The probe's measurement replaces an average from before the failures.
   fetch_seconds_per_byte_ = measured;
   CloseLocked();
 }

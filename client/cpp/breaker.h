@@ -15,10 +15,10 @@
 // The open time doubles when a probe fails. It also doubles when the first measurement after
 // closing shows that the store is still slow.
 //
-// The condition for closing depends on why the breaker opened. If only matches failed, an answered
-// match closes it, so that a client without gets recovers, too. If a get failed or fetching was
-// slow, a get must deliver bytes. The breaker also closes if a probe finds blocks but no get
-// follows within probe_timeout; then one more failure opens it again.
+// The condition for closing depends on the reason for opening. If only matches failed, an answered
+// match closes the breaker, so that a client without gets also recovers. If a get failed or
+// fetching was slow, a get must deliver bytes. The breaker also closes if a probe finds blocks but
+// no get follows within probe_timeout; then one more failure opens it again.
 //
 // Thread-safety: Thread-safe.
 
@@ -41,22 +41,23 @@ class Breaker {
   // `clock` must outlive the breaker.
   Breaker(const BreakerOptions& options, const Clock& clock);
 
-  // Returns whether to ask the store. True while closed; while half open, true once per probe, and
-  // the caller must then report the outcome with one of the On… calls.
+  // Returns whether to ask the store. Returns true while closed. While half open, returns true once
+  // per probe; the caller must then report the outcome with one of the On… calls.
   [[nodiscard]] bool Allow();
 
   // Returns whether fetching `wire_bytes` is expected to be faster than recomputing `tokens`.
-  // Returns true until a recompute rate was measured.
+  // Returns true until a recompute rate has been measured.
   [[nodiscard]] bool Advise(uint64_t tokens, uint64_t wire_bytes);
 
-  // Reports an answered match. `will_fetch`: it found and leased blocks, so gets will follow.
+  // Reports an answered match. `will_fetch`: the match found and leased blocks, so gets will
+  // follow.
   void OnMatched(bool will_fetch);
   // Reports answered gets with `wire_bytes` in total; 0 if all of them missed.
   void OnFetched(uint64_t wire_bytes, absl::Duration elapsed);
-  // Reports a call that was late, or a store that was unreachable.
+  // Reports a call that timed out, or a store that was unreachable.
   void OnFailed(Call call);
 
-  // Reports that the engine computed KV of `tokens` in `elapsed`.
+  // Reports that the engine computed the KV of `tokens` in `elapsed`.
   void OnRecomputed(uint64_t tokens, absl::Duration elapsed);
 
   State state() const;
@@ -79,10 +80,10 @@ class Breaker {
   const Clock& clock_;
   mutable Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kClosed;
-  int match_failures_ ABSL_GUARDED_BY(mutex_) = 0;  // since a match or a get was answered
-  int get_failures_ ABSL_GUARDED_BY(mutex_) = 0;    // since a get was answered
-  int slow_ ABSL_GUARDED_BY(mutex_) = 0;            // in a row
-  // It was slow when it last opened, and has not been fast since.
+  int match_failures_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last answered match or get
+  int get_failures_ ABSL_GUARDED_BY(mutex_) = 0;    // since the last answered get
+  int slow_ ABSL_GUARDED_BY(mutex_) = 0;            // slow predictions in a row
+  // The store was slow when the breaker last opened, and has not been fast since.
   bool was_slow_ ABSL_GUARDED_BY(mutex_) = false;
   bool needs_delivery_ ABSL_GUARDED_BY(mutex_) = false;  // closing needs delivered bytes
   Probe probe_ ABSL_GUARDED_BY(mutex_) = Probe::kNone;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Memory of a data connection. A put from it, or a get into it, in source or image form makes the
-// fewest copies: over local/ one, between the shared region and the daemon's arena.
+// Memory of a data connection. Puts from a Buffer and gets into it, in source or image form, make
+// the fewest copies: over local/ only one, between the shared region and the daemon's arena.
 //
-// Thread-safety: Thread-compatible. Ownership: the Client must outlive it. After its connection
-// breaks it stays readable and usable and costs one more copy.
+// Thread-safety: Thread-compatible. Ownership: the Client must outlive the Buffer. After its
+// connection breaks, a Buffer stays readable and usable, but each call then makes one more copy.
 
 #include <cstddef>
 #include <cstdint>

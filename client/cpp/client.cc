@@ -16,7 +16,7 @@
 namespace cairn {
 namespace {
 
-// A child of a process that had connected lacks the threads of gRPC that would open its session.
+// A forked child of a connected process lacks the gRPC threads that would open its session.
 absl::Status RefuseAfterFork() {
   static std::atomic<pid_t> connected{0};
   pid_t first = 0;
@@ -33,7 +33,7 @@ Client::Client(std::unique_ptr<ClientCore> core) : core_(std::move(core)) {}
 
 Client::~Client() {
   if (getpid() != core_->pid) {
-    // The threads and locks of a forked copy are not there to be joined or taken: it is left alone.
+    // The threads and locks of a forked copy cannot be joined or taken, so the core is leaked.
     static_cast<void>(core_.release());
   }
 }
@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<Space>> Client::OpenSpace(const proto::SpaceIdent
   }
   CAIRN_RETURN_IF_ERROR(proto::Validate(settled));
   CAIRN_RETURN_IF_ERROR(proto::FromRecipeName(recipe, codecs::Recipe()).status());
-  // Said now, since a connector that cannot move a block should not begin.
+  // Reported now, because a connector that cannot move blocks should not start.
   CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, core_->control->Session(deadline));
   CAIRN_RETURN_IF_ERROR(core_->data.CheckUcxIsNamed(session));
   std::unique_ptr<Space> space(new Space(*core_, std::move(settled), recipe));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The C++ SDK of Cairn. It stores KV of prefixes in a cairnd and gets it back.
+// The C++ SDK of Cairn. It stores the KV of prefixes in a cairnd and gets it back.
 //
 //   CAIRN_ASSIGN_OR_RETURN(auto client, Client::Connect({.control = "127.0.0.1:50151"}));
 //   CAIRN_ASSIGN_OR_RETURN(auto space, client->OpenSpace(identity));
@@ -13,8 +13,8 @@
 // back off (ResourceExhausted), wait for the client to reconnect (Unavailable), or fix the caller
 // (InvalidArgument; FailedPrecondition in a forked child).
 //
-// Get() delivers only data that matches its checksums. Data that does not match is a NotFound,
-// counted, and logged once.
+// Get() delivers only data that matches its checksums. If a checksum does not match, Get() returns
+// NotFound; the miss is counted and logged once.
 
 #include <atomic>
 #include <cstdint>
@@ -48,7 +48,7 @@ struct TierFigures {
 // and quarantined bytes are reported to operators only.
 struct Stats {
   uint64_t block_count = 0, image_count = 0;
-  uint64_t image_bytes = 0;          // of the copies in all tiers
+  uint64_t image_bytes = 0;          // size of the copies in all tiers
   uint64_t source_bytes = 0;         // decoded size of the images, each counted once
   uint64_t copies_source_bytes = 0;  // size of the copies once decoded
   uint64_t session_count = 0, lease_count = 0;
@@ -80,19 +80,19 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // Opens the space of that identity and creates it if it is new. `recipe` is used only when it is
-  // created; empty means the daemon's default. If identity.tenant is empty, the client's tenant is
-  // used. Errors: FailedPrecondition if blocks could move only over UCX and ConnectOptions::data
-  // does not name it.
+  // Opens the space of an identity, or creates it if the daemon does not have it. `recipe` is used
+  // only to create a space; empty means the daemon's default. If identity.tenant is empty, the
+  // client's tenant is used. Errors: FailedPrecondition if blocks could move only over UCX and
+  // ConnectOptions::data does not name a UCX address.
   absl::StatusOr<std::unique_ptr<Space>> OpenSpace(const proto::SpaceIdentity& identity,
                                                    const std::string& recipe = "",
                                                    absl::Duration timeout = absl::ZeroDuration());
 
-  // Returns leases before they expire. Unknown and all-zero ones are ignored.
+  // Ends leases before they expire. Unknown and all-zero leases are ignored.
   absl::Status Release(std::span<const LeaseToken> leases,
                        absl::Duration timeout = absl::ZeroDuration());
 
-  // Watches which of the tenant's blocks enter and leave tiers, from a position on.
+  // Watches the tenant's blocks enter and leave tiers, starting at a position.
   std::unique_ptr<EventWatch> Watch(const EventPosition& position = {});
 
   absl::StatusOr<Stats> GetStats(absl::Duration timeout = absl::ZeroDuration());

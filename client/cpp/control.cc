@@ -76,7 +76,7 @@ class GrpcControl final : public Control {
 
   absl::StatusOr<SessionInfo> Session(absl::Time deadline) override {
     MutexLock lock(mutex_);
-    // A caller with a first token to serve is better off recomputing than waiting for a daemon.
+    // A caller that has to serve a first token should recompute rather than wait for a daemon.
     const absl::Time until = std::min(deadline, MonotonicNow() + kReconnectGrace);
     while (!is_open_ && !is_closing_ && changed_.WaitUntil(mutex_, until)) {
     }
@@ -167,7 +167,7 @@ class GrpcControl final : public Control {
     return RunRpc(*stub_, method, request, deadline);
   }
 
-  // The session thread: one turn of the loop is one session.
+  // The session thread: each iteration of the loop is one session.
   void Run() {
     pthread_setname_np(pthread_self(), "cairn-session");
     absl::Duration backoff = kBackoffMin;
@@ -186,11 +186,11 @@ class GrpcControl final : public Control {
     }
   }
 
-  // Opens a session and reads its stream to the end. False if none was opened.
+  // Opens a session and reads its stream to the end. Returns false if no session was opened.
   bool KeepSession(bool is_first) {
     grpc::ClientContext context;
-    // The first fails at once where nobody listens. Later ones wait: gRPC notices that a connection
-    // has come about only while a call polls for it.
+    // The first attempt fails at once if nobody listens. Later ones wait, because gRPC notices a
+    // new connection only while a call polls for it.
     context.set_wait_for_ready(!is_first);
     {
       MutexLock lock(mutex_);

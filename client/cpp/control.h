@@ -37,14 +37,15 @@ struct SessionInfo {
 
 class Control {
  public:
-  // Opens the first session. `ended` runs on the client's thread when a session has ended, with its
-  // epoch, and must outlive it. Errors: Unavailable (no daemon answers), DeadlineExceeded.
+  // Opens the first session. `ended` is called on the client's thread each time a session has
+  // ended, with its epoch. It must outlive the Control. Errors: Unavailable (no daemon answers),
+  // DeadlineExceeded.
   static absl::StatusOr<std::unique_ptr<Control>> Open(const ConnectOptions& options,
                                                        absl::Time deadline,
                                                        std::function<void(uint64_t epoch)> ended);
   virtual ~Control() = default;  // ends the session and joins the thread
 
-  // Returns the current session. Without one it waits a moment, at most until `deadline`, then
+  // Returns the current session. If there is none, waits a moment, at most until `deadline`, then
   // returns Unavailable with the last failure.
   virtual absl::StatusOr<SessionInfo> Session(absl::Time deadline) = 0;
   virtual uint64_t reconnect_count() const = 0;
@@ -64,7 +65,7 @@ class Control {
   virtual absl::StatusOr<v1::InvalidateReply> Invalidate(v1::InvalidateRequest request,
                                                          absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::StatsReply> Stats(v1::StatsRequest request, absl::Time deadline) = 0;
-  // Sends the content in parts; `first` has none.
+  // Sends the content in parts. REQUIRES: `first` has no content.
   virtual absl::StatusOr<v1::PutSideObjectReply> PutSideObject(v1::PutSideObjectRequest first,
                                                                std::span<const std::byte> content,
                                                                absl::Time deadline) = 0;
@@ -72,7 +73,7 @@ class Control {
                                                                absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::ListSideObjectsReply> ListSideObjects(
       v1::ListSideObjectsRequest request, absl::Time deadline) = 0;
-  // Starts the call. The reader's reads report its outcome.
+  // Starts the call. Its outcome is the result of the reader's reads.
   virtual absl::StatusOr<std::unique_ptr<EventReader>> WatchEvents(v1::WatchEventsRequest request,
                                                                    absl::Time deadline) = 0;
 };

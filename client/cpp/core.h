@@ -43,13 +43,14 @@ struct ClientCore {
   const pid_t pid = getpid();
   Breaker breaker;
   Counter gets, hits, misses, corrupt, late, puts, duplicates, get_bytes, put_bytes;
-  // Destroyed first: ends the session and the daemon's state for it; then the connections.
+  // Members are destroyed in reverse order: first the session with the daemon's state for it, then
+  // the connections.
   DataPool data;
   std::unique_ptr<Control> control;
 };
 
-// Returns whether the breaker counts a failure: only those that cost the caller time, or show that
-// the store is unreachable.
+// Returns whether the breaker counts a failure. It counts only failures that cost the caller time
+// or show that the store is unreachable.
 inline bool IsStoreFailure(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A client's data plane: a small pool of connections, each used by one calling thread at a time. It
-// pipelines requests over a connection.
+// A client's data plane: a small pool of connections. One calling thread at a time uses a
+// connection, and pipelines requests over it.
 //
-// A connection is opened at its first use, and again after it broke or the session changed.
+// A connection is opened at its first use. It is opened again if it broke or the session changed.
 //
 // Thread-safety: Thread-safe.
 
@@ -31,12 +31,12 @@ class Scratch {
   // Returns at least `bytes` of uninitialized memory for a payload, inside the connection's region
   // if there is room, else ordinary memory. Valid until the exchange has finished.
   std::span<std::byte> Region(size_t bytes);
-  // Returns ordinary memory likewise; separate from Region().
+  // Returns ordinary memory, separate from Region(), likewise.
   std::span<std::byte> Heap(size_t bytes);
-  // Memory apart from both, for a copy of the bytes before an image's tiles.
+  // Returns memory separate from both, for a copy of the bytes before an image's tiles.
   std::span<std::byte> Prefix(size_t bytes);
-  // Returns whether the transport must copy a payload from ordinary memory before sending it.
-  // Copying it into Region() then costs nothing extra.
+  // Returns whether the transport copies a payload from ordinary memory before sending it. If so, a
+  // copy into Region() costs nothing extra.
   bool is_region_shared() const { return is_region_shared_; }
 
  private:
@@ -59,14 +59,15 @@ class Exchange {
   virtual void Finish(const proto::Frame& reply, std::span<const std::byte> payload) = 0;
   // Handles the end of the exchange without an OK reply.
   virtual void Fail(const absl::Status& status) = 0;
-  // Returns, after it has ended, whether it must run once more, without a loan.
+  // Returns whether the exchange must run once more, without a loan. Called after the exchange has
+  // ended.
   virtual bool wants_copy() const { return false; }
-  // The caller's memory that the payload is sent from or received into; null if none.
+  // Returns the caller's memory that the payload is sent from or received into; null if none.
   virtual const void* place() const = 0;
-  // Set before Prepare(): place() is in a Buffer of the connection in use.
+  // Set before Prepare(). True: place() is in a Buffer of the connection in use.
   bool is_lent = false;
-  // Set before Finish(): what the payload lies in, where it was lent and not moved; null: it was
-  // moved. Borrowed for the call.
+  // Set before Finish(). The loan that the payload lies in; null if the payload was copied.
+  // Borrowed for the call.
   const transport::Loan* loan = nullptr;
 };
 
@@ -121,19 +122,19 @@ class DataPool {
 
   // Allocates a Buffer. Errors: ResourceExhausted (the region is full).
   absl::StatusOr<Buffer> Allocate(const SessionInfo& session, size_t bytes, absl::Time deadline);
-  // Like Allocate(), for memory that stays lent while other callers use the connection. Uses the
-  // connection that is chosen last and at most half of its region. Errors: ResourceExhausted beyond
-  // that, too.
+  // Like Allocate(), for memory that stays lent while other callers use the connection. Takes it
+  // from the connection that is chosen last, and at most half of that connection's region. Errors:
+  // ResourceExhausted, also above that half.
   absl::StatusOr<Buffer> AllocateStaging(const SessionInfo& session, size_t bytes,
                                          absl::Time deadline);
 
-  // Reports that a session has ended: idle connections of `epoch` or earlier unmap the daemon's
-  // memory, since a mapping keeps the memory of a dead daemon alive. Busy ones notice by
-  // themselves.
+  // Reports that a session has ended. Idle connections of `epoch` or earlier then unmap the
+  // daemon's memory, since a mapping keeps the memory of a dead daemon alive. Busy connections
+  // detect the end themselves.
   void SessionEnded(uint64_t epoch);
 
-  // Errors: FailedPrecondition if the data plane of `session` is reachable only over UCX and
-  // options.data is empty.
+  // Checks that the client may use the data plane of `session`. Errors: FailedPrecondition if it is
+  // reachable only over UCX and options.data is empty.
   absl::Status CheckUcxIsNamed(const SessionInfo& session) const;
 
  private:
@@ -142,7 +143,7 @@ class DataPool {
   // that the daemon reports. A peer's answer never selects UCX.
   absl::StatusOr<std::string> AddressOf(const SessionInfo& session) const;
 
-  // A slot for one connection. The caller that has checked it out owns all of it except is_busy,
+  // A slot for one connection. A caller that has checked it out owns all fields except is_busy,
   // connections, retired and buffers.
   struct Slot {
     bool is_busy = false;
@@ -156,9 +157,8 @@ class DataPool {
   };
 
   enum class Order : uint8_t { kLowest, kHighest };
-  // Checks out a slot: the one whose connection contains `place`, if any. Returns -1 after
-  // `deadline`.
-  //   order  which of several free slots
+  // Checks out a slot. If a connection contains `place`, its slot is chosen; else `order` selects
+  // among the free slots. Returns -1 after `deadline`.
   int CheckOut(const void* place, absl::Time deadline, Order order = Order::kLowest);
   void CheckIn(int slot);
   void Free(int slot, std::unique_ptr<transport::Buffer> memory);

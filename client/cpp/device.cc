@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// Of images: a connection that ends takes away the pages of those that it was to fill.
+// Alignment of images: when a connection ends, it detaches the pages of images that it was to fill.
 constexpr uint64_t kImageAlignment = 4096;
 
 }  // namespace

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Moves blocks between the store and an engine's paged cache on a device. The device encodes and
-// decodes; images cross the wire.
+// decodes. Only encoded images cross the wire.
 //
 //   const auto device = kernels::OpenCudaRuntime(0);
 //   const auto mover = DeviceMover::Make(space, *device, {.group = 0});
 //   const auto got = (*mover)->Get({.keys = keys, .lease = lease, .cache = cache, .table = blocks,
 //                                   .stream = stream});
 //
-// A get verifies every image on arrival and again on the device, because the copy could damage it.
+// A get verifies every image on arrival, and again on the device, because the copy could damage it.
 // While the device works on one batch of images, a get receives the next batch, and a put sends the
 // previous one. On the host, images pass through the region of a data connection if it has room for
 // two batches. A batch takes kBatchImages times Space::ImageBytesMax() of the slice, and movers use
@@ -43,13 +43,12 @@ struct DeviceRequest {
   std::span<const BlockKey> keys{};
   LeaseToken lease{};  // for a get; all zero: none
   DeviceCache cache{};
-  // The engine's blocks: those of the first key, then those of the second, and so on. In a get
-  // kBlockSkipped skips the tokens of that block.
+  // The engine's blocks: all blocks of the first key, then all blocks of the second, and so on. In
+  // a get, kBlockSkipped skips the tokens of that block.
   std::span<const int64_t> table{};
-  // Not null. The call touches the cache after all work that is on the stream already, and later
-  // work on the stream starts after the call's. The stream may be closed once the call has
-  // returned. After a late call, it may be closed only when the next call has returned OK or the
-  // mover is destroyed.
+  // Not null. The call's work runs after all work that is on the stream already and before all
+  // later work. The stream may be closed once the call has returned. After a call that timed out,
+  // it may be closed only when the next call has returned OK or the mover is destroyed.
   kernels::Stream stream = nullptr;
   // For a put:
   BlockKey parent{};            // of the first key
@@ -62,28 +61,29 @@ struct DeviceRequest {
 // Thread-safety: Owned by one thread at a time. Space and device must outlive it.
 class DeviceMover {
  public:
-  // Images on the device at once, in each of two batches.
+  // Number of images in each of the two batches on the device.
   static constexpr uint32_t kBatchImages = 8;
 
-  // Makes a mover for a slice of blocks. It allocates all memory except that for side objects, for
-  // staging images and for encoding, which the first puts and gets allocate. Errors:
+  // Makes a mover for a slice of blocks and allocates its memory. The first puts and gets allocate
+  // the rest: memory for side objects, for staging images and for encoding. Errors:
   // ResourceExhausted (host or device has no room), InvalidArgument (no such slice, or a group that
   // is neither KV nor latent).
   static absl::StatusOr<std::unique_ptr<DeviceMover>> Make(Space& space, kernels::Runtime& device,
                                                            const GroupSlice& slice);
-  // Waits until the work that a late call left on its stream is complete, however long that takes.
+  // Waits until the device has finished the work of calls that timed out, however long that takes.
   ~DeviceMover();
   DeviceMover(const DeviceMover&) = delete;
   DeviceMover& operator=(const DeviceMover&) = delete;
 
-  // Both wait: when they return, the blocks are in the cache, or the store has them and the cache
-  // may be reused. They return a status for each key, as Space::GetBatch() and PutBatch() do; a get
-  // leaves the engine's blocks of a failed key unspecified. Errors: InvalidArgument, for all keys
-  // (names the field of the request), DeadlineExceeded (the daemon or the device was late; the work
-  // on the stream still completes, before later work), Unavailable (the device failed; all later
-  // calls then return it, but the store and other movers continue).
+  // Both wait until the move is complete. After a get, the blocks are in the cache; after a put,
+  // the store has them and the cache may be reused. They return a status for each key, as
+  // Space::GetBatch() and PutBatch() do. If a key fails, a get leaves its blocks in the cache
+  // unspecified. Errors: InvalidArgument, for all keys (names the field of the request),
+  // DeadlineExceeded (the daemon or the device was late; the work on the stream still completes,
+  // before later work), Unavailable (the device failed; all later calls of this mover then return
+  // it, but the store and other movers continue).
   //
-  // The device encodes the blocks of a put with the space's recipe if there are kernels for it
+  // In a put, the device encodes the blocks with the space's recipe if there are kernels for it
   // (kernels/encode_plan.h). Otherwise the blocks travel in source form, and the daemon encodes
   // them.
   std::vector<absl::StatusOr<GetResult>> Get(const DeviceRequest& request);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tracks one owner's work on a device stream: its failures and its completion. Private to
-// client/cpp.
+// Tracks the work that one owner puts on a device stream: its failures and its completion. Private
+// to client/cpp.
 
 #include <cstdint>
 #include <string_view>
@@ -16,21 +16,21 @@ namespace cairn {
 // Errors: InvalidArgument if `stream` is null.
 absl::Status CheckStream(kernels::Stream stream);
 
-// Returns the time left, for a call of the space, where zero would mean its default. Errors:
-// DeadlineExceeded if none is left.
+// Returns the time left until `deadline`, for a call of the space; it is never zero, which would
+// select the default. Errors: DeadlineExceeded if no time is left.
 absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline);
 
 // Tracks one owner's calls. After the first failure the device counts as lost: the failure is
-// logged once, and all later calls return Unavailable. It queries the stream only while work of the
-// owner may be on it, so that the stream may be closed once that work is known to be complete. The
-// device must outlive it.
+// logged once, and all later calls return Unavailable. The object queries the stream only while the
+// owner's work may be on it, so the stream may be closed once that work is known to be complete.
+// The device must outlive the object.
 //
 // Thread-safety: Thread-compatible.
 class DeviceCalls {
  public:
   explicit DeviceCalls(kernels::Runtime& device) : device_(device) {}
   // Waits until the work on the stream is complete or the device has failed, however long that
-  // takes: the memory that the work uses is freed next.
+  // takes. The owner then frees the memory that the work uses.
   ~DeviceCalls();
   DeviceCalls(const DeviceCalls&) = delete;
   DeviceCalls& operator=(const DeviceCalls&) = delete;
@@ -42,14 +42,15 @@ class DeviceCalls {
   // Sets the stream of later calls. REQUIRES: the work on the previous stream is complete.
   void Use(kernels::Stream stream) { stream_ = stream; }
   kernels::Stream stream() const { return stream_; }
-  // Records that a call put work on the stream and returned `result`; returns Check().
+  // Records the `result` of a call that put work on the stream. Returns Check().
   absl::Status Took(kernels::LaunchResult result);
-  // Tells why memory of the device, or of the host for it, could not be had. Errors:
-  // ResourceExhausted if there is no room ("`user` take 5 bytes of …"), else those of Check().
+  // Returns the error for a failed allocation of device memory, or of host memory for the device.
+  // Errors: ResourceExhausted if there is no room ("`user` take 5 bytes of …"), else those of
+  // Check().
   absl::Status NoRoom(std::string_view user, uint64_t bytes);
   // Returns whether all work on the stream is complete.
   absl::StatusOr<bool> IsOver();
-  // Waits until it is. Errors: DeadlineExceeded.
+  // Waits until all work on the stream is complete. Errors: DeadlineExceeded.
   absl::Status Await(absl::Time deadline);
 
  private:

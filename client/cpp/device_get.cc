@@ -88,7 +88,7 @@ absl::Status DeviceMover::Impl::DecodeSome(const DeviceRequest& request, absl::T
   if (error != codecs::Error::kOk) {
     return absl::InvalidArgumentError(absl::StrCat("cache: ", ToAbsl(codecs::Name(error))));
   }
-  // Statuses of a plan are in the order of its jobs; on the host they are put back by image.
+  // Statuses of a plan are in the order of its jobs; the host reorders them by image.
   std::byte* const statuses = batch.device.data() + layout_.status;
   CAIRN_RETURN_IF_ERROR(
       calls_.Took(device_.Clear(statuses, kBatchImages * sizeof(uint32_t), calls_.stream())));
@@ -131,7 +131,7 @@ void DeviceMover::Impl::Collect(const Batch& batch, size_t begin, size_t end,
   }
 }
 
-// Fetch of a batch while the one before is on the device.
+// Fetches a batch while the previous one is on the device.
 void DeviceMover::Impl::Get(const DeviceRequest& request, absl::Time deadline,
                             std::vector<absl::StatusOr<GetResult>>& results) {
   absl::Status status;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceImages (declared in attention.h): blocks on a device, as they are encoded.
+// DeviceImages (declared in attention.h): encoded blocks on a device.
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -63,14 +63,15 @@ class DeviceImages::Impl {
   std::span<const kernels::AttendImage> images() const { return images_; }
 
  private:
-  // What belongs to images that a call took no further. REQUIRES: the stream is over.
+  // Drops the memory of images that an earlier call did not finish. REQUIRES: the work on the
+  // stream has completed.
   void DropUnkept() {
     memories_.resize(memories_kept_);
     prefixes_.resize(images_.size());
     side_objects_.DropStaged();
   }
 
-  // Up to kBatchImages, through the staging.
+  // Appends up to kBatchImages images, through the staging memory.
   absl::StatusOr<size_t> AppendSome(std::span<const BlockKey> keys, const LeaseToken& lease,
                                     absl::Time deadline) {
     if (staging_.data() == nullptr) {
@@ -103,7 +104,7 @@ class DeviceImages::Impl {
     return count;
   }
 
-  // What lies in the staging, `bytes` in all.
+  // Keeps the images in the staging memory, `bytes` in all.
   absl::Status Keep(std::span<const absl::StatusOr<GetResult>> got, uint64_t bytes,
                     absl::Time deadline) {
     if (got.empty()) {
@@ -146,7 +147,7 @@ class DeviceImages::Impl {
   const PlacedSlice placed_;
   const uint64_t image_bytes_max_;
   DeviceMemory staging_;  // of the host, in use until the stream is over
-  // Of images_, and behind them of what a call took no further.
+  // The memory of images_, followed by memory of images that a call did not finish.
   std::vector<DeviceMemory> memories_;
   size_t memories_kept_ = 0;
   std::deque<codecs::ImagePrefix> prefixes_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The implementation of DeviceMover. device.cc has the parts that gets and puts share;
-// device_get.cc and device_put.cc have the rest. Private to client/cpp.
+// The implementation of DeviceMover. device.cc has the code that gets and puts share; device_get.cc
+// and device_put.cc have the rest. Private to client/cpp.
 
 #include <algorithm>
 #include <array>
@@ -23,7 +23,7 @@
 
 namespace cairn {
 
-// Thread-safety: as DeviceMover.
+// Thread-safety: as for DeviceMover.
 class DeviceMover::Impl {
  public:
   Impl(Space& space, kernels::Runtime& device, const GroupSlice& slice, const PlacedSlice& placed)
@@ -67,11 +67,12 @@ class DeviceMover::Impl {
  private:
   using Memory = DeviceMemory;
 
-  // The most side objects that stay on the device: more than enough for the spaces of one mover.
+  // Limit on the side objects that stay on the device: more than enough for the spaces of one
+  // mover.
   static constexpr size_t kSideObjectsMax = 2 * kernels::kPlanProfilesMax;
 
-  // Offsets of the parts of a batch, equal in host and device memory. Images come last: on the host
-  // they are in the staging memory.
+  // Offsets of the parts of a batch, equal in host and device memory. Images come last, because on
+  // the host they are in the staging memory.
   struct Layout {
     uint64_t image_bytes_max = 0;  // of one image
     uint64_t pages = 0, plan = 0, status = 0, results = 0, images = 0;
@@ -80,7 +81,8 @@ class DeviceMover::Impl {
     uint64_t ImagesBytes() const { return kBatchImages * image_bytes_max; }
   };
 
-  // Images that are moved together. Its memory is in use until the work on the stream is complete.
+  // Images that are moved together. The batch's memory is in use until the work on the stream is
+  // complete.
   struct Batch {
     size_t first = 0, count = 0;  // of the request's keys
     Memory host, device;
@@ -88,7 +90,7 @@ class DeviceMover::Impl {
     // --- For a get.
     std::array<codecs::ImagePrefix, kBatchImages> prefixes;
     std::array<SideObjectHandle, kBatchImages> sides;
-    // The images that are on the device; the others have their result already.
+    // Marks the images that are on the device. All other images have their result already.
     std::array<bool, kBatchImages> is_on_device{};
     // --- For a put.
     std::array<codecs::ImageSpec, kBatchImages> specs;
@@ -97,8 +99,8 @@ class DeviceMover::Impl {
     uint64_t slot_bytes = 0;  // per image
     std::array<uint64_t, kBatchImages> image_bytes{};
     kernels::EncodePlan plan;  // for images [encoded, planned)
-    size_t encoded = 0;        // images that are being copied to the staging, or have been
-    size_t planned = 0;        // images whose kernels are on the stream, or have been
+    size_t encoded = 0;        // images whose copy to the staging memory has started
+    size_t planned = 0;        // images whose kernels have been put on the stream
   };
 
   std::byte* HostImage(const Batch& batch, size_t i) const {
@@ -118,7 +120,7 @@ class DeviceMover::Impl {
   // Gets staging memory for the batch. REQUIRES: no work on the stream uses the batch's earlier
   // memory.
   absl::Status TakeStaging(Batch& batch, absl::Time deadline);
-  // Copies the batch's rows of the block table to the device.
+  // Copies the block table's entries for the batch to the device.
   absl::Status CopyPages(const DeviceRequest& request, const Batch& batch);
   kernels::PagedView ViewOf(const DeviceRequest& request, const Batch& batch, size_t i) const;
 
@@ -140,8 +142,7 @@ class DeviceMover::Impl {
   absl::StatusOr<const std::byte*> SideObjectOf(Batch& batch, size_t i, absl::Time deadline);
   absl::Status Decode(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                       std::vector<absl::StatusOr<GetResult>>& results);
-  // Decodes the images from `begin` to before `end` with one plan, or with two if that is too
-  // large.
+  // Decodes the images in [begin, end) with one plan, or with two if one would be too large.
   absl::Status DecodeSome(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                           size_t begin, size_t end,
                           std::vector<absl::StatusOr<GetResult>>& results);
@@ -155,7 +156,7 @@ class DeviceMover::Impl {
   absl::Status ReserveSlots(uint64_t bytes);
   // Puts the batch's first work on the stream. REQUIRES: the work on the stream is complete.
   absl::Status Begin(const DeviceRequest& request, absl::Time deadline, Batch& batch);
-  // Launches kernels for the images without any, as many as fit into a plan.
+  // Launches kernels for images that are not planned yet, as many as fit into a plan.
   absl::Status Encode(const DeviceRequest& request, Batch& batch);
   codecs::Error MakePlan(const DeviceRequest& request, Batch& batch, size_t end);
   // Starts copying the encoded images to the staging memory. REQUIRES: the work on the stream is

@@ -39,7 +39,7 @@ class DeviceMemory {
     return *this;
   }
 
-  // Null if the allocation failed.
+  // Returns null if the allocation failed.
   std::byte* data() const { return data_; }
 
  private:

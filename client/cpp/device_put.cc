@@ -19,7 +19,7 @@
 namespace cairn {
 namespace {
 
-// The source form that a raw image has in its tiles. Padding between them is closed up.
+// Returns the source payload within a raw image. Moves its tiles together over the padding.
 std::span<const std::byte> SourceWithin(std::span<std::byte> image) {
   codecs::ImagePrefix prefix;
   CAIRN_CHECK(codecs::ParseImagePrefix(image, &prefix) == codecs::Error::kOk);
@@ -54,7 +54,7 @@ absl::Status DeviceMover::Impl::SetSpecs(const DeviceRequest& request, absl::Tim
     if (is_known) {  // as other puts: `exact` where there is no side object to code with
       static_cast<void>(codecs::SetRecipeOrExact(recipe, InputsOf(batch.side), id, &spec));
     }
-    // The daemon has the block before.
+    // Only the daemon has the previous block.
     if (!is_known || codecs::FollowsChain(spec)) {
       const codecs::Error error = codecs::SetRecipe("raw", {}, {}, &spec);
       if (error != codecs::Error::kOk) {
@@ -220,7 +220,7 @@ absl::Status DeviceMover::Impl::Send(const DeviceRequest& request, absl::Time de
   return absl::OkStatus();
 }
 
-// Encodes a batch while the one before is on its way to the daemon.
+// Encodes a batch while the previous one is being sent to the daemon.
 void DeviceMover::Impl::Put(const DeviceRequest& request, absl::Time deadline,
                             std::vector<absl::StatusOr<PutResult>>& results) {
   const auto fail_from = [&results](const Batch& batch, const absl::Status& status) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Keeps side objects on a device, for kernels that read or write images coded with them. Private to
+// Keeps side objects on a device, for kernels that encode or decode images with them. Private to
 // client/cpp.
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 
 namespace cairn {
 
-// The side objects of one owner. Space and calls must outlive every use of it. The stream of the
-// calls uses the memory until its work has completed.
+// The side objects of one owner. Space and calls must outlive every use of the object. Work on the
+// stream of `calls` uses the memory until it has completed.
 //
 // Thread-safety: Thread-compatible.
 class DeviceSideObjects {
@@ -37,12 +37,12 @@ class DeviceSideObjects {
   // NotFound (the image was not coded with that side object), ResourceExhausted (no room),
   // DeadlineExceeded (no time is left), or those of Space::GetSideObject() and DeviceCalls::Took().
   absl::StatusOr<const OnDevice*> Of(const codecs::ImageSpec& image, absl::Time deadline);
-  // Does the same for a side object that the caller has.
+  // Like Of(), for a side object that the caller has.
   absl::StatusOr<const OnDevice*> Upload(const SideObjectHandle& held);
 
   // Frees the host memory of completed copies. REQUIRES: all work on the stream has completed.
   void DropStaged();
-  // Drops the least recently used until at most `count_max` are left. REQUIRES: as above.
+  // Drops least recently used side objects until at most `count_max` are left. REQUIRES: as above.
   void DropOldest(size_t count_max);
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Host memory through which images pass between a device and the store. If possible it is memory of
-// a data connection, which saves a copy; it is always registered with the device. Private to
+// a data connection, which saves a copy. It is always registered with the device. Private to
 // client/cpp.
 //
 // Thread-safety: Thread-compatible.
@@ -26,10 +26,11 @@ class DeviceStaging {
   DeviceStaging(const DeviceStaging&) = delete;
   DeviceStaging& operator=(const DeviceStaging&) = delete;
 
-  // Takes memory if it has none, or if its connection has ended: from `lend` or, if that has no
-  // room or the device refuses it, from the device driver. Errors: other errors of `lend`;
-  // those of DeviceCalls::NoRoom() if the driver has no room either.
-  // REQUIRES: the device does not use the previous memory any more.
+  // Takes memory if it has none, or if its connection has ended. It takes the memory from `lend`.
+  // If `lend` has no room or the device refuses the memory, it takes memory of the device driver.
+  // Errors: other errors of `lend`; those of DeviceCalls::NoRoom() if the driver has no room
+  // either.
+  // REQUIRES: the device no longer uses the previous memory.
   absl::Status Take(DeviceCalls& calls, size_t bytes,
                     absl::FunctionRef<absl::StatusOr<Buffer>()> lend);
   // Reports that calls failed as they do when their connection ends. Pages of the memory may then

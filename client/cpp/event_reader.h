@@ -21,8 +21,8 @@ class EventReader {
   EventReader(const EventReader&) = delete;
   EventReader& operator=(const EventReader&) = delete;
 
-  // Reads the next batch. Errors: DeadlineExceeded (nothing came: read again); any other error ends
-  // the call.
+  // Reads the next batch. Errors: DeadlineExceeded (nothing arrived; the caller may read again);
+  // any other error ends the call.
   absl::StatusOr<v1::EventBatch> Read(absl::Time deadline);
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Events: blocks that enter or leave a daemon's tiers. Routers use them to send requests to the
-// daemon that has their prefix.
+// Events: blocks that enter or leave a daemon's tiers. A router uses them to send a request to the
+// daemon that has its prefix.
 //
 //   auto watch = client->Watch();
 //   for (;;) {
@@ -11,8 +11,8 @@
 //     for (const BlockEvent& event : batch->events) …
 //   }
 //
-// The daemon does not wait for slow readers. Events do not report blocks that were stored before
-// the watch began or before a reset: ask Contains() or Match().
+// The daemon does not wait for slow readers. Events do not cover blocks that were stored before the
+// watch began or before a reset; find those with Contains() or Match().
 
 #include <cstdint>
 #include <functional>
@@ -30,7 +30,7 @@ namespace cairn {
 struct ClientCore;
 class EventReader;
 
-// A block got its first image in a tier, or lost its last.
+// A block that got its first image in a tier, or lost its last image there.
 struct BlockEvent {
   bool is_stored = false;
   Tier tier = Tier::kNone;
@@ -42,8 +42,8 @@ struct BlockEvent {
   uint32_t token_count = 0;
 };
 
-// The position of a watch. The sequence numbers of a tenant have no gaps; a new epoch starts new
-// numbers.
+// The position of a watch. The sequence numbers of a tenant have no gaps. They start anew with each
+// epoch.
 struct EventPosition {
   uint64_t epoch = 0;  // 0: from now on
   uint64_t next_sequence = 0;
@@ -52,7 +52,7 @@ struct EventPosition {
 struct EventBatch {
   bool is_reset = false;        // discard everything known from earlier batches
   uint64_t first_sequence = 0;  // next_sequence of the previous batch, except after a reset
-  EventPosition position;       // where to continue after this batch
+  EventPosition position;       // position from which the next watch continues
   std::vector<BlockEvent> events;
 };
 
@@ -61,9 +61,10 @@ class EventWatch {
  public:
   ~EventWatch();
 
-  // Returns the next batch. The first one is a reset unless the daemon has all events since the
-  // position. Errors leave the position unchanged, and the next call continues: DeadlineExceeded
-  // (nothing came), Unavailable (the daemon is unreachable), ResourceExhausted (too many watchers).
+  // Returns the next batch. The first batch is a reset unless the daemon has all events since the
+  // position. Errors leave the position unchanged, and the next call continues there:
+  // DeadlineExceeded (nothing arrived), Unavailable (the daemon is unreachable), ResourceExhausted
+  // (too many watchers).
   absl::StatusOr<EventBatch> Next(absl::Duration timeout = absl::ZeroDuration());
 
  private:

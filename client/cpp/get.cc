@@ -18,7 +18,7 @@
 namespace cairn {
 namespace {
 
-// Enough of a key to find it in a log, too little to name it.
+// Enough bytes of a key to find it in a log, too few to reveal it.
 constexpr size_t kKeyBytesLogged = 6;
 
 bool IsSame(const std::array<std::byte, 32>& bytes, const codecs::Digest& digest) {
@@ -37,7 +37,7 @@ absl::Status FromCodec(codecs::Error error, std::string_view what) {
     return absl::OkStatus();
   }
   const std::string text = absl::StrCat(ToAbsl(what), ": ", ToAbsl(codecs::Name(error)));
-  // Bytes that are no image come last in the enumeration.
+  // Errors for bytes that are not an image come last in the enumeration.
   return error >= codecs::Error::kTruncated ? absl::DataLossError(text)
                                             : absl::InvalidArgumentError(text);
 }
@@ -93,7 +93,7 @@ absl::Status GetExchange::Prepare(Scratch& scratch, proto::Frame& request, trans
   } else {
     call.target = scratch.Region(source_bytes);
   }
-  // An image that is decoded here is read where it lies.
+  // An image that is decoded here is read in place.
   call.takes_loan = is_image && image == nullptr && !wants_copy_;
   request.body = proto::Get{.space_id = context_.space_id,
                             .key = request_.key,
@@ -193,7 +193,7 @@ void GetExchange::Finish(const proto::Frame& reply, std::span<const std::byte> p
   }
   wants_copy_ = false;
   if (loan != nullptr && !loan->IsInForce()) {
-    // Whatever was read: the daemon has taken it back meanwhile.
+    // The bytes that were read may be wrong: the daemon has taken the memory back meanwhile.
     return Fail(absl::NotFoundError("the loan was over before the block was decoded"));
   }
   if (loan != nullptr && absl::IsDataLoss(status)) {

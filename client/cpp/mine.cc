@@ -125,7 +125,8 @@ class DeviceMiner::Impl {
   }
 
  private:
-  // Memory that is kept from call to call, and grows. REQUIRES of growing: the stream is over.
+  // Memory that is kept between calls, and grows. REQUIRES for growing: the work on the stream has
+  // completed.
   class Kept {
    public:
     absl::Status Grow(DeviceCalls& calls, bool is_host, uint64_t bytes) {
@@ -148,7 +149,7 @@ class DeviceMiner::Impl {
     uint64_t bytes_ = 0;
   };
 
-  // Checks what a sample says, waits for what a call before left behind, and fills in pages_.
+  // Checks a sample, waits for the work of earlier calls, and fills in pages_.
   absl::StatusOr<PlacedSlice> Begin(const DeviceSample& sample) {
     const absl::Duration timeout =
         sample.timeout > absl::ZeroDuration() ? sample.timeout : kDataTimeoutDefault;
@@ -211,7 +212,7 @@ class DeviceMiner::Impl {
     return made;
   }
 
-  // Makes holes of blocks with one of the first tokens of a chain.
+  // Makes holes of the blocks that contain one of the first tokens of a chain.
   void LeaveFirstOut(const DeviceSample& sample) {
     size_t first = 0;
     for (const DeviceText& text : sample.texts) {
@@ -224,7 +225,7 @@ class DeviceMiner::Impl {
     }
   }
 
-  // Consecutive blocks that are not skipped, by the quarter of the sample that they are of.
+  // Returns runs of consecutive blocks that are not skipped, divided by quarters of the sample.
   std::vector<kernels::SampleRun> RunsOf(const DeviceSample& sample) const {
     const uint32_t tokens = sample.cache.tokens_per_block;
     const auto count = static_cast<size_t>(
@@ -253,7 +254,7 @@ class DeviceMiner::Impl {
     return runs;
   }
 
-  // Of the sample's tokens, up to its sums.
+  // Computes the sums of one pass over the sample's tokens.
   absl::Status MakePass(kernels::MinePassJob& job, codecs::ProfileMiner* miner) {
     if (job.runs.empty()) {
       return absl::InvalidArgumentError("texts: all of their blocks are skipped");
@@ -274,7 +275,7 @@ class DeviceMiner::Impl {
     return absl::OkStatus();
   }
 
-  // Room for a plan, on host and device, and for what is made.
+  // Reserves memory for a plan, on host and device, and for its result.
   absl::Status Reserve(uint64_t plan_bytes, uint64_t made_bytes) {
     plan_at_ = RoundUpTo(pages_.size() * sizeof(int32_t));
     plan_bytes_ = plan_bytes;
@@ -291,7 +292,7 @@ class DeviceMiner::Impl {
     return reinterpret_cast<uint32_t*>(inputs_.data() + status_at_);
   }
 
-  // Pages and plan, to the device.
+  // Uploads pages and plan to the device.
   absl::Status Upload(uint64_t plan_bytes) {
     std::ranges::copy(std::as_bytes(std::span(pages_)), inputs_on_host_.data());
     CAIRN_RETURN_IF_ERROR(calls_.Took(device_.CopyIn(inputs_.data(), inputs_on_host_.data(),
@@ -300,7 +301,7 @@ class DeviceMiner::Impl {
         device_.Clear(inputs_.data() + status_at_, sizeof(uint32_t), calls_.stream()));
   }
 
-  // What was made, once it is there, and how that went.
+  // Downloads the result, waits for it, and returns its status.
   absl::Status Download(uint64_t bytes) {
     std::byte* const status = inputs_on_host_.data() + status_at_;
     CAIRN_RETURN_IF_ERROR(

@@ -24,7 +24,7 @@ namespace cairn {
 
 // KV of one text.
 struct DeviceText {
-  // Full blocks of the engine, in order. kBlockSkipped skips the tokens of that block.
+  // Full blocks of the engine, in order. The entry kBlockSkipped skips the tokens of its block.
   std::span<const int64_t> blocks{};
   uint64_t first_position = 0;  // position of the first block's first token
 };
@@ -33,14 +33,14 @@ struct DeviceSample {
   uint32_t group = 0;                   // of the space
   DeviceCache cache{};                  // of the whole group, any tokens_per_block; only read
   std::span<const DeviceText> texts{};  // at most 65535 tokens, skipped ones included
-  // Not null. The call reads the cache after all work that is on the stream already. The rules for
-  // closing it are those of DeviceRequest.
+  // Not null. The call reads the cache after all work that is on the stream already. Close it by
+  // the rules of DeviceRequest.
   kernels::Stream stream = nullptr;
   absl::Duration timeout = absl::ZeroDuration();  // zero: the default for a batch
 };
 
 struct ProfileOptions {
-  // In tenths of a bit, ascending. Empty: 2.3, 3.0, 4.3 and the rate of the space's recipe.
+  // Rates in tenths of a bit, ascending. Empty: 2.3, 3.0, 4.3 and the rate of the space's recipe.
   std::span<const uint16_t> rates{};
   // The mean of q^2 for each channel of K, after RoPE: [layer][head][k_dim], finite and not
   // negative; empty: unknown.
@@ -52,23 +52,23 @@ class DeviceMiner {
  public:
   // Allocates nothing.
   static std::unique_ptr<DeviceMiner> Make(Space& space, kernels::Runtime& device);
-  // Waits until the work that a late call left on its stream is complete, however long that takes.
+  // Waits until the device has finished the work of calls that timed out, however long that takes.
   ~DeviceMiner();
   DeviceMiner(const DeviceMiner&) = delete;
   DeviceMiner& operator=(const DeviceMiner&) = delete;
 
-  // Both wait, and do not call the daemon: install the result with PutSideObject(). Errors:
-  // InvalidArgument (names the field, or no token can be used), ResourceExhausted (host or device
-  // has no room), DeadlineExceeded (the device was late; the work on its stream still completes),
-  // Unavailable (the device failed; it stays unavailable).
+  // Both wait until the device has finished. They do not call the daemon: install the result with
+  // PutSideObject(). Errors: InvalidArgument (names the field, or no token can be used),
+  // ResourceExhausted (host or device has no room), DeadlineExceeded (the device was late; the work
+  // on its stream still completes), Unavailable (the device failed; it stays unavailable).
   //
-  // Mines the bank that codecs::MineBank() makes of the same tokens (docs/recipes/patternkv.md).
-  // Blocks that contain one of the first four tokens of a chain are skipped, because the tokens
-  // after them would make the bank worse.
+  // Mines the same bank as codecs::MineBank() from the same tokens (docs/recipes/patternkv.md).
+  // Skips blocks that contain one of the first four tokens of a chain, because the tokens after
+  // them would make the bank worse.
   absl::StatusOr<std::vector<std::byte>> MineBank(const DeviceSample& sample, uint32_t patterns);
-  // Mines the profile that codecs::ProfileMiner makes of the same strips (docs/recipes/cairn.md). A
-  // strip has 128 tokens, or fewer before a skipped block, at the end of a text or of a quarter of
-  // the sample's blocks. A few thousand tokens suffice; 512 are usable.
+  // Mines the same profile as codecs::ProfileMiner from the same strips (docs/recipes/cairn.md). A
+  // strip has 128 tokens. It has fewer before a skipped block, at the end of a text, or at the end
+  // of a quarter of the sample's blocks. A few thousand tokens suffice; 512 are usable.
   absl::StatusOr<std::vector<std::byte>> MineProfile(const DeviceSample& sample,
                                                      const ProfileOptions& options = {});
 

@@ -41,15 +41,15 @@ struct DialRequest {
 using Dialer = std::function<absl::StatusOr<std::unique_ptr<transport::Connection>>(
     const DialRequest& request)>;
 
-// When the breaker opens and how it closes again (breaker.h).
+// Conditions for opening and closing the breaker (breaker.h).
 struct BreakerOptions {
   // False: Match() always asks the daemon; the breaker still measures and advises.
   bool is_enforced = true;
   int failures_to_open = 3;                         // in a row
   int slow_to_open = 3;                             // in a row
   absl::Duration open_min = absl::Seconds(1);       // until the first probe
-  absl::Duration open_max = absl::Seconds(30);      // each failed probe doubles it
-  absl::Duration probe_timeout = absl::Seconds(5);  // then another probe may go
+  absl::Duration open_max = absl::Seconds(30);      // doubled by each failed probe, up to this
+  absl::Duration probe_timeout = absl::Seconds(5);  // after this time another probe may start
 };
 
 struct ConnectOptions {
@@ -60,12 +60,11 @@ struct ConnectOptions {
   std::string tenant = "default";
   std::string name = "cairn-cpp";  // shown in logs and status
   int connections = kConnectionsDefault;
-  int window = kWindowDefault;                    // most calls in flight per connection
+  int window = kWindowDefault;                    // limit on calls in flight per connection
   uint64_t region_bytes = kRegionBytesDefault;    // shared memory per unix:, allocated at once
-  absl::Duration timeout = absl::ZeroDuration();  // of connecting
+  absl::Duration timeout = absl::ZeroDuration();  // timeout of connecting
   BreakerOptions breaker{};
-  // Opens data connections; empty: by the transport that the address selects. For tests and
-  // wrappers.
+  // Opens data connections. Empty: the address selects the transport. For tests and wrappers.
   Dialer dialer{};
 };
 

@@ -7,7 +7,7 @@
 namespace cairn {
 namespace {
 
-// Where a token of a block lies, from the plane's begin; false on overflow.
+// Computes a token's offset from the plane's start. Returns false on overflow.
 bool OffsetOf(const PagedPlane& plane, int64_t block, int64_t token, int64_t* offset) {
   const int64_t run = plane.tokens_per_run;
   int64_t whole = 0, in_run = 0;

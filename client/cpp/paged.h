@@ -22,7 +22,7 @@ namespace cairn {
 //     + token / tokens_per_run * token_run_stride + token % tokens_per_run * token_stride
 //     + dim / dims_per_run * dim_run_stride + dim % dims_per_run * dim_stride
 //
-// where a run length of 0 means one run without end. All strides are bytes. This covers tiles of a
+// A run length of 0 means one run without end. All strides are bytes. The formula covers tiles of a
 // matrix unit and a transposed K. layer and head count within the slice to move. Borrows
 // everything.
 struct PagedPlane {
@@ -33,7 +33,7 @@ struct PagedPlane {
   int64_t token_run_stride = 0, token_stride = 0;
   int64_t dim_run_stride = 0, dim_stride = 0;
   // The memory that contains all elements: bytes [first_byte, end_byte) from `data`, or from each
-  // of `layers`. Both 0: unknown; only overflow is checked.
+  // pointer of `layers`. Both 0: unknown; only overflow is checked.
   int64_t first_byte = 0, end_byte = 0;
 };
 
@@ -43,10 +43,10 @@ struct PagedCache {
   PagedPlane k, v;                // kinds with one plane use only `k`
 };
 
-// In a table of the engine's blocks: a get skips the tokens of this block.
+// An entry of a block table: a get skips the tokens of this block.
 inline constexpr int64_t kBlockSkipped = -1;
 
-// Checks a table of an engine's blocks: each is one of the engine's `block_count` blocks of
+// Checks a table of an engine's blocks. Each entry is one of the engine's `block_count` blocks of
 // `tokens_per_block`, and together they make a whole number of store blocks of `tokens`. Errors:
 // InvalidArgument, naming the field and the place in the table.
 absl::Status CheckTable(uint32_t tokens_per_block, int64_t block_count, uint32_t tokens,
@@ -56,8 +56,8 @@ absl::Status CheckTable(uint32_t tokens_per_block, int64_t block_count, uint32_t
 class PagedViews {
  public:
   // `table` lists the engine's blocks of the first store block, then those of the second, and so
-  // on: shape.tokens / cache.tokens_per_block of them each. Errors: InvalidArgument, naming the
-  // field and the place in the table.
+  // on: shape.tokens / cache.tokens_per_block for each store block. Errors: InvalidArgument, naming
+  // the field and the place in the table.
   static absl::StatusOr<PagedViews> Make(const PagedCache& cache, const ViewShape& shape,
                                          std::span<const int64_t> table, ViewUse use);
 
@@ -65,7 +65,7 @@ class PagedViews {
   const PlaneViews& At(size_t index) const { return views_[index]; }
 
  private:
-  std::vector<int64_t> offsets_;  // per block: those of K, then those of V; never resized
+  std::vector<int64_t> offsets_;  // for each block the offsets of K, then of V; never resized
   std::vector<PlaneViews> views_;
 };
 

@@ -15,11 +15,11 @@
 namespace cairn {
 namespace {
 
-// How long after the deadline the transport may take to give memory back; then the connection is
-// closed, which does it at once.
+// Time after the deadline for the transport to return memory. After that the connection is closed,
+// which returns it at once.
 constexpr absl::Duration kGrace = absl::Milliseconds(100);
 
-// How long a connection is looked at before the caller does what it has to do meanwhile.
+// Time for polling a connection before the caller's other work runs.
 constexpr absl::Duration kTurn = absl::Microseconds(100);
 
 }  // namespace
@@ -50,7 +50,7 @@ void Pipeline::Begin(Place& place, Scratch& scratch, Exchange& exchange) {
   request.payload_bytes = place.call.payload.size();
   request.deadline_ms = MillisecondsLeft(deadline_);
   request.trace = CurrentTrace().trace();
-  // The caller's own numbers are in it: a wrong one is an answer, not an abort.
+  // Some numbers are the caller's: a wrong one is an error, not an abort.
   if (const absl::Status status = proto::CheckFrame(request); !status.ok()) {
     return exchange.Fail(status);
   }
@@ -97,7 +97,7 @@ void Pipeline::End(Place& place) {
   place.call.loan = nullptr;  // given back
 }
 
-// Gives back the regions of places that have nothing to do.
+// Frees the regions of idle places.
 void Pipeline::MakeRoom() {
   for (size_t i = 0; i < places_.size(); ++i) {
     if (places_[i].exchange == nullptr) {
@@ -106,7 +106,7 @@ void Pipeline::MakeRoom() {
   }
 }
 
-// Starts what can be started. False when all exchanges have ended.
+// Starts as many exchanges as possible. Returns false when all have ended.
 bool Pipeline::Fill(std::span<Exchange* const> exchanges, size_t* next) {
   for (size_t i = 0; i < places_.size(); ++i) {
     Place& place = places_[i];
@@ -118,7 +118,7 @@ bool Pipeline::Fill(std::span<Exchange* const> exchanges, size_t* next) {
       Begin(place, scratch_[i], *exchanges[(*next)++]);
     }
     if (place.is_waiting) {
-      break;  // later ones would only compete for the same room
+      break;  // later exchanges would only compete for the same room
     }
   }
   return moving_ > 0;
@@ -127,7 +127,8 @@ bool Pipeline::Fill(std::span<Exchange* const> exchanges, size_t* next) {
 void Pipeline::Run(std::span<Exchange* const> exchanges, Meanwhile meanwhile) {
   size_t next = 0;
   bool has_more = true;
-  // Ends: each turn starts or ends a call, or the deadline passes and the connection is closed.
+  // Terminates: each iteration starts or ends a call, or the deadline passes and the connection is
+  // closed.
   while (Fill(exchanges, &next)) {
     has_more = has_more && meanwhile();
     connection_->Poll(has_more ? std::min(deadline_, MonotonicNow() + kTurn) : deadline_);

@@ -24,9 +24,9 @@ absl::Status WrongSize(std::string_view what, uint64_t bytes, uint64_t expected)
       absl::StrCat(ToAbsl(what), " has ", bytes, " bytes; the slice has ", expected));
 }
 
-// The CRC of a payload that stays where it is. An image states those of its tiles: joined, they
-// spare a pass over it, and the daemon, which takes the CRC of what arrives, finds a tile that is
-// not what its image says. Bytes that are no image are the daemon's to refuse.
+// Returns the CRC of a payload that is sent from its place. An image has the CRCs of its tiles;
+// joining them saves a pass over the image. The daemon computes the CRC of the bytes that arrive,
+// and so detects a tile that does not match its image. It also refuses bytes that are not an image.
 uint32_t CrcOf(std::span<const std::byte> bytes, proto::Form form) {
   codecs::ImageView view;
   if (form == proto::Form::kImage && codecs::ParseImage(bytes, &view) == codecs::Error::kOk &&
@@ -36,7 +36,7 @@ uint32_t CrcOf(std::span<const std::byte> bytes, proto::Form form) {
   return codecs::Crc32c(bytes);
 }
 
-// Of the payload of a status: a PutResult, as it lies in memory.
+// Type URL of the status payload: a PutResult, as in memory.
 constexpr absl::string_view kNotDurableUrl = "cairn/not_durable";
 
 absl::Status NotDurable(const PutResult& result) {
@@ -95,8 +95,8 @@ absl::Status PutExchange::SetStatistics() {
   return absl::OkStatus();
 }
 
-// A payload of the caller's: as it lies, or, where the transport would copy it anyway, copied here
-// with its checksum taken in the same pass.
+// Returns a caller's payload. If the transport would copy it anyway, copies it here, with its
+// checksum in the same pass.
 PutExchange::Payload PutExchange::PlacePayload(Scratch& scratch, std::span<const std::byte> bytes,
                                                proto::Form form) const {
   if (sent_bytes_ == 0 && (is_lent || !scratch.is_region_shared())) {
@@ -133,8 +133,8 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) c
                  payload.subspan(source_bytes)};
 }
 
-// Sets the space's recipe and returns the side object that it uses; like the daemon, sets `exact`
-// if it needs one and there is none.
+// Sets the space's recipe and returns its side object. Like the daemon, sets `exact` if the recipe
+// needs a side object and there is none.
 absl::StatusOr<SideObjectHandle> PutExchange::SetRecipe(codecs::ImageSpec* spec) const {
   SideObjectHandle current;
   if (const auto kind = proto::KindFor(context_.recipe); kind.has_value()) {
@@ -153,7 +153,7 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) co
     if (given->bytes.size() != SourceBytesOf(slice_)) {
       return WrongSize("source", given->bytes.size(), SourceBytesOf(slice_));
     }
-    // A source is only read.
+    // The source is only read.
     source = ContiguousViews(shape, const_cast<std::byte*>(given->bytes.data()));
   } else {
     source = std::get<PlaneViews>(request_.source);

@@ -22,8 +22,8 @@
 
 namespace cairn {
 
-// Errors: FailedPrecondition if the environment's GRPC_POLL_STRATEGY names no strategy that gRPC
-// has, because gRPC would end the process. Older releases had epollex and epollsig.
+// Checks GRPC_POLL_STRATEGY in the environment. Errors: FailedPrecondition if gRPC has no strategy
+// of that name, because gRPC would end the process. Older releases had epollex and epollsig.
 inline absl::Status CheckPollStrategy() {
   const char* const named = std::getenv("GRPC_POLL_STRATEGY");
   if (named == nullptr) return absl::OkStatus();
@@ -45,18 +45,19 @@ inline absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::str
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
-  // Time for one attempt: a busy host answers late. A port without a listener still fails at once.
+  // Timeout of one connection attempt: a busy host answers late. A port without a listener still
+  // fails at once.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   // Clients of one process with the same daemon have separate sessions.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Loopback and cluster addresses must not go through a proxy that the environment names.
+  // Connections to loopback and cluster addresses must not use a proxy from the environment.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
 inline absl::Status FromGrpc(const grpc::Status& status) {
-  // The numbers of both are the same.
+  // Both use the same numbers.
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
 }
 
@@ -64,7 +65,7 @@ inline std::chrono::system_clock::time_point RpcDeadline(absl::Time deadline) {
   return std::chrono::system_clock::now() + absl::ToChronoMicroseconds(deadline - MonotonicNow());
 }
 
-// Sets the deadline and the caller's trace.
+// Sets the context's deadline and the caller's trace.
 inline void SetUp(grpc::ClientContext& context, absl::Time deadline) {
   context.set_deadline(RpcDeadline(deadline));
   if (const std::string_view trace = CurrentTrace().text(); !trace.empty()) {

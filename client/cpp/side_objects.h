@@ -30,8 +30,9 @@ struct SideObjectFigures {
   SideObjectKind kind = SideObjectKind::kProfile;
   uint64_t bytes = 0;
   std::vector<uint32_t> current_groups;  // groups whose puts are encoded with it
-  uint64_t references = 0;               // images, and running puts and gets, that name it
-  bool is_mined = false;                 // made by the daemon; false: it was installed
+  uint64_t references = 0;               // number of images, and of running puts and gets, that use
+                                         // it
+  bool is_mined = false;                 // true: mined by the daemon; false: installed by a client
 };
 
 struct InstalledSideObject {
@@ -39,10 +40,11 @@ struct InstalledSideObject {
   bool was_created = false;  // false: the space had it already
 };
 
-// A side object in a client: bytes whose SHA-256 is the id, and their parsed content. Immutable.
+// A side object in a client: its bytes, whose SHA-256 is the id, and their parsed content.
+// Immutable.
 class HeldSideObject {
  public:
-  // Errors: DataLoss if the bytes do not match the id, or are not of the kind.
+  // Errors: DataLoss if the bytes do not match the id or the kind.
   static absl::StatusOr<std::shared_ptr<const HeldSideObject>> Make(SideObjectKind kind,
                                                                     const Digest& id,
                                                                     std::vector<std::byte> bytes);
@@ -60,33 +62,33 @@ class HeldSideObject {
   std::vector<std::byte> bytes_;
   proto::SideObjectContent content_;  // borrows bytes_
 };
-// Shared, because a get may use one that the cache has dropped.
+// Shared, because a get may use a side object that the cache has dropped.
 using SideObjectHandle = std::shared_ptr<const HeldSideObject>;
-// Returns decoder inputs; all null for a null handle. Borrows it.
+// Returns the decoder inputs of a side object, which they borrow; all null for a null handle.
 inline codecs::DecodeInputs InputsOf(const SideObjectHandle& held) {
   return held == nullptr ? codecs::DecodeInputs() : held->content().inputs();
 }
 
 // Caches the most recently used side objects, up to kBytesMax and kCountMax. Also caches the ids of
-// the current side objects of each group. Thread-safety: Thread-safe. Holds no lock during a fetch.
+// each group's current side objects. Thread-safety: Thread-safe. Holds no lock during a fetch.
 class SideObjectCache {
  public:
   static constexpr uint64_t kBytesMax = uint64_t{96} << 20;
   static constexpr size_t kCountMax = 64;
-  // How long an encoding client uses a side object before it asks for a newer one.
+  // Time for which an encoding client uses a side object before it asks for a newer one.
   static constexpr absl::Duration kCurrentFor = absl::Seconds(1);
 
   using Fetch = absl::FunctionRef<absl::StatusOr<SideObjectHandle>(const Digest& id)>;
-  // Returns the side object of that id; fetches it if it is not cached.
+  // Returns the side object of an id. Fetches it if it is not cached.
   absl::StatusOr<SideObjectHandle> Get(const Digest& id, Fetch fetch);
 
-  // Returns the current side object of each kind of each group; asks ListSideObjects() if the
-  // cached answer is too old.
+  // Returns the id of a group's current side object of a kind; nullopt if there is none. If the
+  // cached answer is too old, calls `ask`, which runs ListSideObjects().
   using Slot = std::pair<uint32_t, SideObjectKind>;  // group
   using Current = absl::flat_hash_map<Slot, Digest>;
   using Ask = absl::FunctionRef<absl::StatusOr<Current>()>;
   absl::StatusOr<std::optional<Digest>> CurrentOf(const Slot& slot, absl::Time now, Ask ask);
-  // Makes the next call ask again.
+  // Makes the next CurrentOf() call `ask`.
   void ForgetCurrent();
 
  private:

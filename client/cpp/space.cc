@@ -28,7 +28,7 @@ void AddKeys(std::span<const BlockKey> keys, Request& request) {
   }
 }
 
-// Keys and what is wanted of them, of a match or a prefetch.
+// Fills in the keys and the wanted slices of a match or a prefetch.
 template <typename Message, typename Request>
 Message Asking(const Request& request, uint64_t space_id) {
   Message message;

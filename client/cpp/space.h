@@ -2,7 +2,7 @@
 #pragma once
 // An open space: one tenant's blocks of one model in one geometry.
 //
-// After a restart of the daemon, the next call opens it again.
+// After a restart of the daemon, the next call opens the space again.
 
 #include <cstdint>
 #include <deque>
@@ -27,10 +27,12 @@
 namespace cairn {
 
 struct MatchRequest {
-  std::span<const BlockKey> keys{};            // of consecutive blocks from the sequence's start
-  std::span<const GroupSlice> slices{};        // wanted; of a group without a slice, all is wanted
-  std::span<const uint32_t> groups_skipped{};  // not wanted
-  uint32_t token_limit = 0;                    // at most this many tokens of prefix; 0: no limit
+  std::span<const BlockKey> keys{};            // keys of consecutive blocks from the sequence's
+                                               // start
+  std::span<const GroupSlice> slices{};        // slices to find; a group without a slice is wanted
+                                               // whole
+  std::span<const uint32_t> groups_skipped{};  // groups to leave out
+  uint32_t token_limit = 0;                    // limits the prefix to this many tokens; 0: no limit
   // Wait at most this long for all keys (a prefill may still be running), then return the blocks
   // found.
   absl::Duration wait = absl::ZeroDuration();
@@ -40,15 +42,15 @@ struct MatchRequest {
 
 struct MatchedBlock {
   Tier tier = Tier::kNone;
-  uint64_t image_bytes = 0;  // of the wanted slices
+  uint64_t image_bytes = 0;  // size of the images of the wanted slices
 };
 
 struct MatchResult {
   uint32_t block_count = 0;  // 0: a miss
   uint64_t token_count = 0;
-  // Pins the blocks. Any client of the tenant may use it for gets. All zero if there is none.
+  // Pins the blocks. Any client of the tenant may use the lease for gets. All zero: none.
   LeaseToken lease{};
-  // Lifetime; a lease does not expire while the session that took it is open.
+  // The lease's lifetime. The lease does not expire while the session that took it is open.
   absl::Duration lease_time;
   std::vector<MatchedBlock> blocks;
   bool is_shortened_by_pins = false;  // more blocks exist, but too much of the tier is pinned
@@ -56,19 +58,20 @@ struct MatchResult {
 };
 
 struct PrefetchRequest {
-  std::span<const BlockKey> keys{};            // of any blocks, the most urgent first
-  std::span<const GroupSlice> slices{};        // wanted; of a group without a slice, all is wanted
-  std::span<const uint32_t> groups_skipped{};  // not wanted
+  std::span<const BlockKey> keys{};            // keys of any blocks, the most urgent first
+  std::span<const GroupSlice> slices{};        // slices to read; a group without a slice is wanted
+                                               // whole
+  std::span<const uint32_t> groups_skipped{};  // groups to leave out
   absl::Duration timeout = absl::ZeroDuration();
 };
 
 // The number of keys in each state.
 struct PrefetchResult {
   uint32_t in_memory_count = 0;
-  // Being read, or queued to be; Match() says when they are in memory.
+  // Keys whose read is queued or running. Once read, Match() reports them in memory.
   uint32_t on_their_way_count = 0;
-  uint32_t absent_count = 0;   // a wanted slice of them is not stored
-  uint32_t refused_count = 0;  // too many reads are queued: ask again later
+  uint32_t absent_count = 0;   // keys with a wanted slice that is not stored
+  uint32_t refused_count = 0;  // not queued, because too many reads are: ask again later
 };
 
 // Thread-safety: Thread-safe. The Client must outlive it.
@@ -80,7 +83,7 @@ class Space {
 
   const proto::SpaceIdentity& identity() const { return identity_; }
   const Fingerprint& fingerprint() const { return fingerprint_; }
-  // The recipe at the time the space was last opened.
+  // Returns the space's recipe when it was last opened.
   std::string recipe() const;
   bool was_created() const { return was_created_; }
 
@@ -99,18 +102,18 @@ class Space {
   absl::StatusOr<uint64_t> SourceBytes(const GroupSlice& slice) const;
   absl::StatusOr<uint64_t> ImageBytesMax(const GroupSlice& slice) const;
 
-  // Finds the longest stored prefix and leases it in the same call. A miss is OK with block_count
-  // 0.
+  // Finds the longest stored prefix and leases it in the same call. For a miss, returns OK with
+  // block_count 0.
   absl::StatusOr<MatchResult> Match(const MatchRequest& request);
 
-  // Queues reads of blocks into the daemon's memory, behind the reads that gets wait for. Returns
-  // at once.
+  // Queues reads of blocks into the daemon's memory and returns at once. Reads that a get waits for
+  // run first.
   absl::StatusOr<PrefetchResult> Prefetch(const PrefetchRequest& request);
 
   absl::StatusOr<PutResult> Put(const PutRequest& request,
                                 absl::Duration timeout = absl::ZeroDuration());
-  // Gets one block. Errors: NotFound is a miss. The target's content is unspecified unless the
-  // status is OK.
+  // Gets one block. Errors: NotFound means a miss. Unless the status is OK, the target's content is
+  // unspecified.
   absl::StatusOr<GetResult> Get(const GetRequest& request,
                                 absl::Duration timeout = absl::ZeroDuration());
   // Runs many puts or gets, pipelined over one connection. Results are in the order of the
@@ -123,31 +126,32 @@ class Space {
   // Returns, for each key, whether all its groups, layers and heads are stored. Takes no lease.
   absl::StatusOr<std::vector<bool>> Contains(std::span<const BlockKey> keys,
                                              absl::Duration timeout = absl::ZeroDuration());
-  // Deletes blocks, or all blocks. Returns the number of blocks deleted.
+  // Deletes the blocks of `keys`, or all blocks. Both return the number of blocks deleted.
   absl::StatusOr<uint64_t> Delete(std::span<const BlockKey> keys,
                                   absl::Duration timeout = absl::ZeroDuration());
   absl::StatusOr<uint64_t> Invalidate(absl::Duration timeout = absl::ZeroDuration());
 
-  // Watches which of its blocks enter and leave tiers, from a position on.
+  // Watches the space's blocks enter and leave tiers, starting at a position.
   std::unique_ptr<EventWatch> Watch(const EventPosition& position = {});
 
-  // Side objects: profiles and banks, which images of some recipes are encoded with
+  // Side objects: profiles and banks, which the encoder and the decoder of some recipes read
   // (docs/internals/formats/profile.md, bank.md).
   //
   // Installs a side object as the current one of its kind for a group: the daemon encodes later
-  // puts with it. Stored blocks keep theirs. Equal bytes have equal ids and may be installed again.
-  // Errors: InvalidArgument (no such group, not of the kind, another geometry, or a profile without
-  // the rate of the space's recipe), ResourceExhausted (the budget for side objects, the tenant's
-  // or the total, is used up).
+  // puts with it. Blocks that are already stored keep their side object. Equal bytes have equal ids
+  // and may be installed again. Errors: InvalidArgument (no such group, not of the kind, another
+  // geometry, or a profile without the rate of the space's recipe), ResourceExhausted (the budget
+  // for side objects, the tenant's or the total, is used up).
   absl::StatusOr<InstalledSideObject> PutSideObject(uint32_t group, SideObjectKind kind,
                                                     std::span<const std::byte> bytes,
                                                     absl::Duration timeout = absl::ZeroDuration());
   // Returns a side object from the cache, or fetches it and checks it against its id. Errors:
-  // NotFound (the space does not have it, or no longer), DataLoss (the bytes do not match the id).
+  // NotFound (the space does not have it, or no longer has it), DataLoss (the bytes do not match
+  // the id).
   absl::StatusOr<SideObjectHandle> GetSideObject(const Digest& id,
                                                  absl::Duration timeout = absl::ZeroDuration());
-  // Returns the current side object of a kind, with which puts into a group are encoded here; null
-  // if there is none. It may be a second out of date.
+  // Returns a group's current side object of a kind, with which this client encodes puts into the
+  // group; null if there is none. It may be a second out of date.
   absl::StatusOr<SideObjectHandle> GetCurrentSideObject(
       uint32_t group, SideObjectKind kind, absl::Duration timeout = absl::ZeroDuration());
   absl::StatusOr<std::vector<SideObjectFigures>> ListSideObjects(
@@ -162,7 +166,7 @@ class Space {
     uint64_t space_id = 0;
     codecs::Recipe recipe;
   };
-  // A session and the space as opened in it.
+  // A session, and the space as opened in that session.
   struct Bound {
     SessionInfo session;
     Opened opened;
@@ -170,8 +174,8 @@ class Space {
 
   Space(ClientCore& core, proto::SpaceIdentity identity, std::string recipe);
   absl::StatusOr<Bound> Bind(absl::Time deadline);
-  // Like PutBatch() and, for memory that is kept, Client::AllocateBuffer(): for components that
-  // move blocks of the space all the time.
+  // For components that keep moving blocks of the space. Like PutBatch(), with work to run
+  // meanwhile. AllocateStaging() is like Client::AllocateBuffer(), for memory that is kept.
   std::vector<absl::StatusOr<PutResult>> PutBatch(std::span<const PutRequest> requests,
                                                   absl::Duration timeout, Meanwhile meanwhile);
   absl::StatusOr<Buffer> AllocateStaging(size_t bytes, absl::Duration timeout);
@@ -188,7 +192,7 @@ class Space {
   absl::StatusOr<SideObjectHandle> CurrentSideObject(const Bound& bound,
                                                      const SideObjectCache::Slot& slot,
                                                      absl::Time deadline);
-  // Counts completed exchanges, which took `elapsed` together.
+  // Adds completed exchanges, which took `elapsed` together, to the client's counters.
   void Account(const std::deque<PutExchange>& puts, absl::Duration elapsed);
   void Account(const std::deque<GetExchange>& gets, absl::Duration elapsed);
 
@@ -197,7 +201,7 @@ class Space {
   const std::vector<codecs::GroupShape> shapes_;
   const Fingerprint fingerprint_;
   const std::string recipe_wanted_;
-  bool was_created_ = false;  // set before any other thread has the space
+  bool was_created_ = false;  // set before any other thread sees the space
   SideObjectCache side_objects_;
   mutable Mutex mutex_;
   Opened opened_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The side objects of a Space: the calls, and what puts and gets need of them.
+// The side objects of a Space: its calls, and the lookups of puts and gets.
 
 #include <utility>
 
@@ -122,7 +122,7 @@ absl::StatusOr<SideObjectHandle> Space::CurrentSideObject(const Bound& bound,
   }
   absl::StatusOr<SideObjectHandle> held = side_objects_.Get(
       *id, [&](const Digest& wanted) { return FetchSideObject(bound, wanted, deadline); });
-  // Replaced and dropped since it was asked for: without one, this put is exact.
+  // It was replaced and dropped after the lookup: without a side object this put uses `exact`.
   return absl::IsNotFound(held.status()) ? SideObjectHandle() : held;
 }
 

@@ -59,7 +59,7 @@ std::vector<absl::StatusOr<Result>> Space::RunBatch(std::span<const Request> req
 }
 
 void Space::Account(const std::deque<PutExchange>& puts, absl::Duration /*elapsed*/) {
-  // Puts delay no first token: they count as late, and tell the breaker nothing.
+  // Puts do not delay a first token: they count as late, but the breaker ignores them.
   for (const PutExchange& put : puts) {
     core_.puts.Add();
     core_.late.Add(absl::IsDeadlineExceeded(put.result().status()) ? 1 : 0);
@@ -84,7 +84,7 @@ void Space::Account(const std::deque<GetExchange>& gets, absl::Duration elapsed)
     wire_bytes += status.ok() ? get.result()->wire_bytes : 0;
   }
   core_.get_bytes.Add(wire_bytes);
-  // To the breaker a batch is one fetch: what it cost is the time of all of it.
+  // For the breaker a batch is one fetch: its cost is the time of the whole batch.
   if (has_failed) {
     core_.breaker.OnFailed(Breaker::Call::kGet);
   } else if (!gets.empty()) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attaches the caller's own trace (OpenTelemetry, a gateway) to requests. cairnd names the trace in
-// the log records of slow requests, with the time of each step, so that a slow get in a trace can
-// be found in the daemon's log.
+// Attaches the caller's own trace (OpenTelemetry, a gateway) to requests. cairnd logs slow requests
+// with their trace id and the time of each step. A slow get in a trace can thus be found in the
+// daemon's log.
 //
 //   const absl::StatusOr<Traceparent> trace = ParseTraceparent(header);  // "00-4bf92f…-01"
 //   const TraceScope scope(trace.value_or(Traceparent()));
 //   space.Get(…);
 //
 // Thread-safety: each thread has its own trace. The thread's puts and gets carry it in their
-// frames. Its control calls carry it as gRPC metadata, which proxies can see.
+// frames. Its control calls carry it as gRPC metadata, which proxies can read.
 
 #include "proto/traceparent.h"
 

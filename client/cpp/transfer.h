@@ -22,22 +22,23 @@
 
 namespace cairn {
 
-// Context that the exchanges of a space share. They borrow it.
+// Context that the exchanges of a space share and borrow.
 struct TransferContext {
   Fingerprint fingerprint{};
   uint64_t space_id = 0;
   uint64_t payload_bytes_max = 0;
   codecs::Recipe recipe;  // without the parameters of its side object
-  // Returns the side object of an id. Errors: NotFound if the daemon no longer has it. May ask the
-  // daemon.
+  // Returns the side object of an id; may ask the daemon for it. Errors: NotFound if the daemon no
+  // longer has it.
   absl::FunctionRef<absl::StatusOr<SideObjectHandle>(const Digest& id)> side_object;
-  // Returns a group's current side object of a kind; null if there is none. May ask the daemon.
+  // Returns a group's current side object of a kind; null if there is none. May ask the daemon for
+  // it.
   absl::FunctionRef<absl::StatusOr<SideObjectHandle>(const SideObjectCache::Slot& slot)> current;
 };
 
 class PutExchange final : public Exchange {
  public:
-  // `context` and `request` must outlive it. `slice` is the request's slice, placed.
+  // `context` and `request` must outlive the exchange. `slice` is the request's slice, placed.
   PutExchange(const TransferContext& context, const PutRequest& request, const PlacedSlice& slice)
       : context_(context), request_(request), slice_(slice) {}
 
@@ -47,7 +48,8 @@ class PutExchange final : public Exchange {
   const void* place() const override;
 
   const absl::StatusOr<PutResult>& result() const { return result_; }
-  // The result of a stored put, durable or not; nullopt: it is not known to be stored.
+  // Returns the result of a stored put, durable or not; nullopt if the put is not known to be
+  // stored.
   const std::optional<PutResult>& stored() const { return stored_; }
   uint64_t wire_bytes() const { return wire_bytes_; }
 
@@ -58,10 +60,10 @@ class PutExchange final : public Exchange {
     proto::Form form = proto::Form::kSource;
     std::span<std::byte> rest{};  // memory after `bytes`, for statistics
   };
-  // Returns whether this side encodes: the request asks for it and it is possible. The daemon
-  // encodes all but the first block of a chain for ott, because it has the previous block.
+  // Returns whether the client encodes: the request asks for it, and it is possible. For ott the
+  // daemon encodes all but the first block of a chain, because only it has the previous block.
   bool IsEncodedHere() const;
-  // Checks the given statistics and selects those to send.
+  // Checks the statistics of the request and selects those to send.
   absl::Status SetStatistics();
   Payload PlacePayload(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;
   absl::StatusOr<Payload> MakeSource(Scratch& scratch) const;
@@ -72,7 +74,7 @@ class PutExchange final : public Exchange {
   const TransferContext& context_;
   const PutRequest& request_;
   const PlacedSlice slice_;
-  // In the order in which they follow the payload.
+  // In the order in which they follow the payload on the wire.
   std::array<std::span<const float>, proto::kStatisticCount> sent_;
   uint64_t sent_bytes_ = 0;
   uint64_t wire_bytes_ = 0;
@@ -91,16 +93,17 @@ class GetExchange final : public Exchange {
   const void* place() const override;
 
   const absl::StatusOr<GetResult>& result() const { return result_; }
-  // A checksum did not match, or the reply did not fit the request; result() is then NotFound.
+  // Returns whether a checksum did not match or the reply did not fit the request. result() is then
+  // NotFound.
   bool is_corrupt() const { return is_corrupt_; }
-  // What was lent is damaged in the daemon's memory. A copy, which the daemon verifies, tells it
-  // so, and another tier may have the block.
+  // Returns true if the lent payload is damaged in the daemon's memory. The daemon verifies copies:
+  // a second try shows it the damage, and another tier may have the block.
   bool wants_copy() const override { return wants_copy_; }
 
  private:
   absl::Status TakeImage(std::span<const std::byte> payload, uint64_t* bytes);
   absl::StatusOr<codecs::ImageView> Parse(std::span<const std::byte> payload);
-  // Copies what stands before the tiles, and parses that.
+  // Copies the bytes before the tiles, and parses the copy.
   absl::StatusOr<codecs::ImageView> ParseLent(std::span<const std::byte> payload);
   absl::Status TakeSource(const proto::Frame& reply, std::span<const std::byte> payload,
                           uint64_t* bytes);
@@ -115,8 +118,8 @@ class GetExchange final : public Exchange {
 };
 
 // Verifies and decodes every tile of `view` while its bytes are in cache. `room(bytes)` returns
-// memory for tiles whose tokens are scattered; it is called only for those. `inputs` are the side
-// objects that the image names. Errors: DataLoss if a checksum does not match; `target` is then
+// memory; it is called only for tiles whose tokens are scattered. `inputs` are the side objects
+// that the image names. Errors: DataLoss if a checksum does not match; `target` is then
 // unspecified. REQUIRES: Validate(target) is OK.
 absl::Status VerifyAndDecode(const codecs::ImageView& view, const PlaneViews& target,
                              absl::FunctionRef<std::span<std::byte>(size_t bytes)> room,
@@ -125,8 +128,8 @@ absl::Status VerifyAndDecode(const codecs::ImageView& view, const PlaneViews& ta
 // Returns the codec backend. Errors: InvalidArgument if the environment names an unknown one.
 absl::StatusOr<const codecs::Backend*> FindBackend();
 
-// Converts an error of a codec: DataLoss for bytes that are no image or have changed since they
-// were written, else InvalidArgument.
+// Converts an error of a codec. Returns DataLoss for bytes that are not an image or have changed
+// since they were written, else InvalidArgument.
 absl::Status FromCodec(codecs::Error error, std::string_view what);
 
 }  // namespace cairn

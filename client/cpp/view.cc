@@ -11,7 +11,7 @@
 namespace cairn {
 namespace {
 
-// What is wrong with the view of a plane, in words.
+// Describes a fault of a plane's view.
 std::string TextOf(codecs::TargetFault fault, const ViewShape& shape, const PlaneView& view) {
   switch (fault) {
     case codecs::TargetFault::kNone:
@@ -46,7 +46,7 @@ std::string TextOf(codecs::TargetFault fault, const ViewShape& shape, const Plan
   return "is not valid";
 }
 
-// Calls visit(tile's layer, head, plane, its bytes) for the tiles of a payload.
+// Calls visit(the tile's layer, head, plane, and bytes) for the tiles of a payload.
 template <typename Byte, typename Visit>
 void ForEachTile(const ViewShape& shape, std::span<Byte> payload, Visit visit) {
   CAIRN_CHECK(payload.size() == HeadBytes(shape) * shape.layers * shape.heads);

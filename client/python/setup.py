@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tags the wheel: any Python 3, but one platform: the library in it needs no Python ABI.
+"""Tags the wheel for any Python 3 on one platform, since its library does not need the Python ABI.
 
-Refuses to make one without the library: build_wheel.py puts it in.
+Refuses to make a wheel without the library, which build_wheel.py adds.
 """
 
 import pathlib

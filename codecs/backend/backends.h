@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The backends of this program, and the choice of the one that runs.
+// The backends of this program, and the choice of the active one.
 //
 // Thread-safety: Thread-safe. Tables are immutable and live as long as the program.
 
@@ -21,41 +21,42 @@ namespace cairn::codecs {
 // `*CpuBackends().front()` for speed.
 [[nodiscard]] std::span<const Backend* const> CpuBackends();
 
-// All that were compiled in, best first, whether or not this CPU runs them.
+// Returns all compiled-in backends, best first, whether or not this CPU supports them.
 [[nodiscard]] std::span<const Backend* const> CompiledBackends();
 
-// Their names, best first: "avx512, avx2, reference". For messages. Static storage.
+// Returns their names for messages, best first: "avx512, avx2, reference". Static storage.
 [[nodiscard]] std::string_view KnownBackends();
 
-// By name. kUnknownBackend, or kNoSuchCpu where it is compiled in and this CPU cannot run it.
+// Finds a backend by name. Errors: kUnknownBackend; kNoSuchCpu if it is compiled in but this CPU
+// does not support it.
 Error FindBackend(std::string_view name, const Backend** backend);
 
-// The best one that passes its self-test, or the one that the environment variable
-// CAIRN_CODEC_BACKEND names; found at the first call. A name that FindBackend() refuses is its
-// error, every time, and kBackendFault is that of a named one which fails the test: a forced choice
-// is never quietly another one.
+// Returns the backend named by the environment variable CAIRN_CODEC_BACKEND, or the best backend
+// that passes its self-test. The choice is made at the first call. Errors: those of FindBackend()
+// for the name; kBackendFault if the named backend fails its self-test. The error is returned by
+// every call: a forced choice never falls back to another backend.
 Error ActiveBackend(const Backend** backend);
 
-// A backend that was passed over, and the operation whose bytes were not the reference's.
+// A backend that failed its self-test, and the operation whose bytes differed from the reference's.
 struct BackendFault {
   const Backend* backend = nullptr;
   const char* operation = nullptr;
 };
 
-// Returns the backends that ActiveBackend() passed over, best first; none on a sound machine. The
-// main program reports them when it starts.
+// Returns the backends that failed their self-test in ActiveBackend(), best first; none on a sound
+// machine. The main program reports them when it starts.
 [[nodiscard]] std::span<const BackendFault> BackendFaults();
 
-// Returns the first of `candidates` that passes its self-test. The last is returned untested. Those
-// that fail are added to faults[0], faults[1], ….
+// Returns the first of `candidates` that passes its self-test. The last candidate is returned
+// untested. Failed candidates are added to faults[0], faults[1], ….
 //   faults  as many as candidates
-// REQUIRES: there is a candidate, and this CPU runs them all.
+// REQUIRES: there is a candidate, and this CPU supports all of them.
 [[nodiscard]] const Backend* ChooseBackend(std::span<const Backend* const> candidates,
                                            BackendFault* faults, size_t* fault_count);
 
-// Describes a wrong value of CAIRN_CODEC_BACKEND or CAIRN_CRC_BACKEND: the variable, its value and
-// the values that this CPU runs. Empty if both are right. A program asks when it starts, and exits
-// if the result is not empty.
+// Describes a wrong value of CAIRN_CODEC_BACKEND or CAIRN_CRC_BACKEND: the variable, its value, and
+// the values that this CPU supports. Empty if both are right. A program calls this when it starts,
+// and exits if the result is not empty.
 std::string RefusedChoice();
 
 }  // namespace cairn::codecs

@@ -8,10 +8,10 @@
 namespace cairn::codecs {
 namespace {
 
-// Hundredths of a bit that are left for rows, corrections and the directory.
+// Hundredths of a bit that are reserved for rows, corrections and the directory.
 constexpr uint32_t kHotBesides = 12;
 
-// Bits of a token's codes over all heads and planes.
+// Returns the bits of a token's codes over all heads and planes.
 uint64_t BitsOfAll(const Profile& profile, int32_t multiplier) {
   uint64_t total = 0;
   for (uint32_t plane = 0; plane < profile.planes(); ++plane) {

@@ -6,8 +6,8 @@
 namespace cairn::codecs {
 namespace {
 
-// Gives what is left of the last byte to the channels to which it is worth most.
-//   worths  of the channels, as WorthOf() has them
+// Gives the rest of the last byte to the channels with the largest worth.
+//   worths  of the channels, from WorthOf()
 //   bits    of a token's codes so far
 void FillBytes(const int32_t* worths, uint32_t bits, HotTile* tile) {
   const uint32_t dim = tile->step.dim;

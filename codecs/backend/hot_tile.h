@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The parameters by which the recipe `cairn-hot` codes one (layer, head, plane). They are computed
-// from a profile and a multiplier. Large: 40 KiB. A coder makes one for each tile.
+// The parameters with which the recipe `cairn-hot` codes one (layer, head, plane), computed from a
+// profile and a multiplier. Size: 40 KiB. A coder makes one for each tile.
 //
 // Thread-safety: values; functions are Thread-safe. Nothing allocates.
 
@@ -12,27 +12,27 @@
 
 namespace cairn::codecs {
 
-inline constexpr uint32_t kHotTokensMin = 16;  // of a tile that is coded
+inline constexpr uint32_t kHotTokensMin = 16;  // tokens of a coded tile, at least
 
 struct HotChannel {
   int16_t spread_log;   // 256 * log2
-  uint8_t width;        // of a code
-  uint32_t bit_offset;  // of the code in a token's codes
+  uint8_t width;        // bits of a code
+  uint32_t bit_offset;  // offset of the code in a token's codes
 };
 
 struct HotTile {
   StepTile step;       // mean, RoPE and basis
-  uint32_t row_bytes;  // codes of a token
-  bool is_corrected;   // K and latents: strips have scales of their own
+  uint32_t row_bytes;  // bytes of a token's codes
+  bool is_corrected;   // K and latents: each strip has scales of its own
   HotChannel channels[kProfileDimMax];
 };
 
-// Returns the worth of a bit of a channel, for HotWidth().
+// Returns the worth of one bit of a channel, for HotWidth().
 CAIRN_HD int32_t WorthOf(const ProfileChannel& channel, int32_t multiplier) {
   return channel.spread_log - channel.step_log - multiplier;
 }
 
-// REQUIRES: `at` and `plane` are the profile's, |multiplier| <= kProfileMultiplierMax.
+// REQUIRES: `at` and `plane` exist in the profile; |multiplier| <= kProfileMultiplierMax.
 void MakeHotTile(const Profile& profile, ProfileHead at, uint32_t plane, int16_t multiplier,
                  DType dtype, HotTile* tile);
 

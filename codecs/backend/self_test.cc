@@ -20,7 +20,7 @@ namespace cairn::codecs {
 namespace self_test {
 namespace {
 
-// What a backend's operation wrote, to be compared.
+// The output of a backend's operation, for comparison.
 class Result {
  public:
   void Add(const void* bytes, size_t count) {
@@ -64,7 +64,7 @@ void TrySelectRows(const Backend& backend, const Samples& samples, Result* resul
   }
 }
 
-// visit(tile, which dtype, codes, params) for every width.
+// Calls visit(tile, index of the dtype, codes, params) for every width.
 template <typename Visit>
 void ForEachAffine(bool is_per_channel, Visit visit) {
   for (size_t d = 0; d < kDTypes.size(); ++d) {
@@ -107,7 +107,7 @@ void TryEncodePerToken(const Backend& backend, const Samples& samples, Result* r
   });
 }
 
-// Params that an encoder may write, and codes of any bits.
+// Writes params that an encoder may write, and codes with any bits.
 void FillAffine(const Samples& samples, Buffer* codes, Buffer* params) {
   std::memcpy(codes->data(), samples.any_bits.data(), codes->size());
   for (size_t i = 0; i < params->size(); i += 2) {
@@ -221,7 +221,7 @@ void TryChoosePatterns(const Backend& backend, const Samples& samples, Result* r
   }
 }
 
-// visit(shape, its source).
+// Calls visit(shape, its source).
 template <typename Visit>
 void ForEachStripShape(const Samples& samples, Visit visit) {
   for (size_t d = 0; d < kDTypes.size(); ++d) {
@@ -260,7 +260,7 @@ void TryDecodeStrips(const Backend& backend, const Samples& samples, Result* res
   });
 }
 
-// visit(plane, which dtype, source) for K and V.
+// Calls visit(plane, index of the dtype, source) for K and V.
 template <typename Visit>
 void ForEachStep(const Samples& samples, Visit visit) {
   for (size_t d = 0; d < kDTypes.size(); ++d) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tests a backend on a few small tiles before it is used for blocks. If a compiler, a CPU or a
-// hypervisor gets an instruction wrong, the backend is not used: coding is slower, and no bytes are
-// lost.
+// hypervisor gets an instruction wrong, the backend is not used: coding is then slower, but no data
+// is lost.
 //
 // Thread-safety: Thread-safe. Allocates; takes a few milliseconds.
 
@@ -10,8 +10,8 @@
 
 namespace cairn::codecs {
 
-// Returns the name of the first operation of `backend` whose bytes are not the reference's; null
-// where all are. REQUIRES: this CPU runs the backend.
+// Returns the name of the first operation of `backend` whose bytes differ from the reference's;
+// null if none differ. REQUIRES: this CPU supports the backend.
 [[nodiscard]] const char* FailedOperation(const Backend& backend);
 
 }  // namespace cairn::codecs

@@ -17,7 +17,7 @@ class Numbers {
     state_ = state_ * 1664525U + 1013904223U;
     return state_ >> 8;
   }
-  // A bell of about +-4.
+  // Returns a value from a bell curve of about +-4.
   float Bell() {
     int32_t sum = -(4 << 15);
     for (int i = 0; i < 4; ++i) sum += static_cast<int32_t>(Next() >> 8);
@@ -129,7 +129,7 @@ Samples::Samples() {
     StoreElement(DType::kFp16, numbers.Bell(), patterns.data() + 2 * i);
   }
   profile_bytes = std::move(ProfileWriter(&numbers).bytes());
-  // A profile of other planes than stated would be out of bounds for the trials.
+  // A profile with other planes than stated would cause reads out of bounds in the tests.
   if (ParseProfile(profile_bytes, &profile) != Error::kOk) __builtin_trap();
 }
 

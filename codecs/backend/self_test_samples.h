@@ -31,7 +31,7 @@ struct Samples {
   Buffer any_bits;                              // random bytes, used as codes
   Buffer patterns;                              // fp16
   std::vector<std::byte> profile_bytes;
-  Profile profile;  // of one head of kDim channels of K and V, with RoPE
+  Profile profile;  // one head of kDim channels of K and V, with RoPE
 };
 
 }  // namespace cairn::codecs::self_test

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A cache that the strips of one image share when codecs/backend/cpu/step*.inl codes them: the
-// rotations of K at a position, and the tokens with small norms. Large: 64 KiB. The caller that
-// codes an image may provide one. Only those operations read and write it.
+// A cache that the strips of one image share in codecs/backend/cpu/step*.inl: the rotations of K at
+// a position, and the tokens with small norms. Size: 64 KiB. The caller that codes an image may
+// provide one. Only those operations read and write it.
 //
-// Thread-safety: belongs to one caller.
+// Thread-safety: owned by one caller.
 
 #include <cstdint>
 
@@ -14,17 +14,18 @@
 namespace cairn::codecs {
 
 struct StepScratch {
-  static constexpr uint32_t kPairsMax = 64;  // more are not kept
+  static constexpr uint32_t kPairsMax = 64;  // pairs beyond these are not cached
   static constexpr uint32_t kLanes = 16;     // tokens of a block
 
-  // Of the pairs of a profile, by where their turns are, so many blocks from a position on.
+  // The cached rotations: the address of the pairs' turns, the position, and the number of blocks
+  // from there.
   const uint8_t* turns = nullptr;
   uint64_t position = 0;
   uint32_t blocks = 0;
   alignas(64) float cosine[kStripTokens / kLanes][kPairsMax][kLanes];
   alignas(64) float sine[kStripTokens / kLanes][kPairsMax][kLanes];
 
-  // Of the strip of V that lies at `v`.
+  // The strip of V whose small norms are cached.
   const uint8_t* v = nullptr;
   StripTokens small_norms = {};
 };

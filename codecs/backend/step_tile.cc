@@ -6,7 +6,7 @@
 namespace cairn::codecs {
 namespace {
 
-// Both members of each pair, then what does not turn.
+// Orders the channels: both channels of each pair, then channels that are not rotated.
 void OrderByPairs(StepTile* tile) {
   bool turns[kProfileDimMax];
   const StepPairs& pairs = tile->turning;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The parameters by which the recipe `cairn` codes one (layer, head, plane). They are computed from
-// a profile, a multiplier and a level. Plain values and borrowed pointers, free of the standard
-// library, for hosts and devices. Large: 18 KiB. A coder makes one for each tile.
+// The parameters with which the recipe `cairn` codes one (layer, head, plane), computed from a
+// profile, a multiplier and a level. They are plain values and borrowed pointers, without the
+// standard library, for hosts and devices. Size: 18 KiB. A coder makes one for each tile.
 //
 // Thread-safety: a value; functions are Thread-safe. Nothing allocates.
 
@@ -17,7 +17,8 @@
 
 namespace cairn::codecs {
 
-// Steps of a block: those of the profile, times 2^(multiplier / 256) and 3^level.
+// Scales the quantizer steps of a block: the profile's steps times 2^(multiplier / 256) and
+// 3^level.
 struct StepRate {
   int16_t multiplier = 0;  // at most kProfileMultiplierMax in magnitude
   uint8_t level = 0;       // at most kStepLevelMax
@@ -41,16 +42,17 @@ CAIRN_HD StepChannel StepChannelOf(const ProfileChannel& known, StepRate rate) {
   return channel;
 }
 
-// Channels that turn together: pair i has first + step * i, and that + distance.
+// Channels that RoPE rotates in pairs: pair i has the channels first + step * i and first + step *
+// i + distance.
 struct StepPairs {
-  uint32_t count;  // 0 but in K
+  uint32_t count;  // 0 except in K
   uint32_t first;
   uint32_t step;
   uint32_t distance;
-  const uint8_t* turns;  // u64 each, 2^-64 turn a token; borrowed, at any alignment
+  const uint8_t* turns;  // u64 each, in 2^-64 turn per token; borrowed, at any alignment
 };
 
-// turns[c]: whether channel c of a tile of `dim` does.
+// Sets turns[c] to whether RoPE rotates channel c of a tile of `dim` channels.
 CAIRN_HD void MarkTurning(const StepPairs& pairs, uint32_t dim, bool* turns) {
   for (uint32_t c = 0; c < dim; ++c) turns[c] = false;
   for (uint32_t i = 0; i < pairs.count; ++i) {
@@ -59,7 +61,8 @@ CAIRN_HD void MarkTurning(const StepPairs& pairs, uint32_t dim, bool* turns) {
   }
 }
 
-// A basis, borrowed at any alignment: of channels, and [channel][component] of fp16.
+// A basis, borrowed at any alignment: a scale for each channel, and fp16 vectors
+// [channel][component].
 struct StepBasis {
   const uint8_t* scale;
   const uint8_t* scale_inverse;
@@ -70,17 +73,17 @@ struct StepTile {
   ProfileHead at;
   uint32_t plane;
   uint32_t dim;
-  uint32_t v_dim;  // of V of the same head
-  uint32_t pairs;  // that turn; 0 but in K
-  bool has_basis;  // false but in K
+  uint32_t v_dim;  // dim of V of the same head
+  uint32_t pairs;  // rotated pairs; 0 except in K
+  bool has_basis;  // false except in K
   DType dtype;
   uint8_t level;
-  uint32_t planes;  // low bits of all channels
+  uint32_t planes;  // low bits, summed over all channels
   ProfileTables shared;
   StepPairs turning;
   StepBasis basis;  // REQUIRES: has_basis
   StepChannel channels[kProfileDimMax];
-  uint16_t order[kProfileDimMax];  // of coding
+  uint16_t order[kProfileDimMax];  // the order in which channels are coded
 };
 
 CAIRN_HD const CoderTable& TableOf(const StepTile& tile, uint32_t channel) {
@@ -90,14 +93,14 @@ CAIRN_HD const float* OffsetsOf(const StepTile& tile, uint32_t channel) {
   const StepShape& shape = tile.channels[channel].shape;
   return tile.shared.offsets[shape.low_bits == 0 ? shape.table : kProfileTables];
 }
-// Returns the value of a code of a channel, before its mean is added.
+// Returns the value of a code of a channel, without the channel's mean.
 CAIRN_HD float ValueOf(const StepTile& tile, uint32_t channel, int32_t code) {
   return Multiply(StepCodeOf(code, OffsetsOf(tile, channel)), tile.channels[channel].step);
 }
 
 class Profile;
 
-// REQUIRES: `at` and `plane` are the profile's, `rate` keeps its limits.
+// REQUIRES: `at` and `plane` exist in the profile; `rate` is within its limits.
 void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRate rate,
                   DType dtype, StepTile* tile);
 

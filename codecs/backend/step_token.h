@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Removes RoPE and mean from the elements of one token and takes them into the basis, and the
-// inverse. Results are values, not multiples of a step.
+// Removes RoPE and mean from the elements of one token and transforms them into the basis; also the
+// inverse. Results are values, not multiples of a quantizer step.
 //
 // Thread-safety: pure functions. Free of the standard library, for hosts and devices.
 
@@ -26,7 +26,7 @@ CAIRN_HD void RotateToken(const StepPairs& pairs, uint64_t position, float* valu
   }
 }
 
-// Of a basis of `dim` channels.
+// The scale of a channel of a basis.
 CAIRN_HD float BasisScale(const uint8_t* scales, uint32_t channel) {
   return BitsFloat(Load32(scales + 4 * static_cast<uint64_t>(channel)));
 }

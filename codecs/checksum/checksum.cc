@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kPolynomial = 0x82F63B78;  // reflected
 
-// ---- portable: eight table look-ups a word ----
+// ---- portable: eight table lookups per word ----
 
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
@@ -105,15 +105,15 @@ bool HasSse42() { return __builtin_cpu_supports("sse4.2") != 0; }
 // Method: V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel
 // 2009.
 
-// x^n mod P, reflected, moved up by the one bit that a reflected product falls short.
+// x^n mod P, reflected, and shifted up by the one bit that a reflected product lacks.
 constexpr uint64_t PowerOfX(uint32_t n) {
   uint32_t value = 0x80000000;
   for (uint32_t i = 0; i < n; ++i) value = (value >> 1) ^ ((value & 1) != 0 ? kPolynomial : 0);
   return uint64_t{value} << 1;
 }
 
-// What moves a 128-bit lane `bits` further from the end of the message: the factors of its first
-// and of its second half.
+// Factors for the two halves of a 128-bit lane, which move it `bits` further from the end of the
+// message.
 struct Fold {
   uint64_t first, second;
 };
@@ -143,7 +143,8 @@ CAIRN_VPCLMUL inline __m256i Load(const std::byte* source, std::byte* target, si
   return value;
 }
 
-// REQUIRES: bytes >= kStride. Returns the state after the whole strides; the rest is the caller's.
+// REQUIRES: bytes >= kStride. Returns the state after the whole strides; the caller processes the
+// rest.
 template <bool kCopies>
 CAIRN_VPCLMUL uint32_t FoldStrides(uint32_t state, const std::byte* source, size_t bytes,
                                    std::byte* target) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// CRC32C (Castagnoli, polynomial 0x1EDC6F41, reflected, as RFC 3720 B.4 uses it): the checksum of
-// every tile, header and payload.
+// CRC32C (Castagnoli, polynomial 0x1EDC6F41, reflected, as in RFC 3720 B.4): the checksum of every
+// tile, header and payload.
 //
-// Thread-safe. Never fails, never allocates. The fastest form that the CPU has is chosen on first
-// use; CAIRN_CRC_BACKEND=portable|sse42|vpclmul forces one. A program asks RefusedChoice()
-// (backends.h) when it starts: a name that is unknown, or that this CPU cannot run, is refused
-// there, and here the fastest form runs.
+// Thread-safe. Never fails, never allocates. The first use chooses the fastest implementation that
+// the CPU supports; CAIRN_CRC_BACKEND=portable|sse42|vpclmul forces one. If that name is unknown or
+// this CPU does not support it, the fastest is used here. A program calls RefusedChoice()
+// (backends.h) when it starts, which reports such a name.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,29 +14,29 @@
 
 namespace cairn::codecs {
 
-// The CRC of `bytes` appended to what `crc` covers; crc 0 is that of nothing.
+// Returns the CRC of the bytes that `crc` covers followed by `bytes`. The CRC of no bytes is 0.
 uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> bytes);
 
 inline uint32_t Crc32c(std::span<const std::byte> bytes) { return ExtendCrc32c(0, bytes); }
 
-// Copies source to target and extends `crc` by the bytes that were stored: each byte is read once,
-// so the result holds for the target even when another process changes the source meanwhile.
+// Copies source to target and extends `crc` by the stored bytes. Each byte is read once, so the
+// result is valid for the target even if another process changes the source meanwhile.
 //   target  source.size() bytes, not overlapping source
 uint32_t CopyCrc32c(uint32_t crc, std::byte* target, std::span<const std::byte> source);
 
-// One form of both, for tests and benchmarks.
+// One implementation, for both functions. For tests and benchmarks.
 struct Crc32cForm {
   const char* name;
   bool (*is_supported)();
-  // target null: only the CRC.
+  // With a null target, computes only the CRC.
   uint32_t (*extend)(uint32_t crc, const std::byte* source, size_t bytes, std::byte* target);
 };
 
-// All forms of this build, slowest first, whether this CPU has them or not.
+// Returns all implementations of this build, slowest first, whether or not this CPU supports them.
 std::span<const Crc32cForm> Crc32cForms();
-// The one in use.
+// Returns the implementation in use.
 const Crc32cForm& ActiveCrc32cForm();
-// Returns true if CAIRN_CRC_BACKEND is unset, or names a form that this CPU runs.
+// Returns true if CAIRN_CRC_BACKEND is unset, or names an implementation that this CPU supports.
 bool IsCrc32cChoiceKept();
 
 }  // namespace cairn::codecs

@@ -48,7 +48,7 @@ inline constexpr size_t kTables = 136;           // u8
 inline constexpr size_t kRecipeParams = 137;     // 23 bytes: the fields below, otherwise 0
 inline constexpr size_t kLevel = 137;            // u8
 inline constexpr size_t kMultiplier = 138;       // i16
-inline constexpr size_t kPatterns = 138;         // u16, patternkv: instead of the multiplier
+inline constexpr size_t kPatterns = 138;         // u16, patternkv: in the place of the multiplier
 inline constexpr size_t kVariant = 140;          // u8
 inline constexpr size_t kParamsTail = 141;       // 19 bytes, 0
 inline constexpr size_t kSideObjects = 160;      // 4 x 32 bytes
@@ -78,9 +78,9 @@ inline constexpr size_t kForm = 14;   // u16
 // REQUIRES: prefix holds at least a header.
 [[nodiscard]] uint32_t PrefixCrc(std::span<const std::byte> prefix);
 
-// Builds an image front to back in a target: reserve a tile, write it, commit it, finish. If the
-// tiles are stored elsewhere, a target of PrefixBytes() is enough, and tiles are committed without
-// being reserved.
+// Builds an image front to back in a target: for each tile, reserve room, write the tile and commit
+// it; then finish. If the tiles are stored elsewhere, a target of PrefixBytes() suffices, and tiles
+// are committed without a reservation.
 class ImageWriter {
  public:
   // REQUIRES: Validate(spec) is kOk.
@@ -88,15 +88,15 @@ class ImageWriter {
 
   // Returns room for the next tile. Empty if less than `bytes` of the target are left.
   [[nodiscard]] std::span<std::byte> Reserve(uint64_t bytes) const;
-  // Returns what is left of the target, at most `bytes_max`.
+  // Returns the rest of the target, at most `bytes_max`.
   [[nodiscard]] std::span<std::byte> Rest(uint64_t bytes_max) const;
   // Adds the tile that was written into Reserve() or Rest().
-  // REQUIRES: bytes is a multiple of 16 and at most what was reserved.
+  // REQUIRES: `bytes` is a multiple of 16 and at most the reserved size.
   void Commit(uint64_t bytes, uint32_t crc, uint32_t rows, uint16_t form);
-  // Adds a copy of a tile of another image. `content` may lie further on in the target.
-  // Errors: kTargetTooSmall.
+  // Adds a copy of a tile of another image. `content` may lie further on in the target. Errors:
+  // kTargetTooSmall.
   Error Copy(const TileEntry& entry, std::span<const std::byte> content);
-  // REQUIRES: every tile of the spec was committed. Returns the image's bytes.
+  // Returns the size of the image. REQUIRES: every tile of the spec was committed.
   size_t Finish();
 
  private:

@@ -11,7 +11,8 @@
 namespace cairn::codecs {
 namespace {
 
-// A profile, where the recipe needs one or has a use for it, and K in a form that it knows.
+// Checks the number of side objects, and the dims and the domain of K, against the needs of the
+// recipe.
 bool HasValidSideObjects(const ImageSpec& spec) {
   if (spec.recipe.NeedsBank()) {
     return spec.tile.dtype != DType::kBytes && spec.tile.k_dim <= kBankDimMax &&
@@ -34,8 +35,8 @@ Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes) {
   if (spec.unit != CodingUnit{} || spec.symbol_mode != 0) return Error::kUnknownUnit;
   if (spec.tokens == 0 || spec.tokens > kTokensPerBlockMax) return Error::kInvalidShape;
   if (spec.slice.IsEmpty()) return Error::kInvalidSlice;
-  // At most 2^32 tile groups of two tiles of at most 2^34 bytes each: 64 bits hold it once the tile
-  // count is checked.
+  // There are at most 2^32 tile groups of two tiles of at most 2^34 bytes each. 64 bits suffice
+  // once the tile count is checked.
   const uint64_t tile_count = TilingOf(spec).count();
   if (tile_count > kTilesMax) return Error::kTooLarge;
   uint64_t head_bytes = 0;

@@ -25,10 +25,11 @@ inline constexpr size_t kSideObjectsMax = 4;
 
 using Digest = std::array<uint8_t, 32>;
 
-// What was done to K before it was coded. Values are part of the image format.
+// The transform of K before coding. Values are part of the image format.
 enum class Domain : uint8_t { kAsWritten = 0, kBeforeRope = 1, kBasis = 2 };
 
-// What an image contains and how it is coded. An encoder takes it; the header stores all of it.
+// The content of an image and the parameters of its coding. An encoder takes it; the header stores
+// all of it.
 struct ImageSpec {
   Digest space{};
   Digest key{};
@@ -36,41 +37,43 @@ struct ImageSpec {
   TileShape tile;
   Slice slice;
   uint16_t tokens = 0;  // 1..kTokensPerBlockMax
-  // Of the block's first token in its chain. In kivi:b+, token 0 of a chain is kept exactly.
+  // Position of the block's first token in its chain. In kivi:b+, token 0 of a chain is kept
+  // exactly.
   uint64_t first_position = 0;
   Recipe recipe;
   Domain domain = Domain::kAsWritten;
-  uint8_t side_object_count = 0;  // of side_objects: 1 for cairn, its profile; else 0
+  uint8_t side_object_count = 0;  // entries of side_objects: 1 if the recipe has a side object,
+                                  // else 0
   std::array<Digest, kSideObjectsMax> side_objects{};
   CodingUnit unit{};
   uint8_t symbol_mode = 0;  // how forms turn codes into symbols; 0: as each form's page says
   friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
 };
 
-// Makes *spec name one side object, or none where id is null.
+// Sets the side object of *spec, or none if `id` is null.
 inline void NameSideObject(const Digest* id, ImageSpec* spec) {
   spec->side_object_count = id != nullptr ? 1 : 0;
   spec->side_objects = {};
   if (id != nullptr) spec->side_objects[0] = *id;
 }
 
-// kInvalidShape, kInvalidSlice, kUnknownRecipe, kTooLarge (by MaxImageBytes and tile count), or
-// kUnknownUnit: no other than 1 x 1 x 1 is known yet, and no symbol mode but 0.
+// Checks a spec. Errors: kInvalidShape, kInvalidSlice, kUnknownRecipe, kTooLarge (MaxImageBytes()
+// or the tile count), kUnknownUnit (a unit other than 1 x 1 x 1, or a symbol mode other than 0).
 Error Validate(const ImageSpec& spec);
 
-// The size of an image whose tiles are all raw. No image of this spec is larger. Errors as
-// Validate().
+// Sets *bytes to the size of an image whose tiles are all raw. No image of this spec is larger.
+// Errors: as Validate().
 Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes);
 
 [[nodiscard]] inline Tiling TilingOf(const ImageSpec& spec) {
   return {spec.tile.kind, spec.slice, spec.unit};
 }
 
-// A directory entry, checked: offset and bytes lie inside the image, and bytes are what form and
-// rows compute or, of strips, can be.
+// A directory entry that has been checked: offset and bytes lie inside the image. The size is the
+// one that form and rows give or, for strips, within their bounds.
 struct TileEntry {
   uint64_t offset = 0;  // from the image's first byte; a multiple of 16
-  uint32_t bytes = 0;   // padding included; a multiple of 16
+  uint32_t bytes = 0;   // with padding; a multiple of 16
   uint32_t crc = 0;     // CRC32C of those bytes
   uint16_t rows = 0;    // tokens kept at full precision
   uint16_t form = kRawForm;

@@ -9,7 +9,7 @@
 namespace cairn::codecs {
 namespace {
 
-// Of a field of the header.
+// Returns the offset of a header field.
 constexpr size_t At(size_t header_offset) { return header_offset - header::kRecipeId; }
 
 static_assert(At(header::kSideObjects) == kRecipeFieldsBytes);
@@ -59,7 +59,7 @@ Error LoadRecipe(std::span<const std::byte, kRecipeFieldsBytes> fields, Recipe* 
   recipe->is_nearest = (flags & header::kFlagNearest) != 0;
   recipe->k_group_tokens = Load<uint16_t>(base + At(header::kKGroupTokens));
   recipe->v_group_channels = Load<uint16_t>(base + At(header::kVGroupChannels));
-  // No tables: reserved, where the recipe has none.
+  // If the recipe has no tables, the field is reserved.
   recipe->tables = Load<uint8_t>(base + At(header::kTables));
   const bool has_tables = recipe->Traits().k_form == FormId::kStrips;
   if (!has_tables && recipe->tables != 0) return Error::kBadPadding;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Stores and loads a recipe as bytes: bytes 128 to 160 of an image's header, which
+// Stores and loads a recipe as bytes 128 to 160 of an image's header, which
 // docs/internals/formats/image.md draws. Records on disk have the same bytes.
 //
 // Thread-safety: pure functions.
@@ -14,13 +14,13 @@
 namespace cairn::codecs {
 
 inline constexpr size_t kRecipeFieldsBytes = 32;
-// The bytes that known recipes use. The rest is for parameters of later recipes.
+// Bytes that known recipes use. The rest is for parameters of later recipes.
 inline constexpr size_t kRecipeFieldsUsed = 13;
 
 void StoreRecipe(const Recipe& recipe, std::span<std::byte, kRecipeFieldsBytes> target);
 
-// kBadFlags; kBadHeader unless IsKnown(); kBadPadding where bytes that the recipe does not use are
-// not zero. *recipe is in any state but on kOk.
+// Loads a recipe. Errors: kBadFlags; kBadHeader unless IsKnown(); kBadPadding if bytes that the
+// recipe does not use are not zero. On an error, *recipe is unspecified.
 Error LoadRecipe(std::span<const std::byte, kRecipeFieldsBytes> fields, Recipe* recipe);
 
 }  // namespace cairn::codecs

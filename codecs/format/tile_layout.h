@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Computes where the parts of a tile lie. They follow from the image's header and the tile's
-// directory entry (form and rows). The writer and the parser both compute them, and stored sizes
-// are only compared with the result. Strips are the exception: their length depends on their
-// content. For them the entry's bytes are used, within bounds, and compared with the headers of the
-// strips.
+// Computes the offsets of the parts of a tile. They follow from the image's header and the tile's
+// directory entry (form and rows). Both the writer and the parser compute them; stored sizes are
+// only compared with the result. Strips are the exception, because their length depends on their
+// content. For strips the size in the directory entry is used, within bounds, and compared with the
+// headers of the strips.
 //
 // - raw: source bits | zeros to 16
 // - strips: one strip for each 128 tokens, see codecs/pack/strip.h and step_strip.h
-// - others: codes | zeros to 16 | side: those parts that the form has | zeros to 16
+// - others: codes | zeros to 16 | side: the parts that the form has | zeros to 16
 //
-// A coded form is allowed only where it is smaller than raw; so no tile is larger than raw. Here is
-// what forms have in common; LayoutOf() of codecs/forms/form.h asks the form of a tile.
+// A coded form is allowed only if it is smaller than raw, so no tile is larger than raw. This file
+// has the code that forms share; LayoutOf() in codecs/forms/form.h calls the form of a tile.
 
 #include <cstdint>
 #include <optional>
@@ -32,10 +32,10 @@ struct TileGeometry {
 
   [[nodiscard]] uint64_t RowBytes() const { return uint64_t{dim} * ElementBytes(dtype); }
   [[nodiscard]] uint64_t SourceBytes() const { return rows * RowBytes(); }
-  // Returns true for K and latents, whose groups are tokens of one channel. Groups of V are
-  // channels of one token.
+  // Returns true for K and latents: a group is tokens of one channel. In V, a group is channels of
+  // one token.
   [[nodiscard]] bool IsPerChannel() const { return plane != Plane::kV; }
-  // The plane's number in side objects: 0 for K and latents, 1 for V.
+  // Returns the plane's number in side objects: 0 for K and latents, 1 for V.
   [[nodiscard]] uint32_t PlaneIndex() const { return plane == Plane::kV ? 1 : 0; }
   // Returns false for opaque bytes, which are always kept raw.
   [[nodiscard]] bool IsCodable() const { return dtype != DType::kBytes; }
@@ -47,47 +47,49 @@ struct TileGeometry {
 [[nodiscard]] ProfileHead HeadOf(const ImageSpec& spec, uint32_t index);
 
 inline constexpr uint64_t kChainBytes = 16;
-inline constexpr uint64_t kScaleBytes = 2;  // of a token
+inline constexpr uint64_t kScaleBytes = 2;  // per token
 
 // One part of the side section.
 struct TilePart {
   uint64_t offset = 0;  // from the tile's first byte
-  uint64_t bytes = 0;   // 0: the form has no such part, or there is nothing to put in it
+  uint64_t bytes = 0;   // 0: the form has no such part, or the part is empty
 };
 
-// The parts of the side section, in the order in which they lie, without gaps: larger units first.
+// The parts of the side section, in the order of their offsets and without gaps. Parts with larger
+// units come first.
 struct TileParts {
-  TilePart params;         // of the groups
-  TilePart chain;          // ott, K and latents: kChainBytes, the pool as the block leaves it
+  TilePart params;         // of all groups
+  TilePart chain;          // ott, K and latents: kChainBytes, the pool of norms after the block
   TilePart row_bits;       // rows * RowBytes()
-  TilePart scales;         // fp16 a token; of arkv: its scores, K and latents
+  TilePart scales;         // an fp16 per token; in arkv: the scores, K and latents
   TilePart positions;      // rows * u16
-  TilePart kept_map;       // 1 bit a token
-  TilePart pattern_index;  // so many bits a token as there are patterns for
-  TilePart gate;           // 1 bit a token
-  TilePart corrections;    // 4 bits a channel of each 128 tokens
+  TilePart kept_map;       // 1 bit per token
+  TilePart pattern_index;  // the number of each token's pattern, in as few bits as suffice
+  TilePart gate;           // 1 bit per token
+  TilePart corrections;    // 4 bits per channel, for each 128 tokens
 };
 
 struct TileLayout : TileParts {
-  uint64_t codes_bytes = 0;    // before padding; for raw and strips: all there is
-  uint64_t side_offset = 0;    // 0 where there is no side section
+  uint64_t codes_bytes = 0;    // before padding; for raw and strips: the whole tile
+  uint64_t side_offset = 0;    // 0 if there is no side section
   uint64_t content_bytes = 0;  // end of the last part
-  uint64_t bytes = 0;          // content_bytes with padding
+  uint64_t bytes = 0;          // content_bytes plus padding
 };
 
-// Returns the form in which the recipe codes such a tile; kRawForm if it codes none. A tile that
-// would not become smaller is stored raw nevertheless.
+// Returns the form in which the recipe codes a tile of this geometry; kRawForm if it codes none. A
+// tile that would not become smaller is nevertheless stored raw.
 [[nodiscard]] uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe);
 
-// Places the side section's parts, whose bytes are set, one after another behind the codes. Returns
-// none if the tile would not be smaller than raw.
+// Places the parts of the side section, whose sizes are set, one after another after the codes.
+// Returns nullopt if the tile would not be smaller than raw.
 [[nodiscard]] std::optional<TileLayout> PlaceParts(TileLayout layout, const TileGeometry& geometry);
 
-// Returns a layout that has the parts of so many rows and no others yet.
+// Returns a layout with only the parts for this number of rows.
 [[nodiscard]] TileLayout LayoutOfRows(const TileGeometry& geometry, uint32_t rows);
 
-// Returns the layout of a tile whose own headers say where its parts lie: only its size is known.
-// None if `bytes` is not a multiple of 16, below bytes_min, or not smaller than raw.
+// Returns the layout of a tile whose own headers give the offsets of its parts: only its size is
+// set. Returns nullopt if `bytes` is not a multiple of 16, below bytes_min, or not smaller than
+// raw.
 [[nodiscard]] std::optional<TileLayout> LayoutOfBytes(const TileGeometry& geometry, uint64_t bytes,
                                                       uint64_t bytes_min);
 
@@ -98,7 +100,7 @@ struct TileLayout : TileParts {
 
 [[nodiscard]] TileLayout RawLayout(const TileGeometry& geometry);
 
-// Returns the arguments for the operations of a backend that code a tile in affine form.
+// Returns the arguments of the backend operations that code a tile in affine form.
 [[nodiscard]] AffineTile AffineOf(const TileGeometry& geometry, const Recipe& recipe);
 
 }  // namespace cairn::codecs

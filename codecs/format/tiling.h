@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Maps the tiles of an image to the parts of a group that they code, and a slice to the tiles that
-// cover it. No other code computes the number of a tile.
+// Maps the tiles of an image to parts of a group, and a slice to the tiles that cover it. No other
+// code computes the number of a tile.
 //
-// A tile codes one unit: a rectangle of layers x heads x planes. Units lie side by side from layer
-// 0 and head 0 of the group on, so a layer, head and plane is in the same unit whatever the slice.
-// A slice starts and ends where units do. Readers know units of 1 x 1 x 1 so far, see Validate().
+// A tile codes one unit: a rectangle of layers x heads x planes. The group is divided into units
+// from layer 0 and head 0 on, so the unit of a layer, head and plane does not depend on the slice.
+// A slice starts and ends at unit borders. Readers support only units of 1 x 1 x 1 so far, see
+// Validate().
 //
 // Thread-safety: values.
 
@@ -16,7 +17,7 @@
 
 namespace cairn::codecs {
 
-// How much one tile codes. Each is 1..256; planes is at most the planes of the kind.
+// The size of a unit. Each field is 1..256; planes is at most the planes of the kind.
 struct CodingUnit {
   uint16_t layers = 1;
   uint16_t heads = 1;
@@ -40,25 +41,25 @@ struct TileArea {
 
 class Tiling {
  public:
-  // REQUIRES: slice starts and ends where units do.
+  // REQUIRES: slice starts and ends at unit borders.
   Tiling(GroupKind kind, const Slice& slice, const CodingUnit& unit);
 
-  // The count of tiles. Their order is that of their first layer, head and plane.
+  // Returns the number of tiles. They are ordered by their first layer, head and plane.
   [[nodiscard]] uint64_t count() const;
 
   // REQUIRES: index < count().
   [[nodiscard]] TileArea AreaOf(uint32_t index) const;
 
-  // Returns the tile that codes this layer, head and plane. REQUIRES: the slice has it.
+  // Returns the tile that codes a layer, head and plane. REQUIRES: the slice contains it.
   [[nodiscard]] uint32_t IndexOf(TileId id) const;
 
-  // Calls visit(index) for every tile that codes some of `part`, ascending, until one does not
-  // return kOk, which is returned. REQUIRES: part is not empty and inside the slice.
+  // Calls visit(index) for every tile that codes some of `part`, ascending. Stops at the first
+  // result that is not kOk, and returns it. REQUIRES: part is not empty and inside the slice.
   template <typename Visit>
   Error ForEach(const Slice& part, Visit visit) const;
 
  private:
-  // The index, in the slice, of the unit with this layer or head.
+  // Returns the index, in the slice, of the unit with this layer or head.
   [[nodiscard]] uint32_t Row(uint32_t layer) const {
     return (layer - slice_.layer_first) / unit_.layers;
   }
@@ -69,7 +70,7 @@ class Tiling {
   Slice slice_;
   CodingUnit unit_;
   uint32_t planes_;   // of the kind
-  uint32_t columns_;  // units side by side in a layer
+  uint32_t columns_;  // units of a layer, by head
   uint32_t depth_;    // units of one layer and head
 };
 

@@ -27,7 +27,7 @@ bool HasValidChain(const TileLayout& layout, const uint8_t* content) {
   return layout.chain.bytes == 0 || LoadChain(content + layout.chain.offset, &chain);
 }
 
-// Of arkv, those that its K has; of others there are none.
+// Checks the scores of a tile of arkv, which its K tile has. Other tiles have none.
 bool HasValidScores(const StoredTile& tile, const uint8_t* content) {
   const TileLayout& layout = tile.layout;
   return layout.scales.bytes == 0 ||
@@ -47,7 +47,7 @@ Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& sou
 
 bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
   AffineTile tile = AffineOf(stored.geometry, *stored.recipe);
-  // What rows are laid over is better in the caches.
+  // If many rows are written over the elements, the target is better kept in the caches.
   tile.is_streamed = work.is_streamed && 2 * stored.entry.rows < stored.geometry.rows;
   DecodeAffine(work.backend, tile, stored.geometry, stored.layout, U8(stored.content.data()),
                target);
@@ -132,7 +132,7 @@ Error NarrowGroups(const Backend& backend, const DecodeInputs&, const StoredTile
   const TileLayout& wide = tile.layout;
   const uint16_t form = CodedForm(tile.geometry, recipe);
   const auto narrow = LayoutOf(tile.geometry, recipe, form, tile.entry.rows);
-  // Fewer bits never make a tile larger, so what was smaller than raw still is.
+  // Fewer bits never make a tile larger, so a tile that was smaller than raw still is.
   if (!narrow.has_value()) return Error::kNotDemotable;
   const std::span<std::byte> room = writer->Reserve(narrow->bytes);
   if (room.empty()) return Error::kTargetTooSmall;

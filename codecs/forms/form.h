@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tile forms. A form says where the parts of a tile lie, and how a tile is encoded, decoded,
-// verified and narrowed. Each form is a file of this folder that fills in a Form. To add one, write
-// the file and give it a line in codecs/types/form_id.h; CONTRIBUTING.md has the rest.
+// Tile forms. A form defines the layout of a tile, and how a tile is encoded, decoded, verified and
+// narrowed. Each form is a file of this folder that fills in a Form. To add a form, write the file
+// and add a line to codecs/types/form_id.h; CONTRIBUTING.md describes the rest.
 //
 // Thread-safety: a Form is immutable; its functions are pure. Nothing allocates or throws.
 
@@ -30,18 +30,18 @@ class StripDecoder;
 struct StoredTile {
   TileGeometry geometry;
   ProfileHead at;               // layer and head in the group
-  uint64_t first_position = 0;  // of its first token in the chain
+  uint64_t first_position = 0;  // position of the tile's first token in the chain
   const Recipe* recipe = nullptr;
   TileEntry entry;
   std::span<const std::byte> content;
-  TileLayout layout;  // LayoutOf() the members above
+  TileLayout layout;  // result of LayoutOf() for the members above
 };
 
-// What the tiles of one call to Decode() share.
+// Shared by the tiles of one call to Decode().
 struct DecodeWork {
   const Backend& backend;
-  const DecodeInputs& side;  // of the image: CheckCodableWith() is kOk
-  bool is_streamed;          // targets are better written past the caches
+  const DecodeInputs& side;  // of the image; REQUIRES: CheckCodableWith() is kOk
+  bool is_streamed;          // write targets past the caches
   StepScratch* scratch;
   StripDecoder* strips;
   StepStripDecoder* steps;
@@ -50,28 +50,29 @@ struct DecodeWork {
 struct Form {
   std::string_view name;
 
-  // Computes where the parts of a tile lie. Returns none if this recipe writes no such tile.
+  // Computes the layout of a tile. Returns nullopt if this recipe writes no such tile.
   //   bytes  the tile's size in the directory; used only by forms whose size does not follow from
   //          the other arguments
   // REQUIRES: geometry.IsCodable() or the form is raw; rows <= geometry.rows.
   std::optional<TileLayout> (*layout)(const TileGeometry& geometry, const Recipe& recipe,
                                       uint32_t rows, uint64_t bytes);
 
-  // Writes a tile. kBadTile, with nothing committed: the tile has to be raw. kTargetTooSmall.
+  // Encodes a tile. Errors: kBadTile, with nothing committed, if the tile has to be raw;
+  // kTargetTooSmall.
   Error (*encode)(const Backend& backend, const Recipe& recipe, const TileSource& source,
                   ImageWriter* writer);
 
-  // Decodes a tile into `target`, of geometry.SourceBytes(). Writes in bounds whatever the tile
-  // contains. Strips may wait for the Flush() of the work's decoders; content and target must stay
-  // valid until then. Returns false if no encoder writes such a tile.
+  // Decodes a tile into `target`, which has geometry.SourceBytes(). Writes in bounds whatever the
+  // tile contains. Strips may be decoded only at Flush() of the decoders in `work`; content and
+  // target must stay valid until then. Returns false if no encoder writes such a tile.
   bool (*decode)(const DecodeWork& work, const StoredTile& tile, uint8_t* target);
 
-  // Checks everything in a tile that needs no side object. The caller has checked its CRC and the
-  // padding behind its sections. kBadPadding, kBadTile.
+  // Checks everything in a tile that can be checked without a side object. REQUIRES: the caller has
+  // checked its CRC and the padding after its sections. Errors: kBadPadding, kBadTile.
   Error (*verify)(const StoredTile& tile);
 
-  // Recodes a tile to `recipe` from its codes alone. Null if the form cannot. kNotDemotable,
-  // kBadTile, kTargetTooSmall.
+  // Recodes a tile to `recipe` from its codes alone. Null if the form cannot. Errors:
+  // kNotDemotable, kBadTile, kTargetTooSmall.
   Error (*narrow)(const Backend& backend, const DecodeInputs& side, const StoredTile& tile,
                   const Recipe& recipe, ImageWriter* writer);
 };
@@ -83,15 +84,15 @@ CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM)
 #undef CAIRN_FORM
 }  // namespace forms
 
-// Returns the form of a directory entry; null if there is none with this number.
+// Returns the form with the number in a directory entry; null if there is none.
 [[nodiscard]] const Form* FormOf(uint16_t form);
 
-// Returns the layout of a tile; none if this recipe does not write this form for it.
-//   bytes  the tile's size in the directory; used only where it does not follow from the rest
+// Returns the layout of a tile; nullopt if this recipe does not write this form for it.
+//   bytes  the tile's size in the directory; used only if it does not follow from the rest
 [[nodiscard]] std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& recipe,
                                                  uint16_t form, uint32_t rows, uint64_t bytes = 0);
 
-// Writes the next tile: coded if that is smaller than raw, else raw. kTargetTooSmall.
+// Writes the next tile: coded if that is smaller than raw, else raw. Errors: kTargetTooSmall.
 Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource& source,
                  ImageWriter* writer);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of the recipe `fp8`: a byte an element and a scale a token. docs/recipes/fp8.md draws them.
+// Tiles of the recipe `fp8`: one byte per element and one scale per token. docs/recipes/fp8.md
+// draws them.
 #include "codecs/forms/fp8.h"
 
 #include "codecs/backend/backend_operation.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of the recipe `cairn-hot`: static levels of a fixed width for each channel.
+// Tiles of the recipe `cairn-hot`: static levels with a fixed width for each channel.
 #include "codecs/forms/hot.h"
 
 #include <cstring>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kStripsMax = kTokensPerBlockMax / kStripTokens;
 
-// Without row_bytes, which follow from the bytes of the whole.
+// Computes row_bytes from the size of the tile.
 std::optional<TileLayout> Layout(const TileGeometry& geometry, const Recipe&, uint32_t rows,
                                  uint64_t bytes) {
   const auto side = HotLayoutOf(geometry, 0, rows);
@@ -40,7 +40,7 @@ Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& sou
   const auto planned = HotLayoutOf(geometry, tile.row_bytes, 0);
   if (!planned.has_value()) return Error::kBadTile;
   const std::span<std::byte> room = writer->Reserve(planned->bytes);
-  // A tile of V whose channels have no width and that has no rows takes no bytes.
+  // A tile of V without rows whose channels have width 0 takes no bytes.
   if (room.size() != planned->bytes) return Error::kTargetTooSmall;
   TilePlan plan;
   uint8_t corrections[kStripsMax * HotCorrectionBytes(kProfileDimMax)];
@@ -83,9 +83,9 @@ bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
   return true;
 }
 
-// Bits that no code and no correction has are 0.
+// Returns true if bits that belong to no code and no correction are 0.
 bool HasCleanHot(const TileGeometry& geometry, const TileLayout& layout, const uint8_t* content) {
-  // Rows have bits to spare only where all widths are the largest.
+  // Rows have spare bits only if all widths are the largest.
   const bool has_spare =
       8 * layout.codes_bytes > uint64_t{kHotWidthMax} * geometry.dim * geometry.rows;
   const uint32_t strips = layout.corrections.bytes == 0 ? 0 : StripCount(geometry.rows);

@@ -11,7 +11,8 @@
 
 namespace cairn::codecs {
 
-// Returns the layout of a tile whose tokens have row_bytes of codes each; none if it has to be raw.
+// Returns the layout of a tile whose tokens have row_bytes of codes each; nullopt if the tile must
+// be raw.
 [[nodiscard]] std::optional<TileLayout> HotLayoutOf(const TileGeometry& geometry,
                                                     uint64_t row_bytes, uint32_t rows);
 

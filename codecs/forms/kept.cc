@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of the recipe `arkv:paper`: tokens at full precision, tokens in 8-bit floats, and tokens
-// that are gone.
+// Tiles of the recipe `arkv:paper`: tokens at full precision, tokens in 8-bit floats, and evicted
+// tokens.
 #include "codecs/forms/kept.h"
 
 #include <array>
@@ -20,7 +20,7 @@
 namespace cairn::codecs {
 namespace {
 
-// The count of low tokens is the one that comes to those bytes: each takes 16 or more.
+// The number of low tokens follows from the size, because each takes 16 bytes or more.
 std::optional<TileLayout> Layout(const TileGeometry& geometry, const Recipe&, uint32_t rows,
                                  uint64_t bytes) {
   uint32_t low = 0;
@@ -38,8 +38,8 @@ TokenState StateOf(const TileSource& source, uint32_t token) {
   return state < 2 ? static_cast<TokenState>(state) : TokenState::kOriginal;
 }
 
-// Tokens whose codes a tile has: bits. Rows that have no right to be there, which HasValidMap()
-// refuses, are passed over.
+// Returns the tokens whose codes a tile has, as bits. Ignores invalid rows, which HasValidMap()
+// refuses.
 std::array<uint64_t, kRowWords> LowTokens(const TileGeometry& geometry, const TileLayout& layout,
                                           const uint8_t* content) {
   std::array<uint64_t, kRowWords> low{};
@@ -95,8 +95,8 @@ Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& sou
   return Error::kOk;
 }
 
-// Every element as code and scale of its token have it; 0 where there is none. Rows are left to the
-// caller.
+// Decodes every element from the code and scale of its token; 0 for evicted tokens. The caller
+// decodes rows.
 void DecodeKept(const Backend& backend, const TileGeometry& geometry, const TileLayout& layout,
                 const uint8_t* content, uint8_t* target) {
   const uint64_t row_bytes = geometry.RowBytes();
@@ -104,7 +104,7 @@ void DecodeKept(const Backend& backend, const TileGeometry& geometry, const Tile
   TileGeometry of_low = geometry;
   of_low.rows = count;
   DecodeFp8(backend, of_low, layout, content, false, target);
-  // Code j is of the j-th such token, so each moves to its place from the last one on.
+  // Code j belongs to the j-th low token, so codes move to their places from the last one on.
   const auto low = LowTokens(geometry, layout, content);
   uint32_t index = 0;
   for (const uint64_t word : low) index += static_cast<uint32_t>(std::popcount(word));
@@ -126,7 +126,8 @@ bool Decode(const DecodeWork& work, const StoredTile& tile, uint8_t* target) {
   return true;
 }
 
-// The map has the tile's tokens and no more, as many as there are codes and rows, and every row.
+// Returns true if the map has exactly the tile's tokens, as many as there are codes and rows, and
+// every row.
 // REQUIRES: rows are tokens of the tile.
 bool HasValidMap(const TileGeometry& geometry, const TileLayout& layout, uint32_t rows,
                  const uint8_t* content) {

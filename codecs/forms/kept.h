@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The tokens that a tile of the recipe `arkv:paper` has, and its layout. docs/recipes/arkv.md draws
-// it.
+// Tells which tokens a tile of the recipe `arkv:paper` has, and computes its layout.
+// docs/recipes/arkv.md draws it.
 //
 // Thread-safety: pure functions.
 
@@ -12,11 +12,12 @@
 
 namespace cairn::codecs {
 
-// With fewer channels a tile is raw, because the size of a coded one would not tell its tokens.
+// A tile with fewer channels is raw, because the size of a coded one would not give the number of
+// its tokens.
 inline constexpr uint32_t kKeptDimMin = 16;
 
-// Returns the layout of a tile with so many rows and `low` tokens of low precision; none if it has
-// to be raw.
+// Returns the layout of a tile with this number of rows and `low` tokens of low precision; nullopt
+// if the tile must be raw.
 [[nodiscard]] std::optional<TileLayout> KeptLayoutOf(const TileGeometry& geometry, uint32_t rows,
                                                      uint32_t low);
 

@@ -17,8 +17,8 @@
 namespace cairn::codecs {
 namespace {
 
-// Of a tile of K in classes of channels, whose map says how many channels a class has: class map |
-// zeros to 16 | codes of the classes | zeros to 16 | side.
+// The layout of a tile of K in channel classes, whose map gives the number of channels in each
+// class: class map | zeros to 16 | codes of the classes | zeros to 16 | side.
 struct MixedLayout {
   uint64_t source_bits = 0;  // offsets: tokens * channels of source bits
   uint64_t four_bits = 0;    // tokens * CodeRowBytes(channels, bits)
@@ -26,7 +26,7 @@ struct MixedLayout {
   TileLayout tile;
 };
 
-//   counts  channels by ChannelClass, geometry.dim together
+//   counts  number of channels by ChannelClass; their sum is geometry.dim
 std::optional<MixedLayout> MixedLayoutOf(const TileGeometry& geometry, const Recipe& recipe,
                                          const uint32_t (&counts)[3], uint32_t rows) {
   const uint64_t tokens = geometry.rows;
@@ -45,7 +45,7 @@ std::optional<MixedLayout> MixedLayoutOf(const TileGeometry& geometry, const Rec
   return layout;
 }
 
-// Where the parts lie, the class map says.
+// The class map determines the offsets of the parts.
 std::optional<TileLayout> Layout(const TileGeometry& geometry, const Recipe&, uint32_t,
                                  uint64_t bytes) {
   return LayoutOfBytes(geometry, bytes, AlignSection(CodeRowBytes(geometry.dim, 2)));
@@ -56,7 +56,7 @@ constexpr uint32_t kElementBytesMax = 4;
 constexpr uint32_t kBitsMax = 4;
 constexpr uint32_t kGroupTokensMin = 32;
 
-// Of channels of one class, ascending, and 128 tokens.
+// Channels of one class, ascending, and 128 tokens.
 struct Patch {
   AffineTile tile;
   uint32_t token;            // the first
@@ -64,14 +64,14 @@ struct Patch {
   const uint16_t* channels;  // tile.dim of them
 };
 
-// The contiguous copy of a patch that the steps work on.
+// The contiguous copy of a patch for the backend operations.
 struct PatchBytes {
   uint8_t elements[kStripTokens * kColumns * kElementBytesMax];
   uint8_t codes[kStripTokens * kColumns * kBitsMax / 8];
   uint8_t params[kStripTokens / kGroupTokensMin * kColumns * sizeof(AffineParams)];
 };
 
-// Where the codes and the params of a class lie.
+// The offsets of the codes and the params of a class.
 struct ClassPlace {
   uint64_t codes = 0;      // offset in the tile
   uint32_t row_bytes = 0;  // codes of a token
@@ -122,7 +122,7 @@ void GatherElements(const Patch& patch, uint32_t dim, uint32_t element_bytes, co
   }
 }
 
-// Codes and params of a patch to a tile.
+// Copies codes and params of a patch to a tile.
 void PlaceCodes(const Patch& patch, const ClassPlace& place, uint64_t params_offset,
                 const PatchBytes& bytes, uint8_t* tile) {
   const uint32_t row_bytes = CodeRowBytes(patch.tile.dim, patch.tile.bits);
@@ -158,7 +158,7 @@ bool EncodeClass(const Backend& backend, const Recipe& recipe, const TileSource&
   });
 }
 
-// Elements of channels of source bits, of tokens that are no rows.
+// Stores the channels of source bits of tokens that are not rows.
 void StoreSourceBits(const TileSource& source, const TilePlan& plan, const ChannelClasses& classes,
                      uint8_t* target) {
   const TileGeometry& geometry = source.geometry;
@@ -179,7 +179,7 @@ void StoreMap(const TileGeometry& geometry, const ChannelClasses& classes, uint8
   }
 }
 
-// The classes that a tile's map has. False where the recipe makes none such.
+// Loads the classes from a tile's map. Returns false if the recipe makes no such map.
 bool LoadMap(const TileGeometry& geometry, const Recipe& recipe, const uint8_t* map,
              ChannelClasses* classes) {
   uint32_t counts[4] = {};
@@ -194,7 +194,7 @@ bool LoadMap(const TileGeometry& geometry, const Recipe& recipe, const uint8_t* 
          (!is_budget || (counts[2] == 0 && counts[1] == FourBitChannels(geometry.dim)));
 }
 
-// None where the tile's map is not of its recipe, or says of other bytes than the tile's.
+// Returns nullopt if the tile's map does not fit its recipe or the tile's size.
 std::optional<MixedLayout> LoadLayout(const StoredTile& tile, ChannelClasses* classes) {
   if (!LoadMap(tile.geometry, *tile.recipe, U8(tile.content.data()), classes)) return std::nullopt;
   const auto layout = MixedLayoutOf(tile.geometry, *tile.recipe, classes->counts, tile.entry.rows);
@@ -244,8 +244,8 @@ bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
   return true;
 }
 
-// Where the parts lie; none where LoadLayout() has none, or bits of map or codes are set that stand
-// for nothing.
+// Returns the layout; nullopt if LoadLayout() returns none, or if unused bits of map or codes are
+// set.
 std::optional<TileLayout> Check(const StoredTile& stored) {
   const TileGeometry& geometry = stored.geometry;
   ChannelClasses classes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of the recipe `patternkv`: codes between a (min, range) a group, of what patterns of a bank
-// leave. docs/recipes/patternkv.md draws them.
+// Tiles of the recipe `patternkv`: codes with a (min, range) per group, after the patterns of a
+// bank are subtracted. docs/recipes/patternkv.md draws them.
 #include <array>
 #include <cstring>
 
@@ -14,7 +14,7 @@
 namespace cairn::codecs {
 namespace {
 
-// Number `index` of those of `bits` bits each, at most 8, that stand one after another.
+// Returns number `index` of consecutive numbers of `bits` bits each, at most 8.
 uint32_t LoadBits(const uint8_t* source, uint32_t index, uint32_t bits) {
   if (bits == 0) return 0;
   const uint8_t* at = source + index * bits / 8;
@@ -24,7 +24,7 @@ uint32_t LoadBits(const uint8_t* source, uint32_t index, uint32_t bits) {
   return value >> shift & ((1U << bits) - 1);
 }
 
-// Into bytes that are zero there.
+// REQUIRES: the bits of that number are 0.
 void StoreBits(uint8_t* target, uint32_t index, uint32_t bits, uint32_t value) {
   if (bits == 0) return;
   uint8_t* at = target + index * bits / 8;
@@ -41,7 +41,7 @@ std::optional<TileLayout> Layout(const TileGeometry& geometry, const Recipe& rec
   return PlaceParts(layout, geometry);
 }
 
-// Pattern numbers and gates of the plan into their parts.
+// Stores the pattern numbers and gates of the plan in their parts.
 void StorePatterns(const TilePlan& plan, const Recipe& recipe, const TileLayout& layout,
                    uint8_t* tile) {
   std::memset(tile + layout.pattern_index.offset, 0, layout.pattern_index.bytes);
@@ -71,7 +71,7 @@ bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
         layout.gate.bytes == 0 || LoadBits(content + layout.gate.offset, token, 1) != 0;
     if (passes) is_predicted[token / 64] |= uint64_t{1} << (token % 64);
     const uint32_t number = LoadBits(content + layout.pattern_index.offset, token, bits);
-    // One past the bank, which VerifyTile() refuses, is taken for the first.
+    // A number past the bank, which VerifyTile() refuses, counts as 0.
     pattern[token] = static_cast<uint8_t>(number < stored.recipe->patterns ? number : 0);
   }
   const Prediction prediction{work.side.bank->PatternsOf(geometry.PlaneIndex(), stored.at),
@@ -84,7 +84,7 @@ bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
   return true;
 }
 
-// Numbers are below recipe.patterns, unused bits are zero.
+// Returns true if numbers are below recipe.patterns and unused bits are zero.
 bool HasValidPatterns(const TileGeometry& geometry, const Recipe& recipe, const TileLayout& layout,
                       const uint8_t* content) {
   const uint32_t bits = NumberBits(recipe.patterns);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles that are their source bits.
+// Tiles that store their source bits.
 #include <cstring>
 
 #include "codecs/backend/backend_operation.h"

@@ -43,7 +43,7 @@ void OverlayRows(const StoredTile& tile, const TileLayout& layout, uint8_t* targ
   for (uint32_t i = 0; i < tile.entry.rows; ++i) {
     const auto stored = Load<uint16_t>(content + layout.positions.offset + 2 * uint64_t{i});
     const uint32_t position = stored & token_bits;
-    // A position past the tile, which VerifyTile() refuses, is left out.
+    // A position past the tile, which VerifyTile() refuses, is skipped.
     if (position >= tile.geometry.rows) continue;
     std::memcpy(target + position * row_bytes, content + layout.row_bits.offset + i * row_bytes,
                 row_bytes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rows are tokens that a tile keeps at full precision beside its codes. All forms write them, copy
-// them over the decoded codes and check them with these functions.
+// Rows are tokens that a tile keeps at full precision, besides its codes. All forms use these
+// functions to write the rows, to copy them over decoded codes, and to check them.
 //
 // Thread-safety: pure functions.
 
@@ -13,21 +13,21 @@
 
 namespace cairn::codecs {
 
-// Writes row bits and positions, ascending, and the padding of both sections.
+// Writes the bits and the ascending positions of rows, and the padding of both sections.
 //   tile  layout.bytes
 void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout& layout,
                std::byte* tile);
-// Likewise, for positions as they are stored.
+// The same, for positions in their stored form.
 void WriteRowsAt(const TileSource& source, std::span<const uint16_t> positions,
                  const TileLayout& layout, std::byte* tile);
 
 // Writes the rows of a tile over its decoded codes.
 void OverlayRows(const StoredTile& tile, const TileLayout& layout, uint8_t* target);
 
-// Returns true if positions ascend and are tokens of the tile.
+// Returns true if positions ascend and each is a token of the tile.
 [[nodiscard]] bool HasValidRows(const StoredTile& tile, const TileLayout& layout);
 
-// Returns true if the padding behind each section is zero.
+// Returns true if the padding after each section is zero.
 [[nodiscard]] bool HasCleanPadding(const TileLayout& layout, const std::byte* tile);
 
 }  // namespace cairn::codecs

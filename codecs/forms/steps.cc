@@ -12,8 +12,8 @@
 namespace cairn::codecs {
 namespace {
 
-// Calls visit(index, shape, parts, bytes of the strip) for every strip of a tile, in order. False
-// where the tile's bytes are not just the strips that their headers state, or visit() returns
+// Calls visit(index, shape, parts, bytes of the strip) for every strip of a tile, in order. Returns
+// false if the strips' headers do not account for exactly the tile's bytes, or if visit() returns
 // false.
 template <typename Visit>
 bool ForEachStepStrip(const TileGeometry& geometry, std::span<const std::byte> content,
@@ -81,7 +81,7 @@ Error Verify(const StoredTile& tile) {
   return fault == StripFault::kPadding ? Error::kBadPadding : Error::kBadTile;
 }
 
-// One coded tile at the level of `recipe`.
+// Recodes one coded tile to the level of `recipe`.
 Error Narrow(const Backend&, const DecodeInputs& side, const StoredTile& tile, const Recipe& recipe,
              ImageWriter* writer) {
   const TileGeometry& geometry = tile.geometry;

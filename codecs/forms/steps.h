@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes tiles of the recipe `cairn`, which consist of strips, and cuts a source into strips for
-// coders with a profile. codecs/pack/step_strip.h describes a strip.
+// Decodes tiles of the recipe `cairn`, which consist of strips. Also divides a source into strips
+// for encoders with a profile. codecs/pack/step_strip.h describes a strip.
 //
-// Thread-safety: functions are Thread-safe; a StepStripDecoder belongs to one caller. Nothing
+// Thread-safety: functions are Thread-safe; a StepStripDecoder is owned by one caller. Nothing
 // allocates; up to 1 MiB of stack.
 
 #include <cstdint>
@@ -16,23 +16,23 @@
 
 namespace cairn::codecs {
 
-// Returns strip `index` of a tile, for backend functions that code with a profile.
+// Returns strip `index` of a tile, for backend operations that code with a profile.
 [[nodiscard]] StepSource StepSourceOf(const TileSource& source, uint32_t index);
 
-// Decodes tiles, several strips at once. A target may be written as late as in Flush().
+// Decodes tiles, several strips at once. A target may be written only in Flush().
 class StepStripDecoder {
  public:
-  // is_streamed: targets are better written past the caches. scratch: of the image, outlives this.
+  // is_streamed: write targets past the caches. scratch: of the image; outlives the decoder.
   StepStripDecoder(const Backend& backend, bool is_streamed, StepScratch* scratch)
       : backend_(backend), is_streamed_(is_streamed), scratch_(scratch) {}
 
-  // Returns false if a strip, of this tile or of one added before, is invalid.
+  // Returns false if a strip, of this tile or of an earlier one, is invalid.
   // REQUIRES: the tile's image is codable with the profile.
   //   tile    its content outlives Flush()
   //   target  the tile's elements, until Flush()
   [[nodiscard]] bool Add(const StoredTile& tile, const Profile& profile, uint8_t* target);
   [[nodiscard]] bool Flush();
-  // Whether nothing waits for Flush().
+  // Returns whether no strip waits for Flush().
   [[nodiscard]] bool IsEmpty() const { return count_ == 0; }
 
  private:

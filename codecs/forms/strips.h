@@ -2,7 +2,7 @@
 #pragma once
 // Iterates over the strips of a tile and decodes them. codecs/pack/strip.h describes a strip.
 //
-// Thread-safety: pure functions; a StripDecoder belongs to one caller.
+// Thread-safety: pure functions; a StripDecoder is owned by one caller.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,12 +15,11 @@
 
 namespace cairn::codecs {
 
-// The least bytes of a strip.
+// The smallest size of a strip.
 inline constexpr uint64_t kStripBytesMin = kStripHeaderBytes + kSectionAlignment;
 
 // Calls visit(index, parts, bytes of the strip) for every strip of a tile, in order. Returns false
-// if the tile's bytes are not exactly the strips that their headers state, or if visit() returns
-// false.
+// if the strips' headers do not account for exactly the tile's bytes, or if visit() returns false.
 template <typename Visit>
 [[nodiscard]] bool ForEachStrip(const TileGeometry& geometry, const Recipe& recipe,
                                 std::span<const std::byte> content, Visit visit) {
@@ -36,20 +35,20 @@ template <typename Visit>
   return offset == content.size();
 }
 
-// Decodes tiles in strips, several strips at once. A target may be written as late as in Flush().
+// Decodes tiles in strips, several strips at once. A target may be written only in Flush().
 class StripDecoder {
  public:
-  // is_streamed: targets are better written past the caches.
+  // is_streamed: write targets past the caches.
   StripDecoder(const Backend& backend, bool is_streamed)
       : backend_(backend), is_streamed_(is_streamed) {}
 
-  // Returns false if a strip, of this tile or of one added before, is invalid.
+  // Returns false if a strip, of this tile or of an earlier one, is invalid.
   //   content  outlives Flush()
   //   target   geometry.SourceBytes(), until Flush()
   [[nodiscard]] bool Add(const TileGeometry& geometry, const Recipe& recipe,
                          std::span<const std::byte> content, uint8_t* target);
   [[nodiscard]] bool Flush();
-  // Whether nothing waits for Flush().
+  // Returns whether no strip waits for Flush().
   [[nodiscard]] bool IsEmpty() const { return count_ == 0; }
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention over an image: what a kernel that reads images computes, in plain loops. The sums and
-// their order are those of codecs/backend/reference/attention.h.
+// Attention over an image, in reference loops: the definition for kernels that read images. The
+// sums and their order are those of codecs/backend/reference/attention.h.
 //
 // Thread-safety: Thread-safe. Allocates room for one decoded head.
 
@@ -18,20 +18,20 @@ namespace cairn::codecs {
 // One query token at one layer.
 struct AttentionQuery {
   uint16_t layer = 0;        // of the image's group
-  uint32_t query_heads = 0;  // a multiple of the slice's heads: head h reads KV head
-                             // h / (query_heads / heads)
-  uint32_t v_dim = 0;        // of latents, whose V is the first channels of K; else not read
+  uint32_t query_heads = 0;  // a multiple of the slice's heads: head h reads KV head h /
+                             // (query_heads / heads)
+  uint32_t v_dim = 0;        // for latents, whose V is the first channels of K; else ignored
   float scale = 1;
-  std::span<const float> queries;  // [query_heads][k_dim], finite; after RoPE, as K is
+  std::span<const float> queries;  // [query_heads][k_dim], finite; after RoPE, like K
 };
 
-// Attends to the image's tokens, without those that ReadKept() says are gone.
+// Attends to the image's tokens, except tokens that ReadKept() reports as evicted.
 //   view      parsed and verified; of kKv or kLatent
 //   outputs   [query_heads][v_dim]
 //   log_sums  [query_heads]
-// Parts of several images of a chain are merged by MergeAttention().
-// kInvalidSlice: the image has no such layer. kInvalidShape: another kind, sizes that are not those
-// stated, or v_dim out of range. Besides, what Decode() says.
+// MergeAttention() merges the parts of several images of a chain. Errors: kInvalidSlice (the image
+// has no such layer), kInvalidShape (another kind, sizes other than stated, or v_dim out of range),
+// and the errors of Decode().
 Error AttendImage(const Backend& backend, const ImageView& view, const AttentionQuery& query,
                   const DecodeInputs& inputs, std::span<float> outputs, std::span<float> log_sums);
 

@@ -62,7 +62,7 @@ ChainHead ChainBefore(const ImageSpec& spec, ProfileHead at, std::span<const Ima
   const ImageView* parent = FollowsChain(spec) ? ParentOf(spec, at, parents) : nullptr;
   if (parent == nullptr) return chain;
   const std::optional<uint64_t> offset = ChainOffset(*parent, at);
-  // One that is none leaves the pool empty, and no verified image has one.
+  // An invalid pool is treated as empty; no verified image has one.
   if (offset.has_value() && !LoadChain(U8(parent->bytes().data()) + *offset, &chain)) chain = {};
   return chain;
 }

@@ -9,7 +9,7 @@
 namespace cairn::codecs {
 
 // Joins parts in order. Thread-safety: Thread-compatible.
-// Cost: 32 steps a part whose length is that of the part before, else a few hundred.
+// Cost: 32 steps for a part of the same length as the previous one, else a few hundred.
 class CrcJoin {
  public:
   // Appends a part of `bytes` bytes whose CRC32C is `crc`.
@@ -22,8 +22,8 @@ class CrcJoin {
   uint32_t shift_ = uint32_t{1} << 31;  // x^(8 * shift_bytes_) modulo the polynomial
 };
 
-// Returns the CRC32C of a whole image from the tile CRCs in its directory; does not read the tiles.
-// If a tile is damaged, the bytes have another CRC.
+// Returns the CRC32C of a whole image from the tile CRCs in its directory, without reading the
+// tiles. If a tile is damaged, the CRC of the bytes differs.
 uint32_t JoinCrc32c(const ImageView& view);
 
 }  // namespace cairn::codecs

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes an image, or part of it, into source payload or to where a reader keeps it. Raw tiles and
-// tiles in strips give their source bits; of `cairn`, `cairn-hot`, `patternkv` and `fp8`, their
-// pages in docs/recipes/ have the rule. Of the others one rule holds: a token among the tile's rows
-// is its source bits; any other element is code * scale + min, rounded to the dtype.
+// Decodes an image, or part of it, into a source payload or into the reader's memory. Raw tiles and
+// the strips of `exact` decode to their source bits. docs/recipes/ has the rules for `cairn`,
+// `cairn-hot`, `patternkv` and `fp8`. All other recipes have one rule: a token among the tile's
+// rows decodes to its source bits, and every other element to code * scale + min, rounded to the
+// dtype.
 //
 // Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
 
@@ -26,36 +27,36 @@ namespace cairn::codecs {
 //           alignment, no overlap with view. From 1 MiB on it is written past the caches where
 //           whole cache lines allow it: a target at a multiple of 64 is fastest
 //   inputs  what the recipe needs. Without its profile, kNoProfile; without its bank, kNoBank
-// kBadTile: a tile in strips is none that an encoder writes, and the target in any state. Only
-// decoding an entropy-coded stream shows whether it ends as it must.
-// Same image gives the same values, bit for bit, on every Backend.
+// Errors also: kBadTile, with the target unspecified, if no encoder writes such a strip: only
+// decoding an entropy-coded stream shows whether it ends as it must. The same image gives the same
+// values, bit for bit, on every Backend.
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
              std::span<std::byte> target, const DecodeInputs& inputs = {});
 
-// Part of an image, and where it is to go.
+// Part of an image, and its target.
 struct DecodeJob {
   const ImageView* view = nullptr;  // parsed
-  Slice slice;                      // inside the image's
-  TargetView target;                // of the slice; targets of jobs do not overlap
+  Slice slice;                      // inside the image's slice
+  TargetView target;                // view of the slice; targets of jobs do not overlap
   DecodeInputs inputs = {};
 };
 
-// Verifies and decodes the tiles of all jobs, tile by tile, several strips at once. Tiles that lie
-// in their target as in a payload are decoded there; others on `scratch`, from which their tokens
-// are copied. Tiles of a view that is shared are copied to the scratch before they are looked at,
-// and nothing else of them is read: they may change meanwhile, and what is verified is what is
-// decoded. Whether they were those of the image until the end is the caller's to know.
+// Verifies and decodes the tiles of all jobs, tile by tile, several strips at once. A tile that is
+// contiguous in its target is decoded there. All others are decoded into `scratch`, and their
+// tokens are copied from there. The memory of a shared view may change meanwhile. Its tiles are
+// therefore copied to the scratch first, and only the copy is verified and decoded. The caller must
+// make sure that this memory belonged to the image until the end.
 //   scratch  ScratchBytes(jobs)
-//   failed   may be null: the job that an error is of
-// All jobs are checked before a byte is written: kInvalidSlice, CheckTarget()'s, kTargetTooSmall
-// (the scratch), kNoProfile, kNoBank. After that the errors are VerifyTile()'s and Decode()'s, and
-// targets of all jobs are in any state. Threads may share a long list of jobs: calls do not know of
-// each other.
+//   failed   may be null; receives the job that an error belongs to
+// All jobs are checked before a byte is written: kInvalidSlice, the errors of CheckTarget(),
+// kTargetTooSmall (the scratch), kNoProfile, kNoBank. Later errors are those of VerifyTile() and
+// Decode(), and the targets of all jobs are then unspecified. Threads may divide a long list of
+// jobs: calls are independent.
 Error DecodeAll(const Backend& backend, std::span<const DecodeJob> jobs,
                 std::span<std::byte> scratch, size_t* failed = nullptr);
 
-// At most 256 KiB, or one tile; 512 KiB more, or one tile, where a view is shared. 0 where none is
-// and all tiles lie in their targets as in a payload.
+// Returns the size of the scratch: at most 256 KiB or one tile, and for shared views 512 KiB or one
+// tile more. It is 0 if no view is shared and all tiles are contiguous in their targets.
 [[nodiscard]] uint64_t ScratchBytes(std::span<const DecodeJob> jobs);
 
 }  // namespace cairn::codecs

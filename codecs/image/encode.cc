@@ -13,7 +13,7 @@
 namespace cairn::codecs {
 namespace {
 
-// Each of the whole slice, or none.
+// Returns true if each input covers the whole slice or is empty.
 bool AreWhole(const ImageSpec& spec, const EncodeInputs& inputs) {
   const uint64_t heads = uint64_t{spec.slice.layer_count} * spec.slice.head_count;
   const auto is_whole = [&](size_t size, uint64_t each) {
@@ -24,7 +24,7 @@ bool AreWhole(const ImageSpec& spec, const EncodeInputs& inputs) {
          is_whole(inputs.token_states.size(), spec.tokens);
 }
 
-// What the inputs have of the tile's head.
+// Sets the inputs for the tile's head.
 void AddInputs(const ImageSpec& spec, const EncodeInputs& inputs, TileSource* tile) {
   const uint64_t head = uint64_t{tile->at.layer - spec.slice.layer_first} * spec.slice.head_count +
                         (tile->at.head - spec.slice.head_first);
@@ -54,7 +54,7 @@ Error Check(const ImageSpec& spec, const EncodeInputs& inputs) {
   return IsEncodableWith(spec, inputs.profile) ? Error::kOk : Error::kNoProfile;
 }
 
-// Where the tiles of a head are, in the order of its planes: in the source, or gathered.
+// The tiles of a head, in the order of its planes: in the source, or gathered.
 using HeadTiles = std::array<const uint8_t*, 2>;
 
 HeadTiles TilesOf(const ViewShape& shape, const TargetView& source, uint32_t layer, uint32_t head,
@@ -73,9 +73,9 @@ HeadTiles TilesOf(const ViewShape& shape, const TargetView& source, uint32_t lay
   return tiles;
 }
 
-// Writes the tile of an area.
-//   tiles  of its head
-//   work   of its head
+// Encodes the tile of an area.
+//   tiles  tiles of its head
+//   work   state of its head
 Error EncodeArea(const Backend& backend, const ImageSpec& spec, const TileArea& area,
                  const HeadTiles& tiles, const EncodeInputs& inputs, HeadWork* work,
                  StepScratch* scratch, ImageWriter* writer) {
@@ -106,7 +106,7 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
     return error;
   }
   if (source.size() != source_bytes) return Error::kSourceSize;
-  // A source is only read.
+  // The source is only read.
   auto* payload = const_cast<std::byte*>(source.data());
   return Encode(backend, spec, DenseView(ShapeOf(spec), payload), {}, target, bytes, inputs);
 }
@@ -144,7 +144,7 @@ Error Encode(const Backend& backend, const ImageSpec& spec, const TargetView& so
     if (area.plane_first == 0) {
       tiles = TilesOf(shape, source, area.slice.layer_first - spec.slice.layer_first,
                       area.slice.head_first - spec.slice.head_first, scratch);
-      // What it keeps of V is by address, and the next head's may lie at the same.
+      // The scratch identifies V by address, and the next head's V may have the same address.
       step_scratch.v = nullptr;
     }
     if (const Error error =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Encodes the source payload of a slice into an image, and rearranges images without coding.
+// Encodes the source payload of a slice into an image. Also rearranges images without coding.
 //
 // Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
 
@@ -18,68 +18,69 @@ namespace cairn::codecs {
 
 // Encodes a payload.
 //
-// - spec: what the payload is of, and its recipe. The header says RecordedSpec(spec, inputs).
+// - spec: the shape and place of the payload, and its recipe. The header stores RecordedSpec(spec,
+//   inputs).
 // - source: exactly SourceBytes(spec.tile, spec.slice, spec.tokens) bytes.
 //   Its order is layer, head, plane.
-// - target: MaxImageBytes(spec) bytes always suffice. It may be as small as the image turns out to
-//   be. It may not overlap source.
-// - bytes: of the image; set on kOk. The rest of target is in any state.
-// - inputs: what the recipe needs. Without its profile, kNoProfile; without its bank, kNoBank.
+// - target: MaxImageBytes(spec) bytes always suffice. It may be as small as the resulting image. It
+//   may not overlap source.
+// - bytes: size of the image; set on kOk. The rest of target is unspecified.
+// - inputs: the inputs that the recipe needs. Errors: kNoProfile, kNoBank if one is missing.
 //
-// Errors: those of Validate(spec); kSourceSize, also where an input has another number of values
-// than the slice; kTargetTooSmall, with target in any state.
-// The same spec, source and inputs give the same bytes on every Backend. Opaque kinds are kept raw
-// under every recipe.
+// Errors: those of Validate(spec); kSourceSize, also if an input has another number of values than
+// the slice; kTargetTooSmall, with target unspecified. The same spec, source and inputs give the
+// same bytes on every Backend. Opaque kinds are kept raw under every recipe.
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
              std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs = {});
 
-// The same of a slice where its writer keeps it.
+// The same, for a slice in the writer's memory.
 //   source   of the spec's slice (else CheckTarget()'s error)
-//   scratch  ScratchBytes(spec, source) (else kTargetTooSmall): tiles that do not lie as in a
-//            payload are gathered there, a head at a time
+//   scratch  ScratchBytes(spec, source) (else kTargetTooSmall): tiles that are not contiguous are
+//            gathered there, one head at a time
 Error Encode(const Backend& backend, const ImageSpec& spec, const TargetView& source,
              std::span<std::byte> scratch, std::span<std::byte> target, size_t* bytes,
              const EncodeInputs& inputs = {});
 [[nodiscard]] uint64_t ScratchBytes(const ImageSpec& spec, const TargetView& source);
 
-// The spec, but that ott is ott/local for a block that is not the first of its chain where
-// inputs.parents do not have the slice in ott, or have some of it in ott/local.
+// Returns the spec that the image's header stores. It is `spec`, with one exception: ott becomes
+// ott/local if the block is not the first of its chain and inputs.parents do not cover the slice in
+// ott, or have some of it in ott/local.
 [[nodiscard]] ImageSpec RecordedSpec(const ImageSpec& spec, const EncodeInputs& inputs);
 
-// An image of `slice` made of tiles of `sources` by one copy: sub-slices of one image, or several
-// images of one block put together. Where two sources have a tile, the first wins. Tile bytes and
-// their CRCs are copied as they are, unchecked.
+// Makes an image of `slice` from tiles of `sources`, with one copy. The sources are sub-slices of
+// one image, or several images of one block. If two sources have a tile, the first wins. Tile bytes
+// and their CRCs are copied unchecked.
 //
-// - sources: images of one block that differ in nothing but their slices (else kMismatch).
-// - slice: covered by their slices together (else kIncomplete).
+// - sources: images of one block that differ only in their slices (else kMismatch).
+// - slice: the sources' slices together cover it (else kIncomplete).
 // - target: GatheredBytes() suffices (else kTargetTooSmall). It may not overlap any source.
 //
-// A whole encode of `slice` and the gathering of encodes of its parts give the same bytes.
-// Errors besides: kInvalidSlice, kTooLarge (the gathered image would pass a limit of
+// Gathering the encoded parts of `slice` gives the same bytes as encoding `slice` whole. Other
+// errors: kInvalidSlice, kTooLarge (the gathered image would exceed a limit of
 // Validate(ImageSpec)).
 Error Gather(std::span<const ImageView> sources, const Slice& slice, std::span<std::byte> target,
              size_t* bytes);
 
-// The bytes Gather() will write. Errors as Gather().
+// Sets *bytes to the size that Gather() will write. Errors: as Gather().
 Error GatheredBytes(std::span<const ImageView> sources, const Slice& slice, uint64_t* bytes);
 
-// A run of an image's bytes, and where a reader has put them.
+// A run of an image's bytes, and its offset in a reader's buffer.
 struct ImagePart {
   uint64_t offset = 0;  // in the image
   uint64_t bytes = 0;
   uint64_t at = 0;  // in the reader's buffer
 };
 
-// Does what Gather() does for one image, of which only header, directory and the parts with the
-// tiles of `slice` have been read. The result overwrites the parts in place.
+// Like Gather() for one image, of which only header, directory and the parts with the tiles of
+// `slice` have been read. The result overwrites the parts in place.
 //
 // - source: header and directory. They may not overlap target.
-// - parts: ascending by both offsets, and none overlaps the next. Together they have every tile,
-//   each whole in one of them (else kIncomplete).
-// - target: the parts lie in it, the first behind the header and directory of an image of `slice`
-//   (else kTargetTooSmall).
+// - parts: ascending by both offsets, and not overlapping. Each tile lies whole in one of them
+//   (else kIncomplete).
+// - target: contains the parts. The first part lies after the header and directory of an image of
+//   `slice` (else kTargetTooSmall).
 //
-// Errors besides: kInvalidSlice.
+// Other errors: kInvalidSlice.
 Error GatherParts(const ImagePrefix& source, const Slice& slice, std::span<const ImagePart> parts,
                   std::span<std::byte> target, size_t* bytes);
 

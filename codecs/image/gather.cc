@@ -5,7 +5,7 @@
 namespace cairn::codecs {
 namespace {
 
-// The spec that all sources share, with the slice asked for.
+// Computes the spec that all sources share, with the requested slice.
 Error GatheredSpec(std::span<const ImageView> sources, const Slice& slice, ImageSpec* spec) {
   if (slice.IsEmpty()) return Error::kInvalidSlice;
   if (sources.empty()) return Error::kIncomplete;
@@ -20,7 +20,7 @@ Error GatheredSpec(std::span<const ImageView> sources, const Slice& slice, Image
   return Validate(shared);
 }
 
-// The first source that has the slice, or null.
+// Returns the first source that has the slice, or null.
 const ImageView* FindSource(std::span<const ImageView> sources, const Slice& slice) {
   for (const ImageView& source : sources) {
     if (source.spec().slice.Contains(slice)) return &source;
@@ -28,8 +28,8 @@ const ImageView* FindSource(std::span<const ImageView> sources, const Slice& sli
   return nullptr;
 }
 
-// Calls visit(view, index) for every tile of an image of this spec, in order; kIncomplete where no
-// source has it.
+// Calls visit(view, index) for every tile of an image of this spec, in order. Returns kIncomplete
+// if no source has a tile.
 template <typename Visit>
 Error ForEachTile(std::span<const ImageView> sources, const ImageSpec& spec, Visit visit) {
   const Tiling tiling = TilingOf(spec);
@@ -86,7 +86,7 @@ Error GatherParts(const ImagePrefix& source, const Slice& slice, std::span<const
     }
     end = part.at + part.bytes;
   }
-  // Each tile moves to a place before its own, behind those that have moved already.
+  // Each tile moves to a lower offset, after the tiles that have already moved.
   ImageWriter writer(spec, target);
   auto part = parts.begin();
   const Error error = source.tiling().ForEach(slice, [&](uint32_t index) {

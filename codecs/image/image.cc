@@ -9,7 +9,7 @@
 namespace cairn::codecs {
 namespace {
 
-// Magic, version, flags, and that all of the header is there.
+// Checks magic, version and flags, and that the header is complete.
 Error CheckStart(std::span<const std::byte> bytes) {
   if (bytes.size() < kHeaderBytes) return Error::kTruncated;
   const std::byte* base = bytes.data();
@@ -20,7 +20,7 @@ Error CheckStart(std::span<const std::byte> bytes) {
   return Error::kOk;
 }
 
-// The recipe, and that what follows the side objects is zero.
+// Loads the recipe, and checks that the bytes after the side objects are zero.
 Error LoadCoding(const std::byte* base, ImageSpec* spec) {
   const std::span<const std::byte, kRecipeFieldsBytes> fields(base + header::kRecipeId,
                                                               kRecipeFieldsBytes);
@@ -51,7 +51,8 @@ Error LoadSpec(const std::byte* base, ImageSpec* spec) {
   return Validate(*spec) == Error::kOk ? Error::kOk : Error::kBadHeader;
 }
 
-// Every entry is what its form computes, tiles lie one after another, and the last ends the image.
+// Checks that every entry is the one that its form computes, that tiles are consecutive, and that
+// the last tile ends the image.
 Error CheckDirectory(const ImageSpec& spec, const std::byte* entries, uint32_t tile_count,
                      uint64_t image_bytes) {
   uint64_t offset = PrefixBytes(tile_count);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// An image: the encoded bytes of one slice of one group of a block. Header, directory, tiles, as
-// docs/internals/formats/image.md draws them.
+// An image: the encoded bytes of one slice of one group of a block. It has a header, a directory
+// and tiles, as docs/internals/formats/image.md draws them.
 //
-// - ParseImage() checks all that lies before the tiles. After it nothing that is reached through
-//   the ImageView is out of bounds.
-// - VerifyTiles() checks the tiles: their CRC, padding, rows and parameters.
-//   After it Decode() gives the values that were encoded.
+// - ParseImage() checks everything before the tiles. After it, no access through the ImageView is
+//   out of bounds.
+// - VerifyTiles() checks the tiles: their CRC, padding, rows and parameters. After it, Decode()
+//   gives the values that were encoded.
 //
-// Bytes that may change under the reader (memory shared with a peer) must be copied first, or
-// parsed by ParseSharedImage().
+// Bytes that can change during reading (memory shared with a peer) must be copied first, or parsed
+// by ParseSharedImage().
 //
 // Thread-safety: ImageSpec and ImageView are values; functions are Thread-safe.
 
@@ -28,9 +28,9 @@ class ImagePrefix {
  public:
   [[nodiscard]] const ImageSpec& spec() const { return spec_; }
   [[nodiscard]] uint32_t tile_count() const { return tile_count_; }
-  // The size of the whole image.
+  // Returns the size of the whole image.
   [[nodiscard]] uint64_t image_bytes() const { return image_bytes_; }
-  // The CRC32C over header and directory that the header states. The directory has the CRCs of the
+  // Returns the CRC32C over header and directory from the header. The directory has the CRCs of the
   // tiles, so it covers the whole image.
   [[nodiscard]] uint32_t directory_crc() const { return directory_crc_; }
 
@@ -38,7 +38,7 @@ class ImagePrefix {
   [[nodiscard]] TileEntry Tile(uint32_t index) const;
   // Maps tiles to the parts of the group that they code.
   [[nodiscard]] Tiling tiling() const { return TilingOf(spec_); }
-  // Returns the tile that codes this layer, head and plane. REQUIRES: it lies in spec().slice.
+  // Returns the tile that codes a layer, head and plane. REQUIRES: spec().slice contains it.
   [[nodiscard]] uint32_t IndexOf(TileId id) const { return tiling().IndexOf(id); }
   // Returns the first layer, head and plane that the tile codes.
   [[nodiscard]] TileId IdOf(uint32_t index) const;
@@ -53,14 +53,14 @@ class ImagePrefix {
   uint32_t directory_crc_ = 0;
 };
 
-// A parsed image. Borrows likewise.
+// A parsed image. Borrows its bytes likewise.
 class ImageView : public ImagePrefix {
  public:
-  // The image alone, without what may follow it in the span that was parsed.
+  // Returns the bytes of the image, without bytes that follow it in the parsed span.
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   // REQUIRES: index < tile_count().
   [[nodiscard]] std::span<const std::byte> TileContent(uint32_t index) const;
-  // Whether ParseSharedImage() made it: then DecodeAll() alone takes it.
+  // Returns whether ParseSharedImage() made it. Only DecodeAll() accepts a shared view.
   [[nodiscard]] bool is_shared() const { return is_shared_; }
 
  private:
@@ -74,38 +74,39 @@ class ImageView : public ImagePrefix {
 
 // Sets *bytes to the size of the image that starts here, from its header alone: at least
 // kHeaderBytes and at most kImageBytesMax. The rest of the header is not checked. For readers that
-// fetch a header before the rest. kTruncated, kBadMagic, kBadVersion, kBadHeader.
+// fetch a header before the rest. Errors: kTruncated, kBadMagic, kBadVersion, kBadHeader.
 Error PeekImageBytes(std::span<const std::byte> header, uint64_t* bytes);
-// Returns directory_crc() of that image, unchecked. REQUIRES: kHeaderBytes at least.
+// Returns directory_crc() of that image, unchecked. REQUIRES: `header` has at least kHeaderBytes.
 [[nodiscard]] uint32_t PeekDirectoryCrc(std::span<const std::byte> header);
 
-// Parses header and directory at the start of `bytes`. The tiles may be elsewhere, as on a device.
-// Assumes malice; *prefix is set on kOk. Errors as ParseImage(); kTruncated if the directory is not
-// complete.
+// Parses header and directory at the start of `bytes`, which are untrusted. The tiles may be
+// elsewhere, for example on a device. Sets *prefix on kOk. Errors: as ParseImage(); kTruncated if
+// the directory is not complete.
 Error ParseImagePrefix(std::span<const std::byte> bytes, ImagePrefix* prefix);
 
-// Parses the image at the start of `bytes`, which may be longer; assumes malice. *view is set on
+// Parses the image at the start of `bytes`, which are untrusted and may be longer. Sets *view on
 // kOk. Errors: kTruncated, kBadMagic, kBadVersion, kBadFlags, kUnknownUnit, kBadHeader,
 // kBadDirectory, kBadPadding, kBadChecksum.
 Error ParseImage(std::span<const std::byte> bytes, ImageView* view);
 
-// Sets *bytes to the length of header and directory, at most kPrefixBytesMax, for callers that copy
-// them for ParseSharedImage(). Reads the header alone, and trusts nothing else in it. Errors:
-// kTruncated, kBadMagic, kBadVersion, kBadFlags, kBadHeader.
+// Sets *bytes to the size of header and directory, at most kPrefixBytesMax, for callers that copy
+// them for ParseSharedImage(). Reads only the header, and trusts nothing in it. Errors: kTruncated,
+// kBadMagic, kBadVersion, kBadFlags, kBadHeader.
 inline constexpr uint64_t kPrefixBytesMax =
     kHeaderBytes + uint64_t{kTilesMax} * kDirectoryEntryBytes;
 Error PeekPrefixBytes(std::span<const std::byte> header, uint64_t* bytes);
 
-// Parses an image in memory that somebody else may write meanwhile. Errors as ParseImage().
+// Parses an image in memory that another process can write to meanwhile. Errors: as ParseImage().
 //   prefix  the caller's copy of header and directory: parsed, and borrowed
-//   bytes   the whole image, of which nothing is read here
-// Only DecodeAll() takes such a view: it copies each tile before it checks it. Other functions
+//   bytes   the whole image; this function does not read it
+// Only DecodeAll() accepts such a view: it copies each tile before it checks it. Other functions
 // return kMismatch.
 Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const std::byte> bytes,
                        ImageView* view);
 
-// Checks the tiles of `slice`, or one of them. kBadChecksum, kBadPadding, kBadTile; kInvalidSlice
-// if the image lacks some. Decode() checks that an entropy-coded stream ends as it must.
+// Checks the tiles of `slice`, all tiles, or one tile. Errors: kBadChecksum, kBadPadding, kBadTile;
+// kInvalidSlice if the image lacks some tiles of `slice`. It does not check that an entropy-coded
+// stream ends as it must; Decode() does.
 Error VerifyTiles(const ImageView& view, const Slice& slice);
 Error VerifyTiles(const ImageView& view);
 // REQUIRES: index < view.tile_count().

@@ -14,9 +14,9 @@ namespace cairn::codecs {
 
 // REQUIRES: index < view.tile_count().
 [[nodiscard]] StoredTile StoredTileOf(const ImageView& view, uint32_t index);
-// As VerifyTile().
+// Verifies a tile, as VerifyTile().
 Error VerifyStored(const StoredTile& tile);
-// The same of one whose content has that CRC.
+// The same, with the CRC of the tile's content given.
 Error VerifyStored(const StoredTile& tile, uint32_t crc);
 
 }  // namespace cairn::codecs

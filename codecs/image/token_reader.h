@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reads the data that images store for tokens besides their elements: the scores of `arkv`, and the
-// map of the tokens that an image of `arkv:paper` has. PlanTokens() of
-// codecs/stages/select/token_plan.h uses the scores of a chain to choose the tokens that a reader
-// keeps.
+// Reads the data about tokens in images: the scores of `arkv`, and the map of the tokens that an
+// image of `arkv:paper` has. PlanTokens() of codecs/stages/select/token_plan.h uses the scores of a
+// chain to choose the tokens that a reader keeps.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
 
@@ -15,18 +14,18 @@
 
 namespace cairn::codecs {
 
-// Reads the stored scores of a head's tokens, which are not negative. All are infinite where the
-// head's K tile is raw, and 0 where the image has another recipe.
+// Reads the stored scores of a head's tokens, which are not negative. All are infinite if the
+// head's K tile is raw, and 0 if the image has another recipe.
 //   view    parsed and verified
 //   scores  view.spec().tokens
-// kInvalidSlice: the image has no such head.
+// Errors: kInvalidSlice (the image has no such head).
 Error ReadScores(const ImageView& view, uint16_t layer, uint16_t head, std::span<float> scores);
 
-// Sets 1 for each token that both K and V have, else 0. Tokens of 0 decode to zeros; attention has
-// to leave them out. All are 1 where the recipe evicts nothing.
+// Sets 1 for each token that both K and V have, else 0. A token with 0 decodes to zeros; exclude it
+// from attention. All are 1 if the recipe evicts no tokens.
 //   view  parsed and verified
 //   kept  view.spec().tokens
-// kInvalidSlice: the image has no such head.
+// Errors: kInvalidSlice (the image has no such head).
 Error ReadKept(const ImageView& view, uint16_t layer, uint16_t head, std::span<uint8_t> kept);
 
 }  // namespace cairn::codecs

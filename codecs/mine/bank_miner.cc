@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kTokensEnd = 1U << 24;
 
-// The tokens of a head that have codes, and the centres that they are gathered about.
+// The tokens of a head that can be coded, and their cluster centres.
 class Cluster {
  public:
   Cluster(DType dtype, uint32_t dim, uint32_t tokens, const uint8_t* source) : dim_(dim) {
@@ -33,7 +33,7 @@ class Cluster {
 
   [[nodiscard]] uint32_t count() const { return count_; }
 
-  // REQUIRES: there are as many points.
+  // REQUIRES: there are at least as many points as centres.
   void Find(uint32_t centres) {
     centres_.resize(size_t{centres} * dim_);
     for (uint32_t i = 0; i < centres; ++i) {
@@ -65,7 +65,7 @@ class Cluster {
     return JoinSums(sums);
   }
 
-  // The first of the nearest.
+  // Assigns each point to its nearest centre, the first of equals.
   void Assign(uint32_t centres) {
     for (uint32_t point = 0; point < count_; ++point) {
       nearest_[point] = 0;
@@ -79,8 +79,8 @@ class Cluster {
     }
   }
 
-  // Centres to the means of their points; those that have none, to the point farthest from its own,
-  // one after another. False where all stand still.
+  // Moves centres to the means of their points. A centre without points moves to the point farthest
+  // from its own centre, one after another. Returns false if no centre has moved.
   bool Move(uint32_t centres) {
     std::vector<int64_t> sums(size_t{centres} * dim_);
     std::vector<uint32_t> members(centres);

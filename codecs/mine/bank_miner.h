@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Makes a bank of one group out of a sample of its source bits: the patterns of each head are the
-// centres of its tokens by k-means, as docs/recipes/patternkv.md says. Kernels make the same bytes
-// (kernels/mine_plan.h), and so does cairn.bank of the Python package.
+// Makes the bank of one group from a sample of its source bits. The patterns of each head are the
+// k-means centres of its tokens, as docs/recipes/patternkv.md says. Kernels (kernels/mine_plan.h)
+// and cairn.bank of the Python package make the same bytes.
 //
-// Thread-safety: pure functions. Allocate; in the library cairn_codecs_mine, which nothing that
-// only codes has to link.
+// Thread-safety: pure functions. They allocate. They are in the library cairn_codecs_mine, so that
+// programs that only code need not link them.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,12 +18,12 @@
 
 namespace cairn::codecs {
 
-// *bank is set on kOk.
-//   source  of so many tokens of the group, as codecs/types/shape.h lays a payload out; tokens with
-//           a value that has no code are left out
-// A head of fewer tokens than patterns has the last of its patterns again. kInvalidShape: the
-// bank's shape, no token, 2^24 or more, or a dtype without values. kSourceSize. kIncomplete: a head
-// without a token.
+// Mines a bank. Sets *bank on kOk.
+//   source  `tokens` tokens of the group, as a payload (codecs/types/shape.h); tokens with a value
+//           that cannot be coded are skipped
+// If a head has fewer tokens than patterns, its last pattern is repeated. Errors: kInvalidShape
+// (the bank's shape; no token, or 2^24 or more; or a dtype without values), kSourceSize,
+// kIncomplete (a head without a token).
 Error MineBank(const BankShape& shape, DType dtype, uint32_t tokens,
                std::span<const std::byte> source, std::vector<std::byte>* bank);
 

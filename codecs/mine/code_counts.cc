@@ -16,7 +16,7 @@ constexpr double kOffsetMax = 102;   // 0.4 step
 
 using Masses = double[kCoderSymbols];
 
-// All slots, at least one each, in proportion; the last few to whom they save most.
+// Divides all slots in proportion, with at least one each. The last few go where they save most.
 void ShareSlots(const double* masses, uint32_t count, int32_t* shares) {
   const double sum = std::accumulate(masses, masses + count, 0.0);
   int32_t left = kCoderSlots;

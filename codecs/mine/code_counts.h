@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Computes the bits that counted symbols of the recipe `cairn` cost, and the tables under which
-// they cost least.
+// Computes the size in bits of counted symbols of the recipe `cairn`, and the tables that make it
+// smallest.
 //
 // Thread-safety: pure functions. Nothing allocates.
 
@@ -10,12 +10,13 @@
 
 namespace cairn::codecs {
 
-// Makes the tables under which the counted symbols cost least. Values are centred, so the counts of
-// a symbol and of its mirror image are added. Rare symbols get no frequency and are escapes.
+// Makes the tables that minimize the size of the counted symbols. Values are centred, so the counts
+// of a symbol and of its mirror image are added. Rare symbols get no frequency and are coded as
+// escapes.
 void MakeTables(const CodeCounts& counts, const ShrinkSums& shrink,
                 ProfileTable (&tables)[kProfileTables]);
 
-// Returns the bits that the counted codes take with these tables, low bits included.
+// Returns the size in bits of the counted codes with these tables, low bits included.
 [[nodiscard]] double CodedBits(const CodeCounts& counts,
                                const ProfileTable (&tables)[kProfileTables]);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The content of a profile without a basis, before it is written as bytes.
+// The content of a profile without a basis, before it is serialized.
 // docs/internals/formats/profile.md draws the bytes.
 //
 // Thread-safety: a value; WriteProfile() is Thread-safe. Allocates.
@@ -15,7 +15,7 @@ namespace cairn::codecs {
 
 struct ProfileTable {
   uint8_t frequencies[kCoderSymbols] = {};  // sum to 256, the last at least 1
-  int8_t offsets[2] = {};                   // of the codes 1 and 2, in 1/256 step
+  int8_t offsets[2] = {};                   // offsets of the codes 1 and 2, in 1/256 step
 };
 
 struct ProfilePlane {
@@ -34,11 +34,12 @@ struct ProfileContent {
   uint16_t heads = 0;
   std::vector<ProfilePlane> planes;  // K and V, or the latent alone
   RotaryPairs pairs;
-  std::vector<uint64_t> turns;  // of each pair, 2^-64 turn a token
+  std::vector<uint64_t> turns;  // for each pair, in 2^-64 turn per token
   std::vector<ProfileRate> rates;
 };
 
-// REQUIRES: every field keeps the limits of docs/internals/formats/profile.md, and rates ascend.
+// REQUIRES: every field is within the limits of docs/internals/formats/profile.md, and rates
+// ascend.
 [[nodiscard]] std::vector<std::byte> WriteProfile(const ProfileContent& content);
 
 }  // namespace cairn::codecs

@@ -14,21 +14,21 @@
 namespace cairn::codecs {
 namespace {
 
-// Of steps, where tables are made: what rates from two to five bits come to.
+// Multipliers of the steps when tables are made: those of rates from two to five bits.
 constexpr int32_t kFirstMultipliers[] = {-480, -330, -200, -60, 40};
 constexpr int32_t kSurpriseMultiplier = -200;
-// Where multipliers are looked for, and at how many a pass looks for each rate: 17^3 > 4800.
+// The range of the search for multipliers. The number of probes per pass and rate satisfies 17^3 >
+// 4800.
 constexpr int32_t kMultiplierLow = -4000, kMultiplierHigh = 800;
 constexpr int32_t kProbes = 16;
-// Bytes that a strip takes beside symbols and rows: header 16, padding 8, and what the coder's
-// states cost.
+// Bytes of a strip besides symbols and rows: header 16, padding 8, and the coder's states.
 constexpr double kStripBytes = 78;
 constexpr uint64_t kOtherBytesMax = 16384;  // of a profile: header, turns, rates and tables
 constexpr double kWeightFloor = 1e-3;
 constexpr double kStepMin = 1e-12, kSpreadMin = 1e-30;
-// (1 / 0.3)^(0.35 / 2): where K's steps follow queries, a coarse V costs about three tenths of what
-// a coarse K does, and steps go by the power -0.35 of the loss. K's are finer by this and V's
-// coarser.
+// (1 / 0.3)^(0.35 / 2). If K's steps follow queries, the loss from a coarse V is about three tenths
+// of the loss from a coarse K, and steps are proportional to the loss to the power of -0.35. K's
+// steps are finer by this factor and V's coarser.
 constexpr double kStepShare = 1.2345360614493330;
 
 int16_t LogOf(double value) {
@@ -67,7 +67,7 @@ double TotalSquares(const ExactMoments (&moments)[kSampleParts]) {
   return total;
 }
 
-// The mean of all parts but one, or of all where that one is all there is.
+// Returns the mean of all parts but one; if only that part has values, the mean of all.
 double MeanWithout(const ExactMoments (&moments)[kSampleParts],
                    const uint64_t (&counts)[kSampleParts], uint32_t part) {
   const double count = Total(counts);
@@ -127,7 +127,7 @@ ProfileMiner::ProfileMiner(MineRequest request)
   if (!request_.query_squares.empty()) WeighChannels();
 }
 
-// The two channels of a pair turn into each other, so what reads one reads both.
+// Rotation mixes the two channels of a pair, so a query that reads one reads both.
 void ProfileMiner::WeighChannels() {
   Plane& k = planes_[0];
   for (size_t head = 0; head < k.heads.size(); ++head) {
@@ -263,7 +263,7 @@ void ProfileMiner::EndPass() {
   if (columns_.empty()) pass_ = Pass::kDone;
 }
 
-// --- What passes come to -------------------------------------------------------------------------
+// --- Results of passes ---------------------------------------------------------------------------
 
 double ProfileMiner::StepShare(size_t plane) const {
   if (planes_.size() < 2 || request_.query_squares.empty()) return 1;
@@ -296,7 +296,7 @@ void ProfileMiner::SetSteps(Plane& plane, double share) {
   }
 }
 
-// And spreads about those means: which other text will have.
+// Also computes the spreads about those means, which other texts will have.
 void ProfileMiner::SetUnseenMeans(Plane& plane) {
   for (size_t i = 0; i < plane.channels.size(); ++i) {
     const Channel& channel = plane.channels[i];

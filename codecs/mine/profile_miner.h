@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Makes a profile of one group out of a sample of its source bits: means of K before RoPE and of V,
-// spreads, steps from q^2 where it is known, tables, and the multiplier of each rate by search.
-// docs/recipes/cairn.md says what each is for. No basis, and no losses of layers: those want the
-// model. Where q^2 is known, V is taken to lose three tenths of what K does.
+// Makes the profile of one group from a sample of its source bits: the means of K before RoPE and
+// of V, the spreads, the steps (from q^2 if it is known), the tables, and the multiplier of each
+// rate, by search. docs/recipes/cairn.md explains them. It computes no basis and no losses of
+// layers, which need the model. If q^2 is known, V is assumed to lose three tenths of the loss of
+// K.
 //
-// The sample is shown in passes, so that none of it is kept: about 160 bytes a channel are, and
-// 350 KB of counts.
+// The caller presents the sample once in each pass; the miner keeps none of it. The miner keeps
+// about 160 bytes per channel, and 350 KB of counts.
 //
-// What is added up over the sample is added in integers (codecs/side/profile_sums.h), and what
-// comes of the sums is computed by layer, head and channel in turn. So the profile's bytes depend
-// on the strips alone, neither on their order nor on how they come in batches. A strip is 128
-// tokens, or what a block has left behind them: small norms are found in it, so it is not split
-// further.
+// Sums over the sample are sums of integers (codecs/side/profile_sums.h). The results are computed
+// from the sums by layer, head and channel in turn. So the profile's bytes depend only on the
+// strips, and not on their order or batches. A strip is 128 tokens, or the rest of a block. It is
+// not split further, because small norms are found within it.
 //
 //   while (miner.NeedsPass()) {
 //     for (each strip of the sample) miner.Add(strip);     // in any order, the same in each pass
@@ -20,11 +20,11 @@
 //   }
 //   error = miner.Write(&bytes);
 //
-// Whoever adds up elsewhere takes pass() to there and brings the sums back, in the place of strips:
-// kernels do so where the sample lies on a device (kernels/mine_pass.h), with the same bytes.
+// Another implementation can compute the sums of pass() and pass them to Add() instead of strips.
+// Kernels do so if the sample lies on a device (kernels/mine_pass.h); the bytes are the same.
 //
-// Thread-safety: belongs to one caller. Allocates; in the library cairn_codecs_mine, which nothing
-// that only codes has to link.
+// Thread-safety: owned by one caller. Allocates. It is in the library cairn_codecs_mine, so that
+// programs that only code need not link it.
 
 #include <array>
 #include <cstddef>
@@ -42,21 +42,21 @@ namespace cairn::codecs {
 
 struct MineRequest {
   GroupShape group;  // elements of bf16, fp16 or fp32, of at most kProfileDimMax channels
-  // Of each pair, 2^-64 turn a token. Empty: K is coded as it comes. Else as many as the group's
-  // rotary dims have pairs, from channel 0 on.
+  // For each pair, 2^-64 turn per token. Empty: K is coded without removing RoPE. Else one entry
+  // for each pair of the group's rotary dims, from channel 0 on.
   std::vector<uint64_t> turns;
   // Targets in tenths of a bit, ascending, 1 to kProfileRatesMax.
   std::vector<uint16_t> rates;
-  // Mean q^2 of each channel of K as it is read, after RoPE: [layer][head][k_dim], finite and not
-  // negative; empty where it is not known.
+  // Mean q^2 of each channel of K as attention reads it, after RoPE: [layer][head][k_dim], finite
+  // and not negative; empty: unknown.
   std::vector<float> query_squares;
 };
 
-// Of a rotation by so many radians a token, in 2^-64 turn.
+// Converts radians per token to 2^-64 turn.
 [[nodiscard]] uint64_t TurnsOf(double radians);
 
-// kInvalidShape: a field of the request does not keep what is said there. kTooLarge: the profile
-// would be.
+// Errors: kInvalidShape (a field of the request breaks a rule above), kTooLarge (the profile would
+// be too large).
 Error Validate(const MineRequest& request);
 
 class ProfileMiner {
@@ -66,19 +66,19 @@ class ProfileMiner {
   ProfileMiner& operator=(const ProfileMiner&) = delete;
 
   [[nodiscard]] bool NeedsPass() const { return pass_ != Pass::kDone; }
-  // REQUIRES of all three: NeedsPass(), and strip or sums are of the group.
+  // REQUIRES for all three: NeedsPass(); strip or sums belong to the group.
   void Add(const MinedStrip& strip);
   void Add(const PassSums& sums);
   void EndPass();
-  // What the sums of the pass are of. Borrowed until it ends.
+  // Returns the inputs of the sums of the pass. Borrowed until the pass ends.
   [[nodiscard]] ProfilePass pass() const;
 
   [[nodiscard]] const MineRequest& request() const { return request_; }
-  // The channels of K that `turns` are of.
+  // Returns the channels of K that `turns` refers to.
   [[nodiscard]] const RotaryPairs& pairs() const { return pairs_; }
 
-  // *bytes is set on kOk. kIncomplete: a (layer, head) of the group of which there was no token.
-  // REQUIRES: no pass is needed.
+  // Writes the profile. Sets *bytes on kOk. Errors: kIncomplete (a (layer, head) of the group had
+  // no token). REQUIRES: no pass is needed.
   Error Write(std::vector<std::byte>* bytes) const;
 
  private:
@@ -86,18 +86,20 @@ class ProfileMiner {
 
   struct Channel {
     ExactMoments moments[kSampleParts];
-    float weight = 1;  // of its step: it is so much finer than others of its layer
+    float weight = 1;  // factor by which its step is finer than those of other channels of its
+                       // layer
   };
   struct Plane {
     uint32_t dim = 0;
     std::vector<HeadTokens> heads;
-    std::vector<Channel> channels;    // of heads, one after another
+    std::vector<Channel> channels;    // heads one after another
     std::vector<MinedChannel> known;  // likewise
-    std::vector<CodeCounts> codes;    // of each column
+    std::vector<CodeCounts> codes;    // one per column
     ShrinkSums shrink;
     ProfileTable tables[kProfileTables];
   };
-  struct Bracket {  // of a rate: takes more bits at `low` than it is to, and not at `high`
+  struct Bracket {  // search range of a rate: `low` takes more bits than the target, `high` does
+                    // not
     int32_t low, high;
   };
 
@@ -108,25 +110,25 @@ class ProfileMiner {
   void AddMoments(Plane& plane, const MinedStrip& strip);
   void CountSmallNorms(const MinedStrip& strip);
   void AddCodes(Plane& plane, uint32_t part, size_t channel, std::span<const float> values);
-  // Of the spread of a layer, relative to the other plane's.
+  // Returns the step's share of a layer's spread, relative to the other plane's share.
   [[nodiscard]] double StepShare(size_t plane) const;
   void SetSteps(Plane& plane, double share);
   void SetUnseenMeans(Plane& plane);
-  [[nodiscard]] double OverheadBits() const;  // an element
+  [[nodiscard]] double OverheadBits() const;  // bits per element
   [[nodiscard]] double SurpriseBits() const;
   void AddProbes(std::vector<CodeColumn>* columns) const;
-  void Narrow();  // the brackets, by what was probed
+  void Narrow();  // narrows the brackets by the results of the probes
 
   const MineRequest request_;
   RotaryPairs pairs_;
   std::vector<Plane> planes_;
   StripValues values_;
   Pass pass_ = Pass::kMoments;
-  uint64_t small_norms_ = 0;  // tokens of V that are rows, and of how many
+  uint64_t small_norms_ = 0;  // tokens of V that are rows, and the tokens that norms_ counts
   uint64_t norms_ = 0;
-  double fixed_bits_ = 0;  // an element, beside those of codes
+  double fixed_bits_ = 0;  // bits per element besides those of codes
   std::vector<Bracket> brackets_;
-  std::vector<CodeColumn> columns_;  // of the pass; strided ones are probes for brackets
+  std::vector<CodeColumn> columns_;  // of the pass; strided columns are probes for brackets
 };
 
 }  // namespace cairn::codecs

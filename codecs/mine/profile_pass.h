@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The inputs and the results of a pass over the sample of a profile, for code that runs the pass
-// itself, as a device does, instead of calling ProfileMiner::Add().
+// The inputs and the results of a pass over the sample of a profile. They are for code that runs
+// the pass itself, for example on a device, instead of calling ProfileMiner::Add().
 //
 // Thread-safety: values. They borrow everything.
 
@@ -14,22 +14,22 @@ namespace cairn::codecs {
 
 // Planes are K and V, or the latent alone.
 struct ProfilePass {
-  std::span<const CodeColumn> columns;        // none: moments are wanted, and no codes
-  std::span<const MinedChannel> channels[2];  // of a plane: [layer][head][dim]
+  std::span<const CodeColumn> columns;        // empty: the pass computes moments, not codes
+  std::span<const MinedChannel> channels[2];  // for each plane: [layer][head][dim]
 };
 
 struct PassSums {
   struct Plane {
-    // Of a pass for moments:
+    // Results of a pass for moments:
     std::span<const ExactMoments> moments;  // [layer][head][dim][kSampleParts]
     std::span<const HeadTokens> tokens;     // [layer][head]
-    // Of one for codes:
-    std::span<const CodeCounts> codes;  // of each column
+    // Results of a pass for codes:
+    std::span<const CodeCounts> codes;  // one per column
     ShrinkSums shrink;
   };
   Plane planes[2];
-  // Of a pass for moments: tokens of V past the first of a chain, and those that small norms make
-  // rows.
+  // Results of a pass for moments: the number of tokens of V after the first of a chain, and the
+  // number of them that are rows because of a small norm.
   uint64_t norms = 0, small_norms = 0;
 };
 

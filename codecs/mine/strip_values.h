@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The values of a strip from which a profile is made: by channel, K before RoPE, without the first
-// token of a chain and tokens that cannot be coded.
+// The values of a strip from which a profile is made: by channel, K before RoPE. The first token of
+// a chain and tokens that cannot be coded are excluded.
 //
-// Thread-safety: belongs to one caller. Allocates at its first use.
+// Thread-safety: owned by one caller. Allocates at its first use.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,31 +21,31 @@ namespace cairn::codecs {
 struct MinedStrip {
   ProfileHead at;
   uint32_t plane = 0;
-  uint32_t part = 0;            // of the sample: below kSampleParts
-  uint64_t first_position = 0;  // of its first token in its chain
+  uint32_t part = 0;            // part of the sample: below kSampleParts
+  uint64_t first_position = 0;  // position of its first token in its chain
   uint32_t tokens = 0;
   std::span<const std::byte> source;  // [tokens, dim] in the group's dtype
 };
 
 class StripValues {
  public:
-  // turns: of each pair; both are borrowed.
+  // turns: one for each pair. Both arguments are borrowed.
   StripValues(const RotaryPairs& pairs, std::span<const uint64_t> turns)
       : pairs_(pairs), turns_(turns) {}
 
-  // Keeps the tokens past the first of the chain whose elements can all be coded; where asked, only
-  // those of every kFindStride-th position.
+  // Keeps the tokens after the first of the chain whose elements can all be coded. With
+  // only_strided, keeps only tokens at every kFindStride-th position.
   void Load(const StripShape& shape, const MinedStrip& strip, bool only_strided);
 
   [[nodiscard]] uint32_t count() const { return count_; }
-  // Of these, the first are those of every kFindStride-th position.
+  // Returns the number of tokens at every kFindStride-th position. They come first.
   [[nodiscard]] uint32_t strided_count() const { return strided_count_; }
   [[nodiscard]] std::span<const float> Channel(uint32_t channel) const {
     return std::span(values_).subspan(size_t{channel} * kStripTokens, count_);
   }
 
  private:
-  // Adds the strip's tokens of which this holds: position % kFindStride == 0 is `is_strided`.
+  // Adds the strip's tokens for which (position % kFindStride == 0) is `is_strided`.
   void LoadTokens(const StripShape& shape, const MinedStrip& strip, bool is_strided);
   void RemoveRopeAt(uint32_t token, float* values) const;
   void FindRotations(uint64_t first_position);
@@ -55,7 +55,8 @@ class StripValues {
   uint32_t count_ = 0;
   uint32_t strided_count_ = 0;
   std::vector<float> values_;  // [channel][kStripTokens]
-  // Of the tokens of a strip at this position; kept, for a block's heads all stand at one.
+  // The position of the strip that rotations_ are for. They are kept, since all heads of a block
+  // have the same position.
   uint64_t rotations_at_ = UINT64_MAX;
   std::vector<Rotation> rotations_;  // [token][pair]
 };

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Codes between a (min, range): which params a group gets, which code a value has, and which value
-// a code stands for. docs/recipes/kivi.md says the same in words; codecs/numbers/math.h says what a
-// compiler has to keep to. The plain loops and the kernels for tiles of any shape both go through
-// here.
+// Codes with a (min, range): the params of a group, the code of a value, and the value of a code.
+// docs/recipes/kivi.md describes the same in words; codecs/numbers/math.h lists the requirements on
+// compilers. The reference loops and the kernels for tiles of any shape both use this file.
 //
 // Thread-safety: pure functions. Free of the standard library, for hosts and devices.
 
@@ -13,7 +12,7 @@
 
 namespace cairn::codecs {
 
-// The least and the largest of the values of a group; 0 and 0 of none.
+// The smallest and the largest value of a group; 0 and 0 if the group is empty.
 struct Extremes {
   float low = 0.0F, high = 0.0F;
   bool is_empty = true;
@@ -29,7 +28,7 @@ struct Extremes {
   }
 };
 
-// Returns the squared error of a group's codes, by which a clipped range is chosen.
+// Returns the squared error of a group's codes, for the choice of a clipped range.
 //   for_each(visit)  calls visit(value) for every value of the group
 CAIRN_HD_CALLBACKS
 template <typename ForEach>
@@ -46,9 +45,9 @@ CAIRN_HD uint32_t ClipError(uint32_t bits, AffineParams params, float covering_r
   return error;
 }
 
-// Returns the params of a group: those that cover its values, or the first of clip_count clipped
-// ranges whose error is least.
-//   of          of the group, zeros positive
+// Returns the params of a group: params that cover its values, or among clip_count clipped ranges
+// the first with the least error.
+//   of          extremes of the group, zeros positive
 //   clip_count  1: ranges are not clipped; else ClipCount()
 CAIRN_HD_CALLBACKS
 template <typename ForEach>
@@ -75,7 +74,7 @@ CAIRN_HD uint8_t AffineCode(float value, AffineParams params, uint32_t bits) {
   return Narrow(Code8(value, Fp16ToFloat(params.min), inverse_step), bits);
 }
 
-// Returns the value of a code of a group with this min and range.
+// Returns the value of a code in a group with this min and range.
 CAIRN_HD float AffineValue(uint8_t code, float min, float range, uint32_t bits) {
   return Dequantize(code, Step(bits, range), min);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The scalar arithmetic of attention: exp and log in fp32, and the order of its sums. Of fp32
-// operations that are each rounded, so that hosts and devices which keep to it agree bit for bit.
+// The scalar arithmetic of attention: exp and log in fp32, and the order of its sums. Every fp32
+// operation is rounded, so hosts and devices that use it agree bit for bit.
 //
 // Thread-safety: pure functions. Free of the standard library, for hosts and devices.
 
@@ -11,11 +11,11 @@
 
 namespace cairn::codecs {
 
-// A sum over tokens or channels has this many partial sums: term i goes to sum i mod 16, in order,
-// and the sums are joined in halves. A vector of sixteen does the same.
+// The number of partial sums of a sum over tokens or channels. Term i goes to sum i mod 16, in
+// order, and the sums are added in halves. A vector of sixteen lanes adds in the same order.
 inline constexpr uint32_t kAttentionSums = 16;
 
-// Adds up kAttentionSums sums. Overwrites them.
+// Adds up kAttentionSums partial sums. Overwrites them.
 CAIRN_HD float JoinAttentionSums(float* sums) {
   for (uint32_t width = kAttentionSums / 2; width > 0; width /= 2) {
     for (uint32_t i = 0; i < width; ++i) sums[i] = Add(sums[i], sums[i + width]);
@@ -23,7 +23,8 @@ CAIRN_HD float JoinAttentionSums(float* sums) {
   return sums[0];
 }
 
-// e^x for x <= 0, within 2 units in the last place; 0 below -87, where it would be a denormal.
+// Returns e^x for x <= 0, within 2 units in the last place; 0 below -87, where it would be a
+// denormal.
 CAIRN_HD float AttentionExp(float x) {
   if (!(x >= -87.0F)) return 0.0F;
   const int32_t octaves = RoundToInt(Multiply(x, 1.44269504F));
@@ -39,8 +40,8 @@ CAIRN_HD float AttentionExp(float x) {
   return Multiply(power, BitsFloat(static_cast<uint32_t>(octaves + 127) << 23));
 }
 
-// The natural logarithm of a normal x > 0, within 2 units in the last place of the larger of it and
-// 1.
+// Returns the natural logarithm of a normal x > 0, within 2 units in the last place of max(result,
+// 1).
 CAIRN_HD float AttentionLog(float x) {
   const uint32_t bits = FloatBits(x);
   // x = m * 2^octaves, m in [sqrt(1/2), sqrt(2)).

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The arithmetic of the k-means that mines a bank's patterns (docs/recipes/patternkv.md, section
-// 3). Means are sums of integers, which have no order, and distances have the order of
-// codecs/backend/reference/token_norm.h: whoever sums, in however many threads, gets the same bits.
+// 3). Means are sums of integers, so their order does not matter. Distances are summed in the order
+// of codecs/backend/reference/token_norm.h. Every implementation, with any number of threads, gets
+// the same bits.
 //
 // Thread-safety: pure functions. Free of the standard library, for hosts and devices.
 
@@ -13,15 +14,17 @@
 namespace cairn::codecs {
 
 inline constexpr uint32_t kClusterRoundsMax = 30;
-inline constexpr float kClusterMoveMax = 1e-4F;  // of a centre that stands still
+inline constexpr float kClusterMoveMax = 1e-4F;  // a centre that moves at most this much has
+                                                 // converged
 
-// The point, of so many, that centre `index` of `centres` starts from: at even distances.
+// Returns the point from which centre `index` of `centres` starts. Starting points are evenly
+// spaced.
 CAIRN_HD uint32_t SeedOf(uint32_t index, uint32_t centres, uint32_t points) {
   return static_cast<uint32_t>(static_cast<uint64_t>(index) * points / centres);
 }
 
-// In units of 2^-24; what is less is cut off.
-// REQUIRES: !IsRowValue(value). Fewer than 2^24 of them are added up.
+// Converts to units of 2^-24, rounded towards zero.
+// REQUIRES: !IsRowValue(value). Fewer than 2^24 results are added up.
 CAIRN_HD int64_t ClusterUnits(float value) {
   return static_cast<int64_t>(Multiply(value, 16777216.0F));
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The floating-point environment that codecs/numbers/math.h needs, for the life of a scope:
-// rounding to nearest even, denormals kept, no traps. The caller's environment, its sticky flags
-// included, is back when the scope ends. Every function of codecs/ that is called from outside and
-// whose result depends on arithmetic has one: the threads are an engine's, and engines flush
-// denormals.
+// Sets the floating-point environment that codecs/numbers/math.h needs for a scope: rounding to
+// nearest even, denormals kept, no traps. At the end of the scope the caller's environment is
+// restored, with its sticky flags. Every public function of codecs/ whose result depends on
+// arithmetic has one, because it runs on an engine's threads, and engines flush denormals.
 //
-// Thread-safety: the environment is the thread's own; construct and destroy it there.
+// Thread-safety: the environment belongs to the thread; construct and destroy the guard on the same
+// thread.
 // Cost: four instructions.
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class FloatGuard {
   FloatGuard& operator=(const FloatGuard&) = delete;
 
  private:
-  // The clobber of memory keeps loads and stores, and so the arithmetic between them, in the scope.
+  // The memory clobber keeps loads and stores, and thus the arithmetic between them, in the scope.
 #if defined(__x86_64__)
   using Environment = uint32_t;                 // MXCSR
   static constexpr Environment kOurs = 0x1F80;  // all exceptions masked, and nothing else
@@ -38,7 +38,7 @@ class FloatGuard {
     asm volatile("ldmxcsr %0" : : "m"(value) : "memory");
   }
 #elif defined(__aarch64__)
-  using Environment = uint64_t;  // FPCR; its sticky flags are in another register, and stay
+  using Environment = uint64_t;  // FPCR; its sticky flags are in another register and stay
   static constexpr Environment kOurs = 0;
   static Environment Load() {
     Environment value = 0;

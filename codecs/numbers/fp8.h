@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The scalar arithmetic of 8-bit floats: E4M3 (sign, 4 bits of exponent with bias 7, 3 of mantissa,
-// no infinity), and the scale that a token's codes share. docs/recipes/fp8.md says the same in
-// words; codecs/numbers/math.h says what a compiler has to keep to.
+// no infinity), and the scale of a token's codes. docs/recipes/fp8.md describes the same in words;
+// codecs/numbers/math.h lists the requirements on compilers.
 //
 // Thread-safety: pure functions.
 
@@ -13,12 +13,13 @@
 namespace cairn::codecs {
 
 inline constexpr float kE4m3Max = 448.0F;
-inline constexpr uint32_t kE4m3MaxBits = 0x43E00000;  // of that float
+inline constexpr uint32_t kE4m3MaxBits = 0x43E00000;  // bits of that float
 inline constexpr uint8_t kE4m3MaxCode = 0x7E;
 
 CAIRN_HD bool IsE4m3Nan(uint8_t code) { return (code & 0x7F) == 0x7F; }
 
-// To nearest even; past kE4m3Max in magnitude, NaN too, it is the largest of that sign.
+// Rounds to nearest, ties to even. NaN and magnitudes above kE4m3Max give the largest code of that
+// sign.
 CAIRN_HD uint8_t FloatToE4m3(float value) {
   const uint32_t bits = FloatBits(value);
   const uint32_t sign = (bits >> 24) & 0x80;
@@ -38,11 +39,11 @@ CAIRN_HD float E4m3ToFloat(uint8_t code) {
   return BitsFloat(sign | FloatBits(static_cast<float>(mantissa) * 0.001953125F));
 }
 
-// fp16 bits of the scale under which no code passes kE4m3Max but by rounding.
+// Returns the fp16 bits of the scale with which no code exceeds kE4m3Max, except by rounding.
 // REQUIRES: 0 <= largest <= kMagnitudeMax.
 CAIRN_HD uint16_t Fp8Scale(float largest) { return Fp16RoundUp(Divide(largest, kE4m3Max)); }
 
-// Returns the factor that values are multiplied with before they are coded; 0 for the empty scale.
+// Returns the factor by which values are multiplied before coding; 0 if the scale is 0.
 CAIRN_HD float Fp8Inverse(float scale) { return scale > 0.0F ? Divide(1.0F, scale) : 0.0F; }
 
 }  // namespace cairn::codecs

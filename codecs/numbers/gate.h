@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The gate of PatternKV (arXiv 2510.05176, the accept/reject rule): decides for a token of V
+// The gate of PatternKV (arXiv 2510.05176, the accept/reject rule). It decides for a token of V
 // whether its pattern is subtracted. Here a token has several groups.
 //
-// An error uniform over a step of R / L has the variance (R / L)^2 / 12 and that of its square is
-// (R / L)^4 / 180. Taking the pattern pays where the sum of the squared errors shrinks by more than
-// z standard deviations of the difference, z of the one-sided level alpha:
+// An error that is uniform over a step of R / L has the variance (R / L)^2 / 12; its square has the
+// variance (R / L)^4 / 180. The pattern is subtracted if the sum of the squared errors shrinks by
+// more than z standard deviations of the difference, with z of the one-sided level alpha:
 //
 //   sum g (R_raw^2 - R_flat^2) / 12  >=  z sqrt(sum g (R_raw^4 + R_flat^4) / 180)
 //
-// with the sums over the token's groups of g channels; the levels L cancel. Squared it needs no
-// root. For one group of d channels it is R_flat <= rho* R_raw with the paper's
+// The sums run over the token's groups of g channels; the levels L cancel. The code compares
+// squares, without a root. For one group of d channels the rule is R_flat <= rho* R_raw with the
+// paper's
 //
 //   rho*^2 = (1 - sqrt(1 - a^2)) / a,   a = 1 - 4 z^2 / (5 d)
 //
-// fp32, each operation rounded by itself; compiles for devices.
+// In fp32, with a rounding after each operation. Compiles for devices.
 
 #include <cstdint>
 
@@ -22,7 +23,7 @@
 
 namespace cairn::codecs {
 
-// 4 z^2 / 5 of alpha = 0.05, z = 1.6448536.
+// 4 z^2 / 5 for alpha = 0.05, z = 1.6448536.
 inline constexpr float kGateLevel = 2.1644348F;
 
 struct GateSums {
@@ -30,7 +31,7 @@ struct GateSums {
   float spread = 0.0F;  // sum g (R_raw^4 + R_flat^4)
 };
 
-// One group of `channels`, whose values have the range `raw`, and less the pattern `flat`.
+// Adds one group of `channels`. The range of its values is `raw`, and `flat` after subtraction.
 CAIRN_HD GateSums AddGroup(GateSums sums, uint32_t channels, float raw, float flat) {
   const float g = static_cast<float>(channels);
   const float raw2 = Multiply(raw, raw);
@@ -42,7 +43,7 @@ CAIRN_HD GateSums AddGroup(GateSums sums, uint32_t channels, float raw, float fl
 }
 
 // Returns true if subtracting the pattern gains enough; false if all ranges are 0. It has no
-// branch, since none could be predicted.
+// branch, since the outcome is unpredictable.
 CAIRN_HD bool PassesGate(GateSums sums, float level) {
   const bool is_gain = sums.gain > 0.0F;
   const bool is_clear = Multiply(sums.gain, sums.gain) >= Multiply(level, sums.spread);

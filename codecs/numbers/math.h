@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The scalar arithmetic of the format: THE definition of rounding, scale, clamp and code. Backends
-// and kernels are rearrangements of it, equal bit for bit. docs/internals/formats/image.md says the
-// same in words.
+// and kernels rearrange it, but give equal bits. docs/internals/formats/image.md describes the same
+// in words.
 //
-// g++, clang and nvcc compile it. It needs: IEEE fp32 + - * / rounded to nearest even and kept
-// apart (-ffp-contract=off, -fmad=false -prec-div=true -ftz=false), and integers. Everything has
-// internal linkage, so that a copy compiled for one ISA is never the one another file links to.
+// g++, clang and nvcc compile it. It needs integers, and IEEE fp32 + - * / that round to nearest
+// even and are never fused (-ffp-contract=off, -fmad=false -prec-div=true -ftz=false). Everything
+// has internal linkage, so that no file links to a copy that was compiled for another ISA.
 
 #include <cstdint>
 
@@ -45,15 +45,15 @@
 
 namespace cairn::codecs {
 
-// Codes are made of what fp16 parameters can hold: a token with an element past this magnitude is a
-// row. Twice it is the largest finite fp16, so that no range overflows.
+// fp16 params limit the values that can be coded: a token with an element above this magnitude is a
+// row. Twice this value is the largest finite fp16, so no range overflows.
 inline constexpr float kMagnitudeMax = 32752.0F;
-inline constexpr uint32_t kMagnitudeMaxBits = 0x46FFE000;  // of that float
+inline constexpr uint32_t kMagnitudeMaxBits = 0x46FFE000;  // bits of that float
 
 CAIRN_HD uint32_t FloatBits(float value) { return __builtin_bit_cast(uint32_t, value); }
 CAIRN_HD float BitsFloat(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
-// NaN, infinite, or too large to be coded.
+// Returns true if the value is NaN, infinite, or too large to be coded.
 CAIRN_HD bool IsRowValue(float value) {
   return (FloatBits(value) & 0x7FFFFFFF) > kMagnitudeMaxBits;
 }
@@ -62,7 +62,7 @@ CAIRN_HD bool IsRowValue(float value) {
 
 CAIRN_HD float Bf16ToFloat(uint16_t bits) { return BitsFloat(static_cast<uint32_t>(bits) << 16); }
 
-// To nearest even; denormals kept; a NaN becomes a quiet one of the same sign.
+// Rounds to nearest even; keeps denormals. A NaN becomes a quiet NaN of the same sign.
 CAIRN_HD uint16_t FloatToBf16(float value) {
   const uint32_t bits = FloatBits(value);
   if ((bits & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>((bits >> 16) | 0x0040);
@@ -81,34 +81,34 @@ CAIRN_HD float Fp16ToFloat(uint16_t bits) {
   return BitsFloat(sign | FloatBits(static_cast<float>(mantissa) * 5.9604644775390625e-8F));
 }
 
-// A magnitude in a format of fewer bits, rounded towards zero, and what was cut off.
+// A magnitude in a format of fewer bits, rounded towards zero, and the part that was cut off.
 struct Truncated {
   uint32_t value;
   uint32_t rest;
-  uint32_t half;  // of the last place, in the units of `rest`
+  uint32_t half;  // half of the last place, in units of `rest`
 };
 
-// Ties to even.
+// Ties round to even.
 CAIRN_HD bool IsNearerUp(Truncated cut) {
   return cut.rest > cut.half || (cut.rest == cut.half && (cut.value & 1) != 0);
 }
 
-// magnitude: bits of a float without sign, finite. The format has `dropped` bits of mantissa fewer,
-// and `least` is the float's exponent of its smallest normal number.
+// Truncates `magnitude`, the bits of a finite float without sign. The target format has `dropped`
+// fewer bits of mantissa. `least` is the float exponent of its smallest normal number.
 CAIRN_HD Truncated TruncateMagnitude(uint32_t magnitude, uint32_t dropped, uint32_t least) {
   const uint32_t exponent = magnitude >> 23;
   if (exponent >= least) {
     return {(magnitude - ((least - 1) << 23)) >> dropped, magnitude & ((1U << dropped) - 1),
             1U << (dropped - 1)};
   }
-  // Below it, in units of its smallest.
+  // Below the smallest normal number, in units of the smallest denormal.
   const uint32_t mantissa = (magnitude & 0x7FFFFF) | (exponent != 0 ? 0x800000U : 0U);
   const uint32_t shift = least + dropped > exponent + 31 ? 31 : least + dropped - exponent;
   return {mantissa >> shift, mantissa & ((1U << shift) - 1), 1U << (shift - 1)};
 }
 
-// Which way a value between two fp16 goes. In magnitude: kDown of a negative value is away from
-// zero.
+// The direction in which a value between two fp16 is rounded. kDown of a negative value increases
+// its magnitude.
 enum class Fp16Rounding : uint8_t { kNearestEven, kDown, kUp };
 
 CAIRN_HD uint16_t FloatToFp16(float value, Fp16Rounding rounding) {
@@ -146,7 +146,7 @@ CAIRN_HD uint16_t Fp16RoundUp(float value) { return FloatToFp16(value, Fp16Round
 
 // ---- Group parameters ----
 
-// fp32 operations that no compiler may fuse.
+// fp32 operations that no compiler can fuse.
 #if defined(__CUDA_ARCH__)
 CAIRN_HD float Add(float a, float b) { return __fadd_rn(a, b); }
 CAIRN_HD float Multiply(float a, float b) { return __fmul_rn(a, b); }
@@ -160,8 +160,8 @@ CAIRN_HD float Divide(float a, float b) { return a / b; }
 // The largest code: 255, 15 or 3.
 CAIRN_HD float Levels(uint32_t bits) { return static_cast<float>((1U << bits) - 1); }
 
-// Ranges that kivi:b+ tries, as the part cut off at each end: (1 - f) / 2 of the factors 1, .9, .8
-// and, where groups are of channels of K, .7, .62 at 2 bits; 1, .95, .9 at 4; 1 at 8.
+// The clipped ranges that kivi:b+ tries, as the part cut off at each end: (1 - f) / 2 for a factor
+// f. At 2 bits the factors are 1, .9, .8 and, for K, .7, .62; at 4 bits 1, .95, .9; at 8 bits 1.
 CAIRN_HD constexpr uint32_t ClipCount(uint32_t bits, bool is_per_channel) {
   if (bits == 8) return 1;
   return bits == 2 && is_per_channel ? 5 : 3;
@@ -177,9 +177,10 @@ struct AffineParams {
   uint16_t range = 0;  // fp16 bits, >= +0
 };
 
-// The parameters of a group whose values lie in [low, high], cut by `inset` of their distance at
-// each end. With inset 0 they cover: min <= low, and min + range >= high but for the rounding of
-// one fp32 subtraction. REQUIRES: -kMagnitudeMax <= low <= high <= kMagnitudeMax, zeros positive.
+// Returns the params of a group whose values lie in [low, high]; `inset` of that distance is cut
+// off at each end. With inset 0 the params cover all values: min <= low, and min + range >= high
+// except for the rounding of one fp32 subtraction. REQUIRES: -kMagnitudeMax <= low <= high <=
+// kMagnitudeMax, zeros positive.
 CAIRN_HD AffineParams MakeParams(float low, float high, float inset) {
   const float cut = Multiply(Add(high, -low), inset);
   AffineParams params;
@@ -189,14 +190,15 @@ CAIRN_HD AffineParams MakeParams(float low, float high, float inset) {
   return params;
 }
 
-// low == high, and no code brings the value back: the caller keeps the source bits instead.
+// Returns true if low == high and no code restores the value. The caller then keeps the source
+// bits.
 CAIRN_HD bool IsInexactConstant(float low, float high) {
   return low == high && Fp16ToFloat(Fp16RoundDown(low)) != low;
 }
 
 // ---- Codes ----
 
-// To nearest even. REQUIRES: |value| < 2^22.
+// Rounds to nearest even. REQUIRES: |value| < 2^22.
 CAIRN_HD int32_t RoundToInt(float value) {
   return static_cast<int32_t>(FloatBits(Add(value, 12582912.0F)) - 0x4B400000);
 }
@@ -206,7 +208,7 @@ CAIRN_HD float Clamp(float value, float high) {
   return positive < high ? positive : high;
 }
 
-// Returns the factor of Code8(); 0 for the empty range, so that its codes are 0.
+// Returns the factor of Code8(); 0 if the range is empty, so that its codes are 0.
 CAIRN_HD float InverseStep(uint32_t bits, float range) {
   return range > 0.0F ? Divide(Levels(bits), range) : 0.0F;
 }
@@ -216,8 +218,9 @@ CAIRN_HD uint8_t Code8(float value, float min, float inverse_step8) {
   return static_cast<uint8_t>(RoundToInt(Clamp(position, 255.0F)));
 }
 
-// Codes of fewer bits are defined by those of more: 255 = 15 * 17 and 15 = 3 * 5 with odd
-// quotients, so the nearest of the coarse levels is the nearest to the nearest fine one.
+// Codes of fewer bits are defined by codes of more bits: 255 = 15 * 17 and 15 = 3 * 5 with odd
+// quotients. So the coarse level nearest to a value is also the nearest to the value's nearest fine
+// level.
 CAIRN_HD uint8_t Narrow8To4(uint8_t code) { return static_cast<uint8_t>((code + 8U) / 17U); }
 CAIRN_HD uint8_t Narrow4To2(uint8_t code) { return static_cast<uint8_t>((code + 2U) / 5U); }
 CAIRN_HD uint8_t Narrow(uint8_t code8, uint32_t bits) {
@@ -226,14 +229,14 @@ CAIRN_HD uint8_t Narrow(uint8_t code8, uint32_t bits) {
   return bits == 4 ? code4 : Narrow4To2(code4);
 }
 
-// The step that codes of a range are multiplied with.
+// Returns the quantizer step of a range: the factor of its codes.
 CAIRN_HD float Step(uint32_t bits, float range) { return Divide(range, Levels(bits)); }
 
 CAIRN_HD float Dequantize(uint8_t code, float step, float min) {
   return Add(Multiply(static_cast<float>(code), step), min);
 }
 
-// ---- The error of a clipped range, in integers, so that the sum has no order ----
+// ---- The error of a clipped range, in integers, so that sums do not depend on their order ----
 
 // One unit of ClipDistance() is 1/4096 of the covering range.
 CAIRN_HD float ClipWeight(uint32_t bits, float range, float covering_range) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How the recipe `mixkvq` sorts the channels of K into classes: the salience of a channel (MixKVQ,
-// equations of section 4.2: A = I * S), and the published thresholds. docs/recipes/mixkvq.md says
-// the same in words; codecs/numbers/math.h says what a compiler has to keep to.
+// The rule by which the recipe `mixkvq` sorts the channels of K into classes: the salience of a
+// channel (MixKVQ, equations of section 4.2: A = I * S), and the published thresholds.
+// docs/recipes/mixkvq.md describes the same in words; codecs/numbers/math.h lists the requirements
+// on compilers.
 //
 // Thread-safety: pure functions.
 
@@ -12,12 +13,12 @@
 
 namespace cairn::codecs {
 
-// How the codes of a channel are kept. Values are part of the image format.
+// The precision of a channel's codes. Values are part of the image format.
 enum class ChannelClass : uint8_t { kTwoBits = 0, kFourBits = 1, kSourceBits = 2 };
 inline constexpr uint32_t kChannelClasses = 3;
 
-// Recipe::variant of mixkvq: a quarter of the channels at 4 bits, or the thresholds published for a
-// model.
+// Recipe::variant of mixkvq: a quarter of the channels at 4 bits (kBudget), or the thresholds
+// published for a model.
 enum class MixedVariant : uint8_t {
   kBudget = 0,
   kLlama8b = 1,
@@ -27,12 +28,12 @@ enum class MixedVariant : uint8_t {
 };
 inline constexpr uint32_t kMixedVariants = 5;
 
-// Of the published configurations, tokens of K and channels of V.
+// Group sizes of the published configurations: tokens of K and channels of V.
 inline constexpr uint16_t kMixedPaperGroup = 32;
 
 struct MixedThresholds {
-  float source_bits;  // above it
-  float four_bits;    // above it, and not above the other
+  float source_bits;  // a salience above it keeps source bits
+  float four_bits;    // a salience above it, up to the other, gets four bits
 };
 
 // REQUIRES: variant is not kBudget.
@@ -50,7 +51,7 @@ CAIRN_HD MixedThresholds ThresholdsOf(MixedVariant variant) {
 }
 
 // Returns the salience of a channel whose values lie in [low, high]: A = I * S, with the step S of
-// 2 bits. NaN counts as 0.
+// 2 bits. A NaN counts as 0.
 CAIRN_HD float Salience(float magnitude, float low, float high) {
   const float salience = Multiply(magnitude, Divide(Add(high, -low), 3.0F));
   return salience > 0.0F ? salience : 0.0F;
@@ -61,7 +62,7 @@ CAIRN_HD ChannelClass ClassAbove(float salience, MixedThresholds thresholds) {
   return salience > thresholds.four_bits ? ChannelClass::kFourBits : ChannelClass::kTwoBits;
 }
 
-// Returns how many channels get 4 bits under a budget.
+// Returns the number of channels with 4 bits in kBudget.
 CAIRN_HD uint32_t FourBitChannels(uint32_t dim) { return dim / 4; }
 
 }  // namespace cairn::codecs

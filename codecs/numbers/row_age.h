@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How long a token of the recipe `logquant` is a row, by its place in the chain alone.
-// docs/recipes/logquant.md says the same in words.
+// The age up to which a token of the recipe `logquant` is a row. It depends only on the token's
+// position in the chain. docs/recipes/logquant.md describes the same in words.
 //
 // Thread-safety: pure functions. Free of the standard library, for hosts and devices.
 
@@ -28,7 +28,8 @@ CAIRN_HD uint32_t TrailingZeros(uint64_t value) {
 #endif
 }
 
-// The longest chain in which the token at that place in it is a row; kRowForever for the first.
+// Returns the length of the longest chain in which the token at `position` is a row; kRowForever
+// for the first token.
 CAIRN_HD uint64_t RowUntil(uint64_t position, LogVariant variant) {
   if (position == 0) return kRowForever;
   const uint32_t zeros = TrailingZeros(position);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The score of a token as the recipe `arkv` stores it: how important it is to attention.
+// The score of a token as the recipe `arkv` stores it: the token's importance to attention.
 //
 // Thread-safety: pure functions. Free of the standard library, for hosts and devices.
 
@@ -11,10 +11,10 @@
 namespace cairn::codecs {
 
 inline constexpr uint16_t kScoreInfinite = 0x7C00;
-inline constexpr uint16_t kScoreMax = 0x7BFF;  // of others
+inline constexpr uint16_t kScoreMax = 0x7BFF;  // the largest finite score
 
-// As it is stored, fp16 bits, which are in the order of scores: to nearest even, past the largest
-// finite it is that, and 0 for NaN and what is not above 0.
+// Returns the stored form of a score: fp16 bits, whose order is that of scores. Rounds to nearest
+// even, at most to kScoreMax. NaN and scores not above 0 give 0.
 CAIRN_HD uint16_t StoredScore(float score) {
   if (!(score > 0.0F)) return 0;
   if (FloatBits(score) == 0x7F800000) return kScoreInfinite;

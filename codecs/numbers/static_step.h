@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The scalar arithmetic of the recipe `cairn`: steps, the rotation of K by its position (RoPE), the
-// shape of a channel's code, coarser codes. docs/recipes/cairn.md says the same in words;
-// codecs/numbers/math.h says what a compiler has to keep to.
+// The scalar arithmetic of the recipe `cairn`: quantizer steps, the rotation of K by its position
+// (RoPE), the shape of a channel's code, and coarser codes. docs/recipes/cairn.md describes the
+// same in words; codecs/numbers/math.h lists the requirements on compilers.
 //
 // Thread-safety: pure functions.
 
@@ -54,7 +54,7 @@ CAIRN_TABLE uint32_t kExp2Mantissas[256] = {
 };
 // clang-format on
 
-// 2^(log / 256). REQUIRES: |log| < 126 * 256.
+// Returns 2^(log / 256). REQUIRES: |log| < 126 * 256.
 CAIRN_HD float Exp2(int32_t log) {
   const auto exponent = static_cast<uint32_t>((log >> 8) + 127);
   return BitsFloat(exponent << 23 | kExp2Mantissas[log & 255]);
@@ -66,8 +66,8 @@ CAIRN_HD uint32_t PowerOf3(uint32_t level) {
   return power;
 }
 
-// The code at a level, of the code at level 0 (or, `level` levels up, of any): to nearest, and
-// without ties, since what is divided by is odd.
+// Returns the code at a level for the code at level 0; also for a code at any level the code
+// `level` levels higher. Rounds to nearest. There are no ties, since the divisor is odd.
 CAIRN_HD int32_t Coarsen(int32_t code, uint32_t level) {
   const auto power = static_cast<int32_t>(PowerOf3(level));
   return code < 0 ? -((power / 2 - code) / power) : (code + power / 2) / power;
@@ -80,7 +80,7 @@ struct Rotation {
   float sine;
 };
 
-// rest: of a turn to the nearest quarter, in 2^-32.
+// rest: angle from the nearest quarter turn, in 2^-32 turn.
 CAIRN_HD Rotation RotationInQuarter(int32_t rest) {
   const float x = Multiply(static_cast<float>(rest), 1.46291808e-9F);
   const float z = Multiply(x, x);
@@ -93,7 +93,7 @@ CAIRN_HD Rotation RotationInQuarter(int32_t rest) {
   return {c, s};
 }
 
-// turns: 2^-64 turn a token.
+// turns: 2^-64 turn per token.
 CAIRN_HD Rotation RotationAt(uint64_t turns, uint64_t position) {
   const uint64_t phase = turns * position;
   const uint64_t quarter = (phase + (uint64_t{1} << 61)) >> 62;
@@ -127,8 +127,9 @@ CAIRN_HD Pair ApplyRope(Pair at, Rotation by) {
 
 // ---- A basis ----
 
-// A component of channels, or a channel of components: a sum in the order of `values`.
-//   vector_at(i)  what the basis has of the component and channel
+// Computes one component from all channels, or one channel from all components: a sum in the order
+// of `values`.
+//   vector_at(i)  the basis entry for that component and channel
 CAIRN_HD_CALLBACKS
 template <typename VectorAt>
 CAIRN_HD float BasisSum(uint32_t dim, const float* values, VectorAt vector_at) {
@@ -140,24 +141,25 @@ CAIRN_HD float BasisSum(uint32_t dim, const float* values, VectorAt vector_at) {
 
 // ---- Codes ----
 
-// How the codes of a channel are coded.
+// The split of a channel's codes for the entropy coder.
 struct StepShape {
-  uint8_t low_bits;  // stored as they are
-  uint8_t table;     // of what is above them
+  uint8_t low_bits;  // stored without coding
+  uint8_t table;     // codes the bits above them
 };
 
-// ratio: of the channel's spread to its step, 256 * log2.
+// ratio: 256 * log2 of the channel's spread over its step.
 CAIRN_HD StepShape StepShapeOf(int32_t ratio) {
   int32_t index = ((ratio + 32) >> 6) + 16;
   index = index < 0 ? 0 : index;
   index = index > 39 ? 39 : index;
-  // No branch: which channels have low bits is not to be foreseen.
+  // Without a branch, since it is unpredictable which channels have low bits.
   const int32_t above = index - 17;
   const int32_t low_bits = (above & ~(above >> 31)) >> 2;
   return {static_cast<uint8_t>(low_bits), static_cast<uint8_t>(index - 4 * low_bits)};
 }
 
-// Sets *code to the code of a value without its mean. Returns false if the token has to be a row.
+// Sets *code to the code of a value whose mean was subtracted. Returns false if the token must be a
+// row.
 //   step_inverse  at level 0
 CAIRN_HD bool StepCodeAt(float centred, float step_inverse, uint32_t level, int16_t* code) {
   const float position = Multiply(centred, step_inverse);
@@ -166,7 +168,7 @@ CAIRN_HD bool StepCodeAt(float centred, float step_inverse, uint32_t level, int1
   return is_code;
 }
 
-// Returns the value of a code, in steps.
+// Returns the value of a code, in quantizer steps.
 //   offsets  of the codes of magnitude 1 and 2
 CAIRN_HD float StepCodeOf(int32_t code, const float* offsets) {
   float value = static_cast<float>(code);
@@ -175,11 +177,11 @@ CAIRN_HD float StepCodeOf(int32_t code, const float* offsets) {
   return value;
 }
 
-// Returns the offset that is added to a code before its low bits are cut off, so that both halves
-// are symmetric.
+// Returns the offset that is added to a code before its low bits are cut off, which makes both
+// halves symmetric.
 CAIRN_HD int32_t StepHalf(uint32_t low_bits) { return (1 << low_bits) >> 1; }
 
-// Above 14 where there is no symbol for it.
+// A result above 14 means that the code has no symbol.
 CAIRN_HD uint32_t StepSymbol(int32_t code, uint32_t low_bits) {
   return static_cast<uint32_t>(((code + StepHalf(low_bits)) >> low_bits) + 7);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The pack stage "dense": codes of one width, channel-fast, little-endian in their byte. A token's
-// codes are adjacent and start on a byte: code c of a row is the bits [c * bits, (c + 1) * bits) of
-// the row's bytes taken as one little-endian number. Unused high bits of a row's last byte are
-// zero.
+// The pack stage "dense": codes of one width, channel by channel, little-endian in their byte. The
+// codes of a token are adjacent and start at a byte: code c of a row is the bits [c * bits, (c + 1)
+// * bits) of the row's bytes, read as one little-endian number. Unused high bits of a row's last
+// byte are zero.
 
 #include <cstdint>
 
@@ -15,7 +15,7 @@ CAIRN_HD constexpr uint32_t CodeRowBytes(uint32_t dim, uint32_t bits) {
   return (dim * bits + 7) / 8;
 }
 
-// Returns the bits of a number below `count`. REQUIRES: 1 <= count <= 256.
+// Returns the number of bits for numbers below `count`. REQUIRES: 1 <= count <= 256.
 CAIRN_HD constexpr uint32_t NumberBits(uint32_t count) {
   uint32_t bits = 0;
   while (1U << bits < count) ++bits;
@@ -28,13 +28,13 @@ CAIRN_HD constexpr uint8_t UnpackCode(const uint8_t* row, uint32_t channel, uint
   return static_cast<uint8_t>((row[bit / 8] >> (bit % 8)) & ((1U << bits) - 1));
 }
 
-// Into a row that is zero at that code.
+// REQUIRES: the bits of that code in the row are zero.
 CAIRN_HD constexpr void PackCode(uint8_t* row, uint32_t channel, uint32_t bits, uint8_t code) {
   const uint32_t bit = channel * bits;
   row[bit / 8] = static_cast<uint8_t>(row[bit / 8] | (code << (bit % 8)));
 }
 
-// The bits that no code has, behind those of each of `count` rows of `dim` codes, are 0.
+// Returns true if, in each of `count` rows of `dim` codes, the bits after the last code are 0.
 CAIRN_HD constexpr bool AreCodeRowsClean(const uint8_t* rows, uint32_t count, uint32_t dim,
                                          uint32_t bits) {
   const uint32_t used_bits = dim * bits % 8;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Elements, params and patterns as they lie in memory: little-endian, at any alignment.
+// Loads and stores elements, params and patterns in memory: little-endian, at any alignment.
 //
 // Thread-safety: pure functions. Free of the standard library, for hosts and devices.
 
@@ -29,7 +29,7 @@ CAIRN_HD void Store32(uint8_t* target, uint32_t value) {
   Store16(target + 2, static_cast<uint16_t>(value >> 16));
 }
 
-// Element `index` of a tile, to and from fp32.
+// Loads element `index` of a tile as fp32; StoreElement() rounds it back.
 CAIRN_HD float LoadElement(DType dtype, const uint8_t* source, uint64_t index) {
   switch (dtype) {
     case DType::kBf16:
@@ -60,12 +60,12 @@ CAIRN_HD void StoreElement(DType dtype, uint8_t* target, uint64_t index, float v
   }
 }
 
-// Of a pattern.
+// Loads one channel of a pattern.
 CAIRN_HD float LoadPatternValue(const uint8_t* pattern, uint32_t channel) {
   return Fp16ToFloat(Load16(pattern + 2 * static_cast<uint64_t>(channel)));
 }
 
-// Params as they are stored: pair `group` of a tile.
+// Loads the stored pair `group` of a tile.
 CAIRN_HD AffineParams LoadParams(const uint8_t* params, uint64_t group) {
   return {Load16(params + 4 * group), Load16(params + 4 * group + 2)};
 }
@@ -74,7 +74,7 @@ CAIRN_HD void StoreParams(uint8_t* params, uint64_t group, AffineParams pair) {
   Store16(params + 4 * group + 2, pair.range);
 }
 
-// A bit a token, kRowWords words.
+// rows: one bit per token, kRowWords words.
 CAIRN_HD bool IsRow(const uint64_t* rows, uint32_t token) {
   return ((rows[token / 64] >> (token % 64)) & 1) != 0;
 }

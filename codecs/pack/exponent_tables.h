@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The universal tables of the recipe `exact`, version 1: 16 shapes that the exponents of a channel
-// have, below the channel's top exponent. Part of the format; a stream names its tables by number.
+// The universal tables of the recipe `exact`, version 1: 16 frequency distributions of a channel's
+// exponents below its maximum exponent. They are part of the format; a stream names its tables by
+// number.
 
 #include <cstdint>
 
@@ -32,8 +33,8 @@ CAIRN_TABLE uint16_t kExponentFrequencies[kExponentTables][kCoderSymbols] = {
     {4, 28, 49, 45, 34, 26, 38, 17, 7, 3, 1, 1, 1, 1, 0, 1},
 };
 
-// What a symbol costs, in 1/15 bit: 15 log2(256 / frequency), to the nearest integer. The escape,
-// and what has to be coded as one, costs 16 bits.
+// The cost of a symbol in 1/15 bit: 15 log2(256 / frequency), rounded to the nearest integer. The
+// escape, and symbols that must be coded as one, cost 16 bits.
 CAIRN_TABLE uint8_t kExponentCosts[kExponentTables][kCoderSymbols] = {
     {240, 240, 56, 5, 50, 105, 120, 120, 240, 240, 240, 240, 240, 240, 240, 240},
     {240, 240, 105, 15, 20, 63, 96, 120, 120, 120, 240, 240, 240, 240, 240, 240},

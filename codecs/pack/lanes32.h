@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The entropy coder "lanes32": rANS with 16-bit states, byte renormalization, 8-bit probabilities
-// and 16 symbols, of which the last is the escape. 32 lanes share a stream: lane l codes the tokens
-// l, l + 32, l + 64, … of every channel, and all lanes work on one channel at a time, so that one
-// table serves a step. docs/recipes/exact.md draws it.
+// and 16 symbols, of which the last is the escape. A stream has 32 states, called lanes: lane l
+// codes the tokens l, l + 32, l + 64, … of every channel. All lanes work on one channel at a time,
+// and so share its table. docs/recipes/exact.md draws it.
 //
-// This is the definition; backends and kernels are rearrangements of it, equal byte for byte.
-// Integers only; nothing past the stream that is stated is read or written, whatever it holds.
+// This is the definition; backends and kernels rearrange it, but give equal bytes. It uses integers
+// only. It reads and writes nothing past the given stream, whatever the stream contains.
 //
 // Thread-safety: pure functions.
 
@@ -23,14 +23,14 @@ inline constexpr uint32_t kCoderSlots = 256;     // the sum of a table's frequen
 inline constexpr uint32_t kCoderStateMin = 256;  // a state is in [256, 65536)
 inline constexpr uint32_t kCoderStatesBytes = 2 * kCoderLanes;
 
-// Frequencies sum to 256 and that of the escape is not 0; starts are the sums of those before.
-// A symbol of frequency 0 cannot be coded: the escape stands for it.
+// Frequencies sum to 256, and the escape's frequency is not 0. A symbol's start is the sum of the
+// frequencies before it. A symbol of frequency 0 cannot be coded; the escape is used instead.
 struct CoderTable {
   uint8_t frequency[kCoderSymbols];
   uint8_t start[kCoderSymbols];
 };
 
-// Returns false, with *table in any state, if the frequencies are not a table.
+// Returns false, with *table unspecified, if the frequencies do not form a table.
 CAIRN_HD constexpr bool MakeCoderTable(const uint16_t (&frequencies)[kCoderSymbols],
                                        CoderTable* table) {
   uint32_t sum = 0;
@@ -43,14 +43,15 @@ CAIRN_HD constexpr bool MakeCoderTable(const uint16_t (&frequencies)[kCoderSymbo
   return sum == kCoderSlots && frequencies[kEscapeSymbol] > 0;
 }
 
-// The symbol whose slots hold `slot`.
+// Returns the symbol whose slots include `slot`.
 CAIRN_HD constexpr uint32_t SymbolOfSlot(const CoderTable& table, uint32_t slot) {
   uint32_t symbol = 0;
   for (uint32_t i = 1; i < kCoderSymbols; ++i) symbol += table.start[i] <= slot ? 1 : 0;
   return symbol;
 }
 
-// The first of the symbols with the largest frequency: what tokens that are not there are coded as.
+// Returns the first symbol with the largest frequency. It pads a group that has fewer than 32
+// tokens.
 CAIRN_HD constexpr uint32_t LikeliestSymbol(const CoderTable& table) {
   uint32_t best = 0;
   for (uint32_t i = 1; i < kCoderSymbols; ++i) {
@@ -61,13 +62,13 @@ CAIRN_HD constexpr uint32_t LikeliestSymbol(const CoderTable& table) {
 
 CAIRN_HD uint32_t CoderGroups(uint32_t tokens) { return (tokens + kCoderLanes - 1) / kCoderLanes; }
 
-// At most a byte a symbol besides the states.
+// Returns the largest size of a stream: the states, and one byte per symbol.
 CAIRN_HD uint64_t StreamBytesMax(uint32_t tokens, uint32_t dim) {
   return kCoderStatesBytes + static_cast<uint64_t>(kCoderLanes) * CoderGroups(tokens) * dim;
 }
 
-// Writes a stream that ends at `end` and starts nowhere before `begin`; returns its start, or null
-// where there is no room for it.
+// Writes a stream that ends at `end` and does not start before `begin`. Returns its start, or null
+// if there is not enough room.
 //   table_at(channel)          const CoderTable&
 //   symbol_at(channel, token)  0..15, of frequency > 0 in the channel's table; called backwards,
 //                              for every token below 32 * CoderGroups(tokens)
@@ -100,9 +101,9 @@ CAIRN_HD uint8_t* EncodeStream(uint32_t tokens, uint32_t dim, TableAt table_at, 
 }
 
 // Decodes a stream of `bytes` >= 64 bytes, whatever it contains. Returns false if it does not end
-// as a stream must: every byte read, and every state back at 256.
-//   emit(channel, token, symbol)  called forwards, also for the tokens that only fill up a group;
-//                                 false ends the call with false
+// as a stream must, with every byte read and every state at 256.
+//   emit(channel, token, symbol)  called forwards, also for the tokens that pad a group; if it
+//                                 returns false, the call returns false
 template <typename TableAt, typename Emit>
 CAIRN_HD bool DecodeStream(const uint8_t* stream, uint64_t bytes, uint32_t tokens, uint32_t dim,
                            TableAt table_at, Emit emit) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A table of the coder lanes32, arranged for look-ups by vector registers, 16 entries at a time.
+// A table of the coder lanes32, arranged for lookups by vector registers, 16 entries at a time.
 //
 // Thread-safety: values and pure functions.
 
@@ -12,24 +12,26 @@
 namespace cairn::codecs {
 
 struct CoderLookup {
-  // Decoding: the symbol of slot 16 i + k is first[i], and one more for each of two borders of i
-  // that k is above. The lowest and the highest 16 slots, where rare symbols are, have their own.
+  // Decoding: the symbol of slot 16 i + k is first[i], plus one for each of the two borders of i
+  // that k exceeds. The lowest and the highest 16 slots, where rare symbols are, have tables of
+  // their own.
   alignas(16) uint8_t first[16];
   alignas(16) uint8_t border[2][16];
   alignas(16) uint8_t lowest[16];
   alignas(16) uint8_t highest[16];
-  // Both.
+  // Encoding and decoding.
   alignas(16) uint8_t frequency[16];
   alignas(16) uint8_t start[16];
   // Encoding.
-  alignas(16) uint8_t symbol[16];         // itself, or the escape
+  alignas(16) uint8_t symbol[16];         // the symbol itself, or the escape
   alignas(16) uint8_t reciprocal[2][16];  // 65536 / frequency, rounded down and to 16 bits: bytes
   uint8_t likeliest;
-  bool is_exact;         // decoding as above gives every slot's symbol
-  bool is_exact_at_low;  // also without `lowest`
+  bool is_exact;         // the rule above gives every slot's symbol
+  bool is_exact_at_low;  // it also does without `lowest`
 };
 
-// A table's slots 16 i to 16 i + 15. False where two borders do not tell their symbols.
+// Places the borders for slots 16 i to 16 i + 15. Returns false if two borders cannot tell their
+// symbols apart.
 CAIRN_HD constexpr bool PlaceBorders(const CoderTable& from, uint32_t i, CoderLookup* lookup) {
   bool is_exact = true;
   uint32_t borders = 0;

@@ -15,7 +15,7 @@ bool ArePositions(const StripShape& shape, const uint8_t* positions, uint32_t co
   return true;
 }
 
-// The bits of tokens that only fill up a group.
+// Checks the bits of the tokens that pad a group.
 bool AreLowPlanesClean(const StripShape& shape, const uint8_t* low, uint32_t planes) {
   const uint32_t used = shape.tokens % kCoderLanes;
   if (used == 0) return true;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A strip of the recipe `cairn`: up to 128 consecutive tokens of a tile, as codes in static steps.
-// docs/recipes/cairn.md draws the bytes.
+// A strip of the recipe `cairn`: up to 128 consecutive tokens of a tile, as codes with static
+// quantizer steps. docs/recipes/cairn.md draws the bytes.
 //
 //   raw    header | source bits | zeros
 //   coded  header | low planes | row bits | escapes | positions | stream | zeros
 //
-// All sizes stand in the header: only decoding needs the profile.
+// The header has all sizes. Parsing a strip does not need the profile; decoding does.
 //
 // Thread-safety: values and pure functions. Free of the standard library but for integers.
 
@@ -20,7 +20,7 @@ namespace cairn::codecs {
 
 enum class StepStripMode : uint8_t { kRaw = 0, kCoded = 1 };
 
-// The parsed header of a strip, and where its parts start: offsets are from the strip's first byte.
+// The parsed header of a strip, and the offsets of its parts from the strip's first byte.
 struct StepStripParts {
   StepStripMode mode;
   uint32_t rows;
@@ -45,11 +45,11 @@ inline constexpr uint32_t kEscapes = 8;  // u32
 inline constexpr uint32_t kZero = 12;    // u32
 }  // namespace step_strip
 
-// Returns the bytes of the plane of one low bit of one channel: a bit for each token, in words
-// of 32.
+// Returns the size of the bit plane of one low bit of one channel: one bit per token, in words of
+// 32.
 CAIRN_HD uint32_t LowPlaneBytes(uint32_t tokens) { return 4 * CoderGroups(tokens); }
 
-// The offsets that follow from mode, rows, planes, stream_bytes and escapes.
+// Computes the offsets from mode, rows, planes, stream_bytes and escapes.
 CAIRN_HD void PlaceStepParts(const StripShape& shape, StepStripParts* parts) {
   parts->low = kStripHeaderBytes;
   if (parts->mode == StepStripMode::kRaw) {

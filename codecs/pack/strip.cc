@@ -15,7 +15,7 @@ bool HasValidPar(const StripShape& shape, const StripParts& parts, const uint8_t
   return faults == 0;
 }
 
-// The bits of a last run that stand for no element.
+// Checks the bits of a last run that belong to no element.
 bool IsLastRunClean(const StripShape& shape, const uint8_t* runs) {
   const uint64_t used = ElementCount(shape) % kRun;
   if (used == 0) return true;

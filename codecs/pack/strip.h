@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A strip: up to 128 consecutive tokens of a tile, coded without loss. Elements are split into
-// their exponent, which is coded, a byte of sign and the seven highest mantissa bits, and what
-// mantissa is left ("low"); docs/recipes/exact.md draws the bytes.
+// A strip: up to 128 consecutive tokens of a tile, coded without loss. Each element is split into
+// three fields: the exponent, which is coded; a byte with the sign and the seven highest mantissa
+// bits ("plane"); and the remaining mantissa bits ("low"). docs/recipes/exact.md draws the bytes.
 //
 //   raw       header | source bits | zeros
 //   planes    header | par | 3-bit codes | nibbles | raw bytes | zeros | bytes | low | zeros
@@ -22,11 +22,13 @@ namespace cairn::codecs {
 inline constexpr uint32_t kStripTokens = 128;
 inline constexpr uint32_t kStripDimMax = 4096;
 inline constexpr uint32_t kStripHeaderBytes = 16;
-inline constexpr uint32_t kDeadRel = 15;  // a channel of zeros: its top exponent is kDeadTop
+inline constexpr uint32_t kDeadRel = 15;  // rel of a channel of zeros; its maximum exponent is
+                                          // kDeadTop
 inline constexpr uint32_t kDeadTop = 3;
-inline constexpr uint32_t kRun = 64;  // elements of a run of codes; a run is three words
+inline constexpr uint32_t kRun = 64;  // elements of a run of codes; a run has three words
 inline constexpr uint32_t kRunBytes = 24;
-inline constexpr uint32_t kLanes32ElementsMin = 256;  // a strip of fewer is not coded by lanes32
+inline constexpr uint32_t kLanes32ElementsMin = 256;  // strips with fewer elements are not coded by
+                                                      // lanes32
 
 enum class StripMode : uint8_t { kRaw = 0, kPlanes = 1, kLanes32 = 2 };
 
@@ -35,21 +37,21 @@ struct StripShape {
   uint32_t tokens;  // 1..kStripTokens
   uint32_t dim;     // 1..kStripDimMax
   DType dtype;      // kBf16, kFp16 or kFp32
-  bool is_fast;     // planes, never lanes32
+  bool is_fast;     // only mode planes, never lanes32
 };
 
-// A strip's header and where its parts start. Offsets are from the strip's first byte.
+// A strip's header, and the offsets of its parts from the strip's first byte.
 struct StripParts {
   StripMode mode;
-  uint8_t top;            // the highest top exponent
+  uint8_t top;            // the largest of the channels' maximum exponents
   uint32_t stream_bytes;  // lanes32
   uint32_t escapes;       // lanes32: bytes; planes: nibbles
   uint32_t raws;          // planes: raw bytes
-  uint64_t coded;         // of the stream, of the codes, or of the source bits
-  uint64_t escape;        // of the escape bytes, or of the nibbles
-  uint64_t raw;           // planes: of the raw bytes
+  uint64_t coded;         // offset of the stream, the codes, or the source bits
+  uint64_t escape;        // offset of the escape bytes, or of the nibbles
+  uint64_t raw;           // planes: offset of the raw bytes
   uint64_t coded_end;     // zeros from here to `plane`
-  uint64_t plane;         // a byte an element
+  uint64_t plane;         // one byte per element
   uint64_t low;
   uint64_t end;  // zeros from here to `bytes`
   uint64_t bytes;
@@ -89,11 +91,11 @@ CAIRN_HD uint64_t RawStripBytes(const StripShape& shape) {
 }
 CAIRN_HD uint32_t StripCount(uint32_t tokens) { return (tokens + kStripTokens - 1) / kStripTokens; }
 
-// An element's bits, split.
+// The bits of an element, split into fields.
 struct Fields {
   uint32_t exponent;
   uint32_t plane;  // sign in bit 7, the highest seven mantissa bits below
-  uint32_t low;    // the 3 (fp16) or 16 (fp32) bits that are left
+  uint32_t low;    // the remaining 3 (fp16) or 16 (fp32) bits
 };
 
 CAIRN_HD Fields Split(DType dtype, uint32_t bits) {
@@ -107,7 +109,7 @@ CAIRN_HD Fields Split(DType dtype, uint32_t bits) {
   }
 }
 
-// The exponent is taken modulo what the dtype holds.
+// The exponent is reduced modulo the range of the dtype.
 CAIRN_HD uint32_t Join(DType dtype, const Fields& fields) {
   const uint32_t exponent = fields.exponent & ExponentMask(dtype);
   const uint32_t sign = fields.plane >> 7 & 1;
@@ -127,7 +129,7 @@ CAIRN_HD uint32_t TopOf(uint32_t strip_top, uint32_t par) {
   return rel == kDeadRel ? kDeadTop : strip_top - rel;
 }
 
-// The offsets that follow from mode, stream_bytes, escapes and raws.
+// Computes the offsets from mode, stream_bytes, escapes and raws.
 CAIRN_HD void PlaceParts(const StripShape& shape, StripParts* parts) {
   if (parts->mode == StripMode::kRaw) {
     parts->coded = kStripHeaderBytes;
@@ -152,7 +154,7 @@ CAIRN_HD void PlaceParts(const StripShape& shape, StripParts* parts) {
   parts->bytes = AlignStrip(parts->end);
 }
 
-// Counts of a header that an encoder writes, of which PlaceParts() may make offsets.
+// Returns true if an encoder can write these counts. PlaceParts() accepts only such counts.
 CAIRN_HD bool HasValidCounts(const StripShape& shape, const StripParts& parts) {
   const uint64_t elements = ElementCount(shape);
   switch (parts.mode) {
@@ -169,14 +171,15 @@ CAIRN_HD bool HasValidCounts(const StripShape& shape, const StripParts& parts) {
   return false;
 }
 
-// Returns true if an encoder can write this parameter of a channel.
+// Returns true if an encoder can write this channel parameter (table and distance to the strip's
+// top).
 CAIRN_HD bool IsValidPar(const StripParts& parts, uint8_t par) {
   const uint32_t rel = par & 15;
   return (rel <= parts.top || rel == kDeadRel) && (parts.mode != StripMode::kPlanes || par < 16);
 }
 
-// Element `index` of codes of three bits: bit w of the code is bit index mod 64 of word w of run
-// index / 64. Storing is into bits that are 0.
+// Codes of three bits: bit w of code `index` is bit index mod 64 of word w of run index / 64.
+// Storing requires that the bits are 0.
 CAIRN_HD uint32_t LoadRunCode(const uint8_t* runs, uint64_t index) {
   const uint8_t* byte = runs + index / kRun * kRunBytes + index % kRun / 8;
   const uint32_t bit = index % 8;
@@ -190,9 +193,9 @@ CAIRN_HD void StoreRunCode(uint8_t* runs, uint64_t index, uint32_t code) {
   }
 }
 
-// Mode planes: what a code of 7 stands for is a distance below the top, modulo 256, of 7 and more.
-// A nibble says the near ones, kRawNibble that the distance is the next raw byte.
-inline constexpr uint32_t kPlanesReach = 7;  // distances below it are codes themselves
+// Mode planes: code 7 means a distance of 7 or more below the top, modulo 256. A nibble gives small
+// distances; kRawNibble means that the next raw byte is the distance.
+inline constexpr uint32_t kPlanesReach = 7;  // smaller distances are their own codes
 inline constexpr uint32_t kRawNibble = 15;
 
 CAIRN_HD uint32_t NibbleOf(uint32_t distance) {
@@ -207,18 +210,18 @@ CAIRN_HD uint32_t DistanceOf(uint32_t nibble) {
 // Writes the header of a coded strip.
 void StoreStripHeader(const StripParts& parts, uint8_t* target);
 
-// Writes a raw strip whole, and returns its bytes; 0, with nothing written, where they are more
-// than `room`. The recipe `cairn` has the same.
+// Writes a whole raw strip and returns its size. Returns 0, with nothing written, if the size
+// exceeds `room`. The recipe `cairn` uses it, too.
 uint64_t StoreRawStrip(const StripShape& shape, const uint8_t* source, uint8_t* target,
                        uint64_t room);
 
-// Reads the strip that starts at `bytes`, of which `room` can be read; assumes malice. True where
-// the header is one that an encoder writes and all parts lie in `room`: what codecs read by *parts
-// is then in bounds. Contents are not looked at but for par.
+// Parses the strip that starts at `bytes`, of which `room` can be read. The bytes are untrusted.
+// Returns true if an encoder can write this header and all parts lie in `room`; accesses by *parts
+// are then in bounds. Of the content, only the channel parameters are checked.
 [[nodiscard]] bool ParseStrip(const StripShape& shape, const uint8_t* bytes, uint64_t room,
                               StripParts* parts);
 
-// What ParseStrip() leaves: zeros where they must be, and escapes of planes as many as stated.
+// Checks the rest of a parsed strip: zero padding, and the number of escapes in mode planes.
 enum class StripFault : uint8_t { kNone, kPadding, kContent };
 [[nodiscard]] StripFault CheckStrip(const StripShape& shape, const uint8_t* bytes,
                                     const StripParts& parts);

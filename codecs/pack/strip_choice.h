@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Chooses the top exponent of a channel and one of the universal tables, for an encoder of strips.
-// The choice is made from a sample and in integers, so that every backend chooses alike. The format
-// allows any choice; docs/recipes/exact.md states this one, and the golden vectors contain it.
+// Chooses the maximum exponent of a channel and one of the universal tables, for an encoder of
+// strips. The choice depends on a sample and uses integers, so every backend makes the same choice.
+// The format allows any choice; docs/recipes/exact.md states this one, and the golden vectors
+// contain it.
 //
 // Thread-safety: pure functions.
 
@@ -14,7 +15,7 @@
 
 namespace cairn::codecs {
 
-// Every token of a strip of up to 64; every other one of a longer one.
+// The sample is every token of a strip of up to 64 tokens, and every other token of a longer strip.
 CAIRN_HD uint32_t SampleStride(uint32_t tokens) { return tokens > 64 ? 2 : 1; }
 CAIRN_HD uint32_t SampleCount(uint32_t tokens) {
   return (tokens + SampleStride(tokens) - 1) / SampleStride(tokens);
@@ -25,19 +26,19 @@ inline constexpr uint32_t kWindow = 12;
 inline constexpr uint32_t kWindowAbove = 4;
 
 struct ChannelSample {
-  uint32_t mean;             // as MeanOf() says
+  uint32_t mean;             // as MeanOf() returns it
   uint32_t counts[kWindow];  // [i]: exponents that are mean + kWindowAbove - i, modulo 256
 };
 
-// To nearest, of the `count` of `samples` exponents that are not 0; 0, for a dead channel, where
-// they are fewer than half.
+// Returns the mean of the `count` exponents that are not 0, rounded to nearest. Returns 0, for a
+// dead channel, if they are fewer than half of `samples`.
 CAIRN_HD uint32_t MeanOf(uint32_t sum, uint32_t count, uint32_t samples) {
   return 2 * count < samples ? 0 : (2 * sum + count) / (2 * count);
 }
 
 CAIRN_HD bool IsDead(const ChannelSample& sample) { return sample.mean == 0; }
 
-// The price of counts under a table whose top exponent lies `above` above the mean.
+// Returns the cost of the counts with a table whose maximum exponent is `above` above the mean.
 CAIRN_HD uint32_t CostOf(const ChannelSample& sample, uint32_t table, int32_t above) {
   uint32_t cost = 0;
   for (uint32_t i = 0; i < kWindow; ++i) {
@@ -54,13 +55,14 @@ struct TableChoice {
   int32_t above;
 };
 
-// Strips of fewer tokens are tried in planes as well: lanes32 pays 64 bytes for its states.
+// Strips with fewer tokens are also tried in mode planes, because lanes32 needs 64 bytes for its
+// states.
 inline constexpr uint32_t kPlanesTriedBelowTokens = 64;
 
-inline constexpr int32_t kAboveMin = 3;  // tops that are tried: 3 and 4 above the mean
+inline constexpr int32_t kAboveMin = 3;  // maximum exponents to try: 3 and 4 above the mean
 inline constexpr int32_t kAboveMax = 4;
 
-// The cheapest, the first of equals; tables before tops.
+// Returns the cheapest choice. Of equal costs, the lower table wins, then the lower maximum.
 CAIRN_HD TableChoice ChooseTable(const ChannelSample& sample, int32_t above_min,
                                  int32_t above_max) {
   TableChoice best{0, above_min};
@@ -77,8 +79,8 @@ CAIRN_HD TableChoice ChooseTable(const ChannelSample& sample, int32_t above_min,
   return best;
 }
 
-// Codes of planes reach 7 exponents: the top, 4 to 0 above the mean, whose 7 are the most; the
-// highest of equals.
+// Codes in mode planes cover 7 exponents. The maximum exponent is 4 to 0 above the mean, where
+// these 7 have the largest count; of equals, the highest.
 inline constexpr uint32_t kPlanesTops = 5;
 
 CAIRN_HD int32_t ChoosePlanesTop(const ChannelSample& sample) {
@@ -97,11 +99,12 @@ CAIRN_HD int32_t ChoosePlanesTop(const ChannelSample& sample) {
 
 CAIRN_HD uint32_t LimitTop(int32_t top) { return top > 255 ? 255 : static_cast<uint32_t>(top); }
 
-// Puts rel into par, which has the tables of channels already, kDeadRel for dead ones. A channel
-// too far below the strip's top goes as low as par can say; in mode lanes32 it gets another table.
-//   tops               of channels that are not dead
-//   highest            the strip's top
-//   table_at(c, top)   the table of channel c for this top
+// Writes rel into par, which already has the tables of the channels, and kDeadRel for dead
+// channels. If a channel is too far below the strip's maximum, it gets the lowest possible one; in
+// mode lanes32 its table is then chosen again.
+//   tops               maximum exponents of channels that are not dead
+//   highest            the strip's maximum exponent
+//   table_at(c, top)   the table of channel c for this maximum
 template <typename TableAt>
 CAIRN_HD void PlaceTops(const uint8_t* tops, uint32_t dim, uint32_t highest, StripMode mode,
                         TableAt table_at, uint8_t* par) {
@@ -118,7 +121,7 @@ CAIRN_HD void PlaceTops(const uint8_t* tops, uint32_t dim, uint32_t highest, Str
   }
 }
 
-// The table of a channel whose top is given.
+// Returns the table of a channel whose maximum exponent is given.
 CAIRN_HD uint32_t TableForTop(const ChannelSample& sample, uint32_t top) {
   const auto above = static_cast<int32_t>(top - sample.mean);
   return ChooseTable(sample, above, above).table;

@@ -15,7 +15,7 @@
 namespace cairn::codecs {
 namespace {
 
-// Of an id with two rows, that of the higher variants is the second.
+// If an id has two entries, the second one is for the higher variants.
 constexpr RecipeTraits kTraits[] = {
     {.id = RecipeId::kRaw,
      .family = "raw",
@@ -97,7 +97,8 @@ constexpr Recipe Exact(bool is_fast) {
 
 constexpr Recipe Fp8() { return {.id = RecipeId::kFp8, .bits = 8}; }
 
-// Codes in kivi's groups, and the one field in which such recipes of one id and width differ.
+// Recipes with codes in kivi's groups, and the one field in which recipes of the same id and width
+// differ.
 template <typename Value>
 constexpr Recipe Grouped(RecipeId id, uint8_t bits, Value Recipe::*field, Value value) {
   Recipe recipe = {.id = id,
@@ -143,7 +144,8 @@ struct Named {
   Recipe recipe;
 };
 
-// All that need neither profile, bank nor plan. New ones go to the end: places are remembered.
+// All recipes that need no profile, bank or plan. Add new ones at the end: their indices are
+// stored.
 constexpr Named kNamed[] = {
     {"raw", Recipe{}},
     {"kivi:8", Kivi(8, false)},
@@ -171,7 +173,7 @@ constexpr Named kNamed[] = {
     {"arkv", Arkv()},
 };
 
-// Those that need a bank, but for their patterns.
+// Recipes that need a bank, without the number of patterns.
 constexpr Named kWithBank[] = {
     {"patternkv:4", Patternkv(4, false)},
     {"patternkv:2", Patternkv(2, false)},
@@ -189,7 +191,7 @@ constexpr auto kRecipes = [] {
 
 constexpr std::string_view kRates = "cairn:BITS or cairn-hot:BITS, BITS as 2.3";
 
-// "a, b, …" of kNamed, then of kWithBank; up to kListBytes it is of the former.
+// Builds "a, b, …" from kNamed, then from kWithBank; the first kListBytes are of kNamed.
 constexpr size_t BytesOf(std::span<const Named> list) {
   size_t bytes = 0;
   for (const Named& named : list) bytes += named.name.size() + 2;
@@ -228,7 +230,7 @@ constexpr void AppendNumber(Name* name, uint32_t number) {
   name->text[name->length++] = static_cast<char>('0' + number % 10);
 }
 
-// The names of recipes that are named by their bits, in tenths, and level: "cairn:2.3",
+// Returns the name of a recipe that is named by its bits, in tenths, and its level: "cairn:2.3",
 // "cairn:10.0", "cairn:2.3*243", "cairn-hot:2.4".
 constexpr Name NameOf(std::string_view family, uint32_t bits, uint32_t level) {
   Name name{};
@@ -245,7 +247,7 @@ constexpr Name NameOf(std::string_view family, uint32_t bits, uint32_t level) {
   return name;
 }
 
-// How many bits, and how many names, the recipes of a row have.
+// Returns the numbers of bits and of names of the recipes of an entry.
 constexpr uint32_t BitsCount(const RecipeTraits& traits) {
   return traits.bits_max == 0 ? 0 : uint32_t{traits.bits_max} - traits.bits_min + 1;
 }
@@ -258,7 +260,7 @@ constexpr uint32_t kRateNameCount = [] {
   return count;
 }();
 
-// By row, level and bits.
+// Names by entry, level and bits.
 struct RateName {
   RecipeId id;
   uint8_t bits, level;
@@ -280,7 +282,7 @@ constexpr auto kRateNames = [] {
   return names;
 }();
 
-// Of a recipe with a profile.
+// Returns the name of a recipe with a profile.
 std::string_view FormatRate(const Recipe& recipe) {
   Recipe plain{.id = recipe.id, .bits = recipe.bits};
   plain.level = recipe.level;

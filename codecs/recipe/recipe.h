@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A recipe is a codec with its parameters, under the name that users write. It is a choice at each
-// stage of the pipeline
+// A recipe is a codec with its parameters. Users write its name. It makes a choice at each stage of
+// the pipeline
 //
 //   tile -> select rows -> predict -> allocate bits -> quantize -> pack
 //
-// The id, bits and parameters stand in the header of every image, so a reader needs no
-// configuration.
+// The header of every image stores id, bits and parameters, so a reader needs no configuration.
 //
 // Thread-safety: Immutable.
 
@@ -36,48 +35,53 @@ enum class RecipeId : uint8_t {
 
 struct Recipe {
   RecipeId id = RecipeId::kRaw;
-  // Of a code; 16 for raw and exact, whatever the dtype; cairn, cairn-hot: the target, in tenths.
+  // Bits of a code; 16 for raw and exact, whatever the dtype. cairn, cairn-hot: the target in
+  // tenths of a bit.
   uint8_t bits = 16;
-  // kivi:b+ : token 0 of a chain is a row, and ranges may shrink to their least squared error.
+  // kivi:b+ : token 0 of a chain is a row, and a range may shrink to the one of least squared
+  // error.
   bool is_clipped = false;
   uint16_t k_group_tokens = 0;  // tokens that share a (min, range) in a channel of K or of a latent
   uint16_t v_group_channels = 0;  // channels that share a (min, range) in a token of V
 
   uint8_t tables = 0;    // exact: version of the universal tables
-  bool is_fast = false;  // exact:fast: strips in planes alone
+  bool is_fast = false;  // exact:fast: strips in mode planes only
 
   uint8_t level = 0;  // cairn: steps are 3^level times those of level 0
-  // cairn: of the profile's steps; cairn-hot: of what a bit has to be worth. 256 * log2.
+  // cairn: multiplier of the profile's steps. cairn-hot: of the worth that a bit must have. 256 *
+  // log2.
   int16_t multiplier = 0;
 
-  // ott: the rows of a block are chosen without knowing the chain before it.
+  // ott: the rows of a block are chosen without the blocks before it in the chain.
   bool is_local = false;
 
   uint8_t variant = 0;  // mixkvq: a MixedVariant; logquant: a LogVariant; arkv: 1 is arkv:paper
-  // patternkv: a token takes the nearest pattern, not the one that leaves the least range.
+  // patternkv: a token takes the nearest pattern instead of the pattern that leaves the smallest
+  // range.
   bool is_nearest = false;
-  uint16_t patterns = 0;  // patternkv: of each head and plane, as the bank has
+  uint16_t patterns = 0;  // patternkv: number of patterns of each head and plane, as in the bank
 
-  // Returns the recipe's row of the table. Of an unknown id it is an empty row.
+  // Returns the recipe's entry in the table; an empty entry if the id is unknown.
   [[nodiscard]] const RecipeTraits& Traits() const;
 
-  // Returns true if tiles are source bits.
+  // Returns true if tiles store source bits.
   [[nodiscard]] bool IsRaw() const { return id == RecipeId::kRaw; }
   // Returns true if decoded bits equal source bits.
   [[nodiscard]] bool IsLossless() const { return Traits().is_lossless; }
-  // Returns true if it codes with a profile. SetRecipe() makes such a recipe; ParseRecipe() does
-  // not.
+  // Returns true if the recipe codes with a profile. SetRecipe() makes such a recipe; ParseRecipe()
+  // does not.
   [[nodiscard]] bool NeedsProfile() const {
     return Traits().side_object == SideObjectUse::kProfile;
   }
-  // Returns true if its encoder uses a profile where there is one. Decoding needs none.
+  // Returns true if the encoder uses a profile if there is one. Decoding needs none.
   [[nodiscard]] bool MayHaveProfile() const {
     return Traits().side_object == SideObjectUse::kOptionalProfile;
   }
-  // Returns true if it codes with a bank. SetRecipe() makes such a recipe; ParseRecipe() does not.
+  // Returns true if the recipe codes with a bank. SetRecipe() makes such a recipe; ParseRecipe()
+  // does not.
   [[nodiscard]] bool NeedsBank() const { return Traits().side_object == SideObjectUse::kBank; }
-  // Returns true if its encoder is given a plan of the tokens to keep. ParseRecipe() does not make
-  // it.
+  // Returns true if the encoder needs a plan of the tokens to keep. ParseRecipe() does not make
+  // such a recipe.
   [[nodiscard]] bool NeedsPlan() const {
     return Traits().encoded_with == EncodedWith::kTokenStates;
   }
@@ -89,7 +93,7 @@ struct Recipe {
   [[nodiscard]] bool NeedsSideObject() const { return NeedsProfile() || NeedsBank(); }
   // Returns true if the header of its images stores a variant.
   [[nodiscard]] bool HasVariant() const { return Traits().has_variant; }
-  // Returns true if coding a block needs state that the block before it in its chain left.
+  // Returns true if coding a block needs state from the previous block of its chain.
   [[nodiscard]] bool FollowsChain() const { return Traits().follows_chain && !is_local; }
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
@@ -97,35 +101,36 @@ struct Recipe {
 inline constexpr uint16_t kKiviKGroupTokens = 128;
 inline constexpr uint16_t kKiviVGroupChannels = 64;
 
-// Parses a name of KnownRecipes(): "raw", "kivi:2+", "exact:fast". Any other is kUnknownRecipe.
+// Parses a name of KnownRecipes(): "raw", "kivi:2+", "exact:fast". Errors: kUnknownRecipe.
 Error ParseRecipe(std::string_view name, Recipe* recipe);
 
 // Parses "cairn:2.3", "cairn:4.3*9" or "cairn-hot:2.4": sets bits and level. The multiplier is 0
-// until SetRecipe() sets it from the profile. kUnknownRecipe.
+// until SetRecipe() sets it from the profile. Errors: kUnknownRecipe.
 Error ParseCairnRecipe(std::string_view name, Recipe* recipe);
 
-// Parses "patternkv:4", "patternkv:2", or either with ":l2". The count of patterns is 0 until
-// SetRecipe() sets it from the bank. kUnknownRecipe.
+// Parses "patternkv:4", "patternkv:2", or either with ":l2". The number of patterns is 0 until
+// SetRecipe() sets it from the bank. Errors: kUnknownRecipe.
 Error ParsePatternkvRecipe(std::string_view name, Recipe* recipe);
 
-// Parses "arkv:paper". No policy can name it, because a put carries no plan. kUnknownRecipe.
+// Parses "arkv:paper". No policy can name it, because a put carries no plan. Errors:
+// kUnknownRecipe.
 Error ParsePlannedRecipe(std::string_view name, Recipe* recipe);
 
 // Parses a name that a policy may have: one that ParseRecipe(), ParseCairnRecipe() or
-// ParsePatternkvRecipe() takes. kUnknownRecipe.
+// ParsePatternkvRecipe() accepts. Errors: kUnknownRecipe.
 Error ParsePolicyRecipe(std::string_view name, Recipe* recipe);
 
-// Returns the name that ParsePolicyRecipe() or ParsePlannedRecipe() takes: "cairn:2.3", or
-// "cairn:4.3*9" at level 2. Empty for a recipe that neither makes. Static storage.
+// Returns a name that ParsePolicyRecipe() or ParsePlannedRecipe() accepts: "cairn:2.3", or
+// "cairn:4.3*9" at level 2. Empty if neither makes such a recipe. Static storage.
 [[nodiscard]] std::string_view FormatRecipe(const Recipe& recipe);
 
 // Returns true if ParseRecipe() or SetRecipe() can make this recipe.
 [[nodiscard]] bool IsKnown(const Recipe& recipe);
 
-// Returns the names that ParseRecipe() takes, for messages: "raw, kivi:8, …". Static storage.
+// Returns the names that ParseRecipe() accepts, for messages: "raw, kivi:8, …". Static storage.
 [[nodiscard]] std::string_view KnownRecipes();
 
-// Returns the names that ParsePolicyRecipe() takes, for messages. Static storage.
+// Returns the names that ParsePolicyRecipe() accepts, for messages. Static storage.
 [[nodiscard]] std::string_view PolicyRecipes();
 
 // Returns the recipes of KnownRecipes(), in the same order.

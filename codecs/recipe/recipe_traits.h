@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A row of the table of recipes: the properties of a recipe that do not depend on its parameters.
-// Code looks at these properties and not at the recipe's id, so that a new recipe is one new row.
+// An entry of the table of recipes: the properties of a recipe that do not depend on its
+// parameters. Code uses these properties instead of the recipe's id, so a new recipe is one new
+// entry.
 //
 // Thread-safety: Immutable.
 
@@ -22,27 +23,28 @@ enum class SideObjectUse : uint8_t {
   kBank,             // required
 };
 
-// The inputs of an encoder besides the source.
+// The inputs of an encoder other than the source.
 enum class EncodedWith : uint8_t {
   kNothing,
-  kQueryMagnitudes,  // of the channels of K; optional
-  kTokenScores,      // of the tokens; optional
-  kTokenStates,      // a plan of which tokens to keep; a policy cannot name such a recipe
+  kQueryMagnitudes,  // for each channel of K; optional
+  kTokenScores,      // for each token; optional
+  kTokenStates,      // a plan of the tokens to keep; a policy cannot name such a recipe
 };
 
 // The recipes that an image can be recoded to without its source.
 enum class Demotion : uint8_t {
-  kNone,            // only its own
-  kAnyRecipe,       // all that encode source bits: its tiles decode to these
-  kFewerBits,       // those of fewer bits: codes are narrowed, raw tiles are encoded
+  kNone,            // only its own recipe
+  kAnyRecipe,       // every recipe that encodes source bits, because its tiles decode to source
+                    // bits
+  kFewerBits,       // recipes of fewer bits: codes are narrowed, raw tiles are encoded
   kFewerBitsCoded,  // likewise, but raw tiles stay raw
-  kLongerSteps,     // those of a higher level, given the profile
+  kLongerSteps,     // recipes of a higher level; needs the profile
 };
 
 struct RecipeTraits {
   RecipeId id{};
-  uint8_t variant_min = 0;  // if an id has two rows: the lowest variant of this row
-  std::string_view family;  // the beginning of its names
+  uint8_t variant_min = 0;  // if an id has two entries: the lowest variant of this entry
+  std::string_view family;  // the beginning of the recipes' names
   // The forms of coded tiles. Latents have the form of K.
   FormId k_form = FormId::kRaw;
   FormId v_form = FormId::kRaw;
@@ -52,7 +54,7 @@ struct RecipeTraits {
   bool is_lossless = false;      // decoded bits equal source bits
   bool has_variant = false;      // the image header has the variant
   bool follows_chain = false;    // its rows depend on earlier blocks, except in a local recipe
-  bool has_ageing_rows = false;  // the longer the chain, the fewer rows it has
+  bool has_ageing_rows = false;  // the longer the chain, the fewer rows a block has
   // For recipes whose names contain bits, such as "family:2.3": the lowest and highest bits, in
   // tenths, and the highest level. 0: the family has no such names.
   uint8_t bits_min = 0;

@@ -18,7 +18,7 @@ constexpr SideObjectFormat kFormat = {kBankMagic,    kBankVersion, kBankHeaderBy
                                       kBankBytesMax, kBankDimMax,  field::kReserved,
                                       field::kTail};
 
-// Finite, and at most 32752 in magnitude.
+// Returns true if all values are finite and at most 32752 in magnitude.
 bool HasValidValues(const std::byte* values, uint64_t count) {
   uint32_t faults = 0;
   for (uint64_t i = 0; i < count; ++i) {
@@ -38,7 +38,7 @@ Error ParseBank(std::span<const std::byte> bytes, Bank* bank) {
   const std::byte* base = bytes.data();
   parsed.patterns_ = Load<uint16_t>(base + field::kPatterns);
   if (parsed.patterns_ < 1 || parsed.patterns_ > kBankPatternsMax) return Error::kBadHeader;
-  // At most 2^16 heads of 2^19 bytes a plane: nothing here can overflow.
+  // At most 2^16 heads of 2^19 bytes per plane: no overflow is possible.
   const uint64_t count = uint64_t{parsed.head_.layers} * parsed.head_.heads * parsed.patterns_;
   uint64_t at = kBankHeaderBytes;
   for (uint32_t plane = 0; plane < parsed.head_.planes; ++plane) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A bank: the patterns that the recipe `patternkv` subtracts from K and V, for one group of a
-// model's layers. It is a side object, named by the SHA-256 of its bytes;
-// docs/internals/formats/bank.md draws them.
+// model's layers. It is a side object, named by the SHA-256 of its bytes.
+// docs/internals/formats/bank.md draws the bytes.
 //
 // Thread-safety: Bank is a value; functions are Thread-safe. Nothing allocates or throws.
 
@@ -26,20 +26,20 @@ inline constexpr uint32_t kBankPatternsMax = 256;  // of a head and plane
 
 class Bank {
  public:
-  // Of each head and plane; 1..kBankPatternsMax.
+  // Returns the number of patterns of each head and plane: 1..kBankPatternsMax.
   [[nodiscard]] uint32_t patterns() const { return patterns_; }
   [[nodiscard]] const SideObjectHead& head() const { return head_; }
   [[nodiscard]] uint32_t planes() const { return head_.planes; }
   [[nodiscard]] uint32_t layers() const { return head_.layers; }
   [[nodiscard]] uint32_t heads() const { return head_.heads; }
-  // REQUIRES of both: what is asked for is there.
+  // REQUIRES for both: the bank has the plane and the head.
   [[nodiscard]] uint32_t Dim(uint32_t plane) const { return head_.dims[plane]; }
-  // What was parsed. Borrowed.
+  // Returns the bytes that were parsed. Borrowed.
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
-  // patterns() * Dim(plane) fp16, pattern after pattern. Borrowed like the bank's bytes.
+  // Returns patterns() * Dim(plane) fp16, pattern after pattern. Borrowed from the bank's bytes.
   [[nodiscard]] const uint8_t* PatternsOf(uint32_t plane, ProfileHead at) const;
 
-  // The group that it was made for has tiles of this shape, and this slice is of it.
+  // Returns true if the bank's group has tiles of this shape and contains the slice.
   [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const {
     return head_.Fits(shape, slice);
   }
@@ -53,9 +53,9 @@ class Bank {
   uint64_t offsets_[2] = {0, 0};  // of each plane's patterns
 };
 
-// Reads a bank that borrows `bytes`, which must outlive it and not change; assumes malice. *bank is
-// set on kOk. kTruncated (which more bytes than stated are too), kBadMagic, kBadVersion,
-// kBadHeader, kBadPadding, kBadBank.
+// Parses a bank from untrusted bytes. The bank borrows `bytes`, which must outlive it and not
+// change. Sets *bank on kOk. Errors: kTruncated (also if there are more bytes than the header
+// states), kBadMagic, kBadVersion, kBadHeader, kBadPadding, kBadBank.
 Error ParseBank(std::span<const std::byte> bytes, Bank* bank);
 
 }  // namespace cairn::codecs

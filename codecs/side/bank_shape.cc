@@ -22,7 +22,7 @@ constexpr size_t kKDim = 24;        // u32
 constexpr size_t kVDim = 28;        // u32
 }  // namespace field
 
-// Of all patterns of a plane.
+// Returns the size of all patterns of a plane.
 uint64_t ValueBytes(const BankShape& shape, uint32_t plane) {
   return uint64_t{shape.layers} * shape.heads * shape.patterns * BankDim(shape, plane) *
          sizeof(uint16_t);

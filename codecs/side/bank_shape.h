@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The size and layout of a bank, and its bytes without the patterns, for code that makes one.
-// docs/internals/formats/bank.md draws them.
+// docs/internals/formats/bank.md draws the bytes.
 //
 // Thread-safety: a value; functions are Thread-safe. Nothing allocates or throws.
 
@@ -21,10 +21,11 @@ struct BankShape {
   uint32_t v_dim = 0;  // 0: a latent
 };
 
-// kInvalidShape: a number past what docs/internals/formats/bank.md allows, or the bank would be.
+// Errors: kInvalidShape if a number, or the bank's size, exceeds the limits of
+// docs/internals/formats/bank.md.
 Error Validate(const BankShape& shape);
 
-// REQUIRES of all below: Validate(shape) is kOk.
+// REQUIRES for all functions below: Validate(shape) is kOk.
 
 [[nodiscard]] inline uint32_t BankPlanes(const BankShape& shape) {
   return shape.v_dim == 0 ? 1 : 2;
@@ -33,10 +34,10 @@ Error Validate(const BankShape& shape);
   return plane == 0 ? shape.k_dim : shape.v_dim;
 }
 [[nodiscard]] uint64_t BankBytes(const BankShape& shape);
-// Where the patterns of a head start.
-//   head  its number in the group: layer * heads + head
+// Returns the offset of the patterns of a head.
+//   head  number in the group: layer * heads + head
 [[nodiscard]] uint64_t PatternsAt(const BankShape& shape, uint32_t plane, uint64_t head);
-// Writes all of a bank but its patterns.
+// Writes all of a bank except its patterns.
 // REQUIRES: bank.size() is BankBytes(shape).
 void WriteBankFrame(const BankShape& shape, std::span<std::byte> bank);
 

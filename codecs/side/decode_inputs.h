@@ -9,7 +9,7 @@ namespace cairn::codecs {
 class Bank;
 class Profile;
 
-// Those that the image names, where its recipe needs one; null otherwise.
+// The side objects that the image names, if its recipe needs one; else null.
 struct DecodeInputs {
   const Profile* profile = nullptr;
   const Bank* bank = nullptr;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A cache of the multipliers of `cairn-hot` that were found for a profile. Finding one takes many
-// passes over all channels, and its result never changes.
+// A cache of the multipliers of `cairn-hot` for one profile. Finding a multiplier takes many passes
+// over all channels, and the result never changes.
 //
-// Thread-safety: Thread-safe, but for assigning to it. Two threads that find the same multiplier at
-// once both keep it.
+// Thread-safety: Thread-safe, except for assignment. If two threads search the same multiplier at
+// once, both store the same result.
 
 #include <array>
 #include <atomic>
@@ -30,7 +30,7 @@ class HotRates {
   }
   ~HotRates() = default;
 
-  // What find() gives for the target, which it is asked for where that is not known yet.
+  // Returns the multiplier for the target. If it is not cached, calls find() and caches the result.
   // REQUIRES: kHotBitsMin <= bits_in_tenths <= kHotBitsMax.
   template <typename Find>
   std::optional<int16_t> Get(uint32_t bits_in_tenths, Find find) {
@@ -44,7 +44,7 @@ class HotRates {
   }
 
  private:
-  // No multiplier is one of these: kProfileMultiplierMax.
+  // No multiplier has one of these values: see kProfileMultiplierMax.
   static constexpr int16_t kUnknown = INT16_MIN;
   static constexpr int16_t kNone = INT16_MIN + 1;
   std::array<std::atomic<int16_t>, kHotBitsMax - kHotBitsMin + 1> found_;

@@ -35,7 +35,7 @@ bool IsScale(uint32_t bits) { return bits >= kScaleMinBits && bits <= kMeanMaxBi
 
 }  // namespace
 
-// Reads the parts one after another; `at_` is where the next one starts.
+// Reads the parts one after another; `at_` is the start of the next one.
 class ProfileParser {
  public:
   ProfileParser(std::span<const std::byte> bytes, Profile* profile)
@@ -45,7 +45,7 @@ class ProfileParser {
   Error Parts();
 
  private:
-  // The next part; its padding is checked. False where there is too little left.
+  // Takes the next part and checks its padding. Returns false if there are too few bytes.
   bool Take(uint64_t part_bytes, uint64_t* offset);
   bool Rates();
   bool Tables(uint32_t plane);
@@ -79,7 +79,7 @@ Error ProfileParser::Header() {
 }
 
 bool ProfileParser::Take(uint64_t part_bytes, uint64_t* offset) {
-  // At most 2^16 heads of 2^21 bytes: nothing here can overflow.
+  // At most 2^16 heads of 2^21 bytes: no overflow is possible.
   const uint64_t aligned = AlignSection(part_bytes);
   if (bytes_.size() - at_ < aligned) return false;
   *offset = at_;

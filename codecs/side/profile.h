@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A profile: the statistics of one group of a model's layers that the recipe `cairn` codes with. It
-// is a side object, named by the SHA-256 of its bytes; docs/internals/formats/profile.md draws
-// them.
+// A profile: the statistics of one group of a model's layers with which the recipe `cairn` codes.
+// It is a side object, named by the SHA-256 of its bytes. docs/internals/formats/profile.md draws
+// the bytes.
 //
 // Thread-safety: Profile is a value; functions are Thread-safe. Nothing allocates or throws.
 
@@ -27,14 +27,14 @@ inline constexpr uint16_t kProfileVersion = 1;
 inline constexpr size_t kProfileHeaderBytes = 64;
 inline constexpr size_t kProfileBytesMax = size_t{32} << 20;
 inline constexpr uint32_t kProfileRatesMax = 64;
-inline constexpr uint32_t kProfileBitsMin = 10;  // of a rate, in tenths
+inline constexpr uint32_t kProfileBitsMin = 10;  // bits of a rate, in tenths
 inline constexpr uint32_t kProfileBitsMax = 160;
 
-// Which channels of K turn with position, two by two.
+// The pairs of channels of K that RoPE rotates.
 struct RotaryPairs {
   RopeKind kind = RopeKind::kNone;
   uint32_t first = 0;
-  uint32_t dims = 0;  // channels first ... first + dims - 1; 0 exactly where kind is kNone
+  uint32_t dims = 0;  // channels first ... first + dims - 1; 0 exactly if kind is kNone
 
   [[nodiscard]] uint32_t Count() const { return dims / 2; }
   [[nodiscard]] uint32_t First(uint32_t pair) const {
@@ -48,36 +48,37 @@ struct RotaryPairs {
 class Profile {
  public:
   [[nodiscard]] const SideObjectHead& head() const { return head_; }
-  // What was parsed. Borrowed.
+  // Returns the bytes that were parsed. Borrowed.
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   [[nodiscard]] uint32_t planes() const { return head_.planes; }
   [[nodiscard]] uint32_t layers() const { return head_.layers; }
   [[nodiscard]] uint32_t heads() const { return head_.heads; }
-  // REQUIRES of all below: what is asked for is there.
+  // REQUIRES for all functions below: the profile has the plane, head, channel, pair or table.
   [[nodiscard]] uint32_t Dim(uint32_t plane) const { return head_.dims[plane]; }
 
-  // K: which channels turn, as pairs.
+  // K: the channels that RoPE rotates, as pairs.
   [[nodiscard]] uint32_t PairCount() const { return pairs_.Count(); }
   [[nodiscard]] uint32_t PairFirst(uint32_t pair) const { return pairs_.First(pair); }
   [[nodiscard]] uint32_t PairSecond(uint32_t pair) const { return pairs_.Second(pair); }
-  [[nodiscard]] uint64_t PairTurns(uint32_t pair) const;  // 2^-64 turn a token
-  [[nodiscard]] const uint8_t* Turns() const;             // all of them, at any alignment
+  [[nodiscard]] uint64_t PairTurns(uint32_t pair) const;  // in 2^-64 turn per token
+  [[nodiscard]] const uint8_t* Turns() const;             // of all pairs, at any alignment
 
-  // 256 * log2; none where the profile has no such rate.
+  // Returns 256 * log2 of the multiplier; nullopt if the profile has no such rate.
   [[nodiscard]] std::optional<int16_t> MultiplierOf(uint32_t bits_in_tenths) const;
 
   [[nodiscard]] const CoderTable& Table(uint32_t plane, uint32_t table) const {
     return tables_[plane][table];
   }
-  // Borrowed.
+  // Returns the tables of a plane. Borrowed.
   [[nodiscard]] ProfileTables Shared(uint32_t plane) const {
     return {tables_[plane], lookups_[plane], offsets_[plane], symbol_codes_[plane],
             has_exact_lookups_[plane]};
   }
-  // Of the codes of magnitude 1 and 2, in steps: of each table, and none of codes with low bits.
+  // Returns the offsets of the codes of magnitude 1 and 2, in steps, for each table; 0 for codes
+  // with low bits.
   [[nodiscard]] const float (*Offsets(uint32_t plane) const)[2] { return offsets_[plane]; }
   [[nodiscard]] ProfileChannel Channel(uint32_t plane, ProfileHead at, uint32_t channel) const;
-  // All of a head, as LoadChannel() reads them.
+  // Returns the channels of a head, for LoadChannel().
   [[nodiscard]] const std::byte* Channels(uint32_t plane, ProfileHead at) const;
   [[nodiscard]] static ProfileChannel LoadChannel(const std::byte* channels, uint32_t channel) {
     const std::byte* entry = channels + kProfileChannelBytes * channel;
@@ -89,15 +90,16 @@ class Profile {
   [[nodiscard]] float ScaleInverse(ProfileHead at, uint32_t channel) const;
   [[nodiscard]] float Vector(ProfileHead at, uint32_t channel, uint32_t component) const;
 
-  // The same of all channels, as they are stored: fp32, fp32, and fp16 [channel][component].
+  // Return the same for all channels, as they are stored: fp32, fp32, and fp16
+  // [channel][component].
   [[nodiscard]] const uint8_t* Scales(ProfileHead at) const;
   [[nodiscard]] const uint8_t* ScaleInverses(ProfileHead at) const;
   [[nodiscard]] const uint8_t* Vectors(ProfileHead at) const;
 
-  // For HotMultiplierOf(), which keeps there what it found.
+  // Returns the cache in which HotMultiplierOf() keeps its results.
   [[nodiscard]] HotRates& hot_rates() const { return hot_rates_; }
 
-  // The group that it was made for has tiles of this shape, and this slice is of it.
+  // Returns true if the profile's group has tiles of this shape and contains the slice.
   [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const {
     return head_.Fits(shape, slice);
   }
@@ -129,9 +131,9 @@ class Profile {
   mutable HotRates hot_rates_;
 };
 
-// Reads a profile that borrows `bytes`, which must outlive it and not change; assumes malice.
-// *profile is set on kOk. kTruncated (which more bytes than stated are too), kBadMagic,
-// kBadVersion, kBadHeader, kBadPadding, kBadProfile.
+// Parses a profile from untrusted bytes. The profile borrows `bytes`, which must outlive it and not
+// change. Sets *profile on kOk. Errors: kTruncated (also if there are more bytes than the header
+// states), kBadMagic, kBadVersion, kBadHeader, kBadPadding, kBadProfile.
 Error ParseProfile(std::span<const std::byte> bytes, Profile* profile);
 
 }  // namespace cairn::codecs

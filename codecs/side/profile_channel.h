@@ -13,9 +13,10 @@
 namespace cairn::codecs {
 
 inline constexpr uint32_t kProfileDimMax = 1024;
-inline constexpr uint32_t kProfileTables = 21;  // a plane
+inline constexpr uint32_t kProfileTables = 21;  // tables of a plane
 inline constexpr uint64_t kProfileChannelBytes = 8;
-inline constexpr int32_t kProfileLogMax = 16384;        // of a step or a spread; 256 an octave
+inline constexpr int32_t kProfileLogMax = 16384;        // limit for a step or a spread; 256 per
+                                                        // octave
 inline constexpr int32_t kProfileMultiplierMax = 4096;  // likewise
 
 // One channel of one head.
@@ -31,16 +32,16 @@ struct ProfileHead {
   uint32_t head = 0;
 };
 
-// What the codes of one plane have in common. Borrowed from the profile, or a copy of it in a
-// device's memory.
+// The data that the codes of one plane share. Borrowed from the profile, or from a copy of it in
+// device memory.
 struct ProfileTables {
   const CoderTable* tables;    // kProfileTables
   const CoderLookup* lookups;  // kProfileTables
-  // Of the codes of magnitude 1 and 2, in steps: of each table, and none of codes with low bits.
+  // Offsets of the codes of magnitude 1 and 2, in steps, for each table; 0 for codes with low bits.
   const float (*offsets)[2];
-  // What symbols of codes without low bits stand for, in steps, of each table; the escape is 0.
+  // Values of the symbols of codes without low bits, in steps, for each table; 0 for the escape.
   const float (*symbol_codes)[kCoderSymbols];
-  bool has_exact_lookups;  // all of them
+  bool has_exact_lookups;  // true if all lookups are exact
 };
 
 }  // namespace cairn::codecs

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The sums over a sample from which a profile is made (docs/recipes/cairn.md, section 7), and how
-// each element enters them. All sums are of integers, so their order does not matter: they are the
-// same however a sample is split, on a host and on a device.
+// The sums over a sample from which a profile is made (docs/recipes/cairn.md, section 7), and the
+// contribution of each element. All sums are over integers, so their order does not matter. They
+// are the same for every division of a sample, and on hosts and devices.
 //
 // Thread-safety: values and pure functions. Free of the standard library, for hosts and devices.
 
@@ -15,17 +15,18 @@
 
 namespace cairn::codecs {
 
-// Parts of a sample of which each can be left out, to see what text takes that the profile was not
-// made from.
+// The number of parts of a sample. Leaving out one part shows the size of text that the profile was
+// not made from.
 inline constexpr uint32_t kSampleParts = 4;
-inline constexpr uint64_t kTokensSkipped = 4;  // of a chain: what attention rests on by default
-inline constexpr uint32_t kFindStride = 4;     // of tokens, where bits of rates are counted
+inline constexpr uint64_t kTokensSkipped = 4;  // first tokens of a chain; attention rests on them
+                                               // by default
+inline constexpr uint32_t kFindStride = 4;     // bits of rates are counted for every fourth token
 
 // ---- Moments ----
 
-// Sums of values and of their squares. A value counts in units of 2^-36, what is less is cut off.
-// REQUIRES: values are at most 2^15.5 in magnitude (two of kMagnitudeMax, turned into one), and
-// fewer than 2^24.
+// Sums of values and of their squares, in units of 2^-36, each value rounded towards zero.
+// REQUIRES: fewer than 2^24 values, each at most 2^15.5 in magnitude. (A rotation can turn a pair
+// of kMagnitudeMax into such a value.)
 struct ExactMoments {
   __int128 sum = 0;
   __int128 squares = 0;
@@ -45,10 +46,10 @@ struct ExactMoments {
   static constexpr double kUnits = 68719476736.0;  // 2^36
 };
 
-// What was added of a head.
+// The number of tokens and strips that were added for a head.
 struct HeadTokens {
   uint64_t of[kSampleParts] = {};  // tokens of each part
-  uint64_t strips = 0;             // those without such a token, too
+  uint64_t strips = 0;             // strips, also strips without a counted token
 
   void Add(const HeadTokens& others) {
     for (uint32_t i = 0; i < kSampleParts; ++i) of[i] += others.of[i];
@@ -58,23 +59,23 @@ struct HeadTokens {
 
 // ---- Codes ----
 
-// Codes of all channels at one step: 256 * log2 more than the profile's.
+// Codes of all channels with one step: 256 * log2 more than the profile's step.
 struct alignas(8) CodeColumn {
   int32_t multiplier = 0;
-  bool is_unseen = false;   // about the means that the other parts have
-  bool is_strided = false;  // of tokens at every kFindStride-th position alone
-  bool has_shrink = false;  // ShrinkSums are wanted, too
+  bool is_unseen = false;   // codes relative to the means of the other parts
+  bool is_strided = false;  // only of tokens at every kFindStride-th position
+  bool has_shrink = false;  // ShrinkSums are computed, too
 };
 
-// What is known of a channel before its codes are counted.
+// The known data of a channel before its codes are counted.
 struct alignas(8) MinedChannel {
   ProfileChannel profile;
-  float unseen_means[kSampleParts] = {};  // of the other parts
+  float unseen_means[kSampleParts] = {};  // means of the other parts
 };
 
 struct CodeRate {
   StepShape shape;
-  float inverse;  // of the step
+  float inverse;  // 1 / step
 };
 
 CAIRN_HD CodeRate RateOf(const ProfileChannel& channel, int32_t multiplier) {
@@ -82,12 +83,12 @@ CAIRN_HD CodeRate RateOf(const ProfileChannel& channel, int32_t multiplier) {
   return {StepShapeOf(channel.spread_log - step), Exp2(-step)};
 }
 
-// In steps.
+// Returns the distance of a value from the mean, in steps.
 CAIRN_HD float PositionOf(float value, float mean, float inverse) {
   return Multiply(Add(value, -mean), inverse);
 }
 
-// A position as a code; what no code can be is an escape in any case.
+// Returns the code of a position. A position beyond all codes becomes an escape in any case.
 CAIRN_HD int32_t CodeAt(float position) {
   const float low = position < -kStepCodeMax ? -kStepCodeMax : position;
   return RoundToInt(low > kStepCodeMax ? kStepCodeMax : low);
@@ -98,10 +99,10 @@ CAIRN_HD uint32_t CountedSymbol(StepShape shape, int32_t code) {
   return symbol < kEscapeSymbol ? symbol : kEscapeSymbol;
 }
 
-// How often each symbol came in each table.
+// The number of occurrences of each symbol in each table.
 struct CodeCounts {
   uint64_t symbols[kProfileTables][kCoderSymbols] = {};
-  uint64_t low_bits = 0;  // that go raw
+  uint64_t low_bits = 0;  // number of low bits, which are stored without coding
 
   void Add(StepShape shape, int32_t code) {
     ++symbols[shape.table][CountedSymbol(shape, code)];
@@ -118,14 +119,16 @@ struct CodeCounts {
 
 inline constexpr uint32_t kShrunkCodes = 2;  // magnitudes 1 and 2
 
-// What rounding took from a position whose code has this magnitude: at most 1/2, in units of 2^-32.
+// Returns the rounding error of a position whose code has this magnitude: at most 1/2, in units of
+// 2^-32.
 CAIRN_HD int64_t ShrinkUnits(float position, uint32_t magnitude) {
   const float size = position < 0.0F ? -position : position;
   return static_cast<int64_t>(static_cast<double>(Add(size, -static_cast<float>(magnitude))) *
                               4294967296.0);
 }
 
-// What rounding took from codes of magnitude 1 and 2 without low bits. Of fewer than 2^31.
+// Sums of the rounding errors of codes of magnitude 1 and 2 without low bits. REQUIRES: fewer than
+// 2^31 codes.
 struct ShrinkSums {
   int64_t rest[kProfileTables][kShrunkCodes] = {};
   uint64_t count[kProfileTables][kShrunkCodes] = {};
@@ -142,7 +145,7 @@ struct ShrinkSums {
       count[i / kShrunkCodes][i % kShrunkCodes] += others.count[i / kShrunkCodes][i % kShrunkCodes];
     }
   }
-  // In steps.
+  // Returns the sum, in steps.
   [[nodiscard]] double Rest(uint32_t table, uint32_t code) const {
     return static_cast<double>(rest[table][code]) / 4294967296.0;
   }

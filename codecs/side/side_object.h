@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The first 32 bytes of profiles and banks, which name the group of layers that a side object is
-// for. docs/internals/formats/profile.md and bank.md draw them.
+// The first 32 bytes of profiles and banks, which identify the group of layers of a side object.
+// docs/internals/formats/profile.md and bank.md draw them.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
 
@@ -21,7 +21,7 @@ struct SideObjectFormat {
   size_t bytes_max;
   uint32_t dim_max;
   size_t reserved;  // offset of a byte that is 0
-  size_t tail;      // and from here the rest of the header is
+  size_t tail;      // offset from which the rest of the header is 0
 };
 
 // A group of layers.
@@ -29,15 +29,15 @@ struct SideObjectHead {
   uint32_t planes = 0;  // 2: K and V; 1: a latent
   uint32_t layers = 0;
   uint32_t heads = 0;
-  uint32_t dims[2] = {};  // the second is 0 where there is one plane
+  uint32_t dims[2] = {};  // the second is 0 if there is one plane
 
-  // It has tiles of this shape, and this slice is of it.
+  // Returns true if the group has tiles of this shape and contains the slice.
   [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const;
 };
 
-// Reads the head of a side object of this format, which is all of `bytes`; assumes malice. *head is
-// set on kOk. kTruncated (which more bytes than stated are too), kBadMagic, kBadVersion,
-// kBadHeader, kBadPadding.
+// Parses the head of a side object of this format from untrusted bytes, which are the whole side
+// object. Sets *head on kOk. Errors: kTruncated (also if there are more bytes than the header
+// states), kBadMagic, kBadVersion, kBadHeader, kBadPadding.
 Error ParseSideObjectHead(std::span<const std::byte> bytes, const SideObjectFormat& format,
                           SideObjectHead* head);
 

@@ -27,8 +27,8 @@ bool Nests(const Recipe& inner, const Recipe& outer) {
   return has_codes && inner == narrow && inner.bits < outer.bits;
 }
 
-// Decoded into the last bytes of the target, which no image of the new recipe reaches, and encoded
-// anew.
+// Decodes a tile into the last bytes of the target, which no image of the new recipe reaches, and
+// encodes it again.
 Error RecodeTile(const Backend& backend, const StoredTile& tile, const Recipe& recipe,
                  std::span<std::byte> target, TileSource source, ImageWriter* writer) {
   const std::span<std::byte> bits = target.last(source.geometry.SourceBytes());
@@ -40,7 +40,7 @@ Error RecodeTile(const Backend& backend, const StoredTile& tile, const Recipe& r
   return EncodeTile(backend, recipe, source, writer);
 }
 
-// What RecodeTile() needs behind the image.
+// Returns the room that RecodeTile() needs after the image.
 uint64_t RecodeBytes(const ImageView& view, const Recipe& recipe) {
   const ImageSpec& spec = view.spec();
   if (spec.recipe.Traits().k_form != FormId::kStrips || recipe == spec.recipe) return 0;
@@ -67,7 +67,7 @@ bool IsDemotable(const Recipe& from, const Recipe& to) {
 
 uint64_t DemoteBytesMax(const ImageView& view, const Recipe& recipe) {
   uint64_t bytes = 0;
-  // The limits of an image depend on no recipe, and this one has been parsed.
+  // The limits of an image do not depend on the recipe, and this image has been parsed.
   if (MaxImageBytes(view.spec(), &bytes) != Error::kOk) return 0;
   return bytes + RecodeBytes(view, recipe);
 }
@@ -90,7 +90,7 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
   for (uint32_t i = 0; i < view.tile_count(); ++i) {
     const StoredTile tile = StoredTileOf(view, i);
     if (view.IdOf(i).plane == 0) head = {};
-    // The bits of a raw tile are the source's.
+    // A raw tile stores the bits of the source.
     TileSource source{tile.geometry, U8(tile.content.data()), spec.first_position, tile.at};
     source.head = &head;
     const Form& form = *FormOf(tile.entry.form);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Re-codes an image to a recipe of fewer bits without the source it came from.
+// Recodes an image to a recipe of fewer bits, without its source.
 //
 // Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
 
@@ -15,23 +15,24 @@
 
 namespace cairn::codecs {
 
-// Writes the image in another recipe. These ways there are; any other is kNotDemotable:
+// Writes the image in another recipe. Other conversions than these are kNotDemotable:
 //
 // - To the image's own recipe: a copy.
-// - From raw or exact to any recipe: the bytes that Encode() of the source gives without inputs.
-// - From kivi:b to fewer bits: the same bytes, by integer operations on the codes.
-// - From ott:b, logquant:b or patternkv:b to fewer bits: likewise, but raw tiles stay raw.
-// - From kivi:b+ to fewer bits and a +: codes are narrowed within the image's ranges and rows stay.
-//   A direct encode might have chosen narrower ranges.
+// - From raw or exact to any recipe: the bytes of Encode() of the source, without inputs.
+// - From kivi:b to fewer bits: the bytes of Encode() of the source, by integer operations on the
+//   codes.
+// - From ott:b, logquant:b or patternkv:b to fewer bits: the same, but raw tiles stay raw.
+// - From kivi:b+ to fewer bits and a +: codes are narrowed within the image's ranges, and rows
+//   stay. Encoding the source might choose narrower ranges.
 //
 // Arguments:
 //
 // - view: parsed and verified.
-// - target: DemoteBytesMax() suffices (else kTargetTooSmall). It may not overlap view. What lies
-//   behind the new image is in any state.
+// - target: DemoteBytesMax() suffices (else kTargetTooSmall). It may not overlap view. Bytes after
+//   the new image are unspecified.
 // - bytes: the size of the new image; set on kOk.
 //
-// kBadTile: a stream that Decode() refuses.
+// Errors also: kBadTile for a stream that Decode() refuses.
 Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe,
              std::span<std::byte> target, size_t* bytes);
 
@@ -39,18 +40,18 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
 // Recipes that need a profile or a bank may be as ParsePolicyRecipe() made them.
 [[nodiscard]] bool IsDemotable(const Recipe& from, const Recipe& to);
 
-// Returns true if raw tiles of an image stay raw, whatever of the above it becomes.
+// Returns true if raw tiles of an image stay raw in each of these conversions.
 [[nodiscard]] bool KeepsRawTiles(const Recipe& from);
 
-// Returns MaxImageBytes() of the view's spec, plus room to decode one tile where `recipe` is coded
-// from the source bits.
+// Returns MaxImageBytes() of the view's spec. If `recipe` is encoded from source bits, adds room to
+// decode one tile.
 [[nodiscard]] uint64_t DemoteBytesMax(const ImageView& view, const Recipe& recipe);
 
-// Writes an image of cairn at a higher level: the bytes that Encode() of the source would give,
-// except that raw strips and raw tiles stay raw. MaxImageBytes() suffices for the target.
-// kNotDemotable: the image is not of cairn; `level` is not above its own, or past kStepLevelMax; or
-// a strip would not become smaller than raw, which happens with a wrong profile.
-// kNoProfile, kBadTile, kTargetTooSmall.
+// Writes an image of cairn at a higher level: the bytes of Encode() of the source, except that raw
+// strips and raw tiles stay raw. MaxImageBytes() suffices for the target. Errors: kNotDemotable
+// (the image is not of cairn, `level` is not above its own or exceeds kStepLevelMax, or a strip
+// would not become smaller than raw, which happens with a wrong profile), kNoProfile, kBadTile,
+// kTargetTooSmall.
 Error DemoteSteps(const ImageView& view, const Profile& profile, uint32_t level,
                   std::span<std::byte> target, size_t* bytes);
 

@@ -41,7 +41,7 @@ Error Thin(const Backend& backend, const ImageView& view, uint64_t chain_tokens,
     const StoredTile tile = StoredTileOf(view, i);
     Error error = Error::kOk;
     if (tile.entry.form == kRawForm) {
-      // Its bits are the source's.
+      // It stores the bits of the source.
       TileSource source{tile.geometry, U8(tile.content.data()), spec.first_position};
       source.chain_tokens = chain_tokens;
       error = EncodeTile(backend, spec.recipe, source, &writer);

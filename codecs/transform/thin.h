@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Drops rows of `logquant` images that a longer chain no longer keeps. Codes stay as they are.
+// Drops rows of `logquant` images that a longer chain no longer needs. Codes stay as they are.
 //
 // Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
 
@@ -15,7 +15,7 @@
 namespace cairn::codecs {
 
 // Writes the image that encoding the source in a chain of chain_tokens would give. It is never
-// larger than the view, and the same where the chain is no longer than before.
+// larger than the view. If the chain is not longer than before, it equals the view.
 //   target  MaxImageBytes() suffices; may not overlap view
 // Errors: kNotDemotable (another recipe), kTargetTooSmall.
 Error Thin(const Backend& backend, const ImageView& view, uint64_t chain_tokens,

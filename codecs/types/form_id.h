@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The list of tile forms. A form is one way to lay out the bytes of a tile of an image;
-// docs/internals/formats/image.md draws each. A line of the list is a form, and these follow from
-// it: its FormId and its number in a directory, its row in the table of codecs/forms/forms.cc, and
-// the kernels Encode<Name>Any() and Decode<Name>Any(), which code tiles of any shape.
+// The list of tile forms. A form is a layout of the bytes of a tile;
+// docs/internals/formats/image.md draws each. One line of the list defines a form. It generates the
+// form's FormId, its number in a directory, and its entry in the table of codecs/forms/forms.cc. It
+// also declares the kernels Encode<Name>Any() and Decode<Name>Any(), which code tiles of any shape.
 //
-// Free of the standard library but for integers, so that kernels may include it.
+// This header includes nothing of the standard library but integers, so that kernels may include
+// it.
 
 #include <cstdint>
 
 namespace cairn::codecs {
 
-// FORM(Name, id, bits) or FORM_OF_BITS(Name, id). Ids are part of the image format; lines stand in
+// FORM(Name, id, bits) or FORM_OF_BITS(Name, id). Ids are part of the image format; lines are in
 // their order.
-//   bits  of a code. 0: a tile of the form has no such number. FORM_OF_BITS: the recipe's.
+//   bits  bits of a code; 0: the form has no such number. FORM_OF_BITS: the bits of the recipe.
 #define CAIRN_CODED_FORMS(FORM, FORM_OF_BITS)                                    \
   FORM_OF_BITS(Affine, 1)    /* codes between a (min, range) a group */          \
   FORM(Strips, 2, 0)         /* entropy-coded source bits */                     \
@@ -23,7 +24,7 @@ namespace cairn::codecs {
   FORM(Mixed, 6, 0)          /* channels in classes */                           \
   FORM(Fp8, 7, 8)            /* 8-bit floats */                                  \
   FORM(Hot, 8, 0)            /* codes of a fixed width a channel */
-// With the form that every tile may have: source bits.
+// Also the form that every tile may have: source bits.
 #define CAIRN_TILE_FORMS(FORM, FORM_OF_BITS) \
   FORM(Raw, 0, 0)                            \
   CAIRN_CODED_FORMS(FORM, FORM_OF_BITS)
@@ -37,7 +38,8 @@ inline constexpr uint8_t kFormIds[] = {CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM)}
 #undef CAIRN_FORM
 inline constexpr uint32_t kFormCount = sizeof(kFormIds);
 
-// A form's number in a directory: the id in the low byte, the bits of a code in the high one.
+// Returns a form's number in a directory: the id in the low byte, the bits of a code in the high
+// byte.
 [[nodiscard]] constexpr uint16_t FormNumber(FormId id, uint8_t bits) {
   return static_cast<uint16_t>(static_cast<uint32_t>(id) | static_cast<uint32_t>(bits) << 8);
 }
@@ -54,7 +56,7 @@ CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM_OF_BITS)
 #undef CAIRN_FORM
 #undef CAIRN_FORM_OF_BITS
 
-// The number of a form's tiles in an image whose recipe has so many bits.
+// Returns the number of a form in an image whose recipe has `bits`.
 [[nodiscard]] constexpr uint16_t FormInRecipe(FormId id, uint8_t bits) {
   switch (id) {
 #define CAIRN_FORM(name, ...) \

@@ -120,8 +120,7 @@ Error SourceBytes(const TileShape& shape, const Slice& slice, uint32_t tokens, u
   if (const Error error = Validate(shape); error != Error::kOk) return error;
   if (tokens == 0 || tokens > kTokensPerBlockMax) return Error::kInvalidShape;
   if (slice.IsEmpty()) return Error::kInvalidSlice;
-  // With the limits checked: (2^10 rows x 2^24 bytes) x 2 planes x 2^32 layer-heads would pass
-  // 2^64.
+  // Without the limits, (2^10 rows x 2^24 bytes) x 2 planes x 2^32 layer-heads would exceed 2^64.
   uint64_t head_bytes = 0;
   for (uint32_t plane = 0; plane < PlaneCount(shape.kind); ++plane) {
     head_bytes += TileBytes(shape, PlaneAt(shape.kind, plane), tokens);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shapes: the KV of a block in one group of layers, and the part of it that a slice names.
+// Shapes: the KV of a block in one group of layers, and slices of it.
 //
-// The source ("raw") payload of a slice is its tiles one after another in the order layer, head,
-// plane; each tile is [rows, dim] in C order, in the group's dtype, little-endian, with no padding
-// anywhere.
+// The source ("raw") payload of a slice is its tiles one after another, in the order layer, head,
+// plane. Each tile is [rows, dim] in C order, in the group's dtype, little-endian. There is no
+// padding.
 //
 // - kKv: planes K and V; rows = tokens; dim = k_dim and v_dim elements.
 // - kLatent: one plane; rows = tokens; dim = k_dim elements. MLA: the latent with its rotary part.
 // - kState: one plane; 1 row; dim = k_dim bytes. A snapshot at the block's end.
 // - kOpaqueRows: one plane; rows = tokens; dim = k_dim bytes.
 //
-// Every number is checked by Validate() or by the functions that compute sizes, none of which can
+// Validate() or the functions that compute sizes check every number. No size computation can
 // overflow.
 
 #include <cstdint>
@@ -27,28 +27,29 @@ inline constexpr uint32_t kDimMax = 4096;                // elements of a row of
 inline constexpr uint32_t kOpaqueBytesMax = 16u << 20;   // bytes of a state, or of an opaque row
 inline constexpr uint32_t kTilesMax = 65536;             // tiles of an image
 inline constexpr uint64_t kImageBytesMax = 64ull << 20;  // bytes of an image
-inline constexpr uint32_t kImagesPerBlockMax = 64;       // images that a block's slices may come in
+inline constexpr uint32_t kImagesPerBlockMax = 64;       // images into which a block's slices may
+                                                         // be divided
 
 // The values are part of the image format.
 enum class GroupKind : uint8_t { kKv = 1, kLatent = 2, kState = 3, kOpaqueRows = 4 };
 enum class Plane : uint8_t { kK = 0, kV = 1, kLatent = 2, kState = 3, kOpaqueRows = 4 };
 enum class RopeKind : uint8_t { kNone = 0, kHalf = 1, kInterleaved = 2 };
 
-// Where the pairs of a rotary embedding lie and how fast they turn. Part of a space's identity; the
-// codecs of today code K as it comes, after RoPE, and read none of it.
+// The channel pairs of a rotary embedding and their frequencies. Part of a space's identity. The
+// codecs code K after RoPE and do not read it; profiles have their own.
 struct Rope {
   RopeKind kind = RopeKind::kNone;
-  uint16_t rotary_dims = 0;  // even, <= k_dim; 0 exactly where kind is kNone
-  double base = 0;           // > 1 where kind is not kNone
+  uint16_t rotary_dims = 0;  // even, <= k_dim; 0 exactly if kind is kNone
+  double base = 0;           // > 1 unless kind is kNone
   friend bool operator==(const Rope&, const Rope&) = default;
 };
 
-// The part of a group's shape that its tiles show.
+// The part of a group's shape that determines its tiles.
 struct TileShape {
   GroupKind kind = GroupKind::kKv;
   DType dtype = DType::kBf16;  // kBytes exactly for kState and kOpaqueRows
   uint32_t k_dim = 0;
-  uint32_t v_dim = 0;  // 0 but for kKv
+  uint32_t v_dim = 0;  // 0 except for kKv
   friend bool operator==(const TileShape&, const TileShape&) = default;
 };
 
@@ -57,7 +58,7 @@ struct GroupShape {
   uint16_t layers = 0;
   uint16_t heads = 0;  // KV heads; 1 for latents
   uint16_t tokens_per_block = 128;
-  uint32_t window = 0;  // tokens that attention looks back; 0: all
+  uint32_t window = 0;  // attention window in tokens; 0: all
   Rope rope;
   friend bool operator==(const GroupShape&, const GroupShape&) = default;
 };
@@ -76,26 +77,26 @@ struct Slice {
 };
 
 [[nodiscard]] Slice WholeOf(const GroupShape& shape);
-// Not empty and inside the group.
+// Returns true if the slice is not empty and inside the group.
 [[nodiscard]] bool Fits(const GroupShape& shape, const Slice& slice);
 
-// kInvalidShape unless every field keeps the limits above and the rules of its kind.
+// Errors: kInvalidShape unless every field is within the limits above and the rules of its kind.
 Error Validate(const TileShape& shape);
 Error Validate(const GroupShape& shape);
 
 [[nodiscard]] uint32_t ElementBytes(DType dtype);
 [[nodiscard]] uint32_t PlaneCount(GroupKind kind);
 [[nodiscard]] Plane PlaneAt(GroupKind kind, uint32_t index);
-// Columns of a tile, in elements of the dtype.
+// Returns the columns of a tile, in elements of the dtype.
 [[nodiscard]] uint32_t PlaneDim(const TileShape& shape, Plane plane);
-// Rows of a tile of a block of `tokens`: 1 for a state.
+// Returns the rows of a tile of a block of `tokens`: 1 for a state.
 [[nodiscard]] uint32_t TileRows(GroupKind kind, uint32_t tokens);
 
 // REQUIRES: Validate(shape) is kOk, tokens <= kTokensPerBlockMax.
 [[nodiscard]] uint64_t TileBytes(const TileShape& shape, Plane plane, uint32_t tokens);
 
-// Bytes of the source payload of a slice. kInvalidShape, kInvalidSlice (empty); *bytes is set on
-// kOk.
+// Sets *bytes to the size of a slice's source payload. Errors: kInvalidShape, kInvalidSlice
+// (empty).
 Error SourceBytes(const TileShape& shape, const Slice& slice, uint32_t tokens, uint64_t* bytes);
 
 }  // namespace cairn::codecs

@@ -19,7 +19,7 @@ std::byte* TokenOf(const TargetPlane& view, uint32_t layer, uint32_t head, uint3
   return base + head * view.stride_bytes[1] + offset;
 }
 
-// Copies `count` elements of kBytes each between places `source_step` and `target_step` apart.
+// Copies `count` elements of kBytes each; their strides are `source_step` and `target_step`.
 template <size_t kBytes>
 void CopyElements(const std::byte* source, int64_t source_step, std::byte* target,
                   int64_t target_step, uint32_t count) {
@@ -73,21 +73,21 @@ void CopyChannels(const TargetPlane& view, std::byte* in_view, std::byte* in_pay
   }
 }
 
-// The offsets that elements have, from the least to the greatest.
+// The range of the elements' offsets, from the smallest to the largest.
 class Reach {
  public:
-  // One more axis of `count` places that are `stride` apart.
+  // Adds an axis of `count` elements that are `stride` apart.
   void AddAxis(uint32_t count, int64_t stride) {
     int64_t span = 0;
     overflows_ |= __builtin_mul_overflow(static_cast<int64_t>(count) - 1, stride, &span);
     Extend(std::min<int64_t>(span, 0), std::max<int64_t>(span, 0));
   }
-  // One more axis of places from `least` to `most`.
+  // Adds an axis of offsets from `least` to `most`.
   void Extend(int64_t least, int64_t most) {
     overflows_ |= __builtin_add_overflow(least_, least, &least_);
     overflows_ |= __builtin_add_overflow(most_, most, &most_);
   }
-  // Elements of so many bytes lie in [first, end), where that is known.
+  // Returns whether elements of this size lie in [first, end), if that is known.
   [[nodiscard]] bool IsInside(uint32_t element_bytes, int64_t first, int64_t end) const {
     int64_t behind = 0;
     if (overflows_ || __builtin_add_overflow(most_, element_bytes, &behind)) return false;
@@ -132,7 +132,7 @@ TargetFault CheckReach(const ViewShape& shape, uint32_t plane, const TargetPlane
              : TargetFault::kOutside;
 }
 
-// kIsGather: from the view to the payload, else back.
+// kIsGather: from the view to the payload; else from the payload to the view.
 template <bool kIsGather>
 void CopyTile(const ViewShape& shape, uint32_t plane, const TargetPlane& view, uint32_t layer,
               uint32_t head, std::byte* payload) {
@@ -221,7 +221,7 @@ void GatherTile(const ViewShape& shape, uint32_t plane, const TargetPlane& view,
 
 void ScatterTile(const ViewShape& shape, uint32_t plane, const TargetPlane& view, uint32_t layer,
                  uint32_t head, const std::byte* bytes) {
-  // Scattering only reads them; the one template serves both directions.
+  // Scattering only reads the bytes; one template serves both directions.
   CopyTile<false>(shape, plane, view, layer, head, const_cast<std::byte*>(bytes));
 }
 

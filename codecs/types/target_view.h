@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The view of a reader's memory that decoding writes to and encoding reads from. It covers dense
-// arrays and, by an offset for each token, paged memory.
+// A view of a caller's memory that decoding writes to and encoding reads from. It covers dense
+// arrays and, with an offset for each token, paged memory.
 //
 // Thread-safety: values and pure functions. Nothing allocates.
 
@@ -15,7 +15,7 @@
 
 namespace cairn::codecs {
 
-// A token offset: this token is not written. A source has none such.
+// A token offset: the token is skipped. Not allowed in a source.
 inline constexpr int64_t kTokenSkipped = std::numeric_limits<int64_t>::min();
 
 // One plane (K, V, or a latent) of a slice. Element [layer, head, token, dim] is at
@@ -29,15 +29,15 @@ inline constexpr int64_t kTokenSkipped = std::numeric_limits<int64_t>::min();
 // layer, head and token count within the slice. Strides and offsets are bytes and may be negative.
 // Borrows everything.
 struct TargetPlane {
-  std::byte* data = nullptr;                 // only read from, where it is a source
+  std::byte* data = nullptr;                 // only read if it is a source
   std::span<std::byte* const> layers{};      // one per layer of the slice, or empty
   std::span<const int64_t> token_offsets{};  // one per token of the block, or empty
   std::array<int64_t, 4> stride_bytes{};     // layer, head, token, dim
-  // Tiles for matrix units split a row in runs of channels; 0: it is one run.
+  // Layouts for matrix units split a row into runs of channels. 0: the row is one run.
   uint32_t dims_per_run = 0;
   int64_t run_stride_bytes = 0;
-  // The memory that all elements have to lie in: bytes [first_byte, end_byte) from `data`, or from
-  // each of `layers`. Both 0: it is not known, and only overflow is checked.
+  // The memory that must contain all elements: bytes [first_byte, end_byte) from `data`, or from
+  // each pointer of `layers`. Both 0: unknown; only overflow is checked.
   int64_t first_byte = 0, end_byte = 0;
 };
 
@@ -48,7 +48,7 @@ struct TargetView {
   [[nodiscard]] const TargetPlane& At(uint32_t plane) const { return plane == 0 ? k : v; }
 };
 
-// What a view is of.
+// The shape of the slice that a view covers.
 struct ViewShape {
   TileShape tile;
   uint16_t layers = 0, heads = 0, tokens = 0;  // of the slice
@@ -57,30 +57,30 @@ struct ViewShape {
 enum class TargetFault : uint8_t {
   kNone,
   kNoData,         // data is null, and there are no layers
-  kLayerCount,     // layers are not as many as the slice's
-  kNullLayer,      // one of layers is null
-  kTokenCount,     // token_offsets are not as many as the block's tokens
+  kLayerCount,     // the number of layers differs from the slice's
+  kNullLayer,      // a pointer of layers is null
+  kTokenCount,     // the number of token_offsets differs from the block's tokens
   kNoStep,         // stride_bytes[3] is 0
-  kRaggedRuns,     // the channels are no whole number of runs
+  kRaggedRuns,     // the channels are not a whole number of runs
   kOutside,        // an element would lie outside [first_byte, end_byte)
-  kSkippedSource,  // a token of a source has no place
+  kSkippedSource,  // a source skips a token
 };
 
-// Describes what is wrong with plane `plane` of a view.
+// Returns the fault of plane `plane` of a view.
 [[nodiscard]] TargetFault CheckPlane(const ViewShape& shape, uint32_t plane,
                                      const TargetPlane& view, bool is_source);
-// kTargetTooSmall where an element would lie outside, kInvalidShape where something else is wrong.
+// Errors: kTargetTooSmall if an element would lie outside, kInvalidShape for any other fault.
 Error CheckTarget(const ViewShape& shape, const TargetView& view, bool is_source);
 
-// The contiguous source payload of a slice: [layer, head, plane, token, dim].
+// Returns a view of the contiguous source payload of a slice: [layer, head, plane, token, dim].
 [[nodiscard]] TargetView DenseView(const ViewShape& shape, std::byte* payload);
 
-// Bytes of the tiles of one (layer, head).
+// Returns the size of the tiles of one (layer, head).
 [[nodiscard]] uint64_t HeadBytes(const ViewShape& shape);
 
-// REQUIRES of all below: CheckTarget() is kOk.
+// REQUIRES for all functions below: CheckTarget() is kOk.
 
-// Where the tile of a (layer, head) lies, if its bytes lie there as in a payload; else null.
+// Returns the tile of a (layer, head) if its bytes are contiguous as in a payload; else null.
 [[nodiscard]] std::byte* DenseTile(const ViewShape& shape, uint32_t plane, const TargetPlane& view,
                                    uint32_t layer, uint32_t head);
 

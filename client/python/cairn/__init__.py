@@ -8,8 +8,8 @@
     with space.match(keys) as match:            # the longest prefix that is there, leased
         tokens = match.get(k_out, v_out)        # verified, decoded; never wrong bytes
 
-Every call has a deadline, in seconds. What is not there, or came damaged, is a miss and not an
-exception; the caller recomputes. Nothing but the standard library is needed.
+Every call has a deadline, in seconds. A block that is missing or damaged is a miss and not an
+exception; the caller recomputes it. The package needs only the standard library.
 """
 
 import importlib
@@ -42,7 +42,7 @@ from .transfer import Get, GetResult, MatchedBlock, Part, Prefetched, Put, PutRe
 
 __version__ = "0.1.0"
 
-# Modules that are loaded when they are first named; some need numpy.
+# Modules that are loaded at their first use; some need numpy.
 _LATER = ("aio", "arkv", "attention", "bank", "evaluate", "layerwise", "mine", "paged", "profile")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session with a daemon, as a client, its spaces and its watches share it."""
+"""A session with a daemon, shared by a client, its spaces and its watches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._handle import Handle
 
 
 class Connection:
-    """The client and its spaces hold it, so that dropping the client ends no space that is in use.
+    """Client and spaces hold it, so that dropping the client does not end a space that is in use.
 
     opened: spaces and watches, which `close` closes first."""
 
@@ -37,6 +37,6 @@ _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """The library's threads end before the interpreter does."""
+    """Ends the library's threads before the interpreter ends."""
     for connection in list(_connections):
         connection.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deadlines of an adapter's tasks, by the monotonic clock."""
+"""Deadlines of an adapter's tasks, on the monotonic clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .errors import DeadlineExceededError
 
 
 def time_left(deadline: float) -> float:
-    """Seconds until then. DeadlineExceededError: none is left."""
+    """Returns the seconds until `deadline`. Raises DeadlineExceededError if none are left."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise DeadlineExceededError("the task's time is over")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libcairn.so through ctypes. What it declares, client/c/cairn.h, is in `_abi`.
+"""Loads libcairn.so through ctypes. `_abi` has the declarations of client/c/cairn.h.
 
-It is found in $CAIRN_LIBRARY, then beside this file (where a wheel has it), and loaded on first use
-with RTLD_LOCAL: an engine's own gRPC, protobuf or UCX never meets the ones inside it."""
+The library is loaded at its first use, from $CAIRN_LIBRARY or from this folder (where a wheel has
+it). It is loaded with RTLD_LOCAL, so its gRPC, protobuf and UCX do not mix with an engine's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _library: ctypes.CDLL | None = None
 
 
 def library_path() -> pathlib.Path:
-    """The file that `library()` loads."""
+    """Returns the file that `library()` loads."""
     named = os.environ.get("CAIRN_LIBRARY")
     return pathlib.Path(named) if named else pathlib.Path(__file__).parent / "libcairn.so"
 
@@ -44,7 +44,7 @@ def _load() -> ctypes.CDLL:
 
 
 def library() -> ctypes.CDLL:
-    """The library, loaded on first use."""
+    """Returns the library, and loads it at the first call."""
     global _library
     with _lock:
         if _library is None:
@@ -53,18 +53,18 @@ def library() -> ctypes.CDLL:
 
 
 def check(code: int) -> None:
-    """Raises the exception for a status that is not OK."""
+    """Raises the exception for a status other than OK."""
     if code != _abi.OK:
         raise from_code(code, last_error())
 
 
 def last_error() -> str:
-    """One line on the last call that failed on this thread."""
+    """Returns one line about the last call that failed on this thread."""
     return library().cairn_last_error().decode("utf-8", "replace")
 
 
 def library_version() -> str:
-    """The version of Cairn that the library is of."""
+    """Returns the version of Cairn of the library."""
     return library().cairn_version().decode()
 
 
@@ -73,7 +73,7 @@ def status_name(code: int) -> str:
 
 
 def milliseconds(timeout: float | None) -> int:
-    """Seconds to the library's timeout; None is its default (0)."""
+    """Converts seconds to the library's timeout; None gives its default (0)."""
     if timeout is None:
         return 0
     if not 0 < timeout <= 60:
@@ -82,14 +82,14 @@ def milliseconds(timeout: float | None) -> int:
 
 
 def unsigned(what: str, value: int, bits: int = 32) -> int:
-    """A number for a field of so many bits. ctypes would cut one that does not fit."""
+    """Checks a number for a field of `bits` bits. ctypes would truncate a larger one."""
     if not 0 <= value < 1 << bits:
         raise InvalidArgumentError(f"{what} is {value}, expected 0 to 2^{bits} - 1")
     return value
 
 
 def wait_milliseconds(wait: float) -> int:
-    """Seconds to wait, 0 for not at all."""
+    """Converts seconds to wait to milliseconds; 0 means not to wait."""
     if not 0 <= wait < 60:
         raise InvalidArgumentError(f"wait is {wait} s, expected 0 to less than 60")
     return round(wait * 1000)

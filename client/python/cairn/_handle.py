@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A handle of the library that cannot be used after it is closed, nor in a forked child."""
+"""A handle of the library that cannot be used after it is closed, or in a forked child."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .errors import FailedPreconditionError
 
 
 class Handle:
-    """Thread-safe. `close` waits for the calls in progress, all of which have deadlines."""
+    """Thread-safe. `close` waits for the calls in progress, which all have deadlines."""
 
     def __init__(self, what: str, address: int, closer: Callable[[int], None]) -> None:
         self._what = what
@@ -23,7 +23,7 @@ class Handle:
         self._idle = threading.Condition()
         self._call_count = 0
         self._keeper_count = 0
-        self._is_ending = False  # closed, and no call runs any more
+        self._is_ending = False  # closed, and no call is running
         self._is_closed = False
 
     @property
@@ -32,7 +32,7 @@ class Handle:
 
     @contextmanager
     def use(self) -> Iterator[int]:
-        """The address, for one call of the library."""
+        """Yields the address for one call of the library."""
         self._refuse_after_fork()
         with self._idle:
             if self._is_closed:
@@ -46,12 +46,12 @@ class Handle:
                 self._idle.notify_all()
 
     def keep(self) -> None:
-        """From now on `close` leaves the address open until `let_go`."""
+        """Makes `close` leave the address open until `let_go` is called."""
         with self._idle:
             self._keeper_count += 1
 
     def let_go(self) -> None:
-        """The other end of `keep`. May run in a finalizer, so within any other method."""
+        """Ends `keep`. May run in a finalizer, and so inside any other method."""
         with self._idle:
             self._keeper_count -= 1
             is_last = self._is_ending and self._keeper_count == 0
@@ -59,7 +59,8 @@ class Handle:
             self._closer(self._address)
 
     def close(self) -> None:
-        """Once; later calls do nothing. A forked child only forgets: the parent has it still."""
+        """Closes the handle; later calls do nothing. In a forked child only forgets the address,
+        which the parent still owns."""
         if os.getpid() != self._pid:
             return
         with self._idle:
@@ -83,7 +84,7 @@ class Handle:
 def handle_within(
     parent: Handle, owner: object, what: str, address: int, closer: Callable[[int], None]
 ) -> Handle:
-    """A handle that keeps `parent` open until it is closed itself, with `owner` at the latest."""
+    """Returns a handle that keeps `parent` open until it is closed itself, or `owner` is closed."""
 
     def close(closed: int) -> None:
         closer(closed)

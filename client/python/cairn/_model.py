@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a dump says of its model: model.json beside the tensors.
+"""The description of the model of a dump: model.json in the folder of the tensors.
 
     {"model": "my-model", "weights_revision": "…", "tenant": "default", "tokens_per_block": 128,
      "groups": [{"layers": 30, "window_tokens": 0,
                  "rope": {"kind": "half", "rotary_dims": 64, "base": 10000.0}}]}
 
-It names a space with the words of `Client.open_space`; all of it is optional. `layers` is a count
-or a list. Layers without a group turn as nobody knows. Where kv_heads, k_dim and v_dim are not
-given, they are those of the tensors.
+The file specifies a space with the arguments of `Client.open_space`. All of its fields are
+optional. `layers` is a count or a list. Without a group, the RoPE of a layer is unknown. Defaults
+of kv_heads, k_dim and v_dim come from the tensors.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ class ModelAbout:
     tokens_per_block: int = 128
 
     def group_of(self, layer: int) -> Group | None:
-        """Of K and V."""
+        """Returns the group of K and V that has the layer."""
         kv = (group for group in self.groups if group.kind == "kv")
         return next((group for group in kv if layer in group.layer_indices), None)
 
 
 def read_model(folder: pathlib.Path) -> ModelAbout:
-    """Of FOLDER/model.json, or of nothing where there is none; InvalidArgumentError."""
+    """Reads FOLDER/model.json; returns an empty description if there is none. Raises
+    InvalidArgumentError."""
     path = folder / FILE
     if not path.exists():
         return ModelAbout()
@@ -49,7 +50,7 @@ def read_model(folder: pathlib.Path) -> ModelAbout:
 
 
 def write_model(folder: pathlib.Path, spec: SpaceSpec, tenant: str) -> None:
-    """What `read_model` reads, of a space."""
+    """Writes the description of a space for `read_model`."""
     about = {
         "model": spec.model,
         "weights_revision": spec.weights_revision,
@@ -64,7 +65,8 @@ def write_model(folder: pathlib.Path, spec: SpaceSpec, tenant: str) -> None:
 
 
 def parse_rope(given: str) -> Rope:
-    """KIND:BASE or KIND:BASE:ROTARY_DIMS, as in half:10000; without dims, all of them turn."""
+    """Parses KIND:BASE or KIND:BASE:ROTARY_DIMS, for example half:10000. By default all dims are
+    rotated."""
     kind, _, rest = given.partition(":")
     base, _, dims = rest.partition(":")
     try:

@@ -12,16 +12,16 @@ import numpy as np
 
 from .keys import ROPE_KINDS
 
-TABLES = 21  # a plane
-SYMBOLS = 16  # of a table; the last is the escape
+TABLES = 21  # tables of a plane
+SYMBOLS = 16  # symbols of a table; the last is the escape
 RATES_MAX = 64
 _SECTION = 16
-_TURN = 2.0**64  # units of a turn
+_TURN = 2.0**64  # units in a turn
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """RoPE of K: which channels turn in pairs, and by how much from one token to the next.
+    """RoPE of K: the pairs of channels that it rotates, and the angle from one token to the next.
 
     turns: uint64 [dims / 2], in units of 2⁻⁶⁴ turn.
     """
@@ -33,12 +33,12 @@ class Rotation:
 
     @staticmethod
     def of(kind: str, frequencies: Sequence[float], first: int = 0) -> Rotation:
-        """frequencies: radians a token, of each pair."""
+        """frequencies: radians per token, one for each pair."""
         turns = [round(float(f) / (2 * np.pi) * _TURN) % 2**64 for f in frequencies]
         return Rotation(kind, first, 2 * len(turns), np.array(turns, np.uint64))
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """The channels of the first and of the second members."""
+        """Returns the first and the second channels of the pairs."""
         count = self.dims // 2
         if self.kind == "interleaved":
             first = self.first + 2 * np.arange(count)
@@ -49,10 +49,10 @@ class Rotation:
 
 @dataclass
 class Plane:
-    """Of K or V: numbers by channel [layers, heads, dim], and the tables of the plane.
+    """K or V: numbers by channel [layers, heads, dim], and the tables of the plane.
 
-    mean: float32; step_log, sigma_log: int16, 256 · log2; frequencies: [TABLES, SYMBOLS], each sums
-    to 256; offsets: int8 [TABLES, 2], of the codes ±1 and ±2, in 1/256 of a step.
+    mean: float32; step_log, sigma_log: int16, 256 · log2; frequencies: [TABLES, SYMBOLS], each
+    table sums to 256; offsets: int8 [TABLES, 2], for the codes ±1 and ±2, in 1/256 of a step.
     """
 
     mean: np.ndarray
@@ -64,7 +64,7 @@ class Plane:
 
 @dataclass
 class Basis:
-    """Of K: scale and its inverse float32 [layers, heads, dim]; vectors float16
+    """The basis of K: scale and its inverse, float32 [layers, heads, dim]; vectors, float16
     [layers, heads, dim (channel), dim (component)]."""
 
     scale: np.ndarray
@@ -74,8 +74,8 @@ class Basis:
 
 @dataclass
 class Profile:
-    """One group of layers. planes: K and V, or the latent alone. rates: {bits: multiplier}, bits in
-    tenths, multipliers as 256 · log2."""
+    """The profile of one group of layers. planes: K and V, or only the latent. rates: {bits:
+    multiplier}, bits in tenths, multipliers as 256 · log2."""
 
     planes: list[Plane]
     rotation: Rotation
@@ -130,5 +130,5 @@ class Profile:
 
 
 def profile_id(data: bytes) -> bytes:
-    """What images name it by."""
+    """Returns the id by which images name the profile."""
     return hashlib.sha256(data).digest()

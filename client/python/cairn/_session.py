@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection that an engine does not wait for: made on a thread of its own, and tried again."""
+"""A connection that an engine does not wait for: a thread opens it, and retries."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .space import Space
 
 _BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
-_BESIDE_SECONDS = 0.05  # between looks at a session that is to open first
+_BESIDE_SECONDS = 0.05  # between checks whether the session that opens first is open
 
 LOSSLESS = ("raw", "exact")
 
 
 class Session:
-    """`space` is None until the daemon answers. Once open, the client reconnects by itself.
+    """`space` is None until the daemon answers. After that, the client reconnects by itself.
 
-    beside: another, whose client it uses; it is closed before that one."""
+    beside: another session whose client this one uses. Close this one first."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Session:
         return self._client
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is open by then."""
+        """Waits up to `seconds`. Returns whether the session is open."""
         self._thread.join(seconds)
         return self.space is not None
 
     def move(self, spec: SpaceSpec) -> None:
-        """From here on it is of another space, and `space` is None until that is open. The caller
-        uses the one before no more."""
+        """Switches to another space; `space` is None until that is open. The caller must no longer
+        use the old space."""
         self._ended.set()
         self._thread.join()
         if self.space is not None:
@@ -83,7 +83,7 @@ class Session:
         while not self._ended.is_set():
             try:
                 return self._open()
-            except InvalidArgumentError as error:  # which trying again does not mend
+            except InvalidArgumentError as error:  # retrying does not help
                 return self._log.error("cairn: nothing is cached: %s", error)
             except Error as error:
                 if type(error).__name__ != said:

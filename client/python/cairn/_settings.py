@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user writes for an engine's adapter: a dataclass of it, checked by its fields."""
+"""The settings of an engine's adapter: a dataclass, whose fields are checked."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ REGION_BYTES = 64 << 20  # the SDK's default
 
 
 def control_address() -> str:
-    """The control plane of cairnd for who names none: `$CAIRN_CONTROL`, else the daemon's default."""
+    """Returns the default control address of cairnd: `$CAIRN_CONTROL`, else the daemon's
+    default."""
     return os.environ.get("CAIRN_CONTROL") or "127.0.0.1:50151"
 
 
 def control_field() -> Any:
-    """A field for the control plane of cairnd, "HOST:PORT" or "unix:PATH"."""
+    """Returns a field for the control plane of cairnd, "HOST:PORT" or "unix:PATH"."""
     return dataclasses.field(default_factory=control_address, metadata={"kind": "address"})
 
 
 def required(meaning: str) -> Any:
-    """A field that has to be given."""
+    """Returns a field that the user must set."""
     return dataclasses.field(metadata={"meaning": meaning})
 
 
 class Place(Protocol):
-    """Where an adapter finds its space. recipe: if it makes the space; None: the daemon's."""
+    """The part of the settings that selects a space. recipe: used if the adapter creates the space;
+    None: the daemon's default."""
 
     @property
     def control(self) -> str: ...
@@ -47,19 +49,20 @@ class Place(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class StoreSettings:
-    """Of an adapter whose engine does not say which weights it has."""
+    """Settings of an adapter whose engine does not say which weights it has."""
 
     weights_revision: str = required("which tells apart weights of one name")
     control: str = control_field()
     data: str | None = None  # likewise, UCX if HOST:PORT; None: a socket that the daemon names
     tenant: str = "default"
-    timeout: float = 5.0  # seconds of what the engine asks for
+    timeout: float = 5.0  # seconds, for each call of the engine
     region_bytes: int = REGION_BYTES  # shared memory of each `unix:` data connection
 
 
 def settings_of(kind: type[T], where: str, given: Mapping[str, Any]) -> T:
-    """A `kind` of what is `given` in the option `where`. InvalidArgumentError names the field that
-    is unknown, missing, or of the wrong type or range, its value, and what is expected."""
+    """Makes a `kind` from `given`, the value of the option `where`. Raises InvalidArgumentError,
+    which names the field that is unknown, missing, or of the wrong type or range, its value, and
+    the expected values."""
     if not isinstance(given, Mapping):
         raise InvalidArgumentError(f"{where} is {given!r}, expected names with values")
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -94,7 +97,8 @@ def _is_seconds(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 60
 
 
-# Of each type of a field: whether a value is right, and what an error says is expected.
+# For each type of a field: the check of a value, and the text of the error about the expected
+# values.
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "str": (lambda value: isinstance(value, str), "str, a text in quotes"),
     "address": (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How SGLang's pool of host memory holds pages, and how they move. Takes its objects, and imports
-nothing of it: pools are told by their type's name, shape and layout.
+"""Describes the pages in SGLang's pool of host memory, and moves them. This module uses SGLang's
+objects, but imports nothing of it: it recognizes pools by their type's name, shape and layout.
 
-Pools of plain K and V, or of a latent, are described as they lie, so that recipes apply. Any other
-is asked for its pages one by one, and these are bytes.
+Pools of plain K and V, or of a latent, are described in place, so that recipes apply. From any
+other pool the module takes pages one by one, as bytes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .space import Space
 from .tensors import describe
 from .transfer import Get, Part, Put
 
-# The axes of a page: layer, token, head, dim. Where "p" precedes them, a pool has an axis of pages;
-# else its axis of tokens runs over all pages.
+# The axes of a page: layer, token, head, dim. If "p" precedes them, a pool has an axis of pages;
+# else its axis of tokens covers all pages.
 _AXES = {
     "layer_first": "lthd",
     "page_first": "tlhd",
@@ -28,20 +28,20 @@ _AXES = {
     "page_head": "phtld",
 }
 _REVISION_BYTES_MAX = 256  # proto/block_key.h
-_STATE_TOKENS = 16  # of a block of the space, which has to have some
+_STATE_TOKENS = 16  # tokens of a block of the space; a space needs some number
 _KV, _LATENT = "MHATokenToKVPoolHost", "MLATokenToKVPoolHost"
 
 
-ANCHOR = "kv"  # SGLang's name of the pool that pages of requests are in
-_OF_EACH_RANK = "mamba"  # its pool of which each rank has its own, whatever the anchor is
+ANCHOR = "kv"  # SGLang's name of the pool for the pages of requests
+_OF_EACH_RANK = "mamba"  # the pool of which each rank has its own part, whatever the anchor is
 
 
 def pages_of(pool: Any, config: Any, revision: str, name: str = ANCHOR) -> KnownPages | OpaquePages:
-    """Describes a pool, which SGLang calls `name`. config: a HiCacheStorageConfig.
-    InvalidArgumentError says what such a pool cannot do."""
+    """Describes a pool, which SGLang calls `name`. config: a HiCacheStorageConfig. Raises
+    InvalidArgumentError, with the reason, for an unsupported pool."""
     if name != ANCHOR:
         revision += f", pool {name}"
-    if config.attn_cp_size > 1:  # each rank has other tokens of a page
+    if config.attn_cp_size > 1:  # each rank has different tokens of a page
         revision += f", context rank {config.attn_cp_rank} of {config.attn_cp_size}"
     if _is_known(pool):
         return KnownPages(pool, config, revision)
@@ -49,7 +49,7 @@ def pages_of(pool: Any, config: Any, revision: str, name: str = ANCHOR) -> Known
 
 
 def _is_known(pool: Any) -> bool:
-    """Whether a pool holds what this module describes, and nothing else."""
+    """Returns whether a pool holds only data that this module can describe."""
     kind = type(pool).__name__
     if kind not in (_KV, _LATENT) or pool.layout not in _AXES or dtype_of(pool.dtype) is None:
         return False
@@ -68,12 +68,12 @@ def _is_known(pool: Any) -> bool:
 
 
 def _axes(pool: Any) -> str:
-    """Of the whole pool; "k" is that of K and V."""
+    """Returns the axes of the whole pool; "k" stands for K and V."""
     return ("k" if type(pool).__name__ == _KV else "") + _AXES[pool.layout]
 
 
 class KnownPages:
-    """Pages of K and V, or of a latent. Ranks of one model share a space, each with its heads."""
+    """Pages of K and V, or of a latent. Ranks of one model share a space; each has its heads."""
 
     reason = ""  # why recipes do not apply: they do
 
@@ -128,14 +128,15 @@ class KnownPages:
         timeout: float,
         **chain: Any,
     ) -> list[bool]:
-        """chain: what `paged.put` is told of it."""
+        """chain: the arguments of `paged.put` about the chain."""
         moved = paged.put(
             space, self._cache, keys, pages, part=self._part, timeout=timeout, **chain
         )
         return [status == paged.OK for status in moved.statuses]
 
     def arrays(self, page: Any) -> dict[str, Any]:
-        """What a put or get says of a page that lies apart, flat and in the pool's order."""
+        """Returns the arguments of a put or get for a page outside the pool, flat and in the pool's
+        order."""
         pool, axes = self._pool, _axes(self._pool).replace("p", "")
         extents = dict(zip(_axes(pool), pool.kv_buffer.shape, strict=True)) | {"t": pool.page_size}
         shaped = page.reshape([extents[axis] for axis in axes])
@@ -146,7 +147,8 @@ class KnownPages:
 
 
 class OpaquePages:
-    """Pages as the pool hands them out, told apart by all that a page's bytes depend on."""
+    """Pages as the pool returns them. Their keys include everything that a page's bytes depend
+    on."""
 
     part = Part()
 
@@ -218,7 +220,7 @@ class OpaquePages:
 
 
 def _short(revision: str) -> str:
-    """As long as a revision may be: what is over stands as a digest of the whole."""
+    """Shortens a revision to the limit: the rest is replaced by a digest of the whole."""
     if len(revision.encode()) <= _REVISION_BYTES_MAX:
         return revision
     digest = hashlib.sha256(revision.encode()).hexdigest()[:32]
@@ -227,7 +229,7 @@ def _short(revision: str) -> str:
 
 
 def _as_bytes(page: Any) -> Any:
-    """A flat page as bytes, whatever its elements are: some of torch's have no other name."""
+    """Returns a flat page as bytes, for every element type: numpy lacks some types of torch."""
     if hasattr(page, "__array_interface__"):
         return page
     import torch

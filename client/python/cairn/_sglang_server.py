@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SGLang's server says of itself: what K and V depend on beside the weights, which the revision
-of a space has to name, and what Cairn refuses to start with. Read once, when a backend is made.
+"""Reads the configuration of SGLang's server. It returns the settings that K and V depend on
+besides the weights, which a space's revision must include, and rejects settings that Cairn does not
+support. It is read once, when a backend is made.
 
-SGLang names a page by tokens, adapter and salt. All else is told here, or the page is another's.
+SGLang names a page by tokens, adapter and salt. Every other dependency must be in the revision, or
+a page would be used in the wrong place.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from typing import Any
 from . import identity
 from .errors import FailedPreconditionError, InvalidArgumentError
 
-FLOOR = (0, 5, 20)  # names of pages by tokens alone before
+FLOOR = (0, 5, 20)  # earlier versions name pages by tokens alone
 _FLOOR = ".".join(str(number) for number in FLOOR)
 
-# Settings of the namespace `model`, which all count but for these: how the same weights come here.
+# Settings of the namespace `model`. All are included except these, which only say how the weights
+# are loaded.
 _LEFT_OUT = {
     "model_path": "where the weights lie; `weights_revision` says which they are",
     "download_dir": "likewise",
@@ -44,10 +47,10 @@ _LEFT_OUT = {
     "weight_cache_socket": "likewise",
     "weight_cache_timeout": "likewise",
 }
-# Of the others, what changes K, V or a state by more than another GPU's rounding does, or what a
-# pool holds. One that this SGLang does not have is passed over.
+# Settings of other namespaces that change K, V or a state by more than the rounding of another GPU,
+# or that change the content of a pool. A setting that this SGLang does not have is skipped.
 _COUNTED = (
-    # How layers compute.
+    # The computation of layers.
     "dllm_algorithm",
     "dllm_algorithm_config",
     "enable_mis",
@@ -64,7 +67,7 @@ _COUNTED = (
     "rl_on_policy_target",
     "enable_hisparse",
     "hisparse_config",
-    # In what form a pool keeps it.
+    # The format of a pool's content.
     "prefill_kv_cache_dequant_dtype",
     "enable_deepseek_v4_fp4_indexer",
     "mamba_ssm_dtype",
@@ -74,13 +77,13 @@ _COUNTED = (
     "linear_replayssm_cache_len",
     "disable_hybrid_swa_memory",
     "c128_page_size",
-    # What images and sounds become.
+    # The preprocessing of images and audio.
     "enable_multimodal",
     "mm_process_config",
     "image_processor_backend",
     "disable_fast_image_processor",
     "enable_precise_embedding_interpolation",
-    # Whose drafts lie beside.
+    # The draft model whose KV is stored, too.
     "speculative_algorithm",
     "speculative_draft_model_path",
     "speculative_draft_model_revision",
@@ -92,7 +95,8 @@ _COUNTED = (
     "enable_multi_layer_eagle",
     "uno_lora_path",
 )
-# Of SGLang's own model configuration, beside the file's fields with overrides.
+# Attributes of SGLang's own model configuration, in addition to the fields of the file with
+# overrides.
 _DERIVED = (
     "dtype",
     "quantization",
@@ -102,7 +106,7 @@ _DERIVED = (
     "is_fp4_experts",
 )
 
-# Ways to split a model, of the namespace `parallel`, and where each is told.
+# Ways to split a model, of the namespace `parallel`, and the place where each is included.
 _KNOWN_SPLITS = {
     "tp_size": "the part's heads, or the rank of a pool of bytes",
     "pp_size": "the group's layers, or the stage and the layers of a pool of bytes",
@@ -148,14 +152,14 @@ _OF_ADAPTERS = ("lora_target_modules", "experts_shared_outer_loras", "lora_stric
 
 
 def check_page_names() -> None:
-    """FailedPreconditionError: this SGLang names pages by tokens alone, so that requests of other
-    adapters and salts would be given each other's KV."""
+    """Raises FailedPreconditionError if this SGLang names pages by tokens alone: requests with
+    other adapters or salts would get each other's KV."""
     from sglang import version
 
     text = str(version.__version__)
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
     numbers = tuple(int(number) for number in found.groups()) if found else (0, 0, 0)
-    is_told = numbers != (0, 0, 0)  # as of a checkout that nobody installed
+    is_told = numbers != (0, 0, 0)  # 0.0.0: a checkout that is not installed
     if (is_told and numbers < FLOOR) or not _has_namespaces():
         raise FailedPreconditionError(
             f"SGLang {text} names pages by their tokens alone: adapters and salts would share them."
@@ -164,7 +168,7 @@ def check_page_names() -> None:
 
 
 def _has_namespaces() -> bool:
-    """Whether chains of pages begin with a name of the adapter and of the salt."""
+    """Returns whether chains of pages begin with a name of the adapter and the salt."""
     try:
         from sglang.srt.mem_cache.utils import storage_namespace_seed as seed
     except ImportError:
@@ -174,7 +178,7 @@ def _has_namespaces() -> bool:
 
 
 class Server:
-    """The configuration that this process of SGLang runs with."""
+    """The configuration of this SGLang process."""
 
     def __init__(self) -> None:
         try:
@@ -186,14 +190,14 @@ class Server:
             self._model = runtime_context.process_model_config()
             self._places = dict(namespace_of(type(self._given)))
             self._fields = {field.name: field for field in record_fields(type(self._given))}
-        except Exception as error:  # whatever another version does
+        except Exception as error:  # other versions may raise anything
             raise FailedPreconditionError(
                 "SGLang's configuration, which K and V depend on, cannot be read"
                 f" ({type(error).__name__}: {error}). Cairn was tried with SGLang 0.5.23"
             ) from error
 
     def check_splits(self) -> None:
-        """InvalidArgumentError names a way to split KV that Cairn does not know."""
+        """Raises InvalidArgumentError, which names a way to split KV that Cairn does not know."""
         for name, place in self._places.items():
             if place != "parallel" or name in _KNOWN_SPLITS:
                 continue
@@ -205,7 +209,8 @@ class Server:
                 )
 
     def revision(self) -> str:
-        """What of a space's revision the server says: of equal ones pages are alike."""
+        """Returns the server's part of a space's revision. Servers with equal parts have equal
+        pages."""
         told = {name: self._told(name) for name in self._counted()}
         derived = {name: getattr(self._model, name, None) for name in _DERIVED}
         dtype = str(derived.pop("dtype"))
@@ -219,14 +224,14 @@ class Server:
                 yield name
 
     def _told(self, name: str) -> Any:
-        """A setting's value; a file's name stands for what is in the file."""
+        """Returns the value of a setting; a file name is replaced by a digest of the file."""
         value = self._value(name)
         if isinstance(value, str) and os.path.isfile(value):
             return f"file {_digest_of_file(value)}"
         return value
 
     def _value(self, name: str) -> Any:
-        """As resolved, where it is; as given elsewhere."""
+        """Returns the resolved value of a setting if there is one, else the given value."""
         top, *below = self._places[name].split(".")
         context = self._context
         try:
@@ -241,8 +246,9 @@ class Server:
             return getattr(self._given, name)
 
     def _adapters(self) -> str:
-        """Of adapters given at the start. SGLang names them by name and path, which say nothing of
-        what is in them; those that are loaded later it names at random: nobody shares them."""
+        """Returns the adapters given at the start. SGLang names them by name and path, which do not
+        identify their content. Adapters that are loaded later get random names, so no server shares
+        their pages."""
         adapters = self._value(_ADAPTERS) if _ADAPTERS in self._places else None
         if not adapters:
             return ""
@@ -266,8 +272,8 @@ def _digest_of_file(path: str) -> str:
 
 
 def _files_of(path: str) -> dict[str, str]:
-    """The files of an adapter by name, each as a digest of its bytes. path: a folder, or a name of
-    the hub, whose files are here by now."""
+    """Returns the files of an adapter by name, each as a digest of its bytes. path: a folder, or a
+    name of the hub, whose files have been downloaded."""
     folder = path
     if not os.path.isdir(folder):
         try:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether SGLang's process still has the weights that its pages are named by.
+"""Detects whether SGLang's process still has the weights that its pages are named by.
 
-SGLang replaces weights in a running process (`/update_weights_from_disk`, …), drops what it keeps
-in device and host memory, and tells its third level nothing: names stay, and what is under them is
-of the weights before. So this module listens where SGLang's runner changes weights.
+SGLang can replace weights in a running process (`/update_weights_from_disk`, …). It then drops its
+pages in device and host memory, but does not tell the third level: the names of pages stay the
+same, while the stored KV belongs to the old weights. So this module listens where SGLang's runner
+changes weights.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ _CHANGES = (
     "update_weights_from_tensor",
     "update_weights_from_ipc",
 )
-_BEGINS, _ENDS = "begin_weight_update", "end_weight_update"  # around changes of many steps
+_BEGINS, _ENDS = "begin_weight_update", "end_weight_update"  # around changes in several steps
 _HEARD = "_cairn_listens"
-_FIRST = "default"  # SGLang's weight_version where nobody named one
+_FIRST = "default"  # SGLang's weight_version if the user did not set one
 
 
 class Weights:
-    """Thread-safe: SGLang's scheduler changes weights, its threads for storage ask."""
+    """Thread-safe: SGLang's scheduler changes weights, and its storage threads read the version."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._changes, self._is_between = 0, False  # that run; that a change of steps has begun
-        self._before: str | None = None  # SGLang's weight_version when they last changed
+        self._changes, self._is_between = 0, False  # changes in progress; whether a change in several steps has begun
+        self._before: str | None = None  # SGLang's weight_version at the last change
 
     def listen(self) -> None:
-        """Once a process. FailedPreconditionError: this SGLang changes weights unheard."""
+        """Call it once per process. Raises FailedPreconditionError if changes of this SGLang's
+        weights cannot be detected."""
         try:
             kind = getattr(importlib.import_module(_PATH), _KIND)
             absent = [name for name in (*_CHANGES, _BEGINS, _ENDS) if not hasattr(kind, name)]
@@ -55,8 +57,8 @@ class Weights:
         setattr(kind, _HEARD, self)
 
     def version(self) -> str | None:
-        """What names of pages begin with: nothing for the weights of the start, unless SGLang was
-        given a `weight_version`. None: the weights changed and have no version of their own."""
+        """Returns the prefix of page names: empty for the first weights, unless SGLang has a
+        `weight_version`. None: the weights have changed and have no version of their own."""
         now = _version()
         with self._lock:
             if self._changes or self._is_between or now == self._before:

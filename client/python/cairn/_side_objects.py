@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of a space that are about side objects: profiles and banks."""
+"""The calls of a space for side objects: profiles and banks."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ class SideObjects:
     def install_profile(
         self, group: int, profile: bytes, *, timeout: float | None = None
     ) -> bytes:
-        """Makes `profile`, as `cairn.profile` makes them, what later puts into the group are coded
-        with where the recipe is cairn:2.3 or the like; blocks that are there keep theirs. Returns
-        its id, the SHA-256 of its bytes. InvalidArgumentError: none, of another geometry than the
-        group's, or without the rate of the space's recipe."""
+        """Installs `profile`, made by `cairn.profile`, as the group's current profile. Later puts
+        into the group are encoded with it if the recipe is a cairn:… one; blocks that are already
+        stored keep their profile. Returns its id, the SHA-256 of its bytes. Raises
+        InvalidArgumentError if it is not a profile, has another geometry than the group, or lacks
+        the rate of the space's recipe."""
         return self._install(group, _abi.SIDE_OBJECT_PROFILE, profile, timeout)
 
     def install_bank(self, group: int, bank: bytes, *, timeout: float | None = None) -> bytes:
-        """The same of a bank, as `cairn.bank.mine` makes them, for patternkv:2 and the like."""
+        """Like `install_profile`, for a bank made by `cairn.bank.mine` and the patternkv:…
+        recipes."""
         return self._install(group, _abi.SIDE_OBJECT_BANK, bank, timeout)
 
     def current_profile(self, group: int, *, timeout: float | None = None) -> bytes | None:
-        """The id of the profile that puts into the group are coded with now."""
+        """Returns the id of the profile with which puts into the group are encoded now."""
         return self._current(group, _abi.SIDE_OBJECT_PROFILE, timeout)
 
     def current_bank(self, group: int, *, timeout: float | None = None) -> bytes | None:
-        """The id of the bank that puts into the group are coded with now."""
+        """Returns the id of the bank with which puts into the group are encoded now."""
         return self._current(group, _abi.SIDE_OBJECT_BANK, timeout)
 
     def _install(self, group: int, kind: int, data: bytes, timeout: float | None) -> bytes:
@@ -57,8 +59,8 @@ class SideObjects:
         return bytes(side_object_id)
 
     def side_object(self, side_object_id: bytes, *, timeout: float | None = None) -> bytes | None:
-        """The bytes of a side object, checked against their id; None where the space has it not
-        (any more). An image's `side_object` says which one it is coded with."""
+        """Returns the bytes of a side object, checked against their id; None if the space does not
+        have it, or no longer has it. An image's `side_object` is the id of its own."""
         wanted = check_key("side_object_id", side_object_id)
         count, limit = ctypes.c_size_t(), _ffi.milliseconds(timeout)
         call = _ffi.library().cairn_side_object_get

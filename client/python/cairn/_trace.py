@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trace that calls of a thread belong to."""
+"""The trace of a thread's calls."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _current = threading.local()
 
 @contextlib.contextmanager
 def trace(traceparent: str) -> Iterator[None]:
-    """Calls that this thread begins inside belong to a trace of W3C Trace Context.
+    """Calls of this thread inside the `with` block belong to a trace of W3C Trace Context.
 
-    `cairnd` names the trace where it logs a slow one, and proxies of the control plane see it. It is the thread's: a coroutine does not
-    await inside. InvalidArgumentError: `traceparent` is none.
+    `cairnd` logs the trace id with slow calls, and proxies of the control plane can read it. The
+    trace belongs to the thread: a coroutine must not await inside. Raises InvalidArgumentError if
+    `traceparent` is not a traceparent.
     """
     before = getattr(_current, "traceparent", None)
     check(library().cairn_set_trace(traceparent.encode()))

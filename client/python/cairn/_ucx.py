@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transport over HOST:PORT, a library of its own beside libcairn.so."""
+"""Loads the transport over HOST:PORT, a library separate from libcairn.so."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from ._ffi import library_path
 from .errors import InternalError
 
-# UCX reads these once, when it is loaded: no memory hooks and no signal handlers from a guest in an
-# engine's process, nothing on its stdout. What the user has set of the first three stays.
+# UCX reads these once, when it is loaded. In an engine's process Cairn must install no memory hooks
+# and no signal handlers, and print nothing to stdout. Values that the user has set for the first
+# three stay.
 _UCX_SETTINGS = {
     "UCX_MEM_EVENTS": "n",
     "UCX_HANDLE_ERRORS": "none",
@@ -23,10 +24,10 @@ _loaded: set[Path] = set()
 
 
 def load() -> None:
-    """Loads the transport over HOST:PORT, if it is there, under our settings; the library finds it
-    loaded. A wheel's own UCX must not open the modules of a UCX that is installed: they would bring
-    that one along. The engine's own UCX never sees these settings, and this one none of the engine's
-    other variables, some of which end a process whose UCX they are not meant for.
+    """Loads the transport over HOST:PORT, if it is there, with our settings; libcairn.so then uses
+    it. A wheel's own UCX must not open the modules of an installed UCX, because they would load
+    that UCX, too. The engine's own UCX does not see these settings. Ours sees none of the engine's
+    other variables; some of them end a process whose UCX is another version.
     """
     module = library_path().with_name("libcairn_ucx.so")
     if module in _loaded or not module.exists():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of this package from a coroutine, each on a thread of the loop's default executor.
+"""Runs calls of this package for a coroutine, each on a thread of the loop's default executor.
 
     match = await aio.call(space.match, keys, wait=0.1)
     tokens = await aio.call(match.get, k, v)
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 async def call(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `function` returns or raises. A task that is cancelled waits for the end of the call, which
-    its timeout bounds: nothing is written to the caller's arrays after that, and what a match has
-    leased is given back."""
+    """Returns or raises the result of `function`. If the task is cancelled, it waits until the call
+    ends, at most for the call's timeout. After that, nothing is written to the caller's arrays, and
+    a lease that a match has taken is released."""
     loop = asyncio.get_running_loop()
     here = contextvars.copy_context()
     running = loop.run_in_executor(None, partial(here.run, partial(function, *args, **kwargs)))
@@ -40,9 +40,9 @@ async def call(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -
 
 
 async def _ended(running: asyncio.Future[Any]) -> None:
-    """Until it is over, however often the task is cancelled meanwhile."""
+    """Waits until the call has ended, even if the task is cancelled several times."""
     while not running.done():
         try:
             await asyncio.wait([running])
         except asyncio.CancelledError:
-            continue  # ends: calls have deadlines
+            continue  # terminates, because calls have deadlines

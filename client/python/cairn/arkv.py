@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tokens are worth, for the recipes `arkv` and `arkv:paper` (docs/recipes/arkv.md).
+"""Token scores and token plans, for the recipes `arkv` and `arkv:paper` (docs/recipes/arkv.md).
 
-Who writes scores tokens by a window of attention, or by Q and K:
+A writer scores tokens from a window of attention, or from Q and K:
 
     scores, statistics = score_tokens(q=q, k=k)             # of a layer: the last queries, all keys
     image = encode(ImageSpec("arkv", ..., token_scores=scores_of_all_layers), k, v)
 
-Who reads takes the scores out of a chain's images and keeps what its budget holds:
+A reader takes the scores from a chain's images and keeps the tokens that fit its budget:
 
     scores = np.concatenate([image_scores(i) for i in images], axis=2)
     states = plan(scores[layer], budget=2**20, original_bytes=512, low_bytes=160)
@@ -35,7 +35,7 @@ EVICTED, LOW, ORIGINAL = 0, 1, 2
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """Of the share of attention that each token before the window gets."""
+    """Statistics of the share of attention that each token before the window gets."""
 
     entropy: float
     variance: float
@@ -51,10 +51,10 @@ def score_tokens(
     scale: float | None = None,
     gamma: float = GAMMA,
 ) -> tuple[np.ndarray, LayerStatistics]:
-    """Scores [kv_heads, keys] of a layer's tokens, infinite for the last ones, whose queries these
-    are, and the layer's statistics. Either `weights` [query_heads, queries, keys], after the
-    softmax, with kv_heads; or `q` [query_heads, queries, dim] and `k` [kv_heads, keys, dim] as they
-    meet, after RoPE, and `scale`, 1 / sqrt(dim) unless given."""
+    """Returns the scores [kv_heads, keys] of a layer's tokens and the layer's statistics. The
+    scores of the last tokens, to which the queries belong, are infinite. Pass either `weights`
+    [query_heads, queries, keys], after the softmax, with kv_heads; or `q` [query_heads, queries,
+    dim] and `k` [kv_heads, keys, dim], both after RoPE, with `scale`, by default 1 / sqrt(dim)."""
     native = _abi.Attention(gamma=gamma)
     if weights is not None:
         if kv_heads is None or q is not None or k is not None:
@@ -80,7 +80,7 @@ def score_tokens(
 
 
 def layer_shares(layers: Sequence[LayerStatistics]) -> list[float]:
-    """rho of each layer: how much of its budget goes to originals; 1 where that is the most."""
+    """Returns rho of each layer: the share of its budget for original tokens, 1 for the largest."""
     given = (_abi.LayerStatistics * len(layers))(
         *[(layer.entropy, layer.variance, layer.kurtosis) for layer in layers]
     )
@@ -98,8 +98,8 @@ def plan(
     original_share: float = 0.0,
     uniform: bool = False,
 ) -> np.ndarray:
-    """EVICTED, LOW or ORIGINAL for each of `scores` [heads, tokens] of a layer, uint8, within
-    `budget` bytes for each head, K and V together. `uniform`: the same tokens for all heads."""
+    """Returns EVICTED, LOW or ORIGINAL, uint8, for each of `scores` [heads, tokens] of a layer,
+    within `budget` bytes per head, K and V together. `uniform`: the same tokens for all heads."""
     scores = _floats("scores", scores, 2)
     native = _abi.TokenBudget(
         is_uniform=int(uniform),
@@ -115,14 +115,14 @@ def plan(
 
 
 def image_scores(image: Any) -> np.ndarray:
-    """float32 [layers, heads, tokens]: what an image of arkv says of its tokens. Infinite for a
-    head whose K is raw; 0 in images of other recipes. Verifies the image."""
+    """Returns the scores in an image of arkv, float32 [layers, heads, tokens]: infinite for a head
+    whose K is raw, 0 in images of other recipes. Verifies the image."""
     return _of_tokens(image, np.float32, _ffi.library().cairn_image_scores)
 
 
 def kept(image: Any) -> np.ndarray:
-    """bool [layers, heads, tokens]: False for what arkv:paper evicted, which decodes to zeros and
-    is to be left out of attention. Verifies the image."""
+    """Returns bool [layers, heads, tokens]: False for tokens that arkv:paper evicted. They decode
+    to zeros; exclude them from attention. Verifies the image."""
     return _of_tokens(image, np.uint8, _ffi.library().cairn_image_kept).astype(bool)
 
 

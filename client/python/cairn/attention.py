@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention on a CUDA device to blocks that lie there encoded, as the store has them.
+"""Attention on a CUDA device to blocks that stay encoded there.
 
     images = DeviceImages(space, device=0)
     images.append(keys, stream=stream, lease=match.lease)   # how many are there, without a gap
@@ -9,10 +9,10 @@
     …                            # the stream is over
     plan.check()
 
-Arrays are of the device, and come by DLPack; streams are integers, of which 0 is the default one: no
-graph can be captured of that. docs/internals/kernels.md says which recipes can be attended to; of others
-UnimplementedError says that they have to be decoded first. Without device kernels that is raised as
-well, without a device UnavailableError.
+Arrays are on the device and are passed by DLPack. Streams are integers; 0 is the default stream, of
+which no graph can be captured. docs/internals/kernels.md lists the recipes that support attention.
+For other recipes UnimplementedError says that the blocks must be decoded first. It is also raised
+without device kernels; without a device UnavailableError is raised.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LEASE_BYTES = 16
 
 
 class DeviceImages:
-    """A part of consecutive blocks of one sequence, on a device. A context manager; what is closed
-    stays on the device until the plans that attend to it are closed too."""
+    """A slice of consecutive blocks of one sequence, on a device. A context manager. After `close`,
+    the images stay on the device until the plans that use them are closed, too."""
 
     def __init__(self, space: Space, *, device: int = 0, part: Part | None = None) -> None:
         self.device = device
@@ -57,7 +57,7 @@ class DeviceImages:
             _ffi.library().cairn_device_images_close,
         )
         geometry = space.spec.groups[self.group]
-        self.k_dim, self.v_dim = geometry.k_dim, geometry.v_dim  # of a latent, 0: there is no V
+        self.k_dim, self.v_dim = geometry.k_dim, geometry.v_dim  # for a latent, v_dim is 0: there is no V
 
     def append(
         self,
@@ -67,9 +67,9 @@ class DeviceImages:
         lease: bytes | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Gets blocks, verified, and puts them behind those that are there. How many: up to the
-        first miss. The copies are put on the stream, and over when this returns. Where it raises,
-        len() says how many came before."""
+        """Gets blocks, verifies them, and appends them. Returns the number of blocks up to the
+        first miss. The copies run on the stream and are complete when this returns. If it raises,
+        blocks before the failure are appended; len() counts them."""
         keys = b"".join(check_key("a key", key) for key in wanted)
         if lease is not None and len(lease) != LEASE_BYTES:
             raise InvalidArgumentError(f"lease has {len(lease)} bytes, expected {LEASE_BYTES}")
@@ -101,11 +101,11 @@ class DeviceImages:
 
 @dataclass(frozen=True)
 class Tail:
-    """Tokens that are in no block yet, in an engine's cache on the device.
+    """Tokens in an engine's cache on the device that are in no block yet.
 
-    blocks: int32, the engine's blocks in order; negative leaves its tokens out. tokens: int32, how
-    many tokens there are, read at each launch; None is always `tokens_max`. ends_with_queries: the
-    query tokens are its last, and none sees those behind it."""
+    blocks: int32, the engine's blocks in order; a negative block skips its tokens. tokens: int32,
+    the number of tokens, read at each launch; None means `tokens_max`. ends_with_queries: the query
+    tokens are the last tokens, and each reads only tokens up to itself."""
 
     cache: PagedCache
     blocks: Any
@@ -117,11 +117,11 @@ class Tail:
 
 @dataclass(frozen=True)
 class Job:
-    """What query tokens of a sequence attend to at a layer of the images' group.
+    """Attention of query tokens of a sequence at a layer of the images' group.
 
-    queries: [tokens, query heads, k_dim] in the space's dtype, after RoPE. outputs: float32 [tokens,
-    query heads, v_dim]. log_sums: float32 [tokens, query heads], by which outputs are merged with
-    others. heads: KV heads, all where None."""
+    queries: [tokens, query heads, k_dim] in the space's dtype, after RoPE. outputs: float32
+    [tokens, query heads, v_dim]. log_sums: float32 [tokens, query heads], for merging outputs with
+    others. heads: KV heads; None means all."""
 
     images: DeviceImages
     layer: int
@@ -134,8 +134,8 @@ class Job:
 
 
 class AttendPlan:
-    """Jobs of one device, planned once: a plan holds until images are appended or arrays lie
-    elsewhere. Keeps arrays alive until it is dropped, images until it is closed. A context manager."""
+    """A plan for jobs on one device. It stays valid until images are appended or arrays move. It
+    keeps arrays alive until it is dropped, and images until it is closed. A context manager."""
 
     def __init__(self, space: Space, jobs: Sequence[Job], *, stream: int) -> None:
         devices = {job.images.device for job in jobs}
@@ -185,14 +185,14 @@ class AttendPlan:
             _ffi.check(_ffi.library().cairn_attend_launch(plan, stream_address(stream)))
 
     def check(self) -> None:
-        """Once the stream is over, else it raises FailedPreconditionError: raises where an image or a
-        tail is not what it should be, whose sequence has outputs in any state. Replays of a graph
-        that was captured are not looked at: call it once they are over."""
+        """Raises an error if an image or a tail is invalid; the outputs of its sequence are then
+        unspecified. Call it when the stream has completed, else it raises FailedPreconditionError.
+        Launches by a captured graph are not tracked: call it after they have completed."""
         with self._handle.use() as plan:
             _ffi.check(_ffi.library().cairn_attend_check(plan))
 
     def close(self) -> None:
-        """Waits for what was launched."""
+        """Waits for the launches."""
         self._handle.close()
 
     def __enter__(self) -> AttendPlan:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mines the bank that the recipe `patternkv` codes with, from KV of the model over any text.
+"""Mines the bank for the recipe `patternkv`, from KV of the model over any text.
 
     bank = mine(k, v, patterns=32)      # of one group of layers: bytes, for docs/internals/formats/bank.md
     space.install_bank(0, bank)
 
-K is taken as the engine keeps it, after RoPE. Leave the first four tokens of each text out: their keys
-are like no other's, and a pattern that follows them does harm. docs/recipes/patternkv.md says what
-patterns are for. Of KV on a CUDA device, cairn.mine makes the same.
-Needs numpy.
+Pass K as the engine keeps it, after RoPE. Leave out the first four tokens of each text: their keys
+are unlike all others, and patterns made from them do harm. docs/recipes/patternkv.md explains
+patterns. cairn.mine makes the same bank from KV on a CUDA device. Needs numpy.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ import numpy as np
 PATTERNS_MAX = 256
 VALUE_MAX = 32752.0
 ROUNDS_MAX = 30
-MOVE_MAX = np.float32(1e-4)  # of a center that stands still
-SUMS = 16  # a squared length is that many sums, of every sixteenth channel each, added in halves
-UNIT = np.float32(2.0**-24)  # that means are counted in
+MOVE_MAX = np.float32(1e-4)  # a centre that moves at most this much has converged
+SUMS = 16  # partial sums of a squared length, each over every sixteenth channel, added in halves
+UNIT = np.float32(2.0**-24)  # the unit of means
 
 
 def _distances(points: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    """Squared, [points, centers], a center at a time: no more memory than it takes.
+    """Returns squared distances [points, centers], one center at a time to save memory.
 
-    Summed in the order that docs/recipes/patternkv.md gives.
+    The order of the sums is that of docs/recipes/patternkv.md.
     """
     filled = -points.shape[1] % SUMS
     channels = np.ascontiguousarray(np.pad(points, ((0, 0), (0, filled))).T)
@@ -44,13 +43,15 @@ def _distances(points: np.ndarray, centers: np.ndarray) -> np.ndarray:
 
 
 def _mean(units: np.ndarray) -> np.ndarray:
-    """Of points in units, cut off towards 0: integers, so that the sum has no order."""
+    """Returns the mean of points in units, rounded towards 0. Sums of integers do not depend on
+    their order."""
     total = units.sum(axis=0)
     return (np.sign(total) * (np.abs(total) // len(units))).astype(np.float32) * UNIT
 
 
 def cluster(points: np.ndarray, count: int) -> np.ndarray:
-    """k-means of points [n, dim] up to VALUE_MAX: min(count, n) centers, on every machine the same."""
+    """Runs k-means on points [n, dim] up to VALUE_MAX. Returns min(count, n) centers, the same on
+    every machine."""
     points = np.asarray(points, np.float32)
     count = min(count, len(points))
     if count == 0:
@@ -78,7 +79,7 @@ def cluster(points: np.ndarray, count: int) -> np.ndarray:
 
 
 def _plane(values: np.ndarray, count: int) -> np.ndarray:
-    """Patterns of one plane, float16 [layers, heads, patterns, dim]."""
+    """Returns the patterns of one plane, float16 [layers, heads, patterns, dim]."""
     layers, heads, _, dim = values.shape
     out = np.empty((layers, heads, count, dim), np.float16)
     for layer in range(layers):
@@ -86,16 +87,17 @@ def _plane(values: np.ndarray, count: int) -> np.ndarray:
             points = values[layer, head]
             points = points[(np.abs(points) <= VALUE_MAX).all(axis=1)]
             centers = cluster(points, count)
-            # Tokens that cannot be coded may leave a head with too few: its last pattern again.
+            # If a head has too few tokens that can be coded, its last pattern is repeated.
             fill = np.repeat(centers[-1:], count - len(centers), axis=0)
             out[layer, head] = np.concatenate([centers, fill])
     return out
 
 
 def mine(k: np.ndarray, v: np.ndarray | None = None, *, patterns: int = 32) -> bytes:
-    """The bank of one group of layers: float [layers, heads, tokens, dim] each; v is None for latents.
+    """Returns the bank of one group of layers. k, v: float [layers, heads, tokens, dim]; v is None
+    for latents.
 
-    A head of fewer tokens than `patterns` has as many patterns as tokens.
+    A head with fewer tokens than `patterns` has as many patterns as tokens.
     """
     if not 1 <= patterns <= PATTERNS_MAX:
         raise ValueError(f"patterns is {patterns}, expected 1 to {PATTERNS_MAX}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that the data connections of a client can reach without a copy of ours."""
+"""Memory that the data connections of a client can access without an extra copy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .errors import FailedPreconditionError
 class Buffer:
     """Bytes in the memory of a data connection; made by `Client.allocate_buffer`.
 
-    A put from it and a get into it, in the `source` or `image` form, move with the fewest copies.
-    It is a context manager. Its memory lives as long as anything that looks at it, and a client
-    that is closed meanwhile ends its session only when the last such view is gone.
+    Puts from it and gets into it, in the `source` or `image` form, make the fewest copies. It is a
+    context manager. Its memory lives as long as any view of it. A client that is closed meanwhile
+    ends its session only when the last such view is gone.
 
         with client.allocate_buffer(space.source_bytes()) as buffer:
             kv = np.frombuffer(buffer.memory, np.uint16).reshape(layers, heads, 2, tokens, dim)
@@ -38,13 +38,13 @@ class Buffer:
 
     @property
     def memory(self) -> memoryview:
-        """The bytes, writable: for `numpy.frombuffer`, `torch.frombuffer`, slices, …"""
+        """Returns the bytes, writable: for `numpy.frombuffer`, `torch.frombuffer`, slices, …"""
         if self._memory is None:
             raise FailedPreconditionError("the buffer is closed")
         return self._memory
 
     def close(self) -> None:
-        """Forgets the memory. It goes back to the connection when no view of it is left."""
+        """Drops the memory. It returns to the connection when no view of it is left."""
         self._memory = None
 
     def __len__(self) -> int:
@@ -62,6 +62,6 @@ class Buffer:
 
 
 def _free(client: Handle, address: int, pid: int) -> None:
-    if os.getpid() == pid:  # a forked child has only a copy of it
+    if os.getpid() == pid:  # a forked child has only a copy
         _ffi.library().cairn_buffer_free(address)
         client.let_go()

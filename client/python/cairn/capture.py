@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tap on a space's puts: a worker that runs writes the dumps that `cairn.evaluate` reads.
+"""Records a space's puts: a running worker writes the dumps that `cairn.evaluate` reads.
 
     with cairn.Capture(space, "/tmp/capture") as capture:
         …                                       # the worker goes on putting blocks
@@ -26,21 +26,22 @@ from .space import Space
 from .tensors import NUMPY_DTYPES, Tensor, describe
 from .transfer import Part, Put, PutResult, plane_of, slots_of
 
-QUERY_TOKENS_MAX = 64  # of a block: the last ones
+QUERY_TOKENS_MAX = 64  # the last tokens of a block
 
 
 class Capture:
-    """Copies sequences that go into `space` through this very object, from their first block on.
+    """Copies sequences that are put into `space` through this object, from their first block on.
 
-    A put that fails is not recorded, and none fails or waits for the disk because of the tap: what
-    is recorded costs one copy in memory, after the put, and nothing once the tap `is_full`. What
-    goes wrong in it ends it and is kept as `error`. Files are written by `close`.
+    A put that fails is not recorded. No put fails or waits for the disk because of the recording. A
+    recorded put costs one copy in memory, after the put; once the recording `is_full`, puts cost
+    nothing more. An error in the recording ends it and is kept as `error`. `close` writes the
+    files.
 
-    sequences: how many to write, each into a folder of its own: FOLDER/0, the longest, FOLDER/1, …
-    tokens_max: of one. bytes_max: of all that is kept meanwhile, twice as many sequences at most.
-    every: takes one sequence of so many that begin, or go on in a way of their own. parts: which
-    layers and heads of each group this rank puts, where it does not put whole blocks. Groups that are not K and V are left out.
-    Blocks have to come after their parents. Thread-safe.
+    sequences: number of sequences to write, each into its own folder: FOLDER/0, the longest,
+    FOLDER/1, … tokens_max: limit for one sequence. bytes_max: limit for all memory, for at most
+    twice as many sequences. every: records one of this many sequences that begin or branch. parts:
+    the layers and heads of each group that this rank puts, if it does not put whole blocks. Groups
+    other than K and V are left out. Blocks must come after their parents. Thread-safe.
     """
 
     def __init__(
@@ -76,7 +77,8 @@ class Capture:
 
     @property
     def is_full(self) -> bool:
-        """There are as many whole sequences as were asked for: `close` has nothing to wait for."""
+        """Returns whether all requested sequences are complete, so that `close` has nothing to wait
+        for."""
         return self._whole_count >= self._sequences
 
     @property
@@ -84,9 +86,9 @@ class Capture:
         return sum(chain.is_whole(self._blocks_max) for chain in self._chains)
 
     def add_queries(self, key: bytes, queries: Mapping[int, Any]) -> None:
-        """Queries as they meet K, after RoPE, of the last tokens of the block `key`, which has been
-        put: by layer [query heads, tokens, dim], arrays of numpy. Of a sequence those of its last
-        block are written. Does nothing where the block is not recorded."""
+        """Adds queries after RoPE of the last tokens of the block `key`, which has been put: by
+        layer, numpy arrays [query heads, tokens, dim]. For each sequence, the queries of its last
+        block are written. Does nothing if the block is not recorded."""
         import numpy as np
 
         with self._lock:
@@ -96,7 +98,7 @@ class Capture:
                 chain.queries.setdefault(index, {}).update(cut)
 
     def record(self, puts: Sequence[Put], results: Sequence[PutResult]) -> None:
-        """For `Space` alone: after its puts."""
+        """Called by `Space` after its puts."""
         if not self._is_open:
             return
         try:
@@ -104,13 +106,13 @@ class Capture:
                 is_stored = result.error is None or isinstance(result.error, NotDurableError)
                 if is_stored and put.part.group in self._boxes and put.image is None:
                     self._record(put)
-        except Exception as error:  # the worker's puts come before all that is recorded of them
+        except Exception as error:  # the worker's puts must not fail because of the recording
             self.error = error
             self._end()
 
     def close(self) -> list[pathlib.Path]:
-        """Takes the tap out and writes what there is; the folders, the longest sequence first. None
-        where something went wrong, or when it is called again."""
+        """Ends the recording and writes it. Returns the folders, the longest sequence first; none
+        after an error, or if it was closed before."""
         if self._is_open:
             self._end()
         found = sorted(self._chains, key=lambda chain: -chain.whole_blocks)[: self._sequences]
@@ -143,12 +145,13 @@ class Capture:
             if chain is None:
                 return
             block = chain.blocks[index]
-        block.copy(put)  # not under the lock: two parts of a block do not overlap
+        block.copy(put)  # without the lock: two parts of a block do not overlap
         if len(chain.blocks) == self._blocks_max and self.is_full:
             self._end()
 
     def _place_of(self, put: Put) -> tuple[_Chain | None, int]:
-        """Where the block belongs; a place is made for one that goes on where a sequence ends."""
+        """Returns the sequence and index of a block. Makes an index for a block that continues a
+        sequence."""
         if put.key in self._places:
             return self._places[put.key]
         chain, index = None, 0
@@ -171,7 +174,7 @@ class Capture:
         return chain, index
 
     def _fork(self, chain: _Chain, count: int) -> _Chain | None:
-        """Another sequence that begins with the same blocks, which are kept once."""
+        """Returns another sequence that begins with the same blocks, which are stored once."""
         self._begun += 1
         if (self._begun - 1) % self._every:
             return None
@@ -182,7 +185,7 @@ class Capture:
         return forked
 
     def _new_chain(self) -> _Chain | None:
-        """One more, in the place of the shortest where there are too many."""
+        """Returns a new sequence; replaces the shortest one if there are too many."""
         if len(self._chains) >= 2 * self._sequences:
             shortest = min(self._chains, key=lambda chain: len(chain.blocks))
             if len(shortest.blocks) >= self._blocks_max:
@@ -232,7 +235,7 @@ def _boxes_of(spec: Any, parts: Sequence[Part]) -> dict[int, _Box]:
 
 
 class _Block:
-    """One block as it is put, part by part."""
+    """One block, recorded part by part."""
 
     def __init__(self, boxes: dict[int, _Box]) -> None:
         import numpy as np
@@ -273,7 +276,7 @@ class _Block:
 
 
 def _places(wanted: range, box: range) -> slice:
-    """Of layers or heads in a box that holds them."""
+    """Returns the positions of layers or heads in a box that contains them."""
     first = wanted.start - box.start
     if first < 0 or first + len(wanted) > len(box):
         raise InvalidArgumentError(f"{wanted} was put, {box} is captured (parts)")
@@ -281,7 +284,7 @@ def _places(wanted: range, box: range) -> slice:
 
 
 def _layers_of(array: Any) -> list:
-    """Arrays [heads, tokens, dim] of numpy, over the caller's memory."""
+    """Returns arrays [heads, tokens, dim] of numpy that share the caller's memory."""
     plane = plane_of("a plane", array)
     found = [_array_of(tensor) for tensor in plane.layers]
     if len(found) == 1 and found[0].ndim == 4:
@@ -313,14 +316,14 @@ class _Chain:
 
     @property
     def whole_blocks(self) -> int:
-        """How many there are before the first that is not whole."""
+        """Returns the number of blocks before the first incomplete one."""
         return next((i for i, x in enumerate(self.blocks) if not x.is_whole), len(self.blocks))
 
     def is_whole(self, blocks: int) -> bool:
         return len(self.blocks) == blocks == self.whole_blocks
 
     def write(self, folder: pathlib.Path, space: Space) -> None:
-        """All of it or nothing."""
+        """Writes the whole sequence, or nothing."""
         import numpy as np
 
         count, partial = self.whole_blocks, folder.with_suffix(".partial")

@@ -29,7 +29,7 @@ class TierStats:
 
 @dataclass(frozen=True)
 class Stats:
-    """What the daemon holds of this tenant: image_bytes, and source_bytes, what that decodes to."""
+    """The tenant's data in the daemon. image_bytes: its size; source_bytes: its decoded size."""
 
     tiers: tuple[TierStats, ...]
     block_count: int
@@ -45,7 +45,8 @@ class Stats:
 
 @dataclass(frozen=True)
 class Counters:
-    """This client's, since it connected. hits + misses = gets that ended with either."""
+    """Counters of this client since it connected. hits + misses: the gets that ended as one of the
+    two."""
 
     breaker_state: str  # "closed", "open", "half open"
     gets: int
@@ -64,7 +65,7 @@ class Counters:
 class Client:
     """Made by `connect`. Thread-safe; a context manager; not usable in a forked child.
 
-    It keeps its session open by itself, and reopens it when the daemon comes back.
+    It keeps its session open by itself, and reopens it when the daemon is back.
     """
 
     def __init__(self, address: int, tenant: str = "default", control: str = "") -> None:
@@ -83,11 +84,12 @@ class Client:
         recipe: str | None = None,
         timeout: float | None = None,
     ) -> Space:
-        """Opens the space of this specification, and makes it on first use.
+        """Opens the space of a specification, and creates it at its first use.
 
         model, weights_revision, groups, dtype ("bf16", "fp16", "fp32", or such a dtype of torch or
-        numpy) and tokens_per_block are its identity. `recipe` ("raw", "exact", "kivi:4", …; None: the
-        daemon's default) applies if this call makes it; `Space.recipe` is the one in force.
+        numpy) and tokens_per_block are its identity. `recipe` ("raw", "exact", "kivi:4", …; None:
+        the daemon's default) is used only if this call creates the space; `Space.recipe` is the
+        space's current recipe.
         """
         spec = keys.SpaceSpec(model, weights_revision, tuple(groups), dtype, tokens_per_block)
         native = native_spec(spec, recipe)
@@ -104,7 +106,7 @@ class Client:
         return Space(self._connection, address.value or 0, spec)
 
     def stats(self, *, timeout: float | None = None) -> Stats:
-        """What the daemon holds of this tenant; the capacity of tiers and uptime are the daemon's."""
+        """Returns the tenant's statistics; the capacity of tiers and uptime are the daemon's."""
         native = _abi.Stats()
         with self._handle.use() as client:
             _ffi.check(
@@ -137,7 +139,7 @@ class Client:
         )
 
     def counters(self) -> Counters:
-        """This client's figures. No call to the daemon."""
+        """Returns this client's counters. Does not call the daemon."""
         native = _abi.Counters()
         with self._handle.use() as client:
             _ffi.check(_ffi.library().cairn_counters_get(client, ctypes.byref(native)))
@@ -146,7 +148,7 @@ class Client:
         return Counters(state, *(getattr(native, name) for name in names))
 
     def events(self, position: Position | None = None) -> EventWatch:
-        """What comes and goes of the tenant's blocks: from a position on, else from now."""
+        """Watches the tenant's blocks enter and leave tiers, from `position`, else from now."""
         return EventWatch(self._connection, None, position or Position())
 
     def recomputed(self, tokens: int, seconds: float) -> None:
@@ -155,10 +157,10 @@ class Client:
             _ffi.check(_ffi.library().cairn_breaker_recomputed(client, tokens, seconds))
 
     def should_fetch(self, tokens: int, wire_bytes: int) -> bool:
-        """Whether getting `wire_bytes` is expected to be done before recomputing `tokens` would be.
+        """Returns whether getting `wire_bytes` is expected to be faster than recomputing `tokens`.
 
-        No call to the daemon. False also while the store is slow or failing; `Space.match` then
-        answers no blocks at once, but for a probe now and then.
+        Does not call the daemon. Also False while the store is slow or failing; `Space.match` then
+        returns 0 blocks at once, except for occasional probes.
         """
         fetch = ctypes.c_int()
         with self._handle.use() as client:
@@ -168,9 +170,10 @@ class Client:
         return bool(fetch.value)
 
     def allocate_buffer(self, count: int, *, timeout: float | None = None) -> Buffer:
-        """`count` bytes of memory of a data connection, for puts and gets with the fewest copies.
+        """Allocates `count` bytes of memory of a data connection, for puts and gets with the fewest
+        copies.
 
-        ResourceExhaustedError: the connection's region (`region_bytes`) is full.
+        Raises ResourceExhaustedError if the connection's region (`region_bytes`) is full.
         """
         address = ctypes.c_void_p()
         with self._handle.use() as client:
@@ -182,8 +185,8 @@ class Client:
             return Buffer(self._handle, address.value or 0)
 
     def close(self) -> None:
-        """Ends the session: its leases are released, its puts aborted, its spaces and watches closed.
-        Memory of a buffer that is still looked at stays, and with it the session, until it is gone."""
+        """Ends the session: releases its leases, aborts its puts, closes its spaces and watches.
+        While views of a buffer exist, its memory and the session stay."""
         self._connection.close()
 
     def __repr__(self) -> str:
@@ -198,7 +201,7 @@ class Client:
 
 
 def native_spec(spec: keys.SpaceSpec, recipe: str | None = None) -> _abi.SpaceSpec:
-    """The C form of a specification. ctypes keeps what it points to alive."""
+    """Returns the C form of a specification. ctypes keeps the memory alive that it points to."""
     groups = (_abi.GroupSpec * len(spec.groups))()
     for native, group in zip(groups, spec.groups, strict=True):
         layers = group.layer_indices
@@ -236,14 +239,14 @@ def connect(
     region_bytes: int = 0,
     timeout: float | None = None,
 ) -> Client:
-    """Opens a session with the daemon whose control plane is at `control`, "unix:PATH" or "HOST:PORT";
-    None is `$CAIRN_CONTROL`, else 127.0.0.1:50151.
+    """Opens a session with the daemon whose control plane is at `control`, "unix:PATH" or
+    "HOST:PORT"; None means `$CAIRN_CONTROL`, else 127.0.0.1:50151.
 
-    data: "unix:PATH", or "HOST:PORT" for UCX, which is opened only where this names it; None takes
-    the first socket on this host that the daemon names. tenant: whose blocks these are. connections,
-    window, region_bytes: data connections, calls in flight on each, shared memory of each, allocated
-    at once; 0 is the default (2, 8, 64 MiB).
-    timeout: seconds, at most 60; None is 2.
+    data: "unix:PATH", or "HOST:PORT" for UCX, which is used only if it is named here; None selects
+    the first socket on this host that the daemon reports. tenant: the owner of the blocks.
+    connections, window, region_bytes: number of data connections, calls in flight on each, and
+    shared memory of each, allocated at once; 0 selects the default (2, 8, 64 MiB). timeout:
+    seconds, at most 60; None means 2.
     """
     if control is None:
         control = control_address()

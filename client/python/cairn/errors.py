@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One exception per status code. A code says what the caller does next."""
+"""One exception per status code. The code tells the caller what to do next."""
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """A call failed. `code` is the number of the status, the same as gRPC's. `delivered_tokens`:
-    of `Match.get`, how many tokens from 0 on were delivered all the same; their KV is verified."""
+    """A call failed. `code` is the number of the status, the same as gRPC's. `delivered_tokens`,
+    set by `Match.get`: the number of tokens from 0 on that were delivered; their KV is verified."""
 
     code = 13
     delivered_tokens = 0
@@ -22,25 +22,25 @@ class Error(Exception):
 
 
 class InvalidArgumentError(Error, ValueError):
-    """A caller's bug; the text names the field and the limit."""
+    """A bug in the caller; the text names the field and the limit."""
 
     code = 3
 
 
 class DeadlineExceededError(Error, TimeoutError):
-    """Not done in time: recompute."""
+    """The call did not end in time: recompute."""
 
     code = 4
 
 
 class NotFoundError(Error, LookupError):
-    """No such space. (A block that is not there is a miss, never an exception.)"""
+    """The space does not exist. (A missing block is a miss, never an exception.)"""
 
     code = 5
 
 
 class PermissionDeniedError(Error, PermissionError):
-    """Another tenant's."""
+    """The space belongs to another tenant."""
 
     code = 7
 
@@ -52,28 +52,28 @@ class ResourceExhaustedError(Error):
 
 
 class FailedPreconditionError(Error):
-    """A wrong state: a closed handle, a forked process, an open breaker."""
+    """The state is wrong: a closed handle, a forked process, an open breaker."""
 
     code = 9
 
 
 class NotDurableError(Error):
-    """Stored, but not durable as the put asked to be. `durability` says why: "no_tier" (the daemon
-    has no tier that lasts), "read_only", "no_room", "late", "ancestors" (a block before it is not
-    there, or not durable itself), "too_large", "gone", "stopping"."""
+    """The block is stored, but not durable as the put requested. `durability` has the reason:
+    "no_tier" (the daemon has no persistent tier), "read_only", "no_room", "late", "ancestors" (a
+    block before it is missing or not durable), "too_large", "gone", "stopping"."""
 
     code = 10
     durability = ""
 
 
 class UnimplementedError(Error, NotImplementedError):
-    """The daemon, or a group of this kind, does not have it."""
+    """The daemon, or this kind of group, does not support it."""
 
     code = 12
 
 
 class InternalError(Error):
-    """A bug of ours."""
+    """A bug in Cairn."""
 
     code = 13
 
@@ -109,6 +109,6 @@ _BY_CODE: dict[int, type[Error]] = {
 
 
 def from_code(code: int, message: str) -> Error:
-    """The exception for a status of the library."""
+    """Returns the exception for a status of the library."""
     cls = _BY_CODE.get(code)
     return cls(message) if cls else Error(message, code)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes a daemon's events as vLLM 0.32 publishes its own, for routers that read those.
+"""Publishes a daemon's events in the format of vLLM 0.32, for routers that read that format.
 
     python -m cairn.events --control 127.0.0.1:50151 --zmq tcp://127.0.0.1:5557
 
-Needs pyzmq and msgspec (`pip install kvcairn[events]`). docs/guides/events.md says what the fields
-hold.
+Needs pyzmq and msgspec (`pip install kvcairn[events]`). docs/guides/events.md describes the fields.
 """
 
 from __future__ import annotations
@@ -21,18 +20,20 @@ from .client import connect
 from .errors import UnavailableError
 from .watch import BlockEvent, EventBatch, EventWatch
 
-BATCHES_KEPT = 10_000  # for replay
+BATCHES_KEPT = 10_000  # kept for replays
 HIGH_WATER_MARK = 100_000
-END = (-1).to_bytes(8, "big", signed=True)  # of a replay
+END = (-1).to_bytes(8, "big", signed=True)  # ends a replay
 MEDIA = {"gpu": "GPU", "host": "CPU", "ssd": "STORAGE"}
-WAIT_SECONDS = 0.05  # for events, then replays are answered
-SUBSCRIBER_MS = 2000  # that the first batch waits for one
-# After the start: that long each subscriber that joins is told that all is cleared. One that was
-# there before a restart has what an earlier process told, and connects again only after it.
+WAIT_SECONDS = 0.05  # wait for events; between waits, replays are answered
+SUBSCRIBER_MS = 2000  # time that the first batch waits for a subscriber
+# During this time after the start, each new subscriber is told to clear everything. A subscriber
+# from before a restart knows the events of an earlier process, and reconnects only after the
+# restart.
 JOINING_SECONDS = 60.0
 CLEARED = {"type": "AllBlocksCleared"}
 
-# As vLLM declares them: those that it always writes, then those that it leaves out at None.
+# Fields as vLLM declares them: first those that it always writes, then those that it omits if they
+# are None.
 FIELDS = {
     "BlockStored": (
         "block_hashes",
@@ -55,12 +56,13 @@ FIELDS = {
 
 
 def low_64_bits(key: bytes) -> int:
-    """vLLM's short hash of a block, its default."""
+    """Returns vLLM's short hash of a block, its default."""
     return int.from_bytes(key[-8:], "big")
 
 
 def events_of(batch: EventBatch, hash_of: Callable[[bytes], Any]) -> list[dict[str, Any]]:
-    """As maps, with their `type`; blocks that follow one another in one. A reset clears all."""
+    """Returns events as dicts with their `type`; consecutive blocks of a chain share one. A reset
+    clears everything."""
     made: list[dict[str, Any]] = [dict(CLEARED)] if batch.is_reset else []
     before: BlockEvent | None = None
     for event in batch.events:
@@ -109,12 +111,12 @@ def _goes_on(before: BlockEvent, event: BlockEvent) -> bool:
 
 
 def as_array(event: dict[str, Any]) -> list[Any]:
-    """The form before 0.26: the type, then fields by position."""
+    """Returns the form before 0.26: the type, then fields by position."""
     return [event["type"], *(event.get(name) for name in FIELDS[event["type"]])]
 
 
 class Bridge:
-    """Numbers its batches from 0 without gaps, and answers replays of the last ones."""
+    """Numbers its batches from 0 without gaps, and answers replays of the last batches."""
 
     def __init__(
         self, publisher: Any, replayer: Any, topic: bytes, hash_of: Callable[[bytes], Any], form: str
@@ -129,7 +131,7 @@ class Bridge:
         try:
             batch = watch.next(WAIT_SECONDS)
         except UnavailableError:
-            time.sleep(WAIT_SECONDS)  # a reset follows, if anything is missed
+            time.sleep(WAIT_SECONDS)  # a reset follows if events were lost
             batch = None
         is_young = time.monotonic() - self._began < JOINING_SECONDS
         if self._has_joined() and is_young and not (batch is not None and batch.is_reset):
@@ -140,7 +142,7 @@ class Bridge:
             self._replay(self._replayer.recv_multipart())
 
     def _has_joined(self) -> bool:
-        """Whether somebody subscribed since it was asked last."""
+        """Returns whether a subscriber has joined since the last call."""
         has_joined = False
         while self._publisher.poll(0):
             has_joined |= self._publisher.recv().startswith(b"\1")
@@ -157,7 +159,7 @@ class Bridge:
 
     def _replay(self, frames: list[bytes]) -> None:
         if len(frames) != 3 or len(frames[2]) != 8:
-            return  # not one of ours; whoever sent it waits
+            return  # not a valid request; its sender waits in vain
         reader, empty, first = frames
         for number, payload in self._sent:
             if number >= int.from_bytes(first, "big"):
@@ -188,7 +190,7 @@ def main(arguments: list[str] | None = None) -> None:
     with zmq.Context() as context, connect(given.control, tenant=given.tenant) as client:
         with context.socket(zmq.XPUB) as publisher, context.socket(zmq.ROUTER) as router:
             publisher.set_hwm(HIGH_WATER_MARK)
-            publisher.setsockopt(zmq.XPUB_VERBOSE, 1)  # it hears of each subscriber
+            publisher.setsockopt(zmq.XPUB_VERBOSE, 1)  # reports each subscriber
             publisher.linger = router.linger = 0
             (publisher.connect if given.connect else publisher.bind)(given.zmq)
             if given.replay is not None:
@@ -202,7 +204,7 @@ def main(arguments: list[str] | None = None) -> None:
             )
             with client.events() as watch:
                 try:
-                    if given.connect:  # what is sent before there is a subscriber is lost
+                    if given.connect:  # messages sent before there is a subscriber are lost
                         publisher.poll(SUBSCRIBER_MS)
                     while True:
                         bridge.step(watch)

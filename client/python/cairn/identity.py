@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short name for what an engine made of a model's configuration: K and V depend on that, and not
-on the files of the weights alone (docs/internals/formats/key.md).
+"""A digest of the model configuration that an engine uses. K and V depend on the configuration, and
+not only on the weight files (docs/internals/formats/key.md).
 
     revision = f"{commit}, config {identity.digest(config.to_dict(), dtype=str(config.dtype))}"
 
-Engines that share a space have equal digests. Pure Python, without an engine's packages.
+Engines that share a space must have equal digests. Pure Python, without an engine's packages.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 from .errors import InvalidArgumentError
 
-# Fields of a configuration, at any depth, that no K or V depends on, each with its reason. A field
-# that is not here is in the digest, known or not.
+# Fields of a configuration, at any depth, on which K and V do not depend, each with its reason.
+# Every other field, known or not, is in the digest.
 LEFT_OUT = {
     "_name_or_path": "where the files lie; the weights' revision names their content",
     "name_or_path": "likewise",
@@ -30,8 +30,8 @@ LEFT_OUT = {
     "pad_token_id": "the token that fills a batch up: engines with blocks of KV fill none up",
     "max_model_len": "of the engine: its connector adds it where the rotation depends on it",
 }
-# Models that compute with special tokens' ids, by what their `model_type` starts with: there they
-# are in the digest.
+# Models that compute with the ids of special tokens, by the beginning of their `model_type`. For
+# them, the digest includes these ids.
 READS_SPECIAL_TOKENS = {
     "longcat_flash": "embeds the tokens since the last eos_token_id",
     "qwen4_exp": "likewise",
@@ -45,15 +45,17 @@ _DEPTH_MAX = 32
 
 
 def digest(*configs: Any, **beside: Any) -> str:
-    """32 hexadecimal digits. Equal where all fields but those of `LEFT_OUT` are, in whatever order.
+    """Returns 32 hexadecimal digits. They are equal if all fields except `LEFT_OUT` are equal, in
+    any order.
 
-    configs: the configuration as the engine has it once overrides are applied: a mapping, or an
-    object with `to_dict()`, such as one of transformers; that of a part of the model may follow.
-    beside: what else K and V depend on that the engine was told and the configuration does not say
-    (the dtype it computes in, quantization, …); None is a value like others.
+    configs: the configuration as the engine has it after overrides: a mapping, or an object with
+    `to_dict()`, such as one of transformers. The configuration of a part of the model may follow.
+    beside: other settings of the engine that K and V depend on and that are not in the
+    configuration (the dtype of the computation, quantization, …); None is a value like any other.
 
-    Numbers are equal by value (1 and 1.0), lists and tuples by their entries. InvalidArgumentError
-    names a field whose value has no text that another process would give it, too, such as a lambda.
+    Numbers are compared by value (1 equals 1.0), lists and tuples by their entries. Raises
+    InvalidArgumentError, which names the field, for a value without a text that is the same in
+    every process, such as a lambda.
     """
     canonical = [_configuration(config) for config in configs]
     canonical.append(_canonical(beside, ("beside",), set()))
@@ -71,7 +73,8 @@ def _configuration(config: Any) -> Any:
 
 
 def _canonical(value: Any, place: tuple[str, ...], left_out: Set[str]) -> Any:
-    """What JSON writes in one way only. place: where it stands, for errors."""
+    """Returns a value that JSON writes in only one way. place: the path of the value, for
+    errors."""
     if len(place) > _DEPTH_MAX:
         raise InvalidArgumentError(f"{place[0]} is nested more than {_DEPTH_MAX} deep")
     if isinstance(value, enum.Enum):
@@ -97,10 +100,10 @@ def _canonical(value: Any, place: tuple[str, ...], left_out: Set[str]) -> Any:
 
 
 def _plain(value: Any, place: tuple[str, ...]) -> Any:
-    """An object as what it consists of."""
+    """Returns the plain content of an object."""
     kind = type(value)
     if isinstance(value, type) or kind.__name__ == "function":
-        if "<" not in value.__qualname__:  # else one of many with that name
+        if "<" not in value.__qualname__:  # else its name is not unique
             return f"{value.__module__}.{value.__qualname__}"
     elif kind.__module__ == "torch" and kind.__name__ == "dtype":
         return str(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoded images as bytes: look at one, check it, decode it, encode one. No daemon needed."""
+"""Encoded images as bytes: inspect, verify, decode and encode them. Needs no daemon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIGEST = ctypes.c_uint8 * KEY_BYTES
 
 @dataclass(frozen=True)
 class ImageInfo:
-    """What the header of an image says. `part` has explicit layer and head ranges."""
+    """The header of an image. `part` has explicit layer and head ranges."""
 
     version: int
     fingerprint: bytes
@@ -34,11 +34,12 @@ class ImageInfo:
     tile_count: int
     k_dim: int
     v_dim: int
-    side_object: bytes | None = None  # the id of the profile that it was coded with
+    side_object: bytes | None = None  # id of the profile or bank that it was encoded with
 
 
 def inspect(image: Any) -> ImageInfo:
-    """Reads header and directory of hostile bytes; InvalidArgumentError names what is wrong."""
+    """Reads header and directory of untrusted bytes. Raises InvalidArgumentError, which says what
+    is wrong."""
     memory = contiguous("image", image)
     info = _abi.ImageInfo()
     _ffi.check(_ffi.library().cairn_image_inspect(memory.address, memory.bytes, ctypes.byref(info)))
@@ -66,16 +67,17 @@ def inspect(image: Any) -> ImageInfo:
 
 
 def verify(image: Any) -> None:
-    """Checks every checksum; DataLossError when one does not match its bytes."""
+    """Checks every checksum. Raises DataLossError if one does not match."""
     memory = contiguous("image", image)
     _ffi.check(_ffi.library().cairn_image_verify(memory.address, memory.bytes, None))
 
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """What an image is of, and how it is coded: one K and V group's `layers` and `heads` of one
-    block. v_dim 0 is a latent. Equal specs over equal elements give equal bytes, those that a
-    daemon would keep; for an image that enters none, what is not given need not be."""
+    """The content and the coding of an image: `layers` and `heads` of one K and V group of one
+    block. With v_dim 0 it is a latent. Equal specs and equal elements give equal bytes, the same as
+    in a daemon. For an image that is not put into a space, the fields with defaults can be left
+    out."""
 
     recipe: str
     layers: int
@@ -84,27 +86,27 @@ class ImageSpec:
     k_dim: int
     v_dim: int
     dtype: str = "bf16"  # or "fp16", "fp32", or such a dtype of torch or numpy
-    first_position: int = 0  # of the first token in its sequence
+    first_position: int = 0  # position of the first token in its sequence
     key: bytes = bytes(KEY_BYTES)
     fingerprint: bytes = bytes(KEY_BYTES)
     group: int = 0
     layer_first: int = 0
     head_first: int = 0
-    profile: bytes | None = None  # of cairn:2.3 and the like: cairn.profile makes one; of patternkv: cairn.bank
-    # What some recipes code better with, or need.
-    parent: Any = None  # the image of the same part of the block before: ott:2 goes on from it
+    profile: bytes | None = None  # for cairn:bits, from cairn.profile; for patternkv:b a bank, from cairn.bank
+    # Inputs that some recipes need, or that improve their compression.
+    parent: Any = None  # image of the same part of the previous block: ott:2 continues from it
     query_magnitudes: Any = None  # float32 [layers, heads, k_dim]: mean |q| after RoPE
-    chain_tokens: int = 0  # at the chain's end, 0: the block's: logquant keeps fewer rows behind more
-    # float32 [layers, heads, tokens]: what a token is worth to readers, for arkv
+    chain_tokens: int = 0  # logquant: length of the chain, 0: up to the block; the longer, the fewer rows
+    # float32 [layers, heads, tokens]: token scores for arkv
     token_scores: Any = None
-    token_states: Any = None  # uint8, likewise: cairn.arkv.plan makes them, for arkv:paper
+    token_states: Any = None  # uint8, likewise: from cairn.arkv.plan, for arkv:paper
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", checked_dtype(self.dtype))
 
     @property
     def source_bytes(self) -> int:
-        """How many bytes the elements have."""
+        """Returns the size of the elements in bytes."""
         rows = self.layers * self.heads * self.tokens
         return rows * (self.k_dim + self.v_dim) * DTYPE_BYTES[self.dtype]
 
@@ -141,7 +143,7 @@ class ImageSpec:
 
 
 def _place(what: str, array: Any, dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Where its elements lie, checked."""
+    """Returns the address of the elements, after checking the array."""
     if array is None:
         return None
     tensor = contiguous(what, array)
@@ -153,12 +155,12 @@ def _place(what: str, array: Any, dtype: str, shape: tuple[int, ...]) -> int | N
 
 
 def recipes() -> list[str]:
-    """What an ImageSpec may name: every recipe that the library knows."""
+    """Returns the recipes that an ImageSpec may name: all recipes of the library."""
     return _ffi.library().cairn_image_recipes().decode().split(",")
 
 
 def bytes_max(spec: ImageSpec) -> int:
-    """Most bytes that an image of that spec takes, in any recipe."""
+    """Returns the largest size in bytes of an image of the spec, for all recipes."""
     found = ctypes.c_uint64()
     native = spec._native()
     _ffi.check(_ffi.library().cairn_image_bytes_max(ctypes.byref(native), ctypes.byref(found)))
@@ -168,10 +170,10 @@ def bytes_max(spec: ImageSpec) -> int:
 def encode(
     spec: ImageSpec, k: Any = None, v: Any = None, *, source: Any = None, target: Any = None
 ) -> memoryview:
-    """Encodes arrays [layers, heads, tokens, dim], or `source`, their bytes one after the other as
-    [layers, heads, plane (K, V), tokens, dim], on the calling thread. The image is the beginning of
-    `target`, writable bytes that hold at least it, or of memory taken for it. `source` is encoded
-    where it lies, arrays are gathered first."""
+    """Encodes arrays [layers, heads, tokens, dim] on the calling thread. In their place `source`
+    may be given: their bytes, contiguous as [layers, heads, plane (K, V), tokens, dim]. Returns the
+    image, which is the beginning of `target` (writable bytes of sufficient size) or of newly
+    allocated memory. `source` is encoded in place; arrays are gathered first."""
     native = spec._native()
     memory, held = _elements_of(spec, k, v, source, is_target=False)
     target = memoryview(bytearray(bytes_max(spec)) if target is None else target).cast("B")
@@ -191,8 +193,8 @@ def encode(
 
 
 def thin(image: Any, chain_tokens: int) -> bytes:
-    """Of an image of logquant, verified first, the one that its source has in a chain of so many
-    tokens: what encoding with them gives."""
+    """Rewrites an image of logquant, which is verified first, for a chain of chain_tokens. The
+    result equals encoding its source for that chain."""
     place, written = contiguous("image", image), ctypes.c_size_t()
     target = ctypes.create_string_buffer(place.bytes)
     where = (place.address, place.bytes, chain_tokens, target, place.bytes)
@@ -209,10 +211,10 @@ def decode(
     profile: bytes | None = None,
     slot_mapping: Any = None,
 ) -> ImageInfo:
-    """Verifies an image and decodes it, whole, into arrays [layers, heads, tokens, dim] of its own
-    part, or into `source`, as bytes in the order that `encode` names. With `slot_mapping`, k and v
-    are an engine's cache, [layers, heads, slots, dim], and token i goes to slot slot_mapping[i]; one
-    of -1 is left out. `profile`: the one it was encoded with, where there is one."""
+    """Verifies an image and decodes all of it into arrays [layers, heads, tokens, dim] of its own
+    part, or into `source`, bytes in the order that `encode` names. With `slot_mapping`, k and v are
+    an engine's cache, [layers, heads, slots, dim]; token i goes to slot slot_mapping[i], and a
+    token with slot -1 is skipped. `profile`: the one with which it was encoded, if any."""
     info, place = inspect(image), contiguous("image", image)
     slots = None if slot_mapping is None else slots_of(slot_mapping)
     memory, held = _elements_of(info, k, v, source, is_target=True, slots=slots)
@@ -234,7 +236,7 @@ def _elements_of(
     is_target: bool,
     slots: list[int] | None = None,
 ) -> tuple[_abi.Memory, list[Any]]:
-    """The memory of the elements, checked, and what keeps it alive."""
+    """Returns the memory of the elements, checked, and the objects that keep it alive."""
     memory = _abi.Memory(form=_abi.FORM_VIEWS)
     if source is not None:
         if k is not None or v is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of spaces and blocks in pure Python: bit for bit what the daemon and the C++ SDK derive.
+"""Names of spaces and blocks in pure Python, identical to those of the daemon and the C++ SDK.
 
-docs/internals/formats/key.md draws what is hashed; tests/golden/keys holds vectors that both sides pass.
-Nothing here talks to a daemon or loads the library.
+docs/internals/formats/key.md draws the hashed bytes; tests/golden/keys has test vectors for both
+implementations. Nothing here calls a daemon or loads the library.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _LONG_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def dtype_of(given: Any) -> str | None:
-    """What a space calls a dtype of its own, of torch, numpy, ml_dtypes or jax. None: spaces have
-    none such."""
+    """Returns the space's name for a dtype of a space, torch, numpy, ml_dtypes or jax. None: spaces
+    do not support it."""
     name = given.__name__ if isinstance(given, type) else str(given).removeprefix("torch.")
     return name if name in DTYPES else _LONG_NAMES.get(name)
 
 
 def checked_dtype(given: Any) -> str:
-    """`dtype_of`, or InvalidArgumentError."""
+    """Returns `dtype_of`, or raises InvalidArgumentError."""
     name = dtype_of(given)
     if name is None:
         raise InvalidArgumentError(
@@ -51,10 +51,10 @@ def checked_dtype(given: Any) -> str:
 
 @dataclass(frozen=True)
 class Rope:
-    """How K is rotated by position.
+    """The rotation of K by position.
 
-    kind: "half" pairs channels (c, c + rotary_dims/2), "interleaved" pairs (2c, 2c + 1), "none" is
-    no rotation. inverse_frequencies: where they are not base^(-2i/rotary_dims).
+    kind: "half" pairs channels (c, c + rotary_dims/2), "interleaved" pairs (2c, 2c + 1), "none"
+    means no rotation. inverse_frequencies: given if they are not base^(-2i/rotary_dims).
     """
 
     kind: str = "none"
@@ -65,7 +65,8 @@ class Rope:
 
 @dataclass(frozen=True)
 class Group:
-    """Layers of one kind and one geometry. `layers`: the model's indices; an int n is 0 … n - 1."""
+    """Layers of one kind and one geometry. `layers`: the model's indices; an int n means 0 … n -
+    1."""
 
     kind: str
     layers: int | Sequence[int]
@@ -91,8 +92,8 @@ def KvGroup(
     window_tokens: int = 0,
     rope: Rope | None = None,
 ) -> Group:
-    """A group of K and V heads. `dim` is of a K head, and of a V head unless `v_dim` is given;
-    window_tokens 0 is full attention."""
+    """Returns a group of K and V heads. `dim` is that of a K head, and of a V head unless `v_dim`
+    is given; window_tokens 0 means full attention."""
     return Group(
         "kv",
         layers,
@@ -106,9 +107,10 @@ def KvGroup(
 
 @dataclass(frozen=True)
 class SpaceSpec:
-    """The identity of a space: equal ones name the same space. The recipe is not in it.
+    """The identity of a space: equal specifications name the same space. It does not include the
+    recipe.
 
-    dtype: "bf16", "fp16" or "fp32"; given a dtype of torch or numpy, it becomes its name."""
+    dtype: "bf16", "fp16" or "fp32"; a dtype of torch or numpy is converted to its name."""
 
     model: str
     weights_revision: str
@@ -122,10 +124,10 @@ class SpaceSpec:
 
 @dataclass(frozen=True)
 class KeyExtra:
-    """One thing besides the tokens that KV depends on: kind "lora", "salt", "media", …
+    """An input other than tokens that KV depends on: kind "lora", "salt", "media", …
 
-    offset: the token at which it begins, counted from the start of the block (of the sequence, in
-    `derive_chain`).
+    offset: position of the first token that it affects, from the start of the block (in
+    `derive_chain`, of the sequence).
     """
 
     kind: str
@@ -146,7 +148,7 @@ def _u32(value: int) -> bytes:
 
 
 def _f64(value: float) -> bytes:
-    return _field(struct.pack("<d", value + 0.0))  # adding 0 makes -0 into 0
+    return _field(struct.pack("<d", value + 0.0))  # adding 0 turns -0 into 0
 
 
 def _u32s(values: Iterable[int]) -> bytes:
@@ -154,7 +156,7 @@ def _u32s(values: Iterable[int]) -> bytes:
 
 
 def token_bytes(tokens: Iterable[int]) -> bytes:
-    """Token ids as little-endian uint32; arrays of them go through the buffer protocol."""
+    """Converts token ids to little-endian uint32; arrays are read through the buffer protocol."""
     try:
         view = memoryview(tokens)  # type: ignore[arg-type]
     except TypeError:
@@ -191,7 +193,7 @@ def _group_fields(group: Group) -> bytes:
 
 
 def fingerprint(tenant: str, spec: SpaceSpec) -> bytes:
-    """32 bytes that name the space of `spec` under `tenant`."""
+    """Returns the 32 bytes that name the space of `spec` under `tenant`."""
     parts = [
         _field(_SPACE_TAG),
         _field(tenant.encode()),
@@ -232,7 +234,8 @@ def derive_key(
     tokens: Iterable[int],
     extras: Iterable[KeyExtra] = (),
 ) -> bytes:
-    """The key of one block. `space` is a fingerprint; parent None is the first block of a chain."""
+    """Returns the key of one block. `space` is a fingerprint; parent None means the first block of
+    a chain."""
     return _block_key(space, parent or NO_PARENT, token_bytes(tokens), extras)
 
 
@@ -261,12 +264,12 @@ def derive_chain(
     tokens_per_block: int,
     extras: Sequence[KeyExtra] = (),
 ) -> list[bytes]:
-    """The keys of all full blocks of a token sequence. An extra changes the key of the block that
-    its offset (counted in the sequence) falls into, and so of every later one."""
+    """Returns the keys of all full blocks of a token sequence. An extra changes the key of the
+    block that contains its offset in the sequence, and so the keys of all later blocks."""
     return list(iterate_chain(space, tokens, tokens_per_block, extras))
 
 
 def opaque_key(space: bytes, engine_key: bytes) -> bytes:
-    """The key of a block that an engine names by a hash of its own."""
+    """Returns the key of a block that an engine identifies by its own hash."""
     parts = [_field(_OPAQUE_TAG), _field(space), _field(engine_key)]
     return hashlib.sha256(b"".join(parts)).digest()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gets of blocks into an engine's paged cache, layer by layer: an engine computes with the first
-layers while the others are on their way.
+"""Gets blocks into an engine's paged cache layer by layer: an engine computes with the first layers
+while later ones are being transferred.
 
     transfer = layerwise.get(space, cache, keys, block_table, lease=match.lease)
     for layer in range(cache.layer_count):
@@ -8,7 +8,7 @@ layers while the others are on their way.
         …
     moved = transfer.result()                   # or: await transfer
 
-What the daemon has as images of all layers it sends in steps of some layers each.
+Blocks that the daemon stores as images of all layers are sent in steps of several layers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .space import Space
 from .transfer import Part
 
 CANCELLED, DEADLINE_EXCEEDED = 1, 4
-TIMEOUT_SECONDS = 2.0  # as a get's
+TIMEOUT_SECONDS = 2.0  # as for a get
 
 log = logging.getLogger("cairn.layerwise")
 
@@ -43,8 +43,8 @@ def get(
     timeout: float = TIMEOUT_SECONDS,
     layers_per_step: int = 1,
 ) -> Transfer:
-    """As `paged.get`, but returns at once. timeout: of all of it. The blocks of the cache are the
-    transfer's until it is over."""
+    """Like `paged.get`, but returns at once. timeout: for the whole transfer. The transfer may
+    write to the cache's blocks until it has ended."""
     whole = part or Part()
     cache.require(space, whole, is_target=True)
     paged.check_table(space, cache, wanted, blocks)
@@ -52,7 +52,8 @@ def get(
 
 
 class Transfer:
-    """Thread-safe. `fileno` is an eventfd: readable once more layers are there, or it is over."""
+    """Thread-safe. `fileno` is an eventfd: it is readable once more layers are there or the
+    transfer has ended."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Transfer:
         self._changed = threading.Condition()
         self._statuses = [paged.OK] * len(wanted)  # this and all below: guarded by _changed
         self._bytes = self._wire_bytes = 0
-        self._layers = 0  # that are over
+        self._layers = 0  # layers that are complete
         self._is_cancelled = False
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="cairn-layers", daemon=True)
@@ -90,7 +91,7 @@ class Transfer:
         return self._event
 
     def poll(self) -> int:
-        """How many layers are over. What `wait_layer` says of them it says at once."""
+        """Returns the number of complete layers. For these, `wait_layer` returns at once."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -108,8 +109,8 @@ class Transfer:
             return self._is_over
 
     def wait_layer(self, layer: int, timeout: float | None = None) -> int:
-        """How many of the keys, from the first on, have this layer and those before it in the cache.
-        DeadlineExceededError: not known in that time."""
+        """Returns the number of keys, from the first on, that have this layer and all earlier ones
+        in the cache. Raises DeadlineExceededError if that is unknown after `timeout`."""
         with self._changed:
             known = self._changed.wait_for(lambda: self._is_over or self._layers > layer, timeout)
             if not known:
@@ -118,18 +119,19 @@ class Transfer:
             return next(bad, len(self._statuses))
 
     def cancel(self) -> None:
-        """Begins no more. What is on its way still writes to its blocks: `result` waits for it."""
+        """Starts no more transfers. Running transfers still write to their blocks: `result` waits
+        for them."""
         with self._changed:
             self._is_cancelled = True
 
     def result(self) -> paged.Moved:
-        """Waits until nothing is written to the blocks any more, its timeout at the latest."""
+        """Waits until nothing writes to the blocks any more, at most until the timeout."""
         self._thread.join()
         with self._changed:
             return paged.Moved(list(self._statuses), self._bytes, self._wire_bytes)
 
     def __await__(self) -> Generator[Any, None, paged.Moved]:
-        """In the running loop. One task at a time."""
+        """Awaits the result in the running loop. Only one task at a time may wait."""
         return self._wait_over().__await__()
 
     async def _wait_over(self) -> paged.Moved:
@@ -140,7 +142,7 @@ class Transfer:
             while not self.is_over:
                 await woken.wait()
                 woken.clear()
-                self.poll()  # takes what the eventfd holds
+                self.poll()  # drains the eventfd
         finally:
             loop.remove_reader(self._event)
         return self.result()
@@ -157,7 +159,7 @@ class Transfer:
         except Error as error:
             failure = error.code
             log.warning("cairn: layers from %d on did not come: %s", self._layers, error)
-        except Exception:  # whoever waits must not wait for ever
+        except Exception:  # waiting callers must not hang
             failure = 2
             log.exception("cairn: layers from %d on did not come", self._layers)
         with self._changed:
@@ -168,7 +170,8 @@ class Transfer:
         os.eventfd_write(self._event, 1)
 
     def _move(self, first: int, count: int) -> int:
-        """Some layers, of the keys that are good so far. A status: no more is to be moved."""
+        """Moves some layers of the keys that have not failed. Returns a status other than OK if no
+        more must be moved."""
         left = self._deadline - time.monotonic()
         with self._changed:
             good = [i for i, status in enumerate(self._statuses) if status == paged.OK]

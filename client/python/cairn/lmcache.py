@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's second level in Cairn: a client for its `native_plugin` adapter (docs/guides/lmcache.md).
+"""LMCache's second level in Cairn: a client for its `native_plugin` adapter
+(docs/guides/lmcache.md).
 
     --l2-adapter '{"type": "native_plugin", "module_path": "cairn.lmcache", "class_name": "CairnL2",
                    "adapter_params": {"control": "127.0.0.1:50151", "weights_revision": "…"}}'
 
-LMCache does not say how KV lies in what it stores: its objects are bytes, and kept as they are. Its
-keys do not say which weights or which layout they are of: that is what `weights_revision` is for.
-Nothing of LMCache is imported here.
+LMCache does not describe the layout of KV in its objects, so they are stored as bytes. Its keys do
+not name the weights or the layout; `weights_revision` does that. This module imports nothing of
+LMCache.
 
-Objects of one length are a space. Keys do not say a length, and LMCache asks what is there before
-it has memory for it: so the last length of each model, rank and group is kept in the store, too.
+Objects of one length form a space. A key does not contain a length, and LMCache looks up objects
+before it allocates memory for them. The store therefore also keeps the last length of each model,
+rank and group.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from .keys import Group
 from .space import Space
 from .transfer import Get, Put
 
-_TOKENS = 16  # of a block: of no meaning for bytes
-_OBJECTS, _NOTES = "lmcache", "lmcache lengths"  # models of spaces: of objects, of their lengths
+_TOKENS = 16  # tokens of a block: without meaning for bytes
+_OBJECTS, _NOTES = "lmcache", "lmcache lengths"  # models of spaces: objects, and their lengths
 _NOTE_BYTES = 16
-_NOTES_MAX = 64  # lengths that a model, rank and group had, one after the other
-_NOTE_SECONDS = 60  # after which a length that is in use is noted again
+_NOTES_MAX = 64  # lengths that a model, rank and group have had
+_NOTE_SECONDS = 60  # after this time, a length in use is stored again
 
 log = logging.getLogger("cairn.lmcache")
 
@@ -45,10 +47,10 @@ Completion = tuple[int, bool, str, "list[bool] | None"]
 
 @dataclasses.dataclass(frozen=True)
 class Settings(StoreSettings):
-    """weights_revision: whatever tells models, weights, dtypes and layouts of engines apart that
-    use the same names. connections: tasks are cut in so many parts, which move at once. timeout: of
-    a task, from its submission on. object_bytes: lengths to look for where the store does not say
-    which length a model's objects have."""
+    """weights_revision: distinguishes models, weights, dtypes and layouts of engines that use the
+    same names. connections: the number of parts into which a task is divided; parts move at the
+    same time. timeout: of a task, from its submission. object_bytes: lengths to look for if the
+    store does not have the length of a model's objects."""
 
     connections: int = 4
     timeout: float = 10.0  # seconds
@@ -56,22 +58,23 @@ class Settings(StoreSettings):
 
 
 class CairnL2:
-    """What LMCache's adapter calls. Every task ends, with a result per key: what fails is a miss,
-    or is not stored. A daemon that is away is asked again at the next task."""
+    """The calls of LMCache's adapter. Every task ends, with a result per key: a failure is a miss,
+    or the object is not stored. A daemon that is away is asked again at the next task."""
 
     def __init__(self, **adapter_params: Any) -> None:
-        """adapter_params: the fields of Settings. InvalidArgumentError names one that is wrong."""
+        """adapter_params: the fields of Settings. Raises InvalidArgumentError, which names the
+        wrong field."""
         settings = settings_of(Settings, "adapter_params", adapter_params)
         self._settings = settings
         self._pool = ThreadPoolExecutor(settings.connections, "cairn-lmcache")
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
         self._opening = threading.Lock()  # held while a session or a space is opened
-        self._lock = threading.Lock()  # of all below; never held for a call to the daemon
+        self._lock = threading.Lock()  # guards all below; never held during a call to the daemon
         self._client: Client | None = None
         self._spaces: dict[tuple[str, int], Space] = {}
         # Lengths of objects by model, rank and group.
         self._used: dict[str, list[int]] = {}
-        self._noted: dict[str, tuple[int, float]] = {}  # which was noted, and when
+        self._noted: dict[str, tuple[int, float]] = {}  # the stored length, and the time
         self._done: list[Completion] = []
         self._last_task = 0
         log.warning("cairn: LMCache's objects are kept as they are: recipes do not apply to bytes")
@@ -103,7 +106,7 @@ class CairnL2:
         return done
 
     def close(self) -> None:
-        """Ends what runs, each within its timeout."""
+        """Ends running tasks, each within its timeout."""
         self._pool.shutdown()
         with self._lock:
             client, self._client = self._client, None
@@ -176,7 +179,7 @@ class CairnL2:
         request: Any,
         run: Callable[..., list[Any]],
     ) -> list[Any]:
-        """What came of each object. Those of one length are in one space."""
+        """Returns the result of each object. Objects of one length are in one space."""
         places: dict[int, list[int]] = {}
         for i, (key, view) in enumerate(items):
             places.setdefault(view.nbytes, []).append(i)
@@ -191,7 +194,8 @@ class CairnL2:
         return results
 
     def _exists(self, keys: list[str], deadline: float) -> list[bool]:
-        """Of the length that objects of the keys' model had last: LMCache loads no other."""
+        """Looks for objects of the last length of the keys' model, since LMCache loads no other
+        length."""
         found = [False] * len(keys)
         for kind, places in _by_kind(keys).items():
             known = self._used_lengths(kind) or self._noted_lengths(kind, deadline)
@@ -226,12 +230,12 @@ class CairnL2:
             used.append(object_bytes)
 
     def _used_lengths(self, kind: str) -> list[int]:
-        """By this process, the last at the end."""
+        """Returns the lengths that this process has used, the latest last."""
         with self._lock:
             return list(self._used.get(kind, ()))
 
     def _noted_lengths(self, kind: str, deadline: float) -> list[int]:
-        """By any process, in the order in which they were noted."""
+        """Returns the lengths that any process has stored, in their order."""
         space = self._open(_NOTES, _NOTE_BYTES, deadline)
         keys = _note_keys(space, kind)
         count = space.match(keys, lease=False, timeout=time_left(deadline)).block_count
@@ -242,8 +246,8 @@ class CairnL2:
         return [int.from_bytes(note, "little") for _, note in there]
 
     def _note(self, kind: str, object_bytes: int, deadline: float) -> None:
-        """Keeps the length of objects that are stored now for processes that come later. Now and
-        then again, so that what is in use stays in the store."""
+        """Stores the length of current objects for later processes. Repeats it from time to time,
+        so that a length in use stays in the store."""
         with self._lock:
             noted, at = self._noted.get(kind, (0, 0.0))
             if noted == object_bytes and time.monotonic() - at < _NOTE_SECONDS:
@@ -257,7 +261,7 @@ class CairnL2:
     def _append_note(self, kind: str, object_bytes: int, deadline: float) -> None:
         space = self._open(_NOTES, _NOTE_BYTES, deadline)
         keys = _note_keys(space, kind)
-        while True:  # ends: others have put a note meanwhile, and there are so many at most
+        while True:  # terminates: each retry follows a new note, and there are few
             noted = self._noted_lengths(kind, deadline)
             if noted[-1:] == [object_bytes] or len(noted) == len(keys):
                 return
@@ -334,12 +338,12 @@ class _Task:
 
 
 def _kind_of(key: str) -> str:
-    """Model, rank and group of `model@rank@group@hash` or `model@rank@group@hash@salt`."""
+    """Returns model, rank and group of `model@rank@group@hash` or `model@rank@group@hash@salt`."""
     return "@".join(key.split("@")[:3])
 
 
 def _by_kind(keys: Sequence[str]) -> dict[str, list[int]]:
-    """The places of keys."""
+    """Returns the indices of the keys of each kind."""
     places: dict[str, list[int]] = {}
     for i, key in enumerate(keys):
         places.setdefault(_kind_of(key), []).append(i)
@@ -355,6 +359,6 @@ def _key(space: Space, name: str) -> bytes:
 
 
 def _cut(items: list[Any], parts: int) -> list[tuple[int, list[Any]]]:
-    """In parts of nearly equal length, each with the place of its first."""
+    """Divides `items` into parts of nearly equal length, each with the index of its first item."""
     size = -(-len(items) // parts) or 1
     return [(i, items[i : i + size]) for i in range(0, len(items), size)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a match found, leased."""
+"""The result of a match, with its lease."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .transfer import TIERS, Get, GetResult, MatchedBlock, Part, Plane, slots_of
 
 
 class Matched(Protocol):
-    """What a match needs of the space that it is of."""
+    """The interface of the space that a match belongs to."""
 
     spec: SpaceSpec
 
@@ -25,7 +25,7 @@ class Matched(Protocol):
 
 
 class Match:
-    """The longest prefix that is there, leased until `release` (or the end of the `with` block). Its
+    """The longest stored prefix, leased until `release` (or the end of the `with` block). Its
     length is `block_count`: a miss is false."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Match:
         ]
         self.lease_seconds = native.lease_ms / 1000
         self.is_shortened_by_pins = bool(native.shortened_by_pins)
-        self.is_breaker_open = bool(native.breaker_open)  # then the daemon was not asked
+        self.is_breaker_open = bool(native.breaker_open)  # the daemon was not asked
         lease = bytes(native.lease)
         self.lease = lease if any(lease) else None
 
@@ -62,8 +62,8 @@ class Match:
     ) -> int:
         """Gets the matched blocks into arrays [layers, heads, tokens, dim] of at least
         `token_count` tokens, from token 0 on. With `slot_mapping`, the arrays are [layers, heads,
-        slots, dim], and token i goes to slot slot_mapping[i]. Returns how many tokens were
-        delivered: fewer if a block became a miss. Raises if a get failed otherwise; see
+        slots, dim], and token i goes to slot slot_mapping[i]. Returns the number of tokens
+        delivered, which is smaller if a block became a miss. Raises if a get failed otherwise; see
         `Error.delivered_tokens`."""
         slots = None if slot_mapping is None else slots_of(slot_mapping)
         k_plane, v_plane = Plane("k", k, slots), None if v is None else Plane("v", v, slots)
@@ -94,7 +94,7 @@ class Match:
         return delivered
 
     def release(self) -> None:
-        """Gives the lease back. Later calls do nothing."""
+        """Ends the lease. Later calls do nothing."""
         lease, self.lease = self.lease, None
         if lease is not None:
             self._space._release(lease)

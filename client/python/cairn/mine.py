@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mines banks and profiles from KV that lies in an engine's paged cache on a CUDA device, where it
-lies.
+"""Mines banks and profiles from KV in an engine's paged cache, on the CUDA device that has the
+cache.
 
     texts = [Text(blocks)]                  # the engine's blocks of each, full ones
     space.install_bank(0, mine.bank(space, cache, texts, patterns=32))
     space.install_profile(0, mine.profile(space, cache, texts))
 
-A bank is the one that `cairn.bank.mine` makes of the same tokens. A profile is the one that a daemon
-mines of the same strips; those of `cairn.profile` know more of a model, and need more. Without
-device kernels UnimplementedError is raised, without a device UnavailableError.
+`bank` makes the same bank as `cairn.bank.mine` from the same tokens. `profile` makes the same
+profile as a daemon from the same strips. Profiles of `cairn.profile` contain more about a model,
+and need more input. Without device kernels UnimplementedError is raised, without a device
+UnavailableError.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from .transfer import Part
 
 @dataclass(frozen=True)
 class Text:
-    """KV of a text: the engine's blocks, in order, and full; `paged.SKIPPED` leaves the tokens of
-    one out. first_position: of the first token of the first."""
+    """KV of a text: full blocks of the engine, in order; `paged.SKIPPED` skips the tokens of a
+    block. first_position: position of the first token of the first block."""
 
     blocks: Sequence[int]
     first_position: int = 0
@@ -45,8 +46,8 @@ def bank(
     group: int = 0,
     timeout: float | None = None,
 ) -> bytes:
-    """The bank of a group. `cache` has all of its layers and heads. Blocks with one of the first
-    four tokens of a chain are left out, too: patterns that follow those do harm."""
+    """Returns the bank of a group. `cache` has all of its layers and heads. Skips blocks with one
+    of the first four tokens of a chain, because patterns made from those tokens do harm."""
     sample = _sample(space, cache, texts, group, timeout)
     count = _ffi.unsigned("patterns", patterns)
     call = _ffi.library().cairn_mine_bank
@@ -63,9 +64,9 @@ def profile(
     group: int = 0,
     timeout: float | None = None,
 ) -> bytes:
-    """The profile of a group, of a few thousand tokens; 512 are usable. rates: in bits; none are
-    2.3, 3.0, 4.3 and that of the space's recipe. q_squares: float32 [layers, heads, dim] on the
-    host, the mean of the squared query at each channel of K, after RoPE."""
+    """Returns the profile of a group. A few thousand tokens suffice; 512 are usable. rates: in
+    bits; none means 2.3, 3.0, 4.3 and the rate of the space's recipe. q_squares: float32 [layers,
+    heads, dim] on the host, the mean of the squared query for each channel of K, after RoPE."""
     sample = _sample(space, cache, texts, group, timeout)
     tenths = array("H", [round(10 * rate) for rate in rates])
     at = (ctypes.c_uint16 * len(tenths)).from_buffer(tenths) if tenths else None
@@ -87,7 +88,7 @@ def profile(
 def _sample(
     space: Space, cache: PagedCache, texts: Sequence[Text], group: int, timeout: float | None
 ) -> _abi.Sample:
-    """ctypes keeps what it points to alive."""
+    """ctypes keeps the memory alive that it points to."""
     cache.require(space, Part(group=group), is_target=False)
     natives = (_abi.SampleText * max(1, len(texts)))()
     for native, text in zip(natives, texts, strict=False):

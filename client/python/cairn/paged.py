@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts and gets of many blocks from and into an engine's paged KV cache: one call, no Python loop
-over blocks, layers or heads, and the GIL released while bytes move.
+"""Puts and gets many blocks from and into an engine's paged KV cache, with one call. There is no
+Python loop over blocks, layers or heads, and the GIL is released while bytes move.
 
     cache = PagedCache(layers, tokens_per_block=16, block_count=4096,
                        k=Placement(head=…, token=…, dim=…), v=Placement(offset=…, …))
@@ -8,7 +8,7 @@ over blocks, layers or heads, and the GIL released while bytes move.
     moved.statuses                       # one per key; 0 is OK, 5 a miss
 
 The engine's blocks may be smaller than the store's: `tokens_per_block` of the space is a multiple
-of the cache's, and a block table names so many of the engine's blocks for each key.
+of the cache's. A block table lists, for each key, that many of the engine's blocks.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .space import Space
 from .tensors import contiguous, describe, stream_address
 from .transfer import DURABILITIES, Part, check_key
 
-SKIPPED = -1  # in a block table: a get leaves the tokens of this block out
+SKIPPED = -1  # in a block table: a get skips the tokens of this block
 OK, MISS = _abi.OK, _abi.NOT_FOUND
 NOT_DURABLE = NotDurableError.code
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How one plane (K, V) lies within a layer's array. Strides are bytes.
+    """The layout of one plane (K, V) in a layer's array. Strides are bytes.
 
-    offset: of the plane's first element. block: from one block to the next. Where tokens_per_run
-    (dims_per_run) is not 0, tokens (channels) lie in runs of so many, token_run (dim_run) bytes
-    apart: tiles of a matrix unit. A transposed K is one with a `token` of one element.
+    offset: of the plane's first element. block: from one block to the next. If tokens_per_run
+    (dims_per_run) is not 0, tokens (channels) form runs of that many, token_run (dim_run) bytes
+    apart, as in tiles of a matrix unit. In a transposed K, `token` is one element.
     """
 
     block: int
@@ -66,12 +66,12 @@ class Placement:
 
 
 class PagedCache:
-    """An engine's cache: an array per layer, all of one shape, strides and dtype.
+    """An engine's cache: one array per layer, all of the same shape, strides and dtype.
 
-    The arrays are borrowed: they are kept alive, and described once. Nothing is ever written
-    outside the memory that they span. They may lie on a CUDA device: then `stream` is its stream,
-    as an integer (`torch.cuda.current_stream().cuda_stream`; 0 is the default one, which waits for
-    all others), and images are encoded and decoded there, where the library has device kernels.
+    The arrays are borrowed: they are kept alive, and described once. Nothing is written outside the
+    memory that they span. They may be on a CUDA device: then `stream` is its stream, as an integer
+    (`torch.cuda.current_stream().cuda_stream`; 0 is the default stream, which waits for all
+    others). Images are then encoded and decoded on the device if the library has device kernels.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class PagedCache:
         )
 
     def layers(self, first: int, count: int) -> PagedCache:
-        """Some of its layers, as a cache."""
+        """Returns a cache with some of its layers."""
         some = object.__new__(PagedCache)
         some.__dict__.update(self.__dict__)
         some._layers = self._layers[first : first + count]
@@ -142,7 +142,8 @@ class PagedCache:
         return (ctypes.c_void_p * len(addresses))(*addresses)
 
     def require(self, space: Space, part: Part, is_target: bool) -> None:
-        """Raises unless the arrays are (bits of) the space's dtype, and one per layer of `part`."""
+        """Raises unless the arrays have the space's dtype (or its bits), and there is one per layer
+        of `part`."""
         self._layers[0].require("the cache", space.spec.dtype, is_target)
         group = space.spec.groups[part.group]
         wanted = len(group.layer_indices if part.layers is None else part.layers)
@@ -152,10 +153,10 @@ class PagedCache:
 
 @dataclass(frozen=True)
 class Moved:
-    """What came of each key: `statuses` are numbers of the library, OK, MISS or an error's. bytes:
-    of source form that arrived. wire_bytes: that moved for them, or that the daemon now holds.
-    durabilities: of puts that asked to be durable, as of a `PutResult`; those of `NOT_DURABLE` are
-    stored all the same."""
+    """The result for each key. `statuses` are numbers of the library: OK, MISS or an error's.
+    bytes: size of the KV moved, in source form. wire_bytes: bytes moved by gets, or the size of the
+    images that the daemon has after puts. durabilities: for puts that asked to be durable, as in
+    `PutResult`; blocks with `NOT_DURABLE` are stored nevertheless."""
 
     statuses: list[int]
     bytes: int
@@ -173,8 +174,8 @@ def get(
     part: Part | None = None,
     timeout: float | None = None,
 ) -> Moved:
-    """Gets blocks into the cache, where `blocks` says. What a key that is not OK was to fill is in
-    any state after it."""
+    """Gets blocks into the cache, at `blocks`. If a key is not OK, the content of its blocks is
+    unspecified."""
     request, held = _request(cache, wanted, blocks, part)
     cache.require(space, part or Part(), is_target=True)
     request.timeout_ms = _ffi.milliseconds(timeout)
@@ -196,8 +197,9 @@ def put(
     is_durable: bool = False,
     timeout: float | None = None,
 ) -> Moved:
-    """Puts consecutive blocks of one chain out of the cache: `parent` is the key before the first,
-    `first_position` its first token's. is_durable: as of `Space.put`, of each key."""
+    """Puts consecutive blocks of one chain from the cache. `parent` is the key before the first
+    one, `first_position` the position of its first token. is_durable: as in `Space.put`, for each
+    key."""
     request, held = _request(cache, given, blocks, part)
     cache.require(space, part or Part(), is_target=False)
     request.timeout_ms = _ffi.milliseconds(timeout)
@@ -210,15 +212,15 @@ def put(
 
 
 def check_cuda(device: int) -> None:
-    """Raises UnimplementedError where the library has no device kernels, UnavailableError where
-    there is no such CUDA device: caches on it are not moved then."""
+    """Checks that caches on a CUDA device are supported. Raises UnimplementedError if the library
+    has no device kernels, UnavailableError if the device does not exist."""
     _ffi.check(_ffi.library().cairn_check_device(_abi.DEVICE_CUDA, device))
 
 
 def check_table(
     space: Space, cache: PagedCache, wanted: Sequence[bytes], blocks: Sequence[int]
 ) -> None:
-    """Raises unless `blocks` has as many of the cache's blocks as the keys need."""
+    """Raises unless `blocks` has the number of the cache's blocks that the keys need."""
     ratio = space.spec.tokens_per_block // cache.tokens_per_block
     if not wanted or len(blocks) != ratio * len(wanted):
         raise InvalidArgumentError(
@@ -230,8 +232,8 @@ def check_table(
 def gather(
     space: Space, cache: PagedCache, blocks: Sequence[int], target: Any, *, part: Part | None = None
 ) -> None:
-    """Copies blocks out of the cache to `target`, contiguous bytes, as puts of `source` take them:
-    they may then go on while the engine uses its blocks anew. No call to the daemon."""
+    """Copies blocks of the cache to `target`, contiguous bytes, which puts of `source` accept. The
+    engine can then reuse its blocks while those puts run. Does not call the daemon."""
     request, held = _request(cache, (), blocks, part)
     cache.require(space, part or Part(), is_target=False)
     place = contiguous("target", target, is_target=True)
@@ -251,7 +253,7 @@ def gather(
 def _request(
     cache: PagedCache, given: Sequence[bytes], blocks: Sequence[int], part: Part | None
 ) -> tuple[_abi.PagedRequest, tuple[Any, ...]]:
-    """The request, and what keeps its memory alive."""
+    """Returns the request, and the objects that keep its memory alive."""
     joined = b"".join(check_key("a key", key) for key in given)
     keys = ctypes.create_string_buffer(joined, len(joined) or 1)
     table = array("q", blocks)

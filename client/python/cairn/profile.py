@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the profile that the recipe `cairn` codes with, from KV of the model over any text.
+"""Makes the profile for the recipe `cairn`, from KV of the model over any text.
 
     groups = [GroupSamples(texts=[(k, v), …], rotation=Rotation.of("half", frequencies))]
     profiles = build(groups, rates=(2.3, 3.0, 4.3))     # one of each group, in bytes
 
-A few thousand tokens do; 512 are usable, but for a basis, which wants 8 tokens a channel. Better
-with q_squares, the mean of the squared queries, and with the losses: how much a model's predictions
-suffer where one plane of one layer is coarse. `cairnctl evaluate --judge` measures those losses and
-puts them into the profiles that it makes. docs/recipes/cairn.md says what all of it is for. Needs
+A few thousand tokens suffice; 512 are usable, but a basis needs 8 tokens per channel. The result is
+better with q_squares, the mean of the squared queries, and with losses: the damage to a model's
+predictions if one plane of one layer is coarse. `cairnctl evaluate --judge` measures those losses
+and stores them in the profiles that it makes. docs/recipes/cairn.md explains all inputs. Needs
 numpy.
 """
 
@@ -21,17 +21,17 @@ import numpy as np
 from ._profile import SYMBOLS, TABLES, Basis, Plane, Profile, Rotation
 from .errors import InvalidArgumentError
 
-SKIPPED_TOKENS = 4  # of each text: what attention rests on by default is no measure of the rest
-LOSS_EXPONENT = 0.35  # of the loss of a layer, in its step; more would over-fit the text
+SKIPPED_TOKENS = 4  # of each text: attention rests on them by default, so they do not represent the rest
+LOSS_EXPONENT = 0.35  # exponent of a layer's loss in its step; a larger one would over-fit the text
 LOSS_MIN = 1e-5
-V_LOSS_SHARE = 0.3  # of K's, where losses are not known and K's steps follow queries
+V_LOSS_SHARE = 0.3  # of K's, if losses are unknown and K's steps follow queries
 LOG_LIMIT = 64 * 256
 FIRST_MULTIPLIERS = (-480, -330, -200, -60, 40)
 STRIP_TOKENS = 128
-STRIP_BYTES = 78  # header 16, padding 8, and what the coder's states cost
+STRIP_BYTES = 78  # header 16, padding 8, and the coder's states
 TILE_BYTES, IMAGE_BYTES = 16, 320
 ROWS_MAX, ROW_SHARE = 2, 0.16
-FIND_STRIDE = 4  # of tokens, where bits are counted
+FIND_STRIDE = 4  # bits are counted for every fourth token
 
 
 @dataclass
@@ -45,7 +45,7 @@ class GroupSamples:
     v_loss: np.ndarray | None = None
 
     def losses(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of K and of V, by layer; relative ones where they were not measured."""
+        """Returns the losses of K and of V by layer; relative ones if they were not measured."""
         if self.k_loss is not None:
             return self.k_loss, self.v_loss
         flat = np.ones(len(self.texts[0][0]))
@@ -53,7 +53,7 @@ class GroupSamples:
 
 
 def turn(k: np.ndarray, rotation: Rotation, first: int, sign: int) -> np.ndarray:
-    """K [..., tokens, dim] after RoPE (sign 1) or before it (sign −1)."""
+    """Applies RoPE to K [..., tokens, dim] (sign 1) or removes it (sign −1)."""
     if rotation.kind == "none":
         return k.astype(np.float32)
     positions = np.arange(first, first + k.shape[-2], dtype=np.uint64)
@@ -68,7 +68,8 @@ def turn(k: np.ndarray, rotation: Rotation, first: int, sign: int) -> np.ndarray
 
 
 def pair_means(q_squares: np.ndarray, rotation: Rotation) -> np.ndarray:
-    """[..., dim]: the two channels of a pair get their mean, as RoPE mixes them."""
+    """Returns [..., dim], with the mean of each pair for both of its channels, because RoPE mixes
+    them."""
     weights = q_squares.copy()
     one, two = rotation.pairs()
     weights[..., one] = weights[..., two] = (weights[..., one] + weights[..., two]) / 2
@@ -76,12 +77,13 @@ def pair_means(q_squares: np.ndarray, rotation: Rotation) -> np.ndarray:
 
 
 def channel_scale(weights: np.ndarray) -> np.ndarray:
-    """[..., dim]: how much finer the step of each channel is, by how much it is read."""
+    """Returns [..., dim]: how much finer the step of each channel is, from its weight in
+    attention."""
     return np.sqrt(weights / weights.mean(-1, keepdims=True) + 1e-3).astype(np.float32)
 
 
 class _Samples:
-    """One plane of one group: channels as they are quantised."""
+    """One plane of one group: the channels as they are quantized."""
 
     def __init__(
         self, texts: list[np.ndarray], weights: np.ndarray | None, has_basis: bool
@@ -101,13 +103,13 @@ class _Samples:
             self.vectors = vectors.astype(np.float16)
         self.values = np.concatenate([self.of(text) for text in texts], 2)
         self.sigma = np.sqrt(np.square(self.values).mean(2, dtype=np.float64))
-        # What a step is a share of: the spread of a layer, with channels weighted.
+        # The spread of a layer, with weighted channels. A step is a share of it.
         weighted = self.sigma if has_basis else self.sigma * self.scale
         self.spread = np.sqrt(np.square(weighted).mean((1, 2)))
         self.step_log = self.sigma_log = np.zeros(self.mean.shape, np.int16)
 
     def of(self, text: np.ndarray) -> np.ndarray:
-        """What is quantised of a text."""
+        """Returns the values of a text that are quantized."""
         centred = text - self.mean[:, :, None]
         if self.vectors is None:
             return centred
@@ -121,7 +123,7 @@ class _Samples:
         self.sigma_log = _log(self.sigma)
 
     def codes(self, multiplier: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Positions in steps, codes, and of each channel its raw bits and its table."""
+        """Returns positions in steps, codes, and for each channel its raw bits and its table."""
         inverse = np.exp2(-(self.step_log.astype(np.float64) + multiplier) / 256).astype(np.float32)
         positions = self.values * inverse[:, :, None]
         raw_bits, table = shapes(self.sigma_log.astype(np.int64) - self.step_log - multiplier)
@@ -129,14 +131,15 @@ class _Samples:
 
 
 def shapes(ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of channels whose spread is 2^(ratio/256) steps: how many low bits go raw, and the table."""
+    """For channels whose spread is 2^(ratio/256) steps, returns the number of raw low bits and the
+    table."""
     octave_quarter = np.clip(((ratio + 32) >> 6) + 16, 0, 39)
     raw_bits = np.maximum(0, (octave_quarter - 17) // 4)
     return raw_bits, octave_quarter - 4 * raw_bits
 
 
 def symbols_of(codes: np.ndarray, raw_bits: np.ndarray) -> np.ndarray:
-    """0 … 14, or 15 where there is none."""
+    """Returns symbols 0 … 14, or 15 for a code without one."""
     half = (1 << raw_bits) >> 1
     high = ((codes + half[:, :, None]) >> raw_bits[:, :, None]) + 7
     return np.where((high >= 0) & (high < SYMBOLS - 1), high, SYMBOLS - 1)
@@ -150,7 +153,8 @@ def _log(values: np.ndarray) -> np.ndarray:
 def _histograms(
     samples: list[_Samples], multipliers: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Counts [TABLES, SYMBOLS], and for codes ±1 and ±2 the sum and count of what rounding took."""
+    """Returns counts [TABLES, SYMBOLS], and the sum and number of the rounding errors of codes ±1
+    and ±2."""
     counts, shrink = np.zeros((TABLES, SYMBOLS)), np.zeros((TABLES, 2, 2))
     for multiplier in multipliers:
         for plane in samples:
@@ -164,12 +168,13 @@ def _histograms(
                 rest = np.abs(positions[chosen]) - size
                 shrink[:, size - 1, 0] += np.bincount(wide[chosen], rest, TABLES)
                 shrink[:, size - 1, 1] += np.bincount(wide[chosen], minlength=TABLES)
-    counts[:, : SYMBOLS - 1] += counts[:, SYMBOLS - 2 :: -1]  # shapes are symmetric
+    counts[:, : SYMBOLS - 1] += counts[:, SYMBOLS - 2 :: -1]  # distributions are symmetric
     return counts, shrink
 
 
 def _table(counts: np.ndarray) -> np.ndarray:
-    """Frequencies that sum to 256 and cost the least: rare symbols get none and are escapes."""
+    """Returns frequencies that sum to 256 and minimize the cost. Rare symbols get none and are
+    escapes."""
     if counts.sum() == 0:
         counts = np.exp(-np.abs(np.arange(SYMBOLS) - 7.0))
     order = np.argsort(-counts[: SYMBOLS - 1], kind="stable")
@@ -188,7 +193,8 @@ def _table(counts: np.ndarray) -> np.ndarray:
 
 
 def _shares(mass: np.ndarray) -> np.ndarray:
-    """256 slots, at least one each, in proportion; the last few to whom they save most."""
+    """Divides 256 slots in proportion, with at least one each; the last few go where they save
+    most."""
     shares = np.maximum(1, np.floor(256 * mass / mass.sum()).astype(np.int64))
     while shares.sum() > 256:
         shares[
@@ -210,7 +216,7 @@ def _tables(samples: list[_Samples], multipliers: Sequence[int]) -> tuple[np.nda
 
 
 def _coded_bits(samples: list[_Samples], frequencies: np.ndarray, multiplier: int) -> float:
-    """What the codes of all samples take."""
+    """Returns the size in bits of the codes of all samples."""
     prices = 8 - np.log2(np.maximum(frequencies, 1))
     prices[:, -1] += 16
     prices = np.where(frequencies > 0, prices, prices[:, -1:])
@@ -223,7 +229,8 @@ def _coded_bits(samples: list[_Samples], frequencies: np.ndarray, multiplier: in
 
 
 def _row_share(values: np.ndarray) -> float:
-    """Of tokens [layers, heads, tokens, dim] of V: how many are rows for their small norm."""
+    """Returns the share of tokens of V [layers, heads, tokens, dim] that are rows because of a
+    small norm."""
     blocks = values.shape[2] // STRIP_TOKENS
     norms = np.square(values[:, :, : blocks * STRIP_TOKENS]).sum(-1).reshape(-1, STRIP_TOKENS)
     if not len(norms):
@@ -233,7 +240,7 @@ def _row_share(values: np.ndarray) -> float:
 
 
 def _overhead(groups: Sequence[GroupSamples], planes: list[list[_Samples]]) -> float:
-    """Bits an element besides those of symbols."""
+    """Returns the bits per element other than those of symbols."""
     total = elements = 0.0
     rows = float(
         np.mean([_row_share(group.texts[0][1][:, :, SKIPPED_TOKENS:]) for group in groups])
@@ -250,7 +257,7 @@ def _overhead(groups: Sequence[GroupSamples], planes: list[list[_Samples]]) -> f
 
 
 class _Group:
-    """Texts of K before RoPE and of V, and what a profile makes of them."""
+    """Texts of K before RoPE and of V, and the profile data made from them."""
 
     def __init__(self, group: GroupSamples, has_basis: bool) -> None:
         squares = group.q_squares
@@ -269,8 +276,9 @@ class _Group:
         return _Samples(texts, None, False)
 
     def unseen(self, plane: int) -> list[_Samples]:
-        """Each text as a profile made from the others would have it, in the same steps. Then the
-        spreads of the profile become those: a basis finds small ones where it was fitted."""
+        """Returns each text as seen by a profile made from the other texts, with the same steps.
+        The spreads of the profile are then set to those values, because a basis underestimates them
+        on the text that it was fitted to."""
         texts, whole = self._texts[plane], self.planes[plane]
         unseen, squares, count = [], 0.0, 0
         for index, text in enumerate(texts):
@@ -286,12 +294,12 @@ class _Group:
 
 
 def _parts(texts: list[np.ndarray]) -> list[np.ndarray]:
-    """Texts of which each can be left out: of a single one, its quarters."""
+    """Returns texts of which each can be left out; a single text is divided into quarters."""
     return np.array_split(texts[0], 4, axis=2) if len(texts) == 1 else texts
 
 
 def _share_steps(groups: Sequence[GroupSamples], prepared: list[list[_Samples]]) -> None:
-    """The steps of all layers of all groups, before the multiplier: relative to each other."""
+    """Sets the steps of all layers of all groups, relative to each other, before the multiplier."""
     if len({loss is None for group in groups for loss in (group.k_loss, group.v_loss)}) > 1:
         raise InvalidArgumentError("losses are known of K and V of all groups, or of none")
     shares = []
@@ -305,7 +313,7 @@ def _share_steps(groups: Sequence[GroupSamples], prepared: list[list[_Samples]])
 
 
 def _surprise(groups: list[_Group], frequencies: list[np.ndarray], multiplier: int) -> float:
-    """Bits an element that text takes more which the profile was not made from."""
+    """Returns the additional bits per element of text that the profile was not made from."""
     more = elements = 0.0
     for plane, table in enumerate(frequencies):
         for group in groups:
@@ -319,7 +327,7 @@ def _surprise(groups: list[_Group], frequencies: list[np.ndarray], multiplier: i
 def _find(
     planes: list[list[_Samples]], frequencies: list[np.ndarray], bits: float, fixed: float
 ) -> int:
-    """The multiplier at which the samples take so many bits."""
+    """Returns the multiplier with which the samples have the target number of bits."""
     elements = sum(plane.values.size for samples in planes for plane in samples)
     low, high = -4000, 800
     while high - low > 1:
@@ -335,8 +343,8 @@ def _find(
 def build(
     groups: Sequence[GroupSamples], rates: Sequence[float], has_basis: bool = False
 ) -> list[bytes]:
-    """The profiles of a model's groups. All share their tables and multipliers, so that bits go
-    where they are needed most in all of the model."""
+    """Returns the profiles of a model's groups. All share their tables and multipliers, so that
+    bits go where the whole model needs them most."""
     prepared = [_Group(group, has_basis) for group in groups]
     _share_steps(groups, [group.planes for group in prepared])
     planes = [[group.planes[index] for group in prepared] for index in range(2)]

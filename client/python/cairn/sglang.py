@@ -31,22 +31,22 @@ from .transfer import Get, Put
 _OPTION = "--hicache-storage-backend-extra-config"
 _SGLANG_S = ("backend_name", "module_path", "class_name", "interface_v1")  # in the same option
 
-_ALL_PAGES, _TRAILING_PAGES = "all_pages", "trailing_pages"  # what a prefix needs of a pool
-_GROUPS = "block_groups"  # pages in another form, which SGLang asks for beside, and never waits for
+_ALL_PAGES, _TRAILING_PAGES = "all_pages", "trailing_pages"  # the part of a pool that a prefix needs
+_GROUPS = "block_groups"  # pages in another form, which SGLang also asks for, but never waits for
 
-Names = Callable[[Sequence[str]], list[bytes]]  # SGLang's names of pages as keys
+Names = Callable[[Sequence[str]], list[bytes]]  # converts SGLang's names of pages to keys
 
 log = logging.getLogger("cairn.sglang")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(StoreSettings):
-    recipe: str | None = None  # if this engine makes the space; None: the daemon's default
+    recipe: str | None = None  # used if this engine creates the space; None: the daemon's default
 
 
 @dataclasses.dataclass(frozen=True)
 class _Pool:
-    """One of SGLang's pools of host memory, and the space that its pages are kept in."""
+    """One of SGLang's pools of host memory, and the space for its pages."""
 
     host: Any
     pages: KnownPages | OpaquePages
@@ -54,11 +54,11 @@ class _Pool:
 
 
 class CairnHiCache(HiCacheStorage):
-    """Every call ends within its timeout and raises nothing: what fails is a miss, or is not
-    stored. SGLang gives up its third level for good where a call raises.
+    """Every call ends within its timeout and raises nothing: a failure is a miss, or the page is
+    not stored. If a call raised, SGLang would disable its third level permanently.
 
-    What SGLang keeps of a page beside K and V (states, windows, an indexer, a draft model) lies in
-    pools of their own, and here in spaces of their own."""
+    SGLang keeps other data of a page (states, windows, an indexer, a draft model) in separate
+    pools. They have separate spaces here."""
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         _sglang_server.check_page_names()
@@ -75,7 +75,7 @@ class CairnHiCache(HiCacheStorage):
         self._refused: set[tuple[str, str]] = set()  # pools and policies
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """Before all that follows."""
+        """SGLang calls it before all other methods."""
         super().register_mem_pool_host(mem_pool_host)
         self.close()
         self._register(mem_pool_host, ANCHOR)
@@ -104,12 +104,12 @@ class CairnHiCache(HiCacheStorage):
         self._pools[name] = _Pool(host, pages, Session(settings, pages.spec, title, log, beside))
 
     def close(self) -> None:
-        while self._pools:  # the anchor's, whose client the others use, at last
+        while self._pools:  # the anchor last, because the others use its client
             self._pools.popitem()[1].session.close()
 
     @property
     def _session(self) -> Session | None:
-        """Of the anchor."""
+        """Returns the session of the anchor."""
         return self._pools[ANCHOR].session if ANCHOR in self._pools else None
 
     # ------------------------------------------------------- pages where they lie in the pool
@@ -124,12 +124,13 @@ class CairnHiCache(HiCacheStorage):
     def batch_exists_v2(
         self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None
     ) -> Any:
-        """The longest prefix of which each pool has what it needs, and how far each has it."""
+        """Returns the longest prefix for which each pool has the pages that it needs, and the
+        length for each pool."""
         from sglang.srt.mem_cache.hicache_storage import PoolTransferResult
 
         count = self.batch_exists(keys, extra_info)
         found: dict[Any, int] = {ANCHOR: count} if count else {}
-        lengths = list(range(1, count + 1))  # of prefixes that may be restored
+        lengths = list(range(1, count + 1))  # lengths of prefixes that can be restored
         for transfer in pool_transfers or ():
             if not self._knows(transfer):
                 lengths = lengths if _policy_of(transfer) == _GROUPS else []
@@ -157,7 +158,7 @@ class CairnHiCache(HiCacheStorage):
             if not self._knows(one):
                 results[one.name] = [False] * len(one.keys or [])
                 continue
-            # Of a window's pages those before it may be nowhere.
+            # For a window, earlier pages may be missing.
             has_all = _policy_of(one) == _ALL_PAGES
             results[one.name] = self._store(
                 one.name, one.keys or [], one.host_indices, before, has_all, deadline
@@ -165,7 +166,8 @@ class CairnHiCache(HiCacheStorage):
         return results
 
     def _knows(self, transfer: Any) -> bool:
-        """Whether Cairn understands what a prefix needs of a pool. Its name is said if not."""
+        """Returns whether Cairn knows which pages of a pool a prefix needs. If not, logs the pool's
+        name."""
         policy = _policy_of(transfer)
         if policy in (_ALL_PAGES, _TRAILING_PAGES):
             return True
@@ -191,7 +193,7 @@ class CairnHiCache(HiCacheStorage):
         is_chained: bool,
         deadline: float,
     ) -> list[bool]:
-        """before: keys of the pages before them. is_chained: these are in the pool, too."""
+        """before: keys of the pages before them. is_chained: those pages are in the pool, too."""
 
         def store(space: Space, pool: _Pool, names: Names) -> list[bool]:
             return pool.pages.store(
@@ -262,7 +264,7 @@ class CairnHiCache(HiCacheStorage):
     # ------------------------------------------------------------------------------- the rest
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
-        """How many of them, from the first on, this rank can load."""
+        """Returns how many of them, from the first on, this rank can load."""
 
         def look_up(space: Space, pool: _Pool, names: Names) -> int:
             part, timeout = pool.pages.part, self._settings.timeout
@@ -274,7 +276,7 @@ class CairnHiCache(HiCacheStorage):
         return self.batch_exists([key]) == 1
 
     def clear(self) -> None:
-        """Every page of this model, weights and layout, of all engines that share them."""
+        """Deletes every page of this model, weights and layout, for all engines that share them."""
         for name, pool in self._pools.items():
             if pool.session.space is not None:
                 self._call("clear", functools.partial(self._forget, pool.session.space), None)
@@ -283,13 +285,13 @@ class CairnHiCache(HiCacheStorage):
         space.invalidate(timeout=self._settings.timeout)
 
     def _deadline(self) -> float:
-        """Of a call that begins now."""
+        """Returns the deadline of a call that begins now."""
         return time.monotonic() + self._settings.timeout
 
     @property
     def _is_derived(self) -> bool:
-        """Whether pages may have been computed on what was loaded with losses. SGLang does not say
-        which: of a space with losses all count."""
+        """Returns whether pages may have been computed from KV that was stored lossily. SGLang does
+        not say which pages are, so in a space with a lossy recipe all count."""
         open_ones = (p.session for p in self._pools.values() if p.session.space is not None)
         return not all(session.is_lossless for session in open_ones)
 
@@ -300,8 +302,8 @@ class CairnHiCache(HiCacheStorage):
         otherwise: Any,
         name: str = ANCHOR,
     ) -> Any:
-        """What `call` answers, or `otherwise`: there is no daemon, no such pool, no version of the
-        weights, or it fails."""
+        """Returns the result of `call`. Returns `otherwise` if there is no daemon, no such pool or
+        no version of the weights, or if the call fails."""
         pool = self._pools.get(str(getattr(name, "value", name)))
         space = None if pool is None else pool.session.space
         if pool is None or space is None:
@@ -326,27 +328,28 @@ class CairnHiCache(HiCacheStorage):
                 f"cairn: a {what} failed, SGLang goes on without: {error}",
             )
             return otherwise
-        except Exception:  # whatever it is, SGLang's thread has to live
+        except Exception:  # SGLang's thread must survive any error
             log.exception("cairn: a %s failed, SGLang goes on without", what)
             return otherwise
         self._said = ""
         return answer
 
     def _say(self, kind: str, text: str) -> None:
-        """Once, and again after something went well: not once a page while the daemon is away."""
+        """Logs a text once, and again only after a success: not for each page while the daemon is
+        away."""
         if kind != self._said:
             log.warning("%s", text)
         self._said = kind
 
 
 def _keys(space: Space, version: str, names: Sequence[str]) -> list[bytes]:
-    """version: of the weights, where it is not the space's."""
+    """version: of the weights, if it differs from the space's."""
     before = f"weights {version}, " if version else ""
     return [space.opaque_key((before + name).encode()) for name in names]
 
 
 def _places(pool: _Pool, keys: Sequence[str], host_indices: Any) -> list[int]:
-    """The pages of the pool that `host_indices`, of tokens, name."""
+    """Returns the pages of the pool that contain `host_indices`, which are token indices."""
     count = pool.host.page_size
     given = 0 if host_indices is None else len(host_indices)
     if given != len(keys) * count:
@@ -361,7 +364,7 @@ def _policy_of(transfer: Any) -> Any:
 
 
 def _restorable(there: list[bool], transfer: Any) -> set[int]:
-    """Lengths of prefixes for which a pool has what is needed of `there`."""
+    """Returns the lengths of prefixes for which `there` has all pages that a pool needs."""
     is_all = _policy_of(transfer) == _ALL_PAGES
     window = len(there) if is_all else max(1, len(transfer.keys or ()))
     lengths = range(1, len(there) + 1)

@@ -38,12 +38,12 @@ class Space(SideObjects):
     strides, or be a list of one array [heads, tokens, dim] per layer. bf16 elements may be a
     bfloat16 type (torch, ml_dtypes) or their bits as uint16.
 
-    In place of `k` and `v` a put or a get may name contiguous bytes of any type: `source`, the
+    In place of `k` and `v`, a put or a get accepts contiguous bytes of any type: `source`, the
     elements as [layers, heads, plane (K, V), tokens, dim], or `image`, a block as it is stored
-    (`cairn.image` reads those). From and into a `Buffer` these move with the fewest copies.
+    (`cairn.image` reads images). From and into a `Buffer` these move with the fewest copies.
 
     With `slot_mapping`, k and v are an engine's whole cache, [layers, heads, slots, dim], and token
-    i is at slot slot_mapping[i]: integers, of which a get skips those that are -1.
+    i is at slot slot_mapping[i]. A get skips tokens with slot -1.
     """
 
     def __init__(self, connection: Connection, address: int, spec: keys.SpaceSpec) -> None:
@@ -68,19 +68,21 @@ class Space(SideObjects):
     # -------------------------------------------------------------------------------- naming
 
     def keys(self, tokens: Iterable[int], extras: Sequence[keys.KeyExtra] = ()) -> list[bytes]:
-        """The keys of all full blocks of a token sequence. See `cairn.keys.derive_chain`."""
+        """Returns the keys of all full blocks of a token sequence. See
+        `cairn.keys.derive_chain`."""
         return keys.derive_chain(self.fingerprint, tokens, self.spec.tokens_per_block, extras)
 
     def opaque_key(self, engine_key: bytes) -> bytes:
-        """The key of a block that the engine names by a hash of its own."""
+        """Returns the key of a block that an engine identifies by its own hash."""
         return keys.opaque_key(self.fingerprint, engine_key)
 
     def source_bytes(self, part: Part | None = None) -> int:
-        """How many bytes a block, or that part of it, has in the `source` form."""
+        """Returns the size in bytes of a block, or of a part of it, in the `source` form."""
         return self._bytes_of(_ffi.library().cairn_space_source_bytes, part)
 
     def image_bytes_max(self, part: Part | None = None) -> int:
-        """How many bytes an image of a block, or of that part, has at most, in any recipe."""
+        """Returns the largest size in bytes of an image of a block, or of a part of it, for all
+        recipes."""
         return self._bytes_of(_ffi.library().cairn_space_image_bytes_max, part)
 
     # -------------------------------------------------------------------------------- reading
@@ -95,11 +97,12 @@ class Space(SideObjects):
         lease: bool = True,
         timeout: float | None = None,
     ) -> Match:
-        """The longest prefix of the blocks `wanted` that is there, leased in the same call.
+        """Finds the longest stored prefix of the blocks `wanted`, and leases it in the same call.
 
-        wait: seconds to wait for all of them, then answer what there is. token_limit: at most this
-        many tokens. part: which layers and heads are needed; None is everything. timeout: of the
-        call; None is `wait` and half a second. A miss is not an error: `block_count` is then 0.
+        wait: seconds to wait for all of them, before it returns the blocks found. token_limit:
+        limits the prefix to this many tokens. part: the layers and heads that are needed; None
+        means all. timeout: of the call; None means `wait` and half a second. A miss is not an
+        error: `block_count` is then 0.
         """
         options = _abi.MatchOptions(
             **_wanted_of(part, timeout),
@@ -117,8 +120,8 @@ class Space(SideObjects):
     def prefetch(
         self, wanted: Sequence[bytes], *, part: Part | None = None, timeout: float | None = None
     ) -> Prefetched:
-        """Has the daemon read blocks into memory, the most urgent first, after all that gets wait
-        for. Returns at once; `match` says where a block is by then."""
+        """Tells the daemon to read blocks into memory, the most urgent first, after all reads that
+        gets wait for. Returns at once; `match` reports a block's tier."""
         options = _abi.PrefetchOptions(**_wanted_of(part, timeout))
         result = _abi.PrefetchResult()
         call = _ffi.library().cairn_prefetch
@@ -145,12 +148,12 @@ class Space(SideObjects):
         timeout: float | None = None,
     ) -> GetResult:
         """Gets one block, or a part of it, into the caller's arrays: k and v, or `source`, or
-        `image`, the latter at least `image_bytes_max()` long.
+        `image`, which must be at least `image_bytes_max()` long.
 
-        True where it was there; then the arrays hold it, verified. After False (a miss) or an
-        exception their content is unspecified. lease: of a match. Daemons do not look at it today:
-        while the match is held, the block is not evicted. decode: "client" moves the image,
-        "daemon" the source bytes.
+        Returns True if the block was found; the arrays then hold it, verified. After False (a miss)
+        or an exception their content is unspecified. lease: from a match; while the match is held,
+        the block is not evicted. Daemons do not read the lease today. decode: "client" moves the
+        image, "daemon" the source bytes.
         """
         one = Get(key, k, v, lease, part or Part(), decode, source, image, slot_mapping)
         result = self.get_batch([one], timeout=timeout)[0]
@@ -159,9 +162,9 @@ class Space(SideObjects):
         return result
 
     def get_batch(self, gets: Sequence[Get], *, timeout: float | None = None) -> list[GetResult]:
-        """Many at once, pipelined. Each has its own result, and its own error."""
+        """Runs many gets, pipelined. Each has its own result and its own error."""
         requests = (_abi.GetRequest * len(gets))()
-        held = []  # what keeps the memory alive until the call is over
+        held = []  # keeps the memory alive until the call ends
         for request, one in zip(requests, gets, strict=True):
             request.struct_bytes = ctypes.sizeof(_abi.GetRequest)
             request.decode = choice_of("decode", one.decode, ("client", "daemon"))
@@ -184,7 +187,7 @@ class Space(SideObjects):
         ]
 
     def contains(self, wanted: Sequence[bytes], *, timeout: float | None = None) -> list[bool]:
-        """Which blocks are there, whole. Takes no lease."""
+        """Returns which blocks are stored whole. Takes no lease."""
         present = (ctypes.c_uint8 * max(1, len(wanted)))()
         self._ask(_ffi.library().cairn_contains, wanted, _ffi.milliseconds(timeout), present)
         return [bool(there) for there in present[: len(wanted)]]
@@ -211,20 +214,22 @@ class Space(SideObjects):
         is_durable: bool = False,
         timeout: float | None = None,
     ) -> PutResult:
-        """Puts one block, or the part of it that this rank has: k and v, or `source`, or `image`.
+        """Puts one block, or this rank's part of it: k and v, or `source`, or `image`.
 
-        parent: the key of the block before it, None for the first. first_position: of its first
-        token in the sequence. is_derived: it was computed on a lossy prefix. encode: who encodes
-        it with the space's recipe, "daemon" or "client" (not `ott`). v is None for a latent.
+        parent: the key of the block before it, None for the first. first_position: position of its
+        first token in the sequence. is_derived: it was computed from a prefix that was stored
+        lossily. encode: the side that encodes it with the space's recipe, "daemon" or "client" (not
+        for `ott`). v is None for a latent.
 
-        query_squares: for the daemon to mine a profile with, float32 or float16 [layers, heads,
-        k_dim] of the part: the mean over the block's tokens, and over the query heads that read
-        the head of K, of the squared queries after RoPE. Finite, not negative.
-        query_magnitudes: for mixkvq, likewise of |q|. token_scores: for arkv, float32 or float16
-        [layers, heads, tokens] of the part, as `cairn.arkv` makes them. Neither goes with `image`.
+        query_squares: statistics from which the daemon mines a profile, float32 or float16 [layers,
+        heads, k_dim] of the part: the mean of the squared queries after RoPE, over the block's
+        tokens and over the query heads that read the head of K. Finite, not negative.
+        query_magnitudes: for mixkvq, the same mean of |q|. token_scores: for arkv, float32 or
+        float16 [layers, heads, tokens] of the part, made by `cairn.arkv`. Neither is allowed with
+        `image`.
 
-        is_durable: return once it outlives a loss of power, the blocks before it included. Where it
-        is stored but does not, `NotDurableError` says why.
+        is_durable: returns once the block, and all blocks before it, survive a power loss. If the
+        block is stored but not durable, raises `NotDurableError` with the reason.
         """
         whole = part or Part()
         one = Put(key, k, v, parent, first_position, whole, is_derived, encode, source, image)
@@ -237,9 +242,9 @@ class Space(SideObjects):
         return result
 
     def put_batch(self, puts: Sequence[Put], *, timeout: float | None = None) -> list[PutResult]:
-        """Many at once, pipelined. Each has its own result, and its own error."""
+        """Runs many puts, pipelined. Each has its own result and its own error."""
         requests = (_abi.PutRequest * len(puts))()
-        held = []  # what keeps the memory alive until the call is over
+        held = []  # keeps the memory alive until the call ends
         for request, one in zip(requests, puts, strict=True):
             request.struct_bytes = ctypes.sizeof(_abi.PutRequest)
             request.encode = choice_of("encode", one.encode, ("daemon", "client"))
@@ -262,14 +267,14 @@ class Space(SideObjects):
         return results
 
     def delete(self, unwanted: Sequence[bytes], *, timeout: float | None = None) -> int:
-        """Unlinks blocks; returns how many there were."""
+        """Deletes blocks; returns how many existed."""
         count = ctypes.c_uint64()
         call = _ffi.library().cairn_delete
         self._ask(call, unwanted, _ffi.milliseconds(timeout), ctypes.byref(count))
         return count.value
 
     def invalidate(self, *, timeout: float | None = None) -> int:
-        """Unlinks every block of the space; returns how many there were."""
+        """Deletes every block of the space; returns how many existed."""
         count = ctypes.c_uint64()
         with self._handle.use() as space:
             _ffi.check(
@@ -282,11 +287,11 @@ class Space(SideObjects):
     # -------------------------------------------------------------------------------- the rest
 
     def watch(self, position: Position | None = None) -> EventWatch:
-        """What comes and goes of the space's blocks: from a position on, else from now."""
+        """Watches the space's blocks enter and leave tiers, from `position`, else from now."""
         return EventWatch(self._connection, self._handle, position or Position())
 
     def close(self) -> None:
-        """Forgets the space here; its blocks stay."""
+        """Closes the space in this client; its blocks stay."""
         self._handle.close()
 
     def __repr__(self) -> str:
@@ -304,7 +309,7 @@ class Space(SideObjects):
         self.close()
 
     def _ask(self, call: Any, wanted: Sequence[bytes], *more: Any) -> None:
-        """A call about keys."""
+        """Makes a call about keys."""
         joined = b"".join(check_key("a key", key) for key in wanted)
         with self._handle.use() as space:
             _ffi.check(call(space, joined, len(wanted), *more))
@@ -317,8 +322,8 @@ class Space(SideObjects):
         return count.value
 
     def _run(self, verb: str, requests: Any, timeout: float | None) -> str:
-        """Runs requests, which then have their statuses. Of a single one that failed it returns
-        what the library says about it."""
+        """Runs requests, which then have their statuses. For a single request that failed, returns
+        the library's error text."""
         library, limit = _ffi.library(), _ffi.milliseconds(timeout)
         with self._handle.use() as space:
             if len(requests) == 1:
@@ -330,7 +335,7 @@ class Space(SideObjects):
             return ""
 
     def _tap(self, record: Recorder | None) -> None:
-        """It is called after every put from now on."""
+        """Sets the function that is called after every put from now on."""
         if record is not None and self._capture is not None:
             raise FailedPreconditionError("the space has a capture already")
         self._capture = record
@@ -341,7 +346,7 @@ class Space(SideObjects):
 
 
 def _wanted_of(part: Part | None, timeout: float | None) -> dict[str, Any]:
-    """What the options of a match and of a prefetch begin with."""
+    """Returns the first options of a match and of a prefetch."""
     fields: dict[str, Any] = {"timeout_ms": _ffi.milliseconds(timeout)}
     if part is not None:
         fields |= {"slices": ctypes.pointer(part.native()), "slice_count": 1}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an array lies in memory, whatever library made it: numpy, torch, anything with DLPack or
-the buffer protocol. None of those libraries is imported here.
+"""Describes the memory of an array of any library: numpy, torch, anything with DLPack or the buffer
+protocol. None of those libraries is imported here.
 
-An array is described, never copied: its memory is handed to the library with its strides, so
-sliced, transposed and per-layer arrays need no repacking.
+An array is described, never copied: the library gets its memory and its strides, so sliced,
+transposed and per-layer arrays need no repacking.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 from .errors import InvalidArgumentError
 
-# What may stand for each dtype of a space: the type itself, or its bits.
+# The accepted types for each dtype of a space: the type itself, or its bits.
 _ACCEPTED = {
     "bf16": {"bfloat16", "uint16", "int16", "void16"},
     "fp16": {"float16", "uint16", "int16"},
     "fp32": {"float32", "uint32", "int32"},
 }
-# What numpy holds each as: bf16 as its bits.
+# The numpy type of each dtype: for bf16 its bits.
 NUMPY_DTYPES = {"bf16": "uint16", "fp16": "float16", "fp32": "float32"}
 _DL_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 _DL_CPU_DEVICES = {1, 3, 11}  # CPU, CUDA pinned host, ROCm pinned host
@@ -40,15 +40,15 @@ class Tensor:
     itemsize: int
     is_writable: bool
     owner: Any
-    cuda_device: int | None = None  # the CUDA device it lies on; None: in host memory
+    cuda_device: int | None = None  # the CUDA device that has it; None: host memory
 
     @property
     def bytes(self) -> int:
-        """How many the elements have, not counting gaps between them."""
+        """Returns the size of the elements, without gaps between them."""
         return self.itemsize * math.prod(self.shape)
 
     def require(self, what: str, dtype: str, is_target: bool) -> None:
-        """Raises unless elements are (bits of) a space's `dtype`, and writable in a target."""
+        """Raises unless elements have a space's `dtype` (or its bits), and a target is writable."""
         if self.dtype not in _ACCEPTED[dtype]:
             names = ", ".join(sorted(_ACCEPTED[dtype]))
             raise InvalidArgumentError(f"{what} has dtype {self.dtype}, expected one of {names}")
@@ -57,7 +57,8 @@ class Tensor:
 
 
 def stream_address(stream: int) -> int:
-    """A CUDA stream for the library, which takes no null: the default one, 0, is cudaStreamLegacy."""
+    """Returns a CUDA stream for the library, which accepts no null: the default stream, 0, is
+    cudaStreamLegacy."""
     return stream or 1
 
 
@@ -79,10 +80,10 @@ def describe(what: str, array: Any, may_be_cuda: bool = False) -> Tensor:
 def contiguous(
     what: str, array: Any, is_target: bool = False, may_be_cuda: bool = False
 ) -> Tensor:
-    """Describes an array that is one piece of bytes, in C order; writable if it `is_target`."""
+    """Describes a contiguous array as bytes in C order; it must be writable if it `is_target`."""
     tensor = describe(what, array, may_be_cuda)
     wanted = contiguous_strides(tensor.shape, tensor.itemsize)
-    # The stride of an axis of extent 1 is never taken, and may be anything.
+    # The stride of an axis of extent 1 is not used, and may have any value.
     is_contiguous = 0 in tensor.shape or all(
         extent == 1 or stride == step
         for extent, stride, step in zip(tensor.shape, tensor.strides, wanted, strict=True)
@@ -95,7 +96,7 @@ def contiguous(
 
 
 def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Strides in bytes of a C-ordered array."""
+    """Returns the strides in bytes of a C-ordered array."""
     strides, step = [], itemsize
     for extent in reversed(shape):
         strides.append(step)
@@ -108,7 +109,7 @@ def _from_array_interface(array: Any) -> Tensor:
     type_text = interface["typestr"]
     itemsize = int(type_text[2:])
     name = getattr(getattr(array, "dtype", None), "name", "")
-    if name != "bfloat16":  # ml_dtypes calls its own by name; the interface only says "void"
+    if name != "bfloat16":  # ml_dtypes names its own types; the interface only says "void"
         name = f"{_TYPE_CHARACTERS.get(type_text[1], type_text[1])}{8 * itemsize}"
     if type_text[0] == ">" and itemsize > 1:
         name = f"big-endian {name}"
@@ -190,9 +191,9 @@ def _from_dlpack(what: str, array: Any, may_be_cuda: bool) -> Tensor:
         raise InvalidArgumentError(
             f"{what} lies on a device (DLPack type {device_type}); host memory is needed"
         )
-    # The capsule is read and never renamed to "used": its destructor gives the tensor back, when
-    # `owner` dies. Without max_version a producer makes the unversioned struct.
-    # What a CUDA array waits for is its stream's, which the caller names: -1 asks for no more.
+    # The capsule is read and never renamed to "used": its destructor releases the tensor when
+    # `owner` is destroyed. Without max_version a producer makes the unversioned struct.
+    # The caller names the stream of a CUDA array. -1 tells the producer not to synchronize.
     capsule = array.__dlpack__(stream=-1) if is_cuda else array.__dlpack__()
     tensor = _DlTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     if tensor.lanes != 1:
@@ -204,7 +205,7 @@ def _from_dlpack(what: str, array: Any, may_be_cuda: bool) -> Tensor:
         strides = tuple(tensor.strides[i] * itemsize for i in range(tensor.ndim))
     kind = _DL_CODES.get(tensor.code, f"code{tensor.code}:")
     address = (tensor.data or 0) + tensor.byte_offset
-    # An unversioned DLPack cannot say "read-only": producers refuse to export such memory.
+    # An unversioned DLPack cannot express "read-only": producers refuse to export such memory.
     owner = (capsule, array)
     dtype = f"{kind}{tensor.bits}"
     cuda_device = number if is_cuda else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a put and a get are made of: which part of a block, which arrays, what came of it."""
+"""The requests and results of puts and gets: the part of a block, its arrays, and the outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import _abi, _ffi, keys
 from .errors import Error, InvalidArgumentError
 from .tensors import Tensor, contiguous, describe
 
-_SKIPPED = -(2**63)  # of a token offset: left out
+_SKIPPED = -(2**63)  # a token offset: the token is skipped
 _SLOT_TYPES = {"int64": ctypes.c_int64, "int32": ctypes.c_int32}
 
 TIERS = {0: "none", 1: "gpu", 2: "host", 3: "ssd"}
@@ -34,8 +34,8 @@ DURABILITIES = (
 
 @dataclass(frozen=True)
 class Part:
-    """A layer range and a head range of one group, as `range`s of step 1; None is all of them.
-    Layers count within the group."""
+    """A layer range and a head range of one group, as `range`s of step 1; None means all. Layers
+    count within the group."""
 
     layers: range | None = None
     heads: range | None = None
@@ -94,8 +94,8 @@ class Get:
 
 @dataclass(frozen=True)
 class PutResult:
-    """is_duplicate: it was there already and nothing moved. image_bytes: what the daemon holds.
-    durability: "durable" or "not_asked"; where `error` is a `NotDurableError`, why not."""
+    """is_duplicate: the block was stored already; nothing was moved. image_bytes: size in the
+    daemon. durability: "durable" or "not_asked"; the reason if `error` is a `NotDurableError`."""
 
     is_duplicate: bool
     image_bytes: int
@@ -108,8 +108,8 @@ Recorder = Callable[[Sequence[Put], Sequence[PutResult]], None]  # called after 
 
 @dataclass(frozen=True)
 class GetResult:
-    """True where the block was there: the arrays then hold verified KV. A miss is False.
-    target_bytes: what was written, for an image the length of it."""
+    """True if the block was found: the arrays then hold verified KV. A miss is False. target_bytes:
+    bytes written, for an image its length."""
 
     is_hit: bool
     tier: str
@@ -124,8 +124,8 @@ class GetResult:
 
 @dataclass(frozen=True)
 class Prefetched:
-    """Where blocks are, each counted once. absent: something that is wanted of them is nowhere.
-    refused: too many wait to be read; ask again later."""
+    """The number of blocks in each state. absent: a wanted part is not stored. refused: not queued,
+    because too many reads are; ask again later."""
 
     in_memory: int
     on_their_way: int
@@ -172,7 +172,7 @@ class Plane:
             self.shape = (*self.shape[:2], len(slots), self.shape[3])
 
     def _set_bounds(self) -> None:
-        """The bytes that the array has, from its address on, or that each of its layers has."""
+        """Sets the range of bytes of the array, or of each of its layers, from its address."""
         first = 1 if self._is_list else 0
         spans = [
             (extent - 1) * stride
@@ -187,11 +187,11 @@ class Plane:
 
     @property
     def first_token(self) -> int:
-        """Where a cut begins."""
+        """Returns the first token of a cut."""
         return self._first_token
 
     def cut(self, first: int, count: int) -> Plane:
-        """Tokens [first, first + count) of it."""
+        """Returns the plane's tokens [first, first + count)."""
         cut = object.__new__(Plane)
         cut.__dict__.update(self.__dict__)
         cut.shape = (*self.shape[:2], count, self.shape[3])
@@ -222,7 +222,7 @@ def plane_of(what: str, array: Any, slots: list[int] | None = None) -> Plane:
 
 
 def slots_of(slot_mapping: Any) -> list[int]:
-    """Slots as integers: of a sequence, or of an array of whatever library."""
+    """Returns slots as integers, from a sequence or from an array of any library."""
     if isinstance(slot_mapping, list | tuple | range):
         return [int(slot) for slot in slot_mapping]
     tensor = contiguous("slot_mapping", slot_mapping)
@@ -237,8 +237,8 @@ def slots_of(slot_mapping: Any) -> list[int]:
 def fill(
     memory: _abi.Memory, spec: keys.SpaceSpec, request: Put | Get
 ) -> list[Plane] | list[Tensor]:
-    """Describes the memory of a request, after checking it against the space's geometry. What is
-    returned keeps that memory alive."""
+    """Checks the memory of a request against the space's geometry, and describes it. The returned
+    objects keep that memory alive."""
     part, is_target = request.part, isinstance(request, Get)
     if not 0 <= part.group < len(spec.groups):
         raise InvalidArgumentError(f"group is {part.group}, the space has {len(spec.groups)}")
@@ -262,7 +262,7 @@ def fill(
 
 
 def fill_statistics(request: _abi.PutRequest, spec: keys.SpaceSpec, one: Put) -> list[Any]:
-    """Describes what a put says besides KV. What is returned keeps that memory alive."""
+    """Describes the statistics of a put. The returned objects keep their memory alive."""
     group = spec.groups[one.part.group]
     channels, tokens = (group.k_dim, "k_dim"), (spec.tokens_per_block, "tokens")
     held = []
@@ -283,7 +283,7 @@ def fill_statistics(request: _abi.PutRequest, spec: keys.SpaceSpec, one: Put) ->
 
 
 def _floats(name: str, given: Any, expected: tuple[int, ...], last: str) -> tuple[Any, int]:
-    """Contiguous fp32 of what is given, and where it lies."""
+    """Returns the values as contiguous fp32, and their address."""
     tensor = contiguous(name, given)
     if tensor.shape != expected:
         raise InvalidArgumentError(

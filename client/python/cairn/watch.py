@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What blocks come into a daemon's tiers and go, as `Client.events` and `Space.watch` tell it."""
+"""Events: blocks that enter or leave a daemon's tiers, from `Client.events` and `Space.watch`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .transfer import TIERS
 
 @dataclass(frozen=True)
 class BlockEvent:
-    """A block has its first image in a tier (`is_stored`), or its last has gone from there.
+    """A block that got its first image in a tier (`is_stored`), or lost its last image there.
 
-    space: the fingerprint. Of one that is stored also its parent's key, None where it is not known,
-    the position of its first token, and how many it has.
+    space: the fingerprint. If is_stored, the event also has the parent's key (None: unknown), the
+    position of the block's first token, and its number of tokens.
     """
 
     is_stored: bool
@@ -35,7 +35,8 @@ class BlockEvent:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a watch is, to go on from there. Numbers have no gaps; with an epoch others begin."""
+    """The position of a watch, from which another can continue. Numbers have no gaps; each epoch
+    starts anew."""
 
     epoch: int = 0
     next_sequence: int = 0
@@ -43,8 +44,9 @@ class Position:
 
 @dataclass(frozen=True)
 class EventBatch:
-    """is_reset: what was told before is void, and what there is now is not told: `Space.contains`
-    says that. first_sequence: the next_sequence of the batch before, but in a reset."""
+    """is_reset: discard everything known from earlier batches; the current contents are not
+    reported, but `Space.contains` tells them. first_sequence: next_sequence of the previous batch,
+    except after a reset."""
 
     is_reset: bool
     first_sequence: int
@@ -53,8 +55,8 @@ class EventBatch:
 
 
 class EventWatch:
-    """An iterator of batches that never ends; one thread at a time uses it. The daemon waits for no
-    reader: one that is too slow, or away for too long, gets a reset."""
+    """An endless iterator of batches. Only one thread may use it at a time. The daemon does not
+    wait for readers: a reader that is too slow, or away for too long, gets a reset."""
 
     def __init__(
         self, connection: Connection, space: Handle | None, position: Position
@@ -73,20 +75,21 @@ class EventWatch:
                 )
             )
             if space is not None:
-                space.keep()  # it may be closed first
+                space.keep()  # the space may be closed before the watch
 
         def close(watch: int) -> None:
             library.cairn_watch_close(watch)
             if space is not None:
                 space.let_go()
 
-        self._connection = connection  # closes this before itself
+        self._connection = connection  # closes this watch before itself
         self._handle = Handle("watch", address.value or 0, close)
         connection.opened.add(self)
 
     def next(self, timeout: float | None = None) -> EventBatch | None:
-        """The next batch; None: nothing came in that time. UnavailableError: the daemon is away;
-        the next call goes on. ResourceExhaustedError: too many watch."""
+        """Returns the next batch, or None if nothing arrived in time. Raises UnavailableError if
+        the daemon is unreachable (the next call continues), ResourceExhaustedError if there are too
+        many watchers."""
         native = _abi.EventBatch()
         try:
             with self._handle.use() as watch:
@@ -106,7 +109,7 @@ class EventWatch:
             try:
                 batch = self.next(1.0)
             except UnavailableError:
-                continue  # the client comes back by itself; a reset says what was missed
+                continue  # the client reconnects by itself; a reset covers lost events
             if batch is not None:
                 yield batch
 

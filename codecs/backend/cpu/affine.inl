@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What affine_encode.inl and affine_decode.inl share. Included once by each ISA file, after its
-// words (struct Simd); compiled with its flags, so nothing of std and nothing with external
-// linkage.
+// Shared by affine_encode.inl and affine_decode.inl. Each ISA file includes it once, after its
+// primitives (struct Simd), and compiles it with its flags. So it uses nothing of std, and nothing
+// has external linkage.
 //
-// Shapes that do not fill registers (a dim or a group that is no multiple of kLanes) are left to
-// the plain loops: every head_dim in use is a multiple of 16.
+// The reference loops process shapes that do not fill registers (a dim or a group that is not a
+// multiple of kLanes): every head_dim in use is a multiple of 16.
 
 #include "codecs/backend/backend.h"
 #include "codecs/backend/reference/reference.h"
@@ -91,7 +91,7 @@ auto WithType(DType dtype, Run run) {
   }
 }
 
-// Calls `run` with whether something is taken from the tile's tokens.
+// Calls `run` with whether patterns are subtracted from the tile's tokens.
 template <bool kIs>
 struct Predicted {
   static constexpr bool kIsPredicted = kIs;
@@ -101,14 +101,14 @@ auto WithPrediction(const AffineTile& tile, Run run) {
   return tile.prediction != nullptr ? run(Predicted<true>()) : run(Predicted<false>());
 }
 
-// What is taken from a token, from a channel on; null where nothing is.
+// Returns the pattern that is subtracted from a token, from a channel on; null if none is.
 const uint8_t* PatternAt(const AffineTile& tile, uint32_t token, uint32_t channel) {
   if (tile.prediction == nullptr) return nullptr;
   const uint8_t* pattern = tile.prediction->PatternOf(token, tile.dim);
   return pattern == nullptr ? nullptr : pattern + uint64_t{2} * channel;
 }
 
-// 16 elements.
+// Loads 16 elements.
 Floats16 LoadFloats(DType dtype, const uint8_t* source) {
   switch (dtype) {
     case DType::kFp16:
@@ -133,7 +133,7 @@ auto WithWidth(uint32_t bits, Run run) {
   return run(Width<2>());
 }
 
-// RoundToInt() of every lane, as a float and as an integer.
+// Computes RoundToInt() of every lane, as a float and as an integer.
 constexpr float kRounder = 12582912.0F;
 Float RoundedFloat(Float value) {
   return Simd::Sub(Simd::Add(value, Simd::Set(kRounder)), Simd::Set(kRounder));
@@ -146,7 +146,8 @@ Float Clamped(Float value, float high) {
   return Simd::Min(Simd::Max(value, Simd::Set(0.0F)), Simd::Set(high));
 }
 
-// The larger of `largest` and the magnitudes of a register of elements, of kBytes each, as bits.
+// Returns the larger of `largest` and the magnitudes of a register of elements of kBytes each, as
+// bits.
 template <uint32_t kBytes>
 Int LargerMagnitude(Int largest, const uint8_t* elements) {
   if constexpr (kBytes == 1) return Simd::MaxMagnitude8(largest, elements);
@@ -154,7 +155,7 @@ Int LargerMagnitude(Int largest, const uint8_t* elements) {
                      : Simd::MaxMagnitude32(largest, elements);
 }
 
-// Whether the magnitude of one of the elements, of kBytes each, is above `bound`, as bits.
+// Returns whether the magnitude of an element of kBytes is above `bound`, as bits.
 template <uint32_t kBytes>
 bool HasAbove(const uint8_t* elements, uint64_t bytes, uint32_t bound) {
   constexpr uint32_t kRegisterBytes = 4 * kLanes;
@@ -166,7 +167,7 @@ bool HasAbove(const uint8_t* elements, uint64_t bytes, uint32_t bound) {
   }
   Int largest = Simd::Zero();
   for (uint64_t at = 0; at < bytes; at += kRegisterBytes) {
-    // The last register overlaps the one before where the bytes are no multiple of it.
+    // If the bytes do not fill the last register, it overlaps the previous one.
     const uint64_t from = at + kRegisterBytes <= bytes ? at : bytes - kRegisterBytes;
     largest = LargerMagnitude<kBytes>(largest, elements + from);
   }

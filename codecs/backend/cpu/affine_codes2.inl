@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two-bit codes of 16-bit elements without arithmetic on the elements: a position never falls as
-// its element grows, so a group has three limits, the last elements of codes 0, 1 and 2, and the
-// code of an element is the number of limits below it. Elements are compared as Simd::Ordered().
+// Two-bit codes of 16-bit elements without arithmetic on the elements. The position never decreases
+// as the element grows. So a group has three limits, the largest elements of codes 0, 1 and 2, and
+// the code of an element is the number of limits below it. Elements are compared in the order of
+// Simd::Ordered().
 
 namespace cairn::codecs {
 namespace {
@@ -10,7 +11,7 @@ uint16_t OrderedOne(uint16_t bits) {
   return static_cast<uint16_t>((bits & 0x8000) != 0 ? bits ^ 0x7FFF : bits);
 }
 
-// Codes past 0, 1, 2 begin at these positions of 255: see affine_encode.inl.
+// The codes after 0, 1 and 2 start at these positions of 255: see affine_encode.inl.
 Mask IsPast(uint32_t code, Float position) {
   if (code == 0) return Simd::Greater(position, Simd::Set(42.5F));
   if (code == 1) return Simd::NotLess(position, Simd::Set(127.5F));
@@ -27,7 +28,7 @@ struct Limits {
   Limits(const Float* mins, const Float* inverse_steps)
       : mins(mins), inverse_steps(inverse_steps) {}
 
-  // False where a group has none, as one without a range.
+  // Returns false if a group has no limits, for example a group without a range.
   bool Find() {
     constexpr float kPositions[3] = {42.5F, 127.5F, 212.5F};
     for (uint32_t code = 0; code < 3; ++code) {
@@ -35,8 +36,8 @@ struct Limits {
       for (uint32_t v = 0; v < 2; ++v) {
         near[v] = Simd::Add(mins[v], Simd::Div(Simd::Set(kPositions[code]), inverse_steps[v]));
       }
-      // The element nearest to the position is the limit or the one behind it, unless it is so near
-      // zero that elements are closer to each other than what floats make of min + position.
+      // The limit is the element nearest to the position or the one after it. The exception is an
+      // element so near zero that elements are denser there than the floats min + position.
       Simd::Halves at = StepBack(code, Simd::Ordered(Type::Pack(near[0], near[1])), 1);
       if (!IsLast(code, at)) {
         at = Search(code);
@@ -48,7 +49,8 @@ struct Limits {
   }
 
  private:
-  // More than any group has, and no NaN, which is past nothing: 2^113 in bf16, 32768 in fp16.
+  // Larger than every value of a group, and not a NaN, which exceeds nothing: 2^113 in bf16, 32768
+  // in fp16.
   static constexpr int16_t kLargest = 0x7800;
 
   struct Masks {
@@ -66,7 +68,7 @@ struct Limits {
     }
     return past;
   }
-  // Back by `step` where it is past.
+  // Moves an element back by `step` if it exceeds the limit.
   [[nodiscard]] Simd::Halves StepBack(uint32_t code, Simd::Halves at, int16_t step) const {
     const Masks past = ArePast(code, at);
     return Simd::SubtractWhere(past.of[0], past.of[1], at, step);
@@ -87,7 +89,8 @@ struct Limits {
   }
 };
 
-// The codes of kCount registers of elements; `limits`: three of each register, or of all.
+// Computes the codes of kCount registers of elements. `limits`: three for each register, or three
+// for all.
 template <uint32_t kCount, bool kShared>
 [[gnu::always_inline]] inline void StoreCodesByLimits(uint8_t* codes, const uint8_t* source,
                                                       const Simd::Halves* limits) {

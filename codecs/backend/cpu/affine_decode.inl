@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode_per_channel, decode_per_token and copy_streamed of codecs/backend/backend.h in the words
-// of struct Simd.
+// decode_per_channel, decode_per_token and copy_streamed of codecs/backend/backend.h, with the
+// primitives of struct Simd.
 //
-// Two-bit codes of 16-bit elements are not computed with: a group has four values, so they are made
-// once and picked. Everything else is one multiply, one add and one rounding an element.
+// Two-bit codes of 16-bit elements need no arithmetic: a group has four values, which are computed
+// once and then selected. All other codes need one multiply, one add and one rounding per element.
 //
-// A target that is streamed is written a cache line at a time: memory is the bound, and a line that
-// is not read first costs half of one that is.
+// A streamed target is written in whole cache lines. Memory bandwidth is the bound, and a store
+// that does not read its line first costs half.
 
 namespace cairn::codecs {
 namespace {
 
-// Columns that K is decoded in at a time, so that what is made once a group stays in the
-// first-level cache.
+// Columns of K that are decoded at a time, so that the data of a group stays in the first-level
+// cache.
 constexpr uint32_t kPanel = 256;
 
 template <uint32_t kBits>
@@ -22,13 +22,13 @@ Float LoadCodes(const uint8_t* source) {
   return Simd::LoadCodes2(source);
 }
 
-// A min or range that is not finite decodes to what is not finite, NaN among it: left to the plain
-// loops, since the roundings here take no NaN.
+// A min or range that is not finite decodes to values that are not finite, including NaN. The
+// reference loops process it, since the roundings here do not support NaN.
 bool HasNonFinite(const uint8_t* params, uint64_t pairs) {
   return HasAbove<2>(params, 4 * pairs, 0x7BFF);
 }
 
-// How elements are written. kVectors: registers of floats at a time.
+// The variant of decoding. kVectors: registers of floats at a time.
 template <typename ElementType, uint32_t kCodeBits, bool kPredicted, uint32_t kVectorCount,
           bool kStreamed>
 struct DecodeVariant {
@@ -39,8 +39,8 @@ struct DecodeVariant {
   static constexpr uint32_t kWidth = kVectors * kLanes;  // elements
   static constexpr bool kPicks = kBits == 2 && Type::kBytes == 2 && kVectors == 2 && !kPredicted;
 
-  // The elements of kWidth codes.
-  //   pattern  what was taken from them; null: nothing
+  // Computes the elements of kWidth codes.
+  //   pattern  the pattern that was subtracted from them; null: none
   static void Compute(const uint8_t* codes, const Float* steps, const Float* mins,
                       const uint8_t* pattern, uint8_t* target) {
     Float values[kVectors];
@@ -64,12 +64,12 @@ struct DecodeVariant {
 
 constexpr uint32_t kLineBytes = 64;
 
-// Whether rows of so many bytes are whole cache lines.
+// Returns whether rows of this size are whole cache lines.
 bool HasLines(uint64_t row_bytes, const uint8_t* target) {
   return row_bytes % kLineBytes == 0 && reinterpret_cast<uintptr_t>(target) % kLineBytes == 0;
 }
 
-// Calls `run` with the form that the tile and its target allow.
+// Calls `run` with the variant that the tile and its target allow.
 template <typename Run>
 void WithVariant(const AffineTile& tile, const uint8_t* target, Run run) {
   WithType(tile.dtype, [&]<typename Type>(Type) {
@@ -89,7 +89,7 @@ void WithVariant(const AffineTile& tile, const uint8_t* target, Run run) {
   });
 }
 
-// kLanes pairs of params as what codes are computed with.
+// kLanes pairs of params, converted for arithmetic on codes.
 struct Steps {
   Float min, step;
 
@@ -97,7 +97,7 @@ struct Steps {
     Simd::LoadPairs(params, &min, &step);
     step = Simd::Div(step, Simd::Set(Levels(bits)));
   }
-  // The value of a code in each of the kLanes groups, 16 bits each.
+  // Returns the value of a code in each of the kLanes groups, 16 bits each.
   template <typename Type>
   void StoreValues(uint32_t code, uint8_t* target) const {
     const Float value = Simd::Set(static_cast<float>(code));
@@ -141,7 +141,8 @@ void ComputePanel(const AffineTile& tile, const Panel& panel, const uint8_t* cod
   }
 }
 
-// Columns [column, column + kCount * DecodeVariant::kWidth) of a panel whose values are made.
+// Decodes columns [column, column + kCount * DecodeVariant::kWidth) of a panel whose values are
+// computed.
 template <typename DecodeVariant, uint32_t kCount>
 void PickColumns(const AffineTile& tile, const Panel& panel, uint32_t column, const uint8_t* codes,
                  const uint8_t (*values)[2 * kPanel], uint8_t* target) {
@@ -207,7 +208,7 @@ void DecodePerChannel(const AffineTile& tile, const uint8_t* codes, const uint8_
 
 // ---- Per token ----
 
-// What the elements of kLanes groups are made of: their values, or mins and steps.
+// The data for the elements of kLanes groups: their values, or mins and steps.
 template <typename DecodeVariant>
 struct GroupBatch {
   alignas(64) uint8_t values[4][2 * kLanes];
@@ -226,7 +227,7 @@ struct GroupBatch {
     }
   }
 
-  // `count` elements of group i.
+  // Decodes `count` elements of group i.
   void Decode(uint32_t i, const uint8_t* codes, uint32_t count, const uint8_t* pattern,
               uint8_t* target) const {
     if constexpr (DecodeVariant::kPicks) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// select_rows and encode_per_channel of codecs/backend/backend.h in the words of struct Simd, and
-// what affine_encode_tokens.inl shares with them.
+// select_rows and encode_per_channel of codecs/backend/backend.h, with the primitives of struct
+// Simd. Also the code that affine_encode_tokens.inl shares with them.
 //
-// A two-bit code is never rounded: Narrow(Code8(x)) is 0 up to position 42.5 of 255, 1 below 127.5,
-// 2 up to 212.5, else 3 (the 8-bit codes 42, 127 and 212 are the last that narrow to 0, 1 and 2;
-// rounding to even puts 42.5 and 212.5 below and 127.5 above).
+// A two-bit code needs no rounding: Narrow(Code8(x)) is 0 up to position 42.5 of 255, 1 below
+// 127.5, 2 up to 212.5, else 3. (The 8-bit codes 42, 127 and 212 are the last ones that narrow to
+// 0, 1 and 2. Rounding to even puts 42.5 and 212.5 below the border and 127.5 above.)
 
 namespace cairn::codecs {
 namespace {
@@ -17,7 +17,7 @@ struct Params {
   Float min, range;  // fp16 values
 };
 
-// MakeParams() of every lane.
+// Computes MakeParams() of every lane.
 Params ParamsOf(const Range& of, float inset) {
   const Float cut = Simd::Mul(Simd::Sub(of.high, of.low), Simd::Set(inset));
   Params params;
@@ -26,13 +26,13 @@ Params ParamsOf(const Range& of, float inset) {
   return params;
 }
 
-// numerator / denominator where the denominator is positive, else 0.
+// Returns numerator / denominator if the denominator is positive, else 0.
 Float QuotientOrZero(Float numerator, Float denominator) {
   const Float zero = Simd::Set(0.0F);
   return Simd::Choose(Simd::Greater(denominator, zero), Simd::Div(numerator, denominator), zero);
 }
 
-// What a candidate range costs, element after element.
+// Adds up the error of a candidate range.
 struct ClipCost {
   Float min, inverse_step, weight;
   Int error;
@@ -43,8 +43,8 @@ struct ClipCost {
     inverse_step = QuotientOrZero(levels, params.range);
     weight = QuotientOrZero(Simd::Mul(params.range, Simd::Set(4096.0F)),
                             Simd::Mul(levels, covering_range));
-    // ClipWeight() asks whether the covering range is positive, not its product with the levels:
-    // the same, since neither underflows.
+    // ClipWeight() tests whether the covering range is positive. Testing its product with the
+    // levels is equivalent, since neither underflows.
     error = Simd::Zero();
   }
   void Take(Float value, float levels) {
@@ -55,8 +55,8 @@ struct ClipCost {
   }
 };
 
-// The codes of kCount registers of elements, kCount: 1 or Simd::kCodeFloats.
-//   position_at  of 255, of the elements of a register
+// Computes the codes of kCount registers of elements. kCount: 1 or Simd::kCodeFloats.
+//   position_at  returns the positions, of 255, of a register's elements
 template <uint32_t kBits, uint32_t kCount, typename PositionAt>
 [[gnu::always_inline]] inline void StoreCodes(uint8_t* target, PositionAt position_at) {
   Float positions[kCount];
@@ -98,7 +98,7 @@ void SelectRows(const AffineTile& tile, const uint8_t* source, uint64_t* rows) {
 
 // ---- Per channel ----
 
-// kVectors registers of neighbouring channels over the tokens of a group.
+// kVectors registers of adjacent channels, over the tokens of a group.
 template <typename Type, uint32_t kBits, bool kPredicted, uint32_t kVectors>
 struct Columns {
   const AffineTile& tile;
@@ -155,7 +155,7 @@ struct Columns {
     }
   }
 
-  // The same of 16-bit elements, as integers.
+  // The same for 16-bit elements, as integers.
   void OrderedBounds(Range* of) const {
     Simd::Halves low[kHalves];
     Simd::Halves high[kHalves];
@@ -185,7 +185,8 @@ struct Columns {
     }
   }
 
-  // The candidate of least error, for one register of channels: all of them in one pass.
+  // Returns the candidate with the least error, for one register of channels. Tests all candidates
+  // in one pass.
   [[nodiscard]] Params Clipped(const Range& of, uint32_t vector) const {
     constexpr uint32_t kCandidates = ClipCount(kBits, true);
     Params candidates[kCandidates];
@@ -210,7 +211,7 @@ struct Columns {
     return best;
   }
 
-  // False where a channel is constant and not an fp16 value.
+  // Returns false if a channel is constant and not an fp16 value.
   bool Encode(uint8_t* codes, uint8_t* params) const {
     Range of[kVectors];
     Bounds(of);
@@ -241,7 +242,8 @@ struct Columns {
  private:
   static constexpr uint32_t kVectorBytes = kLanes * kBits / 8;
 
-  // Calls store(token, its codes) for every token that has codes, and clears those of the others.
+  // Calls store(token, its codes) for every token that has codes, and clears the codes of the
+  // others.
   template <typename Store>
   void ForEachRowOfCodes(uint8_t* codes, Store store) const {
     const uint64_t row_bytes = uint64_t{tile.dim} * kBits / 8;
@@ -255,7 +257,7 @@ struct Columns {
     }
   }
 
-  // False where limits were not found.
+  // Returns false if no limits were found.
   bool StoreCodesByLimits(const Float* mins, const Float* inverse_steps, uint8_t* codes) const {
     Simd::Halves limits[3 * kHalves];
     for (uint32_t i = 0; i < kHalves; ++i) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// encode_per_token of codecs/backend/backend.h in the words of struct Simd.
+// encode_per_token of codecs/backend/backend.h, with the primitives of struct Simd.
 
 namespace cairn::codecs {
 namespace {
 
-// `count` neighbouring channels of one token.
+// `count` adjacent channels of one token.
 template <typename Type, uint32_t kBits, bool kPredicted>
 struct Run {
   const uint8_t* source;
@@ -20,7 +20,7 @@ struct Run {
                               : Simd::Sub(value, Simd::LoadFp16(pattern + uint64_t{2} * channel));
   }
 
-  // Not yet with -0 taken as +0.
+  // The bounds may still be -0 instead of +0.
   void Bounds(float* low, float* high) const {
     if constexpr (kOrders) {
       if (count % (2 * kLanes) == 0) return OrderedBounds(low, high);
@@ -34,7 +34,7 @@ struct Run {
     *high = Simd::ReduceMax(of.high);
   }
 
-  // The same of 16-bit elements, as integers.
+  // The same for 16-bit elements, as integers.
   void OrderedBounds(float* low, float* high) const {
     Simd::Halves least = Simd::Ordered(Simd::LoadHalves(source));
     Simd::Halves most = least;
@@ -47,7 +47,7 @@ struct Run {
     *high = Type::ToFloat(OrderedOne(Simd::ReduceMaxHalves(most)));
   }
 
-  // `of` has the run's bounds in every lane, and so has the result.
+  // `of` has the run's bounds in every lane, and so does the result.
   [[nodiscard]] Params Clipped(const Range& of) const {
     constexpr uint32_t kCandidates = ClipCount(kBits, false);
     Params candidates[kCandidates];
@@ -117,7 +117,7 @@ struct Runs {
     return codes + (uint64_t{token} * tile.dim + group * tile.group) * kBits / 8;
   }
 
-  // Up to two registers of runs at once: their params are made together, a lane each.
+  // Up to two registers of runs: their params are computed together, one run per lane.
   struct Batch {
     static constexpr uint32_t kRuns = 2 * kLanes;
     uint32_t tokens[kRuns];
@@ -127,8 +127,8 @@ struct Runs {
     uint32_t count = 0;
   };
 
-  // Bit i: run i is constant and not an fp16 value, so its token is a row. Where none is, encodes
-  // them all.
+  // Sets bit i if run i is constant and not an fp16 value, so that its token is a row. If no bit is
+  // set, encodes all runs.
   [[nodiscard]] uint32_t Encode(Batch& batch) const {
     for (uint32_t i = batch.count; i < Batch::kRuns; ++i) {
       batch.low[i] = batch.low[0];
@@ -156,7 +156,7 @@ struct Runs {
     return 0;
   }
 
-  // The best ranges of the runs [lane, lane + kLanes) of a batch.
+  // Returns the best ranges of the runs [lane, lane + kLanes) of a batch.
   [[nodiscard]] Params Clipped(const Batch& batch, uint32_t lane) const {
     const Float zero = Simd::Set(0.0F);
     alignas(64) float mins[kLanes] = {};
@@ -203,8 +203,8 @@ struct Runs {
     });
   }
 
-  // Tokens [first, end), none of them a row. False, and one more row, where a run is an inexact
-  // constant.
+  // Encodes tokens [first, end), none of which is a row. If a run is an inexact constant, adds its
+  // token to the rows and returns false.
   [[nodiscard]] bool EncodeTokens(uint32_t first, uint32_t end, uint64_t* rows) const {
     Batch batch;
     const Span* spans = kPredicted ? tile.prediction->spans : nullptr;
@@ -251,7 +251,7 @@ void EncodeTokens(const AffineTile& tile, const uint8_t* source, uint64_t* rows,
     }
     uint32_t end = first + 1;
     while (end < tile.tokens && !HasRow(rows, end)) ++end;
-    // Begins again after every row that is found: at most once a token.
+    // Starts again after every new row: at most once per token.
     if (runs.EncodeTokens(first, end, rows)) first = end;
   }
 }

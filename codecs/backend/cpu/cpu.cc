@@ -6,7 +6,7 @@
 namespace cairn::codecs {
 namespace {
 
-// clang 14's __builtin_cpu_supports() does not know it.
+// __builtin_cpu_supports() of clang 14 does not know F16C.
 bool SupportsF16c() {
   unsigned eax = 0;
   unsigned ebx = 0;

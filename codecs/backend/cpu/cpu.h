@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The tables of the ISA files, compiled in where the compiler targets x86-64, and what each needs
-// of the CPU. The questions live outside the ISA files: code compiled for an ISA must not run to
-// ask for it.
+// The backend tables of the ISA files, on x86-64, and the checks whether this CPU supports them.
+// The checks are not in the ISA files, because code compiled for an ISA must not run before the
+// check.
 
 #include "codecs/backend/backend.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// encode_fp8 and decode_fp8 of codecs/backend/backend.h in the words of struct Simd.
+// encode_fp8 and decode_fp8 of codecs/backend/backend.h, with the primitives of struct Simd.
 //
-// A code is decoded by way of fp16, whose exponents E4M3 has from 2^-6 to 2^8 with another bias:
-// what that makes of 2^8 is in the scale.
+// A code is decoded through fp16, which has the exponents 2^-6 to 2^8 of E4M3 with another bias.
+// The scale contains the resulting factor of 2^8.
 
 #include "codecs/backend/reference/reference.h"
 #include "codecs/numbers/fp8.h"
@@ -10,7 +10,7 @@
 namespace cairn::codecs {
 namespace {
 
-// The largest magnitude of a token. REQUIRES: none is NaN.
+// Returns the largest magnitude of a token. REQUIRES: no element is NaN.
 template <typename Type>
 float LargestOf(const uint8_t* elements, uint32_t dim) {
   Int largest = Simd::Zero();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What hot_decode.inl and hot_encode.inl share: where codes lie in a token's bytes, eight channels
-// at a time.
+// Shared by hot_decode.inl and hot_encode.inl: the positions of codes in a token's bytes, for eight
+// channels at a time.
 
 #include "codecs/backend/hot_tile.h"
 #include "codecs/backend/reference/reference.h"
@@ -14,15 +14,15 @@ constexpr uint32_t kChannelsAtOnce = 32;
 constexpr uint32_t kHotRowBytesMax = kHotWidthMax * kProfileDimMax / 8;
 constexpr uint32_t kWordBytes = 8;
 
-// Eight channels: at most 48 bits from bit `shift` of a byte on, and where they are in a word of
-// eight bytes.
+// Eight channels. Their codes are at most 48 bits, starting at bit `shift` of a byte; the rest are
+// their positions in a word of eight bytes.
 struct HotEight {
   uint64_t mask;
   uint32_t byte;
   uint32_t shift;
 };
 
-// All channels of a tile, and some of no width up to a multiple of kChannelsAtOnce.
+// All channels of a tile, padded with channels of width 0 to a multiple of kChannelsAtOnce.
 struct HotEights {
   HotEight of[kProfileDimMax / 8];
   uint32_t channels;
@@ -41,7 +41,8 @@ struct HotEights {
   }
 };
 
-// Codes of a block: 16 tokens of channels 2 h and 2 h + 1 in the low and high bytes of pair h.
+// Codes of a block: pair h has 16 tokens of channel 2 h in the low bytes and of channel 2 h + 1 in
+// the high bytes.
 struct HotPairs {
   alignas(64) uint16_t of[kProfileDimMax / 2][kBlockTokens];
 
@@ -51,7 +52,7 @@ struct HotPairs {
     const Halves16 both = Blocks::LoadHalves(pair);
     return channel % 2 == 0 ? Spreads::LowBytes(both) : Spreads::HighBytes(both);
   }
-  // From bytes, and to them: a byte a channel, token after token.
+  // Convert from and to bytes: one byte per channel, token after token.
   void Take(const uint8_t* bytes, uint32_t channels, const uint8_t (&token_at)[kBlockTokens]) {
     for (uint32_t first = 0; first < channels; first += 16) {
       Halves16 rows[8];

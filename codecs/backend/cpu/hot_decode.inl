@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode_hot_strip of codecs/backend/backend.h in the words of struct Blocks and struct Spreads:
-// the codes of 16 tokens to bytes, bytes to values by a table a channel. Where all fits, a value is
-// in registers until it is rounded, and one that does not turn is looked up rounded, as in
-// step_blocks.inl; the others go through blocks of floats.
+// decode_hot_strip of codecs/backend/backend.h, with the primitives of struct Blocks and struct
+// Spreads. It converts the codes of 16 tokens to bytes, and bytes to values with one table per
+// channel. If the shape allows, a value stays in registers until it is rounded, and a value that is
+// not rotated is looked up already rounded, as in step_blocks.inl. Otherwise values go through
+// blocks of floats.
 
 namespace cairn::codecs {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 constexpr uint32_t kTableEntries = 16;
 constexpr uint32_t kTableWidth = 4;  // of codes that have tables
 
-// Levels of either sign by width, in the order of codes.
+// Levels of both signs by width, in the order of codes.
 struct HotLevelTables {
   alignas(64) float of[kHotWidthMax + 1][1 << kHotWidthMax];
 };
@@ -24,16 +25,16 @@ constexpr HotLevelTables kHotLevelTables = [] {
   return tables;
 }();
 
-// What a strip is decoded with.
+// The data for decoding a strip.
 struct HotDecoding {
   const HotStripJob& job;
   const StepTile& step;
   HotEights eights;
   bool turns[kProfileDimMax];
-  bool has_halves;  // all fits, as above
+  bool has_halves;  // the shape allows values in registers, as above
   float scales[kProfileDimMax];
-  // What the codes of a channel of at most kTableWidth bits stand for; rounded, 16 bits each, where
-  // it does not turn and all fits.
+  // The values of the codes of channels with at most kTableWidth bits. They are rounded, 16 bits
+  // each, if the channel is not rotated and has_halves is set.
   alignas(64) float tables[kProfileDimMax][kTableEntries];
 
   explicit HotDecoding(const HotStripJob& of) : job(of), step(of.tile->step), eights(*of.tile) {
@@ -57,13 +58,13 @@ struct HotDecoding {
   [[nodiscard]] bool HasTable(uint32_t c) const {
     return job.tile->channels[c].width <= kTableWidth;
   }
-  // The values of levels, means among them where there is no basis to be left.
+  // Returns the values of levels. The mean is added if the tile has no basis.
   [[nodiscard]] Floats16 ValuesOf(uint32_t c, Floats16 levels) const {
     const Floats16 values = Blocks::Mul(levels, Blocks::Set(scales[c]));
     if (step.has_basis) return values;
     return Blocks::Add(values, Blocks::Set(step.channels[c].mean));
   }
-  // Without a table, or with one that is not rounded.
+  // For channels without a table, or with one that is not rounded.
   [[nodiscard]] Floats16 LookUp(uint32_t c, Halves16 codes) const {
     const Ints16 index = Spreads::Widen(codes);
     const uint32_t width = job.tile->channels[c].width;
@@ -72,8 +73,8 @@ struct HotDecoding {
     return ValuesOf(c, Spreads::LookUp(kHotLevelTables.of[width], index));
   }
 
-  // The codes of a block, of 16 tokens in the order of Groups::kTokenAt; of those that are not
-  // there, zeros.
+  // Loads the codes of a block of 16 tokens, in the order of Groups::kTokenAt. Missing tokens get
+  // zeros.
   void TakeCodes(uint32_t first, HotPairs* pairs) const {
     const uint32_t row_bytes = job.tile->row_bytes;
     const uint8_t* rows = job.codes + uint64_t{first} * row_bytes;
@@ -99,14 +100,14 @@ struct HotDecoding {
   }
 };
 
-// The values of a block.
+// Computes the values of a block.
 void TakeHotValues(const HotDecoding& strip, const HotPairs& codes, BlockValues* values) {
   for (uint32_t c = 0; c < strip.step.dim; ++c) {
     Blocks::Store(values->of[c], strip.LookUp(c, codes.Of(c)));
   }
 }
 
-// The elements of a block.
+// Computes the elements of a block.
 template <DType kType>
 void TakeHotHalves(const HotDecoding& strip, const HotPairs& codes, const Rotations& by,
                    BlockHalves* halves) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// encode_hot_strip of codecs/backend/backend.h in the words of struct Blocks and struct Spreads:
-// all of a strip is centred, then every channel's own scale is found, then codes are counted off
-// and packed.
+// encode_hot_strip of codecs/backend/backend.h, with the primitives of struct Blocks and struct
+// Spreads. It centres the whole strip, then finds every channel's scale, then computes codes by
+// counting bounds, and packs them.
 
 namespace cairn::codecs {
 namespace {
@@ -32,12 +32,12 @@ struct HotCoding {
   HotCoding(const HotTile& of, const StepSource& from, StripTokens* found)
       : tile(of), source(from), rows(found) {}
 
-  // All bits of the tokens of a block that have codes.
+  // Sets all bits of the tokens of a block that have codes.
   [[nodiscard]] Ints16 CodedOf(uint32_t block) const {
     return Blocks::Spread(BlockBits(CodedTokens(source.tokens, block / 2, *rows), block));
   }
 
-  // Takes the elements of a block to their components, and adds the tokens that cannot be coded.
+  // Transforms the elements of a block to components. Adds tokens that cannot be coded to the rows.
   void Centre(uint32_t block) {
     const StepTile& step = tile.step;
     BlockValues* values = &blocks[block];
@@ -55,8 +55,8 @@ struct HotCoding {
 
   [[nodiscard]] uint32_t CodedCount() const { return source.tokens - rows->Count(); }
 
-  // The corrections of up to kAtOnce channels: each sum has its order, so they are taken side by
-  // side.
+  // Number of channels whose corrections are computed at once. Each sum has its order, so different
+  // channels are added side by side.
   static constexpr uint32_t kAtOnce = 8;
   void FindCorrections(uint32_t first, uint32_t count, int32_t* corrections) const {
     float sums[kAtOnce] = {};
@@ -79,7 +79,7 @@ struct HotCoding {
     }
   }
 
-  // HotCode() of a channel in a block, 0 where a token has none.
+  // Computes HotCode() of a channel in a block; 0 for tokens without a code.
   [[nodiscard]] Ints16 CodesOf(uint32_t block, uint32_t c, float inverse, Ints16 coded) const {
     const uint32_t width = tile.channels[c].width;
     const uint32_t bounds = (1U << (width - 1)) - 1;
@@ -99,7 +99,7 @@ struct HotCoding {
     return Blocks::And(Blocks::BitsOf(code), coded);
   }
 
-  // The codes of a token, a byte a channel, to its bits.
+  // Packs the codes of a token, one byte per channel, into its bits.
   void PackToken(const HotEights& eights, uint32_t token, const uint8_t* bytes,
                  uint8_t* codes) const {
     const uint32_t row_bytes = tile.row_bytes;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coder lanes32 in the words of struct Strips: a step of 32 lanes, there and back. Included
-// once by each ISA file. Inlined always: states would go through memory each step.
+// The coder lanes32, with the primitives of struct Strips: encoding and decoding of 32 lanes. Each
+// ISA file includes it once. Always inlined, because otherwise each call would pass the states
+// through memory.
 
 #include "codecs/pack/lanes32_lookup.h"
 #include "codecs/pack/strip.h"
@@ -8,13 +9,13 @@
 namespace cairn::codecs {
 namespace {
 
-// The tokens of a group that are there, as bits.
+// Returns the existing tokens of a group, as bits.
 uint32_t TokensThere(uint32_t tokens, uint32_t group) {
   const uint32_t rest = tokens - group * kCoderLanes;
   return rest >= kCoderLanes ? ~0U : (1U << rest) - 1;
 }
 
-// The states that lack a byte to be normal, as bits.
+// Returns the states that need another byte to be normalized, as bits.
 [[gnu::always_inline]] inline uint32_t LackingBits(Halves32 states) {
   const Halves32 is_low = Strips::Equal(Strips::Right<8>(states), Strips::SetHalves(0));
   return Strips::Bits(Strips::NarrowMask(is_low));
@@ -25,8 +26,8 @@ bool AreLastStates(Halves32 states) {
   return Strips::Bits(Strips::NarrowMask(is_last)) == ~0U;
 }
 
-// The symbols of 32 states; states become the next ones, but for what they lack to be normal.
-// kHasLowest: the table is not exact without `lowest`.
+// Returns the symbols of 32 states. Updates the states without renormalizing them. kHasLowest: the
+// table is not exact without `lowest`.
 template <bool kHasLowest>
 [[gnu::always_inline]] inline Bytes32 TakeSymbols(const CoderLookup& table, Halves32* states) {
   const Bytes32 slot = Strips::Narrow(Strips::And(*states, Strips::SetHalves(0xFF)));
@@ -48,7 +49,7 @@ template <bool kHasLowest>
   return symbol;
 }
 
-// Gives the states that lack a byte the next ones of the stream. Reads 40 bytes at it.
+// Gives the next bytes of the stream to the states that need one. Reads 40 bytes of it.
 [[gnu::always_inline]] inline const uint8_t* Renormalize(const uint8_t* stream, uint32_t lacking,
                                                          Halves32* states) {
   const Halves32 is_low = Strips::Equal(Strips::Right<8>(*states), Strips::SetHalves(0));
@@ -57,8 +58,8 @@ template <bool kHasLowest>
   return stream + __builtin_popcount(lacking);
 }
 
-// Asks for a channel's part of as many bytes as `count` strips have, behind the last of them: there
-// are most likely the strips that are decoded next.
+// Prefetches, for one channel, the bytes after the last of `count` strips: the strips that are
+// decoded next are most likely there.
 template <typename Decoding>
 [[gnu::always_inline]] inline void AskBehind(const Decoding* strips, uint32_t count,
                                              uint32_t channel, uint32_t dim) {
@@ -67,11 +68,11 @@ template <typename Decoding>
   Strips::Ask(last.strip + last.parts.bytes + channel * bytes, bytes);
 }
 
-// Codes 32 symbols of a channel. Returns the stream's new start; up to 8 bytes before it are
-// overwritten.
+// Encodes 32 symbols of a channel. Returns the stream's new start. Overwrites up to 8 bytes before
+// it.
 [[gnu::always_inline]] inline uint8_t* PutSymbols(const CoderLookup& table, Bytes32 symbols,
                                                   Halves32* states, uint8_t* stream) {
-  // The chain from states to states is kept short: products are of the first guess.
+  // To shorten the dependency chain between states, products are computed from the first estimate.
   const Bytes32 frequencies = Strips::LookUp(table.frequency, symbols);
   const Halves32 frequency = Strips::Widen(frequencies);
   const Halves32 high = Strips::Right<8>(*states);
@@ -80,7 +81,7 @@ template <typename Decoding>
   const Halves32 x = Strips::Choose(has_room, *states, high);
   const Halves32 reciprocal = Strips::Pair(Strips::LookUp(table.reciprocal[0], symbols),
                                            Strips::LookUp(table.reciprocal[1], symbols));
-  // The quotient, or one less: then what is left is not below the frequency.
+  // The quotient, or one less: the remainder is then not below the frequency.
   const Halves32 quotient = Strips::MulHigh(x, reciprocal);
   const Halves32 left = Strips::Sub(x, Strips::Mul(quotient, frequency));
   const Halves32 is_exact = Strips::Above(frequency, left);
@@ -92,12 +93,11 @@ template <typename Decoding>
   return stream;
 }
 
-// What a channel may take of the room of a stream, and the states with what is overwritten before
-// them.
+// The room that a channel may use in a stream, with the bytes that are overwritten before it.
 constexpr uint32_t kChannelBytesMax = kStripTokens + 16;
 constexpr uint32_t kStreamSlack = kChannelBytesMax + kCoderStatesBytes;
 
-// What encoders return instead of bytes where the plain loops have to do it.
+// The result of encoders that leave the strip to the reference loops.
 constexpr uint64_t kLeftToReference = ~uint64_t{0};
 
 }  // namespace

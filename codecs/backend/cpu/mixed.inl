@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode_mixed of codecs/backend/backend.h in the words of struct Simd and struct Spreads: the
-// codes of a token to bytes in the order of its channels, whatever their widths, then values as of
-// 8-bit codes with a step for each channel. A token is made in the first-level cache, source bits
-// are laid over it, then it is written.
+// decode_mixed of codecs/backend/backend.h, with the primitives of struct Simd and struct Spreads.
+// It converts the codes of a token, of any width, to bytes in the order of its channels, and then
+// to values like 8-bit codes with a step for each channel. A token is decoded in the first-level
+// cache, its source bits are written over it, and then it is stored.
 
 #include "codecs/numbers/mixed.h"
 
@@ -12,8 +12,8 @@ namespace {
 constexpr uint32_t kMixedDimMax = 4096;
 constexpr uint32_t kMixedWordBytes = 8;  // that are read where up to eight codes are
 
-// Eight channels: where the codes of a width start in a token's, and which bits of a word of eight
-// bytes they become.
+// Eight channels: the start of their codes of a width in a token's codes, and the bits that these
+// become in a word of eight bytes.
 struct MixedEight {
   uint64_t mask;
   uint32_t bit;
@@ -83,7 +83,7 @@ struct MixedDecoding {
     }
   }
 
-  // A token's codes of a width, with room to be read behind them.
+  // A token's codes of a width, with room for reads after them.
   struct Row {
     uint8_t copy[kMixedDimMax / 2 + kMixedWordBytes];
 

@@ -20,7 +20,7 @@
 #include "codecs/backend/cpu/strip_choice.inl"
 #include "codecs/backend/cpu/strip_decode.inl"
 #include "codecs/backend/cpu/strip_encode.inl"
-// Uses those of steps.
+// Uses the functions of steps.
 #include "codecs/backend/cpu/hot.inl"
 #include "codecs/backend/cpu/hot_decode.inl"
 #include "codecs/backend/cpu/hot_encode.inl"

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// choose_patterns of codecs/backend/backend.h in the words of struct Blocks and struct Ranks.
+// choose_patterns of codecs/backend/backend.h, with the primitives of struct Blocks and struct
+// Ranks.
 //
-// Least ranges are looked for among integers: values of a token and of its head's patterns in units
-// of one step for the whole tile, 32 patterns side by side. An integer is within half of what it
-// stands for, a difference within one, a range within two, and within four where a difference
-// saturates; what fp32 makes of a range is nearer than that. So the pattern of least cost is no
-// more than kSlack above the least integer, and only what is so near is computed again, in fp32.
-// Channels that no value and no pattern can take past what others have spanned are left out.
+// The search for the smallest range works on integers: the values of a token and of its head's
+// patterns, in units of one step for the whole tile, 32 patterns at a time. The error of an integer
+// is at most half a unit, of a difference one, of a range two, and of a range with saturation four.
+// The error of a range in fp32 is smaller than that. So the pattern of least cost is at most kSlack
+// above the smallest integer range, and only such patterns are computed again, in fp32. Channels
+// are skipped if none of their values and patterns can extend the ranges of the channels before.
 
 #include "codecs/numbers/gate.h"
 
@@ -52,7 +53,7 @@ struct PatternChoice {
   [[nodiscard]] Floats16 At(uint32_t token, uint32_t channel) const {
     return LoadFloats(kType, RowOf(token) + uint64_t{channel} * BytesOf(kType));
   }
-  // 16 values of a token as integers, and the place of a channel among them.
+  // Stores 16 values of a token as integers. Returns the index of a channel among them.
   void PutValues(uint32_t token, uint32_t channel, float rounder, int16_t* target) const {
     if constexpr (kType == DType::kBf16) {
       Ranks::PutValues(Blocks::SplitBf16(Blocks::LoadHalves(RowOf(token) + uint64_t{2} * channel)),
@@ -65,12 +66,12 @@ struct PatternChoice {
     if constexpr (kType == DType::kBf16) return channel;
     return (channel & ~15U) | (channel & 7) << 1 | (channel >> 3 & 1);
   }
-  // Less a pattern.
+  // Returns a value with its pattern subtracted.
   [[nodiscard]] Floats16 LeftAt(uint32_t token, const uint8_t* pattern, uint32_t channel) const {
     return Blocks::Sub(At(token, channel), Blocks::LoadFp16(pattern + uint64_t{2} * channel));
   }
 
-  // What a token's values span in channels [first, end), and what they do less a pattern.
+  // The span of a token's values in channels [first, end), without and with a pattern subtracted.
   enum : uint32_t { kRaw, kLeft };
   struct Spans {
     Span of[2];
@@ -118,7 +119,7 @@ struct PatternChoice {
       if (!HasRow(rows, t)) tokens[token_count++] = static_cast<uint16_t>(t);
     }
   }
-  // The largest magnitude of each channel of `count` rows, as they are stored.
+  // Finds the largest magnitude of each channel of `count` rows, in their stored form.
   template <DType kOf, typename RowAt>
   void TakeLargest(uint32_t count, RowAt row_at, uint8_t* largest) const {
     const auto take = [&]<uint32_t kRegisters>(uint32_t at) {
@@ -141,7 +142,8 @@ struct PatternChoice {
     for (; at + 4 * 32 <= bytes; at += 4 * 32) take.template operator()<4>(at);
     for (; at < bytes; at += 32) take.template operator()<1>(at);
   }
-  // The largest magnitudes of values, of patterns, and of channels those of both together.
+  // Finds the largest magnitude of the values, of the patterns, and of both together for each
+  // channel.
   void FindLargest() {
     alignas(64) uint8_t elements[4 * kPatternDimMax];
     alignas(64) uint8_t taken[2 * kPatternDimMax];
@@ -162,7 +164,7 @@ struct PatternChoice {
     largest_of_patterns = Blocks::Most(patterns_most);
   }
 
-  // Channels of far reach come first, so that those behind them are seen not to matter.
+  // Channels of large reach come first, so that later channels can be skipped.
   void OrderChannels(float scale) {
     constexpr uint32_t kClasses = 66;
     constexpr float kClassReach = 512.0F;
@@ -183,20 +185,20 @@ struct PatternChoice {
     for (uint32_t rank = tile.dim; rank-- > 0;) {
       const float of = reaches[rank] * scale;
       farthest = of > farthest ? of : farthest;
-      // Up by what rounding does, and by one.
+      // Rounded up, by the error of rounding and by one.
       if (rank % Ranks::kChannelsAtOnce == 0) {
         rest[rank / Ranks::kChannelsAtOnce] = static_cast<int32_t>(farthest) + 4;
       }
     }
   }
 
-  // A power of two that brings values of a magnitude to at most 2^14.
+  // Returns a power of two that scales a magnitude to at most 2^14.
   static float ScaleOf(float largest) {
     const int32_t exponent = 127 + 140 - static_cast<int32_t>(FloatBits(largest) >> 23);
     return BitsFloat(static_cast<uint32_t>(exponent < 253 ? exponent : 253) << 23);
   }
 
-  // Of the patterns from `first` on; those that are not there are the last one.
+  // Fills the table from pattern `first` on; missing patterns repeat the last one.
   void FillTable(uint32_t first, float scale) {
     for (uint32_t i = 0; i < Ranks::kPatterns; i += 8) {
       for (uint32_t c = 0; c < tile.dim; c += 8) {
@@ -210,7 +212,7 @@ struct PatternChoice {
     }
   }
 
-  // Compares the patterns `first` + bits with the best of those before.
+  // Compares the patterns `first` + bits with the best pattern so far.
   void TakeBest(uint32_t token, uint32_t first, uint32_t bits) {
     if (tile.count <= Ranks::kPatterns && (bits & (bits - 1)) == 0) {
       numbers[token] = static_cast<uint8_t>(__builtin_ctz(bits));
@@ -267,7 +269,7 @@ struct PatternChoice {
     const uint32_t group = tile.group == 0 ? tile.dim : tile.group;
     return tile.dim - first < group ? tile.dim : first + group;
   }
-  // Of each group of a token. Returns how many there are.
+  // Writes the span of each group of a token. Returns the number of groups.
   uint32_t PutSpans(uint32_t token, Spans* target) const {
     uint32_t count = 0;
     for (uint32_t first = 0; first < tile.dim; first = GroupEnd(first)) {
@@ -275,7 +277,8 @@ struct PatternChoice {
     }
     return count;
   }
-  // Whether the token's pattern is taken. It is a row where that leaves what cannot be coded.
+  // Returns whether the token takes its pattern. Adds the token to the rows if the rest cannot be
+  // coded.
   [[nodiscard]] bool Takes(uint32_t token, const Spans* spans, uint32_t count) {
     GateSums sums;
     bool is_codable = true;
@@ -306,7 +309,7 @@ struct PatternChoice {
       FindLeastRanges();
     }
     const bool are_all_taken = tile.group == 0 && !IsRowValue(largest_value + largest_of_patterns);
-    // Several tokens at once, so that the core need not wait for the sums of each.
+    // Several tokens at once, so that the core does not wait for each sum.
     constexpr uint32_t kAtOnce = 16;
     Spans spans[kAtOnce][kPatternDimMax / 16];
     for (uint32_t first = 0; first < token_count; first += kAtOnce) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The words that the sentences of affine_*.inl are made of, for AVX2 + F16C + BMI2: registers of 8
-// floats. simd_avx512.h has the same words. Everything has internal linkage: see
-// codecs/backend/backend.h. Only for codecs/backend/cpu/avx2.cc, which is compiled with the flags.
+// The primitives on which affine_*.inl are built, for AVX2 + F16C + BMI2, with registers of 8
+// floats. simd_avx512.h has the same primitives. Everything has internal linkage: see
+// codecs/backend/backend.h. Only codecs/backend/cpu/avx2.cc includes this file, and it is compiled
+// with the flags.
 
 #include <immintrin.h>
 
@@ -29,7 +30,7 @@ struct Simd {
   static Mask NotLess(Float a, Float b) { return _mm256_cmp_ps(a, b, _CMP_GE_OQ); }
   static Mask Equal(Float a, Float b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
   static Float Choose(Mask mask, Float yes, Float no) { return _mm256_blendv_ps(no, yes, mask); }
-  // Bit i is lane i.
+  // Returns a mask with bit i set for lane i.
   static uint32_t Bits(Mask mask) { return static_cast<uint32_t>(_mm256_movemask_ps(mask)); }
 
   static float FromFp16(uint16_t bits) { return _cvtsh_ss(bits); }
@@ -48,8 +49,8 @@ struct Simd {
   static Int Zero() { return _mm256_setzero_si256(); }
   static Int AddInt(Int a, Int b) { return _mm256_add_epi32(a, b); }
   static Int BitsOf(Float a) { return _mm256_castps_si256(a); }
-  // The larger of `largest` and the magnitudes of the 2 * kLanes halves, kLanes words or 4 * kLanes
-  // bytes at source, as bits.
+  // Return the element-wise larger of `largest` and the magnitudes at source, as bits: of 2 *
+  // kLanes elements of 16 bits, of kLanes elements of 32 bits, or of 4 * kLanes bytes.
   static Int MaxMagnitude16(Int largest, const uint8_t* source) {
     return _mm256_max_epu16(largest,
                             _mm256_and_si256(LoadHalves(source), _mm256_set1_epi16(0x7FFF)));
@@ -61,7 +62,7 @@ struct Simd {
   static Int MaxMagnitude8(Int largest, const uint8_t* source) {
     return _mm256_max_epu8(largest, _mm256_and_si256(LoadHalves(source), _mm256_set1_epi8(0x7F)));
   }
-  // Lanes are not negative.
+  // REQUIRES: lanes are not negative.
   static bool AnyAbove8(Int a, uint32_t bound) {
     const __m256i limit = _mm256_set1_epi8(static_cast<char>(bound));
     return _mm256_movemask_epi8(_mm256_cmpgt_epi8(a, limit)) != 0;
@@ -80,12 +81,12 @@ struct Simd {
     b = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0xB1));
     return static_cast<uint32_t>(_mm_cvtsi128_si32(b));
   }
-  // Lanes of magnitude below 2^15, squared.
+  // Squares lanes. REQUIRES: their magnitude is below 2^15.
   static Int Square(Int a) {
     const __m256i low = _mm256_and_si256(a, _mm256_set1_epi32(0xFFFF));
     return _mm256_madd_epi16(low, low);
   }
-  // a < b ? 1s : 0s, signed.
+  // Returns all ones in the lanes with a < b, signed, else zeros.
   static Mask LessInt(Int a, Int b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a)); }
   static Int ChooseInt(Mask mask, Int yes, Int no) {
     return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(mask));
@@ -101,8 +102,8 @@ struct Simd {
   static Float LoadFp32(const uint8_t* source) {
     return _mm256_loadu_ps(reinterpret_cast<const float*>(source));
   }
-  // The bf16 nearest to every lane, to even, in its low half; the high half is 0. REQUIRES: no lane
-  // is NaN.
+  // Rounds every lane to the nearest bf16, ties to even. The bf16 is in the low half; the high half
+  // is 0. REQUIRES: no lane is NaN.
   static Int RoundBf16(Float a) {
     const __m256i bits = _mm256_castps_si256(a);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -135,7 +136,7 @@ struct Simd {
     return _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_POS_INF));
   }
 
-  // kLanes pairs of fp16: first, second.
+  // Loads kLanes pairs of fp16: first, second.
   static void LoadPairs(const uint8_t* source, Float* first, Float* second) {
     const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
     const __m256i low = _mm256_and_si256(pairs, _mm256_set1_epi32(0xFFFF));
@@ -152,7 +153,7 @@ struct Simd {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(target + 16), _mm_unpackhi_epi16(a, b));
   }
 
-  // kLanes codes, from and to kLanes * bits / 8 bytes.
+  // Load and store kLanes codes in kLanes * bits / 8 bytes.
   static Float LoadCodes8(const uint8_t* source) {
     const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(source));
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes));
@@ -189,8 +190,8 @@ struct Simd {
     const uint32_t word = (low & 0xFFFF) | (high << 16);
     __builtin_memcpy(target, &word, 4);
   }
-  // kCount * kLanes two-bit codes of positions of 255, as affine_encode.inl says. kCount: 1 or
-  // kCodeFloats. REQUIRES: positions are below 2^31 in magnitude.
+  // Stores kCount * kLanes two-bit codes from positions of 255, as affine_encode.inl says. kCount:
+  // 1 or kCodeFloats. REQUIRES: positions are below 2^31 in magnitude.
   static constexpr uint32_t kCodeFloats = 4;
   template <uint32_t kCount>
   static void StoreCodes2(uint8_t* target, const Float* positions) {
@@ -198,9 +199,9 @@ struct Simd {
       const __m256i first = _mm256_cvtps_epi32(positions[i % kCount]);
       return _mm256_packs_epi32(first, _mm256_cvtps_epi32(positions[(i + 1) % kCount]));
     };
-    // Codes of 8 bits: four of every register, then their other four.
+    // Codes of 8 bits: four from every register, then the other four of each.
     const __m256i codes8 = _mm256_packus_epi16(halves(0), halves(2));
-    // Three quarters of them and a quarter of 127 have codes of two bits on top.
+    // The top two bits of 3/4 code + 1/4 * 127 are the code of two bits.
     const __m256i most = _mm256_avg_epu8(codes8, _mm256_set1_epi8(126));
     const __m256i tops = _mm256_and_si256(_mm256_avg_epu8(codes8, most), _mm256_set1_epi8(-64));
     const __m256i pairs = _mm256_maddubs_epi16(tops, _mm256_set1_epi16(0x1004));
@@ -210,22 +211,22 @@ struct Simd {
     const int64_t codes = _mm_cvtsi128_si64(_mm_packus_epi32(both, both));
     __builtin_memcpy(target, &codes, 2 * kCount);
   }
-  // (code + 8) / 17 of 0..255.
+  // Returns (code + 8) / 17 for codes 0..255.
   static Int Narrow8To4(Int code) {
     const __m256i moved = _mm256_add_epi32(code, _mm256_set1_epi32(8));
     return _mm256_srli_epi32(_mm256_mullo_epi16(moved, _mm256_set1_epi32(241)), 12);
   }
 
-  // 2 * kLanes codes of E4M3, as 2^-8 of what they stand for; of a NaN that is 1.875.
+  // Loads 2 * kLanes codes of E4M3 as 2^-8 times their value. A NaN gives 1.875.
   static void LoadE4m3(const uint8_t* source, Float* first, Float* second) {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
-    // The sign is in bits 15 and 14, of which an exponent of fp16 has none.
+    // The sign is in bits 15 and 14; bit 14 is never set in the exponent of such an fp16.
     const __m256i moved = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
     const __m256i halves = _mm256_and_si256(moved, _mm256_set1_epi16(-0x4001));
     *first = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
     *second = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
   }
-  // FloatToE4m3() of codecs/numbers/fp8.h.
+  // Computes FloatToE4m3() of codecs/numbers/fp8.h.
   static Int ToE4m3(Float a) {
     const __m256i bits = _mm256_castps_si256(a);
     const __m256i magnitude = _mm256_min_epi32(
@@ -233,7 +234,7 @@ struct Simd {
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(magnitude, 20), _mm256_set1_epi32(1));
     const __m256i up = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFFF - (120 << 23)));
     const __m256i normal = _mm256_srli_epi32(_mm256_add_epi32(magnitude, up), 20);
-    // Beside 2^14 the last place of a float is 2^-9, the smallest code.
+    // Near 2^14 the last place of a float is 2^-9, which is the smallest code.
     const __m256 base = _mm256_set1_ps(16384.0F);
     const __m256i beside = _mm256_castps_si256(_mm256_add_ps(_mm256_castsi256_ps(magnitude), base));
     const __m256i small = _mm256_sub_epi32(beside, _mm256_castps_si256(base));
@@ -245,7 +246,8 @@ struct Simd {
   static Halves LoadHalves(const uint8_t* source) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
   }
-  // kStreams: past the caches, a whole register at its alignment, to be ended by EndStreams().
+  // kStreams: bypasses the caches. REQUIRES: `target` is aligned to a register; EndStreams()
+  // follows.
   template <bool kStreams>
   static void StoreHalves(uint8_t* target, Halves a) {
     auto* to = reinterpret_cast<__m256i*>(target);
@@ -261,12 +263,13 @@ struct Simd {
     __builtin_memcpy(&value, source, 2);
     return _mm256_set1_epi16(value);
   }
-  // 2 * kLanes halves picked among four by 2-bit codes, from kLanes / 2 bytes of them.
+  // Selects 2 * kLanes halves among four by 2-bit codes, in kLanes / 2 bytes, and stores them.
   template <bool kStreams>
   static void StorePicked(uint8_t* target, const uint8_t* codes, const Halves* of) {
     int word = 0;
     __builtin_memcpy(&word, codes, 4);
-    // In the top bit of byte j of word i: the high bit of code 4 j + i. One further left: the low.
+    // The top bit of byte j of word i is the high bit of code 4 j + i. Shifted left once, it is the
+    // low bit.
     const __m256i shifted =
         _mm256_sllv_epi32(_mm256_set1_epi32(word), _mm256_setr_epi32(6, 4, 2, 0, 6, 4, 2, 0));
     const __m256i is_high =
@@ -280,7 +283,7 @@ struct Simd {
     StoreHalves<kStreams>(target, _mm256_blendv_epi8(below, above, is_high));
   }
 
-  // Halves as signed integers in the order of the bf16 or fp16 that they are, and back.
+  // Converts between bf16 or fp16 bits and signed integers of the same order, in both directions.
   static Halves Ordered(Halves a) {
     return _mm256_xor_si256(a, _mm256_srli_epi16(_mm256_srai_epi16(a, 15), 1));
   }
@@ -294,7 +297,8 @@ struct Simd {
   static uint16_t ReduceMaxHalves(Halves a) {
     return static_cast<uint16_t>(~ReduceMinHalves(_mm256_xor_si256(a, _mm256_set1_epi16(-1))));
   }
-  // a, less b where the mask of its lane is set: those of the first kLanes, of the others.
+  // Subtracts b in the lanes whose mask is set. `first` has the first kLanes lanes, `second` the
+  // others.
   static Halves SubtractWhere(Mask first, Mask second, Halves a, int16_t b) {
     const __m256i mask =
         _mm256_packs_epi32(_mm256_castps_si256(first), _mm256_castps_si256(second));
@@ -304,7 +308,7 @@ struct Simd {
   static Halves AddToHalves(Halves a, int16_t b) {
     return _mm256_add_epi16(a, _mm256_set1_epi16(b));
   }
-  // How many of three a lane is above.
+  // Counts, for each lane, how many of the three values are below it.
   static Halves CountBelow(Halves a, const Halves* three) {
     const __m256i first = _mm256_cmpgt_epi16(a, three[0]);
     const __m256i second = _mm256_cmpgt_epi16(a, three[1]);
@@ -312,7 +316,7 @@ struct Simd {
     return _mm256_sub_epi16(_mm256_setzero_si256(),
                             _mm256_add_epi16(_mm256_add_epi16(first, second), third));
   }
-  // kCount * 2 * kLanes two-bit codes. kCount: 1 or kCodeHalves.
+  // Stores kCount * 2 * kLanes two-bit codes. kCount: 1 or kCodeHalves.
   static constexpr uint32_t kCodeHalves = 4;
   template <uint32_t kCount>
   static void StoreCodeHalves2(uint8_t* target, const Halves* codes) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The words of simd_avx2.h for AVX-512 F, BW, DQ, VL + BMI2: registers of 16 floats.
-// Only for codecs/backend/cpu/avx512.cc, which is compiled with the flags.
+// The primitives of simd_avx2.h for AVX-512 F, BW, DQ, VL + BMI2, with registers of 16 floats. Only
+// codecs/backend/cpu/avx512.cc includes this file, and it is compiled with the flags.
 
 #include <immintrin.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The words that the sentences of step*.inl are made of: 16 tokens of a channel, or 16 channels of
-// a token, as floats in two registers of AVX2. For both ISA files: AVX-512 has these instructions
-// too. Everything has internal linkage: see codecs/backend/backend.h.
+// The primitives on which step*.inl are built: 16 tokens of a channel, or 16 channels of a token,
+// as floats in two registers of AVX2. Both ISA files use them, since AVX-512 includes these
+// instructions. Everything has internal linkage: see codecs/backend/backend.h.
 
 #include <immintrin.h>
 
@@ -20,7 +20,7 @@ struct Floats16 {
 struct Ints16 {
   __m256i a, b;
 };
-using Halves16 = __m256i;  // 16 bits each
+using Halves16 = __m256i;  // 16 lanes of 16 bits
 
 struct Blocks {
   static Floats16 Set(float value) {
@@ -63,7 +63,7 @@ struct Blocks {
     const Floats16 sign = Set(-0.0F);
     return -Least({_mm256_xor_ps(x.a, sign.a), _mm256_xor_ps(x.b, sign.b)});
   }
-  // The least of a, the most of b, the least of c and the most of d.
+  // Computes the minimum of a, the maximum of b, the minimum of c and the maximum of d.
   static void Bounds(Floats16 a, Floats16 b, Floats16 c, Floats16 d, float (&bounds)[4]) {
     const __m256 sign = _mm256_set1_ps(-0.0F);
     const __m256 low[2] = {_mm256_min_ps(a.a, a.b), _mm256_min_ps(c.a, c.b)};
@@ -79,12 +79,12 @@ struct Blocks {
     const __m128 least = _mm_min_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
     _mm_storeu_ps(bounds, _mm_xor_ps(least, _mm_setr_ps(0.0F, -0.0F, 0.0F, -0.0F)));
   }
-  // Entry index[i] of 16, for indices of 0..15.
+  // Returns entry index[i] of 16 entries. REQUIRES: 0 <= index[i] <= 15.
   static Floats16 LookUp(Floats16 table, Ints16 index) {
     return {LookUpOne(table, index.a), LookUpOne(table, index.b)};
   }
-  // The larger of `largest` and the bits of x but for signs: in the order of magnitudes, and NaN
-  // above all.
+  // Returns the larger of `largest` and the bits of x without the sign. Their order is that of
+  // magnitudes, with NaN above all.
   static Ints16 MaxMagnitude(Ints16 largest, Floats16 x) {
     const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
     return {_mm256_max_epi32(largest.a, _mm256_and_si256(_mm256_castps_si256(x.a), magnitude)),
@@ -130,12 +130,12 @@ struct Blocks {
   }
   static Ints16 BitsOf(Floats16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
   static Floats16 OfBits(Ints16 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
-  // Bit i is the top bit of lane i.
+  // Returns a mask whose bit i is the top bit of lane i.
   static uint32_t Bits(Ints16 x) {
     const auto low = static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(x.a)));
     return low | static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(x.b))) << 8;
   }
-  // All bits of lane i are bit i.
+  // Sets all bits of lane i to bit i.
   static Ints16 Spread(uint32_t bits) {
     const __m256i all = _mm256_set1_epi32(static_cast<int>(bits));
     const __m256i low = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
@@ -143,7 +143,7 @@ struct Blocks {
     return {_mm256_cmpeq_epi32(_mm256_and_si256(all, low), low),
             _mm256_cmpeq_epi32(_mm256_and_si256(all, high), high)};
   }
-  // 0, 1, … 15
+  // Returns 0, 1, … 15.
   static Ints16 Indices() {
     return {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
             _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};
@@ -153,12 +153,12 @@ struct Blocks {
     return {_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))};
   }
   static Floats16 ToFloats(Ints16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
-  // To nearest even.
+  // Rounds to nearest, ties to even.
   static Ints16 Round(Floats16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 
-  // The high halves of first + i * by, modulo 2^64.
+  // Returns the high halves of first + i * by, modulo 2^64.
   static Ints16 HighOfMultiples(uint64_t first, uint64_t by) {
-    // In the order in which shuffling two registers brings their halves together.
+    // Arranged in the order in which the shuffle of two registers joins their halves.
     const auto at = [&](uint64_t i) { return static_cast<int64_t>(first + i * by); };
     __m256i x = _mm256_setr_epi64x(at(0), at(1), at(4), at(5));
     const __m256i two = _mm256_set1_epi64x(static_cast<int64_t>(2 * by));
@@ -178,7 +178,7 @@ struct Blocks {
   static void StoreHalves(uint8_t* target, Halves16 x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), x);
   }
-  // FromBf16() and FromFp16() of LoadHalves(), which widen as they load.
+  // Load and widen, as FromBf16() and FromFp16() of LoadHalves().
   static Floats16 LoadBf16(const uint8_t* source) {
     return OfBits({_mm256_slli_epi32(_mm256_cvtepu16_epi32(LoadEight(source)), 16),
                    _mm256_slli_epi32(_mm256_cvtepu16_epi32(LoadEight(source + 16)), 16)});
@@ -186,7 +186,7 @@ struct Blocks {
   static Floats16 LoadFp16(const uint8_t* source) {
     return {_mm256_cvtph_ps(LoadEight(source)), _mm256_cvtph_ps(LoadEight(source + 16))};
   }
-  // kStreams: past the caches, at a multiple of 32.
+  // kStreams: bypasses the caches. REQUIRES: `target` is at a multiple of 32.
   template <bool kStreams>
   static void PutHalves(uint8_t* target, Halves16 x) {
     if constexpr (kStreams) {
@@ -198,21 +198,21 @@ struct Blocks {
   static Halves16 SetHalves(uint32_t value) {
     return _mm256_set1_epi16(static_cast<int16_t>(value));
   }
-  // The larger of `largest` and the bits of x but for signs.
+  // Returns the larger of `largest` and the bits of x without the sign.
   static Halves16 MaxMagnitude(Halves16 largest, Halves16 x) {
     return _mm256_max_epu16(largest, _mm256_and_si256(x, _mm256_set1_epi16(0x7FFF)));
   }
-  // The same of words of 32 bits.
+  // The same for words of 32 bits.
   static Halves16 MaxMagnitudeOfWords(Halves16 largest, Halves16 x) {
     return _mm256_max_epu32(largest, _mm256_and_si256(x, _mm256_set1_epi32(0x7FFFFFFF)));
   }
-  // Bit i is whether lane i, not negative, is above the bound.
+  // Sets bit i if lane i is above the bound. REQUIRES: lanes are not negative.
   static uint32_t BitsAbove(Halves16 x, uint32_t bound) {
     const __m256i is_above = _mm256_cmpgt_epi16(x, SetHalves(bound));
     const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(is_above, is_above), 0xD8);
     return static_cast<uint32_t>(_mm256_movemask_epi8(bytes)) & 0xFFFF;
   }
-  // Lanes are below 2^15 in magnitude.
+  // REQUIRES: lanes are below 2^15 in magnitude.
   static Halves16 Narrow(Ints16 x) {
     return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
   }
@@ -224,7 +224,7 @@ struct Blocks {
     return OfBits({_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(x)), 16),
                    _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)), 16)});
   }
-  // The first of each two in a, the second in b.
+  // Puts the first of each two lanes in a, the second in b.
   static Floats16 SplitBf16(Halves16 x) {
     return OfBits({_mm256_slli_epi32(x, 16), _mm256_andnot_si256(_mm256_set1_epi32(0xFFFF), x)});
   }
@@ -232,7 +232,7 @@ struct Blocks {
     return {_mm256_cvtph_ps(_mm256_castsi256_si128(x)),
             _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1))};
   }
-  // As FloatToBf16() says.
+  // Converts as FloatToBf16() does.
   static Halves16 ToBf16(Floats16 x) {
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(Bf16(x.a), Bf16(x.b)), 0xD8);
   }
@@ -241,7 +241,7 @@ struct Blocks {
         _mm256_castsi128_si256(_mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT)),
         _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT), 1);
   }
-  // Of either half of the registers, 8 rows of 8: rows to columns.
+  // Transposes 8 rows of 8 columns, in each half of the registers.
   static void TransposeEights(Halves16 (&rows)[8]) {
     Interleave<3>(
         rows, [](Halves16 a, Halves16 b) { return _mm256_unpacklo_epi16(a, b); },
@@ -260,18 +260,19 @@ struct Blocks {
 
   // ---- 32 codes of 16 bits ----
 
-  // Signed, saturated, in the order that packing leaves: 0..3, 8..11, 4..7, 12..15.
+  // Packs to signed, saturated 16 bits, in the lane order that packing leaves: 0..3, 8..11, 4..7,
+  // 12..15.
   static Halves16 Pack(Ints16 x) { return _mm256_packs_epi32(x.a, x.b); }
-  // FromBf16() and FromFp16() of halves in that order.
+  // Compute FromBf16() and FromFp16() of halves in that order.
   static Floats16 UnpackBf16(Halves16 x) {
     const __m256i zero = _mm256_setzero_si256();
     return OfBits({_mm256_unpacklo_epi16(zero, x), _mm256_unpackhi_epi16(zero, x)});
   }
   static Floats16 UnpackFp16(Halves16 x) { return FromFp16(_mm256_permute4x64_epi64(x, 0xD8)); }
-  // Of codes that are packed, in the order of the tokens: StepSymbol(), 15 where it is more.
-  // Without low bits, and with them, where *low becomes the low byte of what StepLow() cuts.
+  // Return StepSymbol() of packed codes, in the order of the tokens, capped at 15. With low bits,
+  // *low receives the low byte of the part that StepLow() cuts off.
   static __m256i SymbolsOf(Halves16 first, Halves16 second) {
-    // Saturated, what is not a symbol is none still.
+    // Saturation keeps a value without a symbol outside the symbols.
     const __m256i v = InOrder(_mm256_packs_epi16(first, second));
     return _mm256_min_epu8(_mm256_add_epi8(v, _mm256_set1_epi8(7)), _mm256_set1_epi8(15));
   }
@@ -284,13 +285,13 @@ struct Blocks {
     *low = InOrder(_mm256_packus_epi16(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)));
     return SymbolsOf(_mm256_sra_epi16(a, by), _mm256_sra_epi16(b, by));
   }
-  // Bit i is bit `bit` of byte i.
+  // Returns a mask whose bit i is bit `bit` of byte i.
   static uint32_t BitsAt(__m256i bytes, uint32_t bit) {
     const __m128i by = _mm_cvtsi32_si128(static_cast<int>(7 - bit));
     return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_sll_epi16(bytes, by)));
   }
 
-  // The sum of 16, as docs/recipes/cairn.md orders it.
+  // Adds 16 lanes, in the order that docs/recipes/cairn.md gives.
   static float Fold(Floats16 x) {
     const __m256 eight = _mm256_add_ps(x.a, x.b);
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -302,7 +303,7 @@ struct Blocks {
   static __m128i LoadEight(const void* source) {
     return _mm_loadu_si128(static_cast<const __m128i*>(source));
   }
-  // Bytes of halves that were packed twice.
+  // Puts the bytes of halves that were packed twice in the order of their tokens.
   static __m256i InOrder(__m256i bytes) {
     return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   }

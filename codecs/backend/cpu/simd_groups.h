@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The words that step_blocks.inl is made of besides those of simd_blocks.h and simd_strips.h: 32
-// tokens of a channel, as floats in four registers of AVX2. For both ISA files: AVX-512 has these
-// instructions too. Everything has internal linkage: see codecs/backend/backend.h.
+// More primitives for step_blocks.inl, besides those of simd_blocks.h and simd_strips.h: 32 tokens
+// of a channel, as floats in four registers of AVX2. Both ISA files use them, since AVX-512
+// includes these instructions. Everything has internal linkage: see codecs/backend/backend.h.
 
 #include <immintrin.h>
 
@@ -20,14 +20,14 @@ struct Floats32 {
 };
 
 struct Groups {
-  // Tokens in the order that unpacking brings back to that of Floats32.
+  // Orders tokens so that unpacking gives the order of Floats32.
   static Bytes32 Arrange(Bytes32 tokens) {
     return _mm256_permutevar8x32_epi32(tokens, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
   }
-  // What token stands where in each half of Halves32 that are made of arranged tokens; of b, 16
-  // more.
+  // The token in each lane of Halves32::a, when the Halves32 were made of arranged tokens.
+  // Halves32::b has the tokens 16 higher.
   static constexpr uint8_t kTokenAt[16] = {0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15};
-  // And where a token stands among the 32.
+  // Returns the lane of a token among the 32.
   static uint32_t PlaceOf(uint32_t token) {
     return (token & 16) | (token & 4) << 1 | (token & 8) >> 1 | (token & 3);
   }
@@ -53,7 +53,7 @@ struct Groups {
     const __m256i halves = _mm256_shuffle_epi8(values, by_byte);
     Strips::Store(planes, _mm256_permute4x64_epi64(halves, 0xD8));
   }
-  // Entries of such tables, by symbols that are arranged.
+  // Looks up entries of such tables. REQUIRES: the symbols are arranged.
   static Floats32 LookUp(const uint8_t* planes, Bytes32 symbols) {
     const Halves32 low = LookUpHalves(planes, symbols);
     const Halves32 high = LookUpHalves(planes + 32, symbols);
@@ -66,7 +66,7 @@ struct Groups {
     return Strips::Pair(Strips::LookUp(planes, symbols), Strips::LookUp(planes + 16, symbols));
   }
 
-  // Signed halves of arranged tokens.
+  // Converts signed halves of arranged tokens.
   static Floats32 ToFloats(Halves32 x) {
     const auto widen = [](__m256i halves, Floats32* floats, uint32_t at) {
       const __m256i sign = _mm256_srai_epi16(halves, 15);
@@ -85,7 +85,7 @@ struct Groups {
     const __m256 x = _mm256_set1_ps(value);
     return {{x, x, x, x}};
   }
-  // Two blocks of 16 tokens.
+  // Loads two blocks of 16 tokens.
   static Floats32 Load(const float* first, const float* second) {
     return {{_mm256_loadu_ps(first), _mm256_loadu_ps(first + 8), _mm256_loadu_ps(second),
              _mm256_loadu_ps(second + 8)}};
@@ -104,7 +104,7 @@ struct Groups {
     return ForEach([&](uint32_t i) { return _mm256_mul_ps(x.of[i], y.of[i]); });
   }
 
-  // As FloatToBf16() says, where a NaN is one that an operation on numbers gives.
+  // Converts as FloatToBf16() does. Each NaN must be one that an operation on numbers gives.
   static Halves32 ToBf16(const Floats32& x) {
     return {_mm256_packus_epi32(Bf16(x.of[0]), Bf16(x.of[1])),
             _mm256_packus_epi32(Bf16(x.of[2]), Bf16(x.of[3]))};

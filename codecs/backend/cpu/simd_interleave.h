@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The step that the transposes in both ISA files share. Everything has internal linkage: see
+// One step of a transpose, shared by both ISA files. Everything has internal linkage: see
 // codecs/backend/backend.h.
 
 namespace cairn::codecs {

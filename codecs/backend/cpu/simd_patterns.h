@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The words that the sentences of patterns.inl are made of, besides those of simd_blocks.h: a
-// channel of 32 patterns, as integers of 16 bits in two registers of AVX2. For both ISA files:
-// AVX-512 has these instructions too. Everything has internal linkage: see
-// codecs/backend/backend.h.
+// More primitives for patterns.inl, besides those of simd_blocks.h: one channel of 32 patterns, as
+// integers of 16 bits in two registers of AVX2. Both ISA files use them, since AVX-512 includes
+// these instructions. Everything has internal linkage: see codecs/backend/backend.h.
 
 #include <immintrin.h>
 
@@ -22,8 +21,8 @@ struct Shorts32 {
 struct Ranks {
   static constexpr uint32_t kPatterns = 32;
 
-  // Eight channels of eight patterns, times scale and rounded: channel c of pattern i to
-  // target[ranks[c] * kPatterns + i].
+  // Multiplies eight channels of eight patterns by `scale` and rounds them. Stores channel c of
+  // pattern i at target[ranks[c] * kPatterns + i].
   static void PutEight(const uint8_t* const (&patterns)[8], float scale, const uint16_t* ranks,
                        int16_t* target) {
     __m128i rows[8];
@@ -41,8 +40,8 @@ struct Ranks {
                        rows[c]);
     }
   }
-  // 16 values as multiples of a step, rounded: of x.a at every other place, of x.b between. A
-  // number of 16 bits stands in the last ones of its sum with 1.5 x 2^23 steps.
+  // Stores 16 values as rounded multiples of a step, alternating between x.a and x.b. `rounder` is
+  // 1.5 x 2^23 steps: the last 16 bits of its sum with a value are the multiple.
   static void PutValues(Floats16 x, float rounder, int16_t* target) {
     const auto bits = [&](__m256 eight) {
       return _mm256_castps_si256(_mm256_add_ps(eight, _mm256_set1_ps(rounder)));
@@ -53,15 +52,16 @@ struct Ranks {
 
   static constexpr uint32_t kChannelsAtOnce = 16;
 
-  // In which order channels are taken: the places of their values, and for each kChannelsAtOnce of
-  // them how far those and the later ones may be from zero.
+  // The order in which channels are processed: the index of each channel's value and, for each
+  // kChannelsAtOnce channels, a bound of the distance from zero of these and all later channels.
   struct Channels {
     const uint16_t* order;
     const int32_t* rest;
     uint32_t count;  // a multiple of kChannelsAtOnce
   };
 
-  // Of two tokens, what the differences from each pattern span, as 16 bits without sign.
+  // Computes the range of the differences between each of two tokens and each pattern. A range is
+  // an unsigned number of 16 bits.
   //   table   kPatterns of each channel, in the order
   //   values  of each token, what PutValues() gives
   static void FindRanges(const int16_t* table, const int16_t* const (&values)[2],
@@ -91,7 +91,7 @@ struct Ranks {
       ranges[t] = {_mm256_sub_epi16(high[t].a, low[t].a), _mm256_sub_epi16(high[t].b, low[t].b)};
     }
   }
-  // Whether what is at most `reach` from zero is within all that has been spanned.
+  // Returns whether all values up to `reach` in magnitude lie within every range so far.
   static bool AreWithin(int32_t reach, const Shorts32 (&low)[2], const Shorts32 (&high)[2]) {
     if (reach > 0x7FFF) return false;
     const __m256i lows = _mm256_max_epi16(_mm256_max_epi16(low[0].a, low[0].b),
@@ -102,7 +102,7 @@ struct Ranks {
     const __m256i limit = _mm256_set1_epi16(static_cast<int16_t>(-reach));
     return _mm256_movemask_epi8(_mm256_cmpgt_epi16(inside, limit)) == 0;
   }
-  // Bit i is whether range i is at most `slack` above the least.
+  // Returns a mask whose bit i is set if range i is at most `slack` above the smallest.
   static uint32_t NearLeast(Shorts32 ranges, uint32_t slack) {
     const __m256i least16 = _mm256_min_epu16(ranges.a, ranges.b);
     const __m128i least = _mm_minpos_epu16(

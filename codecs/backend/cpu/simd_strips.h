@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The words that the sentences of strip_*.inl are made of: 32 lanes of the coder lanes32, or 32
-// elements of a strip, as bytes in one register of AVX2 or as halves in two. For both ISA files:
-// AVX-512 has these instructions too. Everything has internal linkage: see
+// The primitives on which strip_*.inl are built: 32 rANS states of the coder lanes32, or 32
+// elements of a strip, as bytes in one register of AVX2 or as halves in two. Both ISA files use
+// them, since AVX-512 includes these instructions. Everything has internal linkage: see
 // codecs/backend/backend.h.
 
 #include <immintrin.h>
@@ -16,18 +16,20 @@ namespace {
 
 using Bytes32 = __m256i;
 
-// 32 lanes of 16 bits, as unpacking leaves them: a has the lanes 0..7 and 16..23, b the others.
+// 32 lanes of 16 bits, in the order that unpacking leaves: a has lanes 0..7 and 16..23, b has the
+// others.
 struct Halves32 {
   __m256i a, b;
 };
 
-// A byte index for each bit that is set, in 16-bit lanes: lane i of entry m takes the byte numbered
-// by the bits of m below i, or zero.
+// Shuffle controls for 16-bit lanes. In entry m, lane i takes the next byte if bit i of m is set,
+// else zero: the byte's index is the number of set bits of m below i.
 struct ExpandTable {
   alignas(16) uint8_t of[256][16];
 };
-// Of 8 halves, the low bytes of those whose bits are not set, moved to the end of 8; junk before
-// them. One more entry may be read.
+// Shuffle controls for 8 halves. Entry m moves the low bytes of the lanes whose bits in m are 0 to
+// the end of 8 bytes. The bytes before them are unspecified. A load may read one entry past the
+// last.
 struct CompressTable {
   alignas(16) uint8_t of[257][8];
 };
@@ -61,7 +63,7 @@ struct Strips {
   static void Store(uint8_t* target, Bytes32 a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), a);
   }
-  // kStreams: past the caches, at a multiple of 32.
+  // kStreams: bypasses the caches. REQUIRES: `target` is at a multiple of 32.
   template <bool kStreams>
   static void Put(uint8_t* target, Bytes32 a) {
     if constexpr (kStreams) {
@@ -88,14 +90,14 @@ struct Strips {
   static Bytes32 Choose(Bytes32 mask, Bytes32 yes, Bytes32 no) {
     return _mm256_blendv_epi8(no, yes, mask);
   }
-  // Bit i is the top bit of lane i.
+  // Returns a mask whose bit i is the top bit of lane i.
   static uint32_t Bits(Bytes32 a) { return static_cast<uint32_t>(_mm256_movemask_epi8(a)); }
-  // Bit i is bit kBit of lane i.
+  // Returns a mask whose bit i is bit kBit of lane i.
   template <int kBit>
   static uint32_t BitsOf(Bytes32 a) {
     return Bits(_mm256_slli_epi16(a, 7 - kBit));
   }
-  // All bits of lane i are bit i.
+  // Sets all bits of lane i to bit i.
   static Bytes32 Spread(uint32_t bits) {
     const __m256i all = _mm256_set1_epi32(static_cast<int>(bits));
     const __m256i bytes = _mm256_shuffle_epi8(
@@ -105,15 +107,15 @@ struct Strips {
   }
   static Bytes32 LowNibbles(Bytes32 a) { return And(a, Set(15)); }
   static Bytes32 HighNibbles(Bytes32 a) { return LowNibbles(_mm256_srli_epi16(a, 4)); }
-  // 16 entries, looked up by indices below 16.
+  // Looks up 16 entries. REQUIRES: indices are below 16.
   static Bytes32 LookUp(const uint8_t* table, Bytes32 index) {
     return _mm256_shuffle_epi8(
         _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table))),
         index);
   }
 
-  // Rows of 32 columns, 16 of them, to columns: of lane half h, out[i] has column 16 h + i, and the
-  // other way around.
+  // Transposes 16 rows of 32 columns: half h of rows[i] receives column 16 h + i. The function is
+  // its own inverse.
   static void Transpose(Bytes32 (&rows)[16]) {
     Interleave<4>(
         rows, [](Bytes32 a, Bytes32 b) { return _mm256_unpacklo_epi8(a, b); },
@@ -145,13 +147,13 @@ struct Strips {
     const __m256i zero = _mm256_setzero_si256();
     return {_mm256_unpacklo_epi8(a, zero), _mm256_unpackhi_epi8(a, zero)};
   }
-  // a + 256 b
+  // Returns a + 256 b.
   static Halves32 Pair(Bytes32 a, Bytes32 b) {
     return {_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b)};
   }
   // REQUIRES: lanes are below 256.
   static Bytes32 Narrow(Halves32 x) { return _mm256_packus_epi16(x.a, x.b); }
-  // Of all bits or none.
+  // REQUIRES: each lane is all ones or all zeros.
   static Bytes32 NarrowMask(Halves32 x) { return _mm256_packs_epi16(x.a, x.b); }
 
   static Halves32 Add(Halves32 x, Halves32 y) {
@@ -192,13 +194,14 @@ struct Strips {
   static Halves32 Choose(Halves32 mask, Halves32 yes, Halves32 no) {
     return {_mm256_blendv_epi8(no.a, yes.a, mask.a), _mm256_blendv_epi8(no.b, yes.b, mask.b)};
   }
-  // Of 32 pairs of bytes: first times the low byte of `by`, plus second times its high one.
+  // Returns, for 32 pairs of bytes, the first times the low byte of `by` plus the second times its
+  // high byte.
   static Halves32 Dot(uint16_t by, Halves32 pairs) {
     const __m256i factors = _mm256_set1_epi16(static_cast<int16_t>(by));
     return {_mm256_maddubs_epi16(factors, pairs.a), _mm256_maddubs_epi16(factors, pairs.b)};
   }
 
-  // The bytes at source, one after the other, in the lanes whose bits are set; 0 in the others.
+  // Puts consecutive bytes at source into the lanes whose bits are set, and 0 into the others.
   // Reads 40 bytes.
   static Halves32 Expand(const uint8_t* source, uint32_t bits) {
     const auto ahead = [&](uint32_t of) { return source + __builtin_popcount(of); };
@@ -208,15 +211,15 @@ struct Strips {
     return {_mm256_shuffle_epi8(a, LoadTwo(table[bits & 0xFF], table[bits >> 16 & 0xFF])),
             _mm256_shuffle_epi8(b, LoadTwo(table[bits >> 8 & 0xFF], table[bits >> 24]))};
   }
-  // Writes the low bytes of the lanes whose bits are not set so that they end at `end`; returns
-  // their start. Up to 8 bytes before it are overwritten.
+  // Writes the low bytes of the lanes whose bits are not set, so that they end at `end`. Returns
+  // their start. Overwrites up to 8 bytes before it.
   static uint8_t* CompressBefore(uint8_t* end, Halves32 x, uint32_t left_out) {
     const auto put = [](uint8_t* target, __m128i eight, uint32_t bits) {
       const auto* control = reinterpret_cast<const __m128i*>(kCompress.of[bits & 0xFF]);
       _mm_storel_epi64(reinterpret_cast<__m128i*>(target),
                        _mm_shuffle_epi8(eight, _mm_loadu_si128(control)));
     };
-    // From the end: what is written later lies lower.
+    // The stores go from the end to lower addresses, so a later store overwrites no result.
     put(end - 8, _mm256_extracti128_si256(x.b, 1), left_out >> 24);
     put(end - 16 + __builtin_popcount(left_out >> 24), _mm256_extracti128_si256(x.a, 1),
         left_out >> 16);
@@ -227,7 +230,7 @@ struct Strips {
 
   // ---- Words of 32 bits, for fp32 ----
 
-  // 32 of them: their high and their low halves.
+  // Loads 32 words, split into their high and their low halves.
   static void LoadWords(const uint8_t* source, Halves32* high, Halves32* low) {
     const __m256i v[4] = {Load(source), Load(source + 32), Load(source + 64), Load(source + 96)};
     const __m256i mask = _mm256_set1_epi32(0xFFFF);
@@ -253,8 +256,8 @@ struct Strips {
   }
   static void EndStreams() { _mm_sfence(); }
 
-  // Asks for the lines of `bytes` at an address, which need not be of anything, to be in the
-  // second-level cache soon. Inlined always: g++ 12 drops calls of what only asks.
+  // Prefetches the cache lines of `bytes` at an address into the second-level cache. The address
+  // may be invalid. Always inlined: g++ 12 drops calls of a function that only prefetches.
   [[gnu::always_inline]] static void Ask(const uint8_t* address, uint64_t bytes) {
     for (uint64_t at = 0; at < bytes; at += 64) {
       _mm_prefetch(reinterpret_cast<const char*>(address) + at, _MM_HINT_T1);

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// SelectSmallNorms() of codecs/backend/reference/small_norm.h in the words of struct Blocks.
+// SelectSmallNorms() of codecs/backend/reference/small_norm.h, with the primitives of struct
+// Blocks.
 
 #include "codecs/backend/reference/small_norm.h"
 
 namespace cairn::codecs {
 namespace {
 
-// Norms of tokens; of those that are not there, and of those that cannot be coded, infinity.
+// Norms of tokens; infinity for missing tokens and for tokens that cannot be coded.
 struct TokenNorms {
   alignas(64) float of[kStripTokens];
 };
 
-// Lanes that are all bits where IsRowValue().
+// Sets all bits of the lanes with IsRowValue().
 Ints16 AreRowValues(Floats16 x) {
   const Ints16 magnitude = Blocks::And(Blocks::BitsOf(x), Blocks::SetInts(0x7FFFFFFF));
   return Blocks::Above(magnitude, Blocks::SetInts(static_cast<int32_t>(kMagnitudeMaxBits)));
 }
 
-// Whether an element of 16 bits, or of 32, is one of a row.
+// Returns whether an element of 16 or 32 bits has IsRowValue().
 template <DType kType>
 struct RowValues {
   Halves16 largest = Blocks::SetHalves(0);
@@ -63,7 +64,8 @@ void FindNorms(const StripShape& shape, const uint8_t* v, TokenNorms* norms) {
   }
 }
 
-// The norm of a rank: the least that `rank` others are not above. Bits of norms are in their order.
+// Returns the norm of a rank: the smallest norm that `rank` others do not exceed. Bits of norms
+// have the same order as norms.
 float NormOfRank(const TokenNorms& norms, uint32_t rank) {
   int32_t least = 0;
   for (int32_t bit = 1 << 30; bit != 0; bit >>= 1) {

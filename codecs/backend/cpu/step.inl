@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What step_decode.inl and step_encode.inl share, in the words of simd_blocks.h: a block is 16
-// tokens of all channels of a strip, [channel][token] as floats.
+// Shared by step_decode.inl and step_encode.inl, with the primitives of simd_blocks.h. A block is
+// 16 tokens of all channels of a strip, [channel][token] as floats.
 
 #include "codecs/backend/backend.h"
 #include "codecs/backend/reference/reference.h"
@@ -15,18 +15,18 @@ constexpr uint32_t kBlockTokens = 16;
 
 uint32_t BlockCount(uint32_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 
-// The bits of a block, of those of its group.
+// Returns the bits of a block from the bits of its group.
 uint32_t BlockBits(uint32_t of_group, uint32_t block) {
   return of_group >> (block % 2 * kBlockTokens) & 0xFFFF;
 }
 
-// The tokens of a group that have codes, as bits: those that are there and no rows.
+// Returns the tokens of a group that have codes, as bits: existing tokens that are not rows.
 uint32_t CodedTokens(uint32_t tokens, uint32_t group, const StripTokens& rows) {
   return TokensThere(tokens, group) &
          ~static_cast<uint32_t>(rows.words[group / 2] >> (group % 2 * kCoderLanes));
 }
 
-// Adds tokens of a block, as bits, that are there.
+// Adds tokens of a block, given as bits, if they exist.
 void AddRowsOf(uint32_t block, uint32_t of_block, uint32_t tokens, StripTokens* rows) {
   const uint64_t there = of_block & BlockBits(TokensThere(tokens, block / 2), block);
   rows->words[block / 4] |= there << (block % 4 * kBlockTokens);
@@ -36,7 +36,7 @@ struct BlockValues {
   alignas(64) float of[kProfileDimMax][kBlockTokens];
 };
 
-// How the pairs of a tile turn in a block.
+// The rotations of the pairs of a tile in a block.
 struct Rotations {
   const float (*cosine)[kBlockTokens];
   const float (*sine)[kBlockTokens];
@@ -46,7 +46,7 @@ struct OwnRotations {
   alignas(64) float sine[kProfileDimMax / 2][kBlockTokens];
 };
 
-// RotationAt() of the pairs at 16 positions.
+// Computes RotationAt() of the pairs at 16 positions.
 void FindRotations(const StepPairs& pairs, uint64_t position, float (*cosines)[kBlockTokens],
                    float (*sines)[kBlockTokens]) {
   const Floats16 half = Blocks::Set(0.5F);
@@ -54,7 +54,7 @@ void FindRotations(const StepPairs& pairs, uint64_t position, float (*cosines)[k
   for (uint32_t i = 0; i < pairs.count; ++i) {
     uint64_t turns = 0;
     __builtin_memcpy(&turns, pairs.turns + uint64_t{8} * i, 8);
-    // A quarter and the rest of it are of the high half of a phase: 2^61 carries as 2^29 there.
+    // The quarter and the rest depend only on the high half of a phase: 2^61 is 2^29 there.
     const Ints16 phase = Blocks::HighOfMultiples(turns * position, turns);
     const Ints16 quarter = Blocks::Right<30>(Blocks::Add(phase, Blocks::SetInts(1 << 29)));
     const Ints16 rest = Blocks::Sub(phase, Blocks::Left<30>(quarter));
@@ -70,7 +70,8 @@ void FindRotations(const StepPairs& pairs, uint64_t position, float (*cosines)[k
     c = add(Blocks::Mul(c, z), 0.04166664568298827F);
     c = Blocks::Sub(Blocks::Mul(Blocks::Mul(c, z), z), Blocks::Mul(half, z));
     c = Blocks::Add(c, one);
-    // Odd quarters exchange the two; the cosine is negative in 1 and 2, the sine in 2 and 3.
+    // Odd quarters exchange sine and cosine. The cosine is negative in quarters 1 and 2, the sine
+    // in 2 and 3.
     const Ints16 is_odd = Blocks::Left<31>(quarter);
     const Ints16 sine_sign = Blocks::Left<31>(Blocks::Right<1>(quarter));
     const Ints16 cosine_sign = Blocks::Xor(is_odd, sine_sign);
@@ -81,8 +82,8 @@ void FindRotations(const StepPairs& pairs, uint64_t position, float (*cosines)[k
   }
 }
 
-// Of the block from `token` on of a strip of `tokens` at a position: the ones in the scratch, which
-// are made for the first strip, or in `own`.
+// Returns the rotations of the block at `token` of a strip at a position. They come from the
+// scratch, where the first strip stores them, or are computed in `own`.
 Rotations RotationsOf(const StepTile& tile, uint64_t position, uint32_t tokens, uint32_t token,
                       StepScratch* scratch, OwnRotations* own) {
   static_assert(StepScratch::kLanes == kBlockTokens);
@@ -104,7 +105,7 @@ Rotations RotationsOf(const StepTile& tile, uint64_t position, uint32_t tokens, 
   return {scratch->cosine[token / kBlockTokens], scratch->sine[token / kBlockTokens]};
 }
 
-// ApplyRope() of a pair in a block, or RemoveRope().
+// Computes ApplyRope() or RemoveRope() of a pair in a block.
 template <bool kIsApplied>
 [[gnu::always_inline]] inline void TurnPair(Floats16 c, Floats16 s, Floats16* first,
                                             Floats16* second) {
@@ -119,7 +120,7 @@ template <bool kIsApplied>
   }
 }
 
-// Of all pairs.
+// Rotates all pairs.
 template <bool kIsApplied>
 void Turn(const StepPairs& pairs, const Rotations& rotations, BlockValues* values) {
   for (uint32_t i = 0; i < pairs.count; ++i) {
@@ -134,8 +135,8 @@ void Turn(const StepPairs& pairs, const Rotations& rotations, BlockValues* value
   }
 }
 
-// Sums of products of a matrix and a block, in the order of the terms: row(r) of `terms` factors
-// gives result r, four of them side by side.
+// Multiplies a matrix and a block, with sums in the order of the terms: row(r) of `terms` factors
+// gives result r. Four results are computed at a time.
 //   factors(r, of)  writes the factors of the results r to r + 3, [term][4]
 template <typename Factors>
 void MultiplyMatrix(uint32_t results, uint32_t terms, Factors factors, const BlockValues& by,
@@ -158,7 +159,7 @@ void MultiplyMatrix(uint32_t results, uint32_t terms, Factors factors, const Blo
   }
 }
 
-// Of a tile's basis.
+// Returns an entry of a tile's basis.
 float VectorOf(const StepTile& tile, uint32_t channel, uint32_t component) {
   uint16_t bits = 0;
   __builtin_memcpy(&bits, tile.basis.vectors + 2 * (uint64_t{channel} * tile.dim + component), 2);
@@ -182,15 +183,15 @@ struct Elements16 {
   static Floats16 Widen(Halves16 x) {
     return kType == DType::kFp16 ? Blocks::FromFp16(x) : Blocks::FromBf16(x);
   }
-  // Those of halves in the order of Blocks::Pack().
+  // Converts halves in the order of Blocks::Pack().
   static Floats16 Unpack(Halves16 x) {
     return kType == DType::kFp16 ? Blocks::UnpackFp16(x) : Blocks::UnpackBf16(x);
   }
 };
 
-// Calls put(channel, elements) for every channel of a block: 16 tokens in the order of `token_at`;
-// tokens that are not there are the last one. Returns which of them have an IsRowValue(), as bits
-// in that order.
+// Calls put(channel, elements) for every channel of a block: 16 tokens in the order of `token_at`.
+// Missing tokens repeat the last one. Returns the tokens with an IsRowValue(), as bits in that
+// order.
 template <DType kType, typename Put>
 uint32_t TransposeBlock(const uint8_t* source, uint32_t tokens, uint32_t dim, uint32_t token_first,
                         const uint8_t* token_at, Put put) {
@@ -199,7 +200,7 @@ uint32_t TransposeBlock(const uint8_t* source, uint32_t tokens, uint32_t dim, ui
     const uint32_t token = token_first + token_at[i];
     row[i] = source + uint64_t{token < tokens ? token : tokens - 1} * dim * 2;
   }
-  // The bits of kMagnitudeMax and of what is above it are in the order of the values.
+  // The bits of kMagnitudeMax and above have the same order as the values.
   constexpr uint32_t kLargest = kType == DType::kFp16 ? 0x77FF : kMagnitudeMaxBits >> 16;
   Halves16 largest = Blocks::SetHalves(0);
   uint32_t channel = 0;
@@ -228,7 +229,7 @@ uint32_t TransposeBlock(const uint8_t* source, uint32_t tokens, uint32_t dim, ui
 constexpr uint8_t kTokensInOrder[kBlockTokens] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                   8, 9, 10, 11, 12, 13, 14, 15};
 
-// A block of a strip's elements to floats. Tokens that are not there are the last one. Returns the
+// Converts a block of a strip's elements to floats. Missing tokens repeat the last one. Returns the
 // tokens with an IsRowValue(), as bits.
 template <DType kType>
 uint32_t TakeBlock16(const uint8_t* source, uint32_t tokens, uint32_t dim, uint32_t token_first,
@@ -259,12 +260,12 @@ uint32_t TakeBlock(DType dtype, const uint8_t* source, uint32_t tokens, uint32_t
   return rows;
 }
 
-// Transposes 16 tokens and writes those that are there: `count`, or all.
-//   token_at  which token is where in a row
-//   rows      of channels, rounded: of channel c at kStride * c
-//   target    of token 0
-// kStreams: tokens are whole cache lines, 32 channels each. Channels past a multiple of 32 are left
-// out.
+// Transposes 16 tokens and writes the existing ones: `count`, or all.
+//   token_at  the token at each position of a row
+//   rows      rounded channels: channel c is at kStride * c
+//   target    address of token 0
+// kStreams: tokens are whole cache lines, 32 channels each. Channels after the last multiple of 32
+// are not written.
 template <bool kStreams, uint32_t kStride>
 void PutColumns(uint32_t dim, uint32_t count, const uint8_t* token_at, const uint16_t* rows,
                 uint8_t* target) {
@@ -291,13 +292,13 @@ void PutColumns(uint32_t dim, uint32_t count, const uint8_t* token_at, const uin
   }
 }
 
-// Whether a strip can go from codes to elements without a block of floats: its values are rounded
-// in registers and PutColumns() leaves no channel out.
+// Returns whether a strip can be decoded without a block of floats: its values are rounded in
+// registers, and PutColumns() writes all channels.
 bool FillsColumns(const StepTile& tile) {
   return tile.dtype != DType::kFp32 && !tile.has_basis && tile.dim % 32 == 0;
 }
 
-// Whether a job's target is written past the caches: its tokens are whole cache lines.
+// Returns whether a job's target is written past the caches: its tokens are whole cache lines.
 template <typename Job>
 bool IsStreamed(const StepTile& tile, const Job& job) {
   return job.is_streamed && tile.dtype != DType::kFp32 &&
@@ -313,7 +314,7 @@ struct BlockHalves {
   }
 };
 
-// Not inlined, which makes g++ 12 warn of elements that no channel has.
+// Not inlined, because g++ 12 would warn about elements that no channel has.
 template <DType kType>
 [[gnu::noinline]] void RoundBlock(const BlockValues& values, uint32_t dim, BlockHalves* halves) {
   for (uint32_t c = 0; c < dim; ++c) {
@@ -321,7 +322,7 @@ template <DType kType>
   }
 }
 
-// The other way around. kStreams: rows are whole cache lines.
+// The inverse: writes a block. kStreams: rows are whole cache lines.
 template <DType kType, bool kStreams>
 void PutBlock16(const BlockValues& values, uint32_t tokens, uint32_t dim, uint32_t token_first,
                 uint8_t* target) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strips whose symbols are known to elements, in the words of struct Groups and struct Blocks: a
-// group of 32 tokens at a time is dequantized, turned, rounded, transposed. Where all fits, a value
-// is in registers from its symbol until it is rounded, and one that does not turn is looked up
-// rounded; the others go through blocks of floats.
+// Converts strips with known symbols to elements, with the primitives of struct Groups and struct
+// Blocks. It dequantizes, rotates, rounds and transposes a group of 32 tokens at a time. If the
+// shape allows, a value stays in registers from its symbol until it is rounded, and a value that is
+// not rotated is looked up already rounded. Otherwise values go through blocks of floats.
 
 namespace cairn::codecs {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t kStreamRoom = 192;  // that may be read past the end of a stream
 constexpr uint32_t kStripGroups = kStripTokens / kCoderLanes;
 
-// Numbers, those that are plain first: a branch that asked each of them would not be foreseen.
+// A list of numbers with the plain ones first: a branch for each number would be unpredictable.
 struct PlainFirst {
   uint16_t* of;
   uint32_t plain;
@@ -29,7 +29,7 @@ struct PlainFirst {
   }
 };
 
-// A strip that is being decoded. What is of channels is by their places in the order of coding.
+// A strip that is being decoded. Data of channels is indexed by their places in the coding order.
 struct StepDecoding {
   const StepStripJob* job;
   Halves32 states;
@@ -38,15 +38,15 @@ struct StepDecoding {
   uint32_t coded[kStripGroups];       // tokens that have codes, as bits
   uint8_t (*symbols)[kStripTokens];   // of a channel
   uint32_t (*escaped)[kStripGroups];  // tokens of a channel whose codes are escapes, as bits
-  uint32_t* escapes;                  // those of the channels before, and those taken
+  uint32_t* escapes;                  // number of escapes of earlier channels, and of consumed ones
   const uint8_t** low;                // the low planes of a channel, or null: it is plain
-  uint8_t (*tables)[64];              // of a plain channel's symbols: planes of bytes
-  bool has_groups;                    // all fits, as above
-  // Pairs that turn, and places of channels that do not.
+  uint8_t (*tables)[64];              // table of a plain channel's symbols, as planes of bytes
+  bool has_groups;                    // the shape allows values in registers, as above
+  // Rotated pairs, and the places of channels that are not rotated.
   PlainFirst turning;
   PlainFirst still;
 
-  // False where rows or first states are none.
+  // Returns false if the rows or the first states are invalid.
   [[nodiscard]] bool Start(const StepStripJob& of, uint8_t* copy) {
     job = &of;
     StripTokens rows = {};
@@ -67,7 +67,7 @@ struct StepDecoding {
   [[nodiscard]] bool IsEnded() const { return AreLastStates(states) && stream == stream_end; }
 };
 
-// The table of a plain place.
+// Fills the table of a plain place.
 void PutTable(const StepDecoding& strip, uint32_t place, bool is_rounded) {
   const StepTile& tile = *strip.job->tile;
   const StepChannel& channel = tile.channels[tile.order[place]];
@@ -83,7 +83,8 @@ void PutTable(const StepDecoding& strip, uint32_t place, bool is_rounded) {
   }
 }
 
-// The tables of all plain places: rounded, where groups are put and a channel does not turn.
+// Fills the tables of all plain places. They are rounded if groups are used and the channel is not
+// rotated.
 void PutTables(const StepDecoding& strip) {
   for (uint32_t i = 0; i < strip.still.plain; ++i) {
     PutTable(strip, strip.still.of[i], strip.has_groups);
@@ -95,9 +96,9 @@ void PutTables(const StepDecoding& strip) {
   }
 }
 
-// Where the escapes and low bits of each channel are, and which are plain. False where escapes are
-// not as many as stated.
-//   numbers  room for as many as there are channels
+// Finds the escapes and low bits of each channel, and the plain channels. Returns false if the
+// number of escapes differs from the header's.
+//   numbers  room for one number per channel
 bool IndexChannels(StepDecoding* strip, uint16_t* numbers) {
   const StepStripJob& job = *strip->job;
   const StepTile& tile = *job.tile;
@@ -130,7 +131,7 @@ Bytes32 SymbolsAt(const StepDecoding& strip, uint32_t place, uint32_t group) {
   return Groups::Arrange(Strips::Load(strip.symbols[place] + group * kCoderLanes));
 }
 
-// Codes with low bits to values. There are no offsets then.
+// Converts codes with low bits to values. Such codes have no offsets.
 [[gnu::always_inline]] inline Floats32 WideValues(const StepDecoding& strip, uint32_t place,
                                                   uint32_t group) {
   const StepTile& tile = *strip.job->tile;
@@ -152,7 +153,7 @@ Bytes32 SymbolsAt(const StepDecoding& strip, uint32_t place, uint32_t group) {
   return tile.has_basis ? scaled : Groups::Add(scaled, Groups::Set(channel.mean));
 }
 
-// Calls put(token, value) for the escapes of a place in a group. They are taken in its order.
+// Calls put(token, value) for the escapes of a place in a group, in the group's order.
 template <typename Put>
 [[gnu::noinline]] void TakeGroupEscapes(const StepDecoding& strip, uint32_t place, uint32_t bits,
                                         Put put) {
@@ -168,7 +169,7 @@ template <typename Put>
   }
 }
 
-// The values of a place in a group; its table is not rounded.
+// Returns the values of a place in a group. REQUIRES: its table is not rounded.
 template <bool kIsPlain>
 [[gnu::always_inline]] inline Floats32 GroupValues(const StepDecoding& strip, uint32_t place,
                                                    uint32_t group) {
@@ -185,7 +186,7 @@ template <bool kIsPlain>
   return values;
 }
 
-// The blocks of a group.
+// Fills the blocks of a group.
 void Dequantize(const StepDecoding& strip, uint32_t group, BlockValues (*blocks)[2]) {
   const StepTile& tile = *strip.job->tile;
   for (uint32_t place = 0; place < tile.dim; ++place) {
@@ -194,7 +195,7 @@ void Dequantize(const StepDecoding& strip, uint32_t group, BlockValues (*blocks)
   }
 }
 
-// Components of a basis to channels.
+// Transforms components of a basis to channels.
 void LeaveBasis(const StepTile& tile, BlockValues* values) {
   BlockValues products;
   const auto factors = [&](uint32_t first, float(*of)[4]) {
@@ -211,7 +212,7 @@ void LeaveBasis(const StepTile& tile, BlockValues* values) {
   }
 }
 
-// All of a group that goes through blocks.
+// Decodes a group through blocks of floats.
 [[gnu::noinline]] void PutBlocks(const StepDecoding& strip, uint32_t group) {
   const StepStripJob& job = *strip.job;
   const StepTile& tile = *job.tile;
@@ -235,12 +236,12 @@ void LeaveBasis(const StepTile& tile, BlockValues* values) {
   }
 }
 
-// A group of a channel, rounded: tokens in the order of Groups::PlaceOf().
+// A group of a channel, rounded, with tokens in the order of Groups::PlaceOf().
 struct GroupHalves {
   alignas(64) uint16_t of[kProfileDimMax][kCoderLanes];
 };
 
-// Channels that do not turn.
+// Decodes channels that are not rotated.
 template <DType kType>
 void TakeStill(const StepDecoding& strip, uint32_t group, GroupHalves* halves) {
   using Type = Elements16<kType>;
@@ -263,7 +264,7 @@ void TakeStill(const StepDecoding& strip, uint32_t group, GroupHalves* halves) {
   }
 }
 
-// Pairs from one of the list to another, as ApplyRope() says.
+// Decodes a range of the rotated pairs, as ApplyRope() does.
 template <DType kType, bool kIsPlain>
 void TurnPairs(const StepDecoding& strip, uint32_t group, const Rotations (&by)[2], uint32_t first,
                uint32_t end, GroupHalves* halves) {
@@ -283,7 +284,7 @@ void TurnPairs(const StepDecoding& strip, uint32_t group, const Rotations (&by)[
   }
 }
 
-// Channels that turn.
+// Decodes channels that are rotated.
 template <DType kType>
 void TakeTurned(const StepDecoding& strip, uint32_t group, GroupHalves* halves) {
   const StepStripJob& job = *strip.job;
@@ -319,7 +320,7 @@ template <DType kType>
   }
 }
 
-// All of strips of one shape once their symbols are known.
+// Decodes strips of one shape once their symbols are known.
 void PutStrips(const StepDecoding* strips, uint32_t count) {
   for (uint32_t s = 0; s < count; ++s) PutTables(strips[s]);
   for (uint32_t group = 0; group < CoderGroups(strips[0].job->tokens); ++group) {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode_step_strips of codecs/backend/backend.h in the words of struct Strips: symbols of up to
-// four strips in turns, as strip_decode.inl does, then what step_blocks.inl makes of them.
+// decode_step_strips of codecs/backend/backend.h, with the primitives of struct Strips. It decodes
+// the symbols of up to four strips alternately, as strip_decode.inl does; step_blocks.inl then
+// converts them to elements.
 //
-// What a strip holds decides no address that is written. Its stream is decoded from a copy with
-// room behind it, since it may be read up to 176 bytes past its end before its cursor is compared.
+// The content of a strip never determines an address that is written. Its stream is decoded from a
+// padded copy, because up to 176 bytes past its end may be read before its cursor is checked.
 
 namespace cairn::codecs {
 namespace {
 
 constexpr uint32_t kStepDims = kProfileDimMax;  // of all strips at once
 
-// What is of the channels of a strip, by their places in the order of coding; and its stream.
+// The stream of a strip, and the data of its channels, indexed by their places in the coding order.
 template <uint32_t kDims>
 struct StepTables {
   alignas(64) uint8_t symbols[kDims][kStripTokens];
@@ -22,7 +23,7 @@ struct StepTables {
   uint8_t stream[kDims * kStripTokens + kCoderStatesBytes + kStreamRoom];
 };
 
-// Decodes the symbols of strips of one shape. False where a stream runs out.
+// Decodes the symbols of strips of one shape. Returns false if a stream is too short.
 template <uint32_t kCount, uint32_t kDims>
 bool TakeSteps(StepDecoding* strips, StepTables<kDims>* tables) {
   const uint32_t groups = CoderGroups(strips[0].job->tokens);
@@ -71,7 +72,7 @@ bool TakeSteps(StepDecoding* strips, StepTables<kDims>* tables) {
   return is_ok;
 }
 
-// Strips of one shape.
+// Decodes strips of one shape.
 template <uint32_t kCount>
 bool DecodeSteps(const StepStripJob* const* jobs) {
   StepTables<kStepDims / kCount> tables[kCount];

@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// encode_step_strip of codecs/backend/backend.h in the words of struct Strips and struct Blocks.
+// encode_step_strip of codecs/backend/backend.h, with the primitives of struct Strips and struct
+// Blocks.
 //
-// Elements of 16 bits are transposed; then channels are quantized and coded backwards, two by two
-// in the order of coding, which pairs that turn are too, so that their codes stay in the
-// first-level cache: symbols, low planes and the stream, which is copied to its place in the end.
-// Escapes follow. Strips with a basis, a level or elements of 32 bits are quantized before, in
-// blocks of floats. A room that may be too small on the way is left to the plain loops.
+// Elements of 16 bits are transposed. Then channels are quantized and coded backwards, two at a
+// time in the coding order, in which the two channels of a pair are adjacent. Their codes thus stay
+// in the first-level cache: symbols, low planes and the stream, which is copied to its place at the
+// end. Escapes follow. Strips with a basis, a level or elements of 32 bits are quantized first, in
+// blocks of floats. If the room might be too small during encoding, the reference loops process the
+// strip.
 
 namespace cairn::codecs {
 namespace {
 
 struct StepCoding {
-  // By channel: codes, and before them elements of 16 bits. Tokens of a group are in the order of
+  // By channel: codes, which replace elements of 16 bits. Tokens of a group are in the order of
   // Groups::PlaceOf().
   alignas(64) uint8_t codes[kProfileDimMax][2 * kStripTokens];
-  // Tokens whose codes are escapes, as bits, by the channel's place in the order of coding.
+  // Tokens whose codes are escapes, as bits, indexed by the channel's place in the coding order.
   uint32_t escaped[kProfileDimMax][kStripGroups];
   uint8_t stream[kProfileDimMax * kStripTokens + kStreamSlack];
   StripTokens rows = {};
 
-  // Of a block of 16 tokens.
+  // Returns the codes of a block of 16 tokens.
   [[nodiscard]] uint8_t* CodesOf(uint32_t channel, uint32_t block) {
     return codes[channel] + 2 * kBlockTokens * block;
   }
 };
 
-// Channels to components of a basis, without their means.
+// Transforms channels, without their means, to components of a basis.
 void EnterBasis(const StepTile& tile, BlockValues* values) {
   BlockValues scaled;
   for (uint32_t c = 0; c < tile.dim; ++c) {
@@ -50,8 +52,8 @@ void EnterBasis(const StepTile& tile, BlockValues* values) {
   return Blocks::LoadHalves(reinterpret_cast<const uint8_t*>(each));
 }
 
-// The values of a block, as they are coded but for their means. Returns its tokens that have to be
-// rows, as bits.
+// Computes the values of a block as they are coded, except for the means. Returns the tokens that
+// must be rows, as bits.
 uint32_t TakeComponents(const StepTile& tile, const StepSource& source, uint32_t token,
                         BlockValues* values) {
   const uint32_t rows = TakeBlock(tile.dtype, source.bytes, source.tokens, tile.dim, token, values);
@@ -65,14 +67,14 @@ uint32_t TakeComponents(const StepTile& tile, const StepSource& source, uint32_t
   return rows;
 }
 
-// The tokens of a block that have a magnitude too large for a code, or NaN, as bits.
-//   largest  as Blocks::MaxMagnitude() has it
+// Returns the tokens of a block with a magnitude too large for a code, or NaN, as bits.
+//   largest  as Blocks::MaxMagnitude() computes it
 uint32_t TooLarge(Ints16 largest) {
   const Ints16 bound = Blocks::SetInts(static_cast<int32_t>(FloatBits(kStepCodeMax)));
   return Blocks::Bits(Blocks::Above(largest, bound));
 }
 
-// Codes of all blocks. Tokens that cannot be coded become rows.
+// Computes the codes of all blocks. Tokens that cannot be coded become rows.
 void QuantizeBlocks(const StepTile& tile, const StepSource& source, StepCoding* coding) {
   for (uint32_t token = 0; token < source.tokens; token += kBlockTokens) {
     const uint32_t block = token / kBlockTokens;
@@ -93,14 +95,14 @@ void QuantizeBlocks(const StepTile& tile, const StepSource& source, StepCoding* 
   }
 }
 
-// Whether a strip is quantized while it is coded.
+// Returns whether a strip is quantized while it is coded.
 bool IsCodedAtOnce(const StepTile& tile, const StepSource& source) {
   const bool can_turn = source.scratch != nullptr && tile.turning.count <= StepScratch::kPairsMax;
   return tile.dtype != DType::kFp32 && !tile.has_basis && tile.level == 0 && tile.dim % 2 == 0 &&
          (tile.turning.count == 0 || can_turn);
 }
 
-// The elements of a strip, to be quantized. Tokens with an IsRowValue() become rows.
+// Loads the elements of a strip for quantization. Tokens with an IsRowValue() become rows.
 template <DType kType>
 void TakeElements(const StepTile& tile, const StepSource& source, StepCoding* coding) {
   for (uint32_t token = 0; token < source.tokens; token += kBlockTokens) {
@@ -118,9 +120,9 @@ void TakeElements(const StepTile& tile, const StepSource& source, StepCoding* co
   }
 }
 
-// Two channels of a strip, whose places follow each other: codes in place of elements. A code too
-// large is saturated, and that of NaN is the least of all.
-//   by  of the first block, in a StepScratch; those of the others follow
+// Replaces the elements of two channels at adjacent places with codes. A code that is too large is
+// saturated; the code of NaN is the smallest.
+//   by  rotations of the first block, in a StepScratch; the other blocks' follow
 template <DType kType, bool kTurns>
 void QuantizeTwo(const StepTile& tile, const Rotations& by, uint32_t place, uint32_t blocks,
                  StepCoding* coding) {
@@ -159,7 +161,8 @@ struct ChannelCoding {
   uint8_t* low;  // its low planes
 };
 
-// Symbols of a group of codes, but for tokens that are not `coded`; low planes and escapes.
+// Computes symbols, low planes and escapes of a group of codes, except for tokens that are not
+// `coded`.
 [[gnu::always_inline]] inline Bytes32 TakeCodes(const ChannelCoding& of, uint64_t group,
                                                 uint32_t coded) {
   const uint8_t* codes = of.codes + 2 * kCoderLanes * group;
@@ -182,18 +185,19 @@ struct ChannelCoding {
   return symbols;
 }
 
-// Codes a strip but for its escapes. Returns the start of the stream, which ends with
-// coding->stream. Asks for the source of a strip that is coded soon, and for where the stream goes:
-// at 2.3 bits about a sixth of the source.
-//   low       where the low planes are
-//   quantize  quantize(place) is called before the channels at an even place and the next are coded
+// Codes a strip without its escapes. Returns the start of the stream, which ends with
+// coding->stream. Prefetches the source of the next strip and the memory for the stream, which at
+// 2.3 bits is about a sixth of the source.
+//   low       address of the low planes
+//   quantize  quantize(place) is called before the channels at an even place and the next one are
+//             coded
 template <typename Quantize>
 const uint8_t* PutStepStream(const StepTile& tile, const StepSource& source, StepCoding* coding,
                              uint8_t* low, Quantize quantize) {
   const uint32_t groups = CoderGroups(source.tokens);
   const uint32_t plane_bytes = LowPlaneBytes(source.tokens);
   const uint64_t ask_bytes = uint64_t{source.tokens} * BytesOf(tile.dtype);
-  // With V there are two planes: the next strip has been read for its norms, or is asked for.
+  // With V there are two planes: the next strip was already read for its norms, or is prefetched.
   const uint8_t* ahead = source.bytes + (source.v != nullptr ? 2 : 1) * ask_bytes * tile.dim;
   low += uint64_t{plane_bytes} * tile.planes;
   const uint8_t* target = low;
@@ -228,7 +232,7 @@ const uint8_t* PutStepStream(const StepTile& tile, const StepSource& source, Ste
   return stream;
 }
 
-// Codes and stream of a strip that is quantized while it is coded.
+// Computes the codes and the stream of a strip that is quantized while it is coded.
 template <DType kType>
 [[gnu::noinline]] const uint8_t* CodeAtOnce(const StepTile& tile, const StepSource& source,
                                             StepCoding* coding, uint8_t* low) {
@@ -253,7 +257,7 @@ template <DType kType>
   return PutStepStream(tile, source, coding, low, [](uint32_t) {});
 }
 
-// K and V of a head have the same.
+// K and V of a head have the same small norms.
 void AddSmallNormsOf(const StepTile& tile, const StepSource& source, StripTokens* rows) {
   StripTokens found = {};
   if (source.scratch != nullptr && source.scratch->v == source.v) {
@@ -268,9 +272,9 @@ void AddSmallNormsOf(const StepTile& tile, const StepSource& source, StripTokens
   for (uint32_t i = 0; i < 2; ++i) rows->words[i] |= found.words[i];
 }
 
-// The codes of escapes, in the order of coding, from `target` to at most `end`. Returns where they
-// end; null where there may not be room for them.
-//   largest  the largest magnitude of them; set
+// Writes the codes of escapes, in the coding order, from `target` to at most `end`. Returns the end
+// of the escapes; null if there may not be enough room.
+//   largest  set to the largest magnitude of the escapes
 uint8_t* PutEscapes(const StepTile& tile, uint32_t groups, const StepCoding& coding,
                     uint8_t* target, const uint8_t* end, int32_t* largest) {
   *largest = 0;
@@ -313,7 +317,7 @@ const uint8_t* CodeStrip(const StepTile& tile, const StepSource& source, bool is
                                     : CodeAtOnce<DType::kBf16>(tile, source, coding, low);
 }
 
-// Returns the strip's bytes; 0 where they are more than the room, or raw is not more.
+// Returns the strip's size; 0 if it exceeds the room or is not smaller than raw.
 uint64_t PutStepStrip(const StepTile& tile, const StepSource& source, StepCoding* coding,
                       uint8_t* target, uint64_t room) {
   const StripShape shape{source.tokens, tile.dim, tile.dtype, false};
@@ -335,7 +339,7 @@ uint64_t PutStepStrip(const StepTile& tile, const StepSource& source, StepCoding
                                     target + parts.escape, target + room, &largest);
     if (end == nullptr) return kLeftToReference;
     parts.escapes = static_cast<uint32_t>((end - target - parts.escape) / 2);
-    // What is too large for a code, whose token is a row, is an escape of this size at least.
+    // A value too large for a code, whose token is a row, is an escape of at least this size.
     if (!is_at_once || largest < static_cast<int32_t>(kStepCodeMax)) break;
   }
   parts.stream_bytes = static_cast<uint32_t>(coding->stream + sizeof(coding->stream) - stream);

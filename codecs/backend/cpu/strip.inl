@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What strip_decode.inl and strip_encode.inl share, in the words of simd_strips.h. Included once by
-// each ISA file and compiled with its flags, so nothing of std and nothing with external linkage.
+// Shared by strip_decode.inl and strip_encode.inl, with the primitives of simd_strips.h. Each ISA
+// file includes it once and compiles it with its flags. So it uses nothing of std, and nothing has
+// external linkage.
 
 #include "codecs/backend/backend.h"
 #include "codecs/backend/reference/reference.h"
@@ -13,7 +14,7 @@ namespace {
 constexpr uint32_t kChunk = 32;      // elements of a register of bytes
 constexpr uint32_t kPanelWide = 32;  // channels that are transposed together
 
-// Of kExponentTables.
+// Lookups of kExponentTables.
 struct ExponentLookups {
   CoderLookup of[kExponentTables];
   bool are_exact = true;
@@ -28,12 +29,12 @@ constexpr ExponentLookups kExponentLookups = [] {
 }();
 static_assert(kExponentLookups.are_exact);
 
-// Of a panel: [channel][token].
+// Exponents of a panel: [channel][token].
 struct PanelExponents {
   alignas(32) uint8_t of[kPanelWide][kStripTokens];
 };
 
-// 32 elements: their fields as 32 bytes each, and the low bits of fp16 as bytes, of fp32 as halves.
+// 32 elements: each field as 32 bytes, and the low bits of fp16 as bytes, of fp32 as halves.
 struct Split32 {
   Bytes32 exponents;
   Bytes32 plane;
@@ -63,7 +64,7 @@ struct Elements32<DType::kBf16> {
   static Bytes32 Exponents(const uint8_t* source) {
     return ExponentsOf(Strips::LoadHalves(source));
   }
-  // The plane bytes; low bits to where they belong of 32 elements from `index` on.
+  // Returns the plane bytes of 32 elements from `index` on, and stores their low bits.
   static Bytes32 Rest(const uint8_t* source, uint64_t, uint8_t*) {
     return PlaneOf(Strips::LoadHalves(source));
   }
@@ -103,12 +104,12 @@ struct Elements32<DType::kFp16> {
                                 Strips::Or(Strips::Or(sign, exponent), Strips::Or(mantissa, bits)));
   }
 
-  // The 32 codes from `index` on, as bytes.
+  // Returns the 32 codes from `index` on, as bytes.
   static Bytes32 LoadRunCodes(const uint8_t* runs, uint64_t index) {
     const uint8_t* at = runs + index / kRun * kRunBytes + index % kRun / 8;
     uint32_t words[3];
     for (uint32_t w = 0; w < 3; ++w) __builtin_memcpy(words + w, at + uint64_t{8} * w, 4);
-    // All bits are -1: what is added up is taken off.
+    // A set mask is -1, so subtracting it adds 1.
     Bytes32 less = Strips::Spread(words[2]);
     less = Strips::Add(Strips::Add(less, less), Strips::Spread(words[1]));
     less = Strips::Add(Strips::Add(less, less), Strips::Spread(words[0]));
@@ -160,7 +161,8 @@ auto WithElements32(DType dtype, Run run) {
   }
 }
 
-// The top exponents of a strip's channels, so that those of any 32 elements in a row lie together.
+// The maximum exponents of a strip's channels, so that those of any 32 consecutive elements are
+// adjacent.
 struct Tops {
   uint8_t of[kStripDimMax + kChunk];
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an encoder of strips chooses for its channels, as codecs/pack/strip_choice.h says, 32
-// channels at a time in the words of struct Strips.
+// Chooses tables and maximum exponents for an encoder of strips, as codecs/pack/strip_choice.h
+// defines, for 32 channels at a time with the primitives of struct Strips.
 
 #include "codecs/pack/strip_choice.h"
 
 namespace cairn::codecs {
 namespace {
 
-// Elements from somewhere, any number of them: 32 at a time, with zeros where there are none.
+// Any number of elements, read 32 at a time and padded with zeros.
 template <typename Type>
 struct StripSource {
   const StripShape& shape;
   const uint8_t* bytes;
 
-  // Where 32 elements from `index` on can be read, of which `count` are looked at.
+  // Returns an address where 32 elements from `index` on can be read, of which `count` are used.
   [[nodiscard]] const uint8_t* At(uint64_t index, uint32_t count, uint8_t* buffer) const {
     const uint8_t* at = bytes + index * Type::kBytes;
     if (count >= kChunk) return at;
@@ -39,7 +39,7 @@ struct PanelSample {
   }
 };
 
-// The exponents of 32 channels that are looked at, a row a token.
+// The sampled exponents of 32 channels, one row per token.
 struct SampledRows {
   Bytes32 of[64];
   uint32_t count = 0;
@@ -66,7 +66,7 @@ void FindMeans(const SampledRows& rows, uint8_t* means) {
   Strips::PutHalves<false>(reinterpret_cast<uint8_t*>(sums), sum);
   Strips::Store(nones, zeros);
   for (uint32_t c = 0; c < kPanelWide; ++c) {
-    // Quotients are at least 1/128 from the integer above them: fp32 does not round up to it.
+    // Quotients are at least 1/128 below the next integer, so fp32 does not round them up to it.
     const auto there = static_cast<int32_t>(rows.count - nones[c]);
     const auto dividend = static_cast<float>(2 * static_cast<int32_t>(sums[c]) + there);
     const auto divisor = static_cast<float>(there == 0 ? 1 : 2 * there);
@@ -91,7 +91,8 @@ void TakeSample(const StripSource<Type>& source, uint32_t channel_first, PanelSa
   for (uint32_t i = 0; i < kWindow; ++i) Strips::Store(sample->counts[i], counts[i]);
 }
 
-// Prices of two neighbours in the window, the first in the low byte, for each table and top.
+// Costs of two adjacent exponents of the window, the first in the low byte, for each table and
+// maximum.
 constexpr uint32_t kTops = kAboveMax - kAboveMin + 1;
 struct PricePairs {
   uint16_t of[kExponentTables][kTops][kWindow / 2];
@@ -160,7 +161,7 @@ void ChoosePlanesTops(const PanelSample& sample, PanelChoice* choice) {
   Strips::Store(choice->above, best);
 }
 
-// Writes par; returns the strip's top.
+// Writes par; returns the strip's maximum exponent.
 template <typename Type>
 uint8_t ChooseParams(const StripSource<Type>& source, StripMode mode, uint8_t* par) {
   const uint32_t dim = source.shape.dim;

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode_strips of codecs/backend/backend.h in the words of struct Strips.
+// decode_strips of codecs/backend/backend.h, with the primitives of struct Strips.
 //
-// A step of lanes32 is 32 lanes of one channel. Its chain, from states to states, is longer than
-// its work, so up to four strips of a shape are decoded in turns. Exponents of 32 channels are
-// gathered, then transposed and joined with the other fields, token by token.
+// One iteration of lanes32 decodes 32 lanes of one channel. The dependency chain between states
+// takes longer than the work, so up to four strips of a shape are decoded alternately. Exponents of
+// 32 channels are collected, then transposed and joined with the other fields, token by token.
 //
-// What a strip holds decides no address that is written. Two cursors are read at: that of the
-// stream is compared once a channel, and may by then be 136 bytes past its end, where the plane, of
-// 256 and more, still is; that of the escapes is compared before each read.
+// The content of a strip never determines an address that is written. There are two read cursors.
+// The cursor of the stream is checked once per channel. It may then be up to 136 bytes past the
+// stream's end, which is still inside the plane of at least 256 bytes. The cursor of the escapes is
+// checked before each read.
 
 namespace cairn::codecs {
 namespace {
 
-// A strip that is being decoded. Escapes of a panel, in the order of coding: their bits, and where.
+// A strip that is being decoded. The escapes of a panel, in the coding order: their bits and their
+// addresses.
 struct StripDecoding {
   const StripJob* job;
   Halves32 states;
@@ -24,7 +26,7 @@ struct StripDecoding {
   uint16_t escaped_at[kPanelWide * kStripTokens / kCoderLanes];
   PanelExponents exponents;
 
-  // False where a first state is none.
+  // Returns false if a first state is invalid.
   [[nodiscard]] bool Start(const StripJob& of) {
     job = &of;
     states = Strips::LoadHalves(of.strip + of.parts.coded);
@@ -37,7 +39,7 @@ struct StripDecoding {
     return AreLastStates(states) && stream == stream_end && escapes == job->parts.escapes;
   }
 
-  // Puts the escape bytes into the panel. False where they run out.
+  // Puts the escape bytes into the panel. Returns false if there are too few.
   [[nodiscard]] bool TakeEscapes() {
     const uint8_t* bytes = job->strip + job->parts.escape;
     for (uint32_t i = 0; i < escaped_count; ++i) {
@@ -50,7 +52,8 @@ struct StripDecoding {
   }
 };
 
-// Decodes `channels` channels of each strip into its exponents. False where a stream runs out.
+// Decodes `channels` channels of each strip into its exponents. Returns false if a stream is too
+// short.
 template <uint32_t kCount>
 bool DecodePanel(StripDecoding* strips, uint32_t channel_first, uint32_t channels) {
   const uint32_t tokens = strips[0].job->shape.tokens;
@@ -122,7 +125,7 @@ void JoinPanel(const StripJob& job, const PanelExponents& panel, uint32_t channe
   }
 }
 
-// The same of any channels, and of low bits that start anywhere.
+// The same for any number of channels, and for low bits at any offset.
 void JoinPlainly(const StripJob& job, const PanelExponents& panel, uint32_t channel_first,
                  uint32_t channels) {
   for (uint32_t token = 0; token < job.shape.tokens; ++token) {
@@ -133,7 +136,7 @@ void JoinPlainly(const StripJob& job, const PanelExponents& panel, uint32_t chan
   }
 }
 
-// Whether rows of elements, or all of them as one, can be written by cache lines.
+// Returns whether rows of elements, or all rows together, can be written in whole cache lines.
 template <typename Type>
 bool IsStreamed(const StripJob& job, uint64_t row_elements) {
   return job.is_streamed && HasLines(row_elements * Type::kBytes, job.target);
@@ -155,7 +158,7 @@ void JoinAny(const StripJob& job, const PanelExponents& panel, uint32_t channel_
   });
 }
 
-// Strips of one shape, by lanes32.
+// Decodes strips of one shape, in mode lanes32.
 template <uint32_t kCount>
 bool DecodeLanes32(const StripJob* const* jobs) {
   StripDecoding strips[kCount];
@@ -179,14 +182,14 @@ bool DecodeLanes32(const StripJob* const* jobs) {
 constexpr uint32_t kRunsAtOnce = 16;
 constexpr uint32_t kElementsAtOnce = kRunsAtOnce * kRun;
 
-// Nibbles and raw bytes of a strip as they are taken.
+// The nibbles and raw bytes of a strip, as they are consumed.
 struct PlanesEscapes {
   const StripJob& job;
   uint32_t escapes = 0;
   uint32_t raws = 0;
 
-  // Puts those of a run into its exponents, which are what codes of 7 say. False where they run
-  // out.
+  // Puts the escapes of a run into its exponents, at the codes of 7. Returns false if there are too
+  // few.
   [[nodiscard]] bool TakeRun(uint64_t bits, uint8_t* exponents) {
     for (; bits != 0; bits &= bits - 1) {
       if (escapes == job.parts.escapes) return false;
@@ -218,7 +221,7 @@ bool DecodePlanesAs(const StripJob& job) {
   for (uint64_t first = 0; first < elements; first += kElementsAtOnce) {
     const uint64_t rest = elements - first;
     const uint32_t count = rest < kElementsAtOnce ? static_cast<uint32_t>(rest) : kElementsAtOnce;
-    // The strip behind this one is most likely next. It has three bytes for two elements.
+    // The strip after this one is most likely next. It has three bytes for two elements.
     Strips::Ask(job.strip + job.parts.bytes + first * 3 / 2, uint64_t{count} * 3 / 2);
     for (uint32_t i = 0; i < count; i += kChunk) {
       const Bytes32 codes = Elements32<DType::kFp16>::LoadRunCodes(runs, first + i);

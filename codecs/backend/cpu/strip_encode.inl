@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// encode_strip of codecs/backend/backend.h in the words of struct Strips.
+// encode_strip of codecs/backend/backend.h, with the primitives of struct Strips.
 //
-// Passes over the source, which stays in the second-level cache: what to choose; the coded part, of
-// lanes32 backwards; plane and low bits, whose place is known only then. The coded part asks for
-// what is read and written later, since neither lies in a cache as a rule. A room that may be too
-// small for a stream, and more escapes than are worth coding, are left to the plain loops.
+// There are three passes over the source, which stays in the second-level cache: the choice of
+// parameters; the coded part, for lanes32 backwards; and the plane and low bits, whose offset is
+// known only then. The coded part prefetches the data that later passes read and write, which is
+// usually in no cache. The reference loops process a strip if the room may be too small for its
+// stream, or if it has more escapes than are worth coding.
 
 namespace cairn::codecs {
 namespace {
 
 constexpr uint32_t kEscapesMax = 8192;
 
-// Asks for what corresponds to some elements in the strip that is most likely next, which lies
-// behind this one, and in the target, of about three quarters of the bytes.
+// Prefetches the matching elements of the strip that is most likely next, which follows this one,
+// and about three quarters of as many bytes of the target.
 template <typename Type>
 [[gnu::always_inline]] inline void AskAhead(const StripSource<Type>& source, uint64_t index,
                                             uint64_t count, const uint8_t* target) {
@@ -22,14 +23,14 @@ template <typename Type>
   Strips::Ask(target + at * 3 / 4, bytes * 3 / 4);
 }
 
-// Padding, plane and low bits.
+// Writes padding, plane and low bits.
 template <typename Type>
 void PutRest(const StripSource<Type>& source, const StripParts& parts, uint8_t* target) {
   const uint64_t elements = ElementCount(source.shape);
   uint8_t* low = target + parts.low;
   __builtin_memset(target + parts.coded_end, 0, parts.plane - parts.coded_end);
   __builtin_memset(target + parts.end, 0, parts.bytes - parts.end);
-  // Half of the last run may be of no element.
+  // The second half of the last run may have no elements.
   if (Type::kDType == DType::kFp16) __builtin_memset(target + parts.end - kRunBytes, 0, kRunBytes);
   uint64_t index = 0;
   for (; index + kChunk <= elements; index += kChunk) {
@@ -50,7 +51,7 @@ void PutRest(const StripSource<Type>& source, const StripParts& parts, uint8_t* 
 
 // ---- lanes32 ----
 
-// Exponents of up to 32 channels, transposed.
+// Loads the exponents of up to 32 channels, transposed.
 template <typename Type>
 void TakePanel(const StripSource<Type>& source, uint32_t channel_first, PanelExponents* panel) {
   const StripShape& shape = source.shape;
@@ -68,7 +69,7 @@ void TakePanel(const StripSource<Type>& source, uint32_t channel_first, PanelExp
   }
 }
 
-// A stream and its escapes, both growing downwards.
+// A stream and its escapes. Both grow downwards.
 struct StripEncoding {
   Halves32 states = Strips::SetHalves(kCoderStateMin);
   uint8_t* stream;
@@ -77,7 +78,8 @@ struct StripEncoding {
 
   [[nodiscard]] const uint8_t* Escapes() const { return escaped + kEscapesMax - escapes; }
 
-  // One channel, from its last token to its first. False where there are too many escapes.
+  // Codes one channel, from its last token to its first. Returns false if there are too many
+  // escapes.
   [[nodiscard]] bool PutChannel(uint32_t tokens, const uint8_t* exponents, uint32_t top,
                                 const CoderLookup& table) {
     for (uint32_t group = CoderGroups(tokens); group-- > 0;) {
@@ -86,7 +88,8 @@ struct StripEncoding {
       const Bytes32 of_group = Strips::Load(at);
       Bytes32 symbols = Strips::Sub(Strips::Set(top), of_group);
       symbols = Strips::Min(symbols, Strips::Set(kEscapeSymbol));
-      // One above the top is an escape, though its distance wraps to that of a symbol.
+      // An exponent one above the maximum is an escape, although its distance wraps to that of a
+      // symbol.
       symbols = Strips::Choose(Strips::NotBelow(Strips::Set(top), of_group), symbols,
                                Strips::Set(kEscapeSymbol));
       symbols = Strips::LookUp(table.symbol, symbols);
@@ -154,13 +157,13 @@ uint64_t EncodeLanes32(const StripSource<Type>& source, uint8_t* target, uint64_
 
 // ---- Planes ----
 
-// A strip in planes before it is written.
+// A strip in mode planes before it is written.
 struct PlanesPlan {
   StripParts parts = {};
   uint8_t par[kStripDimMax];
 };
 
-// Calls visit(index, count, distances from the tops) for every 32 elements.
+// Calls visit(index, count, distances from the maximum exponents) for every 32 elements.
 template <typename Type, typename Visit>
 void ForEachDistance(const StripSource<Type>& source, const PlanesPlan& plan, Visit visit) {
   const Tops tops(source.shape, plan.parts.top, plan.par);
@@ -176,7 +179,8 @@ void ForEachDistance(const StripSource<Type>& source, const PlanesPlan& plan, Vi
   }
 }
 
-// What is chosen, and where codes and nibbles are, which does not depend on their count.
+// Chooses the parameters, and computes the offsets of codes and nibbles, which do not depend on
+// their number.
 template <typename Type>
 void StartPlanes(const StripSource<Type>& source, PlanesPlan* plan) {
   plan->parts.mode = StripMode::kPlanes;
@@ -202,8 +206,8 @@ void CountEscapes(const StripSource<Type>& source, PlanesPlan* plan) {
   PlaceParts(source.shape, &plan->parts);
 }
 
-// Codes and nibbles to the target, raw bytes to `raw`, but for more than `raws_max` of them; counts
-// both.
+// Writes codes and nibbles to the target, and at most `raws_max` raw bytes to `raw`. Counts nibbles
+// and raw bytes.
 template <typename Type>
 void PutCodes(const StripSource<Type>& source, PlanesPlan* plan, uint32_t raws_max, uint8_t* target,
               uint8_t* raw) {
@@ -237,7 +241,7 @@ void PutCodes(const StripSource<Type>& source, PlanesPlan* plan, uint32_t raws_m
   plan->parts.raws = raws;
 }
 
-// What codes are not.
+// Writes header, parameters, plane and low bits: everything of the strip except its codes.
 template <typename Type>
 void FinishPlanes(const StripSource<Type>& source, const PlanesPlan& plan, uint8_t* target) {
   StoreStripHeader(plan.parts, target);
@@ -245,8 +249,9 @@ void FinishPlanes(const StripSource<Type>& source, const PlanesPlan& plan, uint8
   PutRest(source, plan.parts, target);
 }
 
-// In the room of a raw strip, which whatever is written on the way has: nothing is counted before.
-// 0 where it is not smaller than that or has too many raw bytes for here.
+// Encodes into the room of a raw strip, which suffices for every intermediate write, so nothing
+// need be counted first. Returns 0 if the result is not smaller than raw or has too many raw bytes
+// for this function.
 template <typename Type>
 uint64_t EncodePlanesAtOnce(const StripSource<Type>& source, PlanesPlan* plan, uint8_t* target) {
   uint8_t raw[kEscapesMax];
@@ -259,7 +264,7 @@ uint64_t EncodePlanesAtOnce(const StripSource<Type>& source, PlanesPlan* plan, u
   return plan->parts.bytes;
 }
 
-// 0 where it is more than `bytes`, or not smaller than raw.
+// Returns 0 if the result exceeds `bytes` or is not smaller than raw.
 template <typename Type>
 uint64_t EncodePlanes(const StripSource<Type>& source, uint8_t* target, uint64_t room,
                       uint64_t bytes) {

@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t kTokensMax = 1024;
 constexpr uint32_t kMinusInfinityBits = 0xFF800000;
 
-// The sum of term(i) over i < count that is_in(i).
+// Returns the sum of term(i) over i < count with is_in(i).
 template <typename IsIn, typename Term>
 float SumOf(uint32_t count, IsIn is_in, Term term) {
   float sums[kAttentionSums] = {};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The plain loops of attention over decoded tiles, in parts, as flash-decoding has it: each part
-// answers softmax(scale * q K^T) V over its own tokens and the logarithm of the softmax's sum, by
-// which parts are merged. Kernels that attend to images are tested against them.
+// The reference loops of attention over decoded tiles, in parts, as in flash-decoding. For its own
+// tokens, a part computes softmax(scale * q K^T) V and the logarithm of the softmax's sum, from
+// which parts are merged. Tests compare the kernels that attend to images with these loops.
 //
 //   score of token t   s[t] = scale * sum over c of q[c] * K[t][c]
 //   largest            m = the largest score of a token that is kept
@@ -11,9 +11,10 @@
 //   log_sum            m + AttentionLog(l)
 //   output of c        (sum over t of p[t] * V[t][c]) / l
 //
-// Every operation is an fp32 one, rounded by itself. A sum over c has its terms by c, a sum over t
-// by the token's number in the tile, kept or not, in the order of kAttentionSums; tokens that are
-// not kept add nothing. A part without tokens has the output 0 and the log_sum -infinity.
+// Every operation is in fp32, with its own rounding. A sum over c adds its terms in the order of c.
+// A sum over t adds them in the order of kAttentionSums, by the token's number in the tile; tokens
+// that are not kept count in the numbering but add nothing. A part without tokens has the output 0
+// and the log_sum -infinity.
 //
 // Thread-safety: pure functions. Nothing allocates.
 
@@ -28,22 +29,22 @@ struct AttendedTiles {
   DType dtype;             // kBf16, kFp16 or kFp32
   uint32_t tokens;         // 1..1024
   uint32_t k_dim;          // 1..4096
-  uint32_t v_dim;          // likewise
+  uint32_t v_dim;          // 1..4096
   uint32_t v_row;          // elements from one token of v to the next
   const uint8_t* k;        // [token][k_dim]
   const uint8_t* v;        // [token][v_row]
-  const uint8_t* is_kept;  // a byte a token, 0: left out; null: all are kept
+  const uint8_t* is_kept;  // one byte per token, 0: excluded; null: all are kept
 };
 
-// One query head: sets output[0..v_dim) and *log_sum.
+// Computes one query head: sets output[0..v_dim) and *log_sum.
 //   query   k_dim, finite
 void Attend(const AttendedTiles& tiles, const float* query, float scale, float* output,
             float* log_sum);
 
-// Merges the parts of one query head, by
+// Merges the parts of one query head:
 //   weight of part i  w[i] = AttentionExp(log_sum[i] - the largest log_sum)
 //   output of c       (sum over i of w[i] * output[i][c]) / (sum over i of w[i])
-// with sums over i in order. Parts without tokens add nothing.
+// Sums over i are in order. Parts without tokens add nothing.
 //   outputs   [count][v_dim]
 void MergeAttention(uint32_t count, uint32_t v_dim, const float* outputs, const float* log_sums,
                     float* output, float* log_sum);

@@ -8,7 +8,7 @@
 namespace cairn::codecs::reference {
 namespace {
 
-// Channels [first, end) of one token, whose codes share a pair of params.
+// Channels [first, end) of one token, whose codes share params.
 struct Run {
   uint32_t token = 0;
   uint32_t first = 0;

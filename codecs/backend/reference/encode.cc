@@ -8,7 +8,8 @@
 namespace cairn::codecs::reference {
 namespace {
 
-// A group: `count` elements of a tile, `stride` elements apart. Those of row tokens are left out.
+// A group: `count` elements of a tile, `stride` elements apart. Elements of row tokens are left
+// out.
 struct Group {
   uint64_t first = 0;         // element index
   uint64_t stride = 1;        // elements
@@ -36,7 +37,7 @@ class GroupReader {
     const auto channel = static_cast<uint32_t>(index - uint64_t{token} * tile_.dim);
     return Add(value, -LoadPatternValue(pattern, channel));
   }
-  // Calls visit(value) for every value that is no row's.
+  // Calls visit(value) for every value of a token that is not a row.
   template <typename Visit>
   void ForEach(Visit visit) const {
     for (uint32_t i = 0; i < group_.count; ++i) {
@@ -58,7 +59,7 @@ Extremes ExtremesOf(const GroupReader& group) {
   return of;
 }
 
-// clip_count: of the ranges that are tried where the tile is clipped.
+// clip_count: number of ranges to try if the tile is clipped.
 AffineParams ParamsOf(const GroupReader& group, const AffineTile& tile, const Extremes& of,
                       uint32_t clip_count) {
   return ChooseParams(tile.bits, tile.is_clipped ? clip_count : 1, of,

@@ -9,12 +9,12 @@
 namespace cairn::codecs::reference {
 namespace {
 
-// y of a strip [token][channel]; of rows unspecified.
+// Centred values of a strip, [token][channel]; unspecified for rows.
 struct Centred {
   float of[kStripTokens * kProfileDimMax];
 };
 
-// Centres all tokens that are no rows, and adds those to the rows that cannot be coded.
+// Centres all tokens that are not rows. Adds tokens that cannot be coded to the rows.
 void CentreStrip(const HotTile& tile, const StepSource& source, Centred* centred,
                  StripTokens* rows) {
   const uint32_t dim = tile.step.dim;

@@ -6,19 +6,19 @@
 namespace cairn::codecs::reference {
 namespace {
 
-// One token of a tile, and what is left of it without a pattern.
+// One token of a tile, with or without a pattern subtracted.
 class Token {
  public:
   Token(const PatternedTile& tile, const uint8_t* source, uint32_t index)
       : tile_(tile), source_(source), first_(uint64_t{index} * tile.dim) {}
 
   [[nodiscard]] uint32_t Dim() const { return tile_.dim; }
-  // pattern  Dim() fp16, or null: nothing is taken
+  // pattern  Dim() fp16, or null: nothing is subtracted
   [[nodiscard]] float At(const uint8_t* pattern, uint32_t channel) const {
     const float value = LoadElement(tile_.dtype, source_, first_ + channel);
     return pattern == nullptr ? value : Add(value, -LoadPatternValue(pattern, channel));
   }
-  // Of channels [first, end).
+  // Returns the span of channels [first, end).
   [[nodiscard]] Span SpanOf(const uint8_t* pattern, uint32_t first, uint32_t end) const {
     Span span{At(pattern, first), At(pattern, first)};
     for (uint32_t channel = first + 1; channel < end; ++channel) {
@@ -64,7 +64,7 @@ bool Pays(const Token& token, uint32_t group, const uint8_t* pattern) {
   return PassesGate(sums, kGateLevel);
 }
 
-// The first of those whose cost is least.
+// Returns the first pattern with the least cost.
 uint32_t Cheapest(const PatternedTile& tile, const Token& token) {
   uint32_t best = 0;
   float best_cost = 0.0F;
@@ -79,7 +79,7 @@ uint32_t Cheapest(const PatternedTile& tile, const Token& token) {
   return best;
 }
 
-// Of each group of a token, pattern as in Token::At().
+// Writes the span of each group of a token. `pattern`: as in Token::At().
 void PutSpans(const PatternedTile& tile, const Token& token, const uint8_t* pattern, Span* spans) {
   for (uint32_t first = 0; first < tile.dim; first += tile.group) {
     const uint32_t end = tile.dim - first < tile.group ? tile.dim : first + tile.group;

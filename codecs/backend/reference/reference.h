@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The plain loops: what each operation of codecs/backend/backend.h means. They are written to be
-// read, and every other backend is tested against them. Nothing allocates; encoding a strip of
-// `cairn` takes 300 KiB of stack, one of `cairn-hot` 600 KiB.
+// The reference loops, which define each operation of codecs/backend/backend.h. They are written
+// for clarity, and tests compare every other backend with them. Nothing allocates. Encoding a strip
+// takes 300 KiB of stack for `cairn`, and 600 KiB for `cairn-hot`.
 
 #include "codecs/backend/backend.h"
 #include "codecs/numbers/math.h"
@@ -21,7 +21,7 @@ using codecs::StoreParams;
 CAIRN_BACKEND_OPERATIONS(CAIRN_OPERATION)
 #undef CAIRN_OPERATION
 
-// Writes element `index` of a strip: its exponent, and what the strip has of it besides.
+// Writes element `index` of a strip from its exponent and the strip's other parts.
 void JoinElement(const StripJob& job, uint64_t index, uint32_t exponent);
 
 }  // namespace cairn::codecs::reference

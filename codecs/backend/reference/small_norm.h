@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The select stage "small norm": tokens of a strip of V whose norm is far below the others'. What
-// has a small V is what attention rests on when it has nothing to say.
+// The select stage "small norm": finds tokens of a strip of V whose norm is far below the others'.
+// Attention rests on tokens with a small V when no other token matters.
 //
 // Thread-safety: a pure function.
 
@@ -12,7 +12,7 @@
 namespace cairn::codecs {
 
 inline constexpr uint32_t kSmallNormsMax = 2;
-inline constexpr float kSmallNorm = 0.16F;             // of the middle norm
+inline constexpr float kSmallNorm = 0.16F;             // relative to the median norm
 inline constexpr uint32_t kInfinityBits = 0x7F800000;  // the norm of a token that cannot be coded
 
 CAIRN_HD uint32_t Ones(uint64_t word) {
@@ -23,7 +23,7 @@ CAIRN_HD uint32_t Ones(uint64_t word) {
 #endif
 }
 
-// Tokens of a strip: bit t mod 64 of word t / 64. `= {}` has none.
+// A set of tokens of a strip: token t is bit t mod 64 of word t / 64. `= {}` is the empty set.
 struct StripTokens {
   uint64_t words[2];
 
@@ -36,7 +36,7 @@ struct StripTokens {
   [[nodiscard]] CAIRN_HD_MEMBER uint32_t Count() const { return Ones(words[0]) + Ones(words[1]); }
 };
 
-// Adds the two of smallest norm at most, as docs/recipes/cairn.md says.
+// Adds at most two tokens, those of smallest norm, as docs/recipes/cairn.md says.
 //   v  ElementCount(shape) elements
 void SelectSmallNorms(const StripShape& shape, const uint8_t* v, StripTokens* rows);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The plain loops of the recipe `cairn`, a strip at a time. Nothing allocates; encoding and
+// The reference loops of the recipe `cairn`, for one strip. Nothing allocates; encoding and
 // demoting take 300 KiB of stack.
 //
 // Thread-safety: Thread-safe.
@@ -14,33 +14,35 @@
 
 namespace cairn::codecs::reference {
 
-// Codes of a strip [token][channel], and the tokens that have none.
+// Codes of a strip, [token][channel], and the tokens without codes.
 struct StepCodes {
   int16_t of[kStripTokens * kProfileDimMax];
   StripTokens rows = {};
 };
 
-// Adds the rows that need no arithmetic of the tile's: token 0 of a chain, and small norms of V.
+// Adds the rows that are known before coding: token 0 of a chain, and small norms of V.
 void SelectStepRows(const StepTile& tile, const StepSource& source, StripTokens* rows);
 
-// Decodes one strip, at most of parts.mode kCoded.
+// Decodes one strip whose mode is kRaw or kCoded.
 [[nodiscard]] bool DecodeStepStrip(const StepStripJob& job);
 
-// The codes and rows of a coded strip. False where it does not end as it must or the profile is
-// another one.
+// Loads the codes and rows of a coded strip. Returns false if the strip does not end as it must or
+// was encoded with another profile.
 // REQUIRES: parts.mode is kCoded.
 [[nodiscard]] bool LoadStepCodes(const StepTile& tile, uint32_t tokens, const StepStripParts& parts,
                                  const uint8_t* strip, StepCodes* codes);
 
-// The row tokens of a coded strip. False where they are none.
+// Loads the rows of a coded strip. Returns false if their positions are invalid.
 [[nodiscard]] bool LoadStepRows(uint32_t tokens, const StepStripParts& parts, const uint8_t* strip,
                                 StripTokens* rows);
 
-// Writes the rows of a coded strip over what its codes gave. REQUIRES: LoadStepRows().
+// Writes the rows of a coded strip over its decoded codes. REQUIRES: LoadStepRows() has returned
+// true.
 void StoreStepRows(const StepStripJob& job);
 
-// A coded strip of `from` as one of `to`, the same tile at a higher level: rows stay. Bytes as
-// EncodeStepStrip(); *is_valid is false, and 0 returned, where the strip is none.
+// Recodes a strip of `from` to `to`, the same tile at a higher level. Rows stay. Returns the number
+// of bytes, as EncodeStepStrip() does. If the strip is invalid, sets *is_valid to false and returns
+// 0.
 uint64_t DemoteStepStrip(const StepTile& from, const StepTile& to, uint32_t tokens,
                          const StepStripParts& parts, const uint8_t* strip, uint8_t* target,
                          uint64_t room, bool* is_valid);

@@ -9,7 +9,7 @@
 namespace cairn::codecs::reference {
 namespace {
 
-// Low bits of a channel's codes, whose planes start at `low`.
+// Returns the low bits of a code of a channel whose planes start at `low`.
 uint32_t LoadLow(const uint8_t* low, uint32_t tokens, uint32_t low_bits, uint32_t token) {
   uint32_t value = 0;
   for (uint32_t bit = 0; bit < low_bits; ++bit) {

@@ -13,7 +13,7 @@ StripShape ShapeOf(const StepTile& tile, uint32_t tokens) {
   return {tokens, tile.dim, tile.dtype, false};
 }
 
-// The token's codes. False where it has to be a row.
+// Computes the codes of a token. Returns false if it must be a row.
 bool Quantize(const StepTile& tile, const float* centred, int16_t* codes) {
   bool is_codable = true;
   for (uint32_t c = 0; c < tile.dim; ++c) {
@@ -107,7 +107,7 @@ void StoreEscapes(const StepTile& tile, const Symbols& symbols, uint8_t* target)
   }
 }
 
-// row_at(token): the source bits of a row.
+// row_at(token): returns the source bits of a row.
 template <typename RowAt>
 uint64_t StoreStrip(const StepTile& tile, const StepCodes& codes, uint32_t tokens, RowAt row_at,
                     uint8_t* target, uint64_t room) {

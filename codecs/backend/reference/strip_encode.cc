@@ -40,7 +40,7 @@ ChannelSample SampleOf(const Source& source, uint32_t channel) {
   return sample;
 }
 
-// Writes par; returns the strip's top.
+// Writes par; returns the strip's maximum exponent.
 uint8_t ChooseParams(const Source& source, StripMode mode, uint8_t* par) {
   uint8_t tops[kStripDimMax];
   uint32_t highest = 0;
@@ -66,7 +66,7 @@ uint8_t ChooseParams(const Source& source, StripMode mode, uint8_t* par) {
   return static_cast<uint8_t>(highest);
 }
 
-// What both coded modes end with: padding, the plane and the low bits.
+// Writes the end of both coded modes: padding, the plane and the low bits.
 void StorePlane(const Source& source, const StripParts& parts, uint8_t* target) {
   const StripShape& shape = source.shape;
   std::memset(target + parts.coded_end, 0, parts.plane - parts.coded_end);
@@ -82,13 +82,13 @@ void StorePlane(const Source& source, const StripParts& parts, uint8_t* target) 
   }
 }
 
-// The symbol of an exponent; the escape where the table has none for it.
+// Returns the symbol of an exponent; the escape if the table has no symbol for it.
 uint32_t SymbolOf(const CoderTable& table, uint32_t top, uint32_t exponent) {
   const uint32_t symbol = top - exponent;
   return symbol < kEscapeSymbol && table.frequency[symbol] > 0 ? symbol : kEscapeSymbol;
 }
 
-// Each returns the strip's bytes; 0 where `room` is too small or the form is not smaller than raw.
+// Both return the strip's size; 0 if `room` is too small or the mode is not smaller than raw.
 uint64_t EncodeLanes32(const Source& source, uint8_t* target, uint64_t room) {
   const StripShape& shape = source.shape;
   const uint64_t coded = kStripHeaderBytes + uint64_t{shape.dim};
@@ -105,7 +105,7 @@ uint64_t EncodeLanes32(const Source& source, uint8_t* target, uint64_t room) {
     if (token >= shape.tokens) return LikeliestSymbol(table);
     return SymbolOf(table, TopOf(parts.top, par[channel]), source.Exponent(token, channel));
   };
-  // The stream grows downwards from the end of the room, or from as far as it can get; then moves.
+  // The stream grows downwards from its largest possible end within the room; then it is moved.
   const uint64_t stream_max = StreamBytesMax(shape.tokens, shape.dim);
   uint8_t* begin = target + coded;
   uint8_t* end = begin + (room - coded < stream_max ? room - coded : stream_max);
@@ -174,7 +174,7 @@ uint64_t EncodeStrip(const StripShape& shape, const uint8_t* source, uint8_t* ta
   const Source from{shape, source};
   uint64_t bytes = shape.is_fast ? 0 : EncodeLanes32(from, target, room);
   if (shape.is_fast || shape.tokens < kPlanesTriedBelowTokens) {
-    // Only into the room of what is smaller already.
+    // Uses only as much room as the smaller result so far.
     const uint64_t planes = EncodePlanes(from, target, bytes == 0 ? room : bytes);
     if (planes != 0) bytes = planes;
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A sum over the channels of one token, in the order that docs/recipes/cairn.md gives: sixteen
-// sums, of every sixteenth channel each, then added in halves. A vector of sixteen does the same.
+// A sum over the channels of one token, in the order that docs/recipes/cairn.md gives. There are
+// sixteen partial sums, each over every sixteenth channel; they are then added in halves. A vector
+// of sixteen lanes adds in the same order.
 //
 // Thread-safety: pure functions.
 
@@ -22,8 +23,8 @@ CAIRN_HD float JoinSums(float* sums) {
   return sums[0];
 }
 
-// Of term(value) over a token of a [tokens, dim] tile; +infinity where one of its values cannot be
-// coded.
+// Returns the sum of term(value) over a token of a [tokens, dim] tile; +infinity if one of its
+// values cannot be coded.
 template <typename Term>
 CAIRN_HD float TokenNorm(DType dtype, uint32_t dim, const uint8_t* source, uint32_t token,
                          Term term) {

@@ -12,7 +12,7 @@ namespace {
 float MagnitudeOf(const TileSource& source, uint32_t channel) {
   if (source.query_magnitudes != nullptr) return source.query_magnitudes[channel];
   if (source.profile == nullptr || source.profile->HasBasis()) return 1.0F;
-  // Steps are finer where queries are larger, in proportion.
+  // The step is inversely proportional to the magnitude of queries.
   return Exp2(-source.profile->Channel(0, source.at, channel).step_log);
 }
 
@@ -36,7 +36,7 @@ void FindSaliences(const TileSource& source, const TilePlan& plan, float* salien
   }
 }
 
-// 4 bits for those that matter most; of equals, for the first.
+// Gives 4 bits to the channels of largest salience; among equals, to the first.
 void SpendBudget(uint32_t dim, const float* saliences, ChannelClasses* classes) {
   uint16_t order[kDimMax];
   for (uint32_t c = 0; c < dim; ++c) order[c] = static_cast<uint16_t>(c);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The allocate stage "salience": a class for each channel of K, by how large queries are there and
-// how wide its values lie.
+// The allocate stage "salience": gives each channel of K a class, from the magnitude of queries in
+// the channel and the range of its values.
 //
 // Thread-safety: pure functions. Nothing allocates.
 
@@ -16,8 +16,9 @@ struct ChannelClasses {
   uint32_t counts[kChannelClasses];
 };
 
-// rows: tokens that are left out. Magnitudes are the writer's (source.query_magnitudes), else what
-// the steps of the profile say (source.profile, of a plane without a basis), else 1.
+// Ignores tokens in the plan's rows. Query magnitudes come from the writer
+// (source.query_magnitudes), else from the steps of the profile (source.profile, for a plane
+// without a basis); else they are 1.
 void AllocateBySalience(const Recipe& recipe, const TileSource& source, const TilePlan& plan,
                         ChannelClasses* classes);
 

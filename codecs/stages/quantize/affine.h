@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The quantize stage "affine": codes between a (min, range) a group, both fp16, rounded before they
-// are used. K and latents by channel over tokens, V by token over channels.
+// The quantize stage "affine": codes with a (min, range) per group. Both are fp16 and are rounded
+// before they are used. Groups of K and latents are tokens of a channel; groups of V are channels
+// of a token.
 
 #include "codecs/stages/stages.h"
 
@@ -10,11 +11,11 @@ namespace cairn::codecs {
 bool QuantizeAffine(const Backend& backend, const TileSource& source, TilePlan* plan,
                     uint8_t* codes, uint8_t* params);
 
-// The same of what the plan's prediction leaves.
+// The same for the rest after the plan's prediction is subtracted.
 bool QuantizePredicted(const Backend& backend, const TileSource& source, TilePlan* plan,
                        uint8_t* codes, uint8_t* params);
 
-// And back, of a tile that has codes and params where the layout says: every token, rows included.
+// Decodes every token of a tile, rows included. The layout gives the offsets of codes and params.
 void DecodeAffine(const Backend& backend, const AffineTile& tile, const TileGeometry& geometry,
                   const TileLayout& layout, const uint8_t* content, uint8_t* target);
 

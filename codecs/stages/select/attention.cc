@@ -13,7 +13,7 @@ constexpr double kTauEntropy = 7.774;
 constexpr double kTauVariance = 5.407;
 constexpr double kTauKurtosis = 5.528;
 constexpr uint32_t kReach = 2;  // tokens to either side that a score is smoothed over
-// Weights are fp32: what its rounding makes of even weights is no variance.
+// Weights are fp32: the variance that rounding causes in even weights counts as none.
 constexpr double kEvenMax = 1.0e-13;
 
 bool HasNan(std::span<const float> row) {
@@ -35,7 +35,8 @@ void ForEachRow(const AttentionShape& shape, std::span<const float> weights, uin
   }
 }
 
-// Adds mean + gamma * variance of each past token's weights in a head. False: no row is left.
+// Adds mean + gamma * variance of each past token's weights in a head. Returns false if no row is
+// left.
 bool AddHead(const AttentionShape& shape, std::span<const float> weights, uint32_t head,
              double gamma, std::span<double> sums) {
   std::vector<double> mean(sums.size());

@@ -63,14 +63,14 @@ bool AreLogRows(const Recipe& recipe, uint32_t tokens, uint64_t first_position,
     if (token >= tokens) return false;
     plan.AddRow(token);
   }
-  // What an encoder makes of those that stay; a longer chain has the first of them.
+  // The rows that an encoder keeps; a longer chain has the first of them.
   LogRows known;
   SelectLogRows(recipe, tokens, first_position, 0, plan, &known);
   if (count > known.count) return false;
   for (uint32_t i = 0; i < count; ++i) {
     if (LoadPosition(positions, i) != known.positions[i]) return false;
   }
-  // Those that stay are there whatever the chain.
+  // Rows with kRowStays are there in every chain.
   return count == known.count || (known.positions[count] & kRowStays) == 0;
 }
 

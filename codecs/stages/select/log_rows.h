@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The select stage "log rows" of the recipe `logquant`: tokens that are rows while they are young,
-// ever fewer of them with age, by their place in the chain alone (LogQuant, algorithm 1, with
-// absolute alignment). docs/recipes/logquant.md says the same in words.
+// The select stage "log rows" of the recipe `logquant`: recent tokens are rows, and older tokens
+// are rows ever more rarely, depending only on their position in the chain (LogQuant, algorithm 1,
+// with absolute alignment). docs/recipes/logquant.md describes the same in words.
 //
 // Thread-safety: pure functions. Nothing allocates.
 
@@ -16,28 +16,29 @@
 
 namespace cairn::codecs {
 
-// In a stored position: the row stays, however long the chain. The rest is the token.
+// A flag of a stored position: the row stays, however long the chain is. The other bits are the
+// token.
 inline constexpr uint16_t kRowStays = 0x8000;
 
-// Rows in the order in which they are stored: those that stay, ascending; then the others, the last
-// to go first.
+// Rows in the order in which they are stored: first the rows that stay, ascending; then the others,
+// ordered so that the last one is dropped first.
 struct LogRows {
   std::array<uint16_t, kTokensPerBlockMax> positions;
   uint32_t count = 0;
 };
 
-// Rows of a block of `tokens` in a chain of chain_tokens, which is taken to reach the block's end
-// at least. The plan's rows stay.
+// Selects the rows of a block of `tokens` in a chain of chain_tokens; a smaller value counts as the
+// block's end. The plan's rows stay.
 void SelectLogRows(const Recipe& recipe, uint32_t tokens, uint64_t first_position,
                    uint64_t chain_tokens, const TilePlan& plan, LogRows* rows);
 
-// How many of `count` stored positions stay so in a chain of chain_tokens.
+// Returns how many of `count` stored positions are still rows in a chain of chain_tokens.
 //   positions  u16, little-endian, at any alignment
 [[nodiscard]] uint32_t CountLogRows(const Recipe& recipe, uint64_t first_position,
                                     uint64_t chain_tokens, const uint8_t* positions,
                                     uint32_t count);
 
-// They are rows of some chain, in their order.
+// Returns true if the positions are the rows of some chain, in their stored order.
 [[nodiscard]] bool AreLogRows(const Recipe& recipe, uint32_t tokens, uint64_t first_position,
                               const uint8_t* positions, uint32_t count);
 

@@ -13,7 +13,7 @@ constexpr size_t kCountAt = sizeof(float) * kChainRows;
 constexpr size_t kDisplacedAt = kCountAt + 1;
 constexpr size_t kZeroAt = kCountAt + 2;
 
-// False where the pool takes no token of this norm, nor therefore one of a larger.
+// Returns false if the pool does not accept this norm, and so no larger one.
 bool Enter(float norm, ChainHead* chain) {
   if (chain->count == kChainRows) {
     if (chain->displaced == kDisplacedMax || norm >= chain->norms[kChainRows - 1]) return false;
@@ -62,7 +62,7 @@ bool LoadChain(const uint8_t* source, ChainHead* chain) {
                   Load<uint16_t>(source + kZeroAt) == 0;
   uint32_t previous = 0;
   for (uint32_t i = 0; i < kChainRows; ++i) {
-    // Positive floats are in the order of their bits.
+    // The bits of positive floats have the same order as the floats.
     const auto bits = Load<uint32_t>(source + i * sizeof(float));
     is_valid &= i < loaded.count ? bits >= previous && bits <= kFiniteMax : bits == 0;
     loaded.norms[i] = BitsFloat(bits);

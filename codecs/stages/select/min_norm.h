@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The select stage "min norm", of the recipe ott: the tokens of a head whose keys are smallest, as
-// "outlier tokens tracing" finds them (Su et al., ACL 2025, section 3.2): a pool of the N smallest
-// keys so far, in each head, that the tokens of a group may enter. docs/recipes/ott.md has the rule
-// and where it departs from the paper.
+// The select stage "min norm" of the recipe ott: selects the tokens of a head with the smallest
+// keys, as "outlier tokens tracing" does (Su et al., ACL 2025, section 3.2). Each head has a pool
+// of the N smallest keys so far, which tokens of a group may enter. docs/recipes/ott.md has the
+// rule and its differences from the paper.
 //
 // Thread-safety: values and pure functions.
 
@@ -13,13 +13,13 @@
 
 namespace cairn::codecs {
 
-// As it stands in a K tile: kChainBytes.
+// Stores the pool as a K tile has it: kChainBytes.
 void StoreChain(const ChainHead& chain, uint8_t* target);
-// False where it is none that an encoder writes; *chain is set on true.
+// Returns false if no encoder writes such a pool. Sets *chain if it returns true.
 [[nodiscard]] bool LoadChain(const uint8_t* source, ChainHead* chain);
 
-// K and latents: goes on with source.head->chain through the tile's groups, and leaves what it
-// chose in source.head->rows. V: takes them from there. REQUIRES: source.head is not null.
+// K and latents: updates source.head->chain through the tile's groups, and stores the selected rows
+// in source.head->rows. V: uses these rows. REQUIRES: source.head is not null.
 void SelectMinNorm(const Backend& backend, const TileSource& source, TilePlan* plan);
 
 }  // namespace cairn::codecs

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The token scores of the recipe `arkv` (ARKV, 2026, section 3.3). They are stored with K, and
-// readers choose by them which tokens to attend to. Tokens of infinite score are rows.
+// readers use them to choose the tokens to attend to. Tokens of infinite score are rows.
 //
 // Thread-safety: pure functions.
 
@@ -11,7 +11,8 @@
 
 namespace cairn::codecs {
 
-// Plans as rows: tokens that cannot be coded, token 0 of a chain, and tokens of infinite score.
+// Plans these tokens as rows: tokens that cannot be coded, token 0 of a chain, and tokens of
+// infinite score.
 void SelectProtected(const Backend& backend, const TileSource& source, TilePlan* plan);
 
 // Writes the scores of the source's tokens.

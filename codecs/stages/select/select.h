@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The select stage: which tokens of a tile are rows, kept as their source bits. Choices: none and
-// sinks. Tokens that cannot be coded (NaN, infinite, too large) are rows whatever the choice.
+// The select stage: chooses the tokens of a tile that are rows, kept as their source bits. The
+// choices are none and sinks. Tokens that cannot be coded (NaN, infinite, too large) are always
+// rows.
 
 #include "codecs/backend/backend.h"
 #include "codecs/stages/stages.h"
 
 namespace cairn::codecs {
 
-// Nothing but what cannot be coded.
+// Selects only the tokens that cannot be coded.
 void SelectNone(const Backend& backend, const TileSource& source, TilePlan* plan);
 
-// Besides, token 0 of a chain, on which attention rests far out of proportion.
+// Also selects token 0 of a chain, to which attention gives a disproportionate weight.
 void SelectSinks(const Backend& backend, const TileSource& source, TilePlan* plan);
 
 }  // namespace cairn::codecs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which recipe fits a model: codes its KV with each, and says what that costs and what it saves.
+"""Evaluates recipes for a model: codes its KV with each, and reports the loss and the size.
 
     found = evaluate("/tmp/capture/0", ["exact", "kivi:4"])
     best = recommend(found, Loss("kv_error", 0.05))
@@ -37,7 +37,8 @@ __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    """The first of them loads numpy, which `__main__` has something to say to before."""
+    """Imports the names at their first use, because they load numpy, and `__main__` must set its
+    environment before that."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

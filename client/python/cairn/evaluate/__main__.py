@@ -4,7 +4,7 @@
 import os
 import sys
 
-# Before numpy is loaded. Small products: threads that wait for each other are slower than one.
+# Before numpy is loaded: its products are small, and one thread is faster than several.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 try:

@@ -28,10 +28,10 @@ from .recipes import Candidate, candidates, rates_of
 
 
 class _LossJudge:
-    """Says what layers lose by a coarse K or V, behind one text."""
+    """Measures the loss from a coarse K or V of each layer, with one text as the prefix."""
 
     def __init__(self, kv: Kv, verdict: Verdict, found: Losses, keep: Callable[[], None]) -> None:
-        """`found` is what is known already, and is added to; `keep` is called then."""
+        """`found` has the known losses and receives new ones; `keep` is called after each."""
         self._kv, self._verdict, self.found, self._keep = kv, verdict, found, keep
 
     def complete(self, dump: Dump, calibration: Calibration, progress: Progress) -> Losses:
@@ -52,7 +52,7 @@ class _LossJudge:
 
 
 class Bench:
-    """A dump, and the profiles of its model, each made when it is first needed."""
+    """A dump, and the profiles of its model. Each profile is made at its first use."""
 
     def __init__(
         self, dump: Dump, calibration: Sequence[Dump], wanted: Sequence[Candidate]
@@ -71,15 +71,16 @@ class Bench:
         losses: Losses | None = None,
         keep: Callable[[], None] = lambda: None,
     ) -> None:
-        """`behind`: what losses of layers are measured behind, and by whom; None: the dump, and
-        `judge`. `losses` that are known already are added to."""
+        """`behind`: the prefix with which losses of layers are measured, and its judge; None: the
+        dump, and `judge`. `losses`: known losses, to which new ones are added."""
         self._verdict = Verdict(judge)
         exact = self.dump.first_tokens(block_count_of(self.dump) * TOKENS_PER_BLOCK)
         kv, verdict = (exact, self._verdict) if behind is None else (behind[0], Verdict(behind[1]))
         self._loss_judge = _LossJudge(kv, verdict, Losses() if losses is None else losses, keep)
 
     def profiles(self, kind: str, progress: Progress = lambda share, what: None) -> list[bytes]:
-        """One for each of dump.groups(); FailedPreconditionError where they cannot be made."""
+        """Returns one for each of dump.groups(). Raises FailedPreconditionError if they cannot be
+        made."""
         if kind not in self._profiles:
             try:
                 require(self.dump, self.calibration, kind)
@@ -97,7 +98,7 @@ class Bench:
         return made
 
     def measure(self, one: Candidate, progress: Progress) -> Evaluation:
-        """FailedPreconditionError says what it would need."""
+        """Measures one candidate. Raises FailedPreconditionError, with the missing input."""
         layers = self.dump.groups()
         profiles: list[bytes | None] = [None] * len(layers)
         if one.profile is not None:
@@ -116,12 +117,12 @@ def evaluate(
     calibration: Iterable[Dump | str | os.PathLike] = (),
     calibration_judge: Judge | None = None,
 ) -> list[Evaluation]:
-    """Codes a dump, or the one in a folder, with each recipe: all of them by default. `judge` gives
-    kl, perplexity_ratio and same_top; `progress` is called with (recipe, share done, step).
-    `calibration`: dumps of other texts of the same model, of which profiles are made; without any,
-    the first half of the dump is for that, and is not scored. `calibration_judge` reads on behind
-    the first of them and says what layers lose; without it, `judge` does. Warns of what cannot be
-    measured, and of what figures do not say."""
+    """Codes a dump, or the dump in a folder, with each recipe, by default all. `judge` gives kl,
+    perplexity_ratio and same_top. `progress` is called with (recipe, share done, step).
+    `calibration`: dumps of other texts of the same model, from which profiles are made. Without
+    any, profiles are made from the first half of the dump, which is then not scored.
+    `calibration_judge` predicts after the first of these dumps and measures the losses of layers;
+    without it, `judge` does. Warns about figures that cannot be measured or that may mislead."""
     wanted, others = candidates(list(recipes or ()) or None), [_dump_of(one) for one in calibration]
     bench = Bench(_dump_of(dump), others, wanted)
     if judge is not None:

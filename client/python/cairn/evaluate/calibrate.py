@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles of the model that a dump is of, from tokens that are not scored. Needs numpy."""
+"""Makes profiles of a dump's model from tokens that are not scored. Needs numpy."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .dump import Dump, Kv, as_float
 from .losses import Losses
 
 KINDS = ("plain", "basis")
-BANK = "bank"  # of patterns: no profile, but made of the same tokens
+BANK = "bank"  # a bank of patterns: not a profile, but made from the same tokens
 RATES = (2.3, 3.0, 4.3)
 HELD_OUT_BLOCKS_MAX = 32
-BASIS_TOKENS_PER_CHANNEL = 8  # from fewer, a basis fits the tokens and not the model
+BASIS_TOKENS_PER_CHANNEL = 8  # with fewer, a basis fits the tokens and not the model
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """texts: KV from position 0 on; q: queries by layer. The first `held_out_blocks` of the scored
-    dump and the first `held_out_queries` of each of its layers are in it, and are not scored."""
+    """texts: KV from position 0 on; q: queries by layer. It includes the first `held_out_blocks` of
+    the scored dump and the first `held_out_queries` of each of its layers, which are not scored."""
 
     texts: list[Kv]
     q: dict[int, list[np.ndarray]]
@@ -38,7 +38,8 @@ class Calibration:
 
 
 def calibration_of(dump: Dump, others: Sequence[Dump]) -> Calibration:
-    """From dumps of other texts; where there are none, from the first half of the dump itself."""
+    """Returns the calibration from dumps of other texts or, if there are none, from the first half
+    of the dump."""
     if others:
         for other in others:
             _check_same_model(dump, other)
@@ -53,7 +54,8 @@ def calibration_of(dump: Dump, others: Sequence[Dump]) -> Calibration:
 
 
 def shared_tokens(dump: Dump, other: Dump) -> int:
-    """How many tokens both begin with, by the V of their first layer."""
+    """Returns how many tokens the two have in common at their beginning, by the V of their first
+    layer."""
     layer = min(dump.v)
     count = min(dump.token_count, other.token_count)
     one, two = dump.v[layer][:, :count], other.v[layer][:, :count]
@@ -62,7 +64,8 @@ def shared_tokens(dump: Dump, other: Dump) -> int:
 
 
 def require(dump: Dump, calibration: Calibration, kind: str) -> None:
-    """FailedPreconditionError says what a profile of that kind, or a bank, would need."""
+    """Raises FailedPreconditionError, with the missing input, if a profile of that kind, or a bank,
+    cannot be made."""
     if not calibration.texts:
         needed = f"{2 * TOKENS_PER_BLOCK} tokens in the dump, or another dump (--calibration)"
         raise FailedPreconditionError(f"a profile is made from {needed}")
@@ -87,8 +90,8 @@ def make_profiles(
     kind: str,
     losses: Losses | None = None,
 ) -> list[bytes]:
-    """A profile, or a bank, for each of dump.groups(). `losses` are of all layers.
-    FailedPreconditionError as of require()."""
+    """Returns a profile, or a bank, for each of dump.groups(). `losses` are of all layers. Raises
+    FailedPreconditionError as require() does."""
     require(dump, calibration, kind)
     groups = [_samples(dump, calibration, layers) for layers in dump.groups()]
     if losses is not None:
@@ -101,7 +104,8 @@ def make_profiles(
 
 
 def make_banks(groups: Sequence[GroupSamples]) -> list[bytes]:
-    """One for each group, of all of its texts but their first tokens, token behind token."""
+    """Returns a bank for each group, from all of its texts one after another, without their first
+    tokens."""
     joined = ([_rest(texts) for texts in zip(*group.texts, strict=True)] for group in groups)
     return [mine(*planes) for planes in joined]
 
@@ -111,7 +115,7 @@ def _rest(texts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def inputs_of(dump: Dump, calibration: Calibration) -> Inputs:
-    """Of the layers that have queries: what encoders may be told of them."""
+    """Returns the encoder inputs of the layers that have queries."""
     found = {}
     for layer, queries in calibration.q.items():
         if queries:
@@ -120,7 +124,8 @@ def inputs_of(dump: Dump, calibration: Calibration) -> Inputs:
 
 
 def _by_head(dump: Dump, layer: int, values: np.ndarray) -> np.ndarray:
-    """The mean [heads, dim] of [query heads, n, dim] over those that read a head of K."""
+    """Returns the mean [heads, dim] of [query heads, n, dim] over the query heads that read each
+    head of K."""
     heads, _, dim = dump.k[layer].shape
     return values.mean(1).reshape(heads, -1, dim).mean(1)
 
@@ -136,7 +141,7 @@ def _samples(dump: Dump, calibration: Calibration, layers: list[int]) -> GroupSa
 
 
 def q_squares_of(dump: Dump, calibration: Calibration) -> dict[int, np.ndarray]:
-    """By layer, the mean of q² [heads, dim] over the query heads of each head of K."""
+    """Returns by layer the mean of q² [heads, dim] over the query heads of each head of K."""
     return {
         layer: np.mean([_by_head(dump, layer, np.square(as_float(q))) for q in queries], 0).astype(
             np.float32

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which recipe `cairn.evaluate` recommends: the smallest that keeps a limit of one figure."""
+"""Chooses the recipe that `cairn.evaluate` recommends: the smallest whose loss is within a
+limit."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from ..errors import InvalidArgumentError
 from .measure import MARGINS, Evaluation
 from .recipes import UNSAFE
 
-# What a loss may be of, and the most that is taken for good where no one says.
+# The figures that a limit can be set on, with their default limits.
 LOSSES = {
     "kl": 0.01,
     "attention_error": 0.05,
@@ -23,14 +24,14 @@ LOSSES = {
 
 @dataclass(frozen=True)
 class Loss:
-    """The figure that counts, and the most of it: of a judge's figures with two standard errors, of
-    errors in every layer."""
+    """A figure and its limit. For a judge's figure the limit includes two standard errors; for an
+    error it holds in every layer."""
 
     figure: str
     most: float
 
     def of(self, one: Evaluation) -> float | None:
-        """What is held against `most`."""
+        """Returns the value that is compared with `most`."""
         return one.bound(self.figure)
 
     def __str__(self) -> str:
@@ -39,14 +40,15 @@ class Loss:
 
 
 def recommend(found: Sequence[Evaluation], loss: Loss) -> Evaluation | None:
-    """The one of fewest bits that keeps the loss and is not UNSAFE, or None."""
+    """Returns the recipe with the fewest bits that is within the limit and not in UNSAFE, or
+    None."""
     known = [one for one in found if one.recipe not in UNSAFE and loss.of(one) is not None]
     good = [one for one in known if loss.of(one) <= loss.most]
     return min(good, key=lambda one: (one.bits, loss.of(one)), default=None)
 
 
 def parse_loss(given: str | None, has_judge: bool, has_queries: bool) -> Loss:
-    """FIGURE=MOST, or MOST alone of the first figure that can be had."""
+    """Parses FIGURE=MOST, or only MOST for the first figure that is available."""
     can_be_had = {"kl": has_judge, "perplexity_ratio": has_judge, "attention_error": has_queries}
     first = next(figure for figure in LOSSES if can_be_had.get(figure, True))
     figure, equals, most = (given or "").rpartition("=")

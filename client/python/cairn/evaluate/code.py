@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codes the KV of one sequence block by block, on the codec alone: whole images, as a daemon keeps
-them. Needs numpy."""
+"""Codes the KV of one sequence block by block with the codec alone, into whole images as in a
+daemon. Needs numpy."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..errors import FailedPreconditionError, InvalidArgumentError
 from .dump import Kv
 
 TOKENS_PER_BLOCK = 128
-SOURCE_BYTES_MAX = 48 << 20  # in one image, which has at most 64 MiB
-SAMPLES_MIN = 5  # of a rate; where there are fewer blocks they are coded again
+SOURCE_BYTES_MAX = 48 << 20  # in one image, whose limit is 64 MiB
+SAMPLES_MIN = 5  # for a rate; if there are fewer blocks, they are coded again
 
 
 @dataclass(frozen=True)
 class Group:
-    """Layers of one geometry and one RoPE, and the profile that they are coded with."""
+    """Layers of one geometry and one RoPE, and their profile."""
 
     layers: list[int]
     profile: bytes | None = None
@@ -30,9 +30,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What encoders get beside the elements, by layer: mean |q| that reads each channel of K
-    [heads, dim], what each token is worth to its readers and in which state it is to be kept, each
-    [heads, tokens]. Layers may lack them."""
+    """Inputs of encoders other than the elements, by layer: the mean |q| of the queries that read
+    each channel of K [heads, dim], and the score and the state of each token [heads, tokens].
+    Layers may lack them."""
 
     query_magnitudes: Mapping[int, np.ndarray] = field(default_factory=dict)
     token_scores: Mapping[int, np.ndarray] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class _Part:
-    """Layers of a group that share an image; `first` is the place of the first one in the group."""
+    """Layers of a group that share an image; `first` is the index of the first one in the group."""
 
     layers: list[int]
     first: int
@@ -50,8 +50,8 @@ class _Part:
 
 @dataclass(frozen=True)
 class Coded:
-    """What came back, and what it took: figures are of the blocks from `first_counted` on. Rates
-    are bytes in source form a second, of the median image; decode checks every checksum."""
+    """The decoded values, and the measurements for the blocks from `first_counted` on. Rates are
+    bytes in source form per second, for the median image; decoding includes all checksums."""
 
     kv: Kv
     image_bytes: int
@@ -61,7 +61,7 @@ class Coded:
 
     @property
     def bits(self) -> float:
-        """All-in, per element of K and V together."""
+        """Returns the bits per element of K and V together, with all overhead."""
         item_bytes = next(iter(self.kv.k.values())).itemsize
         return 8 * item_bytes * self.image_bytes / self.source_bytes
 
@@ -85,8 +85,8 @@ def code(
     first_counted: int = 0,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Coded:
-    """Codes the full blocks of `exact`. Takes as much memory as its K and V have.
-    FailedPreconditionError where the recipe cannot code such KV."""
+    """Codes the full blocks of `exact`. Needs as much memory as its K and V. Raises
+    FailedPreconditionError if the recipe cannot code such KV."""
     block_count = block_count_of(exact)
     try:
         exact = exact.first_tokens(block_count * TOKENS_PER_BLOCK)
@@ -100,7 +100,7 @@ def code(
 
 
 def parts_of(exact: Kv, groups: Sequence[Group]) -> list[_Part]:
-    """Layers that share an image: those of one group, as many as an image can hold."""
+    """Returns the layers that share an image: layers of one group, as many as fit in an image."""
     found = []
     for group in groups:
         kv = exact.k[group.layers[0]], exact.v[group.layers[0]]
@@ -120,7 +120,7 @@ def _stacked(
 
 
 class _Codec:
-    """Encodes and decodes block after block into memory that is taken once."""
+    """Encodes and decodes block after block, in memory that is allocated once."""
 
     def __init__(
         self, exact: Kv, groups: Sequence[Group], recipe: str, inputs: Inputs
@@ -139,12 +139,12 @@ class _Codec:
         self._samples = -(-SAMPLES_MIN // (blocks * len(self._parts)))
         self._parents: list[bytes | None] = [None] * len(self._parts)
         self._has_chain = False
-        for index, part in enumerate(self._parts):  # pages in memory, loads the library
+        for index, part in enumerate(self._parts):  # touches the memory and loads the library
             spec, source = self._source_of(index, min(1, blocks - 1))
             self._targets.append(bytearray(image.bytes_max(spec)))
             self._decoded.append(np.empty_like(source))
             image_bytes, *_ = self._code(index, spec, source)
-            # A recipe that goes on from the block before calls itself otherwise without it.
+            # A recipe that continues from the previous block has another name without it.
             info = image.inspect(memoryview(self._targets[index])[:image_bytes])
             self._has_chain |= info.recipe != recipe
 
@@ -165,7 +165,7 @@ class _Codec:
     def _code(
         self, index: int, spec: image.ImageSpec, source: np.ndarray
     ) -> tuple[int, float, float]:
-        """Bytes of the image, seconds of encoding, seconds of decoding."""
+        """Returns the size of the image, the seconds of encoding, and the seconds of decoding."""
         begin = time.perf_counter()
         encoded = image.encode(spec, source=source, target=self._targets[index])
         middle = time.perf_counter()
@@ -173,7 +173,7 @@ class _Codec:
         return len(encoded), middle - begin, time.perf_counter() - middle
 
     def _source_of(self, index: int, block: int) -> tuple[image.ImageSpec, np.ndarray]:
-        """A copy of one block of one part as source payload: [layers, heads, K then V]."""
+        """Returns a copy of one block of one part as source payload: [layers, heads, K then V]."""
         part = self._parts[index]
         cut = np.s_[:, block * TOKENS_PER_BLOCK : (block + 1) * TOKENS_PER_BLOCK]
         planes = (self._exact.k, self._exact.v)

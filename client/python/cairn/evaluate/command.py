@@ -1,37 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which recipe fits a model? Codes its KV with each, and says what that costs and what it saves.
+"""Which recipe fits a model? Codes its KV with each recipe, and reports the loss and the size.
 
 DUMP is a folder of safetensors or npy files with tensors `k` and `v`, [layers, heads, tokens, dim],
 or `k.0`, `v.0`, … by layer, [heads, tokens, dim]. Optional: `q` or `q.0`, …, queries of the last
-tokens, for the error of what attention returns; `window` [layers], tokens that a layer looks back.
-K and queries are after RoPE; bf16 in npy files is its bits as uint16. model.json may say how K turns,
-{"groups": [{"layers": 30, "rope": {"kind": "half", "base": 10000}}]}; --rope half:10000 says it too
-(half: channels c and c + dim/2 turn together; interleaved: 2c and 2c + 1).
+tokens, for the error of attention outputs; `window` [layers], the attention window in tokens. K and
+queries are after RoPE; in npy files, bf16 is its bits as uint16. model.json may describe RoPE,
+{"groups": [{"layers": 30, "rope": {"kind": "half", "base": 10000}}]}; so may --rope half:10000
+(half: channels c and c + dim/2 are a pair; interleaved: 2c and 2c + 1).
 
-Recipes that code with a profile, cairn:2.3 and the like, are tried with a plain one and with one
-that has a basis. Profiles are made from the dumps that --calibration names, of other texts. Without
-any they are made from the first half of the dump, which is then not scored; but a judge reads
-behind it all the same. --profile-out FOLDER keeps the profile of the recipe that was recommended;
---install HOST:PORT gives it to a cairnd, for the space that model.json names.
+Recipes with a profile, such as cairn:2.3, are tested with a plain profile and with one that has a
+basis. Profiles are made from the dumps of other texts that --calibration names. Without any, they
+are made from the first half of the dump, which is then not scored; a judge still uses it as a
+prefix. --profile-out FOLDER writes the profile of the recommended recipe; --install HOST:PORT
+installs it in a cairnd, for the space that model.json names.
 
-A judge is the model itself: it reads on behind coded KV, and KL and perplexity come from what it
-predicts. --judge MODULE:FUNCTION, or FILE.py:FUNCTION: FUNCTION(folder) gets the dump's folder and
-returns judge(kv), which returns logits [positions, vocabulary], or those and the next tokens.
-kv.k[layer] and kv.v[layer] are arrays [heads, tokens, dim]; bf16 is its bits as uint16. Profiles
-get better with a judge: it is asked twice a layer what a coarse K or V there would cost, behind the
-first --calibration where FUNCTION takes that folder, else behind the dump.
+A judge is the model itself: it continues after coded KV, and KL and perplexity are computed from
+its predictions. --judge MODULE:FUNCTION, or FILE.py:FUNCTION: FUNCTION(folder) gets the dump's
+folder and returns judge(kv), which returns logits [positions, vocabulary], or logits and the next
+tokens. kv.k[layer] and kv.v[layer] are arrays [heads, tokens, dim]; bf16 is its bits as uint16. A
+judge improves profiles: for each layer it measures the loss from a coarse K and from a coarse V,
+after the first --calibration dump if FUNCTION accepts that folder, else after the dump.
 
---loss names the figure that counts and the most of it: kl=0.01, perplexity_ratio=1.01,
-attention_error=0.05, kv_error=0.1 (the larger of K's and V's), k_error=…, v_error=…. Without it,
-the first of kl, attention_error and kv_error that the dump allows. A limit of kl and of
-perplexity_ratio is kept by two standard errors, a limit of an error by every layer.
+--loss sets a figure and its limit: kl=0.01, perplexity_ratio=1.01, attention_error=0.05,
+kv_error=0.1 (the larger of K's and V's), k_error=…, v_error=…. The default is the first of kl,
+attention_error and kv_error that the dump allows. A limit of kl or perplexity_ratio includes two
+standard errors; a limit of an error holds in every layer.
 
-Without --recipes, eight are tried: those that docs/guides/choose-a-recipe.md names, and their
-neighbours. --all tries every recipe of the library.
+Without --recipes, eight are measured: the recipes of docs/guides/choose-a-recipe.md and their
+neighbours. --all measures every recipe of the library.
 
-No daemon is needed but for --install. Prints a table and writes evaluate.json and evaluate.html,
-one page that opens anywhere. A run that was cut short goes on where it was: what evaluate.json
-already has for these values, this judge and this library is not measured again.
+Only --install needs a daemon. Prints a table and writes evaluate.json and evaluate.html, a
+self-contained page. An interrupted run continues where it stopped: results in evaluate.json for the
+same values, judge and library are not measured again.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def _run(wanted: argparse.Namespace) -> None:
 def _judge_by(
     wanted: argparse.Namespace, bench: Bench, calibration: Sequence[Dump], kept: Kept
 ) -> str:
-    """Loads the judge of the dump and, where there is one, that of the first calibration. Returns
-    why there is none of that."""
+    """Loads the judge of the dump and, if there is one, of the first calibration. Returns the
+    reason if the latter cannot be loaded."""
     judge_of, behind, refused = find_judge(wanted.judge), None, ""
     judge = judge_of(wanted.dump)
     if calibration:
@@ -178,7 +178,7 @@ def _conclude(
 def _give_profiles(
     wanted: argparse.Namespace, bench: Bench, kind: str, recipe: str | None
 ) -> None:
-    """To the folder and to the daemon that were named: one for each group of layers."""
+    """Gives a profile for each group of layers to the named folder and daemon."""
     profiles = bench.profiles(kind)
     if wanted.profile_out is not None:
         wanted.profile_out.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV of a model as files: safetensors or npy, in one folder. Needs numpy.
 
-The names of tensors say what they hold: `k` and `v` are [layers, heads, tokens, dim]; `k.7` and
-`v.7` are layer 7, [heads, tokens, dim]. K is as it lies in the engine's cache, after RoPE. Optional
-`q` or `q.7` are the queries of the last tokens as they meet K, [query heads, some tokens, dim], and
-`window` [layers] says how many tokens a query of each layer sees, itself included; 0 and no
-`window` mean all of them. A safetensors file holds any of them, an npy file (`k.npy`, `v.7.npy`)
-one; bf16 in an npy file is its bits as uint16. model.json says how K turns (_model.py).
+The names of tensors identify them: `k` and `v` are [layers, heads, tokens, dim]; `k.7` and `v.7`
+are layer 7, [heads, tokens, dim]. K is after RoPE, as in the engine's cache. Optional `q` or `q.7`
+are the queries of the last tokens after RoPE, [query heads, some tokens, dim]. Optional `window`
+[layers] is the number of tokens that a query of each layer attends to, itself included; 0 or no
+`window` means all of them. A safetensors file has any of them, an npy file (`k.npy`, `v.7.npy`) has
+one; in an npy file, bf16 is its bits as uint16. model.json describes RoPE (_model.py).
 """
 
 from __future__ import annotations
@@ -52,21 +52,22 @@ class Kv:
         return next(iter(self.k.values())).shape[1]
 
     def first_tokens(self, count: int) -> Kv:
-        """K and V of the first `count` tokens."""
+        """Returns K and V of the first `count` tokens."""
         k, v = ({i: x[:, :count] for i, x in plane.items()} for plane in (self.k, self.v))
         return Kv(self.dtype, k, v)
 
 
 @dataclass(frozen=True)
 class Dump(Kv):
-    """What a folder holds. q and windows lack the layers that say nothing of them."""
+    """The content of a folder. q and windows lack the layers without an entry."""
 
     q: dict[int, np.ndarray]
     windows: dict[int, int]
     about: ModelAbout = ModelAbout()
 
     def fingerprint(self) -> str:
-        """Of the values: a dump in other files has the same, a changed one has not."""
+        """Returns a digest of the values: equal for a dump in other files, different for a changed
+        dump."""
         ropes = [self.rope_of(layer) for layer in sorted(self.k)]
         found = hashlib.sha256(f"{self.dtype} {sorted(self.windows.items())} {ropes}".encode())
         for name in "kvq":
@@ -76,7 +77,7 @@ class Dump(Kv):
         return found.hexdigest()
 
     def groups(self) -> list[list[int]]:
-        """Layers of one geometry, one RoPE and one window, as a space has them."""
+        """Returns layers of one geometry, one RoPE and one window, as in a space."""
         found: dict[tuple, list[int]] = {}
         for layer in sorted(self.k):
             heads, _, dim = self.k[layer].shape
@@ -86,17 +87,17 @@ class Dump(Kv):
         return list(found.values())
 
     def with_rope(self, rope: Rope) -> Dump:
-        """The same with one RoPE for all layers."""
+        """Returns the dump with one RoPE for all layers."""
         group = Group("kv", tuple(self.k), rope=rope)
         return dataclasses.replace(self, about=dataclasses.replace(self.about, groups=(group,)))
 
     def rope_of(self, layer: int) -> Rope | None:
-        """None where nobody said."""
+        """Returns the RoPE of a layer; None if it is unknown."""
         group = self.about.group_of(layer)
         return None if group is None else group.rope
 
     def rotation_of(self, layer: int) -> Rotation:
-        """Of K, in the terms of a profile; none where nobody said."""
+        """Returns the rotation of K for a profile; none if it is unknown."""
         rope = self.rope_of(layer)
         if rope is None or rope.kind == "none":
             return Rotation()
@@ -106,7 +107,8 @@ class Dump(Kv):
 
 
 def read_dump(folder: pathlib.Path) -> Dump:
-    """Reads every *.safetensors and *.npy of a folder; InvalidArgumentError says what is wrong."""
+    """Reads every *.safetensors and *.npy of a folder. Raises InvalidArgumentError, which says what
+    is wrong."""
     if not folder.is_dir():
         raise InvalidArgumentError(f"{folder} is no folder")
     planes: dict[str, dict[int, np.ndarray]] = {"k": {}, "v": {}, "q": {}}
@@ -141,15 +143,15 @@ def read_dump(folder: pathlib.Path) -> Dump:
 
 
 def as_float(array: np.ndarray) -> np.ndarray:
-    """float32; uint16 is taken for the bits of bf16."""
+    """Converts to float32; uint16 means the bits of bf16."""
     if array.dtype == np.uint16:
         return (array.astype(np.uint32) << 16).view(np.float32)
     return array.astype(np.float32)
 
 
 def as_stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 values, none of them NaN, as a dump of that dtype holds them: bf16 as the bits of
-    the nearest one, ties to even."""
+    """Converts float32 values, none of them NaN, to a dump's dtype: bf16 as bits, rounded to
+    nearest, ties to even."""
     if dtype != "bf16":
         return values.astype(NUMPY_DTYPES[dtype])
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)

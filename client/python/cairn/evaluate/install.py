@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives the profiles that `cairn.evaluate` made to a daemon that runs."""
+"""Installs the profiles that `cairn.evaluate` made in a running daemon."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .dump import Dump
 def install(
     control: str, dump: Dump, recipe: str | None, profiles: Sequence[bytes], are_banks: bool
 ) -> list[str]:
-    """Into the space that model.json names, which is opened with `recipe` where it is new. One line
-    for each group; FailedPreconditionError where the dump does not say which space."""
+    """Installs into the space that model.json names; opens it with `recipe` if it is new. Returns
+    one line for each group. Raises FailedPreconditionError if the dump does not name the space."""
     about = dump.about
     if about.model is None:
         raise FailedPreconditionError(
@@ -49,7 +49,7 @@ def install(
 
 
 def _whole(dump: Dump, group: Group) -> Group:
-    """With the counts of the tensors, where it does not say them."""
+    """Returns the group with missing counts taken from the tensors."""
     layer = next((layer for layer in group.layer_indices if layer in dump.k), None)
     if group.kind != "kv" or group.kv_heads or layer is None:
         return group

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model's own word on coded KV: what it predicts behind it. Needs numpy."""
+"""Judges coded KV by the model's predictions after it. Needs numpy."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..errors import InvalidArgumentError
 from . import metrics
 from .dump import Kv
 
-# A judge reads on behind a prefix with the KV that it is given: logits [positions, vocabulary], or
-# those and the tokens that did come next. It must not change the KV, and must give the same for the
-# same KV.
+# A judge continues after a prefix, given its KV. It returns logits [positions, vocabulary], or
+# logits and the tokens that really came next. It must not change the KV, and must return the same
+# result for the same KV.
 Judge = Callable[[Kv], "np.ndarray | tuple[np.ndarray, np.ndarray]"]
 
 
 def find_judge(named: str) -> Callable[[pathlib.Path], Judge]:
-    """`named` is MODULE:FUNCTION or FILE.py:FUNCTION; FUNCTION(folder), which gets a dump's folder,
-    returns the judge of that dump."""
+    """`named` is MODULE:FUNCTION or FILE.py:FUNCTION. Calls FUNCTION(folder) with a dump's folder,
+    which returns the judge of that dump."""
     where, _, name = named.rpartition(":")
     if not where or not name:
         raise InvalidArgumentError(f"the judge is {named!r}, expected MODULE:FUNCTION")
@@ -46,8 +46,8 @@ def find_judge(named: str) -> Callable[[pathlib.Path], Judge]:
 
 
 def fingerprint_of(named: str, *folders: pathlib.Path) -> str:
-    """Of a judge's name, of its file where it is one, and of the files of the folders, tensors left
-    out, that it may read."""
+    """Returns a digest of a judge's name, of its file if it is one, and of the files that it may
+    read in the folders, without tensors."""
     found = hashlib.sha256(named.encode())
     where = pathlib.Path(named.rpartition(":")[0])
     paths = [where] if where.suffix == ".py" and where.is_file() else []
@@ -57,7 +57,7 @@ def fingerprint_of(named: str, *folders: pathlib.Path) -> str:
         for path in folder.iterdir()
         if path.is_file()
         and path.suffix not in (".safetensors", ".npy")
-        and not path.name.startswith("evaluate.")  # our own
+        and not path.name.startswith("evaluate.")  # our own files
     )
     for path in paths:
         found.update(f" {path.name} ".encode() + path.read_bytes())
@@ -73,7 +73,7 @@ def _load_file(path: str):
 
 
 def _is_same(one: Kv, other: Kv) -> bool:
-    """Bit for bit. Then a judge has nothing else to say."""
+    """Returns whether both are equal bit for bit. The judge's result is then known."""
     for planes in ((one.k, other.k), (one.v, other.v)):
         for layer, array in planes[0].items():
             if not np.array_equal(array.view(np.uint8), planes[1][layer].view(np.uint8)):
@@ -82,7 +82,8 @@ def _is_same(one: Kv, other: Kv) -> bool:
 
 
 class Verdict:
-    """A judge's predictions behind the exact KV, asked for once, and scores of coded KV by them."""
+    """A judge's predictions after the exact KV, computed once, and scores of coded KV against
+    them."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
@@ -90,7 +91,7 @@ class Verdict:
         self._targets: np.ndarray | None = None
 
     def score(self, exact: Kv, coded: Kv) -> metrics.Scores:
-        """`exact` is the same in every call."""
+        """Scores coded KV. `exact` is the same in every call."""
         if self._exact is None:
             self._exact, self._targets = self._ask(exact)
         found = self._exact

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `cairn.evaluate` has on disk, so that a run goes on where it was: evaluate.json."""
+"""Keeps the results of `cairn.evaluate` in evaluate.json, so that a run can continue."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .dump import Dump
 from .losses import Losses
 from .measure import Evaluation
 
-FORMAT = 4  # rows of another are not taken over
+FORMAT = 4  # results in another format are ignored
 
 
 class Kept:
-    """What is on disk, keyed by what it was measured on: evaluate.json."""
+    """The results in evaluate.json, keyed by their inputs."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class Kept:
             is_judged, *planes = (kept["losses"][name] for name in ("is_judged", "k", "v"))
             losses = Losses(is_judged, *({int(i): loss for i, loss in x.items()} for x in planes))
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-            return  # none, or not one of ours: measured anew and written over
+            return  # missing or not ours: measured again and overwritten
         self.found, self.losses = {one.name: one for one in found}, losses
 
     def write(self, conclusion: dict | None = None) -> None:
-        """At once or not at all: a run may be cut short in the middle of it."""
+        """Writes the file atomically: a run may be interrupted at any time."""
         rows = [asdict(one) for one in self.found.values()]
         kept = {"key": self._key} | (conclusion or {})
         kept |= {"losses": asdict(self.losses), "evaluations": rows}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a model's predictions suffer where one plane of one layer is coarse. A profile gives
-finer steps to layers that suffer more. Needs numpy."""
+"""Measures the damage to a model's predictions if one plane of one layer is coarse. A profile gives
+finer steps to layers with more damage. Needs numpy."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .dump import Kv, as_float, as_stored
 
 @dataclass
 class Losses:
-    """By layer: the mean KL of the next token where K, or V, of that layer alone is coarse.
-    `is_judged`: measured behind the text whose coded KV is judged, too."""
+    """By layer: the mean KL of the next token if only K, or only V, of that layer is coarse.
+    `is_judged`: measured after the same text whose coded KV is judged."""
 
     is_judged: bool = True
     k: dict[int, float] = field(default_factory=dict)
@@ -33,9 +33,9 @@ def measure_losses(
     found: Losses,
     progress: Callable[[], None] = lambda: None,
 ) -> None:
-    """Adds to `found` the layers of `kv` that it lacks. `kl_of` gives the mean KL behind a changed
+    """Adds to `found` the layers of `kv` that it lacks. `kl_of` returns the mean KL after a changed
     copy of `kv`; it is called once for K and once for V of each layer. `q_squares`: the mean of q²,
-    after RoPE, at each channel of K [heads, dim]; layers may lack it. `progress` is called after
+    after RoPE, for each channel of K [heads, dim]; layers may lack it. `progress` is called after
     each layer."""
     for layer in sorted(kv.k.keys() - found.v.keys()):
         k = coarse_k(as_float(kv.k[layer]), rotations[layer], q_squares.get(layer))
@@ -47,8 +47,8 @@ def measure_losses(
 
 
 def coarse_k(k: np.ndarray, rotation: Rotation, q_squares: np.ndarray | None) -> np.ndarray:
-    """K [heads, tokens, dim] after RoPE, rounded to coarse steps before RoPE, where channels that
-    queries read more have finer steps."""
+    """Rounds K [heads, tokens, dim] after RoPE to coarse steps, before RoPE. Channels that queries
+    read more have finer steps."""
     weights = None if q_squares is None else pair_means(q_squares, rotation)
     rounded = turn(coarse(turn(k, rotation, 0, -1), weights), rotation, 0, 1)
     rounded[:, :SKIPPED_TOKENS] = k[:, :SKIPPED_TOKENS]
@@ -56,8 +56,8 @@ def coarse_k(k: np.ndarray, rotation: Rotation, q_squares: np.ndarray | None) ->
 
 
 def coarse(values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """[heads, tokens, dim] in steps as large as the spread of all heads about the channel means.
-    The first tokens stay as they are, since profiles leave them out."""
+    """Rounds [heads, tokens, dim] to steps as large as the spread of all heads about the channel
+    means. The first tokens stay, since profiles leave them out."""
     rest = values[:, SKIPPED_TOKENS:]
     mean = rest.mean(1, keepdims=True)
     scale = np.float32(1) if weights is None else channel_scale(weights)[:, None]

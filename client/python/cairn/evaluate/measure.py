@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One recipe on one dump: its size, its errors and its speed, on the codec alone. Needs numpy."""
+"""Measures one recipe on one dump, with the codec alone: size, errors and speed. Needs numpy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .code import TOKENS_PER_BLOCK, Group, Inputs, block_count_of, code
 from .dump import Dump, Kv, as_float
 from .judge import Verdict
 
-# Shares of the bar: of the judge, where there is one, then of coding; comparing has the rest, but
-# for the last step, after which all is done.
+# Shares of the progress bar: the judge, if there is one, then coding. Comparing has the rest,
+# except for the last step.
 JUDGE_SHARE, CODING_SHARE, LAST_SHARE = 0.7, 0.5, 0.01
 COPY_SAMPLES = 10
-# Figures of a judge and their standard errors, and by how many of these a limit is kept.
+# A judge's figures with their standard errors, and the number of standard errors in a limit.
 MARGINS = {"kl": "kl_error", "perplexity_ratio": "perplexity_error"}
 MARGIN = 2.0
 
@@ -28,13 +28,13 @@ Progress = Callable[[float, str], None]  # share done, what is being done
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One recipe on one dump. Errors are relative: the root of the summed squared error over that
-    of the summed squares; by layer in the order of `layers`. Those of K are taken about the means
-    of its channels (RelativeError.add_k). attention_error is of what attention
-    returns to the dumped queries; None without them, and for layers without. What a judge said is
-    None without one. Rates are bytes in source form a second of the median block, one core; decode
-    includes checking every checksum. Bits and errors are of tokens that no profile was made from;
-    the judge reads on behind all of them."""
+    """One recipe on one dump. Errors are relative: the square root of the summed squared error over
+    the summed squares, by layer in the order of `layers`. Errors of K are relative to the means of
+    its channels (RelativeError.add_k). attention_error is the error of attention outputs for the
+    dumped queries; None without queries. A judge's figures are None without a judge. Rates are
+    bytes in source form per second for the median block on one core; decoding includes all
+    checksums. Bits and errors cover tokens that no profile was made from; the judge continues after
+    all tokens."""
 
     recipe: str
     bits: float  # per element of K and V: whole images, headers and directories
@@ -51,10 +51,10 @@ class Evaluation:
     kl: float | None = None  # KL(exact || coded) of the next token, nats, mean over positions
     kl_error: float | None = None  # its standard error
     kl_trimmed: float | None = None  # without the 5 % largest and the 5 % smallest
-    perplexity_ratio: float | None = None  # behind the coded KV over behind the exact one
+    perplexity_ratio: float | None = None  # after the coded KV over after the exact KV
     perplexity_error: float | None = None  # its standard error
-    same_top: float | None = None  # share of positions at which the likeliest token is the same
-    profile: str | None = None  # the kind it was coded with: plain, basis
+    same_top: float | None = None  # share of positions with the same most likely token
+    profile: str | None = None  # the kind of profile: plain, basis
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class Evaluation:
 
     @property
     def kv_error(self) -> float:
-        """The larger one."""
+        """Returns the larger error."""
         return max(self.k_error, self.v_error)
 
     @property
@@ -70,15 +70,15 @@ class Evaluation:
         return list(map(max, self.k_error_by_layer, self.v_error_by_layer))
 
     def worst(self, figure: str) -> tuple[float, int] | None:
-        """Of an error: the largest of a layer, and that layer. None where no layer has it."""
+        """Returns the largest error of a layer, and the layer; None if no layer has one."""
         errors = zip(getattr(self, f"{figure}_by_layer"), self.layers, strict=True)
         known = [(error, layer) for error, layer in errors if error is not None]
         return max(known, key=lambda pair: pair[0], default=None)
 
     def bound(self, figure: str) -> float | None:
-        """What a limit is held against: a judge's figure with two standard errors, or an error of
-        the worst layer. One bad layer can spoil what a model predicts, and hides in the error of
-        all layers together."""
+        """Returns the value that is compared with a limit: a judge's figure with two standard
+        errors, or the error of the worst layer. One bad layer can spoil a model's predictions
+        without showing in the error of all layers."""
         if figure in MARGINS:
             value, error = getattr(self, figure), getattr(self, MARGINS[figure])
             return None if value is None else value + MARGIN * error
@@ -88,8 +88,8 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Scored:
-    """Of a dump: full blocks of 128 tokens. Its first blocks and queries may be no one's to score,
-    as profiles were made from them."""
+    """The scored part of a dump: full blocks of 128 tokens. The first blocks and queries are not
+    scored if profiles were made from them."""
 
     dump: Dump
     groups: Sequence[Group]
@@ -105,8 +105,8 @@ def measure(
     verdict: Verdict | None = None,
     progress: Progress = lambda share, what: None,
 ) -> Evaluation:
-    """Codes a dump with one recipe; tokens after the last full block are left out. Takes as much
-    memory as K and V have. `profile` is the name of the kind that the groups have."""
+    """Codes a dump with one recipe; tokens after the last full block are left out. Needs as much
+    memory as K and V. `profile` is the kind of the groups' profiles."""
     dump = scored.dump
     exact = dump.first_tokens(block_count_of(dump) * TOKENS_PER_BLOCK)
     share = 1.0 if verdict is None else 1.0 - JUDGE_SHARE
@@ -137,7 +137,7 @@ def measure(
 
 
 class _Errors:
-    """Of K, of V and of attention, layer by layer."""
+    """Errors of K, V and attention, by layer."""
 
     def __init__(self, scored: Scored, exact: Kv, coded: Kv) -> None:
         self._dump, self._exact, self._coded = scored.dump, exact, coded
@@ -179,8 +179,8 @@ class _Errors:
 
 
 class RelativeError:
-    """Relative errors of parts and of the whole. Values that are not finite count where the coded
-    ones differ from them, as an error of the exact values' size."""
+    """Relative errors of parts and of the whole. If coded values differ from values that are not
+    finite, the error counts as large as the exact values."""
 
     def __init__(self) -> None:
         self._sums: list[tuple[float, float]] = []
@@ -192,20 +192,20 @@ class RelativeError:
     def add_k(
         self, exact: np.ndarray, coded: np.ndarray, rotation: Rotation, first: int
     ) -> None:
-        """Of K [heads, tokens, dim] after RoPE, from position `first` on. A constant of a channel,
-        which biases give K, tells no token from another, and a recipe that keeps it keeps nothing:
-        the error is held against K about the means of its channels, before RoPE where `rotation`
-        says how K turns. A constant in the error shifts all logits of a query alike, so the error
-        counts about its means, too."""
+        """Adds K [heads, tokens, dim] after RoPE, from position `first` on. The error is relative
+        to K about the means of its channels, before RoPE if `rotation` is known: a constant of a
+        channel, such as a bias, does not distinguish tokens, so keeping it must not reduce the
+        error. A constant in the error shifts all logits of a query alike, so the error is also
+        taken about its means."""
         known, difference, is_lost = self._compare(exact, coded)
         content = turn(known, rotation, first, -1)
-        with np.errstate(invalid="ignore"):  # coded values that are not finite
+        with np.errstate(invalid="ignore"):  # some coded values are not finite
             self._append(_about_means(content), _about_means(difference), is_lost)
 
     @staticmethod
     def _compare(exact: np.ndarray, coded: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-        """The exact values and the error, both 0 where the exact ones are not finite, and whether
-        one of those was lost."""
+        """Returns the exact values and the error, both 0 if the exact values are not finite, and
+        whether one of those was lost."""
         finite = np.isfinite(exact)
         known = np.where(finite, exact, 0)
         lost = ~finite & ~((coded == exact) | (np.isnan(exact) & np.isnan(coded)))
@@ -232,16 +232,16 @@ class RelativeError:
 
 
 def _about_means(values: np.ndarray) -> np.ndarray:
-    """[heads, tokens, dim] without the mean of each channel."""
+    """Returns [heads, tokens, dim] without the mean of each channel."""
     return values - values.mean(1, keepdims=True, dtype=np.float64)
 
 
 def attention_output(
     q: np.ndarray, first: int, k: np.ndarray, v: np.ndarray, window: int = 0
 ) -> np.ndarray:
-    """Causal attention of q [query heads, n, dim], tokens first, first + 1, …, over k and v. A
-    query sees itself and the window - 1 tokens before it, or all of them where window is 0; one
-    past the last token of k sees what that sees."""
+    """Computes causal attention of q [query heads, n, dim], for tokens first, first + 1, …, over k
+    and v. A query attends to itself and the window - 1 tokens before it, or to all of them if
+    window is 0. A query after the last token of k attends to the same tokens as that token."""
     shared = len(q) // len(k)
     places = np.minimum(np.arange(first, first + q.shape[1]), k.shape[1] - 1)
     behind = places[:, None] - np.arange(k.shape[1])[None]
@@ -249,7 +249,7 @@ def attention_output(
     if window:
         unseen |= behind >= window
     out = np.empty((*q.shape[:2], v.shape[2]), np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):  # of values that are not finite
+    with np.errstate(over="ignore", invalid="ignore"):  # some values are not finite
         for head, query in enumerate(q):
             score = query @ k[head // shared].T * np.float32(k.shape[2] ** -0.5)
             score[unseen] = -np.inf
@@ -259,7 +259,8 @@ def attention_output(
 
 
 def copy_rate(dump: Dump) -> float:
-    """Bytes a second of a plain copy of a block of the first group: what a rate is held against."""
+    """Returns the bytes per second of a plain copy of a block of the first group, for
+    comparison."""
     layers, token_count = dump.groups()[0], min(TOKENS_PER_BLOCK, dump.token_count)
     source = np.stack([dump.k[i][:, :token_count] for i in layers])
     target, found = np.empty_like(source), []

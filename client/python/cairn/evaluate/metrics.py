@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a coded cache did to a model's predictions, in numbers. Needs numpy."""
+"""Measures the effect of a coded cache on a model's predictions. Needs numpy."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-TRIMMED_SHARE = 0.05  # of the positions, at each end
+TRIMMED_SHARE = 0.05  # share of the positions, at each end
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Natural logarithms of probabilities [rows, vocabulary], float32 of sums in float64."""
+    """Returns the natural logarithms of probabilities [rows, vocabulary], float32 from sums in
+    float64."""
     shifted = logits - logits.max(-1, keepdims=True)
     total = np.exp(shifted).sum(-1, keepdims=True, dtype=np.float64)
     return shifted - np.log(total).astype(np.float32)
 
 
 def divergence(exact: np.ndarray, coded: np.ndarray) -> np.ndarray:
-    """KL(exact || coded) of each row of log probabilities, in nats. Never below 0 but by rounding,
-    of which float64 sums leave about 1e-9."""
+    """Returns KL(exact || coded) of each row of log probabilities, in nats. It is not below 0
+    except by the rounding of float64 sums, about 1e-9."""
     out = np.empty(len(exact))
     for row in range(len(exact)):  # row by row: a vocabulary of 262144 in float64 is 2 MB
         p, q = exact[row].astype(np.float64), coded[row].astype(np.float64)
@@ -30,20 +31,22 @@ def divergence(exact: np.ndarray, coded: np.ndarray) -> np.ndarray:
 
 
 def trimmed_mean(values: np.ndarray, share: float = TRIMMED_SHARE) -> float:
-    """The mean without the `share` largest and the `share` smallest, rounded down to a count."""
+    """Returns the mean without the largest and the smallest values, a `share` of each, rounded down
+    to a count."""
     dropped = int(len(values) * share)
     return float(np.sort(values)[dropped : len(values) - dropped].mean())
 
 
 def standard_error(values: np.ndarray) -> float:
-    """Of the mean of two or more positions, as if they were independent."""
+    """Returns the standard error of the mean of two or more positions, as if they were
+    independent."""
     return float(values.std(ddof=1) / len(values) ** 0.5)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Over the scored positions of one run. The perplexities are None where the tokens that did
-    come next are not known."""
+    """Scores over the positions of one run. The perplexities are None if the tokens that really
+    came next are unknown."""
 
     kl: float
     kl_error: float
@@ -52,11 +55,12 @@ class Scores:
     perplexity_exact: float | None
     perplexity_ratio: float | None  # coded over exact
     perplexity_error: float | None  # its standard error
-    same_top: float  # share of positions at which the likeliest token is the same
+    same_top: float  # share of positions with the same most likely token
 
 
 def score(exact: np.ndarray, coded: np.ndarray, targets: np.ndarray | None) -> Scores:
-    """Log probabilities [positions, vocabulary] of both, and the tokens that did come next."""
+    """Scores log probabilities [positions, vocabulary] of both, with the tokens that really came
+    next."""
     kl = divergence(exact, coded)
     perplexity_exact = perplexity_ratio = perplexity_error = None
     if targets is not None:

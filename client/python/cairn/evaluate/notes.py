@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures of `cairn.evaluate` do not say by themselves, for the terminal and the page."""
+"""Explanations of the figures of `cairn.evaluate`, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .recipes import UNSAFE, bits_over
 
 @dataclass(frozen=True)
 class Notes:
-    """`others`: the dumps that --calibration named, by name. `losses` are those of layers, as far as
-    they were measured; `refused` says why the judge did not take the first of `others`."""
+    """`others`: the dumps that --calibration named, by name. `losses`: the measured losses of
+    layers. `refused`: the reason why the judge did not accept the first of `others`."""
 
     dump: Dump
     calibration: Calibration
@@ -27,7 +27,8 @@ class Notes:
     refused: str = ""
 
     def facts(self, found: Sequence[Evaluation]) -> list[str]:
-        """What profiles were made from, what is not known, and what is not recommended."""
+        """Returns notes on the origin of profiles, unknown inputs, and recipes that are not
+        recommended."""
         facts = []
         if _have_side_objects(found):
             where = ", ".join(name for name, _ in self.others) or "the dump's beginning"
@@ -52,7 +53,7 @@ class Notes:
         return facts + [f"{name} is never recommended: {UNSAFE[name]}." for name in unsafe]
 
     def warnings(self, found: Sequence[Evaluation]) -> list[str]:
-        """What makes figures better or worse than they will be elsewhere."""
+        """Returns the reasons why figures are better or worse than they will be elsewhere."""
         return [
             *(self._seen() if _have_side_objects(found) else ()),
             *(self._not_turned() if _have_profiles(found) else ()),
@@ -60,7 +61,7 @@ class Notes:
         ]
 
     def _seen(self) -> list[str]:
-        """Tokens of the profiles that are behind figures, too."""
+        """Returns a note if tokens of the profiles are also scored."""
         seen = [
             f"{name} and the dump begin with the same {count} tokens: figures of recipes with a"
             " profile are too good by what it knows of those."

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What there is to choose from: the library's recipes, and those that need a profile with each
-kind of it."""
+"""The recipes to choose from: the library's recipes, and each recipe that needs a profile with
+every kind of profile."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .. import image
 from ..errors import InvalidArgumentError
 from .calibrate import BANK, KINDS, RATES
 
-# The library lists none of those that need a profile: they have any rate.
+# The library does not list recipes that need a profile, because they allow any rate.
 PROFILED = (*(f"cairn:{rate}" for rate in RATES), "cairn-hot:2.4")
 BANKED = ("patternkv:4", "patternkv:2")
-# What a run measures unless it names recipes or asks for all: those that the guide recommends, and their neighbours.
+# A run without --recipes and --all measures these: the guide's recommendations and their neighbours.
 USUAL = ("exact", "kivi:8", "kivi:4", "kivi:2", "cairn:4.3", "cairn:3.0", "cairn:2.3", "cairn-hot:2.4")
-# {recipe: why}: measured and shown, but never recommended, whatever a text says of them.
+# {recipe: reason}: measured and shown, but never recommended, whatever the results.
 UNSAFE = {
     "fp8": "a bias of K makes channels so large that its eight bits lose what tokens differ by, and"
     " another model of a family may have a larger bias"
 }
-# Recipes whose names say the bits that their profile aims at, and how far above is worth a word.
+# Recipes whose names contain the target bits of their profile, and the excess that is reported.
 _AIMED, _OVER = ("cairn:", "cairn-hot:"), 1.03
 _PROBE_TOKENS, _PROBE_CHANNELS = 32, 32
 
@@ -40,7 +40,7 @@ class Candidate:
 
 
 def candidates(named: Sequence[str] | None = None) -> list[Candidate]:
-    """Of names, as a user gives them; None: of all that the library has."""
+    """Returns the candidates for names from a user; None: all recipes of the library."""
     found = []
     for name in [*image.recipes(), *PROFILED, *BANKED] if named is None else named:
         recipe, _, kind = name.rpartition("/")
@@ -52,7 +52,8 @@ def candidates(named: Sequence[str] | None = None) -> list[Candidate]:
 
 
 def bits_over(recipe: str, bits: float) -> float:
-    """How many more bits it takes than its name says; 0 where that is little, or it says none."""
+    """Returns how many more bits the recipe takes than its name says; 0 if few, or if the name has
+    none."""
     if not recipe.startswith(_AIMED):
         return 0.0
     named = float(recipe.partition(":")[2])
@@ -60,15 +61,15 @@ def bits_over(recipe: str, bits: float) -> float:
 
 
 def rates_of(wanted: Sequence[Candidate]) -> list[float]:
-    """Of profiles: the usual ones, and what else is asked for."""
+    """Returns the rates of profiles: the usual ones, and the other rates of `wanted`."""
     asked = {float(one.recipe[6:]) for one in wanted if one.recipe.startswith("cairn:")}
     return sorted(asked | set(RATES))
 
 
 @functools.cache
 def kinds_of(recipe: str) -> tuple[str | None, ...]:
-    """What the library wants beside the elements, by its own word: kinds of profile, a bank, or
-    nothing. InvalidArgumentError for a recipe that it does not know."""
+    """Returns the side objects that the library needs for the recipe: kinds of profile, a bank, or
+    none. Raises InvalidArgumentError for an unknown recipe."""
     shape = (_PROBE_TOKENS, _PROBE_CHANNELS, _PROBE_CHANNELS)
     spec = image.ImageSpec(recipe, 1, 1, *shape)
     try:
