@@ -332,14 +332,14 @@ class AttendPlanMaker {
   }
 
   std::span<const AttendJob> jobs_;
-  std::byte* buffer_ = nullptr;  // null while counting
+  std::byte* buffer_ = nullptr;  // null during counting
   AttendHeader header_{};
   uint32_t slot_floats_ = 0, parts_of_work_ = 1;
   std::array<uint32_t, kAttendPartLists> part_counts_{};
   std::array<uint32_t, kAttendLists> work_counts_{};
   uint64_t parts_ = 0;
   uint32_t planes_ = 0, slots_ = 0, status_count_ = 0;
-  uint32_t image_count_ = 0;  // of the jobs before
+  uint32_t image_count_ = 0;  // images of the earlier jobs
   uint16_t tail_plane_ = 0;
   uint32_t tail_unit_ = 0;
   std::array<uint16_t, kAttendImagesMax> plane_of_{};  // of images of all jobs

@@ -78,8 +78,8 @@ struct alignas(16) AttendQueries {
   bool is_causal;  // the tail ends with the query tokens; each reads only tokens up to itself
 };
 
-// Up to 128 tokens of a tile of K and a tile of V. The codes are 128 channels wide and have the
-// same groups, or a scale per token.
+// Up to 128 tokens of a tile of K and a tile of V. Both have 128 channels, and either the standard
+// groups (kAttendKGroup, kAttendVGroup) or a scale per token.
 struct alignas(16) AffinePart {
   const uint8_t* image;
   uint32_t k_codes, k_params, v_codes, v_params;  // offsets from `image`; multiples of 16

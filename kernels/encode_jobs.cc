@@ -171,7 +171,7 @@ uint32_t TileCount(const codecs::ImageSpec& spec) {
 
 uint64_t SlotBytesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geometry) {
   const uint16_t form = FormOf(spec, geometry);
-  uint64_t element = 0;  // bytes that wait of it
+  uint64_t element = 0;  // bytes of temporary data per element
   if (form == codecs::kStepsForm) element = sizeof(int16_t);
   if (form == codecs::kHotForm && geometry.IsPerChannel()) element = sizeof(float);
   return codecs::RawLayout(geometry).bytes +

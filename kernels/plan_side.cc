@@ -51,7 +51,7 @@ void AddSide(const codecs::ImageSpec& spec, const codecs::DecodeInputs& side,
 
 void AddMagnitudes(const codecs::Profile& profile, const std::byte* on_device,
                    PlaneRecords* records) {
-  if (profile.HasBasis()) return;  // its steps are of components
+  if (profile.HasBasis()) return;  // its steps are for components
   const uint8_t* channels = codecs::U8(profile.Channels(0, {}));
   records->front().side = OnDevice(profile.bytes(), channels, on_device);
 }
@@ -76,7 +76,7 @@ void MakeTables(const codecs::Profile& profile, uint32_t plane, EncodeStepTables
       tables->of[i][symbol] = StepOfSymbol(table, symbol);
     }
     SymbolStep none = StepOfSymbol(table, codecs::LikeliestSymbol(table));
-    none.step &= ~kStepEscape;  // no escape goes with it
+    none.step &= ~kStepEscape;  // it has no escape
     tables->of[i][kNoCodeSymbol] = none;
   }
 }

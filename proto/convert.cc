@@ -193,7 +193,7 @@ codecs::GroupShape ShapeOf(const SpaceIdentity& identity, size_t group) {
     case GroupGeometry::Kind::kState:
     case GroupGeometry::Kind::kOpaqueRows:
       shape.tile.dtype = codecs::DType::kBytes;
-      shape.tile.k_dim = geometry.state_bytes + geometry.row_bytes;  // one of them is 0
+      shape.tile.k_dim = geometry.state_bytes + geometry.row_bytes;  // one of the two is 0
       shape.heads = 1;
       break;
   }

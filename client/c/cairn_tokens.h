@@ -54,8 +54,8 @@ typedef struct cairn_token_budget {
   uint64_t bytes;          /* never exceeded */
   uint64_t original_bytes; /* of an original token; at least 1 */
   uint64_t low_bytes;      /* of a low token; 1 to original_bytes */
-  /* Rho, 0 to 1. Tokens with infinite scores take their bytes first; original tokens get this share
-   * of the rest */
+  /* Rho, 0 to 1. This share of the budget that is left after tokens with infinite scores is for
+   * original tokens */
   double original_share;
 } cairn_token_budget;
 

@@ -84,8 +84,8 @@ absl::Status DecodeInto(const codecs::ImageView& view, const codecs::DecodeInput
   return VerifyAndDecode(view, views, room, inputs);
 }
 
-// Reads the fields of `given` that are not in `spec`; `spec` is its converted form. `inputs` borrow
-// from `given` and from *parent.
+// Reads the inputs of an encoder from `given`. `spec` is the result of converting `given`. `inputs`
+// borrow from `given` and from *parent.
 absl::Status ReadInputs(const cairn_image_spec& given, const codecs::ImageSpec& spec,
                         codecs::ImageView* parent, codecs::EncodeInputs* inputs) {
   const auto& [layer_first, layer_count, head_first, head_count] = spec.slice;

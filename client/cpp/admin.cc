@@ -21,7 +21,7 @@ namespace {
 // Returns the daemon's administrative address.
 absl::StatusOr<std::string> AskWhere(const std::string& control, absl::Time deadline) {
   const absl::StatusOr<DaemonAbout> about = AskAbout(control, deadline);
-  if (absl::IsUnimplemented(about.status())) return control;  // as daemons did before there was one
+  if (absl::IsUnimplemented(about.status())) return control;  // older daemons answer there
   CAIRN_RETURN_IF_ERROR(about.status());
   const std::string& address = about->admin_address;
   if (address.empty()) {
@@ -79,7 +79,7 @@ class GrpcAdmin final : public AdminClient {
     request.set_space_id(space_id);
     auto reader = stub->Verify(&context, request);
     v1::VerifyProgress progress;
-    while (reader->Read(&progress)) {  // ends with the stream, at the deadline at the latest
+    while (reader->Read(&progress)) {  // terminates with the stream, at the latest at the deadline
       report(progress);
     }
     return FromGrpc(reader->Finish());

@@ -104,7 +104,7 @@ class DeviceAttention::Impl {
     if (error == codecs::Error::kTooLarge) {
       return absl::ResourceExhaustedError("more jobs, images or tokens than a plan can hold");
     }
-    size_t wrong = 0;  // the first that has no plan of its own
+    size_t wrong = 0;  // index of the first job that cannot be planned
     while (error != codecs::Error::kOk && wrong < jobs.size() &&
            kernels::AttendPlanBytes(jobs.subspan(wrong, 1), kernels::kAttendWorksWanted) != 0) {
       ++wrong;
@@ -114,12 +114,12 @@ class DeviceAttention::Impl {
 
   kernels::Runtime& device_;
   kernels::AttendPlan plan_;
-  DeviceMemory on_host_;    // the plan, until it is on the device
+  DeviceMemory on_host_;    // the plan, until its upload has completed
   DeviceMemory on_device_;  // plan, scratch, status words
   uint64_t scratch_at_ = 0, status_at_ = 0;
   DeviceMemory statuses_;             // of the host
   std::vector<size_t> image_counts_;  // of each job
-  DeviceCalls calls_;  // destroyed first: waits for the stream, which uses the memory above
+  DeviceCalls calls_;  // destroyed first: it waits for the stream, which uses the memory above
 };
 
 DeviceAttention::DeviceAttention(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

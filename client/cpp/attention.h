@@ -7,8 +7,7 @@
 //   kernels::AttendJob job = {.images = (*images)->images(), .tile = (*images)->slice().tile, …};
 //   const auto attention = DeviceAttention::Make(*device, {&job, 1}, stream);   // a layer's
 //   (*attention)->Launch(stream);                                               // each step
-//   …                                                        // the stream is over
-//   (*attention)->Check();
+//   … // when the stream has completed (*attention)->Check();
 
 #include <cstddef>
 #include <memory>

@@ -131,7 +131,7 @@ class GrpcControl final : public Control {
     SetUp(context, deadline);
     v1::PutSideObjectReply reply;
     const auto writer = stub_->PutSideObject(&context, &reply);
-    do {  // ends: each turn takes from the content
+    do {  // terminates: each iteration consumes content
       const auto bytes = content.first(std::min(content.size(), kPartBytes));
       part.set_content(bytes.data(), bytes.size());
       content = content.subspan(bytes.size());
@@ -171,7 +171,7 @@ class GrpcControl final : public Control {
   void Run() {
     pthread_setname_np(pthread_self(), "cairn-session");
     absl::Duration backoff = kBackoffMin;
-    for (bool is_first = true;; is_first = false) {  // ends with the client
+    for (bool is_first = true;; is_first = false) {  // terminates with the client
       if (KeepSession(is_first)) {
         backoff = kBackoffMin;
       }
@@ -267,7 +267,7 @@ class GrpcControl final : public Control {
   bool is_open_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // why the last session ended or did not open
-  grpc::ClientContext* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;  // while KeepSession() runs
+  grpc::ClientContext* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;  // set while KeepSession() runs
   std::thread thread_;
 };
 

@@ -19,7 +19,7 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kUnix = "unix:";
-constexpr size_t kShownCharsMax = 128;  // of what a peer says, in an error
+constexpr size_t kShownCharsMax = 128;  // of a peer's text, in an error message
 
 bool IsSocketHere(const std::string& address) {
   struct stat status {};

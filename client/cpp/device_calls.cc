@@ -37,7 +37,7 @@ absl::Status DeviceCalls::Check() const {
 DeviceCalls::~DeviceCalls() {
   bool is_over = !is_pending_;
   while (!is_over && device_.Poll(stream_, &is_over) == LaunchResult::kOk && !is_over) {
-    absl::SleepFor(kPollPause);  // ends: the device does its work, or fails
+    absl::SleepFor(kPollPause);  // terminates: the device completes its work, or fails
   }
 }
 
@@ -76,7 +76,7 @@ absl::StatusOr<bool> DeviceCalls::IsOver() {
 }
 
 absl::Status DeviceCalls::Await(absl::Time deadline) {
-  while (true) {  // ends at the deadline
+  while (true) {  // terminates at the deadline
     CAIRN_ASSIGN_OR_RETURN(const bool is_over, IsOver());
     if (is_over) {
       return absl::OkStatus();

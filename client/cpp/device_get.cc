@@ -81,7 +81,7 @@ absl::Status DeviceMover::Impl::DecodeSome(const DeviceRequest& request, absl::T
   if (error == codecs::Error::kTooLarge && jobs.size() > 1) {
     const size_t middle = images[images.size() / 2];
     CAIRN_RETURN_IF_ERROR(DecodeSome(request, deadline, batch, begin, middle, results));
-    CAIRN_RETURN_IF_ERROR(calls_.Await(deadline));  // the plan's memory is used again
+    CAIRN_RETURN_IF_ERROR(calls_.Await(deadline));  // the plan's memory is reused
     Collect(batch, begin, middle, results);
     return DecodeSome(request, deadline, batch, middle, end, results);
   }
@@ -148,7 +148,7 @@ void DeviceMover::Impl::Get(const DeviceRequest& request, absl::Time deadline,
     }
     if (const absl::Status over = calls_.Await(deadline); !over.ok()) {
       status = over;
-      break;  // how those before ended is not known
+      break;  // the results of earlier batches are unknown
     }
     if (before != nullptr) {
       Collect(*before, 0, before->count, results);

@@ -43,7 +43,7 @@ class DeviceImages::Impl {
     const absl::Time deadline =
         MonotonicNow() +
         (request.timeout > absl::ZeroDuration() ? request.timeout : kDataTimeoutDefault);
-    CAIRN_RETURN_IF_ERROR(calls_.Await(deadline));  // what a call before left behind
+    CAIRN_RETURN_IF_ERROR(calls_.Await(deadline));  // the work of an earlier call
     DropUnkept();
     calls_.Use(request.stream);
     size_t appended = 0;
@@ -146,14 +146,14 @@ class DeviceImages::Impl {
   const GroupSlice slice_;
   const PlacedSlice placed_;
   const uint64_t image_bytes_max_;
-  DeviceMemory staging_;  // of the host, in use until the stream is over
+  DeviceMemory staging_;  // host memory, in use until the work on the stream has completed
   // The memory of images_, followed by memory of images that a call did not finish.
   std::vector<DeviceMemory> memories_;
   size_t memories_kept_ = 0;
   std::deque<codecs::ImagePrefix> prefixes_;
-  DeviceSideObjects side_objects_;  // those that images name stay
+  DeviceSideObjects side_objects_;  // side objects of images_ stay here
   std::vector<kernels::AttendImage> images_;
-  DeviceCalls calls_;  // destroyed first: waits for the stream, which uses the memory above
+  DeviceCalls calls_;  // destroyed first: it waits for the stream, which uses the memory above
 };
 
 DeviceImages::DeviceImages(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -179,7 +179,7 @@ class DeviceMover::Impl {
   DeviceSideObjects side_objects_;
   Memory slots_;  // of the device, for a batch that is being encoded
   uint64_t slots_bytes_ = 0;
-  DeviceCalls calls_;  // destroyed first: waits for the stream, which uses the memory above
+  DeviceCalls calls_;  // destroyed first: it waits for the stream, which uses the memory above
 };
 
 }  // namespace cairn

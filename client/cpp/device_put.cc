@@ -51,7 +51,7 @@ absl::Status DeviceMover::Impl::SetSpecs(const DeviceRequest& request, absl::Tim
     codecs::ImageSpec& spec = batch.specs[i];
     spec = cairn::SpecOf(placed_, space_.fingerprint(), request.keys[key],
                          request.first_position + key * placed_.tokens);
-    if (is_known) {  // as other puts: `exact` where there is no side object to code with
+    if (is_known) {  // like other puts: `exact` if there is no side object
       static_cast<void>(codecs::SetRecipeOrExact(recipe, InputsOf(batch.side), id, &spec));
     }
     // Only the daemon has the previous block.
@@ -75,7 +75,7 @@ absl::Status DeviceMover::Impl::ReserveSlots(uint64_t bytes) {
   if (bytes <= slots_bytes_) {
     return absl::OkStatus();
   }
-  slots_ = Memory();  // first: there may be no room for both
+  slots_ = Memory();  // freed first: there may be no room for both
   slots_bytes_ = 0;
   slots_ = Memory(device_, /*is_host=*/false, bytes);
   if (slots_.data() == nullptr) {
@@ -227,7 +227,7 @@ void DeviceMover::Impl::Put(const DeviceRequest& request, absl::Time deadline,
     std::fill(results.begin() + static_cast<std::ptrdiff_t>(batch.first), results.end(),
               absl::StatusOr<PutResult>(status));
   };
-  Batch* whole = nullptr;  // in its staging
+  Batch* whole = nullptr;  // a batch whose images are all in its staging memory
   size_t next = 0;
   while (whole != nullptr || next < request.keys.size()) {
     Batch* coming = nullptr;

@@ -15,7 +15,8 @@ EventReader::~EventReader() {
   queue_.Shutdown();
   void* tag = nullptr;
   bool ok = false;
-  while (queue_.Next(&tag, &ok)) {  // ends: one thing is under way at most, and the call cancelled
+  while (queue_.Next(&tag, &ok)) {  // terminates: at most one operation runs, and the call is
+                                    // cancelled
   }
 }
 

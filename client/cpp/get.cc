@@ -144,7 +144,7 @@ absl::Status GetExchange::TakeImage(std::span<const std::byte> payload, uint64_t
     *bytes = payload.size();
     return FromCodec(codecs::VerifyTiles(view), "image");
   }
-  SideObjectHandle side_object;  // until the image is decoded
+  SideObjectHandle side_object;  // kept until the image is decoded
   if (spec.recipe.NeedsSideObject() && spec.side_object_count > 0) {
     CAIRN_ASSIGN_OR_RETURN(side_object, context_.side_object(spec.side_objects[0]));
   }

@@ -315,13 +315,13 @@ class DeviceMiner::Impl {
 
   Space& space_;
   kernels::Runtime& device_;
-  std::vector<int32_t> pages_;    // of all texts
+  std::vector<int32_t> pages_;    // blocks of all texts
   Kept inputs_, inputs_on_host_;  // pages, plan, status word
   Kept made_, made_on_host_;      // a bank, or sums
   Kept scratch_;
   uint64_t plan_at_ = 0, plan_bytes_ = 0, status_at_ = 0;
   absl::Time deadline_;
-  DeviceCalls calls_;  // destroyed first: waits for the stream, which uses the memory above
+  DeviceCalls calls_;  // destroyed first: it waits for the stream, which uses the memory above
 };
 
 DeviceMiner::DeviceMiner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

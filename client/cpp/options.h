@@ -48,7 +48,8 @@ struct BreakerOptions {
   int failures_to_open = 3;                         // in a row
   int slow_to_open = 3;                             // in a row
   absl::Duration open_min = absl::Seconds(1);       // until the first probe
-  absl::Duration open_max = absl::Seconds(30);      // doubled by each failed probe, up to this
+  absl::Duration open_max = absl::Seconds(30);      // a failed probe doubles the open time, up to
+                                                    // this
   absl::Duration probe_timeout = absl::Seconds(5);  // after this time another probe may start
 };
 

@@ -133,7 +133,7 @@ void Pipeline::Run(std::span<Exchange* const> exchanges, Meanwhile meanwhile) {
     has_more = has_more && meanwhile();
     connection_->Poll(has_more ? std::min(deadline_, MonotonicNow() + kTurn) : deadline_);
     if (MonotonicNow() > deadline_ + kGrace) {
-      connection_ = nullptr;  // every call is over now
+      connection_ = nullptr;  // this ends every call
     }
     for (Place& place : places_) {
       if (place.exchange != nullptr && !place.is_waiting) {

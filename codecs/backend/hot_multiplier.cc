@@ -46,7 +46,7 @@ std::optional<int16_t> SearchHotMultiplier(const Profile& profile, uint32_t bits
     return 100 * BitsOfAll(profile, multiplier) <= (10 * bits_in_tenths - kHotBesides) * channels;
   };
   if (!fits(kProfileMultiplierMax)) return std::nullopt;
-  int32_t low = -kProfileMultiplierMax - 1;  // below the least that fits
+  int32_t low = -kProfileMultiplierMax - 1;  // too small to fit
   int32_t high = kProfileMultiplierMax;
   while (high - low > 1) {
     const int32_t middle = (low + high) / 2;

@@ -141,7 +141,8 @@ class Decoder {
     return Error::kOk;
   }
 
-  // Copies a raw tile piece by piece, so that the bytes of the CRC are the bytes in the target.
+  // Copies a raw tile piece by piece. The CRC is computed from the copy, so it covers exactly the
+  // bytes in the target.
   Error AddSharedRaw(const StoredTile& tile, std::byte* target) {
     const uint64_t source_bytes = tile.geometry.SourceBytes();
     uint32_t crc = 0;

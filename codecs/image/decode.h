@@ -20,8 +20,8 @@
 
 namespace cairn::codecs {
 
-//   view    parsed; in bounds whatever its tiles hold. Values are those that were encoded if
-//           VerifyTiles(view, slice) and this are kOk
+//   view parsed; in bounds whatever its tiles hold. If VerifyTiles(view, slice) and this return
+//   kOk, the values are the encoded ones
 //   slice   inside view.spec().slice (else kInvalidSlice)
 //   target  at least SourceBytes(spec.tile, slice, spec.tokens) bytes (else kTargetTooSmall), any
 //           alignment, no overlap with view. From 1 MiB on it is written past the caches where

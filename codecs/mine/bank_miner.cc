@@ -113,7 +113,7 @@ class Cluster {
   uint32_t count_ = 0;
   std::vector<float> points_;
   std::vector<uint32_t> nearest_;
-  std::vector<float> left_;  // squared, of each from its centre
+  std::vector<float> left_;  // squared distance of each point from its centre
   std::vector<float> centres_;
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kEscapeBits = 16;
 constexpr double kSlotBits = 8;      // log2 of the slots of a table
-constexpr double kShrinkPrior = 50;  // codes that say nothing of what rounding took
+constexpr double kShrinkPrior = 50;  // pseudo-count of codes without a rounding error
 constexpr double kOffsetMax = 102;   // 0.4 step
 
 using Masses = double[kCoderSymbols];
@@ -24,7 +24,7 @@ void ShareSlots(const double* masses, uint32_t count, int32_t* shares) {
     shares[i] = std::max(1, static_cast<int32_t>(std::floor(kCoderSlots * masses[i] / sum)));
     left -= shares[i];
   }
-  for (; left != 0; left += left < 0 ? 1 : -1) {  // ends: at most `count` too many or too few
+  for (; left != 0; left += left < 0 ? 1 : -1) {  // terminates: at most `count` too many or too few
     uint32_t chosen = 0;
     double best = std::numeric_limits<double>::infinity();
     for (uint32_t i = 0; i < count; ++i) {
@@ -45,7 +45,7 @@ void ShareSlots(const double* masses, uint32_t count, int32_t* shares) {
 
 void MakeFrequencies(Masses& counts, uint8_t (&frequencies)[kCoderSymbols]) {
   double sum = std::accumulate(counts, counts + kCoderSymbols, 0.0);
-  if (sum == 0) {  // no channel is coded with it here; another text's may be
+  if (sum == 0) {  // no channel of the sample uses this table; another text may
     for (uint32_t i = 0; i < kCoderSymbols; ++i) counts[i] = std::exp(-std::abs(i - 7.0));
     sum = std::accumulate(counts, counts + kCoderSymbols, 0.0);
   }

@@ -23,7 +23,7 @@ constexpr int32_t kMultiplierLow = -4000, kMultiplierHigh = 800;
 constexpr int32_t kProbes = 16;
 // Bytes of a strip besides symbols and rows: header 16, padding 8, and the coder's states.
 constexpr double kStripBytes = 78;
-constexpr uint64_t kOtherBytesMax = 16384;  // of a profile: header, turns, rates and tables
+constexpr uint64_t kOtherBytesMax = 16384;  // limit for a profile's header, turns, rates and tables
 constexpr double kWeightFloor = 1e-3;
 constexpr double kStepMin = 1e-12, kSpreadMin = 1e-30;
 // (1 / 0.3)^(0.35 / 2). If K's steps follow queries, the loss from a coarse V is about three tenths
@@ -141,7 +141,7 @@ void ProfileMiner::WeighChannels() {
     }
     double mean = 0;
     for (const double square : squares) mean += square / k.dim;
-    if (mean <= 0) continue;  // nothing is known of this head
+    if (mean <= 0) continue;  // nothing is known about this head
     for (uint32_t c = 0; c < k.dim; ++c) {
       k.channels[head * k.dim + c].weight =
           static_cast<float>(std::sqrt(squares[c] / mean + kWeightFloor));

@@ -317,7 +317,7 @@ std::string_view NameIn(std::span<const Named> list, const Recipe& recipe) {
 
 std::string_view FormatPatternkv(Recipe recipe) {
   if (recipe.patterns > kBankPatternsMax) return {};
-  recipe.patterns = 0;  // which are of the bank, and in no name
+  recipe.patterns = 0;  // the bank has them; names do not
   return NameIn(kWithBank, recipe);
 }
 

@@ -48,8 +48,8 @@ struct Recipe {
   bool is_fast = false;  // exact:fast: strips in mode planes only
 
   uint8_t level = 0;  // cairn: steps are 3^level times those of level 0
-  // cairn: multiplier of the profile's steps. cairn-hot: of the worth that a bit must have. 256 *
-  // log2.
+  // A multiplier as 256 * log2. cairn: for the profile's steps. cairn-hot: for the minimum worth of
+  // a bit.
   int16_t multiplier = 0;
 
   // ott: the rows of a block are chosen without the blocks before it in the chain.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint16_t kValueMaxBits = 0x77FF;  // of 32752, as fp16
 
-namespace field {                 // beside those of every side object
+namespace field {                 // in addition to the fields of every side object
 constexpr size_t kReserved = 17;  // u8, 0
 constexpr size_t kPatterns = 18;  // u16
 constexpr size_t kTail = 32;      // 32 bytes, 0

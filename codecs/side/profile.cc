@@ -15,7 +15,7 @@ constexpr uint16_t kVectorMaxBits = 0x4000;     // of 2, as fp16
 constexpr uint64_t kTablesBytes = uint64_t{kProfileTables} * kCoderSymbols;
 constexpr uint64_t kOffsetsBytes = uint64_t{kProfileTables} * 2;
 
-namespace field {                    // beside those of every side object
+namespace field {                    // in addition to the fields of every side object
 constexpr size_t kRope = 17;         // u8
 constexpr size_t kBasis = 18;        // u8
 constexpr size_t kReserved = 19;     // u8, 0

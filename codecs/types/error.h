@@ -32,10 +32,10 @@ enum class [[nodiscard]] Error : uint8_t{
     kBadFlags,      // a flag this code does not know
     kUnknownUnit,   // a coding unit or a symbol mode this code does not know
     kBadHeader,     // a header field out of its limits
-    kBadDirectory,  // a directory entry differs from the one that its form computes
+    kBadDirectory,  // a directory entry differs from the values that its form computes
     kBadPadding,    // a byte that must be zero is not
     kBadChecksum,   // CRC32C of header and directory, or of a tile
-    kBadTile,       // a tile's rows or parameters are not such as an encoder writes
+    kBadTile,       // no encoder writes a tile with such rows or parameters
     kBadBank,       // a part of a bank breaks the rules of docs/internals/formats/bank.md
     kBadProfile,    // a part of a profile breaks the rules of docs/internals/formats/profile.md
 };

@@ -50,7 +50,7 @@ _LEFT_OUT = {
 # Settings of other namespaces that change K, V or a state by more than the rounding of another GPU,
 # or that change the content of a pool. A setting that this SGLang does not have is skipped.
 _COUNTED = (
-    # The computation of layers.
+    # Settings of the computation of layers.
     "dllm_algorithm",
     "dllm_algorithm_config",
     "enable_mis",
@@ -67,7 +67,7 @@ _COUNTED = (
     "rl_on_policy_target",
     "enable_hisparse",
     "hisparse_config",
-    # The format of a pool's content.
+    # Settings of the format of a pool's content.
     "prefill_kv_cache_dequant_dtype",
     "enable_deepseek_v4_fp4_indexer",
     "mamba_ssm_dtype",
@@ -77,13 +77,13 @@ _COUNTED = (
     "linear_replayssm_cache_len",
     "disable_hybrid_swa_memory",
     "c128_page_size",
-    # The preprocessing of images and audio.
+    # Settings of the preprocessing of images and audio.
     "enable_multimodal",
     "mm_process_config",
     "image_processor_backend",
     "disable_fast_image_processor",
     "enable_precise_embedding_interpolation",
-    # The draft model whose KV is stored, too.
+    # Settings of the draft model, whose KV is stored, too.
     "speculative_algorithm",
     "speculative_draft_model_path",
     "speculative_draft_model_revision",

@@ -35,7 +35,7 @@ class Weights:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._changes, self._is_between = 0, False  # changes in progress; whether a change in several steps has begun
+        self._changes, self._is_between = 0, False  # running; in several steps
         self._before: str | None = None  # SGLang's weight_version at the last change
 
     def listen(self) -> None:

@@ -57,7 +57,7 @@ class DeviceImages:
             _ffi.library().cairn_device_images_close,
         )
         geometry = space.spec.groups[self.group]
-        self.k_dim, self.v_dim = geometry.k_dim, geometry.v_dim  # for a latent, v_dim is 0: there is no V
+        self.k_dim, self.v_dim = geometry.k_dim, geometry.v_dim  # latents: v_dim is 0
 
     def append(
         self,

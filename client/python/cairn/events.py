@@ -61,8 +61,8 @@ def low_64_bits(key: bytes) -> int:
 
 
 def events_of(batch: EventBatch, hash_of: Callable[[bytes], Any]) -> list[dict[str, Any]]:
-    """Returns events as dicts with their `type`; consecutive blocks of a chain share one. A reset
-    clears everything."""
+    """Returns events as dicts with their `type`; consecutive blocks of a chain share one event. A
+    reset clears everything."""
     made: list[dict[str, Any]] = [dict(CLEARED)] if batch.is_reset else []
     before: BlockEvent | None = None
     for event in batch.events:

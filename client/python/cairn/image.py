@@ -92,11 +92,11 @@ class ImageSpec:
     group: int = 0
     layer_first: int = 0
     head_first: int = 0
-    profile: bytes | None = None  # for cairn:bits, from cairn.profile; for patternkv:b a bank, from cairn.bank
+    profile: bytes | None = None  # from cairn.profile; for patternkv:b, from cairn.bank
     # Inputs that some recipes need, or that improve their compression.
     parent: Any = None  # image of the same part of the previous block: ott:2 continues from it
     query_magnitudes: Any = None  # float32 [layers, heads, k_dim]: mean |q| after RoPE
-    chain_tokens: int = 0  # logquant: length of the chain, 0: up to the block; the longer, the fewer rows
+    chain_tokens: int = 0  # logquant: length of the chain; 0: it ends with the block
     # float32 [layers, heads, tokens]: token scores for arkv
     token_scores: Any = None
     token_states: Any = None  # uint8, likewise: from cairn.arkv.plan, for arkv:paper

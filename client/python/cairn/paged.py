@@ -36,7 +36,8 @@ class Placement:
 
     offset: of the plane's first element. block: from one block to the next. If tokens_per_run
     (dims_per_run) is not 0, tokens (channels) form runs of that many, token_run (dim_run) bytes
-    apart, as in tiles of a matrix unit. In a transposed K, `token` is one element.
+    apart, as in tiles of a matrix unit. For a transposed K, the stride `token` is the size of one
+    element.
     """
 
     block: int

@@ -21,7 +21,7 @@ import numpy as np
 from ._profile import SYMBOLS, TABLES, Basis, Plane, Profile, Rotation
 from .errors import InvalidArgumentError
 
-SKIPPED_TOKENS = 4  # of each text: attention rests on them by default, so they do not represent the rest
+SKIPPED_TOKENS = 4  # of each text: attention rests on them by default, so they are not typical
 LOSS_EXPONENT = 0.35  # exponent of a layer's loss in its step; a larger one would over-fit the text
 LOSS_MIN = 1e-5
 V_LOSS_SHARE = 0.3  # of K's, if losses are unknown and K's steps follow queries
@@ -45,7 +45,7 @@ class GroupSamples:
     v_loss: np.ndarray | None = None
 
     def losses(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the losses of K and of V by layer; relative ones if they were not measured."""
+        """Returns the losses of K and of V by layer; assumed ones if they were not measured."""
         if self.k_loss is not None:
             return self.k_loss, self.v_loss
         flat = np.ones(len(self.texts[0][0]))

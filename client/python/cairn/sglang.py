@@ -31,7 +31,7 @@ from .transfer import Get, Put
 _OPTION = "--hicache-storage-backend-extra-config"
 _SGLANG_S = ("backend_name", "module_path", "class_name", "interface_v1")  # in the same option
 
-_ALL_PAGES, _TRAILING_PAGES = "all_pages", "trailing_pages"  # the part of a pool that a prefix needs
+_ALL_PAGES, _TRAILING_PAGES = "all_pages", "trailing_pages"  # needs of a prefix
 _GROUPS = "block_groups"  # pages in another form, which SGLang also asks for, but never waits for
 
 Names = Callable[[Sequence[str]], list[bytes]]  # converts SGLang's names of pages to keys

@@ -116,7 +116,7 @@ struct Columns {
   // The values of one token.
   struct Row {
     const uint8_t* elements;
-    const uint8_t* pattern;  // what is taken from them; null: nothing
+    const uint8_t* pattern;  // subtracted from the values; null: none
 
     [[nodiscard]] Float At(uint32_t vector) const {
       const Float value = Type::Load(elements + uint64_t{vector} * kLanes * Type::kBytes);

@@ -8,7 +8,7 @@ namespace {
 template <typename Type, uint32_t kBits, bool kPredicted>
 struct Run {
   const uint8_t* source;
-  const uint8_t* pattern;  // what is taken from them; null: nothing
+  const uint8_t* pattern;  // subtracted from the values; null: none
   uint32_t count;
 
   static constexpr bool kOrders = Type::kBytes == 2 && !kPredicted;

@@ -79,7 +79,8 @@ struct HotDecoding {
     const uint32_t row_bytes = job.tile->row_bytes;
     const uint8_t* rows = job.codes + uint64_t{first} * row_bytes;
     const uint64_t left = uint64_t{job.tokens - first} * row_bytes;
-    uint8_t copy[kBlockTokens * kHotRowBytesMax + kWordBytes];  // where what is behind is not ours
+    uint8_t copy[kBlockTokens * kHotRowBytesMax + kWordBytes];  // used if the bytes after the codes
+                                                                // are not ours
     const uint32_t needed = kBlockTokens * row_bytes + kWordBytes;
     if (left < needed) {
       __builtin_memcpy(copy, rows, left);

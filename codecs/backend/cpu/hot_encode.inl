@@ -104,7 +104,7 @@ struct HotCoding {
                  uint8_t* codes) const {
     const uint32_t row_bytes = tile.row_bytes;
     uint8_t* row = codes + uint64_t{token} * row_bytes;
-    uint8_t copy[kHotRowBytesMax + kWordBytes];  // where what is behind the row is not ours
+    uint8_t copy[kHotRowBytesMax + kWordBytes];  // used if the bytes after the row are not ours
     const bool is_copied = uint64_t{source.tokens - token - 1} * row_bytes < kWordBytes;
     uint8_t* next = is_copied ? copy : row;
     uint64_t bits = 0;

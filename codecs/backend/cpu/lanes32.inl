@@ -34,7 +34,7 @@ template <bool kHasLowest>
   const Bytes32 high = Strips::HighNibbles(slot);
   const Bytes32 low = Strips::LowNibbles(slot);
   Bytes32 symbol = Strips::LookUp(table.first, high);
-  for (const auto& border : table.border) {  // all bits are -1
+  for (const auto& border : table.border) {  // a set mask is -1
     symbol = Strips::Sub(symbol, Strips::Above(low, Strips::LookUp(border, high)));
   }
   symbol = Strips::Choose(Strips::Equal(high, Strips::Set(15)), Strips::LookUp(table.highest, low),

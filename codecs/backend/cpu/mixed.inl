@@ -10,7 +10,7 @@ namespace cairn::codecs {
 namespace {
 
 constexpr uint32_t kMixedDimMax = 4096;
-constexpr uint32_t kMixedWordBytes = 8;  // that are read where up to eight codes are
+constexpr uint32_t kMixedWordBytes = 8;  // bytes that are read for up to eight codes
 
 // Eight channels: the start of their codes of a width in a token's codes, and the bits that these
 // become in a word of eight bytes.
@@ -22,11 +22,11 @@ struct MixedEight {
 struct MixedDecoding {
   const MixedTile& tile;
   uint32_t counts[kChannelClasses] = {};
-  uint32_t padded;  // channels, and some more to fill registers
+  uint32_t padded;  // channels, padded to fill registers
   MixedEight four[kMixedDimMax / 8];
   MixedEight two[kMixedDimMax / 8];
   uint16_t source[kMixedDimMax];  // channels of source bits
-  uint16_t pair[kMixedDimMax];    // of a group; of a channel of source bits unspecified
+  uint16_t pair[kMixedDimMax];    // in a group; unspecified for channels of source bits
   alignas(64) float levels[kMixedDimMax];
   alignas(64) float mins[kMixedDimMax];
   alignas(64) float steps[kMixedDimMax];

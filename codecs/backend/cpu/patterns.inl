@@ -14,7 +14,7 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr uint32_t kPatternDimMax = 1024;  // what a bank may have
+constexpr uint32_t kPatternDimMax = 1024;  // limit of a bank
 constexpr uint32_t kSlack = 9;
 
 float RangeOf(const Span& span) { return span.high - span.low; }
@@ -31,7 +31,7 @@ struct PatternChoice {
   alignas(64) int16_t table[kPatternDimMax * Ranks::kPatterns];
   alignas(64) int16_t values[2][kPatternDimMax];
   float reach[kPatternDimMax];     // of each channel, how far a value may be from a pattern
-  uint16_t order[kPatternDimMax];  // places of channels, those of far reach first
+  uint16_t order[kPatternDimMax];  // indices of channels, those with the largest reach first
   uint16_t ranks[kPatternDimMax];  // of channels in it
   int32_t rest[kPatternDimMax / Ranks::kChannelsAtOnce];  // the reach, scaled, from there on
   float largest_value = 0.0F;

@@ -199,7 +199,7 @@ struct Simd {
       const __m256i first = _mm256_cvtps_epi32(positions[i % kCount]);
       return _mm256_packs_epi32(first, _mm256_cvtps_epi32(positions[(i + 1) % kCount]));
     };
-    // Codes of 8 bits: four from every register, then the other four of each.
+    // Codes of 8 bits. The low half has four codes of each register, the high half the other four.
     const __m256i codes8 = _mm256_packus_epi16(halves(0), halves(2));
     // The top two bits of 3/4 code + 1/4 * 127 are the code of two bits.
     const __m256i most = _mm256_avg_epu8(codes8, _mm256_set1_epi8(126));

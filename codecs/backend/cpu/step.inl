@@ -177,7 +177,7 @@ struct Elements16 {
   static Halves16 Round(Floats16 x) {
     return kType == DType::kFp16 ? Blocks::ToFp16(x) : Blocks::ToBf16(x);
   }
-  static Halves32 Round(const Floats32& x) {  // NaN: as ToBf16() has it
+  static Halves32 Round(const Floats32& x) {  // a NaN is converted as in ToBf16()
     return kType == DType::kFp16 ? Groups::ToFp16(x) : Groups::ToBf16(x);
   }
   static Floats16 Widen(Halves16 x) {

@@ -7,7 +7,7 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr uint32_t kStreamRoom = 192;  // that may be read past the end of a stream
+constexpr uint32_t kStreamRoom = 192;  // bytes that may be read past the end of a stream
 constexpr uint32_t kStripGroups = kStripTokens / kCoderLanes;
 
 // A list of numbers with the plain ones first: a branch for each number would be unpredictable.

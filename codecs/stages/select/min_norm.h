@@ -13,7 +13,7 @@
 
 namespace cairn::codecs {
 
-// Stores the pool as a K tile has it: kChainBytes.
+// Stores the pool in the format of a K tile. The target has kChainBytes.
 void StoreChain(const ChainHead& chain, uint8_t* target);
 // Returns false if no encoder writes such a pool. Sets *chain if it returns true.
 [[nodiscard]] bool LoadChain(const uint8_t* source, ChainHead* chain);

@@ -195,8 +195,8 @@ class RelativeError:
         """Adds K [heads, tokens, dim] after RoPE, from position `first` on. The error is relative
         to K about the means of its channels, before RoPE if `rotation` is known: a constant of a
         channel, such as a bias, does not distinguish tokens, so keeping it must not reduce the
-        error. A constant in the error shifts all logits of a query alike, so the error is also
-        taken about its means."""
+        error. A constant in the error changes all logits of a query by the same amount, so the
+        means of the error are subtracted, too."""
         known, difference, is_lost = self._compare(exact, coded)
         content = turn(known, rotation, first, -1)
         with np.errstate(invalid="ignore"):  # some coded values are not finite
