@@ -211,10 +211,13 @@ def _revision_of(vllm_config: Any, settings: Settings) -> str:
 
 
 def _bytes_name_of(vllm_config: Any, layers: Sequence[Layers]) -> str:
-    """Of the order of what is moved as bytes, which is its kernels' own."""
+    """Of the order of what is moved as bytes, which is its kernels' own, and of who writes states."""
     layouts = sorted({one.shape.layout for one in layers if one.shape.layout})
     if not layouts:
         return ""
+    mamba = getattr(vllm_config, "mamba_config", None)
+    if mamba is not None and any(one.shape.is_state for one in layers):
+        layouts.append(f"{mamba.backend}, rounded at random: {mamba.enable_stochastic_rounding}")
     device = getattr(getattr(vllm_config, "device_config", None), "device_type", "")
     digest = hashlib.sha256("; ".join([str(device), *layouts]).encode())
     return f", bytes {digest.hexdigest()[:16]}"
