@@ -133,6 +133,8 @@ def test_states_are_of_the_ends_of_vllm_s_blocks():
         model_with(*groups, extra={"tokens_per_block": 1088})
     with pytest.raises(InvalidArgumentError, match="each of 2 ranks has a part of the states"):
         model_with(*groups, tensor=2)
+    with pytest.raises(InvalidArgumentError, match="blocks have 2112 tokens, and a block of the store"):
+        model_with(group_of(MambaSpec(2112), 0))
 
 
 def test_groups_of_unlike_blocks_are_counted_in_what_all_divide():

@@ -25,6 +25,7 @@ from .settings import Settings
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 TOKENS_PER_BLOCK = 128  # of the store, unless it is set or there are states
+STORE_TOKENS_MAX = 1024
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,18 @@ def _geometry_of(layers: Sequence[Layers], settings: Settings) -> Geometry:
     engine's blocks, whichever it is: then a block of the store is one of them."""
     engine_tokens = math.lcm(*(one.block_tokens for one in layers))
     has_states = any(one.shape.is_state for one in layers)
+    if engine_tokens > STORE_TOKENS_MAX:
+        raise InvalidArgumentError(
+            f"vLLM's blocks have {engine_tokens} tokens, and a block of the store at most"
+            f" {STORE_TOKENS_MAX}: start vLLM with smaller ones if the model's states fit into them,"
+            " or without this connector"
+        )
     store_tokens = settings.tokens_per_block or (engine_tokens if has_states else TOKENS_PER_BLOCK)
     expected = f"a multiple of the engine's block size {engine_tokens}"
     if has_states:
         expected = f"the engine's block size {engine_tokens}, as it keeps states at their ends"
     is_right = store_tokens == engine_tokens if has_states else store_tokens % engine_tokens == 0
-    if not is_right or not 16 <= store_tokens <= 1024:
+    if not is_right or not 16 <= store_tokens <= STORE_TOKENS_MAX:
         raise InvalidArgumentError(
             f"kv_connector_extra_config: tokens_per_block is {store_tokens}, expected {expected},"
             " from 16 to 1024"
