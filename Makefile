@@ -59,6 +59,7 @@ test-engines: programs  ## the connector in a real vLLM, the backend beside SGLa
 	.ci/engines tests/engines/mixed.py
 	.ci/engines tests/engines/quality.py
 	.ci/engines tests/engines/hybrid.py
+	.ci/engines tests/engines/kinds.py
 
 soak: build  ## the long tests that `make test` leaves out
 	ctest --preset release -L "^soak$$" -j 1

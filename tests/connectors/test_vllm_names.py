@@ -129,7 +129,7 @@ MODEL = {
     "multimodal_config": named(SimpleNamespace(mm_processor_kwargs={"num_crops": 4})),
 }
 
-_STATES = "of layers with a state, which are refused"
+_STATES = "of layers with a state: in what their specification says, or refused"
 _MEMORY = "how much memory there is"
 _OWN_HITS = "of vLLM's own prefix cache"
 
@@ -165,7 +165,7 @@ CACHE = {
     "hash_block_size": same(64, _OWN_HITS),
     "cache_hit_alignment_tokens": same(64, _OWN_HITS),
     "kv_sharing_fast_prefill": same(True, "skips layers that keep no KV of their own"),
-    "swa_bounded_replay": same(False, "of models with MLA, which are refused"),
+    "swa_bounded_replay": same(False, "of DeepSeek V4, which is refused"),
     "kv_cache_memory_bytes": same(1 << 30, _MEMORY),
     "kv_offloading_size": same(1.0, "another store, beside this one"),
     "kv_offloading_backend": same("lmcache", "another store, beside this one"),
@@ -490,13 +490,25 @@ def test_models_that_compute_with_special_tokens_are_known():
     assert set(identity.READS_SPECIAL_TOKENS) <= set(readers.values())
 
 
-def test_states_are_refused(vllm_config):
+def test_what_states_are_made_of_is_in_the_name(vllm_config):
     import torch
     from vllm.v1.kv_cache_interface import KVCacheGroupSpec, MambaSpec
 
-    config = vllm_config()
-    kv = kv_cache_config(config)
-    spec = MambaSpec(block_size=32, shapes=((1, 1),), dtypes=(torch.float32,))
-    kv.kv_cache_groups.append(KVCacheGroupSpec(["model.layers.0.mixer"], spec))
-    with pytest.raises(InvalidArgumentError, match="a group of KV is MambaSpec"):
-        model_of(config, kv, Settings("127.0.0.1:1"))
+    def space(config=None, **changed):
+        config = config or vllm_config(extra={"tokens_per_block": 32})
+        kv = kv_cache_config(config)
+        fields = {"shapes": ((3, 8), (16,)), "dtypes": (torch.bfloat16, torch.float32)}
+        fields |= {"mamba_cache_mode": "align", "block_size": 32}
+        spec = MambaSpec(**fields | changed)
+        kv.kv_cache_groups.append(KVCacheGroupSpec(["model.layers.0.mixer"], spec))
+        settings = Settings(**config.kv_transfer_config.kv_connector_extra_config)
+        return model_of(config, kv, settings).spec
+
+    assert space() == space(page_size_padded=4096)
+    assert space() != space(shapes=((8, 3), (16,)))
+    assert space() != space(dtypes=(torch.bfloat16, torch.int32))
+    rounded = vllm_config(extra={"tokens_per_block": 32})
+    rounded.mamba_config.enable_stochastic_rounding = True
+    assert space(rounded) != space()
+    with pytest.raises(InvalidArgumentError, match="a group of KV is MambaSpec: with mamba_cache_mode"):
+        space(mamba_cache_mode="none")

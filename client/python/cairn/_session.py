@@ -22,12 +22,13 @@ LOSSLESS = ("raw", "exact")
 class Session:
     """`space` is None until the daemon answers. After that, the client reconnects by itself.
 
-    beside: another session whose client this one uses. Close this one first."""
+    beside: another session whose client this one uses. Close this one first. spec: None until it is
+    known (`move`)."""
 
     def __init__(
         self,
         settings: Place,
-        spec: SpaceSpec,
+        spec: SpaceSpec | None,
         name: str,
         log: logging.Logger,
         beside: Session | None = None,
@@ -77,6 +78,8 @@ class Session:
 
     def _run(self) -> None:
         attempt, said = 0, ""
+        if self._spec is None:
+            return
         while self._beside is not None and self._beside.space is None:
             if self._ended.wait(_BESIDE_SECONDS):
                 return
@@ -98,6 +101,7 @@ class Session:
 
     def _open(self) -> None:
         settings, spec = self._settings, self._spec
+        assert spec is not None
         if self._client is None and self._beside is not None:
             self._client = self._beside.client
         if self._client is None:

@@ -22,7 +22,7 @@ fake_vllm.install()
 
 from cairn.vllm import device_saves  # noqa: E402
 from cairn.vllm.cuda import Cuda  # noqa: E402
-from cairn.vllm.group import GroupPart  # noqa: E402
+from cairn.vllm.group import PagedPart  # noqa: E402
 from cairn.vllm.layout import Shape, paged_cache  # noqa: E402
 from cairn.vllm.plan import Load, Plan, Save  # noqa: E402
 from cairn.vllm.settings import Settings  # noqa: E402
@@ -64,7 +64,7 @@ class Rank:
         self.layers, shape = layers, Shape(HEADS, DIM)
         cache = paged_cache(layers, shape, None, self.stream.number)
         assert (cache.tokens_per_block, cache.block_count) == (TOKENS, BLOCKS)
-        groups = [GroupPart(cache, Part(), 1)]
+        groups = [PagedPart(cache, Part(), 1)]
         room = slots * space.source_bytes() + 1
         self.staging = Staging(self.cuda, groups, [layers], [shape], STORE, room)
         on_device = OnDevice(self.cuda, self.stream, self.staging)

@@ -21,15 +21,16 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .._session import Session
 from .. import keys
+from ..keys import SpaceSpec
 from ..errors import InvalidArgumentError
 from ..transfer import Part
 from .adapters import LoadedAdapters
 from .cuda import Cuda, Stream
-from .group import GroupPart
+from .group import BytesPart, GroupPart, PagedPart
 from .layout import Shape, cuda_device, paged_cache
 from .lookup import Lookups
 from .media import are_media_named
-from .model import layer_index, model_of, part_of
+from .model import Model, layer_index, model_of, part_of
 from .names import register
 from .plan import Plan
 from .reloads import Reloads
@@ -49,25 +50,27 @@ CAPTURE_TRIES = 16  # requests that are put whole for each sequence that is to b
 
 
 class PlanMetadata(KVConnectorMetadata):
-    """revision: of the space that the plan's keys are of."""
+    """revision, groups: of the space that the plan's keys are of."""
 
-    def __init__(self, plan: Plan, revision: str) -> None:
-        self.plan, self.revision = plan, revision
+    def __init__(self, plan: Plan, spec: SpaceSpec) -> None:
+        self.plan, self.revision, self.groups = plan, spec.weights_revision, spec.groups
 
 
 class StepEnded(KVConnectorWorkerMetadata):
     """What a worker says of a step. requests: whose layer-wise loads ended in it, of all ranks in the
     same one. adapters: revisions of those that vLLM has loaded; None: it is not one, or not known.
-    has_other_weights: than the engine began with."""
+    has_other_weights: than the engine began with. model: where the scheduler has planned for another
+    one, what this is."""
 
     def __init__(
         self,
         requests: set[str],
         adapters: dict[int, str | None],
         has_other_weights: bool = False,
+        model: Model | None = None,
     ) -> None:
         self.requests, self.adapters = requests, adapters
-        self.has_other_weights = has_other_weights
+        self.has_other_weights, self.model = has_other_weights, model
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> StepEnded:
         assert isinstance(other, StepEnded)
@@ -76,7 +79,8 @@ class StepEnded(KVConnectorWorkerMetadata):
             if self.adapters[number] != other.adapters[number]:
                 adapters[number] = None
         is_other = self.has_other_weights or other.has_other_weights
-        return StepEnded(self.requests | other.requests, adapters, is_other)
+        model = self.model or other.model
+        return StepEnded(self.requests | other.requests, adapters, is_other, model)
 
 
 class CairnConnector(KVConnectorBase_V1, SupportsHMA):
@@ -111,7 +115,9 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._settings = sized(self._settings, given, vllm_config, kv_cache_config, tokens)
             say(self._settings, given, kv_cache_config, tokens, log)
         name = f"vllm {'scheduler' if is_scheduler else 'worker'} {config.engine_id}"
-        self._session = Session(self._settings, self._model.spec, name, log)
+        # A scheduler that knows one of several shapes is told the others by its workers.
+        known = None if is_scheduler and self._model.is_guess else self._model.spec
+        self._session = Session(self._settings, known, name, log)
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         self._tap: Tap | None = None
@@ -121,6 +127,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._layers: dict[str, int] = {}  # of this worker, their numbers from 0 on
         self._adapters, self._reloads = LoadedAdapters(), Reloads()
         self._is_reset_told = False
+        self._is_told = True  # of a worker: its scheduler plans for the groups that it has
         if not is_scheduler:
             self._reloads.watch()
             if getattr(vllm_config, "lora_config", None) is not None:
@@ -170,8 +177,16 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         blocks_of = scheduler_output.kv_connector_block_state.get_block_ids
-        plan = self._decider.plan(scheduler_output.num_scheduled_tokens, blocks_of)
-        return PlanMetadata(plan, self._model.spec.weights_revision)
+        states = getattr(scheduler_output.kv_connector_block_state, "boundary_state_offloads", {})
+        plan = self._decider.plan(
+            scheduler_output.num_scheduled_tokens,
+            blocks_of,
+            {
+                request_id: {(table, tokens): block for table, block, tokens in offered}
+                for request_id, offered in states.items()
+            },
+        )
+        return PlanMetadata(plan, self._model.spec)
 
     def update_connector_output(self, connector_output: Any) -> None:
         ended = getattr(connector_output, "kv_connector_worker_meta", None)
@@ -179,6 +194,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._decider.adapters_loaded(ended.adapters)
             if ended.has_other_weights:
                 self._decider.stop()
+            if ended.model is not None:
+                self._follow_worker(ended.model)
         self._decider.loaded(
             {*(connector_output.finished_recving or ()), *(ended.requests if ended else ())},
             connector_output.invalid_block_ids or (),
@@ -226,6 +243,17 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         """Of the files of a folder, which vLLM may read again."""
         return stamps_of(self._folder) if os.path.isdir(self._folder) else {}
 
+    def _follow_worker(self, model: Model) -> None:
+        """Of layers that share a table of blocks, and are of unlike shapes, vLLM tells its scheduler
+        one shape, and its workers all."""
+        if model.spec.groups == self._model.spec.groups:
+            return
+        self._model = model = model.with_revision_of(self._model)
+        log.info("cairn: layers are of %d shapes, as a worker says", len(model.spec.groups))
+        self._is_layer_wise = self._settings.layer_wise and not model.is_all_or_nothing
+        self._decider.move(keys.fingerprint(self._settings.tenant, model.spec), model.geometry)
+        self._session.move(model.spec)
+
     @property
     def _decider(self) -> Scheduler:
         assert self._scheduler is not None, "a call of the scheduler's side, in a worker"
@@ -234,8 +262,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
     # --------------------------------------------------------------------------- worker's side
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        groups = self._kv_cache_config.kv_cache_groups
-        of_groups = [group.layer_names for group in groups] if len(groups) > 1 else [kv_caches]
+        groups = self._model.layers
+        of_groups = [group.names for group in groups] if len(groups) > 1 else [kv_caches]
         names = [sorted(of, key=layer_index) for of in of_groups]
         number = cuda_device(next(iter(kv_caches.values())))
         cuda = None if number is None else Cuda(number, log)
@@ -244,8 +272,10 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         device = None
         if cuda is not None and stream is not None:
             arrays = [[kv_caches[name] for name in of] for of in names]
-            device = OnDevice(cuda, stream, self._staging(cuda, parts, arrays))
+            paged = [part for part in parts if isinstance(part, PagedPart)]  # all of them, there
+            device = OnDevice(cuda, stream, self._staging(cuda, paged, arrays))
         else:
+            self._check_queries()
             self._squares = self._squares_of(kv_caches, [part.part for part in parts])
             self._tap = self._tap_of(kv_caches, [part.part for part in parts])
         self._layers = {name: i for i, name in enumerate(sorted(kv_caches, key=layer_index))}
@@ -261,8 +291,19 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._squares,
         )
 
+    def _check_queries(self) -> None:
+        """Whoever looks at queries wants K beside them, in blocks of one size."""
+        sizes = {group.block_tokens for group in self._model.layers}
+        for name in ("capture", "query_squares"):
+            is_wanted = getattr(self._settings, name)
+            if is_wanted and not (self._model.has_kv_alone and len(sizes) == 1):
+                raise InvalidArgumentError(
+                    f"kv_connector_extra_config: {name} is of K and V, and this model has latents,"
+                    " states, or groups of unlike block size"
+                )
+
     def _staging(
-        self, cuda: Cuda, parts: list[GroupPart], arrays: list[list[Any]]
+        self, cuda: Cuda, parts: list[PagedPart], arrays: list[list[Any]]
     ) -> Staging | None:
         if self._settings.capture is not None:
             raise InvalidArgumentError(
@@ -319,7 +360,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
                 reason = f"attention of {type(layer).__name__} calls no forward that can be seen"
         if reason:
             raise InvalidArgumentError(f"kv_connector_extra_config: query_squares: {reason}")
-        return Squares(parts, self._model.dims, layers, geometry.engine_tokens, log)
+        dims = [group.shape.dim for group in self._model.layers]
+        return Squares(parts, dims, layers, geometry.engine_tokens, log)
 
     def _attention_of(self, names: Iterable[str], parts: list[Part]) -> list[dict[int, Any]]:
         """Of each group the engine's layers, by their indices, in the order of the part."""
@@ -338,17 +380,26 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         model, parallel = self._model, self._vllm_config.parallel_config
         rank = _tensor_rank(parallel)
         part = part_of(names, model, rank, parallel.tensor_parallel_size, group)
+        arrays, of = [layers[name] for name in names], model.layers[group]
+        is_writer = not of.shape.is_replicated or rank == 0
+        if of.shape.is_state:
+            return BytesPart(arrays, of.shape.bytes, part, 1, is_writer)
+        if of.shape.is_bytes:  # [blocks, 1, tokens, bytes]
+            tokens = arrays[0].shape[2]
+            split = of.block_tokens // tokens
+            return BytesPart(arrays, tokens * of.shape.bytes, part, split, is_writer)
         cache = paged_cache(
-            [layers[name] for name in names],
+            arrays,
             self._shapes[group],
             self._kernels(names[0]),
             None if stream is None else stream.number,
         )
-        return GroupPart(cache, part, model.geometry.engine_tokens // cache.tokens_per_block)
+        return PagedPart(cache, part, of.block_tokens // cache.tokens_per_block, is_writer)
 
     @property
     def _shapes(self) -> list[Shape]:
-        return [Shape(*one) for one in zip(self._model.heads, self._model.dims, strict=True)]
+        shapes = [group.shape for group in self._model.layers]
+        return [Shape(one.heads, one.dim, one.kind == "latent") for one in shapes]
 
     def _kernels(self, layer_name: str) -> str | None:
         """What vLLM's CPU backend calls its layout; None: it is another backend."""
@@ -358,6 +409,10 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
         assert isinstance(connector_metadata, PlanMetadata)
+        if connector_metadata.groups != self._model.spec.groups:
+            self._is_told = False  # the scheduler has yet to hear what this is
+            return
+        self._is_told = True
         self._follow(connector_metadata.revision)
         for one in (self._tap, self._squares):
             if one is not None:
@@ -427,7 +482,10 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         ended, self._loads_ended = self._loads_ended, set()
         adapters = self._adapters.take_news()
         is_other = self._adapters.have_other_weights
-        return StepEnded(ended, adapters, is_other) if ended or adapters or is_other else None
+        model = None if self._is_told else self._model
+        if not (ended or adapters or is_other or model):
+            return None
+        return StepEnded(ended, adapters, is_other, model)
 
     def get_kv_connector_stats(self) -> CairnStats | None:
         counts = {} if self._worker is None else self._worker.take_counts()
@@ -437,7 +495,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
     def _plan(self) -> Plan:
         metadata = self._get_connector_metadata()
         assert isinstance(metadata, PlanMetadata)
-        return metadata.plan
+        return metadata.plan if self._is_told else Plan(is_idle=metadata.plan.is_idle)
 
     # -------------------------------------------------------------------------------- the rest
 

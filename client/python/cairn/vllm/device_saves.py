@@ -48,7 +48,7 @@ class DeviceSaves(Saves):
                 of += [
                     (slot, group.table(table))
                     for slot, table in zip(slots, tables, strict=False)
-                    if paged.SKIPPED not in table  # the engine has let go of some of it
+                    if _is_put(group, table)
                 ]
         if not any(copies):
             return staging.give_back(sum(map(len, taken)))
@@ -65,18 +65,19 @@ class DeviceSaves(Saves):
         """Some of its keys, from `first` on, which have been copied to slots before the mark."""
         started, saved, wanted, reason = time.perf_counter(), 0, 0, ""
         deadline = time.monotonic() + self._settings.save_timeout
-        ratio = len(save.blocks[0]) // len(save.keys)
         try:
             for group, tables in enumerate(_tables(save)):
                 asked = tables[first:][: len(slots)]
-                there = [i for i, table in enumerate(asked) if paged.SKIPPED not in table]
-                wanted += len(there)
+                part = self._groups[group]
+                there = [i for i, table in enumerate(asked) if _is_put(part, table)]
+                ratio = len(save.blocks[group]) // len(save.keys)
+                wanted += len(there) * ratio
                 for begin, count in runs(there):
                     run = slots[begin : begin + count]
                     good, why = self._put_run(
                         save, group, first + begin, run, mark, deadline, ratio
                     )
-                    saved, reason = saved + good, reason or why
+                    saved, reason = saved + good * ratio, reason or why
         except UnavailableError as error:  # of the whole call: the device, not the daemon
             self._staging.cuda.lose(error)
         except Error as error:
@@ -85,10 +86,10 @@ class DeviceSaves(Saves):
             self._staging.give_back(len(slots))
             self._count(
                 put_seconds=time.perf_counter() - started,
-                dropped_blocks=(wanted - saved) * ratio,
+                dropped_blocks=wanted - saved,
             )
         if reason:
-            self._say((wanted - saved) * ratio, reason)
+            self._say(wanted - saved, reason)
 
     def _put_run(
         self,
@@ -126,9 +127,15 @@ class DeviceSaves(Saves):
         return good, type(from_code(bad[0], "")).__name__ if bad else ""
 
 
+def _is_put(group: GroupPart, table: list[int]) -> bool:
+    """False: the engine has let go of some of it, or another rank puts the same."""
+    return group.is_writer and paged.SKIPPED not in table
+
+
 def _tables(save: Save) -> list[list[list[int]]]:
     """Of each group, of each key the engine's blocks."""
-    ratio = len(save.blocks[0]) // len(save.keys)
+    count = len(save.keys)
     return [
-        [blocks[i : i + ratio] for i in range(0, len(blocks), ratio)] for blocks in save.blocks
+        [blocks[i : i + len(blocks) // count] for i in range(0, len(blocks), len(blocks) // count)]
+        for blocks in save.blocks
     ]

@@ -1,28 +1,145 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker has of a group of layers."""
+"""What a worker has of a group of layers, and how its blocks come and go."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import abc
+import ctypes
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from .. import paged
-from ..transfer import Part
+from ..errors import InvalidArgumentError
+from ..space import Space
+from ..tensors import contiguous, contiguous_strides, describe
+from ..transfer import Get, Part
 
 
-@dataclass(frozen=True)
-class GroupPart:
-    """split: how many of the blocks of `cache` one of the scheduler's has."""
+class GroupPart(abc.ABC):
+    """split: how many of the cache's blocks one of the scheduler's has. is_writer: False where
+    another rank puts the same."""
 
-    cache: paged.PagedCache
-    part: Part
-    split: int
+    def __init__(self, part: Part, split: int, is_writer: bool = True) -> None:
+        self.part, self.split, self.is_writer = part, split, is_writer
 
-    def table(self, blocks: list[int]) -> list[int]:
+    def table(self, blocks: Sequence[int]) -> list[int]:
         """In blocks of the cache."""
         if self.split == 1:
-            return blocks
+            return list(blocks)
         return [
             paged.SKIPPED if block == paged.SKIPPED else block * self.split + i
             for block in blocks
             for i in range(self.split)
         ]
+
+    @abc.abstractmethod
+    def get(
+        self,
+        space: Space,
+        keys: Sequence[bytes],
+        blocks: Sequence[int],
+        lease: bytes | None,
+        timeout: float,
+    ) -> paged.Moved:
+        """Gets blocks of the store into those of the scheduler's, as many for each key."""
+
+    @abc.abstractmethod
+    def gather(self, space: Space, blocks: Sequence[int], target: bytearray) -> None:
+        """Copies one block of the store, in source form."""
+
+
+class PagedPart(GroupPart):
+    """Of K and V, or of latents."""
+
+    def __init__(
+        self, cache: paged.PagedCache, part: Part, split: int, is_writer: bool = True
+    ) -> None:
+        super().__init__(part, split, is_writer)
+        self.cache = cache
+
+    def get(
+        self,
+        space: Space,
+        keys: Sequence[bytes],
+        blocks: Sequence[int],
+        lease: bytes | None,
+        timeout: float,
+    ) -> paged.Moved:
+        table = self.table(blocks)
+        return paged.get(
+            space, self.cache, keys, table, lease=lease, part=self.part, timeout=timeout
+        )
+
+    def gather(self, space: Space, blocks: Sequence[int], target: bytearray) -> None:
+        paged.gather(space, self.cache, self.table(blocks), target, part=self.part)
+
+
+class BytesPart(GroupPart):
+    """Of states, or of rows in an order that only the engine's kernels know: a block's bytes move
+    as they lie. arrays: of each layer one in host memory, whose first axis is of blocks."""
+
+    def __init__(
+        self, arrays: Sequence[Any], block_bytes: int, part: Part, split: int, is_writer: bool = True
+    ) -> None:
+        super().__init__(part, split, is_writer)
+        self._layers = [describe(f"layers[{i}]", array, True) for i, array in enumerate(arrays)]
+        self._bytes = block_bytes
+        for layer in self._layers:
+            if layer.cuda_device is not None:
+                raise InvalidArgumentError(
+                    "the model has states, or an index of sparse attention, on a CUDA device: they"
+                    " are moved in host memory alone. Start vLLM without this connector"
+                )
+            inner = contiguous_strides(layer.shape[1:], layer.itemsize)
+            pieces = zip(layer.shape[1:], layer.strides[1:], inner, strict=True)
+            is_piece = all(extent == 1 or stride == step for extent, stride, step in pieces)
+            found = layer.itemsize * math.prod(layer.shape[1:])
+            if found != block_bytes or not is_piece or layer.strides[0] < block_bytes:
+                raise InvalidArgumentError(
+                    f"the KV cache's layout is not known: a block is not one piece of {block_bytes}"
+                    f" bytes; {layer.dtype} {layer.shape}, strides {layer.strides}"
+                )
+
+    def get(
+        self,
+        space: Space,
+        keys: Sequence[bytes],
+        blocks: Sequence[int],
+        lease: bytes | None,
+        timeout: float,
+    ) -> paged.Moved:
+        table, count = self.table(blocks), space.source_bytes(self.part)
+        targets = [bytearray(count) for _ in keys]
+        gets = [
+            Get(key, lease=lease, part=self.part, source=target)
+            for key, target in zip(keys, targets, strict=True)
+        ]
+        results = space.get_batch(gets, timeout=timeout)
+        ratio, statuses, moved = len(table) // len(keys), [], 0
+        for i, (result, target) in enumerate(zip(results, targets, strict=True)):
+            status = paged.OK if result.is_hit else paged.MISS
+            statuses.append(status if result.error is None else result.error.code)
+            if statuses[-1] == paged.OK:
+                moved += result.wire_bytes
+                places = self._places(table[i * ratio : (i + 1) * ratio], target)
+                for address, copy, is_wanted in places:
+                    if is_wanted:
+                        ctypes.memmove(address, copy, self._bytes)
+        return paged.Moved(statuses, count * statuses.count(paged.OK), moved)
+
+    def gather(self, space: Space, blocks: Sequence[int], target: bytearray) -> None:
+        for address, copy, _ in self._places(self.table(blocks), target):
+            ctypes.memmove(copy, address, self._bytes)
+
+    def _places(
+        self, table: Sequence[int], copies: bytearray
+    ) -> Iterator[tuple[int, int, bool]]:
+        """Where blocks lie in the engine's memory and in the source form, and whether they are wanted."""
+        copy = contiguous("copies", copies, is_target=True).address
+        for layer in self._layers:
+            for block in table:
+                if not (block == paged.SKIPPED or 0 <= block < layer.shape[0]):
+                    raise InvalidArgumentError(f"there is no block {block} of {layer.shape[0]}")
+                yield layer.address + block * layer.strides[0], copy, block != paged.SKIPPED
+                copy += self._bytes

@@ -22,7 +22,13 @@ class Shape:
     """What a layer's array has to hold."""
 
     heads: int
-    dim: int  # of K and of V
+    dim: int  # of K and of V; or of a latent
+    is_latent: bool = False
+
+    @property
+    def row(self) -> int:
+        """Elements of a head and token."""
+        return self.dim if self.is_latent else 2 * self.dim
 
 
 def paged_cache(
@@ -35,7 +41,10 @@ def paged_cache(
     another backend None. stream: of arrays on a CUDA device, the one that moves use.
     InvalidArgumentError names a layout that is not known."""
     first = describe("the KV cache", layers[0], may_be_cuda=True)
+    v: Placement | None
     if kernels is not None and first.cuda_device is None:
+        if shape.is_latent:
+            raise _refuse(f"latents of vLLM's kernels {kernels!r}", first, shape)
         tokens, k, v = _of_processor(first, shape, kernels)
         blocks = first.shape[0]
     else:
@@ -107,13 +116,15 @@ def _of_processor(
     )
 
 
-def _of_strides(tensor: Tensor, shape: Shape) -> tuple[int, int, Placement, Placement]:
+def _of_strides(tensor: Tensor, shape: Shape) -> tuple[int, int, Placement, Placement | None]:
     """Blocks, tokens of one, and where K and V lie: [blocks, heads, tokens, K then V], whatever the
-    strides."""
+    strides. A latent is K alone."""
     extents = tensor.shape
-    if len(extents) != 4 or (extents[1], extents[3]) != (shape.heads, 2 * shape.dim):
-        raise _refuse("it is not [blocks, heads, tokens, 2 * dim]", tensor, shape)
+    if len(extents) != 4 or (extents[1], extents[3]) != (shape.heads, shape.row):
+        row = "dim" if shape.is_latent else "2 * dim"
+        raise _refuse(f"it is not [blocks, heads, tokens, {row}]", tensor, shape)
     block, head, token, dim = tensor.strides
     k = Placement(block, head, token, dim)
-    v = Placement(block, head, token, dim, offset=shape.dim * dim)
-    return extents[0], extents[2], k, v
+    if shape.is_latent:
+        return extents[0], extents[2], k, None
+    return extents[0], extents[2], k, Placement(block, head, token, dim, offset=shape.dim * dim)

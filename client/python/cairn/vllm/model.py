@@ -6,105 +6,146 @@ name when the engine starts."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import InvalidArgumentError
-from ..keys import Group, KvGroup, Rope, SpaceSpec, dtype_of
+from ..keys import Group, KvGroup, Rope, SpaceSpec
 from ..transfer import Part
 from . import resolved
-from .plan import Geometry
+from .kinds import Layers, layers_of
+from .plan import Geometry, GroupTable
 from .revision import revision_of
 from .settings import Settings
 
 _COMMIT = re.compile("[0-9a-f]{40}")
-_FULL_ATTENTION, _WINDOW = "FullAttentionSpec", "SlidingWindowSpec"
+TOKENS_PER_BLOCK = 128  # of the store, unless it is set or there are states
+STORE_TOKENS_MAX = 1024
 
 
 @dataclass(frozen=True)
 class Model:
-    """Its groups are vLLM's, in vLLM's order: layers that share a table of blocks."""
+    """layers: of each group of the space, in its order, what a worker has. bytes_name: of the order
+    in which bytes lie that are moved without a look; a part of the revision in `spec`."""
 
     spec: SpaceSpec
     geometry: Geometry
-    heads: tuple[int, ...]  # of K and V that a worker has, of each group
-    dims: tuple[int, ...]
+    layers: tuple[Layers, ...]
+    bytes_name: str = ""
+
+    def with_revision_of(self, other: Model) -> Model:
+        """The revision of other, but for the order of bytes."""
+        revision = other.spec.weights_revision.removesuffix(other.bytes_name) + self.bytes_name
+        return replace(self, spec=replace(self.spec, weights_revision=revision))
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether layers of several shapes stand here as of one: vLLM's scheduler knows the first."""
+        return any(len(set(map(layer_index, one.names))) < len(one.names) for one in self.layers)
 
     @property
     def is_all_or_nothing(self) -> bool:
-        """Whether a load that failed in part is of no use: a shorter prefix has windows elsewhere,
-        and of several groups' blocks a number does not say whose it is."""
-        return len(self.spec.groups) > 1 or self.spec.groups[0].window_tokens > 0
+        """Whether a load that failed in part is of no use: a shorter prefix has windows and states
+        elsewhere, and of several groups' blocks a number does not say whose it is."""
+        first = self.layers[0].shape
+        return len(self.layers) > 1 or first.window > 0 or first.is_state
+
+    @property
+    def has_kv_alone(self) -> bool:
+        """Whether all groups are of K and V."""
+        return all(one.shape.kind == "kv" for one in self.layers)
 
 
 def model_of(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> Model:
     resolved.check(vllm_config)
-    groups = kv_cache_config.kv_cache_groups
-    specs = [_attention_of(group) for group in groups]
-    if len(groups) > 1:
-        _check_groups(vllm_config, specs)
-    attention = specs[0]
-    engine_tokens = attention.block_size
-    store_tokens = settings.tokens_per_block
-    if store_tokens % engine_tokens or not 16 <= store_tokens <= 1024:
-        raise InvalidArgumentError(
-            f"kv_connector_extra_config: tokens_per_block is {store_tokens}, expected a multiple of"
-            f" the engine's block size {engine_tokens}, from 16 to 1024"
-        )
+    layers = layers_of(kv_cache_config.kv_cache_groups)
+    if not layers:
+        raise InvalidArgumentError("the model keeps no KV: start vLLM without this connector")
+    _check_groups(vllm_config, layers)
+    geometry = _geometry_of(layers, settings)
+    bytes_name = _bytes_name_of(vllm_config, layers)
     model = vllm_config.model_config
     spec = SpaceSpec(
         settings.model or _name_of(model.model),
-        _revision_of(vllm_config, settings),
-        tuple(_group_of(vllm_config, group, len(groups) == 1) for group in groups),
-        _dtype_of(attention),
-        store_tokens,
+        _revision_of(vllm_config, settings) + bytes_name,
+        tuple(_group_of(vllm_config, one, len(layers) == 1) for one in layers),
+        next((one.shape.dtype for one in layers if one.shape.dtype), None) or model.dtype,
+        geometry.store_tokens,
     )
-    return Model(
-        spec,
-        Geometry(engine_tokens, store_tokens),
-        tuple(one.num_kv_heads for one in specs),
-        tuple(one.head_size for one in specs),
-    )
+    return Model(spec, geometry, tuple(layers), bytes_name)
 
 
-def _check_groups(vllm_config: Any, specs: Sequence[Any]) -> None:
+def _geometry_of(layers: Sequence[Layers], settings: Settings) -> Geometry:
+    """Blocks of the store are multiples of all of the engine's. A state is of the end of one of the
+    engine's blocks, whichever it is: then a block of the store is one of them."""
+    engine_tokens = math.lcm(*(one.block_tokens for one in layers))
+    has_states = any(one.shape.is_state for one in layers)
+    if engine_tokens > STORE_TOKENS_MAX:
+        raise InvalidArgumentError(
+            f"vLLM's blocks have {engine_tokens} tokens, and a block of the store at most"
+            f" {STORE_TOKENS_MAX}: start vLLM with smaller ones if the model's states fit into them,"
+            " or without this connector"
+        )
+    store_tokens = settings.tokens_per_block or (engine_tokens if has_states else TOKENS_PER_BLOCK)
+    expected = f"a multiple of the engine's block size {engine_tokens}"
+    if has_states:
+        expected = f"the engine's block size {engine_tokens}, as it keeps states at their ends"
+    is_right = store_tokens == engine_tokens if has_states else store_tokens % engine_tokens == 0
+    if not is_right or not 16 <= store_tokens <= STORE_TOKENS_MAX:
+        raise InvalidArgumentError(
+            f"kv_connector_extra_config: tokens_per_block is {store_tokens}, expected {expected},"
+            " from 16 to 1024"
+        )
+    groups = (GroupTable(one.table, one.block_tokens, one.shape.is_state) for one in layers)
+    return Geometry(engine_tokens, store_tokens, tuple(groups))
+
+
+def _check_groups(vllm_config: Any, layers: Sequence[Layers]) -> None:
     parallel, reason = vllm_config.parallel_config, ""
-    if getattr(parallel, "pipeline_parallel_size", 1) > 1:
+    ranks = parallel.tensor_parallel_size
+    dtypes = {one.shape.dtype for one in layers if one.shape.dtype}
+    heads = {one.shape.heads for one in layers if one.shape.kind == "kv"}
+    if len(layers) > 1 and getattr(parallel, "pipeline_parallel_size", 1) > 1:
         reason = "a stage of a pipeline does not know the layers of the others"
-    for what in ("block_size", "dtype"):
-        found = {str(getattr(spec, what)) for spec in specs}
-        if len(found) > 1:
-            reason = f"they differ in {what}: {', '.join(sorted(found))}"
-    heads = {spec.num_kv_heads for spec in specs}
-    if len(heads) > 1 and parallel.tensor_parallel_size > 1:
-        reason = f"they have {sorted(heads)} heads a rank, of {parallel.tensor_parallel_size} ranks"
+    if len(dtypes) > 1:
+        reason = f"they differ in dtype: {', '.join(sorted(dtypes))}"
+    if len(heads) > 1 and ranks > 1:
+        reason = f"they have {sorted(heads)} heads a rank, of {ranks} ranks"
+    if any(one.shape.is_state and not one.shape.is_replicated for one in layers) and ranks > 1:
+        reason = f"each of {ranks} ranks has a part of the states"
     if reason:
         raise InvalidArgumentError(
-            f"the model has {len(specs)} groups of KV, and {reason}: start vLLM with"
-            " --disable-hybrid-kv-cache-manager"
+            f"the model has {len(layers)} groups of KV, and {reason}: start vLLM with"
+            " --disable-hybrid-kv-cache-manager, if it can do without, or without this connector"
         )
 
 
-def _group_of(vllm_config: Any, group: Any, is_only: bool) -> Group:
-    model, spec = vllm_config.model_config, group.kv_cache_spec
-    window = 0
-    if type(spec).__name__ == _WINDOW:
-        window = spec.sliding_window + getattr(spec, "extra_retained_tokens", 0)
-    layers: int | Sequence[int] = sorted(layer_index(name) for name in group.layer_names)
-    heads = model.get_total_num_kv_heads()
+def _group_of(vllm_config: Any, layers: Layers, is_only: bool) -> Group:
+    model, shape = vllm_config.model_config, layers.shape
+    indices: int | Sequence[int] = sorted({layer_index(name) for name in layers.names})
     if is_only:  # a stage of a pipeline names its own layers only
-        layers = model.get_total_num_hidden_layers()
-    elif vllm_config.parallel_config.tensor_parallel_size == 1:
-        heads = spec.num_kv_heads
+        indices = model.get_total_num_hidden_layers()
+    if shape.kind == "state":
+        return Group("state", indices, state_bytes=shape.bytes)
+    if shape.kind == "opaque_rows":
+        return Group("opaque_rows", indices, row_bytes=shape.bytes, window_tokens=shape.window)
+    if shape.kind == "latent":
+        window = shape.window
+        return Group("latent", indices, kv_heads=1, k_dim=shape.dim, window_tokens=window)
+    heads = model.get_total_num_kv_heads()
+    if not is_only and vllm_config.parallel_config.tensor_parallel_size == 1:
+        heads = shape.heads
     return KvGroup(
-        layers=layers,
+        layers=indices,
         kv_heads=heads,
-        dim=spec.head_size,
-        window_tokens=window,
-        rope=rope_of(model.hf_text_config, spec.head_size, bool(window)),
+        dim=shape.dim,
+        window_tokens=shape.window,
+        rope=rope_of(model.hf_text_config, shape.dim, bool(shape.window)),
     )
 
 
@@ -115,7 +156,10 @@ def part_of(
     known = model.spec.groups[group].layer_indices
     found = [layer_index(name) for name in layer_names]
     layers = [known.index(layer) if layer in known else len(known) for layer in found]
-    total, heads = model.spec.groups[group].kv_heads, model.heads[group]
+    shape = model.layers[group].shape
+    total, heads = model.spec.groups[group].kv_heads, shape.heads
+    if shape.kind != "kv":  # all ranks have the same
+        total, tensor_rank, ranks = 1, 0, 1
     # Where there are fewer heads than ranks, some ranks have the same one.
     first = tensor_rank * heads if total >= ranks else tensor_rank * total // ranks
     part_heads = range(first, first + heads)
@@ -154,30 +198,6 @@ def rope_of(config: Any, dim: int, is_window: bool = False) -> Rope:
     return Rope("half", int(dim * (share or 1.0)), float(base))
 
 
-def _attention_of(group: Any) -> Any:
-    spec = group.kv_cache_spec
-    if type(spec).__name__ not in (_FULL_ATTENTION, _WINDOW):
-        raise InvalidArgumentError(
-            f"a group of KV is {type(spec).__name__}; this connector moves {_FULL_ATTENTION} and"
-            f" {_WINDOW}"
-        )
-    if getattr(spec, "head_size_v", spec.head_size) != spec.head_size:
-        raise InvalidArgumentError(
-            f"K has {spec.head_size} channels, V {spec.head_size_v}: not handled"
-        )
-    return spec
-
-
-def _dtype_of(attention: Any) -> str:
-    dtype = dtype_of(attention.dtype)
-    if dtype is None:
-        raise InvalidArgumentError(
-            f"the KV cache has {attention.dtype}; this connector moves bf16, fp16 and fp32: start"
-            " vLLM with --kv-cache-dtype auto"
-        )
-    return dtype
-
-
 def _name_of(model: str) -> str:
     """Of a folder, its last part: machines keep their models in different places."""
     return os.path.basename(os.path.abspath(model)) if os.path.isdir(model) else model
@@ -195,6 +215,19 @@ def _revision_of(vllm_config: Any, settings: Settings) -> str:
     quantization = getattr(model, "quantization", None)
     parts = [weights, quantization, f"config {resolved.digest_of(vllm_config)}"]
     return ", ".join(part for part in parts if part)
+
+
+def _bytes_name_of(vllm_config: Any, layers: Sequence[Layers]) -> str:
+    """Of the order of what is moved as bytes, which is its kernels' own, and of who writes states."""
+    layouts = sorted({one.shape.layout for one in layers if one.shape.layout})
+    if not layouts:
+        return ""
+    mamba = getattr(vllm_config, "mamba_config", None)
+    if mamba is not None and any(one.shape.is_state for one in layers):
+        layouts.append(f"{mamba.backend}, rounded at random: {mamba.enable_stochastic_rounding}")
+    device = getattr(getattr(vllm_config, "device_config", None), "device_type", "")
+    digest = hashlib.sha256("; ".join([str(device), *layouts]).encode())
+    return f", bytes {digest.hexdigest()[:16]}"
 
 
 def _weights_of(model: Any) -> str | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..paged import SKIPPED
@@ -11,7 +11,12 @@ from .adapters import Adapter
 
 NO_BLOCK = 0  # the engine's number of it
 
-Tables = list[list[int]]  # of each of the engine's groups its blocks, as `cairn.paged` wants them
+# Of each group of the space the engine's blocks: of states one for each key, of all others as many as
+# fill a block of the store. What is not moved is SKIPPED.
+Tables = list[list[int]]
+
+# Blocks with states, by the engine's table and the tokens that the state is of.
+States = Mapping[tuple[int, int], int]
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,7 @@ class Load:
     blocks: Tables
     lease: bytes | None
     adapter: Adapter | None = None
+    is_placed: bool = True  # False: the engine has no block for a state, so nothing of it is of use
 
 
 @dataclass(frozen=True)
@@ -46,23 +52,83 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class GroupTable:
+    """Where a group of the space finds its blocks: in that one of the engine's tables, whose blocks
+    have block_tokens. is_state: a block holds what all tokens up to its end have made."""
+
+    table: int
+    block_tokens: int
+    is_state: bool = False
+
+
+@dataclass(frozen=True)
 class Geometry:
-    """Tokens of a block of the engine's, and of the store's: a multiple of them."""
+    """engine_tokens: in which the engine counts prefixes, a multiple of all its groups' blocks.
+    store_tokens: of a block of the store, a multiple of that. groups: of the space; left out, there
+    is one."""
 
     engine_tokens: int
     store_tokens: int
+    groups: tuple[GroupTable, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            object.__setattr__(self, "groups", (GroupTable(0, self.engine_tokens),))
 
     @property
     def ratio(self) -> int:
         return self.store_tokens // self.engine_tokens
 
+    @property
+    def has_states(self) -> bool:
+        return any(group.is_state for group in self.groups)
+
+    def full_blocks(self, tables: Sequence[Sequence[int]], tokens: int) -> int:
+        """How many blocks of the store those tokens fill, for which the engine has its blocks."""
+        of_rows = (group for group in self.groups if not group.is_state)
+        there = (
+            len(tables[group.table]) * group.block_tokens // self.store_tokens for group in of_rows
+        )
+        return min(tokens // self.store_tokens, *there, tokens // self.store_tokens)
+
     def tables(
-        self, groups: Sequence[Sequence[int]], first: int, count: int, wanted: range
+        self,
+        tables: Sequence[Sequence[int]],
+        first: int,
+        count: int,
+        tokens: range,
+        states: States,
     ) -> Tables:
-        """Of `count` store blocks from `first` on, those of the engine's blocks that are `wanted`,
-        and there: of what is out of a window the engine has none."""
-        places = range(first * self.ratio, (first + count) * self.ratio)
+        """Of `count` store blocks from `first` on, those of the engine's blocks whose tokens are
+        wanted, and that are there: of what is out of a window the engine has none."""
         return [
-            [blocks[i] if i in wanted and blocks[i] != NO_BLOCK else SKIPPED for i in places]
-            for blocks in groups
+            self._states(group, first, count, states)
+            if group.is_state
+            else self._rows(group, tables[group.table], first, count, tokens)
+            for group in self.groups
         ]
+
+    def _rows(
+        self, group: GroupTable, table: Sequence[int], first: int, count: int, tokens: range
+    ) -> list[int]:
+        ratio = self.store_tokens // group.block_tokens
+        wanted = range(tokens.start // group.block_tokens, tokens.stop // group.block_tokens)
+        return [
+            table[i] if i in wanted and table[i] != NO_BLOCK else SKIPPED
+            for i in range(first * ratio, (first + count) * ratio)
+        ]
+
+    def _states(self, group: GroupTable, first: int, count: int, states: States) -> list[int]:
+        ends = ((i + 1) * self.store_tokens for i in range(first, first + count))
+        return [states.get((group.table, end), SKIPPED) for end in ends]
+
+    def last_states(self, tables: Sequence[Sequence[int]], end: int) -> States:
+        """Where the engine wants states of a prefix that ends there."""
+        found = {}
+        for group in self.groups:
+            if group.is_state:
+                place = end // group.block_tokens - 1
+                table = tables[group.table]
+                block = table[place] if place < len(table) else NO_BLOCK
+                found[group.table, end] = SKIPPED if block == NO_BLOCK else block
+        return found

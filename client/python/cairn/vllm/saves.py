@@ -7,7 +7,7 @@ from __future__ import annotations
 import abc
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic, perf_counter
 from typing import Any
@@ -84,8 +84,8 @@ class Saves(abc.ABC):
     def _drop(self, save: Save, index: int) -> None:
         """Its blocks from that key on: nor are those behind one saved that is not, they would hang
         on nothing."""
-        first = index * (len(save.blocks[0]) // len(save.keys))
-        rest = [block for table in save.blocks for block in table[first:]]
+        count = len(save.keys)
+        rest = [b for table in save.blocks for b in table[index * (len(table) // count) :]]
         self._count(dropped_blocks=len(rest) - rest.count(paged.SKIPPED))
 
 
@@ -113,20 +113,24 @@ class HostSaves(Saves):
             self._stage(save)
 
     def _stage(self, save: Save) -> None:
-        ratio = len(save.blocks[0]) // len(save.keys)
         for i in range(len(save.keys)):
-            puts = self._copies(save, i, ratio)
-            if puts is None:
+            found = self._copies(save, i)
+            if found is None:
                 return self._drop(save, i)
-            self._submit(self._put, puts, ratio)
+            if found[0]:
+                self._submit(self._put, *found)
 
-    def _copies(self, save: Save, index: int, ratio: int) -> list[Put] | None:
-        """Puts of the groups of a block, out of copies. None: there is no room for them."""
+    def _copies(self, save: Save, index: int) -> tuple[list[Put], list[int]] | None:
+        """Puts of the groups of a block, out of copies, and how many of the engine's blocks each has.
+        None: there is no room for them."""
         puts: list[Put] = []
+        counts: list[int] = []
         space = self._session.space
         for group, blocks in zip(self._groups, save.blocks, strict=True):
+            ratio = len(blocks) // len(save.keys)
             table = blocks[index * ratio : (index + 1) * ratio]
-            if paged.SKIPPED in table:  # the engine has let go of some of it
+            # The engine has let go of some of it, or has no state there, or another rank puts it.
+            if paged.SKIPPED in table or not group.is_writer:
                 continue
             slot = None if space is None else self._gather(space, group, table)
             if space is None or slot is None:
@@ -140,7 +144,8 @@ class HostSaves(Saves):
             if self._squares is not None:
                 put.query_squares = self._squares.take(key, group.part.group)
             puts.append(put)
-        return puts
+            counts.append(ratio)
+        return puts, counts
 
     def _gather(self, space: Space, group: GroupPart, table: list[int]) -> bytearray | None:
         """A copy of a block. None: it is not saved."""
@@ -148,15 +153,15 @@ class HostSaves(Saves):
         if slot is None:
             return None
         try:
-            paged.gather(space, group.cache, group.table(table), slot, part=group.part)
+            group.gather(space, table, slot)
         except Error as error:
             self._say(len(table), error)
             self._give_slot(slot)
             return None
         return slot
 
-    def _put(self, puts: list[Put], engine_blocks: int) -> None:
-        """engine_blocks: that each of them has."""
+    def _put(self, puts: list[Put], engine_blocks: list[int]) -> None:
+        """engine_blocks: how many each of them has."""
         errors: list[Error | None] = [None] * len(puts)
         started = perf_counter()
         try:
@@ -170,12 +175,12 @@ class HostSaves(Saves):
                 errors = [result.error for result in results]
                 good = [result for result in results if result.error is None]
                 self._count(
-                    saved_blocks=len(good) * engine_blocks,
+                    saved_blocks=_sum(engine_blocks, (error is None for error in errors)),
                     saved_bytes=sum(x.image_bytes for x in good if not x.is_duplicate),
                 )
                 if self._squares is not None:
-                    told = sum(put.query_squares is not None for put in puts)
-                    self._count(query_squares_blocks=told * engine_blocks)
+                    told = (put.query_squares is not None for put in puts)
+                    self._count(query_squares_blocks=_sum(engine_blocks, told))
         except Error as raised:
             errors = [raised] * len(puts)
         finally:
@@ -184,8 +189,9 @@ class HostSaves(Saves):
             self._count(put_seconds=perf_counter() - started)
         failed = [error for error in errors if error is not None]
         if failed:
-            self._count(dropped_blocks=len(failed) * engine_blocks)
-            self._say(len(failed) * engine_blocks, failed[0])
+            dropped = _sum(engine_blocks, (error is not None for error in errors))
+            self._count(dropped_blocks=dropped)
+            self._say(dropped, failed[0])
 
     def _take_slot(self, slot_bytes: int) -> bytearray | None:
         """None: as much is staged as may be. The save is given up."""
@@ -201,3 +207,7 @@ class HostSaves(Saves):
         with self._lock:
             self._staged_bytes -= len(slot)
             self._free.setdefault(len(slot), []).append(slot)
+
+
+def _sum(counts: Iterable[int], which: Iterable[bool]) -> int:
+    return sum(count for count, is_wanted in zip(counts, which, strict=True) if is_wanted)

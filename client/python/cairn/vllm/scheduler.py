@@ -9,7 +9,7 @@ prompt_embeds, resumable.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import keys
@@ -17,7 +17,7 @@ from ..paged import SKIPPED
 from .adapters import Adapter, Adapters
 from .lookup import Lookup, Lookups
 from .media import is_named_by_content
-from .plan import Geometry, Load, Plan, Save, Tables
+from .plan import Geometry, Load, Plan, Save, States, Tables
 
 log = logging.getLogger("vllm.cairn")
 
@@ -87,6 +87,10 @@ class _Chain:
         return first == count
 
 
+def _blocks_in(tables: Tables) -> set[int]:
+    return {block for table in tables for block in table} - {SKIPPED}
+
+
 def _is_session(request: Any) -> bool:
     return bool(getattr(request, "resumable", False))
 
@@ -143,9 +147,7 @@ class Scheduler:
             return None
         usable = self._usable(chain, found.block_count)
         step = self._geometry.engine_tokens
-        # At least one token is left to compute, and vLLM counts in its own blocks.
-        limit = (request.num_tokens - 1) // step * step
-        end = min(usable * self._geometry.store_tokens, limit)
+        end = self._end(chain, usable)
         return max(0, end - computed_tokens) // step * step
 
     def allocated(
@@ -172,21 +174,34 @@ class Scheduler:
         assert found is not None
         geometry = self._geometry
         usable = self._usable(chain, found.block_count)
-        limit = (chain.request.num_tokens - 1) // geometry.engine_tokens * geometry.engine_tokens
-        end = min(usable * geometry.store_tokens, limit)
+        end = self._end(chain, usable)
         begin = end - external_tokens
         first = begin // geometry.store_tokens
         count = -(-end // geometry.store_tokens) - first
         # What the engine has of the first and the last block of the store stays as it is.
-        step = geometry.engine_tokens
-        tables = geometry.tables(blocks, first, count, range(begin // step, end // step))
+        states = geometry.last_states(blocks, end)
+        tables = geometry.tables(blocks, first, count, range(begin, end), states)
         self._mark_saved(chain, usable)
         chain.loading = (first, tables)
         chain.lease = found.lease
-        self._on_their_way[chain.request.request_id] = set(tables[0]) - {SKIPPED}
+        self._on_their_way[chain.request.request_id] = _blocks_in(tables)
         keys_wanted = lookup.keys[first : first + count]
         request_id = chain.request.request_id
-        self._planned.append(Load(request_id, keys_wanted, tables, found.lease, chain.adapter))
+        is_placed = SKIPPED not in states.values()
+        self._planned.append(
+            Load(request_id, keys_wanted, tables, found.lease, chain.adapter, is_placed)
+        )
+
+    def _end(self, chain: _Chain, usable: int) -> int:
+        """Of the prefix that is loaded, if so many blocks are there. At least one token is left to
+        compute, and vLLM counts in its own blocks. Of states there is one at the last block's end,
+        and none before."""
+        step = self._geometry.engine_tokens
+        limit = (chain.request.num_tokens - 1) // step * step
+        end = usable * self._geometry.store_tokens
+        if end > limit and self._geometry.has_states:
+            return 0
+        return min(end, limit)
 
     def end(self, request_id: str) -> None:
         """The request is finished. A load that is still at work ends by itself."""
@@ -203,10 +218,13 @@ class Scheduler:
     # ------------------------------------------------------------------------------- of a step
 
     def plan(
-        self, scheduled: dict[str, int], blocks_of: Callable[[str], Sequence[Sequence[int]] | None]
+        self,
+        scheduled: dict[str, int],
+        blocks_of: Callable[[str], Sequence[Sequence[int]] | None],
+        states: Mapping[str, States] | None = None,
     ) -> Plan:
         """scheduled: how many tokens of a request this step computes. blocks_of: its blocks, of
-        each group."""
+        each group. states: of requests the blocks that have states when the step is over."""
         plan = Plan(loads=self._planned, is_idle=not any(scheduled.values()))
         self._planned = []
         if self._is_saving and self._lookups.is_open:
@@ -214,7 +232,7 @@ class Scheduler:
                 chain = self._chains.get(request_id)
                 blocks = blocks_of(request_id)
                 if chain is not None and blocks is not None and self._refresh(chain):
-                    save = self._save(chain, tokens, blocks)
+                    save = self._save(chain, tokens, blocks, (states or {}).get(request_id, {}))
                     if save is not None:
                         plan.saves.append(save)
         if plan.is_idle:
@@ -222,17 +240,18 @@ class Scheduler:
         return plan
 
     def _save(
-        self, chain: _Chain, tokens: int, blocks: Sequence[Sequence[int]]
+        self, chain: _Chain, tokens: int, blocks: Sequence[Sequence[int]], states: States
     ) -> Save | None:
         request, geometry = chain.request, self._geometry
         computed = request.num_computed_tokens
         if chain.computed_from is None:
             chain.computed_from = computed
-        if any(not loads.isdisjoint(blocks[0]) for loads in self._on_their_way.values()):
+        if any(
+            not loads.isdisjoint(table) for loads in self._on_their_way.values() for table in blocks
+        ):
             return None  # in a later step
         # Tokens that are only guessed are not in num_tokens.
-        full = min(computed + tokens, request.num_tokens) // geometry.store_tokens
-        full = min(full, min(map(len, blocks)) // geometry.ratio)
+        full = geometry.full_blocks(blocks, min(computed + tokens, request.num_tokens))
         first = chain.saved_blocks
         if not self._lookups.is_lossless:
             # A block of which some was loaded, or hit, may have losses: it is not put back.
@@ -244,7 +263,9 @@ class Scheduler:
         is_derived = not self._lookups.is_lossless and chain.computed_from > 0
         return Save(
             wanted[first:],
-            geometry.tables(blocks, first, full - first, range(full * geometry.ratio)),
+            geometry.tables(
+                blocks, first, full - first, range(full * geometry.store_tokens), states
+            ),
             wanted[first - 1] if first else None,
             first * geometry.store_tokens,
             is_derived,
@@ -284,7 +305,7 @@ class Scheduler:
         may be saved then."""
         if chain.loading is None:
             return
-        first, (table, *_) = chain.loading
+        first, (table, *_) = chain.loading  # there is one group (`Model.is_all_or_nothing`)
         places = [i for i, block in enumerate(table) if block != SKIPPED and block in failed]
         if places:
             block = first + places[0] // self._geometry.ratio
@@ -308,6 +329,10 @@ class Scheduler:
         self._is_in_doubt = True
         for chain in list(self._chains.values()):
             self.end(chain.request.request_id)
+
+    def move(self, fingerprint: bytes, geometry: Geometry) -> None:
+        """The space is another one; called before there are requests."""
+        self._fingerprint, self._geometry = fingerprint, geometry
 
     def close(self) -> None:
         self._lookups.close()
@@ -367,6 +392,7 @@ class Scheduler:
             return
         # The last token is always computed: a block that ends with it is loaded for what is before.
         store_tokens = self._geometry.store_tokens
-        full = self._usable(chain, chain.request.num_tokens // store_tokens)
+        left = 1 if self._geometry.has_states else 0  # then a part of a block is of no use
+        full = self._usable(chain, (chain.request.num_tokens - left) // store_tokens)
         wanted = chain.keys(full, self._fingerprint)
         chain.lookup = self._lookups.ask(wanted)

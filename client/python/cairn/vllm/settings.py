@@ -17,7 +17,8 @@ class Settings:
     tenant: str = "default"
     model: str | None = None  # None: the name that vLLM was given
     weights_revision: str | None = None  # None: of the hub's commit, or of the files' content
-    tokens_per_block: int = 128  # of the store; a multiple of the engine's
+    # Of the store, a multiple of the engine's; None: 128, or the engine's own where it keeps states.
+    tokens_per_block: int | None = None
     recipe: str | None = None  # if this engine makes the space; None: the daemon's default
     layer_wise: bool = False  # a step computes with a request's first layers while others come
     load_timeout: float = 2.0  # seconds that a request waits for its blocks, then it recomputes

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import InvalidArgumentError
 from ..paged import PagedCache
 from .cuda import Cuda
-from .group import GroupPart
+from .group import PagedPart
 from .layout import Shape, paged_cache
 
 Copies = Sequence[tuple[int, list[int]]]  # slots, and blocks of an engine's cache, as many as in one
@@ -62,7 +62,7 @@ class Staging:
     def __init__(
         self,
         cuda: Cuda,
-        groups: Sequence[GroupPart],
+        groups: Sequence[PagedPart],
         arrays: Sequence[Sequence[Any]],
         shapes: Sequence[Shape],
         store_tokens: int,

@@ -23,7 +23,7 @@ from ..space import Space
 from .adapters import LoadedAdapters
 from .cuda import Cuda, Stream
 from .device_saves import DeviceSaves
-from .group import GroupPart
+from .group import GroupPart, PagedPart
 from .plan import Load, Plan
 from .saves import HostSaves, Saves
 from .settings import Settings
@@ -173,6 +173,7 @@ class Worker:
     def _begin_layers(self, load: Load, before: Any) -> _LayerLoad:
         started, transfer, space = time.perf_counter(), None, self._session.space
         (group,), (blocks,) = self._groups, load.blocks
+        assert isinstance(group, PagedPart)
         try:
             if space is not None and self._adapters.may_load(load.adapter) and self._waits(before):
                 transfer = layerwise.get(
@@ -206,7 +207,8 @@ class Worker:
         good, moved_bytes, started = 0, 0, time.perf_counter()
         try:
             space = self._session.space
-            if space is not None and self._adapters.may_load(load.adapter) and self._waits(before):
+            may_load = load.is_placed and self._adapters.may_load(load.adapter)
+            if space is not None and may_load and self._waits(before):
                 good = len(load.keys)
                 for group, blocks in zip(self._groups, load.blocks, strict=True):
                     count, wire_bytes = self._load_group(space, group, load, blocks, deadline)
@@ -228,8 +230,8 @@ class Worker:
         """good: how many of its keys came, from the first on. After the first block that failed
         nothing counts, as nothing is computed on what came before it. Its figures are there when
         its end is."""
-        ratio = len(load.blocks[0]) // len(load.keys)
-        failed = [block for table in load.blocks for block in table[good * ratio :]]
+        count = len(load.keys)
+        failed = [b for table in load.blocks for b in table[good * (len(table) // count) :]]
         failed = [block for block in failed if block != paged.SKIPPED]
         wanted = sum(block != paged.SKIPPED for table in load.blocks for block in table)
         self._count(
@@ -250,7 +252,7 @@ class Worker:
         with self._changed:
             self._ended.marks.append(mark)
             self._ended.failed_blocks.update(failed)
-            if failed:
+            if good < count:
                 self._ended.failed_requests.add(load.request_id)
             if self._is_layer_wise:
                 self._ended.layer_wise.add(load.request_id)
@@ -271,14 +273,12 @@ class Worker:
             return (0 if asked else len(load.keys)), 0
 
         def get(share: list[int]) -> paged.Moved:
-            return paged.get(
+            return group.get(
                 space,
-                group.cache,
                 [load.keys[i] for i in share],
-                group.table([block for i in share for block in tables[i]]),
-                lease=load.lease,
-                part=group.part,
-                timeout=max(0.001, deadline - time.monotonic()),
+                [block for i in share for block in tables[i]],
+                load.lease,
+                max(0.001, deadline - time.monotonic()),
             )
 
         moved = self._in_shares(get, asked)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vLLM's classes of KV caches are to the store: which group of a space a layer's cache is in,
+or why it is in none. Takes vLLM's objects, and imports nothing of it.
+
+A class that is not listed here is refused by its name: a subclass may keep something else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidArgumentError
+from ..keys import DTYPE_BYTES, dtype_of
+
+GROUPS_MAX = 16  # of a space
+
+MOVED = (
+    "FullAttentionSpec",
+    "SlidingWindowSpec",
+    "MLAAttentionSpec",
+    "SlidingWindowMLASpec",
+    "MambaSpec",
+)
+_TOGETHER = "UniformTypeKVCacheSpecs"  # layers of unlike shapes that share a table of blocks
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A layer's cache. kind: "kv", "latent", "state" or "opaque_rows", as a space calls it.
+
+    heads: of a worker. dim, v_dim: channels of a head of K and of V; of a latent, dim alone.
+    bytes: of a state, or of a token's row. dtype: of the elements; of bytes, none. window: tokens
+    that a layer sees, 0 for all. is_replicated: all ranks of a tensor-parallel engine have the same.
+    layout: how bytes lie, as far as vLLM says it.
+    """
+
+    kind: str
+    heads: int = 1
+    dim: int = 0
+    v_dim: int = 0
+    bytes: int = 0
+    dtype: str | None = None
+    window: int = 0
+    is_replicated: bool = False
+    layout: str = ""
+
+    @property
+    def is_state(self) -> bool:
+        """A block has one, of all tokens up to its end: a prefix needs the last block's alone."""
+        return self.kind == "state"
+
+    @property
+    def is_bytes(self) -> bool:
+        """Moved as they lie, without a look at elements."""
+        return self.kind in ("state", "opaque_rows")
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A group of a space: layers of one shape, in one of the engine's groups. table: that group's
+    number, whose tables of blocks they have. block_tokens: of one of its blocks."""
+
+    table: int
+    names: tuple[str, ...]
+    shape: Shape
+    block_tokens: int
+
+
+def layers_of(engine_groups: Sequence[Any]) -> list[Layers]:
+    """The groups of a space, in the order of the engine's. InvalidArgumentError names what is not
+    moved."""
+    found: list[Layers] = []
+    for table, group in enumerate(engine_groups):
+        if getattr(group, "host_resident", False) or not getattr(group, "enable_kv_transfer", True):
+            raise _refuse(group.kv_cache_spec, "vLLM keeps it elsewhere, or makes it from another")
+        shapes: dict[Shape, list[str]] = {}
+        for name, spec in _specs_of(group):
+            shapes.setdefault(shape_of(spec), []).append(name)
+        found += [
+            Layers(table, tuple(names), shape, group.kv_cache_spec.block_size)
+            for shape, names in shapes.items()
+        ]
+    if len(found) > GROUPS_MAX:
+        raise InvalidArgumentError(
+            f"the model has {len(found)} groups of KV caches, and a space at most {GROUPS_MAX}"
+        )
+    return found
+
+
+def shape_of(spec: Any) -> Shape:
+    """What a layer of that specification keeps. InvalidArgumentError: it is not moved."""
+    name = type(spec).__name__
+    if name not in MOVED:
+        raise _refuse(spec, f"of such a cache nothing is known here, only of {', '.join(MOVED)}")
+    if not getattr(spec, "prefix_cacheable", True):
+        raise _refuse(spec, "vLLM itself finds no prefixes in it")
+    if name == "MambaSpec":
+        return _state_of(spec)
+    if getattr(spec, "non_causal", False):
+        raise _refuse(spec, "it is not causal: K and V of a token depend on later ones")
+    if getattr(spec, "tokens_per_state", 1) != 1:
+        raise _refuse(spec, f"a row is of {spec.tokens_per_state} tokens")
+    if getattr(spec, "state_content_bytes", None) is not None:
+        raise _refuse(spec, f"a row is {spec.state_content_bytes} coded bytes")
+    window = 0
+    if name.startswith("SlidingWindow"):
+        window = spec.sliding_window + getattr(spec, "extra_retained_tokens", 0)
+    if "MLA" in name:
+        return _latent_of(spec, window)
+    return _kv_of(spec, window)
+
+
+def _kv_of(spec: Any, window: int) -> Shape:
+    heads = spec.num_kv_heads
+    if getattr(spec, "num_head_slots", None) not in (None, heads):
+        raise _refuse(spec, f"{heads} heads lie in {spec.num_head_slots} places")
+    v_dim = getattr(spec, "head_size_v", spec.head_size)
+    if v_dim != spec.head_size:
+        raise _refuse(spec, f"K has {spec.head_size} channels, V {v_dim}")
+    return Shape("kv", heads, spec.head_size, v_dim, dtype=_dtype_of(spec), window=window)
+
+
+def _latent_of(spec: Any, window: int) -> Shape:
+    if getattr(spec, "model_version", None) is not None:
+        raise _refuse(spec, f"it is of {spec.model_version}, whose caches only make sense together")
+    if _role_of(spec) == "indexer" and dtype_of(spec.dtype) is None:  # keys and scales, as kernels want
+        row = spec.head_size * spec.dtype.itemsize
+        layout = f"indexer rows in blocks of {spec.block_size}"
+        return Shape("opaque_rows", bytes=row, window=window, is_replicated=True, layout=layout)
+    return Shape(
+        "latent", 1, spec.head_size, dtype=_dtype_of(spec), window=window, is_replicated=True
+    )
+
+
+def _role_of(spec: Any) -> str:
+    return str(getattr(getattr(spec, "cache_role", ""), "value", ""))
+
+
+def _state_of(spec: Any) -> Shape:
+    if spec.mamba_cache_mode != "align":
+        raise _refuse(
+            spec,
+            f"with mamba_cache_mode {spec.mamba_cache_mode!r} vLLM keeps no states of prefixes: start"
+            " it with --enable-prefix-caching --mamba-cache-mode align",
+        )
+    if spec.num_speculative_blocks:
+        raise _refuse(spec, "speculative decoding moves its states about")
+    parts = list(zip(spec.shapes, spec.dtypes, strict=True))
+    state_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in parts)
+    kind = getattr(spec.mamba_type, "name", spec.mamba_type)
+    layout = f"{kind} " + ", ".join(f"{tuple(shape)} {dtype}" for shape, dtype in parts)
+    return Shape("state", bytes=state_bytes, is_replicated=spec.tp_replicated, layout=layout)
+
+
+def _dtype_of(spec: Any) -> str:
+    dtype = dtype_of(spec.dtype)
+    if dtype is None:
+        raise InvalidArgumentError(
+            f"the KV cache has {spec.dtype}; this connector moves {', '.join(DTYPE_BYTES)}: start"
+            " vLLM with --kv-cache-dtype auto"
+        )
+    return dtype
+
+
+def _specs_of(group: Any) -> Iterator[tuple[str, Any]]:
+    spec = group.kv_cache_spec
+    for name in group.layer_names:
+        yield name, spec.kv_cache_specs[name] if type(spec).__name__ == _TOGETHER else spec
+
+
+def _refuse(spec: Any, why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"a group of KV is {type(spec).__name__}: {why}. Start vLLM without this connector"
+    )
