@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/text.h"
 #include "base/status.h"
 
 namespace cairn::proto {
