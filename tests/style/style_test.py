@@ -7,6 +7,7 @@ import unittest
 import layers
 import names
 import tidy
+import ways
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 
@@ -97,6 +98,34 @@ class NamesTest(unittest.TestCase):
             ("namespace cairn {\nclass A;\nclass A::Inner : public C {\n};\n}  // namespace cairn\n", 0),
         ]:
             self.assertEqual(len(names.check(one | {"service/a.h": other})), count, other)
+
+
+class WaysTest(unittest.TestCase):
+    FILES = {
+        "service/put/put.cc": "// Old() {}\nvoid Puts::Start(int a, F f) {\n  Admit(a);\n}\nstatic bool IsNew() { return Old(); }\n",
+        "service/put/put.h": "class Puts {\n  void Start(int a);\n  bool is_open() const ABSL_LOCKS_EXCLUDED(m) { return true; }\n};\n",
+    }
+
+    def page(self, counts, *rows):
+        return f"## Map\n\n### A put\n\n**{counts}**\n\n| a | b | c |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n\n## Next\n"
+
+    def test_finds(self):
+        start = "| lane | `service/put/put.cc` | `Puts::Start()`, `IsNew()` |"
+        header = "| any | `service/put/put.h` | `is_open()` |"
+        good = self.page("4 functions in 2 files, 2 changes of file.", start, header, start.replace("Puts::Start()`, `IsNew", "Start"))
+        self.assertEqual(ways.check(good, self.FILES), [])
+        for page in [
+            good.replace("4 functions", "3 functions"),
+            good.replace("2 files", "3 files"),
+            good.replace("2 changes", "1 changes"),
+            good.replace("`IsNew()`", "`Old()`"),
+            good.replace("`IsNew()`", "`Admit()`"),
+            good.replace("`Puts::Start()`", "`Gets::Start()`"),
+            good.replace("`is_open()`", "`Start()`"),
+            good.replace("`IsNew()`", "`Puts::Start()`"),
+            "## Map\n",
+        ]:
+            self.assertEqual(len(ways.check(page, self.FILES)), 1, page)
 
 
 class TidyTest(unittest.TestCase):
