@@ -16,6 +16,7 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 
 namespace cairn {
 
@@ -68,6 +69,20 @@ class Histogram {
   std::array<double, kBoundsMax> bounds_{};
   std::array<std::atomic<std::uint64_t>, kBoundsMax + 1> counts_{};
   std::atomic<double> sum_{0};
+};
+
+// Measures the time of a step from construction to the end of its scope.
+// Thread-safety: Thread-compatible.
+class StepTimer {
+ public:
+  explicit StepTimer(Histogram& seconds) : seconds_(seconds), started_(MonotonicNow()) {}
+  ~StepTimer() { seconds_.Observe(MonotonicNow() - started_); }
+  StepTimer(const StepTimer&) = delete;
+  StepTimer& operator=(const StepTimer&) = delete;
+
+ private:
+  Histogram& seconds_;
+  const absl::Time started_;
 };
 
 // Bucket bounds for latencies: 10 µs to 10 s, in seconds.

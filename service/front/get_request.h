@@ -6,10 +6,10 @@
 // jobs.
 
 #include "proto/frame.h"
-#include "service/front/replies.h"
-#include "service/front/request.h"
 #include "service/get/get.h"
 #include "service/path_pool.h"
+#include "service/replies.h"
+#include "service/request.h"
 #include "transport/transport.h"
 
 namespace cairn {

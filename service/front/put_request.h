@@ -8,10 +8,10 @@
 #include <atomic>
 
 #include "proto/frame.h"
-#include "service/front/replies.h"
-#include "service/front/request.h"
 #include "service/path_pool.h"
 #include "service/put/put.h"
+#include "service/replies.h"
+#include "service/request.h"
 #include "transport/transport.h"
 
 namespace cairn {

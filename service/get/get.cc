@@ -3,11 +3,11 @@
 
 #include <utility>
 
+#include "base/metric.h"
 #include "base/status.h"
 #include "codecs/image/image.h"
 #include "service/get/steps.h"
 #include "service/limits.h"
-#include "service/step_timer.h"
 
 namespace cairn {
 namespace {

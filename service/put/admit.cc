@@ -4,10 +4,10 @@
 #include <variant>
 
 #include "base/check.h"
+#include "base/metric.h"
 #include "base/status.h"
 #include "service/limits.h"
 #include "service/put/put.h"
-#include "service/step_timer.h"
 
 namespace cairn {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
+#include "base/metric.h"
 #include "base/status.h"
 #include "service/put/steps.h"
-#include "service/step_timer.h"
 
 namespace cairn {
 

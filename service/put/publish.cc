@@ -2,9 +2,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/metric.h"
 #include "base/status.h"
 #include "service/put/steps.h"
-#include "service/step_timer.h"
 
 namespace cairn {
 

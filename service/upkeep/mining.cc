@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/metric.h"
 #include "base/status.h"
 #include "codecs/image/decode.h"
 #include "codecs/image/encode.h"
@@ -13,7 +14,6 @@
 #include "proto/block_key.h"
 #include "proto/mine_request.h"
 #include "service/limits.h"
-#include "service/step_timer.h"
 
 namespace cairn {
 namespace {

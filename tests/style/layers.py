@@ -47,7 +47,7 @@ ARROWS = {
     "service/index": {"base", "proto", "service/limits", "service/memory", "service/tier"} | CODECS,
     # What a device codes for those above.
     "service/codec": {"base", "kernels", "service/limits", "service/memory", "service/tier", "service/index"} | CODECS,
-    # What put, get and front share of a running daemon: spaces, sessions, the path pool.
+    # What put, get and front share of a running daemon: spaces, sessions, the path pool, requests and replies.
     "service/state": PATH - {"service/state"},
     "service/put": PATH,
     "service/get": PATH,
@@ -67,7 +67,10 @@ UNITS = [
     ("service/durable_waits", "service/state"),
     ("service/read_notes", "service/state"),
     ("service/active_backend", "service/state"),
-    ("service/step_timer", "service/state"),
+    ("service/request", "service/state"),
+    ("service/replies", "service/state"),
+    ("service/loan_budget", "service/state"),
+    ("service/data_metrics", "service/state"),
     ("service/tier/ssd/", "service/tier/ssd"),
     ("service/tier/gpu/", "service/tier/gpu"),
 ] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index codec put get upkeep front".split()]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "service/front/data_metrics.h"
+#include "service/data_metrics.h"
 
 namespace cairn {
 namespace {

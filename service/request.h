@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "proto/frame.h"
-#include "service/front/data_metrics.h"
+#include "service/data_metrics.h"
 #include "service/sessions.h"
 #include "transport/transport.h"
 

@@ -18,9 +18,9 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "service/front/data_metrics.h"
-#include "service/front/loan_budget.h"
-#include "service/front/request.h"
+#include "service/data_metrics.h"
+#include "service/loan_budget.h"
+#include "service/request.h"
 #include "transport/transport.h"
 
 namespace cairn {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "service/front/replies.h"
+#include "service/replies.h"
 
 #include <algorithm>
 #include <utility>

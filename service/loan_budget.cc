@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "service/front/loan_budget.h"
+#include "service/loan_budget.h"
 
 #include "base/check.h"
 #include "service/limits.h"
