@@ -72,17 +72,17 @@ absl::Status Daemon::StartAll() {
   CAIRN_RETURN_IF_ERROR(StartProbes());
   CAIRN_RETURN_IF_ERROR(StartStore());
   pool_ = std::make_unique<PathPool>(static_cast<int>(config_.path_threads));
-  put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, *pool_, clock_);
-  get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, *pool_, clock_);
+  puts_ = std::make_unique<Puts>(spaces_, sessions_, *index_, *tiers_, *pool_, clock_);
+  gets_ = std::make_unique<Gets>(spaces_, *index_, *tiers_, *pool_, clock_);
   upkeep_ = std::make_unique<Upkeep>(
       spaces_, *index_, *tiers_, clock_,
       Upkeep::Options{.scrub_rate_bytes = ScrubRateOf(config_),
                       .write_budget_bytes = WriteBudgetOf(config_, *tiers_),
                       .device = codec_.get()});
-  put_->device = codec_.get();
-  get_->device = codec_.get();
-  put_->durable_waits = &upkeep_->durable_waits();
-  get_->read_notes = upkeep_->read_notes();
+  puts_->SetDevice(codec_.get());
+  gets_->SetDevice(codec_.get());
+  puts_->SetAwaitDurable(upkeep_->await_durable());
+  gets_->SetNoteRead(upkeep_->note_read());
   index_->SetWake([this] { upkeep_->Wake(); });
   upkeep_->Start();
   if (config_.socket != "off") CAIRN_RETURN_IF_ERROR(StartLocal());
@@ -123,7 +123,7 @@ transport::ServerLimits Daemon::TransportLimits() const {
 
 DataServer& Daemon::AddDataServer(std::string_view transport_label) {
   data_servers_.push_back(std::make_unique<DataServer>(
-      DataServer::Parts{*put_, *get_, sessions_, *pool_, clock_},
+      DataServer::Parts{*puts_, *gets_, sessions_, clock_},
       DataServer::Options{
           .server = static_cast<int>(data_servers_.size()),
           .transport_label = transport_label,
@@ -182,7 +182,7 @@ void Daemon::StartServices() {
   terms.payload_bytes_max = limits::kTransferBytesMax;
   terms.is_draining = [this] { return is_draining(); };
   store_service_ = std::make_unique<StoreService>(
-      StoreService::Parts{spaces_, sessions_, *index_, *tiers_, get_->prefetches, clock_},
+      StoreService::Parts{spaces_, sessions_, *index_, *tiers_, gets_->prefetches(), clock_},
       std::move(terms));
   admin_service_ = std::make_unique<AdminService>(AdminService::Parts{
       spaces_, sessions_, *index_, *upkeep_, *tiers_, store_service_->freed(),
@@ -259,7 +259,7 @@ void Daemon::BeginDrain() {
   if (is_draining_.exchange(true, std::memory_order_relaxed)) return;
   LogInfo("daemon", "draining: no new sessions and puts", {{"sessions", sessions_.count()}});
   sessions_.RefuseNew();
-  for (const auto& server : data_servers_) server->RefusePuts();
+  puts_->RefuseNew();
   control_->SetServing(false);
   upkeep_->Wake();  // it writes down what is left
 }
@@ -299,7 +299,7 @@ void Daemon::Stop() {
   if (control_ != nullptr) control_->Stop();
   if (admin_service_ != nullptr) admin_service_->Stop();
   for (const auto& server : transports_) server->Stop();
-  if (get_ != nullptr) get_->Stop();
+  if (gets_ != nullptr) gets_->Stop();
   if (codec_ != nullptr) codec_->Stop();  // what it hands back, the pool does
   if (pool_ != nullptr) pool_->Stop();
   if (upkeep_ != nullptr) upkeep_->Stop();
@@ -319,8 +319,8 @@ void Daemon::ReportParts(MetricSink& sink) const {
   spaces_.Report(sink);
   side_objects_.Report(sink);
   query_squares_.Report(sink);
-  put_->Report(sink);
-  get_->Report(sink);
+  puts_->Report(sink);
+  gets_->Report(sink);
   pool_->Report(sink);
   upkeep_->Report(sink);
   for (const auto& server : data_servers_) server->Report(sink);

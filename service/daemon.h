@@ -133,8 +133,8 @@ class Daemon {
   std::unique_ptr<Restorer> restorer_;  // restores the previous process's data
   std::unique_ptr<DeviceCodec> codec_;  // null: no device
   std::unique_ptr<PathPool> pool_;      // its jobs use the components below: Stop() ends them first
-  std::unique_ptr<PutPath> put_;
-  std::unique_ptr<GetPath> get_;
+  std::unique_ptr<Puts> puts_;
+  std::unique_ptr<Gets> gets_;
   std::unique_ptr<Upkeep> upkeep_;
   std::vector<std::unique_ptr<DataServer>> data_servers_;  // by PeerRef::server
   std::vector<std::unique_ptr<transport::Server>> transports_;

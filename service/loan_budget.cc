@@ -10,7 +10,7 @@ LoanBudget::LoanBudget(uint64_t host_bytes)
     : bytes_max_(host_bytes / 100 * limits::kLentPercentMax),
       session_bytes_max_(host_bytes / 100 * limits::kLentPercentPerSessionMax) {}
 
-bool LoanBudget::Take(uint64_t session_id, uint64_t bytes) {
+bool LoanBudget::TakeBytes(uint64_t session_id, uint64_t bytes) {
   const MutexLock lock(mutex_);
   const auto found = sessions_.find(session_id);
   const Held held = found == sessions_.end() ? Held() : found->second;
@@ -26,7 +26,7 @@ bool LoanBudget::Take(uint64_t session_id, uint64_t bytes) {
   return true;
 }
 
-void LoanBudget::GiveBack(uint64_t session_id, uint64_t bytes) {
+void LoanBudget::GiveBytesBack(uint64_t session_id, uint64_t bytes) {
   const MutexLock lock(mutex_);
   const auto found = sessions_.find(session_id);
   CAIRN_CHECK(found != sessions_.end() && found->second.loans > 0);

@@ -20,9 +20,9 @@ class LoanBudget {
 
   bool is_lending() const { return bytes_max_ > 0; }
   // Returns false if the session, or all sessions together, would exceed a limit.
-  [[nodiscard]] bool Take(uint64_t session_id, uint64_t bytes);
-  // REQUIRES: Take() returned true for the same arguments.
-  void GiveBack(uint64_t session_id, uint64_t bytes);
+  [[nodiscard]] bool TakeBytes(uint64_t session_id, uint64_t bytes);
+  // REQUIRES: TakeBytes() returned true for the same arguments.
+  void GiveBytesBack(uint64_t session_id, uint64_t bytes);
   void Report(MetricSink& sink) const;
 
  private:

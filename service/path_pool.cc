@@ -20,36 +20,36 @@ PathPool::PathPool(int threads, size_t gets_max, size_t puts_max)
   CAIRN_CHECK(threads >= 1 && threads <= limits::kPathThreadsMax);
   threads_.reserve(static_cast<size_t>(threads));
   for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this, i] { Run(i); });
+    threads_.emplace_back([this, i] { RunJobs(i); });
   }
 }
 
-absl::Status PathPool::Submit(Job&& job, Kind kind) {
-  return Push(std::move(job), kind, kind == Kind::kGet ? gets_max_ : puts_max_);
+void PathPool::Submit(Job job, Kind kind) {
+  PushJob(std::move(job), kind, kind == Kind::kGet ? gets_max_ : puts_max_);
 }
 
-absl::Status PathPool::Continue(Job&& job, Kind kind) {
-  return Push(std::move(job), kind, std::nullopt);
-}
+void PathPool::Continue(Job job, Kind kind) { PushJob(std::move(job), kind, std::nullopt); }
 
-absl::Status PathPool::Push(Job&& job, Kind kind, std::optional<size_t> count_max) {
+void PathPool::PushJob(Job job, Kind kind, std::optional<size_t> count_max) {
+  absl::Status refusal;
   const absl::Time now = MonotonicNow();
   {
     const MutexLock lock(mutex_);
     Queue& queue = kind == Kind::kGet || !count_max.has_value() ? gets_ : puts_;
     if (is_stopping_) {
-      refused_.Add();
-      return absl::UnavailableError("the daemon is stopping");
-    }
-    if (count_max.has_value() && queue.size() >= *count_max) {
-      refused_.Add();
-      return absl::ResourceExhaustedError(
+      refusal = absl::UnavailableError("the daemon is stopping");
+    } else if (count_max.has_value() && queue.size() >= *count_max) {
+      refusal = absl::ResourceExhaustedError(
           absl::StrCat("path pool: ", *count_max, " jobs are waiting"));
+    } else {
+      queue.push_back({std::move(job), kind, now});
     }
-    queue.push_back({std::move(job), kind, now});
   }
-  pushed_.NotifyOne();
-  return absl::OkStatus();
+  if (refusal.ok()) {
+    return pushed_.NotifyOne();
+  }
+  refused_.Add();
+  job(refusal);
 }
 
 bool PathPool::is_busy() const {
@@ -57,7 +57,7 @@ bool PathPool::is_busy() const {
   return gets_.size() + puts_.size() > limits::kPathQueueBusy;
 }
 
-bool PathPool::Take(absl::Time until, Job* job) {
+bool PathPool::TakeJob(absl::Time until, Job* job) {
   std::optional<Waiting> taken;
   {
     const MutexLock lock(mutex_);
@@ -71,7 +71,7 @@ bool PathPool::Take(absl::Time until, Job* job) {
       if (gets_.empty() && puts_.empty()) {
         return !is_stopping_;
       }
-      taken = TakeLocked();
+      taken = TakeJobLocked();
     }
   }
   if (taken.has_value()) {
@@ -81,7 +81,7 @@ bool PathPool::Take(absl::Time until, Job* job) {
   return true;
 }
 
-PathPool::Waiting PathPool::TakeLocked() {
+PathPool::Waiting PathPool::TakeJobLocked() {
   const bool is_put = !puts_.empty() && (gets_.empty() || gets_in_a_row_ >= limits::kGetsPerPut);
   Queue& queue = is_put ? puts_ : gets_;
   Waiting taken = std::move(queue.front());
@@ -90,33 +90,34 @@ PathPool::Waiting PathPool::TakeLocked() {
   return taken;
 }
 
-void PathPool::Run(int index) {
+void PathPool::RunJobs(int index) {
   pthread_setname_np(pthread_self(), absl::StrCat("path-", index).c_str());
   Job job;
-  while (Take(AnswerLate(), &job)) {
+  while (TakeJob(NextDeadline(), &job)) {
     if (job == nullptr) {
       continue;  // a deadline has come, or Wake()
     }
     running_.Add(1);
-    job();
-    // What the job held is free before the next one waits.
+    job(absl::OkStatus());
+    // The memory that the job owned is free before the next job waits.
     job = nullptr;
     running_.Add(-1);
     jobs_.Add();
   }
 }
 
-absl::Time PathPool::AnswerLate() {
-  // Acquire: what SetDeadlines() released.
-  Deadlines* deadlines = deadlines_.load(std::memory_order_acquire);
+absl::Time PathPool::NextDeadline() {
+  // Acquire: pairs with SetAnswerLate()'s release.
   const absl::Duration rest =
-      deadlines == nullptr ? absl::InfiniteDuration() : deadlines->AnswerLate();
+      has_answer_late_.load(std::memory_order_acquire) ? answer_late_() : absl::InfiniteDuration();
   return MonotonicNow() + std::min(rest, absl::Hours(1));
 }
 
-void PathPool::SetDeadlines(Deadlines& deadlines) {
-  // Release: AnswerLate() acquires.
-  deadlines_.store(&deadlines, std::memory_order_release);
+void PathPool::SetAnswerLate(AnswerLate answer_late) {
+  CAIRN_CHECK(answer_late_ == nullptr);
+  answer_late_ = std::move(answer_late);
+  // Release: pairs with NextDeadline()'s acquire.
+  has_answer_late_.store(true, std::memory_order_release);
   Wake();
 }
 

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -30,7 +31,9 @@ namespace cairn {
 
 class PathPool {
  public:
-  using Job = absl::AnyInvocable<void()>;
+  // Runs once, without locks held: with OK on a thread of the pool, or with the reason within the
+  // call that refuses it. So a job that owns a request can answer it in either case.
+  using Job = absl::AnyInvocable<void(const absl::Status& refusal)>;
   enum class Kind : uint8_t { kGet, kPut };
 
   // `gets_max` and `puts_max` limit the waiting jobs of each kind. REQUIRES: 1 <= threads <=
@@ -39,30 +42,24 @@ class PathPool {
                     size_t puts_max = limits::kPathPutsMax);
   ~PathPool() { Stop(); }
 
-  // Queues `job` for a pool thread. Errors: ResourceExhausted (too many of the kind wait),
-  // Unavailable (stopping). `job` is then unchanged, so the caller can still answer with it.
-  absl::Status Submit(Job&& job, Kind kind);
+  // Queues `job` for a pool thread. Refusals: ResourceExhausted (too many of the kind wait),
+  // Unavailable (stopping).
+  void Submit(Job job, Kind kind);
   // Queues a continuation, after a tier or a device has done its part. It runs in turn with gets
   // and is never refused for lack of room: each continuation holds a resource that limits their
   // number (a request in a peer's window, the memory of a read, or one of kGpuCodecJobsMax).
-  absl::Status Continue(Job&& job, Kind kind);
+  void Continue(Job job, Kind kind);
 
   // Returns whether so many jobs wait that puts should store blocks raw instead of encoding them.
   bool is_busy() const;
 
-  // An owner of waiting requests with deadlines.
-  class Deadlines {
-   public:
-    // Answers the requests that are late, and returns the time until the next deadline. Called on
-    // threads of the pool, several at once, without locks held.
-    virtual absl::Duration AnswerLate() = 0;
-
-   protected:
-    ~Deadlines() = default;
-  };
-  // Calls `deadlines` from now until Stop(); at most one job late if no thread is idle.
-  void SetDeadlines(Deadlines& deadlines);
-  // Tells the pool that a deadline may be earlier than AnswerLate() said.
+  // Answers the requests that are late, and returns the time until the next deadline. Called on
+  // threads of the pool, several at once, without locks held.
+  using AnswerLate = std::function<absl::Duration()>;
+  // Calls `answer_late` from now until Stop(); at most one job late if no thread is idle. REQUIRES:
+  // it is called once.
+  void SetAnswerLate(AnswerLate answer_late);
+  // Tells the pool that a deadline may be earlier than the function said.
   void Wake();
 
   // Runs the queued jobs, then joins. Idempotent.
@@ -82,19 +79,19 @@ class PathPool {
   };
   using Queue = std::deque<Waiting>;
 
-  void Run(int index);
+  void RunJobs(int index);
   // Returns the time of the next deadline, a point of MonotonicNow().
-  absl::Time AnswerLate();
+  absl::Time NextDeadline();
   // `count_max`: the limit; nullopt for a continuation.
-  absl::Status Push(Job&& job, Kind kind, std::optional<size_t> count_max)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void PushJob(Job job, Kind kind, std::optional<size_t> count_max) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until `until` for a job. Returns false if the pool stops and no job waits. *job is null
   // if a deadline may have passed.
-  bool Take(absl::Time until, Job* job) ABSL_LOCKS_EXCLUDED(mutex_);
-  Waiting TakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TakeJob(absl::Time until, Job* job) ABSL_LOCKS_EXCLUDED(mutex_);
+  Waiting TakeJobLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t gets_max_, puts_max_;
-  std::atomic<Deadlines*> deadlines_{nullptr};
+  AnswerLate answer_late_;  // used once has_answer_late_ is true
+  std::atomic<bool> has_answer_late_{false};
   mutable Mutex mutex_;
   CondVar pushed_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -64,10 +64,10 @@ void Replies::SetLane(transport::Lane& lane) {
   outbox.lane = &lane;
 }
 
-void Replies::Send(transport::Lane& lane, Outgoing outgoing) {
+void Replies::SendReply(transport::Lane& lane, Outgoing outgoing) {
   const transport::ReplyTo reply_to = outgoing.request.reply_to;
   const proto::FrameBytes frame = proto::Serialize(outgoing.frame);
-  if (outgoing.lent_bytes > 0 && Lend(lane, frame, outgoing)) return;
+  if (outgoing.lent_bytes > 0 && LendPayload(lane, frame, outgoing)) return;
   const std::span<const std::byte> payload = outgoing.payload;
   const absl::Time deadline = std::max(outgoing.request.deadline, clock_.Now() + kReplyGrace);
   lane.Reply(reply_to, frame, payload, deadline,
@@ -76,38 +76,40 @@ void Replies::Send(transport::Lane& lane, Outgoing outgoing) {
               breaks_peer = outgoing.breaks_peer](const absl::Status& status) mutable {
                if (sent) sent(status);
                kept = nullptr;
-               End(lane, request, status.ok() ? code : status.code());
+               EndRequest(lane, request, status.ok() ? code : status.code());
                if (breaks_peer) lane.Break(request.reply_to.peer);
              });
 }
 
-bool Replies::Lend(transport::Lane& lane, const proto::FrameBytes& frame, Outgoing& outgoing) {
+bool Replies::LendPayload(transport::Lane& lane, const proto::FrameBytes& frame,
+                          Outgoing& outgoing) {
   const uint64_t session_id = outgoing.request.session.id;
   const uint64_t bytes = outgoing.lent_bytes;
-  if (!lane.CanLendNow(outgoing.payload) || !loans_.Take(session_id, bytes)) return false;
+  if (!lane.CanLendNow(outgoing.payload) || !loans_.TakeBytes(session_id, bytes)) return false;
   transport::ReplyDone sent =
       [this, &lane, request = outgoing.request, code = outgoing.frame.status,
        then = std::move(outgoing.sent)](const absl::Status& status) mutable {
         if (then) then(status);
-        End(lane, request, status.ok() ? code : status.code());
+        EndRequest(lane, request, status.ok() ? code : status.code());
       };
   transport::LoanDone back = [this, session_id, bytes,
                               kept = std::move(outgoing.kept)](transport::LoanEnd) mutable {
     kept = nullptr;
-    loans_.GiveBack(session_id, bytes);
+    loans_.GiveBytesBack(session_id, bytes);
   };
   lane.Lend(outgoing.request.reply_to, frame, outgoing.payload, outgoing.lent_until,
             std::move(sent), std::move(back));
   return true;
 }
 
-void Replies::Refuse(transport::Lane& lane, const Request& request, const absl::Status& status) {
-  Send(lane, {.request = request, .frame = request.Error(status)});
+void Replies::RefuseRequest(transport::Lane& lane, const Request& request,
+                            const absl::Status& status) {
+  SendReply(lane, {.request = request, .frame = request.Error(status)});
 }
 
-void Replies::End(transport::Lane& lane, const Request& request, absl::StatusCode code) {
+void Replies::EndRequest(transport::Lane& lane, const Request& request, absl::StatusCode code) {
   request_done_(lane, request);
-  // In this order, so that what is no longer in flight is counted and logged.
+  // In this order, so that a request that is no longer in flight is counted and logged.
   const absl::Time now = clock_.Now();
   metrics_.Count(request.op, code, now - request.arrived);
   if (now - request.arrived > slow_ && (request.op == DataOp::kGet || request.op == DataOp::kPut)) {
@@ -116,7 +118,7 @@ void Replies::End(transport::Lane& lane, const Request& request, absl::StatusCod
   metrics_.in_flight.Add(-1);
 }
 
-void Replies::Post(Outgoing outgoing) {
+void Replies::PostReply(Outgoing outgoing) {
   Outbox& outbox = OutboxOf(outgoing.request.lane);
   transport::Lane* lane = nullptr;
   {
@@ -125,7 +127,7 @@ void Replies::Post(Outgoing outgoing) {
     lane = outbox.lane;
     if (lane == nullptr || std::exchange(outbox.is_scheduled, true)) return;
   }
-  Schedule(outbox, *lane);
+  ScheduleDrain(outbox, *lane);
 }
 
 void Replies::BreakPeer(const PeerRef& peer) {
@@ -138,13 +140,13 @@ void Replies::BreakPeer(const PeerRef& peer) {
     lane = outbox.lane;
     if (lane == nullptr || std::exchange(outbox.is_scheduled, true)) return;
   }
-  Schedule(outbox, *lane);
+  ScheduleDrain(outbox, *lane);
 }
 
-void Replies::Schedule(Outbox& outbox, transport::Lane& lane) {
+void Replies::ScheduleDrain(Outbox& outbox, transport::Lane& lane) {
   absl::Status status;
   for (int i = 0; i < kSubmitTriesMax; ++i) {
-    status = lane.Submit([this](transport::Lane& ours) { Drain(ours); });
+    status = lane.Submit([this](transport::Lane& ours) { DrainOutbox(ours); });
     if (!absl::IsResourceExhausted(status)) break;
     absl::SleepFor(kSubmitPause);
   }
@@ -156,7 +158,7 @@ void Replies::Schedule(Outbox& outbox, transport::Lane& lane) {
     outbox.is_scheduled = false;
     return;
   }
-  // The server is stopping: all its peers are gone, so there is nobody to answer.
+  // The server is stopping: all its peers are gone, so the replies have no receiver.
   std::vector<Outgoing> dropped;
   {
     const MutexLock lock(outbox.mutex);
@@ -167,7 +169,7 @@ void Replies::Schedule(Outbox& outbox, transport::Lane& lane) {
   metrics_.in_flight.Add(-static_cast<int64_t>(dropped.size()));
 }
 
-void Replies::Drain(transport::Lane& lane) {
+void Replies::DrainOutbox(transport::Lane& lane) {
   Outbox& outbox = OutboxOf(lane.index());
   {
     const MutexLock lock(outbox.mutex);
@@ -175,7 +177,7 @@ void Replies::Drain(transport::Lane& lane) {
     outbox.breaking.swap(outbox.breaks);
     outbox.is_scheduled = false;
   }
-  for (Outgoing& outgoing : outbox.leaving) Send(lane, std::move(outgoing));
+  for (Outgoing& outgoing : outbox.leaving) SendReply(lane, std::move(outgoing));
   outbox.leaving.clear();
   for (const transport::PeerId peer : outbox.breaking) lane.Break(peer);
   outbox.breaking.clear();

@@ -5,7 +5,8 @@
 // A reply made on another thread waits in its lane's outbox. At most one task in the lane's own
 // queue empties the outbox, so that a lane never refuses a reply for lack of room.
 //
-// Thread-safety: SetLane(), Send(), Refuse() and End() are Owned by the lane's thread; the rest is
+// Thread-safety: SetLane(), SendReply(), RefuseRequest() and EndRequest() are Owned by the lane's
+// thread; the rest is
 //                Thread-safe. Must outlive its transport server and the path pool's jobs.
 
 #include <functional>
@@ -54,13 +55,13 @@ class Replies {
   // Call it before the first reply of a lane is posted.
   void SetLane(transport::Lane& lane);
 
-  void Send(transport::Lane& lane, Outgoing outgoing);
-  void Refuse(transport::Lane& lane, const Request& request, const absl::Status& status);
+  void SendReply(transport::Lane& lane, Outgoing outgoing);
+  void RefuseRequest(transport::Lane& lane, const Request& request, const absl::Status& status);
   // Ends a request that was answered with `code`, or a Goodbye, which has no answer.
-  void End(transport::Lane& lane, const Request& request, absl::StatusCode code);
+  void EndRequest(transport::Lane& lane, const Request& request, absl::StatusCode code);
 
   // Queues a reply for its lane.
-  void Post(Outgoing outgoing);
+  void PostReply(Outgoing outgoing);
   // Queues the disconnection of a peer; ignores unknown ones.
   void BreakPeer(const PeerRef& peer);
 
@@ -78,10 +79,10 @@ class Replies {
   };
   Outbox& OutboxOf(int lane) { return *outboxes_[static_cast<size_t>(lane)]; }
   // Returns false if the payload has to be sent; it has taken nothing then.
-  bool Lend(transport::Lane& lane, const proto::FrameBytes& frame, Outgoing& outgoing);
+  bool LendPayload(transport::Lane& lane, const proto::FrameBytes& frame, Outgoing& outgoing);
   // Schedules emptying the outbox. REQUIRES: the caller has set is_scheduled, which was not set.
-  void Schedule(Outbox& outbox, transport::Lane& lane);
-  void Drain(transport::Lane& lane);
+  void ScheduleDrain(Outbox& outbox, transport::Lane& lane);
+  void DrainOutbox(transport::Lane& lane);
 
   const Clock& clock_;
   DataMetrics& metrics_;

@@ -48,8 +48,14 @@ struct DecodeWork {
   std::shared_ptr<const void> keeps = {};   // as in EncodeWork
 };
 
-// Receives the result, or the reason why the processor must do the work. Runs exactly once, on the
-// codec's thread or in Stop(), without locks held. It must be short.
-using CodecDone = absl::AnyInvocable<void(absl::StatusOr<Extent>)>;
+// How a request ended.
+struct Coded {
+  absl::StatusOr<Extent> result;  // an error: the processor must do the work
+  bool is_refused = false;        // at once, in the call of its owner
+};
+
+// Receives the result. Runs exactly once, without locks held: in the call that refuses the request,
+// otherwise on the codec's thread or in Stop(). It must be short unless the request is refused.
+using CodecDone = absl::AnyInvocable<void(Coded)>;
 
 }  // namespace cairn

@@ -44,8 +44,8 @@ using kernels::LaunchResult;
 void FallBack(CodecFigures& figures, CodecJob& job, CodecFallback reason) {
   if (job.done != nullptr) {
     figures.NoteFallback(job.op, reason);
-    std::exchange(job.done,
-                  nullptr)(absl::UnavailableError("the device does not encode or decode it"));
+    std::exchange(job.done, nullptr)(
+        {.result = absl::UnavailableError("the device does not encode or decode it")});
   }
 }
 
@@ -337,7 +337,7 @@ void DeviceBatch::Finish() {
     figures_.NoteMade(op_, is_encode ? job.encode.source.size() : made_bytes,
                       is_encode ? made_bytes : job.decode.view.image_bytes());
     job.encode.keeps = job.decode.keeps = nullptr;  // before its owner answers
-    std::exchange(job.done, nullptr)(std::move(job.made));
+    std::exchange(job.done, nullptr)({.result = std::move(job.made)});
   }
   figures_.NoteSeconds(op_, recipes, seconds);
 }

@@ -68,42 +68,36 @@ bool DeviceCodec::HasRoomFor(CodecOp op, uint64_t source_bytes, uint64_t device_
          refuse(CodecFallback::kLarge);
 }
 
-bool DeviceCodec::Encode(EncodeWork& work, absl::Duration left, CodecDone& done) {
+void DeviceCodec::Encode(EncodeWork work, absl::Duration left, CodecDone done) {
   CodecJob job;
-  job.device_bytes = DeviceBytesOf(work);
-  if (!HasRoomFor(CodecOp::kEncode, work.source.size(),
-                  job.device_bytes + SideBytesOf(work.side_object))) {
-    return false;
-  }
   job.encode = std::move(work);
   job.done = std::move(done);
-  const bool is_taken = Submit(job, left);
-  if (!is_taken) {
-    work = std::move(job.encode);
-    done = std::move(job.done);
-  }
-  return is_taken;
+  job.device_bytes = DeviceBytesOf(job.encode);
+  const uint64_t source_bytes = job.encode.source.size();
+  SubmitJob(std::move(job), source_bytes, left);
 }
 
-bool DeviceCodec::Decode(DecodeWork& work, absl::Duration left, CodecDone& done) {
+void DeviceCodec::Decode(DecodeWork work, absl::Duration left, CodecDone done) {
   CodecJob job;
   job.op = CodecOp::kDecode;
-  job.device_bytes = DeviceBytesOf(work);
-  if (!HasRoomFor(CodecOp::kDecode, work.source_bytes,
-                  job.device_bytes + SideBytesOf(work.side_object))) {
-    return false;
-  }
   job.decode = std::move(work);
   job.done = std::move(done);
-  const bool is_taken = Submit(job, left);
-  if (!is_taken) {
-    work = std::move(job.decode);
-    done = std::move(job.done);
-  }
-  return is_taken;
+  job.device_bytes = DeviceBytesOf(job.decode);
+  const uint64_t source_bytes = job.decode.source_bytes;
+  SubmitJob(std::move(job), source_bytes, left);
 }
 
-bool DeviceCodec::Submit(CodecJob& job, absl::Duration left) {
+void DeviceCodec::SubmitJob(CodecJob job, uint64_t source_bytes, absl::Duration left) {
+  const uint64_t device_bytes = job.device_bytes + SideBytesOf(job.side_object());
+  if (HasRoomFor(job.op, source_bytes, device_bytes) && TrySubmitJob(job, left)) {
+    return;
+  }
+  CodecDone done = std::move(job.done);
+  job = CodecJob();  // its memory is the owner's alone
+  done({.result = absl::UnavailableError("the device does not take it"), .is_refused = true});
+}
+
+bool DeviceCodec::TrySubmitJob(CodecJob& job, absl::Duration left) {
   const CodecOp op = job.op;
   job.asked = MonotonicNow();
   job.give_up = job.asked + std::min(options_.patience, left / 2);

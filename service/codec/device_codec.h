@@ -52,11 +52,10 @@ class DeviceCodec {
                                                            const Options& options);
   ~DeviceCodec();
 
-  // Takes the work and calls `done` in time. Returns false if it refuses; both arguments are then
-  // unchanged.
+  // Takes the work and calls `done` in time, or refuses it at once.
   //   left  time until the owner's deadline; half of it is kept for the fallback
-  bool Encode(EncodeWork& work, absl::Duration left, CodecDone& done);
-  bool Decode(DecodeWork& work, absl::Duration left, CodecDone& done);
+  void Encode(EncodeWork work, absl::Duration left, CodecDone done);
+  void Decode(DecodeWork work, absl::Duration left, CodecDone done);
 
   // Waiting work falls back; waits for work on the device. Idempotent.
   void Stop();
@@ -70,8 +69,10 @@ class DeviceCodec {
   absl::Status Prepare();
   // Returns whether the work is worth a launch and there is room for it.
   bool HasRoomFor(CodecOp op, uint64_t source_bytes, uint64_t device_bytes);
-  // Returns false if too many jobs wait or it is stopping; *job is then unchanged.
-  bool Submit(CodecJob& job, absl::Duration left);
+  // Queues the job or refuses it. The second returns false, and *job is unchanged, if too many jobs
+  // wait or if the codec is stopping.
+  void SubmitJob(CodecJob job, uint64_t source_bytes, absl::Duration left);
+  bool TrySubmitJob(CodecJob& job, absl::Duration left) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Used by the thread only.
   void Run();

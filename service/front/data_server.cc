@@ -24,10 +24,9 @@ DataServer::DataServer(const Parts& parts, const Options& options)
       options_(options),
       metrics_(options.transport_label),
       loans_(options.lent_host_bytes),
-      replies_(options.lanes, parts.clock, metrics_, loans_, options.slow,
-               [this](transport::Lane& lane, const Request& request) { Over(lane, request); }),
-      gets_(parts.get, parts.pool, replies_),
-      puts_(parts.put, parts.pool, replies_),
+      replies_(
+          options.lanes, parts.clock, metrics_, loans_, options.slow,
+          [this](transport::Lane& lane, const Request& request) { OnRequestDone(lane, request); }),
       peers_(static_cast<size_t>(options.lanes)),
       regions_("region_bytes", options.regions_bytes_max) {}
 
@@ -53,7 +52,8 @@ void DataServer::OnArrival(transport::Lane& lane, transport::Arrival arrival) {
   request.trace = frame->trace;
   request.op = OpOf(frame->kind());
   request.deadline = request.arrived + TimeLeft(frame->deadline_ms);
-  if (request.op == DataOp::kGoodbye) return replies_.End(lane, request, absl::StatusCode::kOk);
+  if (request.op == DataOp::kGoodbye)
+    return replies_.EndRequest(lane, request, absl::StatusCode::kOk);
   const absl::Status status = CheckRequest(request, *frame, arrival, peer);
   if (!status.ok()) return Strike(lane, request, peer, status, false);
   if (request.op == DataOp::kHello) return Greet(lane, request, *frame, arrival.identity(), peer);
@@ -114,7 +114,7 @@ void DataServer::Greet(transport::Lane& lane, const Request& request, const prot
                                                   : uint16_t{1},
                                    .window = peer.window,
                                    .payload_bytes_max = options_.payload_bytes_max};
-  replies_.Send(lane, {.request = request, .frame = request.Reply(reply)});
+  replies_.SendReply(lane, {.request = request, .frame = request.Reply(reply)});
 }
 
 void DataServer::Dispatch(transport::Lane& lane, Request request, const proto::Frame& frame,
@@ -125,23 +125,23 @@ void DataServer::Dispatch(transport::Lane& lane, Request request, const proto::F
     return Strike(lane, request, peer, status, true);
   }
   if (!parts_.sessions.IsOpen(peer.session.id)) {
-    return replies_.Refuse(lane, request, absl::UnavailableError("the session has ended"));
+    return replies_.RefuseRequest(lane, request, absl::UnavailableError("the session has ended"));
   }
   request.session = peer.session;
   switch (request.op) {
     case DataOp::kPing:
-      return replies_.Send(lane, {.request = request, .frame = request.Reply(proto::Pong{})});
+      return replies_.SendReply(lane, {.request = request, .frame = request.Reply(proto::Pong{})});
     case DataOp::kGet: {
       const auto& get = std::get<proto::Get>(frame.body);
       request.space_id = get.space_id;
       request.key = get.key;
-      return gets_.Start(lane, std::move(request), frame);
+      return parts_.gets.StartGet(replies_, std::move(request), frame);
     }
     default: {
       const auto& put = std::get<proto::Put>(frame.body);
       request.space_id = put.space_id;
       request.key = put.key;
-      return puts_.Start(lane, std::move(request), frame, std::move(arrival));
+      return parts_.puts.StartPut(lane, replies_, std::move(request), frame, std::move(arrival));
     }
   }
 }
@@ -157,10 +157,11 @@ void DataServer::Strike(transport::Lane& lane, const Request& request, Peer& pee
         "data", "peer broke the protocol: disconnected",
         {{"transport", options_.transport_label}, {"session", peer.session.id}, {"error", status}});
   }
-  replies_.Send(lane, {.request = request, .frame = request.Error(status), .breaks_peer = breaks});
+  replies_.SendReply(lane,
+                     {.request = request, .frame = request.Error(status), .breaks_peer = breaks});
 }
 
-void DataServer::Over(transport::Lane& lane, const Request& request) {
+void DataServer::OnRequestDone(transport::Lane& lane, const Request& request) {
   Peers& peers = PeersOf(lane);
   if (const auto peer = peers.find(request.reply_to.peer); peer != peers.end()) {
     --peer->second.in_flight;

@@ -3,8 +3,8 @@
 // The data plane's server: the peers of one transport server. It parses and checks each frame; each
 // request except Goodbye gets exactly one reply.
 //
-// - get_request.cc handles gets, put_request.cc handles puts.
-// - replies.cc sends every reply.
+// - get/get.h and put/put.h have the ways of gets and puts.
+// - replies.h sends every reply.
 //
 // A peer's first frame must be a Hello whose ticket names an open session; later ones must carry
 // the same ticket. Invalid frames are answered with a typed error; after kStrikesMax of them, or
@@ -26,12 +26,9 @@
 #include "base/mutex.h"
 #include "proto/frame.h"
 #include "service/data_metrics.h"
-#include "service/front/get_request.h"
-#include "service/front/put_request.h"
 #include "service/get/get.h"
 #include "service/index/tenant_shares.h"
 #include "service/loan_budget.h"
-#include "service/path_pool.h"
 #include "service/put/put.h"
 #include "service/replies.h"
 #include "service/request.h"
@@ -45,10 +42,9 @@ class DataServer final : public transport::LaneHandler {
   static constexpr int kStrikesMax = 3;
 
   struct Parts {  // borrowed
-    PutPath& put;
-    GetPath& get;
+    Puts& puts;
+    Gets& gets;
     Sessions& sessions;
-    PathPool& pool;
     const Clock& clock;
   };
   struct Options {
@@ -72,8 +68,6 @@ class DataServer final : public transport::LaneHandler {
 
   // Disconnects a peer, from any thread; ignores unknown ones.
   void BreakPeer(const PeerRef& peer) { replies_.BreakPeer(peer); }
-  // For draining: later puts are answered with Unavailable.
-  void RefusePuts() { puts_.RefuseNew(); }
   // Requests that have arrived and are not complete.
   int64_t in_flight() const { return metrics_.in_flight.Value(); }
   void Report(MetricSink& sink) const;
@@ -99,15 +93,13 @@ class DataServer final : public transport::LaneHandler {
   // Refuses a request and counts it against the peer, which is disconnected at the last strike.
   void Strike(transport::Lane& lane, const Request& request, Peer& peer, const absl::Status& status,
               bool is_last);
-  void Over(transport::Lane& lane, const Request& request);
+  void OnRequestDone(transport::Lane& lane, const Request& request);
 
   const Parts parts_;
   const Options options_;
   DataMetrics metrics_;
   LoanBudget loans_;
   Replies replies_;
-  GetRequests gets_;
-  PutRequests puts_;
   std::vector<Peers> peers_;  // one per lane, Owned by its thread
   mutable Mutex regions_mutex_;
   TenantShares regions_ ABSL_GUARDED_BY(regions_mutex_);

@@ -226,7 +226,7 @@ absl::Status StoreService::Prefetch(const v1::PrefetchRequest& request, v1::Pref
   CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(request.ticket(), request.space_id()));
   CAIRN_ASSIGN_OR_RETURN(const auto wanted, WantedOf(*space, request));
   CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request.keys()));
-  const Prefetches::Answer answer = parts_.prefetches.Begin(space->id(), keys, wanted);
+  const Prefetches::Answer answer = parts_.prefetches.QueueReads(space->id(), keys, wanted);
   reply->set_in_memory_count(answer.in_memory);
   reply->set_on_their_way_count(answer.on_their_way);
   reply->set_absent_count(answer.absent);

@@ -10,8 +10,8 @@
 
 namespace cairn {
 
-Prefetches::Answer Prefetches::Begin(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
-                                     absl::Span<const WantedGroup> wanted) {
+Prefetches::Answer Prefetches::QueueReads(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
+                                          absl::Span<const WantedGroup> wanted) {
   Answer answer;
   const absl::StatusOr<SpaceRef> space = spaces_.Find(space_id);
   if (!space.ok() || wanted.empty()) {
@@ -48,11 +48,11 @@ Prefetches::Answer Prefetches::Begin(uint64_t space_id, absl::Span<const proto::
     refused_.Add(is_taken ? 0 : 1);
     if (is_taken) {
       for (Item& item : to_read) {
-        Add(std::move(item), /*is_first=*/false);
+        AddItem(std::move(item), /*is_first=*/false);
       }
     }
   }
-  Pump();
+  StartReads();
   return answer;
 }
 
@@ -70,16 +70,16 @@ void Prefetches::ReadAhead(const BlockName& block, uint16_t group, const codecs:
   }
   const std::string tenant((*space)->tenant());
   {
-    // Before what was named: somebody is at it.
+    // Before the blocks that clients named: a reader is about to need these.
     const MutexLock lock(mutex_);
     for (auto name = next.rbegin(); name != next.rend() && shares_.FreeFor(tenant) > 0; ++name) {
-      Add({*name, group, slice, tenant}, /*is_first=*/true);
+      AddItem({*name, group, slice, tenant}, /*is_first=*/true);
     }
   }
-  Pump();
+  StartReads();
 }
 
-void Prefetches::Add(Item item, bool is_first) {
+void Prefetches::AddItem(Item item, bool is_first) {
   if (!waiting_.insert(item).second) {
     return;
   }
@@ -87,7 +87,7 @@ void Prefetches::Add(Item item, bool is_first) {
   items_.insert(is_first ? items_.begin() : items_.end(), std::move(item));
 }
 
-Prefetches::Outcome Prefetches::Start(const Item& item) {
+Prefetches::Outcome Prefetches::StartRead(const Item& item) {
   const absl::StatusOr<SpaceRef> space = spaces_.Find(item.block.space_id);
   if (!space.ok()) {
     return Outcome::kDropped;
@@ -98,7 +98,7 @@ Prefetches::Outcome Prefetches::Start(const Item& item) {
     if (!pin.bytes().empty()) {
       continue;
     }
-    switch (promotions_.Prefetch(std::move(pin), *space)) {
+    switch (promotions_.PrefetchCopy(std::move(pin), *space)) {
       case Promotions::Prefetched::kBegun:
         break;
       case Promotions::Prefetched::kLater:
@@ -111,10 +111,10 @@ Prefetches::Outcome Prefetches::Start(const Item& item) {
   return outcome;
 }
 
-void Prefetches::Pump() {
+void Prefetches::StartReads() {
   {
     const MutexLock lock(mutex_);
-    if (std::exchange(is_pumping_, true)) {
+    if (std::exchange(is_starting_, true)) {
       has_room_come_ = true;
       return;
     }
@@ -124,7 +124,7 @@ void Prefetches::Pump() {
     {
       const MutexLock lock(mutex_);
       if (items_.empty()) {
-        is_pumping_ = has_room_come_ = false;
+        is_starting_ = has_room_come_ = false;
         return;
       }
       item = std::move(items_.front());
@@ -132,14 +132,14 @@ void Prefetches::Pump() {
       waiting_.erase(item);
       shares_.Remove(item.tenant, 1);
     }
-    const Outcome outcome = Start(item);
+    const Outcome outcome = StartRead(item);
     begun_.Add(outcome == Outcome::kBegun ? 1 : 0);
     dropped_.Add(outcome == Outcome::kDropped ? 1 : 0);
     if (outcome == Outcome::kLater) {
       const MutexLock lock(mutex_);
-      Add(std::move(item), /*is_first=*/true);
+      AddItem(std::move(item), /*is_first=*/true);
       if (!std::exchange(has_room_come_, false)) {
-        is_pumping_ = false;
+        is_starting_ = false;
         return;
       }
     }

@@ -43,14 +43,14 @@ class Prefetches {
       : spaces_(spaces), index_(index), promotions_(promotions) {}
 
   // Queues reads. Does not wait for a tier.
-  Answer Begin(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
-               absl::Span<const WantedGroup> wanted);
+  Answer QueueReads(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
+                    absl::Span<const WantedGroup> wanted);
   // A get reads that slice of the block, of so many bytes: reads the blocks that follow it under a
   // lease.
   void ReadAhead(const BlockName& block, uint16_t group, const codecs::Slice& slice,
                  uint64_t bytes);
   // Starts the next reads if there is room.
-  void Pump();
+  void StartReads();
 
   void Report(MetricSink& sink) const;
 
@@ -68,9 +68,9 @@ class Prefetches {
   };
   enum class Outcome : uint8_t { kBegun, kLater, kDropped };
 
-  Outcome Start(const Item& item);
+  Outcome StartRead(const Item& item);
   // Does nothing if it is queued already.
-  void Add(Item item, bool is_first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddItem(Item item, bool is_first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Spaces& spaces_;
   BlockIndex& index_;
@@ -79,8 +79,8 @@ class Prefetches {
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<Item> waiting_ ABSL_GUARDED_BY(mutex_);  // the queued items, each once
   TenantShares shares_ ABSL_GUARDED_BY(mutex_){"prefetches", limits::kPrefetchesMax};
-  bool is_pumping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool has_room_come_ ABSL_GUARDED_BY(mutex_) = false;  // room came while it pumps
+  bool is_starting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_room_come_ ABSL_GUARDED_BY(mutex_) = false;  // room came while it starts reads
   Counter begun_, dropped_, refused_;
 };
 

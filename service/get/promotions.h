@@ -7,8 +7,8 @@
 // for it, or running reads use limits::kPromotedShareOfHost of it, the bytes go to staging and
 // become no copy. If staging has no room either, the read is refused.
 //
-// Some slices (slice_reads.h) are read alone: header and directory first, then the parts of the
-// image that contain its tiles. The bytes go to staging, as an image of that slice, and become no
+// Some slices are read alone (SliceReads): header and directory first, then the parts of the image
+// that contain its tiles. The bytes go to staging, as an image of that slice, and become no
 // copy. They also count towards the reads' share of the host tier; above it the read is refused.
 //
 // A read has the latest deadline of its gets: if the device has not begun it by then, it is
@@ -29,15 +29,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/in_flight.h"
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "codecs/image/encode.h"
 #include "codecs/image/image.h"
 #include "codecs/types/shape.h"
-#include "service/get/slice_reads.h"
-#include "service/get/waiting_gets.h"
 #include "service/index/block_index.h"
 #include "service/index/pin.h"
+#include "service/limits.h"
 #include "service/memory/arena.h"
 #include "service/path_pool.h"
 #include "service/spaces.h"
@@ -45,13 +45,43 @@
 
 namespace cairn {
 
+// Names a get that waits for reads.
+using GetId = uint64_t;
+
+// Decides which slices are read from a tier without the rest of their image.
+//
+// A slice is read alone if it is less than half of the bytes to read, and if the image is so large
+// that two small reads, one after the other, take less time than a complete one. Repeated readers
+// are better served from memory: once the slices read from a copy add up to the image's size, the
+// next read is complete. All readers together then read at most twice as much as one complete read.
+//
+// Remembers the slices read from limits::kSlicedCopiesMax copies; a copy may replace another one.
+// Thread-safety: Thread-compatible.
+class SliceReads {
+ public:
+  SliceReads() : seen_(limits::kSlicedCopiesMax) {}
+
+  // Returns true, and records the read, if the slice of the pinned copy should be read alone.
+  // REQUIRES: the image contains it.
+  bool ReadsAlone(codecs::GroupKind kind, const CopyPin& pin, const codecs::Slice& slice);
+
+ private:
+  struct Seen {
+    uint64_t place = UINT64_MAX;
+    uint64_t heads = 0;  // of all layers
+  };
+  std::vector<Seen> seen_;
+};
+
 // One read of a copy, or of one slice of it. Thread-safety: Immutable once completed.
 class Promotion {
  public:
   // The outcome.
   //   OK         view() is the image, verified
   //   DataLoss   the bytes are damaged or another image's, or the tier cannot read them; the copy
-  //   is dropped else       the tier did not read it, or not by the deadline of any get
+  //   is
+  //              dropped
+  //   else       the tier did not read it, or not by the deadline of any get
   // REQUIRES, for this and view(): it has completed.
   const absl::Status& status() const { return status_; }
   // The view has only the slice, unless is_whole().
@@ -75,7 +105,7 @@ class Promotion {
   bool is_prefetch_ = false;  // no get asked for it when it began
   absl::Status status_;
   // Guarded by the lock of Promotions, until completed:
-  std::vector<WaitingGets::Id> gets_;
+  std::vector<GetId> gets_;
   // The current reads and their memory.
   std::vector<codecs::ImagePart> parts_;
   std::span<std::byte> target_;
@@ -102,20 +132,20 @@ class Promotions {
     std::function<absl::Status(const CopyPin&, std::string_view what)> drop_damaged;
     // A read that the get joined has completed. Runs on the path pool, or on a tier's thread when
     // the daemon stops; the read has then failed.
-    std::function<void(WaitingGets::Id)> ended;
+    std::function<void(GetId)> ended;
     // A read has completed and all its gets were told: there may be room for a prefetch. Runs where
     // `ended` does.
     std::function<void()> has_room = [] {};
   };
   explicit Promotions(Parts parts);
-  ~Promotions();  // REQUIRES: Stop() has returned, or nothing was read
+  // REQUIRES at destruction: Stop() has returned, or nothing was read.
 
   // Joins a read of the slice of the pinned copy, or starts one. Unless this fails, ended(get) runs
   // once, possibly before it returns. `deadline` is the get's. REQUIRES: the image has the slice.
   // Errors: ResourceExhausted (no room for the bytes), Unavailable (the daemon is stopping).
-  absl::StatusOr<std::shared_ptr<const Promotion>> Join(CopyPin pin, const SpaceRef& space,
-                                                        const codecs::Slice& slice,
-                                                        WaitingGets::Id get, absl::Time deadline);
+  absl::StatusOr<std::shared_ptr<const Promotion>> JoinRead(CopyPin pin, const SpaceRef& space,
+                                                            const codecs::Slice& slice, GetId get,
+                                                            absl::Time deadline);
 
   enum class Prefetched : uint8_t {
     kBegun,   // or it is being read already
@@ -123,12 +153,12 @@ class Promotions {
     kNoRoom,  // no room in the host tier, or the daemon is stopping
   };
   // Starts a read into the host tier that no get waits for.
-  Prefetched Prefetch(CopyPin pin, const SpaceRef& space);
+  Prefetched PrefetchCopy(CopyPin pin, const SpaceRef& space);
 
   // Refuses new reads. Cancels running ones and waits for their completions. Idempotent.
   void Stop();
 
-  size_t count() const;
+  size_t count() const { return in_flight_.count(); }
   void Report(MetricSink& sink) const;
 
  private:
@@ -139,13 +169,13 @@ class Promotions {
     return {pin.copy().tier, pin.extent().offset(), std::bit_cast<uint64_t>(slice)};
   }
   // Returns null if no read of it runs.
-  std::shared_ptr<Promotion> JoinLocked(const Key& key, WaitingGets::Id get, absl::Time deadline)
+  std::shared_ptr<Promotion> JoinLocked(const Key& key, GetId get, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes bytes of the reads' share of the host tier. Returns false if there is not enough left.
   bool TakeShare(Promotion& promotion, uint64_t bytes);
   void GiveShareBack(Promotion& promotion) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Allocates memory for the first part to read, and sets it as the current read.
-  absl::Status Allocate(Promotion& promotion);
+  absl::Status AllocateRead(Promotion& promotion);
   // Allocates a copy in the host tier. Returns false if there is no room or a copy exists already.
   bool AllocateCopy(Promotion& promotion);
   // Allocates staging, within the share.
@@ -153,18 +183,16 @@ class Promotions {
   void SetParts(Promotion& promotion, std::vector<codecs::ImagePart> parts,
                 std::span<std::byte> target);
 
-  // --- promotion_reads.cc
   // Begins parts, as many as may be read at once.
-  void Begin(const std::shared_ptr<Promotion>& promotion);
+  void BeginParts(const std::shared_ptr<Promotion>& promotion);
   // The completion of a part with `deadline`; on any thread.
-  void Completed(std::shared_ptr<Promotion> promotion, size_t part, absl::Time deadline,
-                 absl::Status status);
+  void EndPart(std::shared_ptr<Promotion> promotion, size_t part, absl::Time deadline,
+               absl::Status status);
   // The current reads have completed or failed.
-  void Finish(std::shared_ptr<Promotion> promotion, absl::Status status);
+  void FinishRead(std::shared_ptr<Promotion> promotion, absl::Status status);
   // No further get may join it.
   void ForgetLocked(const std::shared_ptr<Promotion>& promotion)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LeaveInFlight();  // removes it from the reads that Stop() waits for
   // Verifies header and directory, and allocates memory for the parts to read.
   absl::Status FindParts(Promotion& promotion);
   // Verifies the bytes and makes an image of the slice.
@@ -173,10 +201,10 @@ class Promotions {
   absl::Status CheckAndKeep(Promotion& promotion);
 
   const Parts parts_;
+  InFlight
+      in_flight_;  // reads, until FinishRead() is about to return, and threads that begin parts
   mutable Mutex mutex_;
-  CondVar ended_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  size_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;            // until Finish() is about to return
   uint64_t share_bytes_ ABSL_GUARDED_BY(mutex_) = 0;        // used by running reads
   uint64_t prefetching_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of those, reads that no get asked for
   absl::flat_hash_map<Key, std::shared_ptr<Promotion>> promotions_ ABSL_GUARDED_BY(mutex_);

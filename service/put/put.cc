@@ -1,107 +1,335 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/put/put.h"
 
-#include <memory>
+#include <cstring>
+#include <string>
 #include <utility>
+#include <variant>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/status.h"
-#include "service/put/steps.h"
+#include "service/active_backend.h"
+#include "service/limits.h"
 
 namespace cairn {
+
+// The way of a put: Admit → Receive → Encode → Place → Publish → Reply.
+void Puts::StartPut(transport::Lane& lane, Replies& replies, Request request,
+                    const proto::Frame& frame, transport::Arrival arrival) {
+  if (refuses_new_.load(std::memory_order_relaxed)) {
+    Count(Outcome::kRefused);
+    return replies.RefuseRequest(lane, request, absl::UnavailableError("draining: no new puts"));
+  }
+  PutOwner op = MakeOp(std::move(request), frame, AnswerTo(replies));
+  // On the lane, before the payload moves.
+  if (absl::Status admitted = Admit(*op); !admitted.ok() || op->is_duplicate) {
+    return Reply(std::move(op), std::move(admitted));
+  }
+  // The lane copies the payload.
+  Receive(lane, std::move(op), std::move(arrival), [this](PutOwner op, absl::Status received) {
+    return received.ok() ? FinishPut(std::move(op)) : Reply(std::move(op), std::move(received));
+  });
+}
+
+void Puts::FinishPut(PutOwner op) {
+  op->request.times.started = clock_.Now();
+  // On a thread of the path pool, before and after the device's part.
+  Encode(std::move(op), [this](PutOwner op, absl::Status status) {
+    if (status.ok()) status = Place(*op);
+    if (status.ok()) status = Publish(*op);
+    Reply(std::move(op), std::move(status));
+  });
+}
+
+// --- Admit ---------------------------------------------------------------------------------------
+
 namespace {
 
-// The images are published, by this put or before it.
-void AnswerDurable(PutPath& path, const DurableWaits::Images& images, absl::Time deadline,
-                   proto::PutReply reply, PutDone done) {
-  CAIRN_CHECK(path.durable_waits != nullptr);
-  path.durable_waits->AwaitDurable(
-      images, deadline, [reply, done = std::move(done)](proto::Durability durability) mutable {
-        reply.durability = durability;
-        done(reply);
-      });
+codecs::Digest DigestOf(const proto::BlockKey& bytes) {
+  codecs::Digest digest;
+  std::memcpy(digest.data(), bytes.data(), digest.size());
+  return digest;
 }
 
-// What a put that is to be durable waits for.
-DurableWaits::Images ImagesOf(const OwnedPut& put) {
-  return {
-      .block = {put.put.space_id, put.put.key}, .group = put.put.group, .slice = put.spec.slice};
+codecs::Slice SliceOf(const proto::SliceRange& range) {
+  return {.layer_first = range.layer_first,
+          .layer_count = range.layer_count,
+          .head_first = range.head_first,
+          .head_count = range.head_count};
 }
 
-// Past the encoding: the image, if there is one, becomes visible. Nothing of the put is left when
-// its client hears of it, but what a device that is late still reads.
-void Finish(PutRun& run, absl::Status status) {
-  PutPath& path = *run.put.path;
-  path.seconds(PutPath::Step::kEncode).Observe(MonotonicNow() - run.began);
-  run.sources.reset();
-  run.shared = nullptr;
-  if (status.ok()) {
-    absl::StatusOr<Placed> placed = Place(run.put, std::move(run.encoded));
-    status = placed.ok() ? Publish(run.put, *std::move(placed)) : placed.status();
-  }
-  const proto::PutReply reply = run.put.reply();
-  const bool is_durable = run.put.put.is_durable;
-  const DurableWaits::Images images = ImagesOf(run.put);
-  const absl::Time deadline = run.put.deadline;
-  PutDone done = std::move(run.done);
-  { const PutRun over = std::move(run); }
-  if (!status.ok()) {
-    path.CountFailure(status);
-    return done(status);
-  }
-  path.Count(reply.is_duplicate ? PutPath::Outcome::kDuplicate : PutPath::Outcome::kStored);
-  if (is_durable) {
-    return AnswerDurable(path, images, deadline, reply, std::move(done));
-  }
-  done(reply);
+BlockClaim ClaimOf(const proto::Put& put) {
+  return {.name = {put.space_id, put.key},
+          .parent = put.parent,
+          .first_position = put.first_position,
+          .tokens = put.tokens,
+          .group = put.group,
+          .slice = SliceOf(put.slice)};
 }
+
+absl::StatusOr<codecs::ImageSpec> CheckGeometry(const SpaceEntry& space, const proto::Put& put) {
+  const codecs::Slice slice = SliceOf(put.slice);
+  CAIRN_RETURN_IF_ERROR(space.CheckSlice(put.group, slice));
+  if (put.tokens != space.tokens_per_block()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tokens is ", put.tokens, ": blocks of the space have ", space.tokens_per_block()));
+  }
+  const codecs::ImageSpec spec = {.space = DigestOf(space.fingerprint()),
+                                  .key = DigestOf(put.key),
+                                  .group = put.group,
+                                  .tile = space.groups()[put.group].tile,
+                                  .slice = slice,
+                                  .tokens = put.tokens,
+                                  .first_position = put.first_position,
+                                  .recipe = {}};
+  if (const codecs::Error error = codecs::Validate(spec); error != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(absl::StrCat("slice: ", ToAbsl(codecs::Name(error))));
+  }
+  return spec;
+}
+
+absl::Status CheckPayloadBytes(const codecs::ImageSpec& spec, const proto::Put& put,
+                               uint64_t bytes) {
+  std::string names;
+  for (const proto::Statistic kind : proto::kStatistics) {
+    if (!put.statistics.Has(kind)) {
+      continue;
+    }
+    if (proto::CountOf(kind, spec.tile, spec.slice, spec.tokens) == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(proto::Name(kind), ": group ", put.group, " has no K"));
+    }
+    if (put.form == proto::Form::kImage && kind != proto::Statistic::kQuerySquares) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(proto::Name(kind), ": the payload is an image, which is encoded already"));
+    }
+    absl::StrAppend(&names, names.empty() ? "" : " and ", proto::Name(kind));
+  }
+  const uint64_t aux_bytes = StatisticsBytes(put.statistics, spec);
+  uint64_t bytes_min = codecs::kHeaderBytes, bytes_max = 0;
+  if (put.form == proto::Form::kSource) {
+    CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &bytes_max) ==
+                codecs::Error::kOk);
+    bytes_min = bytes_max;
+  } else {
+    CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
+  }
+  if (bytes < bytes_min + aux_bytes || bytes > bytes_max + aux_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "payload_bytes is ", bytes, ": ", bytes_min + aux_bytes, " to ", bytes_max + aux_bytes,
+        names.empty() ? "" : absl::StrCat(", of which ", names, " are ", aux_bytes)));
+  }
+  return absl::OkStatus();
+}
+
+constexpr size_t kOpsAtStart = 64;
 
 }  // namespace
 
-void AnswerDuplicate(OwnedPut put, PutDone done) {
-  CAIRN_CHECK(put.is_duplicate);
-  const proto::PutReply reply = put.reply();
-  if (!put.put.is_durable) {
-    return done(reply);
-  }
-  PutPath& path = *put.path;
-  AnswerDurable(path, ImagesOf(put), put.deadline, reply, std::move(done));
+PutOwner Puts::MakeOp(Request request, const proto::Frame& frame, PutDone done) {
+  const auto* put = std::get_if<proto::Put>(&frame.body);
+  CAIRN_CHECK(put != nullptr);
+  PutOwner op = ops_.Make();
+  op->request = std::move(request);
+  op->done = std::move(done);
+  op->put = *put;
+  op->payload_bytes = frame.payload_bytes;
+  op->payload_crc32c = frame.payload_crc32c;
+  return op;
 }
 
-void Put(OwnedPut put, uint32_t crc32c, PutDone done) {
-  PutPath& path = *put.path;
-  if (path.clock.Now() >= put.deadline) {
-    const absl::Status late = absl::DeadlineExceededError("waited too long for its turn");
-    { const OwnedPut over = std::move(put); }
-    path.CountFailure(late);
-    return done(late);
+absl::Status Puts::Admit(PutOp& op) {
+  const StepTimer timer(seconds(Step::kAdmit));
+  const proto::Put& put = op.put;
+  const Session& session = op.request.session;
+  CAIRN_ASSIGN_OR_RETURN(op.space, spaces_.Find(put.space_id, session.tenant.view()));
+  CAIRN_ASSIGN_OR_RETURN(op.spec, CheckGeometry(*op.space, put));
+  CAIRN_RETURN_IF_ERROR(CheckPayloadBytes(op.spec, put, op.payload_bytes));
+  if (put.is_derived && op.space->recipe().IsLossless()) {
+    return absl::FailedPreconditionError(
+        "is_derived: a lossless space accepts no KV that was computed from a lossy prefix");
   }
-  PutRun run;
-  run.put = std::move(put);
-  run.done = std::move(done);
-  absl::Status status = Prepare(run, crc32c);
-  if (status.ok() && IsForDevice(run)) {
-    auto handed_over = std::make_unique<PutRun>(std::move(run));
-    if (EncodeOnDevice(handed_over)) {
-      return;
-    }
-    run = std::move(*handed_over);
+  const BlockClaim claim = ClaimOf(put);
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<uint64_t> covered, index_.Check(claim));
+  if (covered.has_value()) {
+    op.is_duplicate = true;
+    op.image_bytes = *covered;
+    return absl::OkStatus();
   }
-  if (status.ok()) {
-    status = Encode(run);
+  // Payloads leave room for the images that are made of them, and for answers.
+  HostTier& host = tiers_.host();
+  const uint64_t staging_max = host.staging_capacity_bytes() / 100 * limits::kPutStagingPercentMax;
+  if (host.staging_bytes() + op.payload_bytes > staging_max) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "staging: payloads in flight use all of their share of ", staging_max, " bytes"));
   }
-  Finish(run, std::move(status));
+  CAIRN_ASSIGN_OR_RETURN(op.in_flight, sessions_.BeginPut(session.id, op.payload_bytes));
+  CAIRN_ASSIGN_OR_RETURN(op.reservation, index_.ReservePut(claim));
+  CAIRN_ASSIGN_OR_RETURN(op.payload, host.AllocateStaging(op.payload_bytes, &claim.name));
+  return absl::OkStatus();
 }
 
-void Resume(std::unique_ptr<PutRun> run, absl::StatusOr<Extent> image) {
-  absl::Status status;
-  if (image.ok()) {
-    run->encoded.image = *std::move(image);
-  } else {
-    status = Encode(*run);
+// --- Receive -------------------------------------------------------------------------------------
+
+void Puts::Receive(transport::Lane& lane, PutOwner op, transport::Arrival arrival, PutNext next) {
+  op->next = std::move(next);
+  const std::span<std::byte> target = op->target();
+  const absl::Time deadline = op->request.deadline;
+  lane.Receive(
+      std::move(arrival), target, deadline,
+      [this, op = std::move(op), began = clock_.Now()](transport::Received received) mutable {
+        op->request.times.landed = clock_.Now();
+        seconds(Step::kReceive).Observe(op->request.times.landed - began);
+        if (!received.status.ok()) return RunNext(std::move(op), std::move(received.status));
+        op->received_crc32c = received.crc32c;
+        // An image that is kept raw is not written down until it is encoded.
+        op->keeps_raw = pool_.is_busy() && !op->put.is_durable;
+        pool_.Submit([this, op = std::move(op)](
+                         const absl::Status& refusal) mutable { RunNext(std::move(op), refusal); },
+                     PathPool::Kind::kPut);
+      });
+}
+
+void Puts::RunNext(PutOwner op, absl::Status status) {
+  PutNext next = std::move(op->next);
+  next(std::move(op), std::move(status));
+}
+
+// --- Place and Publish ---------------------------------------------------------------------------
+
+absl::Status Puts::Place(PutOp& op) {
+  const StepTimer timer(seconds(Step::kPlace));
+  if (op.is_placed) return absl::OkStatus();
+  const BlockName block = {op.put.space_id, op.put.key};
+  return tiers_.host().PlaceStaged(op.image, &block);
+}
+
+absl::Status Puts::Publish(PutOp& op) {
+  const StepTimer timer(seconds(Step::kPublish));
+  const BlockClaim claim = ClaimOf(op.put);
+  uint64_t source_bytes = 0;
+  CAIRN_CHECK(codecs::SourceBytes(op.spec.tile, op.spec.slice, op.spec.tokens, &source_bytes) ==
+              codecs::Error::kOk);
+  const uint64_t image_bytes = op.image.size_bytes();
+  NewImage image = {.claim = claim,
+                    .source_bytes = source_bytes,
+                    .copy = {.recipe = op.recipe,
+                             .extent = std::move(op.image),
+                             .side_object = std::move(op.side_object)},
+                    .is_encode_pending = op.is_encode_pending,
+                    .expires_unix_s = ExpiryAt(op.space->coding().policy(), clock_.Now())};
+  // A session cannot end between the check and the publication, so after its end nothing appears.
+  CAIRN_RETURN_IF_ERROR(sessions_.IfOpen(op.request.session.id, [&] {
+    const absl::StatusOr<bool> is_published = index_.Publish(std::move(image));
+    op.is_duplicate = is_published.ok() && !*is_published;
+    return is_published.status();
+  }));
+  op.image_bytes = image_bytes;
+  if (op.is_duplicate) return absl::OkStatus();
+  source_bytes_.Add(source_bytes);
+  image_bytes_.Add(image_bytes);
+  index_.Announce(claim.name);
+  const std::span<const float> squares = op.statistics.of(proto::Statistic::kQuerySquares);
+  if (!squares.empty()) {
+    op.space->coding().AddQuerySquares(op.put.group, op.spec.slice, squares, op.put.tokens);
   }
-  Finish(*run, std::move(status));
+  return absl::OkStatus();
+}
+
+// --- Reply ---------------------------------------------------------------------------------------
+
+PutDone Puts::AnswerTo(Replies& replies) {
+  return [this, &replies](Request request, const absl::StatusOr<proto::PutReply>& reply) {
+    request.times.made = clock_.Now();
+    proto::Frame frame = reply.ok() ? request.Reply(*reply) : request.Error(reply.status());
+    replies.PostReply({.request = std::move(request), .frame = std::move(frame)});
+  };
+}
+
+void Puts::Reply(PutOwner op, absl::Status status) {
+  CountOutcome(status, op->is_duplicate);
+  proto::PutReply reply = {.is_duplicate = op->is_duplicate, .image_bytes = op->image_bytes};
+  const bool is_durable = op->put.is_durable;
+  const BlockName block = {op->put.space_id, op->put.key};
+  const WantedGroup wanted = {.group = op->put.group, .slice = op->spec.slice};
+  Request request = std::move(op->request);
+  PutDone done = std::move(op->done);
+  op.reset();
+  if (!status.ok()) return done(std::move(request), std::move(status));
+  if (!is_durable) return done(std::move(request), reply);
+  CAIRN_CHECK(await_durable_ != nullptr);
+  const absl::Time deadline = request.deadline;
+  await_durable_(block, wanted, deadline,
+                 [request = std::move(request), reply,
+                  done = std::move(done)](proto::Durability durability) mutable {
+                   reply.durability = durability;
+                   done(std::move(request), reply);
+                 });
+}
+
+// --- Components and metrics ----------------------------------------------------------------------
+
+Puts::Puts(Spaces& spaces, Sessions& sessions, BlockIndex& index, Tiers& tiers, PathPool& pool,
+           const Clock& clock)
+    : spaces_(spaces),
+      sessions_(sessions),
+      index_(index),
+      tiers_(tiers),
+      pool_(pool),
+      clock_(clock),
+      backend_(ActiveBackend()),
+      seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds()),
+               Histogram(LatencyBounds()), Histogram(LatencyBounds())} {
+  std::array<PutOwner, kOpsAtStart> ops;  // so that their memory is taken at start
+  for (PutOwner& op : ops) op = ops_.Make();
+}
+
+void Puts::CountOutcome(const absl::Status& status, bool is_duplicate) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return Count(is_duplicate ? Outcome::kDuplicate : Outcome::kStored);
+    case absl::StatusCode::kDataLoss:
+      return Count(Outcome::kCorrupt);
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return Count(Outcome::kAborted);
+    default:
+      return Count(Outcome::kRefused);
+  }
+}
+
+void Puts::Report(MetricSink& sink) const {
+  constexpr std::string_view kOutcomeNames[kOutcomeCount] = {"stored", "duplicate", "refused",
+                                                             "corrupt", "aborted"};
+  constexpr std::string_view kStepNames[kStepCount] = {"admit", "receive", "encode", "place",
+                                                       "publish"};
+  for (size_t i = 0; i < kOutcomeCount; ++i) {
+    const MetricLabel labels[] = {{"outcome", kOutcomeNames[i]}};
+    sink.AddCounter("cairn_puts_total", "Puts, by outcome.", labels, outcomes_[i].Value());
+  }
+  for (size_t i = 0; i < kStepCount; ++i) {
+    const MetricLabel labels[] = {{"step", kStepNames[i]}};
+    sink.AddHistogram("cairn_put_step_seconds", "Time of each step of a put.", labels,
+                      seconds_[i].Snapshot());
+  }
+  const MetricLabel queue[] = {{"step", "queue"}};
+  sink.AddHistogram("cairn_put_step_seconds", "Time of each step of a put.", queue,
+                    pool_.queue_seconds(PathPool::Kind::kPut).Snapshot());
+  const MetricLabel wire[] = {{"where", "wire"}};
+  sink.AddCounter("cairn_corrupt_tiles_total",
+                  "Tiles (on the wire: payloads) whose bytes did not match their CRC, by where.",
+                  wire, corrupt_wire_.Value());
+  sink.AddCounter("cairn_put_kept_raw_total",
+                  "Puts whose block was stored raw because the path pool was busy.", {},
+                  kept_raw_.Value());
+  sink.AddCounter(
+      "cairn_put_without_side_object_total",
+      "Puts stored exact because their group had no profile or bank for the space's recipe yet.",
+      {}, without_side_object_.Value());
+  sink.AddCounter("cairn_put_source_bytes_total", "Source bytes of the slices stored by puts.", {},
+                  source_bytes_.Value());
+  sink.AddCounter("cairn_put_image_bytes_total", "Image bytes stored by puts.", {},
+                  image_bytes_.Value());
 }
 
 }  // namespace cairn

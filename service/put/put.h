@@ -1,103 +1,221 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A put, from the lane that received it to the reply. Read put.cc first. Its steps, in order:
+// The way of a put, from its frame to its reply. Read put.cc first: its first two functions are the
+// steps, in order.
 //
-// - Admit() runs on the lane before the payload moves: fields, limits, staging (admit.cc).
-// - The lane receives the payload into OwnedPut::target() (front/put_request.cc).
-// - Put() runs the rest on the path pool.
-// - Prepare() checks the payload and Encode() encodes it with the space's recipe (encode.cc). If a
-//   device encodes it, no thread waits: the put continues in Resume(), on the path pool.
-// - Place() moves the image into a tier, evicting if needed (place.cc).
-// - Publish() makes it visible, complete, to all readers (publish.cc).
+// - Admit, on the lane, before the payload moves: fields, limits, staging.
+// - Receive: the lane copies the payload into staging. Then the put waits for a thread of the path
+//   pool.
+// - Encode: checks the payload and encodes it with the space's recipe (encode.cc). If a device
+//   encodes it, no thread waits for that.
+// - Place and Publish: moves the image into a tier, evicting if needed, and makes it visible,
+//   complete, to all readers.
+// - Reply: frees all memory of the put, then answers. A put that asked to be durable is answered
+//   once it is durable, or once it is known that it will not be.
 //
-// Nothing is visible before Publish(). A failure before it leaves nothing behind: the OwnedPut, or
-// the result of the last step, owns every byte.
+// One PutOp goes all the way. Nothing is visible before Publish: destroying the PutOp before that
+// leaves nothing behind.
 
+#include <array>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/metric.h"
+#include "codecs/backend/backend.h"
 #include "codecs/image/image.h"
+#include "codecs/recipe/recipe.h"
 #include "proto/frame.h"
+#include "service/codec/device_codec.h"
+#include "service/index/block_index.h"
 #include "service/index/pin.h"
-#include "service/put/put_path.h"
+#include "service/index/side_objects.h"
+#include "service/memory/arena.h"
+#include "service/op_pool.h"
+#include "service/path_pool.h"
 #include "service/put/statistics.h"
+#include "service/replies.h"
+#include "service/request.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
+#include "service/tier/tiers.h"
+#include "transport/transport.h"
 
 namespace cairn {
 
-// An admitted put. It owns everything that it needs, so it can move between threads; destroying it
-// aborts a put that is not published. Move-only.
-//
-// Thread-safety: Thread-compatible. It must stay alive until the transfer into target() has
-//                completed, but may be moved meanwhile.
-struct OwnedPut {
-  // The memory for the payload: exactly the frame's payload_bytes. Empty for a duplicate.
-  std::span<std::byte> target() {
-    return staging.is_empty() ? std::span<std::byte>() : staging.bytes();
-  }
-  // The reply: for a duplicate at once, for others once the put is published.
-  proto::PutReply reply() const {
-    return {.is_duplicate = is_duplicate, .image_bytes = image_bytes};
-  }
+struct PutOp;
+using PutOwner = OpPool<PutOp>::Owner;
+// The step after the one that the put is in.
+using PutNext = absl::AnyInvocable<void(PutOwner, absl::Status)>;
+// Gets the reply. Runs exactly once, without locks held, when the put's memory is free.
+using PutDone = absl::AnyInvocable<void(Request, absl::StatusOr<proto::PutReply>)>;
 
-  PutPath* path = nullptr;
-  SpaceRef space;
-  uint64_t session_id = 0;
-  absl::Time deadline = absl::InfiniteFuture();  // Put() does not start after it
-  proto::Put put;                                // from the frame
-  uint32_t payload_crc32c = 0;                   // from the frame
-  codecs::ImageSpec spec;                        // of the image, except its recipe
-  Sessions::InFlightPut in_flight;               // destroyed after staging, when its bytes are free
-  Extent staging;                                // the payload
-  PutReservation expected;                       // the block, until it is published
-  // From the payload, after Encode() has checked them.
-  Statistics statistics;
-  // Set before Put() if the path pool is busy: the block is stored raw and upkeep encodes it later.
-  // A block whose recipe reads its statistics is encoded anyway, because upkeep would not have
-  // them.
-  bool keeps_raw = false;
-  bool is_duplicate = false;  // the slice is stored already
-  uint64_t image_bytes = 0;   // for a duplicate, or after publication
+// The images of the previous block, from which ott continues.
+struct Parents {
+  CopyPins pins;
+  std::vector<codecs::ImageView> views;
 };
 
-// Decides whether to transfer a put's payload. Cheap enough for a lane. REQUIRES: frame.body is a
-// Put. Returns:
-//
-// - OK with is_duplicate: the slice is stored. Refuse the payload and answer reply().
-// - OK: receive into target(), then call Put().
-// - NotFound: no such space.
-// - PermissionDenied: the space belongs to another tenant.
-// - InvalidArgument: a field, with its limit: group, slice, tokens, payload bytes, first position.
-// - FailedPrecondition: derived KV for a lossless space.
-// - ResourceExhausted: staging is full, or the session has too many running puts.
-absl::StatusOr<OwnedPut> Admit(PutPath& path, const Session& session, const proto::Frame& frame,
-                               absl::Time deadline);
+// The inputs of an encoder.
+struct Sources {
+  Extent payload;
+  SideObjectRef side_object;
+  Statistics statistics;  // only those that encoders read
+  Parents parents;
+};
 
-// Runs exactly once, without locks held: on a thread of the path pool, or, if the put asked to be
-// durable, on any thread. The put's memory is free by then.
-using PutDone = absl::AnyInvocable<void(absl::StatusOr<proto::PutReply>)>;
+// A put under way. It owns everything that it needs, and is handed from thread to thread.
+// Thread-safety: Thread-compatible. It must stay alive while the lane copies into target().
+struct PutOp {
+  std::span<std::byte> target() {
+    return payload.is_empty() ? std::span<std::byte>() : payload.bytes();
+  }
 
-// Runs the rest of a put, on a thread of the path pool. `crc32c` is the transport's CRC of the
-// bytes in put.target(). `done` gets:
-//
-// - OK: stored, or a duplicate of an image that was published meanwhile.
-// - DataLoss: the payload does not match the frame's CRC, or the image's own CRCs.
-// - InvalidArgument: the payload is not an image, or not of this block.
-// - ResourceExhausted: everything else in the tier is pinned or in use.
-// - Unavailable: the session has ended. Nothing became visible.
-// - DeadlineExceeded: the put waited too long for its turn.
-//
-// A put that asked to be durable is answered once it is durable, or once it is known that it will
-// not be. The reply says which; the block is stored in either case. The put holds no memory while
-// it waits.
-void Put(OwnedPut put, uint32_t crc32c, PutDone done);
+  OpPool<PutOp>* pool = nullptr;
+  Request request = {};
+  PutDone done = nullptr;
+  PutNext next = nullptr;  // while a step is under way
+  // From the frame:
+  proto::Put put = {};
+  uint64_t payload_bytes = 0;
+  uint32_t payload_crc32c = 0;
+  // Set by Admit:
+  bool is_duplicate = false;  // the slice is stored already; also by Publish
+  uint64_t image_bytes = 0;   // of a duplicate, or published
+  SpaceRef space = {};
+  codecs::ImageSpec spec = {};           // of the image; Encode sets its recipe
+  Sessions::InFlightPut in_flight = {};  // destroyed after the payload, when its bytes are free
+  Extent payload = {};                   // in staging: exactly the frame's payload_bytes
+  PutReservation reservation = {};       // of the block, until it is published
+  // Set by Receive:
+  uint32_t received_crc32c = 0;  // of the bytes in target()
+  // The path pool is busy: the block is stored raw, and upkeep encodes it later. A block whose
+  // recipe reads its statistics is encoded anyway, because upkeep would not have them.
+  bool keeps_raw = false;
+  // Set by Encode:
+  absl::Time began = absl::InfinitePast();     // its start, on the monotonic clock
+  Statistics statistics = {};                  // from the payload, checked
+  std::optional<Sources> sources = {};         // nullopt: nothing to encode
+  std::shared_ptr<const Sources> shared = {};  // instead of `sources`: a late device keeps them
+  Extent image = {};                           // verified, in staging or in the tier
+  bool is_placed = false;                      // it is in the tier
+  codecs::Recipe recipe = {};                  // of the image
+  SideObjectRef side_object = {};              // null: none
+  bool is_encode_pending = false;              // it is stored raw
+};
 
-// Answers an admitted duplicate with reply(); if it asked to be durable, waits for that first.
-// `done` runs in this call or on any thread.
-void AnswerDuplicate(OwnedPut put, PutDone done);
+// The puts of the daemon: the components that they use, and their metrics.
+// Thread-safety: Thread-safe. Must outlive its PutOps: the path pool's jobs and the lanes'
+// transfers.
+class Puts {
+ public:
+  Puts(Spaces& spaces, Sessions& sessions, BlockIndex& index, Tiers& tiers, PathPool& pool,
+       const Clock& clock);
+
+  // Writes the images of a slice before others. Runs `done` once, when all of them are durable, or
+  // when it is known that they will not be, at the deadline at the latest.
+  using DurableDone = absl::AnyInvocable<void(proto::Durability)>;
+  using AwaitDurable =
+      std::function<void(const BlockName&, const WantedGroup&, absl::Time deadline, DurableDone)>;
+  // Set once, before the first put that asks to be durable.
+  void SetAwaitDurable(AwaitDurable await_durable) { await_durable_ = std::move(await_durable); }
+  // Set once, before the first put; null: no device.
+  void SetDevice(DeviceCodec* device) { device_ = device; }
+
+  // Starts a put. It is answered by `replies`, which must outlive it. Owned by the lane's thread.
+  // REQUIRES: frame.body is a Put, and the request has been checked.
+  void StartPut(transport::Lane& lane, Replies& replies, Request request, const proto::Frame& frame,
+                transport::Arrival arrival);
+  // For draining: later puts are answered with Unavailable.
+  void RefuseNew() { refuses_new_.store(true, std::memory_order_relaxed); }
+
+  // The parts of StartPut(), for callers without a lane.
+  PutOwner MakeOp(Request request, const proto::Frame& frame, PutDone done);
+  // Decides whether to transfer the payload. Cheap enough for a lane. Returns:
+  //
+  // - OK, and op.is_duplicate: the slice is stored. Refuse the payload and answer.
+  // - OK: receive into op.target(), set op.received_crc32c, then call FinishPut().
+  // - NotFound: no such space.
+  // - PermissionDenied: the space belongs to another tenant.
+  // - InvalidArgument: a field, with its limit: group, slice, tokens, payload bytes, first
+  // position.
+  // - FailedPrecondition: derived KV for a lossless space.
+  // - ResourceExhausted: staging is full, or the session has too many running puts.
+  absl::Status Admit(PutOp& op);
+  // Runs the rest of a put, on a thread of the path pool. The reply:
+  //
+  // - OK: stored, or a duplicate of an image that was published meanwhile.
+  // - DataLoss: the payload does not match the frame's CRC, or the image's own CRCs.
+  // - InvalidArgument: the payload is not an image, or not of this block.
+  // - ResourceExhausted: everything else in the tier is pinned or in use.
+  // - Unavailable: the session has ended. Nothing became visible.
+  // - DeadlineExceeded: the put waited too long for its turn.
+  void FinishPut(PutOwner op);
+  // Frees the put's memory, counts the outcome and answers. The put holds no memory while it waits
+  // to be durable. The block is stored even if it will not be: the reply says which.
+  void Reply(PutOwner op, absl::Status status);
+
+  void Report(MetricSink& sink) const;
+
+ private:
+  // Steps that are timed, named after their functions.
+  enum class Step : uint8_t { kAdmit, kReceive, kEncode, kPlace, kPublish };
+  static constexpr size_t kStepCount = 5;
+  enum class Outcome : uint8_t { kStored, kDuplicate, kRefused, kCorrupt, kAborted };
+  static constexpr size_t kOutcomeCount = 5;
+
+  PutDone AnswerTo(Replies& replies);
+  void Receive(transport::Lane& lane, PutOwner op, transport::Arrival arrival, PutNext next);
+  absl::Status Place(PutOp& op);
+  // Sets op.is_duplicate and op.image_bytes.
+  absl::Status Publish(PutOp& op);
+  void RunNext(PutOwner op, absl::Status status);
+  void CountOutcome(const absl::Status& status, bool is_duplicate);
+  void Count(Outcome outcome) { outcomes_[static_cast<size_t>(outcome)].Add(); }
+  Histogram& seconds(Step step) { return seconds_[static_cast<size_t>(step)]; }
+
+  // --- encode.cc
+  void Encode(PutOwner op, PutNext next);
+  void EndEncode(PutOwner op, absl::Status status);
+  // Checks the payload and decides how to encode it. If it is an image already, that is op.image.
+  absl::Status Prepare(PutOp& op);
+  absl::Status CheckImage(PutOp& op, std::span<const std::byte> payload);
+  absl::Status NoteCorrupt(const proto::Put& put, std::string_view what);
+  void ChooseEncoding(PutOp& op, Extent payload);
+  Parents FindParents(const PutOp& op);
+  bool FollowsRaw(const PutOp& op, const codecs::Recipe& policy);
+  absl::StatusOr<Extent> AllocateTarget(PutOp& op, uint64_t bytes);
+  absl::Status EncodeHere(PutOp& op);
+  bool IsForDevice(const PutOp& op) const;
+  void EncodeOnDevice(PutOwner op);
+  // Continues with the device's image, or encodes here if it made none.
+  void TakeEncoded(PutOwner op, absl::StatusOr<Extent> image);
+
+  Spaces& spaces_;
+  Sessions& sessions_;
+  BlockIndex& index_;
+  Tiers& tiers_;
+  PathPool& pool_;
+  const Clock& clock_;
+  const codecs::Backend& backend_;
+  AwaitDurable await_durable_;
+  DeviceCodec* device_ = nullptr;
+  std::atomic<bool> refuses_new_{false};
+  OpPool<PutOp> ops_;
+  Counter corrupt_wire_, kept_raw_, without_side_object_, source_bytes_, image_bytes_;
+  std::array<Counter, kOutcomeCount> outcomes_;
+  std::array<Histogram, kStepCount> seconds_;
+};
 
 }  // namespace cairn

@@ -22,22 +22,22 @@
 #include "base/mutex.h"
 #include "service/index/block_index.h"
 #include "service/index/pin.h"
-#include "service/read_notes.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
 
 namespace cairn {
 
-class DeviceCopies final : public ReadNotes {
+class DeviceCopies {
  public:
   // `wake` tells that RunOnce() has work. Called on any thread, without locks held.
   DeviceCopies(Spaces& spaces, BlockIndex& index, Tiers& tiers, std::function<void()> wake);
   // REQUIRES at destruction: Stop() has returned, or nothing was copied.
-  ~DeviceCopies() override = default;
+  ~DeviceCopies() = default;
 
   // There is a tier for such copies.
   bool has_tier() const { return tier_ != nullptr; }
-  void NoteRead(const BlockName& block, TierId tier) override;
+  // A get read the block's bytes from that tier. Call it without locks held.
+  void NoteRead(const BlockName& block, TierId tier);
 
   // Submits copies as far as there is room. Returns true if there may be more at once.
   bool RunOnce();

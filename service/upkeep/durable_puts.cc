@@ -30,7 +30,8 @@ DurablePuts::~DurablePuts() {
   CAIRN_CHECK(waiters_.empty(), "a put outlives upkeep");
 }
 
-void DurablePuts::AwaitDurable(const Images& images, absl::Time deadline, Done done) {
+void DurablePuts::AwaitDurable(const BlockName& block, const WantedGroup& wanted,
+                               absl::Time deadline, Done done) {
   const absl::Time now = clock_.Now();
   Durability refusal = tier_ == nullptr ? Durability::kNoTier : Durability::kNotAsked;
   Id id = 0;
@@ -44,7 +45,7 @@ void DurablePuts::AwaitDurable(const Images& images, absl::Time deadline, Done d
     if (refusal == Durability::kNotAsked) {
       id = ++last_id_;
       const absl::Time answer_at = deadline - std::min(kMarginMax, (deadline - now) / kMarginPart);
-      waiters_.emplace(id, Waiter{images, answer_at, std::move(done), std::nullopt});
+      waiters_.emplace(id, Waiter{{block, wanted}, answer_at, std::move(done), std::nullopt});
       deadlines_.emplace(answer_at, id);
     }
   }
@@ -68,7 +69,8 @@ void DurablePuts::Try(Id id) {
       images = found->second.images;
     }
     const uint64_t lost = tier_ == nullptr ? 0 : index_.figures(tier_->id()).lost_count;
-    const WriteBackProgress progress = index_.Expedite(images.block, images.group, images.slice);
+    const WriteBackProgress progress =
+        index_.Expedite(images.block, images.wanted.group, images.wanted.slice);
     switch (progress.state) {
       case WriteBackProgress::State::kThere:
         if (BeginSync(id)) {

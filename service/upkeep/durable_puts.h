@@ -23,25 +23,34 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/in_flight.h"
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "service/durable_waits.h"
+#include "proto/frame.h"
 #include "service/index/block_index.h"
+#include "service/tier/block_name.h"
 #include "service/tier/tier.h"
 
 namespace cairn {
 
-class DurablePuts final : public DurableWaits {
+class DurablePuts {
  public:
+  using Done = absl::AnyInvocable<void(proto::Durability)>;
+
   // `tier`: the persistent tier; null: none. `hurry` makes write-back try at once.
   DurablePuts(BlockIndex& index, CopyTier* tier, const Clock& clock, std::function<void()> hurry);
-  ~DurablePuts() override;  // REQUIRES: Stop() has returned, or no put ever waited
+  ~DurablePuts();  // REQUIRES: Stop() has returned, or no put ever waited
 
-  void AwaitDurable(const Images& images, absl::Time deadline, Done done) override;
+  // Writes the images of the slice before others, and their ancestors before them. Runs `done`
+  // exactly once, without locks held, possibly before this returns: when all of them are durable,
+  // when it is known that they will not be, or shortly before the deadline, so that the answer is
+  // in time. Call it without locks held.
+  void AwaitDurable(const BlockName& block, const WantedGroup& wanted, absl::Time deadline,
+                    Done done);
 
   // Write-back has written an image of the block, or failed to.
   void Tried(const BlockName& block, const absl::Status& status);
@@ -58,6 +67,10 @@ class DurablePuts final : public DurableWaits {
 
  private:
   using Id = uint64_t;
+  struct Images {  // of a slice
+    BlockName block;
+    WantedGroup wanted;
+  };
   struct Waiter {
     Images images;
     absl::Time answer_at;

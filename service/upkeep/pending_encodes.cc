@@ -52,7 +52,7 @@ class PendingEncodes::Encoding {
   SideObjectRef side_object;
   Parents parents;
   absl::Time began = MonotonicNow();
-  bool is_on_device = false;
+  bool is_asked_of_device = false;
 
   codecs::EncodeInputs inputs() const {
     codecs::EncodeInputs inputs = codecs::EncodeWith(side_object.inputs());
@@ -209,8 +209,9 @@ void PendingEncodes::Begin(const std::shared_ptr<Encoding>& encoding) {
                      .parents = encoding->parents.views,
                      .keeps = encoding};
   work.room = [this](uint64_t bytes) { return tiers_.host().AllocateStaging(bytes); };
-  CodecDone done = [encoding](absl::StatusOr<Extent> image) { encoding->Made(std::move(image)); };
-  encoding->is_on_device = device_->Encode(work, absl::InfiniteDuration(), done);
+  encoding->is_asked_of_device = true;
+  device_->Encode(std::move(work), absl::InfiniteDuration(),
+                  [encoding](Coded coded) { encoding->Made(std::move(coded.result)); });
 }
 
 absl::StatusOr<Extent> PendingEncodes::EncodeHere(const Encoding& encoding) const {
@@ -223,7 +224,7 @@ absl::StatusOr<Extent> PendingEncodes::EncodeHere(const Encoding& encoding) cons
 // image stays as it was put.
 absl::Status PendingEncodes::Finish(Encoding& encoding) {
   absl::StatusOr<Extent> image = absl::UnavailableError("there is no device");
-  if (encoding.is_on_device) {
+  if (encoding.is_asked_of_device) {
     image = encoding.Await();
   }
   if (!image.ok()) {

@@ -54,10 +54,16 @@ class Upkeep {
   // runs it; tests call it instead of Start().
   absl::Time RunOnce();
 
-  // For puts that ask to be durable.
-  DurableWaits& durable_waits() { return write_down_.durable_puts(); }
-  // For gets. Null: no tier uses these notes.
-  ReadNotes* read_notes() { return device_copies_.has_tier() ? &device_copies_ : nullptr; }
+  // For puts that ask to be durable: DurablePuts::AwaitDurable().
+  std::function<void(const BlockName&, const WantedGroup&, absl::Time, DurablePuts::Done)>
+  await_durable() {
+    return std::bind_front(&DurablePuts::AwaitDurable, &write_down_.durable_puts());
+  }
+  // For gets: DeviceCopies::NoteRead(). Null: no tier uses these notes.
+  std::function<void(const BlockName&, TierId)> note_read() {
+    if (!device_copies_.has_tier()) return nullptr;
+    return std::bind_front(&DeviceCopies::NoteRead, &device_copies_);
+  }
   // Images that a restart would lose and that upkeep has yet to write.
   uint64_t unwritten_count() const { return write_down_.left(); }
   ScrubReport scrub() const { return scrub_.Describe(); }

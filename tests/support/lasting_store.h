@@ -57,12 +57,12 @@ class LastingStore : public StoreFixture {
     body.form = proto::Form::kSource;
     std::atomic<bool> is_over{false};
     std::vector<std::byte> bytes;
-    Get(*get, {.session = session, .get = body, .target_bytes = limits::kTransferBytesMax},
-        [&](absl::StatusOr<Answer> answer) {
-          CAIRN_CHECK_OK(answer);
-          bytes.assign(answer->payload.begin(), answer->payload.end());
-          is_over = true;
-        });
+    RunGet(*gets, body, RequestOf(session), limits::kTransferBytesMax,
+           [&](absl::StatusOr<Answer> answer) {
+             CAIRN_CHECK_OK(answer);
+             bytes.assign(answer->payload.begin(), answer->payload.end());
+             is_over = true;
+           });
     CAIRN_CHECK(WaitFor([&] { return is_over.load(); }));
     return bytes;
   }

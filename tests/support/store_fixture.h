@@ -67,16 +67,16 @@ class StoreFixture {
         *tiers, clock);
     index->SetSessionCheck([this](uint64_t id) { return sessions.IsOpen(id); });
     pool = std::make_unique<PathPool>(2);
-    put = std::make_unique<PutPath>(spaces, sessions, *index, *tiers, *pool, clock);
-    get = std::make_unique<GetPath>(spaces, *index, *tiers, *pool, clock);
+    puts = std::make_unique<Puts>(spaces, sessions, *index, *tiers, *pool, clock);
+    gets = std::make_unique<Gets>(spaces, *index, *tiers, *pool, clock);
     upkeep = std::make_unique<Upkeep>(spaces, *index, *tiers, clock);
-    put->durable_waits = &upkeep->durable_waits();
-    get->read_notes = upkeep->read_notes();
+    puts->SetAwaitDurable(upkeep->await_durable());
+    gets->SetNoteRead(upkeep->note_read());
     session = OpenSession("acme");
   }
 
   ~StoreFixture() {
-    get->Stop();
+    gets->Stop();
     pool->Stop();
   }
 
@@ -192,24 +192,51 @@ class StoreFixture {
     return image;
   }
 
+  static Request RequestOf(const Session& by, absl::Time deadline = absl::InfiniteFuture()) {
+    Request request;
+    request.session = by;
+    request.deadline = deadline;
+    return request;
+  }
   // A put from its frame to its reply. `keeps_raw`: as if the path pool were busy.
   absl::StatusOr<proto::PutReply> RunPut(const proto::Frame& frame,
                                          std::span<const std::byte> payload, const Session& by,
                                          bool keeps_raw = false) {
-    CAIRN_ASSIGN_OR_RETURN(OwnedPut owned, Admit(*put, by, frame, absl::InfiniteFuture()));
-    if (owned.is_duplicate) {
-      return owned.reply();
+    absl::StatusOr<proto::PutReply> result = absl::Status(absl::StatusCode::kUnknown, "");
+    PutOwner op = puts->MakeOp(RequestOf(by), frame,
+                               [&result](const Request&, absl::StatusOr<proto::PutReply> reply) {
+                                 result = std::move(reply);
+                               });
+    if (absl::Status admitted = puts->Admit(*op); !admitted.ok() || op->is_duplicate) {
+      puts->Reply(std::move(op), std::move(admitted));
+    } else {
+      op->keeps_raw = keeps_raw;
+      FinishPut(std::move(op), payload);
     }
-    owned.keeps_raw = keeps_raw;
-    return Land(std::move(owned), payload);
+    return result;
+  }
+  // An admitted put, or why it is refused.
+  absl::StatusOr<PutOwner> AdmitPut(const proto::Frame& frame) { return AdmitPut(frame, session); }
+  absl::StatusOr<PutOwner> AdmitPut(const proto::Frame& frame, const Session& by,
+                                    absl::Time deadline = absl::InfiniteFuture()) {
+    PutOwner op = puts->MakeOp(RequestOf(by, deadline), frame,
+                               [](const Request&, const absl::StatusOr<proto::PutReply>&) {});
+    CAIRN_RETURN_IF_ERROR(puts->Admit(*op));
+    return op;
   }
   // The rest of an admitted put, once `payload` has landed.
-  static absl::StatusOr<proto::PutReply> Land(OwnedPut owned, std::span<const std::byte> payload) {
-    CAIRN_CHECK(owned.target().size() == payload.size());
-    std::copy(payload.begin(), payload.end(), owned.target().begin());
+  void FinishPut(PutOwner op, std::span<const std::byte> payload) {
+    CAIRN_CHECK(op->target().size() == payload.size());
+    std::copy(payload.begin(), payload.end(), op->target().begin());
+    op->received_crc32c = codecs::Crc32c(payload);
+    puts->FinishPut(std::move(op));
+  }
+  absl::StatusOr<proto::PutReply> Land(PutOwner op, std::span<const std::byte> payload) {
     absl::StatusOr<proto::PutReply> result = absl::Status(absl::StatusCode::kUnknown, "");
-    Put(std::move(owned), codecs::Crc32c(payload),
-        [&result](absl::StatusOr<proto::PutReply> reply) { result = std::move(reply); });
+    op->done = [&result](const Request&, absl::StatusOr<proto::PutReply> reply) {
+      result = std::move(reply);
+    };
+    FinishPut(std::move(op), payload);
     return result;
   }
   absl::StatusOr<proto::PutReply> PutSource(const SpaceEntry& space, const proto::BlockKey& key,
@@ -263,9 +290,21 @@ class StoreFixture {
   absl::StatusOr<Answer> RunGet(const proto::Get& body, const Session& by,
                                 uint64_t target_bytes = limits::kTransferBytesMax) {
     absl::StatusOr<Answer> result = absl::Status(absl::StatusCode::kUnknown, "");
-    Get(*get, {.session = by, .get = body, .target_bytes = target_bytes},
-        [&result](absl::StatusOr<Answer> answer) { result = std::move(answer); });
+    RunGet(*gets, body, RequestOf(by), target_bytes,
+           [&result](absl::StatusOr<Answer> answer) { result = std::move(answer); });
     return result;
+  }
+  // A get that may be answered later, by another thread.
+  template <typename Done>
+  static void RunGet(Gets& gets, const proto::Get& body, Request request, uint64_t target_bytes,
+                     Done done) {
+    GetOwner op = gets.MakeOp(
+        std::move(request), body,
+        [done = std::move(done)](const Request&, absl::StatusOr<Answer> answer) mutable {
+          done(std::move(answer));
+        });
+    op->target_bytes = target_bytes;
+    gets.RunGet(std::move(op));
   }
 
   // All that may leave memory.
@@ -297,8 +336,8 @@ class StoreFixture {
   Sessions sessions;
   std::unique_ptr<BlockIndex> index;
   std::unique_ptr<PathPool> pool;
-  std::unique_ptr<PutPath> put;
-  std::unique_ptr<GetPath> get;
+  std::unique_ptr<Puts> puts;
+  std::unique_ptr<Gets> gets;
   std::unique_ptr<Upkeep> upkeep;
   Session session;
 };

@@ -110,14 +110,14 @@ class Stress {
     auto& body = std::get<proto::Put>(frame.body);
     body.first_position = block * space_.tokens_per_block();
     body.parent = block % 10 == 0 ? proto::BlockKey{} : StoreFixture::Key(block - 1);
-    auto put = Admit(*store_.put, session, frame, absl::InfiniteFuture());
-    if (!put.ok() || put->is_duplicate) {
+    auto put = store_.AdmitPut(frame, session);
+    if (!put.ok() || (*put)->is_duplicate) {
       return;
     }
     if (ends_midway) {
       return;  // the client died
     }
-    const absl::Status status = StoreFixture::Land(*std::move(put), source).status();
+    const absl::Status status = store_.Land(*std::move(put), source).status();
     stored_ += status.ok() ? 1 : 0;
     EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
   }
@@ -198,7 +198,7 @@ TEST(StoreFaultTest, DamageAnywhereIsAMissNeverData) {
     ++misses;
   }
   MetricCapture metrics;
-  store.get->Report(metrics);
+  store.gets->Report(metrics);
   EXPECT_EQ(metrics.Value("cairn_corrupt_tiles_total{where=\"host\"}"), misses);
   EXPECT_THAT(log.Lines().size(), testing::AllOf(testing::Ge(100u), testing::Le(400u)))
       << "one line each, up to the log's limit of a kind";

@@ -29,14 +29,14 @@ class StartedPut {
  public:
   StartedPut(StoreFixture& store, const proto::Frame& frame, std::span<const std::byte> payload,
              bool keeps_raw = false, absl::Time deadline = absl::InfiniteFuture()) {
-    auto owned = Admit(*store.put, store.session, frame, deadline);
-    CAIRN_CHECK_OK(owned);
-    owned->keeps_raw = keeps_raw;
-    std::ranges::copy(payload, owned->target().begin());
-    Put(*std::move(owned), codecs::Crc32c(payload), [this](absl::StatusOr<proto::PutReply> reply) {
+    auto op = store.AdmitPut(frame, store.session, deadline);
+    CAIRN_CHECK_OK(op);
+    (*op)->keeps_raw = keeps_raw;
+    (*op)->done = [this](const Request&, absl::StatusOr<proto::PutReply> reply) {
       reply_ = std::move(reply);
       CAIRN_CHECK(!is_over_.exchange(true), "answered twice");
-    });
+    };
+    store.FinishPut(*std::move(op), payload);
   }
   StartedPut(const StartedPut&) = delete;
   StartedPut& operator=(const StartedPut&) = delete;
@@ -67,8 +67,8 @@ class CodecTest : public testing::Test {
     auto made = DeviceCodec::Make(device_, options);
     CAIRN_CHECK_OK(made);
     codec_ = *std::move(made);
-    store_.put->device = codec_.get();
-    store_.get->device = codec_.get();
+    store_.puts->SetDevice(codec_.get());
+    store_.gets->SetDevice(codec_.get());
     store_.upkeep = std::make_unique<Upkeep>(store_.spaces, *store_.index, *store_.tiers,
                                              store_.clock, Upkeep::Options{.device = codec_.get()});
   }

@@ -23,19 +23,19 @@ class DecodeTest : public CodecTest {
         Install(space, side, seed);
       }
     }
-    DeviceCodec* const device = std::exchange(store_.put->device, nullptr);
+    store_.puts->SetDevice(nullptr);
     for (uint64_t number = 1; number <= count; ++number) {
       EXPECT_TRUE(StartPut(space, number)->Await().ok());
     }
-    store_.put->device = device;
+    store_.puts->SetDevice(codec_.get());
     return space;
   }
   // The values that a processor makes of the block.
   Image Values(const SpaceEntry& space, uint64_t number, const codecs::Slice& slice) {
-    DeviceCodec* const device = std::exchange(store_.get->device, nullptr);
+    store_.gets->SetDevice(nullptr);
     const auto answer = store_.RunGet(space, StoreFixture::Key(number), slice);
     CAIRN_CHECK_OK(answer);
-    store_.get->device = device;
+    store_.gets->SetDevice(codec_.get());
     return {answer->payload.begin(), answer->payload.end()};
   }
   void ExpectValues(StartedGet& get, const Image& values) {

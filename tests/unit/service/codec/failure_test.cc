@@ -39,7 +39,7 @@ TEST_F(FailureTest, SmallAndLargeImagesAreLeftToTheProcessor) {
   const auto ask = [&](uint64_t source_bytes_min, uint64_t bytes) {
     const auto codec = *DeviceCodec::Make(
         device_, {.bytes = bytes, .host = store_.host, .source_bytes_min = source_bytes_min});
-    store_.put->device = codec.get();
+    store_.puts->SetDevice(codec.get());
     const auto put = StartPut(space_, ++number_);
     EXPECT_TRUE(put->is_over()) << "in the thread of the put";
     ExpectRight(space_, number_);

@@ -117,10 +117,10 @@ class DataServerTest : public ::testing::Test {
         *tiers_, clock_);
     index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
     pool_ = std::make_unique<PathPool>(kPathThreads);
-    put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, *pool_, clock_);
-    get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, *pool_, clock_);
+    puts_ = std::make_unique<Puts>(spaces_, sessions_, *index_, *tiers_, *pool_, clock_);
+    gets_ = std::make_unique<Gets>(spaces_, *index_, *tiers_, *pool_, clock_);
     server_ = std::make_unique<DataServer>(
-        DataServer::Parts{*put_, *get_, sessions_, *pool_, clock_},
+        DataServer::Parts{*puts_, *gets_, sessions_, clock_},
         DataServer::Options{.transport_label = "memory", .lanes = 1, .window = 4, .slow = kSlow});
     handler_ = std::make_unique<FlippingHandler>(*server_);
     transport_ = transport::StartMemoryServer({.lanes = 1}, *handler_);
@@ -144,7 +144,7 @@ class DataServerTest : public ::testing::Test {
   ~DataServerTest() override {
     connection_.reset();
     transport_->Stop();
-    get_->Stop();
+    gets_->Stop();
     pool_->Stop();
   }
 
@@ -231,8 +231,8 @@ class DataServerTest : public ::testing::Test {
     AwaitOver();
     MetricCapture capture;
     server_->Report(capture);
-    put_->Report(capture);
-    get_->Report(capture);
+    puts_->Report(capture);
+    gets_->Report(capture);
     double sum = 0;
     for (const auto& [name, value] : capture.values()) {
       if (name.starts_with(series)) sum += value;
@@ -248,8 +248,8 @@ class DataServerTest : public ::testing::Test {
   Spaces spaces_;
   Sessions sessions_;
   std::unique_ptr<BlockIndex> index_;
-  std::unique_ptr<PutPath> put_;
-  std::unique_ptr<GetPath> get_;
+  std::unique_ptr<Puts> puts_;
+  std::unique_ptr<Gets> gets_;
   std::unique_ptr<DataServer> server_;
   std::unique_ptr<FlippingHandler> handler_;
   std::unique_ptr<PathPool> pool_;
@@ -266,11 +266,13 @@ TEST_F(DataServerTest, SaysWhereTheTimeOfASlowRequestWent) {
   std::vector<absl::Notification> let_go(kPathThreads);
   absl::BlockingCounter held(kPathThreads);  // by then no thread looks at let_go
   for (absl::Notification& waits : let_go) {
-    const auto job = [&waits, &held] {
-      waits.WaitForNotification();
-      held.DecrementCount();
-    };
-    ASSERT_TRUE(pool_->Submit(job, PathPool::Kind::kGet).ok());
+    pool_->Submit(
+        [&waits, &held](const absl::Status& refusal) {
+          EXPECT_TRUE(refusal.ok()) << refusal;
+          waits.WaitForNotification();
+          held.DecrementCount();
+        },
+        PathPool::Kind::kGet);
   }
   std::thread late([&] {
     absl::SleepFor(kSlow + absl::Milliseconds(50));
@@ -369,7 +371,7 @@ TEST_F(DataServerTest, TheEndOfTheSessionDropsItsConnections) {
 
 TEST_F(DataServerTest, DrainingRefusesPutsAndServesGets) {
   ASSERT_TRUE(Put(1).ok());
-  server_->RefusePuts();
+  puts_->RefuseNew();
   EXPECT_EQ(Put(2).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(Get(1).ok());
 }
@@ -414,7 +416,7 @@ TEST(Replies, WhatAFullLaneDoesNotTakeLeavesWithTheNextReply) {
   const auto post = [&] {
     const Request request;
     metrics.in_flight.Add(1);
-    replies.Post({.request = request, .frame = request.Error(absl::NotFoundError("no"))});
+    replies.PostReply({.request = request, .frame = request.Error(absl::NotFoundError("no"))});
   };
   post();
   EXPECT_EQ(over, 0);

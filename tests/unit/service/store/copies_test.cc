@@ -289,7 +289,7 @@ TEST(CopiesTest, APutPinsItsParent) {
   body.parent = keys[0];
   body.first_position = space.tokens_per_block();
   {
-    const auto put = Admit(*store.put, store.session, frame, absl::InfiniteFuture());
+    const auto put = store.AdmitPut(frame);
     ASSERT_TRUE(put.ok()) << put.status();
     EXPECT_EQ(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u);
   }

@@ -32,7 +32,7 @@ TEST(DamageTest, FlippedBitInHostMemoryIsAMissOnceCountedAndLogged) {
   EXPECT_TRUE(absl::IsNotFound(store.RunGet(space, key, whole).status()));
   EXPECT_TRUE(absl::IsNotFound(store.RunGet(space, key, whole).status()));
   MetricCapture metrics;
-  store.get->Report(metrics);
+  store.gets->Report(metrics);
   EXPECT_EQ(metrics.Value("cairn_corrupt_tiles_total{where=\"host\"}"), 1);
   EXPECT_EQ(metrics.Value("cairn_gets_total{outcome=\"corrupt\",tier=\"host\"}"), 1);
   EXPECT_EQ(metrics.Value("cairn_gets_total{outcome=\"miss\",tier=\"none\"}"), 1);
@@ -68,7 +68,7 @@ TEST(DamageTest, ValidImageOfAnotherBlockIsAMissDroppedCountedAndLogged) {
       EXPECT_TRUE(absl::IsNotFound(store.RunGet(space, key, whole, form).status()));
       EXPECT_TRUE(store.RunGet(other, other_key, whole, form).ok()) << "the other one stays";
       MetricCapture metrics;
-      store.get->Report(metrics);
+      store.gets->Report(metrics);
       EXPECT_EQ(metrics.Value("cairn_corrupt_tiles_total{where=\"host\"}"), 1);
       EXPECT_EQ(metrics.Value("cairn_gets_total{outcome=\"corrupt\",tier=\"host\"}"), 1);
       EXPECT_EQ(log.Count("image is damaged: dropped"), 1u);

@@ -36,18 +36,17 @@ class DurableTest : public testing::Test {
     body.parent = parent == 0 ? proto::BlockKey{} : Key(parent);
     body.first_position = position * space_.tokens_per_block();
     body.is_durable = is_durable;
-    auto owned = Admit(*store_.put, store_.session, frame, store_.clock.Now() + kDeadline);
-    CAIRN_CHECK_OK(owned);
+    auto op = store_.AdmitPut(frame, store_.session, store_.clock.Now() + kDeadline);
+    CAIRN_CHECK_OK(op);
     Answered& answered = *answered_.emplace_back(std::make_unique<Answered>());
-    const auto done = [&answered](const absl::StatusOr<proto::PutReply>& reply) {
+    (*op)->done = [&answered](const Request&, const absl::StatusOr<proto::PutReply>& reply) {
       CAIRN_CHECK(reply.ok() && !answered.reply.has_value());
       answered.reply = *reply;
     };
-    if (owned->is_duplicate) {
-      AnswerDuplicate(*std::move(owned), done);
+    if ((*op)->is_duplicate) {
+      store_.puts->Reply(*std::move(op), absl::OkStatus());
     } else {
-      std::memcpy(owned->target().data(), source.data(), source.size());
-      cairn::Put(*std::move(owned), codecs::Crc32c(source), done);
+      store_.FinishPut(*std::move(op), source);
     }
     return answered;
   }
@@ -134,9 +133,9 @@ TEST(DurablePartsTest, SyncsWhatTheChainLiesOn) {
       parts |= traits.PartOf(offset);
     }
     std::optional<Durability> answer;
-    store.upkeep->durable_waits().AwaitDurable({{space.id(), StoreFixture::Key(number)}, 0, whole},
-                                               store.clock.Now() + absl::Seconds(2),
-                                               [&](Durability given) { answer = given; });
+    store.upkeep->await_durable()(
+        {space.id(), StoreFixture::Key(number)}, {.group = 0, .slice = whole},
+        store.clock.Now() + absl::Seconds(2), [&](Durability given) { answer = given; });
     EXPECT_EQ(answer, Durability::kDurable);
     EXPECT_EQ(store.lasting.synced_parts(), parts) << number;
   }
@@ -266,7 +265,7 @@ TEST_F(DurableTest, AShortWriteBudgetIsForItAndASpentOneIsNamed) {
   store_.upkeep = std::make_unique<Upkeep>(
       store_.spaces, *store_.index, *store_.tiers, store_.clock,
       Upkeep::Options{.write_budget_bytes = limits::kWriteBudgetStartShare * 4 * image_bytes});
-  store_.put->durable_waits = &store_.upkeep->durable_waits();
+  store_.puts->SetAwaitDurable(store_.upkeep->await_durable());
   Put(200, 0, 0, /*is_durable=*/false);
   std::vector<const Answered*> puts;
   for (uint64_t number = 1; number <= 8; ++number) {
@@ -353,11 +352,12 @@ TEST(DurableFullTest, NoRoomIsNamedAndWaitedFor) {
   const auto source = StoreFixture::Source(space, StoreFixture::Key(9), 0, whole);
   proto::Frame frame = StoreFixture::PutFrame(space, StoreFixture::Key(9), whole, source);
   std::get<proto::Put>(frame.body).is_durable = true;
-  auto owned = Admit(*store.put, store.session, frame, store.clock.Now() + absl::Seconds(2));
-  ASSERT_TRUE(owned.ok());
-  std::memcpy(owned->target().data(), source.data(), source.size());
-  cairn::Put(*std::move(owned), codecs::Crc32c(source),
-             [&](const absl::StatusOr<proto::PutReply>& reply) { durability = reply->durability; });
+  auto op = store.AdmitPut(frame, store.session, store.clock.Now() + absl::Seconds(2));
+  ASSERT_TRUE(op.ok());
+  (*op)->done = [&](const Request&, const absl::StatusOr<proto::PutReply>& reply) {
+    durability = reply->durability;
+  };
+  store.FinishPut(*std::move(op), source);
   store.upkeep->RunOnce();
   EXPECT_FALSE(durability.has_value()) << "there may be room soon";
   store.clock.Advance(absl::Milliseconds(1900));

@@ -108,7 +108,7 @@ TEST(EvictionTest, AParentStaysWhileItsChildIsBeingPut) {
   std::get<proto::Put>(frame.body).parent = keys[1];
   std::get<proto::Put>(frame.body).first_position = 32;
   {
-    const auto put = Admit(*store.put, store.session, frame, absl::InfiniteFuture());
+    const auto put = store.AdmitPut(frame);
     ASSERT_TRUE(put.ok()) << put.status();
     store.EvictHost();
     EXPECT_EQ(store.index->Contains(space.id(), keys, space.whole()),

@@ -35,22 +35,22 @@ class LongChainTest : public testing::Test {
                    i == 0 ? Key{} : StoreFixture::Key(first + i - 1), i * kTokens)
         .status();
   }
-  absl::StatusOr<OwnedPut> Begin(uint64_t first, uint64_t i) {
+  absl::StatusOr<PutOwner> Begin(uint64_t first, uint64_t i) {
     const Key key = StoreFixture::Key(first + i);
     source_ = StoreFixture::Source(space_, key, 0, StoreFixture::Whole(space_));
     proto::Frame frame = StoreFixture::PutFrame(space_, key, StoreFixture::Whole(space_), source_);
     auto& body = std::get<proto::Put>(frame.body);
     body.parent = i == 0 ? Key{} : StoreFixture::Key(first + i - 1);
     body.first_position = i * kTokens;
-    auto put = Admit(*store_.put, store_.session, frame, absl::InfiniteFuture());
+    auto put = store_.AdmitPut(frame);
     if (put.ok()) {
-      std::copy(source_.begin(), source_.end(), put->target().begin());
+      std::copy(source_.begin(), source_.end(), (*put)->target().begin());
     }
     return put;
   }
-  static absl::Status Land(OwnedPut put) {
-    const std::vector<std::byte> payload(put.target().begin(), put.target().end());
-    return StoreFixture::Land(std::move(put), payload).status();
+  absl::Status Land(PutOwner put) {
+    const std::vector<std::byte> payload(put->target().begin(), put->target().end());
+    return store_.Land(std::move(put), payload).status();
   }
   // Blocks matched of a chain of `count`.
   uint64_t Matched(uint64_t first, uint64_t count) {
@@ -96,7 +96,7 @@ TEST_P(LongChainsTest, ThePrefixThatFitsIsKept) {
     ASSERT_GE(older, capacity * 9 / 10) << "the tier is full";
     const uint64_t count =
         static_cast<uint64_t>(static_cast<double>(capacity) * std::get<1>(GetParam()));
-    std::vector<OwnedPut> in_flight;
+    std::vector<PutOwner> in_flight;
     for (uint64_t i = 0; i < count || !in_flight.empty();) {
       if (i < count && in_flight.size() < at_once) {
         auto put = Begin(first, i++);

@@ -241,8 +241,8 @@ TEST_F(MiningTest, AfterARestartOnlyAProfileWithoutQueriesIsMinedAgain) {
   const auto restart = [&] {
     store_.upkeep =
         std::make_unique<Upkeep>(store_.spaces, *store_.index, *store_.tiers, store_.clock);
-    store_.put->durable_waits = &store_.upkeep->durable_waits();
-    store_.get->read_notes = store_.upkeep->read_notes();
+    store_.puts->SetAwaitDurable(store_.upkeep->await_durable());
+    store_.gets->SetNoteRead(store_.upkeep->note_read());
   };
   SpaceEntry& space = Cairn();
   store_.PutChain(space, kBlocks);

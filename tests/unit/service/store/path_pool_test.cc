@@ -29,13 +29,13 @@ class PathPoolTest : public testing::Test {
  protected:
   void Make(size_t gets_max, size_t puts_max) {
     pool_ = std::make_unique<PathPool>(1, gets_max, puts_max);
-    const absl::Status status = pool_->Submit(
-        [this] {
+    pool_->Submit(
+        [this](const absl::Status& refusal) {
+          ASSERT_TRUE(refusal.ok()) << refusal;
           is_held_ = true;
           released_.WaitForNotification();
         },
         Kind::kGet);
-    ASSERT_TRUE(status.ok()) << status;
     ASSERT_TRUE(WaitFor([this] { return is_held_.load(); }));
   }
   ~PathPoolTest() override { RunAll(); }
@@ -45,15 +45,32 @@ class PathPoolTest : public testing::Test {
       pool_->Stop();
     }
   }
+  // Notes the number on the pool's thread, or the reason why it is refused at once.
   PathPool::Job Note(int number) {
-    return [this, number] { ran_.push_back(number); };
+    return [this, number](const absl::Status& refusal) {
+      if (refusal.ok()) {
+        ran_.push_back(number);
+      } else {
+        refusal_ = refusal;
+      }
+    };
   }
-  absl::Status Submit(int number, Kind kind) { return pool_->Submit(Note(number), kind); }
+  absl::Status Submit(int number, Kind kind) {
+    refusal_ = absl::OkStatus();
+    pool_->Submit(Note(number), kind);
+    return refusal_;
+  }
+  absl::Status Continue(int number, Kind kind) {
+    refusal_ = absl::OkStatus();
+    pool_->Continue(Note(number), kind);
+    return refusal_;
+  }
 
   std::unique_ptr<PathPool> pool_;
   std::atomic<bool> is_held_{false};
   absl::Notification released_;
   std::vector<int> ran_;  // of the pool's thread until RunAll()
+  absl::Status refusal_;  // of the test's thread
 };
 
 TEST_F(PathPoolTest, RunsWhatItTookAndRefusesTheRest) {
@@ -69,7 +86,7 @@ TEST_F(PathPoolTest, RunsWhatItTookAndRefusesTheRest) {
   }
   // A continuation has always room.
   for (int i = 0; i < 1000; ++i) {
-    ASSERT_TRUE(pool_->Continue(Note(accepted), Kind::kGet).ok());
+    ASSERT_TRUE(Continue(accepted, Kind::kGet).ok());
     ++accepted;
   }
   EXPECT_EQ(Submit(accepted, Kind::kGet).message(), "path pool: 3 jobs are waiting");
@@ -77,10 +94,17 @@ TEST_F(PathPoolTest, RunsWhatItTookAndRefusesTheRest) {
   PathPool& pool = *pool_;
   RunAll();
   EXPECT_EQ(ran_.size(), static_cast<size_t>(accepted));
-  PathPool::Job late = Note(accepted);
-  EXPECT_TRUE(absl::IsUnavailable(pool.Submit(std::move(late), Kind::kGet)));
-  EXPECT_TRUE(absl::IsUnavailable(pool.Continue(std::move(late), Kind::kPut)));
-  EXPECT_TRUE(late != nullptr) << "the caller answers with what it holds";
+  EXPECT_TRUE(absl::IsUnavailable(Submit(accepted, Kind::kGet)));
+  EXPECT_TRUE(absl::IsUnavailable(Continue(accepted, Kind::kPut)));
+  auto owned = std::make_unique<int>(7);
+  pool.Submit(
+      [&, owned = std::move(owned)](const absl::Status& refusal) {
+        EXPECT_TRUE(absl::IsUnavailable(refusal));
+        EXPECT_EQ(*owned, 7) << "it answers with what it holds";
+        refusal_ = absl::OkStatus();
+      },
+      Kind::kGet);
+  EXPECT_TRUE(refusal_.ok()) << "the job has run";
   MetricCapture metrics;
   pool.Report(metrics);
   EXPECT_EQ(metrics.Value("cairn_path_jobs_total"), accepted + 1);
@@ -95,8 +119,8 @@ TEST_F(PathPoolTest, AGetBehindEncodesIsNext) {
     ASSERT_TRUE(Submit(put, Kind::kPut).ok());
   }
   ASSERT_TRUE(Submit(100, Kind::kGet).ok());
-  ASSERT_TRUE(pool_->Continue(Note(101), Kind::kGet).ok());
-  ASSERT_TRUE(pool_->Continue(Note(102), Kind::kPut).ok()) << "it has been encoded";
+  ASSERT_TRUE(Continue(101, Kind::kGet).ok());
+  ASSERT_TRUE(Continue(102, Kind::kPut).ok()) << "it has been encoded";
   RunAll();
   ASSERT_EQ(ran_.size(), 67u);
   EXPECT_EQ(ran_[0], 100);
@@ -138,7 +162,12 @@ TEST_F(PathPoolTest, NobodyStarves) {
     if (added < kJobs && waiting[0].size() + waiting[1].size() < limits::kPathGetsMax) {
       waiting[static_cast<size_t>(kind)].push_back(added);
       const int number = added++;
-      ASSERT_TRUE(pool_->Submit([&run, kind, number] { run(kind, number); }, kind).ok());
+      pool_->Submit(
+          [&run, kind, number](const absl::Status& refusal) {
+            ASSERT_TRUE(refusal.ok()) << refusal;
+            run(kind, number);
+          },
+          kind);
     }
   };
   for (int i = 0; i < 100; ++i) {

@@ -5,6 +5,7 @@
 
 #include "codecs/checksum/checksum.h"
 #include "codecs/image/decode.h"
+#include "service/active_backend.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/store_fixture.h"
@@ -74,7 +75,7 @@ TEST(PutGetTest, MissIsNotFoundAndCounted) {
   EXPECT_TRUE(absl::IsNotFound(
       store.RunGet(space, StoreFixture::Key(9), StoreFixture::Whole(space)).status()));
   MetricCapture metrics;
-  store.get->Report(metrics);
+  store.gets->Report(metrics);
   EXPECT_EQ(metrics.Value("cairn_gets_total{outcome=\"miss\",tier=\"none\"}"), 1);
 }
 
@@ -121,12 +122,12 @@ TEST(PutGetTest, ImagesOfDifferentRecipesBecomeOneRawImage) {
   ASSERT_EQ(codecs::ParseImage(answer->payload, &view), codecs::Error::kOk);
   EXPECT_TRUE(view.spec().recipe.IsLossless());
   std::vector<std::byte> right(StoreFixture::Source(space, key, 0, kRight).size());
-  ASSERT_EQ(codecs::Decode(store.get->backend, view, kRight, right), codecs::Error::kOk);
+  ASSERT_EQ(codecs::Decode(ActiveBackend(), view, kRight, right), codecs::Error::kOk);
   EXPECT_EQ(right, StoreFixture::Source(space, key, 0, kRight));
   const auto source = store.RunGet(space, key, StoreFixture::Whole(space));
   ASSERT_TRUE(source.ok());
   std::vector<std::byte> whole(source->payload.size());
-  ASSERT_EQ(codecs::Decode(store.get->backend, view, StoreFixture::Whole(space), whole),
+  ASSERT_EQ(codecs::Decode(ActiveBackend(), view, StoreFixture::Whole(space), whole),
             codecs::Error::kOk);
   EXPECT_EQ(CopyOf(source->payload), whole);
 }
@@ -137,11 +138,10 @@ TEST(PutGetTest, SecondPutIsADuplicateBeforeItsPayloadMoves) {
   const auto key = StoreFixture::Key(1);
   ASSERT_TRUE(store.PutSource(space, key, StoreFixture::Whole(space)).ok());
   const auto source = StoreFixture::Source(space, key, 0, kLeft);
-  auto put = Admit(*store.put, store.session, StoreFixture::PutFrame(space, key, kLeft, source),
-                   absl::InfiniteFuture());
+  auto put = store.AdmitPut(StoreFixture::PutFrame(space, key, kLeft, source));
   ASSERT_TRUE(put.ok());
-  EXPECT_TRUE(put->is_duplicate);
-  EXPECT_TRUE(put->target().empty());
+  EXPECT_TRUE((*put)->is_duplicate);
+  EXPECT_TRUE((*put)->target().empty());
   EXPECT_EQ(store.host->staging_bytes(), 0u);
 }
 
@@ -152,11 +152,11 @@ TEST(PutGetTest, OfTwoEqualPutsInFlightTheSecondToPublishIsTheDuplicate) {
   const auto whole = StoreFixture::Whole(space);
   const auto source = StoreFixture::Source(space, key, 0, whole);
   const auto frame = StoreFixture::PutFrame(space, key, whole, source);
-  auto first = Admit(*store.put, store.session, frame, absl::InfiniteFuture());
-  auto second = Admit(*store.put, store.session, frame, absl::InfiniteFuture());
+  auto first = store.AdmitPut(frame);
+  auto second = store.AdmitPut(frame);
   ASSERT_TRUE(first.ok() && second.ok());
-  const auto second_reply = StoreFixture::Land(*std::move(second), source);
-  const auto first_reply = StoreFixture::Land(*std::move(first), source);
+  const auto second_reply = store.Land(*std::move(second), source);
+  const auto first_reply = store.Land(*std::move(first), source);
   ASSERT_TRUE(first_reply.ok() && second_reply.ok());
   EXPECT_FALSE(second_reply->is_duplicate);
   EXPECT_TRUE(first_reply->is_duplicate);
@@ -176,7 +176,7 @@ TEST(PutGetTest, PayloadThatDoesNotMatchItsCrcIsDataLoss) {
   EXPECT_EQ(store.host->used_bytes(), 0u);
   ExpectNothingHeld(store);
   MetricCapture metrics;
-  store.put->Report(metrics);
+  store.puts->Report(metrics);
   EXPECT_EQ(metrics.Value("cairn_corrupt_tiles_total{where=\"wire\"}"), 1);
   EXPECT_EQ(metrics.Value("cairn_puts_total{outcome=\"corrupt\"}"), 1);
   EXPECT_EQ(log.Lines().size(), 1u);
@@ -236,7 +236,7 @@ TEST(PutGetTest, FieldsOutOfTheirLimitsAreNamed) {
   const auto refused = [&](auto change) {
     proto::Frame frame = StoreFixture::PutFrame(space, StoreFixture::Key(1), whole, source);
     change(frame, std::get<proto::Put>(frame.body));
-    return Admit(*store.put, store.session, frame, absl::InfiniteFuture()).status().ToString();
+    return store.AdmitPut(frame).status().ToString();
   };
   using Frame = proto::Frame;
   EXPECT_THAT(refused([](Frame&, proto::Put& p) { p.group = 1; }), HasSubstr("group 1"));
@@ -271,14 +271,13 @@ TEST(PutGetTest, SessionThatEndsMeanwhileLeavesNothing) {
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   const auto source = StoreFixture::Source(space, key, 0, whole);
-  auto put = Admit(*store.put, store.session, StoreFixture::PutFrame(space, key, whole, source),
-                   absl::InfiniteFuture());
+  auto put = store.AdmitPut(StoreFixture::PutFrame(space, key, whole, source));
   ASSERT_TRUE(put.ok());
   EXPECT_EQ(store.sessions.in_flight_bytes(), source.size());
   store.sessions.End(store.session.id);
   EXPECT_EQ(store.sessions.in_flight_bytes(), 0u);
   EXPECT_EQ(store.sessions.quarantine_bytes(), source.size());
-  EXPECT_TRUE(absl::IsUnavailable(StoreFixture::Land(*std::move(put), source).status()));
+  EXPECT_TRUE(absl::IsUnavailable(store.Land(*std::move(put), source).status()));
   EXPECT_EQ(store.sessions.quarantine_bytes(), 0u);
   EXPECT_EQ(store.index->figures().image_count, 0u);
   EXPECT_EQ(store.host->used_bytes(), 0u);
@@ -319,19 +318,19 @@ TEST(PutGetTest, WhatWaitedPastItsDeadlineIsNotStarted) {
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   const auto source = StoreFixture::Source(space, key, 0, whole);
-  auto put = Admit(*store.put, store.session, StoreFixture::PutFrame(space, key, whole, source),
-                   store.clock.Now() + absl::Seconds(1));
+  auto put = store.AdmitPut(StoreFixture::PutFrame(space, key, whole, source), store.session,
+                            store.clock.Now() + absl::Seconds(1));
   ASSERT_TRUE(put.ok());
   store.clock.Advance(absl::Seconds(1));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(StoreFixture::Land(*std::move(put), source).status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(store.Land(*std::move(put), source).status()));
   EXPECT_EQ(store.index->figures().image_count, 0u);
   ASSERT_TRUE(store.PutSource(space, key, whole).ok());
-  OwnedGet get = {.session = store.session, .deadline = store.clock.Now()};
-  get.get.space_id = space.id();
-  get.get.key = key;
+  proto::Get body;
+  body.space_id = space.id();
+  body.key = key;
   absl::Status status;
-  Get(*store.get, std::move(get),
-      [&](const absl::StatusOr<Answer>& answer) { status = answer.status(); });
+  StoreFixture::RunGet(*store.gets, body, StoreFixture::RequestOf(store.session, store.clock.Now()),
+                       0, [&](const absl::StatusOr<Answer>& answer) { status = answer.status(); });
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   ExpectNothingHeld(store);
 }

@@ -33,15 +33,15 @@ class PrefetchTest : public testing::Test {
     return keys;
   }
   Prefetches::Answer Prefetch(const KeyList& keys) {
-    return store_.get->prefetches.Begin(space_.id(), keys, space_.whole());
+    return store_.gets->prefetches().QueueReads(space_.id(), keys, space_.whole());
   }
   void AwaitReads() {
-    EXPECT_TRUE(WaitFor([&] { return store_.get->promotions.count() == 0; }));
+    EXPECT_TRUE(WaitFor([&] { return store_.gets->promotions().count() == 0; }));
   }
   size_t InMemory() const { return store_.index->figures(TierId::kHost).block_count; }
   double Metric(const std::string& series) {
     MetricCapture metrics;
-    store_.get->Report(metrics);
+    store_.gets->Report(metrics);
     return metrics.Value(series);
   }
 
@@ -118,11 +118,11 @@ TEST_F(PrefetchTest, EachTenantHasAShareOfWhatWaits) {
       wanted.push_back({.group = 0, .slice = {layer, layer_count, head, head_count}});
     }
   }
-  const Prefetches::Answer answer = store_.get->prefetches.Begin(space.id(), keys, wanted);
+  const Prefetches::Answer answer = store_.gets->prefetches().QueueReads(space.id(), keys, wanted);
   EXPECT_EQ(answer.on_their_way, limits::kPrefetchesMax / 2 / wanted.size());
   EXPECT_EQ(answer.refused, keys.size() - answer.on_their_way);
   EXPECT_EQ(Metric("cairn_limit_refusals_total{limit=\"prefetches\"}"), 1) << "of the call";
-  EXPECT_EQ(store_.get->prefetches.Begin(other.id(), their_keys, wanted).on_their_way, 2u);
+  EXPECT_EQ(store_.gets->prefetches().QueueReads(other.id(), their_keys, wanted).on_their_way, 2u);
 }
 
 TEST_F(PrefetchTest, TakesAtMostHalfOfWhatReadsMayTake) {
@@ -169,9 +169,9 @@ TEST_F(PrefetchTest, AGetSharesTheRead) {
   body.key = keys[0];
   const auto whole = StoreFixture::Whole(space_);
   body.slice = {whole.layer_first, whole.layer_count, whole.head_first, whole.head_count};
-  Get(*store_.get,
-      {.session = store_.session, .get = body, .target_bytes = limits::kTransferBytesMax},
-      [&](const absl::StatusOr<Answer>& answer) { is_hit = answer.ok(); });
+  StoreFixture::RunGet(*store_.gets, body, StoreFixture::RequestOf(store_.session),
+                       limits::kTransferBytesMax,
+                       [&](const absl::StatusOr<Answer>& answer) { is_hit = answer.ok(); });
   EXPECT_EQ(store_.lasting.waiting().size(), 1u);
   store_.lasting.CompleteAll();
   EXPECT_TRUE(WaitFor([&] { return is_hit.load(); }));

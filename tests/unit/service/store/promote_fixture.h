@@ -35,17 +35,17 @@ class StartedGet {
       : StartedGet(store, space, block, Ask(), deadline) {}
   StartedGet(StoreFixture& store, const SpaceEntry& space, uint64_t block, const Ask& ask,
              absl::Time deadline = absl::InfiniteFuture()) {
-    OwnedGet get = {
-        .session = store.session, .target_bytes = limits::kTransferBytesMax, .deadline = deadline};
-    get.get.space_id = space.id();
-    get.get.key = StoreFixture::Key(block);
-    get.get.slice = {ask.slice.layer_first, ask.slice.layer_count, ask.slice.head_first,
-                     ask.slice.head_count};
-    get.get.form = ask.form;
-    Get(*store.get, std::move(get), [this](absl::StatusOr<Answer> answer) {
-      answer_ = std::move(answer);
-      CAIRN_CHECK(!is_over_.exchange(true), "answered twice");
-    });
+    proto::Get body;
+    body.space_id = space.id();
+    body.key = StoreFixture::Key(block);
+    body.slice = {ask.slice.layer_first, ask.slice.layer_count, ask.slice.head_first,
+                  ask.slice.head_count};
+    body.form = ask.form;
+    StoreFixture::RunGet(*store.gets, body, StoreFixture::RequestOf(store.session, deadline),
+                         limits::kTransferBytesMax, [this](absl::StatusOr<Answer> answer) {
+                           answer_ = std::move(answer);
+                           CAIRN_CHECK(!is_over_.exchange(true), "answered twice");
+                         });
   }
   bool is_over() const { return is_over_; }
   absl::StatusOr<Answer>& Await() {
@@ -67,8 +67,8 @@ class PromoteTest : public ::testing::Test {
         space(store.OpenSpace(recipe, Identity(tokens_per_block, layers))),
         whole(StoreFixture::Whole(space)) {}
   ~PromoteTest() override {
-    EXPECT_EQ(store.get->waiting.count(), 0u);
-    EXPECT_EQ(store.get->promotions.count(), 0u);
+    EXPECT_EQ(store.gets->waiting().count(), 0u);
+    EXPECT_EQ(store.gets->promotions().count(), 0u);
     // What a read holds goes just after it is over.
     EXPECT_TRUE(WaitFor([&] {
       return store.host->staging_bytes() == 0 && store.index->pinned_bytes() == 0;
@@ -137,7 +137,7 @@ class PromoteTest : public ::testing::Test {
     device.join();
   }
   void AwaitReads() {
-    EXPECT_TRUE(WaitFor([&] { return store.get->promotions.count() == 0; }));
+    EXPECT_TRUE(WaitFor([&] { return store.gets->promotions().count() == 0; }));
   }
   void ExpectRight(StartedGet& get, uint64_t block) { ExpectRight(get, block, whole); }
   void ExpectRight(StartedGet& get, uint64_t block, const codecs::Slice& slice) {
@@ -159,7 +159,7 @@ class PromoteTest : public ::testing::Test {
     std::atomic<int> hits{0};
     std::thread device([&] {
       std::mt19937_64 random = SeededRandom(99);
-      while (readers > 0 || store.get->promotions.count() > 0) {
+      while (readers > 0 || store.gets->promotions().count() > 0) {
         const std::vector<TransferId> waiting = cold.waiting();
         if (!waiting.empty()) {
           cold.Complete(
@@ -199,7 +199,7 @@ class PromoteTest : public ::testing::Test {
   }
   double Metric(const std::string& series) {
     MetricCapture metrics;
-    store.get->Report(metrics);
+    store.gets->Report(metrics);
     return metrics.Value(series);
   }
 

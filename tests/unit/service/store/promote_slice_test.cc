@@ -206,7 +206,7 @@ TEST_F(PromoteSliceTest, ADeadlineBetweenTheReadsIsAMissAtOnce) {
   store.clock.Advance(absl::Seconds(1));
   store.pool->Wake();
   EXPECT_TRUE(absl::IsNotFound(get.Await().status()));
-  EXPECT_EQ(store.get->promotions.count(), 1u);
+  EXPECT_EQ(store.gets->promotions().count(), 1u);
   EXPECT_GT(store.host->staging_bytes(), 0u) << "the tier may still write there";
   Complete(cold.waiting());
   AwaitReads();
@@ -218,7 +218,7 @@ TEST_F(PromoteSliceTest, ATierThatNeverAnswersIsStopped) {
   StartedGet second(store, space, 2, {.slice = HeadOf(0)});
   CompleteHeader();
   StartedGet first(store, space, 1, {.slice = HeadOf(0)});
-  store.get->Stop();
+  store.gets->Stop();
   EXPECT_TRUE(absl::IsNotFound(first.Await().status()));
   EXPECT_TRUE(absl::IsNotFound(second.Await().status()));
 }
@@ -268,7 +268,7 @@ TEST_F(PromoteSliceTest, ReadsUnderWayTakeAnEighthOfTheHostTierAtMost) {
   }
   Complete(cold.waiting());
   EXPECT_TRUE(WaitFor([&] {
-    return store.get->waiting.count() == static_cast<size_t>(cold.waiting().size() / 2);
+    return store.gets->waiting().count() == static_cast<size_t>(cold.waiting().size() / 2);
   }));
   EXPECT_LE(Metric("cairn_promoting_bytes"), 16_MiB / limits::kPromotedShareOfHost);
   EXPECT_GT(Metric("cairn_promoting_bytes"), 16_MiB / limits::kPromotedShareOfHost / 2);

@@ -50,7 +50,7 @@ TEST_F(PromoteTest, ADeadlineIsAMissAtOnceAndTheReadGoesOn) {
   store.pool->Wake();
   EXPECT_TRUE(absl::IsNotFound(patient.Await().status()));
   EXPECT_EQ(Metric("cairn_gets_total{outcome=\"miss\",tier=\"none\"}"), 2);
-  EXPECT_EQ(store.get->promotions.count(), 1u);
+  EXPECT_EQ(store.gets->promotions().count(), 1u);
   EXPECT_GT(store.host->used_bytes(), 0u) << "the tier may still write there";
   Complete(cold.waiting());
   AwaitReads();
@@ -104,26 +104,33 @@ TEST_F(PromoteTest, AFinishedReadIsAnsweredHoweverMuchWaits) {
   cold.HoldCompletions(true);
   // Room for one get.
   PathPool pool(1, /*gets_max=*/1);
-  GetPath path(store.spaces, *store.index, *store.tiers, pool, store.clock);
+  Gets gets(store.spaces, *store.index, *store.tiers, pool, store.clock);
   absl::Notification let_go;
-  ASSERT_TRUE(pool.Submit([&] { let_go.WaitForNotification(); }, PathPool::Kind::kGet).ok());
+  pool.Submit([&](const absl::Status&) { let_go.WaitForNotification(); }, PathPool::Kind::kGet);
   std::atomic<int> hits{0};
+  proto::Get body;
+  body.space_id = space.id();
+  body.key = StoreFixture::Key(1);
+  body.slice = {0, 2, 0, 4};
   for (int i = 0; i < 3; ++i) {
-    OwnedGet get = {.session = store.session, .target_bytes = limits::kTransferBytesMax};
-    get.get.space_id = space.id();
-    get.get.key = StoreFixture::Key(1);
-    get.get.slice = {0, 2, 0, 4};
-    Get(path, std::move(get), [&](const absl::StatusOr<Answer>& answer) { hits += answer.ok(); });
+    StoreFixture::RunGet(gets, body, StoreFixture::RequestOf(store.session),
+                         limits::kTransferBytesMax,
+                         [&](const absl::StatusOr<Answer>& answer) { hits += answer.ok(); });
   }
-  EXPECT_TRUE(WaitFor([&] {  // the thread has the first
-    return pool.Submit([] {}, PathPool::Kind::kGet).ok();
-  }));
-  EXPECT_TRUE(absl::IsResourceExhausted(pool.Submit([] {}, PathPool::Kind::kGet)));
+  // Another get of the pool, if it takes it.
+  auto refusal = std::make_shared<absl::Status>();
+  const auto submit = [&] {
+    *refusal = absl::OkStatus();
+    pool.Submit([refusal](const absl::Status& why) { refusal->Update(why); }, PathPool::Kind::kGet);
+    return *refusal;
+  };
+  EXPECT_TRUE(WaitFor([&] { return submit().ok(); })) << "the thread has the first";
+  EXPECT_TRUE(absl::IsResourceExhausted(submit()));
   Complete(cold.waiting());
   let_go.Notify();
   EXPECT_TRUE(WaitFor([&] { return hits == 3; }));
-  EXPECT_TRUE(WaitFor([&] { return path.promotions.count() == 0; }));
-  path.Stop();
+  EXPECT_TRUE(WaitFor([&] { return gets.promotions().count() == 0; }));
+  gets.Stop();
   pool.Stop();
 }
 
@@ -131,17 +138,18 @@ TEST_F(PromoteTest, ARealDeadlineNeedsNobodyToWake) {
   PutColdBlocks(1);
   cold.HoldCompletions(true);
   PathPool pool(2);
-  GetPath path(store.spaces, *store.index, *store.tiers, pool, RealClock::Get());
-  OwnedGet get = {.session = store.session, .deadline = MonotonicNow() + absl::Milliseconds(30)};
-  get.target_bytes = limits::kTransferBytesMax;
-  get.get.space_id = space.id();
-  get.get.key = StoreFixture::Key(1);
-  get.get.slice = {0, 2, 0, 4};
+  Gets gets(store.spaces, *store.index, *store.tiers, pool, RealClock::Get());
+  proto::Get body;
+  body.space_id = space.id();
+  body.key = StoreFixture::Key(1);
+  body.slice = {0, 2, 0, 4};
   std::atomic<bool> is_missed{false};
-  Get(path, std::move(get),
+  StoreFixture::RunGet(
+      gets, body, StoreFixture::RequestOf(store.session, MonotonicNow() + absl::Milliseconds(30)),
+      limits::kTransferBytesMax,
       [&](const absl::StatusOr<Answer>& answer) { is_missed = absl::IsNotFound(answer.status()); });
   EXPECT_TRUE(WaitFor([&] { return is_missed.load(); }, absl::Seconds(10)));
-  path.Stop();
+  gets.Stop();
   pool.Stop();
 }
 
@@ -149,7 +157,7 @@ TEST_F(PromoteTest, ATierThatNeverAnswersIsStopped) {
   PutColdBlocks(2);
   cold.HoldCompletions(true);
   StartedGet first(store, space, 1), second(store, space, 2);
-  store.get->Stop();
+  store.gets->Stop();
   EXPECT_TRUE(absl::IsNotFound(first.Await().status()));
   EXPECT_TRUE(absl::IsNotFound(second.Await().status()));
   StartedGet late(store, space, 1);

@@ -193,7 +193,9 @@ TEST_F(PutQuerySquaresTest, WhatComesWithScoresIsNotKeptRaw) {
       std::get<proto::Put>(frame.body).statistics.Add(proto::Statistic::kTokenScores);
     }
     ASSERT_TRUE(store_.RunPut(frame, payload, store_.session, /*keeps_raw=*/true).ok());
-    EXPECT_EQ(store_.put->kept_raw.Value(), has_scores ? 0 : 1);
+    MetricCapture metrics;
+    store_.puts->Report(metrics);
+    EXPECT_EQ(metrics.Value("cairn_put_kept_raw_total"), has_scores ? 0 : 1);
   }
 }
 

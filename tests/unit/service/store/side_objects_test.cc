@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "codecs/image/decode.h"
+#include "service/active_backend.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/side_object_bytes.h"
 #include "tests/support/store_fixture.h"
@@ -57,14 +58,14 @@ class SideObjectsTest : public testing::TestWithParam<SideObjectCase> {
     CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
     Bytes image(bytes_max);
     size_t bytes = 0;
-    CAIRN_CHECK(codecs::Encode(store_.get->backend, spec, source, image, &bytes,
+    CAIRN_CHECK(codecs::Encode(ActiveBackend(), spec, source, image, &bytes,
                                {.profile = side.profile(), .bank = side.bank()}) ==
                 codecs::Error::kOk);
     image.resize(bytes);
     codecs::ImageView view;
     CAIRN_CHECK(codecs::ParseImage(image, &view) == codecs::Error::kOk);
     decoded->resize(source.size());
-    CAIRN_CHECK(codecs::Decode(store_.get->backend, view, spec.slice, *decoded, side.inputs()) ==
+    CAIRN_CHECK(codecs::Decode(ActiveBackend(), view, spec.slice, *decoded, side.inputs()) ==
                 codecs::Error::kOk);
     return image;
   }
@@ -157,7 +158,7 @@ TEST_P(SideObjectsTest, BlocksAreExactBeforeThereIsOneAndCodedWithItAfter) {
   EXPECT_EQ(Copied(store_.RunGet(space, before, whole)->payload),
             StoreFixture::Source(space, before, 0, whole));
   MetricCapture metrics;
-  store_.put->Report(metrics);
+  store_.puts->Report(metrics);
   store_.index->Report(metrics);
   store_.side_objects.Report(metrics);
   EXPECT_EQ(metrics.Value("cairn_put_without_side_object_total"), 1);

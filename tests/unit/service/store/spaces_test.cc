@@ -114,13 +114,13 @@ TEST_F(SpacesTest, CallsKeepTheirs) {
   const auto whole = StoreFixture::Whole(*mine);
   const auto source = StoreFixture::Source(*mine, StoreFixture::Key(1), 0, whole);
   const auto frame = StoreFixture::PutFrame(*mine, StoreFixture::Key(1), whole, source);
-  auto put = Admit(*store_.put, store_.session, frame, absl::InfiniteFuture());
+  auto put = store_.AdmitPut(frame);
   ASSERT_TRUE(put.ok()) << put.status();
   mine.Reset();
   store_.sessions.End(store_.session.id);
   PassIdle();
   EXPECT_TRUE(IsThere(id)) << "the put is not over";
-  *put = OwnedPut();
+  put->reset();
   PassIdle();
   EXPECT_FALSE(IsThere(id));
 }

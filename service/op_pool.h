@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Owners of requests under way, each from the arrival to the answer, in memory that is used again:
+// once it has grown to the largest number at a time, nothing is allocated.
+//
+// Thread-safety: Thread-safe. The pool must outlive its Ops.
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+
+namespace cairn {
+
+// Op has a member `OpPool<Op>* pool`, which the pool sets.
+template <typename Op>
+class OpPool {
+ public:
+  // Destroys the Op and gives its memory back to the pool.
+  struct Return {
+    void operator()(Op* op) const {
+      OpPool& pool = *op->pool;
+      std::destroy_at(op);
+      pool.Keep(std::unique_ptr<Op>(std::construct_at(op)));
+    }
+  };
+  using Owner = std::unique_ptr<Op, Return>;
+
+  Owner Make() {
+    std::unique_ptr<Op> op = TakeFree();
+    if (op == nullptr) op = std::make_unique<Op>();
+    op->pool = this;
+    return Owner(op.release());
+  }
+
+ private:
+  std::unique_ptr<Op> TakeFree() {
+    const MutexLock lock(mutex_);
+    if (free_.empty()) return nullptr;
+    std::unique_ptr<Op> op = std::move(free_.back());
+    free_.pop_back();
+    return op;
+  }
+  void Keep(std::unique_ptr<Op> op) {
+    const MutexLock lock(mutex_);
+    free_.push_back(std::move(op));
+  }
+
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Op>> free_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace cairn
