@@ -123,6 +123,9 @@ absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::JoinRead(CopyPin pi
       GiveShareBack(*promotion);
       return shared;
     }
+    if (is_stopping_) {
+      allocated = absl::UnavailableError("the daemon is stopping");
+    }
     if (!allocated.ok()) {
       GiveShareBack(*promotion);
       refused_.Add();
@@ -234,7 +237,7 @@ Promotions::Prefetched Promotions::PrefetchCopy(CopyPin pin, const SpaceRef& spa
   {
     const MutexLock lock(mutex_);
     const bool is_read = promotions_.contains(key);  // a get was faster
-    if (!is_allocated || is_read) {
+    if (!is_allocated || is_read || is_stopping_) {
       GiveShareBack(*promotion);
       prefetching_bytes_ -= bytes;
       return is_read ? Prefetched::kBegun : Prefetched::kNoRoom;
