@@ -62,9 +62,9 @@ absl::Status CheckDirectIo(const std::string& folder);
 
 // --- Shared memory -------------------------------------------------------------------------------
 
-// Maps the first `bytes` of `fd` at a multiple of 2 MiB, so that the kernel can map huge pages as
-// such. `protection` is mmap()'s. Returns null, with errno set, if the kernel refuses. The caller
-// unmaps `bytes` from there on.
+// Maps the first `bytes` of `fd` at an address that is a multiple of 2 MiB, so that the kernel can
+// use huge pages. `protection` is mmap()'s. Returns null, with errno set, if the kernel refuses.
+// The caller unmaps `bytes` bytes from the returned address.
 //
 // Thread-safety: Thread-safe.
 std::byte* MapFile(int fd, uint64_t bytes, int protection);

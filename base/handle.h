@@ -6,9 +6,9 @@
 //    public:
 //     using Extent = Handle<Arena, Range, &Arena::Free>;  // after the declaration of Free(Range)
 //
-// A class with more members has a Handle as its member, and needs no destructor or move operations
-// of its own. Where the owner's type is incomplete, kRelease is a static function of that class,
-// defined where the owner is known:
+// A class that needs other members too holds a Handle, and then needs no destructor or move
+// operations of its own. If the owner's type is incomplete in the header, make kRelease a static
+// function of the wrapping class and define it where the owner's type is complete:
 //
 //   class Pin {
 //     static void Release(Index& index, Image* image);

@@ -11,8 +11,8 @@
 
 namespace cairn {
 
-// Fills `target` with random bytes. Cannot fail once the kernel's generator is seeded
-// (CAIRN_CHECKed).
+// Fills `target` with random bytes. Waits until the kernel's generator is seeded; after that it
+// cannot fail (CAIRN_CHECKed).
 void FillRandom(std::span<std::byte> target);
 
 template <std::size_t kBytes>

@@ -69,8 +69,8 @@ std::vector<std::string> UcxVariables();
 // Opens the module. Once a call has succeeded, later calls return the same module. `path` names the
 // file. If it is empty, the function looks in the folder of the calling program or library, in
 // ../lib from there, then in the loader's path. Errors: Unavailable (names the files);
-// FailedPrecondition (the version differs, or the environment has a variable with which the loaded
-// UCX can end the process).
+// FailedPrecondition (the version differs, or a UCX_… variable is set that can make the loaded UCX
+// abort the process).
 absl::StatusOr<UcxModule*> LoadUcxModule(const std::string& path = "");
 
 }  // namespace cairn::transport

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_ATTEND_H
 #define CAIRN_ATTEND_H
-// Attention on a CUDA device to blocks that stay encoded there (docs/internals/kernels.md lists the
-// recipes). This file is a part of cairn.h, and its rules apply. Include cairn.h.
+// Computes attention on a CUDA device over blocks that stay encoded there. The recipes are in
+// docs/internals/kernels.md. This file is a part of cairn.h, and its rules apply. Include cairn.h.
 //
 // CAIRN_UNIMPLEMENTED: the library has no device kernels, or a block must be decoded first; the
 // text gives the reason. CAIRN_UNAVAILABLE: the device does not exist or has failed; a failed
@@ -51,8 +51,8 @@ typedef struct cairn_attend_job {
   const void* queries;
   float* outputs;  /* [query_tokens][query_heads][v_dim] */
   float* log_sums; /* [query_tokens][query_heads], for merging outputs */
-  /* NULL: no tail. The planes of the tail hold the group's layers, at least up to this one, and all
-   * its heads, on the plan's device. The struct is read while the plan is made. */
+  /* NULL: no tail. Its planes, on the plan's device, hold the group's layers, at least from the
+   * first to `layer`, with all heads. The struct is read while the plan is made. */
   const cairn_paged_cache* tail;
   const int32_t* tail_blocks; /* the engine's blocks, in order; a negative entry skips its tokens */
   uint32_t tail_block_count;

@@ -36,7 +36,7 @@ class Arguments {
   bool Has(std::string_view flag) const { return flags_.contains(flag); }
   std::string Get(std::string_view flag, std::string_view fallback = "") const;
   absl::StatusOr<uint64_t> GetNumber(std::string_view flag, uint64_t fallback, uint64_t most) const;
-  // Parses "4" as one, "2:6" as 2 to 5; without the flag returns {0, 0}: all.
+  // "4" is {4, 1} and "2:6" is {2, 4}. Returns {0, 0}, which means all, if the flag is absent.
   struct Range {
     uint32_t first = 0, count = 0;
   };
@@ -74,7 +74,7 @@ extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kPrefetch, kPi
 
 // All commands, in the order of the help.
 std::span<const Command* const> Commands();
-// The flags of all commands.
+// The flags that every command accepts.
 std::span<const Flag> CommonFlags();
 
 }  // namespace cairn::cli

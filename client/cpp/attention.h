@@ -5,7 +5,7 @@
 //   const auto images = DeviceImages::Make(space, *device, {.group = 0});
 //   const auto count = (*images)->Append({.keys = keys, .lease = lease, .stream = stream});
 //   kernels::AttendJob job = {.images = (*images)->images(), .tile = (*images)->slice().tile, …};
-//   const auto attention = DeviceAttention::Make(*device, {&job, 1}, stream);   // a layer's
+//   const auto attention = DeviceAttention::Make(*device, {&job, 1}, stream);   // one a layer
 //   (*attention)->Launch(stream);                                               // each step
 //   … // when the stream has completed (*attention)->Check();
 
@@ -23,7 +23,7 @@
 
 namespace cairn {
 
-// Consecutive blocks of one chain, which follow the blocks already in the list.
+// A request to append consecutive blocks of one chain, which continue the blocks already there.
 struct DeviceImagesRequest {
   std::span<const BlockKey> keys{};
   LeaseToken lease{};  // all zero: none
@@ -86,8 +86,8 @@ class DeviceAttention {
   DeviceAttention& operator=(const DeviceAttention&) = delete;
 
   // Launches the kernels on the stream, after the work that is already on it. Neither allocates nor
-  // waits, so a graph can capture the launch. REQUIRES: no other launch of this plan is running;
-  // launch on the same stream, or after the previous launch has completed. Errors: InvalidArgument
+  // waits, so a graph can capture the launch. REQUIRES: launches of this plan do not overlap: use
+  // the same stream as before, or wait for the previous launch. Errors: InvalidArgument
   // (the stream is null), Unavailable (the device failed).
   absl::Status Launch(kernels::Stream stream);
   // Returns the outcome of all launches. Errors: DataLoss or InvalidArgument (the message names the

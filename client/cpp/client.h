@@ -50,7 +50,7 @@ struct Stats {
   uint64_t block_count = 0, image_count = 0;
   uint64_t image_bytes = 0;          // size of the copies in all tiers
   uint64_t source_bytes = 0;         // decoded size of the images, each counted once
-  uint64_t copies_source_bytes = 0;  // size of the copies once decoded
+  uint64_t copies_source_bytes = 0;  // decoded size of all copies
   uint64_t session_count = 0, lease_count = 0;
   std::vector<TierFigures> tiers;
   std::string daemon_version;

@@ -37,16 +37,16 @@ struct SessionInfo {
 
 class Control {
  public:
-  // Opens the first session. `ended` is called on the client's thread each time a session has
-  // ended, with its epoch. It must outlive the Control. Errors: Unavailable (no daemon answers),
-  // DeadlineExceeded.
+  // Opens the first session. The session thread calls `ended` each time a session has ended, with
+  // its epoch; what `ended` refers to must outlive the Control. Errors: Unavailable (no daemon
+  // answers), DeadlineExceeded.
   static absl::StatusOr<std::unique_ptr<Control>> Open(const ConnectOptions& options,
                                                        absl::Time deadline,
                                                        std::function<void(uint64_t epoch)> ended);
   virtual ~Control() = default;  // ends the session and joins the thread
 
-  // Returns the current session. If there is none, waits a moment, at most until `deadline`, then
-  // returns Unavailable with the last failure.
+  // Returns the current session. If there is none, waits briefly for a new one, at most until
+  // `deadline`. Errors: Unavailable (no session opened; the message has the last failure).
   virtual absl::StatusOr<SessionInfo> Session(absl::Time deadline) = 0;
   virtual uint64_t reconnect_count() const = 0;
 
@@ -73,7 +73,7 @@ class Control {
                                                                absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::ListSideObjectsReply> ListSideObjects(
       v1::ListSideObjectsRequest request, absl::Time deadline) = 0;
-  // Starts the call. Its outcome is the result of the reader's reads.
+  // Starts the call. EventReader::Read() returns the errors of the call.
   virtual absl::StatusOr<std::unique_ptr<EventReader>> WatchEvents(v1::WatchEventsRequest request,
                                                                    absl::Time deadline) = 0;
 };

@@ -22,10 +22,10 @@
 // CAIRN_HD         a function for hosts and devices
 // CAIRN_HD_MEMBER  a member function, which cannot be static: always inlined, so that no object has
 //                  a copy that others could link to
-// CAIRN_HD_CALLBACKS  stands before a template of such a function that calls what it is given,
-//                  which may be for one side alone
+// CAIRN_HD_CALLBACKS  stands before a template that calls a function passed to it, which may be
+//                  for hosts alone or for devices alone
 // CAIRN_HD_NO_UNROLL  stands before a loop that a device is not to unroll
-// CAIRN_TABLE      a constant array that functions of both kinds index: each side has its own
+// CAIRN_TABLE      a constant array that CAIRN_HD functions index: host and device have a copy each
 #if defined(__CUDACC__)
 #define CAIRN_HD static inline __host__ __device__
 #define CAIRN_HD_MEMBER __host__ __device__
@@ -45,8 +45,8 @@
 
 namespace cairn::codecs {
 
-// fp16 params limit the values that can be coded: a token with an element above this magnitude is a
-// row. Twice this value is the largest finite fp16, so no range overflows.
+// Larger values do not fit the fp16 params. A token with one is stored at full precision, as a row
+// (image.md). Twice this value is the largest finite fp16, so no range overflows.
 inline constexpr float kMagnitudeMax = 32752.0F;
 inline constexpr uint32_t kMagnitudeMaxBits = 0x46FFE000;  // bits of that float
 
@@ -160,8 +160,8 @@ CAIRN_HD float Divide(float a, float b) { return a / b; }
 // The largest code: 255, 15 or 3.
 CAIRN_HD float Levels(uint32_t bits) { return static_cast<float>((1U << bits) - 1); }
 
-// The clipped ranges that kivi:b+ tries, as the part cut off at each end: (1 - f) / 2 for a factor
-// f. At 2 bits the factors are 1, .9, .8 and, for K, .7, .62; at 4 bits 1, .95, .9; at 8 bits 1.
+// kivi:b+ tries ranges times factors f. ClipInset() is (1 - f) / 2, which is cut off at each end.
+// At 2 bits the factors are 1, .9, .8 and, for K, .7, .62; at 4 bits 1, .95, .9; at 8 bits 1.
 CAIRN_HD constexpr uint32_t ClipCount(uint32_t bits, bool is_per_channel) {
   if (bits == 8) return 1;
   return bits == 2 && is_per_channel ? 5 : 3;
@@ -177,9 +177,9 @@ struct AffineParams {
   uint16_t range = 0;  // fp16 bits, >= +0
 };
 
-// Returns the params of a group whose values lie in [low, high]; `inset` of that distance is cut
-// off at each end. With inset 0 the params cover all values: min <= low, and min + range >= high
-// except for the rounding of one fp32 subtraction. REQUIRES: -kMagnitudeMax <= low <= high <=
+// Returns the params of a group whose values lie in [low, high]. The fraction `inset` of high - low
+// is cut off at each end. With inset 0 the params cover all values: min <= low, and min + range >=
+// high except for the rounding of one fp32 subtraction. REQUIRES: -kMagnitudeMax <= low <= high <=
 // kMagnitudeMax, zeros positive.
 CAIRN_HD AffineParams MakeParams(float low, float high, float inset) {
   const float cut = Multiply(Add(high, -low), inset);
@@ -208,7 +208,7 @@ CAIRN_HD float Clamp(float value, float high) {
   return positive < high ? positive : high;
 }
 
-// Returns the factor of Code8(); 0 if the range is empty, so that its codes are 0.
+// Returns the inverse step for codes of `bits` bits (Code8(): 8); 0 if the range is 0: codes are 0.
 CAIRN_HD float InverseStep(uint32_t bits, float range) {
   return range > 0.0F ? Divide(Levels(bits), range) : 0.0F;
 }
@@ -219,8 +219,8 @@ CAIRN_HD uint8_t Code8(float value, float min, float inverse_step8) {
 }
 
 // Codes of fewer bits are defined by codes of more bits: 255 = 15 * 17 and 15 = 3 * 5 with odd
-// quotients. So the coarse level nearest to a value is also the nearest to the value's nearest fine
-// level.
+// quotients. So rounding a value to a fine level first, and that level to a coarse one, gives the
+// same coarse level as rounding the value directly.
 CAIRN_HD uint8_t Narrow8To4(uint8_t code) { return static_cast<uint8_t>((code + 8U) / 17U); }
 CAIRN_HD uint8_t Narrow4To2(uint8_t code) { return static_cast<uint8_t>((code + 2U) / 5U); }
 CAIRN_HD uint8_t Narrow(uint8_t code8, uint32_t bits) {
@@ -238,7 +238,7 @@ CAIRN_HD float Dequantize(uint8_t code, float step, float min) {
 
 // ---- The error of a clipped range, in integers, so that sums do not depend on their order ----
 
-// One unit of ClipDistance() is 1/4096 of the covering range.
+// Returns the weight for ClipDistance(), in 1/4096 of the covering range (the range with inset 0).
 CAIRN_HD float ClipWeight(uint32_t bits, float range, float covering_range) {
   const float levels = Levels(bits);
   return covering_range > 0.0F ? Divide(Multiply(range, 4096.0F), Multiply(levels, covering_range))

@@ -5,11 +5,11 @@
 // events is told so and continues from now.
 //
 // Events of a tenant are kept from its first watcher until a while after its last. One limit holds
-// for all tenants together, and the tenant with the most events drops its oldest. Other tenants
-// therefore neither show in a tenant's numbers nor push out a tenant with few events.
+// for all tenants together, and the tenant with the most events drops its oldest. Each tenant has
+// its own numbers, so a tenant learns nothing of others, and busy tenants push out no quiet one.
 //
-// Thread-safety: Thread-safe. Append() is called with the index's lock held, the calls about spaces
-// with the lock of Spaces: spaces < index < this.
+// Thread-safety: Thread-safe. Append() is called with the index's lock held, AddSpace() and
+// RemoveSpace() with the lock of Spaces. Order of locks: Spaces, index, EventLog.
 
 #include <atomic>
 #include <cstdint>
@@ -42,8 +42,8 @@ struct IndexEvent {
   uint64_t first_position = 0;
 };
 
-// The position of a reader. Epochs differ between logs and after a pause, so that old numbers are
-// recognized.
+// The position of a reader. A tenant has a new epoch after a restart, and after its events were
+// dropped because nobody watched, so that old numbers are recognized.
 struct EventCursor {
   uint64_t epoch = 0;
   uint64_t next = 0;
@@ -68,7 +68,7 @@ class EventLog {
   // watchers).
   absl::Status Begin(std::string_view tenant, EventCursor* cursor, bool* can_go_on);
   void End(std::string_view tenant);
-  // Adds at most `count` events from *cursor on and moves *cursor behind them. Returns false, with
+  // Adds at most `count` events from *cursor on and moves *cursor past them. Returns false, with
   // *cursor set to now, if some of them are gone. REQUIRES: between Begin() and End() of the
   // tenant.
   bool Read(std::string_view tenant, EventCursor* cursor, size_t count,

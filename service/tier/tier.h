@@ -2,11 +2,11 @@
 #pragma once
 // The interface between the store and a medium that holds copies of images.
 //
-// A tier that is not addressable reads and writes its bytes itself. A transfer has one completion,
-// which runs exactly once, on any thread, possibly before the submitting call returns. It means
-// that the memory is free; its status is the outcome (ADR 0006). A medium may take longer than any
-// deadline: a caller that must answer earlier does so without the bytes, and leaves the memory to
-// the completion.
+// A tier whose bytes the CPU cannot address reads and writes them itself. A transfer has one
+// completion, which runs exactly once, on any thread, possibly before the submitting call returns.
+// Then the tier uses the memory no more; the status is the outcome (ADR 0006). It may take longer
+// than any deadline: a caller that must answer earlier does so without the bytes, and leaves the
+// memory to the completion.
 //
 // Thread-safety: Thread-safe.
 // Locks:         callers hold none, except as TierExtent says; completions run without locks held.
@@ -37,18 +37,18 @@ struct TierTraits {
   TierId id = TierId::kHost;
   // TierExtent::bytes() are the bytes: nothing needs to be read.
   bool is_addressable = false;
-  // The index orders its copies and evicts leaf-first. False: the tier chooses and asks with
-  // EvictCopy().
+  // The index orders its copies and evicts leaf-first. False: the tier chooses copies, and
+  // asks the index with Evictor::EvictCopy().
   bool is_leaf_first = false;
   // A copy in it may be the only one of its image.
   bool may_hold_last = false;
   // Its contents survive the process: Recover() finds them again.
   bool is_lasting = false;
-  // The tier has parts that fail independently. An offset's part is its bits from this one on. 64:
+  // The tier has parts that fail independently. The part of an offset is offset >> part_shift. 64:
   // a single part.
   int part_shift = 64;
 
-  // The set of the offset's part, for CopyTier::Sync().
+  // Returns a mask with only the bit of the offset's part, for CopyTier::Sync().
   uint64_t PartOf(uint64_t offset) const {
     return part_shift == 64 ? 1 : uint64_t{1} << (offset >> part_shift);
   }
@@ -82,7 +82,7 @@ struct TierRead {
 struct TierWrite {
   const TierExtent* place = nullptr;
   ImageFacts image;
-  CopyFacts copy;  // tier: this one
+  CopyFacts copy;  // copy.tier is this tier
   std::span<const std::byte> source;
   absl::Time deadline = absl::InfiniteFuture();
 
@@ -111,7 +111,8 @@ enum class DeviceState : uint8_t {
   kRecovering,  // its contents are being recovered
   kOk,
   kCapped,  // its file system has less room than it may use; its images are served
-  // Writes failed, or the operator retired it; writes are tried again unless the ledger failed.
+  // Writes failed, or the operator retired it; writes are tried again unless the index (ssd.md)
+  // failed.
   kReadOnly,
   kOut,  // no reads and no writes
 };
@@ -144,8 +145,8 @@ class CopyTier {
   virtual const TierTraits& traits() const = 0;
   TierId id() const { return traits().id; }
 
-  // Reserves room for a copy, evicting if needed. Errors: ResourceExhausted (everything else is
-  // held, there is no room yet, or the image is larger than the tier accepts), Unavailable (the
+  // Reserves room for a copy, evicting if needed. Errors: ResourceExhausted (no copy can be
+  // evicted, there is no room yet, or the image is larger than the tier accepts), Unavailable (the
   // device is out).
   virtual absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement& placement) = 0;
   absl::StatusOr<TierExtent> Reserve(uint64_t bytes) { return Reserve(bytes, Placement()); }
@@ -169,7 +170,7 @@ class CopyTier {
   // --- For persistent tiers. Others have nothing to do.
 
   // Hands out the data of the previous process. A missing device hands out its data when it comes
-  // back. If it fails, the tier is out and stays so. REQUIRES: called once, before the first
+  // back. If Recover() fails, the tier stays out. REQUIRES: called once, before the first
   // Reserve(); `sink` outlives Stop().
   virtual absl::Status Recover(RecoverySink&) { return absl::OkStatus(); }
   // These blocks of the space (without keys: all) are about to leave the index because they were
@@ -178,15 +179,15 @@ class CopyTier {
   // The policy of a space has changed: the tier rewrites its record.
   virtual void PolicyChanged(const SpaceRecord&) {}
   // Returns true once everything freed, deleted and changed before the call survives a restart.
-  // Waits for writes to places that were reserved before the call: a caller that checks between
-  // Reserve() and Write() that its image still exists therefore writes nothing that was deleted.
+  // Also waits for writes to places that were reserved before the call. A caller of Write() checks
+  // between Reserve() and Write() that its image still exists, so it writes no deleted image later.
   // Returns false at the deadline, or if there is no device to record it.
   virtual bool AwaitFreed(absl::Time) { return true; }
-  // Completes with OK once all earlier completed writes to these parts would survive a power loss,
-  // except copies that were lost meanwhile, which the evictor has been told of. Calls at about the
+  // Completes with OK once all earlier completed writes to these parts would survive a power loss.
+  // Copies that were lost meanwhile are excluded; the evictor knows them. Calls at about the
   // same time share the work. Errors: Unavailable if that is not known, or if the tier is stopping.
   virtual void Sync(uint64_t parts, TierDone done);
-  // Keeps extents that are freed later for the next process. Running transfers complete, and no new
+  // Extents that are freed later stay for the next process. Running transfers complete, and no new
   // ones begin. Idempotent.
   virtual void Stop() {}
 
@@ -203,8 +204,8 @@ class CopyTier {
 
  private:
   friend class TierExtent;
-  // The image is deleted but still being read: a restart must not find it. Only works in memory,
-  // like Free().
+  // The image is deleted but still being read: a restart must not find it. Does no I/O, like
+  // Free(), because the index calls it under its lock.
   virtual void Unlist(uint64_t) {}
   // Frees a place that nobody reads and no index knows.
   virtual void Free(uint64_t offset, uint64_t rounded_bytes) = 0;

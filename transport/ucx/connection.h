@@ -5,7 +5,7 @@
 //
 // If the daemon closes an idle connection, the next Start() opens it again, hello included. (The
 // daemon closes peers that leave two pings unanswered, and a client answers pings only in Poll().)
-// In all other cases broken() stays true.
+// A connection that broke for any other reason stays broken().
 
 #include <memory>
 #include <string>
@@ -68,7 +68,7 @@ class UcxConnection final : public Connection {
   bool is_idle() const;
   size_t ExpireDeadlines(absl::Time now);
   void StartBreaking(const absl::Status& why);
-  void Fail(absl::Status why);  // from a callback: StartBreaking() follows outside
+  void Fail(absl::Status why);  // for UCX callbacks; StartBreaking() runs later
   void FinishBreaking(absl::Time now);
   void DropWorker();
   bool EndCalls();  // returns whether a call ended

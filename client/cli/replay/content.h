@@ -4,9 +4,9 @@
 // a copy.
 //
 // A block is one layer with one head of `dim` channels, K and V of kContentTokens tokens in bf16:
-// 512 bytes a channel. Values are approximately normal. Channels of K spread over four octaves and
-// those of V over one, about as in models: `exact` takes two thirds of the bytes, and a profile
-// reaches its nominal bits.
+// 512 bytes a channel. Values are approximately normal. The spreads of K's channels span four
+// octaves and those of V's one, about as in models. So `exact` stores a block in two thirds of its
+// size, and a recipe with a mined profile takes the bits of its name.
 //
 // Thread-safety: Immutable.
 
@@ -27,7 +27,8 @@ inline constexpr uint32_t kContentTokens = 128;
 inline constexpr uint32_t kContentDimMin = 16, kContentDimMax = 128;
 inline constexpr uint64_t kContentChannelBytes = uint64_t{2} * 2 * kContentTokens;
 inline constexpr uint64_t kContentBytesMax = kContentDimMax * kContentChannelBytes;
-// A lossy recipe has a smaller error; zeros would have 1, another block's values 2.
+// Limit of the error in WrongBytes(): recipes stay below it. Zeros have 1, another block's
+// values 2.
 inline constexpr double kContentErrorMax = 0.9;
 
 class Content {
@@ -44,8 +45,8 @@ class Content {
 
   // Writes a block in source form. REQUIRES: block.size() is block_bytes().
   void Fill(const proto::BlockKey& key, std::span<std::byte> block) const;
-  // Returns the number of wrong bytes in a block: with a lossless recipe those that differ; else
-  // all of K or of V if its mean squared error, relative to each channel's spread, exceeds
+  // Returns the number of wrong bytes in a block. Lossless: the bytes that differ. Lossy: all bytes
+  // of a plane (K or V) whose mean squared error, relative to each channel's spread, exceeds
   // kContentErrorMax. A codec's loss is below that, another block's content above. `expected` has
   // room for a block. REQUIRES: got.size() is block_bytes().
   uint64_t WrongBytes(const proto::BlockKey& key, bool is_lossless, std::span<const std::byte> got,

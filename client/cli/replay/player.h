@@ -25,7 +25,7 @@
 namespace cairn::replay {
 
 struct PlayOptions {
-  double rate = 0;                             // of the trace's time; 0: as fast as calls end
+  double rate = 0;                             // 2: twice the trace's speed; 0: no pauses
   uint32_t parallel = 1;                       // requests; one keeps the trace's order
   absl::Duration deadline = absl::Seconds(2);  // of each call
   bool is_lossless = true;                     // for Content::WrongBytes()
@@ -41,8 +41,8 @@ class Player {
   Player(const Trace& trace, const Ceiling& ceiling, const Content& content, Client& client,
          Space& space, const PlayOptions& options);
 
-  // Plays to the end of the trace, whatever the calls return, or until `watch`, which is called
-  // about once a second, returns false; then finishes the running requests.
+  // Plays the whole trace; calls that fail do not stop it. Calls `watch` about once a second. If it
+  // returns false, starts no more requests and finishes the running ones.
   Tally Play(absl::FunctionRef<bool(const PlayProgress& progress)> watch);
 
  private:
