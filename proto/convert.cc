@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "base/text.h"
 #include "base/status.h"
+#include "base/text.h"
 
 namespace cairn::proto {
 namespace {

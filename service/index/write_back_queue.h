@@ -9,10 +9,9 @@
 // Invariants, each as of the last Refresh() of the image:
 //
 // - An image is in one queue at most. It is in the host tier while it is in one.
-// - Pending: its encoding is. It is in no other queue until then.
-// - WriteBackCandidate: the persistent tier lacks it, accepts it and does not get it already, and
-// it is not
-//   suppressed.
+// - Pending: its encoding is pending. The image is in no other queue until then.
+// - WriteBackCandidate: the persistent tier lacks it and accepts it, no write of it is under way,
+//   and it is not suppressed.
 // - Clean: it is in both the host tier and the persistent one.
 // - A block that has a suppressed image has Block::has_suppressed, so that its next use is seen and
 //   ends that.
