@@ -49,7 +49,7 @@ class Life {
     EXPECT_TRUE(WaitFor([&] {
       store_->upkeep->RunOnce();
       return store_->host->used_bytes() + store_->ssd.used_bytes() + store_->index->pinned_bytes() +
-                 store_->get->promotions.count() ==
+                 store_->gets->promotions().count() ==
              0;
     })) << "something is kept for nobody";
   }
@@ -131,15 +131,12 @@ class Life {
     body.form = proto::Form::kSource;
     std::atomic<bool> is_over{false};
     absl::StatusOr<Answer> answer;
-    cairn::Get(*store_->get,
-               {.session = store_->session,
-                .get = body,
-                .target_bytes = limits::kTransferBytesMax,
-                .deadline = store_->clock.Now() + patience},
-               [&](absl::StatusOr<Answer> given) {
-                 answer = std::move(given);
-                 is_over = true;
-               });
+    Request request = StoreFixture::RequestOf(store_->session, store_->clock.Now() + patience);
+    StoreFixture::RunGet(*store_->gets, body, std::move(request), limits::kTransferBytesMax,
+                         [&](absl::StatusOr<Answer> given) {
+                           answer = std::move(given);
+                           is_over = true;
+                         });
     if (AreReadsWaiting() && !is_over) {
       store_->clock.Advance(patience);
       store_->pool->Wake();
@@ -286,7 +283,7 @@ class Life {
     // What was held ends now, and what it was read for is taken in. What the drive failed to read
     // for itself is lost a little later.
     EXPECT_TRUE(WaitFor([&] {
-      return store_->get->promotions.count() == 0 &&
+      return store_->gets->promotions().count() == 0 &&
              std::none_of(blocks_.begin(), blocks_.end(), [&](const auto& block) {
                const uint64_t number = block.first;
                return store_->IsUnreadable({SpaceOf(number).id(), KeyOf(number)});

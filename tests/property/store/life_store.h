@@ -128,7 +128,7 @@ class LifeStore : public StoreFixture {
     drive->Clear();
     index->SetWake([] {});
     upkeep->Stop();
-    get->Stop();
+    gets->Stop();
     pool->Stop();
     tiers->Stop();
   }
