@@ -93,7 +93,7 @@ tsan: deps  ## all tests but the long ones under TSan
 	cmake --build --preset tsan -j $(JOBS)
 	ctest --preset tsan -LE "^(soak|ops)$$" -j $(JOBS)
 
-kernels-check: build  ## kernels under ASan and TSan, with mistakes in them, and for all architectures (half an hour)
+kernels-check: build  ## kernels under ASan and TSan, with mistakes in them, and for all architectures (an hour and a half on two cores)
 	$(PYTHON) tests/kernels/nvcc_test.py c++ sm_80 sm_90 sm_100 || test $$? -eq 77
 	$(PYTHON) tests/kernels/mutations.py build/release
 	for sanitizer in asan tsan; do \
