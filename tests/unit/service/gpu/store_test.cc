@@ -37,7 +37,7 @@ class GpuStoreTest : public testing::Test {
   }
   void TearDown() override {
     faults_->hangs = false;
-    store_->get->Stop();
+    store_->gets->Stop();
     store_->pool->Stop();
     store_->upkeep->Stop();
     store_->tiers->Stop();  // as the daemon: what the device's thread has of a read goes with it
@@ -90,7 +90,7 @@ class GpuStoreTest : public testing::Test {
   }
   double Metric(const std::string& series) const {
     MetricCapture metrics;
-    store_->get->Report(metrics);
+    store_->gets->Report(metrics);
     store_->upkeep->Report(metrics);
     store_->index->Report(metrics);
     store_->tiers->Report(metrics);
