@@ -11,7 +11,7 @@ import fake_vllm
 import numpy as np
 import pytest
 from cairn import InvalidArgumentError, Part
-from cairn.keys import Group
+from cairn.keys import Group, derive_key
 from conftest import open_space
 
 fake_vllm.install()
@@ -226,6 +226,18 @@ def test_a_prompt_that_ends_with_a_block_is_not_asked_for_to_its_end():
     assert scheduler.answer(request, 0) == 3 * STORE
     scheduler._chains["one"].lookup.found.block_count = 4
     assert scheduler.answer(request, 0) == 0
+
+
+def test_a_request_from_before_a_move_is_not_saved_under_names_of_the_old_space():
+    geometry, moved = Geometry(STORE, STORE), bytes([1] * 32)
+    scheduler, before = scheduler_of(geometry), fake_vllm.Request("before", list(range(300)))
+    scheduler.begin(before)
+    scheduler.move(moved, geometry)
+    assert not planned(scheduler, before, 300, [[1, 2]]).saves
+    after = fake_vllm.Request("after", list(range(300)))
+    scheduler.begin(after)
+    (save,) = planned(scheduler, after, 300, [[3, 4]]).saves
+    assert save.keys[0] == derive_key(moved, None, list(range(STORE)), [])
 
 
 def test_a_state_for_which_vllm_has_no_block_fails_the_load():

@@ -246,10 +246,6 @@ class Scheduler:
         computed = request.num_computed_tokens
         if chain.computed_from is None:
             chain.computed_from = computed
-        if any(
-            not loads.isdisjoint(table) for loads in self._on_their_way.values() for table in blocks
-        ):
-            return None  # in a later step
         # Tokens that are only guessed are not in num_tokens.
         full = geometry.full_blocks(blocks, min(computed + tokens, request.num_tokens))
         first = chain.saved_blocks
@@ -258,6 +254,10 @@ class Scheduler:
             first = max(first, -(-chain.computed_from // geometry.store_tokens))
         if full <= first:
             return None
+        if any(
+            not loads.isdisjoint(table) for loads in self._on_their_way.values() for table in blocks
+        ):
+            return None  # in a later step
         chain.saved_blocks = full
         wanted = chain.keys(full, self._fingerprint)
         is_derived = not self._lookups.is_lossless and chain.computed_from > 0
@@ -320,24 +320,28 @@ class Scheduler:
     def stop(self) -> None:
         """The engine has other weights than the space names."""
         self._is_off = True
-        for chain in list(self._chains.values()):
-            self.end(chain.request.request_id)
+        self._end_all()
 
     def reset(self) -> None:
         """The engine forgets what is cached: its weights may be others from now on. Unless they are
         known to stay, nothing is looked up or saved any more."""
         self._is_in_doubt = True
-        for chain in list(self._chains.values()):
-            self.end(chain.request.request_id)
+        self._end_all()
 
     def move(self, fingerprint: bytes, geometry: Geometry) -> None:
-        """The space is another one; called before there are requests."""
+        """The space is another one. Requests that have come have keys of the space before: nothing of
+        them is saved."""
         self._fingerprint, self._geometry = fingerprint, geometry
+        self._end_all()
 
     def close(self) -> None:
         self._lookups.close()
 
     # -------------------------------------------------------------------------------- the rest
+
+    def _end_all(self) -> None:
+        for chain in list(self._chains.values()):
+            self.end(chain.request.request_id)
 
     def _chain(self, request: Any) -> _Chain:
         chain = self._chains.get(request.request_id)
