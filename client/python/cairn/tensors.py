@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,25 +78,29 @@ def describe(what: str, array: Any, may_be_cuda: bool = False) -> Tensor:
     return _from_buffer(what, view)
 
 
+def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether bytes lie in C order without gaps."""
+    wanted = contiguous_strides(shape, itemsize)
+    # The stride of an axis of extent 1 is not used, and may have any value.
+    return 0 in shape or all(
+        extent == 1 or stride == step
+        for extent, stride, step in zip(shape, strides, wanted, strict=True)
+    )
+
+
 def contiguous(
     what: str, array: Any, is_target: bool = False, may_be_cuda: bool = False
 ) -> Tensor:
     """Describes a contiguous array as bytes in C order; it must be writable if it `is_target`."""
     tensor = describe(what, array, may_be_cuda)
-    wanted = contiguous_strides(tensor.shape, tensor.itemsize)
-    # The stride of an axis of extent 1 is not used, and may have any value.
-    is_contiguous = 0 in tensor.shape or all(
-        extent == 1 or stride == step
-        for extent, stride, step in zip(tensor.shape, tensor.strides, wanted, strict=True)
-    )
-    if not is_contiguous:
+    if not is_contiguous(tensor.shape, tensor.strides, tensor.itemsize):
         raise InvalidArgumentError(f"{what} is not one contiguous piece of bytes")
     if is_target and not tensor.is_writable:
         raise InvalidArgumentError(f"{what} is read-only")
     return tensor
 
 
-def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     """Returns the strides in bytes of a C-ordered array."""
     strides, step = [], itemsize
     for extent in reversed(shape):

@@ -276,7 +276,7 @@ def test_sizes_are_of_the_caches_geometry(extra, device, step, staging_mib, regi
 
 def test_unlike_layers_count_each_by_its_own():
     unlike = {fake_vllm.layer_name(i): SimpleNamespace(page_size_bytes=(i + 1) << 20) for i in range(3)}
-    spec = SimpleNamespace(block_size=32, kv_cache_specs=unlike, page_size_bytes=6 << 20)
+    spec = type("UniformTypeKVCacheSpecs", (SimpleNamespace,), {})(block_size=32, kv_cache_specs=unlike, page_size_bytes=6 << 20)
     state = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=4096, page_size_bytes=1 << 20), layer_names=["a", "b"])
     cache = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec, layer_names=list(unlike)), state])
     assert sizes._block_bytes(cache, 128) == 4 * (6 << 20) + (2 << 20)

@@ -29,7 +29,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def make_page(report: dict[str, Any]) -> str:
-    windows, tiers = report["windows"], [*_tiers_of(report)]
+    windows, tiers = report["windows"], _tiers_of(report)
     said = (
         f"{report['requests']:,} requests, {report['blocks']:,} blocks, {report['distinct_blocks']:,}"
         f" of them distinct, of {format_bytes(report['block_bytes'])} in source form, kept as"

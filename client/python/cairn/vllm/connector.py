@@ -110,7 +110,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         if self._settings.layer_wise and not self._is_layer_wise:
             log.warning("cairn: layer_wise is of models with one group of layers: not of this one")
         is_scheduler = role == KVConnectorRole.SCHEDULER
-        if not is_scheduler:  # which moves no blocks
+        if not is_scheduler:  # a scheduler moves no blocks
             tokens = self._model.geometry.store_tokens
             self._settings = sized(self._settings, given, vllm_config, kv_cache_config, tokens)
             say(self._settings, given, kv_cache_config, tokens, log)
@@ -272,7 +272,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         device = None
         if cuda is not None and stream is not None:
             arrays = [[kv_caches[name] for name in of] for of in names]
-            paged = [part for part in parts if isinstance(part, PagedPart)]  # all of them, there
+            # All of them: a BytesPart is refused on a device.
+            paged = [part for part in parts if isinstance(part, PagedPart)]
             device = OnDevice(cuda, stream, self._staging(cuda, paged, arrays))
         else:
             self._check_queries()
@@ -317,6 +318,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
                 "kv_connector_extra_config: query_squares: queries are seen in host memory, and this"
                 " engine's KV lies on a CUDA device"
             )
+        if not any(part.is_writer for part in parts):
+            return None  # another rank puts the same
         tokens, room = self._model.geometry.store_tokens, self._settings.staging_bytes
         staging = Staging(cuda, parts, arrays, self._shapes, tokens, room)
         step = self._vllm_config.scheduler_config.max_num_batched_tokens

@@ -48,7 +48,7 @@ class DeviceSaves(Saves):
                 of += [
                     (slot, group.table(table))
                     for slot, table in zip(slots, tables, strict=False)
-                    if _is_put(group, table)
+                    if group.is_put(table)
                 ]
         if not any(copies):
             return staging.give_back(sum(map(len, taken)))
@@ -69,7 +69,7 @@ class DeviceSaves(Saves):
             for group, tables in enumerate(_tables(save)):
                 asked = tables[first:][: len(slots)]
                 part = self._groups[group]
-                there = [i for i, table in enumerate(asked) if _is_put(part, table)]
+                there = [i for i, table in enumerate(asked) if part.is_put(table)]
                 ratio = len(save.blocks[group]) // len(save.keys)
                 wanted += len(there) * ratio
                 for begin, count in runs(there):
@@ -125,11 +125,6 @@ class DeviceSaves(Saves):
         self._count(saved_blocks=good * ratio, saved_bytes=moved.wire_bytes)
         bad = [status for status in moved.statuses if status != paged.OK]
         return good, type(from_code(bad[0], "")).__name__ if bad else ""
-
-
-def _is_put(group: GroupPart, table: list[int]) -> bool:
-    """False: the engine has let go of some of it, or another rank puts the same."""
-    return group.is_writer and paged.SKIPPED not in table
 
 
 def _tables(save: Save) -> list[list[list[int]]]:

@@ -12,7 +12,7 @@ from typing import Any
 from .. import paged
 from ..errors import InvalidArgumentError
 from ..space import Space
-from ..tensors import contiguous, contiguous_strides, describe
+from ..tensors import contiguous, describe, is_contiguous
 from ..transfer import Get, Part
 
 
@@ -32,6 +32,11 @@ class GroupPart(abc.ABC):
             for block in blocks
             for i in range(self.split)
         ]
+
+    def is_put(self, blocks: Sequence[int]) -> bool:
+        """Whether a store block of those of the engine's is put. It is not where the engine has let go
+        of some of them, has no state there, or where another rank puts the same."""
+        return self.is_writer and paged.SKIPPED not in blocks
 
     @abc.abstractmethod
     def get(
@@ -91,9 +96,7 @@ class BytesPart(GroupPart):
                     "the model has states, or an index of sparse attention, on a CUDA device: they"
                     " are moved in host memory alone. Start vLLM without this connector"
                 )
-            inner = contiguous_strides(layer.shape[1:], layer.itemsize)
-            pieces = zip(layer.shape[1:], layer.strides[1:], inner, strict=True)
-            is_piece = all(extent == 1 or stride == step for extent, stride, step in pieces)
+            is_piece = is_contiguous(layer.shape[1:], layer.strides[1:], layer.itemsize)
             found = layer.itemsize * math.prod(layer.shape[1:])
             if found != block_bytes or not is_piece or layer.strides[0] < block_bytes:
                 raise InvalidArgumentError(

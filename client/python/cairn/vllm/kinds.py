@@ -31,7 +31,7 @@ _TOGETHER = "UniformTypeKVCacheSpecs"  # layers of unlike shapes that share a ta
 class Shape:
     """A layer's cache. kind: "kv", "latent", "state" or "opaque_rows", as a space calls it.
 
-    heads: of a worker. dim, v_dim: channels of a head of K and of V; of a latent, dim alone.
+    heads: of a worker. dim: channels of a head, of K and of V; or of a latent.
     bytes: of a state, or of a token's row. dtype: of the elements; of bytes, none. window: tokens
     that a layer sees, 0 for all. is_replicated: all ranks of a tensor-parallel engine have the same.
     layout: how bytes lie, as far as vLLM says it.
@@ -40,7 +40,6 @@ class Shape:
     kind: str
     heads: int = 1
     dim: int = 0
-    v_dim: int = 0
     bytes: int = 0
     dtype: str | None = None
     window: int = 0
@@ -77,7 +76,7 @@ def layers_of(engine_groups: Sequence[Any]) -> list[Layers]:
         if getattr(group, "host_resident", False) or not getattr(group, "enable_kv_transfer", True):
             raise _refuse(group.kv_cache_spec, "vLLM keeps it elsewhere, or makes it from another")
         shapes: dict[Shape, list[str]] = {}
-        for name, spec in _specs_of(group):
+        for name, spec in specs_of(group):
             shapes.setdefault(shape_of(spec), []).append(name)
         found += [
             Layers(table, tuple(names), shape, group.kv_cache_spec.block_size)
@@ -120,13 +119,14 @@ def _kv_of(spec: Any, window: int) -> Shape:
     v_dim = getattr(spec, "head_size_v", spec.head_size)
     if v_dim != spec.head_size:
         raise _refuse(spec, f"K has {spec.head_size} channels, V {v_dim}")
-    return Shape("kv", heads, spec.head_size, v_dim, dtype=_dtype_of(spec), window=window)
+    return Shape("kv", heads, spec.head_size, dtype=_dtype_of(spec), window=window)
 
 
 def _latent_of(spec: Any, window: int) -> Shape:
     if getattr(spec, "model_version", None) is not None:
         raise _refuse(spec, f"it is of {spec.model_version}, whose caches only make sense together")
-    if _role_of(spec) == "indexer" and dtype_of(spec.dtype) is None:  # keys and scales, as kernels want
+    # A row of the indexer is a key and its scale, in an order that only vLLM's kernels know.
+    if _role_of(spec) == "indexer" and dtype_of(spec.dtype) is None:
         row = spec.head_size * spec.dtype.itemsize
         layout = f"indexer rows in blocks of {spec.block_size}"
         return Shape("opaque_rows", bytes=row, window=window, is_replicated=True, layout=layout)
@@ -165,7 +165,8 @@ def _dtype_of(spec: Any) -> str:
     return dtype
 
 
-def _specs_of(group: Any) -> Iterator[tuple[str, Any]]:
+def specs_of(group: Any) -> Iterator[tuple[str, Any]]:
+    """Each layer of a group of vLLM's, with its specification."""
     spec = group.kv_cache_spec
     for name in group.layer_names:
         yield name, spec.kv_cache_specs[name] if type(spec).__name__ == _TOGETHER else spec

@@ -45,7 +45,8 @@ class Model:
 
     @property
     def is_guess(self) -> bool:
-        """Whether layers of several shapes stand here as of one: vLLM's scheduler knows the first."""
+        """Whether one shape stands for layers of several. vLLM tells its scheduler the first shape of
+        layers that share a table of blocks: then two of their names have one number."""
         return any(len(set(map(layer_index, one.names))) < len(one.names) for one in self.layers)
 
     @property

@@ -89,7 +89,7 @@ class Geometry:
         there = (
             len(tables[group.table]) * group.block_tokens // self.store_tokens for group in of_rows
         )
-        return min(tokens // self.store_tokens, *there, tokens // self.store_tokens)
+        return min([tokens // self.store_tokens, *there])
 
     def tables(
         self,

@@ -129,8 +129,7 @@ class HostSaves(Saves):
         for group, blocks in zip(self._groups, save.blocks, strict=True):
             ratio = len(blocks) // len(save.keys)
             table = blocks[index * ratio : (index + 1) * ratio]
-            # The engine has let go of some of it, or has no state there, or another rank puts it.
-            if paged.SKIPPED in table or not group.is_writer:
+            if not group.is_put(table):
                 continue
             slot = None if space is None else self._gather(space, group, table)
             if space is None or slot is None:

@@ -8,11 +8,12 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
+from .kinds import specs_of
 from .settings import Settings
 
 # In host memory staging is taken as blocks need it; on a device all at once, and vLLM leaves little.
 HOST_STAGING_MAX, DEVICE_STAGING_MAX = 4 << 30, 1 << 30
-# Daemons let one tenant have 8 GiB of regions: eight engines of a machine, with two connections each, take half.
+# A daemon lets one tenant have 8 GiB of regions. Eight engines, each with two regions of 256 MiB, take half.
 REGION_MAX = 256 << 20
 REGION_BLOCKS = 4  # of which two are on their way while two are encoded or decoded
 DEVICE_BATCH = 8  # blocks that the library encodes or decodes at once on a device
@@ -65,17 +66,10 @@ def say(
 def _block_bytes(kv_cache_config: Any, tokens: int) -> int:
     """Of the store's, of all layers that this worker has."""
     return sum(
-        max(1, tokens // group.kv_cache_spec.block_size) * _page_bytes(group)
+        max(1, tokens // group.kv_cache_spec.block_size) * spec.page_size_bytes
         for group in kv_cache_config.kv_cache_groups
+        for _, spec in specs_of(group)
     )
-
-
-def _page_bytes(group: Any) -> int:
-    """Of a block of the engine's, of a group's layers. Where they are unlike, vLLM has a spec of each."""
-    spec = group.kv_cache_spec
-    unlike = getattr(spec, "kv_cache_specs", None)
-    specs = list(unlike.values()) if unlike else [spec] * len(group.layer_names)
-    return sum(getattr(one, "page_size_bytes", 0) for one in specs)
 
 
 def _between(least: int, wanted: int, most: int) -> int:
