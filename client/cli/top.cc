@@ -263,7 +263,8 @@ absl::Status Run(const Arguments& arguments) {
   }
   const bool is_terminal = ::isatty(STDOUT_FILENO) != 0;
   Keyboard keyboard;
-  while (!keyboard.AwaitQuit(absl::Seconds(seconds))) {  // ends: so, or the daemon is gone
+  // Ends with a key, or when the daemon is gone.
+  while (!keyboard.AwaitQuit(absl::Seconds(seconds))) {
     CAIRN_ASSIGN_OR_RETURN(Sample now, Take(arguments, http, *admin));
     if (is_terminal) absl::PrintF("\033[H\033[2J");
     Print(arguments, Interval(before, now));

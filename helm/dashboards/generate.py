@@ -39,12 +39,14 @@ def expressions():
 
 def colors_of(panel):
     """{series: colour}, of what its legends can say."""
+    if panel.colors:
+        return panel.colors
     legends = {legend for _, legend in panel.queries}
     found = {}
     for label, colors in COLORS.items():
-        if "{{" + label + "}}" in legends and not panel.colors:
+        if "{{" + label + "}}" in legends:
             found |= colors
-    return found | panel.colors
+    return found
 
 
 def color_and_hide(built, panel):

@@ -17,7 +17,7 @@ class Panel:
     kind: str = "timeseries"  # or "stat"
     width: int = 8
     stacked: bool = False
-    colors: dict = dataclasses.field(default_factory=dict)  # {series: colour}, beside those of COLORS
+    colors: dict = dataclasses.field(default_factory=dict)  # {series: colour}, instead of those of COLORS
 
 
 GREEN, GREY, RED, ORANGE, YELLOW = "#56A64B", "#8E8E8E", "#E02F44", "#FF780A", "#F2CC0C"

@@ -30,6 +30,26 @@ void PrintRows(const std::vector<std::vector<std::string>>& rows) {
   cli::PrintTable(rows.front(), {rows.begin() + 1, rows.end()});
 }
 
+const char* NameOf(Tier tier) {
+  switch (tier) {
+    case Tier::kGpu:
+      return "gpu";
+    case Tier::kHost:
+      return "host";
+    case Tier::kSsd:
+      return "ssd";
+    case Tier::kNone:
+      break;
+  }
+  return "-";
+}
+
+// 0: none, or unknown.
+uint64_t EvictedForIndex(const Report& report, Tier tier) {
+  const auto found = report.evicted_for_index.find(NameOf(tier));
+  return found == report.evicted_for_index.end() ? 0 : found->second;
+}
+
 void WriteHits(const char* name, const BlockCount& hits, const BlockCount& asked,
                JsonWriter& json) {
   json.Key(name).BeginObject().Field("blocks", hits.blocks).Field("tokens", hits.tokens);
@@ -66,27 +86,7 @@ void WriteTiers(const Report& report, JsonWriter& json) {
   json.EndArray();
 }
 
-}  // namespace
-
-const char* NameOf(Tier tier) {
-  switch (tier) {
-    case Tier::kGpu:
-      return "gpu";
-    case Tier::kHost:
-      return "host";
-    case Tier::kSsd:
-      return "ssd";
-    case Tier::kNone:
-      break;
-  }
-  return "-";
-}
-
-uint64_t EvictedForIndex(const Report& report, Tier tier) {
-  const auto found = report.evicted_for_index.find(NameOf(tier));
-  return found == report.evicted_for_index.end() ? 0 : found->second;
-}
-
+// Returns the tiers that had a hit or exist in the daemon, fastest first.
 std::vector<Tier> TiersOf(const Report& report) {
   std::vector<Tier> tiers;
   for (const Tier tier : {Tier::kGpu, Tier::kHost, Tier::kSsd, Tier::kNone}) {
@@ -99,6 +99,7 @@ std::vector<Tier> TiersOf(const Report& report) {
   return tiers;
 }
 
+// The heads, then the rows.
 std::vector<std::vector<std::string>> HitRows(const Report& report) {
   const BlockCount& asked = report.sum.asked;
   std::vector<std::vector<std::string>> rows = {{"HITS", "BLOCKS", "OF BLOCKS", "OF TOKENS"}};
@@ -126,6 +127,8 @@ std::vector<std::vector<std::string>> CallRows(const Report& report) {
   }
   return rows;
 }
+
+}  // namespace
 
 void PrintText(const Report& report) {
   const Tally& tally = report.tally;

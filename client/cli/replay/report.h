@@ -35,18 +35,6 @@ struct Report {
   std::map<std::string, uint64_t> evicted_for_index;
 };
 
-// "host", "ssd" or "gpu".
-const char* NameOf(Tier tier);
-// Returns the tiers that had a hit or exist in the daemon, fastest first.
-std::vector<Tier> TiersOf(const Report& report);
-
-// Of a tier; 0: none, or unknown.
-uint64_t EvictedForIndex(const Report& report, Tier tier);
-
-// Tables of hit rates and of latencies: the heads, then the rows.
-std::vector<std::vector<std::string>> HitRows(const Report& report);
-std::vector<std::vector<std::string>> CallRows(const Report& report);
-
 void PrintText(const Report& report);
 void PrintJson(const Report& report);
 // What cairn.pages.replay makes a page of: the JSON, with the figures of each window of the trace's

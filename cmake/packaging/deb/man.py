@@ -56,7 +56,7 @@ def options(lines):
 
 
 def paragraphs(help_):
-    """{its first line, if that ends with a colon: lines} of a help's parts between empty lines; others in order under ""."""
+    """{its first line, if that ends with a colon: lines} of a help's parts between empty lines; and a list of the others."""
     named, rest = {}, []
     for part in re.split(r"\n\n+", help_.strip("\n")):
         first, *lines = part.split("\n")
