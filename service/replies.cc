@@ -62,6 +62,7 @@ void Replies::SetLane(transport::Lane& lane) {
   Outbox& outbox = OutboxOf(lane.index());
   const MutexLock lock(outbox.mutex);
   outbox.lane = &lane;
+  outbox.thread = std::this_thread::get_id();
 }
 
 void Replies::SendReply(transport::Lane& lane, Outgoing outgoing) {
@@ -121,13 +122,17 @@ void Replies::EndRequest(transport::Lane& lane, const Request& request, absl::St
 void Replies::PostReply(Outgoing outgoing) {
   Outbox& outbox = OutboxOf(outgoing.request.lane);
   transport::Lane* lane = nullptr;
+  bool is_lane_thread = false;
   {
     const MutexLock lock(outbox.mutex);
-    outbox.replies.push_back(std::move(outgoing));
     lane = outbox.lane;
-    if (lane == nullptr || std::exchange(outbox.is_scheduled, true)) return;
+    is_lane_thread = lane != nullptr && outbox.thread == std::this_thread::get_id();
+    if (!is_lane_thread) {
+      outbox.replies.push_back(std::move(outgoing));
+      if (lane == nullptr || std::exchange(outbox.is_scheduled, true)) return;
+    }
   }
-  ScheduleDrain(outbox, *lane);
+  return is_lane_thread ? SendReply(*lane, std::move(outgoing)) : ScheduleDrain(outbox, *lane);
 }
 
 void Replies::BreakPeer(const PeerRef& peer) {

@@ -2,16 +2,17 @@
 #pragma once
 // Passes every reply of one data server from the thread that made it to the lane that sends it.
 //
-// A reply made on another thread waits in its lane's outbox. At most one task in the lane's own
-// queue empties the outbox, so that a lane never refuses a reply for lack of room.
+// A reply made on the lane's own thread is sent at once. One that was made on another thread waits
+// in the lane's outbox. At most one task in the lane's own queue empties the outbox, so that a lane
+// never refuses a reply for lack of room.
 //
 // Thread-safety: SetLane(), SendReply(), RefuseRequest() and EndRequest() are Owned by the lane's
-// thread; the rest is
-//                Thread-safe. Must outlive its transport server and the path pool's jobs.
+// thread; the rest is Thread-safe. Must outlive its transport server and the path pool's jobs.
 
 #include <functional>
 #include <memory>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -60,7 +61,7 @@ class Replies {
   // Ends a request that was answered with `code`, or a Goodbye, which has no answer.
   void EndRequest(transport::Lane& lane, const Request& request, absl::StatusCode code);
 
-  // Queues a reply for its lane.
+  // Sends a reply, on its lane's thread, or queues it for that.
   void PostReply(Outgoing outgoing);
   // Queues the disconnection of a peer; ignores unknown ones.
   void BreakPeer(const PeerRef& peer);
@@ -69,6 +70,7 @@ class Replies {
   struct Outbox {
     Mutex mutex;
     transport::Lane* lane ABSL_GUARDED_BY(mutex) = nullptr;
+    std::thread::id thread ABSL_GUARDED_BY(mutex);  // the lane's
     // At most window * peers of the lane, and one disconnection per peer.
     std::vector<Outgoing> replies ABSL_GUARDED_BY(mutex);
     std::vector<transport::PeerId> breaks ABSL_GUARDED_BY(mutex);

@@ -416,7 +416,10 @@ TEST(Replies, WhatAFullLaneDoesNotTakeLeavesWithTheNextReply) {
   const auto post = [&] {
     const Request request;
     metrics.in_flight.Add(1);
-    replies.PostReply({.request = request, .frame = request.Error(absl::NotFoundError("no"))});
+    // The lane's thread is this one.
+    std::thread([&] {
+      replies.PostReply({.request = request, .frame = request.Error(absl::NotFoundError("no"))});
+    }).join();
   };
   post();
   EXPECT_EQ(over, 0);
@@ -425,6 +428,21 @@ TEST(Replies, WhatAFullLaneDoesNotTakeLeavesWithTheNextReply) {
   ASSERT_EQ(lane.tasks.size(), 1u);
   lane.tasks.front()(lane);
   EXPECT_EQ(over, 2);
+  EXPECT_EQ(metrics.in_flight.Value(), 0);
+}
+
+TEST(Replies, AReplyOfTheLanesOwnThreadNeedsNoTask) {
+  FullLane lane;
+  DataMetrics metrics("local");
+  int over = 0;
+  LoanBudget loans(0);
+  Replies replies(1, RealClock::Get(), metrics, loans, kSlow,
+                  [&](transport::Lane&, const Request&) { ++over; });
+  replies.SetLane(lane);
+  const Request request;
+  metrics.in_flight.Add(1);
+  replies.PostReply({.request = request, .frame = request.Error(absl::NotFoundError("no"))});
+  EXPECT_EQ(over, 1);
   EXPECT_EQ(metrics.in_flight.Value(), 0);
 }
 
