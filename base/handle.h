@@ -62,6 +62,7 @@ class Handle {
   }
 
   bool is_empty() const { return owner_ == nullptr; }
+  bool IsOf(const Owner& owner) const { return owner_ == &owner; }
   // REQUIRES: not empty.
   Owner& owner() const {
     CAIRN_DCHECK(owner_ != nullptr);

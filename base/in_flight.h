@@ -22,6 +22,9 @@
 // Await() has no deadline: it ends because each operation ends, which is for the owner to ensure.
 // It sleeps for at most a second at a time.
 //
+// Declare it as the owner's last member: it is destroyed first, and checks that nothing is in
+// flight while the owner is whole.
+//
 // Thread-safety: Thread-safe. Locks: its own, under which it calls nobody.
 
 #include <cstddef>

@@ -364,14 +364,14 @@ ImagePins BlockIndex::PinImages(const BlockName& name) {
 }
 
 ImagePin BlockIndex::PinImage(const CopyPin& pin) {
-  CAIRN_CHECK(&pin.handle_.owner() == this);
+  CAIRN_CHECK(pin.handle_.IsOf(*this));
   const Hold hold(*this);
   parts_.tiers.Pin(pin.handle_.value()->image);
   return ImagePin(*this, pin.handle_.value()->image);
 }
 
 CopyPin BlockIndex::PinCopy(const ImagePin& pin, TierId tier) {
-  CAIRN_CHECK(&pin.handle_.owner() == this);
+  CAIRN_CHECK(pin.handle_.IsOf(*this));
   const MutexLock lock(mutex_);
   Copy* copy = pin.handle_.value()->copies[IndexOf(tier)];
   return copy == nullptr ? CopyPin() : PinCopyLocked(*copy);
@@ -449,11 +449,13 @@ absl::StatusOr<std::optional<uint64_t>> BlockIndex::Check(const BlockClaim& clai
   return parts_.Check(claim);
 }
 
-void BlockIndex::DropIfExpired(Block* block) {
-  if (block != nullptr && parts_.chains.IsExpired(*block)) {
-    parts_.Unlink(block);
-    ++expired_total_;
+bool BlockIndex::DropIfExpired(Block* block) {
+  if (block == nullptr || !parts_.chains.IsExpired(*block)) {
+    return false;
   }
+  parts_.Unlink(block);
+  ++expired_total_;
+  return true;
 }
 
 absl::StatusOr<PutReservation> BlockIndex::ReservePut(const BlockClaim& claim) {
@@ -511,7 +513,7 @@ void BlockIndex::Announce(const BlockName& name) {
 // --- Unlink --------------------------------------------------------------------------------------
 
 bool BlockIndex::Drop(const CopyPin& pin) {
-  CAIRN_CHECK(&pin.handle_.owner() == this);
+  CAIRN_CHECK(pin.handle_.IsOf(*this));
   const Hold hold(*this);
   if (!pin.handle_.value()->is_linked()) {
     return false;
@@ -565,11 +567,7 @@ bool BlockIndex::CollectExpired(uint64_t* cursor) {
   const uint64_t end =
       std::min<uint64_t>(parts_.records.slot_count(), *cursor + limits::kVisitsPerHoldMax);
   for (size_t dropped = 0; *cursor < end && dropped < kKeysPerStep; ++*cursor) {
-    Block* block = parts_.records.LinkedAt(static_cast<uint32_t>(*cursor));
-    if (block != nullptr && parts_.chains.IsExpired(*block)) {
-      DropIfExpired(block);
-      ++dropped;
-    }
+    dropped += DropIfExpired(parts_.records.LinkedAt(static_cast<uint32_t>(*cursor))) ? 1 : 0;
   }
   return *cursor < parts_.records.slot_count();
 }
@@ -577,14 +575,14 @@ bool BlockIndex::CollectExpired(uint64_t* cursor) {
 // --- Copy ----------------------------------------------------------------------------------------
 
 CopyWriter BlockIndex::BeginCopy(const CopyPin& source, TierId tier) {
-  CAIRN_CHECK(&source.handle_.owner() == this);
+  CAIRN_CHECK(source.handle_.IsOf(*this));
   const MutexLock lock(mutex_);
   Image* image = source.handle_.value()->image;
   return parts_.tiers.BeginCopy(image, tier) ? CopyWriter(*this, image, tier) : CopyWriter();
 }
 
 bool BlockIndex::FinishCopy(CopyWriter writer, NewCopy copy) {
-  CAIRN_CHECK(&writer.handle_.owner() == this);
+  CAIRN_CHECK(writer.handle_.IsOf(*this));
   const Hold hold(*this);
   return CountLeased(copy.tenant, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto [image, tier] = writer.handle_.Take();
@@ -601,7 +599,7 @@ void BlockIndex::GiveUp(Image* image, TierId tier) {
 }
 
 bool BlockIndex::Replace(const CopyPin& pin, NewCopy copy) {
-  CAIRN_CHECK(&pin.handle_.owner() == this);
+  CAIRN_CHECK(pin.handle_.IsOf(*this));
   const Hold hold(*this);
   if (!pin.handle_.value()->is_linked()) {
     return false;
@@ -615,7 +613,7 @@ bool BlockIndex::Replace(const CopyPin& pin, NewCopy copy) {
 bool BlockIndex::ArePublished(std::span<const CopyPin> pins) const {
   const MutexLock lock(mutex_);
   for (const CopyPin& pin : pins) {
-    CAIRN_CHECK(&pin.handle_.owner() == this);
+    CAIRN_CHECK(pin.handle_.IsOf(*this));
     if (!pin.handle_.value()->is_linked()) {
       return false;
     }
@@ -626,7 +624,7 @@ bool BlockIndex::ArePublished(std::span<const CopyPin> pins) const {
 // --- Write back ----------------------------------------------------------------------------------
 
 bool BlockIndex::HasLasting() const {
-  const std::optional<TierId> lasting = parts_.write_back.lasting();
+  const std::optional<TierId> lasting = parts_.records.lasting();
   return lasting.has_value() && !parts_.tiers.is_out(*lasting);
 }
 
@@ -643,7 +641,7 @@ std::optional<WriteBackCandidate> BlockIndex::TakeWriteBack() {
     if (image == nullptr) {
       return !visits.is_spent() || ++searches == limits::kWriteBackSearchesMax;
     }
-    const TierId tier = *parts_.write_back.lasting();
+    const TierId tier = *parts_.records.lasting();
     taken.emplace();
     Block* parent = parts_.records.ParentOf(*image->block);
     taken->parent = parent == nullptr ? proto::BlockKey{} : parent->name.key;
@@ -666,6 +664,7 @@ std::optional<WriteBackCandidate> BlockIndex::TakeWriteBack() {
 }
 
 void BlockIndex::StopWritingBack(CopyWriter writer) {
+  CAIRN_CHECK(writer.handle_.IsOf(*this));
   {
     const Hold hold(*this);
     parts_.write_back.SetSuppressed(writer.handle_.value().image, Suppressed::kWithheld);
@@ -705,7 +704,7 @@ CopyPins BlockIndex::TakePending(size_t count) {
 }
 
 bool BlockIndex::TakePending(const CopyPin& pin) {
-  CAIRN_CHECK(&pin.handle_.owner() == this);
+  CAIRN_CHECK(pin.handle_.IsOf(*this));
   const MutexLock lock(mutex_);
   const bool is_pending =
       pin.handle_.value()->is_linked() && pin.handle_.value()->image->queue == QueueId::kPending;
@@ -714,7 +713,7 @@ bool BlockIndex::TakePending(const CopyPin& pin) {
 }
 
 std::optional<BlockName> BlockIndex::BlockBefore(const CopyPin& pin) const {
-  CAIRN_CHECK(&pin.handle_.owner() == this);
+  CAIRN_CHECK(pin.handle_.IsOf(*this));
   const MutexLock lock(mutex_);
   const Block* block =
       pin.handle_.value()->is_linked() ? pin.handle_.value()->image->block : nullptr;
@@ -726,7 +725,7 @@ std::optional<BlockName> BlockIndex::BlockBefore(const CopyPin& pin) const {
 }
 
 void BlockIndex::PutBackPending(const CopyPin& pin) {
-  CAIRN_CHECK(&pin.handle_.owner() == this);
+  CAIRN_CHECK(pin.handle_.IsOf(*this));
   const MutexLock lock(mutex_);
   if (pin.handle_.value()->is_linked()) {
     parts_.write_back.SetPending(pin.handle_.value()->image);

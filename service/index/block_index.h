@@ -281,8 +281,8 @@ class BlockIndex final : public Evictor {
   uint64_t LoseIn(TierId tier, uint64_t begin, uint64_t end);
   void EndReservation(Block* block);
   CopyPin PinCopyLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Unlinks the block if it has expired. Null: does nothing.
-  void DropIfExpired(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Unlinks the block if it has expired, and returns whether it did. Null: false.
+  bool DropIfExpired(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // There is a persistent tier, and it is not out.
   bool HasLasting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportParts(MetricSink& sink) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

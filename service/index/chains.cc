@@ -2,7 +2,6 @@
 #include "service/index/chains.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"

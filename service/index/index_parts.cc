@@ -27,7 +27,7 @@ CopyTier* LastingOf(std::span<CopyTier* const> tiers) {
 IndexParts::IndexParts(std::span<CopyTier* const> all, uint64_t blocks_max,
                        uint64_t awake_bytes_max, const Clock& clock, EventLog& events)
     : records(LastingOf(all), awake_bytes_max),
-      write_back(records, LastingOf(all)),
+      write_back(records),
       tiers(records, write_back, all, blocks_max, clock, events),
       chains(records, tiers, clock) {}
 

@@ -191,7 +191,8 @@ bool MatchScan::IsNeeded(size_t index) const {
   return i < block_count_ && i >= FirstNeeded(query_.wanted[index % group_count_], block_count_);
 }
 
-// --- Lease, settle, touch ------------------------------------------------------------------------
+// --- Lease, release, touch
+// ------------------------------------------------------------------------
 
 bool MatchScan::Lease(IndexParts& parts, uint64_t lease_bytes_max, Visits& visits) {
   for (; next_held_ < held_.size(); ++next_held_) {

@@ -105,7 +105,6 @@ Block* RestStore::TakeBlock() {
 void RestStore::ReturnBlock(Block* block) {
   if (block->is_awake()) {
     awake_.Return(std::exchange(block->awake, nullptr));
-    --awake_count_;
   }
   blocks_.Return(block);
 }
@@ -173,7 +172,6 @@ AwakeBlock& RestStore::Awake(Block* block) {
   awake->is_noted = false;
   awake->in = {};
   awake->images.clear();
-  ++awake_count_;
   const size_t count = block->resting_count;
   const RestingImage one = count == 1 ? block->resting_one : RestingImage{};
   const std::unique_ptr<RestingImage[]> many(count > 1 ? block->resting_many : nullptr);
@@ -287,7 +285,6 @@ void RestStore::PutToRest(Block* block) {
   }
   block->resting_count = count;
   awake_.Return(awake);
-  --awake_count_;
 }
 
 // --- What may be asked of them -------------------------------------------------------------------

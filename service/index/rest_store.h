@@ -69,7 +69,6 @@ class ImageKinds {
   const ImageKind& At(uint32_t number) const { return entries_[number].kind; }
   const SideObjectRef& SideObjectOf(uint32_t number) const { return entries_[number].side_object; }
 
-  uint64_t count() const { return numbers_.size(); }
   uint64_t bytes() const;
 
  private:
@@ -85,8 +84,8 @@ class ImageKinds {
 
 class RestStore {
  public:
-  // `lasting`: the persistent tier, which must outlive this; null: none. `awake_bytes_max` limits
-  // awake_bytes().
+  // `lasting`: the persistent tier, which must outlive this; null: none. `awake_bytes_max`: the
+  // limit under which Evictions keeps awake_bytes().
   RestStore(CopyTier* lasting, uint64_t awake_bytes_max)
       : lasting_tier_(lasting), awake_bytes_max_(awake_bytes_max) {
     if (lasting != nullptr) {
@@ -167,7 +166,7 @@ class RestStore {
 
   // --- Figures
 
-  uint64_t awake_count() const { return awake_count_; }
+  uint64_t awake_count() const { return awake_.taken_count(); }
   // All memory of the records, including free ones.
   uint64_t bytes() const;
   // The additional memory of blocks that are not at rest.
@@ -175,7 +174,10 @@ class RestStore {
     return awake_.taken_bytes() + images_.taken_bytes() + copies_.taken_bytes();
   }
   uint64_t awake_bytes_max() const { return awake_bytes_max_; }
-  // Until then blocks may be woken for a lease.
+  // The persistent tier; null, and empty: none.
+  CopyTier* lasting_tier() const { return lasting_tier_; }
+  std::optional<TierId> lasting() const { return lasting_; }
+  // Blocks at rest are woken for a lease only while this is false.
   bool is_full_of_awake() const { return awake_bytes() >= awake_bytes_max_; }
 
  private:
@@ -192,7 +194,6 @@ class RestStore {
   Slab<Copy, &Copy::next_free> copies_;
   ImageKinds kinds_;
   uint64_t uses_ = 0;
-  uint64_t awake_count_ = 0;
   uint64_t resting_many_bytes_ = 0;
   std::vector<uint32_t> idle_;  // slots that Rest() will look at
 };

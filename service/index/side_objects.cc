@@ -191,7 +191,7 @@ SideObjectRef SideObjects::Current(uint64_t space_id, uint32_t group, proto::Sid
 }
 
 SideObjectOrigin SideObjects::OriginOf(const SideObjectRef& reference) const {
-  CAIRN_CHECK(reference.get() != nullptr && &reference.handle_.owner() == this);
+  CAIRN_CHECK(reference.handle_.IsOf(*this));
   const MutexLock lock(mutex_);
   return reference.handle_.value()->origin;
 }

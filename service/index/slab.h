@@ -35,6 +35,7 @@ class Slab {
     --taken_count_;
     Free(value);
   }
+  uint64_t taken_count() const { return taken_count_; }
   uint64_t taken_bytes() const { return taken_count_ * sizeof(T); }
 
   uint32_t slot_count() const { return static_cast<uint32_t>(chunks_.size() * kChunk); }

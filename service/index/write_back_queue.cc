@@ -35,17 +35,13 @@ void ImageQueue::Remove(Image* image) {
 
 // --- Filing --------------------------------------------------------------------------------------
 
-WriteBackQueue::WriteBackQueue(RestStore& records, CopyTier* lasting)
+WriteBackQueue::WriteBackQueue(RestStore& records)
     : records_(records),
-      lasting_tier_(lasting),
-      image_bytes_max_(lasting == nullptr ? 0 : lasting->image_bytes_max()) {
-  if (lasting != nullptr) {
-    lasting_ = lasting->id();
-  }
-}
+      image_bytes_max_(
+          records.lasting_tier() == nullptr ? 0 : records.lasting_tier()->image_bytes_max()) {}
 
 bool WriteBackQueue::IsMissing(const Image& image) const {
-  const size_t t = IndexOf(*lasting_);
+  const size_t t = IndexOf(*records_.lasting());
   const Copy* source = image.copies[IndexOf(TierId::kHost)];
   return source != nullptr && source->facts.image_bytes <= image_bytes_max_ &&
          image.copies[t] == nullptr && !image.is_writing[t];
@@ -57,11 +53,11 @@ void WriteBackQueue::Refresh(Image* image) {
   if (!is_in_host) {
     pending_.RemoveIfThere(image);  // nothing of it is left that could be encoded
   }
-  if (!lasting_.has_value() || pending_.Has(*image)) {
+  if (!records_.lasting().has_value() || pending_.Has(*image)) {
     return;
   }
   const bool is_uncopied = is_in_host && IsMissing(*image) && image->suppressed == Suppressed::kNot;
-  const bool is_clean = is_in_host && image->copies[IndexOf(*lasting_)] != nullptr;
+  const bool is_clean = is_in_host && image->copies[IndexOf(*records_.lasting())] != nullptr;
   if (!is_uncopied) {
     uncopied_.RemoveIfThere(image);
   }
@@ -111,7 +107,7 @@ Image* WriteBackQueue::WaitsFor(const Block& parent) {
 
 bool WriteBackQueue::Hurry(Image* image) {
   const Copy* source = image->copies[IndexOf(TierId::kHost)];
-  if (image->is_writing[IndexOf(*lasting_)] || pending_.Has(*image)) {
+  if (image->is_writing[IndexOf(*records_.lasting())] || pending_.Has(*image)) {
     return true;
   }
   if (source == nullptr || source->facts.image_bytes > image_bytes_max_) {
@@ -151,8 +147,8 @@ WriteBackProgress WriteBackQueue::Expedite(const Block& block, uint16_t group,
     }
     bool is_missing = false;
     for (const ImageRef& ref : at->awake->images) {
-      if (const Copy* copy = ref.image->copies[IndexOf(*lasting_)]; copy != nullptr) {
-        parts |= lasting_tier_->traits().PartOf(copy->extent.offset());
+      if (const Copy* copy = ref.image->copies[IndexOf(*records_.lasting())]; copy != nullptr) {
+        parts |= records_.lasting_tier()->traits().PartOf(copy->extent.offset());
         continue;
       }
       if (at == &block && !is_wanted(ref)) {

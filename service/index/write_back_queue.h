@@ -10,7 +10,7 @@
 //
 // - An image is in one queue at most. It is in the host tier while it is in one.
 // - Pending: its encoding is pending. The image is in no other queue until then.
-// - WriteBackCandidate: the persistent tier lacks it and accepts it, no write of it is under way,
+// - Uncopied: the persistent tier lacks it and accepts it, no write of it is under way,
 //   and it is not suppressed.
 // - Clean: it is in both the host tier and the persistent one.
 // - A block that has a suppressed image has Block::has_suppressed, so that its next use is seen and
@@ -75,11 +75,8 @@ struct WriteBackProgress {
 
 class WriteBackQueue {
  public:
-  // `lasting`: the persistent tier; null: none. Borrows both.
-  WriteBackQueue(RestStore& records, CopyTier* lasting);
-
-  // The persistent tier; empty: none.
-  std::optional<TierId> lasting() const { return lasting_; }
+  // Borrows the records, which know the persistent tier.
+  explicit WriteBackQueue(RestStore& records);
 
   // The image got or lost a copy, or a write of it began or ended: files it anew.
   void Refresh(Image* image);
@@ -126,8 +123,9 @@ class WriteBackQueue {
 
   // Returns whether it is the last copy, apart from tiers that do not persist.
   bool IsDirty(const Copy& copy) const {
-    return lasting_.has_value() && copy.facts.tier == TierId::kHost &&
-           copy.image->copies[IndexOf(*lasting_)] == nullptr;
+    const std::optional<TierId> lasting = records_.lasting();
+    return lasting.has_value() && copy.facts.tier == TierId::kHost &&
+           copy.image->copies[IndexOf(*lasting)] == nullptr;
   }
   bool HasDirty(const Block& block) const;
   // Returns the block that the host tier can drop and that was written to the persistent tier
@@ -149,8 +147,6 @@ class WriteBackQueue {
   Image* WaitsFor(const Block& parent);
 
   RestStore& records_;
-  CopyTier* const lasting_tier_;
-  std::optional<TierId> lasting_;
   const uint64_t image_bytes_max_;  // of the persistent tier
   ImageQueue pending_{QueueId::kPending};
   ImageQueue uncopied_{QueueId::kUncopied};

@@ -57,9 +57,6 @@ class HostTier final : public CopyTier {
   // Turns staging into a placed image, without a copy. Errors: ResourceExhausted as for Allocate();
   // `staged` is then unchanged.
   absl::Status PlaceStaged(Extent& staged, const BlockName* newcomer = nullptr);
-  // Turns a placed extent into staging until it is destroyed. Returns false if the staging budget
-  // is used up.
-  bool Unplace(Extent& placed) { return arena_->ChangeUse(placed, Use::kStaging); }
 
   // For upkeep: once above the high watermark, evicts one block per call and returns true until the
   // low watermark is reached.

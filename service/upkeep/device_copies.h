@@ -73,13 +73,13 @@ class DeviceCopies {
   CopyTier* const tier_;  // null: none
   const uint64_t bytes_max_;
 
-  InFlight in_flight_;
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Seen> seen_ ABSL_GUARDED_BY(mutex_);
   std::deque<BlockName> due_ ABSL_GUARDED_BY(mutex_);
   Counter copied_, gone_, refused_, failed_;
+  InFlight in_flight_;
 };
 
 }  // namespace cairn

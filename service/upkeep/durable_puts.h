@@ -96,7 +96,6 @@ class DurablePuts {
   const Clock& clock_;
   const std::function<void()> hurry_;
 
-  InFlight syncs_;
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_no_room_ ABSL_GUARDED_BY(mutex_) = false;  // since the last image was written
@@ -105,6 +104,7 @@ class DurablePuts {
   absl::flat_hash_map<BlockName, absl::flat_hash_set<Id>> by_block_ ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<absl::Time, Id>> deadlines_ ABSL_GUARDED_BY(mutex_);
   std::array<Counter, proto::kDurabilityCount> ended_as_;
+  InFlight syncs_;
 };
 
 }  // namespace cairn

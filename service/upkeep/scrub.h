@@ -85,7 +85,6 @@ class Scrub {
   Extent memory_;
   TransferId transfer_ = 0;
 
-  InFlight in_flight_;  // reads
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;
@@ -93,6 +92,7 @@ class Scrub {
   uint64_t pass_images_ ABSL_GUARDED_BY(mutex_) = 0, pass_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Time> last_pass_ ABSL_GUARDED_BY(mutex_);
   Counter passes_, bytes_;
+  InFlight in_flight_;  // reads
 };
 
 }  // namespace cairn

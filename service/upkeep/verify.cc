@@ -23,8 +23,8 @@ absl::Status AwaitRead(CopyTier& tier, const CopyPin& pin, std::span<std::byte> 
                                     in_flight.Leave();
                                   });
   bool is_cancelled = false;
-  while (
-      !in_flight.AwaitUntil(MonotonicNow() + kProgressStep)) {  // a tier completes every transfer
+  // Ends: a tier completes every transfer.
+  while (!in_flight.AwaitUntil(MonotonicNow() + kProgressStep)) {
     if (!is_cancelled && !goes_on()) {
       is_cancelled = true;
       tier.Cancel(id);

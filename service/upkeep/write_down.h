@@ -133,7 +133,6 @@ class WriteDown {
   uint64_t snapshot_space_ = 0;
   std::shared_ptr<const SpaceEntry::Snapshot> snapshot_;
 
-  InFlight in_flight_;  // writes
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -143,6 +142,7 @@ class WriteDown {
   WriteBudget budget_ ABSL_GUARDED_BY(mutex_);
   Counter written_, written_bytes_, gone_, refused_, failed_, withheld_;
   Counter recoded_, recoded_bytes_, recode_failed_;
+  InFlight in_flight_;  // writes
 };
 
 }  // namespace cairn

@@ -49,7 +49,6 @@ class SsdBay {
   // Returns null if there is no device. Callers keep it for one call only.
   std::shared_ptr<SsdDevice> device() const;
   // Returns true if it serves, or still has places in use.
-  bool is_present() const { return device() != nullptr; }
 
   const std::string& path() const { return options_.device.path; }
   // Also of a missing device.

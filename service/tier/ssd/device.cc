@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -21,7 +20,6 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "codecs/image/image.h"
-#include "proto/block_key.h"
 #include "service/limits.h"
 
 namespace cairn {

@@ -34,7 +34,6 @@
 #include "base/metric.h"
 #include "base/units.h"
 #include "service/limits.h"
-#include "service/tier/ssd/io_engine.h"
 
 namespace cairn {
 

@@ -9,7 +9,6 @@
 #include <span>
 #include <tuple>
 #include <type_traits>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
