@@ -170,6 +170,8 @@ inline constexpr size_t kPathPutsMax = 256;  // waiting for a thread
 inline constexpr size_t kPathGetsMax = 8192;
 // Gets taken in a row while a put waits.
 inline constexpr size_t kGetsPerPut = 16;
+// Requests under way, of gets and of puts each, for which there is memory from the start.
+inline constexpr size_t kOpsAtStart = 64;
 // With more queued jobs, puts store their block raw and upkeep encodes it later.
 inline constexpr size_t kPathQueueBusy = 64;
 

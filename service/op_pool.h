@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Owners of requests under way, each from the arrival to the answer, in memory that is used again:
-// once it has grown to the largest number at a time, nothing is allocated.
+// no Op is allocated once there were as many at a time. The pool keeps that memory.
 //
 // Thread-safety: Thread-safe. The pool must outlive its Ops.
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -26,6 +27,11 @@ class OpPool {
     }
   };
   using Owner = std::unique_ptr<Op, Return>;
+
+  // Takes the memory of the first ones at start.
+  explicit OpPool(size_t ops_at_start = 0) {
+    for (size_t i = 0; i < ops_at_start; ++i) Keep(std::make_unique<Op>());
+  }
 
   Owner Make() {
     std::unique_ptr<Op> op = TakeFree();

@@ -18,9 +18,9 @@ namespace cairn {
 // The times of a request's steps. InfinitePast: not reached, or not part of it.
 struct RequestTimes {
   absl::Time landed = absl::InfinitePast();   // a put's payload is complete
-  absl::Time started = absl::InfinitePast();  // on a thread of the path pool
+  absl::Time started = absl::InfinitePast();  // its steps begin, most often on the path pool
   absl::Time made = absl::InfinitePast();     // the answer is ready
-  absl::Duration promote;                     // of the time in between: waiting for a tier
+  absl::Duration promote;                     // of that time, how long it waited for a tier
 };
 
 struct Request {

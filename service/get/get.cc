@@ -2,7 +2,6 @@
 #include "service/get/get.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <variant>
 
@@ -16,8 +15,6 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kOpsAtStart = 64;
-
 // Whether some of the pinned images must be read through their tier.
 bool NeedsReads(const CopyPins& pins) {
   return std::any_of(pins.begin(), pins.end(),
@@ -26,15 +23,11 @@ bool NeedsReads(const CopyPins& pins) {
 
 }  // namespace
 
-// The way of a get: Check → Lookup → Promote → Transcode → Reply.
+// The way of a get: Check → Lookup → Promote → Transcode, which ends with Reply.
 void Gets::StartGet(Replies& replies, Request request, const proto::Frame& frame) {
   GetOwner op = MakeOp(std::move(request), std::get<proto::Get>(frame.body), AnswerTo(replies));
   // On the lane, if that takes only look-ups.
-  if (LookupAtOnce(*op)) {
-    return Transcode(std::move(op), [this](GetOwner op, absl::Status status) {
-      Reply(std::move(op), std::move(status));
-    });
-  }
+  if (LookupAtOnce(*op)) return Transcode(std::move(op));
   pool_.Submit(
       [this, op = std::move(op)](const absl::Status& refusal) mutable {
         return refusal.ok() ? RunGet(std::move(op)) : Reply(std::move(op), refusal);
@@ -49,10 +42,7 @@ void Gets::RunGet(GetOwner op) {
   if (!found.ok()) return Reply(std::move(op), std::move(found));
   // On this thread, or after a tier's reads; then, for a device, once more on another.
   Promote(std::move(op), [this](GetOwner op, absl::Status promoted) {
-    if (!promoted.ok()) return Reply(std::move(op), std::move(promoted));
-    Transcode(std::move(op), [this](GetOwner op, absl::Status status) {
-      Reply(std::move(op), std::move(status));
-    });
+    return promoted.ok() ? Transcode(std::move(op)) : Reply(std::move(op), std::move(promoted));
   });
 }
 
@@ -105,7 +95,7 @@ absl::Status Gets::Check(GetOp& op) const {
 
 absl::Status Gets::Lookup(GetOp& op) {
   const StepTimer timer(seconds(Step::kLookup));
-  op.pins = index_.Lookup({op.get.space_id, op.get.key}, op.get.group, op.slice);
+  op.pins = index_.Lookup(op.block(), op.get.group, op.slice);
   // A code without a text: a miss does not allocate.
   return op.pins.empty() ? absl::Status(absl::StatusCode::kNotFound, "") : absl::OkStatus();
 }
@@ -124,7 +114,7 @@ void Gets::Promote(GetOwner op, GetNext next) {
 }
 
 void Gets::BeginReads(GetOwner op) {
-  op->promoted_at = clock_.Now();
+  op->promote_began = clock_.Now();
   op->reads.resize(op->pins.size());
   const GetId id = waiting_.OpenGet();
   absl::Status joined =
@@ -149,7 +139,8 @@ void Gets::BeginReads(GetOwner op) {
     waiting_.CloseGet(id);
     return RunNext(std::move(op), absl::NotFoundError(joined.message()));
   }
-  const proto::Get get = op->get;
+  const BlockName block = op->block();
+  const uint16_t group = op->get.group;
   const codecs::Slice slice = op->slice;
   if (GetOwner ready = waiting_.AwaitReads(id, std::move(op), reads, deadline); ready != nullptr) {
     Resume(std::move(ready));
@@ -157,7 +148,7 @@ void Gets::BeginReads(GetOwner op) {
     pool_.Wake();  // for its deadline
   }
   if (whole_bytes > 0) {  // a reader of single slices has no use for whole images
-    prefetches_.ReadAhead({get.space_id, get.key}, get.group, slice, whole_bytes);
+    prefetches_.ReadAhead(block, group, slice, whole_bytes);
   }
 }
 
@@ -174,7 +165,7 @@ void Gets::EndRead(GetId id) {
 }
 
 void Gets::Resume(GetOwner op) {
-  op->request.times.promote = clock_.Now() - op->promoted_at;
+  op->request.times.promote = clock_.Now() - op->promote_began;
   seconds(Step::kPromote).Observe(op->request.times.promote);
   if (!op->is_retry && DropSpares(*op)) {
     return Retry(std::move(op));
@@ -371,8 +362,6 @@ Gets::Gets(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool, cons
       prefetches_(spaces, index, promotions_),
       seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds()),
                Histogram(LatencyBounds())} {
-  std::array<GetOwner, kOpsAtStart> ops;  // so that their memory is taken at start
-  for (GetOwner& op : ops) op = ops_.Make();
   pool.SetAnswerLate([this] { return AnswerLate(); });
 }
 

@@ -48,6 +48,7 @@
 #include "service/get/promotions.h"
 #include "service/index/block_index.h"
 #include "service/index/pin.h"
+#include "service/limits.h"
 #include "service/memory/arena.h"
 #include "service/op_pool.h"
 #include "service/path_pool.h"
@@ -96,6 +97,8 @@ struct GetOp {
     return IsRead(i) ? reads[i]->pin() : shared_pin != nullptr ? *shared_pin : pins[i];
   }
 
+  BlockName block() const { return {get.space_id, get.key}; }
+
   OpPool<GetOp>* pool = nullptr;
   Request request = {};
   GetDone done = nullptr;
@@ -113,11 +116,11 @@ struct GetOp {
   CopyPins pins = {};         // of images that together cover the slice
   // Set by Promote, by image: the read of its bytes; null if they are addressable.
   absl::InlinedVector<std::shared_ptr<const Promotion>, 4> reads = {};
-  absl::Time promoted_at = absl::InfinitePast();
+  absl::Time promote_began = absl::InfinitePast();
   bool is_retry = false;                // a spare copy failed; this is the second and last attempt
   TierId damaged_tier = TierId::kHost;  // of damaged bytes
   // Set by Transcode:
-  absl::Time verifying_at = absl::InfinitePast();       // its start, on the monotonic clock
+  absl::Time transcode_began = absl::InfinitePast();    // on the monotonic clock
   Views views = {};                                     // by image
   std::shared_ptr<const CopyPin> shared_pin = nullptr;  // the only pin, which a late device keeps
   Answer answer = {};
@@ -175,7 +178,7 @@ class Gets {
   // REQUIRES: frame.body is a Get, and the request has been checked.
   void StartGet(Replies& replies, Request request, const proto::Frame& frame);
 
-  // The parts of StartGet(), for callers without a lane.
+  // The parts of StartGet(), for tests without a lane.
   GetOwner MakeOp(Request request, const proto::Get& get, GetDone done);
   // Runs a get, on a thread of the path pool. The answer, or:
   //
@@ -230,7 +233,8 @@ class Gets {
   void SendAnswer(Replies& replies, Request request, Answer answer);
 
   // --- transcode.cc
-  void Transcode(GetOwner op, GetNext next);
+  // Makes the payload, here or on a device, and replies.
+  void Transcode(GetOwner op);
   void EndTranscode(GetOwner op, absl::StatusOr<Answer> answer);
   // Parses every image and verifies the tiles that the answer needs. Bytes that were read for this
   // get have been verified already.
@@ -267,7 +271,7 @@ class Gets {
   const codecs::Backend& backend_;
   NoteRead note_read_;
   DeviceCodec* device_ = nullptr;
-  OpPool<GetOp> ops_;
+  OpPool<GetOp> ops_{limits::kOpsAtStart};
   WaitingGets waiting_;
   Promotions promotions_;
   Prefetches prefetches_;

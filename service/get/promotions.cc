@@ -94,9 +94,6 @@ absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::JoinRead(CopyPin pi
   codecs::Slice to_read = pin.facts().slice;
   {
     const MutexLock lock(mutex_);
-    if (is_stopping_) {
-      return absl::UnavailableError("the daemon is stopping");
-    }
     std::shared_ptr<const Promotion> shared = JoinLocked(KeyOf(pin, to_read), get, deadline);
     if (shared == nullptr && slice != to_read) {
       shared = JoinLocked(KeyOf(pin, slice), get, deadline);
@@ -262,7 +259,7 @@ void Promotions::BeginParts(const std::shared_ptr<Promotion>& promotion) {
     {
       const MutexLock lock(mutex_);
       if (promotion->is_beginning_ && !is_beginner) {
-        return;  // the thread that does comes by here again: this may run within its Read()
+        return;  // another thread begins parts, and looks again; this may be within its Read()
       }
       std::vector<size_t>& unread = promotion->unread_;
       const bool has_part = promotion->begun_ < promotion->parts_.size() || !unread.empty();

@@ -78,9 +78,8 @@ class Promotion {
  public:
   // The outcome.
   //   OK         view() is the image, verified
-  //   DataLoss   the bytes are damaged or another image's, or the tier cannot read them; the copy
-  //   is
-  //              dropped
+  //   DataLoss   the bytes are damaged or another image's, or the tier cannot read them: the
+  //              copy is dropped
   //   else       the tier did not read it, or not by the deadline of any get
   // REQUIRES, for this and view(): it has completed.
   const absl::Status& status() const { return status_; }
@@ -135,7 +134,7 @@ class Promotions {
     std::function<void(GetId)> ended;
     // A read has completed and all its gets were told: there may be room for a prefetch. Runs where
     // `ended` does.
-    std::function<void()> has_room = [] {};
+    std::function<void()> has_room;
   };
   explicit Promotions(Parts parts);
   // REQUIRES at destruction: Stop() has returned, or nothing was read.
@@ -201,8 +200,6 @@ class Promotions {
   absl::Status CheckAndKeep(Promotion& promotion);
 
   const Parts parts_;
-  InFlight
-      in_flight_;  // reads, until FinishRead() is about to return, and threads that begin parts
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t share_bytes_ ABSL_GUARDED_BY(mutex_) = 0;        // used by running reads
@@ -211,6 +208,8 @@ class Promotions {
   SliceReads slice_reads_ ABSL_GUARDED_BY(mutex_);
   Counter copied_, staged_, sliced_, late_, failed_, refused_, shared_;
   Counter whole_bytes_, slice_bytes_;
+  // Reads, until FinishRead() is about to return, and threads that begin parts.
+  InFlight in_flight_;
 };
 
 }  // namespace cairn

@@ -107,9 +107,8 @@ Slice PartWithin(const Slice& slice, const Slice& whole) {
   return {layer_first, layer_count, head_first, head_count};
 }
 
-void Gets::Transcode(GetOwner op, GetNext next) {
-  op->next = std::move(next);
-  op->verifying_at = MonotonicNow();
+void Gets::Transcode(GetOwner op) {
+  op->transcode_began = MonotonicNow();
   if (absl::Status verified = Verify(*op); !verified.ok()) {
     return EndTranscode(std::move(op), std::move(verified));
   }
@@ -119,13 +118,13 @@ void Gets::Transcode(GetOwner op, GetNext next) {
 }
 
 void Gets::EndTranscode(GetOwner op, absl::StatusOr<Answer> answer) {
-  seconds(Step::kTranscode).Observe(MonotonicNow() - op->verifying_at);
-  if (!answer.ok()) return RunNext(std::move(op), answer.status());
+  seconds(Step::kTranscode).Observe(MonotonicNow() - op->transcode_began);
+  if (!answer.ok()) return Reply(std::move(op), answer.status());
   op->answer = *std::move(answer);
   if (note_read_ != nullptr) {
-    note_read_({op->get.space_id, op->get.key}, static_cast<TierId>(op->answer.reply.tier));
+    note_read_(op->block(), static_cast<TierId>(op->answer.reply.tier));
   }
-  RunNext(std::move(op), absl::OkStatus());
+  Reply(std::move(op), absl::OkStatus());
 }
 
 absl::Status Gets::Verify(GetOp& op) {

@@ -204,7 +204,7 @@ Parents Puts::FindParents(const PutOp& op) {
 // Staging first; if payloads fill it, straight into the tier, which can make room.
 absl::StatusOr<Extent> Puts::AllocateTarget(PutOp& op, uint64_t bytes) {
   HostTier& host = tiers_.host();
-  const BlockName block = {op.put.space_id, op.put.key};
+  const BlockName block = op.block();
   absl::StatusOr<Extent> target = host.AllocateStaging(bytes, &block);
   op.is_placed = !target.ok();
   return target.ok() ? std::move(target) : host.Allocate(bytes, &block);
@@ -249,7 +249,7 @@ void Puts::EncodeOnDevice(PutOwner op) {
                      .token_scores = inputs.token_scores,
                      .parents = sources.parents.views,
                      .keeps = op->shared};
-  // The completion, which owns the put, runs after it.
+  // `put` outlives `room`: the completion below owns it, and runs last.
   work.room = [this, &put = *op](uint64_t bytes) { return AllocateTarget(put, bytes); };
   const absl::Duration left = op->request.deadline - clock_.Now();
   device_->Encode(std::move(work), left, [this, op = std::move(op)](Coded coded) mutable {

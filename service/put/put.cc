@@ -122,8 +122,6 @@ absl::Status CheckPayloadBytes(const codecs::ImageSpec& spec, const proto::Put& 
   return absl::OkStatus();
 }
 
-constexpr size_t kOpsAtStart = 64;
-
 }  // namespace
 
 PutOwner Puts::MakeOp(Request request, const proto::Frame& frame, PutDone done) {
@@ -200,7 +198,7 @@ void Puts::RunNext(PutOwner op, absl::Status status) {
 absl::Status Puts::Place(PutOp& op) {
   const StepTimer timer(seconds(Step::kPlace));
   if (op.is_placed) return absl::OkStatus();
-  const BlockName block = {op.put.space_id, op.put.key};
+  const BlockName block = op.block();
   return tiers_.host().PlaceStaged(op.image, &block);
 }
 
@@ -250,7 +248,7 @@ void Puts::Reply(PutOwner op, absl::Status status) {
   CountOutcome(status, op->is_duplicate);
   proto::PutReply reply = {.is_duplicate = op->is_duplicate, .image_bytes = op->image_bytes};
   const bool is_durable = op->put.is_durable;
-  const BlockName block = {op->put.space_id, op->put.key};
+  const BlockName block = op->block();
   const WantedGroup wanted = {.group = op->put.group, .slice = op->spec.slice};
   Request request = std::move(op->request);
   PutDone done = std::move(op->done);
@@ -279,10 +277,7 @@ Puts::Puts(Spaces& spaces, Sessions& sessions, BlockIndex& index, Tiers& tiers, 
       clock_(clock),
       backend_(ActiveBackend()),
       seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds()),
-               Histogram(LatencyBounds()), Histogram(LatencyBounds())} {
-  std::array<PutOwner, kOpsAtStart> ops;  // so that their memory is taken at start
-  for (PutOwner& op : ops) op = ops_.Make();
-}
+               Histogram(LatencyBounds()), Histogram(LatencyBounds())} {}
 
 void Puts::CountOutcome(const absl::Status& status, bool is_duplicate) {
   switch (status.code()) {

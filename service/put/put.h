@@ -41,6 +41,7 @@
 #include "service/index/block_index.h"
 #include "service/index/pin.h"
 #include "service/index/side_objects.h"
+#include "service/limits.h"
 #include "service/memory/arena.h"
 #include "service/op_pool.h"
 #include "service/path_pool.h"
@@ -81,6 +82,8 @@ struct PutOp {
   std::span<std::byte> target() {
     return payload.is_empty() ? std::span<std::byte>() : payload.bytes();
   }
+
+  BlockName block() const { return {put.space_id, put.key}; }
 
   OpPool<PutOp>* pool = nullptr;
   Request request = {};
@@ -140,7 +143,7 @@ class Puts {
   // For draining: later puts are answered with Unavailable.
   void RefuseNew() { refuses_new_.store(true, std::memory_order_relaxed); }
 
-  // The parts of StartPut(), for callers without a lane.
+  // The parts of StartPut(), for tests without a lane.
   PutOwner MakeOp(Request request, const proto::Frame& frame, PutDone done);
   // Decides whether to transfer the payload. Cheap enough for a lane. Returns:
   //
@@ -148,8 +151,7 @@ class Puts {
   // - OK: receive into op.target(), set op.received_crc32c, then call FinishPut().
   // - NotFound: no such space.
   // - PermissionDenied: the space belongs to another tenant.
-  // - InvalidArgument: a field, with its limit: group, slice, tokens, payload bytes, first
-  // position.
+  // - InvalidArgument: a field, with its limit: group, slice, tokens, payload bytes, position.
   // - FailedPrecondition: derived KV for a lossless space.
   // - ResourceExhausted: staging is full, or the session has too many running puts.
   absl::Status Admit(PutOp& op);
@@ -212,7 +214,7 @@ class Puts {
   AwaitDurable await_durable_;
   DeviceCodec* device_ = nullptr;
   std::atomic<bool> refuses_new_{false};
-  OpPool<PutOp> ops_;
+  OpPool<PutOp> ops_{limits::kOpsAtStart};
   Counter corrupt_wire_, kept_raw_, without_side_object_, source_bytes_, image_bytes_;
   std::array<Counter, kOutcomeCount> outcomes_;
   std::array<Histogram, kStepCount> seconds_;
