@@ -233,7 +233,7 @@ Extent Arena::Allocate(uint64_t bytes, Use use, Refusal* refusal) {
 }
 
 bool Arena::ChangeUse(const Extent& extent, Use use) {
-  CAIRN_CHECK(!extent.is_empty() && &extent.handle_.owner() == this);
+  CAIRN_CHECK(extent.handle_.IsOf(*this));
   const uint64_t rounded = extent.rounded_bytes();
   const size_t target = static_cast<size_t>(use);
   const MutexLock lock(mutex_);

@@ -25,7 +25,6 @@ namespace cairn::transport {
 namespace {
 
 constexpr int kSleepMs = 1000;  // nothing moves meanwhile, so transfers have no say in this
-constexpr int kLendingSleepMs = 20;
 
 constexpr int kPacketsPerTurn = 16;  // of one peer
 
@@ -104,7 +103,8 @@ void LocalLane::Run() {
     if (Turn(0) > 0) {
       idle_since = MonotonicNow();
     } else if (MonotonicNow() - idle_since >= kSpin && queue_.PrepareSleep()) {
-      Turn(lent_count_ == 0 ? kSleepMs : kLendingSleepMs);
+      Turn(lent_count_ == 0 ? kSleepMs
+                            : static_cast<int>(absl::ToInt64Milliseconds(kLoansLookedAt)));
       queue_.Awake();
       idle_since = MonotonicNow();
     }

@@ -181,7 +181,6 @@ class LocalLane final : public Lane {
   // --- The loop, and the ends of peers
   void Run();
   int Turn(int wait_ms);
-  int SleepMs() const;
   int ServeSockets(int wait_ms);
   int ExpireDeadlines(absl::Time now);
   void BreakPeer(Peer& peer, absl::Status end);

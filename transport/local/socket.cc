@@ -15,7 +15,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
