@@ -76,7 +76,8 @@ struct KeyExtra {
 BlockKey DeriveKey(const Fingerprint& space, const BlockKey& parent,
                    std::span<const uint32_t> tokens, std::span<const KeyExtra> extras = {});
 // Derives the keys of all full blocks of a token sequence. The offset of an extra counts from the
-// start of the sequence and selects the block that the extra belongs to. An extra for the whole
+// start of the sequence and selects the block that the extra belongs to. In the
+// key of that block, the offset counts from the start of the block. An extra for the whole
 // sequence (LoRA, salt) has offset 0; later blocks inherit it through their parent.
 // REQUIRES: tokens_per_block > 0.
 std::vector<BlockKey> DeriveChain(const Fingerprint& space, std::span<const uint32_t> tokens,

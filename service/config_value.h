@@ -76,8 +76,8 @@ std::string VariableOf(std::string_view name);
 
 // --- Checks of textual settings
 
-absl::Status CheckSocketPath(
-    std::string_view text);  // fits sockaddr_un, absolute, printable, or "off"
+// "off", or an absolute, printable path that fits sockaddr_un.
+absl::Status CheckSocketPath(std::string_view text);
 absl::Status CheckPortRange(std::string_view text);
 absl::Status CheckRecipe(std::string_view text);
 absl::Status CheckWriteBudget(std::string_view text);

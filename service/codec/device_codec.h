@@ -69,9 +69,9 @@ class DeviceCodec {
   absl::Status Prepare();
   // Returns whether the work is worth a launch and there is room for it.
   bool HasRoomFor(CodecOp op, uint64_t source_bytes, uint64_t device_bytes);
-  // Queues the job or refuses it. The second returns false, and *job is unchanged, if too many jobs
-  // wait or if the codec is stopping.
+  // Queues the job or refuses it.
   void SubmitJob(CodecJob job, uint64_t source_bytes, absl::Duration left);
+  // Returns false, and leaves the job as it is, if too many jobs wait or if the codec is stopping.
   bool TrySubmitJob(CodecJob& job, absl::Duration left) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Used by the thread only.

@@ -52,8 +52,9 @@ void DataServer::OnArrival(transport::Lane& lane, transport::Arrival arrival) {
   request.trace = frame->trace;
   request.op = OpOf(frame->kind());
   request.deadline = request.arrived + TimeLeft(frame->deadline_ms);
-  if (request.op == DataOp::kGoodbye)
+  if (request.op == DataOp::kGoodbye) {
     return replies_.EndRequest(lane, request, absl::StatusCode::kOk);
+  }
   const absl::Status status = CheckRequest(request, *frame, arrival, peer);
   if (!status.ok()) return Strike(lane, request, peer, status, false);
   if (request.op == DataOp::kHello) return Greet(lane, request, *frame, arrival.identity(), peer);

@@ -42,7 +42,7 @@ class PacedStream : public ControlCall {
   virtual absl::StatusOr<Message> Begin() = 0;
   // Returns the next message, after a pause.
   virtual absl::StatusOr<Message> Next() = 0;
-  // The pause before the next message; nullopt: it is ready.
+  // The pause before the next message; zero: it is ready.
   virtual absl::Duration pause() const = 0;
   // The reader is gone. May run during Begin() or Next().
   virtual void OnGone() {}

@@ -102,7 +102,7 @@ class UcxHeld final : public Arrival::Held {
 struct UcxLaneOptions {
   ServerLimits limits = {};
   absl::Duration spin = absl::Microseconds(50);
-  // for idle peers; two unanswered pings end a peer
+  // Between pings of an idle peer. Two pings without an answer end the peer.
   absl::Duration ping_interval = absl::Seconds(10);
   bool is_crc_computed = true;  // off only for measuring its cost
   // For tests: the number of receive completions to drop, as if UCX never called back.
@@ -145,7 +145,7 @@ class UcxLane final : public Lane {
   friend class UcxHeld;
   enum class Phase : int { kServing, kRefusing, kFinishing };
 
-  // lane.cc: the loop
+  // --- The loop
   void Run();
   absl::Status SetUp();
   size_t Turn(absl::Time now);
