@@ -2,8 +2,9 @@
 """Describes the pages in SGLang's pool of host memory, and moves them. This module uses SGLang's
 objects, but imports nothing of it: it recognizes pools by their type's name, shape and layout.
 
-Pools of plain K and V, or of a latent, are described in place, so that recipes apply. From any
-other pool the module takes pages one by one, as bytes.
+Pools of plain K and V, or of a latent, are described in place, so that recipes apply. From the other
+pools in `MOVED` the module takes pages one by one, as bytes. A class that is not listed is refused by
+its name: a subclass may keep something else.
 """
 
 from __future__ import annotations
@@ -29,23 +30,46 @@ _AXES = {
 }
 _REVISION_BYTES_MAX = 256  # proto/block_key.h
 _STATE_TOKENS = 16  # tokens of a block of the space; a space needs some number
-_KV, _LATENT = "MHATokenToKVPoolHost", "MLATokenToKVPoolHost"
-
+_KV, _LATENT, _STATES = "MHATokenToKVPoolHost", "MLATokenToKVPoolHost", "MambaPoolHost"
+_INDEX = "DSAIndexerPoolHost"
+MOVED = (
+    _KV,
+    _LATENT,
+    _INDEX,
+    _STATES,
+    "MHATokenToKOnlyPoolHost",
+    "QSAIndexerPoolHost",
+    "MiniMaxM3Nvfp4MainKVPoolHost",
+    "MiniMaxM3Nvfp4IndexKPoolHost",
+)
+_REPLICATED = (_LATENT, _INDEX)  # all ranks of a tensor-parallel engine have the same pages
 
 ANCHOR = "kv"  # SGLang's name of the pool for the pages of requests
-_OF_EACH_RANK = "mamba"  # the pool of which each rank has its own part, whatever the anchor is
 
 
 def pages_of(pool: Any, config: Any, revision: str, name: str = ANCHOR) -> KnownPages | OpaquePages:
     """Describes a pool, which SGLang calls `name`. config: a HiCacheStorageConfig. Raises
     InvalidArgumentError, with the reason, for an unsupported pool."""
+    kind = type(pool).__name__
+    if kind not in MOVED:
+        raise InvalidArgumentError(
+            f"it is {kind}, and Cairn does not know what that keeps, only {', '.join(MOVED)}."
+            " Start SGLang without this backend"
+        )
+    is_of_all_ranks = config.is_mla_model and kind in _REPLICATED
+    if config.is_mla_model and config.tp_size > 1 and kind not in (*_REPLICATED, _STATES):
+        raise InvalidArgumentError(
+            f"it is {kind}, of which each of {config.tp_size} ranks has a part, and beside latents"
+            " SGLang stores only the first rank's. Start SGLang with one tensor-parallel rank,"
+            " without speculative decoding, or without this backend"
+        )
     if name != ANCHOR:
         revision += f", pool {name}"
     if config.attn_cp_size > 1:  # each rank has different tokens of a page
         revision += f", context rank {config.attn_cp_rank} of {config.attn_cp_size}"
     if _is_known(pool):
         return KnownPages(pool, config, revision)
-    return OpaquePages(pool, config, revision, config.is_mla_model and name != _OF_EACH_RANK)
+    return OpaquePages(pool, config, revision, is_of_all_ranks)
 
 
 def _is_known(pool: Any) -> bool:
@@ -155,13 +179,15 @@ class OpaquePages:
     def __init__(self, pool: Any, config: Any, revision: str, is_of_all_ranks: bool) -> None:
         self._pool = pool
         kind = type(pool).__name__
-        self.reason = f"the layout of {kind} ({pool.layout}, {pool.dtype}) is not known"
+        what = f"{kind} ({pool.layout}, {pool.dtype})"
+        self.reason = f"pages of {what} are stored as bytes"
         try:
-            count = describe("a page", _as_bytes(pool.get_dummy_flat_data_page())).bytes
-        except (NotImplementedError, ValueError, RuntimeError) as error:
-            raise InvalidArgumentError(f"{self.reason}, and it hands out no pages") from error
-        if count != pool.page_size * pool.get_size_per_token():
-            raise InvalidArgumentError(f"{self.reason}, and its pages are not all that it holds")
+            pages = pool.get_data_page(0, flat=True), pool.get_dummy_flat_data_page()
+            count, expected = (describe("a page", _as_bytes(page)).bytes for page in pages)
+        except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"it is {what}, and it provides no pages") from error
+        if not count == expected == pool.page_size * pool.get_size_per_token():
+            raise InvalidArgumentError(f"it is {what}, and its pages are not all that it holds")
         rank = "" if is_of_all_ranks else f", rank {config.tp_rank} of {config.tp_size}"
         rank += f", stage {config.pp_rank} of {config.pp_size}"
         if (first := getattr(pool, "start_layer", None)) is not None:

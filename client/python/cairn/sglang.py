@@ -93,11 +93,7 @@ class CairnHiCache(HiCacheStorage):
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"SGLang's pool {name!r}: {error}") from error
         if pages.reason:
-            log.warning(
-                "cairn: pool %s: %s: pages are kept as they are, recipes do not apply",
-                name,
-                pages.reason,
-            )
+            log.warning("cairn: pool %s: %s: recipes do not apply", name, pages.reason)
             settings = dataclasses.replace(settings, recipe="raw")
         title = f"sglang {self._config.tp_rank}"
         beside = self._session

@@ -262,8 +262,12 @@ class MLATokenToKVPoolHost(_Pool):
         return self.kv_cache_dim * self.layer_num * 2
 
 
+class MHATokenToKOnlyPoolHost(MHATokenToKVPoolHost):
+    """An index, whose pages are kept as bytes."""
+
+
 class SomeNewPoolHost(MHATokenToKVPoolHost):
-    """One that no version of ours has seen."""
+    """A class that Cairn does not know."""
 
 
 class MambaPoolHost(_Pool):

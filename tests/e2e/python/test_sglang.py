@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fake_sglang import (
     MambaPoolHost,
+    MHATokenToKOnlyPoolHost,
     MHATokenToKVPoolHost,
     MLATokenToKVPoolHost,
     SomeNewPoolHost,
@@ -88,7 +89,9 @@ def assert_same(first, first_page, second, second_page):
     assert np.array_equal(logical(first, first_page), logical(second, second_page))
 
 
-@pytest.mark.parametrize("kind", [MHATokenToKVPoolHost, MLATokenToKVPoolHost, SomeNewPoolHost])
+@pytest.mark.parametrize(
+    "kind", [MHATokenToKVPoolHost, MLATokenToKVPoolHost, MHATokenToKOnlyPoolHost]
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_pages_come_back_into_another_pool(make, kind, layout):
     if layout == "page_head" and kind is MLATokenToKVPoolHost:
@@ -152,7 +155,7 @@ def test_recipes_apply_where_the_layout_is_known(make, client, caplog):
 @pytest.mark.parametrize(
     "pool",
     [
-        SomeNewPoolHost("page_first"),
+        MHATokenToKOnlyPoolHost("page_first"),
         MHATokenToKVPoolHost("layer_first", dtype="torch.float8_e4m3fn"),
         MHATokenToKVPoolHost("layer_first", storage_format_tag="own"),
     ],
@@ -194,7 +197,7 @@ def test_ranks_have_their_heads_of_one_space(make):
 
 
 def test_ranks_of_bytes_are_apart(make):
-    pool, keys = SomeNewPoolHost("layer_first"), names(1)
+    pool, keys = MHATokenToKOnlyPoolHost("layer_first"), names(1)
     assert make(pool, tp_size=2).batch_set_v1(keys, tokens_of(pool, [0])) == [True]
     assert make(pool, tp_size=2).batch_exists(keys) == 1
     assert make(pool, tp_size=2, tp_rank=1).batch_exists(keys) == 0
@@ -377,12 +380,22 @@ def test_what_cannot_be_kept_is_refused_by_name(make, settings):
         with pytest.raises(InvalidArgumentError, match=named):
             CairnHiCache(config(settings | extra), {})
     backend = make(MHATokenToKVPoolHost("layer_first"))
-    silent = SomeNewPoolHost("layer_first")
+    silent = MHATokenToKOnlyPoolHost("layer_first")
     silent.get_dummy_flat_data_page = _refuse
-    with pytest.raises(InvalidArgumentError, match="it hands out no pages"):
+    with pytest.raises(InvalidArgumentError, match="it provides no pages"):
         make(silent)
-    with pytest.raises(InvalidArgumentError, match="SGLang's pool 'mamba': .*hands out no pages"):
+    with pytest.raises(InvalidArgumentError, match="SGLang's pool 'mamba': .*provides no pages"):
         backend.register_mem_host_pool_v2(silent, "mamba")
+    with pytest.raises(InvalidArgumentError, match="'kv': it is SomeNewPoolHost"):
+        make(SomeNewPoolHost("layer_first"))
+
+
+def test_parts_of_ranks_beside_latents_are_refused(settings):
+    """SGLang stores those of the first rank alone, so no prefix would ever be a hit."""
+    ranks = config(settings, is_mla_model=True, tp_size=2)
+    for pool in (MHATokenToKVPoolHost("layer_first"), MHATokenToKOnlyPoolHost("layer_first")):
+        with pytest.raises(InvalidArgumentError, match="each of 2 ranks has a part"):
+            pages_of(pool, ranks, "r", "draft")
 
 
 def _refuse():
@@ -407,7 +420,7 @@ class Hybrid:
             "kv": MHATokenToKVPoolHost("page_first"),
             "swa": MHATokenToKVPoolHost("layer_first", layer_num=2, page_num=3),
             "mamba": MambaPoolHost("page_first"),
-            "indexer": SomeNewPoolHost("page_first_direct", head_num=1),
+            "indexer": MHATokenToKOnlyPoolHost("page_first_direct", head_num=1),
         }
         self.backend = make(self.pools["kv"])
         for i, (name, pool) in enumerate(self.pools.items()):
@@ -470,9 +483,10 @@ def test_policies_that_are_not_known_are_refused_by_name(make, caplog):
 def test_long_revisions_are_cut_to_what_a_space_may_have(make):
     """Of all that a revision says, what is over counts as well."""
     keys, long = names(1), "r" * 250
-    first = SomeNewPoolHost("layer_first")
+    first = MHATokenToKOnlyPoolHost("layer_first")
     assert make(first, {"weights_revision": long}, tp_size=2).batch_set_v1(keys, tokens_of(first, [0]))
-    same, other = SomeNewPoolHost("layer_first"), SomeNewPoolHost("layer_first", start_layer=3)
+    same = MHATokenToKOnlyPoolHost("layer_first")
+    other = MHATokenToKOnlyPoolHost("layer_first", start_layer=3)
     assert make(same, {"weights_revision": long}, tp_size=2).batch_exists(keys) == 1
     assert make(other, {"weights_revision": long}, tp_size=2).batch_exists(keys) == 0
 
@@ -480,7 +494,7 @@ def test_long_revisions_are_cut_to_what_a_space_may_have(make):
 def test_stages_of_bytes_that_are_cut_elsewhere_are_apart(settings):
     def spec(first):
         stages = config(settings, pp_size=3, pp_rank=1)
-        return pages_of(SomeNewPoolHost("layer_first", start_layer=first), stages, "r").spec
+        return pages_of(MHATokenToKOnlyPoolHost("layer_first", start_layer=first), stages, "r").spec
 
     assert spec(3) != spec(4) and spec(3) == spec(3)
 
@@ -512,12 +526,14 @@ def test_a_prefix_is_as_long_as_each_pool_lets_it_be(make):
 def test_ranks_of_a_latent_have_states_of_their_own(settings):
     """SGLang stores of other pools what the first rank has."""
 
-    def spec(name, rank):
+    def spec(pool, rank):
         ranks = config(settings, is_mla_model=True, tp_size=2, tp_rank=rank)
-        return pages_of(MambaPoolHost("page_first"), ranks, "r", name).spec
+        return pages_of(pool, ranks, "r", "mamba").spec
 
-    assert spec("mamba", 0) != spec("mamba", 1) and spec("indexer", 0) == spec("indexer", 1)
-    assert spec("mamba", 0) != spec("indexer", 0)
+    states = MambaPoolHost("page_first")
+    latents = MLATokenToKVPoolHost("layer_first", storage_format_tag="own")
+    assert spec(states, 0) != spec(states, 1) and spec(latents, 0) == spec(latents, 1)
+    assert spec(states, 0) != spec(latents, 0)
 
 
 def test_pools_without_a_daemon_are_misses(settings):
