@@ -41,6 +41,8 @@ RANKS = (1, 2, 4, 8)
 ELEMENTS = {"bf16": "uint16", "fp16": "float16", "fp32": "float32"}
 SAMPLED = 48  # in the default run, besides one of each kind
 SPACES_MAX = 512  # of one daemon
+BLOCK_ELEMENTS_MAX = 1 << 21  # of K in a layer
+PUT_BYTES_MAX = 32 << 20  # at once, so that the daemon has room for them
 
 # What models of today keep beside K and V, by groups: of one latent, as most engines keep it; of the
 # latent and its rotary part apart; of a latent, and an index of sparse attention beside it.
@@ -110,6 +112,8 @@ def every_case():
         pairs += [(all_blocks[next(turn) % len(all_blocks)], ranks) for ranks in all_ranks]
         for blocks, ranks in pairs:
             dtype = list(ELEMENTS)[next(turn) % 3]
+            if heads * groups[0][1] * max(blocks) > BLOCK_ELEMENTS_MAX:
+                continue  # a block of the store has at most 64 MiB, and so has a region
             yield Case(groups, heads, dtype, *engines(groups, dtype, groups[0][1], blocks, ranks))
 
 
@@ -215,7 +219,10 @@ class Rank:
                     puts.append(Put(key, part=part.part, source=bytearray(space.source_bytes(part.part))))
                     part.gather(space, own, puts[-1].source)
             assert bool(puts) == part.is_writer
-            assert all(result.error is None for result in space.put_batch(puts, timeout=30))
+            step = max(1, PUT_BYTES_MAX // space.source_bytes(part.part))
+            for first in range(0, len(puts), step):
+                results = space.put_batch(puts[first : first + step], timeout=30)
+                assert [one.error for one in results if one.error is not None] == []
 
     def get(self, space, keys, geometry):
         tokens = len(keys) * geometry.store_tokens
