@@ -4,6 +4,7 @@ refused, and those that are moved go through the connector as vLLM's own schedul
 it: chunks, hits, preemptions, loads that fail. The tensors are vLLM's too; what a model would write
 there depends on all tokens before, so that a wrong byte shows."""
 
+import functools
 import itertools
 import math
 import pathlib
@@ -18,12 +19,15 @@ import torch
 from cairn import InvalidArgumentError
 from cairn.vllm import CairnConnector
 from cairn.vllm.kinds import MOVED, shape_of
+from vllm.distributed import parallel_state
+from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     MambaSpec,
     MLAAttentionSpec,
@@ -99,9 +103,11 @@ class Layer:
     """A layer's cache, written and read as its kind is."""
 
     def __init__(self, index, table, spec, tensor):
+        """index: of what it holds, a number."""
         self.index, self.table, self.spec = index, table, spec
         self.array = tensor.view(torch.uint8).numpy()
         self.window = getattr(spec, "sliding_window", 0)
+        self.chunk = getattr(spec, "attention_chunk_size", None)
 
     def wrong(self, seeds, table, end):
         """Whether what a model sees of a prefix that ends there is not what it computed."""
@@ -111,6 +117,8 @@ class Layer:
             block = table[(end - 1) // self.spec.block_size]
             return not np.array_equal(self.array[block].ravel(), self._state(seeds, end))
         first = max(0, end - self.window + 1) if self.window else 0
+        if self.chunk:
+            first = end // self.chunk * self.chunk
         return any(
             not np.array_equal(self._row(table, i), self._row_of(seeds, i)) for i in range(first, end)
         )
@@ -141,8 +149,45 @@ def spec_of(group, name):
     return getattr(group.kv_cache_spec, "kv_cache_specs", {}).get(name, group.kv_cache_spec)
 
 
+class Rank:
+    """A worker: its connector, its layers' caches, and the plan of a step."""
+
+    def __init__(self, config, cache, groups, specs, rank, layout):
+        self.connector = CairnConnector(config, KVConnectorRole.WORKER, cache)
+        tensors = allocate_kv_cache(cache, torch.device("cpu"), layout)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parallel_state, "get_tensor_model_parallel_rank", lambda: rank)
+            self.connector.register_kv_caches(tensors)
+        self.layers = []
+        for table, group in enumerate(groups):
+            for name in group.layer_names:
+                spec = spec_of(group, name)
+                is_same = shape_of(spec).is_replicated  # on all ranks; else each has a part
+                index = list(specs).index(name) + (0 if is_same else 1000 * rank)
+                self.layers.append(Layer(index, table, spec, tensors[name]))
+
+    def begin(self, metadata):
+        self.connector.handle_preemptions(metadata)
+        self.connector.bind_connector_metadata(metadata)
+
+    def end(self, scheduled):
+        connector = self.connector
+        connector.start_load_kv(None)
+        connector.wait_for_save()
+        results = connector.get_transfer_results(scheduled.finished_req_ids)
+        output = KVConnectorOutput(
+            finished_recving=results.finished_recving or None,
+            failed_recving=results.failed_recving,
+            invalid_block_ids=connector.get_block_ids_with_load_errors(),
+            kv_connector_worker_meta=connector.build_connector_worker_meta(),
+        )
+        connector.clear_connector_metadata()
+        return output
+
+
 class Engine:
-    """vLLM's scheduler and managers, with a model that writes bytes. specs: by the layers' names."""
+    """vLLM's scheduler and managers, with a model that writes bytes. specs: by the layers' names, of
+    one of the ranks."""
 
     def __init__(self, config, specs, blocks=160):
         self.config = config
@@ -157,9 +202,10 @@ class Engine:
         config.cache_config.num_gpu_blocks = self.cache.num_blocks
         of_scheduler = kv_cache_utils.generate_scheduler_kv_cache_config([self.cache])
         block, hashed = kv_cache_utils.resolve_kv_cache_block_sizes(of_scheduler, config)
-        self.worker = CairnConnector(config, KVConnectorRole.WORKER, self.cache)
-        tensors = allocate_kv_cache(self.cache, torch.device("cpu"), layout)
-        self.worker.register_kv_caches(tensors)
+        count = config.parallel_config.tensor_parallel_size
+        self.ranks = [Rank(config, self.cache, groups, specs, i, layout) for i in range(count)]
+        self.worker = self.ranks[0].connector
+        self._aggregator = KVOutputAggregator(count)
         self.scheduler = Scheduler(
             config,
             of_scheduler,
@@ -170,11 +216,6 @@ class Engine:
         )
         kv_cache_utils.init_none_hash(sha256)
         self._hash = kv_cache_utils.get_request_block_hasher(hashed, sha256)
-        self.layers = [
-            Layer(list(specs).index(name), i, spec_of(group, name), tensors[name])
-            for i, group in enumerate(groups)
-            for name in group.layer_names
-        ]
         self.failures = []  # requests, layers and prefixes that were not what had been computed
         allocated = self.scheduler.connector.update_state_after_alloc
 
@@ -183,7 +224,7 @@ class Engine:
             allocated(request, blocks, external)
 
         self.scheduler.connector.update_state_after_alloc = allocate
-        assert self.worker._session.wait(30)
+        assert all(rank.connector._session.wait(30) for rank in self.ranks)
 
     def open(self):
         """The scheduler hears of all shapes in a first step."""
@@ -210,30 +251,23 @@ class Engine:
             assert time.monotonic() < until, "requests that do not end"
             self.step()
         self.step()
-        self.worker._worker.drain()
+        for rank in self.ranks:
+            rank.connector._worker.drain()
 
     def step(self):
         scheduled = self.scheduler.schedule()
-        self.worker.handle_preemptions(scheduled.kv_connector_metadata)
-        self.worker.bind_connector_metadata(scheduled.kv_connector_metadata)
+        for rank in self.ranks:
+            rank.begin(scheduled.kv_connector_metadata)
         for number, count in scheduled.num_scheduled_tokens.items():
             self.compute(self.scheduler.requests[number], count, scheduled)
-        self.worker.start_load_kv(None)
-        self.worker.wait_for_save()
-        results = self.worker.get_transfer_results(scheduled.finished_req_ids)
-        output = KVConnectorOutput(
-            finished_recving=results.finished_recving or None,
-            failed_recving=results.failed_recving,
-            invalid_block_ids=self.worker.get_block_ids_with_load_errors(),
-            kv_connector_worker_meta=self.worker.build_connector_worker_meta(),
-        )
-        self.worker.clear_connector_metadata()
         names = list(scheduled.num_scheduled_tokens)
         made = [[5] if self.is_whole(name) else [] for name in names]
-        result = ModelRunnerOutput(
-            names, {name: i for i, name in enumerate(names)}, made, kv_connector_output=output
-        )
-        self.scheduler.update_from_output(scheduled, result)
+        numbers = {name: i for i, name in enumerate(names)}
+        results = [
+            ModelRunnerOutput(names, numbers, made, kv_connector_output=rank.end(scheduled))
+            for rank in self.ranks
+        ]
+        self.scheduler.update_from_output(scheduled, self._aggregator.aggregate(results))
         return scheduled
 
     def is_whole(self, name):
@@ -245,7 +279,7 @@ class Engine:
         begin = end - count  # the scheduler has counted them
         seeds = row_seeds(request.all_token_ids)
         tables = self.scheduler.kv_cache_manager.get_block_ids(request.request_id)
-        for layer in self.layers:
+        for layer in (layer for rank in self.ranks for layer in rank.layers):
             table = tables[layer.table]
             if layer.wrong(seeds, table, begin):
                 self.failures.append((request.request_id, layer.index, begin))
@@ -256,7 +290,8 @@ class Engine:
 
     def close(self):
         self.scheduler.connector.shutdown()
-        self.worker.shutdown()
+        for rank in self.ranks:
+            rank.connector.shutdown()
 
 
 BF16 = torch.bfloat16
@@ -295,9 +330,16 @@ def windows_of_other_blocks():
     return made | {attn(i): window for i in range(2, 4)}
 
 
-def states(count=3, block=64):
+def chunks():
+    """As Llama 4: three layers of four see no further back than where their chunk begins."""
+    local = ChunkedLocalAttentionSpec(block_size=32, attention_chunk_size=256, **KV)
+    made = {attn(i): local for i in range(3)}
+    return made | {attn(3): FullAttentionSpec(block_size=32, **KV)}
+
+
+def states(count=3, block=64, heads=2):
     """As Qwen3-Next and Bamba: layers with states, and one with full attention."""
-    full = FullAttentionSpec(block_size=block, **KV)
+    full = FullAttentionSpec(block_size=block, **KV | {"num_kv_heads": heads})
     state = MambaSpec(
         block_size=block, mamba_cache_mode="align", page_size_padded=full.page_size_bytes, **STATE
     )
@@ -324,6 +366,7 @@ KINDS = [
     latents_of_a_window,
     sparse,
     windows_of_other_blocks,
+    chunks,
     states,
     states_and_latents,
     states_alone,
@@ -440,7 +483,7 @@ def test_requests_that_are_preempted(make, kind):
     first = make(kind, blocks=3 * blocks + 2)
     requests = [first.add(prompt(seed, 2 * step - 4), 8) for seed in (7, 8, 9)]
     first.run_all(100)
-    if kind not in (latents_of_a_window, states_alone):  # which let go of blocks as they go on
+    if kind not in (latents_of_a_window, chunks, states_alone):  # which let go of blocks
         assert sum(one.num_preemptions for one in requests) > 0
     assert all(one.is_finished() for one in requests) and first.failures == []
     second = make(kind)
@@ -459,6 +502,29 @@ def test_a_hit_ends_where_vllm_keeps_a_state(make, kind, every):
     wanted = space.keys(prompt(10, 9 * step + 5))
     there = [space.match(wanted[:count], lease=False).block_count for count in range(1, 10)]
     assert there == ([0, 2, 2, 4, 4, 6, 6, 8, 9] if every else [0] * 8 + [9])
+
+
+@pytest.mark.parametrize("kind", [latents, sparse, *WITH_STATES])
+def test_ranks_that_share_a_model(make, kind):
+    """Of states each rank has a part, of latents and of an index all have the same. A rank whose load
+    fails ends the load of all."""
+    of_rank = functools.partial(states, heads=1) if kind is states else kind
+    first, second = (make(of_rank, tensor_parallel_size=2) for _ in range(2))
+    step = store_tokens(first)
+    tokens = prompt(12, 4 * step + 9)
+    first.run(tokens)
+    assert cached(second.run(tokens)) == 4 * step
+    second.forget()
+    part = second.ranks[1].connector._worker._groups[-1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(part, "get", lambda *of: SimpleNamespace(statuses=[5] * 9, wire_bytes=0))
+        second.run(tokens)
+    second.forget()
+    assert cached(second.run(tokens)) == 4 * step
+    assert first.failures == second.failures == []
+    alone = make(kind)
+    assert (cached(alone.run(tokens)) == 0) == (kind in WITH_STATES)
+    assert alone.failures == []
 
 
 def test_layers_of_several_shapes_are_a_group_each(make):

@@ -131,10 +131,21 @@ def test_states_are_of_the_ends_of_vllm_s_blocks():
     assert other.spec.weights_revision != model.spec.weights_revision
     with pytest.raises(InvalidArgumentError, match="tokens_per_block is 1088, expected the engine's"):
         model_with(*groups, extra={"tokens_per_block": 1088})
-    with pytest.raises(InvalidArgumentError, match="each of 2 ranks has a part of the states"):
-        model_with(*groups, tensor=2)
     with pytest.raises(InvalidArgumentError, match="blocks have 2112 tokens, and a block of the store"):
         model_with(group_of(MambaSpec(2112), 0))
+
+
+def test_parts_of_states_that_ranks_have_are_layers_of_the_group():
+    groups = group_of(MambaSpec(), 0, 2), group_of(fake_vllm.FullAttentionSpec(1), 1)
+    model = model_with(*groups, tensor=2)
+    assert model.spec.groups[0] == Group("state", [0, 2, 3, 5], state_bytes=STATE)
+    assert [one.kv_heads for one in model.spec.groups] == [0, 2]
+    names = [fake_vllm.layer_name(i) for i in (0, 2)]
+    assert part_of(names, model, 0, 2) == Part(range(2), range(1))
+    assert part_of(names, model, 1, 2) == Part(range(2, 4), range(1))
+    same = model_with(group_of(MambaSpec(tp_replicated=True), 0, 2), groups[1], tensor=2)
+    assert same.spec.groups[0].layers == [0, 2]
+    assert part_of(names, same, 1, 2) == Part(range(2), range(1))
 
 
 def test_groups_of_unlike_blocks_are_counted_in_what_all_divide():

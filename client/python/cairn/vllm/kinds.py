@@ -20,6 +20,7 @@ GROUPS_MAX = 16  # of a space
 MOVED = (
     "FullAttentionSpec",
     "SlidingWindowSpec",
+    "ChunkedLocalAttentionSpec",
     "MLAAttentionSpec",
     "SlidingWindowMLASpec",
     "MambaSpec",
@@ -107,6 +108,8 @@ def shape_of(spec: Any) -> Shape:
     window = 0
     if name.startswith("SlidingWindow"):
         window = spec.sliding_window + getattr(spec, "extra_retained_tokens", 0)
+    if name == "ChunkedLocalAttentionSpec":
+        window = spec.attention_chunk_size  # the begun chunk is in the last tokens of a prefix
     if "MLA" in name:
         return _latent_of(spec, window)
     return _kv_of(spec, window)

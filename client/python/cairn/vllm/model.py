@@ -18,7 +18,7 @@ from ..errors import InvalidArgumentError
 from ..keys import Group, KvGroup, Rope, SpaceSpec
 from ..transfer import Part
 from . import resolved
-from .kinds import Layers, layers_of
+from .kinds import Layers, Shape, layers_of
 from .plan import Geometry, GroupTable
 from .revision import revision_of
 from .settings import Settings
@@ -117,8 +117,6 @@ def _check_groups(vllm_config: Any, layers: Sequence[Layers]) -> None:
         reason = f"they differ in dtype: {', '.join(sorted(dtypes))}"
     if len(heads) > 1 and ranks > 1:
         reason = f"they have {sorted(heads)} heads a rank, of {ranks} ranks"
-    if any(one.shape.is_state and not one.shape.is_replicated for one in layers) and ranks > 1:
-        reason = f"each of {ranks} ranks has a part of the states"
     if reason:
         raise InvalidArgumentError(
             f"the model has {len(layers)} groups of KV, and {reason}: start vLLM with"
@@ -132,7 +130,8 @@ def _group_of(vllm_config: Any, layers: Layers, is_only: bool) -> Group:
     if is_only:  # a stage of a pipeline names its own layers only
         indices = model.get_total_num_hidden_layers()
     if shape.kind == "state":
-        return Group("state", indices, state_bytes=shape.bytes)
+        ranks = vllm_config.parallel_config.tensor_parallel_size
+        return Group("state", _of_ranks(indices, shape, ranks), state_bytes=shape.bytes)
     if shape.kind == "opaque_rows":
         return Group("opaque_rows", indices, row_bytes=shape.bytes, window_tokens=shape.window)
     if shape.kind == "latent":
@@ -150,16 +149,31 @@ def _group_of(vllm_config: Any, layers: Layers, is_only: bool) -> Group:
     )
 
 
+def _of_ranks(
+    indices: int | Sequence[int], shape: Shape, ranks: int
+) -> int | Sequence[int]:
+    """Where each rank has a part of a layer's state, the parts are layers of the group: those of the
+    first rank have the layers' numbers, and those of the others follow."""
+    if shape.is_replicated or ranks == 1:
+        return indices
+    own = range(indices) if isinstance(indices, int) else indices
+    step = own[-1] + 1
+    return [rank * step + index for rank in range(ranks) for index in own]
+
+
 def part_of(
     layer_names: Sequence[str], model: Model, tensor_rank: int, ranks: int, group: int = 0
 ) -> Part:
     """The layers of a group that a worker has, in the order of `layer_names`, and the heads."""
-    known = model.spec.groups[group].layer_indices
+    known, shape = model.spec.groups[group].layer_indices, model.layers[group].shape
+    before = 0  # layers of the group that are parts of other ranks
+    if shape.is_state and not shape.is_replicated:
+        known = known[: len(known) // ranks]
+        before = tensor_rank * len(known)
     found = [layer_index(name) for name in layer_names]
     layers = [known.index(layer) if layer in known else len(known) for layer in found]
-    shape = model.layers[group].shape
     total, heads = model.spec.groups[group].kv_heads, shape.heads
-    if shape.kind != "kv":  # all ranks have the same
+    if shape.kind != "kv":  # all ranks have the same, or layers of their own
         total, tensor_rank, ranks = 1, 0, 1
     # Where there are fewer heads than ranks, some ranks have the same one.
     first = tensor_rank * heads if total >= ranks else tensor_rank * total // ranks
@@ -171,7 +185,7 @@ def part_of(
         )
     if layers != list(range(layers[0], layers[0] + len(layers))):
         raise InvalidArgumentError(f"the layers are {found}, expected consecutive ones of {known}")
-    return Part(range(layers[0], layers[-1] + 1), part_heads, group)
+    return Part(range(before + layers[0], before + layers[-1] + 1), part_heads, group)
 
 
 def layer_index(name: str) -> int:
