@@ -62,7 +62,23 @@ class Tensor:
         return made
 
     def view(self, values):
+        """values: memory of this one's, or a dtype to see it as."""
+        if not isinstance(values, np.ndarray):
+            values = self.values.view(values)
         return Tensor(values, self._whole)
+
+    def reshape(self, shape):
+        made = self.values.reshape(shape)
+        assert np.shares_memory(made, self.values) or made.size == 0
+        return self.view(made)
+
+    def index_copy_(self, axis, index, source):
+        def act():
+            place = [slice(None)] * axis
+            self.values[(*place, index.values)] = source.values
+
+        assert source.shape[axis] == index.shape[0]
+        current_stream().put(act)
 
     @property
     def shape(self):
@@ -143,8 +159,20 @@ class Event:
         self.stream, self.count = stream, count
 
 
+@contextlib.contextmanager
+def stream(wanted):
+    before = getattr(_here, "within", None)
+    _here.within = wanted
+    try:
+        yield
+    finally:
+        _here.within = before
+
+
 def current_stream(device=0):
     """Each engine of the tests has a thread."""
+    if getattr(_here, "within", None) is not None:
+        return _here.within
     assert not threading.current_thread().name.startswith("cairn-"), "of the engine's alone"
     if not hasattr(_here, "stream"):
         _here.stream = Stream(number=0)
@@ -156,12 +184,28 @@ class OutOfMemoryError(RuntimeError):
 
 
 class _Pinned:
+    """In page-locked host memory."""
+
     def __init__(self, values):
-        self.values = np.array(values, np.int64)
+        self.values = values
+
+    @property
+    def __array_interface__(self):
+        return self.values.__array_interface__
+
+    def view(self, dtype):
+        return _Pinned(self.values.view(dtype))
+
+    def reshape(self, shape):
+        return _Pinned(self.values.reshape(shape))
+
+    def copy_(self, source, non_blocking):
+        assert non_blocking and source.shape == self.values.shape
+        current_stream().put(lambda: self.values.__setitem__(..., source.values))
 
     def to(self, device, non_blocking):
         assert device == Tensor.device and non_blocking, "or else it waits for the stream"
-        made = Tensor(np.full(self.values.shape, -1))
+        made = Tensor(np.full_like(self.values, 255 if self.values.dtype == np.uint8 else -1))
         current_stream().put(lambda: made.values.__setitem__(..., self.values))
         return made
 
@@ -169,10 +213,13 @@ class _Pinned:
 def tensor(values, dtype, pin_memory):
     assert dtype == "int64" and pin_memory, "or else the copy waits for the stream"
     assert min(values) >= 0, "which would end every process on the device"
-    return _Pinned(values)
+    return _Pinned(np.array(values, np.int64))
 
 
-def empty(shape, dtype, device):
+def empty(shape, dtype, device=None, pin_memory=False):
+    if pin_memory:
+        assert device is None
+        return _Pinned(np.full(shape, 7, dtype))
     assert device == Tensor.device
     values = np.full(shape, 7, dtype)
     if faults.room is not None and values.nbytes > faults.room:
@@ -200,6 +247,7 @@ def install():
     members = {
         "torch": {
             "int64": "int64",
+            "uint8": np.uint8,
             "empty": empty,
             "tensor": tensor,
             "as_strided": as_strided,
@@ -209,6 +257,7 @@ def install():
         "torch.cuda": {
             "Stream": Stream,
             "current_stream": current_stream,
+            "stream": stream,
             "OutOfMemoryError": OutOfMemoryError,
         },
     }

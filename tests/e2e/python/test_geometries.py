@@ -41,7 +41,7 @@ RANKS = (1, 2, 4, 8)
 ELEMENTS = {"bf16": "uint16", "fp16": "float16", "fp32": "float32"}
 SAMPLED = 48  # in the default run, besides one of each kind
 SPACES_MAX = 512  # of one daemon
-BLOCK_ELEMENTS_MAX = 1 << 21  # of K in a layer
+BLOCK_ELEMENTS_MAX = 1 << 20  # of K in a layer
 PUT_BYTES_MAX = 32 << 20  # at once, so that the daemon has room for them
 
 # What models of today keep beside K and V, by groups: of one latent, as most engines keep it; of the
@@ -113,7 +113,7 @@ def every_case():
         for blocks, ranks in pairs:
             dtype = list(ELEMENTS)[next(turn) % 3]
             if heads * groups[0][1] * max(blocks) > BLOCK_ELEMENTS_MAX:
-                continue  # a block of the store has at most 64 MiB, and so has a region
+                continue  # two blocks of K and V lie in a region of 64 MiB
             yield Case(groups, heads, dtype, *engines(groups, dtype, groups[0][1], blocks, ranks))
 
 
@@ -186,9 +186,7 @@ class Rank:
                 kernels = engine.layout if is_of_processor else None
                 dtype = ELEMENTS[case.dtype]
                 arrays = arrays_of(engine.layout, blocks, shape.heads, engine.block, row, dtype)
-                cache = layout.paged_cache(
-                    arrays, layout.Shape(shape.heads, dim, kind == "latent"), kernels
-                )
+                cache = layout.paged_cache(arrays, shape, kernels)
                 made = PagedPart(cache, part, 1, is_writer)
             self.parts.append(made)
             self.arrays.append(arrays)

@@ -22,8 +22,10 @@ fake_vllm.install()
 
 from cairn.vllm import device_saves  # noqa: E402
 from cairn.vllm.cuda import Cuda  # noqa: E402
+from cairn.vllm.device_bytes import DeviceBytes  # noqa: E402
 from cairn.vllm.group import PagedPart  # noqa: E402
-from cairn.vllm.layout import Shape, paged_cache  # noqa: E402
+from cairn.vllm.kinds import Shape  # noqa: E402
+from cairn.vllm.layout import paged_cache  # noqa: E402
 from cairn.vllm.plan import Load, Plan, Save  # noqa: E402
 from cairn.vllm.settings import Settings  # noqa: E402
 from cairn.vllm.staging import Staging  # noqa: E402
@@ -61,7 +63,7 @@ class Rank:
         self.settings = Settings("127.0.0.1:1", **(PATIENT | settings))
         self.cuda = Cuda(0, log)
         self.stream = self.cuda.open_stream()
-        self.layers, shape = layers, Shape(HEADS, DIM)
+        self.layers, shape = layers, Shape("kv", HEADS, DIM)
         cache = paged_cache(layers, shape, None, self.stream.number)
         assert (cache.tokens_per_block, cache.block_count) == (TOKENS, BLOCKS)
         groups = [PagedPart(cache, Part(), 1)]
@@ -356,8 +358,126 @@ def test_staging_without_room(make, space):
         make(slots=4)
 
 
+# -------------------------------------------------------------------------------- bytes beside them
+
+ROW, STATE = 132, 1000
+KINDS = (
+    cairn.Group("latent", LAYERS, kv_heads=1, k_dim=DIM),
+    cairn.Group("opaque_rows", LAYERS, row_bytes=ROW),
+    cairn.Group("state", LAYERS, state_bytes=STATE),
+)
+SAVED = [[6, 0, 2, 1, 4, 3], [6, 0, 2, 1, 4, 3], [7, -1, 5]]
+
+
+class RankOfKinds(Rank):
+    """Latents, rows of an index and states, in memory of its own for each layer or for all."""
+
+    def __init__(self, space, is_together, seed):
+        rng = np.random.default_rng(seed)
+        self.settings = Settings("127.0.0.1:1", **PATIENT)
+        self.cuda, self.arrays = Cuda(0, log), []
+        self.stream = self.cuda.open_stream()
+        for shape, dtype in (
+            ((BLOCKS, 1, TOKENS, DIM), np.uint16),
+            ((BLOCKS, 1, TOKENS, ROW), np.uint8),
+            ((BLOCKS, 1, 1, STATE + 24), np.uint8),
+        ):
+            values = rng.integers(0, 250, (LAYERS, *shape)).astype(dtype)
+            whole = fake_torch.Tensor.of(values)
+            layers = [whole[i] for i in range(LAYERS)]
+            self.arrays.append(layers if is_together else list(map(fake_torch.Tensor.of, values)))
+        self.arrays[2] = [one.view(one.values[..., :STATE]) for one in self.arrays[2]]
+        latents, rows, states = self.arrays
+        shapes = [Shape("latent", 1, DIM), Shape("opaque_rows"), Shape("state")]
+        cache = paged_cache(latents, shapes[0], None, self.stream.number)
+        on = self.cuda, self.stream
+        groups = [
+            PagedPart(cache, Part(), 1),
+            DeviceBytes(*on, rows, TOKENS * ROW, Part(group=1), 1, True, TOKENS),
+            DeviceBytes(*on, states, STATE, Part(group=2), 1),
+        ]
+        room = 4 * sum(space.source_bytes(group.part) for group in groups)
+        self.staging = Staging(self.cuda, groups, self.arrays, shapes, STORE, room)
+        on_device = OnDevice(self.cuda, self.stream, self.staging)
+        self.worker = Worker(_Session(space), self.settings, groups, log, device=on_device)
+
+    def compute(self, tables, seed):
+        """As a step does, which is not over when it has been planned."""
+        rng = np.random.default_rng(seed)
+        for of, table in zip(self.arrays, tables, strict=True):
+            for layer in of:
+                for block in table:
+                    values = rng.integers(0, 250, layer.shape[1:]).astype(layer.dtype)
+                    act = functools.partial(layer.values.__setitem__, block, values)
+                    fake_torch.current_stream().put(act if block >= 0 else lambda: None)
+
+    def copy(self):
+        fake_torch.current_stream().synchronize()
+        return [[layer.values.copy() for layer in of] for of in self.arrays]
+
+
+@pytest.fixture
+def make_kinds(device, client, request):
+    with open_space(client, "raw", groups=KINDS, tokens_per_block=STORE) as space:
+
+        def build(**more):
+            rank = RankOfKinds(space, **more)
+            request.addfinalizer(lambda: fake_torch.fail() or rank.worker.close())
+            return rank
+
+        yield space, build
+
+
+@pytest.mark.parametrize("is_together", [True, False])
+def test_states_and_rows_come_back_as_they_were(make_kinds, is_together):
+    """In order with what the engine computes: blocks are written to again when they are staged."""
+    space, build = make_kinds
+    keys = space.keys(range(3 * STORE))
+    first, second = build(is_together=is_together, seed=1), build(is_together=True, seed=2)
+    first.compute(SAVED, 3)
+    first.worker.save(Plan(saves=[Save(keys, SAVED, None, 0, False)]))
+    first.compute(SAVED, 4)  # of a later step
+    first.worker.drain()
+    assert space.match(keys, lease=False).block_count == 3
+    assert space.contains(keys) == [True, False, True]
+    again = build(is_together=True, seed=1)
+    again.compute(SAVED, 3)
+    was, wanted = again.copy(), second.copy()
+    tables = [[-1, 1, 2, 3, 4, 5], [0, -1, 2, 3, 4, 5], [-1, -1, 6]]
+    second.compute([[0, 1], [0, 1], [6]], 5)  # of a step that has yet to end
+    second.worker.step(Plan(loads=[Load("r", keys, tables, None)]))
+    second.end()
+    fake_torch.current_stream().synchronize()
+    later = RankOfKinds.copy(second)
+    for group, (from_, to) in enumerate(zip(SAVED, tables, strict=True)):
+        for layer in range(LAYERS):
+            for source, target in zip(from_, to, strict=True):
+                if target >= 0 and source >= 0:
+                    wanted[group][layer][target] = was[group][layer][source]
+            touched = {0, 1} - set(to) if group < 2 else set()
+            same = [i for i in range(BLOCKS) if i not in touched]
+            assert np.array_equal(later[group][layer][same], wanted[group][layer][same]), group
+
+
+def test_bytes_of_a_device_that_fails_are_a_miss(make_kinds, monkeypatch, caplog):
+    space, build = make_kinds
+    keys = space.keys(range(3 * STORE))
+    rank = build(is_together=True, seed=1)
+    rank.compute(SAVED, 3)
+    rank.worker.save(Plan(saves=[Save(keys, SAVED, None, 0, False)]))
+    rank.worker.drain()
+
+    def broken(*arguments, **more):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(fake_torch.Tensor, "index_copy_", broken)
+    rank.worker.step(Plan(loads=[Load("r", keys, SAVED, None)]))
+    assert rank.end()
+    assert caplog.text.count("nothing is cached any more") == 1
+
+
 def test_rows_whose_channels_lie_apart(device):
     layers = [fake_torch.Tensor.of(np.zeros((BLOCKS, HEADS, 2 * DIM, TOKENS), np.uint16)) for _ in "12"]
     turned = [layer.view(layer.values.swapaxes(2, 3)) for layer in layers]
     with pytest.raises(InvalidArgumentError, match="the channels of a row are adjacent"):
-        paged_cache(turned, Shape(HEADS, DIM), None, 5)
+        paged_cache(turned, Shape("kv", HEADS, DIM), None, 5)

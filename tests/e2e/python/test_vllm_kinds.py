@@ -19,7 +19,6 @@ fake_vllm.install()
 from cairn.vllm.connector import CairnConnector, PlanMetadata, StepEnded  # noqa: E402
 from cairn.vllm.group import BytesPart, PagedPart  # noqa: E402
 from cairn.vllm.kinds import Shape, layers_of, shape_of  # noqa: E402
-from cairn.vllm.layout import Shape as Layout  # noqa: E402
 from cairn.vllm.layout import paged_cache  # noqa: E402
 from cairn.vllm.model import model_of, part_of  # noqa: E402
 from cairn.vllm.plan import Geometry, GroupTable, Load, Plan, Save  # noqa: E402
@@ -280,7 +279,7 @@ def arrays_of(seed):
 
 def parts_of(arrays, is_writer=True):
     latents, rows, states = arrays
-    cache = paged_cache(latents, Layout(1, LATENT, is_latent=True), None)
+    cache = paged_cache(latents, Shape("latent", 1, LATENT), None)
     return [
         PagedPart(cache, Part(), 1, is_writer),
         BytesPart(rows, TOKENS * ROW, Part(group=1), 1, is_writer),

@@ -22,7 +22,8 @@ fake_vllm.install()
 from cairn.vllm import revision as of_weights  # noqa: E402
 from cairn.vllm import saves  # noqa: E402
 from cairn.vllm.group import PagedPart  # noqa: E402
-from cairn.vllm.layout import Shape, paged_cache  # noqa: E402
+from cairn.vllm.kinds import Shape  # noqa: E402
+from cairn.vllm.layout import paged_cache  # noqa: E402
 from cairn.vllm.lookup import Found, Lookups  # noqa: E402
 from cairn.vllm.model import layer_index, model_of, part_of, rope_of  # noqa: E402
 from cairn.vllm.plan import Load, Plan, Save  # noqa: E402
@@ -68,7 +69,7 @@ def tiled(layer, block):
 def test_layouts(client, shape, kernels, read):
     rng = np.random.default_rng(1)
     layers = [rng.integers(0, 30000, shape, np.uint16) for _ in range(LAYERS)]
-    cache = paged_cache(layers, Shape(HEADS, DIM), kernels)
+    cache = paged_cache(layers, Shape("kv", HEADS, DIM), kernels)
     assert (cache.tokens_per_block, cache.block_count) == (TOKENS, BLOCKS)
     with open_space(client) as space:
         source = np.zeros((2, LAYERS, HEADS, 2, TOKENS, DIM), np.uint16)
@@ -85,7 +86,7 @@ def test_strides_say_what_shapes_do_not():
     whole = np.zeros((BLOCKS, LAYERS, TOKENS, HEADS, 2 * DIM), np.uint16)
     layers = [whole[:, i].swapaxes(1, 2) for i in range(LAYERS)]
     assert layers[0].shape == PACKED
-    k = paged_cache(layers, Shape(HEADS, DIM), None).native.k
+    k = paged_cache(layers, Shape("kv", HEADS, DIM), None).native.k
     assert (k.head_stride, k.token_stride) == (4 * DIM, 4 * DIM * HEADS)
     assert k.block_stride == whole.strides[0]
 
@@ -104,7 +105,7 @@ def test_strides_say_what_shapes_do_not():
 )
 def test_unknown_layouts_are_refused_by_name(shape, dtype, kernels, says):
     with pytest.raises(InvalidArgumentError, match=says):
-        paged_cache([np.zeros(shape, dtype)], Shape(HEADS, DIM), kernels)
+        paged_cache([np.zeros(shape, dtype)], Shape("kv", HEADS, DIM), kernels)
 
 
 def of(extra=None, **changed):
@@ -536,7 +537,7 @@ def two_ranks(client):
         ranks = []
         for rank in range(2):
             layers = [np.zeros((BLOCKS, 1, TOKENS, 2 * DIM), np.uint16) for _ in range(LAYERS)]
-            cache = paged_cache(layers, Shape(1, DIM), None)
+            cache = paged_cache(layers, Shape("kv", 1, DIM), None)
             part = Part(heads=range(rank, rank + 1))
             settings = Settings("127.0.0.1:1", staging_bytes=3 * space.source_bytes(part))
             worker = Worker(_Session(space), settings, [PagedPart(cache, part, 1)], log)

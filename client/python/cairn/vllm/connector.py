@@ -26,8 +26,9 @@ from ..errors import InvalidArgumentError
 from ..transfer import Part
 from .adapters import LoadedAdapters
 from .cuda import Cuda, Stream
+from .device_bytes import DeviceBytes
 from .group import BytesPart, GroupPart, PagedPart
-from .layout import Shape, cuda_device, paged_cache
+from .layout import cuda_device, paged_cache
 from .lookup import Lookups
 from .media import are_media_named
 from .model import Model, layer_index, model_of, part_of
@@ -268,13 +269,11 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         number = cuda_device(next(iter(kv_caches.values())))
         cuda = None if number is None else Cuda(number, log)
         stream = None if cuda is None else cuda.open_stream()
-        parts = [self._group_part(i, of, kv_caches, stream) for i, of in enumerate(names)]
+        parts = [self._group_part(i, of, kv_caches, cuda, stream) for i, of in enumerate(names)]
         device = None
         if cuda is not None and stream is not None:
             arrays = [[kv_caches[name] for name in of] for of in names]
-            # All of them: a BytesPart is refused on a device.
-            paged = [part for part in parts if isinstance(part, PagedPart)]
-            device = OnDevice(cuda, stream, self._staging(cuda, paged, arrays))
+            device = OnDevice(cuda, stream, self._staging(cuda, parts, arrays))
         else:
             self._check_queries()
             self._squares = self._squares_of(kv_caches, [part.part for part in parts])
@@ -304,7 +303,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
                 )
 
     def _staging(
-        self, cuda: Cuda, parts: list[PagedPart], arrays: list[list[Any]]
+        self, cuda: Cuda, parts: list[GroupPart], arrays: list[list[Any]]
     ) -> Staging | None:
         if self._settings.capture is not None:
             raise InvalidArgumentError(
@@ -321,7 +320,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         if not any(part.is_writer for part in parts):
             return None  # another rank puts the same
         tokens, room = self._model.geometry.store_tokens, self._settings.staging_bytes
-        staging = Staging(cuda, parts, arrays, self._shapes, tokens, room)
+        shapes = [group.shape for group in self._model.layers]
+        staging = Staging(cuda, parts, arrays, shapes, tokens, room)
         step = self._vllm_config.scheduler_config.max_num_batched_tokens
         if staging.slot_count * tokens < step:
             log.warning(
@@ -377,7 +377,12 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         return layers
 
     def _group_part(
-        self, group: int, names: list[str], layers: dict[str, Any], stream: Stream | None
+        self,
+        group: int,
+        names: list[str],
+        layers: dict[str, Any],
+        cuda: Cuda | None,
+        stream: Stream | None,
     ) -> GroupPart:
         """What this worker has of a group."""
         model, parallel = self._model, self._vllm_config.parallel_config
@@ -385,24 +390,22 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         part = part_of(names, model, rank, parallel.tensor_parallel_size, group)
         arrays, of = [layers[name] for name in names], model.layers[group]
         is_writer = not of.shape.is_replicated or rank == 0
-        if of.shape.is_state:
-            return BytesPart(arrays, of.shape.bytes, part, 1, is_writer)
-        if of.shape.is_bytes:  # [blocks, 1, tokens, bytes]
-            tokens = arrays[0].shape[2]
-            split = of.block_tokens // tokens
-            return BytesPart(arrays, tokens * of.shape.bytes, part, split, is_writer)
+        if of.shape.is_bytes:
+            tokens = 0 if of.shape.is_state else arrays[0].shape[2]  # [blocks, 1, tokens, bytes]
+            block_bytes = of.shape.bytes * (tokens or 1)
+            split = of.block_tokens // tokens if tokens else 1
+            if cuda is None or stream is None:
+                return BytesPart(arrays, block_bytes, part, split, is_writer, tokens)
+            return DeviceBytes(
+                cuda, stream, arrays, block_bytes, part, split, is_writer, tokens
+            )
         cache = paged_cache(
             arrays,
-            self._shapes[group],
+            of.shape,
             self._kernels(names[0]),
             None if stream is None else stream.number,
         )
         return PagedPart(cache, part, of.block_tokens // cache.tokens_per_block, is_writer)
-
-    @property
-    def _shapes(self) -> list[Shape]:
-        shapes = [group.shape for group in self._model.layers]
-        return [Shape(one.heads, one.dim, one.kind == "latent") for one in shapes]
 
     def _kernels(self, layer_name: str) -> str | None:
         """What vLLM's CPU backend calls its layout; None: it is another backend."""

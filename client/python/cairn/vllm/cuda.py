@@ -18,9 +18,11 @@ themselves.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ResourceExhaustedError, UnavailableError, UnimplementedError
@@ -48,6 +50,32 @@ class Stream:
                 self._stream.wait_event(mark)
         except Exception as error:
             self._cuda.lose(error)
+
+    def write(self, moves: Sequence[Move], arrays: Sequence[Any]) -> None:
+        """Copies blocks from host memory into the arrays of all layers, and waits until they are
+        there. UnavailableError: the device failed."""
+        if moves:
+            with self._cuda.running(self._stream):
+                self._cuda.write(moves, arrays)
+
+    def read(self, copies: Sequence[tuple[Any, int, int, Any]]) -> None:
+        """Copies blocks to host memory, and waits until they are there. copies: an array of all
+        layers, its first block, how many, and where to. UnavailableError: the device failed."""
+        with self._cuda.running(self._stream):
+            for source, first, count, target in copies:
+                part = source.narrow(1, first, count)
+                target.view(source.dtype).reshape(part.shape).copy_(part, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class Move:
+    """source: blocks of all layers in page-locked host memory, layer by layer, `count` of each. Those
+    with the numbers `wanted` go to `blocks` of the device's arrays."""
+
+    source: Any
+    count: int
+    wanted: Sequence[int]
+    blocks: Sequence[int]
 
 
 class Cuda:
@@ -117,6 +145,45 @@ class Cuda:
         """An array of them, on its way to the device."""
         pinned = self._torch.tensor(values, dtype=self._torch.int64, pin_memory=True)
         return pinned.to(f"cuda:{self._number}", non_blocking=True)
+
+    def host(self, count: int) -> Any:
+        """So many bytes of page-locked host memory. UnavailableError: there are none."""
+        try:
+            return self._torch.empty([count], dtype=self._torch.uint8, pin_memory=True)
+        except Exception as error:
+            raise UnavailableError(f"CUDA device {self._number}: {error}") from error
+
+    @contextlib.contextmanager
+    def running(self, stream: Any) -> Iterator[None]:
+        """What is put on the current stream goes to that one, and is over behind the context. The
+        engine's arrays may be of its inference mode."""
+        torch = self._torch
+        try:
+            with torch.inference_mode(True), torch.cuda.stream(stream):
+                yield
+            stream.synchronize()
+        except Exception as error:
+            raise UnavailableError(f"CUDA device {self._number}: {error}") from error
+
+    def write(self, moves: Sequence[Move], arrays: Sequence[Any]) -> None:
+        """Puts them on the current stream."""
+        torch, whole, first = self._torch, self.together(arrays), arrays[0]
+        for move in moves:
+            staged = move.source.to(first.device, non_blocking=True).view(first.dtype)
+            values = staged.reshape([len(arrays), move.count, *first.shape[1:]])
+            numbers = self.numbers([*move.blocks, *move.wanted])
+            blocks = numbers.narrow(0, 0, len(move.blocks))
+            if len(move.wanted) < move.count:
+                wanted = numbers.narrow(0, len(move.blocks), len(move.wanted))
+                shape = [len(arrays), len(move.wanted), *first.shape[1:]]
+                some = torch.empty(shape, dtype=first.dtype, device=first.device)
+                torch.index_select(values, 1, wanted, out=some)
+                values = some
+            if whole is not None:
+                whole.index_copy_(1, blocks, values)
+                continue
+            for i, array in enumerate(arrays):
+                array.index_copy_(0, blocks, values[i])
 
     def copy_blocks(self, source: Any, axis: int, blocks: Any, target: Any, first: int) -> None:
         """Those blocks, an array of numbers, to the target's from `first` on: put on the current

@@ -14,7 +14,7 @@ from .._session import Session
 from ..errors import Error, UnavailableError, from_code
 from ..space import Space
 from .group import GroupPart
-from .plan import Save
+from .plan import Save, by_key
 from .saves import Saves
 from .settings import Settings
 from .staging import Staging, runs
@@ -110,16 +110,15 @@ class DeviceSaves(Saves):
         if left <= 0:
             return 0, "save_timeout was over"
         self._staging.stream.wait(mark)
-        moved = paged.put(
+        moved = self._staging.rooms[group].put(
             space,
-            self._staging.caches[group],
             save.keys[first : first + len(slots)],
-            self._staging.rooms[group].table(slots),
+            slots,
+            self._groups[group].part,
+            left,
             parent=save.keys[first - 1] if first else save.parent,
             first_position=save.first_position + first * space.spec.tokens_per_block,
-            part=self._groups[group].part,
             is_derived=save.is_derived,
-            timeout=left,
         )
         good = sum(status == paged.OK for status in moved.statuses)
         self._count(saved_blocks=good * ratio, saved_bytes=moved.wire_bytes)
@@ -129,8 +128,4 @@ class DeviceSaves(Saves):
 
 def _tables(save: Save) -> list[list[list[int]]]:
     """Of each group, of each key the engine's blocks."""
-    count = len(save.keys)
-    return [
-        [blocks[i : i + len(blocks) // count] for i in range(0, len(blocks), len(blocks) // count)]
-        for blocks in save.blocks
-    ]
+    return [by_key(blocks, len(save.keys)) for blocks in save.blocks]

@@ -14,6 +14,7 @@ from ..errors import InvalidArgumentError
 from ..space import Space
 from ..tensors import contiguous, describe, is_contiguous
 from ..transfer import Get, Part
+from .plan import by_key
 
 
 class GroupPart(abc.ABC):
@@ -37,6 +38,10 @@ class GroupPart(abc.ABC):
         """Whether a store block of those of the engine's is put. It is not where the engine has let go
         of some of them, has no state there, or where another rank puts the same."""
         return self.is_writer and paged.SKIPPED not in blocks
+
+    @abc.abstractmethod
+    def blocks_of(self, store_tokens: int) -> int:
+        """Returns how many blocks of the cache a block of the store has."""
 
     @abc.abstractmethod
     def get(
@@ -63,6 +68,9 @@ class PagedPart(GroupPart):
         super().__init__(part, split, is_writer)
         self.cache = cache
 
+    def blocks_of(self, store_tokens: int) -> int:
+        return store_tokens // self.cache.tokens_per_block
+
     def get(
         self,
         space: Space,
@@ -82,20 +90,22 @@ class PagedPart(GroupPart):
 
 class BytesPart(GroupPart):
     """Of states, or of rows in an order that only the engine's kernels know: a block's bytes move
-    as they lie. arrays: of each layer one in host memory, whose first axis is of blocks."""
+    as they lie. arrays: of each layer one in host memory, whose first axis is of blocks. tokens: of
+    one of its blocks; 0: it has a state. `DeviceBytes` is of arrays on a device."""
 
     def __init__(
-        self, arrays: Sequence[Any], block_bytes: int, part: Part, split: int, is_writer: bool = True
+        self,
+        arrays: Sequence[Any],
+        block_bytes: int,
+        part: Part,
+        split: int,
+        is_writer: bool = True,
+        tokens: int = 0,
     ) -> None:
         super().__init__(part, split, is_writer)
         self._layers = [describe(f"layers[{i}]", array, True) for i, array in enumerate(arrays)]
-        self._bytes = block_bytes
+        self._bytes, self._tokens = block_bytes, tokens
         for layer in self._layers:
-            if layer.cuda_device is not None:
-                raise InvalidArgumentError(
-                    "the model has states, or an index of sparse attention, on a CUDA device: they"
-                    " are moved in host memory alone. Start vLLM without this connector"
-                )
             is_piece = is_contiguous(layer.shape[1:], layer.strides[1:], layer.itemsize)
             found = layer.itemsize * math.prod(layer.shape[1:])
             if found != block_bytes or not is_piece or layer.strides[0] < block_bytes:
@@ -103,6 +113,9 @@ class BytesPart(GroupPart):
                     f"the KV cache's layout is not known: a block is not one piece of {block_bytes}"
                     f" bytes; {layer.dtype} {layer.shape}, strides {layer.strides}"
                 )
+
+    def blocks_of(self, store_tokens: int) -> int:
+        return store_tokens // self._tokens if self._tokens else 1
 
     def get(
         self,
@@ -112,24 +125,31 @@ class BytesPart(GroupPart):
         lease: bytes | None,
         timeout: float,
     ) -> paged.Moved:
-        table, count = self.table(blocks), space.source_bytes(self.part)
-        targets = [bytearray(count) for _ in keys]
+        tables, count = by_key(self.table(blocks), len(keys)), space.source_bytes(self.part)
+        targets = [self._room(count) for _ in keys]
         gets = [
             Get(key, lease=lease, part=self.part, source=target)
             for key, target in zip(keys, targets, strict=True)
         ]
         results = space.get_batch(gets, timeout=timeout)
-        ratio, statuses, moved = len(table) // len(keys), [], 0
-        for i, (result, target) in enumerate(zip(results, targets, strict=True)):
-            status = paged.OK if result.is_hit else paged.MISS
-            statuses.append(status if result.error is None else result.error.code)
-            if statuses[-1] == paged.OK:
-                moved += result.wire_bytes
-                places = self._places(table[i * ratio : (i + 1) * ratio], target)
-                for address, copy, is_wanted in places:
-                    if is_wanted:
-                        ctypes.memmove(address, copy, self._bytes)
-        return paged.Moved(statuses, count * statuses.count(paged.OK), moved)
+        statuses = [
+            (paged.OK if one.is_hit else paged.MISS) if one.error is None else one.error.code
+            for one in results
+        ]
+        good = [i for i, status in enumerate(statuses) if status == paged.OK]
+        self._place([(tables[i], targets[i]) for i in good])
+        return paged.Moved(statuses, count * len(good), sum(results[i].wire_bytes for i in good))
+
+    def _room(self, count: int) -> Any:
+        """So many bytes of host memory, for a block of the store."""
+        return bytearray(count)
+
+    def _place(self, blocks: Sequence[tuple[list[int], Any]]) -> None:
+        """Copies blocks of the store into those of the cache."""
+        for table, source in blocks:
+            for address, copy, is_wanted in self._places(table, source):
+                if is_wanted:
+                    ctypes.memmove(address, copy, self._bytes)
 
     def gather(self, space: Space, blocks: Sequence[int], target: bytearray) -> None:
         for address, copy, _ in self._places(self.table(blocks), target):

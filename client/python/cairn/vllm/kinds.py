@@ -48,6 +48,16 @@ class Shape:
     layout: str = ""
 
     @property
+    def is_latent(self) -> bool:
+        """Has one plane, and not K and V."""
+        return self.kind == "latent"
+
+    @property
+    def row(self) -> int:
+        """Elements of a head and token."""
+        return self.dim if self.is_latent else 2 * self.dim
+
+    @property
     def is_state(self) -> bool:
         """A block has one, of all tokens up to its end: a prefix needs the last block's alone."""
         return self.kind == "state"
@@ -105,11 +115,10 @@ def shape_of(spec: Any) -> Shape:
         raise _refuse(spec, f"a row is of {spec.tokens_per_state} tokens")
     if getattr(spec, "state_content_bytes", None) is not None:
         raise _refuse(spec, f"a row is {spec.state_content_bytes} coded bytes")
-    window = 0
+    # Of chunked attention, the chunk that a prefix ends in lies in so many of its last tokens.
+    window = getattr(spec, "attention_chunk_size", 0) if "Chunked" in name else 0
     if name.startswith("SlidingWindow"):
         window = spec.sliding_window + getattr(spec, "extra_retained_tokens", 0)
-    if name == "ChunkedLocalAttentionSpec":
-        window = spec.attention_chunk_size  # the begun chunk is in the last tokens of a prefix
     if "MLA" in name:
         return _latent_of(spec, window)
     return _kv_of(spec, window)

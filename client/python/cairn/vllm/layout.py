@@ -6,29 +6,15 @@ that it chose: there the shape tells nothing. What is not known is refused by na
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidArgumentError
 from ..paged import PagedCache, Placement
 from ..tensors import Tensor, describe
+from .kinds import Shape
 
 TILED = "amx"  # K in tiles [token/16, dim/2, 16, 2], V in tiles [dim/16, token/2, 16, 2]
 TRANSPOSED = "vec"  # K as [dim, token], V as [token, dim]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a layer's array has to hold."""
-
-    heads: int
-    dim: int  # of K and of V; or of a latent
-    is_latent: bool = False
-
-    @property
-    def row(self) -> int:
-        """Elements of a head and token."""
-        return self.dim if self.is_latent else 2 * self.dim
 
 
 def paged_cache(

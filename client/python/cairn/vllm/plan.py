@@ -15,6 +15,14 @@ NO_BLOCK = 0  # the engine's number of it
 # fill a block of the store. What is not moved is SKIPPED.
 Tables = list[list[int]]
 
+
+
+def by_key(blocks: Sequence[int], keys: int) -> list[list[int]]:
+    """Splits a table of `Tables`: of each key, the engine's blocks."""
+    step = len(blocks) // keys
+    return [list(blocks[i : i + step]) for i in range(0, len(blocks), step)]
+
+
 # Blocks with states, by the engine's table and the tokens that the state is of.
 States = Mapping[tuple[int, int], int]
 

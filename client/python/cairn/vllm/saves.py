@@ -18,7 +18,7 @@ from ..errors import Error
 from ..space import Space
 from ..transfer import Put
 from .group import GroupPart
-from .plan import Save
+from .plan import Save, by_key
 from .settings import Settings
 from .squares import Squares
 from .tap import Tap
@@ -84,9 +84,8 @@ class Saves(abc.ABC):
     def _drop(self, save: Save, index: int) -> None:
         """Its blocks from that key on: nor are those behind one saved that is not, they would hang
         on nothing."""
-        count = len(save.keys)
-        rest = [b for table in save.blocks for b in table[index * (len(table) // count) :]]
-        self._count(dropped_blocks=len(rest) - rest.count(paged.SKIPPED))
+        tables = (table for of in save.blocks for table in by_key(of, len(save.keys))[index:])
+        self._count(dropped_blocks=sum(b != paged.SKIPPED for table in tables for b in table))
 
 
 class HostSaves(Saves):
@@ -127,8 +126,7 @@ class HostSaves(Saves):
         counts: list[int] = []
         space = self._session.space
         for group, blocks in zip(self._groups, save.blocks, strict=True):
-            ratio = len(blocks) // len(save.keys)
-            table = blocks[index * ratio : (index + 1) * ratio]
+            table = by_key(blocks, len(save.keys))[index]
             if not group.is_put(table):
                 continue
             slot = None if space is None else self._gather(space, group, table)
@@ -143,7 +141,7 @@ class HostSaves(Saves):
             if self._squares is not None:
                 put.query_squares = self._squares.take(key, group.part.group)
             puts.append(put)
-            counts.append(ratio)
+            counts.append(len(table))
         return puts, counts
 
     def _gather(self, space: Space, group: GroupPart, table: list[int]) -> bytearray | None:

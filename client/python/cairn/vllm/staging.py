@@ -3,44 +3,43 @@
 
 from __future__ import annotations
 
+import abc
 import math
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from .. import paged
 from ..errors import InvalidArgumentError
-from ..paged import PagedCache
-from .cuda import Cuda
-from .group import PagedPart
-from .layout import Shape, paged_cache
+from ..space import Space
+from ..transfer import Part, Put
+from .cuda import Cuda, Stream
+from .group import GroupPart
+from .kinds import Shape
+from .layout import paged_cache
 
 Copies = Sequence[tuple[int, list[int]]]  # slots, and blocks of an engine's cache, as many as in one
 
 
-class Room:
+class Room(abc.ABC):
     """Of a group: arrays on the device with `blocks` of the engine's for each of the slots."""
 
     def __init__(self, cuda: Cuda, arrays: Sequence[Any], blocks: int) -> None:
         self._cuda, self._arrays, self._blocks = cuda, arrays, blocks
         slot_elements = blocks * math.prod(arrays[0].shape[1:])
         self.slot_bytes = len(arrays) * slot_elements * arrays[0].element_size()
+        self._room: Any = None  # [layers, blocks, …]
         self._copies: list[tuple[Any, int, Any]] = []  # from where, by which axis, to where
 
-    def allocate(self, slots: int, shape: Shape, stream: int) -> PagedCache:
-        """Described as a cache of the store's, which moves on that stream."""
+    def allocate(self, slots: int, stream: Stream) -> None:
+        """stream: that puts use."""
         arrays = self._arrays
-        room = self._cuda.allocate(arrays[0], slots * self._blocks, len(arrays))
-        layers = [room[i] for i in range(len(arrays))]
+        self._room = room = self._cuda.allocate(arrays[0], slots * self._blocks, len(arrays))
         whole = self._cuda.together(arrays)  # then a step's blocks take one copy
         if whole is not None:
             self._copies = [(whole, 1, room)]
         else:
-            self._copies = [(of, 0, to) for of, to in zip(arrays, layers, strict=True)]
-        return paged_cache(layers, shape, None, stream)
-
-    def table(self, slots: Sequence[int]) -> list[int]:
-        """The blocks of the arrays that are those slots."""
-        return [slot * self._blocks + i for slot in slots for i in range(self._blocks)]
+            self._copies = [(of, 0, room[i]) for i, of in enumerate(arrays)]
 
     def copy(self, slots: Sequence[int], numbers: Any) -> None:
         """numbers: on the device, of the engine's blocks for those slots."""
@@ -51,10 +50,101 @@ class Room:
                 self._cuda.copy_blocks(source, axis, blocks, target, slot * self._blocks)
             first += count * self._blocks
 
+    @abc.abstractmethod
+    def put(
+        self,
+        space: Space,
+        keys: Sequence[bytes],
+        slots: Sequence[int],
+        part: Part,
+        timeout: float,
+        *,
+        parent: bytes | None,
+        first_position: int,
+        is_derived: bool,
+    ) -> paged.Moved:
+        """Puts what was copied to the slots, one for each key. UnavailableError: the device
+        failed."""
+
+
+class PagedRoom(Room):
+    """Of K and V, or of latents, which are encoded on the device."""
+
+    def __init__(self, cuda: Cuda, arrays: Sequence[Any], blocks: int, shape: Shape) -> None:
+        super().__init__(cuda, arrays, blocks)
+        self._shape = shape
+        self._cache: paged.PagedCache | None = None
+
+    def allocate(self, slots: int, stream: Stream) -> None:
+        super().allocate(slots, stream)
+        layers = [self._room[i] for i in range(len(self._arrays))]
+        self._cache = paged_cache(layers, self._shape, None, stream.number)
+
+    def put(
+        self,
+        space: Space,
+        keys: Sequence[bytes],
+        slots: Sequence[int],
+        part: Part,
+        timeout: float,
+        **chain: Any,
+    ) -> paged.Moved:
+        assert self._cache is not None
+        table = [slot * self._blocks + i for slot in slots for i in range(self._blocks)]
+        return paged.put(space, self._cache, keys, table, part=part, timeout=timeout, **chain)
+
+
+class BytesRoom(Room):
+    """Of states, or of rows of an index, which are put out of host memory."""
+
+    def allocate(self, slots: int, stream: Stream) -> None:
+        super().allocate(slots, stream)
+        self._stream = stream
+
+    def put(
+        self,
+        space: Space,
+        keys: Sequence[bytes],
+        slots: Sequence[int],
+        part: Part,
+        timeout: float,
+        *,
+        parent: bytes | None,
+        first_position: int,
+        is_derived: bool,
+    ) -> paged.Moved:
+        sources = [self._cuda.host(self.slot_bytes) for _ in keys]
+        count, step = self._blocks, space.spec.tokens_per_block
+        self._stream.read(
+            [
+                (self._room, slot * count, count, source)
+                for slot, source in zip(slots, sources, strict=True)
+            ]
+        )
+        puts = [
+            Put(
+                key,
+                parent=keys[i - 1] if i else parent,
+                first_position=first_position + i * step,
+                part=part,
+                is_derived=is_derived,
+                source=sources[i],
+            )
+            for i, key in enumerate(keys)
+        ]
+        results = space.put_batch(puts, timeout=timeout)
+        good = [result for result in results if result.error is None]
+        return paged.Moved(
+            [paged.OK if one.error is None else one.error.code for one in results],
+            self.slot_bytes * len(good),
+            sum(one.image_bytes for one in good if not one.is_duplicate),
+        )
+
 
 class Staging:
-    """A ring of slots, each with room for a block of the store's, of all groups. arrays: of each
-    group the engine's, by layer. All of bytes_max is allocated at once, on the engine's device.
+    """A ring of slots, each with room for a block of the store's, of all groups. arrays, shapes: of
+    each group the engine's arrays, by layer, and what they are. All of bytes_max is allocated at
+    once, on the engine's device.
 
     Slots are taken and copied to by the engine's thread, and given back by another, in that order.
     """
@@ -62,16 +152,18 @@ class Staging:
     def __init__(
         self,
         cuda: Cuda,
-        groups: Sequence[PagedPart],
+        groups: Sequence[GroupPart],
         arrays: Sequence[Sequence[Any]],
         shapes: Sequence[Shape],
         store_tokens: int,
         bytes_max: int,
     ) -> None:
         self.cuda, self.stream = cuda, cuda.open_stream()
-        self.rooms = [
-            Room(cuda, of, store_tokens // group.cache.tokens_per_block)
-            for group, of in zip(groups, arrays, strict=True)
+        self.rooms: list[Room] = [
+            BytesRoom(cuda, of, group.blocks_of(store_tokens))
+            if shape.is_bytes
+            else PagedRoom(cuda, of, group.blocks_of(store_tokens), shape)
+            for group, of, shape in zip(groups, arrays, shapes, strict=True)
         ]
         slot_bytes = sum(room.slot_bytes for room in self.rooms)
         self.slot_count = bytes_max // slot_bytes
@@ -80,10 +172,8 @@ class Staging:
                 f"kv_connector_extra_config: staging_bytes is {bytes_max}, and one block of"
                 f" {store_tokens} tokens takes {slot_bytes} on the device"
             )
-        self.caches = [
-            room.allocate(self.slot_count, shape, self.stream.number)
-            for room, shape in zip(self.rooms, shapes, strict=True)
-        ]
+        for room in self.rooms:
+            room.allocate(self.slot_count, self.stream)
         self._lock = threading.Lock()
         self._next = self._used = 0  # guarded by _lock
 

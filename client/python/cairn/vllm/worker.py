@@ -24,7 +24,7 @@ from .adapters import LoadedAdapters
 from .cuda import Cuda, Stream
 from .device_saves import DeviceSaves
 from .group import GroupPart, PagedPart
-from .plan import Load, Plan
+from .plan import Load, Plan, by_key
 from .saves import HostSaves, Saves
 from .settings import Settings
 from .squares import Squares
@@ -231,8 +231,8 @@ class Worker:
         nothing counts, as nothing is computed on what came before it. Its figures are there when
         its end is."""
         count = len(load.keys)
-        failed = [b for table in load.blocks for b in table[good * (len(table) // count) :]]
-        failed = [block for block in failed if block != paged.SKIPPED]
+        tables = (table for blocks in load.blocks for table in by_key(blocks, count)[good:])
+        failed = [block for table in tables for block in table if block != paged.SKIPPED]
         wanted = sum(block != paged.SKIPPED for table in load.blocks for block in table)
         self._count(
             loads=1,
@@ -266,8 +266,7 @@ class Worker:
     ) -> tuple[int, int]:
         """How many of the keys are good before the first that failed, and the bytes that moved.
         What is out of the group's window is not asked for."""
-        ratio = len(blocks) // len(load.keys)
-        tables = [blocks[i * ratio : (i + 1) * ratio] for i in range(len(load.keys))]
+        tables = by_key(blocks, len(load.keys))
         asked = [i for i, table in enumerate(tables) if any(x != paged.SKIPPED for x in table)]
         if not asked or deadline <= time.monotonic():  # those before it took its time
             return (0 if asked else len(load.keys)), 0
