@@ -268,7 +268,7 @@ def test_a_device_that_is_lost_is_said_once(make, space, caplog):
     rank.save(keys, [1, 2])
     rank.worker.drain()
     assert rank.worker.take_counts()["dropped_blocks"] == 2
-    assert caplog.text.count("nothing is cached any more") == 1
+    assert caplog.text.count("nothing is cached from now on") == 1
     assert caplog.text.count("were not loaded") == 1, "of the load that met it"
 
 
@@ -279,7 +279,7 @@ def test_puts_that_meet_it_first_say_it(make, space, caplog):
         rank.save([key], [1, 2])
         rank.worker.drain()
     assert rank.worker.take_counts()["dropped_blocks"] == 6
-    assert caplog.text.count("nothing is cached any more") == 1
+    assert caplog.text.count("nothing is cached from now on") == 1
 
 
 def test_streams_that_fail_lose_the_device(make, space, caplog, monkeypatch):
@@ -293,7 +293,7 @@ def test_streams_that_fail_lose_the_device(make, space, caplog, monkeypatch):
     rank.worker.drain()
     assert rank.load(keys, [3, 4]) == {3, 4}
     assert rank.worker.take_counts()["dropped_blocks"] == 2
-    assert caplog.text.count("nothing is cached any more") == 1 and "illegal memory access" in caplog.text
+    assert caplog.text.count("nothing is cached from now on") == 1 and "illegal memory access" in caplog.text
 
 
 def test_copies_that_fail_lose_the_device(make, space, caplog, monkeypatch):
@@ -301,7 +301,7 @@ def test_copies_that_fail_lose_the_device(make, space, caplog, monkeypatch):
     rank.cuda._torch = object()
     rank.save(keys, [1, 2])
     rank.worker.drain()
-    assert rank.worker.take_counts()["dropped_blocks"] == 2 and "nothing is cached any more" in caplog.text
+    assert rank.worker.take_counts()["dropped_blocks"] == 2 and "nothing is cached from now on" in caplog.text
     assert rank.staging._used == 0
 
 
@@ -473,7 +473,7 @@ def test_bytes_of_a_device_that_fails_are_a_miss(make_kinds, monkeypatch, caplog
     monkeypatch.setattr(fake_torch.Tensor, "index_copy_", broken)
     rank.worker.step(Plan(loads=[Load("r", keys, SAVED, None)]))
     assert rank.end()
-    assert caplog.text.count("nothing is cached any more") == 1
+    assert caplog.text.count("nothing is cached from now on") == 1
 
 
 def test_rows_whose_channels_lie_apart(device):

@@ -159,7 +159,7 @@ def test_groups_of_unlike_blocks_are_counted_in_what_all_divide():
 @pytest.mark.parametrize(
     "spec, says",
     [
-        (type("RSWASpec", (fake_vllm.FullAttentionSpec,), {})(2), "is RSWASpec: of such a cache"),
+        (type("RSWASpec", (fake_vllm.FullAttentionSpec,), {})(2), "is RSWASpec: Cairn does not know"),
         (SlidingWindowMLASpec(prefix_cacheable=False), "finds no prefixes in it"),
         (MLAAttentionSpec(model_version="deepseek_v4"), "only make sense together"),
         (MLAAttentionSpec(tokens_per_state=4), "a row is of 4 tokens"),
@@ -391,7 +391,7 @@ def test_a_scheduler_is_told_of_shapes_that_it_does_not_see(settings):
         latents, rows, _ = arrays_of(1)
         caches = {fake_vllm.layer_name(i): latents[i] for i in range(2)}
         worker.register_kv_caches(caches | {index_name(i): rows[i] for i in range(2)})
-        guessed = PlanMetadata(Plan(loads=[Load("one", [], [], None)]), scheduler._model.spec)
+        guessed = PlanMetadata(Plan(loads=[Load("one", [], [], None)]), scheduler._model)
         worker.bind_connector_metadata(guessed)
         assert not worker._plan.loads  # of another space
         told = worker.build_connector_worker_meta()
@@ -406,7 +406,7 @@ def test_a_scheduler_is_told_of_shapes_that_it_does_not_see(settings):
         assert scheduler._session.wait(30)
         assert scheduler._model.spec == worker._model.spec
         assert scheduler._decider._geometry == worker._model.geometry
-        worker.bind_connector_metadata(PlanMetadata(Plan(), scheduler._model.spec))
+        worker.bind_connector_metadata(PlanMetadata(Plan(), scheduler._model))
         assert worker.build_connector_worker_meta() is None
     finally:
         for one in (scheduler, worker):
@@ -418,6 +418,6 @@ def test_what_looks_at_queries_wants_k_and_v(settings, tmp_path, name):
     extra = settings | {name: str(tmp_path / "new") if name == "capture" else True}
     worker = connector_of(extra, "worker", group_of(MLAAttentionSpec(), 0, 1))
     latents, _, _ = arrays_of(1)
-    with pytest.raises(InvalidArgumentError, match=f"{name} is of K and V"):
+    with pytest.raises(InvalidArgumentError, match=f"{name} needs K and V"):
         worker.register_kv_caches({fake_vllm.layer_name(i): latents[i] for i in range(2)})
     worker.shutdown()

@@ -145,5 +145,5 @@ def test_a_model_with_windows_loads_between_steps(make_engine, settings, caplog)
     groups = ((tuple(range(4)), 160),)
     tokens = prompt(9, 4 * STORE + 1)
     make_engine(settings, groups=groups).run_one("cold", tokens)
-    assert "layer_wise is of models with one group of layers" in caplog.text
+    assert "layer_wise is off: the model has several groups of layers" in caplog.text
     assert make_engine(settings, groups=groups).run_one("warm", tokens).external == 4 * STORE

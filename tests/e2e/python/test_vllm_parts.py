@@ -353,7 +353,7 @@ def test_ranks_have_their_layers_and_heads():
     assert [part_of(names, one_each, rank, 4).heads.start for rank in range(4)] == [0, 0, 1, 1]
     with pytest.raises(InvalidArgumentError, match="expected consecutive"):
         part_of([names[0], names[2]], model, 0, 1)
-    with pytest.raises(InvalidArgumentError, match="no known place"):
+    with pytest.raises(InvalidArgumentError, match="does not say its place"):
         layer_index("model.layers.1.experts.2")
 
 

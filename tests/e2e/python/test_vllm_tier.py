@@ -177,7 +177,7 @@ def test_after_a_reset_nothing_is_kept_unless_weights_stay(make, caplog):
         primary.connector.reset_cache()
     assert first.look_up(names(1)) == 0 and not first.store(names(1, 9), [1]).success
     assert stays.look_up(names(2)) == 1 and stays.store(names(1, 9), [1]).success
-    assert caplog.text.count("nothing is kept any more") == 1
+    assert caplog.text.count("nothing is cached until this engine is restarted") == 1
 
 
 def test_the_tier_of_another_connector_is_refused(make):

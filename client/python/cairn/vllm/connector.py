@@ -21,7 +21,6 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .._session import Session
 from .. import keys
-from ..keys import SpaceSpec
 from ..errors import InvalidArgumentError
 from ..transfer import Part
 from .adapters import LoadedAdapters
@@ -51,17 +50,18 @@ CAPTURE_TRIES = 16  # requests that are put whole for each sequence that is to b
 
 
 class PlanMetadata(KVConnectorMetadata):
-    """revision, groups: of the space that the plan's keys are of."""
+    """revision, groups_name: of the space that the plan's keys are of."""
 
-    def __init__(self, plan: Plan, spec: SpaceSpec) -> None:
-        self.plan, self.revision, self.groups = plan, spec.weights_revision, spec.groups
+    def __init__(self, plan: Plan, model: Model) -> None:
+        self.plan, self.revision = plan, model.spec.weights_revision
+        self.groups_name = model.groups_name
 
 
 class StepEnded(KVConnectorWorkerMetadata):
     """What a worker says of a step. requests: whose layer-wise loads ended in it, of all ranks in the
     same one. adapters: revisions of those that vLLM has loaded; None: it is not one, or not known.
-    has_other_weights: than the engine began with. model: where the scheduler has planned for another
-    one, what this is."""
+    has_other_weights: they are not those that the engine started with. model: set if the scheduler has
+    planned for another one: what this worker has."""
 
     def __init__(
         self,
@@ -109,7 +109,9 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._is_loading, self._is_saving = config.is_kv_consumer, config.is_kv_producer
         self._is_layer_wise = self._settings.layer_wise and not self._model.is_all_or_nothing
         if self._settings.layer_wise and not self._is_layer_wise:
-            log.warning("cairn: layer_wise is of models with one group of layers: not of this one")
+            log.warning(
+                "cairn: layer_wise is off: the model has several groups of layers, windows or states"
+            )
         is_scheduler = role == KVConnectorRole.SCHEDULER
         if not is_scheduler:  # a scheduler moves no blocks
             tokens = self._model.geometry.store_tokens
@@ -187,7 +189,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
                 for request_id, offered in states.items()
             },
         )
-        return PlanMetadata(plan, self._model.spec)
+        return PlanMetadata(plan, self._model)
 
     def update_connector_output(self, connector_output: Any) -> None:
         ended = getattr(connector_output, "kv_connector_worker_meta", None)
@@ -221,8 +223,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._is_reset_told = True
             log.warning(
                 "cairn: vLLM has reset its caches, as it does to sleep, to pause and for new weights:"
-                " nothing is cached any more until this engine starts anew. If its weights stay what"
-                " they are, say so: \"weights_stay\": true in kv_connector_extra_config"
+                " nothing is cached until this engine is restarted. If its weights do not change, set"
+                " \"weights_stay\": true in kv_connector_extra_config"
             )
         self._decider.reset()
         return True
@@ -233,7 +235,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         if self._stamps_of_weights() != self._stamps:
             log.warning(
                 "cairn: files in %s have changed since this engine started, and it may have read them"
-                " again: nothing is cached any more until it starts anew",
+                " again: nothing is cached until it is restarted",
                 self._folder,
             )
             return False
@@ -298,8 +300,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             is_wanted = getattr(self._settings, name)
             if is_wanted and not (self._model.has_kv_alone and len(sizes) == 1):
                 raise InvalidArgumentError(
-                    f"kv_connector_extra_config: {name} is of K and V, and this model has latents,"
-                    " states, or groups of unlike block size"
+                    f"kv_connector_extra_config: {name} needs K and V in blocks of one size, and this"
+                    " model has latents, states, or groups of unlike block size"
                 )
 
     def _staging(
@@ -415,7 +417,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
         assert isinstance(connector_metadata, PlanMetadata)
-        if connector_metadata.groups != self._model.spec.groups:
+        if connector_metadata.groups_name != self._model.groups_name:
             self._is_told = False  # the scheduler has yet to hear what this is
             return
         self._is_told = True
@@ -450,8 +452,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         if loads["others"] or self._stamps_of_weights() != self._stamps:
             self._adapters.have_other_weights = True
             log.warning(
-                "cairn: weights were loaded into the running engine: nothing is cached any more until"
-                " it starts anew"
+                "cairn: weights were loaded into the running engine: nothing is cached until it is"
+                " restarted"
             )
 
     def wait_for_layer_load(self, layer_name: str) -> None:

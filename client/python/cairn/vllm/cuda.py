@@ -107,7 +107,7 @@ class Cuda:
         with self._lock:
             is_known, self.is_lost = self.is_lost, True
         if not is_known:
-            self._log.error("cairn: nothing is cached any more, the engine goes on: %s", error)
+            self._log.error("cairn: nothing is cached from now on, the engine goes on: %s", error)
 
     def open_stream(self) -> Stream:
         return Stream(self, self._torch.cuda.Stream(device=self._number))

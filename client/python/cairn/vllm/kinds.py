@@ -85,7 +85,7 @@ def layers_of(engine_groups: Sequence[Any]) -> list[Layers]:
     found: list[Layers] = []
     for table, group in enumerate(engine_groups):
         if getattr(group, "host_resident", False) or not getattr(group, "enable_kv_transfer", True):
-            raise _refuse(group.kv_cache_spec, "vLLM keeps it elsewhere, or makes it from another")
+            raise _refuse(group.kv_cache_spec, "vLLM keeps it elsewhere, or makes it from another group")
         shapes: dict[Shape, list[str]] = {}
         for name, spec in specs_of(group):
             shapes.setdefault(shape_of(spec), []).append(name)
@@ -104,13 +104,13 @@ def shape_of(spec: Any) -> Shape:
     """What a layer of that specification keeps. InvalidArgumentError: it is not moved."""
     name = type(spec).__name__
     if name not in MOVED:
-        raise _refuse(spec, f"of such a cache nothing is known here, only of {', '.join(MOVED)}")
+        raise _refuse(spec, f"Cairn does not know what it keeps, only what these keep: {', '.join(MOVED)}")
     if not getattr(spec, "prefix_cacheable", True):
         raise _refuse(spec, "vLLM itself finds no prefixes in it")
     if name == "MambaSpec":
         return _state_of(spec)
     if getattr(spec, "non_causal", False):
-        raise _refuse(spec, "it is not causal: K and V of a token depend on later ones")
+        raise _refuse(spec, "it is not causal: K and V of a token depend on later tokens")
     if getattr(spec, "tokens_per_state", 1) != 1:
         raise _refuse(spec, f"a row is of {spec.tokens_per_state} tokens")
     if getattr(spec, "state_content_bytes", None) is not None:

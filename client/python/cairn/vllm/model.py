@@ -6,6 +6,7 @@ name when the engine starts."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
@@ -43,6 +44,11 @@ class Model:
         revision = other.spec.weights_revision.removesuffix(other.bytes_name) + self.bytes_name
         return replace(self, spec=replace(self.spec, weights_revision=revision))
 
+    @functools.cached_property
+    def groups_name(self) -> bytes:
+        """A digest of the groups: a scheduler sends it with each step, and not the groups."""
+        return hashlib.sha256(repr(self.spec.groups).encode()).digest()[:8]
+
     @property
     def is_guess(self) -> bool:
         """Whether one shape stands for layers of several. vLLM tells its scheduler the first shape of
@@ -66,7 +72,7 @@ def model_of(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> Mode
     resolved.check(vllm_config)
     layers = layers_of(kv_cache_config.kv_cache_groups)
     if not layers:
-        raise InvalidArgumentError("the model keeps no KV: start vLLM without this connector")
+        raise InvalidArgumentError("the model has no KV cache: start vLLM without this connector")
     _check_groups(vllm_config, layers)
     geometry = _geometry_of(layers, settings)
     bytes_name = _bytes_name_of(vllm_config, layers)
@@ -192,7 +198,7 @@ def layer_index(name: str) -> int:
     """The only number in a layer's name, as in model.layers.7.self_attn.attn."""
     numbers = re.findall(r"(?:^|\.)(\d+)(?=\.|$)", name)
     if len(numbers) != 1:
-        raise InvalidArgumentError(f"the layer {name} is of no known place in the model")
+        raise InvalidArgumentError(f"the layer {name} does not say its place in the model")
     return int(numbers[0])
 
 

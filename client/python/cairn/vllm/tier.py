@@ -45,6 +45,7 @@ from .resolved import digest_of
 
 _TOKENS = 16  # of a block of the space: of no meaning for bytes
 _THREADS = 4
+_SAY_SECONDS = 60.0  # between two log lines about failures
 _PART = 16  # chunks of a call: what one that fails costs the others
 
 log = logging.getLogger("cairn.vllm.tier")
@@ -168,6 +169,7 @@ class CairnTier(SecondaryTierManager):
         self._running = 0  # all of these guarded by _changed
         self._finished: list[JobResult] = []
         self._answers: list[tuple[bytes, bool]] = []
+        self._say_from = 0.0  # seconds of the clock at which a failure is logged again
 
     # ---------------------------------------------------------------------------- looking up
 
@@ -221,7 +223,7 @@ class CairnTier(SecondaryTierManager):
                 wanted = [space.opaque_key(key) for key in keys]
                 found = space.contains(wanted, timeout=time_left(deadline))
         except Error as error:
-            log.debug("cairn: a look-up failed, taken as a miss: %s", error)
+            self._say(f"a look-up failed, taken as a miss: {error}")
         except Exception:  # whatever it is, the scheduler must not ask for ever
             log.exception("cairn: a look-up failed, taken as a miss")
         with self._changed:
@@ -269,10 +271,13 @@ class CairnTier(SecondaryTierManager):
                 for first in range(0, len(named), _PART):
                     good += move(space, named[first : first + _PART], deadline)
         except Error as error:
-            log.debug("cairn: a job of vLLM's failed: %s", error)
+            self._say(f"a {'load' if job.is_promotion else 'store'} failed: {error}")
         except Exception:  # whatever it is, vLLM waits for its jobs
             log.exception("cairn: a job of vLLM's failed")
         good += [False] * (len(keys) - len(good))
+        is_tried = move is not _none and self._session.space is not None
+        if is_tried and not job.is_promotion and not all(good):  # of a load, it is a miss
+            self._say(f"{good.count(False)} of {len(good)} chunks were not stored")
         moved = [key for key, is_good in zip(keys, good, strict=True) if is_good]
         result = JobResult(
             job_id=job.job_id,
@@ -288,6 +293,15 @@ class CairnTier(SecondaryTierManager):
             self._finished.append(result)
             self._running -= 1
             self._changed.notify_all()
+
+    def _say(self, text: str) -> None:
+        """Logs a failure, but at most one in _SAY_SECONDS: not each while the daemon is away."""
+        now = time.monotonic()
+        with self._changed:
+            if now < self._say_from:
+                return
+            self._say_from = now + _SAY_SECONDS
+        log.warning("cairn: %s", text)
 
     def _put(self, space: Space, named: list[Any], deadline: float) -> list[bool]:
         puts = [Put(key, source=row) for key, row in named]
@@ -306,8 +320,8 @@ class CairnTier(SecondaryTierManager):
             self._is_reset_told = True
             log.warning(
                 "cairn: vLLM has reset its caches, as it does to sleep, to pause and for new weights:"
-                " nothing is kept any more until this engine starts anew. If its weights stay what they"
-                " are, say so: \"weights_stay\": true for the tier"
+                " nothing is cached until this engine is restarted. If its weights do not change, set"
+                " \"weights_stay\": true for the tier"
             )
         return False
 
