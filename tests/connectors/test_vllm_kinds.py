@@ -527,6 +527,36 @@ def test_ranks_that_share_a_model(make, kind):
     assert alone.failures == []
 
 
+@pytest.mark.parametrize("method", ["eagle", "draft_model"])
+def test_a_draft_is_hit_with_the_model_or_not_at_all(make, make_model, method):
+    """Of EAGLE, what is hit is computed again from the last block on, as in vLLM's own cache: there KV
+    of a token depends on the one after it. The draft has other heads, of which vLLM's scheduler is not
+    told."""
+    draft = make_model(num_hidden_layers=1, num_key_value_heads=1, num_attention_heads=1, head_dim=64)
+    told = {"method": method, "model": str(draft), "num_speculative_tokens": 2}
+    name = "draft_model.model.layers.0.self_attn.attn" if method == "draft_model" else attn(4)
+    few = FullAttentionSpec(block_size=32, **KV | {"num_kv_heads": 1})
+
+    def with_draft():
+        return {attn(i): FullAttentionSpec(block_size=32, **KV) for i in range(4)} | {name: few}
+
+    first, second = (make(with_draft, speculative_config=told) for _ in range(2))
+    step, tokens = store_tokens(first), prompt(13, 5 * 128 + 9)
+    kinds = [(one.is_draft, one.shape.heads) for one in second.scheduler.connector._model.layers]
+    assert kinds == [(False, 2), (True, 1)]
+    first.run(tokens)
+    lag = 32 if method == "eagle" else 0
+    assert cached(second.run(tokens)) == 5 * step - lag
+    second.forget()
+    part = second.worker._worker._groups[-1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(part, "get", lambda *of: SimpleNamespace(statuses=[5] * 9, wire_bytes=0))
+        second.run(tokens)  # the draft's layers fail: nothing of the load counts
+    second.forget()
+    assert cached(second.run(tokens[: 3 * step + 1] + prompt(14, 40))) == 3 * step - lag
+    assert first.failures == second.failures == []
+
+
 def test_layers_of_several_shapes_are_a_group_each(make):
     engine = make(sparse)
     assert isinstance(engine.cache.kv_cache_groups[0].kv_cache_spec, UniformTypeKVCacheSpecs)

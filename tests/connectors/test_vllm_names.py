@@ -16,6 +16,7 @@ import cloudpickle
 import pytest
 import vllm.config
 from cairn import InvalidArgumentError, identity
+from cairn.vllm import drafts as drafts_of
 from cairn.vllm import resolved
 from cairn.vllm.model import model_of
 from cairn.vllm.settings import Settings
@@ -451,19 +452,23 @@ def test_what_media_become_is_in_the_name(vllm_config):
     assert len(names) == 1 + len(told)
 
 
-def test_drafts_that_keep_kv_are_refused(vllm_config):
+def test_drafts_that_are_not_known_are_refused(vllm_config):
     config = vllm_config()
     plain = space_of(config)
     for method in get_args(speculative.SpeculativeMethod):
         drafts = object.__new__(speculative.SpeculativeConfig)
         drafts.method = method
         config.speculative_config = drafts
-        if method in resolved._DRAFTS_WITHOUT_KV:
+        if method in drafts_of.WITHOUT_KV:
             assert not drafts.uses_draft_kv_cache() and space_of(config) == plain
         else:
-            with pytest.raises(InvalidArgumentError, match=f"method '{method}' keeps the draft"):
+            is_moved = method in drafts_of.MOVED
+            assert drafts.uses_draft_kv_cache() or not is_moved
+            says = "does not find the draft's layers" if is_moved else f"method '{method}' is not supp"
+            with pytest.raises(InvalidArgumentError, match=says):
                 space_of(config)
-    assert resolved._DRAFTS_WITHOUT_KV <= set(get_args(speculative.SpeculativeMethod))
+    assert drafts_of.MOVED <= set(get_args(speculative.SpeculativeMethod)) | {"mtp"}
+    assert drafts_of.WITHOUT_KV <= set(get_args(speculative.SpeculativeMethod))
 
 
 def test_models_that_compute_with_special_tokens_are_known():

@@ -222,9 +222,7 @@ class Rows:
 
     def refused(self):
         """Of context parallelism across prompts vLLM's CPU build says itself that it has none."""
-        drafts = {"method": "draft_model", "model": str(self.tiny), "num_speculative_tokens": 2}
         cases = [
-            ("method 'draft_model' keeps the draft's KV", {"speculative_config": drafts}),
             (
                 "decode_context_parallel_size is 2",
                 {"tensor_parallel_size": 2, "decode_context_parallel_size": 2},

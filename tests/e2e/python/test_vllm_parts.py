@@ -214,14 +214,49 @@ def test_what_splits_or_turns_kv_in_a_way_that_is_not_known_is_refused(changed, 
         of(**changed)
 
 
-@pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "draft_model", "dflash", "later"])
-def test_drafts_with_kv_are_refused_by_their_method(method):
+@pytest.mark.parametrize("method", ["dflash", "later"])
+def test_drafts_that_are_not_known_are_refused_by_their_method(method):
     config, cache = fake_vllm.configs({})
     config.speculative_config = SimpleNamespace(method=method)
-    with pytest.raises(InvalidArgumentError, match=f"method '{method}' keeps the draft's KV"):
+    with pytest.raises(InvalidArgumentError, match=f"method '{method}' is not supported"):
+        model_of(config, cache, Settings("127.0.0.1:1"))
+    config.speculative_config = SimpleNamespace(method="eagle", draft_tensor_parallel_size=2)
+    with pytest.raises(InvalidArgumentError, match="draft_tensor_parallel_size is 2, and the model has 1"):
         model_of(config, cache, Settings("127.0.0.1:1"))
     config.speculative_config = SimpleNamespace(method="ngram")
     assert model_of(config, cache, Settings("127.0.0.1:1")).spec == of().spec
+
+
+@pytest.mark.parametrize("method, lag", [("eagle", 32), ("mtp", 32), ("draft_model", 0)])
+def test_a_draft_s_layers_are_a_group_and_named(method, lag):
+    """Those of a draft model are numbered from 0 as the model's are; others follow the model's."""
+
+    def model(**changed):
+        config, cache = fake_vllm.configs({})
+        (group,) = cache.kv_cache_groups
+        is_apart = method == "draft_model"
+        name = "draft_model.layers.0.attn" if is_apart else fake_vllm.layer_name(fake_vllm.LAYERS)
+        group.layer_names.append(name)
+        draft = SimpleNamespace(**vars(config.model_config) | {"model": "draft"} | changed)
+        draft.get_num_kv_heads = lambda parallel: fake_vllm.HEADS
+        draft.get_head_size = lambda: fake_vllm.DIM
+        config.speculative_config = SimpleNamespace(
+            method=method, draft_tensor_parallel_size=1, draft_model_config=draft
+        )
+        return model_of(config, cache, Settings("127.0.0.1:1"))
+
+    made, plain = model(), of()
+    number = 0 if method == "draft_model" else fake_vllm.LAYERS
+    indices = [group.layer_indices for group in made.spec.groups]
+    assert indices == [tuple(range(fake_vllm.LAYERS)), (number,)]
+    assert [one.is_draft for one in made.layers] == [False, True] and made.is_all_or_nothing
+    assert [group.table for group in made.geometry.groups] == [0, 0]
+    assert made.geometry.lag == lag and not made.is_guess and not made.has_kv_alone
+    others = [plain, model(dtype="torch.float16"), model(quantization="fp8")]
+    commit = SimpleNamespace(_commit_hash="dead")
+    others += [model(hf_config=commit)]
+    names = {one.spec.weights_revision for one in (made, *others)}
+    assert len(names) == 5
 
 
 @pytest.mark.parametrize(

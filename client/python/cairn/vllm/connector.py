@@ -301,7 +301,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             if is_wanted and not (self._model.has_kv_alone and len(sizes) == 1):
                 raise InvalidArgumentError(
                     f"kv_connector_extra_config: {name} needs K and V in blocks of one size, and this"
-                    " model has latents, states, or groups of unlike block size"
+                    " model has latents, states, a draft, or groups of unlike block size"
                 )
 
     def _staging(

@@ -71,12 +71,14 @@ class Shape:
 @dataclass(frozen=True)
 class Layers:
     """A group of a space: layers of one shape, in one of the engine's groups. table: that group's
-    number, whose tables of blocks they have. block_tokens: of one of its blocks."""
+    number, whose tables of blocks they have. block_tokens: of one of its blocks. is_draft: they are of
+    a draft model."""
 
     table: int
     names: tuple[str, ...]
     shape: Shape
     block_tokens: int
+    is_draft: bool = False
 
 
 def layers_of(engine_groups: Sequence[Any]) -> list[Layers]:

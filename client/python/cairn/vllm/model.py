@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import InvalidArgumentError
 from ..keys import Group, KvGroup, Rope, SpaceSpec
 from ..transfer import Part
-from . import resolved
+from . import drafts, resolved
 from .kinds import Layers, Shape, layers_of
 from .plan import Geometry, GroupTable
 from .revision import revision_of
@@ -38,6 +38,7 @@ class Model:
     geometry: Geometry
     layers: tuple[Layers, ...]
     bytes_name: str = ""
+    is_draft_guess: bool = False  # `drafts.is_guess`
 
     def with_revision_of(self, other: Model) -> Model:
         """The revision of other, but for the order of bytes."""
@@ -53,7 +54,9 @@ class Model:
     def is_guess(self) -> bool:
         """Whether one shape stands for layers of several. vLLM tells its scheduler the first shape of
         layers that share a table of blocks: then two of their names have one number."""
-        return any(len(set(map(layer_index, one.names))) < len(one.names) for one in self.layers)
+        names = (one.names for one in self.layers)
+        is_shared = any(len(set(map(layer_index, of))) < len(of) for of in names)
+        return is_shared or self.is_draft_guess
 
     @property
     def is_all_or_nothing(self) -> bool:
@@ -64,8 +67,8 @@ class Model:
 
     @property
     def has_kv_alone(self) -> bool:
-        """Whether all groups are of K and V."""
-        return all(one.shape.kind == "kv" for one in self.layers)
+        """Whether all groups are of K and V of the model itself, and not of a draft."""
+        return all(one.shape.kind == "kv" and not one.is_draft for one in self.layers)
 
 
 def model_of(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> Model:
@@ -73,8 +76,10 @@ def model_of(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> Mode
     layers = layers_of(kv_cache_config.kv_cache_groups)
     if not layers:
         raise InvalidArgumentError("the model has no KV cache: start vLLM without this connector")
+    layers = drafts.apart(vllm_config, layers)
     _check_groups(vllm_config, layers)
     geometry = _geometry_of(layers, settings)
+    geometry = replace(geometry, lag=drafts.lag_of(vllm_config, geometry.engine_tokens))
     bytes_name = _bytes_name_of(vllm_config, layers)
     model = vllm_config.model_config
     spec = SpaceSpec(
@@ -84,7 +89,8 @@ def model_of(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> Mode
         next((one.shape.dtype for one in layers if one.shape.dtype), None) or model.dtype,
         geometry.store_tokens,
     )
-    return Model(spec, geometry, tuple(layers), bytes_name)
+    is_guess = drafts.is_guess(vllm_config, layers)
+    return Model(spec, geometry, tuple(layers), bytes_name, is_guess)
 
 
 def _geometry_of(layers: Sequence[Layers], settings: Settings) -> Geometry:
@@ -116,7 +122,7 @@ def _check_groups(vllm_config: Any, layers: Sequence[Layers]) -> None:
     parallel, reason = vllm_config.parallel_config, ""
     ranks = parallel.tensor_parallel_size
     dtypes = {one.shape.dtype for one in layers if one.shape.dtype}
-    heads = {one.shape.heads for one in layers if one.shape.kind == "kv"}
+    heads = {one.shape.heads for one in layers if one.shape.kind == "kv" and not one.is_draft}
     if len(layers) > 1 and getattr(parallel, "pipeline_parallel_size", 1) > 1:
         reason = "a stage of a pipeline does not know the layers of the others"
     if len(dtypes) > 1:
@@ -132,6 +138,8 @@ def _check_groups(vllm_config: Any, layers: Sequence[Layers]) -> None:
 
 def _group_of(vllm_config: Any, layers: Layers, is_only: bool) -> Group:
     model, shape = vllm_config.model_config, layers.shape
+    if layers.is_draft:
+        model = vllm_config.speculative_config.draft_model_config
     indices: int | Sequence[int] = sorted({layer_index(name) for name in layers.names})
     if is_only:  # a stage of a pipeline names its own layers only
         indices = model.get_total_num_hidden_layers()
@@ -235,7 +243,23 @@ def _revision_of(vllm_config: Any, settings: Settings) -> str:
         )
     quantization = getattr(model, "quantization", None)
     parts = [weights, quantization, f"config {resolved.digest_of(vllm_config)}"]
+    if draft := drafts.name_of(vllm_config):
+        parts += [draft, None if settings.weights_revision else _draft_weights_of(vllm_config)]
     return ", ".join(part for part in parts if part)
+
+
+def _draft_weights_of(vllm_config: Any) -> str | None:
+    """None: they are in the model's files."""
+    draft = vllm_config.speculative_config.draft_model_config
+    if draft.model == vllm_config.model_config.model:
+        return None
+    weights = _weights_of(draft)
+    if weights is None:
+        raise InvalidArgumentError(
+            f"which weights the draft {draft.model} has is not known: set weights_revision in"
+            " kv_connector_extra_config, which then names the weights of the model and of the draft"
+        )
+    return weights
 
 
 def _bytes_name_of(vllm_config: Any, layers: Sequence[Layers]) -> str:

@@ -73,11 +73,12 @@ class GroupTable:
 class Geometry:
     """engine_tokens: in which the engine counts prefixes, a multiple of all its groups' blocks.
     store_tokens: of a block of the store, a multiple of that. groups: of the space; left out, there
-    is one."""
+    is one. lag: tokens at the end of a hit that are computed again (`drafts.lag_of`)."""
 
     engine_tokens: int
     store_tokens: int
     groups: tuple[GroupTable, ...] = ()
+    lag: int = 0
 
     def __post_init__(self) -> None:
         if not self.groups:

@@ -12,12 +12,10 @@ from typing import Any
 
 from .. import identity
 from ..errors import InvalidArgumentError
+from . import drafts
 
 # Ranks of these have other layers or heads of the same tokens, or an engine's KV of their own.
 _KNOWN_SPLITS = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
-
-# Drafts that keep no KV.
-_DRAFTS_WITHOUT_KV = {"ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator"}
 
 # Rotations in which vLLM's layers read the configuration alone; longrope takes its factors by
 # --max-model-len, and of a kind that is not here nobody has looked.
@@ -96,15 +94,7 @@ def check(vllm_config: Any) -> None:
                 f" connector takes a rank's blocks as whole: start vLLM with {name} 1, or without"
                 " this connector"
             )
-    drafts = getattr(vllm_config, "speculative_config", None)
-    method = getattr(drafts, "method", None)
-    if drafts is not None and method not in _DRAFTS_WITHOUT_KV:
-        raise InvalidArgumentError(
-            f"speculative decoding with method {method!r} keeps the draft's KV among the model's,"
-            " whose name says nothing of the draft: this release does not handle that. Start vLLM"
-            " without --speculative-config, or with a method that keeps no KV:"
-            f" {', '.join(sorted(_DRAFTS_WITHOUT_KV))}"
-        )
+    drafts.check(vllm_config)
     model = vllm_config.model_config
     turns = _ropes_of_a_step(model)
     if turns:

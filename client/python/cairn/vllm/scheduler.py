@@ -198,7 +198,7 @@ class Scheduler:
         and none before."""
         step = self._geometry.engine_tokens
         limit = (chain.request.num_tokens - 1) // step * step
-        end = usable * self._geometry.store_tokens
+        end = max(0, usable * self._geometry.store_tokens - self._geometry.lag)
         if end > limit and self._geometry.has_states:
             return 0
         return min(end, limit)
