@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vLLM connector in a real vLLM, with kinds of KV other than K and V: latents of MLA, and states.
-Small models of their architectures with random weights. What one engine computes another loads, and
-goes on with the same tokens and logits as after a hit of the same length in vLLM's own cache.
+"""The vLLM connector in a real vLLM, with kinds of KV other than K and V: latents of MLA, states, and
+drafts of speculative decoding. Small models of their architectures with random weights. What one engine
+computes another loads, and goes on with the same tokens and logits as after a hit of the same length in
+vLLM's own cache: also in chunks, after preemptions, and after a request was aborted while it loaded.
 `make test-engines` runs it; kinds.py NAME… some of the models.
 
 vLLM's CPU build lacks Triton, with which it copies states between blocks, and turns its prefix cache
@@ -63,7 +64,7 @@ MODELS = {
         "architectures": ["Qwen3NextForCausalLM"],
         "model_type": "qwen3_next",
         "num_hidden_layers": 4,
-        "head_dim": 32,
+        "head_dim": 64,  # a state is as large as 272 tokens, or as 544 where it is of fp32
         "linear_num_key_heads": 2,
         "linear_num_value_heads": 4,
         "linear_key_head_dim": 128,
@@ -78,19 +79,35 @@ MODELS = {
         "shared_expert_intermediate_size": 32,
     },
 }
-PROMPT_TOKENS = 649  # a hit ends at 640, of blocks of 16 and of 128
+WITH_STATES = {"gdn"}
+PROMPT_TOKENS = 649  # a hit ends at 640, of blocks of 16 and of 128; of states at 544
+PLAIN = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "head_dim": 32}
+MODELS |= {"eagle": PLAIN | {"num_hidden_layers": 2}, "draft": PLAIN | {"num_hidden_layers": 2}}
+# Of models with a draft: what vLLM is told of it. It has one layer, with other heads than the model.
+DRAFTS = {
+    "eagle": {"method": "eagle", "num_speculative_tokens": 2},
+    "draft": {"method": "draft_model", "num_speculative_tokens": 2},
+}
+OF_DRAFT = {"num_hidden_layers": 1, "num_key_value_heads": 1}
 
 
 def make_model(name, folder):
     """A configuration; the weights are made up by the engine."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(COMMON | MODELS[name]))
+    if name in DRAFTS:
+        draft = folder.with_name(f"{folder.name}-draft")
+        draft.mkdir()
+        (draft / "config.json").write_text(json.dumps(COMMON | MODELS[name] | OF_DRAFT))
 
 
 def prompt(seed=17, count=PROMPT_TOKENS):
     rng = random.Random(seed)
     return [rng.randrange(10, VOCABULARY - 10) for _ in range(count)]
 
+
+OTHERS = [prompt(31), prompt(32)]
+ROUNDING = 0.1  # of a logarithm of a probability, between batches
 
 # ------------------------------------------------------------------------- in an engine's process
 
@@ -137,20 +154,23 @@ def prefixes_of_latents():
     CpuPlatform.check_and_update_config = classmethod(check_and_turn_on)
 
 
-def run_engine(model, name, extra, commands):
-    """What came of the commands."""
-    from engine import kill_in_load, start
+def run_engine(model, name, extra, commands, more):
+    """What came of the commands. more: options of vLLM's."""
+    from engine import start
     from process import config_of
 
     weights_that_tell()
     states_without_triton()
     if "kv_lora_rank" in MODELS[name]:
         prefixes_of_latents()
-    config = config_of(recipe="exact", weights_revision=name, **extra)
+    patient = {"lookup_timeout": 30.0, "load_timeout": 60.0, "save_timeout": 60.0}  # it is busy
+    config = config_of(recipe="exact", weights_revision=name, **patient | extra) if extra else None
     options = {"skip_tokenizer_init": True, "max_model_len": 2048, "load_format": "dummy"}
     options |= {"enable_prefix_caching": True, "max_num_batched_tokens": 2048}
-    llm = start(model, config if extra else None, **options)
-    said = [answer_of(llm, command, kill_in_load) for command in commands]
+    if name in DRAFTS:
+        options["speculative_config"] = DRAFTS[name] | {"model": f"{model}-draft"}
+    llm = start(model, config, **options | more)
+    said = [answer_of(llm, command) for command in commands]
     llm.llm_engine.engine_core.shutdown()
     return said
 
@@ -176,7 +196,8 @@ def serve():
             log = os.open(given["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            said = run_engine(given["model"], given["name"], given["extra"], given["commands"])
+            told = (given[name] for name in ("model", "name", "extra", "commands", "more"))
+            said = run_engine(*told)
             pathlib.Path(given["answer"]).write_text(json.dumps(said), encoding="utf-8")
             os._exit(0)
         _, status = os.waitpid(pid, 0)
@@ -184,33 +205,57 @@ def serve():
         answers.flush()
 
 
-def answer_of(llm, command, kill_in_load):
-    from engine import drain
+def abort_in_load(llm, tokens):
+    """A request is aborted while its blocks are on their way, as far as vLLM knows."""
     from vllm import SamplingParams
+    from vllm.v1.request import RequestStatus
 
-    if command == "reset":
-        return llm.reset_prefix_cache()
-    if command == "drain":
-        return drain()
-    if command == "metrics":
-        return {
-            metric.name.removeprefix("vllm:cairn_"): metric.value
-            for metric in llm.get_metrics()
-            if "cairn" in metric.name
-        }
-    if "kill" in command:
-        return kill_in_load(command["kill"], 0)
-    params = SamplingParams(
-        temperature=0, max_tokens=8, ignore_eos=True, detokenize=False, logprobs=1
+    engine, scheduler = llm.llm_engine, llm.llm_engine.engine_core.engine_core.scheduler
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, detokenize=False)
+    engine.add_request("aborted", {"prompt_token_ids": tokens}, params)
+
+    def is_loading():
+        statuses = (request.status for request in scheduler.requests.values())
+        return RequestStatus.WAITING_FOR_REMOTE_KVS in statuses
+
+    while engine.has_unfinished_requests() and not is_loading():
+        engine.step()
+    was_loading = is_loading()
+    engine.abort_request(["aborted"])
+    while scheduler.requests:  # its blocks stay until the load has ended
+        engine.engine_core.engine_core.step()
+    return {"was_loading": was_loading}
+
+
+def blocks_of(llm, tokens):
+    """How many blocks a request of so many tokens takes of all groups."""
+    groups = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_config.kv_cache_groups
+    specs = [group.kv_cache_spec for group in groups]
+    return sum(
+        1 if type(one).__name__ == "MambaSpec" else -(-tokens // one.block_size) for one in specs
     )
-    (output,) = llm.generate([{"prompt_token_ids": command["tokens"]}], params, use_tqdm=False)
-    made = output.outputs[0]
-    return {
-        "tokens": list(made.token_ids),
-        "logprobs": [max(x.logprob for x in one.values()) for one in made.logprobs],
-        "cached": output.num_cached_tokens,
-        "reason": made.finish_reason,
-    }
+
+
+def answer_of(llm, command):
+    from engine import answer
+
+    if command["do"] == "abort_in_load":
+        return abort_in_load(llm, command["tokens"])
+    if command["do"] == "blocks":
+        return blocks_of(llm, command["tokens"])
+    said = answer(llm, command)
+    if command["do"] != "generate":
+        return said
+    made = [
+        {
+            "tokens": said["token_ids"][i],
+            "logprobs": [max(one.values()) for one in said["logprobs"][i]],
+            "cached": said["cached"][i],
+            "reason": said["reasons"][i],
+        }
+        for i in range(len(command["tokens"]))
+    ]
+    return made if len(made) > 1 else made[0]
 
 
 # ----------------------------------------------------------------------------------- the checks
@@ -228,11 +273,11 @@ class Engines:
         with open(folder / "engines.log", "w", encoding="utf-8") as log:
             self._process = subprocess.Popen(command, stderr=log, **pipes)
 
-    def run(self, name, title, commands, **extra):
-        """The answers to commands of an engine of that model."""
+    def run(self, name, title, commands, more=None, **extra):
+        """The answers to commands of an engine of that model. more: options of vLLM's."""
         log, answer = (self._folder / f"{name}-{title}.{kind}" for kind in ("log", "json"))
         given = {"model": str(self._folder / name), "name": name, "extra": extra}
-        given |= {"commands": commands, "log": str(log), "answer": str(answer)}
+        given |= {"commands": commands, "log": str(log), "answer": str(answer), "more": more or {}}
         self._process.stdin.write(json.dumps(given) + "\n")
         self._process.stdin.flush()
         if self._process.stdout.readline() != "0\n":
@@ -248,8 +293,12 @@ class Engines:
         self._process.wait(60)
 
 
-def ask(tokens):
-    return {"tokens": tokens}
+def ask(*prompts, count=8, **more):
+    return {"do": "generate", "tokens": prompts, "max_tokens": count, "logprobs": 1} | more
+
+
+def do(what, **more):
+    return {"do": what} | more
 
 
 def compare(check, folder, name, daemon, engines):
@@ -258,23 +307,67 @@ def compare(check, folder, name, daemon, engines):
     tokens = prompt()
     turned = [token + 1 for token in tokens[:200]] + tokens[200:]
     short = prompt(5, 40)
-    commands = [ask(tokens), ask(tokens), ask(turned), "drain", ask(short), "metrics"]
-    cold, local, other, _, _, metrics = engines.run(
-        name, "first", commands, control=daemon.control
+    asked = [ask(tokens), ask(tokens), ask(turned), do("drain"), ask(short), do("metrics")]
+    asked.append(do("blocks", tokens=PROMPT_TOKENS))
+    asked += [ask(one, salt="own") for one in OTHERS for _ in "12"]  # under keys of their own
+    cold, local, other, _, _, metrics, blocks, _, left, _, right = engines.run(
+        name, "first", asked, control=daemon.control
     )
     check("the first engine computes all", cold["cached"] == 0, cold["tokens"])
     check("its begin matters", other["logprobs"] != cold["logprobs"])
-    check("its blocks are saved", metrics["saved_blocks"] > 0, metrics["saved_blocks"])
-    commands = [ask(tokens), ask(short), "metrics", "reset", {"kill": daemon.process.pid}, ask(tokens)]
-    warm, _, metrics, _, _, killed = engines.run(
-        name, "second", commands, control=daemon.control
-    )
+    saved = metrics["vllm:cairn_saved_blocks"]
+    check("its blocks are saved", saved > 0, saved)
+    in_chunks(check, name, daemon, engines, blocks, [local, left, right])
+    kill = do("kill_in_load", pid=daemon.process.pid, after=0)
+    asked = [ask(prompt(6, 40)), ask(tokens), ask(short), do("metrics"), do("reset"), kill, ask(tokens)]
+    # Where a draft has other heads, the scheduler is told in the first step.
+    _, warm, _, metrics, _, _, killed = engines.run(name, "second", asked, control=daemon.control)
     check("the second loads them", warm["cached"] == local["cached"] > 0, warm["cached"])
-    check("out of the store", metrics["loaded_blocks"] > 0, metrics["loaded_blocks"])
+    loaded = metrics["vllm:cairn_loaded_blocks"]
+    check("out of the store", loaded > 0, loaded)
     check("with the tokens of vLLM's own hit", warm["tokens"] == local["tokens"], warm["tokens"])
     check("to the last bit", warm["logprobs"] == local["logprobs"], warm["logprobs"][:2])
     ended = killed["tokens"] == cold["tokens"] and killed["reason"] == "length"
     check("killed in mid-load, all is computed", ended, killed["cached"])
+
+
+def in_chunks(check, name, daemon, engines, blocks, own):
+    """Prompts in chunks of 256 tokens or more, more at once than there are blocks for; then what was saved of
+    them, and a request that is aborted while it loads. own: after vLLM's own hits of the prompts, which
+    were computed in other batches, so that they are the same but for rounding."""
+    tokens, others = prompt(), OTHERS
+    more = {"max_num_batched_tokens": 256, "num_gpu_blocks_override": 3 * blocks + 2}
+    if name in WITH_STATES:  # a chunk has a block of vLLM's, and one is enough for a request
+        more = {"max_num_batched_tokens": 640}
+    asked = [
+        ask(tokens, *others, count=60),
+        do("drain"),
+        do("metrics"),
+        do("reset"),
+        do("abort_in_load", tokens=others[0]),
+        do("reset"),
+        ask(others[0]),
+        do("reset"),
+        ask(tokens),
+        ask(others[1]),
+    ]
+    made, _, metrics, _, aborted, _, first, _, again, second = engines.run(
+        name, "chunks", asked, more, control=daemon.control
+    )
+    preempted = metrics["vllm:num_preemptions"]
+    check("requests are preempted, and end", all(one["reason"] == "length" for one in made), preempted)
+    if name not in WITH_STATES:
+        check("as there are too few blocks", preempted > 0, preempted)
+    check("a request is aborted while it loads", aborted["was_loading"])
+    for text, loaded, wanted in zip(
+        ("what was computed elsewhere", "what it wanted is loaded later", "what was preempted"),
+        (again, first, second),
+        own,
+        strict=True,
+    ):
+        off = abs(loaded["logprobs"][0] - wanted["logprobs"][0])
+        is_same = loaded["tokens"][0] == wanted["tokens"][0] and off < ROUNDING
+        check(f"{text}, with the token of an own hit", is_same and loaded["cached"] > 0, off)
 
 
 def main():

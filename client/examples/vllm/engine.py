@@ -65,6 +65,7 @@ def generate(llm, command):
         max_tokens=command["max_tokens"],
         ignore_eos=True,
         logprobs=command.get("logprobs"),
+        detokenize=not llm.model_config.skip_tokenizer_init,
     )
     more = {}
     if "lora" in command:
@@ -129,7 +130,7 @@ def answer(llm, command):
     if what == "prompt":
         return {"tokens": long_prompt(llm)}
     if what == "metrics":
-        wanted = ("cairn", "external_prefix")
+        wanted = ("cairn", "external_prefix", "num_preemptions")
         return {
             metric.name: getattr(metric, "value", None)
             for metric in llm.get_metrics()
