@@ -268,7 +268,7 @@ absl::StatusOr<v1::SetDeviceReply> AdminService::SetDevice(const ControlCall& ca
   }
   LogInfo("admin", request.retired() ? "device is retired" : "device is taken back",
           {{"path", request.path().substr(0, kPathShown)},
-           {"user", call.identity().has_value() ? absl::StrCat(call.identity()->uid) : "unknown"},
+           {"user", call.identity().ToString()},
            {"result", status}});
   CAIRN_RETURN_IF_ERROR(status);
   v1::SetDeviceReply reply;

@@ -30,9 +30,10 @@ class ControlConnections {
     size_t operators_max = 0;  // in addition, on a listener of their own
   };
   struct Peer {
-    std::optional<PeerIdentity> identity;  // nullopt: a TCP connection, or no such peer
-    bool is_operator = false;
-    uint64_t number = 0;  // of the connection, never reused; 0: no such peer
+    PeerIdentity identity;
+    bool is_operator = false;  // by the address it came through; the policy is asked too, unless
+    bool is_trusted = false;   // only the daemon's own user can use that address
+    uint64_t number = 0;       // of the connection, never reused; 0: no such peer
   };
 
   explicit ControlConnections(const Limits& limits)

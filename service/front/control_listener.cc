@@ -255,10 +255,12 @@ void ControlListener::Pass(uint64_t number) {
   Fd ours(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
   if (!ours.is_valid()) return out_of_files_.Add();
   WatchSocket(epoll_.get(), ours.get(), number, EPOLLET);  // its end is always said
-  connections_.Add(
-      socket.get(), std::move(ours),
-      {.identity = PeerIdentityOf(socket.get()), .is_operator = door.is_admin, .number = number},
-      IsApart(door));
+  connections_.Add(socket.get(), std::move(ours),
+                   {.identity = PeerIdentityOf(socket.get()),
+                    .is_operator = door.is_admin,
+                    .is_trusted = IsApart(door) && door.address.is_unix(),
+                    .number = number},
+                   IsApart(door));
   take_(std::move(socket));
 }
 

@@ -126,7 +126,7 @@ void ControlServer::Serve(StoreService& store, AdminService& admin) {
   store.AddTo(router_);
   admin.AddTo(router_);
   SetServing(true);
-  router_.Open();
+  router_.Open(store.sessions());
 }
 
 void ControlServer::AddHealth() {
