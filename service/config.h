@@ -36,6 +36,7 @@ struct Config {
   std::string ssd_io, ssd_placement, ssd_scrub_rate, ssd_write_budget, index_bytes, recipe;
   uint64_t drain_ms = 0, slow_ms = 0;
   std::string huge_pages, map, log_level, log_format;
+  std::string policy;  // path of the file, or "off"
 };
 
 enum class Action { kRun, kHelp, kVersion, kCheckConfig, kPrintConfig };

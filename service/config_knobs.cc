@@ -57,6 +57,9 @@ constexpr Knob kTable[] = {
           },
           [] { return std::string_view("HOST:PORT, [IPV6]:PORT, unix:PATH or off"); }},
      "administrative calls (gRPC), without authentication: restrict access; may equal control"},
+    {"policy", "off", Text{&Config::policy, CheckPath, PathForm},
+     "YAML file: which peers may use which tenants, operators, denied peers; read again if "
+     "changed"},
     {"data", "off", Address{&Config::data},
      "UCX data plane; anyone who can connect can crash the daemon: trusted networks only"},
     {"data-port-range", "any",

@@ -186,6 +186,17 @@ absl::Status CheckSocketPath(std::string_view text) {
   return absl::OkStatus();
 }
 
+absl::Status CheckPath(std::string_view text) {
+  if (text == "off") return absl::OkStatus();
+  if (text.size() < 2 || text[0] != '/' || text.back() == '/' ||
+      !std::ranges::all_of(text, IsGraphic)) {
+    return absl::InvalidArgumentError("not an absolute path");
+  }
+  return absl::OkStatus();
+}
+
+std::string_view PathForm() { return "an absolute path, or off"; }
+
 absl::Status CheckPortRange(std::string_view text) {
   if (text == "any") return absl::OkStatus();
   const size_t dash = text.find('-');

@@ -78,11 +78,14 @@ std::string VariableOf(std::string_view name);
 
 // "off", or an absolute, printable path that fits sockaddr_un.
 absl::Status CheckSocketPath(std::string_view text);
+// "off", or an absolute, printable path.
+absl::Status CheckPath(std::string_view text);
 absl::Status CheckPortRange(std::string_view text);
 absl::Status CheckRecipe(std::string_view text);
 absl::Status CheckWriteBudget(std::string_view text);
 absl::Status CheckScrubRate(std::string_view text);
 // The accepted forms, for people.
+std::string_view PathForm();
 std::string_view WriteBudgetForm();
 std::string_view ScrubRateForm();
 

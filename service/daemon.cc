@@ -56,7 +56,28 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Mach
   return daemon;
 }
 
+absl::Status Daemon::LoadPolicy() {
+  maps_arena_ = MapsArena(config_);
+  if (config_.policy == "off") return absl::OkStatus();
+  // A tenant that is kept apart from others must not be able to read their memory.
+  auto loaded = PolicyWatch::Open(config_.policy, /*keeps_tenants_apart=*/config_.map != "on");
+  if (!loaded.ok()) return Annotate(loaded.status(), "policy");
+  policy_ = *std::move(loaded);
+  sessions_.SetPolicy(*policy_);
+  maps_arena_ = maps_arena_ && !policy_->has_many_tenants();
+  policy_->SetKeepsTenantsApart(!maps_arena_);
+  return absl::OkStatus();
+}
+
+void Daemon::Look() {
+  doors_.Look();
+  if (policy_ == nullptr || !policy_->Look()) return;
+  const size_t ended = sessions_.EndRefused().size();
+  if (ended > 0) LogWarn("policy", "sessions ended: no longer allowed", {{"sessions", ended}});
+}
+
 absl::Status Daemon::StartAll() {
+  CAIRN_RETURN_IF_ERROR(LoadPolicy());
   MemoryRoom room = FindMemoryRoom();
   // Clients let go of the memory of a daemon that died as soon as they notice.
   for (absl::Duration waited; !CheckMemoryRoom(config_, room).ok() &&
@@ -235,6 +256,11 @@ std::vector<DeviceReport> Daemon::Devices() const {
 
 std::string Daemon::Remarks() const {
   std::string remarks;
+  if (policy_ != nullptr) {
+    if (const std::string remark = policy_->remark(); !remark.empty()) {
+      absl::StrAppend(&remarks, remark, "\n");
+    }
+  }
   for (const DeviceReport& device : Devices()) {
     if (device.state != DeviceState::kOk) {
       absl::StrAppend(&remarks, device.path, " is ", ToAbsl(Name(device.state)), ": ",
@@ -316,6 +342,7 @@ void Daemon::ReportParts(MetricSink& sink) const {
   index_->Report(sink);
   restorer_->Report(sink);
   sessions_.Report(sink);
+  if (policy_ != nullptr) policy_->Report(sink);
   spaces_.Report(sink);
   side_objects_.Report(sink);
   query_squares_.Report(sink);

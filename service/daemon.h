@@ -30,6 +30,7 @@
 #include "service/index/block_index.h"
 #include "service/limits.h"
 #include "service/path_pool.h"
+#include "service/policy_watch.h"
 #include "service/put/put.h"
 #include "service/recovery.h"
 #include "service/sessions.h"
@@ -79,8 +80,9 @@ class Daemon {
   enum class Drained : uint8_t { kAll, kLate, kStalled };
   Drained AwaitDrained();
 
-  // Repairs the files of the sockets. The main thread calls it once a second.
-  void KeepDoors() { doors_.Look(); }
+  // Repairs the files of the sockets, and takes a changed policy: sessions that it no longer allows
+  // end. The main thread calls it once a second.
+  void Look();
 
   // Ends every session, then stops every component. Idempotent.
   void Stop();
@@ -92,6 +94,7 @@ class Daemon {
  private:
   Daemon(const Config& config, Machine machine);
   absl::Status StartAll();
+  absl::Status LoadPolicy();
   absl::Status StartProbes();
   absl::Status StartStore();
   absl::StatusOr<std::unique_ptr<SsdTier>> OpenSsd(const std::vector<SsdFolder>& folders);
@@ -128,6 +131,8 @@ class Daemon {
   SideObjects side_objects_;
   QuerySquares query_squares_;
   Spaces spaces_;      // asks index_ for blocks, from front/ and upkeep/ only
+  std::unique_ptr<PolicyWatch> policy_;  // null: none
+  bool maps_arena_ = false;              // clients of the socket read the host tier where it lies
   Sessions sessions_;  // its hooks call index_ and data_servers_, from front/ only
   std::unique_ptr<BlockIndex> index_;
   std::unique_ptr<Restorer> restorer_;  // restores the previous process's data
