@@ -90,7 +90,8 @@ HOMES = [
     (r"grpc(pp)?/|.*\.grpc\.pb\.h$", ["service/front/", "client/cpp/"]),
     (r".*\.pb\.h$|google/protobuf/", ["proto/", "service/front/", "client/"]),
     (r"(imm|x86|[nwstepa]mm)intrin\.h$|(imm|x86)intrin", ["codecs/backend/cpu/", "codecs/checksum"]),
-    (r"openssl/", ["proto/"]),
+    (r"openssl/evp\.h", ["proto/", "transport/tls/"]),
+    (r"openssl/", ["transport/tls/"]),
     (r"yaml-cpp/", ["service/config", "service/policy/"]),
     (r"(gtest|gmock|benchmark)/", []),
     # codecs and kernels build with nothing but a compiler; the C ABI's header is C.
