@@ -63,7 +63,7 @@ constexpr Knob kTable[] = {
      "YAML file: which peers may use which tenants, operators, denied peers; read again if "
      "changed"},
     {"audit", "off", Text{&Config::audit, CheckPath, PathForm},
-     "JSON lines: operators' changes (none while it cannot be written), refused sessions, policies"},
+     "JSON lines: operators' changes (none while it cannot be written), refusals, policies"},
     {"tls-cert", "off", Text{&Config::tls_cert, CheckPath, PathForm},
      "certificate (PEM, the leaf first): TCP addresses of control and admin then speak TLS 1.3 "
      "only"},
