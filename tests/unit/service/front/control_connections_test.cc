@@ -24,7 +24,7 @@ class ControlConnectionsTest : public ::testing::Test {
     const uint64_t number = clients_.size();
     const uint64_t party = PartyOf(ends[1]);
     connections_.Add(fd, Fd(ends[1]), {.identity = {}, .is_operator = is_apart, .number = number},
-                     is_apart);
+                     is_apart, party);
     return number;
   }
   bool IsEnded(uint64_t number) const {
