@@ -27,7 +27,8 @@ uint64_t Ipv4Party(const void* address) {
 }  // namespace
 
 uint64_t PartyOf(int socket) {
-  if (const auto identity = PeerIdentityOf(socket)) return identity->uid;
+  const PeerIdentity identity = PeerIdentityOf(socket);
+  if (const UnixPeer* user = identity.unix_peer()) return user->uid;
   sockaddr_storage storage{};
   socklen_t bytes = sizeof storage;
   if (::getpeername(socket, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) return kUnknown;

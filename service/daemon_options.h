@@ -12,6 +12,7 @@
 #include "service/config.h"
 #include "service/tier/ssd/ssd_tier.h"
 #include "service/tier/tiers.h"
+#include "transport/tls/tls_files.h"
 
 namespace cairn {
 
@@ -33,12 +34,14 @@ std::optional<uint64_t> ScrubRateOf(const Config& config);
 // Bytes per day; 0: no limit.
 uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers);
 std::optional<uint64_t> IndexBytesOf(const Config& config);
+// nullopt: off.
+std::optional<transport::TlsPaths> TlsOf(const Config& config);
 // Slower requests are logged.
 absl::Duration SlowOf(const Config& config);
 // Limit for all transports together.
 uint64_t PeersMax(const Config& config);
-// Whether clients of the socket shall map the arena. Nothing keeps tenants apart today: who gives a
-// tenant's name is of that tenant. So `auto` maps wherever there is a socket.
+// Whether clients of the socket shall map the arena, and can then read the blocks of all tenants. A
+// policy that names more than one tenant keeps them apart: Daemon then does not map.
 bool MapsArena(const Config& config);
 
 }  // namespace cairn

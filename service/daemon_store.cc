@@ -72,7 +72,7 @@ absl::Status Daemon::StartStore() {
                                 FormatBytes(config_.host_bytes + config_.staging_bytes)));
                           },
                       .needs_hugetlb = config_.huge_pages == "required",
-                      .is_shared = MapsArena(config_)}));
+                      .is_shared = maps_arena_}));
   const Arena& arena = host->arena();
   if (config_.map == "on" && arena.shared_fd() < 0) {
     return absl::FailedPreconditionError(
@@ -81,6 +81,7 @@ absl::Status Daemon::StartStore() {
   local_gets_ = arena.shared_fd() >= 0    ? "mapped"
                 : config_.map == "off"    ? "copied: --map is off"
                 : config_.socket == "off" ? "copied: --socket is off"
+                : !maps_arena_            ? "copied: the policy keeps tenants apart"
                                           : absl::StrCat("copied: ", arena.why_not_shared());
   std::vector<std::unique_ptr<CopyTier>> others;
   std::unique_ptr<DeviceCodec> codec;

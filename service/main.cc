@@ -17,6 +17,7 @@
 #include "service/daemon.h"
 #include "service/limits.h"
 #include "service/memory_needs.h"
+#include "service/policy_watch.h"
 #include "service/process.h"
 
 namespace cairn {
@@ -50,7 +51,7 @@ void End(std::unique_ptr<Daemon> daemon, Daemon::Drained drained) {
 }
 
 // What Serve() would warn of, or not start for: the configuration may be meant for another machine.
-void CheckConfig(const CommandLine& line) {
+int CheckConfig(const CommandLine& line) {
   const auto warn = [](const std::string& text) {
     std::fprintf(stderr, "cairnd: warning: %s\n", text.c_str());
   };
@@ -63,7 +64,15 @@ void CheckConfig(const CommandLine& line) {
   } else if (const std::string warning = MemoryWarning(line.config, room); !warning.empty()) {
     warn(warning);
   }
+  if (line.config.policy != "off") {
+    const auto policy = PolicyWatch::Open(line.config.policy, line.config.map != "on");
+    if (!policy.ok()) {
+      std::fprintf(stderr, "cairnd: policy: %s\n", std::string(policy.status().message()).c_str());
+      return 2;
+    }
+  }
   Print("the configuration is valid\n");
+  return 0;
 }
 
 int Serve(const CommandLine& line) {
@@ -89,7 +98,7 @@ int Serve(const CommandLine& line) {
             {{"backend", fault.backend->name}, {"operation", fault.operation}});
   }
   LogInfo("daemon", "ready", {{"version", DaemonVersion()}});
-  const int signal = AwaitEndSignal([&daemon] { (*daemon)->KeepDoors(); });
+  const int signal = AwaitEndSignal([&daemon] { (*daemon)->Look(); });
   LogInfo("daemon", "asked to end", {{"signal", signal}});
   (*daemon)->BeginDrain();
   const Daemon::Drained drained = (*daemon)->AwaitDrained();
@@ -117,8 +126,7 @@ int Main(const std::vector<std::string>& arguments) {
       Print("cairnd " + std::string(DaemonVersion()) + "\n");
       return 0;
     case Action::kCheckConfig:
-      CheckConfig(*line);
-      return 0;
+      return CheckConfig(*line);
     case Action::kPrintConfig:
       Print(PrintConfig(*line));
       return 0;

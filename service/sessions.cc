@@ -22,6 +22,10 @@ bool IsTenantName(std::string_view name) {
          });
 }
 
+absl::Status OtherBearer() {
+  return absl::PermissionDeniedError("ticket: another peer opened its session");
+}
+
 }  // namespace
 
 TenantName::TenantName(std::string_view name) : size_(static_cast<uint8_t>(name.size())) {
@@ -35,7 +39,7 @@ size_t Sessions::TicketHash::operator()(const proto::Ticket& ticket) const {
 
 absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
                                                 std::string_view client_name,
-                                                const std::optional<PeerIdentity>& identity) {
+                                                const PeerIdentity& identity) {
   if (!IsTenantName(tenant)) {
     return absl::InvalidArgumentError(
         absl::StrCat("tenant: 1 to ", limits::kTenantBytesMax, " characters of [A-Za-z0-9._-]"));
@@ -46,10 +50,11 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
   }
   Opened opened;
   opened.ticket = RandomBytes<16>();
-  if (!policy_->MayUse(identity, tenant)) {
+  if (absl::Status status = policy_->MayUse(identity, tenant); !status.ok()) {
     refused_.Add();
-    return absl::PermissionDeniedError("tenant: this peer may not use it");
+    return status;
   }
+  const uint64_t sessions_max = policy_->SessionsMax(tenant).value_or(limits::kSessionsMax);
   const TenantName name(tenant);
   const MutexLock lock(mutex_);
   if (refuses_new_) {
@@ -57,14 +62,20 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
     return absl::UnavailableError("draining: no new sessions");
   }
   // Ended sessions whose puts are not over count too: their state is still held.
-  if (absl::Status status = shares_.CheckRoom(tenant, 1); !status.ok()) {
+  absl::Status room = shares_.CheckRoom(tenant, 1);
+  if (room.ok() && shares_.Of(tenant) >= sessions_max) {
+    room = absl::ResourceExhaustedError(
+        absl::StrCat("sessions: the policy allows the tenant ", sessions_max));
+  }
+  if (!room.ok()) {
     refused_.Add();
-    return status;
+    return room;
   }
   shares_.Add(tenant, 1);
   opened.id = ++last_id_;
   State& state = sessions_[opened.id];
-  state.session = {.id = opened.id, .tenant = name, .identity = identity};
+  state.session = {.id = opened.id, .tenant = name};
+  state.identity = identity;
   state.ticket = opened.ticket;
   state.client_name = std::string(client_name);
   tickets_.emplace(opened.ticket, opened.id);
@@ -72,15 +83,27 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
   return opened;
 }
 
+absl::Status Sessions::NoSession() const {
+  // Who stops has ended sessions that did nothing wrong.
+  if (refuses_new_) return absl::UnavailableError("draining: the session has ended");
+  return absl::NotFoundError("no such session");
+}
+
 absl::StatusOr<Session> Sessions::Find(const proto::Ticket& ticket) const {
   const MutexLock lock(mutex_);
   const auto found = tickets_.find(ticket);
-  if (found == tickets_.end()) {
-    // Who stops has ended sessions that did nothing wrong.
-    if (refuses_new_) return absl::UnavailableError("draining: the session has ended");
-    return absl::NotFoundError("no such session");
-  }
+  if (found == tickets_.end()) return NoSession();
   return sessions_.find(found->second)->second.session;
+}
+
+absl::Status Sessions::CheckBearer(const proto::Ticket& ticket,
+                                   const PeerIdentity& identity) const {
+  const MutexLock lock(mutex_);
+  const auto found = tickets_.find(ticket);
+  if (found == tickets_.end()) return NoSession();
+  if (sessions_.find(found->second)->second.identity == identity) return absl::OkStatus();
+  other_bearers_.Add();
+  return OtherBearer();
 }
 
 bool Sessions::IsOpen(uint64_t session_id) const {
@@ -124,14 +147,12 @@ void Sessions::End(uint64_t session_id) {
 }
 
 absl::Status Sessions::AttachPeer(uint64_t session_id, const PeerRef& peer,
-                                  const std::optional<PeerIdentity>& identity) {
+                                  const PeerIdentity* identity) {
+  CAIRN_RETURN_IF_ERROR(CheckPeer(session_id, identity));
   const MutexLock lock(mutex_);
   const auto found = sessions_.find(session_id);
   if (found == sessions_.end() || !found->second.is_open) {
     return absl::NotFoundError("no such session");
-  }
-  if (!policy_->MayUse(identity, found->second.session.tenant.view())) {
-    return absl::PermissionDeniedError("this peer may not use the session's tenant");
   }
   if (found->second.peers.size() >= limits::kPeersPerSessionMax) {
     return absl::ResourceExhaustedError(
@@ -142,6 +163,23 @@ absl::Status Sessions::AttachPeer(uint64_t session_id, const PeerRef& peer,
   peer_shares_.Add(tenant, 1);
   found->second.peers.push_back(peer);
   return absl::OkStatus();
+}
+
+absl::Status Sessions::CheckPeer(uint64_t session_id, const PeerIdentity* identity) const {
+  TenantName tenant;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = sessions_.find(session_id);
+    if (found == sessions_.end()) return absl::NotFoundError("no such session");
+    const PeerIdentity& opener = found->second.identity;
+    if (identity != nullptr && opener.is_known() && *identity != opener) {
+      other_bearers_.Add();
+      return OtherBearer();
+    }
+    tenant = found->second.session.tenant;
+  }
+  if (identity == nullptr) return policy_->MayUseUcx(tenant.view());
+  return policy_->MayUse(*identity, tenant.view());
 }
 
 void Sessions::DetachPeer(uint64_t session_id, const PeerRef& peer) {
@@ -222,6 +260,15 @@ absl::Status Sessions::IfOpen(uint64_t session_id, absl::FunctionRef<absl::Statu
   return status;
 }
 
+std::vector<uint64_t> Sessions::EndRefused() {
+  std::vector<uint64_t> refused;
+  for (const Info& session : List()) {
+    if (!policy_->MayUse(session.identity, session.tenant).ok()) refused.push_back(session.id);
+  }
+  for (const uint64_t id : refused) End(id);
+  return refused;
+}
+
 void Sessions::RefuseNew() {
   const MutexLock lock(mutex_);
   refuses_new_ = true;
@@ -262,6 +309,7 @@ std::vector<Sessions::Info> Sessions::List() const {
       infos.push_back({.id = id,
                        .tenant = std::string(state.session.tenant.view()),
                        .client_name = state.client_name,
+                       .identity = state.identity,
                        .peers = state.peers.size(),
                        .puts = state.puts});
     }
@@ -284,8 +332,11 @@ void Sessions::Report(MetricSink& sink) const {
   }
   sink.AddCounter("cairn_sessions_opened_total", "Sessions opened.", {}, opened_.Value());
   sink.AddCounter("cairn_sessions_ended_total", "Sessions ended.", {}, ended_.Value());
-  sink.AddCounter("cairn_sessions_refused_total", "Sessions refused: too many, or draining.", {},
-                  refused_.Value());
+  sink.AddCounter("cairn_sessions_refused_total",
+                  "Sessions refused: too many, draining, or by the policy.", {}, refused_.Value());
+  sink.AddCounter("cairn_tickets_of_others_total",
+                  "Calls and data connections that showed the ticket of another peer's session.",
+                  {}, other_bearers_.Value());
 }
 
 }  // namespace cairn

@@ -5,7 +5,8 @@
 // visible, and releases its leases.
 //
 // Thread-safety: Thread-safe.
-// Locks:         one, for look-ups. No other lock is taken under it.
+// Locks:         one, for look-ups. No other lock is taken under it; the policy is asked without
+// it.
 
 #include <array>
 #include <cstdint>
@@ -49,22 +50,35 @@ class TenantName {
 struct Session {
   uint64_t id = 0;  // never reused; 0 means none
   TenantName tenant;
-  std::optional<PeerIdentity> identity;  // of the client that opened it
 };
 
-// Decides which tenants a peer may use. Thread-safety: Immutable.
+// Decides which tenants a peer may use. Thread-safety: Thread-safe.
 class TenantPolicy {
  public:
   virtual ~TenantPolicy() = default;
-  // `identity` is nullopt if the connection has none.
-  virtual bool MayUse(const std::optional<PeerIdentity>& identity,
-                      std::string_view tenant) const = 0;
+  // Errors: PermissionDenied, with the reason.
+  virtual absl::Status MayUse(const PeerIdentity& identity, std::string_view tenant) const = 0;
+  // Whether a tenant's data connections may be of a transport that identifies no peers (UCX).
+  virtual absl::Status MayUseUcx(std::string_view tenant) const = 0;
+  // Limit for the sessions of a tenant, besides its share; nullopt: none.
+  virtual std::optional<uint64_t> SessionsMax(std::string_view tenant) const = 0;
+  // Whether the peer may make administrative calls where the address alone does not decide it.
+  // Errors: PermissionDenied.
+  virtual absl::Status MayOperate(const PeerIdentity& identity) const = 0;
+  // Whether the peer may do anything at all. Errors: PermissionDenied.
+  virtual absl::Status MayConnect(const PeerIdentity& identity) const = 0;
 };
 
 // Allows every peer to use any tenant.
 class AnyTenant final : public TenantPolicy {
  public:
-  bool MayUse(const std::optional<PeerIdentity>&, std::string_view) const override { return true; }
+  absl::Status MayUse(const PeerIdentity&, std::string_view) const override {
+    return absl::OkStatus();
+  }
+  absl::Status MayUseUcx(std::string_view) const override { return absl::OkStatus(); }
+  std::optional<uint64_t> SessionsMax(std::string_view) const override { return std::nullopt; }
+  absl::Status MayOperate(const PeerIdentity&) const override { return absl::OkStatus(); }
+  absl::Status MayConnect(const PeerIdentity&) const override { return absl::OkStatus(); }
 };
 
 // One data-plane connection.
@@ -94,11 +108,12 @@ class Sessions {
   using InFlightPut = Handle<Sessions, RunningPut, &Sessions::EndPut>;
 
   // `peers_max`: limit for the data-plane connections of all sessions.
-  Sessions(Hooks hooks, uint64_t peers_max,
-           std::unique_ptr<const TenantPolicy> policy = std::make_unique<AnyTenant>())
-      : hooks_(std::move(hooks)),
-        policy_(std::move(policy)),
-        peer_shares_("connections", peers_max) {}
+  Sessions(Hooks hooks, uint64_t peers_max)
+      : hooks_(std::move(hooks)), peer_shares_("connections", peers_max) {}
+
+  // Without it, AnyTenant. `policy` must outlive the object. REQUIRES: nothing else was called.
+  void SetPolicy(const TenantPolicy& policy) { policy_ = &policy; }
+  const TenantPolicy& policy() const { return *policy_; }
 
   struct Opened {
     uint64_t id = 0;
@@ -108,7 +123,11 @@ class Sessions {
   // ResourceExhausted (the tenant has its share of the sessions), Unavailable (after RefuseNew()),
   // PermissionDenied (the identity may not use that tenant).
   absl::StatusOr<Opened> Open(std::string_view tenant, std::string_view client_name,
-                              const std::optional<PeerIdentity>& identity = std::nullopt);
+                              const PeerIdentity& identity = {});
+
+  // Checks that the peer that shows a ticket is the one that opened its session. Errors: those of
+  // Find(), PermissionDenied (it is another peer).
+  absl::Status CheckBearer(const proto::Ticket& ticket, const PeerIdentity& identity) const;
 
   // Errors: NotFound (no such session, or it has ended), Unavailable (likewise, and the daemon
   // drains or stops). Does not allocate.
@@ -121,10 +140,13 @@ class Sessions {
   // wait.
   void End(uint64_t session_id);
 
-  // Binds a connection to the session, whose end breaks it. Errors: ResourceExhausted (too many of
-  // the session or the tenant), PermissionDenied (the identity may not use the session's tenant).
+  // Binds a connection to the session, whose end breaks it. `identity` is null if the transport
+  // identifies no peers. Errors: ResourceExhausted (too many of the session or the tenant),
+  // PermissionDenied (the connection is of another peer than the session, or the tenant may not use
+  // that transport). A session that was opened over plain TCP has no peer to compare with: any
+  // connection may show its ticket.
   absl::Status AttachPeer(uint64_t session_id, const PeerRef& peer,
-                          const std::optional<PeerIdentity>& identity = std::nullopt);
+                          const PeerIdentity* identity = nullptr);
   // Removes a closed connection. Unknown ones are ignored.
   void DetachPeer(uint64_t session_id, const PeerRef& peer);
 
@@ -140,6 +162,9 @@ class Sessions {
   // and ends no session.
   absl::Status IfOpen(uint64_t session_id, absl::FunctionRef<absl::Status()> action);
 
+  // Ends the sessions whose peer the policy no longer allows to use their tenant. Returns them.
+  std::vector<uint64_t> EndRefused();
+
   // Refuses new sessions, for draining.
   void RefuseNew();
   bool is_refusing() const;
@@ -151,6 +176,7 @@ class Sessions {
   struct Info {
     uint64_t id = 0;
     std::string tenant, client_name;
+    PeerIdentity identity;  // of the client that opened it
     size_t peers = 0, puts = 0;
   };
   std::vector<Info> List() const;
@@ -167,6 +193,7 @@ class Sessions {
   };
   struct State {
     Session session;
+    PeerIdentity identity;  // of the client that opened it
     proto::Ticket ticket{};
     std::string client_name;
     std::vector<PeerRef> peers;
@@ -177,11 +204,15 @@ class Sessions {
     size_t actions = 0;  // running IfOpen() actions
   };
   using StateMap = absl::flat_hash_map<uint64_t, State>;
+  absl::Status NoSession() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The part of AttachPeer() that asks the policy.
+  absl::Status CheckPeer(uint64_t session_id, const PeerIdentity* identity) const;
   // Removes an ended session once none of its puts and actions runs any more.
   void ForgetIfOver(StateMap::iterator position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Hooks hooks_;
-  const std::unique_ptr<const TenantPolicy> policy_;
+  const AnyTenant any_tenant_;
+  const TenantPolicy* policy_ = &any_tenant_;
   mutable Mutex mutex_;
   CondVar action_over_;  // the last action of an ended session
   bool refuses_new_ ABSL_GUARDED_BY(mutex_) = false;
@@ -195,6 +226,7 @@ class Sessions {
   uint64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t quarantine_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Counter opened_, ended_, refused_;
+  mutable Counter other_bearers_;
 };
 
 }  // namespace cairn

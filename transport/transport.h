@@ -64,7 +64,7 @@ class Arrival {
   };
 
   Arrival(ReplyTo reply_to, const proto::FrameBytes& frame, uint64_t payload_bytes,
-          std::unique_ptr<Held> held, std::optional<PeerIdentity> identity = std::nullopt)
+          std::unique_ptr<Held> held, const PeerIdentity* identity = nullptr)
       : reply_to_(reply_to),
         frame_(frame),
         payload_bytes_(payload_bytes),
@@ -77,8 +77,8 @@ class Arrival {
   // Copied, at most 256 bytes, not parsed.
   const proto::FrameBytes& frame() const { return frame_; }
   uint64_t payload_bytes() const { return payload_bytes_; }  // as the transport announced it
-  // The user behind the connection, if the transport knows it.
-  const std::optional<PeerIdentity>& identity() const { return identity_; }
+  // Who is behind the connection. Valid during OnArrival(). Null: the transport cannot know.
+  const PeerIdentity* identity() const { return identity_; }
   Held* held() const { return held_.get(); }
   std::unique_ptr<Held> TakeHeld() { return std::move(held_); }
 
@@ -87,7 +87,7 @@ class Arrival {
   proto::FrameBytes frame_;
   uint64_t payload_bytes_ = 0;
   std::unique_ptr<Held> held_;
-  std::optional<PeerIdentity> identity_;
+  const PeerIdentity* identity_ = nullptr;
 };
 
 // The outcome of Lane::Receive().

@@ -25,18 +25,31 @@ grpc::ServerGenericBidiReactor* CallRouter::CreateReactor(
 
 ControlCall* CallRouter::StartCall(grpc::GenericCallbackServerContext* context) {
   const ControlConnections::Peer peer = connections_.PeerOf(context->peer());
-  const CallPlace place{*context,         budget_,       peer.identity, slow_,
-                        peer.is_operator, &connections_, peer.number};
+  const Sessions* sessions = sessions_.load(std::memory_order_acquire);
+  const absl::Status may_operate = peer.is_operator && !peer.is_trusted && sessions != nullptr
+                                       ? sessions->policy().MayOperate(peer.identity)
+                                       : absl::OkStatus();
+  const CallPlace place{.context = *context,
+                        .budget = budget_,
+                        .identity = peer.identity,
+                        .slow = slow_,
+                        .is_operator = peer.is_operator && may_operate.ok(),
+                        .connections = &connections_,
+                        .connection = peer.number,
+                        .sessions = sessions};
   if (const auto probe = probes_.find(context->method()); probe != probes_.end()) {
     return probe->second(place);
   }
-  if (!is_open_.load(std::memory_order_acquire)) {
+  if (place.sessions == nullptr) {
     return RefuseCall(place,
                       absl::UnavailableError("the daemon is starting; /readyz shows the progress"));
   }
-  if (!peer.is_operator && context->method().starts_with("/cairn.v1.Admin/")) {
-    return RefuseCall(place, absl::PermissionDeniedError(absl::StrCat(
-                                 "calls of cairn.v1.Admin are answered ", operators_at_)));
+  if (context->method().starts_with("/cairn.v1.Admin/")) {
+    if (!peer.is_operator) {
+      return RefuseCall(place, absl::PermissionDeniedError(absl::StrCat(
+                                   "calls of cairn.v1.Admin are answered ", operators_at_)));
+    }
+    if (!may_operate.ok()) return RefuseCall(place, may_operate);
   }
   const auto method = methods_.find(context->method());
   if (method != methods_.end()) return method->second(place);

@@ -38,7 +38,8 @@ class CallRouter final : public grpc::CallbackGenericService {
   void Add(const std::string& name, Start start);
   // Adds a method that is also answered before Open().
   void AddProbe(const std::string& name, Start start);
-  void Open() { is_open_.store(true, std::memory_order_release); }
+  // `sessions`: of the tickets that calls show. Must outlive the router's last call.
+  void Open(const Sessions& sessions) { sessions_.store(&sessions, std::memory_order_release); }
   template <typename Request, typename Reply>
   void AddUnary(const std::string& name, UnaryMethod<Request, Reply> method) {
     Add(name, [method = std::move(method)](const CallPlace& place) {
@@ -70,8 +71,8 @@ class CallRouter final : public grpc::CallbackGenericService {
   const std::string operators_at_;
   const absl::Duration slow_;
   absl::flat_hash_map<std::string, Start> probes_;
-  absl::flat_hash_map<std::string, Start> methods_;  // read-only once is_open_
-  std::atomic<bool> is_open_{false};
+  absl::flat_hash_map<std::string, Start> methods_;  // read-only once open
+  std::atomic<const Sessions*> sessions_{nullptr};   // null: not open
 };
 
 }  // namespace cairn

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "proto/convert.h"
 #include "proto/traceparent.h"
 #include "service/limits.h"
 
@@ -63,8 +64,8 @@ bool ControlCall::ReadHeld(uint64_t bytes) {
   return true;
 }
 
-absl::Status ControlCall::TakeRequest(const RequestBound& bound,
-                                      google::protobuf::Message* request) {
+absl::Status ControlCall::ParseRequest(const RequestBound& bound,
+                                       google::protobuf::Message* request) {
   absl::Status status = CheckRequest(read_, bound);
   if (status.ok()) {
     grpc::ProtoBufferReader reader(&read_);
@@ -75,6 +76,17 @@ absl::Status ControlCall::TakeRequest(const RequestBound& bound,
   read_.Clear();
   taken_ = MonotonicNow();
   return status;
+}
+
+absl::Status ControlCall::CheckTicket(const std::string& ticket) const {
+  if (sessions_ == nullptr) return absl::OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(const proto::Ticket parsed, proto::FromTicketBytes(ticket));
+  return sessions_->CheckBearer(parsed, identity_);
+}
+
+absl::Status ControlCall::CheckPeer() const {
+  if (sessions_ == nullptr || identity_.certificate() == nullptr) return absl::OkStatus();
+  return sessions_->policy().MayConnect(identity_);
 }
 
 const grpc::ByteBuffer* ControlCall::Serialize(const google::protobuf::Message& message) {

@@ -21,11 +21,13 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/peer_identity.h"
+#include "base/status.h"
 #include "service/front/call_budget.h"
 #include "service/front/call_metrics.h"
 #include "service/front/control_connections.h"
 #include "service/front/request_bound.h"
 #include "service/limits.h"
+#include "service/sessions.h"
 
 namespace cairn {
 
@@ -36,15 +38,18 @@ inline constexpr absl::Duration kAnswerTime = absl::Milliseconds(50);
 struct CallPlace {
   grpc::GenericCallbackServerContext& context;
   CallBudget& budget;
-  std::optional<PeerIdentity> identity;
+  PeerIdentity identity;
   absl::Duration slow = absl::InfiniteDuration();  // longer calls are logged
   bool is_operator = false;
   ControlConnections* connections = nullptr;
-  uint64_t connection = 0;  // its connection's number
+  uint64_t connection = 0;             // its connection's number
+  const Sessions* sessions = nullptr;  // null: not served yet
 
   // For a stream that lasts as long as its client likes.
   CallPlace ForStream() const {
-    return {context, budget, identity, absl::InfiniteDuration(), is_operator};
+    CallPlace place = *this;
+    place.slow = absl::InfiniteDuration();
+    return place;
   }
 };
 
@@ -52,7 +57,7 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
  public:
   // The call's deadline: the client's, but at most `longest` from now.
   absl::Time deadline(absl::Duration longest = absl::Milliseconds(limits::kDeadlineMsMax)) const;
-  const std::optional<PeerIdentity>& identity() const { return identity_; }
+  const PeerIdentity& identity() const { return identity_; }
   bool is_operator() const { return is_operator_; }
   bool is_cancelled() const { return context_.IsCancelled(); }
 
@@ -62,14 +67,24 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
         budget_(place.budget),
         identity_(place.identity),
         is_operator_(place.is_operator),
+        sessions_(place.sessions),
         slow_(place.slow),
         began_(MonotonicNow()) {}
 
   // Reads the next message into message(); OnReadDone() follows. Returns false, without reading, if
   // the budget has no room. `bytes` is the call's memory besides the message.
   bool ReadHeld(uint64_t bytes = 0);
-  // Parses the message that was read. Errors: InvalidArgument (it is invalid or over its bound).
-  absl::Status TakeRequest(const RequestBound& bound, google::protobuf::Message* request);
+  // Parses the message that was read. Errors: InvalidArgument (it is invalid or over its bound);
+  // those of Sessions::CheckBearer(), for the ticket in it; without one, PermissionDenied for the
+  // holder of a certificate whom the policy does not know.
+  template <typename Request>
+  absl::Status TakeRequest(const RequestBound& bound, Request* request) {
+    CAIRN_RETURN_IF_ERROR(ParseRequest(bound, request));
+    if constexpr (requires { request->ticket(); }) {
+      if (!request->ticket().empty()) return CheckTicket(request->ticket());
+    }
+    return CheckPeer();
+  }
   // Serializes a message; the next call lends the bytes to gRPC.
   const grpc::ByteBuffer* Serialize(const google::protobuf::Message& message);
   void ReplyAndFinish(const google::protobuf::Message& reply);
@@ -85,13 +100,17 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
   void OnDone() override;
 
  private:
+  absl::Status ParseRequest(const RequestBound& bound, google::protobuf::Message* request);
+  absl::Status CheckTicket(const std::string& ticket) const;
+  absl::Status CheckPeer() const;
   void GiveWay() override;
   void LogSlow(absl::Time now) const;
 
   grpc::GenericCallbackServerContext& context_;
   CallBudget& budget_;
-  const std::optional<PeerIdentity> identity_;
+  const PeerIdentity identity_;
   const bool is_operator_;
+  const Sessions* const sessions_;
   absl::Duration slow_;
   const absl::Time began_;
   absl::Time taken_, answered_;  // when the (last) request was complete; when the answer was

@@ -30,9 +30,10 @@ class ControlConnections {
     size_t operators_max = 0;  // in addition, on a listener of their own
   };
   struct Peer {
-    std::optional<PeerIdentity> identity;  // nullopt: a TCP connection, or no such peer
-    bool is_operator = false;
-    uint64_t number = 0;  // of the connection, never reused; 0: no such peer
+    PeerIdentity identity;
+    bool is_operator = false;  // by the address it came through; the policy is asked too, unless
+    bool is_trusted = false;   // only the daemon's own user can use that address
+    uint64_t number = 0;       // of the connection, never reused; 0: no such peer
   };
 
   explicit ControlConnections(const Limits& limits)
@@ -40,8 +41,8 @@ class ControlConnections {
 
   // Adds a connection that gRPC is about to get as `fd`; `ours` is another descriptor of it.
   // `is_apart`: it came through a listener for operators only. Ends a connection if there are too
-  // many.
-  void Add(int fd, Fd ours, const Peer& peer, bool is_apart);
+  // many, by the parties of their peers (base/newcomers.h).
+  void Add(int fd, Fd ours, const Peer& peer, bool is_apart, uint64_t party);
   // Removes a closed connection.
   void Remove(uint64_t number);
   // Returns the peer of a call whose gRPC peer is `peer`.

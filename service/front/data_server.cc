@@ -92,7 +92,7 @@ absl::Status DataServer::CheckRequest(const Request& request, const proto::Frame
 }
 
 void DataServer::Greet(transport::Lane& lane, const Request& request, const proto::Frame& frame,
-                       const std::optional<PeerIdentity>& identity, Peer& peer) {
+                       const PeerIdentity* identity, Peer& peer) {
   const auto session = parts_.sessions.Find(request.ticket);
   if (!session.ok()) {
     metrics_.bad_tickets.Add();

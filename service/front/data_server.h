@@ -89,7 +89,7 @@ class DataServer final : public transport::LaneHandler {
   void Dispatch(transport::Lane& lane, Request request, const proto::Frame& frame,
                 transport::Arrival arrival, Peer& peer);
   void Greet(transport::Lane& lane, const Request& request, const proto::Frame& frame,
-             const std::optional<PeerIdentity>& identity, Peer& peer);
+             const PeerIdentity* identity, Peer& peer);
   // Refuses a request and counts it against the peer, which is disconnected at the last strike.
   void Strike(transport::Lane& lane, const Request& request, Peer& peer, const absl::Status& status,
               bool is_last);

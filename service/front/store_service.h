@@ -45,6 +45,7 @@ class StoreService {
   // Answers calls that wait for a disk. Idempotent.
   void Stop() { freed_.Stop(); }
   FreedCalls& freed() { return freed_; }
+  const Sessions& sessions() const { return parts_.sessions; }
   void Report(MetricSink& sink) const { calls_.Report(sink); }
 
  private:

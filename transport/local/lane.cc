@@ -265,7 +265,7 @@ void LocalLane::OpenPeer(Greeted greeted) {
   Peer& peer = *owned;
   peer.id = (++peers_made_ << kLaneBits) | static_cast<uint64_t>(index_);
   peer.socket = std::move(greeted.socket);
-  peer.identity = greeted.identity;
+  peer.identity = std::move(greeted.identity);
   peer.party = greeted.party;
   peer.region = std::move(greeted.region);
   share_.metrics.peers.Add(1);
@@ -390,7 +390,7 @@ void LocalLane::TakeRequest(Peer& peer, const Message& message) {
     held = std::make_unique<HeldPayload>(*this, envelope.payload_place);
   }
   share_.handler.OnArrival(*this, Arrival(reply_to, message.frame, envelope.payload_bytes,
-                                          std::move(held), peer.identity));
+                                          std::move(held), &peer.identity));
 }
 
 void LocalLane::RefuseRequest(const ReplyTo& reply_to, const Message& message,

@@ -49,7 +49,7 @@ class LocalLane;
 // A connection whose hello has arrived and been checked.
 struct Greeted {
   Fd socket;
-  std::optional<PeerIdentity> identity;
+  PeerIdentity identity;
   uint64_t party = 0;
   Region region;
   bool is_memfd = false;  // the region is memory of the client's
@@ -137,7 +137,7 @@ class LocalLane final : public Lane {
   struct Peer {
     PeerId id = 0;
     Fd socket;
-    std::optional<PeerIdentity> identity;
+    PeerIdentity identity;
     uint64_t party = 0;
     Region region;
     std::optional<std::string> region_owner;  // from OnRegion(); nullopt: the region is no memfd

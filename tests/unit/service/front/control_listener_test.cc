@@ -161,11 +161,11 @@ TEST_F(ControlListenerTest, APeerOfAUnixSocketIsKnown) {
   {
     const Caller caller(listener_->address().ToString());
     ASSERT_TRUE(AwaitCalls(1));
-    const PeerIdentity ours{.uid = ::geteuid(), .gid = ::getegid()};
+    const PeerIdentity ours(UnixPeer{.uid = ::geteuid(), .gid = ::getegid(), .door = {}});
     EXPECT_EQ(listener_->connections().PeerOf(calls_.peer(0)).identity, ours) << calls_.peer(0);
   }
-  EXPECT_EQ(listener_->connections().PeerOf("fd:99999").identity, std::nullopt);
-  EXPECT_EQ(listener_->connections().PeerOf("ipv4:127.0.0.1:1").identity, std::nullopt);
+  EXPECT_EQ(listener_->connections().PeerOf("fd:99999").identity, PeerIdentity());
+  EXPECT_EQ(listener_->connections().PeerOf("ipv4:127.0.0.1:1").identity, PeerIdentity());
   EXPECT_EQ(listener_->Probe(), absl::OkStatus());
   listener_->Stop();
   EXPECT_NE(::stat(UnixAddress().path.c_str(), &facts), 0) << "the file is removed";
@@ -177,7 +177,7 @@ TEST_F(ControlListenerTest, APeerOfTcpIsNobody) {
   const Caller caller(listener_->address().ToString());
   ASSERT_TRUE(AwaitCalls(1));
   EXPECT_TRUE(calls_.peer(0).starts_with("fd:")) << calls_.peer(0);
-  EXPECT_EQ(listener_->connections().PeerOf(calls_.peer(0)).identity, std::nullopt);
+  EXPECT_EQ(listener_->connections().PeerOf(calls_.peer(0)).identity, PeerIdentity());
 }
 
 TEST_F(ControlListenerTest, OperatorsAreThoseWhoComeInByTheirOwnSocket) {

@@ -18,6 +18,10 @@ namespace {
 
 constexpr uint64_t kPeersMax = 512;
 
+PeerIdentity User(uint32_t uid, std::string door = "") {
+  return PeerIdentity(UnixPeer{.uid = uid, .gid = uid, .door = std::move(door)});
+}
+
 TEST(SessionsTest, OpensFindsEnds) {
   std::vector<uint64_t> released;
   std::vector<PeerRef> broken;
@@ -59,22 +63,73 @@ TEST(SessionsTest, WhoDrainsBlamesNobody) {
 TEST(SessionsTest, AnIdentityIsOnlyTheTenantsThatThePolicySays) {
   class OwnTenant final : public TenantPolicy {
    public:
-    bool MayUse(const std::optional<PeerIdentity>& identity,
-                std::string_view tenant) const override {
-      return identity.has_value() && tenant == absl::StrCat("uid-", identity->uid);
+    absl::Status MayUse(const PeerIdentity& identity, std::string_view tenant) const override {
+      const UnixPeer* user = identity.unix_peer();
+      const bool may = !is_revoked && user != nullptr && tenant == absl::StrCat("uid-", user->uid);
+      return may ? absl::OkStatus() : absl::PermissionDeniedError("tenant: not this one");
     }
+    absl::Status MayUseUcx(std::string_view) const override {
+      return ucx ? absl::OkStatus() : absl::PermissionDeniedError("ucx: not this tenant");
+    }
+    std::optional<uint64_t> SessionsMax(std::string_view) const override { return 2; }
+    absl::Status MayOperate(const PeerIdentity&) const override { return absl::OkStatus(); }
+    absl::Status MayConnect(const PeerIdentity&) const override { return absl::OkStatus(); }
+    bool ucx = false, is_revoked = false;
   };
+  OwnTenant policy;
   Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}},
-                    kPeersMax, std::make_unique<OwnTenant>());
-  const PeerIdentity own{.uid = 7, .gid = 7}, other{.uid = 8, .gid = 7};
+                    kPeersMax);
+  sessions.SetPolicy(policy);
+  const PeerIdentity own = User(7), other = User(8);
   const auto session = sessions.Open("uid-7", "", own);
   ASSERT_TRUE(session.ok()) << session.status();
-  EXPECT_EQ(sessions.Find(session->ticket)->identity, own);
   EXPECT_TRUE(absl::IsPermissionDenied(sessions.Open("uid-7", "", other).status()));
   EXPECT_TRUE(absl::IsPermissionDenied(sessions.Open("uid-7", "").status()));
-  EXPECT_TRUE(sessions.AttachPeer(session->id, {.peer = 1}, own).ok());
-  EXPECT_TRUE(absl::IsPermissionDenied(sessions.AttachPeer(session->id, {.peer = 2}, other)));
-  EXPECT_TRUE(absl::IsPermissionDenied(sessions.AttachPeer(session->id, {.peer = 3})));
+  EXPECT_TRUE(sessions.AttachPeer(session->id, {.peer = 1}, &own).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(sessions.AttachPeer(session->id, {.peer = 2}, &other)));
+  EXPECT_EQ(sessions.AttachPeer(session->id, {.peer = 3}).message(), "ucx: not this tenant");
+  policy.ucx = true;
+  EXPECT_TRUE(sessions.AttachPeer(session->id, {.peer = 3}).ok());
+  EXPECT_TRUE(sessions.Open("uid-7", "", own).ok());
+  EXPECT_EQ(sessions.Open("uid-7", "", own).status(),
+            absl::ResourceExhaustedError("sessions: the policy allows the tenant 2"));
+  EXPECT_TRUE(sessions.Open("uid-8", "", other).ok());
+  EXPECT_TRUE(sessions.EndRefused().empty());
+  policy.is_revoked = true;
+  EXPECT_EQ(sessions.EndRefused().size(), 3u);
+  EXPECT_EQ(sessions.count(), 0u);
+}
+
+TEST(SessionsTest, ATicketIsOfNoUseToAnotherPeer) {
+  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}},
+                    kPeersMax);
+  const auto holder = [](std::string serial) {
+    return PeerIdentity(CertificatePeer{.uri = "spiffe://prod/a",
+                                        .dns = {},
+                                        .trust_domain = "prod",
+                                        .serial = std::move(serial),
+                                        .root = {}});
+  };
+  const PeerIdentity user = User(7), by_door = User(7, "/run/cairn/a"), nobody;
+  for (const PeerIdentity& opener : {user, by_door, holder("1"), nobody}) {
+    const auto session = sessions.Open("acme", "", opener);
+    ASSERT_TRUE(session.ok()) << session.status();
+    for (const PeerIdentity& bearer : {user, User(8), by_door, holder("1"), nobody}) {
+      const bool is_same = opener == bearer;
+      const absl::Status call = sessions.CheckBearer(session->ticket, bearer);
+      EXPECT_EQ(call.ok(), is_same) << opener.ToString() << " " << bearer.ToString();
+      const absl::Status data = sessions.AttachPeer(session->id, {.peer = 1}, &bearer);
+      EXPECT_EQ(data.ok(), is_same || !opener.is_known())
+          << opener.ToString() << " " << bearer.ToString();
+      EXPECT_EQ(call.message(), is_same ? "" : "ticket: another peer opened its session");
+      sessions.DetachPeer(session->id, {.peer = 1});
+    }
+    EXPECT_TRUE(sessions.AttachPeer(session->id, {.peer = 2}).ok()) << "UCX knows no peers";
+    sessions.End(session->id);
+    EXPECT_TRUE(absl::IsNotFound(sessions.CheckBearer(session->ticket, opener)));
+  }
+  const auto session = sessions.Open("acme", "", holder("1"));
+  EXPECT_TRUE(sessions.CheckBearer(session->ticket, holder("2")).ok()) << "it was renewed";
 }
 
 TEST(SessionsTest, FloodIsRefusedAndOthersStay) {

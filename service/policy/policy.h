@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The policy: which tenants a peer may use, who is an operator, who is shut out, and the limits of
+// each tenant. docs/guides/trust.md describes the file.
+//
+// Thread-safety: Immutable.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/peer_identity.h"
+
+namespace cairn {
+
+inline constexpr size_t kPolicyBytesMax = size_t{1} << 20;
+inline constexpr size_t kPolicyRulesMax = 1024;      // of identities, and of deny
+inline constexpr size_t kPolicyTenantsMax = 64;      // of a rule, and in `tenants`
+inline constexpr size_t kPolicyNameBytesMax = 2048;  // of a name to match
+inline constexpr uint32_t kUnmappedUid = 65534;      // every user of another user namespace
+
+// Names peers. One of the fields is set.
+struct PeerPattern {
+  // A `*` stands for one whole segment of the path (uri) or one whole label (dns).
+  std::string uri, dns, serial;
+  std::optional<uint32_t> uid;  // also if it is kUnmappedUid, which matches nobody
+  bool Matches(const PeerIdentity& identity) const;
+};
+
+class Policy {
+ public:
+  struct Rule {
+    PeerPattern peers;
+    std::vector<std::string> tenants;  // "*": any
+    bool is_operator = false;
+    int line = 0;  // in the file, from 1
+  };
+  struct Tenant {
+    std::optional<uint64_t> sessions_max;
+    bool ucx = false;
+  };
+  struct Parts {
+    std::string name;  // of the file, for errors
+    std::vector<Rule> identities, deny;
+    std::map<std::string, Tenant, std::less<>> tenants;  // "*": those without an entry
+  };
+
+  // Parses the text of a file, which is not trusted. Errors: InvalidArgument, with
+  // "NAME:LINE: FIELD: …".
+  static absl::StatusOr<Policy> Parse(std::string_view text, std::string name);
+  explicit Policy(Parts parts) : parts_(std::move(parts)) {}
+
+  // Errors: PermissionDenied, with the reason.
+  absl::Status MayUse(const PeerIdentity& identity, std::string_view tenant) const;
+  absl::Status MayOperate(const PeerIdentity& identity) const;
+  // OK if the identity may use a tenant or operate.
+  absl::Status MayConnect(const PeerIdentity& identity) const;
+  const Tenant& TenantOf(std::string_view tenant) const;
+  // Whether peers may use different tenants.
+  bool has_many_tenants() const;
+  size_t rule_count() const { return parts_.identities.size(); }
+  size_t deny_count() const { return parts_.deny.size(); }
+
+ private:
+  // The first rule that names the peer. Errors: PermissionDenied (it is denied, or there is none).
+  absl::StatusOr<const Rule*> RuleOf(const PeerIdentity& identity) const;
+  std::string Place(const Rule& rule) const;  // "policy.yaml:3"
+
+  Parts parts_;
+};
+
+}  // namespace cairn

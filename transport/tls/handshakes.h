@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Accepts TLS connections and takes them through their handshakes, on one thread: no lane and no
+// call waits for a peer that has proved nothing. It also looks at the TLS files once a second.
+//
+// Everything before the proof is bounded (HandshakeLimits): about 5 MiB in all. Connections past
+// the limits wait; the oldest silent one makes room, and then the oldest of the address with the
+// most. Addresses identify nobody: they only count for this budget.
+//
+//   Handshakes handshakes(files, {});
+//   handshakes.Start();
+//   int door = handshakes.Listen(std::move(socket), {.name = "stream", .alpn = …, .done = …});
+//   …
+//   handshakes.Close(door);   // `done` is not called any more
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/metric.h"
+#include "base/mutex.h"
+#include "base/newcomers.h"
+#include "transport/tls/tls_files.h"
+#include "transport/tls/tls_session.h"
+
+namespace cairn::transport {
+
+struct HandshakeLimits {
+  int running_max = 64;                        // handshakes at a time
+  int running_per_party_max = 8;               // of one address, or IPv6 network of 64 bits
+  int waiting_max = 192;                       // accepted connections whose handshake has not begun
+  int per_second_max = 250;                    // handshakes that begin: about a fifth of a core
+  absl::Duration time_max = absl::Seconds(5);  // from the accept to the end of the handshake
+  // A silent connection makes room for a waiting one after this.
+  absl::Duration silence_max = absl::Milliseconds(250);
+  size_t read_bytes_max = size_t{32} << 10;  // of the whole handshake
+  // How long a refused peer's socket stays open so that it can read why.
+  absl::Duration linger_max = absl::Milliseconds(500);
+};
+
+// A peer that has proved who it is.
+struct TlsArrival {
+  Fd socket;  // does not block
+  std::unique_ptr<SocketChannel> channel;
+  std::unique_ptr<TlsSession> session;  // open
+};
+
+// Thread-safety: Thread-safe. `done` runs on the thread of the handshakes. It must not block and
+// must not call Close().
+class Handshakes {
+ public:
+  struct Door {
+    std::string name;  // for logs and metrics: "stream", "control"
+    std::string alpn;
+    std::function<void(TlsArrival)> done;
+  };
+
+  // `files` must outlive it.
+  Handshakes(TlsFiles& files, const HandshakeLimits& limits);
+  ~Handshakes();
+
+  void Start();
+  // Ends the thread, and all connections that have not proved themselves.
+  void Stop();
+
+  // Accepts from a listening socket, which must not block. Returns the door's number.
+  int Listen(Fd socket, Door door);
+  // Accepts a connection that another part has accepted.
+  void Take(int door, Fd socket);
+  // Closes the listening socket, and drops the door's handshakes. On return `done` does not run.
+  void Close(int door);
+
+  TlsFiles& files() { return files_; }
+  void Report(MetricSink& sink) const;
+
+ private:
+  struct DoorMetrics {
+    std::string name;
+    Counter completed;
+    std::array<Counter, kTlsRefusalCount> refused;
+  };
+  struct Listener {
+    Fd socket;
+    Door door;
+    DoorMetrics* metrics = nullptr;
+    bool is_paused = false;  // no descriptor was left
+  };
+  using Order = absl::AnyInvocable<void()>;
+  enum class Stage : uint8_t { kWaiting, kRunning, kLingering };
+  struct Peer {
+    uint64_t id = 0;
+    int door = 0;
+    uint64_t party = 0;
+    Stage stage = Stage::kWaiting;
+    absl::Time accepted;
+    absl::Time until;  // kLingering
+    TlsArrival arrival;
+  };
+
+  void Run();
+  void Accept(int door);
+  void Add(int door, Fd socket);
+  void BeginWaiting(absl::Time now);
+  bool MakeRoom(uint64_t party, bool of_party, absl::Time now);
+  void Begin(Peer& peer);
+  void GoOn(uint64_t id);
+  void Refuse(Peer& peer, TlsRefusal refusal, const absl::Status& why);
+  void Forget(uint64_t id);
+  void ExpireAll(absl::Time now);
+  absl::Duration SleepFor(absl::Time now);
+  int RunningOf(uint64_t party) const;
+  void Wake();
+  void Push(Order order);
+  void RunOrders();
+
+  TlsFiles& files_;
+  const HandshakeLimits limits_;
+  Fd epoll_;
+  Fd wake_;
+  std::atomic<bool> is_stopping_{false};
+  std::thread thread_;
+  Gauge running_count_;
+
+  mutable Mutex mutex_;
+  CondVar closed_;
+  std::vector<Order> orders_ ABSL_GUARDED_BY(mutex_);  // for the thread
+  bool is_running_ ABSL_GUARDED_BY(mutex_) = false;
+  int doors_made_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::unique_ptr<DoorMetrics>> metrics_ ABSL_GUARDED_BY(mutex_);
+
+  // Owned by the thread.
+  std::map<int, Listener> listeners_;
+  std::map<uint64_t, Peer> peers_;      // by id: the oldest first
+  Newcomers newcomers_;                 // those that wait
+  std::map<uint64_t, int> running_of_;  // by party
+  int running_ = 0;
+  uint64_t peers_made_ = 0;
+  double may_begin_ = 0;
+  absl::Time counted_ = absl::InfinitePast();
+  absl::Time accepts_again_ = absl::InfinitePast();
+};
+
+}  // namespace cairn::transport
