@@ -94,6 +94,12 @@ inline constexpr size_t kEventsPerBatchMax = 1024;
 inline constexpr size_t kListBlocksMax = 10'000;  // one page of ListBlocks
 inline constexpr size_t kListBlocksDefault = 1000;
 
+// --- Requests of the data plane
+// In one message, for clients that ask for many blocks at once. Each is a request of its own in the
+// peer's window.
+inline constexpr uint16_t kBatchMax = 32;
+static_assert(kBatchMax <= proto::kBatchMax);
+
 // --- Deadlines
 inline constexpr uint32_t kDataDeadlineMs = 2'000;  // of a data-plane request without one
 inline constexpr uint32_t kDeadlineMsMax = proto::kDeadlineMsMax;
