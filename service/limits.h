@@ -169,6 +169,12 @@ inline constexpr size_t kLoansPerSessionMax = 256;
 // others' transfers.
 inline constexpr uint64_t kPrefixBytesAtOnce = 64_KiB;
 
+// A put that the lane finishes itself, without the path pool: its payload in source form, if the
+// image is made around it, and otherwise. Either takes about as long as copying a piece of a
+// transfer (transport/local/lane.h).
+inline constexpr uint64_t kRawPutBytesAtOnce = 1_MiB;
+inline constexpr uint64_t kPutBytesAtOnce = 64_KiB;
+
 // --- Path pool
 inline constexpr int kPathThreadsMax = 64;
 inline constexpr size_t kPathPutsMax = 256;  // waiting for a thread
