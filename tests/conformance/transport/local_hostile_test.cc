@@ -109,9 +109,11 @@ TEST_F(LocalHostileTest, AHelloInABatchIsRefused) {
   std::vector<std::byte> packet(HelloMessage().bytes().begin(), HelloMessage().bytes().end());
   const std::vector<std::byte> pings = Pings(1);
   packet.insert(packet.end(), pings.begin(), pings.end());
-  const Fd socket = Raw();
-  ASSERT_TRUE(SendPacket(socket.get(), packet, region->memfd()).ok());
-  EXPECT_EQ(Answer(socket).code(), absl::StatusCode::kUnavailable);
+  {
+    const Fd socket = Raw();
+    ASSERT_TRUE(SendPacket(socket.get(), packet, region->memfd()).ok());
+    EXPECT_EQ(Answer(socket).code(), absl::StatusCode::kUnavailable);
+  }
   fds_ += 1;  // `region` is still open here
   ExpectUnharmed();
 }
