@@ -40,7 +40,7 @@ HelloLayout LayOut(const Hello& hello) {
   return {hello.version_max, 0, hello.window, hello.region_bytes};
 }
 HelloLayout LayOut(const HelloReply& reply) {
-  return {reply.version, 0, reply.window, reply.payload_bytes_max};
+  return {reply.version, reply.batch_max, reply.window, reply.payload_bytes_max};
 }
 GetLayout LayOut(const Get& get) {
   return {get.space_id,
@@ -118,14 +118,13 @@ std::string_view CutText(std::string_view text) {
 
 absl::StatusOr<Body> ReadHello(std::span<const std::byte> bytes) {
   const auto layout = Load<HelloLayout>(bytes);
-  CAIRN_RETURN_IF_ERROR(CheckZero("hello.reserved", layout.zero));
+  CAIRN_RETURN_IF_ERROR(CheckZero("hello.reserved", layout.batch_max));
   return Hello{layout.version, layout.window, layout.bytes};
 }
 
 absl::StatusOr<Body> ReadHelloReply(std::span<const std::byte> bytes) {
   const auto layout = Load<HelloLayout>(bytes);
-  CAIRN_RETURN_IF_ERROR(CheckZero("hello_reply.reserved", layout.zero));
-  return HelloReply{layout.version, layout.window, layout.bytes};
+  return HelloReply{layout.version, layout.window, layout.bytes, layout.batch_max};
 }
 
 absl::StatusOr<Body> ReadGet(std::span<const std::byte> bytes) {

@@ -30,9 +30,12 @@ inline constexpr uint16_t kFrameVersion = 1;
 // The version that Hello and HelloReply agree on. From version 2 on, clients of transport/local map
 // memory of the daemon, and the daemon may lend payloads of replies.
 inline constexpr uint16_t kVersionWithLoans = 2;
+// A Hello with this version reads HelloReply::batch_max.
+inline constexpr uint16_t kVersionWithBatches = 3;
 // The limits of all frames; a daemon's configuration may set lower ones.
 inline constexpr uint64_t kPayloadBytesMax = uint64_t{64} << 20;
 inline constexpr uint32_t kWindowMax = 256;  // requests in flight on a connection
+inline constexpr uint16_t kBatchMax = 32;    // requests in one message
 inline constexpr uint32_t kDeadlineMsMax = 60'000;
 inline constexpr uint32_t kGroupsMax = 16;                   // of a space
 inline constexpr uint32_t kLayersMax = 1024;                 // of a group
@@ -82,6 +85,7 @@ struct HelloReply {
   uint16_t version = 1;
   uint32_t window = 0;             // the daemon's limit on requests in flight
   uint64_t payload_bytes_max = 0;  // of one transfer
+  uint16_t batch_max = 0;          // requests that one message may bring; 0: one
 };
 struct Get {
   uint64_t space_id = 0;

@@ -60,6 +60,7 @@ absl::Status CheckBody(const Hello& hello) {
 absl::Status CheckBody(const HelloReply& reply) {
   CAIRN_RETURN_IF_ERROR(CheckRange("hello_reply.version", reply.version, 1, UINT16_MAX));
   CAIRN_RETURN_IF_ERROR(CheckRange("hello_reply.window", reply.window, 1, kWindowMax));
+  CAIRN_RETURN_IF_ERROR(CheckRange("hello_reply.batch_max", reply.batch_max, 0, kBatchMax));
   return CheckRange("hello_reply.payload_bytes_max", reply.payload_bytes_max, 1, kPayloadBytesMax);
 }
 

@@ -38,7 +38,7 @@ static_assert(offsetof(HeadLayout, ticket) == 16 && offsetof(HeadLayout, status)
 
 struct HelloLayout {
   uint16_t version;
-  uint16_t zero;
+  uint16_t batch_max;  // Hello: 0
   uint32_t window;
   uint64_t bytes;  // Hello: region_bytes. HelloReply: payload_bytes_max
 };

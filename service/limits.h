@@ -94,6 +94,12 @@ inline constexpr size_t kEventsPerBatchMax = 1024;
 inline constexpr size_t kListBlocksMax = 10'000;  // one page of ListBlocks
 inline constexpr size_t kListBlocksDefault = 1000;
 
+// --- Requests of the data plane
+// In one message, for clients that ask for many blocks at once. Each is a request of its own in the
+// peer's window.
+inline constexpr uint16_t kBatchMax = 32;
+static_assert(kBatchMax <= proto::kBatchMax);
+
 // --- Deadlines
 inline constexpr uint32_t kDataDeadlineMs = 2'000;  // of a data-plane request without one
 inline constexpr uint32_t kDeadlineMsMax = proto::kDeadlineMsMax;
@@ -162,6 +168,12 @@ inline constexpr size_t kLoansPerSessionMax = 256;
 // Of header and directory of an image that a lane answers with: what it parses in between of
 // others' transfers.
 inline constexpr uint64_t kPrefixBytesAtOnce = 64_KiB;
+
+// A put that the lane finishes itself, without the path pool: its payload in source form, if the
+// image is made around it, and otherwise. Either takes about as long as copying a piece of a
+// transfer (transport/local/lane.h).
+inline constexpr uint64_t kRawPutBytesAtOnce = 1_MiB;
+inline constexpr uint64_t kPutBytesAtOnce = 64_KiB;
 
 // --- Path pool
 inline constexpr int kPathThreadsMax = 64;

@@ -226,6 +226,9 @@ struct Call {
   std::span<const std::byte> payload;  // sent with the request; may be empty
   std::span<std::byte> target;         // where a reply's payload is written; its size is the limit
   bool takes_loan = false;             // a reply's payload may be lent; `payload` must be empty
+  // The request may be kept back until the next Poll(), to leave in one message with others;
+  // `payload` must be empty.
+  bool may_wait = false;
   absl::Time deadline = absl::InfinitePast();
 
   // Set when the call is over:

@@ -19,6 +19,7 @@ void TransportMetrics::Report(MetricSink& sink, std::string_view transport) cons
         quarantine_bytes);
   counter("cairn_transport_received_bytes_total", "Payload bytes received.", received_bytes);
   counter("cairn_transport_sent_bytes_total", "Payload bytes sent.", sent_bytes);
+  counter("cairn_transport_batches_total", "Messages that brought several requests.", batches);
   gauge("cairn_transport_loans", "Loans in force: payloads that clients read where they lie.",
         loans);
   gauge("cairn_transport_loan_bytes", "Payload bytes of these.", loan_bytes);

@@ -105,7 +105,8 @@ typedef struct cairn_connect_options {
   const char* tenant;    /* 1 to 64 characters of [A-Za-z0-9._-]. NULL: "default" */
   const char* name;      /* shown in logs and status. NULL: "libcairn" */
   uint32_t connections;  /* data connections, 1 to 16; 0 is 2 */
-  uint32_t window;       /* limit on calls in flight per connection, 1 to 64; 0 is 8 */
+  uint32_t window;       /* limit on calls in flight per connection, 1 to 64; 0 is 8. Gets of one
+                            batch: 32 if it is lower, as long as their replies fit */
   uint64_t region_bytes; /* shared memory per unix: connection, allocated at once; 0 is 64 MiB */
   /* TLS to a HOST:PORT. Files in PEM, read again when the client reconnects. */
   const char* tls_ca;     /* CAs of the daemon's certificate. NULL: no TLS */

@@ -27,6 +27,11 @@ bool IsSocketHere(const std::string& address) {
          S_ISSOCK(status.st_mode);
 }
 
+// Gets of one batch run at once, even if the window is smaller.
+int WindowOf(const ConnectOptions& options) {
+  return std::max(options.window, int{proto::kBatchMax});
+}
+
 bool Contains(std::span<const std::byte> bytes, const void* place) {
   const auto* byte = static_cast<const std::byte*>(place);
   return std::less_equal<>()(bytes.data(), byte) &&
@@ -193,16 +198,16 @@ absl::Status DataPool::EnsureConnected(Slot& slot, const SessionInfo& session,
     slot.connection = nullptr;
   }
   CAIRN_ASSIGN_OR_RETURN(const std::string address, AddressOf(session));
-  CAIRN_ASSIGN_OR_RETURN(
-      slot.connection, options_.dialer(DialRequest{.address = address,
-                                                   .ticket = session.ticket,
-                                                   .window = static_cast<uint32_t>(options_.window),
-                                                   .region_bytes = options_.region_bytes,
-                                                   .deadline = deadline}));
+  CAIRN_ASSIGN_OR_RETURN(slot.connection, options_.dialer(DialRequest{
+                                              .address = address,
+                                              .ticket = session.ticket,
+                                              .window = static_cast<uint32_t>(WindowOf(options_)),
+                                              .region_bytes = options_.region_bytes,
+                                              .deadline = deadline}));
   slot.epoch = session.epoch;
   slot.seq = kHelloSeq + 1;
   slot.scratch.resize(
-      static_cast<size_t>(std::clamp(slot.connection->window(), 1, options_.window)));
+      static_cast<size_t>(std::clamp(slot.connection->window(), 1, WindowOf(options_))));
   for (Scratch& scratch : slot.scratch) {
     scratch.connection_ = slot.connection.get();
     scratch.is_region_shared_ = address.starts_with(kUnix);
@@ -299,7 +304,8 @@ void DataPool::Run(const SessionInfo& session, std::span<Exchange* const> exchan
   Slot& slot = slots_[static_cast<size_t>(index)];
   if (const absl::Status status = EnsureConnected(slot, session, deadline); status.ok()) {
     MarkLent(slot, exchanges);
-    Pipeline(slot.connection, slot.scratch, session.ticket, &slot.seq, deadline)
+    Pipeline(slot.connection, slot.scratch, static_cast<size_t>(options_.window),
+             options_.region_bytes / 2, session.ticket, &slot.seq, deadline)
         .Run(exchanges, meanwhile);
   } else {
     fail_all(status);

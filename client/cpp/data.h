@@ -64,6 +64,9 @@ class Exchange {
   virtual bool wants_copy() const { return false; }
   // Returns the caller's memory that the payload is sent from or received into; null if none.
   virtual const void* place() const = 0;
+  // Returns the memory that a reply may take in the connection's region, if the request has no
+  // payload. More of these may run at once than the window says. Zero: it has a payload.
+  virtual uint64_t reply_bytes_max() const { return 0; }
   // Set before Prepare(). True: place() is in a Buffer of the connection in use.
   bool is_lent = false;
   // Set before Finish(). The loan that the payload lies in; null if the payload was copied.
@@ -80,8 +83,11 @@ inline bool NothingMeanwhile() { return false; }
 class Pipeline {
  public:
   // Borrows its arguments. *seq is the next seq of the connection.
+  //   window             most exchanges at once. More may run, one per scratch, as long as they
+  //                      only get and their replies have reply_bytes_max bytes together
   Pipeline(std::unique_ptr<transport::Connection>& connection, std::span<Scratch> scratch,
-           const proto::Ticket& ticket, uint64_t* seq, absl::Time deadline);
+           size_t window, uint64_t reply_bytes_max, const proto::Ticket& ticket, uint64_t* seq,
+           absl::Time deadline);
 
   // Runs the exchanges to their end. Closes a connection that holds memory past the deadline.
   void Run(std::span<Exchange* const> exchanges, Meanwhile meanwhile = NothingMeanwhile);
@@ -93,6 +99,7 @@ class Pipeline {
     uint64_t seq = 0;
     transport::Call call;
   };
+  bool HasRoomFor(const Exchange& exchange) const;
   void Begin(Place& place, Scratch& scratch, Exchange& exchange);
   void Start(Place& place);
   void End(Place& place);
@@ -101,11 +108,14 @@ class Pipeline {
 
   std::unique_ptr<transport::Connection>& connection_;
   const std::span<Scratch> scratch_;
+  const size_t window_;
+  const uint64_t reply_bytes_max_;
   const proto::Ticket ticket_;
   uint64_t* const seq_;
   const absl::Time deadline_;
   std::vector<Place> places_;  // one per scratch; fixed, because calls must not move
   size_t moving_ = 0;
+  uint64_t reply_bytes_ = 0;  // reply_bytes_max() of those under way
 };
 
 class DataPool {

@@ -68,12 +68,21 @@ const void* GetExchange::place() const {
   return source != nullptr && request_.decode == Side::kDaemon ? source->bytes.data() : nullptr;
 }
 
+bool GetExchange::WantsImage() const {
+  return std::holds_alternative<ImageTarget>(request_.target) || request_.decode == Side::kClient;
+}
+
+uint64_t GetExchange::reply_bytes_max() const {
+  return WantsImage() ? std::min(ImageBytesMaxOf(slice_), context_.payload_bytes_max)
+                      : SourceBytesOf(slice_);
+}
+
 absl::Status GetExchange::Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) {
   scratch_ = &scratch;
   const uint64_t source_bytes = SourceBytesOf(slice_);
   const auto* source = std::get_if<SourceTarget>(&request_.target);
   const auto* image = std::get_if<ImageTarget>(&request_.target);
-  const bool is_image = image != nullptr || request_.decode == Side::kClient;
+  const bool is_image = WantsImage();
   if (source != nullptr && source->bytes.size() != source_bytes) {
     return TargetTooSmall(source->bytes.size(), source_bytes);
   }
@@ -182,8 +191,7 @@ void GetExchange::Finish(const proto::Frame& reply, std::span<const std::byte> p
   if (get == nullptr) {
     return Fail(absl::InternalError("the daemon answered a get with another kind of frame"));
   }
-  const bool wants_image =
-      std::holds_alternative<ImageTarget>(request_.target) || request_.decode == Side::kClient;
+  const bool wants_image = WantsImage();
   uint64_t bytes = 0;
   absl::Status status;
   if ((get->form == proto::Form::kImage) != wants_image) {

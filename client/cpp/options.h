@@ -72,7 +72,9 @@ struct ConnectOptions {
   std::string tenant = "default";
   std::string name = "cairn-cpp";  // shown in logs and status
   int connections = kConnectionsDefault;
-  int window = kWindowDefault;                    // limit on calls in flight per connection
+  // Limit on calls in flight per connection. The gets of one batch may be more, up to
+  // proto::kBatchMax, as long as their replies take at most half of region_bytes.
+  int window = kWindowDefault;
   uint64_t region_bytes = kRegionBytesDefault;    // shared memory per unix:, allocated at once
   absl::Duration timeout = absl::ZeroDuration();  // timeout of connecting
   TlsOptions tls{};  // for TCP addresses of the control plane; unix sockets have no TLS

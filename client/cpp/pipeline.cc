@@ -25,13 +25,21 @@ constexpr absl::Duration kTurn = absl::Microseconds(100);
 }  // namespace
 
 Pipeline::Pipeline(std::unique_ptr<transport::Connection>& connection, std::span<Scratch> scratch,
-                   const proto::Ticket& ticket, uint64_t* seq, absl::Time deadline)
+                   size_t window, uint64_t reply_bytes_max, const proto::Ticket& ticket,
+                   uint64_t* seq, absl::Time deadline)
     : connection_(connection),
       scratch_(scratch),
+      window_(window),
+      reply_bytes_max_(reply_bytes_max),
       ticket_(ticket),
       seq_(seq),
       deadline_(deadline),
       places_(scratch.size()) {}
+
+bool Pipeline::HasRoomFor(const Exchange& exchange) const {
+  const uint64_t bytes = exchange.reply_bytes_max();
+  return moving_ < window_ || (bytes > 0 && reply_bytes_ + bytes <= reply_bytes_max_);
+}
 
 void Pipeline::Begin(Place& place, Scratch& scratch, Exchange& exchange) {
   if (MonotonicNow() >= deadline_) {
@@ -56,6 +64,7 @@ void Pipeline::Begin(Place& place, Scratch& scratch, Exchange& exchange) {
   }
   place.call.request = proto::Serialize(request);
   place.call.deadline = deadline_;
+  place.call.may_wait = place.call.payload.empty();
   place.exchange = &exchange;
   Start(place);
 }
@@ -65,6 +74,7 @@ void Pipeline::Start(Place& place) {
   place.is_waiting = absl::IsResourceExhausted(status) && moving_ > 0;
   if (status.ok()) {
     ++moving_;
+    reply_bytes_ += place.exchange->reply_bytes_max();
   } else if (!place.is_waiting) {
     std::exchange(place.exchange, nullptr)->Fail(status);
   }
@@ -73,6 +83,7 @@ void Pipeline::Start(Place& place) {
 void Pipeline::End(Place& place) {
   --moving_;
   Exchange& exchange = *std::exchange(place.exchange, nullptr);
+  reply_bytes_ -= exchange.reply_bytes_max();
   if (!place.call.status.ok()) {
     return exchange.Fail(place.call.status);
   }
@@ -114,7 +125,7 @@ bool Pipeline::Fill(std::span<Exchange* const> exchanges, size_t* next) {
       MakeRoom();
       Start(place);
     }
-    while (place.exchange == nullptr && *next < exchanges.size()) {
+    while (place.exchange == nullptr && *next < exchanges.size() && HasRoomFor(*exchanges[*next])) {
       Begin(place, scratch_[i], *exchanges[(*next)++]);
     }
     if (place.is_waiting) {

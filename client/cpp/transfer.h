@@ -91,6 +91,7 @@ class GetExchange final : public Exchange {
   void Finish(const proto::Frame& reply, std::span<const std::byte> payload) override;
   void Fail(const absl::Status& status) override;
   const void* place() const override;
+  uint64_t reply_bytes_max() const override;
 
   const absl::StatusOr<GetResult>& result() const { return result_; }
   // Returns whether a checksum did not match or the reply did not fit the request. result() is then
@@ -101,6 +102,7 @@ class GetExchange final : public Exchange {
   bool wants_copy() const override { return wants_copy_; }
 
  private:
+  bool WantsImage() const;
   absl::Status TakeImage(std::span<const std::byte> payload, uint64_t* bytes);
   absl::StatusOr<codecs::ImageView> Parse(std::span<const std::byte> payload);
   // Copies the bytes before the tiles, and parses the copy.

@@ -136,50 +136,82 @@ CAIRN_VPCLMUL inline __m256i Factors(const Fold& fold) {
   return _mm256_set_epi64x(second, first, second, first);
 }
 
-template <bool kCopies>
+// What a pass does with the bytes that it reads.
+enum class Keep : uint8_t { kNothing, kCopy, kCopyPastCaches };
+
+template <Keep kKeep>
 CAIRN_VPCLMUL inline __m256i Load(const std::byte* source, std::byte* target, size_t at) {
   const __m256i value = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + at));
-  if constexpr (kCopies) _mm256_storeu_si256(reinterpret_cast<__m256i*>(target + at), value);
+  auto* copy = reinterpret_cast<__m256i*>(target + at);
+  if constexpr (kKeep == Keep::kCopy) _mm256_storeu_si256(copy, value);
+  if constexpr (kKeep == Keep::kCopyPastCaches) _mm256_stream_si256(copy, value);
   return value;
+}
+
+CAIRN_VPCLMUL inline __m128i Folded(__m128i lane, const Fold& fold, __m128i next) {
+  const __m128i factors =
+      _mm_set_epi64x(static_cast<int64_t>(fold.second), static_cast<int64_t>(fold.first));
+  return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(lane, factors, 0x00),
+                                     _mm_clmulepi64_si128(lane, factors, 0x11)),
+                       next);
+}
+
+CAIRN_VPCLMUL inline uint32_t Reduced(__m128i last) {
+  const auto first_half = static_cast<uint64_t>(_mm_cvtsi128_si64(last));
+  const auto second_half = static_cast<uint64_t>(_mm_extract_epi64(last, 1));
+  return static_cast<uint32_t>(_mm_crc32_u64(_mm_crc32_u64(0, first_half), second_half));
 }
 
 // REQUIRES: bytes >= kStride. Returns the state after the whole strides; the caller processes the
 // rest.
-template <bool kCopies>
+template <Keep kKeep>
 CAIRN_VPCLMUL uint32_t FoldStrides(uint32_t state, const std::byte* source, size_t bytes,
                                    std::byte* target) {
   __m256i lane[8];
-  for (size_t i = 0; i < 8; ++i) lane[i] = Load<kCopies>(source, target, 32 * i);
+  for (size_t i = 0; i < 8; ++i) lane[i] = Load<kKeep>(source, target, 32 * i);
   lane[0] =
       _mm256_xor_si256(lane[0], _mm256_set_epi32(0, 0, 0, 0, 0, 0, 0, static_cast<int>(state)));
   const __m256i stride = Factors(kFoldStride);
   for (size_t at = kStride; at + kStride <= bytes; at += kStride) {
     for (size_t i = 0; i < 8; ++i) {
-      lane[i] = Folded(lane[i], stride, Load<kCopies>(source, target, at + 32 * i));
+      lane[i] = Folded(lane[i], stride, Load<kKeep>(source, target, at + 32 * i));
     }
   }
   const __m256i by_256 = Factors(kFold256);
   for (size_t i = 1; i < 8; ++i) lane[i] = Folded(lane[i - 1], by_256, lane[i]);
-  const __m128i by_128 = _mm256_castsi256_si128(Factors(kFold128));
-  const __m128i low = _mm256_castsi256_si128(lane[7]);
-  const __m128i high = _mm256_extracti128_si256(lane[7], 1);
-  const __m128i last = _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(low, by_128, 0x00),
-                                                   _mm_clmulepi64_si128(low, by_128, 0x11)),
-                                     high);
-  const uint64_t first_half = static_cast<uint64_t>(_mm_cvtsi128_si64(last));
-  const uint64_t second_half = static_cast<uint64_t>(_mm_extract_epi64(last, 1));
-  return static_cast<uint32_t>(_mm_crc32_u64(_mm_crc32_u64(0, first_half), second_half));
+  return Reduced(
+      Folded(_mm256_castsi256_si128(lane[7]), kFold128, _mm256_extracti128_si256(lane[7], 1)));
+}
+
+// Processes the bytes before the first whole line of the target, the whole strides, and the rest.
+template <typename Strides>
+CAIRN_SSE42 uint32_t ExtendByStrides(uint32_t crc, const std::byte* source, size_t bytes,
+                                     std::byte* target, size_t alignment, const Strides& strides) {
+  uint32_t state = ~crc;
+  if (alignment > 1) {
+    const size_t past = reinterpret_cast<uintptr_t>(target) % alignment;
+    const size_t head = past == 0 ? 0 : alignment - past < bytes ? alignment - past : bytes;
+    state = StateSse42(state, source, head, target);
+    source += head;
+    target += head;
+    bytes -= head;
+  }
+  const size_t whole = bytes / kStride * kStride;
+  if (whole > 0) state = strides(state, source, whole, target);
+  return ~StateSse42(state, source + whole, bytes - whole,
+                     target != nullptr ? target + whole : nullptr);
 }
 
 uint32_t ExtendVpclmul(uint32_t crc, const std::byte* source, size_t bytes, std::byte* target) {
-  uint32_t state = ~crc;
-  const size_t whole = bytes / kStride * kStride;
-  if (whole > 0) {
-    state = target != nullptr ? FoldStrides<true>(state, source, whole, target)
-                              : FoldStrides<false>(state, source, whole, nullptr);
-  }
-  return ~StateSse42(state, source + whole, bytes - whole,
-                     target != nullptr ? target + whole : nullptr);
+  return ExtendByStrides(
+      crc, source, bytes, target, 1,
+      target != nullptr ? FoldStrides<Keep::kCopy> : FoldStrides<Keep::kNothing>);
+}
+
+uint32_t StreamVpclmul(uint32_t crc, const std::byte* source, size_t bytes, std::byte* target) {
+  crc = ExtendByStrides(crc, source, bytes, target, 32, FoldStrides<Keep::kCopyPastCaches>);
+  _mm_sfence();
+  return crc;
 }
 
 bool HasVpclmul() {
@@ -187,13 +219,86 @@ bool HasVpclmul() {
          __builtin_cpu_supports("pclmul") != 0 && __builtin_cpu_supports("vpclmulqdq") != 0;
 }
 
+// ---- vpclmul512: the same with four 512-bit registers ----
+
+#define CAIRN_VPCLMUL512 \
+  __attribute__((target("sse4.2,avx2,pclmul,vpclmulqdq,avx512f,avx512vl,avx512bw")))
+
+constexpr Fold kFold512 = FoldBy(512);
+constexpr Fold kFold384 = FoldBy(384);
+
+CAIRN_VPCLMUL512 inline __m512i Factors512(const Fold& fold) {
+  const auto first = static_cast<int64_t>(fold.first);
+  const auto second = static_cast<int64_t>(fold.second);
+  return _mm512_set_epi64(second, first, second, first, second, first, second, first);
+}
+
+CAIRN_VPCLMUL512 inline __m512i Folded512(__m512i lanes, __m512i factors, __m512i next) {
+  constexpr int kXor = 0x96;
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(lanes, factors, 0x00),
+                                   _mm512_clmulepi64_epi128(lanes, factors, 0x11), next, kXor);
+}
+
+template <Keep kKeep>
+CAIRN_VPCLMUL512 inline __m512i Load512(const std::byte* source, std::byte* target, size_t at) {
+  const __m512i value = _mm512_loadu_si512(source + at);
+  if constexpr (kKeep == Keep::kCopy) _mm512_storeu_si512(target + at, value);
+  if constexpr (kKeep == Keep::kCopyPastCaches) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(target + at), value);
+  }
+  return value;
+}
+
+// REQUIRES: as FoldStrides().
+template <Keep kKeep>
+CAIRN_VPCLMUL512 uint32_t FoldStrides512(uint32_t state, const std::byte* source, size_t bytes,
+                                         std::byte* target) {
+  __m512i lane[4];
+  for (size_t i = 0; i < 4; ++i) lane[i] = Load512<kKeep>(source, target, 64 * i);
+  lane[0] =
+      _mm512_xor_si512(lane[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(state))));
+  const __m512i stride = Factors512(kFoldStride);
+  for (size_t at = kStride; at + kStride <= bytes; at += kStride) {
+    for (size_t i = 0; i < 4; ++i) {
+      lane[i] = Folded512(lane[i], stride, Load512<kKeep>(source, target, at + 64 * i));
+    }
+  }
+  const __m512i by_512 = Factors512(kFold512);
+  for (size_t i = 1; i < 4; ++i) lane[i] = Folded512(lane[i - 1], by_512, lane[i]);
+  // Through memory: GCC 12 takes the extracting intrinsics for uses of uninitialized values.
+  __m128i parts[4];
+  _mm512_storeu_si512(parts, lane[3]);
+  __m128i last = Folded(parts[0], kFold384, parts[3]);
+  last = Folded(parts[1], kFold256, last);
+  last = Folded(parts[2], kFold128, last);
+  return Reduced(last);
+}
+
+uint32_t ExtendVpclmul512(uint32_t crc, const std::byte* source, size_t bytes, std::byte* target) {
+  return ExtendByStrides(
+      crc, source, bytes, target, 1,
+      target != nullptr ? FoldStrides512<Keep::kCopy> : FoldStrides512<Keep::kNothing>);
+}
+
+uint32_t StreamVpclmul512(uint32_t crc, const std::byte* source, size_t bytes, std::byte* target) {
+  crc = ExtendByStrides(crc, source, bytes, target, 64, FoldStrides512<Keep::kCopyPastCaches>);
+  _mm_sfence();
+  return crc;
+}
+
+bool HasVpclmul512() {
+  return HasVpclmul() && __builtin_cpu_supports("avx512f") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512bw") != 0;
+}
+
 #endif  // __x86_64__
 
 constexpr Crc32cForm kForms[] = {
-    {"portable", Always, ExtendPortable},
+    {"portable", Always, ExtendPortable, ExtendPortable},
 #if defined(__x86_64__)
-    {"sse42", HasSse42, ExtendSse42},
-    {"vpclmul", HasVpclmul, ExtendVpclmul},
+    {"sse42", HasSse42, ExtendSse42, ExtendSse42},
+    {"vpclmul", HasVpclmul, ExtendVpclmul, StreamVpclmul},
+    {"vpclmul512", HasVpclmul512, ExtendVpclmul512, StreamVpclmul512},
 #endif
 };
 
@@ -234,6 +339,11 @@ uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> bytes) {
 uint32_t CopyCrc32c(uint32_t crc, std::byte* target, std::span<const std::byte> source) {
   if (source.empty()) return crc;
   return ActiveCrc32cForm().extend(crc, source.data(), source.size(), target);
+}
+
+uint32_t StreamCrc32c(uint32_t crc, std::byte* target, std::span<const std::byte> source) {
+  if (source.empty()) return crc;
+  return ActiveCrc32cForm().stream(crc, source.data(), source.size(), target);
 }
 
 }  // namespace cairn::codecs

@@ -4,9 +4,9 @@
 // tile, header and payload.
 //
 // Thread-safe. Never fails, never allocates. The first use chooses the fastest implementation that
-// the CPU supports; CAIRN_CRC_BACKEND=portable|sse42|vpclmul forces one. If that name is unknown or
-// this CPU does not support it, the fastest is used here. A program calls RefusedChoice()
-// (backends.h) when it starts, which reports such a name.
+// the CPU supports; CAIRN_CRC_BACKEND=portable|sse42|vpclmul|vpclmul512 forces one. If that name is
+// unknown or this CPU does not support it, the fastest is used here. A program calls
+// RefusedChoice() (backends.h) when it starts, which reports such a name.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,12 +24,17 @@ inline uint32_t Crc32c(std::span<const std::byte> bytes) { return ExtendCrc32c(0
 //   target  source.size() bytes, not overlapping source
 uint32_t CopyCrc32c(uint32_t crc, std::byte* target, std::span<const std::byte> source);
 
-// One implementation, for both functions. For tests and benchmarks.
+// The same, with a target that is written past the caches where the implementation can: faster for
+// one that is not in them and is not read soon.
+uint32_t StreamCrc32c(uint32_t crc, std::byte* target, std::span<const std::byte> source);
+
+// One implementation, for all three functions. For tests and benchmarks.
 struct Crc32cForm {
   const char* name;
   bool (*is_supported)();
   // With a null target, computes only the CRC.
   uint32_t (*extend)(uint32_t crc, const std::byte* source, size_t bytes, std::byte* target);
+  uint32_t (*stream)(uint32_t crc, const std::byte* source, size_t bytes, std::byte* target);
 };
 
 // Returns all implementations of this build, slowest first, whether or not this CPU supports them.

@@ -20,8 +20,10 @@ Error Encode(const Backend&, const Recipe&, const TileSource& source, ImageWrite
   const TileLayout layout = RawLayout(source.geometry);
   const std::span<std::byte> tile = writer->Reserve(layout.bytes);
   if (tile.empty()) return Error::kTargetTooSmall;
-  const auto* bits = reinterpret_cast<const std::byte*>(source.bytes);
-  uint32_t crc = CopyCrc32c(0, tile.data(), {bits, layout.content_bytes});
+  const std::span<const std::byte> bits(reinterpret_cast<const std::byte*>(source.bytes),
+                                        layout.content_bytes);
+  // The source may be where its image is made.
+  uint32_t crc = bits.data() == tile.data() ? Crc32c(bits) : CopyCrc32c(0, tile.data(), bits);
   const std::span<std::byte> padding = tile.subspan(layout.content_bytes);
   if (!padding.empty()) {
     std::memset(padding.data(), 0, padding.size());

@@ -2,6 +2,7 @@
 #include "codecs/image/decode.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "codecs/backend/backend_operation.h"
@@ -26,8 +27,6 @@ constexpr uint64_t kScratchBytesMax = uint64_t{256} << 10;
 constexpr uint64_t kContentBytesMax = uint64_t{512} << 10;
 constexpr uint32_t kWaitingMax = 64;
 constexpr uint64_t kScratchAlignment = 64;
-// Raw tiles in shared memory are copied in pieces of this size, which fit the first-level cache.
-constexpr uint64_t kRawPieceBytes = uint64_t{16} << 10;
 
 uint64_t AlignScratch(uint64_t bytes) {
   return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
@@ -100,8 +99,10 @@ class Decoder {
     StoredTile stored = StoredTileOf(view, index);
     std::byte* target =
         DenseTile(shape, tile.plane, tile.job->target.At(tile.plane), tile.layer, tile.head);
+    if ((view.is_shared() || is_verified_) && stored.entry.form == kRawForm && target != nullptr) {
+      return AddRaw(stored, target);
+    }
     if (view.is_shared()) {
-      if (stored.entry.form == kRawForm && target != nullptr) return AddSharedRaw(stored, target);
       uint32_t crc = 0;
       if (const Error error = TakeContent(&stored, &crc); error != Error::kOk) return error;
       if (const Error error = VerifyStored(stored, crc); error != Error::kOk) return error;
@@ -141,27 +142,20 @@ class Decoder {
     return Error::kOk;
   }
 
-  // Copies a raw tile piece by piece. The CRC is computed from the copy, so it covers exactly the
-  // bytes in the target.
-  Error AddSharedRaw(const StoredTile& tile, std::byte* target) {
-    const uint64_t source_bytes = tile.geometry.SourceBytes();
-    uint32_t crc = 0;
-    bool is_clean = true;
-    for (uint64_t at = 0; at < tile.content.size(); at += kRawPieceBytes) {
-      const uint64_t bytes = std::min<uint64_t>(kRawPieceBytes, tile.content.size() - at);
-      const std::span<std::byte> piece = std::span(raw_piece_).first(bytes);
-      crc = CopyCrc32c(crc, piece.data(), tile.content.subspan(at, bytes));
-      const uint64_t of_source = at < source_bytes ? std::min(bytes, source_bytes - at) : 0;
-      if (is_streamed_) {
-        OperationOf<&Backend::copy_streamed>(backend_)(U8(piece.data()), of_source,
-                                                       U8(target + at));
-      } else {
-        std::memcpy(target + at, piece.data(), of_source);
-      }
-      is_clean = is_clean && IsZero(piece.data() + of_source, bytes - of_source);
+  // Copies and verifies a raw tile in one pass: each byte is read once, so the CRC is that of the
+  // bytes in the target even if those of the tile change meanwhile.
+  Error AddRaw(const StoredTile& tile, std::byte* target) {
+    const uint64_t bytes = tile.geometry.SourceBytes();
+    std::array<std::byte, kSectionAlignment> padding{};
+    if (tile.content.size() < bytes || tile.content.size() - bytes > padding.size()) {
+      return Error::kBadTile;
     }
+    const std::span<const std::byte> source = tile.content.first(bytes);
+    const std::span<const std::byte> rest = tile.content.subspan(bytes);
+    uint32_t crc = is_streamed_ ? StreamCrc32c(0, target, source) : CopyCrc32c(0, target, source);
+    crc = CopyCrc32c(crc, padding.data(), rest);
     if (crc != tile.entry.crc) return Error::kBadChecksum;
-    return is_clean ? Error::kOk : Error::kBadPadding;
+    return IsZero(padding.data(), padding.size()) ? Error::kOk : Error::kBadPadding;
   }
 
   const Backend& backend_;
@@ -176,7 +170,6 @@ class Decoder {
   uint64_t scratch_used_ = 0;
   uint64_t contents_used_ = 0;
   Waiting waiting_[kWaitingMax];
-  alignas(kScratchAlignment) std::byte raw_piece_[kRawPieceBytes];
 };
 
 // Amounts of scratch: for tiles that must be scattered, the largest and the sum; the same for other

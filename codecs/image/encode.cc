@@ -111,6 +111,16 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
   return Encode(backend, spec, DenseView(ShapeOf(spec), payload), {}, target, bytes, inputs);
 }
 
+uint64_t RawPrefixBytes(const ImageSpec& spec) {
+  uint64_t source_bytes = 0, image_bytes = 0;
+  if (SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes) != Error::kOk ||
+      MaxImageBytes(spec, &image_bytes) != Error::kOk) {
+    return 0;
+  }
+  const uint64_t prefix_bytes = PrefixBytes(TilingOf(spec).count());
+  return prefix_bytes + source_bytes == image_bytes ? prefix_bytes : 0;
+}
+
 uint64_t ScratchBytes(const ImageSpec& spec, const TargetView& source) {
   const ViewShape shape = ShapeOf(spec);
   uint64_t bytes = 0;

@@ -114,7 +114,10 @@ void DataServer::Greet(transport::Lane& lane, const Request& request, const prot
                                                   ? proto::kVersionWithLoans
                                                   : uint16_t{1},
                                    .window = peer.window,
-                                   .payload_bytes_max = options_.payload_bytes_max};
+                                   .payload_bytes_max = options_.payload_bytes_max,
+                                   .batch_max = hello.version_max >= proto::kVersionWithBatches
+                                                    ? limits::kBatchMax
+                                                    : uint16_t{0}};
   replies_.SendReply(lane, {.request = request, .frame = request.Reply(reply)});
 }
 

@@ -215,13 +215,18 @@ absl::Status Puts::EncodeHere(PutOp& op) {
     return absl::OkStatus();  // the payload is an image
   }
   const Sources& sources = op.shared != nullptr ? *op.shared : *op.sources;
-  uint64_t bytes_max = 0;
-  CAIRN_CHECK(codecs::MaxImageBytes(op.spec, &bytes_max) == codecs::Error::kOk);
-  CAIRN_ASSIGN_OR_RETURN(op.image, AllocateTarget(op, bytes_max));
+  const std::span<const std::byte> source = sources.payload.bytes().subspan(op.payload_offset);
+  if (op.payload_offset > 0 && op.spec.recipe.IsRaw()) {
+    op.image = std::move(op.sources->payload);  // it is made around the source
+  } else {
+    uint64_t bytes_max = 0;
+    CAIRN_CHECK(codecs::MaxImageBytes(op.spec, &bytes_max) == codecs::Error::kOk);
+    CAIRN_ASSIGN_OR_RETURN(op.image, AllocateTarget(op, bytes_max));
+  }
   const codecs::EncodeInputs inputs = InputsOf(sources);
   size_t bytes = 0;
   const codecs::Error error =
-      codecs::Encode(backend_, op.spec, sources.payload.bytes(), op.image.bytes(), &bytes, inputs);
+      codecs::Encode(backend_, op.spec, source, op.image.bytes(), &bytes, inputs);
   if (error != codecs::Error::kOk) {
     return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));
   }

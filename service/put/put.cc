@@ -25,7 +25,7 @@ void Puts::StartPut(transport::Lane& lane, Replies& replies, Request request,
   if (absl::Status admitted = Admit(*op); !admitted.ok() || op->is_duplicate) {
     return Reply(std::move(op), std::move(admitted));
   }
-  // The lane copies the payload.
+  // The lane copies the payload. What follows is on a thread of the path pool, if it takes long.
   Receive(lane, std::move(op), std::move(arrival), [this](PutOwner op, absl::Status received) {
     return received.ok() ? FinishPut(std::move(op)) : Reply(std::move(op), std::move(received));
   });
@@ -33,7 +33,7 @@ void Puts::StartPut(transport::Lane& lane, Replies& replies, Request request,
 
 void Puts::FinishPut(PutOwner op) {
   op->request.times.started = clock_.Now();
-  // On a thread of the path pool, before and after the device's part.
+  // On this thread, before and after the device's part.
   Encode(std::move(op), [this](PutOwner op, absl::Status status) {
     if (status.ok()) status = Place(*op);
     if (status.ok()) status = Publish(*op);
@@ -163,7 +163,16 @@ absl::Status Puts::Admit(PutOp& op) {
   }
   CAIRN_ASSIGN_OR_RETURN(op.in_flight, sessions_.BeginPut(session.id, op.payload_bytes));
   CAIRN_ASSIGN_OR_RETURN(op.reservation, index_.ReservePut(claim));
-  CAIRN_ASSIGN_OR_RETURN(op.payload, host.AllocateStaging(op.payload_bytes, &claim.name));
+  const bool is_plain = put.form == proto::Form::kSource && put.statistics.bits() == 0;
+  const codecs::Recipe recipe = op.space->recipe();
+  op.payload_offset = is_plain && recipe.IsRaw() ? codecs::RawPrefixBytes(op.spec) : 0;
+  const uint64_t bytes = op.payload_offset + op.payload_bytes;
+  // Nothing that may take longer than the payload's bytes do: no eviction, parents or device.
+  op.ends_on_lane = is_plain && !put.is_durable && !recipe.FollowsChain() && device_ == nullptr &&
+                    op.payload_bytes <= (op.payload_offset > 0 ? limits::kRawPutBytesAtOnce
+                                                               : limits::kPutBytesAtOnce) &&
+                    host.used_bytes() + 2 * bytes <= host.capacity_bytes();
+  CAIRN_ASSIGN_OR_RETURN(op.payload, host.AllocateStaging(bytes, &claim.name));
   return absl::OkStatus();
 }
 
@@ -180,6 +189,7 @@ void Puts::Receive(transport::Lane& lane, PutOwner op, transport::Arrival arriva
         seconds(Step::kReceive).Observe(op->request.times.landed - began);
         if (!received.status.ok()) return RunNext(std::move(op), std::move(received.status));
         op->received_crc32c = received.crc32c;
+        if (op->ends_on_lane) return RunNext(std::move(op), absl::OkStatus());
         // An image that is kept raw is not written down until it is encoded.
         op->keeps_raw = pool_.is_busy() && !op->put.is_durable;
         pool_.Submit([this, op = std::move(op)](

@@ -80,7 +80,8 @@ struct Sources {
 // Thread-safety: Thread-compatible. It must stay alive while the lane copies into target().
 struct PutOp {
   std::span<std::byte> target() {
-    return payload.is_empty() ? std::span<std::byte>() : payload.bytes();
+    return payload.is_empty() ? std::span<std::byte>()
+                              : payload.bytes().subspan(payload_offset, payload_bytes);
   }
 
   BlockName block() const { return {put.space_id, put.key}; }
@@ -99,7 +100,9 @@ struct PutOp {
   SpaceRef space = {};
   codecs::ImageSpec spec = {};           // of the image; Encode sets its recipe
   Sessions::InFlightPut in_flight = {};  // destroyed after the payload, when its bytes are free
-  Extent payload = {};                   // in staging: exactly the frame's payload_bytes
+  Extent payload = {};                   // in staging: the frame's payload_bytes,
+  uint64_t payload_offset = 0;           // after room for the prefix of a raw image around them
+  bool ends_on_lane = false;             // the rest of it is short
   PutReservation reservation = {};       // of the block, until it is published
   // Set by Receive:
   uint32_t received_crc32c = 0;  // of the bytes in target()

@@ -55,7 +55,8 @@ absl::StatusOr<std::unique_ptr<LocalConnection>> LocalConnection::Open(
   proto::Frame filled = hello;
   if (auto* body = std::get_if<proto::Hello>(&filled.body); body != nullptr) {
     body->region_bytes = region->bytes();
-    body->version_max = options.maps ? proto::kVersionWithLoans : body->version_max;
+    // The versions from the second on say, too, that the client maps.
+    body->version_max = options.maps ? proto::kVersionWithBatches : body->version_max;
   }
   std::unique_ptr<LocalConnection> connection(
       new LocalConnection(std::move(socket), std::move(region)));
@@ -76,7 +77,11 @@ absl::StatusOr<std::unique_ptr<LocalConnection>> LocalConnection::Open(
 absl::StatusOr<std::unique_ptr<LocalConnection>> LocalConnection::OpenInProcess(
     Fd socket, const proto::Frame& hello, absl::Time deadline, proto::HelloReply* reply) {
   std::unique_ptr<LocalConnection> connection(new LocalConnection(std::move(socket), nullptr));
-  CAIRN_RETURN_IF_ERROR(connection->Shakes(hello, deadline, reply));
+  proto::Frame filled = hello;
+  if (auto* body = std::get_if<proto::Hello>(&filled.body); body != nullptr) {
+    body->version_max = proto::kVersionWithBatches;
+  }
+  CAIRN_RETURN_IF_ERROR(connection->Shakes(filled, deadline, reply));
   return connection;
 }
 
@@ -93,6 +98,7 @@ absl::Status LocalConnection::Shakes(const proto::Frame& hello, absl::Time deadl
                                      proto::HelloReply* reply) {
   CAIRN_ASSIGN_OR_RETURN(const proto::HelloReply answer, Shake(*this, hello, deadline));
   window_ = static_cast<int>(answer.window);
+  keeps_ = answer.batch_max >= proto::kBatchMax;
   if (reply != nullptr) {
     *reply = answer;
   }
@@ -166,10 +172,7 @@ absl::Status LocalConnection::Start(Call* call) {
   }
   envelope.reply_place = flight.target_place;
   envelope.reply_capacity_bytes = call->target.size();
-  const int memfd = region_ != nullptr && !is_region_sent_ ? region_->memfd() : -1;
-  if (absl::Status sent =
-          SendPacket(socket_.get(), Serialize(envelope, call->request).bytes(), memfd);
-      !sent.ok()) {
+  if (absl::Status sent = Send(*call, envelope); !sent.ok()) {
     if (flight.cell.has_value()) {
       cells_->Free(*flight.cell);
     }
@@ -184,6 +187,31 @@ absl::Status LocalConnection::Start(Call* call) {
   call->loan = nullptr;
   in_flight_.push_back(std::move(flight));
   return absl::OkStatus();
+}
+
+// Sends the request, or keeps it until it leaves with others.
+absl::Status LocalConnection::Send(const Call& call, const Envelope& envelope) {
+  const MessageBytes message = Serialize(envelope, call.request);
+  if (!kept_.is_empty() && (kept_.is_full() || !call.may_wait)) {
+    CAIRN_RETURN_IF_ERROR(SendKept());
+  }
+  if (call.may_wait && keeps_) {
+    kept_.Add(message);
+    return absl::OkStatus();
+  }
+  const int memfd = region_ != nullptr && !is_region_sent_ ? region_->memfd() : -1;
+  return SendPacket(socket_.get(), message.bytes(), memfd);
+}
+
+absl::Status LocalConnection::SendKept() {
+  if (kept_.is_empty()) {
+    return absl::OkStatus();
+  }
+  absl::Status sent = SendPacket(socket_.get(), kept_.bytes());
+  if (sent.ok()) {
+    kept_.Clear();
+  }
+  return sent;
 }
 
 // None: there are too many loans, or the region is full. Then the reply is moved.
@@ -239,6 +267,9 @@ void LocalConnection::Poll(absl::Time until) {
   const absl::Time begun = MonotonicNow();
   bool is_first = true;
   while (!broken()) {  // ends at `until`
+    if (const absl::Status sent = SendKept(); absl::IsUnavailable(sent)) {
+      return BreakAll(absl::InfinitePast(), sent);
+    }
     if (ReadReplies()) {
       return;
     }
@@ -256,8 +287,9 @@ void LocalConnection::Poll(absl::Time until) {
     }
     const absl::Duration wait = std::clamp(wake - now, absl::ZeroDuration(), absl::Seconds(1));
     const timespec sleep = absl::ToTimespec(wait);
-    pollfd readable{socket_.get(), POLLIN, 0};
-    ppoll(&readable, 1, &sleep, nullptr);  // whatever it says, the socket is looked at again
+    const short events = static_cast<short>(kept_.is_empty() ? POLLIN : POLLIN | POLLOUT);
+    pollfd ready{socket_.get(), events, 0};
+    ppoll(&ready, 1, &sleep, nullptr);  // whatever it says, the socket is looked at again
   }
 }
 
@@ -278,10 +310,14 @@ bool LocalConnection::ReadReplies() {
       BreakAll(absl::InfinitePast(), absl::UnavailableError("the daemon is gone"));
       return true;
     }
-    const bool is_whole = TakeDescriptors(packet);
-    const absl::StatusOr<Message> message =
-        ParseMessage(packet.bytes(), Direction::kReply, is_mapped());
-    if (!is_whole || !message.ok() || !TakeReply(*message)) {
+    bool is_valid = TakeDescriptors(packet);
+    for (std::span<const std::byte> rest = packet.bytes(); is_valid && !rest.empty();) {
+      const std::span<const std::byte> first = FirstMessage(rest);
+      rest = rest.subspan(first.size());
+      const absl::StatusOr<Message> message = ParseMessage(first, Direction::kReply, is_mapped());
+      is_valid = message.ok() && TakeReply(*message);
+    }
+    if (!is_valid) {
       BreakAll(absl::InfinitePast(), absl::UnavailableError("the daemon broke the protocol"));
       return true;
     }
@@ -377,6 +413,7 @@ void LocalConnection::BreakAll(absl::Time now, const absl::Status& status) {
     AwaitDaemon();
   }
   socket_.Reset();
+  kept_.Clear();
   lent_memory_ = nullptr;  // a dead daemon's memory lives as long as somebody has it mapped
   for (InFlight& flight : in_flight_) {
     if (region_ != nullptr && flight.target_stage == nullptr) {

@@ -78,6 +78,8 @@ class LocalConnection final : public Connection {
   absl::Status StageTarget(InFlight& flight);
   void MapWhatIsLent(const proto::HelloReply& answer);
   bool TakeDescriptors(Packet& packet);
+  absl::Status Send(const Call& call, const Envelope& envelope);
+  absl::Status SendKept();
   std::optional<uint32_t> TakeCell();
   void End(InFlight& flight, absl::Status status);
   bool TakeLoan(const Envelope& envelope, InFlight& flight);
@@ -90,7 +92,9 @@ class LocalConnection final : public Connection {
   Fd socket_;  // invalid: broken
   const std::shared_ptr<ClientRegion> region_;
   const pid_t process_;
-  int window_ = 1;  // one request, the hello, until it is answered
+  int window_ = 1;      // one request, the hello, until it is answered
+  bool keeps_ = false;  // the daemon takes several requests in one message
+  Batch kept_;          // requests that have not left yet
   bool is_region_sent_ = false;
   bool awaits_memory_ = false;  // descriptors may come with the answer to the hello
   std::vector<Fd> brought_;     // the descriptors that came

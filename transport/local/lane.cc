@@ -114,8 +114,15 @@ void LocalLane::Run() {
 
 int LocalLane::Turn(int wait_ms) {
   int events = ServeSockets(wait_ms);
+  SendUnsent();
   events += queue_.RunAll(*this);
-  events += MovePiece();
+  // A piece of one transfer, or as many short ones as fill a packet.
+  size_t bytes = 0;
+  for (int i = 0; i < proto::kBatchMax && !moving_.empty() && bytes < kPieceBytes; ++i) {
+    bytes += MovePiece();
+    ++events;
+  }
+  SendUnsent();
   const absl::Time now = MonotonicNow();
   events += ExpireDeadlines(now);
   events += LookAfterAllLoans(now);
@@ -178,6 +185,7 @@ int LocalLane::ExpireDeadlines(absl::Time now) {
 }
 
 int LocalLane::CloseBroken() {
+  SendUnsent();
   const std::vector<PeerId> broken = std::exchange(broken_, {});
   const absl::Time now = MonotonicNow();
   for (const PeerId id : broken) {
@@ -309,7 +317,7 @@ void LocalLane::ReadPeer(Peer& peer) {
         BreakPeer(peer, absl::UnavailableError("the peer is gone"));
         return;
       case Packet::Outcome::kPacket:
-        if (absl::Status taken = TakePacket(peer, std::move(packet)); !taken.ok()) {
+        if (absl::Status taken = TakePacket(peer, packet); !taken.ok()) {
           BreakForWhatItSent(peer, taken);
         }
         break;
@@ -323,7 +331,7 @@ void LocalLane::BreakForWhatItSent(Peer& peer, const absl::Status& why) {
   BreakPeer(peer, absl::UnavailableError("the peer broke the protocol"));
 }
 
-absl::Status LocalLane::TakePacket(Peer& peer, Packet packet) {
+absl::Status LocalLane::TakePacket(Peer& peer, Packet& packet) {
   peer.brought = std::move(packet.fds);
   if (!peer.brought.empty()) {
     return absl::InvalidArgumentError("message: descriptors after the hello");
@@ -331,15 +339,30 @@ absl::Status LocalLane::TakePacket(Peer& peer, Packet packet) {
   if (packet.is_cut) {
     return absl::InvalidArgumentError("message: too long");
   }
-  CAIRN_ASSIGN_OR_RETURN(const Message message,
-                         ParseMessage(packet.bytes(), Direction::kRequest, peer.is_mapped));
-  return TakeMessage(peer, message);
+  // Before the requests are looked at: an answer may be a loan that is given back in a cell of one
+  // of these.
+  LookAfterLoans(peer, MonotonicNow());
+  std::span<const std::byte> rest = packet.bytes();
+  for (int count = 0; !rest.empty() && !peer.is_breaking; ++count) {
+    if (count == proto::kBatchMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("message: more than ", proto::kBatchMax, " requests at once"));
+    }
+    const std::span<const std::byte> first = FirstMessage(rest);
+    rest = rest.subspan(first.size());
+    if (count == 0 && !rest.empty()) {
+      peer.takes_batches = true;
+      share_.metrics.batches.Add();
+    }
+    CAIRN_ASSIGN_OR_RETURN(const Message message,
+                           ParseMessage(first, Direction::kRequest, peer.is_mapped));
+    CAIRN_RETURN_IF_ERROR(TakeMessage(peer, message));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LocalLane::TakeMessage(Peer& peer, const Message& message) {
   CAIRN_RETURN_IF_ERROR(CheckPlaces(peer, message));
-  // Before the request is looked at: its answer may be a loan that is given back in the same cell.
-  LookAfterLoans(peer, MonotonicNow());
   if (++peer.unanswered > kUnansweredMax) {
     return absl::ResourceExhaustedError("more requests than any window allows");
   }
@@ -451,10 +474,7 @@ void LocalLane::Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
   moving_.push_back(std::move(moving));
 }
 
-int LocalLane::MovePiece() {
-  if (moving_.empty()) {
-    return 0;
-  }
+size_t LocalLane::MovePiece() {
   moving_next_ = moving_next_ < moving_.size() ? moving_next_ : 0;
   const size_t index = moving_next_;
   Moving& moving = moving_[index];
@@ -462,21 +482,21 @@ int LocalLane::MovePiece() {
   CAIRN_CHECK(peer != nullptr, "a transfer outlives its peer");
   if (peer->is_breaking) {  // CloseBroken() ends it
     ++moving_next_;
-    return 1;
+    return 0;
   }
-  CopyPiece(moving, *peer);
+  const size_t bytes = CopyPiece(moving, *peer);
   if (moving.moved_bytes < moving.bytes) {
     ++moving_next_;
-    return 1;
+    return bytes;
   }
   FinishMoving(index, moving.reply_done ? SendReply(moving, *peer) : absl::OkStatus());
-  return 1;
+  return bytes;
 }
 
-void LocalLane::CopyPiece(Moving& moving, const Peer& peer) {
+size_t LocalLane::CopyPiece(Moving& moving, const Peer& peer) {
   const size_t bytes = std::min(kPieceBytes, moving.bytes - moving.moved_bytes);
   if (bytes == 0) {
-    return;
+    return 0;
   }
   // The place was checked when the request came, and the region lives as long as its peer.
   std::byte* theirs = peer.region.At(moving.place + moving.moved_bytes, bytes);
@@ -487,6 +507,7 @@ void LocalLane::CopyPiece(Moving& moving, const Peer& peer) {
     std::memcpy(theirs, moving.source.data() + moving.moved_bytes, bytes);
   }
   moving.moved_bytes += bytes;
+  return bytes;
 }
 
 absl::Status LocalLane::SendReply(const Moving& moving, Peer& peer) {
@@ -507,15 +528,41 @@ absl::Status LocalLane::SendReply(const Moving& moving, Peer& peer) {
 
 absl::Status LocalLane::SendTo(Peer& peer, const Envelope& envelope, const proto::FrameBytes& frame,
                                std::span<const int> fds) {
-  const absl::Status status =
-      SendPacket(peer.socket.get(), Serialize(envelope, frame).bytes(), fds);
-  if (status.ok()) {
-    return status;
+  const MessageBytes message = Serialize(envelope, frame);
+  if (!peer.takes_batches || !fds.empty()) {
+    absl::Status status = SendPacket(peer.socket.get(), message.bytes(), fds);
+    return status.ok() ? status : BreakDeaf(peer, status);
   }
-  // A peer that does not read its replies is not waited for.
+  if (peer.unsent.is_empty()) {
+    unsent_.push_back(peer.id);
+  }
+  peer.unsent.Add(message);
+  if (peer.unsent.is_full()) {
+    SendUnsent();
+  }
+  return absl::OkStatus();
+}
+
+void LocalLane::SendUnsent() {
+  for (const PeerId id : unsent_) {
+    Peer* const peer = Find(id);
+    if (peer == nullptr) {
+      continue;
+    }
+    if (const absl::Status sent = SendPacket(peer->socket.get(), peer->unsent.bytes());
+        !sent.ok()) {
+      BreakDeaf(*peer, sent).IgnoreError();
+    }
+    peer->unsent.Clear();
+  }
+  unsent_.clear();
+}
+
+// A peer that does not read its replies is not waited for.
+absl::Status LocalLane::BreakDeaf(Peer& peer, const absl::Status& sent) {
   share_.metrics.peers_broken.Add();
   BreakPeer(peer, absl::UnavailableError("the peer does not read its replies"));
-  return absl::UnavailableError(status.message());
+  return absl::UnavailableError(sent.message());
 }
 
 void LocalLane::FinishMoving(size_t index, absl::Status status) {

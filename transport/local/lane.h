@@ -145,6 +145,8 @@ class LocalLane final : public Lane {
     bool is_breaking = false;                 // is in broken_
     bool asks_to_map = false;                 // its hello asked to, and is not answered yet
     bool is_mapped = false;                   // it can take loans
+    bool takes_batches = false;               // it has sent one
+    Batch unsent;                             // replies; is in unsent_
     std::vector<Lent> lent;
     int unanswered = 0;
     absl::Status end =
@@ -194,19 +196,22 @@ class LocalLane final : public Lane {
   absl::Status CountRegion(Peer& peer, const Greeted& greeted);
   void ReadPeer(Peer& peer);
   void BreakForWhatItSent(Peer& peer, const absl::Status& why);
-  absl::Status TakePacket(Peer& peer, Packet packet);
+  absl::Status TakePacket(Peer& peer, Packet& packet);
   absl::Status TakeMessage(Peer& peer, const Message& message);
   absl::Status CheckPlaces(const Peer& peer, const Message& message) const;
   void TakeRequest(Peer& peer, const Message& message);
   void RefuseRequest(const ReplyTo& reply_to, const Message& message, const absl::Status& status);
 
   // --- Transfers, which Receive() and Reply() begin
-  int MovePiece();
-  void CopyPiece(Moving& moving, const Peer& peer);
+  // Each returns the bytes that it has moved. REQUIRES: moving_ is not empty.
+  size_t MovePiece();
+  size_t CopyPiece(Moving& moving, const Peer& peer);
   void FinishMoving(size_t index, absl::Status status);
   absl::Status SendReply(const Moving& moving, Peer& peer);
   absl::Status SendTo(Peer& peer, const Envelope& envelope, const proto::FrameBytes& frame,
                       std::span<const int> fds);
+  void SendUnsent();
+  absl::Status BreakDeaf(Peer& peer, const absl::Status& sent);
 
   // --- Loans, which Lend() begins
   void FillWords();
@@ -228,6 +233,7 @@ class LocalLane final : public Lane {
   std::vector<Moving> moving_;
   size_t moving_next_ = 0;  // the transfer to copy a piece of next
   std::vector<PeerId> broken_;
+  std::vector<PeerId> unsent_;  // peers whose replies leave together at the end of the turn
   std::vector<CompletedTransfer> completed_;
   std::vector<uint32_t> free_words_;
   uint64_t loans_made_ = 0;

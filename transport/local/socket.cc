@@ -105,6 +105,30 @@ absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction
   return message;
 }
 
+std::span<const std::byte> FirstMessage(std::span<const std::byte> packet) {
+  if (packet.size() < kEnvelopeBytes) {
+    return packet;
+  }
+  uint16_t frame_bytes = 0;
+  std::memcpy(&frame_bytes, packet.data() + offsetof(Layout, frame_bytes), sizeof(frame_bytes));
+  return packet.first(std::min(packet.size(), kEnvelopeBytes + frame_bytes));
+}
+
+void Batch::Add(const MessageBytes& message) {
+  CAIRN_CHECK(!is_full());
+  if (bytes_.capacity() == 0) {
+    bytes_.reserve(kPacketBytesMax);
+  }
+  const std::span<const std::byte> bytes = message.bytes();
+  bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  ++count_;
+}
+
+void Batch::Clear() {
+  bytes_.clear();
+  count_ = 0;
+}
+
 // --- Packets -------------------------------------------------------------------------------------
 
 namespace {

@@ -22,8 +22,8 @@ namespace cairn::transport {
 
 // --- Messages ------------------------------------------------------------------------------------
 // The format of a message on the unix socket: an envelope of 40 bytes with the payload's place in
-// the client's memory, then the frame. One message is one SOCK_SEQPACKET packet.
-// docs/internals/formats/frame.md draws it.
+// the client's memory, then the frame. A SOCK_SEQPACKET packet is one message, or several between
+// peers that have agreed on it. docs/internals/formats/frame.md draws it.
 
 enum class Direction : uint8_t {
   kRequest = 1,
@@ -47,6 +47,7 @@ struct Envelope {
 
 inline constexpr size_t kEnvelopeBytes = 40;
 inline constexpr size_t kMessageBytesMax = kEnvelopeBytes + proto::kFrameBytesMax;
+inline constexpr size_t kPacketBytesMax = proto::kBatchMax * kMessageBytesMax;
 
 struct Message {
   Envelope envelope;
@@ -68,6 +69,26 @@ MessageBytes Serialize(const Envelope& envelope, const proto::FrameBytes& frame)
 absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction expected,
                                      bool is_mapped = false);
 
+// Returns the first message of a packet, as it says its length itself; everything if that is more
+// than there is.
+std::span<const std::byte> FirstMessage(std::span<const std::byte> packet);
+
+// Messages that are kept to leave in one packet.
+// Thread-safety: Thread-compatible.
+class Batch {
+ public:
+  bool is_empty() const { return count_ == 0; }
+  bool is_full() const { return count_ == proto::kBatchMax; }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  // REQUIRES: !is_full().
+  void Add(const MessageBytes& message);
+  void Clear();
+
+ private:
+  size_t count_ = 0;
+  std::vector<std::byte> bytes_;  // keeps its memory
+};
+
 // --- Packets -------------------------------------------------------------------------------------
 // Sends and receives packets with file descriptors over a SOCK_SEQPACKET socket, without blocking.
 //
@@ -81,9 +102,9 @@ struct Packet {
     kClosed,   // the other side is gone
   };
   Outcome outcome = Outcome::kNothing;
-  std::array<std::byte, kMessageBytesMax> data;
+  std::array<std::byte, kPacketBytesMax> data;
   size_t size = 0;
-  bool is_cut = false;  // it was longer than any message, or descriptors were lost
+  bool is_cut = false;  // it was longer than any packet, or descriptors were lost
   std::vector<Fd> fds;  // close on exec
   std::span<const std::byte> bytes() const { return {data.data(), size}; }
 };

@@ -32,10 +32,17 @@ class HeapBuffer final : public Buffer {
   size_t bytes_;
 };
 
+proto::Frame WithBatches(proto::Frame hello) {
+  if (auto* const body = std::get_if<proto::Hello>(&hello.body)) {
+    body->version_max = proto::kVersionWithBatches;
+  }
+  return hello;
+}
+
 }  // namespace
 
 UcxConnection::UcxConnection(SocketAddress address, UcxSettings settings, const proto::Frame& hello)
-    : address_(address), settings_(std::move(settings)), hello_(hello) {
+    : address_(address), settings_(std::move(settings)), hello_(WithBatches(hello)) {
   const auto* const body = std::get_if<proto::Hello>(&hello.body);
   const int asked =
       body == nullptr ? 0 : static_cast<int>(std::min<uint32_t>(body->window, kWindowMax));
@@ -107,6 +114,7 @@ absl::StatusOr<proto::HelloReply> UcxConnection::SayHello(absl::Time deadline) {
   if (!reply.ok()) return reply;
   window_ = static_cast<int>(
       std::clamp<uint32_t>(reply->window, 1, static_cast<uint32_t>(slots_.size())));
+  keeps_ = reply->batch_max >= proto::kBatchMax;
   return reply;
 }
 
@@ -180,34 +188,85 @@ absl::Status UcxConnection::Start(Call* call) {
   slot->call = call;
   slot->seq = SeqOf(call->request);
   slot->header.Set(call->target.size(), call->request);
-  slot->is_sending = true;
+  slot->is_sending = false;
   slot->is_receiving = false;
   slot->has_reply = false;
   slot->status = absl::OkStatus();
+  call->is_over = false;
+  call->status = absl::OkStatus();
+  call->reply_payload_bytes = 0;
+  if (call->may_wait && keeps_) {
+    Keep(*slot);
+    return absl::OkStatus();
+  }
+  SendKept();
+  if (state_ == State::kOpen) return Send(*slot);
+  slot->call = nullptr;
+  return absl::UnavailableError("the connection is broken");
+}
+
+namespace {
+
+ucp_request_param_t RequestParam(uint32_t flags, ucp_send_nbx_callback_t sent, void* argument) {
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                        UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.flags = UCP_AM_SEND_FLAG_REPLY |
-                (call->payload.size() > kEagerRequestBytesMax ? UCP_AM_SEND_FLAG_RNDV
-                                                              : UCP_AM_SEND_FLAG_EAGER);
-  param.cb.send = &OnSent;
-  param.user_data = slot;
+  param.flags = UCP_AM_SEND_FLAG_REPLY | flags;
+  param.cb.send = sent;
+  param.user_data = argument;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
+  return param;
+}
+
+}  // namespace
+
+absl::Status UcxConnection::Send(Slot& slot) {
+  const std::span<const std::byte> payload = slot.call->payload;
+  const ucp_request_param_t param = RequestParam(
+      payload.size() > kEagerRequestBytesMax ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER,
+      &OnSent, &slot);
+  slot.is_sending = true;
   const ucs_status_ptr_t request =
-      ucp_am_send_nbx(endpoint_, kRequestId, slot->header.data.data(), slot->header.size,
-                      call->payload.data(), call->payload.size(), &param);
+      ucp_am_send_nbx(endpoint_, kRequestId, slot.header.data.data(), slot.header.size,
+                      payload.data(), payload.size(), &param);
   if (UCS_PTR_IS_ERR(request)) {
-    slot->call = nullptr;
-    slot->is_sending = false;
+    slot.call = nullptr;
+    slot.is_sending = false;
     const absl::Status status = FromUcs(UCS_PTR_STATUS(request), "send");
     StartBreaking(status);
     return absl::UnavailableError(status.message());
   }
-  if (request == nullptr) slot->is_sending = false;
-  call->is_over = false;
-  call->status = absl::OkStatus();
-  call->reply_payload_bytes = 0;
+  if (request == nullptr) slot.is_sending = false;
   return absl::OkStatus();
+}
+
+void UcxConnection::Keep(Slot& slot) {
+  if (kept_ == nullptr) {
+    kept_ = std::make_unique<Sending>();
+    kept_->connection = this;
+  }
+  kept_->bytes.Add(slot.header);
+  kept_->slots.push_back(&slot);
+  if (kept_->slots.size() == proto::kBatchMax) SendKept();
+}
+
+// A failure breaks the connection, which ends the calls.
+void UcxConnection::SendKept() {
+  if (kept_ == nullptr || state_ != State::kOpen) return;
+  Sending& sending = *sendings_.emplace_back(std::move(kept_));
+  for (Slot* slot : sending.slots) slot->is_sending = true;
+  const ucp_request_param_t param = RequestParam(UCP_AM_SEND_FLAG_EAGER, &OnBatchSent, &sending);
+  const ucs_status_ptr_t request =
+      ucp_am_send_nbx(endpoint_, kBatchId, nullptr, 0, sending.bytes.bytes().data(),
+                      sending.bytes.bytes().size(), &param);
+  if (UCS_PTR_IS_PTR(request)) return;
+  EndSending(sending);
+  if (UCS_PTR_IS_ERR(request)) StartBreaking(FromUcs(UCS_PTR_STATUS(request), "send"));
+}
+
+void UcxConnection::EndSending(const Sending& sending) {
+  for (Slot* slot : sending.slots) slot->is_sending = false;
+  std::erase_if(sendings_, [&](const auto& held) { return held.get() == &sending; });
 }
 
 // The end of a connection, whatever the cause. Not inside a UCX callback.
@@ -220,6 +279,7 @@ void UcxConnection::StartBreaking(const absl::Status& why) {
       slot.status = absl::UnavailableError(why.message());
     }
   }
+  kept_ = nullptr;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
@@ -248,6 +308,7 @@ void UcxConnection::DropWorker() {
   state_ = State::kBroken;
   is_pong_moving_ = false;
   for (Slot& slot : slots_) slot.is_sending = slot.is_receiving = false;
+  sendings_.clear();
   EndCalls();
 }
 
@@ -266,6 +327,7 @@ void UcxConnection::Poll(absl::Time until) {
   int late_turns = 0;
   // Ends at `until`, give or take kOvertimeMax while breaking.
   while (state_ != State::kBroken) {
+    SendKept();
     const unsigned events = worker_->Progress();
     const absl::Time now = MonotonicNow();
     if (!failure_.ok()) StartBreaking(failure_);
@@ -349,6 +411,14 @@ void UcxConnection::OnSent(void* request, ucs_status_t status, void* argument) {
   Slot& slot = *static_cast<Slot*>(argument);
   slot.is_sending = false;
   slot.connection->AfterMove(status);
+}
+
+void UcxConnection::OnBatchSent(void* request, ucs_status_t status, void* argument) {
+  ucp_request_free(request);
+  const Sending& sending = *static_cast<Sending*>(argument);
+  UcxConnection& connection = *sending.connection;
+  connection.EndSending(sending);
+  connection.AfterMove(status);
 }
 
 void UcxConnection::OnReceived(void* request, ucs_status_t status, size_t bytes, void* argument) {

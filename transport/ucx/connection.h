@@ -53,6 +53,13 @@ class UcxConnection final : public Connection {
     bool is_moving() const { return is_sending || is_receiving; }
   };
 
+  // Requests that leave in one message. UCX uses the bytes until the send completes.
+  struct Sending {
+    UcxConnection* connection = nullptr;
+    BatchBytes bytes;
+    std::vector<Slot*> slots;
+  };
+
   UcxConnection(SocketAddress address, UcxSettings settings, const proto::Frame& hello);
 
   static absl::StatusOr<std::unique_ptr<UcxConnection>> ConnectTo(const SocketAddress& address,
@@ -63,6 +70,10 @@ class UcxConnection final : public Connection {
   absl::Status Open();
   absl::StatusOr<proto::HelloReply> SayHello(absl::Time deadline);
   absl::Status Reopen(absl::Time deadline);
+  absl::Status Send(Slot& slot);
+  void Keep(Slot& slot);
+  void SendKept();
+  void EndSending(const Sending& sending);
   Slot* FindSlot(uint64_t seq);
   Slot* FreeSlot();
   bool is_idle() const;
@@ -81,6 +92,7 @@ class UcxConnection final : public Connection {
   ucs_status_t TakeReply(Slot& slot, const Header& header, void* data, size_t data_bytes,
                          const ucp_am_recv_param_t* param);
   static void OnSent(void* request, ucs_status_t status, void* argument);
+  static void OnBatchSent(void* request, ucs_status_t status, void* argument);
   static void OnReceived(void* request, ucs_status_t status, size_t bytes, void* argument);
   static void OnPongSent(void* request, ucs_status_t status, void* argument);
   void AfterMove(ucs_status_t status);
@@ -95,7 +107,10 @@ class UcxConnection final : public Connection {
   bool is_saying_hello_ = false;
   int window_ = 1;
   std::vector<Slot> slots_;
-  absl::Status failure_;  // set by callbacks
+  bool keeps_ = false;                              // the daemon takes batches
+  std::unique_ptr<Sending> kept_;                   // not sent yet
+  std::vector<std::unique_ptr<Sending>> sendings_;  // UCX has them
+  absl::Status failure_;                            // set by callbacks
   void* close_request_ = nullptr;
   absl::Time breaking_since_;
   HeaderBytes pong_;

@@ -74,6 +74,7 @@ absl::Status UcxLane::SetUp() {
   CAIRN_RETURN_IF_ERROR(Watch(epoll_.get(), submitted_.event_fd()));
   CAIRN_ASSIGN_OR_RETURN(worker_, UcxWorker::Make(context_));
   CAIRN_RETURN_IF_ERROR(worker_->Handle(kRequestId, &OnRequest, this));
+  CAIRN_RETURN_IF_ERROR(worker_->Handle(kBatchId, &OnBatch, this));
   return Watch(epoll_.get(), worker_->event_fd());
 }
 
@@ -426,21 +427,42 @@ ucp_request_param_t MoveParam(UcxTransfer& transfer) {
 ucs_status_t UcxLane::OnRequest(void* argument, const void* header, size_t header_bytes, void* data,
                                 size_t data_bytes, const ucp_am_recv_param_t* param) {
   UcxLane& lane = *static_cast<UcxLane*>(argument);
-  if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) {
-    return RefusedPayload(param);
-  }
-  const auto found = lane.peers_by_endpoint_.find(param->reply_ep);
-  if (found == lane.peers_by_endpoint_.end() || found->second->is_breaking) {
-    return RefusedPayload(param);
-  }
-  UcxPeer& peer = *found->second;
+  UcxPeer* const peer = lane.PeerOf(param);
+  if (peer == nullptr) return RefusedPayload(param);
   const std::optional<Header> read = ReadHeader(header, header_bytes);
   if (!read.has_value()) {
-    lane.BreakPeer(peer, absl::InvalidArgumentError(
-                             absl::StrCat("message header of ", header_bytes, " bytes")));
+    lane.BreakPeer(*peer, absl::InvalidArgumentError(
+                              absl::StrCat("message header of ", header_bytes, " bytes")));
     return RefusedPayload(param);
   }
-  return lane.TakeRequest(peer, *read, data, data_bytes, param);
+  return lane.TakeRequest(*peer, *read, data, data_bytes, param);
+}
+
+ucs_status_t UcxLane::OnBatch(void* argument, const void*, size_t header_bytes, void* data,
+                              size_t data_bytes, const ucp_am_recv_param_t* param) {
+  UcxLane& lane = *static_cast<UcxLane*>(argument);
+  UcxPeer* const peer = lane.PeerOf(param);
+  if (peer == nullptr) return RefusedPayload(param);
+  const bool is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  std::span<const std::byte> rest;
+  if (!is_rendezvous && header_bytes == 0 && data_bytes <= kBatchBytesMax) {
+    rest = {static_cast<const std::byte*>(data), data_bytes};
+  }
+  bool is_valid = !rest.empty();
+  lane.metrics_.batches.Add();
+  for (int count = 0; is_valid && !rest.empty() && !peer->is_breaking; ++count) {
+    const std::optional<Header> read = TakeHeader(&rest);
+    is_valid = read.has_value() && count < proto::kBatchMax;
+    if (is_valid) lane.TakeRequest(*peer, *read, nullptr, 0, param);
+  }
+  if (!is_valid) lane.BreakPeer(*peer, absl::InvalidArgumentError("malformed batch"));
+  return RefusedPayload(param);
+}
+
+UcxPeer* UcxLane::PeerOf(const ucp_am_recv_param_t* param) {
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return nullptr;
+  const auto found = peers_by_endpoint_.find(param->reply_ep);
+  return found == peers_by_endpoint_.end() || found->second->is_breaking ? nullptr : found->second;
 }
 
 ucs_status_t UcxLane::TakeRequest(UcxPeer& peer, const Header& header, void* data,

@@ -170,6 +170,9 @@ class UcxLane final : public Lane {
   // --- Transfers: arrivals, receives, replies
   static ucs_status_t OnRequest(void* argument, const void* header, size_t header_bytes, void* data,
                                 size_t data_bytes, const ucp_am_recv_param_t* param);
+  static ucs_status_t OnBatch(void* argument, const void* header, size_t header_bytes, void* data,
+                              size_t data_bytes, const ucp_am_recv_param_t* param);
+  UcxPeer* PeerOf(const ucp_am_recv_param_t* param);  // null: none that is open
   ucs_status_t TakeRequest(UcxPeer& peer, const Header& header, void* data, size_t data_bytes,
                            const ucp_am_recv_param_t* param);
   size_t DispatchArrivals();

@@ -8,6 +8,10 @@
 // capacity_bytes is the most payload bytes that the sender accepts in reply; it is 0 in replies.
 // The value kOwnFrame marks the transport's own Ping and Pong frames, with seq 0, which no handler
 // or caller sees.
+//
+// A message with id kBatchId brings several requests without payloads. It has no header. Its data:
+//
+//   for each request      bytes of its header u16 little-endian, then the header as above
 
 #include <array>
 #include <bit>
@@ -15,6 +19,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "proto/frame.h"
 
@@ -22,6 +27,7 @@ namespace cairn::transport {
 
 inline constexpr unsigned kRequestId = 1;  // client to daemon
 inline constexpr unsigned kReplyId = 2;    // daemon to client
+inline constexpr unsigned kBatchId = 3;  // client to daemon, where the answer to the hello says so
 // The largest id that a peer can name. Every id gets a handler, because UCX (1.13.1) neither checks
 // an id against the size of its table nor clears the entries between two registered ids.
 inline constexpr unsigned kIdMax = 65535;
@@ -35,6 +41,8 @@ inline constexpr uint64_t kOwnFrame = ~uint64_t{0};
 inline constexpr size_t kPrefixBytes = 8;
 inline constexpr size_t kHeaderBytesMax = kPrefixBytes + proto::kFrameBytesMax;
 static_assert(kHeaderBytesMax <= 1024, "UCX aborts on headers of some 8 KB");
+// A batch is as long as that at most, and eager. (A get takes 154 bytes.)
+inline constexpr size_t kBatchBytesMax = proto::kBatchMax * (sizeof(uint16_t) + kHeaderBytesMax);
 static_assert(std::endian::native == std::endian::little, "prefix and seq are copied as they are");
 
 // Storage of a header. It must live until the send completes, so it belongs to the transfer.
@@ -64,6 +72,35 @@ inline std::optional<Header> ReadHeader(const void* header, size_t bytes) {
   std::memcpy(read.frame.data.data(), static_cast<const std::byte*>(header) + kPrefixBytes,
               read.frame.size);
   return read;
+}
+
+// The requests of one message.
+class BatchBytes {
+ public:
+  // REQUIRES: fewer than kBatchMax were added.
+  void Add(const HeaderBytes& header) {
+    const auto bytes = static_cast<uint16_t>(header.size);
+    std::memcpy(data_.data() + size_, &bytes, sizeof(bytes));
+    std::memcpy(data_.data() + size_ + sizeof(bytes), header.data.data(), bytes);
+    size_ += sizeof(bytes) + bytes;
+  }
+  std::span<const std::byte> bytes() const { return {data_.data(), size_}; }
+
+ private:
+  std::array<std::byte, kBatchBytesMax> data_;
+  size_t size_ = 0;
+};
+
+// Takes the first request out of `batch`, which comes from the peer. Returns nullopt if it is
+// malformed.
+inline std::optional<Header> TakeHeader(std::span<const std::byte>* batch) {
+  uint16_t bytes = 0;
+  if (batch->size() < sizeof(bytes)) return std::nullopt;
+  std::memcpy(&bytes, batch->data(), sizeof(bytes));
+  if (batch->size() - sizeof(bytes) < bytes) return std::nullopt;
+  const std::span<const std::byte> header = batch->subspan(sizeof(bytes), bytes);
+  *batch = batch->subspan(sizeof(bytes) + bytes);
+  return ReadHeader(header.data(), header.size());
 }
 
 // Returns the seq of an unparsed frame (docs/internals/formats/frame.md: bytes 8 to 15), or 0 if it

@@ -9,6 +9,7 @@ transposed and per-layer arrays need no repacking.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,15 +110,20 @@ def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+@functools.lru_cache(maxsize=64)
+def _name_of(type_text: str, itemsize: int) -> str:
+    name = f"{_TYPE_CHARACTERS.get(type_text[1], type_text[1])}{8 * itemsize}"
+    return f"big-endian {name}" if type_text[0] == ">" and itemsize > 1 else name
+
+
 def _from_array_interface(array: Any) -> Tensor:
     interface = array.__array_interface__
     type_text = interface["typestr"]
     itemsize = int(type_text[2:])
-    name = getattr(getattr(array, "dtype", None), "name", "")
-    if name != "bfloat16":  # ml_dtypes names its own types; the interface only says "void"
-        name = f"{_TYPE_CHARACTERS.get(type_text[1], type_text[1])}{8 * itemsize}"
-    if type_text[0] == ">" and itemsize > 1:
-        name = f"big-endian {name}"
+    name = _name_of(type_text, itemsize)
+    # ml_dtypes names its own types; the interface only says "void"
+    if type_text[1] == "V" and getattr(getattr(array, "dtype", None), "name", "") == "bfloat16":
+        name = "bfloat16"
     shape = tuple(interface["shape"])
     strides = interface.get("strides") or contiguous_strides(shape, itemsize)
     address, is_read_only = interface["data"]

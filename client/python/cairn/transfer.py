@@ -173,13 +173,13 @@ class Plane:
 
     def _set_bounds(self) -> None:
         """Sets the range of bytes of the array, or of each of its layers, from its address."""
-        first = 1 if self._is_list else 0
-        spans = [
-            (extent - 1) * stride
-            for extent, stride in zip(self.shape[first:], self._strides[first:], strict=True)
-        ]
-        self._first_byte = sum(min(0, span) for span in spans)
-        self._end_byte = sum(max(0, span) for span in spans) + self.tensor.itemsize
+        self._first_byte, self._end_byte = 0, self.tensor.itemsize
+        for axis in range(1 if self._is_list else 0, len(self.shape)):
+            span = (self.shape[axis] - 1) * self._strides[axis]
+            if span < 0:
+                self._first_byte += span
+            else:
+                self._end_byte += span
 
     @property
     def tensor(self) -> Tensor:

@@ -59,6 +59,65 @@ TEST_F(LocalHostileTest, MessagesCutShortOrTooLong) {
   ExpectUnharmed();
 }
 
+// `count` pings in one packet.
+std::vector<std::byte> Pings(size_t count) {
+  std::vector<std::byte> packet;
+  for (size_t i = 0; i < count; ++i) {
+    proto::Frame ping;
+    ping.seq = 10 + i;
+    ping.body = proto::Ping{};
+    const MessageBytes message = Serialize({}, proto::Serialize(ping));
+    packet.insert(packet.end(), message.bytes().begin(), message.bytes().end());
+  }
+  return packet;
+}
+
+TEST_F(LocalHostileTest, BatchesThatAreNone) {
+  StartServer();
+  const size_t one = Pings(1).size();
+  {
+    const auto region = *ClientRegion::Make(kRegionBytes);
+    const Fd socket = RawOpen(*region);
+    ASSERT_TRUE(SendPacket(socket.get(), Pings(proto::kBatchMax)).ok());
+    size_t bytes = 0;
+    EXPECT_TRUE(WaitFor([&] {
+      const Packet packet = ReceivePacket(socket.get());
+      bytes += packet.outcome == Packet::Outcome::kPacket ? packet.size : 0;
+      return bytes == proto::kBatchMax * one;
+    })) << bytes;
+  }
+  std::vector<std::vector<std::byte>> packets = {Pings(proto::kBatchMax + 1), Pings(3), Pings(3)};
+  packets[1][one] ^= std::byte{1};          // the second's magic
+  packets[2][2 * one + 6] ^= std::byte{1};  // the third's length
+  for (size_t cut : {size_t{1}, one / 2, one - 1}) {
+    packets.push_back(Pings(2));
+    packets.back().resize(one + cut);
+  }
+  for (const std::vector<std::byte>& packet : packets) {
+    const auto region = *ClientRegion::Make(kRegionBytes);
+    const Fd socket = RawOpen(*region);
+    ASSERT_TRUE(SendPacket(socket.get(), packet).ok());
+    EXPECT_TRUE(
+        WaitFor([&] { return ReceivePacket(socket.get()).outcome == Packet::Outcome::kClosed; }));
+  }
+  ExpectUnharmed();
+}
+
+TEST_F(LocalHostileTest, AHelloInABatchIsRefused) {
+  StartServer();
+  const auto region = *ClientRegion::Make(kRegionBytes);
+  std::vector<std::byte> packet(HelloMessage().bytes().begin(), HelloMessage().bytes().end());
+  const std::vector<std::byte> pings = Pings(1);
+  packet.insert(packet.end(), pings.begin(), pings.end());
+  {
+    const Fd socket = Raw();
+    ASSERT_TRUE(SendPacket(socket.get(), packet, region->memfd()).ok());
+    EXPECT_EQ(Answer(socket).code(), absl::StatusCode::kUnavailable);
+  }
+  fds_ += 1;  // `region` is still open here
+  ExpectUnharmed();
+}
+
 TEST_F(LocalHostileTest, TheWrongDescriptors) {
   StartServer();
   const TempDir folder;

@@ -34,10 +34,12 @@ void TestDaemon::OnArrival(Lane& lane, Arrival arrival) {
     hellos.fetch_add(1);
     proto::Frame reply;
     reply.seq = frame->seq;
-    reply.body = proto::HelloReply{lane.can_lend() && hello->version_max >= proto::kVersionWithLoans
-                                       ? proto::kVersionWithLoans
-                                       : uint16_t{1},
-                                   hello->window, proto::kPayloadBytesMax};
+    reply.body = proto::HelloReply{
+        lane.can_lend() && hello->version_max >= proto::kVersionWithLoans ? proto::kVersionWithLoans
+                                                                          : uint16_t{1},
+        hello->window, proto::kPayloadBytesMax,
+        hello->version_max >= proto::kVersionWithBatches && takes_batches ? proto::kBatchMax
+                                                                          : uint16_t{0}};
     Answer(lane, arrival.reply_to(), reply);
   } else if (std::holds_alternative<proto::Put>(frame->body)) {
     TakePut(lane, std::move(arrival), *frame);

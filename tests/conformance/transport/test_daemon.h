@@ -29,6 +29,8 @@ class TestDaemon final : public LaneHandler {
   // Where blocks are kept so that they can be lent; null: nothing is lent. Set before clients
   // connect, and outlives the daemon.
   SharedArea* shared = nullptr;
+  // Whether clients may send several requests in one message. Set before they connect.
+  bool takes_batches = true;
   // Longest that a loan may last. Set while no client asks.
   absl::Duration loan_wait = absl::Seconds(20);
   // Longest that a transfer may take.

@@ -96,6 +96,80 @@ TEST_F(TransfersTest, ALargerTargetKeepsWhatIsPastThePayload) {
   }
 }
 
+// Gets of blocks 0 to `count` - 1, started together; each is answered for itself.
+void GetTogether(TestDaemon& daemon, Connection& connection, size_t count) {
+  std::vector<std::vector<std::byte>> bytes(count), targets(count);
+  std::vector<Call> calls(count);
+  for (size_t i = 0; i < count; ++i) {
+    const bool is_there = i % 7 != 3;
+    bytes[i] = is_there ? Pattern(kSizes[i % 8], 500 + i) : std::vector<std::byte>();
+    if (is_there) daemon.Store(KeyOf(i), bytes[i]);
+    targets[i].resize(bytes[i].size() + 1);
+    calls[i].target = targets[i];
+    calls[i].deadline = MonotonicNow() + absl::Seconds(20);
+    calls[i].may_wait = true;
+    calls[i].request = proto::Serialize(GetFrame(100 + i, KeyOf(i), targets[i].size()));
+    ASSERT_EQ(connection.Start(&calls[i]), absl::OkStatus());
+  }
+  for (size_t i = 0; i < count; ++i) {
+    SCOPED_TRACE(i);
+    Await(connection, calls[i]);
+    ASSERT_EQ(calls[i].status, absl::OkStatus());
+    const auto reply = proto::ParseFrame(calls[i].reply.bytes());
+    ASSERT_TRUE(reply.ok());
+    EXPECT_EQ(reply->seq, 100 + i);
+    EXPECT_EQ(proto::StatusOf(*reply).code(),
+              i % 7 != 3 ? absl::StatusCode::kOk : absl::StatusCode::kNotFound);
+    ASSERT_EQ(calls[i].reply_payload_bytes, bytes[i].size());
+    EXPECT_TRUE(std::equal(bytes[i].begin(), bytes[i].end(), targets[i].begin()));
+  }
+}
+
+TEST_F(TransfersTest, RequestsThatMayWaitLeaveTogether) {
+  StartServer();
+  const auto connection = Connect(64);
+  GetTogether(daemon_, *connection, 40);
+  EXPECT_EQ(Metric("cairn_transport_batches_total"), 2) << "32 and 8";
+}
+
+TEST_F(TransfersTest, ADaemonThatTakesNoBatchesGetsNone) {
+  daemon_.takes_batches = false;
+  StartServer();
+  const auto connection = Connect(64);
+  GetTogether(daemon_, *connection, 40);
+  EXPECT_EQ(Metric("cairn_transport_batches_total"), 0);
+}
+
+TEST_F(TransfersTest, ARequestThatMayNotWaitTakesTheWaitingAlong) {
+  StartServer();
+  const auto connection = Connect();
+  std::vector<Call> calls(3);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    calls[i].deadline = MonotonicNow() + absl::Seconds(20);
+    calls[i].may_wait = i < 2;
+    calls[i].request = proto::Serialize(GetFrame(i, KeyOf(i), 0));
+    ASSERT_EQ(connection->Start(&calls[i]), absl::OkStatus());
+  }
+  for (Call& call : calls) {
+    Await(*connection, call);
+    EXPECT_EQ(call.status, absl::OkStatus());
+  }
+  EXPECT_EQ(Metric("cairn_transport_batches_total"), 1);
+}
+
+TEST_F(TransfersTest, WaitingRequestsEndWithTheirConnection) {
+  StartServer();
+  auto connection = Connect();
+  Call call;
+  call.deadline = MonotonicNow() + absl::Seconds(20);
+  call.may_wait = true;
+  call.request = proto::Serialize(GetFrame(1, KeyOf(1), 0));
+  ASSERT_EQ(connection->Start(&call), absl::OkStatus());
+  connection = nullptr;
+  EXPECT_TRUE(call.over());
+  EXPECT_EQ(call.status.code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(TransfersTest, EveryDepth) {
   StartServer();
   for (const size_t depth : {1, 2, 4, 8, 16}) {

@@ -107,6 +107,32 @@ TEST_F(MapTest, WhatIsGotIsLentAndGivenBack) {
   }
 }
 
+TEST_F(MapTest, ABatchIsOneMessageAndEachOfItsBlocksIsLent) {
+  for (const char* map : {"--map=on", "--map=off"}) {
+    Start({map});
+    constexpr size_t kBlocks = 20, kAbsent = 13;
+    std::vector<Bytes> values(kBlocks, Bytes(*space_->SourceBytes({})));
+    std::vector<GetRequest> gets;
+    for (size_t i = 0; i < kBlocks; ++i) {
+      if (i != kAbsent) {
+        ASSERT_TRUE(Put(i).ok());
+      }
+      gets.push_back({.key = Key(i), .target = SourceTarget{values[i]}});
+    }
+    const auto got = space_->GetBatch(gets, kPatience);
+    for (size_t i = 0; i < kBlocks; ++i) {
+      EXPECT_EQ(got[i].ok(), i != kAbsent) << got[i].status();
+      EXPECT_TRUE(i == kAbsent || values[i] == SourceOf(i)) << i;
+    }
+    EXPECT_TRUE(absl::IsNotFound(got[kAbsent].status()));
+    EXPECT_EQ(daemon_->Metric("cairn_transport_batches_total"), 1);
+    EXPECT_EQ(Loans(), map == std::string_view("--map=on") ? kBlocks - 1 : 0);
+    EXPECT_TRUE(daemon_->AwaitMetric(kInForce, 0, absl::Seconds(5)));
+    space_.reset();
+    client_.reset();
+  }
+}
+
 TEST_F(MapTest, ImagesAreCopied) {
   Start();
   ASSERT_TRUE(Put(1).ok());

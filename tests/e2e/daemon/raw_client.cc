@@ -208,6 +208,19 @@ absl::StatusOr<std::unique_ptr<transport::Connection>> RawClient::DialOver(
                             MonotonicNow() + absl::Seconds(10));
 }
 
+absl::StatusOr<proto::HelloReply> RawClient::Greet(uint16_t version_max) {
+  transport::ConnectOptions options;
+  options.region_bytes = 1 << 20;
+  options.maps = false;
+  proto::Frame hello = HelloFrame(ticket_);
+  std::get<proto::Hello>(hello.body).version_max = version_max;
+  proto::HelloReply reply;
+  CAIRN_RETURN_IF_ERROR(transport::Connect(data_address(false), hello, options,
+                                           MonotonicNow() + absl::Seconds(10), &reply)
+                            .status());
+  return reply;
+}
+
 proto::Frame RawClient::HelloFrame(const proto::Ticket& ticket) {
   proto::Frame hello;
   hello.seq = ++last_seq_;

@@ -95,6 +95,9 @@ class RawClient {
   absl::StatusOr<std::unique_ptr<transport::Connection>> DialOver(Wire wire,
                                                                   const proto::Ticket& ticket,
                                                                   uint64_t region_bytes = 8 << 20);
+  // Over the unix socket; what the daemon answered to a hello of that version. (A client that maps
+  // says a version of its own.)
+  absl::StatusOr<proto::HelloReply> Greet(uint16_t version_max);
 
   // An honest put of source bytes, and a get of whole images or source, ready to be spoilt.
   proto::Frame PutFrame(uint64_t space_id, const proto::BlockKey& key,

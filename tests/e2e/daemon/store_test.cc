@@ -71,6 +71,45 @@ class StoreTest : public ::testing::Test {
   uint64_t space_ = 0;
 };
 
+TEST_F(StoreTest, OnlyClientsThatReadItAreToldOfBatches) {
+  const auto oldest = client_->Greet(1);
+  ASSERT_TRUE(oldest.ok()) << oldest.status();
+  EXPECT_EQ(oldest->batch_max, 0);
+  EXPECT_EQ(oldest->version, 1);
+}
+
+// A daemon whose hello says nothing of batches, that is, an older one, gets single requests:
+// TransfersTest.ADaemonThatTakesNoBatchesGetsNone.
+TEST_F(StoreTest, ABatchOfGetsHasItsMissesOneByOne) {
+  std::vector<uint64_t> blocks = {1, 2, 3, 4, 5, 6};
+  for (const uint64_t block : blocks) {
+    if (block != 4) {
+      ASSERT_TRUE(Put(block).ok());
+    }
+  }
+  std::vector<std::vector<std::byte>> targets(blocks.size());
+  std::vector<transport::Call> calls(blocks.size());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    targets[i].resize(ToySource(1, WholeToy()).size());
+    calls[i].request = proto::Serialize(
+        client_->GetFrame(space_, ToyKey(blocks[i]), WholeToy(), targets[i].size()));
+    calls[i].target = targets[i];
+    calls[i].deadline = MonotonicNow() + absl::Seconds(10);
+    calls[i].may_wait = true;
+    ASSERT_TRUE(connection_->Start(&calls[i]).ok());
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    while (!calls[i].over()) connection_->Poll(calls[i].deadline);
+    ASSERT_TRUE(calls[i].status.ok());
+    const auto reply = proto::ParseFrame(calls[i].reply.bytes());
+    ASSERT_TRUE(reply.ok());
+    EXPECT_EQ(proto::StatusOf(*reply).code(),
+              blocks[i] == 4 ? absl::StatusCode::kNotFound : absl::StatusCode::kOk);
+    EXPECT_TRUE(blocks[i] == 4 || targets[i] == ToySource(blocks[i], WholeToy()));
+  }
+  EXPECT_EQ(daemon_->Metric("cairn_transport_batches_total"), 1);
+}
+
 TEST_F(StoreTest, TwoWritersOfHalfTheHeadsMakeOneBlock) {
   const auto other = Open("test");
   const auto other_connection = Dial(*other);

@@ -53,7 +53,7 @@ TEST_F(UcxHostileTest, UnknownMessageIdsAreDropped) {
   StartServer();
   const auto header = HeaderOf(PingRequest(1));
   const std::vector<std::byte> payload(64 << 10);
-  for (const unsigned id : {0u, 2u, 3u, 31u, 32u, 5000u, 65534u, 65535u}) {
+  for (const unsigned id : {0u, 2u, 4u, 31u, 32u, 5000u, 65534u, 65535u}) {
     SCOPED_TRACE(id);
     RawClient client(port);
     EXPECT_EQ(client.Send(id, header, {}, How::kEager), UCS_OK);
@@ -76,6 +76,43 @@ TEST_F(UcxHostileTest, HeadersOfImpossibleSizeEndTheConnection) {
     EXPECT_TRUE(client.AwaitClosed());
   }
   EXPECT_EQ(store.arrivals, 0);
+  ExpectUnharmed();
+}
+
+std::vector<std::byte> Pings(int count) {
+  std::vector<std::byte> batch;
+  for (int i = 0; i < count; ++i) {
+    const std::vector<std::byte> header = HeaderOf(PingRequest(static_cast<uint64_t>(i) + 1));
+    batch.push_back(static_cast<std::byte>(header.size()));
+    batch.push_back(std::byte{0});
+    batch.insert(batch.end(), header.begin(), header.end());
+  }
+  return batch;
+}
+
+TEST_F(UcxHostileTest, BatchesThatAreNoneEndTheConnection) {
+  StartServer();
+  {
+    RawClient client(port);
+    EXPECT_EQ(client.Send(kBatchId, {}, Pings(proto::kBatchMax), How::kEager), UCS_OK);
+    for (int i = 0; i < proto::kBatchMax; ++i) {
+      EXPECT_EQ(StatusIn(client.AwaitReply()), absl::OkStatus()) << i;
+    }
+  }
+  std::vector<std::byte> cut = Pings(2), longer = Pings(2), huge(kBatchBytesMax + 1);
+  cut.pop_back();
+  longer.push_back(std::byte{0});
+  for (const auto& batch : {cut, longer, huge, Pings(proto::kBatchMax + 1)}) {
+    RawClient client(port);
+    EXPECT_EQ(client.Send(kBatchId, {}, batch, How::kEager), UCS_OK);
+    EXPECT_TRUE(client.AwaitClosed());
+  }
+  for (const bool has_header : {false, true}) {
+    RawClient client(port);
+    client.Send(kBatchId, has_header ? Pings(1) : std::vector<std::byte>(),
+                std::vector<std::byte>(64 << 10), has_header ? How::kEager : How::kRendezvous);
+    EXPECT_TRUE(client.AwaitClosed());
+  }
   ExpectUnharmed();
 }
 

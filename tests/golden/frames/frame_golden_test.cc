@@ -45,7 +45,7 @@ Body BodyOf(const std::string& kind, const YAML::Node& body) {
   }
   if (kind == "hello_reply") {
     return HelloReply{body["version"].as<uint16_t>(), body["window"].as<uint32_t>(),
-                      body["payload_bytes_max"].as<uint64_t>()};
+                      body["payload_bytes_max"].as<uint64_t>(), body["batch_max"].as<uint16_t>(0)};
   }
   if (kind == "get") {
     return Get{body["space_id"].as<uint64_t>(),

@@ -34,7 +34,7 @@ def body_bytes(kind, body):
     if kind == "hello":
         return struct.pack("<HHIQ", body["version_max"], 0, body["window"], body["region_bytes"])
     if kind == "hello_reply":
-        return struct.pack("<HHIQ", body["version"], 0, body["window"], body["payload_bytes_max"])
+        return struct.pack("<HHIQ", body["version"], body.get("batch_max", 0), body["window"], body["payload_bytes_max"])
     slice_ = [body[name] for name in SLICE] if "layer_first" in body else []
     if kind == "get":
         return struct.pack("<Q32s16sH4HBBIQ", body["space_id"], bytes.fromhex(body["key"]), bytes.fromhex(body["lease"]),
@@ -97,6 +97,8 @@ def frames():
     yield frame("error", "error", {"text": "slice.head_count is 9, expected 1 to 8"}, seq=4, ticket=ticket, status=3)
     yield frame("error without a text", "error", {"text": ""}, seq=4, status=16)
     yield frame("error, longest text", "error", {"text": "é" * 80}, seq=4, status=5)
+    yield frame("hello_reply, of a daemon that takes batches", "hello_reply",
+                {"version": 2, "batch_max": 32, "window": 32, "payload_bytes_max": limit}, seq=1, ticket=ticket)
 
 
 def main():

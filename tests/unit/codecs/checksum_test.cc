@@ -80,13 +80,17 @@ TEST_P(ChecksumTest, CopiesWhatItSums) {
   for (const size_t bytes : {0, 1, 8, 255, 256, 257, 512, 4096, 70001}) {
     std::vector<std::byte> source(bytes + 1);
     Fill(random, source);
-    std::vector<std::byte> target(bytes + 2, std::byte{0xEE});
     const auto part = std::span(source).subspan(1);
-    const uint32_t crc = GetParam().extend(7, part.data(), bytes, target.data() + 1);
-    EXPECT_EQ(crc, Bitwise(7, part));
-    EXPECT_EQ(std::memcmp(target.data() + 1, part.data(), bytes), 0);
-    EXPECT_EQ(target.front(), std::byte{0xEE});
-    EXPECT_EQ(target.back(), std::byte{0xEE});
+    const uint32_t expected = Bitwise(7, part);
+    for (const auto copy : {GetParam().extend, GetParam().stream}) {
+      for (const size_t offset : {size_t{1}, size_t{32}, size_t{63}, size_t{64}}) {
+        std::vector<std::byte> target(bytes + offset + 1, std::byte{0xEE});
+        EXPECT_EQ(copy(7, part.data(), bytes, target.data() + offset), expected);
+        EXPECT_EQ(std::memcmp(target.data() + offset, part.data(), bytes), 0);
+        EXPECT_EQ(target[offset - 1], std::byte{0xEE});
+        EXPECT_EQ(target.back(), std::byte{0xEE});
+      }
+    }
   }
 }
 

@@ -200,6 +200,25 @@ TEST_P(TargetViewTest, EncodesFromWhereverItIsKept) {
   }
 }
 
+TEST_P(TargetViewTest, ARawImageIsMadeAroundItsSource) {
+  const Bytes expected = Encoded("raw");
+  const uint64_t prefix_bytes = RawPrefixBytes(spec_);
+  ASSERT_EQ(prefix_bytes, expected.size() - source_.size());
+  Bytes image(expected.size(), kUntouched);
+  std::copy(source_.begin(), source_.end(), image.begin() + static_cast<ptrdiff_t>(prefix_bytes));
+  size_t bytes = 0;
+  ASSERT_EQ(
+      Encode(*CpuBackends().front(), spec_, std::span(image).subspan(prefix_bytes), image, &bytes),
+      Error::kOk);
+  EXPECT_EQ(bytes, expected.size());
+  EXPECT_EQ(image, expected);
+  // Tiles that are padded do not follow each other.
+  ImageSpec padded = spec_;
+  padded.tokens = 17;
+  padded.tile.k_dim = 1;
+  EXPECT_EQ(RawPrefixBytes(padded), 0);
+}
+
 TEST_P(TargetViewTest, DecodesABatchOfImagesAndPartsOfThem) {
   const Bytes exact = Encoded("exact");
   const Bytes coded = Encoded("kivi:4");
