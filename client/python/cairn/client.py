@@ -147,9 +147,10 @@ class Client:
         names = [field[0] for field in _abi.Counters._fields_[2:]]
         return Counters(state, *(getattr(native, name) for name in names))
 
-    def events(self, position: Position | None = None) -> EventWatch:
-        """Watches the tenant's blocks enter and leave tiers, from `position`, else from now."""
-        return EventWatch(self._connection, None, position or Position())
+    def events(self, position: Position | None = None, *, snapshots: bool = False) -> EventWatch:
+        """Watches the tenant's blocks enter and leave tiers, from `position`, else from now.
+        snapshots: after each reset, the daemon reports what is stored."""
+        return EventWatch(self._connection, None, position or Position(), snapshots)
 
     def recomputed(self, tokens: int, seconds: float) -> None:
         """Tells the breaker how fast the engine computes KV: `tokens` of prefill took `seconds`."""

@@ -119,6 +119,7 @@ class DeviceSaves(Saves):
             first_position=save.first_position + first * space.spec.tokens_per_block,
             part=self._groups[group].part,
             is_derived=save.is_derived,
+            names=save.names[first : first + len(slots)],
             timeout=left,
         )
         good = sum(status == paged.OK for status in moved.statuses)

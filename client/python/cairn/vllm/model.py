@@ -43,6 +43,11 @@ class Model:
         revision = other.spec.weights_revision.removesuffix(other.bytes_name) + self.bytes_name
         return replace(self, spec=replace(self.spec, weights_revision=revision))
 
+    def of_weights(self, vllm_config: Any, settings: Settings) -> Model:
+        """The same model with the weights that the settings name."""
+        revision = _revision_of(vllm_config, settings) + self.bytes_name
+        return replace(self, spec=replace(self.spec, weights_revision=revision))
+
     @property
     def is_guess(self) -> bool:
         """Whether one shape stands for layers of several. vLLM tells its scheduler the first shape of
