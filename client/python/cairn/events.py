@@ -9,6 +9,7 @@ Needs pyzmq and msgspec (`pip install kvcairn[events]`). docs/guides/events.md d
 from __future__ import annotations
 
 import argparse
+import functools
 import signal
 import time
 from collections import deque
@@ -83,9 +84,10 @@ def names_of(event: BlockEvent) -> tuple[bytes, bytes | None]:
 
 
 def events_of(
-    events: Iterable[BlockEvent], hash_of: Callable[[bytes], Any]
+    events: Iterable[BlockEvent], hash_of: Callable[[bytes], Any], has_owner: bool = False
 ) -> list[dict[str, Any]]:
-    """Returns events as dicts with their `type`; consecutive blocks of a chain share one event."""
+    """Returns events as dicts with their `type`; consecutive blocks of a chain share one event.
+    has_owner: they name the space."""
     made: list[dict[str, Any]] = []
     before: BlockEvent | None = None
     for event in events:
@@ -106,7 +108,7 @@ def events_of(
                     "medium": MEDIA[event.tier],
                     "lora_name": None,
                 }
-                | _origin(event)
+                | _origin(event, has_owner)
             )
         else:
             made.append(
@@ -115,14 +117,15 @@ def events_of(
                     "block_hashes": [hash_of(name)],
                     "medium": MEDIA[event.tier],
                 }
-                | _origin(event)
+                | _origin(event, has_owner)
             )
         before = event
     return made
 
 
-def _origin(event: BlockEvent) -> dict[str, Any]:
-    return {"locality": "LOCAL", "ownership": f"cairn:{event.space.hex()}"}
+def _origin(event: BlockEvent, has_owner: bool) -> dict[str, Any]:
+    origin = {"locality": "LOCAL"}
+    return origin | {"ownership": f"cairn:{event.space.hex()}"} if has_owner else origin
 
 
 def _goes_on(before: BlockEvent, event: BlockEvent) -> bool:
@@ -154,10 +157,17 @@ class Bridge:
     needs a block's parent before the block."""
 
     def __init__(
-        self, publisher: Any, replayer: Any, topic: bytes, hash_of: Callable[[bytes], Any], form: str
+        self,
+        publisher: Any,
+        replayer: Any,
+        topic: bytes,
+        hash_of: Callable[[bytes], Any],
+        form: str,
+        has_owner: bool = False,
     ) -> None:
         self._publisher, self._replayer, self._topic = publisher, replayer, topic
-        self._hash_of, self._form = hash_of, form
+        self._form = form
+        self._events_of = functools.partial(events_of, hash_of=hash_of, has_owner=has_owner)
         self._sent: deque[tuple[int, bytes]] = deque(maxlen=BATCHES_KEPT)
         self._next = 0
         self._snapshot: list[BlockEvent] = []
@@ -186,12 +196,12 @@ class Bridge:
         if batch.snapshot in ("page", "last_page"):
             self._snapshot += batch.events
         else:
-            self._publish(events_of(batch.events, self._hash_of))
+            self._publish(self._events_of(batch.events))
         if batch.snapshot == "last_page":
             events = sorted(self._snapshot, key=_place_in_chain)
             self._snapshot = []
             for i in range(0, len(events), EVENTS_PER_BATCH):
-                self._publish(events_of(events[i : i + EVENTS_PER_BATCH], self._hash_of))
+                self._publish(self._events_of(events[i : i + EVENTS_PER_BATCH]))
 
     def _has_joined(self) -> bool:
         """Returns whether a subscriber has joined since the last call."""
@@ -238,6 +248,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--topic", default="")
     parser.add_argument("--form", choices=("map", "array"), default="map")
     parser.add_argument("--hashes", choices=tuple(HASHES), default="int")
+    parser.add_argument("--ownership", action="store_true", help="name each block's space")
     given = parser.parse_args(arguments)
     import zmq
 
@@ -256,6 +267,7 @@ def main(arguments: list[str] | None = None) -> None:
                 given.topic.encode(),
                 HASHES[given.hashes],
                 given.form,
+                given.ownership,
             )
             try:
                 if given.connect:  # messages sent before there is a subscriber are lost
