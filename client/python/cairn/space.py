@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -297,6 +298,15 @@ class Space(SideObjects):
         """Watches the space's blocks enter and leave tiers, from `position`, else from now.
         snapshots: after each reset, the daemon reports what is stored."""
         return EventWatch(self._connection, self._handle, position or Position(), snapshots)
+
+    def with_weights(self, weights_revision: str, *, timeout: float | None = None) -> Space:
+        """Opens the space of the same model with other weights, with this one's recipe if it is new.
+        Call it when the weights of a running engine have changed: from then on, look up and put in
+        that space only. This space and its blocks stay."""
+        from .client import open_in  # which imports this module
+
+        spec = dataclasses.replace(self.spec, weights_revision=weights_revision)
+        return open_in(self._connection, spec, self.recipe, timeout)
 
     def close(self) -> None:
         """Closes the space in this client; its blocks stay."""

@@ -177,3 +177,18 @@ def test_the_same_in_every_dimension_hits(stored, daemon):
         same = open_spec(client, dataclasses.replace(SPEC))
         assert same.fingerprint == space.fingerprint
         assert same.match(same.keys(range(2 * TOKENS)), timeout=20).block_count == 2
+
+
+def test_weights_that_change_while_an_engine_runs(stored):
+    _, space, keys = stored
+    trained = space.with_weights("r1, step 100")
+    assert (trained.spec, trained.recipe) == (
+        dataclasses.replace(SPEC, weights_revision="r1, step 100"),
+        space.recipe,
+    )
+    own = trained.keys(range(2 * TOKENS))
+    assert trained.match(own, timeout=20).block_count == 0
+    put_all(trained, own)
+    back = trained.with_weights(SPEC.weights_revision)
+    assert back.fingerprint == space.fingerprint and back.match(keys).block_count == 2
+    assert space.with_weights("r1, step 100").match(own, timeout=20).block_count == 2
