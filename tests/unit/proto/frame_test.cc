@@ -230,7 +230,7 @@ TEST(Frame, ErrorsNameTheFieldAndTheLimit) {
   EXPECT_THAT(poke(get, 64 + 8, uint8_t{0}), HasSubstr("get.key"));
   EXPECT_THAT(poke(put, 64 + 90, uint16_t{15}), HasSubstr("put.tokens is 15, expected 16 to 1024"));
   EXPECT_THAT(poke(put, 64 + 93, uint8_t{2}), HasSubstr("put.is_derived"));
-  EXPECT_THAT(poke(put, 64 + 94, uint8_t{8}), HasSubstr("put.aux"));
+  EXPECT_THAT(poke(put, 64 + 94, uint8_t{16}), HasSubstr("put.aux"));
   EXPECT_THAT(poke(put, 64 + 72, kPositionMax + 1), HasSubstr("put.first_position"));
   const FrameBytes hello = Serialize(AllKinds()[0]);
   EXPECT_THAT(poke(hello, 64 + 4, uint32_t{0}), HasSubstr("hello.window is 0, expected 1 to 256"));
