@@ -85,13 +85,15 @@ class Names:
 
     def native(self) -> tuple[_abi.Names, list[Any]]:
         """Returns the names, and what keeps their memory alive."""
-        native = _abi.Names()
-        held: list[Any] = []
-        for what, given in (("hash", self.hash), ("parent", self.parent)):
-            if given:
-                held.append(ctypes.create_string_buffer(given, len(given)))
-                setattr(native, what, ctypes.addressof(held[-1]))
-                setattr(native, f"{what}_bytes", len(given))
+        held: list[Any]
+        own, parent = len(self.hash), len(self.parent)
+        both = ctypes.create_string_buffer(self.hash + self.parent, own + parent + 1)
+        native, held = _abi.Names(), [both]
+        address = ctypes.addressof(both)
+        if own:
+            native.hash, native.hash_bytes = address, own
+        if parent:
+            native.parent, native.parent_bytes = address + own, parent
         if len(self.tokens):
             try:
                 ids = array("I", self.tokens)

@@ -110,7 +110,9 @@ TEST(Ledger, ExtentsKeepTheirNamesAndTakeThemAlong) {
     ASSERT_TRUE(ledger->Write(batch, false).ok());
     for (const auto& [place, record] : Scan(*ledger)) {
       ASSERT_EQ(record.names != nullptr, place.second % 2 == 0);
-      if (record.names != nullptr) EXPECT_EQ(*record.names, *SomeNames(place.second));
+      if (record.names != nullptr) {
+        EXPECT_EQ(*record.names, *SomeNames(place.second));
+      }
     }
     for (const auto& [place, record] : Scan(*ledger, 2, 2)) {
       EXPECT_EQ(record.names != nullptr, place.second % 2 == 0);
