@@ -325,12 +325,13 @@ void PutField(FieldId id, std::span<const std::byte> bytes, std::string* value) 
 
 absl::Status TakeField(FieldId id, std::span<const std::byte> bytes, proto::EngineNames* names) {
   switch (id) {
-    case FieldId::kEngineHash: {
-      CAIRN_ASSIGN_OR_RETURN(names->hash, proto::EngineHash::From(bytes, "engine_hash"));
-      return absl::OkStatus();
-    }
+    case FieldId::kEngineHash:
     case FieldId::kEngineParent: {
-      CAIRN_ASSIGN_OR_RETURN(names->parent, proto::EngineHash::From(bytes, "engine_parent"));
+      const auto hash = proto::EngineHash::From(bytes, "hash");
+      if (!hash.ok()) {
+        return Damaged("a hash of another length");
+      }
+      (id == FieldId::kEngineHash ? names->hash : names->parent) = *hash;
       return absl::OkStatus();
     }
     case FieldId::kTokens:

@@ -99,6 +99,9 @@ TEST(Record, FieldsOfALaterReleaseAreSkipped) {
   EXPECT_EQ(**parsed, *names);
   SealRecord(key, &cut);
   EXPECT_TRUE(absl::IsDataLoss(ParseFields(key, cut).status()));
+  std::string wrong = std::string("\x01\x01\x00\x03\x00old", 8);  // a hash of 3 bytes
+  SealRecord(key, &wrong);
+  EXPECT_TRUE(absl::IsDataLoss(ParseFields(key, wrong).status()));
   late[0] = 2;
   SealRecord(key, &late);
   EXPECT_TRUE(absl::IsUnimplemented(ParseFields(key, late).status()));
