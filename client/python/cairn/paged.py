@@ -215,7 +215,7 @@ def put(
             raise InvalidArgumentError(f"there are {len(given)} keys and names of {len(names)}")
         natives = [one.native() for one in names]
         request.names = (_abi.Names * len(names))(*(native for native, _ in natives))
-        held = (*held, natives)
+        held = (natives, *held)  # the last ones are what the call sets
     return _move(_ffi.library().cairn_put_paged, space, cache, request, held)
 
 

@@ -58,7 +58,8 @@ TEST_F(EventLogTest, WhoFallsBehindIsToldSo) {
 }
 
 TEST_F(EventLogTest, NamesAreBoundedToo) {
-  const EngineNamesRef names = ShareNames({.tokens = std::vector<uint32_t>(64)});
+  const EngineNamesRef names =
+      ShareNames({.hash = {}, .parent = {}, .tokens = std::vector<uint32_t>(64)});
   EventLog log(clock_, 100, 3 * names->bytes());
   log.AddSpace(1, "acme");
   EventCursor cursor;

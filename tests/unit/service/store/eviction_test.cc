@@ -275,8 +275,9 @@ TEST(EvictionTest, NamesOfEnginesCountAsBlocks) {
   StoreFixture store(16_MiB, kBlocksMax);
   const SpaceEntry& space = store.OpenSpace();
   const std::vector<std::byte> hash(32, std::byte{1});
-  const EngineNamesRef names = ShareNames(
-      {.hash = proto::EngineHash::From(hash, "hash").value(), .tokens = std::vector<uint32_t>(96)});
+  const EngineNamesRef names = ShareNames({.hash = proto::EngineHash::From(hash, "hash").value(),
+                                           .parent = {},
+                                           .tokens = std::vector<uint32_t>(96)});
   for (uint64_t i = 1; i <= 100; ++i) {
     ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(i), StoreFixture::Whole(space)).ok());
     store.index->SetNames({space.id(), StoreFixture::Key(i)}, names);
