@@ -73,7 +73,7 @@ PutLayout LayOut(const Put& put) {
           put.tokens,
           static_cast<uint8_t>(put.form),
           static_cast<uint8_t>(put.is_derived ? 1 : 0),
-          put.statistics.bits(),
+          static_cast<uint8_t>(put.statistics.bits() | (put.has_tokens ? kTokensBit : 0)),
           static_cast<uint8_t>(put.is_durable ? 1 : 0)};
 }
 PutReplyLayout LayOut(const PutReply& reply) {
@@ -81,6 +81,15 @@ PutReplyLayout LayOut(const PutReply& reply) {
           static_cast<uint8_t>(reply.durability),
           {},
           reply.image_bytes};
+}
+
+PutNamesLayout LayOutNames(const Put& put) {
+  PutNamesLayout layout{};
+  layout.hash_bytes = static_cast<uint8_t>(put.engine_hash.bytes().size());
+  layout.parent_bytes = static_cast<uint8_t>(put.engine_parent.bytes().size());
+  std::ranges::copy(put.engine_hash.bytes(), layout.hash.begin());
+  std::ranges::copy(put.engine_parent.bytes(), layout.parent.begin());
+  return layout;
 }
 
 // Writes the body after the head; returns its size.
@@ -96,6 +105,13 @@ size_t WriteBody(const Body& body, std::byte* target) {
         } else {
           const auto layout = LayOut(typed);
           std::memcpy(target, &layout, sizeof(layout));
+          if constexpr (std::is_same_v<T, Put>) {
+            if (!typed.engine_hash.empty()) {
+              const PutNamesLayout names = LayOutNames(typed);
+              std::memcpy(target + sizeof(layout), &names, sizeof(names));
+              return sizeof(layout) + sizeof(names);
+            }
+          }
           return sizeof(layout);
         }
       },
@@ -146,22 +162,56 @@ absl::StatusOr<Body> ReadGetReply(std::span<const std::byte> bytes) {
                   layout.source_bytes};
 }
 
+// Reads a hash and checks that the bytes after it are zero.
+absl::StatusOr<EngineHash> ReadHash(std::string_view field, uint8_t count,
+                                    const std::array<std::byte, EngineHash::kBytesMax>& bytes) {
+  CAIRN_RETURN_IF_ERROR(CheckRange(field, count, 0, EngineHash::kBytesMax));
+  for (const std::byte unused : std::span(bytes).subspan(count)) {
+    CAIRN_RETURN_IF_ERROR(CheckZero(field, static_cast<uint8_t>(unused)));
+  }
+  return EngineHash::From(std::span(bytes).first(count), field);
+}
+
+absl::Status ReadNames(const PutNamesLayout& layout, Put* put) {
+  CAIRN_RETURN_IF_ERROR(CheckRange("put.engine_hash bytes", layout.hash_bytes,
+                                   EngineHash::kBytesMin, EngineHash::kBytesMax));
+  for (const uint8_t zero : layout.zero) {
+    CAIRN_RETURN_IF_ERROR(CheckZero("put.reserved", zero));
+  }
+  CAIRN_ASSIGN_OR_RETURN(put->engine_hash,
+                         ReadHash("put.engine_hash", layout.hash_bytes, layout.hash));
+  CAIRN_ASSIGN_OR_RETURN(put->engine_parent,
+                         ReadHash("put.engine_parent", layout.parent_bytes, layout.parent));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Body> ReadPut(std::span<const std::byte> bytes) {
+  constexpr size_t kWithNames = sizeof(PutLayout) + sizeof(PutNamesLayout);
+  if (bytes.size() != sizeof(PutLayout)) {
+    CAIRN_RETURN_IF_ERROR(CheckRange("put.body_bytes", bytes.size(), kWithNames, kWithNames));
+  }
   const auto layout = Load<PutLayout>(bytes);
   CAIRN_RETURN_IF_ERROR(CheckRange("put.is_durable", layout.is_durable, 0, 1));
   CAIRN_RETURN_IF_ERROR(CheckRange("put.is_derived", layout.is_derived, 0, 1));
-  CAIRN_RETURN_IF_ERROR(CheckRange("put.aux", layout.aux, 0, StatisticSet::kBitsMax));
-  return Put{layout.space_id,
-             layout.key,
-             layout.parent,
-             layout.first_position,
-             layout.group,
-             {layout.layer_first, layout.layer_count, layout.head_first, layout.head_count},
-             layout.tokens,
-             static_cast<Form>(layout.form),
-             layout.is_derived == 1,
-             layout.is_durable == 1,
-             StatisticSet(layout.aux)};
+  CAIRN_RETURN_IF_ERROR(CheckRange("put.aux", layout.aux, 0, kTokensBit | StatisticSet::kBitsMax));
+  Put put{layout.space_id,
+          layout.key,
+          layout.parent,
+          layout.first_position,
+          layout.group,
+          {layout.layer_first, layout.layer_count, layout.head_first, layout.head_count},
+          layout.tokens,
+          static_cast<Form>(layout.form),
+          layout.is_derived == 1,
+          layout.is_durable == 1,
+          StatisticSet(static_cast<uint8_t>(layout.aux & StatisticSet::kBitsMax)),
+          (layout.aux & kTokensBit) != 0,
+          {},
+          {}};
+  if (bytes.size() == kWithNames) {
+    CAIRN_RETURN_IF_ERROR(ReadNames(Load<PutNamesLayout>(bytes.subspan(sizeof(PutLayout))), &put));
+  }
+  return put;
 }
 
 absl::StatusOr<Body> ReadPutReply(std::span<const std::byte> bytes) {
@@ -196,7 +246,7 @@ constexpr KindRow kKinds[] = {
     {sizeof(HelloLayout), sizeof(HelloLayout), &ReadHelloReply},
     {sizeof(GetLayout), sizeof(GetLayout), &ReadGet},
     {sizeof(GetReplyLayout), sizeof(GetReplyLayout), &ReadGetReply},
-    {sizeof(PutLayout), sizeof(PutLayout), &ReadPut},
+    {sizeof(PutLayout), sizeof(PutLayout) + sizeof(PutNamesLayout), &ReadPut},
     {sizeof(PutReplyLayout), sizeof(PutReplyLayout), &ReadPutReply},
     {0, 0, &ReadEmpty<Ping>},
     {0, 0, &ReadEmpty<Pong>},

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/engine_hash.h"
 #include "proto/statistics.h"
 
 namespace cairn::proto {
@@ -114,7 +115,13 @@ struct Put {
   bool is_derived = false;    // computed from a prefix that was stored lossily
   bool is_durable = false;    // the reply waits until the block survives a power loss
   StatisticSet statistics{};  // after the slice in the payload: docs/internals/formats/frame.md
+  bool has_tokens = false;    // ids of the block's tokens, as u32, end the payload
+  // Only for daemons that said in SessionOpened that they take it.
+  EngineHash engine_hash{};    // empty: none
+  EngineHash engine_parent{};  // likewise
 };
+// The bit of the frame's `aux` that says has_tokens; those below it are a StatisticSet.
+inline constexpr uint8_t kTokensBit = StatisticSet::kBitsMax + 1;
 // The outcome of a put that asked to be durable, that is, to survive a power loss. In all cases the
 // block is stored and visible. docs/internals/formats/frame.md has the numbers.
 enum class Durability : uint8_t {

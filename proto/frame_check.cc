@@ -83,6 +83,9 @@ absl::Status CheckBody(const Put& put) {
   CAIRN_RETURN_IF_ERROR(
       CheckRange("put.tokens", put.tokens, codecs::kTokensPerBlockMin, codecs::kTokensPerBlockMax));
   CAIRN_RETURN_IF_ERROR(CheckRange("put.first_position", put.first_position, 0, kPositionMax));
+  if (put.engine_hash.empty() && !put.engine_parent.empty()) {
+    return Bad("put.engine_hash", "empty", "a hash, because engine_parent is one");
+  }
   return IsZero(put.key) ? Bad("put.key", "all zero", "a block's key") : absl::OkStatus();
 }
 

@@ -76,6 +76,14 @@ struct PutLayout {
 };
 static_assert(sizeof(PutLayout) == 96);
 
+// Follows a PutLayout if the put names hashes of the engine.
+struct PutNamesLayout {
+  uint8_t hash_bytes, parent_bytes;
+  uint8_t zero[6];
+  std::array<std::byte, EngineHash::kBytesMax> hash, parent;
+};
+static_assert(sizeof(PutNamesLayout) == 72);
+
 struct PutReplyLayout {
   uint8_t is_duplicate;
   uint8_t durability;
@@ -84,7 +92,7 @@ struct PutReplyLayout {
 };
 static_assert(sizeof(PutReplyLayout) == 16);
 
-static_assert(kFrameHeadBytes + sizeof(PutLayout) <= kFrameBytesMax);
+static_assert(kFrameHeadBytes + sizeof(PutLayout) + sizeof(PutNamesLayout) <= kFrameBytesMax);
 static_assert(kFrameHeadBytes + kErrorTextBytesMax <= kFrameBytesMax);
 
 }  // namespace cairn::proto

@@ -34,6 +34,7 @@ constexpr std::string_view kHugePages[] = {"auto", "required"};
 constexpr std::string_view kMapChoices[] = {"auto", "on", "off"};
 constexpr std::string_view kStaleChoices[] = {"accept", "refuse"};
 constexpr std::string_view kPlaintextChoices[] = {"refuse", "loopback", "anywhere"};
+constexpr std::string_view kEventTokens[] = {"on", "off"};
 constexpr std::string_view kIoChoices[] = {"auto", "uring", "threads"};
 constexpr std::string_view kPlacements[] = {"chain", "stripe"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
@@ -130,6 +131,8 @@ constexpr Knob kTable[] = {
      "threads that encode and decode, for puts and gets"},
     {"recipe", "exact", Text{&Config::recipe, CheckRecipe, codecs::PolicyRecipes},
      "recipe of spaces whose first client names none"},
+    {"event-tokens", "off", Choice{&Config::event_tokens, kEventTokens},
+     "on: keep token ids, which are prompts in clear, and show them in events to their own tenant"},
     {"connections", "512", Number{&Config::connections, 1, 4096},
      "limit for data-plane connections per transport; a single tenant may use half"},
     {"window", "32", Number{&Config::window, 1, 256},

@@ -113,7 +113,8 @@ absl::Status Daemon::StartStore() {
                           .images_max = limits::ImagesMax(BlocksMaxOf(config_)) + extents_max,
                           .lease_bytes_max = leased_max,
                           .awake_bytes_max = awake_max,
-                          .bytes_max = awake_max + extents_max * limits::kIndexBytesAtRest},
+                          .bytes_max = awake_max + extents_max * limits::kIndexBytesAtRest,
+                          .keeps_tokens = config_.event_tokens == "on"},
       *tiers_, clock_);
   index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
   Recover();

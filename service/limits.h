@@ -87,10 +87,14 @@ inline constexpr size_t kWaitersMax = 2048;                  // waiting Match ca
 inline constexpr size_t kWaitersPerSessionMax = 64;
 inline constexpr size_t kWaitedKeysMax = 524'288;  // shared; limits the memory of waiters
 inline constexpr uint32_t kWaitMsMax = 60'000;
-inline constexpr size_t kWatchersMax = 64;         // WatchEvents calls, shared
-inline constexpr size_t kEventsMax = 65'536;       // kept for watchers: 6 MiB
-inline constexpr int64_t kEventsKeptMs = 300'000;  // after the last watcher has left
+inline constexpr size_t kWatchersMax = 64;               // WatchEvents calls, shared
+inline constexpr size_t kEventsMax = 65'536;             // kept for watchers: 7 MiB
+inline constexpr uint64_t kEventNamesBytesMax = 32_MiB;  // engines' names and tokens in them
+inline constexpr int64_t kEventsKeptMs = 300'000;        // after the last watcher has left
 inline constexpr size_t kEventsPerBatchMax = 1024;
+inline constexpr uint64_t kEventNamesPerBatchMax = 1_MiB;  // bytes, of engines' names and tokens
+// Holds of the index's lock for a page of a snapshot.
+inline constexpr int kSnapshotHoldsMax = 64;
 inline constexpr size_t kListBlocksMax = 10'000;  // one page of ListBlocks
 inline constexpr size_t kListBlocksDefault = 1000;
 

@@ -140,6 +140,10 @@ std::optional<Restorer::Drop> Restorer::Restore(FoundImage& found, SideObjectSou
   if (latest != 0 && found.image.expires_unix_s != 0) {
     found.image.expires_unix_s = std::min(found.image.expires_unix_s, latest);
   }
+  if (found.names != nullptr && !found.names->tokens.empty() && !index_.keeps_tokens()) {
+    found.names =
+        ShareNames({.hash = found.names->hash, .parent = found.names->parent, .tokens = {}});
+  }
   NewImage image = {.claim = {.name = {found.image.space_id, found.image.key},
                               .parent = found.parent,
                               .first_position = found.image.first_position,
@@ -151,7 +155,8 @@ std::optional<Restorer::Drop> Restorer::Restore(FoundImage& found, SideObjectSou
                              .extent = std::move(found.place),
                              .side_object = {},
                              .directory_crc = found.directory_crc},
-                    .expires_unix_s = found.image.expires_unix_s};
+                    .expires_unix_s = found.image.expires_unix_s,
+                    .names = std::move(found.names)};
   if (!IsNone(found.side_object)) {
     const SideObjectRef* side_object = SideObjectOf(space, found, side_objects);
     if (side_object == nullptr) {

@@ -316,6 +316,17 @@ enum {
   CAIRN_DURABILITY_STOPPING = 9   /* the daemon is stopping */
 };
 
+/* Names that an engine has for a block. Events carry them, so that routers match by them. */
+typedef struct cairn_names {
+  /* The engine's own hash of the block, and of the block before it: 8 to 32 bytes; NULL: none. A
+   * daemon that does not know them gets none. */
+  const uint8_t* hash;
+  const uint8_t* parent;
+  const uint32_t* tokens; /* ids of the block's tokens; only for daemons with --event-tokens on */
+  uint32_t hash_bytes, parent_bytes, token_count;
+  uint32_t reserved;
+} cairn_names;
+
 typedef struct cairn_put_request {
   uint32_t struct_bytes;
   int32_t encode; /* CAIRN_ENCODE_…: who encodes VIEWS and SOURCE, with the space's recipe */
@@ -345,6 +356,7 @@ typedef struct cairn_put_request {
    * without making it durable, status is CAIRN_ABORTED; duplicate and image_bytes are then set,
    * too. */
   int32_t durability;
+  cairn_names names; /* all zero: none */
 } cairn_put_request;
 
 CAIRN_API int cairn_put(cairn_space* space, cairn_put_request* put, uint32_t timeout_ms);

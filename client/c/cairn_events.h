@@ -37,7 +37,27 @@ typedef struct cairn_event_batch {
   uint64_t epoch, first_sequence, next_sequence;
   const cairn_event* events; /* valid until the next call with this watch */
   size_t event_count;
+  /* One for each event, valid as long. Of an event with stored 0 only the hash is known. */
+  const cairn_names* names;
+  int32_t snapshot; /* CAIRN_SNAPSHOT_… */
+  uint32_t reserved;
 } cairn_event_batch;
+
+/* The part that a batch has in a snapshot, which follows a reset if the watch asks for it. A page
+ * shows a block as it was at the reset or later. After the last page and the events that follow,
+ * the reader knows exactly what is stored. */
+enum {
+  CAIRN_SNAPSHOT_NONE = 0,    /* of a reset: no snapshot follows; else an ordinary batch */
+  CAIRN_SNAPSHOT_FOLLOWS = 1, /* of a reset */
+  CAIRN_SNAPSHOT_PAGE = 2,    /* stored blocks, in no order */
+  CAIRN_SNAPSHOT_LAST_PAGE = 3
+};
+
+typedef struct cairn_watch_options {
+  uint32_t struct_bytes;
+  uint32_t snapshots; /* 1: a snapshot after each reset, from daemons that know snapshots */
+  uint64_t epoch, next_sequence; /* as in cairn_watch_open() */
+} cairn_watch_options;
 
 /* Opens a watch of all blocks of the tenant or, if `space` is not NULL, of that space. To
  * continue an earlier watch, pass epoch and next_sequence of the last batch that you read. Pass
@@ -45,6 +65,9 @@ typedef struct cairn_event_batch {
  * outlive the watch. */
 CAIRN_API int cairn_watch_open(cairn_client* client, cairn_space* space, uint64_t epoch,
                                uint64_t next_sequence, cairn_watch** watch);
+/* The same, with options. */
+CAIRN_API int cairn_watch_open_with(cairn_client* client, cairn_space* space,
+                                    const cairn_watch_options* options, cairn_watch** watch);
 /* Returns the next batch. CAIRN_DEADLINE_EXCEEDED: no event arrived within timeout_ms. Any other
  * error: the daemon is unavailable or has too many watchers. After an error, the next call
  * continues at the same position. */

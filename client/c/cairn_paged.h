@@ -79,6 +79,7 @@ typedef struct cairn_paged_request {
   uint64_t bytes;        /* size of the KV moved, in source form */
   uint64_t wire_bytes;   /* get: bytes moved; put: size of the images in the daemon */
   int32_t* durabilities; /* NULL, or CAIRN_DURABILITY_… of each key, set by a put like statuses */
+  const cairn_names* names; /* of a put: NULL, or those of each key */
 } cairn_paged_request;
 
 /* Runs many gets or puts, pipelined. CAIRN_OK: each key has its own status; CAIRN_NOT_FOUND is a

@@ -156,6 +156,26 @@ GroupSlice FromSlice(const cairn_slice& slice) {
           .head_count = slice.head_count};
 }
 
+absl::StatusOr<BlockNames> FromNames(const cairn_names& names) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("names.hash", names.hash, names.hash_bytes));
+  CAIRN_RETURN_IF_ERROR(CheckPointer("names.parent", names.parent, names.parent_bytes));
+  CAIRN_RETURN_IF_ERROR(CheckPointer("names.tokens", names.tokens, names.token_count));
+  return BlockNames{.hash = std::as_bytes(std::span(names.hash, names.hash_bytes)),
+                    .parent = std::as_bytes(std::span(names.parent, names.parent_bytes)),
+                    .tokens = {names.tokens, names.token_count}};
+}
+
+cairn_names ToNames(const BlockNames& names) {
+  cairn_names value{};
+  value.hash = reinterpret_cast<const uint8_t*>(names.hash.data());
+  value.parent = reinterpret_cast<const uint8_t*>(names.parent.data());
+  value.tokens = names.tokens.data();
+  value.hash_bytes = static_cast<uint32_t>(names.hash.size());
+  value.parent_bytes = static_cast<uint32_t>(names.parent.size());
+  value.token_count = static_cast<uint32_t>(names.tokens.size());
+  return value;
+}
+
 absl::StatusOr<PutRequest> FromPut(const cairn_put_request& put, const PlacedSlice& slice) {
   CAIRN_RETURN_IF_ERROR(CheckMemory("source", put.source));
   CAIRN_RETURN_IF_ERROR(CheckSide("encode", put.encode));
@@ -184,6 +204,7 @@ absl::StatusOr<PutRequest> FromPut(const cairn_put_request& put, const PlacedSli
   request.query_magnitudes = {put.query_magnitudes, put.query_magnitude_count};
   CAIRN_RETURN_IF_ERROR(CheckPointer("token_scores", put.token_scores, put.token_score_count));
   request.token_scores = {put.token_scores, put.token_score_count};
+  CAIRN_ASSIGN_OR_RETURN(request.names, FromNames(put.names));
   return request;
 }
 

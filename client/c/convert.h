@@ -60,6 +60,9 @@ absl::StatusOr<std::vector<proto::KeyExtra>> FromExtras(const cairn_key_extra* e
 GroupSlice FromSlice(const cairn_slice& slice);
 
 // The result borrows the memory that the struct borrows.
+absl::StatusOr<BlockNames> FromNames(const cairn_names& names);
+// Borrows from `names`.
+cairn_names ToNames(const BlockNames& names);
 absl::StatusOr<PutRequest> FromPut(const cairn_put_request& put, const PlacedSlice& slice);
 absl::StatusOr<GetRequest> FromGet(const cairn_get_request& get, const PlacedSlice& slice);
 // Converts VIEWS or SOURCE. A put only reads the elements, a get writes them. `name` is for errors.

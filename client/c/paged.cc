@@ -57,6 +57,7 @@ struct PagedGiven {
   PlacedSlice slice;
   PagedViews views;
   cairn_paged_request request;
+  std::vector<BlockNames> names;  // of each key; empty: none
 };
 
 PagedPlane FromPlane(const cairn_paged_plane& plane, uint16_t layers) {
@@ -79,6 +80,15 @@ PagedPlane FromPlane(const cairn_paged_plane& plane, uint16_t layers) {
   return result;
 }
 
+// Returns the names of each key; empty: none.
+absl::StatusOr<std::vector<BlockNames>> ReadNames(const cairn_paged_request& request) {
+  std::vector<BlockNames> names;
+  for (size_t i = 0; request.names != nullptr && i < request.key_count; ++i) {
+    CAIRN_ASSIGN_OR_RETURN(names.emplace_back(), FromNames(request.names[i]));
+  }
+  return names;
+}
+
 absl::StatusOr<PagedGiven> ReadPaged(cairn_space* space, const cairn_paged_cache* cache,
                                      const cairn_paged_request* request, ViewUse use) {
   CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
@@ -95,7 +105,8 @@ absl::StatusOr<PagedGiven> ReadPaged(cairn_space* space, const cairn_paged_cache
                          .v = FromPlane(known.v, shape.layers)};
   CAIRN_ASSIGN_OR_RETURN(PagedViews views,
                          PagedViews::Make(paged, shape, {wanted.blocks, wanted.block_count}, use));
-  return PagedGiven{slice, std::move(views), wanted};
+  CAIRN_ASSIGN_OR_RETURN(std::vector<BlockNames> names, ReadNames(wanted));
+  return PagedGiven{slice, std::move(views), wanted, std::move(names)};
 }
 
 absl::Status CheckPagedKeys(const PagedGiven& given) {
@@ -152,6 +163,9 @@ void Fill(const PagedGiven& given, size_t i, PutRequest* put) {
   put->is_durable = given.request.durable != 0;
   put->encode = given.request.code == CAIRN_ENCODE_CLIENT ? Side::kClient : Side::kDaemon;
   put->source = given.views.At(i);
+  if (!given.names.empty()) {
+    put->names = given.names[i];
+  }
 }
 
 // Like MovePaged(), for a cache on a device. `move` gets or puts all blocks at once.
@@ -184,6 +198,8 @@ absl::Status MoveOnDevice(cairn_space* space, const cairn_paged_cache& cache,
   wanted.first_position = request.first_position;
   wanted.is_derived = request.derived != 0;
   wanted.is_durable = request.durable != 0;
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<BlockNames> names, ReadNames(request));
+  wanted.names = names;
   const absl::Duration timeout =
       request.timeout_ms == 0 ? kDataTimeoutDefault : Timeout(request.timeout_ms);
   const DeviceMovers::Call call{.device = cache.device_number,

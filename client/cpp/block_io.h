@@ -53,6 +53,16 @@ struct ImageTarget {
   std::span<std::byte> bytes;
 };
 
+// Names that an engine has for a block, for events. Borrowed.
+struct BlockNames {
+  // The engine's own hash of the block and of the block before it, 8 to 32 bytes each; empty: none.
+  // A daemon that does not know them gets none.
+  std::span<const std::byte> hash{};
+  std::span<const std::byte> parent{};
+  // The ids of the block's tokens. Only a daemon whose operator asks for them gets them.
+  std::span<const uint32_t> tokens{};
+};
+
 struct PutRequest {
   BlockKey key{};
   BlockKey parent{};  // all zero: none
@@ -77,6 +87,7 @@ struct PutRequest {
   // For the encoder of arkv: a score for each token, [layer][head][token] of the slice. A token
   // with an infinite score is kept exactly. Not allowed with an image (InvalidArgument).
   std::span<const float> token_scores{};
+  BlockNames names{};
 };
 
 struct PutResult {

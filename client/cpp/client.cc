@@ -101,9 +101,9 @@ absl::Status Client::Release(std::span<const LeaseToken> leases, absl::Duration 
   return core_->control->Release(std::move(request), deadline).status();
 }
 
-std::unique_ptr<EventWatch> Client::Watch(const EventPosition& position) {
+std::unique_ptr<EventWatch> Client::Watch(const EventPosition& position, bool has_snapshots) {
   return std::unique_ptr<EventWatch>(new EventWatch(
-      *core_, [](absl::Time) { return uint64_t{0}; }, position));
+      *core_, [](absl::Time) { return uint64_t{0}; }, position, has_snapshots));
 }
 
 absl::StatusOr<Stats> Client::GetStats(absl::Duration timeout) {

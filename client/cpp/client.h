@@ -92,8 +92,9 @@ class Client {
   absl::Status Release(std::span<const LeaseToken> leases,
                        absl::Duration timeout = absl::ZeroDuration());
 
-  // Watches the tenant's blocks enter and leave tiers, starting at a position.
-  std::unique_ptr<EventWatch> Watch(const EventPosition& position = {});
+  // Watches the tenant's blocks enter and leave tiers, starting at a position. With
+  // snapshots, the daemon reports what is stored after each reset.
+  std::unique_ptr<EventWatch> Watch(const EventPosition& position = {}, bool has_snapshots = false);
 
   absl::StatusOr<Stats> GetStats(absl::Duration timeout = absl::ZeroDuration());
   ClientCounters counters() const;

@@ -34,6 +34,8 @@ absl::StatusOr<SessionInfo> FromOpened(const v1::SessionOpened& opened) {
   session.data_addresses.assign(opened.data_addresses().begin(), opened.data_addresses().end());
   session.daemon_version = opened.daemon_version();
   session.payload_bytes_max = opened.payload_bytes_max();
+  session.takes_engine_hashes = opened.takes_engine_hashes();
+  session.takes_tokens = opened.takes_tokens();
   return session;
 }
 

@@ -34,6 +34,8 @@ struct SessionInfo {
   std::vector<std::string> data_addresses;
   std::string daemon_version;
   uint64_t payload_bytes_max = 0;
+  bool takes_engine_hashes = false;
+  bool takes_tokens = false;
 };
 
 class Control {

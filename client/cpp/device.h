@@ -55,6 +55,7 @@ struct DeviceRequest {
   uint64_t first_position = 0;  // of the first key
   bool is_derived = false;
   bool is_durable = false;
+  std::span<const BlockNames> names{};            // of each key; empty: none
   absl::Duration timeout = absl::ZeroDuration();  // zero: the default for a batch
 };
 

@@ -207,6 +207,9 @@ absl::Status DeviceMover::Impl::Send(const DeviceRequest& request, absl::Time de
     puts[i].slice = slice_;
     puts[i].is_derived = request.is_derived;
     puts[i].is_durable = request.is_durable;
+    if (!request.names.empty()) {
+      puts[i].names = request.names[key];
+    }
     const std::span<std::byte> image(HostImage(batch, i), batch.image_bytes[i]);
     if (batch.specs[i].recipe.IsRaw()) {
       puts[i].source = SourceBytes{SourceWithin(image)};

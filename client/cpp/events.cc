@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cpp/events.h"
 
+#include <span>
+#include <string>
 #include <utility>
 
 #include "base/status.h"
@@ -10,8 +12,21 @@
 
 namespace cairn {
 
-EventWatch::EventWatch(ClientCore& core, SpaceId space_id, const EventPosition& position)
-    : core_(core), space_id_(std::move(space_id)), position_(position) {}
+namespace {
+
+std::vector<std::byte> BytesOf(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace
+
+EventWatch::EventWatch(ClientCore& core, SpaceId space_id, const EventPosition& position,
+                       bool has_snapshots)
+    : core_(core),
+      space_id_(std::move(space_id)),
+      position_(position),
+      has_snapshots_(has_snapshots) {}
 
 EventWatch::~EventWatch() = default;
 
@@ -21,6 +36,7 @@ absl::Status EventWatch::Open(absl::Time deadline) {
   request.set_space_id(space_id);
   request.set_epoch(position_.epoch);
   request.set_next_sequence(position_.next_sequence);
+  request.set_snapshot(has_snapshots_);
   CAIRN_ASSIGN_OR_RETURN(reader_, core_.control->WatchEvents(std::move(request), deadline));
   spaces_.clear();
   return absl::OkStatus();
@@ -40,6 +56,7 @@ absl::StatusOr<EventBatch> EventWatch::Next(absl::Duration timeout) {
   }
   EventBatch batch;
   batch.is_reset = read->reset();
+  batch.snapshot = static_cast<SnapshotPart>(read->snapshot());
   batch.first_sequence = read->first_sequence();
   for (const v1::WatchedSpace& space : read->spaces()) {
     CAIRN_ASSIGN_OR_RETURN(spaces_[space.space_id()],
@@ -56,6 +73,9 @@ absl::StatusOr<EventBatch> EventWatch::Next(absl::Duration timeout) {
     }
     added.first_position = event.first_position();
     added.token_count = event.token_count();
+    added.engine_hash = BytesOf(event.engine_hash());
+    added.engine_parent = BytesOf(event.engine_parent());
+    added.tokens.assign(event.tokens().begin(), event.tokens().end());
   }
   position_ = batch.position = {.epoch = read->epoch(), .next_sequence = read->next_sequence()};
   return batch;

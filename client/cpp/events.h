@@ -11,8 +11,8 @@
 //     for (const BlockEvent& event : batch->events) …
 //   }
 //
-// The daemon does not wait for slow readers. Events do not cover blocks that were stored before the
-// watch began or before a reset; find those with Contains() or Match().
+// The daemon does not wait for slow readers. After a reset it sends a snapshot of what is stored,
+// in pages, if the watch asks for it and the daemon knows snapshots (EventBatch::snapshot).
 
 #include <cstdint>
 #include <functional>
@@ -40,6 +40,11 @@ struct BlockEvent {
   BlockKey parent{};  // all zero: unknown
   uint64_t first_position = 0;
   uint32_t token_count = 0;
+  // The engine's own hash of the block, of both kinds of events; empty: unknown.
+  std::vector<std::byte> engine_hash;
+  // If is_stored: that of the block before it, and the ids of the block's tokens, likewise.
+  std::vector<std::byte> engine_parent;
+  std::vector<uint32_t> tokens;
 };
 
 // The position of a watch. The sequence numbers of a tenant have no gaps. They start anew with each
@@ -49,8 +54,17 @@ struct EventPosition {
   uint64_t next_sequence = 0;
 };
 
+// The part that a batch has in a snapshot.
+enum class SnapshotPart : uint8_t {
+  kNone = 0,     // of a reset: no snapshot follows
+  kFollows = 1,  // of a reset: pages follow
+  kPage = 2,     // stored blocks, in no order
+  kLastPage = 3,
+};
+
 struct EventBatch {
-  bool is_reset = false;        // discard everything known from earlier batches
+  bool is_reset = false;  // discard everything known from earlier batches
+  SnapshotPart snapshot = SnapshotPart::kNone;
   uint64_t first_sequence = 0;  // next_sequence of the previous batch, except after a reset
   EventPosition position;       // position from which the next watch continues
   std::vector<BlockEvent> events;
@@ -72,13 +86,14 @@ class EventWatch {
   friend class Space;
   // Returns the current id of a space; 0: all spaces.
   using SpaceId = std::function<absl::StatusOr<uint64_t>(absl::Time deadline)>;
-  EventWatch(ClientCore& core, SpaceId space_id, const EventPosition& position);
+  EventWatch(ClientCore& core, SpaceId space_id, const EventPosition& position, bool has_snapshots);
 
   absl::Status Open(absl::Time deadline);
 
   ClientCore& core_;
   const SpaceId space_id_;
   EventPosition position_;
+  const bool has_snapshots_;
   std::unique_ptr<EventReader> reader_;  // null: no call is running
   absl::flat_hash_map<uint64_t, Fingerprint> spaces_;
 };

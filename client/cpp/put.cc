@@ -95,6 +95,27 @@ absl::Status PutExchange::SetStatistics() {
   return absl::OkStatus();
 }
 
+absl::Status PutExchange::SetNames(proto::Put* put) {
+  const BlockNames& names = request_.names;
+  CAIRN_ASSIGN_OR_RETURN(const auto hash, proto::EngineHash::From(names.hash, "names.hash"));
+  CAIRN_ASSIGN_OR_RETURN(const auto parent, proto::EngineHash::From(names.parent, "names.parent"));
+  if (hash.empty() && !parent.empty()) {
+    return absl::InvalidArgumentError("names.hash is empty, but names.parent is not");
+  }
+  if (!names.tokens.empty() && names.tokens.size() != slice_.tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("names.tokens has ", names.tokens.size(),
+                                                   " ids; a block has ", slice_.tokens));
+  }
+  if (context_.takes_engine_hashes) {
+    put->engine_hash = hash;
+    put->engine_parent = parent;
+  }
+  sent_tokens_ = context_.takes_tokens ? names.tokens : std::span<const uint32_t>();
+  put->has_tokens = !sent_tokens_.empty();
+  sent_bytes_ += sent_tokens_.size_bytes();
+  return absl::OkStatus();
+}
+
 // Returns a caller's payload. If the transport would copy it anyway, copies it here, with its
 // checksum in the same pass.
 PutExchange::Payload PutExchange::PlacePayload(Scratch& scratch, std::span<const std::byte> bytes,
@@ -184,36 +205,41 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakePayload(Scratch& scratch) 
 }
 
 absl::Status PutExchange::Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) {
+  proto::Put put = {.space_id = context_.space_id,
+                    .key = request_.key,
+                    .parent = request_.parent,
+                    .first_position = request_.first_position,
+                    .group = slice_.group,
+                    .slice = slice_.range(),
+                    .tokens = slice_.tokens,
+                    .is_derived = request_.is_derived,
+                    .is_durable = request_.is_durable};
   CAIRN_RETURN_IF_ERROR(SetStatistics());
+  CAIRN_RETURN_IF_ERROR(SetNames(&put));
   CAIRN_ASSIGN_OR_RETURN(Payload payload, MakePayload(scratch));
-  proto::StatisticSet kinds;
-  for (const proto::Statistic kind : proto::kStatistics) {
-    const auto values = std::as_bytes(sent_[static_cast<size_t>(kind)]);
-    if (values.empty()) {
-      continue;
-    }
-    kinds.Add(kind);
+  const auto append = [&payload](std::span<const std::byte> values) {
     payload.crc = codecs::CopyCrc32c(payload.crc, payload.rest.data(), values);
     payload.rest = payload.rest.subspan(values.size());
     payload.bytes = {payload.bytes.data(), payload.bytes.size() + values.size()};
+  };
+  for (const proto::Statistic kind : proto::kStatistics) {
+    const auto values = std::as_bytes(sent_[static_cast<size_t>(kind)]);
+    if (!values.empty()) {
+      put.statistics.Add(kind);
+      append(values);
+    }
   }
+  if (put.has_tokens) {
+    append(std::as_bytes(sent_tokens_));
+  }
+  put.form = payload.form;
   if (payload.bytes.empty() || payload.bytes.size() > context_.payload_bytes_max) {
     return absl::InvalidArgumentError(absl::StrCat("the payload has ", payload.bytes.size(),
                                                    " bytes; the limits are 1 to ",
                                                    context_.payload_bytes_max));
   }
   request.payload_crc32c = payload.crc;
-  request.body = proto::Put{.space_id = context_.space_id,
-                            .key = request_.key,
-                            .parent = request_.parent,
-                            .first_position = request_.first_position,
-                            .group = slice_.group,
-                            .slice = slice_.range(),
-                            .tokens = slice_.tokens,
-                            .form = payload.form,
-                            .is_derived = request_.is_derived,
-                            .is_durable = request_.is_durable,
-                            .statistics = kinds};
+  request.body = std::move(put);
   call.payload = payload.bytes;
   wire_bytes_ = payload.bytes.size();
   return absl::OkStatus();

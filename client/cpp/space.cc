@@ -229,12 +229,12 @@ absl::StatusOr<uint64_t> Space::Delete(std::span<const BlockKey> keys, absl::Dur
   return reply.deleted_count();
 }
 
-std::unique_ptr<EventWatch> Space::Watch(const EventPosition& position) {
+std::unique_ptr<EventWatch> Space::Watch(const EventPosition& position, bool has_snapshots) {
   const auto space_id = [this](absl::Time deadline) -> absl::StatusOr<uint64_t> {
     CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
     return bound.opened.space_id;
   };
-  return std::unique_ptr<EventWatch>(new EventWatch(core_, space_id, position));
+  return std::unique_ptr<EventWatch>(new EventWatch(core_, space_id, position, has_snapshots));
 }
 
 absl::StatusOr<uint64_t> Space::Invalidate(absl::Duration timeout) {

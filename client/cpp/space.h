@@ -131,8 +131,9 @@ class Space {
                                   absl::Duration timeout = absl::ZeroDuration());
   absl::StatusOr<uint64_t> Invalidate(absl::Duration timeout = absl::ZeroDuration());
 
-  // Watches the space's blocks enter and leave tiers, starting at a position.
-  std::unique_ptr<EventWatch> Watch(const EventPosition& position = {});
+  // Watches the space's blocks enter and leave tiers, starting at a position. With
+  // snapshots, the daemon reports what is stored after each reset.
+  std::unique_ptr<EventWatch> Watch(const EventPosition& position = {}, bool has_snapshots = false);
 
   // Side objects: profiles and banks, which the encoder and the decoder of some recipes read
   // (docs/internals/formats/profile.md, bank.md).

@@ -32,6 +32,8 @@ std::vector<absl::StatusOr<Result>> Space::RunBatch(std::span<const Request> req
   const TransferContext context{fingerprint_,
                                 bound->opened.space_id,
                                 bound->session.payload_bytes_max,
+                                bound->session.takes_engine_hashes,
+                                bound->session.takes_tokens,
                                 bound->opened.recipe,
                                 side_object,
                                 current};

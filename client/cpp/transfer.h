@@ -27,6 +27,8 @@ struct TransferContext {
   Fingerprint fingerprint{};
   uint64_t space_id = 0;
   uint64_t payload_bytes_max = 0;
+  bool takes_engine_hashes = false;
+  bool takes_tokens = false;
   codecs::Recipe recipe;  // without the parameters of its side object
   // Returns the side object of an id; may ask the daemon for it. Errors: NotFound if the daemon no
   // longer has it.
@@ -65,6 +67,8 @@ class PutExchange final : public Exchange {
   bool IsEncodedHere() const;
   // Checks the statistics of the request and selects those to send.
   absl::Status SetStatistics();
+  // Checks the engine's names of the request and selects those to send.
+  absl::Status SetNames(proto::Put* put);
   Payload PlacePayload(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;
   absl::StatusOr<Payload> MakeSource(Scratch& scratch) const;
   absl::StatusOr<SideObjectHandle> SetRecipe(codecs::ImageSpec* spec) const;
@@ -76,7 +80,8 @@ class PutExchange final : public Exchange {
   const PlacedSlice slice_;
   // In the order in which they follow the payload on the wire.
   std::array<std::span<const float>, proto::kStatisticCount> sent_;
-  uint64_t sent_bytes_ = 0;
+  std::span<const uint32_t> sent_tokens_;
+  uint64_t sent_bytes_ = 0;  // of both
   uint64_t wire_bytes_ = 0;
   absl::StatusOr<PutResult> result_ = absl::InternalError("the put never ended");
   std::optional<PutResult> stored_;

@@ -137,7 +137,7 @@ void StoreService::AddTo(CallRouter& router) {
     return OpenSessionStream(place, terms_, parts_.sessions, parts_.index);
   });
   router.Add("/cairn.v1.Events/WatchEvents", [this](const CallPlace& place) {
-    return StartEventStream(place, parts_.index.events(), parts_.sessions, parts_.spaces);
+    return StartEventStream(place, parts_.index, parts_.sessions, parts_.spaces);
   });
   router.Add("/cairn.v1.Store/PutSideObject",
              [this](const CallPlace& place) { return StartUpload(place, upload_parts_); });

@@ -197,6 +197,8 @@ class SessionStream final : public PacedStream {
     for (const std::string& address : terms_.data_addresses) event.add_data_addresses(address);
     event.set_daemon_version(terms_.daemon_version);
     event.set_payload_bytes_max(terms_.payload_bytes_max);
+    event.set_takes_engine_hashes(true);
+    event.set_takes_tokens(index_.keeps_tokens());
     connections_.BeginSession(connection_);
     const MutexLock lock(mutex_);
     id_ = opened.id;
@@ -255,9 +257,10 @@ constexpr absl::Duration kPause = absl::Milliseconds(20);  // between looks at t
 
 class EventStream final : public PacedStream {
  public:
-  EventStream(const CallPlace& place, EventLog& log, Sessions& sessions, Spaces& spaces)
+  EventStream(const CallPlace& place, BlockIndex& index, Sessions& sessions, Spaces& spaces)
       : PacedStream(place, absl::UnavailableError("the call has ended")),
-        log_(log),
+        index_(index),
+        log_(index.events()),
         sessions_(sessions),
         spaces_(spaces) {}
 
@@ -272,6 +275,7 @@ class EventStream final : public PacedStream {
     if (space_id_ != 0) {
       CAIRN_RETURN_IF_ERROR(spaces_.Find(space_id_, tenant_.view()).status());
     }
+    wants_snapshot_ = request.snapshot();
     cursor_ = {.epoch = request.epoch(), .next = request.next_sequence()};
     CAIRN_RETURN_IF_ERROR(log_.Begin(tenant_.view(), &cursor_, &goes_on_));
     is_watching_ = true;
@@ -281,9 +285,12 @@ class EventStream final : public PacedStream {
   absl::StatusOr<Message> Next() override {
     CAIRN_RETURN_IF_ERROR(sessions_.Find(ticket_).status());
     events_.clear();
+    if (is_in_snapshot_) return Page();
     const uint64_t first = cursor_.next;
-    if (!log_.Read(tenant_.view(), &cursor_, limits::kEventsPerBatchMax, &events_)) return Reset();
-    is_full_ = events_.size() == limits::kEventsPerBatchMax;
+    EventBatchRoom room;
+    if (!log_.Read(tenant_.view(), &cursor_, room, &events_)) return Reset();
+    for (const IndexEvent& event : events_) room.Take(event);
+    is_full_ = room.is_full();
     if (events_.empty() && !goes_on_) return nullptr;
     batch_.Clear();
     ForgetGone();
@@ -307,14 +314,40 @@ class EventStream final : public PacedStream {
 
   // What the reader knows is void; it goes on from the cursor.
   Message Reset() {
-    goes_on_ = is_full_ = false;
+    goes_on_ = false;
+    is_full_ = is_in_snapshot_ = wants_snapshot_;
+    slot_ = 0;
     spaces_told_.clear();
     batch_.Clear();
     batch_.set_reset(true);
-    batch_.set_epoch(cursor_.epoch);
+    if (wants_snapshot_) batch_.set_snapshot(v1::EventBatch::SNAPSHOT_FOLLOWS);
+    SetNumbers();
+    return &batch_;
+  }
+
+  // The next page of the snapshot; it may be empty. The events that follow it begin at the cursor.
+  Message Page() {
+    EventBatchRoom room;
+    for (int i = 0; i < limits::kSnapshotHoldsMax && is_in_snapshot_ && !room.is_full(); ++i) {
+      is_in_snapshot_ = index_.Snapshot(tenant_.view(), &slot_, room, &events_);
+    }
+    is_full_ = true;
+    batch_.Clear();
+    ForgetGone();
+    for (const IndexEvent& event : events_) {
+      if (!Add(event)) return Reset();
+    }
+    batch_.set_snapshot(is_in_snapshot_ ? v1::EventBatch::SNAPSHOT_PAGE
+                                        : v1::EventBatch::SNAPSHOT_LAST_PAGE);
+    SetNumbers();
+    return &batch_;
+  }
+
+  // Those of a batch that leaves the cursor where it is. Without an epoch nobody goes on from it.
+  void SetNumbers() {
+    batch_.set_epoch(is_in_snapshot_ ? 0 : cursor_.epoch);
     batch_.set_first_sequence(cursor_.next);
     batch_.set_next_sequence(cursor_.next);
-    return &batch_;
   }
 
   // Spaces come and go for as long as somebody watches.
@@ -350,9 +383,18 @@ class EventStream final : public PacedStream {
       added.set_first_position(event.first_position);
       added.set_token_count(event.tokens);
     }
+    if (event.names != nullptr) AddNames(*event.names, event.is_stored, &added);
     return true;
   }
 
+  static void AddNames(const proto::EngineNames& names, bool is_stored, v1::BlockEvent* added) {
+    added->set_engine_hash(proto::ToBytes(names.hash.bytes()));
+    if (!is_stored) return;
+    added->set_engine_parent(proto::ToBytes(names.parent.bytes()));
+    added->mutable_tokens()->Add(names.tokens.begin(), names.tokens.end());
+  }
+
+  BlockIndex& index_;
   EventLog& log_;
   Sessions& sessions_;
   Spaces& spaces_;
@@ -362,8 +404,11 @@ class EventStream final : public PacedStream {
   uint64_t space_id_ = 0;  // 0: all of the tenant
   EventCursor cursor_;
   bool is_watching_ = false;
-  bool goes_on_ = false;  // from an earlier stream, and nothing was written yet
-  bool is_full_ = false;  // the last batch: there is more
+  bool wants_snapshot_ = false;
+  bool is_in_snapshot_ = false;  // pages of it are left
+  uint64_t slot_ = 0;            // of the index, where its next page begins
+  bool goes_on_ = false;         // from an earlier stream, and nothing was written yet
+  bool is_full_ = false;         // the last batch: there is more
   absl::flat_hash_map<uint64_t, bool> spaces_told_;  // false: not asked for, or gone
   std::vector<IndexEvent> events_;
   v1::EventBatch batch_;
@@ -371,9 +416,9 @@ class EventStream final : public PacedStream {
 
 }  // namespace
 
-ControlCall* StartEventStream(const CallPlace& place, EventLog& log, Sessions& sessions,
+ControlCall* StartEventStream(const CallPlace& place, BlockIndex& index, Sessions& sessions,
                               Spaces& spaces) {
-  return new EventStream(place, log, sessions, spaces);
+  return new EventStream(place, index, sessions, spaces);
 }
 
 }  // namespace cairn

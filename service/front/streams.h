@@ -32,9 +32,9 @@ ControlCall* OpenSessionStream(const CallPlace& place, const SessionTerms& terms
                                Sessions& sessions, BlockIndex& index);
 
 // Streams a tenant's events (EventLog) in batches with pauses between them. A space is described
-// when it is first named. The stream ends with its session. `log`, `sessions` and `spaces` must
-// outlive the call.
-ControlCall* StartEventStream(const CallPlace& place, EventLog& log, Sessions& sessions,
+// when it is first named. After a reset come the blocks that are stored, if the call asks for them.
+// The stream ends with its session. `index`, `sessions` and `spaces` must outlive the call.
+ControlCall* StartEventStream(const CallPlace& place, BlockIndex& index, Sessions& sessions,
                               Spaces& spaces);
 
 }  // namespace cairn

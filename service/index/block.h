@@ -221,6 +221,7 @@ struct NewImage {
   NewCopy copy;
   bool is_encode_pending = false;  // stored raw: upkeep encodes it later
   uint32_t expires_unix_s = 0;     // when the block expires; 0: never
+  EngineNamesRef names = {};       // null: none
 };
 
 // --- Holds of the index's lock

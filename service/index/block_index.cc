@@ -35,6 +35,7 @@ BlockIndex::BlockIndex(const Options& options, Tiers& tiers, const Clock& clock)
     : tiers_(tiers),
       clock_(clock),
       bytes_max_(options.bytes_max),
+      keeps_tokens_(options.keeps_tokens),
       events_(clock),
       parts_(tiers.all(), options.blocks_max, options.awake_bytes_max, clock, events_),
       evictions_(parts_, options.blocks_max, options.images_max),
@@ -470,6 +471,14 @@ void BlockIndex::EndReservation(Block* block) {
   parts_.chains.EndReservation(block);
 }
 
+void BlockIndex::SetNames(const BlockName& name, EngineNamesRef names) {
+  const Hold hold(*this);
+  const Block* block = parts_.chains.FindUnexpired(name);
+  if (block != nullptr && parts_.records.SetNames(*block, std::move(names))) {
+    parts_.tiers.EmitNamed(*block);
+  }
+}
+
 absl::StatusOr<bool> BlockIndex::Publish(NewImage image) {
   const Hold hold(*this);
   DropIfExpired(parts_.chains.Find(image.claim.name));
@@ -645,6 +654,7 @@ std::optional<WriteBackCandidate> BlockIndex::TakeWriteBack() {
     taken.emplace();
     Block* parent = parts_.records.ParentOf(*image->block);
     taken->parent = parent == nullptr ? proto::BlockKey{} : parent->name.key;
+    taken->names = parts_.records.NamesOf(*image->block);
     const Copy& source = *image->copies[IndexOf(TierId::kHost)];
     taken->is_used = image->block->last_use > source.linked_at;
     taken->source = PinCopyLocked(*image->copies[IndexOf(TierId::kHost)]);
@@ -944,6 +954,31 @@ std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
     }
   }
   return blocks;
+}
+
+// --- Events --------------------------------------------------------------------------------------
+
+bool BlockIndex::Snapshot(std::string_view tenant, uint64_t* cursor, EventBatchRoom& room,
+                          std::vector<IndexEvent>* events) const {
+  const absl::flat_hash_set<uint64_t> spaces = events_.SpacesOf(tenant);
+  mutex_.LetWaitersPass();
+  const MutexLock lock(mutex_);
+  const uint64_t end =
+      std::min<uint64_t>(*cursor + limits::kVisitsPerHoldMax, parts_.records.slot_count());
+  for (; *cursor < end && !room.is_full(); ++*cursor) {
+    const Block* block = parts_.records.LinkedAt(static_cast<uint32_t>(*cursor));
+    if (block == nullptr || !spaces.contains(block->name.space_id) ||
+        parts_.chains.IsExpired(*block)) {
+      continue;
+    }
+    for (const TierId tier : kReadOrder) {
+      if (parts_.records.HasCopiesIn(*block, tier)) {
+        events->push_back(parts_.tiers.EventOf(*block, tier, true));
+        room.Take(events->back());
+      }
+    }
+  }
+  return *cursor < parts_.records.slot_count();
 }
 
 // --- Figures -------------------------------------------------------------------------------------

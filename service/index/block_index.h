@@ -60,9 +60,10 @@ namespace cairn {
 struct WriteBackCandidate {
   CopyPin source;  // in the host tier
   CopyWriter writer;
-  proto::BlockKey parent{};  // all zero: none
-  CopyPin parent_copy;       // a copy of that block in the persistent tier; empty: none yet
-  bool is_used = false;      // the block was requested since it is stored
+  proto::BlockKey parent{};   // all zero: none
+  CopyPin parent_copy;        // a copy of that block in the persistent tier; empty: none yet
+  EngineNamesRef names = {};  // of the block; null: none
+  bool is_used = false;       // the block was requested since it is stored
 };
 
 struct ListedImage {
@@ -89,6 +90,7 @@ class BlockIndex final : public Evictor {
     uint64_t lease_bytes_max = 0;           // for all leases at once: half of the tier
     uint64_t awake_bytes_max = UINT64_MAX;  // limits::AwakeBytesMax(host_bytes, index_bytes)
     uint64_t bytes_max = 0;                 // size limit of the whole index, for operators
+    bool keeps_tokens = false;              // of blocks, for events: the operator asks for it
   };
   // Becomes the evictor of the tiers.
   BlockIndex(const Options& options, Tiers& tiers, const Clock& clock);
@@ -100,6 +102,8 @@ class BlockIndex final : public Evictor {
   void SetSessionCheck(std::function<bool(uint64_t session_id)> is_open);
   void SetWake(std::function<void()> wake);
 
+  // Puts may carry the ids of the block's tokens. False: only names without tokens may come.
+  bool keeps_tokens() const { return keeps_tokens_; }
   // Events of blocks that enter or leave tiers, for watchers.
   EventLog& events() { return events_; }
 
@@ -157,6 +161,9 @@ class BlockIndex final : public Evictor {
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
   // Begins a put of the block. Errors: as Check().
   absl::StatusOr<PutReservation> ReservePut(const BlockClaim& claim);
+  // Gives a stored block the engine's names, unless it has some. A block that is not stored gets
+  // none.
+  void SetNames(const BlockName& name, EngineNamesRef names);
   // Makes an image visible, complete, to all readers. Returns true if it was published: call
   // Announce() then. Returns false, and frees the extent, if it is a duplicate. Errors: as Check().
   absl::StatusOr<bool> Publish(NewImage image);
@@ -232,6 +239,14 @@ class BlockIndex final : public Evictor {
   Moved MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset, TierExtent& to) override;
   void LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset) override;
   void LoseCopies(TierId tier, uint64_t begin, uint64_t end) override;
+
+  // --- Events
+
+  // Adds an event for each block that the tenant has stored, and each tier that has it, in the next
+  // slots from *cursor on (start with 0), while `room` is not full, in one short hold. Returns
+  // false at the end of the walk.
+  bool Snapshot(std::string_view tenant, uint64_t* cursor, EventBatchRoom& room,
+                std::vector<IndexEvent>* events) const;
 
   // --- Statistics
 
@@ -315,6 +330,7 @@ class BlockIndex final : public Evictor {
   Tiers& tiers_;
   const Clock& clock_;
   const uint64_t bytes_max_;
+  const bool keeps_tokens_;
   std::function<bool(uint64_t)> is_session_open_;
   std::function<void()> wake_;
 

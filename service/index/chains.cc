@@ -192,6 +192,7 @@ void Chains::Link(Block* block, absl::Time now) {
 
 void Chains::Unlink(Block* block) {
   CAIRN_CHECK(block->is_linked && block->is_awake() && block->awake->images.empty());
+  records_.ForgetNames(*block);
   block->is_linked = false;
   expiring_count_ -= block->expires_unix_s != 0 ? 1 : 0;
   block->expires_unix_s = 0;

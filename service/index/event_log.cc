@@ -30,7 +30,18 @@ void EventLog::RemoveSpace(uint64_t space_id) {
   tenants_.erase(space_id);
 }
 
-void EventLog::Append(const IndexEvent& event) {
+absl::flat_hash_set<uint64_t> EventLog::SpacesOf(std::string_view tenant) const {
+  const MutexLock lock(mutex_);
+  absl::flat_hash_set<uint64_t> spaces;
+  for (const auto& [space_id, owner] : tenants_) {
+    if (owner == tenant) {
+      spaces.insert(space_id);
+    }
+  }
+  return spaces;
+}
+
+void EventLog::Append(IndexEvent event) {
   const MutexLock lock(mutex_);
   if (const absl::Time now = clock_.Now(); now - looked_ >= kLookEach) {
     looked_ = now;
@@ -44,10 +55,13 @@ void EventLog::Append(const IndexEvent& event) {
   if (stream == streams_.end()) {
     return;
   }
-  if (kept_count_ == events_max_) {
+  const uint64_t names_bytes = event.names_bytes();
+  while (kept_count_ > 0 &&
+         (kept_count_ >= events_max_ || names_bytes_ + names_bytes > names_bytes_max_)) {
     DropOldest();
   }
-  stream->second.kept.push_back(event);
+  names_bytes_ += names_bytes;
+  stream->second.kept.push_back(std::move(event));
   ++stream->second.now.next;
   ++kept_count_;
   ++events_total_;
@@ -56,6 +70,7 @@ void EventLog::Append(const IndexEvent& event) {
 void EventLog::DropOldest() {
   const auto most = std::ranges::max_element(
       streams_, {}, [](const auto& stream) { return stream.second.kept.size(); });
+  names_bytes_ -= most->second.kept.front().names_bytes();
   most->second.kept.pop_front();
   --kept_count_;
 }
@@ -73,6 +88,9 @@ void EventLog::DropLeft() {
 
 void EventLog::Drop(Streams::iterator stream) {
   kept_count_ -= stream->second.kept.size();
+  for (const IndexEvent& event : stream->second.kept) {
+    names_bytes_ -= event.names_bytes();
+  }
   streams_.erase(stream);
   is_recording_.store(!streams_.empty(), std::memory_order_relaxed);
 }
@@ -117,7 +135,7 @@ void EventLog::End(std::string_view tenant) {
   }
 }
 
-bool EventLog::Read(std::string_view tenant, EventCursor* cursor, size_t count,
+bool EventLog::Read(std::string_view tenant, EventCursor* cursor, EventBatchRoom room,
                     std::vector<IndexEvent>* events) {
   const MutexLock lock(mutex_);
   const Stream& stream = StreamOf(tenant);
@@ -127,9 +145,9 @@ bool EventLog::Read(std::string_view tenant, EventCursor* cursor, size_t count,
     return false;
   }
   const uint64_t first = stream.now.next - stream.kept.size();
-  const uint64_t end = std::min<uint64_t>(stream.now.next, cursor->next + count);
-  for (; cursor->next < end; ++cursor->next) {
+  for (; cursor->next < stream.now.next && !room.is_full(); ++cursor->next) {
     events->push_back(stream.kept[cursor->next - first]);
+    room.Take(events->back());
   }
   return true;
 }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -28,6 +29,7 @@
 #include "service/index/tenant_shares.h"
 #include "service/limits.h"
 #include "service/tier/block_name.h"
+#include "service/tier/image_facts.h"
 #include "service/tier/tier_extent.h"
 
 namespace cairn {
@@ -40,6 +42,29 @@ struct IndexEvent {
   uint16_t tokens = 0;
   proto::BlockKey parent{};  // all zero: unknown
   uint64_t first_position = 0;
+  EngineNamesRef names = {};  // null: none
+
+  // Names are shared with the block, but may outlive it.
+  uint64_t names_bytes() const { return names == nullptr ? 0 : names->bytes(); }
+};
+
+// Counts the events of a batch until it is full.
+class EventBatchRoom {
+ public:
+  explicit EventBatchRoom(size_t count_max = limits::kEventsPerBatchMax) : count_max_(count_max) {}
+
+  void Take(const IndexEvent& event) {
+    ++count_;
+    names_bytes_ += event.names_bytes();
+  }
+  bool is_full() const {
+    return count_ >= count_max_ || names_bytes_ >= limits::kEventNamesPerBatchMax;
+  }
+
+ private:
+  const size_t count_max_;
+  size_t count_ = 0;
+  uint64_t names_bytes_ = 0;
 };
 
 // The position of a reader. A tenant has a new epoch after a restart, and after its events were
@@ -51,8 +76,9 @@ struct EventCursor {
 
 class EventLog {
  public:
-  explicit EventLog(const Clock& clock, size_t events_max = limits::kEventsMax)
-      : clock_(clock), events_max_(events_max) {}
+  explicit EventLog(const Clock& clock, size_t events_max = limits::kEventsMax,
+                    uint64_t names_bytes_max = limits::kEventNamesBytesMax)
+      : clock_(clock), events_max_(events_max), names_bytes_max_(names_bytes_max) {}
 
   // From now until RemoveSpace(), events of the space belong to its tenant. Events of other spaces
   // are dropped.
@@ -61,17 +87,19 @@ class EventLog {
 
   bool is_recording() const { return is_recording_.load(std::memory_order_relaxed); }
   // REQUIRES: is_recording() was true.
-  void Append(const IndexEvent& event);
+  void Append(IndexEvent event);
+  // Returns the tenant's spaces.
+  absl::flat_hash_set<uint64_t> SpacesOf(std::string_view tenant) const;
 
   // Begins watching for the tenant, until End(). Sets *can_go_on if the events at *cursor are still
   // kept; else sets *cursor to now. Errors: ResourceExhausted (the tenant has its share of the
   // watchers).
   absl::Status Begin(std::string_view tenant, EventCursor* cursor, bool* can_go_on);
   void End(std::string_view tenant);
-  // Adds at most `count` events from *cursor on and moves *cursor past them. Returns false, with
-  // *cursor set to now, if some of them are gone. REQUIRES: between Begin() and End() of the
+  // Adds events from *cursor on, as many as `room` has, and moves *cursor past them. Returns false,
+  // with *cursor set to now, if some of them are gone. REQUIRES: between Begin() and End() of the
   // tenant.
-  bool Read(std::string_view tenant, EventCursor* cursor, size_t count,
+  bool Read(std::string_view tenant, EventCursor* cursor, EventBatchRoom room,
             std::vector<IndexEvent>* events);
 
   void Report(MetricSink& sink) const;
@@ -91,6 +119,7 @@ class EventLog {
   using Streams = absl::flat_hash_map<std::string, Stream>;
 
   Stream& StreamOf(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Drops the oldest event of the tenant with the most.
   void DropOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops streams whose last watcher left long enough ago.
   void DropLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -98,11 +127,13 @@ class EventLog {
 
   const Clock& clock_;
   const size_t events_max_;
+  const uint64_t names_bytes_max_;
   std::atomic<bool> is_recording_{false};  // there are streams
   mutable Mutex mutex_;
   absl::flat_hash_map<uint64_t, std::string> tenants_ ABSL_GUARDED_BY(mutex_);  // by space
   Streams streams_ ABSL_GUARDED_BY(mutex_);                                     // by tenant
   size_t kept_count_ ABSL_GUARDED_BY(mutex_) = 0;                               // of all streams
+  uint64_t names_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                            // likewise
   // When DropLeft() last ran.
   absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   TenantShares watchers_ ABSL_GUARDED_BY(mutex_){"watchers", limits::kWatchersMax};

@@ -213,7 +213,7 @@ absl::Status Evictions::MakeRoom(Block* block, absl::Time now) {
   }
   for (;;) {  // ends: each turn evicts a block
     const bool is_of_images = parts_.tiers.figures().image_count >= images_max_;
-    if (!is_of_images && (block->is_linked || parts_.tiers.figures().block_count < blocks_max_)) {
+    if (!is_of_images && (block->is_linked || block_count() < blocks_max_)) {
       return absl::OkStatus();
     }
     if (block->is_linked) {

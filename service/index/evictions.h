@@ -12,6 +12,7 @@
 #include "service/index/block.h"
 #include "service/index/index_parts.h"
 #include "service/index/tier_set.h"
+#include "service/limits.h"
 #include "service/memory/arena.h"
 #include "service/tier/block_name.h"
 #include "service/tier/evictor.h"
@@ -47,6 +48,11 @@ class Evictions {
   void MakeRoomForAwake(const BlockName& newcomer);
 
  private:
+  // Names of engines take the memory of so many blocks at rest.
+  uint64_t block_count() const {
+    return parts_.tiers.figures().block_count +
+           parts_.records.names_bytes() / limits::kIndexBytesAtRest;
+  }
   bool IsOrphaned(const BlockName* newcomer) const {
     return newcomer != nullptr && parts_.chains.IsOrphaned(*newcomer);
   }

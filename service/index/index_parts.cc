@@ -69,8 +69,12 @@ Copy* IndexParts::FindCopy(TierId tier, const ImageFacts& image, uint64_t offset
 }
 
 Image* IndexParts::Add(Block* block, NewImage image, absl::Time now) {
-  if (!block->is_linked) {
+  const bool was_linked = block->is_linked;
+  if (!was_linked) {
     chains.Link(block, now);
+  }
+  if (records.SetNames(*block, std::move(image.names)) && was_linked) {
+    tiers.EmitNamed(*block);
   }
   Image* linked = tiers.LinkImage(block, {.space_id = image.claim.name.space_id,
                                           .key = image.claim.name.key,

@@ -287,6 +287,26 @@ void RestStore::PutToRest(Block* block) {
   awake_.Return(awake);
 }
 
+// --- Names ---------------------------------------------------------------------------------------
+
+bool RestStore::SetNames(const Block& block, EngineNamesRef names) {
+  CAIRN_CHECK(block.is_linked);
+  if (names == nullptr) {
+    return false;
+  }
+  const auto [entry, is_new] = names_.try_emplace(block.slot, std::move(names));
+  names_bytes_ += is_new ? entry->second->bytes() : 0;
+  return is_new;
+}
+
+void RestStore::ForgetNames(const Block& block) {
+  const auto entry = names_.find(block.slot);
+  if (entry != names_.end()) {
+    names_bytes_ -= entry->second->bytes();
+    names_.erase(entry);
+  }
+}
+
 // --- What may be asked of them -------------------------------------------------------------------
 
 absl::Span<const ImageRef> RestStore::RefsOf(const Block& block, ImageRefs* scratch) const {
@@ -357,7 +377,7 @@ bool RestStore::HasCopiesIn(const Block& block, TierId tier) const {
 
 uint64_t RestStore::bytes() const {
   return blocks_.bytes() + awake_.bytes() + images_.bytes() + copies_.bytes() + kinds_.bytes() +
-         resting_many_bytes_ + idle_.capacity() * sizeof(uint32_t);
+         resting_many_bytes_ + names_bytes_ + idle_.capacity() * sizeof(uint32_t);
 }
 
 }  // namespace cairn

@@ -164,6 +164,18 @@ class RestStore {
   // Frees its place, too.
   void ReturnCopy(Copy* copy);
 
+  // --- Names that engines have for linked blocks
+
+  // Null: none.
+  EngineNamesRef NamesOf(const Block& block) const {
+    const auto found = names_.find(block.slot);
+    return found == names_.end() ? nullptr : found->second;
+  }
+  // The first names win. Returns whether the block had none. REQUIRES: linked.
+  bool SetNames(const Block& block, EngineNamesRef names);
+  void ForgetNames(const Block& block);
+  uint64_t names_bytes() const { return names_bytes_; }
+
   // --- Figures
 
   uint64_t awake_count() const { return awake_.taken_count(); }
@@ -195,6 +207,8 @@ class RestStore {
   ImageKinds kinds_;
   uint64_t uses_ = 0;
   uint64_t resting_many_bytes_ = 0;
+  absl::flat_hash_map<uint32_t, EngineNamesRef> names_;  // by slot
+  uint64_t names_bytes_ = 0;
   std::vector<uint32_t> idle_;  // slots that Rest() will look at
 };
 

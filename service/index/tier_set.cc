@@ -92,7 +92,7 @@ void TierSet::LinkCopy(Image* image, NewCopy copy) {
   if (block->awake->in[IndexOf(tier)].copy_count++ == 0) {
     ++At(tier).figures.block_count;
     CountChildIn(*block, tier, +1);
-    EmitEvent(*linked, true);
+    EmitEvent(*block, tier, true);
   }
   Requeue(block, tier);
   RefreshHeld(image);
@@ -112,7 +112,7 @@ uint64_t TierSet::UnlinkCopy(Copy* copy) {
   if (--block->awake->in[IndexOf(tier)].copy_count == 0) {
     --At(tier).figures.block_count;
     CountChildIn(*block, tier, -1);
-    EmitEvent(*copy, false);
+    EmitEvent(*block, tier, false);
   }
   Requeue(block, tier);
   RefreshHeld(image);
@@ -255,18 +255,31 @@ void TierSet::GiveUpCopy(Image* image, TierId tier) {
   records_.ReturnIfUnused(image);
 }
 
-void TierSet::EmitEvent(const Copy& copy, bool is_stored) {
-  if (!events_.is_recording()) {
-    return;
-  }
-  const Block& block = *copy.image->block;
+// --- Events --------------------------------------------------------------------------------------
+
+IndexEvent TierSet::EventOf(const Block& block, TierId tier, bool is_stored) const {
   const Block* parent = records_.ParentOf(block);
-  events_.Append({.name = block.name,
-                  .is_stored = is_stored,
-                  .tier = copy.facts.tier,
-                  .tokens = static_cast<uint16_t>(copy.image->facts.tokens),
-                  .parent = parent == nullptr ? proto::BlockKey{} : parent->name.key,
-                  .first_position = block.first_position});
+  return {.name = block.name,
+          .is_stored = is_stored,
+          .tier = tier,
+          .tokens = static_cast<uint16_t>(block.tokens),
+          .parent = parent == nullptr ? proto::BlockKey{} : parent->name.key,
+          .first_position = block.first_position,
+          .names = records_.NamesOf(block)};
+}
+
+void TierSet::EmitEvent(const Block& block, TierId tier, bool is_stored) {
+  if (events_.is_recording()) {
+    events_.Append(EventOf(block, tier, is_stored));
+  }
+}
+
+void TierSet::EmitNamed(const Block& block) {
+  for (const TierId tier : kReadOrder) {
+    if (records_.HasCopiesIn(block, tier)) {
+      EmitEvent(block, tier, true);
+    }
+  }
 }
 
 // --- Pins and leases -----------------------------------------------------------------------------

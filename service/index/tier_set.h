@@ -154,6 +154,12 @@ class TierSet {
   // Evicts one copy. REQUIRES: linked and not held.
   void Evict(Copy* copy, EvictionReason reason);
 
+  // --- Events
+
+  IndexEvent EventOf(const Block& block, TierId tier, bool is_stored) const;
+  // The block got names: emits that it is stored, for each tier that has it.
+  void EmitNamed(const Block& block);
+
   // --- Statistics
 
   // A block came, or goes.
@@ -197,7 +203,7 @@ class TierSet {
   void UnlinkIfLost(Image* image);
   void ForgetImage(Image* image);  // REQUIRES: no copies, not in the block any more
   // Emits the event that a block got its first copy in a tier, or loses its last.
-  void EmitEvent(const Copy& copy, bool is_stored);
+  void EmitEvent(const Block& block, TierId tier, bool is_stored);
   // Counts a child that came to a tier, or left it.
   void CountChildIn(const Block& child, TierId tier, int sign);
   // Adds the block to the tier's order or removes it, according to its copies and children.

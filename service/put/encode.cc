@@ -84,6 +84,12 @@ absl::Status Puts::Prepare(PutOp& op) {
   if (op.received_crc32c != op.payload_crc32c) {
     return NoteCorrupt(op.put, "payload");
   }
+  if (op.put.has_tokens) {
+    const size_t bytes = payload.size_bytes() - TokensBytes(op.put);
+    op.tokens.resize(op.put.tokens);
+    std::memcpy(op.tokens.data(), payload.bytes().data() + bytes, TokensBytes(op.put));
+    payload.ShrinkTo(bytes);
+  }
   const proto::StatisticSet kinds = op.put.statistics;
   if (kinds.bits() != 0) {
     const size_t bytes = payload.size_bytes() - StatisticsBytes(kinds, op.spec);

@@ -105,7 +105,10 @@ absl::Status CheckPayloadBytes(const codecs::ImageSpec& spec, const proto::Put& 
     }
     absl::StrAppend(&names, names.empty() ? "" : " and ", proto::Name(kind));
   }
-  const uint64_t aux_bytes = StatisticsBytes(put.statistics, spec);
+  if (put.has_tokens) {
+    absl::StrAppend(&names, names.empty() ? "" : " and ", "tokens");
+  }
+  const uint64_t aux_bytes = StatisticsBytes(put.statistics, spec) + TokensBytes(put);
   uint64_t bytes_min = codecs::kHeaderBytes, bytes_max = 0;
   if (put.form == proto::Form::kSource) {
     CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &bytes_max) ==
@@ -120,6 +123,16 @@ absl::Status CheckPayloadBytes(const codecs::ImageSpec& spec, const proto::Put& 
         names.empty() ? "" : absl::StrCat(", of which ", names, " are ", aux_bytes)));
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+namespace {
+
+// Null: the put names nothing.
+EngineNamesRef NamesOf(PutOp& op) {
+  return ShareNames(
+      {.hash = op.put.engine_hash, .parent = op.put.engine_parent, .tokens = std::move(op.tokens)});
 }
 
 }  // namespace
@@ -147,9 +160,13 @@ absl::Status Puts::Admit(PutOp& op) {
     return absl::FailedPreconditionError(
         "is_derived: a lossless space accepts no KV that was computed from a lossy prefix");
   }
+  if (put.has_tokens && !index_.keeps_tokens()) {
+    return absl::InvalidArgumentError("tokens: this daemon keeps none (event-tokens is off)");
+  }
   const BlockClaim claim = ClaimOf(put);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<uint64_t> covered, index_.Check(claim));
   if (covered.has_value()) {
+    if (!put.engine_hash.empty()) index_.SetNames(claim.name, NamesOf(op));
     op.is_duplicate = true;
     op.image_bytes = *covered;
     return absl::OkStatus();
@@ -225,7 +242,8 @@ absl::Status Puts::Publish(PutOp& op) {
                              .extent = std::move(op.image),
                              .side_object = std::move(op.side_object)},
                     .is_encode_pending = op.is_encode_pending,
-                    .expires_unix_s = ExpiryAt(op.space->coding().policy(), clock_.Now())};
+                    .expires_unix_s = ExpiryAt(op.space->coding().policy(), clock_.Now()),
+                    .names = NamesOf(op)};
   // A session cannot end between the check and the publication, so after its end nothing appears.
   CAIRN_RETURN_IF_ERROR(sessions_.IfOpen(op.request.session.id, [&] {
     const absl::StatusOr<bool> is_published = index_.Publish(std::move(image));

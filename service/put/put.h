@@ -112,6 +112,7 @@ struct PutOp {
   // Set by Encode:
   absl::Time began = absl::InfinitePast();     // its start, on the monotonic clock
   Statistics statistics = {};                  // from the payload, checked
+  std::vector<uint32_t> tokens = {};           // likewise
   std::optional<Sources> sources = {};         // nullopt: nothing to encode
   std::shared_ptr<const Sources> shared = {};  // instead of `sources`: a late device keeps them
   Extent image = {};                           // verified, in staging or in the tier

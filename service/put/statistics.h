@@ -29,6 +29,10 @@ class Statistics {
 
 // Returns the size of these statistics at the end of an image's payload.
 uint64_t StatisticsBytes(proto::StatisticSet kinds, const codecs::ImageSpec& spec);
+// Returns the size of the ids of the block's tokens, which end the payload; 0: it has none.
+inline uint64_t TokensBytes(const proto::Put& put) {
+  return put.has_tokens ? put.tokens * sizeof(uint32_t) : 0;
+}
 // Parses those bytes. Errors: InvalidArgument, naming the first value that is not allowed.
 // REQUIRES: bytes.size() == StatisticsBytes(kinds, spec).
 absl::StatusOr<Statistics> ReadStatistics(proto::StatisticSet kinds, const codecs::ImageSpec& spec,

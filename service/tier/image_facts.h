@@ -5,12 +5,15 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "codecs/recipe/recipe.h"
 #include "codecs/types/shape.h"
 #include "proto/block_key.h"
+#include "proto/engine_hash.h"
 
 namespace cairn {
 
@@ -49,6 +52,16 @@ struct ImageFacts {
   uint32_t expires_unix_s = 0;  // when its block expires; 0: never
   uint64_t source_bytes = 0;
 };
+
+// The names that an engine has for a block. Shared by the index, the events that tell of the block
+// and writes of its images, which end in any order. Null: none.
+using EngineNamesRef = std::shared_ptr<const proto::EngineNames>;
+// Returns null if there are none.
+inline EngineNamesRef ShareNames(proto::EngineNames names) {
+  return names == proto::EngineNames()
+             ? nullptr
+             : std::make_shared<const proto::EngineNames>(std::move(names));
+}
 
 // Properties of one copy. Immutable: different bytes are another copy.
 struct CopyFacts {

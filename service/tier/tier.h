@@ -88,6 +88,7 @@ struct TierWrite {
 
   // For a persistent tier, to recover the image:
   proto::BlockKey parent{};
+  EngineNamesRef names = {};           // of the block; null: none
   codecs::Digest side_object{};        // of the copy; all zero: none
   const SpaceRecord* space = nullptr;  // REQUIRES, for a persistent tier: not null
   // The side objects that side_object and space name.

@@ -274,6 +274,7 @@ void WriteDown::Submit(std::unique_ptr<Write> owned) {
                                .copy = write.copy,
                                .source = write.bytes(),
                                .parent = write.image.parent,
+                               .names = write.image.names,
                                .side_object = own == nullptr ? codecs::Digest{} : own->id(),
                                .space = &write.snapshot->record,
                                .side_objects = write.side_objects};

@@ -21,6 +21,7 @@ SHARED_PTR_ALLOWED = {
     "service/upkeep/write_down": "writes under way share what describes their space, and where their chain goes",
     "service/tier/gpu/": "the tier and the codec work on one device, and either may end first",
     "service/codec/": "the same; and a device that is late keeps what it reads while the processor does the work",
+    "service/tier/image_facts": "names of a block are in the index, in events that tell of it and in writes of its images, which end in any order",
     "service/tier/ssd/ledger": "RocksDB's options take shared_ptr",
     "service/tier/ssd/bay": "a device that leaves is destroyed once the calls that have it are over",
     "service/tier/ssd/ssd_tier": "the same",

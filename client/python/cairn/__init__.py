@@ -38,7 +38,7 @@ from .errors import (
 from .keys import Group, KeyExtra, KvGroup, Rope, SpaceSpec
 from .match import Match
 from .space import Space
-from .transfer import Get, GetResult, MatchedBlock, Part, Prefetched, Put, PutResult
+from .transfer import Get, GetResult, MatchedBlock, Names, Part, Prefetched, Put, PutResult
 
 __version__ = "0.1.0"
 
@@ -70,6 +70,7 @@ __all__ = [
     "KvGroup",
     "Match",
     "MatchedBlock",
+    "Names",
     "NotDurableError",
     "NotFoundError",
     "Part",

@@ -74,6 +74,10 @@ DECODE_CLIENT = 0
 DECODE_DAEMON = 1
 DEVICE_HOST = 0
 DEVICE_CUDA = 1
+SNAPSHOT_NONE = 0
+SNAPSHOT_FOLLOWS = 1
+SNAPSHOT_PAGE = 2
+SNAPSHOT_LAST_PAGE = 3
 SIDE_OBJECT_PROFILE = 1
 SIDE_OBJECT_BANK = 2
 TOKEN_EVICTED = 0
@@ -255,6 +259,20 @@ class Memory(Structure):
     ]
 
 
+class Names(Structure):
+    """cairn_names"""
+
+    _fields_ = [
+        ("hash", pointer),
+        ("parent", pointer),
+        ("tokens", POINTER(u32)),
+        ("hash_bytes", u32),
+        ("parent_bytes", u32),
+        ("token_count", u32),
+        ("reserved", u32),
+    ]
+
+
 class PutRequest(Sized):
     """cairn_put_request"""
 
@@ -279,6 +297,7 @@ class PutRequest(Sized):
         ("token_score_count", u64),
         ("durable", u32),
         ("durability", i32),
+        ("names", Names),
     ]
 
 
@@ -356,6 +375,7 @@ class PagedRequest(Sized):
         ("bytes", u64),
         ("wire_bytes", u64),
         ("durabilities", POINTER(i32)),
+        ("names", POINTER(Names)),
     ]
 
 
@@ -411,7 +431,16 @@ class EventBatch(Sized):
         ("next_sequence", u64),
         ("events", POINTER(Event)),
         ("event_count", size),
+        ("names", POINTER(Names)),
+        ("snapshot", i32),
+        ("reserved", u32),
     ]
+
+
+class WatchOptions(Sized):
+    """cairn_watch_options"""
+
+    _fields_ = [("struct_bytes", u32), ("snapshots", u32), ("epoch", u64), ("next_sequence", u64)]
 
 
 class TierStats(Structure):
@@ -669,6 +698,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "cairn_attend_check": (integer, [pointer]),
     "cairn_attend_close": (None, [pointer]),
     "cairn_watch_open": (integer, [pointer, pointer, u64, u64, POINTER(pointer)]),
+    "cairn_watch_open_with": (integer, [pointer, pointer, POINTER(WatchOptions), POINTER(pointer)]),
     "cairn_watch_next": (integer, [pointer, u32, POINTER(EventBatch)]),
     "cairn_watch_close": (None, [pointer]),
     "cairn_stats_get": (integer, [pointer, u32, POINTER(Stats)]),

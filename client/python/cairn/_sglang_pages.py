@@ -18,7 +18,7 @@ from .errors import InvalidArgumentError
 from .keys import Group, KvGroup, SpaceSpec, dtype_of
 from .space import Space
 from .tensors import describe
-from .transfer import Get, Part, Put
+from .transfer import Get, Names, Part, Put
 
 # The axes of a page: layer, token, head, dim. If "p" precedes them, a pool has an axis of pages;
 # else its axis of tokens covers all pages.
@@ -170,6 +170,16 @@ class KnownPages:
         return {"k": k, "v": v}
 
 
+def engine_names(pages: Sequence[str], before: str) -> list[Names]:
+    """Returns SGLang's own names of consecutive pages, which are hashes in hex; `before` is that of
+    the page before them, or empty. Empty if they are not hashes."""
+    made = [
+        Names.of_hex(page, parent)
+        for page, parent in zip(pages, [before, *pages], strict=False)
+    ]
+    return [one for one in made if one is not None] if all(made) else []
+
+
 class OpaquePages:
     """Pages as the pool returns them. Their keys include everything that a page's bytes depend
     on."""
@@ -225,6 +235,7 @@ class OpaquePages:
         parent: bytes | None = None,
         first_position: int = 0,
         is_derived: bool = False,
+        names: Sequence[Names] = (),
     ) -> list[bool]:
         puts = []
         for i, (key, index) in enumerate(zip(keys, pages, strict=True)):
@@ -236,6 +247,7 @@ class OpaquePages:
                     parent=keys[i - 1] if i else parent,
                     first_position=position,
                     is_derived=is_derived,
+                    names=names[i] if names else None,
                     **self.arrays(page),
                 )
             )

@@ -92,18 +92,7 @@ class Client:
         space's current recipe.
         """
         spec = keys.SpaceSpec(model, weights_revision, tuple(groups), dtype, tokens_per_block)
-        native = native_spec(spec, recipe)
-        address = ctypes.c_void_p()
-        with self._handle.use() as client:
-            _ffi.check(
-                _ffi.library().cairn_open_space(
-                    client,
-                    ctypes.byref(native),
-                    _ffi.milliseconds(timeout),
-                    ctypes.byref(address),
-                )
-            )
-        return Space(self._connection, address.value or 0, spec)
+        return open_in(self._connection, spec, recipe, timeout)
 
     def stats(self, *, timeout: float | None = None) -> Stats:
         """Returns the tenant's statistics; the capacity of tiers and uptime are the daemon's."""
@@ -147,9 +136,10 @@ class Client:
         names = [field[0] for field in _abi.Counters._fields_[2:]]
         return Counters(state, *(getattr(native, name) for name in names))
 
-    def events(self, position: Position | None = None) -> EventWatch:
-        """Watches the tenant's blocks enter and leave tiers, from `position`, else from now."""
-        return EventWatch(self._connection, None, position or Position())
+    def events(self, position: Position | None = None, *, snapshots: bool = False) -> EventWatch:
+        """Watches the tenant's blocks enter and leave tiers, from `position`, else from now.
+        snapshots: after each reset, the daemon reports what is stored."""
+        return EventWatch(self._connection, None, position or Position(), snapshots)
 
     def recomputed(self, tokens: int, seconds: float) -> None:
         """Tells the breaker how fast the engine computes KV: `tokens` of prefill took `seconds`."""
@@ -198,6 +188,20 @@ class Client:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def open_in(
+    connection: Connection, spec: keys.SpaceSpec, recipe: str | None, timeout: float | None
+) -> Space:
+    """As `Client.open_space`."""
+    native, address = native_spec(spec, recipe), ctypes.c_void_p()
+    with connection.handle.use() as client:
+        _ffi.check(
+            _ffi.library().cairn_open_space(
+                client, ctypes.byref(native), _ffi.milliseconds(timeout), ctypes.byref(address)
+            )
+        )
+    return Space(connection, address.value or 0, spec)
 
 
 def native_spec(spec: keys.SpaceSpec, recipe: str | None = None) -> _abi.SpaceSpec:

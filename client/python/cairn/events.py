@@ -9,6 +9,7 @@ Needs pyzmq and msgspec (`pip install kvcairn[events]`). docs/guides/events.md d
 from __future__ import annotations
 
 import argparse
+import functools
 import signal
 import time
 from collections import deque
@@ -25,10 +26,11 @@ HIGH_WATER_MARK = 100_000
 END = (-1).to_bytes(8, "big", signed=True)  # ends a replay
 MEDIA = {"gpu": "GPU", "host": "CPU", "ssd": "STORAGE"}
 WAIT_SECONDS = 0.05  # wait for events; between waits, replays are answered
+EVENTS_PER_BATCH = 1024  # of a snapshot
 SUBSCRIBER_MS = 2000  # time that the first batch waits for a subscriber
-# During this time after the start, each new subscriber is told to clear everything. A subscriber
-# from before a restart knows the events of an earlier process, and reconnects only after the
-# restart.
+# During this time after the start, all subscribers are told everything anew for each new one. A
+# subscriber from before a restart knows the events of an earlier process, and reconnects only after
+# the restart.
 JOINING_SECONDS = 60.0
 CLEARED = {"type": "AllBlocksCleared"}
 
@@ -55,49 +57,75 @@ FIELDS = {
 }
 
 
-def low_64_bits(key: bytes) -> int:
+def low_64_bits(hash_bytes: bytes) -> int:
     """Returns vLLM's short hash of a block, its default."""
-    return int.from_bytes(key[-8:], "big")
+    return int.from_bytes(hash_bytes[-8:], "big")
 
 
-def events_of(batch: EventBatch, hash_of: Callable[[bytes], Any]) -> list[dict[str, Any]]:
-    """Returns events as dicts with their `type`; consecutive blocks of a chain share one event. A
-    reset clears everything."""
-    made: list[dict[str, Any]] = [dict(CLEARED)] if batch.is_reset else []
+def high_64_bits(hash_bytes: bytes) -> int:
+    """Returns SGLang's short hash of a page, which is signed."""
+    return int.from_bytes(hash_bytes[:8], "big", signed=True)
+
+
+# --hashes: the form of a hash in events.
+HASHES: dict[str, Callable[[bytes], Any]] = {
+    "int": low_64_bits,
+    "sglang": high_64_bits,
+    "bytes": bytes,
+}
+
+
+def names_of(event: BlockEvent) -> tuple[bytes, bytes | None]:
+    """Returns what routers call the block and the one before it: the engine's hashes, or Cairn's keys
+    if the writer sent none."""
+    if event.engine_hash:
+        return event.engine_hash, event.engine_parent or None
+    return event.key, event.parent
+
+
+def events_of(
+    events: Iterable[BlockEvent], hash_of: Callable[[bytes], Any], has_owner: bool = False
+) -> list[dict[str, Any]]:
+    """Returns events as dicts with their `type`; consecutive blocks of a chain share one event.
+    has_owner: they name the space."""
+    made: list[dict[str, Any]] = []
     before: BlockEvent | None = None
-    for event in batch.events:
+    for event in events:
+        name, parent = names_of(event)
         if before is not None and _goes_on(before, event):
-            made[-1]["block_hashes"].append(hash_of(event.key))
+            made[-1]["block_hashes"].append(hash_of(name))
+            if event.is_stored:
+                made[-1]["token_ids"] += event.tokens
         elif event.is_stored:
-            parent = None if event.parent is None else hash_of(event.parent)
             made.append(
                 {
                     "type": "BlockStored",
-                    "block_hashes": [hash_of(event.key)],
-                    "parent_block_hash": parent,
-                    "token_ids": [],  # the store knows keys, not tokens
+                    "block_hashes": [hash_of(name)],
+                    "parent_block_hash": None if parent is None else hash_of(parent),
+                    "token_ids": list(event.tokens),
                     "block_size": event.token_count,
                     "lora_id": None,
                     "medium": MEDIA[event.tier],
                     "lora_name": None,
                 }
-                | _origin(event)
+                | _origin(event, has_owner)
             )
         else:
             made.append(
                 {
                     "type": "BlockRemoved",
-                    "block_hashes": [hash_of(event.key)],
+                    "block_hashes": [hash_of(name)],
                     "medium": MEDIA[event.tier],
                 }
-                | _origin(event)
+                | _origin(event, has_owner)
             )
         before = event
     return made
 
 
-def _origin(event: BlockEvent) -> dict[str, Any]:
-    return {"locality": "LOCAL", "ownership": f"cairn:{event.space.hex()}"}
+def _origin(event: BlockEvent, has_owner: bool) -> dict[str, Any]:
+    origin = {"locality": "LOCAL"}
+    return origin | {"ownership": f"cairn:{event.space.hex()}"} if has_owner else origin
 
 
 def _goes_on(before: BlockEvent, event: BlockEvent) -> bool:
@@ -107,7 +135,10 @@ def _goes_on(before: BlockEvent, event: BlockEvent) -> bool:
         event.space,
         event.token_count,
     )
-    return is_alike and (not event.is_stored or event.parent == before.key)
+    if not is_alike or not event.is_stored:
+        return is_alike
+    is_next = names_of(event)[1] == names_of(before)[0]
+    return is_next and len(event.tokens) == len(before.tokens)
 
 
 def as_array(event: dict[str, Any]) -> list[Any]:
@@ -115,31 +146,62 @@ def as_array(event: dict[str, Any]) -> list[Any]:
     return [event["type"], *(event.get(name) for name in FIELDS[event["type"]])]
 
 
+def _place_in_chain(event: BlockEvent) -> tuple[bytes, str, int]:
+    return event.space, event.tier, event.first_position
+
+
 class Bridge:
-    """Numbers its batches from 0 without gaps, and answers replays of the last batches."""
+    """Numbers its batches from 0 without gaps, and answers replays of the last batches.
+
+    A snapshot is published once it is complete, in the order of chains: a router that keeps a tree
+    needs a block's parent before the block."""
 
     def __init__(
-        self, publisher: Any, replayer: Any, topic: bytes, hash_of: Callable[[bytes], Any], form: str
+        self,
+        publisher: Any,
+        replayer: Any,
+        topic: bytes,
+        hash_of: Callable[[bytes], Any],
+        form: str,
+        has_owner: bool = False,
     ) -> None:
         self._publisher, self._replayer, self._topic = publisher, replayer, topic
-        self._hash_of, self._form = hash_of, form
+        self._form = form
+        self._events_of = functools.partial(events_of, hash_of=hash_of, has_owner=has_owner)
         self._sent: deque[tuple[int, bytes]] = deque(maxlen=BATCHES_KEPT)
         self._next = 0
+        self._snapshot: list[BlockEvent] = []
         self._began = time.monotonic()
 
-    def step(self, watch: EventWatch) -> None:
+    def step(self, watch: EventWatch) -> bool:
+        """Returns False if a new watch, with a new snapshot, must take its place."""
         try:
             batch = watch.next(WAIT_SECONDS)
         except UnavailableError:
             time.sleep(WAIT_SECONDS)  # a reset follows if events were lost
             batch = None
         is_young = time.monotonic() - self._began < JOINING_SECONDS
-        if self._has_joined() and is_young and not (batch is not None and batch.is_reset):
-            self._publish([CLEARED])
-        if batch is not None and (batch.is_reset or batch.events):
-            self._publish(events_of(batch, self._hash_of))
+        is_new_wanted = self._has_joined() and is_young
+        if batch is not None:
+            is_new_wanted = is_new_wanted and not batch.is_reset
+            self._take(batch)
         while self._replayer is not None and self._replayer.poll(0):
             self._replay(self._replayer.recv_multipart())
+        return not is_new_wanted
+
+    def _take(self, batch: EventBatch) -> None:
+        if batch.is_reset:
+            self._snapshot = []
+            self._publish([CLEARED])
+        if batch.snapshot in ("page", "last_page"):
+            self._snapshot += batch.events
+        else:
+            self._publish(self._events_of(batch.events))
+        if batch.snapshot == "last_page":
+            events = sorted(self._snapshot, key=_place_in_chain)
+            self._snapshot = []
+            for i in range(0, len(events), EVENTS_PER_BATCH):
+                self._publish(self._events_of(events[i : i + EVENTS_PER_BATCH]))
 
     def _has_joined(self) -> bool:
         """Returns whether a subscriber has joined since the last call."""
@@ -151,6 +213,9 @@ class Bridge:
     def _publish(self, events: Iterable[dict[str, Any]]) -> None:
         import msgspec
 
+        events = list(events)
+        if not events:
+            return
         shaped = [as_array(event) if self._form == "array" else event for event in events]
         payload = msgspec.msgpack.encode([time.time(), shaped, 0])
         self._sent.append((self._next, payload))
@@ -182,7 +247,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--replay", help="address to bind a ROUTER for replays to")
     parser.add_argument("--topic", default="")
     parser.add_argument("--form", choices=("map", "array"), default="map")
-    parser.add_argument("--hashes", choices=("int", "bytes"), default="int")
+    parser.add_argument("--hashes", choices=tuple(HASHES), default="int")
+    parser.add_argument("--ownership", action="store_true", help="name each block's space")
     given = parser.parse_args(arguments)
     import zmq
 
@@ -199,17 +265,19 @@ def main(arguments: list[str] | None = None) -> None:
                 publisher,
                 None if given.replay is None else router,
                 given.topic.encode(),
-                low_64_bits if given.hashes == "int" else bytes,
+                HASHES[given.hashes],
                 given.form,
+                given.ownership,
             )
-            with client.events() as watch:
-                try:
-                    if given.connect:  # messages sent before there is a subscriber are lost
-                        publisher.poll(SUBSCRIBER_MS)
-                    while True:
-                        bridge.step(watch)
-                except KeyboardInterrupt:
-                    pass
+            try:
+                if given.connect:  # messages sent before there is a subscriber are lost
+                    publisher.poll(SUBSCRIBER_MS)
+                while True:
+                    with client.events(snapshots=True) as watch:
+                        while bridge.step(watch):
+                            pass
+            except KeyboardInterrupt:
+                pass
 
 
 if __name__ == "__main__":

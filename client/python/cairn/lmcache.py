@@ -32,7 +32,7 @@ from .client import Client, connect
 from .errors import DeadlineExceededError, Error
 from .keys import Group
 from .space import Space
-from .transfer import Get, Put
+from .transfer import Get, Names, Put
 
 _TOKENS = 16  # tokens of a block: without meaning for bytes
 _OBJECTS, _NOTES = "lmcache", "lmcache lengths"  # models of spaces: objects, and their lengths
@@ -161,7 +161,7 @@ class CairnL2:
         os.eventfd_write(self._event, 1)
 
     def _set(self, items: list[tuple[str, memoryview]], deadline: float) -> list[bool]:
-        results = self._move(items, deadline, Put, Space.put_batch)
+        results = self._move(items, deadline, _put_of, Space.put_batch)
         for result in results:
             if result.error is not None:
                 raise result.error
@@ -170,7 +170,7 @@ class CairnL2:
         return [True] * len(items)
 
     def _get(self, items: list[tuple[str, memoryview]], deadline: float) -> list[bool]:
-        return [bool(result) for result in self._move(items, deadline, Get, Space.get_batch)]
+        return [bool(result) for result in self._move(items, deadline, _get_of, Space.get_batch)]
 
     def _move(
         self,
@@ -188,7 +188,7 @@ class CairnL2:
         for object_bytes, of in places.items():
             space = self._space(object_bytes, deadline)
             named = [(items[i][0], items[i][1].cast("B")) for i in of]
-            requests = [request(_key(space, name), source=view) for name, view in named]
+            requests = [request(_key(space, name), name, view) for name, view in named]
             for i, result in zip(of, run(space, requests, timeout=time_left(deadline)), strict=True):
                 results[i] = result
         return results
@@ -344,6 +344,16 @@ class _Task:
 def _kind_of(key: str) -> str:
     """Returns model, rank and group of `model@rank@group@hash` or `model@rank@group@hash@salt`."""
     return "@".join(key.split("@")[:3])
+
+
+def _put_of(key: bytes, lmcache_key: str, source: Any) -> Put:
+    """Of an object whose name has LMCache's hash of its tokens (`_kind_of`)."""
+    parts = lmcache_key.split("@")
+    return Put(key, source=source, names=Names.of_hex(parts[3]) if len(parts) > 3 else None)
+
+
+def _get_of(key: bytes, _: str, target: Any) -> Get:
+    return Get(key, source=target)
 
 
 def _by_kind(keys: Sequence[str]) -> dict[str, list[int]]:

@@ -23,7 +23,7 @@ from . import _abi, _ffi
 from .errors import InvalidArgumentError, NotDurableError
 from .space import Space
 from .tensors import contiguous, describe, stream_address
-from .transfer import DURABILITIES, Part, check_key
+from .transfer import DURABILITIES, Names, Part, check_key
 
 SKIPPED = -1  # in a block table: a get skips the tokens of this block
 OK, MISS = _abi.OK, _abi.NOT_FOUND
@@ -196,11 +196,12 @@ def put(
     part: Part | None = None,
     is_derived: bool = False,
     is_durable: bool = False,
+    names: Sequence[Names] = (),
     timeout: float | None = None,
 ) -> Moved:
     """Puts consecutive blocks of one chain from the cache. `parent` is the key before the first
     one, `first_position` the position of its first token. is_durable: as in `Space.put`, for each
-    key."""
+    key. names: the engine's own names of each block, for events, or none."""
     request, held = _request(cache, given, blocks, part)
     cache.require(space, part or Part(), is_target=False)
     request.timeout_ms = _ffi.milliseconds(timeout)
@@ -209,6 +210,12 @@ def put(
     request.first_position = _ffi.unsigned("first_position", first_position, 64)
     request.derived = 1 if is_derived else 0
     request.durable = 1 if is_durable else 0
+    if names:
+        if len(names) != len(given):
+            raise InvalidArgumentError(f"there are {len(given)} keys and names of {len(names)}")
+        natives = [one.native() for one in names]
+        request.names = (_abi.Names * len(names))(*(native for native, _ in natives))
+        held = (natives, *held)  # the last ones are what the call sets
     return _move(_ffi.library().cairn_put_paged, space, cache, request, held)
 
 

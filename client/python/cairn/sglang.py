@@ -22,11 +22,12 @@ from . import _sglang_server
 from ._deadline import time_left
 from ._session import Session
 from ._settings import StoreSettings, settings_of
-from ._sglang_pages import ANCHOR, KnownPages, OpaquePages, pages_of
+from ._sglang_pages import ANCHOR, KnownPages, OpaquePages, engine_names, pages_of
 from ._sglang_weights import WEIGHTS
 from .errors import Error, InvalidArgumentError
 from .space import Space
 from .transfer import Get, Put
+from .transfer import Names as EngineNames
 
 _OPTION = "--hicache-storage-backend-extra-config"
 _SGLANG_S = ("backend_name", "module_path", "class_name", "interface_v1")  # in the same option
@@ -198,6 +199,7 @@ class CairnHiCache(HiCacheStorage):
                 _places(pool, keys, host_indices),
                 time_left(deadline),
                 parent=names(before[-1:])[0] if before and is_chained else None,
+                names=engine_names(keys, before[-1] if before else ""),
                 first_position=len(before) * pool.pages.spec.tokens_per_block,
                 is_derived=self._is_derived,
             )
@@ -237,8 +239,14 @@ class CairnHiCache(HiCacheStorage):
         def store(space: Space, pool: _Pool, names: Names) -> bool:
             pages = pool.pages
             puts = [
-                Put(key, part=pages.part, is_derived=self._is_derived, **pages.arrays(page))
-                for key, page in zip(names(keys), values, strict=True)
+                Put(
+                    key,
+                    part=pages.part,
+                    is_derived=self._is_derived,
+                    names=EngineNames.of_hex(page_name),
+                    **pages.arrays(page),
+                )
+                for key, page_name, page in zip(names(keys), keys, values, strict=True)
             ]
             results = space.put_batch(puts, timeout=self._settings.timeout)
             return all(result.error is None for result in results)

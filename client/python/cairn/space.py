@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from .transfer import (
     TIERS,
     Get,
     GetResult,
+    Names,
     Part,
     Prefetched,
     Put,
@@ -212,6 +214,7 @@ class Space(SideObjects):
         query_magnitudes: Any = None,
         token_scores: Any = None,
         is_durable: bool = False,
+        names: Names | None = None,
         timeout: float | None = None,
     ) -> PutResult:
         """Puts one block, or this rank's part of it: k and v, or `source`, or `image`.
@@ -228,6 +231,8 @@ class Space(SideObjects):
         float16 [layers, heads, tokens] of the part, made by `cairn.arkv`. Neither is allowed with
         `image`.
 
+        names: the engine's own names of the block, for events.
+
         is_durable: returns once the block, and all blocks before it, survive a power loss. If the
         block is stored but not durable, raises `NotDurableError` with the reason.
         """
@@ -235,7 +240,7 @@ class Space(SideObjects):
         one = Put(key, k, v, parent, first_position, whole, is_derived, encode, source, image)
         one.query_squares, one.query_magnitudes = query_squares, query_magnitudes
         one.token_scores, one.slot_mapping = token_scores, slot_mapping
-        one.is_durable = is_durable
+        one.is_durable, one.names = is_durable, names
         result = self.put_batch([one], timeout=timeout)[0]
         if result.error is not None:
             raise result.error
@@ -257,6 +262,9 @@ class Space(SideObjects):
             request.durable = 1 if one.is_durable else 0
             held.append(fill(request.source, self.spec, one))
             held.append(fill_statistics(request, self.spec, one))
+            if one.names is not None:
+                request.names, memory = one.names.native()
+                held.append(memory)
         reason = self._run("put", requests, timeout)
         results = [
             _put_result(request, _failure("put", request.status, reason)) for request in requests
@@ -286,9 +294,19 @@ class Space(SideObjects):
 
     # -------------------------------------------------------------------------------- the rest
 
-    def watch(self, position: Position | None = None) -> EventWatch:
-        """Watches the space's blocks enter and leave tiers, from `position`, else from now."""
-        return EventWatch(self._connection, self._handle, position or Position())
+    def watch(self, position: Position | None = None, *, snapshots: bool = False) -> EventWatch:
+        """Watches the space's blocks enter and leave tiers, from `position`, else from now.
+        snapshots: after each reset, the daemon reports what is stored."""
+        return EventWatch(self._connection, self._handle, position or Position(), snapshots)
+
+    def with_weights(self, weights_revision: str, *, timeout: float | None = None) -> Space:
+        """Opens the space of the same model with other weights, with this one's recipe if it is new.
+        Call it when the weights of a running engine have changed: from then on, look up and put in
+        that space only. This space and its blocks stay."""
+        from .client import open_in  # which imports this module
+
+        spec = dataclasses.replace(self.spec, weights_revision=weights_revision)
+        return open_in(self._connection, spec, self.recipe, timeout)
 
     def close(self) -> None:
         """Closes the space in this client; its blocks stay."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from .tensors import Tensor, contiguous, describe
 
 _SKIPPED = -(2**63)  # a token offset: the token is skipped
 _SLOT_TYPES = {"int64": ctypes.c_int64, "int32": ctypes.c_int32}
+
+_HASH_BYTES = (8, 32)  # of an engine's hash, at least and at most
 
 TIERS = {0: "none", 1: "gpu", 2: "host", 3: "ssd"}
 DURABILITIES = (
@@ -56,6 +59,59 @@ def _bounds(what: str, wanted: range | None) -> tuple[int, int]:
     return _ffi.unsigned(what, wanted.start), _ffi.unsigned(what, len(wanted))
 
 
+@dataclass(frozen=True)
+class Names:
+    """Names that an engine has for a block. Events carry them, so that routers match by them.
+
+    hash, parent: the engine's own hash of the block, and of the block before it, 8 to 32 bytes
+    each. tokens: the ids of the block's tokens. A daemon that does not know hashes gets none, and
+    only a daemon whose operator asks for tokens (`--event-tokens on`) gets them."""
+
+    hash: bytes = b""
+    parent: bytes = b""
+    tokens: Sequence[int] = ()
+
+    @staticmethod
+    def of(own: bytes, parent: bytes = b"", tokens: Sequence[int] = ()) -> Names | None:
+        """Returns the names of a block; None if its hash is not one that the daemon takes."""
+        if not _HASH_BYTES[0] <= len(own) <= _HASH_BYTES[1]:
+            return None
+        return Names(own, parent if _HASH_BYTES[0] <= len(parent) <= _HASH_BYTES[1] else b"", tokens)
+
+    @staticmethod
+    def of_hex(own: str, parent: str = "") -> Names | None:
+        """Returns the names of a block whose hashes are written in hex; None likewise."""
+        return Names.of(_from_hex(own), _from_hex(parent))
+
+    def native(self) -> tuple[_abi.Names, list[Any]]:
+        """Returns the names, and what keeps their memory alive."""
+        held: list[Any]
+        own, parent = len(self.hash), len(self.parent)
+        both = ctypes.create_string_buffer(self.hash + self.parent, own + parent + 1)
+        native, held = _abi.Names(), [both]
+        address = ctypes.addressof(both)
+        if own:
+            native.hash, native.hash_bytes = address, own
+        if parent:
+            native.parent, native.parent_bytes = address + own, parent
+        if len(self.tokens):
+            try:
+                ids = array("I", self.tokens)
+            except (OverflowError, TypeError) as error:
+                raise InvalidArgumentError(f"names.tokens: {error}, expected 32-bit ids") from None
+            held.append((ctypes.c_uint32 * len(ids)).from_buffer(ids))
+            native.tokens = held[-1]
+            native.token_count = len(ids)
+        return native, held
+
+
+def _from_hex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""
+
+
 @dataclass
 class Put:
     """One block, or a part of one, to put. See `Space.put` for the fields."""
@@ -75,6 +131,7 @@ class Put:
     token_scores: Any = None
     slot_mapping: Any = None
     is_durable: bool = False
+    names: Names | None = None
 
 
 @dataclass

@@ -15,13 +15,17 @@ from .errors import DeadlineExceededError, UnavailableError
 from .keys import NO_PARENT
 from .transfer import TIERS
 
+SNAPSHOTS = ("none", "follows", "page", "last_page")
+
 
 @dataclass(frozen=True)
 class BlockEvent:
     """A block that got its first image in a tier (`is_stored`), or lost its last image there.
 
-    space: the fingerprint. If is_stored, the event also has the parent's key (None: unknown), the
-    position of the block's first token, and its number of tokens.
+    space: the fingerprint. engine_hash: the engine's own hash of the block (empty: unknown). If
+    is_stored, the event also has the parent's key (None: unknown), the position of the block's
+    first token, and its number of tokens; and, if writers sent them, the engine's hash of the
+    block before it, and the ids of the block's tokens.
     """
 
     is_stored: bool
@@ -31,6 +35,9 @@ class BlockEvent:
     parent: bytes | None
     first_position: int
     token_count: int
+    engine_hash: bytes = b""
+    engine_parent: bytes = b""
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,14 +51,20 @@ class Position:
 
 @dataclass(frozen=True)
 class EventBatch:
-    """is_reset: discard everything known from earlier batches; the current contents are not
-    reported, but `Space.contains` tells them. first_sequence: next_sequence of the previous batch,
-    except after a reset."""
+    """is_reset: discard everything known from earlier batches. first_sequence: next_sequence of the
+    previous batch, except after a reset.
+
+    snapshot: "follows" in a reset after which the daemon reports what is stored, in batches with
+    "page" and, at the end, "last_page". A page shows a block as it was at the reset or later.
+    After the last page and the events that follow, the reader knows exactly what is stored. In all
+    other batches it is "none"; the contents are then unknown after a reset, but `Space.contains`
+    tells them."""
 
     is_reset: bool
     first_sequence: int
     position: Position
     events: list[BlockEvent]
+    snapshot: str = "none"
 
 
 class EventWatch:
@@ -59,19 +72,22 @@ class EventWatch:
     wait for readers: a reader that is too slow, or away for too long, gets a reset."""
 
     def __init__(
-        self, connection: Connection, space: Handle | None, position: Position
+        self,
+        connection: Connection,
+        space: Handle | None,
+        position: Position,
+        snapshots: bool = False,
     ) -> None:
         library, address = _ffi.library(), ctypes.c_void_p()
+        options = _abi.WatchOptions(
+            snapshots=int(snapshots), epoch=position.epoch, next_sequence=position.next_sequence
+        )
         with ExitStack() as used:
             native = used.enter_context(connection.handle.use())
             native_space = None if space is None else used.enter_context(space.use())
             _ffi.check(
-                library.cairn_watch_open(
-                    native,
-                    native_space,
-                    position.epoch,
-                    position.next_sequence,
-                    ctypes.byref(address),
+                library.cairn_watch_open_with(
+                    native, native_space, ctypes.byref(options), ctypes.byref(address)
                 )
             )
             if space is not None:
@@ -98,11 +114,13 @@ class EventWatch:
                         watch, _ffi.milliseconds(timeout), ctypes.byref(native)
                     )
                 )
-                events = [_event(native.events[i]) for i in range(native.event_count)]
+                count = native.event_count
+                events = [_event(native.events[i], native.names[i]) for i in range(count)]
         except DeadlineExceededError:
             return None
         position = Position(native.epoch, native.next_sequence)
-        return EventBatch(bool(native.reset), native.first_sequence, position, events)
+        snapshot = SNAPSHOTS[native.snapshot]
+        return EventBatch(bool(native.reset), native.first_sequence, position, events, snapshot)
 
     def __iter__(self) -> Iterator[EventBatch]:
         while True:
@@ -130,7 +148,7 @@ class EventWatch:
             self.close()
 
 
-def _event(native: _abi.Event) -> BlockEvent:
+def _event(native: _abi.Event, names: _abi.Names) -> BlockEvent:
     parent = bytes(native.parent)
     return BlockEvent(
         bool(native.stored),
@@ -140,4 +158,7 @@ def _event(native: _abi.Event) -> BlockEvent:
         None if parent == NO_PARENT else parent,
         native.first_position,
         native.token_count,
+        ctypes.string_at(names.hash, names.hash_bytes) if names.hash_bytes else b"",
+        ctypes.string_at(names.parent, names.parent_bytes) if names.parent_bytes else b"",
+        tuple(names.tokens[: names.token_count]) if names.token_count else (),
     )

@@ -277,7 +277,8 @@ IoId SsdDevice::Write(const TierWrite& write, TierDone done) {
                     .directory_crc = write.copy.directory_crc,
                     .side_object = write.side_object,
                     .created_unix_s = UnixSeconds(),
-                    .expires_unix_s = write.image.expires_unix_s};
+                    .expires_unix_s = write.image.expires_unix_s,
+                    .names = write.names};
   written.space = write.space;
   written.space_id = write.image.space_id;
   written.side_objects = write.side_objects;

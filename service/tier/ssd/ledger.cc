@@ -158,10 +158,14 @@ absl::Status SyncParent(const std::string& path) {
 std::string StartOf(RecordKind kind) { return std::string(1, static_cast<char>(kind)); }
 // Before which all keys of the kind are.
 std::string EndOf(RecordKind kind) { return std::string(1, static_cast<char>(kind) + 1); }
-std::string EndOfExtents(uint64_t seq_last) {
-  return seq_last == std::numeric_limits<uint64_t>::max()
-             ? EndOf(RecordKind::kExtent)
-             : ExtentKey({.seq = seq_last + 1, .page = 0});
+// The keys of extents, or of their fields, of segments: the first, and what comes after the last.
+std::string PlacesFrom(RecordKind kind, uint64_t seq) {
+  const ExtentPlace place = {.seq = seq, .page = 0};
+  return kind == RecordKind::kExtent ? ExtentKey(place) : FieldsKey(place);
+}
+std::string PlacesUntil(RecordKind kind, uint64_t seq_last) {
+  return seq_last == std::numeric_limits<uint64_t>::max() ? EndOf(kind)
+                                                          : PlacesFrom(kind, seq_last + 1);
 }
 
 // The callback of Scan() for records whose keys are numbers.
@@ -350,14 +354,18 @@ absl::Status Ledger::Scan(
   for (at->Seek(first); at->Valid(); at->Next()) {
     const absl::StatusOr<bool> go_on = fn(ToView(at->key()), ToView(at->value()));
     if (!go_on.ok()) {
-      const bool is_unknown = absl::IsUnimplemented(go_on.status());
-      (is_unknown ? unknown_ : damaged_).fetch_add(1, std::memory_order_relaxed);
-      LogWarn(kComponent, "ledger record skipped", {{"why", go_on.status()}});
+      NoteSkipped(go_on.status());
     } else if (!*go_on) {
       return absl::OkStatus();
     }
   }
   return StatusFrom(at->status());
+}
+
+void Ledger::NoteSkipped(const absl::Status& why) const {
+  const bool is_unknown = absl::IsUnimplemented(why);
+  (is_unknown ? unknown_ : damaged_).fetch_add(1, std::memory_order_relaxed);
+  LogWarn(kComponent, "ledger record skipped", {{"why", why}});
 }
 
 absl::StatusOr<std::string> Ledger::GetMeta(std::string_view name) const {
@@ -405,12 +413,19 @@ void Ledger::Batch::Delete(const std::string& key) { CAIRN_CHECK(writes_->Delete
 void Ledger::Batch::PutExtent(uint64_t seq, uint32_t page, const ExtentRecord& record) {
   const std::string key = ExtentKey({.seq = seq, .page = page});
   Put(key, EncodeExtent(key, record));
+  if (record.names != nullptr) {
+    const std::string fields_key = FieldsKey({.seq = seq, .page = page});
+    Put(fields_key, EncodeFields(fields_key, record.names));
+  }
 }
 void Ledger::Batch::DeleteExtent(uint64_t seq, uint32_t page) {
   Delete(ExtentKey({.seq = seq, .page = page}));
+  Delete(FieldsKey({.seq = seq, .page = page}));
 }
 void Ledger::Batch::DeleteExtentsOf(uint64_t seq) {
-  CAIRN_CHECK(writes_->DeleteRange(ExtentKey({.seq = seq, .page = 0}), EndOfExtents(seq)).ok());
+  for (const RecordKind kind : {RecordKind::kExtent, RecordKind::kFields}) {
+    CAIRN_CHECK(writes_->DeleteRange(PlacesFrom(kind, seq), PlacesUntil(kind, seq)).ok());
+  }
 }
 void Ledger::Batch::PutSegment(uint32_t slot, const SegmentRecord& record) {
   const std::string key = SegmentKey(slot);
@@ -432,12 +447,63 @@ bool Ledger::Batch::empty() const { return writes_ == nullptr || writes_->Count(
 void Ledger::Batch::Clear() { writes_ = std::make_unique<rocksdb::WriteBatch>(); }
 
 absl::Status Ledger::ScanExtents(uint64_t seq_first, uint64_t seq_last, ExtentFn fn) const {
-  return Scan(ExtentKey({.seq = seq_first, .page = 0}), EndOfExtents(seq_last),
-              [fn](std::string_view key, std::string_view value) -> absl::StatusOr<bool> {
-                CAIRN_ASSIGN_OR_RETURN(const ExtentPlace place, ParseExtentKey(key));
-                CAIRN_ASSIGN_OR_RETURN(const ExtentRecord record, ParseExtent(key, value));
-                return fn(place.seq, place.page, record);
-              });
+  const Call call(*this, /*is_write=*/false);
+  CAIRN_RETURN_IF_ERROR(call.status());
+  const std::string last = PlacesUntil(RecordKind::kFields, seq_last);
+  const rocksdb::Slice end(last);
+  rocksdb::ReadOptions how = ReadsOfAll();
+  how.iterate_upper_bound = &end;
+  const std::unique_ptr<rocksdb::Iterator> fields(call->NewIterator(how));
+  fields->Seek(PlacesFrom(RecordKind::kFields, seq_first));
+  const auto extent = [&](std::string_view key, std::string_view value) -> absl::StatusOr<bool> {
+    CAIRN_ASSIGN_OR_RETURN(const ExtentPlace place, ParseExtentKey(key));
+    CAIRN_ASSIGN_OR_RETURN(ExtentRecord record, ParseExtent(key, value));
+    const std::string wanted = FieldsKey(place);
+    while (fields->Valid() && fields->key().compare(wanted) < 0) {  // ends with the iterator
+      fields->Next();
+    }
+    if (fields->Valid() && fields->key() == rocksdb::Slice(wanted)) {
+      const auto names = ParseFields(wanted, ToView(fields->value()));
+      if (names.ok()) {
+        record.names = *names;
+      } else {  // the image is whole without them
+        NoteSkipped(names.status());
+      }
+    }
+    return fn(place.seq, place.page, record);
+  };
+  CAIRN_RETURN_IF_ERROR(Scan(PlacesFrom(RecordKind::kExtent, seq_first),
+                             PlacesUntil(RecordKind::kExtent, seq_last), extent));
+  return StatusFrom(fields->status());
+}
+
+absl::Status Ledger::DropLostFields() {
+  Batch batch;
+  {
+    const Call call(*this, /*is_write=*/false);
+    CAIRN_RETURN_IF_ERROR(call.status());
+    const rocksdb::ReadOptions how = ReadsOfAll();
+    const std::unique_ptr<rocksdb::Iterator> fields(call->NewIterator(how));
+    const std::unique_ptr<rocksdb::Iterator> extents(call->NewIterator(how));
+    const std::string end = EndOf(RecordKind::kFields);
+    fields->Seek(StartOf(RecordKind::kFields));
+    if (fields->Valid() && fields->key().compare(end) < 0) {
+      extents->Seek(StartOf(RecordKind::kExtent));
+    }
+    for (; fields->Valid() && fields->key().compare(end) < 0; fields->Next()) {
+      std::string wanted = fields->key().ToString();
+      wanted[0] = static_cast<char>(RecordKind::kExtent);
+      while (extents->Valid() && extents->key().compare(wanted) < 0) {  // ends with the iterator
+        extents->Next();
+      }
+      if (!extents->Valid() || extents->key() != rocksdb::Slice(wanted)) {
+        batch.Delete(fields->key().ToString());
+      }
+    }
+    CAIRN_RETURN_IF_ERROR(StatusFrom(fields->status()));
+    CAIRN_RETURN_IF_ERROR(StatusFrom(extents->status()));
+  }
+  return batch.empty() ? absl::OkStatus() : Write(batch, /*is_synced=*/false);
 }
 
 absl::Status Ledger::ScanSegments(SegmentFn fn) const {

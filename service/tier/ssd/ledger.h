@@ -103,6 +103,8 @@ class Ledger {
   using SpaceFn = absl::FunctionRef<bool(uint32_t number, const SpaceRecord& record)>;
   // Includes first and last.
   absl::Status ScanExtents(uint64_t seq_first, uint64_t seq_last, ExtentFn fn) const;
+  // Deletes fields whose extent is gone: a program that does not know fields removed it.
+  absl::Status DropLostFields();
   absl::Status ScanSegments(SegmentFn fn) const;
   absl::Status ScanSpaces(SpaceFn fn) const;
   // Errors: NotFound; DataLoss and Unimplemented as in record.h; Unavailable.
@@ -138,6 +140,8 @@ class Ledger {
   static absl::StatusOr<std::unique_ptr<rocksdb::DB>> OpenDatabase(const Options& options);
   // Records the first failure.
   absl::Status Remember(const rocksdb::Status& status);
+  // Counts and logs a record that cannot be read.
+  void NoteSkipped(const absl::Status& why) const;
   // Calls `fn` with each key from `first` to before `last`.
   absl::Status Scan(
       const std::string& first, const std::string& last,

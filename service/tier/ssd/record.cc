@@ -85,12 +85,28 @@ std::string NumberKey(RecordKind kind, uint32_t number) {
   return key;
 }
 
+std::string PlaceKey(RecordKind kind, ExtentPlace place) {
+  std::string key(1, static_cast<char>(kind));
+  key.reserve(kExtentKeyBytes);
+  AppendBigEndian(place.seq, &key);
+  AppendBigEndian(place.page, &key);
+  return key;
+}
+
 uint32_t CrcOf(std::string_view key, std::string_view value) {
   return codecs::ExtendCrc32c(codecs::Crc32c(Bytes(key)), Bytes(value));
 }
 
 absl::Status Damaged(absl::string_view why) {
   return absl::DataLossError(absl::StrCat("record: ", why));
+}
+
+absl::StatusOr<ExtentPlace> ParsePlaceKey(RecordKind kind, std::string_view key) {
+  if (key.size() != kExtentKeyBytes || key[0] != static_cast<char>(kind)) {
+    return Damaged("not a key of its kind");
+  }
+  return ExtentPlace{.seq = Swapped(Load<uint64_t>(key.data() + 1)),
+                     .page = Swapped(Load<uint32_t>(key.data() + 1 + sizeof(uint64_t)))};
 }
 
 bool FitsNumbers(const codecs::Slice& slice) {
@@ -140,18 +156,15 @@ ExtentRecord LoadExtent(const std::byte* base) {
           .directory_crc = Load<uint32_t>(base + kDirectoryCrc),
           .side_object = {},
           .created_unix_s = Load<int64_t>(base + kCreated),
-          .expires_unix_s = 0};
+          .expires_unix_s = 0,
+          .names = {}};
 }
 
 }  // namespace
 
-std::string ExtentKey(ExtentPlace place) {
-  std::string key(1, static_cast<char>(RecordKind::kExtent));
-  key.reserve(kExtentKeyBytes);
-  AppendBigEndian(place.seq, &key);
-  AppendBigEndian(place.page, &key);
-  return key;
-}
+std::string ExtentKey(ExtentPlace place) { return PlaceKey(RecordKind::kExtent, place); }
+
+std::string FieldsKey(ExtentPlace place) { return PlaceKey(RecordKind::kFields, place); }
 
 std::string SegmentKey(uint32_t slot) { return NumberKey(RecordKind::kSegment, slot); }
 
@@ -162,11 +175,11 @@ std::string MetaKey(std::string_view name) {
 }
 
 absl::StatusOr<ExtentPlace> ParseExtentKey(std::string_view key) {
-  if (key.size() != kExtentKeyBytes || key[0] != static_cast<char>(RecordKind::kExtent)) {
-    return Damaged("not the key of an extent");
-  }
-  return ExtentPlace{.seq = Swapped(Load<uint64_t>(key.data() + 1)),
-                     .page = Swapped(Load<uint32_t>(key.data() + 1 + sizeof(uint64_t)))};
+  return ParsePlaceKey(RecordKind::kExtent, key);
+}
+
+absl::StatusOr<ExtentPlace> ParseFieldsKey(std::string_view key) {
+  return ParsePlaceKey(RecordKind::kFields, key);
 }
 
 absl::StatusOr<uint32_t> ParseNumberKey(RecordKind kind, std::string_view key) {
@@ -289,6 +302,82 @@ std::string EncodeMeta(std::string_view key, std::string_view bytes) {
 absl::StatusOr<std::string> ParseMeta(std::string_view key, std::string_view value) {
   CAIRN_ASSIGN_OR_RETURN(const std::string_view content, OpenRecord(key, value, kMetaVersion));
   return std::string(content);
+}
+
+// --- Fields --------------------------------------------------------------------------------------
+
+namespace {
+
+// Never given to another field.
+enum class FieldId : uint16_t { kEngineHash = 1, kEngineParent = 2, kTokens = 3 };
+constexpr size_t kFieldHeadBytes = 2 * sizeof(uint16_t);
+
+void PutField(FieldId id, std::span<const std::byte> bytes, std::string* value) {
+  CAIRN_CHECK(bytes.size() <= std::numeric_limits<uint16_t>::max());
+  if (bytes.empty()) {
+    return;
+  }
+  const auto count = static_cast<uint16_t>(bytes.size());
+  value->append(reinterpret_cast<const char*>(&id), sizeof(id));
+  value->append(reinterpret_cast<const char*>(&count), sizeof(count));
+  value->append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+absl::Status TakeField(FieldId id, std::span<const std::byte> bytes, proto::EngineNames* names) {
+  switch (id) {
+    case FieldId::kEngineHash:
+    case FieldId::kEngineParent: {
+      const auto hash = proto::EngineHash::From(bytes, "hash");
+      if (!hash.ok()) {
+        return Damaged("a hash of another length");
+      }
+      (id == FieldId::kEngineHash ? names->hash : names->parent) = *hash;
+      return absl::OkStatus();
+    }
+    case FieldId::kTokens:
+      if (bytes.size() % sizeof(uint32_t) != 0 ||
+          bytes.size() / sizeof(uint32_t) > codecs::kTokensPerBlockMax) {
+        return Damaged("tokens of another length");
+      }
+      names->tokens.resize(bytes.size() / sizeof(uint32_t));
+      std::memcpy(names->tokens.data(), bytes.data(), bytes.size());
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();  // of a later release
+}
+
+}  // namespace
+
+std::string EncodeFields(std::string_view key, const EngineNamesRef& names) {
+  std::string value;
+  if (names == nullptr) {
+    return value;
+  }
+  value.push_back(static_cast<char>(kFieldsVersion));
+  PutField(FieldId::kEngineHash, names->hash.bytes(), &value);
+  PutField(FieldId::kEngineParent, names->parent.bytes(), &value);
+  PutField(FieldId::kTokens, std::as_bytes(std::span(names->tokens)), &value);
+  SealRecord(key, &value);
+  return value;
+}
+
+absl::StatusOr<EngineNamesRef> ParseFields(std::string_view key, std::string_view value) {
+  CAIRN_ASSIGN_OR_RETURN(std::string_view rest, OpenRecord(key, value, kFieldsVersion));
+  proto::EngineNames names;
+  while (!rest.empty()) {  // ends: each turn takes a field
+    if (rest.size() < kFieldHeadBytes) {
+      return Damaged("a field is cut short");
+    }
+    const auto id = Load<FieldId>(rest.data());
+    const auto count = Load<uint16_t>(rest.data() + sizeof(uint16_t));
+    rest.remove_prefix(kFieldHeadBytes);
+    if (rest.size() < count) {
+      return Damaged("a field is cut short");
+    }
+    CAIRN_RETURN_IF_ERROR(TakeField(id, Bytes(rest.substr(0, count)), &names));
+    rest.remove_prefix(count);
+  }
+  return ShareNames(std::move(names));
 }
 
 // --- Spaces --------------------------------------------------------------------------------------

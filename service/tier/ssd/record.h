@@ -22,12 +22,19 @@
 #include "codecs/recipe/recipe.h"
 #include "codecs/types/shape.h"
 #include "proto/block_key.h"
+#include "service/tier/image_facts.h"
 #include "service/tier/space_record.h"
 
 namespace cairn {
 
 // The first byte of a key.
-enum class RecordKind : char { kExtent = 'e', kMeta = 'm', kSpace = 'p', kSegment = 's' };
+enum class RecordKind : char {
+  kExtent = 'e',
+  kMeta = 'm',
+  kSpace = 'p',
+  kSegment = 's',
+  kFields = 'x',
+};
 
 // --- Keys. Numbers are big-endian, so that they sort.
 
@@ -38,11 +45,13 @@ struct ExtentPlace {
 };
 
 std::string ExtentKey(ExtentPlace place);
+std::string FieldsKey(ExtentPlace place);
 std::string SegmentKey(uint32_t slot);
 std::string SpaceKey(uint32_t number);
 std::string MetaKey(std::string_view name);
 // Errors: DataLoss if it is not a key of that kind.
 absl::StatusOr<ExtentPlace> ParseExtentKey(std::string_view key);
+absl::StatusOr<ExtentPlace> ParseFieldsKey(std::string_view key);
 // Returns the number in a key of kSegment or kSpace.
 absl::StatusOr<uint32_t> ParseNumberKey(RecordKind kind, std::string_view key);
 
@@ -69,6 +78,8 @@ struct ExtentRecord {
   codecs::Digest side_object{};  // all zero: none
   int64_t created_unix_s = 0;    // not negative
   uint32_t expires_unix_s = 0;   // 0: never
+  // In a record of its own (below), which another program may not have written.
+  EngineNamesRef names = {};  // null: none
   friend bool operator==(const ExtentRecord&, const ExtentRecord&) = default;
 };
 
@@ -78,6 +89,16 @@ struct ExtentRecord {
 // REQUIRES: IsInRange(record) (CAIRN_CHECKed).
 std::string EncodeExtent(std::string_view key, const ExtentRecord& record);
 absl::StatusOr<ExtentRecord> ParseExtent(std::string_view key, std::string_view value);
+
+// --- The fields that an extent may have beside its record. A program that does not know one skips
+// it; a program that does not know these records finds the extent without them
+// (docs/internals/adr/0036-names-of-engines.md).
+
+inline constexpr uint8_t kFieldsVersion = 1;
+
+// Returns an empty text if there are no fields: no record is written.
+std::string EncodeFields(std::string_view key, const EngineNamesRef& names);
+absl::StatusOr<EngineNamesRef> ParseFields(std::string_view key, std::string_view value);
 
 // --- A segment: the contents of a slot.
 

@@ -446,6 +446,7 @@ std::optional<FoundImage> SsdDevice::Find(Recovered& recovered, ExtentPlace plac
                       .recipe = record.recipe,
                       .directory_crc = record.directory_crc,
                       .side_object = record.side_object,
+                      .names = record.names,
                       .place = {}};
   const MutexLock lock(mutex_);
   segments_->Restore(slot, place.page, record.image_bytes);
@@ -499,7 +500,8 @@ absl::Status SsdDevice::FindExtents(Recovered& recovered, RecoverySink& sink) {
       space_ids_.erase(number);
     }
   }
-  return ledger_->Write(batch, /*is_synced=*/true);
+  CAIRN_RETURN_IF_ERROR(ledger_->Write(batch, /*is_synced=*/true));
+  return ledger_->DropLostFields();
 }
 
 absl::Status SsdDevice::SettleSegments(const Recovered& recovered) {

@@ -71,6 +71,7 @@ def install():
             "Medium": Medium,
             "Locality": Locality,
             "RequestOffloadingContext": type("RequestOffloadingContext", (), {}),
+            "get_offload_block_hash": lambda key: key[:-4],  # before the number of the group
         },
         "vllm.v1.kv_offload.tiering.base": {
             "JobResult": JobResult,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What blocks come and go, of a real cairnd, as a router reads it."""
 
+import contextlib
 import json
 import subprocess
 import threading
@@ -185,3 +186,184 @@ def test_cairnctl_says_them(client, daemon, bin_dir):
     assert process.returncode == 0 and len(lines) >= 2
     assert {line["key"] for line in lines} == {keys[0].hex()}
     assert {line["event"] for line in lines} <= {"stored", "removed"}
+
+
+# ------------------------------------------------------------------------ names of engines
+
+
+def hash_of(i):
+    """An engine's hash of a block."""
+    return f"engine's {i}".encode().ljust(8 + i % 25, b".")
+
+
+def put_named(space, keys, tokens=()):
+    k, v = make_kv(1)
+    for i, key in enumerate(keys):
+        names = cairn.Names(
+            hash=hash_of(i),
+            parent=hash_of(i - 1) if i else b"",
+            tokens=tokens[i * TOKENS : (i + 1) * TOKENS],
+        )
+        parent = keys[i - 1] if i else None
+        space.put(key, k, v, parent=parent, first_position=i * TOKENS, names=names)
+
+
+def read_snapshot(watch):
+    """The events of the snapshot that begins the watch."""
+    reset = watch.next(5.0)
+    assert reset.is_reset and reset.snapshot == "follows" and reset.position.epoch == 0
+    events, number = [], reset.position.next_sequence
+    while True:
+        batch = watch.next(5.0)
+        assert batch is not None and not batch.is_reset
+        assert (batch.first_sequence, batch.position.next_sequence) == (number, number)
+        events += batch.events
+        if batch.snapshot == "last_page":
+            assert batch.position.epoch != 0
+            return events
+        assert batch.snapshot == "page" and batch.position.epoch == 0
+
+
+def named(events):
+    return {event.key: (event.engine_hash, event.engine_parent) for event in events}
+
+
+def test_events_carry_the_names_of_the_engine(client):
+    space = open_space(client)
+    keys = space.keys(range(3 * TOKENS))
+    with space.watch() as watch:
+        begin(watch)
+        put_named(space, keys, range(3 * TOKENS))
+        space.delete(keys)
+        _, events = read(watch, 6)
+    stored, removed = events[:3], events[3:]
+    assert [event.engine_hash for event in stored] == [hash_of(i) for i in range(3)]
+    assert [event.engine_parent for event in stored] == [b"", hash_of(0), hash_of(1)]
+    assert {event.tokens for event in stored} == {()}  # the operator has not asked for them
+    assert {event.key: event.engine_hash for event in removed} == {
+        key: hash_of(i) for i, key in enumerate(keys)
+    }
+
+
+def test_a_block_gets_its_names_later_and_keeps_the_first(client):
+    space = open_space(client)
+    keys = space.keys(range(TOKENS))
+    put(space, keys)
+    with space.watch() as watch:
+        begin(watch)
+        put_named(space, keys)  # it is stored already: nothing moves
+        k, v = make_kv(1)
+        again = space.put(keys[0], k, v, names=cairn.Names(hash=b"another's"))
+        assert again.is_duplicate
+        space.delete(keys)
+        _, events = read(watch, 2)
+    assert [(e.is_stored, e.engine_hash) for e in events] == [(True, hash_of(0)), (False, hash_of(0))]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (cairn.Names(hash=b"1234567"), r"names.hash has 7 bytes, expected 8 to 32"),
+        (cairn.Names(hash=bytes(33)), r"names.hash has 33 bytes, expected 8 to 32"),
+        (cairn.Names(parent=bytes(8)), r"names.hash is empty, but names.parent is not"),
+        (cairn.Names(tokens=range(3)), rf"names.tokens has 3 ids; a block has {TOKENS}"),
+    ],
+)
+def test_names_that_are_refused(client, names, message):
+    space = open_space(client)
+    k, v = make_kv(1)
+    with pytest.raises(cairn.InvalidArgumentError, match=message):
+        space.put(space.keys(range(TOKENS))[0], k, v, names=names)
+
+
+def test_a_snapshot_tells_what_is_stored(client, daemon):
+    space = open_space(client, groups=[cairn.Group("state", 1, state_bytes=64)])
+    keys = [space.opaque_key(f"{i}".encode()) for i in range(3000)]  # more than a page
+    source = np.zeros(64, np.uint8)
+    puts = [cairn.Put(key, source=source, names=cairn.Names(hash=key[:8])) for key in keys]
+    assert all(result.error is None for result in space.put_batch(puts))
+    gone = keys[::3]
+    space.delete(gone)
+    with space.watch(snapshots=True) as watch:
+        events = read_snapshot(watch)
+        assert len(events) == 2000 and all(event.is_stored for event in events)
+        assert named(events) == {key: (key[:8], b"") for key in set(keys) - set(gone)}
+        space.delete(keys[1:2])
+        assert [event.key for event in read(watch, 1)[1]] == keys[1:2]
+    with cairn.connect(daemon.control, data=daemon.data, tenant="others") as stranger:
+        with stranger.events(snapshots=True) as theirs:
+            assert not {event.space for event in read_snapshot(theirs)} & {space.fingerprint}
+
+
+def test_a_snapshot_and_what_follows_is_what_is_stored(client):
+    """While blocks come and go as fast as they can."""
+    space = open_space(client, groups=[cairn.Group("state", 1, state_bytes=64)])
+    keys = [space.opaque_key(f"{i}".encode()) for i in range(500)]
+    source = np.zeros(64, np.uint8)
+    done = threading.Event()
+
+    def churn():
+        turn = 0
+        while not done.is_set():
+            part = keys[turn % 5 :: 5]
+            space.put_batch([cairn.Put(key, source=source) for key in part])
+            space.delete(part[:: 1 + turn % 3])
+            turn += 1
+
+    worker = threading.Thread(target=churn)
+    worker.start()
+    try:
+        for _ in range(5):
+            with space.watch(snapshots=True) as watch:
+                known = {event.key for event in read_snapshot(watch)}
+                done.set()
+                worker.join()
+                while (batch := watch.next(0.3)) is not None:
+                    for event in batch.events:
+                        (known.add if event.is_stored else known.discard)(event.key)
+            stored = space.contains(keys)
+            assert known == {key for key, is_there in zip(keys, stored, strict=True) if is_there}
+            done.clear()
+            worker = threading.Thread(target=churn)
+            worker.start()
+    finally:
+        done.set()
+        worker.join()
+
+
+def test_names_survive_a_kill_and_tokens_are_the_operators_choice(bin_dir, tmp_path, monkeypatch):
+    tokens = range(70_000, 70_000 + 3 * TOKENS)
+    for name in ("ssd", "first", "second", "third"):
+        (tmp_path / name).mkdir()
+
+    @contextlib.contextmanager
+    def life(name, event_tokens):
+        monkeypatch.setenv("CAIRN_EVENT_TOKENS", event_tokens)
+        ssd = f"{tmp_path / 'ssd'}=256MiB"
+        with Daemon(bin_dir, "local", tmp_path / name, "64MiB", ssd) as daemon:
+            with cairn.connect(daemon.control, data=daemon.data, tenant="test") as client:
+                yield open_space(client, weights_revision="the same")
+            daemon.process.kill()
+            daemon.process.wait()
+
+    with life("first", "on") as space:
+        keys = space.keys(tokens)
+        with space.watch() as watch:
+            begin(watch)
+            put_named(space, keys, tokens)
+            _, events = read(watch, 6)  # in memory and on the drive
+        assert {event.tier for event in events} == {"host", "ssd"}
+        for event in events:
+            i = keys.index(event.key)
+            assert event.tokens == tuple(tokens[i * TOKENS : (i + 1) * TOKENS])
+    for name, event_tokens in (("second", "on"), ("third", "off")):
+        with life(name, event_tokens) as space, space.watch(snapshots=True) as watch:
+            events = read_snapshot(watch)
+        assert [event.tier for event in events] == ["ssd"] * 3
+        assert named(events) == {
+            key: (hash_of(i), hash_of(i - 1) if i else b"") for i, key in enumerate(keys)
+        }
+        for event in events:
+            i = keys.index(event.key)
+            kept = tokens[i * TOKENS : (i + 1) * TOKENS] if event_tokens == "on" else ()
+            assert event.tokens == tuple(kept)

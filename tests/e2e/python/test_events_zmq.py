@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bridge to vLLM's ZMQ format, as a subscriber that was written for vLLM reads it."""
 
+import contextlib
+import json
 import os
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 
+import cairn
 import pytest
 from conftest import ROOT, TOKENS, make_kv, open_space
+from daemon import Daemon
 
 msgspec = pytest.importorskip("msgspec")
 zmq = pytest.importorskip("zmq")
 
-from cairn.events import END, FIELDS, low_64_bits  # noqa: E402
+from cairn.events import END, FIELDS, high_64_bits, low_64_bits  # noqa: E402
 
 
 # As vLLM 0.32 declares them (vllm/distributed/kv_events.py), in so far as they are read here.
@@ -65,7 +72,8 @@ def bridge(daemon, tmp_path):
         subscriber.subscribe(b"")
         subscriber.bind(publish)  # first, so that nothing is missed
         command = [sys.executable, "-m", "cairn.events", "--control", daemon.control]
-        command += ["--tenant", "test", "--zmq", publish, "--connect", "--replay", replay, *flags]
+        command += ["--tenant", "test", "--zmq", publish, "--connect", "--replay", replay]
+        command += ["--ownership", *flags]
         python_path = {"PYTHONPATH": str(ROOT / "client" / "python")}
         started.append(subprocess.Popen(command, env=os.environ | python_path))
         dealer = context.socket(zmq.DEALER)
@@ -87,10 +95,22 @@ def receive(socket, count):
     return frames
 
 
-def put(space, keys):
+def put(space, keys, names=None):
     k, v = make_kv(1)
     for i, key in enumerate(keys):
-        space.put(key, k, v, parent=keys[i - 1] if i else None, first_position=i * TOKENS)
+        parent = keys[i - 1] if i else None
+        own = names[i] if names else None
+        position = i * TOKENS
+        space.put(key, k, v, parent=parent, first_position=position, names=own, timeout=20)
+
+
+def of_space(events, space):
+    """The daemon is the session's: other tests' blocks are in snapshots, too."""
+    return [event for event in events if event.ownership == f"cairn:{space.fingerprint.hex()}"]
+
+
+def decode(payload):
+    return msgspec.msgpack.decode(payload, type=Batch).events
 
 
 def test_a_subscriber_from_before_a_restart_hears_the_first_word(daemon, tmp_path):
@@ -105,12 +125,13 @@ def test_a_subscriber_from_before_a_restart_hears_the_first_word(daemon, tmp_pat
             process = subprocess.Popen(command, env=environment)
             try:
                 ((_, _, payload),) = receive(subscriber, 1)
-                assert msgspec.msgpack.decode(payload, type=Batch).events == [AllBlocksCleared()]
+                assert decode(payload) == [AllBlocksCleared()]
                 with context.socket(zmq.SUB) as another:  # of the same topic
                     another.subscribe(b"")
                     another.connect(address)
-                    receive(another, 1)
-                    receive(subscriber, 1)
+                    for one in (another, subscriber):
+                        while decode(receive(one, 1)[0][2]) != [AllBlocksCleared()]:
+                            pass
             finally:
                 process.terminate()
                 assert process.wait(10) == 0
@@ -118,28 +139,25 @@ def test_a_subscriber_from_before_a_restart_hears_the_first_word(daemon, tmp_pat
                 subscriber.recv_multipart()
 
 
-def until_removed(subscriber, decode):
-    """Decoded events of all batches up to the first that says that a block is gone."""
+def until_removed(subscriber, space):
+    """The space's events, of all batches up to the first that says that a block of it is gone."""
     numbers, events = [], []
-    while not any("Removed" in str(event) for event in events):
+    while not any(isinstance(event, BlockRemoved) for event in events):
         ((_, number, payload),) = receive(subscriber, 1)
         numbers.append(int.from_bytes(number, "big"))
-        events += decode(payload)
+        events += of_space((e for e in decode(payload) if e != AllBlocksCleared()), space)
     return numbers, events
 
 
 def test_a_subscriber_of_vllm_reads_it(bridge, client):
     subscriber, dealer = bridge("--topic", "kv")
     ((topic, number, payload),) = receive(subscriber, 1)
-    cleared = msgspec.msgpack.decode(payload, type=Batch)
-    assert (topic, number, cleared.events) == (b"kv", bytes(8), [AllBlocksCleared()])
+    assert (topic, number, decode(payload)) == (b"kv", bytes(8), [AllBlocksCleared()])
     space = open_space(client)
     keys = space.keys(range(3 * TOKENS))
     put(space, keys)
     space.delete(keys[2:])
-    numbers, events = until_removed(
-        subscriber, lambda payload: msgspec.msgpack.decode(payload, type=Batch).events
-    )
+    numbers, events = until_removed(subscriber, space)
     assert numbers == list(range(1, len(numbers) + 1))
     stored = [event for event in events if isinstance(event, BlockStored)]
     hashes = [one for event in stored for one in event.block_hashes]
@@ -164,8 +182,110 @@ def test_the_older_form_is_by_position(bridge, client):
     keys = space.keys(range(TOKENS))
     put(space, keys)
     space.delete(keys)
-    _, events = until_removed(subscriber, lambda payload: msgspec.msgpack.decode(payload)[1])
+    events = []
+    while not any(event[:2] == ["BlockRemoved", keys] for event in events):
+        ((_, _, payload),) = receive(subscriber, 1)
+        events += [event for event in msgspec.msgpack.decode(payload)[1] if event[1:2] == [keys]]
     stored = dict(zip(("type", *FIELDS["BlockStored"]), events[0], strict=True))
     assert stored["type"] == "BlockStored" and stored["block_hashes"] == keys
     removed = dict(zip(("type", *FIELDS["BlockRemoved"]), events[-1], strict=True))
-    assert removed["block_hashes"] == keys and removed["medium"] == "CPU"
+    assert removed["medium"] == "CPU"
+
+
+def names_of(count, tokens=()):
+    """As an engine names the blocks of a chain."""
+    hashes = [b"", *(f"block {i}".encode().rjust(32, b"#") for i in range(count))]
+    return [
+        cairn.Names(hashes[i + 1], hashes[i], tokens[i * TOKENS : (i + 1) * TOKENS])
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("form", "hash_of"), [("int", low_64_bits), ("sglang", high_64_bits)])
+def test_hashes_are_the_engines_own(bridge, client, form, hash_of):
+    space = open_space(client)
+    names = names_of(4)
+    keys = space.keys(range(4 * TOKENS))
+    put(space, keys[:2], names)  # before there is a bridge: they come with its snapshot
+    subscriber, _ = bridge("--hashes", form)
+    events = []
+    while not events:
+        events = of_space(decode(receive(subscriber, 1)[0][2])[1:], space) or of_space(
+            decode(receive(subscriber, 1)[0][2]), space
+        )
+    (stored,) = events
+    assert stored.block_hashes == [hash_of(one.hash) for one in names[:2]]
+    assert stored.parent_block_hash is None
+    for i in (2, 3):
+        k, v = make_kv(1)
+        space.put(
+            keys[i], k, v, parent=keys[i - 1], first_position=i * TOKENS, names=names[i]
+        )
+    space.delete(keys[3:])
+    _, events = until_removed(subscriber, space)
+    assert events[0].parent_block_hash == hash_of(names[1].hash)
+    assert [one for e in events[:-1] for one in e.block_hashes] == [hash_of(n.hash) for n in names[2:]]
+    assert events[-1].block_hashes == [hash_of(names[3].hash)]
+
+
+def ask(port, path, **body):
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=5) as reply:
+        return json.load(reply)
+
+
+def test_an_indexer_that_knows_nothing_of_cairn_scores_it(bin_dir, tmp_path, monkeypatch):
+    """NVIDIA Dynamo's, which reads vLLM's events: a snapshot, what comes and what goes."""
+    pytest.importorskip("dynamo.indexer", reason="pip install ai-dynamo-runtime")
+    monkeypatch.setenv("CAIRN_EVENT_TOKENS", "on")
+    tokens = list(range(1000, 1000 + 4 * TOKENS))
+    with contextlib.ExitStack() as stack:
+        daemon = stack.enter_context(Daemon(bin_dir, "local", tmp_path, "64MiB"))
+        client = stack.enter_context(cairn.connect(daemon.control, data=daemon.data))
+        space = open_space(client)
+        keys, names = space.keys(tokens), names_of(4, tokens)
+        put(space, keys[:3], names)
+        address, port = f"tcp://127.0.0.1:{free_port()}", free_port()
+        python_path = {"PYTHONPATH": os.pathsep.join([str(ROOT / "client" / "python"), *sys.path])}
+        for command in (
+            ["dynamo.indexer", "--workers", f"7={address}", "--block-size", str(TOKENS)]
+            + ["--port", str(port), "--model-name", "m"],
+            ["cairn.events", "--control", daemon.control, "--zmq", address],
+        ):
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command], env=os.environ | python_path
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+
+        def score():
+            """How many tokens of the prompt the indexer believes to be in the worker's memory."""
+            with contextlib.suppress(OSError):
+                reply = ask(port, "/query", token_ids=tokens, model_name="m")
+                return reply["instances"].get("7", {}).get("cpu", 0)
+            return None
+
+        wait_for(lambda: score() == 3 * TOKENS)
+        put(space, keys, names)
+        wait_for(lambda: score() == 4 * TOKENS)
+        space.delete(keys[1:])
+        wait_for(lambda: score() == TOKENS)
+        space.invalidate()
+        wait_for(lambda: score() == 0)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def wait_for(is_so):
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -181,6 +181,22 @@ def test_a_chain_is_one(make):
     assert backend.batch_exists([keys[0], *names(1), keys[2]]) == 1
 
 
+def test_events_have_sglang_s_own_hashes(make):
+    pool = MHATokenToKVPoolHost("page_first")
+    fill(pool)
+    backend, keys = make(pool), names(3)
+    with backend._session.space.watch() as watch:
+        assert watch.next(20.0).is_reset
+        backend.batch_set_v1(keys[:1], tokens_of(pool, [0]))
+        more = fake_sglang.SimpleNamespace(prefix_keys=keys[:1], extra_info=None)
+        backend.batch_set_v1(keys[1:], tokens_of(pool, [1, 2]), more)
+        found = []
+        while len(found) < 3:
+            found += [(e.engine_hash, e.engine_parent) for e in watch.next(20.0).events]
+    own = [bytes.fromhex(key) for key in keys]
+    assert found == [(own[0], b""), (own[1], own[0]), (own[2], own[1])]
+
+
 def test_ranks_have_their_heads_of_one_space(make):
     pools = [MHATokenToKVPoolHost("layer_first") for _ in range(2)]
     ranks = [make(pool, tp_rank=i, tp_size=2) for i, pool in enumerate(pools)]

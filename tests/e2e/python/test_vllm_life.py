@@ -4,6 +4,7 @@ have changed, sessions that go on, media without a name of their own."""
 
 import os
 
+import cairn
 import fake_torch
 import fake_vllm
 import pytest
@@ -386,3 +387,75 @@ def test_a_session_whose_next_part_has_no_name(scheduler):
     assert len(session.compute()) == 1
     session.go_on(prompt(23, STORE), media("mine", 0))
     assert session.compute() == []
+
+
+# --------------------------------------------------------------- weights that are named as they change
+
+
+def tell(engine, revision):
+    """What a trainer does, between steps; the next step brings it to the scheduler."""
+    cairn.vllm.WorkerExtension().cairn_weights_are_now(revision)
+    engine.run_one(f"is told {engine.steps}", prompt(99, 3))
+    assert engine.scheduler._session.wait(30)
+    assert all(rank.connector._session.wait(30) for rank in engine.ranks)
+
+
+def test_weights_that_have_got_a_name(make_engine, settings):
+    first, second = settings["weights_revision"], settings["weights_revision"] + " trained"
+    engine = make_engine(settings)
+    tokens, more = prompt(40, 2 * STORE + 1), prompt(41, STORE + 1)
+    engine.run_one("before", tokens)
+    tell(engine, second)
+    assert hits(engine, "after", tokens) == 0
+    assert hits(engine, "again", tokens) == 2 * STORE
+    began_so = make_engine(settings | {"weights_revision": second})  # after the call: it is not told
+    assert hits(began_so, "the same space", tokens) == 2 * STORE
+    tell(engine, first)
+    assert hits(engine, "back", tokens) == 2 * STORE
+    engine.run_one("more", more)
+    assert hits(make_engine(settings), "of the first", more) == STORE
+    assert hits(make_engine(settings | {"weights_revision": second}), "of others", more) == 0
+
+
+def test_a_name_after_sleep_or_a_load_is_enough(make_engine, settings):
+    engine = make_engine(settings)
+    tokens, name = prompt(42, STORE + 1), settings["weights_revision"]
+    engine.run_one("before", tokens)
+    engine.scheduler.reset_cache()  # it sleeps
+    assert hits(engine, "in doubt", tokens) == 0
+    tell(engine, name)
+    assert hits(engine, "awake", tokens) == STORE
+    fake_vllm.VllmWorker().start_weight_update()
+    assert hits(engine, "loaded", tokens) == 0
+    for turn in range(2):  # a name that it had, too
+        tell(engine, f"{name} loaded")
+        engine.run_one(f"puts {turn}", tokens)
+        assert hits(engine, f"hits {turn}", tokens) == STORE
+        engine.scheduler.reset_cache()
+
+
+def test_a_load_after_the_name_counts(make_engine, settings):
+    engine = make_engine(settings)
+    tokens = prompt(43, STORE + 1)
+    tell(engine, "named")
+    engine.run_one("before", tokens)
+    fake_vllm.VllmWorker().start_weight_update()
+    assert hits(engine, "after", tokens) == 0
+
+
+def test_what_was_planned_for_other_weights_is_neither_loaded_nor_saved(make_engine, settings):
+    engine = make_engine(settings)
+    tokens, more = prompt(44, 2 * STORE + 1), prompt(45, 2 * STORE + 1)
+    engine.run_one("before", tokens)
+    one, two = engine.add(Request("hits", tokens)), engine.add(Request("saves", more))
+    cairn.vllm.weights_are_now("told while they wait")
+    engine.run()
+    engine.check(one)
+    engine.check(two)
+    assert hits(make_engine(settings), "saved", more) == 0
+
+
+def test_a_name_is_a_text():
+    for wrong in ("", b"bytes", None):
+        with pytest.raises(InvalidArgumentError, match="expected a name of the weights"):
+            cairn.vllm.weights_are_now(wrong)

@@ -61,8 +61,24 @@ void TryRecord(const std::string& key, std::string_view value, Parse parse, Enco
   CAIRN_CHECK(encode(key, *parsed) == value);
 }
 
+// The bytes are fields; those that are not known are skipped, and so are not written again.
+void TryFields(std::string_view fields) {
+  const std::string key = cairn::FieldsKey({.seq = 7, .page = 9});
+  std::string value(1, static_cast<char>(cairn::kFieldsVersion));
+  value += fields;
+  cairn::SealRecord(key, &value);
+  const auto names = cairn::ParseFields(key, value);
+  if (!names.ok()) {
+    CheckRefusal(names.status());
+  } else if (*names != nullptr) {
+    const auto again = cairn::ParseFields(key, cairn::EncodeFields(key, *names));
+    CAIRN_CHECK(again.ok() && **again == **names);
+  }
+}
+
 void TryRecords(size_t kind, std::string_view value) {
   if (kind == 2) {
+    TryFields(value);
     const std::string key = cairn::ExtentKey({.seq = 7, .page = 9});
     TryRecord(key, value, cairn::ParseExtent, cairn::EncodeExtent);
   } else if (kind == 3) {

@@ -36,6 +36,10 @@ SliceRange Slice(const YAML::Node& body) {
           body["head_first"].as<uint16_t>(), body["head_count"].as<uint16_t>()};
 }
 
+EngineHash HashOf(const YAML::Node& node) {
+  return EngineHash::From(Unhex(node.as<std::string>("")), "hash").value();
+}
+
 Form FormOf(const YAML::Node& body) { return static_cast<Form>(body["form"].as<int>()); }
 
 Body BodyOf(const std::string& kind, const YAML::Node& body) {
@@ -71,7 +75,10 @@ Body BodyOf(const std::string& kind, const YAML::Node& body) {
                FormOf(body),
                body["is_derived"].as<int>() == 1,
                body["is_durable"].as<int>(0) == 1,
-               proto::StatisticSet(static_cast<uint8_t>(body["aux"].as<int>()))};
+               proto::StatisticSet(static_cast<uint8_t>(body["aux"].as<int>() & 7)),
+               (body["aux"].as<int>() & 8) != 0,
+               HashOf(body["engine_hash"]),
+               HashOf(body["engine_parent"])};
   }
   if (kind == "put_reply") {
     return PutReply{body["is_duplicate"].as<int>() == 1, body["image_bytes"].as<uint64_t>(),

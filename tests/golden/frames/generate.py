@@ -42,9 +42,13 @@ def body_bytes(kind, body):
     if kind == "get_reply":
         return struct.pack("<BBHIQQ", body["form"], body["tier"], 0, 0, body["first_position"], body["source_bytes"])
     if kind == "put":
+        names = b""
+        if "engine_hash" in body:
+            own, before = bytes.fromhex(body["engine_hash"]), bytes.fromhex(body["engine_parent"])
+            names = struct.pack("<BB6x32s32s", len(own), len(before), own, before)
         return struct.pack("<Q32s32sQH4HHBBBB", body["space_id"], bytes.fromhex(body["key"]), bytes.fromhex(body["parent"]),
                            body["first_position"], body["group"], *slice_, body["tokens"], body["form"], body["is_derived"],
-                           body["aux"], body.get("is_durable", 0))
+                           body["aux"], body.get("is_durable", 0)) + names
     assert kind == "put_reply"
     return struct.pack("<BB6xQ", body["is_duplicate"], body.get("durability", 0), body["image_bytes"])
 
@@ -89,6 +93,10 @@ def frames():
     yield frame("put_reply", "put_reply", {"is_duplicate": 0, "image_bytes": 123456}, seq=4, ticket=ticket)
     yield frame("put_reply, duplicate", "put_reply", {"is_duplicate": 1, "image_bytes": last}, seq=4)
     yield frame("put, durable", "put", dict(put, is_durable=1), seq=8, ticket=ticket, payload_bytes=9, payload_crc32c=0xE3069283)
+    yield frame("put, named by the engine", "put", dict(put, engine_hash=parent[:40], engine_parent=""), seq=9, ticket=ticket,
+                payload_bytes=9, payload_crc32c=0xE3069283)
+    yield frame("put, longest names and tokens", "put", dict(put, aux=15, engine_hash=key, engine_parent=parent[:16]), seq=10,
+                ticket=ticket, payload_bytes=9, payload_crc32c=0xE3069283)
     yield frame("put_reply, durable", "put_reply", {"is_duplicate": 0, "image_bytes": 123456, "durability": 1}, seq=8)
     yield frame("put_reply, stored but not durable", "put_reply", {"is_duplicate": 1, "image_bytes": 1, "durability": 9}, seq=8)
     yield frame("ping", "ping", seq=6, ticket=ticket, deadline_ms=100)

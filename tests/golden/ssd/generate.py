@@ -74,6 +74,24 @@ def extents():
                  source_bytes=64 << 20, image_bytes=64 << 20, directory_crc=2**32 - 1, created=2**63 - 1)
 
 
+def fields_record(name, seq, page, fields, **meaning):
+    """Of fields by their ids; those that the page does not have are of a later release."""
+    value = b"\1" + b"".join(struct.pack("<HH", id_, len(data)) + data for id_, data in fields)
+    return vector(name, struct.pack(">cQI", b"x", seq, page), value, seq=seq, page=page, **meaning)
+
+
+def names():
+    own, before = bytes(range(1, 33)), bytes(range(101, 109))
+    ids = [0, 128_000, 2**32 - 1]
+    tokens = struct.pack("<3I", *ids)
+    meaning = {"hash": own.hex(), "parent": before.hex(), "tokens": ids, "is_written": True}
+    yield fields_record("all", 77, 513, [(1, own), (2, before), (3, tokens)], **meaning)
+    yield fields_record("a hash alone", 1, 1, [(1, before)], **dict(meaning, hash=before.hex(), parent="", tokens=[]))
+    yield fields_record("tokens alone", 2**64 - 1, 2**32 - 1, [(3, tokens)], **dict(meaning, hash="", parent=""))
+    yield fields_record("of a later release", 77, 513, [(9, b"later"), (1, own), (2, before), (3, tokens), (65535, b"")],
+                        **dict(meaning, is_written=False))
+
+
 def field(data):
     return struct.pack("<I", len(data)) + data
 
@@ -155,7 +173,7 @@ def vectors():
     segments = [vector(f"slot {slot}", struct.pack(">cI", b"s", slot), struct.pack("<BBQ", 1, state, seq), slot=slot, seq=seq,
                        state=state) for slot, state, seq in ((0, 1, 1), (300, 2, 2**64 - 1))]
     small = [vector(name, b"m" + name.encode(), b"\1" + data, bytes=data.hex()) for name, data in (("tier", tier_id), ("", b""))]
-    return {"tier_metas": metas, "segment_headers": headers, "extents": list(extents()), "segments": segments,
+    return {"tier_metas": metas, "segment_headers": headers, "extents": list(extents()), "names": list(names()), "segments": segments,
             "spaces": list(spaces()), "metas": small}
 
 

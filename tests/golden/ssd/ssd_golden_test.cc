@@ -121,6 +121,29 @@ TEST(SsdGolden, Extents) {
   }
 }
 
+TEST(SsdGolden, FieldsOfExtents) {
+  for (const YAML::Node& vector : Vectors("names")) {
+    SCOPED_TRACE(vector["name"].as<std::string>());
+    const auto hash = [&](const char* name) {
+      return proto::EngineHash::From(BytesOf(Unhex(vector[name])), name).value();
+    };
+    const proto::EngineNames names = {.hash = hash("hash"),
+                                      .parent = hash("parent"),
+                                      .tokens = vector["tokens"].as<std::vector<uint32_t>>()};
+    const std::string key = Unhex(vector["key"]);
+    const ExtentPlace place{.seq = Number<uint64_t>(vector["seq"]),
+                            .page = Number<uint32_t>(vector["page"])};
+    EXPECT_EQ(FieldsKey(place), key);
+    EXPECT_EQ(ParseFieldsKey(key).value(), place);
+    if (vector["is_written"].as<bool>()) {
+      EXPECT_EQ(EncodeFields(key, ShareNames(names)), Unhex(vector["value"]));
+    }
+    const auto parsed = ParseFields(key, Unhex(vector["value"]));
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(**parsed, names);
+  }
+}
+
 TEST(SsdGolden, SegmentsAndSmallValues) {
   for (const YAML::Node& vector : Vectors("segments")) {
     const std::string key = SegmentKey(Number<uint32_t>(vector["slot"]));

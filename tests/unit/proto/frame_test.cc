@@ -63,6 +63,24 @@ std::vector<Frame> AllKinds() {
   return frames;
 }
 
+EngineHash SomeHash(size_t count) {
+  std::vector<std::byte> bytes(count, std::byte{7});
+  return EngineHash::From(bytes, "hash").value();
+}
+
+// Those, and puts with names.
+std::vector<Frame> AllFrames() {
+  std::vector<Frame> frames = AllKinds();
+  Put put = SomePut();
+  put.has_tokens = true;
+  put.engine_hash = SomeHash(32);
+  frames.push_back({.seq = 42, .body = put});
+  put.engine_hash = SomeHash(8);
+  put.engine_parent = SomeHash(17);
+  frames.push_back({.seq = 42, .body = put});
+  return frames;
+}
+
 // Makes the CRC right again after a change, so that what lies behind it is reached.
 void Reseal(FrameBytes& bytes) {
   const uint32_t zero = 0;
@@ -100,8 +118,44 @@ TEST(Frame, EveryKindIsReadAsWritten) {
   }
 }
 
+TEST(Frame, NamesAreReadAsWritten) {
+  for (const size_t parent_bytes : {0, 8, 32}) {
+    Put put = SomePut();
+    put.has_tokens = true;
+    put.statistics.Add(Statistic::kTokenScores);
+    put.engine_hash = SomeHash(20);
+    put.engine_parent = SomeHash(parent_bytes);
+    const auto read = ParseFrame(Serialize({.seq = 1, .body = put}).bytes());
+    ASSERT_TRUE(read.ok()) << read.status();
+    const Put& found = std::get<Put>(read->body);
+    EXPECT_EQ(found.engine_hash, put.engine_hash);
+    EXPECT_EQ(found.engine_parent, put.engine_parent);
+    EXPECT_TRUE(found.has_tokens && found.statistics.Has(Statistic::kTokenScores));
+  }
+  const FrameBytes without = Serialize({.seq = 1, .body = SomePut()});
+  EXPECT_EQ(without.size, kFrameHeadBytes + 96) << "as daemons before names read it";
+}
+
+TEST(Frame, WrongNamesAreRefusedByName) {
+  Put put = SomePut();
+  put.engine_hash = SomeHash(9);
+  const FrameBytes named = Serialize({.seq = 1, .body = put});
+  constexpr size_t kNames = kFrameHeadBytes + 96;
+  const auto poked = [&](size_t at, uint8_t value) {
+    FrameBytes bytes = named;
+    Poke(bytes, kNames + at, value);
+    return ErrorOf(bytes);
+  };
+  EXPECT_EQ(poked(0, 7), "frame: put.engine_hash bytes is 7, expected 8 to 32");
+  EXPECT_EQ(poked(0, 33), "frame: put.engine_hash bytes is 33, expected 8 to 32");
+  EXPECT_EQ(poked(1, 3), "put.engine_parent has 3 bytes, expected 8 to 32, or none");
+  EXPECT_EQ(poked(2, 1), "frame: put.reserved is 1, expected 0");
+  EXPECT_EQ(poked(8 + 9, 1), "frame: put.engine_hash is 1, expected 0");
+  EXPECT_EQ(poked(40, 1), "frame: put.engine_parent is 1, expected 0");
+}
+
 TEST(Frame, EveryChangedByteIsRefused) {
-  for (const Frame& frame : AllKinds()) {
+  for (const Frame& frame : AllFrames()) {
     const FrameBytes bytes = Serialize(frame);
     for (size_t at = 0; at < bytes.size; ++at) {
       for (int value = 1; value < 256; ++value) {
@@ -115,7 +169,7 @@ TEST(Frame, EveryChangedByteIsRefused) {
 
 // With a right CRC a changed byte may make another valid frame, but then one that writes itself.
 TEST(Frame, EveryChangedByteUnderARightCrcIsRefusedOrMeant) {
-  for (const Frame& frame : AllKinds()) {
+  for (const Frame& frame : AllFrames()) {
     const FrameBytes bytes = Serialize(frame);
     for (size_t at = 0; at < bytes.size; ++at) {
       for (int value = 1; value < 256; ++value) {
@@ -135,7 +189,7 @@ TEST(Frame, EveryChangedByteUnderARightCrcIsRefusedOrMeant) {
 }
 
 TEST(Frame, EveryOtherLengthIsRefused) {
-  for (const Frame& frame : AllKinds()) {
+  for (const Frame& frame : AllFrames()) {
     const FrameBytes bytes = Serialize(frame);
     for (size_t size = 0; size <= kFrameBytesMax + 8; ++size) {
       std::vector<std::byte> cut(
@@ -176,7 +230,7 @@ TEST(Frame, ErrorsNameTheFieldAndTheLimit) {
   EXPECT_THAT(poke(get, 64 + 8, uint8_t{0}), HasSubstr("get.key"));
   EXPECT_THAT(poke(put, 64 + 90, uint16_t{15}), HasSubstr("put.tokens is 15, expected 16 to 1024"));
   EXPECT_THAT(poke(put, 64 + 93, uint8_t{2}), HasSubstr("put.is_derived"));
-  EXPECT_THAT(poke(put, 64 + 94, uint8_t{8}), HasSubstr("put.aux"));
+  EXPECT_THAT(poke(put, 64 + 94, uint8_t{16}), HasSubstr("put.aux"));
   EXPECT_THAT(poke(put, 64 + 72, kPositionMax + 1), HasSubstr("put.first_position"));
   const FrameBytes hello = Serialize(AllKinds()[0]);
   EXPECT_THAT(poke(hello, 64 + 4, uint32_t{0}), HasSubstr("hello.window is 0, expected 1 to 256"));

@@ -17,11 +17,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .names import register
+from .reloads import WorkerExtension, weights_are_now
 
 if TYPE_CHECKING:
     from .connector import CairnConnector
 
-__all__ = ["CairnConnector", "register"]
+__all__ = ["CairnConnector", "WorkerExtension", "register", "weights_are_now"]
 
 
 def __getattr__(name: str) -> Any:

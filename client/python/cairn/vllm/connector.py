@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -50,18 +51,21 @@ CAPTURE_TRIES = 16  # requests that are put whole for each sequence that is to b
 
 
 class PlanMetadata(KVConnectorMetadata):
-    """revision, groups_name: of the space that the plan's keys are of."""
+    """revision, groups_name: of the space that the plan's keys are of. weights: what `weights_are_now` has
+    called the weights that the plan is made for; None: they are those that the engine began with."""
 
-    def __init__(self, plan: Plan, model: Model) -> None:
+    def __init__(self, plan: Plan, model: Model, weights: str | None = None) -> None:
         self.plan, self.revision = plan, model.spec.weights_revision
         self.groups_name = model.groups_name
+        self.weights = weights
 
 
 class StepEnded(KVConnectorWorkerMetadata):
     """What a worker says of a step. requests: whose layer-wise loads ended in it, of all ranks in the
     same one. adapters: revisions of those that vLLM has loaded; None: it is not one, or not known.
-    has_other_weights: they are not those that the engine started with. model: set if the scheduler has
-    planned for another one: what this worker has."""
+    has_other_weights: they are not those that the engine started with, or that have been named since.
+    model: set if the scheduler has planned for another one: what this worker has. weights: the name of
+    its weights, where the scheduler may not know it."""
 
     def __init__(
         self,
@@ -69,7 +73,9 @@ class StepEnded(KVConnectorWorkerMetadata):
         adapters: dict[int, str | None],
         has_other_weights: bool = False,
         model: Model | None = None,
+        weights: str | None = None,
     ) -> None:
+        self.weights = weights
         self.requests, self.adapters = requests, adapters
         self.has_other_weights, self.model = has_other_weights, model
 
@@ -80,8 +86,9 @@ class StepEnded(KVConnectorWorkerMetadata):
             if self.adapters[number] != other.adapters[number]:
                 adapters[number] = None
         is_other = self.has_other_weights or other.has_other_weights
-        model = self.model or other.model
-        return StepEnded(self.requests | other.requests, adapters, is_other, model)
+        model, weights = self.model or other.model, self.weights or other.weights
+        is_other = is_other or weights != (other.weights or self.weights)
+        return StepEnded(self.requests | other.requests, adapters, is_other, model, weights)
 
 
 class CairnConnector(KVConnectorBase_V1, SupportsHMA):
@@ -129,8 +136,12 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._loads_ended: set[str] = set()
         self._layers: dict[str, int] = {}  # of this worker, their numbers from 0 on
         self._adapters, self._reloads = LoadedAdapters(), Reloads()
+        self._weights: str | None = None  # what `weights_are_now` has called them
+        self._agreed: str | None = None  # of a worker: the last name that the scheduler had, too
+        self._is_renamed = False  # of a worker: its scheduler has yet to hear of it
         self._is_reset_told = False
         self._is_told = True  # of a worker: its scheduler plans for the groups that it has
+        self._is_stale = False  # of a worker: its scheduler plans for other weights
         if not is_scheduler:
             self._reloads.watch()
             if getattr(vllm_config, "lora_config", None) is not None:
@@ -151,6 +162,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             recorded=CAPTURE_TRIES * self._settings.capture_sequences
             if self._settings.capture is not None
             else 0,
+            hash_tokens=getattr(kv_cache_config, "hash_block_size", None),
             is_media_named=are_media_named(vllm_config),
             weights_stay=self._weights_stay,
         )
@@ -189,7 +201,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
                 for request_id, offered in states.items()
             },
         )
-        return PlanMetadata(plan, self._model)
+        return PlanMetadata(plan, self._model, self._weights)
 
     def update_connector_output(self, connector_output: Any) -> None:
         ended = getattr(connector_output, "kv_connector_worker_meta", None)
@@ -197,6 +209,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._decider.adapters_loaded(ended.adapters)
             if ended.has_other_weights:
                 self._decider.stop()
+            elif ended.weights is not None:
+                self._follow_weights(ended.weights)
             if ended.model is not None:
                 self._follow_worker(ended.model)
         self._decider.loaded(
@@ -254,6 +268,20 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._model = model = model.with_revision_of(self._model)
         log.info("cairn: layers are of %d shapes, as a worker says", len(model.spec.groups))
         self._is_layer_wise = self._settings.layer_wise and not model.is_all_or_nothing
+        self._decider.move(keys.fingerprint(self._settings.tenant, model.spec), model.geometry)
+        self._session.move(model.spec)
+
+    def _follow_weights(self, weights: str) -> None:
+        """Workers have been told what the weights are called from now on. Requests that have come are
+        computed with the old ones in part: nothing of them is saved."""
+        if weights == self._weights and not self._decider.is_off:
+            return
+        self._weights = weights
+        self._stamps = self._stamps_of_weights()
+        settings = dataclasses.replace(self._settings, weights_revision=weights)
+        self._model = model = self._model.of_weights(self._vllm_config, settings)
+        log.info("cairn: the engine's weights are now %s", model.spec.weights_revision)
+        self._decider.go_on()
         self._decider.move(keys.fingerprint(self._settings.tenant, model.spec), model.geometry)
         self._session.move(model.spec)
 
@@ -421,7 +449,14 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._is_told = False  # the scheduler has yet to hear what this is
             return
         self._is_told = True
-        self._follow(connector_metadata.revision)
+        self._look_at_weights()
+        self._is_stale = connector_metadata.weights != self._weights
+        if self._is_stale:
+            # The scheduler has yet to hear of them; else this worker was not told what others were.
+            self._adapters.have_other_weights |= connector_metadata.weights != self._agreed
+        else:
+            self._agreed = self._weights
+            self._follow(connector_metadata.revision)
         for one in (self._tap, self._squares):
             if one is not None:
                 one.begin(self._plan)
@@ -446,6 +481,11 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _look_at_weights(self) -> None:
         """Whether they are still those that the space names: vLLM may have been told to load some."""
+        weights = self._reloads.take_name()
+        if weights is not None:
+            self._weights, self._is_renamed = weights, True
+            self._stamps = self._stamps_of_weights()
+            self._adapters.have_other_weights = False
         loads = self._reloads.take()
         if self._adapters.have_other_weights or not any(loads.values()):
             return
@@ -453,7 +493,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._adapters.have_other_weights = True
             log.warning(
                 "cairn: weights were loaded into the running engine: nothing is cached until it is"
-                " restarted"
+                " restarted, or until cairn.vllm.weights_are_now names them"
             )
 
     def wait_for_layer_load(self, layer_name: str) -> None:
@@ -491,9 +531,11 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         adapters = self._adapters.take_news()
         is_other = self._adapters.have_other_weights
         model = None if self._is_told else self._model
-        if not (ended or adapters or is_other or model):
+        weights = self._weights if self._is_stale or self._is_renamed else None
+        self._is_renamed = False
+        if not (ended or adapters or is_other or model or weights):
             return None
-        return StepEnded(ended, adapters, is_other, model)
+        return StepEnded(ended, adapters, is_other, model, weights)
 
     def get_kv_connector_stats(self) -> CairnStats | None:
         counts = {} if self._worker is None else self._worker.take_counts()
@@ -503,7 +545,9 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
     def _plan(self) -> Plan:
         metadata = self._get_connector_metadata()
         assert isinstance(metadata, PlanMetadata)
-        return metadata.plan if self._is_told else Plan(is_idle=metadata.plan.is_idle)
+        if not self._is_told:
+            return Plan(is_idle=metadata.plan.is_idle)
+        return _without_blocks(metadata.plan) if self._is_stale else metadata.plan
 
     # -------------------------------------------------------------------------------- the rest
 
@@ -530,6 +574,16 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         per_engine_labelvalues: dict[int, list[object]],
     ) -> CairnPromMetrics:
         return CairnPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+def _without_blocks(plan: Plan) -> Plan:
+    """Of a plan for other weights than the worker has: its loads find nothing, so that their requests
+    go on, and nothing is saved."""
+    loads = [
+        dataclasses.replace(load, keys=[hashlib.sha256(key).digest() for key in load.keys])
+        for load in plan.loads
+    ]
+    return Plan(loads=loads, is_idle=plan.is_idle)
 
 
 def _tensor_rank(parallel: Any) -> int:

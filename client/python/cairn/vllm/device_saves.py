@@ -119,6 +119,7 @@ class DeviceSaves(Saves):
             parent=save.keys[first - 1] if first else save.parent,
             first_position=save.first_position + first * space.spec.tokens_per_block,
             is_derived=save.is_derived,
+            names=save.names[first : first + len(slots)],
         )
         good = sum(status == paged.OK for status in moved.statuses)
         self._count(saved_blocks=good * ratio, saved_bytes=moved.wire_bytes)

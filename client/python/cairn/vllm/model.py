@@ -50,6 +50,11 @@ class Model:
         """A digest of the groups: a scheduler sends it with each step, and not the groups."""
         return hashlib.sha256(repr(self.spec.groups).encode()).digest()[:8]
 
+    def of_weights(self, vllm_config: Any, settings: Settings) -> Model:
+        """The same model with the weights that the settings name."""
+        revision = _revision_of(vllm_config, settings) + self.bytes_name
+        return replace(self, spec=replace(self.spec, weights_revision=revision))
+
     @property
     def is_guess(self) -> bool:
         """Whether one shape stands for layers of several. vLLM tells its scheduler the first shape of

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..paged import SKIPPED
+from ..transfer import Names
 from .adapters import Adapter
 
 NO_BLOCK = 0  # the engine's number of it
@@ -50,6 +51,7 @@ class Save:
     first_position: int
     is_derived: bool  # computed on blocks that may have been loaded with losses
     adapter: Adapter | None = None
+    names: Sequence[Names] = ()  # vLLM's own, of each key; empty: none
 
 
 @dataclass

@@ -138,6 +138,8 @@ class HostSaves(Saves):
             position = save.first_position + index * space.spec.tokens_per_block
             key, is_derived = save.keys[index], save.is_derived
             put = Put(key, None, None, parent, position, group.part, is_derived, source=slot)
+            if save.names:
+                put.names = save.names[index]
             if self._squares is not None:
                 put.query_squares = self._squares.take(key, group.part.group)
             puts.append(put)

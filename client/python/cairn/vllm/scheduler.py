@@ -3,7 +3,7 @@
 
 Knows nothing of vLLM but the attributes of its requests that `_Chain` and `Scheduler` read:
 request_id, all_token_ids, num_tokens, num_computed_tokens, lora_request, cache_salt, mm_features,
-prompt_embeds, resumable.
+prompt_embeds, resumable, block_hashes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import keys
 from ..paged import SKIPPED
+from ..transfer import Names
 from .adapters import Adapter, Adapters
 from .lookup import Lookup, Lookups
 from .media import is_named_by_content
@@ -62,6 +63,22 @@ class _Chain:
                 self._named += own
         return self._keys[:count]
 
+    def names(self, first: int, count: int, hash_tokens: int) -> list[Names]:
+        """vLLM's own names of `count` blocks from `first` on, for events. Its hashes are of
+        hash_tokens each, and include all tokens before: that of a block of the store is the one at
+        its end. Empty: vLLM makes none, as prefix caching is off."""
+        tokens, size = self.request.all_token_ids, self._store_tokens
+        hashes = getattr(self.request, "block_hashes", None) or ()
+        ratio, end = size // hash_tokens, first + count
+        if size % hash_tokens or len(hashes) < end * ratio:
+            return []
+        ends = [bytes(hashes[i * ratio - 1]) if i else b"" for i in range(first, end + 1)]
+        made = [
+            Names.of(own, parent, list(tokens[i * size : (i + 1) * size]))
+            for i, own, parent in zip(range(first, end), ends[1:], ends, strict=False)
+        ]
+        return [one for one in made if one is not None] if all(made) else []
+
     def refresh(self, is_media_named: bool) -> bool:
         """False: some blocks are not what they were, and their keys are forgotten."""
         count, first = len(self._keys), len(self._keys)
@@ -103,7 +120,8 @@ class Scheduler:
     whose load failed is wrong, of whatever request, and the engine computes it again: until a load
     is known to have ended, nothing is saved of requests that have a block of it.
 
-    is_media_named: whether vLLM names media by their content. weights_stay: asked when requests come
+    hash_tokens: of vLLM's own hashes; None: of its blocks. is_media_named: whether vLLM names media
+    by their content. weights_stay: asked when requests come
     after a `reset`: whether the engine's weights are known to be those that the space names."""
 
     def __init__(
@@ -115,6 +133,7 @@ class Scheduler:
         is_loading: bool = True,
         is_saving: bool = True,
         recorded: int = 0,
+        hash_tokens: int | None = None,
         is_media_named: bool = True,
         weights_stay: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -123,6 +142,7 @@ class Scheduler:
         self._chains: dict[str, _Chain] = {}
         self._planned: list[Load] = []
         self._adapters = Adapters()
+        self._hash_tokens = hash_tokens
         self._is_media_named, self._weights_stay = is_media_named, weights_stay
         self._is_media_told = False
         self._is_in_doubt = self._is_off = False  # of the weights; nothing has a name any more
@@ -270,6 +290,7 @@ class Scheduler:
             first * geometry.store_tokens,
             is_derived,
             chain.adapter,
+            chain.names(first, full - first, self._hash_tokens or geometry.engine_tokens),
         )
 
     def loaded(
@@ -321,6 +342,15 @@ class Scheduler:
         """The engine has other weights than the space names."""
         self._is_off = True
         self._end_all()
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the weights are not known to be those that the space names."""
+        return self._is_off or self._is_in_doubt
+
+    def go_on(self) -> None:
+        """The engine's weights are known again: `move` says in which space their blocks are."""
+        self._is_off = self._is_in_doubt = False
 
     def reset(self) -> None:
         """The engine forgets what is cached: its weights may be others from now on. Unless they are

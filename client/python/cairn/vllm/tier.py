@@ -29,7 +29,13 @@ from typing import Any, ClassVar
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
-from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext
+from vllm.v1.kv_offload.base import (
+    Locality,
+    LookupResult,
+    Medium,
+    RequestOffloadingContext,
+    get_offload_block_hash,
+)
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .._deadline import time_left
@@ -38,7 +44,7 @@ from .._settings import StoreSettings, settings_of
 from ..errors import Error, InvalidArgumentError
 from ..keys import Group, SpaceSpec
 from ..space import Space
-from ..transfer import Get, Put
+from ..transfer import Get, Names, Put
 from .media import are_media_named, is_named_by_content
 from .names import register
 from .resolved import digest_of
@@ -267,7 +273,10 @@ class CairnTier(SecondaryTierManager):
         try:
             space = self._session.space
             if space is not None:
-                named = list(zip([space.opaque_key(key) for key in keys], rows, strict=True))
+                own = [Names.of(bytes(get_offload_block_hash(key))) for key in keys]
+                named = list(
+                    zip([space.opaque_key(key) for key in keys], rows, own, strict=True)
+                )
                 for first in range(0, len(named), _PART):
                     good += move(space, named[first : first + _PART], deadline)
         except Error as error:
@@ -304,11 +313,11 @@ class CairnTier(SecondaryTierManager):
         log.warning("cairn: %s", text)
 
     def _put(self, space: Space, named: list[Any], deadline: float) -> list[bool]:
-        puts = [Put(key, source=row) for key, row in named]
+        puts = [Put(key, source=row, names=own) for key, row, own in named]
         return [one.error is None for one in space.put_batch(puts, timeout=time_left(deadline))]
 
     def _get(self, space: Space, named: list[Any], deadline: float) -> list[bool]:
-        gets = [Get(key, source=row) for key, row in named]
+        gets = [Get(key, source=row) for key, row, _ in named]
         return [bool(one) for one in space.get_batch(gets, timeout=time_left(deadline))]
 
     # ------------------------------------------------------------------------------- the rest

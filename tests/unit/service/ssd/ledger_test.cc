@@ -82,6 +82,83 @@ TEST(Ledger, KeepsWhatIsWritten) {
   EXPECT_GT(ledger->disk_bytes(), 0U);
 }
 
+// The keys of all records of fields, as the database has them.
+std::vector<std::string> FieldsIn(const std::string& path) {
+  rocksdb::Options options;
+  options.info_log = std::make_shared<SilentLog>();
+  rocksdb::DB* opened = nullptr;
+  EXPECT_TRUE(rocksdb::DB::OpenForReadOnly(options, path, &opened).ok());
+  const std::unique_ptr<rocksdb::DB> db(opened);
+  const std::unique_ptr<rocksdb::Iterator> at(db->NewIterator(rocksdb::ReadOptions()));
+  std::vector<std::string> keys;
+  for (at->Seek("x"); at->Valid(); at->Next()) keys.push_back(at->key().ToString());
+  return keys;
+}
+
+TEST(Ledger, ExtentsKeepTheirNamesAndTakeThemAlong) {
+  const TempDir folder;
+  const std::string path = folder.File("index");
+  {
+    auto ledger = Create(path).value();
+    Extents written = Fill(*ledger, 3, 4);
+    Ledger::Batch batch;
+    for (auto& [place, record] : written) {
+      if (place.second % 2 == 1) continue;  // every other one has names
+      record.names = SomeNames(place.second);
+      batch.PutExtent(place.first, place.second, record);
+    }
+    ASSERT_TRUE(ledger->Write(batch, false).ok());
+    for (const auto& [place, record] : Scan(*ledger)) {
+      ASSERT_EQ(record.names != nullptr, place.second % 2 == 0);
+      if (record.names != nullptr) {
+        EXPECT_EQ(*record.names, *SomeNames(place.second));
+      }
+    }
+    for (const auto& [place, record] : Scan(*ledger, 2, 2)) {
+      EXPECT_EQ(record.names != nullptr, place.second % 2 == 0);
+    }
+    Ledger::Batch removal;
+    removal.DeleteExtent(1, 4);
+    removal.DeleteExtentsOf(2);
+    ASSERT_TRUE(ledger->Write(removal, false).ok());
+  }
+  // Of pages 4 and 10 of the segments 1 and 3.
+  EXPECT_EQ(FieldsIn(path), (std::vector<std::string>{FieldsKey({.seq = 1, .page = 10}),
+                                                      FieldsKey({.seq = 3, .page = 4}),
+                                                      FieldsKey({.seq = 3, .page = 10})}));
+}
+
+// As a release does that does not know fields.
+TEST(Ledger, FieldsWithoutTheirExtentGo) {
+  const TempDir folder;
+  const std::string path = folder.File("index");
+  std::mt19937_64 random = SeededRandom();
+  ExtentRecord record = RandomExtent(random);
+  record.names = SomeNames(1);
+  {
+    auto ledger = Create(path).value();
+    Ledger::Batch batch;
+    for (const uint32_t page : {1U, 2U, 3U}) batch.PutExtent(5, page, record);
+    ASSERT_TRUE(ledger->Write(batch, true).ok());
+  }
+  {
+    rocksdb::Options options;
+    options.info_log = std::make_shared<SilentLog>();
+    rocksdb::DB* opened = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open(options, path, &opened).ok());
+    const std::unique_ptr<rocksdb::DB> db(opened);
+    for (const uint32_t page : {1U, 3U}) {
+      ASSERT_TRUE(db->Delete(rocksdb::WriteOptions(), ExtentKey({.seq = 5, .page = page})).ok());
+    }
+  }
+  auto ledger = Reopen(path).value();
+  EXPECT_EQ(Scan(*ledger).size(), 1U);
+  ASSERT_TRUE(ledger->DropLostFields().ok());
+  EXPECT_NE(Scan(*ledger).begin()->second.names, nullptr);
+  ledger.reset();
+  EXPECT_EQ(FieldsIn(path), (std::vector<std::string>{FieldsKey({.seq = 5, .page = 2})}));
+}
+
 TEST(Ledger, ScansARangeInOrderAndStops) {
   const TempDir folder;
   auto ledger = Create(folder.File("index")).value();

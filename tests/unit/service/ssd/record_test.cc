@@ -24,6 +24,7 @@ std::vector<Sample> Samples(std::mt19937_64& random) {
   const std::string segment = SegmentKey(static_cast<uint32_t>(random()));
   const std::string space = SpaceKey(static_cast<uint32_t>(random()));
   const std::string meta = MetaKey("tier");
+  const std::string fields = FieldsKey({.seq = random(), .page = 7});
   const auto of = [](auto parse) {
     return [parse](std::string_view key, std::string_view value) {
       return parse(key, value).status();
@@ -34,7 +35,8 @@ std::vector<Sample> Samples(std::mt19937_64& random) {
            EncodeSegment(segment, {.seq = random() | 1, .state = SegmentRecord::State::kSealed}),
            of(ParseSegment)},
           {"space", space, EncodeSpace(space, RandomSpace(random)), of(ParseSpace)},
-          {"meta", meta, EncodeMeta(meta, "a value"), of(ParseMeta)}};
+          {"meta", meta, EncodeMeta(meta, "a value"), of(ParseMeta)},
+          {"fields", fields, EncodeFields(fields, SomeNames(3)), of(ParseFields)}};
 }
 
 TEST(Record, KeysSortByNumber) {
@@ -68,6 +70,41 @@ TEST(Record, ExtentsComeBack) {
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     EXPECT_EQ(*parsed, record);
   }
+}
+
+TEST(Record, NamesComeBack) {
+  const std::string key = FieldsKey({.seq = 9, .page = 1});
+  EXPECT_EQ(ParseFieldsKey(key).value(), (ExtentPlace{.seq = 9, .page = 1}));
+  EXPECT_TRUE(EncodeFields(key, nullptr).empty());
+  for (const uint32_t tokens : {0U, 1U, 1024U}) {
+    const EngineNamesRef names = SomeNames(tokens);
+    const auto parsed = ParseFields(key, EncodeFields(key, names));
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(**parsed, *names);
+  }
+}
+
+TEST(Record, FieldsOfALaterReleaseAreSkipped) {
+  const std::string key = FieldsKey({.seq = 9, .page = 1});
+  const EngineNamesRef names = SomeNames(2);
+  std::string value = EncodeFields(key, names);
+  value.resize(value.size() - sizeof(uint32_t));
+  value.insert(1, std::string("\x63\x00\x03\x00new", 7));
+  value.append(std::string("\x64\x00\x00\x00", 4));
+  std::string cut = value + "\x65";
+  std::string late = value;
+  SealRecord(key, &value);
+  const auto parsed = ParseFields(key, value);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(**parsed, *names);
+  SealRecord(key, &cut);
+  EXPECT_TRUE(absl::IsDataLoss(ParseFields(key, cut).status()));
+  std::string wrong = std::string("\x01\x01\x00\x03\x00old", 8);  // a hash of 3 bytes
+  SealRecord(key, &wrong);
+  EXPECT_TRUE(absl::IsDataLoss(ParseFields(key, wrong).status()));
+  late[0] = 2;
+  SealRecord(key, &late);
+  EXPECT_TRUE(absl::IsUnimplemented(ParseFields(key, late).status()));
 }
 
 TEST(Record, SegmentsSpacesAndMetaComeBack) {

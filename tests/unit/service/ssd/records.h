@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "codecs/recipe/recipe.h"
@@ -54,6 +55,15 @@ inline codecs::Recipe RandomRecipe(std::mt19937_64& random) {
     recipe.patterns = 32;
   }
   return recipe;
+}
+
+inline EngineNamesRef SomeNames(uint32_t token_count) {
+  const std::vector<std::byte> hash(32, std::byte{5}), parent(8, std::byte{6});
+  proto::EngineNames names = {.hash = proto::EngineHash::From(hash, "hash").value(),
+                              .parent = proto::EngineHash::From(parent, "parent").value(),
+                              .tokens = {}};
+  for (uint32_t i = 0; i < token_count; ++i) names.tokens.push_back(128'000 + i);
+  return ShareNames(std::move(names));
 }
 
 inline ExtentRecord RandomExtent(std::mt19937_64& random) {

@@ -317,7 +317,8 @@ TEST(CopiesTest, TheIndexHasAMaximumOfImages) {
 
 std::vector<IndexEvent> Told(StoreFixture& store, EventCursor* cursor) {
   std::vector<IndexEvent> events;
-  EXPECT_TRUE(store.index->events().Read(store.session.tenant.view(), cursor, 100, &events));
+  EXPECT_TRUE(store.index->events().Read(store.session.tenant.view(), cursor, EventBatchRoom(100),
+                                         &events));
   return events;
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/fake_clock.h"
@@ -45,15 +46,36 @@ TEST_F(EventLogTest, WhoFallsBehindIsToldSo) {
   EventCursor cursor = Begin("acme");
   const EventCursor begin = cursor;
   for (uint16_t i = 0; i < 6; ++i) log_.Append(Event(1, i));
-  EXPECT_FALSE(log_.Read("acme", &cursor, 10, &events_));
+  EXPECT_FALSE(log_.Read("acme", &cursor, EventBatchRoom(10), &events_));
   EXPECT_EQ(cursor.next, begin.next + 6);
-  EXPECT_TRUE(log_.Read("acme", &cursor, 10, &events_) && events_.empty());
+  EXPECT_TRUE(log_.Read("acme", &cursor, EventBatchRoom(10), &events_) && events_.empty());
   EventCursor back{begin.epoch, begin.next + 2};  // the oldest that is kept
   EXPECT_TRUE(GoesOn("acme", back));
-  ASSERT_TRUE(log_.Read("acme", &back, 3, &events_));
+  ASSERT_TRUE(log_.Read("acme", &back, EventBatchRoom(3), &events_));
   ASSERT_EQ(events_.size(), 3);
   EXPECT_EQ(events_[0].tokens, 2);
   EXPECT_EQ(back.next, begin.next + 5);
+}
+
+TEST_F(EventLogTest, NamesAreBoundedToo) {
+  const EngineNamesRef names =
+      ShareNames({.hash = {}, .parent = {}, .tokens = std::vector<uint32_t>(64)});
+  EventLog log(clock_, 100, 3 * names->bytes());
+  log.AddSpace(1, "acme");
+  EventCursor cursor;
+  bool can_go_on = false;
+  ASSERT_TRUE(log.Begin("acme", &cursor, &can_go_on).ok());
+  EventCursor late = {cursor.epoch, cursor.next + 2};
+  for (uint16_t i = 0; i < 5; ++i) {
+    IndexEvent event = Event(1, i);
+    event.names = names;
+    log.Append(event);
+  }
+  ASSERT_TRUE(log.Read("acme", &late, EventBatchRoom(10), &events_));
+  ASSERT_EQ(events_.size(), 3);  // the oldest two went
+  EXPECT_EQ(events_[0].tokens, 2);
+  EXPECT_FALSE(log.Read("acme", &cursor, EventBatchRoom(10), &events_));
+  log.End("acme");
 }
 
 TEST_F(EventLogTest, WhoComesBackInTimeHasMissedNothing) {
@@ -78,7 +100,8 @@ TEST_F(EventLogTest, OthersAreNotSeenInATenantsNumbers) {
   log_.Append(Event(1, 7));
   for (uint16_t i = 0; i < 100; ++i) log_.Append(Event(2, i));
   log_.Append(Event(3, 1));  // a space of nobody
-  ASSERT_TRUE(log_.Read("acme", &quiet, 10, &events_)) << "pushed out by the other's";
+  ASSERT_TRUE(log_.Read("acme", &quiet, EventBatchRoom(10), &events_))
+      << "pushed out by the other's";
   ASSERT_EQ(events_.size(), 1);
   EXPECT_EQ(events_[0].tokens, 7);
   EXPECT_EQ(quiet.next, begin.next + 1);

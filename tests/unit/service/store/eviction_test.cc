@@ -270,6 +270,28 @@ TEST(EvictionTest, TheIndexHasAMaximumOfBlocks) {
             (std::vector<bool>{true, false}));
 }
 
+TEST(EvictionTest, NamesOfEnginesCountAsBlocks) {
+  constexpr uint64_t kBlocksMax = 64;
+  StoreFixture store(16_MiB, kBlocksMax);
+  const SpaceEntry& space = store.OpenSpace();
+  const std::vector<std::byte> hash(32, std::byte{1});
+  const EngineNamesRef names = ShareNames({.hash = proto::EngineHash::From(hash, "hash").value(),
+                                           .parent = {},
+                                           .tokens = std::vector<uint32_t>(96)});
+  for (uint64_t i = 1; i <= 100; ++i) {
+    ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(i), StoreFixture::Whole(space)).ok());
+    store.index->SetNames({space.id(), StoreFixture::Key(i)}, names);
+    // A block, and 512 bytes of names.
+    ASSERT_LE(store.index->figures().block_count * (1 + names->bytes() / 128), kBlocksMax + 5);
+  }
+  EXPECT_GE(store.index->figures().block_count, kBlocksMax / 5);
+  store.index->Invalidate(space.id());
+  for (uint64_t i = 1; i <= kBlocksMax; ++i) {  // nothing of their names is left
+    ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(i), StoreFixture::Whole(space)).ok());
+  }
+  EXPECT_EQ(store.index->figures().block_count, kBlocksMax);
+}
+
 TEST(EvictionTest, SaysHowLongBlocksGoUnusedAndWhenTheyAreUsedAgain) {
   StoreFixture store;
   const SpaceEntry& space = store.OpenSpace();

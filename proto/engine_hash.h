@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Names that an engine has for a block: its own hash of the block, that of the block before it, and
+// the block's tokens. Routers match events by them. Cairn itself finds blocks by keys only.
+//
+// Thread-safety: values.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace cairn::proto {
+
+// A hash as the engine computes it, or none.
+class EngineHash {
+ public:
+  static constexpr size_t kBytesMin = 8, kBytesMax = 32;
+
+  constexpr EngineHash() = default;
+  // Returns an empty hash for no bytes. Errors: InvalidArgument, naming `field`, unless there are 0
+  // or kBytesMin to kBytesMax bytes.
+  static absl::StatusOr<EngineHash> From(std::span<const std::byte> bytes, std::string_view field);
+
+  [[nodiscard]] bool empty() const { return count_ == 0; }
+  [[nodiscard]] std::span<const std::byte> bytes() const { return {bytes_.data(), count_}; }
+
+  friend bool operator==(const EngineHash&, const EngineHash&) = default;
+
+ private:
+  uint8_t count_ = 0;
+  std::array<std::byte, kBytesMax> bytes_{};  // zeros from count_ on
+};
+
+struct EngineNames {
+  EngineHash hash;
+  EngineHash parent;             // of the block before it; empty: none, or unknown
+  std::vector<uint32_t> tokens;  // empty: not kept
+
+  // Memory that the index counts for them, with their entry of a table.
+  [[nodiscard]] uint64_t bytes() const { return 128 + tokens.size() * sizeof(uint32_t); }
+
+  friend bool operator==(const EngineNames&, const EngineNames&) = default;
+};
+
+}  // namespace cairn::proto
