@@ -87,7 +87,7 @@ struct SourceStrip {
 
 // Rows are at multiples of 16 bytes, and of whole units of bf16 or fp16.
 CAIRN_DEVICE bool HasUnits(const codecs::StripShape& shape, uint32_t unit) {
-  return unit == sizeof(U32x4) && shape.dim % kUnit == 0 && shape.dtype != codecs::DType::kFp32;
+  return unit == sizeof(U32x4) && shape.dim % kUnit == 0 && codecs::BytesOf(shape.dtype) == 2;
 }
 
 // LoadExponents() of 32 channels that are there: four lanes a token, a unit a lane.
