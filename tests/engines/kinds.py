@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vLLM connector in a real vLLM, with kinds of KV other than K and V: latents of MLA, and states.
+"""The vLLM connector in a real vLLM, with kinds of KV other than K and V of bf16: latents of MLA,
+states, and caches of 8-bit floats.
 Small models of their architectures with random weights. What one engine computes another loads, and
 goes on with the same tokens and logits as after a hit of the same length in vLLM's own cache.
 `make test-engines` runs it; kinds.py NAME… some of the models.
@@ -78,6 +79,15 @@ MODELS = {
         "shared_expert_intermediate_size": 32,
     },
 }
+# By name: what vLLM is told beside the model.
+OPTIONS = {"fp8_e4m3": {"kv_cache_dtype": "fp8"}, "fp8_e5m2": {"kv_cache_dtype": "fp8_e5m2"}}
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "head_dim": 64,
+}
+MODELS |= dict.fromkeys(OPTIONS, LLAMA)
 PROMPT_TOKENS = 649  # a hit ends at 640, of blocks of 16 and of 128
 
 
@@ -149,6 +159,7 @@ def run_engine(model, name, extra, commands):
     config = config_of(recipe="exact", weights_revision=name, **extra)
     options = {"skip_tokenizer_init": True, "max_model_len": 2048, "load_format": "dummy"}
     options |= {"enable_prefix_caching": True, "max_num_batched_tokens": 2048}
+    options |= OPTIONS.get(name, {})
     llm = start(model, config if extra else None, **options)
     said = [answer_of(llm, command, kill_in_load) for command in commands]
     llm.llm_engine.engine_core.shutdown()

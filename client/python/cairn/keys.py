@@ -116,7 +116,7 @@ class SpaceSpec:
     """The identity of a space: equal specifications name the same space. It does not include the
     recipe.
 
-    dtype: "bf16", "fp16" or "fp32"; a dtype of torch or numpy is converted to its name."""
+    dtype: a name of DTYPES; a dtype of torch or numpy is converted to its name."""
 
     model: str
     weights_revision: str
