@@ -283,7 +283,8 @@ int Main(int argc, char** argv) {
   WorkingSet eight(bytes / 2, DType::kFp8E4m3);
   for (const std::string_view name : {"exact", "exact:fast", "kivi:4", "cairn:2.3"}) {
     Recipe recipe;
-    Check(ParsePlannedRecipe(name, &recipe), "recipe");
+    if (ParsePlannedRecipe(name, &recipe) != Error::kOk)
+      Check(ParseRecipe(name, &recipe), "recipe");
     for (const Backend* backend : CpuBackends()) AddRecipe(eight, *backend, recipe, false, cases);
   }
   std::string backends;
