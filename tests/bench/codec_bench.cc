@@ -281,10 +281,11 @@ int Main(int argc, char** argv) {
     }
   }
   WorkingSet eight(bytes / 2, DType::kFp8E4m3);
-  for (const std::string_view name : {"exact", "exact:fast", "kivi:4", "cairn:2.3"}) {
-    Recipe recipe;
-    if (ParsePlannedRecipe(name, &recipe) != Error::kOk)
-      Check(ParseRecipe(name, &recipe), "recipe");
+  for (const Recipe& recipe : recipes) {
+    const std::string name(FormatRecipe(recipe));
+    if (name != "exact" && name != "exact:fast" && name != "kivi:4" && !recipe.NeedsProfile()) {
+      continue;
+    }
     for (const Backend* backend : CpuBackends()) AddRecipe(eight, *backend, recipe, false, cases);
   }
   std::string backends;
