@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "codecs/image/settle.h"
+#include "codecs/pack/eight_bits.h"
 #include "kernels/plan_planes.h"
 
 namespace cairn::kernels {
@@ -68,8 +69,8 @@ codecs::ImageSpec TailSpec(const AttendJob& job) {
 Error CheckAttend(const AttendJob& job) {
   const codecs::TileShape& tile = job.tile;
   const bool has_elements = tile.kind == GroupKind::kKv || tile.kind == GroupKind::kLatent;
-  if (!has_elements || codecs::Validate(tile) != Error::kOk || tile.k_dim > kAttendDimMax ||
-      VDim(job) == 0 || VDim(job) > kAttendDimMax ||
+  if (!has_elements || codecs::Validate(tile) != Error::kOk || codecs::IsFp8(tile.dtype) ||
+      tile.k_dim > kAttendDimMax || VDim(job) == 0 || VDim(job) > kAttendDimMax ||
       (tile.kind == GroupKind::kLatent && VDim(job) > tile.k_dim)) {
     return Error::kInvalidShape;
   }
@@ -92,6 +93,7 @@ Error CheckAttend(const AttendJob& job) {
 }
 
 std::string_view WhyDecodeFirst(const codecs::ImageSpec& spec) {
+  if (codecs::IsFp8(spec.tile.dtype)) return "decode first: nothing attends to 8-bit floats";
   if (spec.domain != codecs::Domain::kAsWritten) {
     return "decode first: K before RoPE turns by each token's own position";
   }

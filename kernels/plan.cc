@@ -63,7 +63,7 @@ DecodeList StripsList(const PlaneRecord& plane) {
   constexpr DecodeList kAny = GeneralDecodeList(FormId::kStrips);
   const bool is_bf16 = plane.dtype == codecs::DType::kBf16;
   if (plane.unit != kUnitMax || plane.dim % kStripsFastDim != 0 ||
-      plane.dtype == codecs::DType::kFp32) {
+      codecs::BytesOf(plane.dtype) != 2) {
     return kAny;
   }
   if (!plane.is_fast) return is_bf16 ? DecodeList::kStripsBf16 : DecodeList::kStripsFp16;
@@ -131,6 +131,10 @@ Error Check(const DecodeJob& job) {
   const codecs::ImageSpec& spec = job.prefix->spec();
   if (const Error error = codecs::CheckCodableWith(spec, job.side); error != Error::kOk) {
     return error;
+  }
+  // The kernels of steps keep 16 bits in the place of an element meanwhile.
+  if (HasSteps(spec.recipe) && codecs::ElementBytes(spec.tile.dtype) == 1) {
+    return Error::kUnknownRecipe;
   }
   if (spec.recipe.NeedsSideObject() && !IsAligned(job.side_object)) return Error::kInvalidShape;
   if (job.slice.IsEmpty() || !spec.slice.Contains(job.slice)) return Error::kInvalidSlice;

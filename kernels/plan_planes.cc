@@ -100,7 +100,12 @@ Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slice, const
                 const std::byte* tiles) {
   if (!IsAligned(tiles) || !IsWhole(view.pages)) return Error::kInvalidShape;
   for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
-    const Error error = CheckPlane(view, slice, codecs::GeometryOf(spec, plane), plane);
+    const TileGeometry geometry = codecs::GeometryOf(spec, plane);
+    // Scales and positions lie behind rows, and are loaded whole: rows have an even size.
+    if (!spec.recipe.IsLossless() && geometry.IsCodable() && geometry.RowBytes() % 2 != 0) {
+      return Error::kInvalidShape;
+    }
+    const Error error = CheckPlane(view, slice, geometry, plane);
     if (error != Error::kOk) return error;
   }
   return Error::kOk;

@@ -36,8 +36,15 @@ absl::StatusOr<codecs::DType> FromDType(v1::DType dtype) {
       return codecs::DType::kFp16;
     case v1::DTYPE_FP32:
       return codecs::DType::kFp32;
+    case v1::DTYPE_FP8_E4M3:
+      return codecs::DType::kFp8E4m3;
+    case v1::DTYPE_FP8_E5M2:
+      return codecs::DType::kFp8E5m2;
     default:
-      return absl::InvalidArgumentError("spec.dtype is unknown, expected BF16, FP16 or FP32");
+      return absl::InvalidArgumentError(
+          absl::StrCat("spec.dtype is ", static_cast<int>(dtype),
+                       ", which this daemon does not know, expected BF16, FP16, FP32, FP8_E4M3 or "
+                       "FP8_E5M2"));
   }
 }
 
@@ -49,6 +56,10 @@ v1::DType ToDType(codecs::DType dtype) {
       return v1::DTYPE_FP16;
     case codecs::DType::kFp32:
       return v1::DTYPE_FP32;
+    case codecs::DType::kFp8E4m3:
+      return v1::DTYPE_FP8_E4M3;
+    case codecs::DType::kFp8E5m2:
+      return v1::DTYPE_FP8_E5M2;
     case codecs::DType::kBytes:
       break;
   }

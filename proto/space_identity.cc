@@ -123,9 +123,9 @@ absl::Status Validate(const SpaceIdentity& identity) {
   CAIRN_RETURN_IF_ERROR(ValidateTenant(identity.tenant));
   CAIRN_RETURN_IF_ERROR(CheckText("model", identity.model, kNameBytesMax));
   CAIRN_RETURN_IF_ERROR(CheckText("weights_revision", identity.weights_revision, kNameBytesMax));
-  CAIRN_RETURN_IF_ERROR(CheckRange("dtype", static_cast<uint8_t>(identity.dtype),
-                                   static_cast<uint8_t>(codecs::DType::kBf16),
-                                   static_cast<uint8_t>(codecs::DType::kFp32)));
+  if (!codecs::IsNumber(identity.dtype)) {
+    return Bad("dtype", absl::StrCat(static_cast<int>(identity.dtype)), "1 to 3, 5 or 6");
+  }
   CAIRN_RETURN_IF_ERROR(CheckRange("tokens_per_block", identity.tokens_per_block,
                                    codecs::kTokensPerBlockMin, codecs::kTokensPerBlockMax));
   CAIRN_RETURN_IF_ERROR(CheckRange("groups count", identity.groups.size(), 1, kGroupsMax));

@@ -83,6 +83,16 @@ absl::Status CheckSide(const char* name, int32_t side) {
              : absl::InvalidArgumentError(absl::StrCat(name, " is ", side, ", expected 0 or 1"));
 }
 
+absl::Status CheckDType(int32_t dtype) {
+  const bool is_known =
+      dtype >= 0 && dtype <= UINT8_MAX && codecs::IsNumber(static_cast<codecs::DType>(dtype));
+  if (is_known) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("spec.dtype is ", dtype, ", expected a CAIRN_DTYPE_…"));
+}
+
 }  // namespace
 
 ConnectOptions FromOptions(const cairn_connect_options& options) {
@@ -116,7 +126,7 @@ absl::StatusOr<proto::SpaceIdentity> FromSpec(const char* tenant, const cairn_sp
     return absl::InvalidArgumentError(absl::StrCat("spec.group_count is ", spec.group_count,
                                                    ", expected 1 to ", proto::kGroupsMax));
   }
-  CAIRN_RETURN_IF_ERROR(CheckRange("spec.dtype", spec.dtype, CAIRN_DTYPE_BF16, CAIRN_DTYPE_FP32));
+  CAIRN_RETURN_IF_ERROR(CheckDType(spec.dtype));
   proto::SpaceIdentity identity;
   identity.tenant = Text(tenant, "");
   identity.model = spec.model;
@@ -295,7 +305,7 @@ absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec,
   result.tile.kind = static_cast<codecs::GroupKind>(spec.kind);
   result.tile.dtype = codecs::DType::kBytes;
   if (spec.kind == CAIRN_GROUP_KV || spec.kind == CAIRN_GROUP_LATENT) {
-    CAIRN_RETURN_IF_ERROR(CheckRange("spec.dtype", spec.dtype, CAIRN_DTYPE_BF16, CAIRN_DTYPE_FP32));
+    CAIRN_RETURN_IF_ERROR(CheckDType(spec.dtype));
     result.tile.dtype = static_cast<codecs::DType>(spec.dtype);
   }
   result.tile.k_dim = spec.k_dim;

@@ -219,6 +219,10 @@ std::string_view DTypeName(v1::DType dtype) {
       return "fp16";
     case v1::DTYPE_FP32:
       return "fp32";
+    case v1::DTYPE_FP8_E4M3:
+      return "fp8_e4m3";
+    case v1::DTYPE_FP8_E5M2:
+      return "fp8_e5m2";
     default:
       return "-";
   }

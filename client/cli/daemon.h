@@ -63,6 +63,6 @@ std::string_view TierName(v1::Tier tier);                 // "gpu", "host", "ssd
 std::string_view DeviceStateName(v1::DeviceState state);  // "ok", "read-only", "unknown"
 // Prints a line for each device with a problem.
 void PrintDevicesInTrouble(const v1::ListTiersReply& tiers);
-std::string_view DTypeName(v1::DType dtype);  // "bf16", "fp16", "fp32"
+std::string_view DTypeName(v1::DType dtype);  // "bf16", "fp8_e4m3", …
 
 }  // namespace cairn::cli

@@ -85,6 +85,11 @@ absl::Status DeviceMover::Impl::DecodeSome(const DeviceRequest& request, absl::T
     Collect(batch, begin, middle, results);
     return DecodeSome(request, deadline, batch, middle, end, results);
   }
+  if (error == codecs::Error::kUnknownRecipe) {
+    return absl::UnimplementedError(
+        "no kernel decodes the space's recipe of 8-bit floats: choose another one, such as exact, "
+        "kivi:4 or cairn-hot");
+  }
   if (error != codecs::Error::kOk) {
     return absl::InvalidArgumentError(absl::StrCat("cache: ", ToAbsl(codecs::Name(error))));
   }

@@ -50,7 +50,7 @@ struct AffineTile {
   uint32_t dim;     // 1..4096
   uint32_t group;   // per channel: tokens that share params (128); per token: channels that share
                     // params (64). The last group may be short
-  DType dtype;      // kBf16, kFp16 or kFp32
+  DType dtype;      // not kBytes
   uint8_t bits;     // 8, 4 or 2
   bool is_clipped;  // choose the range of least squared error, as below, instead of the range that
                     // covers all values
@@ -68,7 +68,7 @@ struct PatternedTile {
   uint32_t tokens;          // 1..1024
   uint32_t dim;             // 1..1024
   uint32_t group;           // V: channels that share params, for the gate; 0: there is no gate
-  DType dtype;              // kBf16, kFp16 or kFp32
+  DType dtype;              // not kBytes
   bool is_nearest;          // choose the pattern by squared distance instead of range
   const uint8_t* patterns;  // fp16, at most kMagnitudeMax in magnitude, one pattern after another
   uint32_t count;           // number of patterns, 1..256
@@ -84,7 +84,7 @@ struct MixedTile {
   uint32_t tokens;              // 1..1024
   uint32_t dim;                 // 1..4096
   uint32_t group;               // tokens that share params
-  DType dtype;                  // kBf16, kFp16 or kFp32
+  DType dtype;                  // not kBytes
   bool is_streamed;             // write the target past the caches
   const ChannelClass* classes;  // one per channel
   const uint8_t* source_bits;

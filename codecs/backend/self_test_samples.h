@@ -19,7 +19,8 @@ inline constexpr uint32_t kDim = 75;      // not a multiple of any register widt
 inline constexpr uint32_t kGroupTokens = 128, kGroupChannels = 64;
 inline constexpr uint32_t kPatterns = 5;
 inline constexpr uint64_t kElements = uint64_t{kTokens} * kDim;
-inline constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
+inline constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32, DType::kFp8E4m3,
+                                       DType::kFp8E5m2};
 
 using Buffer = std::vector<uint8_t>;
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The scalar arithmetic of 8-bit floats: E4M3 (sign, 4 bits of exponent with bias 7, 3 of mantissa,
-// no infinity), and the scale of a token's codes. docs/recipes/fp8.md describes the same in words;
-// codecs/numbers/math.h lists the requirements on compilers.
+// no infinity), E5M2 (the high byte of an fp16), and the scale of a token's codes.
+// docs/recipes/fp8.md describes the same in words; codecs/numbers/math.h lists the requirements on
+// compilers.
 //
 // Thread-safety: pure functions.
 
@@ -38,6 +39,21 @@ CAIRN_HD float E4m3ToFloat(uint8_t code) {
   // mantissa * 2^-9: both factors and the product are exact.
   return BitsFloat(sign | FloatBits(static_cast<float>(mantissa) * 0.001953125F));
 }
+
+inline constexpr uint32_t kE5m2MaxBits = 0x47600000;  // bits of 57344, the largest finite E5M2
+inline constexpr uint8_t kE5m2MaxCode = 0x7B;
+
+// As FloatToE4m3(): NaN and magnitudes above the largest finite number give that of their sign.
+CAIRN_HD uint8_t FloatToE5m2(float value) {
+  const uint32_t bits = FloatBits(value);
+  const uint32_t sign = (bits >> 24) & 0x80;
+  const uint32_t magnitude = bits & 0x7FFFFFFF;
+  if (magnitude >= kE5m2MaxBits) return static_cast<uint8_t>(sign | kE5m2MaxCode);
+  const Truncated cut = TruncateMagnitude(magnitude, 21, 113);
+  return static_cast<uint8_t>(sign | (cut.value + (IsNearerUp(cut) ? 1 : 0)));
+}
+
+CAIRN_HD float E5m2ToFloat(uint8_t code) { return Fp16ToFloat(static_cast<uint16_t>(code << 8)); }
 
 // Returns the fp16 bits of the scale with which no code exceeds kE4m3Max, except by rounding.
 // REQUIRES: 0 <= largest <= kMagnitudeMax.

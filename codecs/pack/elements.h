@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "codecs/numbers/math.h"
+#include "codecs/pack/eight_bits.h"
 #include "codecs/types/dtype.h"
 
 namespace cairn::codecs {
@@ -38,6 +39,9 @@ CAIRN_HD float LoadElement(DType dtype, const uint8_t* source, uint64_t index) {
       return Fp16ToFloat(Load16(source + 2 * index));
     case DType::kFp32:
       return BitsFloat(Load32(source + 4 * index));
+    case DType::kFp8E4m3:
+    case DType::kFp8E5m2:
+      return Fp8ToFloat(dtype, source[index]);
     case DType::kBytes:
       break;
   }
@@ -54,6 +58,10 @@ CAIRN_HD void StoreElement(DType dtype, uint8_t* target, uint64_t index, float v
       break;
     case DType::kFp32:
       Store32(target + 4 * index, FloatBits(value));
+      break;
+    case DType::kFp8E4m3:
+    case DType::kFp8E5m2:
+      target[index] = FloatToFp8(dtype, value);
       break;
     case DType::kBytes:
       break;

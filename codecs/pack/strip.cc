@@ -24,6 +24,14 @@ bool IsLastRunClean(const StripShape& shape, const uint8_t* runs) {
   return bits >> used == 0;
 }
 
+// Checks the nibbles of a last run that belong to no element.
+bool IsLastNibbleRunClean(const StripShape& shape, const uint8_t* runs) {
+  const uint64_t elements = ElementCount(shape);
+  uint32_t bits = 0;
+  for (uint64_t i = elements; i % kNibbleRun != 0; ++i) bits |= LoadNibble(runs, i);
+  return bits == 0;
+}
+
 StripFault CheckPlanes(const StripShape& shape, const uint8_t* bytes, const StripParts& parts) {
   if (!IsLastRunClean(shape, bytes + parts.coded)) return StripFault::kPadding;
   const uint8_t* nibbles = bytes + parts.escape;
@@ -86,7 +94,9 @@ StripFault CheckStrip(const StripShape& shape, const uint8_t* bytes, const Strip
     return StripFault::kPadding;
   }
   if (parts.mode == StripMode::kRaw) return StripFault::kNone;
-  if (shape.dtype == DType::kFp16 && !IsLastRunClean(shape, bytes + parts.low)) {
+  const uint8_t* low = bytes + parts.low;
+  if ((HasLowRuns(shape.dtype) && !IsLastRunClean(shape, low)) ||
+      (shape.dtype == DType::kFp8E4m3 && !IsLastNibbleRunClean(shape, low))) {
     return StripFault::kPadding;
   }
   return parts.mode == StripMode::kPlanes ? CheckPlanes(shape, bytes, parts) : StripFault::kNone;

@@ -2,7 +2,8 @@
 #pragma once
 // A strip: up to 128 consecutive tokens of a tile, coded without loss. Each element is split into
 // three fields: the exponent, which is coded; a byte with the sign and the seven highest mantissa
-// bits ("plane"); and the remaining mantissa bits ("low"). docs/recipes/exact.md draws the bytes.
+// bits ("plane"); and the remaining mantissa bits ("low"). An element of 8 bits has no plane byte:
+// its sign and its mantissa are its low bits. docs/recipes/exact.md draws the bytes.
 //
 //   raw       header | source bits | zeros
 //   planes    header | par | 3-bit codes | nibbles | raw bytes | zeros | bytes | low | zeros
@@ -14,6 +15,7 @@
 #include <cstdint>
 
 #include "codecs/numbers/math.h"
+#include "codecs/pack/eight_bits.h"
 #include "codecs/pack/lanes32.h"
 #include "codecs/types/dtype.h"
 
@@ -27,8 +29,12 @@ inline constexpr uint32_t kDeadRel = 15;  // rel of a channel of zeros; its maxi
 inline constexpr uint32_t kDeadTop = 3;
 inline constexpr uint32_t kRun = 64;  // elements of a run of codes; a run has three words
 inline constexpr uint32_t kRunBytes = 24;
-inline constexpr uint32_t kLanes32ElementsMin = 256;  // strips with fewer elements are not coded by
-                                                      // lanes32
+inline constexpr uint32_t kNibbleRun = 32;  // elements of a run of nibbles (e4m3)
+inline constexpr uint32_t kNibbleRunBytes = 16;
+// Strips with fewer elements are not coded by lanes32. Readers rely on it: they may read up to 136
+// bytes past a stream, and plane or low bits have more.
+inline constexpr uint32_t kLanes32ElementsMin = 256;
+inline constexpr uint32_t kLanes32ElementsMinFp8 = 512;
 
 enum class StripMode : uint8_t { kRaw = 0, kPlanes = 1, kLanes32 = 2 };
 
@@ -36,7 +42,7 @@ enum class StripMode : uint8_t { kRaw = 0, kPlanes = 1, kLanes32 = 2 };
 struct StripShape {
   uint32_t tokens;  // 1..kStripTokens
   uint32_t dim;     // 1..kStripDimMax
-  DType dtype;      // kBf16, kFp16 or kFp32
+  DType dtype;      // not kBytes
   bool is_fast;     // only mode planes, never lanes32
 };
 
@@ -51,7 +57,7 @@ struct StripParts {
   uint64_t escape;        // offset of the escape bytes, or of the nibbles
   uint64_t raw;           // planes: offset of the raw bytes
   uint64_t coded_end;     // zeros from here to `plane`
-  uint64_t plane;         // one byte per element
+  uint64_t plane;         // one byte per element of 16 or 32 bits
   uint64_t low;
   uint64_t end;  // zeros from here to `bytes`
   uint64_t bytes;
@@ -67,8 +73,23 @@ inline constexpr uint32_t kRaws = 12;    // u32
 inline constexpr uint32_t kPar = 16;     // dim bytes: table << 4 | rel
 }  // namespace strip
 
-CAIRN_HD uint32_t BytesOf(DType dtype) { return dtype == DType::kFp32 ? 4 : 2; }
-CAIRN_HD uint32_t ExponentMask(DType dtype) { return dtype == DType::kFp16 ? 0x1F : 0xFF; }
+CAIRN_HD uint32_t BytesOf(DType dtype) { return IsFp8(dtype) ? 1 : dtype == DType::kFp32 ? 4 : 2; }
+CAIRN_HD uint32_t ExponentMask(DType dtype) {
+  switch (dtype) {
+    case DType::kFp8E4m3:
+      return 0xF;
+    case DType::kFp16:
+    case DType::kFp8E5m2:
+      return 0x1F;
+    default:
+      return 0xFF;
+  }
+}
+CAIRN_HD uint32_t Lanes32ElementsMin(DType dtype) {
+  return IsFp8(dtype) ? kLanes32ElementsMinFp8 : kLanes32ElementsMin;
+}
+// Returns whether low bits are runs of three words.
+CAIRN_HD bool HasLowRuns(DType dtype) { return dtype == DType::kFp16 || dtype == DType::kFp8E5m2; }
 CAIRN_HD uint64_t AlignStrip(uint64_t bytes) { return (bytes + 15) / 16 * 16; }
 CAIRN_HD uint64_t ElementCount(const StripShape& shape) {
   return static_cast<uint64_t>(shape.tokens) * shape.dim;
@@ -76,10 +97,16 @@ CAIRN_HD uint64_t ElementCount(const StripShape& shape) {
 CAIRN_HD uint64_t RunCount(const StripShape& shape) {
   return (ElementCount(shape) + kRun - 1) / kRun;
 }
+CAIRN_HD uint64_t PlaneBytes(const StripShape& shape) {
+  return IsFp8(shape.dtype) ? 0 : ElementCount(shape);
+}
 CAIRN_HD uint64_t LowBytes(const StripShape& shape) {
   switch (shape.dtype) {
     case DType::kFp16:
+    case DType::kFp8E5m2:
       return RunCount(shape) * kRunBytes;  // 3 bits
+    case DType::kFp8E4m3:
+      return (ElementCount(shape) + kNibbleRun - 1) / kNibbleRun * kNibbleRunBytes;
     case DType::kFp32:
       return ElementCount(shape) * 2;  // 16 bits
     default:
@@ -94,8 +121,8 @@ CAIRN_HD uint32_t StripCount(uint32_t tokens) { return (tokens + kStripTokens - 
 // The bits of an element, split into fields.
 struct Fields {
   uint32_t exponent;
-  uint32_t plane;  // sign in bit 7, the highest seven mantissa bits below
-  uint32_t low;    // the remaining 3 (fp16) or 16 (fp32) bits
+  uint32_t plane;  // sign in bit 7, the highest seven mantissa bits below; 0 for 8-bit floats
+  uint32_t low;    // the remaining 3 (fp16) or 16 (fp32) bits; sign and mantissa (e4m3, e5m2)
 };
 
 CAIRN_HD Fields Split(DType dtype, uint32_t bits) {
@@ -104,6 +131,10 @@ CAIRN_HD Fields Split(DType dtype, uint32_t bits) {
       return {bits >> 10 & 0x1F, (bits >> 8 & 0x80) | (bits >> 3 & 0x7F), bits & 7};
     case DType::kFp32:
       return {bits >> 23 & 0xFF, (bits >> 24 & 0x80) | (bits >> 16 & 0x7F), bits & 0xFFFF};
+    case DType::kFp8E4m3:
+      return {bits >> 3 & 0xF, 0, (bits >> 4 & 8) | (bits & 7)};
+    case DType::kFp8E5m2:
+      return {bits >> 2 & 0x1F, 0, (bits >> 5 & 4) | (bits & 3)};
     default:
       return {bits >> 7 & 0xFF, (bits >> 8 & 0x80) | (bits & 0x7F), 0};
   }
@@ -119,6 +150,10 @@ CAIRN_HD uint32_t Join(DType dtype, const Fields& fields) {
       return sign << 15 | exponent << 10 | mantissa << 3 | (fields.low & 7);
     case DType::kFp32:
       return sign << 31 | exponent << 23 | mantissa << 16 | (fields.low & 0xFFFF);
+    case DType::kFp8E4m3:
+      return (fields.low & 8) << 4 | exponent << 3 | (fields.low & 7);
+    case DType::kFp8E5m2:
+      return (fields.low & 4) << 5 | exponent << 2 | (fields.low & 3);
     default:
       return sign << 15 | exponent << 7 | mantissa;
   }
@@ -149,7 +184,7 @@ CAIRN_HD void PlaceParts(const StripShape& shape, StripParts* parts) {
     parts->coded_end = parts->raw;
   }
   parts->plane = AlignStrip(parts->coded_end);
-  parts->low = parts->plane + ElementCount(shape);
+  parts->low = parts->plane + PlaneBytes(shape);
   parts->end = parts->low + LowBytes(shape);
   parts->bytes = AlignStrip(parts->end);
 }
@@ -163,7 +198,7 @@ CAIRN_HD bool HasValidCounts(const StripShape& shape, const StripParts& parts) {
     case StripMode::kPlanes:
       return parts.stream_bytes == 0 && parts.escapes <= elements && parts.raws <= parts.escapes;
     case StripMode::kLanes32:
-      return !shape.is_fast && elements >= kLanes32ElementsMin &&
+      return !shape.is_fast && elements >= Lanes32ElementsMin(shape.dtype) &&
              parts.stream_bytes >= kCoderStatesBytes &&
              parts.stream_bytes <= StreamBytesMax(shape.tokens, shape.dim) &&
              parts.escapes <= elements && parts.raws == 0;
@@ -191,6 +226,20 @@ CAIRN_HD void StoreRunCode(uint8_t* runs, uint64_t index, uint32_t code) {
   for (uint32_t w = 0; w < 3; ++w) {
     byte[8 * w] = static_cast<uint8_t>(byte[8 * w] | (code >> w & 1) << bit);
   }
+}
+
+// The low bits of e4m3: nibble `index` is in byte index mod 16 of run index / 32, the low one for
+// the first half of a run. Storing requires that the bits are 0.
+CAIRN_HD uint64_t NibbleByte(uint64_t index) {
+  return index / kNibbleRun * kNibbleRunBytes + index % kNibbleRunBytes;
+}
+CAIRN_HD uint32_t NibbleShift(uint64_t index) { return index % kNibbleRun < 16 ? 0 : 4; }
+CAIRN_HD uint32_t LoadNibble(const uint8_t* runs, uint64_t index) {
+  return runs[NibbleByte(index)] >> NibbleShift(index) & 15;
+}
+CAIRN_HD void StoreNibble(uint8_t* runs, uint64_t index, uint32_t nibble) {
+  uint8_t& byte = runs[NibbleByte(index)];
+  byte = static_cast<uint8_t>(byte | nibble << NibbleShift(index));
 }
 
 // Mode planes: code 7 means a distance of 7 or more below the top, modulo 256. A nibble gives small

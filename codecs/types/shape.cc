@@ -46,8 +46,7 @@ bool Fits(const GroupShape& shape, const Slice& slice) {
 }
 
 Error Validate(const TileShape& shape) {
-  const bool is_typed =
-      shape.dtype == DType::kBf16 || shape.dtype == DType::kFp16 || shape.dtype == DType::kFp32;
+  const bool is_typed = IsNumber(shape.dtype);
   bool is_valid = false;
   switch (shape.kind) {
     case GroupKind::kKv:
@@ -82,9 +81,25 @@ uint32_t ElementBytes(DType dtype) {
     case DType::kFp32:
       return 4;
     case DType::kBytes:
+    case DType::kFp8E4m3:
+    case DType::kFp8E5m2:
       return 1;
   }
   return 1;
+}
+
+bool IsNumber(DType dtype) {
+  switch (dtype) {
+    case DType::kBf16:
+    case DType::kFp16:
+    case DType::kFp32:
+    case DType::kFp8E4m3:
+    case DType::kFp8E5m2:
+      return true;
+    case DType::kBytes:
+      break;
+  }
+  return false;
 }
 
 uint32_t PlaneCount(GroupKind kind) { return kind == GroupKind::kKv ? 2 : 1; }

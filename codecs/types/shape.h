@@ -85,6 +85,8 @@ Error Validate(const TileShape& shape);
 Error Validate(const GroupShape& shape);
 
 [[nodiscard]] uint32_t ElementBytes(DType dtype);
+// Returns true for a dtype whose elements are numbers: all but kBytes and unknown values.
+[[nodiscard]] bool IsNumber(DType dtype);
 [[nodiscard]] uint32_t PlaneCount(GroupKind kind);
 [[nodiscard]] Plane PlaneAt(GroupKind kind, uint32_t index);
 // Returns the columns of a tile, in elements of the dtype.

@@ -13,6 +13,7 @@
 #include "codecs/numbers/affine.h"
 #include "codecs/numbers/math.h"
 #include "codecs/pack/dense.h"
+#include "codecs/pack/eight_bits.h"
 #include "kernels/body/tasks.h"
 
 namespace cairn::kernels {
@@ -150,6 +151,8 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 5) DecodeAffine(DecodeArgs args) {
 CAIRN_DEVICE void StoreValue(codecs::DType dtype, uint8_t* row, uint32_t channel, float value) {
   if (dtype == codecs::DType::kFp32) {
     StoreGlobal(row + 4 * channel, codecs::FloatBits(value));
+  } else if (codecs::IsFp8(dtype)) {
+    StoreGlobal(row + channel, codecs::FloatToFp8(dtype, value));
   } else {
     const uint16_t bits = dtype == codecs::DType::kBf16
                               ? codecs::FloatToBf16(value)

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "codecs/numbers/math.h"
+#include "codecs/pack/eight_bits.h"
 #include "codecs/pack/strip.h"
 #include "kernels/body/tasks.h"
 
@@ -47,8 +48,15 @@ CAIRN_DEVICE const uint8_t* SourcePlace(const PlaneRecord& plane, uint8_t* sourc
 
 // The bits of an element.
 CAIRN_DEVICE uint32_t LoadElementBits(codecs::DType dtype, const uint8_t* row, uint32_t channel) {
-  return dtype == codecs::DType::kFp32 ? LoadGlobal<uint32_t>(row + 4 * channel)
-                                       : LoadGlobal<uint16_t>(row + 2 * channel);
+  switch (dtype) {
+    case codecs::DType::kFp32:
+      return LoadGlobal<uint32_t>(row + 4 * channel);
+    case codecs::DType::kFp8E4m3:
+    case codecs::DType::kFp8E5m2:
+      return LoadGlobal<uint8_t>(row + channel);
+    default:
+      return LoadGlobal<uint16_t>(row + 2 * channel);
+  }
 }
 
 CAIRN_DEVICE float LoadValue(codecs::DType dtype, const uint8_t* row, uint32_t channel) {
@@ -58,6 +66,9 @@ CAIRN_DEVICE float LoadValue(codecs::DType dtype, const uint8_t* row, uint32_t c
       return codecs::BitsFloat(bits);
     case codecs::DType::kFp16:
       return codecs::Fp16ToFloat(static_cast<uint16_t>(bits));
+    case codecs::DType::kFp8E4m3:
+    case codecs::DType::kFp8E5m2:
+      return codecs::Fp8ToFloat(dtype, static_cast<uint8_t>(bits));
     default:
       return codecs::Bf16ToFloat(static_cast<uint16_t>(bits));
   }

@@ -181,6 +181,15 @@ CAIRN_DEVICE void StorePlaneUnits(const codecs::StripShape& shape, const uint8_t
   }
 }
 
+// The nibbles of 32 elements from `first` on, a multiple of 32: a run. Of the last one, elements
+// that are not there have 0.
+CAIRN_DEVICE void StoreNibbleRun(uint8_t* runs, uint32_t first, uint32_t end, uint32_t nibble) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  const uint32_t other = Shuffle(nibble, lane % 16 + 16);
+  if (lane >= 16 || first >= end) return;
+  StoreGlobal(runs + codecs::NibbleByte(first + lane), static_cast<uint8_t>(nibble | other << 4));
+}
+
 // Sign and high mantissa of each element, and what bits are left: a warp 32 elements.
 CAIRN_DEVICE void StorePlaneAndLow(const codecs::StripShape& shape, const uint8_t* const* places,
                                    uint32_t unit, const codecs::StripParts& parts,
@@ -200,13 +209,16 @@ CAIRN_DEVICE void StorePlaneAndLow(const codecs::StripShape& shape, const uint8_
       const uint32_t bits =
           LoadElementBits(shape.dtype, places[index / shape.dim], index % shape.dim);
       fields = codecs::Split(shape.dtype, bits);
-      StoreGlobal(target + parts.plane + index, static_cast<uint8_t>(fields.plane));
+      if (!codecs::IsFp8(shape.dtype)) {
+        StoreGlobal(target + parts.plane + index, static_cast<uint8_t>(fields.plane));
+      }
       if (shape.dtype == codecs::DType::kFp32) {
         StoreGlobal(low + 2 * index, static_cast<uint8_t>(fields.low));
         StoreGlobal(low + 2 * index + 1, static_cast<uint8_t>(fields.low >> 8));
       }
     }
-    if (shape.dtype == codecs::DType::kFp16) StoreHalfRun(low, first, fields.low);
+    if (codecs::HasLowRuns(shape.dtype)) StoreHalfRun(low, first, fields.low);
+    if (shape.dtype == codecs::DType::kFp8E4m3) StoreNibbleRun(low, first, elements, fields.low);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "codecs/numbers/mixed.h"
 #include "codecs/pack/dense.h"
+#include "codecs/pack/eight_bits.h"
 #include "kernels/body/affine_decode.h"
 
 namespace cairn::kernels {
@@ -81,6 +82,8 @@ CAIRN_DEVICE void DecodeClasses(const TileTask& task, const PlaneRecord& plane,
       const uint32_t element = token * source + number;
       if (plane.dtype == codecs::DType::kFp32) {
         StoreGlobal(place + 4 * channel, LoadGlobal<uint32_t>(elements + 4 * element));
+      } else if (codecs::IsFp8(plane.dtype)) {
+        StoreGlobal(place + channel, LoadGlobal<uint8_t>(elements + element));
       } else {
         StoreGlobal(place + 2 * channel, LoadGlobal<uint16_t>(elements + 2 * element));
       }

@@ -9,6 +9,7 @@
 #include "codecs/numbers/mixed.h"
 #include "codecs/numbers/static_step.h"
 #include "codecs/pack/dense.h"
+#include "codecs/pack/eight_bits.h"
 #include "kernels/body/affine_encode.h"
 #include "kernels/body/step_values.h"
 
@@ -119,6 +120,8 @@ CAIRN_DEVICE void StoreSourceChannels(const EncodeTile& tile, const MixedEncodeS
     }
     if (plane.dtype == codecs::DType::kFp32) {
       StoreGlobal(tile.task.slot + at + 4 * i, bits);
+    } else if (codecs::IsFp8(plane.dtype)) {
+      StoreGlobal(tile.task.slot + at + i, static_cast<uint8_t>(bits));
     } else {
       StoreGlobal(tile.task.slot + at + 2 * i, static_cast<uint16_t>(bits));
     }

@@ -116,7 +116,18 @@ CAIRN_DEVICE void StoreJoined(const FoundStrip& strip, uint32_t token, uint32_t 
   if (place == nullptr) return;
   const uint32_t index = token * strip.shape.dim + channel;
   const uint8_t* low = strip.bytes + strip.parts.low;
-  codecs::Fields fields{exponent, LoadGlobal<uint8_t>(strip.bytes + strip.parts.plane + index), 0};
+  codecs::Fields fields{exponent, 0, 0};
+  if (codecs::IsFp8(strip.shape.dtype)) {
+    if (strip.shape.dtype == codecs::DType::kFp8E4m3) {
+      const uint32_t byte = LoadGlobal<uint8_t>(low + codecs::NibbleByte(index));
+      fields.low = byte >> codecs::NibbleShift(index) & 15;
+    } else {
+      fields.low = LoadThreeBits(low, index);
+    }
+    StoreGlobal(place + channel, static_cast<uint8_t>(codecs::Join(strip.shape.dtype, fields)));
+    return;
+  }
+  fields.plane = LoadGlobal<uint8_t>(strip.bytes + strip.parts.plane + index);
   if (strip.shape.dtype == codecs::DType::kFp32) {
     fields.low = LoadGlobal<uint8_t>(low + 2 * index) |
                  static_cast<uint32_t>(LoadGlobal<uint8_t>(low + 2 * index + 1)) << 8;

@@ -73,8 +73,13 @@ struct SourceStrip {
   uint32_t unit;  // as PlaneRecord::unit
 
   [[nodiscard]] CAIRN_DEVICE_MEMBER uint32_t Exponent(uint32_t token, uint32_t channel) const {
-    const uint32_t bits = LoadElementBits(shape.dtype, places[token], channel);
-    return codecs::Split(shape.dtype, bits).exponent;
+    // The two bytes that have the exponent, or the only byte; then where it lies in them.
+    const uint32_t bytes = codecs::BytesOf(shape.dtype);
+    const uint8_t* last = places[token] + bytes * channel + bytes - 1;
+    const uint32_t high = LoadGlobal<uint8_t>(last);
+    if (shape.dtype == codecs::DType::kFp8E4m3) return high >> 3 & 0xF;
+    if (codecs::HasLowRuns(shape.dtype)) return high >> 2 & 0x1F;
+    return (high << 1 | LoadGlobal<uint8_t>(last - 1) >> 7) & 0xFF;
   }
   // Of a channel: its table << 4, or its whole par; and, until something else lies there, its top.
   [[nodiscard]] CAIRN_DEVICE_MEMBER uint8_t* Par(uint32_t channel) const {
@@ -87,7 +92,7 @@ struct SourceStrip {
 
 // Rows are at multiples of 16 bytes, and of whole units of bf16 or fp16.
 CAIRN_DEVICE bool HasUnits(const codecs::StripShape& shape, uint32_t unit) {
-  return unit == sizeof(U32x4) && shape.dim % kUnit == 0 && shape.dtype != codecs::DType::kFp32;
+  return unit == sizeof(U32x4) && shape.dim % kUnit == 0 && codecs::BytesOf(shape.dtype) == 2;
 }
 
 // LoadExponents() of 32 channels that are there: four lanes a token, a unit a lane.

@@ -9,8 +9,8 @@
 //
 // Bytes and low bits follow from the source: StoreStrip() makes them where the strip is to lie. The
 // part has room for the source bits, and a coded strip is smaller. It has a byte an element
-// besides, more than tops take; so where escapes and stream meet, the strip is not smaller than
-// raw, and what is written does not matter.
+// besides (of 8-bit floats the low bits: 3 bits at least), more than tops take; so where escapes
+// and stream meet, the strip is not smaller than raw, and what is written does not matter.
 
 #include <cstdint>
 
@@ -90,8 +90,8 @@ CAIRN_DEVICE void WriteChannel(const SourceStrip& strip, uint32_t par, uint32_t 
   }
 }
 
-// Mode lanes32 of a strip of 256 elements or more; of parts, bytes is 0 where it is not smaller
-// than raw.
+// Mode lanes32 of a strip of as many elements as it takes; of parts, bytes is 0 where it is not
+// smaller than raw.
 CAIRN_DEVICE codecs::StripParts WriteLanes(const SourceStrip& strip, const EncodeTables& tables,
                                            uint32_t* exponents) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, dim = strip.shape.dim;
@@ -226,7 +226,7 @@ CAIRN_DEVICE void WriteStrip(const SourceStrip& strip, const EncodeTables& table
   // Else it has no room for tops, and is not smaller than raw however it is coded.
   if (codecs::kStripHeaderBytes + 2 * shape.dim <= strip.part_bytes) {
     const bool is_laned =
-        !shape.is_fast && codecs::ElementCount(shape) >= codecs::kLanes32ElementsMin;
+        !shape.is_fast && codecs::ElementCount(shape) >= codecs::Lanes32ElementsMin(shape.dtype);
     const bool is_in_planes = shape.is_fast || shape.tokens < codecs::kPlanesTriedBelowTokens;
     codecs::StripParts planes{};
     if (is_in_planes) planes = WritePlanes(strip, tables, exponents);

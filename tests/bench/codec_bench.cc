@@ -16,6 +16,7 @@
 #include "codecs/image/settle.h"
 #include "codecs/numbers/math.h"
 #include "codecs/pack/dense.h"
+#include "codecs/pack/elements.h"
 #include "codecs/transform/demote.h"
 #include "codecs/types/bytes.h"
 #include "tests/bench/bell_profile.h"
@@ -63,8 +64,8 @@ struct WorkingSet {
   std::vector<std::byte> bank_bytes;
   Bank bank;
 
-  explicit WorkingSet(uint64_t bytes) {
-    spec.tile = {GroupKind::kKv, DType::kBf16, kDim, kDim};
+  explicit WorkingSet(uint64_t bytes, DType dtype = DType::kBf16) {
+    spec.tile = {GroupKind::kKv, dtype, kDim, kDim};
     spec.slice = {0, 4, 0, 8};
     spec.tokens = kTokens;
     spec.first_position = 10 * kTokens;
@@ -77,11 +78,21 @@ struct WorkingSet {
     images = Memory(image_count * image_bytes_max);
     decoded = Memory(image_count * image_source_bytes);
     image_bytes.resize(image_count);
-    bench::FillBells(kTokens, kDim, source);
+    FillSource(dtype);
     Check(ParseProfile(plain_bytes.bytes(), &plain), "profile");
     Check(ParseProfile(basis_bytes.bytes(), &basis), "profile with a basis");
+    if (dtype != DType::kBf16) return;  // no recipe that is timed needs a bank
     bank_bytes = bench::BankOf(source, 4, 8, kDim);
     Check(ParseBank(bank_bytes, &bank), "bank");
+  }
+  // Bells in bf16; of 8-bit floats, those rounded.
+  void FillSource(DType dtype) {
+    if (dtype == DType::kBf16) return bench::FillBells(kTokens, kDim, source);
+    std::vector<std::byte> wide(2 * source.size());
+    bench::FillBells(kTokens, kDim, wide);
+    for (uint64_t i = 0; i < source.size(); ++i) {
+      StoreElement(dtype, U8(source.data()), i, LoadElement(DType::kBf16, U8(wide.data()), i));
+    }
   }
   [[nodiscard]] std::span<std::byte> Source(uint64_t i) const {
     return source.subspan(i * image_source_bytes, image_source_bytes);
@@ -214,13 +225,14 @@ void AddRecipe(WorkingSet& set, const Backend& backend, const Recipe& recipe, bo
                              ? std::max<uint64_t>(1, set.image_count / 32)
                              : set.image_count;
   const auto bytes = static_cast<double>(count * set.image_source_bytes);
+  const char* dtype = set.spec.tile.dtype == DType::kBf16 ? "" : "of fp8_e4m3 ";
   const std::string name =
-      std::string(FormatRecipe(recipe)) + (has_basis ? "/basis " : " ") + backend.name;
+      std::string(FormatRecipe(recipe)) + (has_basis ? "/basis " : " ") + dtype + backend.name;
   const auto add = [&](const char* what, std::function<void(uint64_t)> run) {
     cases.push_back(
         {name + what, std::move(run), bytes, count, [=, &set] { set.Set(recipe, has_basis); }});
   };
-  if (HasTimedSteps(recipe)) {
+  if (HasTimedSteps(recipe) && set.spec.tile.dtype == DType::kBf16) {
     add(" encode steps", [=, &set, &backend](uint64_t i) { EncodeSteps(backend, recipe, set, i); });
   }
   add(" encode image", [&set, &backend](uint64_t i) { set.EncodeImage(backend, i); });
@@ -267,6 +279,14 @@ int Main(int argc, char** argv) {
       AddRecipe(set, *backend, recipe, false, cases);
       if (recipe.NeedsProfile()) AddRecipe(set, *backend, recipe, true, cases);
     }
+  }
+  WorkingSet eight(bytes / 2, DType::kFp8E4m3);
+  for (const Recipe& recipe : recipes) {
+    const std::string name(FormatRecipe(recipe));
+    if (name != "exact" && name != "exact:fast" && name != "kivi:4" && !recipe.NeedsProfile()) {
+      continue;
+    }
+    for (const Backend* backend : CpuBackends()) AddRecipe(eight, *backend, recipe, false, cases);
   }
   std::string backends;
   for (const Backend* backend : CpuBackends()) backends += std::string(" ") + backend->name;

@@ -140,16 +140,16 @@ CACHE = {
     "kv_cache_layout": same("BLHNC", "where K and V lie; the store has them by their place"),
     "prefix_match_unit": same(16, _OWN_HITS),
     "gpu_memory_utilization": same(0.5, _MEMORY),
-    "cache_dtype": refused("fp8", "the KV cache has torch.uint8"),
+    "cache_dtype": named("fp8"),
     "is_attention_free": same(True, "a model without attention has no KV"),
     "num_gpu_blocks_override": same(10, _MEMORY),
     "sliding_window": same(64, "a copy: a group of layers has its window in the name"),
     "enable_prefix_caching": same(False, _OWN_HITS),
     "prefix_caching_hash_algo": same("xxhash", _OWN_HITS),
     "prefix_cache_retention_interval": same(64, _OWN_HITS),
-    "kv_cache_dtype_skip_layers": same(["0"], "of coded caches, which are refused"),
+    "kv_cache_dtype_skip_layers": same(["0"], "layers of another dtype, which are refused"),
     "mamba_page_size_padded": same(1024, _STATES),
-    "skip_page_size_padded": same(1024, "of coded caches, which are refused"),
+    "skip_page_size_padded": same(1024, "of layers whose cache is not coded: refused beside coded ones"),
     "mamba_block_size": same(64, _STATES),
     "mamba_cache_dtype": same("float32", _STATES),
     "mamba_ssm_cache_dtype": same("float16", _STATES),
@@ -275,7 +275,12 @@ CLASSES = {
 def kv_cache_config(vllm_config):
     """As a worker finds it in a model without windows."""
     import torch
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        get_kv_quant_mode,
+    )
 
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     spec = FullAttentionSpec(
@@ -283,6 +288,7 @@ def kv_cache_config(vllm_config):
         num_kv_heads=model.get_num_kv_heads(parallel),
         head_size=model.get_head_size(),
         dtype=model.dtype if vllm_config.cache_config.cache_dtype == "auto" else torch.uint8,
+        kv_quant_mode=get_kv_quant_mode(vllm_config.cache_config.cache_dtype),
     )
     names = [f"model.layers.{i}.self_attn.attn" for i in range(model.get_total_num_hidden_layers())]
     return KVCacheConfig(0, [], [KVCacheGroupSpec(names, spec)])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vLLM connector in a real vLLM, with kinds of KV other than K and V: latents of MLA, states, and
-drafts of speculative decoding. Small models of their architectures with random weights. What one engine
+"""The vLLM connector in a real vLLM, with kinds of KV other than K and V of bf16: latents of MLA,
+states, caches of 8-bit floats, and drafts of speculative decoding. Small models of their architectures with random weights. What one engine
 computes another loads, and goes on with the same tokens and logits as after a hit of the same length in
 vLLM's own cache: also in chunks, after preemptions, and after a request was aborted while it loaded.
 `make test-engines` runs it; kinds.py NAME… some of the models.
@@ -89,6 +89,9 @@ DRAFTS = {
     "draft": {"method": "draft_model", "num_speculative_tokens": 2},
 }
 OF_DRAFT = {"num_hidden_layers": 1, "num_key_value_heads": 1}
+# By name: what vLLM is told beside the model.
+OPTIONS = {"fp8_e4m3": {"kv_cache_dtype": "fp8"}, "fp8_e5m2": {"kv_cache_dtype": "fp8_e5m2"}}
+MODELS |= dict.fromkeys(OPTIONS, PLAIN | {"num_hidden_layers": 2, "head_dim": 64})
 
 
 def make_model(name, folder):
@@ -167,6 +170,7 @@ def run_engine(model, name, extra, commands, more):
     config = config_of(recipe="exact", weights_revision=name, **patient | extra) if extra else None
     options = {"skip_tokenizer_init": True, "max_model_len": 2048, "load_format": "dummy"}
     options |= {"enable_prefix_caching": True, "max_num_batched_tokens": 2048}
+    options |= OPTIONS.get(name, {})
     if name in DRAFTS:
         options["speculative_config"] = DRAFTS[name] | {"model": f"{model}-draft"}
     llm = start(model, config, **options | more)

@@ -43,7 +43,7 @@ def use_package(folder):
     raise SystemExit("SGLang's pools cannot be imported")
 
 
-def published(folder):
+def published(folder, **options):
     """A context in which SGLang's process has a configuration, as its scheduler has."""
     fields = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "head_dim": DIM}
     fields |= {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": HEADS}
@@ -54,7 +54,7 @@ def published(folder):
             importlib.import_module("sglang.srt.server_args")
             context = importlib.import_module("sglang.srt.runtime_context").get_context()
             importlib.import_module(UPDATER)
-            return context.override_server_args(model_path=str(folder))
+            return context.override_server_args(model_path=str(folder), **options)
         except ModuleNotFoundError as error:
             sys.modules[error.name] = MagicMock(__path__=[], __spec__=None)
     raise SystemExit("SGLang's configuration cannot be imported")
@@ -123,7 +123,8 @@ def backend_of(pool, daemon, **extra):
     return backend
 
 
-def check_layout(check, module, daemon, layout, dtype):
+def check_layout(check, module, daemon, layout, dtype, name):
+    """name: what a space calls the elements."""
     import torch
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo
 
@@ -145,6 +146,8 @@ def check_layout(check, module, daemon, layout, dtype):
     check(f"{what}: bit for bit", all(same))
     apart = backend.batch_get(keys, [pool.get_dummy_flat_data_page() for _ in keys])
     check(f"{what}: apart", all(torch.equal(*pair) for pair in zip(apart, given, strict=True)))
+    space = backend._session.space
+    check(f"{what}: elements are known", (space.spec.dtype, space.spec.groups[0].kind) == (name, "kv"))
     backend.close()
     return None
 
@@ -196,9 +199,14 @@ def main():
         folder = pathlib.Path(folder)
         with published(folder), Daemon(bin_dir, "local", folder, "64MiB") as daemon:
             for layout in LAYOUTS:
-                check_layout(check, module, daemon, layout, torch.bfloat16)
-            check_layout(check, module, daemon, "page_first", torch.float8_e4m3fn)
+                check_layout(check, module, daemon, layout, torch.bfloat16, "bf16")
             check_pools(check, module, daemon)
+        # SGLang keeps 8-bit floats as bytes: its setting tells what they are.
+        for name in ("fp8_e4m3", "fp8_e5m2"):
+            with published(folder, kv_cache_dtype=name), Daemon(
+                bin_dir, "local", folder, "64MiB"
+            ) as daemon:
+                check_layout(check, module, daemon, "page_first", torch.uint8, name)
     if check.failed:
         raise SystemExit(f"{check.failed} of the checks failed")
 

@@ -238,7 +238,7 @@ def assemble_strip(tile, bits, rows, codes):
 
 def parts_of_strip(tile, data, tokens):
     """Row bits, their tokens, and the codes [tokens, dim] of a strip of mode 1; the bytes it takes."""
-    kind = np.dtype("<u4" if tile.dtype == 3 else "<u2")
+    kind = np.dtype(f"<u{exact.ITEM[tile.dtype]}")
     mode, count, planes, n, e, zero = struct.unpack_from("<BBHIII", data)
     groups = -(-tokens // 32)
     assert mode == 1 and zero == 0 and planes == tile.low_bits.sum()
@@ -265,7 +265,7 @@ def parts_of_strip(tile, data, tokens):
 
 
 def raw_strip_bytes(tile, tokens):
-    return 16 + aligned(tokens * tile.dim * (4 if tile.dtype == 3 else 2))
+    return 16 + aligned(tokens * tile.dim * exact.ITEM[tile.dtype])
 
 
 def codes_of_strip(tile, data, tokens):
@@ -281,7 +281,7 @@ def codes_of_strip(tile, data, tokens):
 def decode_strip(tile, data, tokens, first, from_float):
     """Elements, and the bytes that the strip takes."""
     if data[0] == 0:
-        kind = np.dtype("<u4" if tile.dtype == 3 else "<u2")
+        kind = np.dtype(f"<u{exact.ITEM[tile.dtype]}")
         bits = np.frombuffer(data, kind, tokens * tile.dim, 16).reshape(tokens, tile.dim)
         return bits, raw_strip_bytes(tile, tokens)
     kept, where, codes, taken = parts_of_strip(tile, data, tokens)

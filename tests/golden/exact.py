@@ -22,19 +22,28 @@ TABLES = read_tables()
 PRICES = [[240 if s == 15 or f == 0 else round(15 * math.log2(256 / f)) for s, f in enumerate(table)] for table in TABLES]
 
 
+E4M3, E5M2 = 5, 6
+WIDTHS = {1: (8, 7), 2: (5, 10), 3: (8, 23), E4M3: (4, 3), E5M2: (5, 2)}  # bits of exponent and mantissa
+ITEM = {1: 2, 2: 2, 3: 4, E4M3: 1, E5M2: 1}
+
+
 def split(dtype, bits):
     """Exponent, plane byte and low bits of elements."""
     bits = bits.astype(np.int64)
-    width, mantissa = {1: (8, 7), 2: (5, 10), 3: (8, 23)}[dtype]
+    width, mantissa = WIDTHS[dtype]
     sign = bits >> (width + mantissa)
     exponent = (bits >> mantissa) & (2**width - 1)
+    if mantissa < 7:
+        return exponent, np.zeros_like(bits), sign << mantissa | bits & (2**mantissa - 1)
     low = bits & (2 ** (mantissa - 7) - 1)
     return exponent, sign << 7 | (bits >> (mantissa - 7)) & 127, low
 
 
 def join(dtype, exponent, plane, low):
-    width, mantissa = {1: (8, 7), 2: (5, 10), 3: (8, 23)}[dtype]
+    width, mantissa = WIDTHS[dtype]
     exponent = exponent & (2**width - 1)
+    if mantissa < 7:
+        return (low >> mantissa) << (width + mantissa) | exponent << mantissa | low & (2**mantissa - 1)
     return (plane >> 7) << (width + mantissa) | exponent << mantissa | (plane & 127) << (mantissa - 7) | low
 
 
@@ -49,6 +58,17 @@ def codes_of(runs, count):
     words = np.frombuffer(runs, np.uint8).reshape(-1, 3, 8)
     bits = np.unpackbits(words, axis=2, bitorder="little").astype(np.int64)
     return (bits[:, 0] | bits[:, 1] << 1 | bits[:, 2] << 2).reshape(-1)[:count]
+
+
+def nibbles_of(codes):
+    """Codes of four bits in runs of 32: those of a run's first half are low nibbles."""
+    codes = np.concatenate([codes, np.zeros(-len(codes) % 32, np.int64)]).reshape(-1, 2, 16)
+    return (codes[:, 0] | codes[:, 1] << 4).astype(np.uint8).tobytes()
+
+
+def from_nibbles(runs, count):
+    both = np.frombuffer(runs, np.uint8).reshape(-1, 1, 16).astype(np.int64)
+    return np.concatenate([both & 15, both >> 4], axis=1).reshape(-1)[:count]
 
 
 def padded(data):
@@ -149,9 +169,11 @@ def choose(exponents, coder):
 
 
 def rest_of(dtype, plane, low):
-    data = plane.astype(np.uint8).tobytes()
-    if dtype == 2:
+    data = b"" if dtype in (E4M3, E5M2) else plane.astype(np.uint8).tobytes()
+    if dtype in (2, E5M2):
         data += runs_of(low)
+    if dtype == E4M3:
+        data += nibbles_of(low)
     if dtype == 3:
         data += low.astype("<u2").tobytes()
     return data
@@ -199,7 +221,7 @@ def strip_lanes32(dtype, bits):
 
 def strip(dtype, bits, fast):
     best = strip_raw(bits)
-    if not fast and bits.size >= 256:
+    if not fast and bits.size >= (512 if dtype in (E4M3, E5M2) else 256):
         best = min(best, strip_lanes32(dtype, bits), key=len)
     if fast or len(bits) < 64:
         planes = strip_planes(dtype, bits)
@@ -217,7 +239,7 @@ def encode_tile(dtype, bits, fast):
 def decode_strip(dtype, data, shape):
     """Elements, and the bytes that the strip takes."""
     tokens, dim = shape
-    count, item = tokens * dim, 4 if dtype == 3 else 2
+    count, item = tokens * dim, ITEM[dtype]
     kind = np.dtype(f"<u{item}")
     mode, top, _, n, e, r = struct.unpack_from("<BBHIII", data)
     if mode == 0:
@@ -241,10 +263,16 @@ def decode_strip(dtype, data, shape):
         exponent = np.array([[next(escapes) if s == 15 else (tops[c] - s) % 256 for s in symbols[c][:tokens]]
                              for c in range(dim)]).T
     at += -at % 16
-    plane = np.frombuffer(data, np.uint8, count, at).astype(np.int64).reshape(shape)
-    at += count
+    plane = np.zeros(shape, np.int64)
+    if dtype not in (E4M3, E5M2):
+        plane = np.frombuffer(data, np.uint8, count, at).astype(np.int64).reshape(shape)
+        at += count
     low = np.zeros(shape, np.int64)
-    if dtype == 2:
+    if dtype == E4M3:
+        runs = -(-count // 32) * 16
+        low = from_nibbles(data[at:at + runs], count).reshape(shape)
+        at += runs
+    if dtype in (2, E5M2):
         runs = -(-count // 64) * 24
         low = codes_of(data[at:at + runs], count).reshape(shape)
         at += runs

@@ -26,15 +26,15 @@ except ImportError:
     sys.exit(77)
 
 import exact
-from sources import SOURCES, BYTES, KV, LATENT
+from sources import SOURCES, BYTES, FP8, KV, LATENT, fp8_values, to_bits
 
 FOLDER = pathlib.Path(__file__).parent / "image"
 RECIPES = ["raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+", "exact", "exact:fast"]
 DEMOTIONS = [("raw", "kivi:4"), ("exact", "kivi:2+"), ("exact:fast", "exact"), ("raw", "exact:fast"), ("kivi:8", "kivi:4"),
              ("kivi:8", "kivi:2"), ("kivi:4", "kivi:2"), ("kivi:8+", "kivi:4+"), ("kivi:8+", "kivi:2+"), ("kivi:4+", "kivi:2+")]
-KEPT = {"typical-bf16", "odd-fp32", "state-bytes"}  # sources whose images are kept whole
+KEPT = {"typical-bf16", "odd-fp32", "state-bytes", "eight_odd-e4m3", "eight_odd-e5m2"}  # sources whose images are kept whole
 F32 = np.float32
-DTYPE_BYTES = {1: 2, 2: 2, 3: 4, 4: 1}
+DTYPE_BYTES = {1: 2, 2: 2, 3: 4, 4: 1, 5: 1, 6: 1}
 K_GROUP, V_GROUP = 128, 64
 INSETS = {8: [0.0], 4: [0.0, 0.025, 0.05], 2: [0.0, 0.05, 0.1]}
 INSETS_OF_CHANNELS = INSETS | {2: [0.0, 0.05, 0.1, 0.15, 0.19]}
@@ -60,6 +60,9 @@ def crc32c(data):
 
 
 def to_float(dtype, bits):
+    if dtype in FP8:
+        values = fp8_values(dtype)[0].astype(F32)[bits & 0x7F]
+        return np.where(bits & 0x80, -values, values)
     if dtype == 1:
         return (bits.astype(np.uint32) << 16).view(F32)
     if dtype == 2:
@@ -70,6 +73,8 @@ def to_float(dtype, bits):
 def from_float(dtype, values):
     """To nearest even. The values are finite."""
     values = np.ascontiguousarray(values, F32)
+    if dtype in FP8:
+        return to_bits(dtype, values)
     if dtype == 1:
         bits = values.view(np.uint32).astype(np.uint64)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
@@ -80,7 +85,7 @@ def from_float(dtype, values):
 
 
 def bits_type(dtype):
-    return np.uint32 if dtype == 3 else np.uint16
+    return {1: np.uint16, 2: np.uint16, 3: np.uint32, 4: np.uint8, 5: np.uint8, 6: np.uint8}[dtype]
 
 
 def fp16_outward(value, upward):
@@ -262,7 +267,7 @@ def tiles_of(spec):
     """Bits of the source's tiles, in order, with whether groups are channels."""
     s, offset = spec.source, 0
     rows = 1 if s.kind == 3 else s.tokens
-    dtype = {1: np.uint16, 2: np.uint16, 3: np.uint32, 4: np.uint8}[s.dtype]
+    dtype = bits_type(s.dtype)
     for _ in range(s.layers * s.heads):
         for dim, per_channel in spec.planes():
             bits = np.frombuffer(s.data, dtype, rows * dim, offset).reshape(rows, dim)

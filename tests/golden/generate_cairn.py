@@ -56,7 +56,7 @@ class Image:
     def matrices(self):
         """Of each tile: layer, head, plane, its bits, and those of V."""
         s, offset = self.source, 0
-        dtype = np.uint32 if s.dtype == 3 else np.uint16
+        dtype = generate.bits_type(s.dtype)
         dims = [s.k_dim, s.v_dim] if s.kind == KV else [s.k_dim]
         for index in range(s.layers * s.heads):
             planes = []

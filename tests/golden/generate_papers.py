@@ -59,7 +59,7 @@ class Image:
     def matrices(self):
         """Of each head: its layer and the bits of its tiles."""
         s, offset = self.source, 0
-        dtype = {1: np.uint16, 2: np.uint16, 3: np.uint32, 4: np.uint8}[s.dtype]
+        dtype = generate.bits_type(s.dtype)
         rows = 1 if s.kind == 3 else s.tokens
         dims = [s.k_dim, s.v_dim] if s.kind == KV else [s.k_dim]
         for index in range(s.layers * s.heads):

@@ -101,7 +101,7 @@ def encode_tile(bits_of, dtype, plane, bits, patterns, nearest):
 
 def decode_tile(data, shape, dtype, plane, bits, rows, patterns):
     tokens, dim = shape
-    item = {1: 2, 2: 2, 3: 4}[dtype]
+    item = generate.DTYPE_BYTES[dtype]
     groups = -(-tokens // generate.K_GROUP) * dim if plane == 0 else tokens * -(-dim // generate.V_GROUP)
     end = -(-tokens * ((dim * bits + 7) // 8) // 16) * 16 + 4 * groups + rows * (dim * item + 2)
     width = index_bits(len(patterns))

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 KV, LATENT, STATE, ROWS = 1, 2, 3, 4
-BF16, FP16, FP32, BYTES = 1, 2, 3, 4
-NAMES = {BF16: "bf16", FP16: "fp16", FP32: "fp32", BYTES: "bytes"}
+BF16, FP16, FP32, BYTES, E4M3, E5M2 = 1, 2, 3, 4, 5, 6
+NAMES = {BF16: "bf16", FP16: "fp16", FP32: "fp32", BYTES: "bytes", E4M3: "e4m3", E5M2: "e5m2"}
+FP8 = (E4M3, E5M2)
 SOURCES = []
 
 
@@ -39,9 +40,37 @@ def noise(seed, shape):
     return (total / 2**15).reshape(shape)
 
 
+def fp8_values(dtype):
+    """What the codes 0x00 to 0x7F of an 8-bit float stand for, and how many of them are finite."""
+    width, finite = {E4M3: (3, 0x7F), E5M2: (2, 0x7C)}[dtype]
+    bias = {E4M3: 7, E5M2: 15}[dtype]
+    codes = np.arange(128)
+    exponent, mantissa = codes >> width, codes & (2**width - 1)
+    normal = (1 + mantissa / 2**width) * 2.0 ** (exponent - bias)
+    values = np.where(exponent == 0, mantissa / 2**width * 2.0 ** (1 - bias), normal)
+    values[finite:] = np.nan
+    if dtype == E5M2:
+        values[finite] = np.inf
+    return values, finite
+
+
+def to_fp8(dtype, values):
+    """Codes of finite float64 values: the nearest, of two the even one; at most the largest finite."""
+    steps, finite = fp8_values(dtype)
+    values = np.asarray(values, np.float64)
+    magnitude = np.minimum(np.abs(values), steps[finite - 1])
+    above = np.clip(np.searchsorted(steps[:finite], magnitude), 1, finite - 1)
+    low, high = magnitude - steps[above - 1], steps[above] - magnitude
+    goes_up = (high < low) | ((high == low) & (above % 2 == 0))
+    code = np.where(goes_up, above, above - 1)
+    return (code | np.where(np.signbit(values), 0x80, 0)).astype(np.uint8)
+
+
 def to_bits(dtype, values):
-    """Bits of float64 values in a dtype, to nearest even."""
+    """Bits of float64 values in a dtype, to nearest even; of 8-bit floats by way of bf16."""
     single = np.asarray(values, np.float64).astype(np.float32)
+    if dtype in FP8:
+        return to_fp8(dtype, (to_bits(BF16, single).astype(np.uint32) << 16).view(np.float32))
     if dtype == BF16:
         bits = single.view(np.uint32).astype(np.uint64)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
@@ -50,9 +79,9 @@ def to_bits(dtype, values):
     return single.view(np.uint32)
 
 
-def add(name, tiles_of, tokens, k_dim, v_dim, kind=KV, heads=1, first_position=0):
+def add(name, tiles_of, tokens, k_dim, v_dim, kind=KV, heads=1, first_position=0, dtypes=(BF16, FP16, FP32)):
     """tiles_of(dtype, head, plane, shape) gives the bits of a tile."""
-    for dtype in (BF16, FP16, FP32):
+    for dtype in dtypes:
         data = b""
         for head in range(heads):
             for plane, dim in enumerate([k_dim, v_dim] if kind == KV else [k_dim]):
@@ -182,6 +211,37 @@ add("odd", typical, 70, 5, 3, first_position=70)
 add("mixed", mixed, 165, 24, 10)
 add("strips", typical, 257, 6, 5, first_position=512)
 add("latent", typical, 40, 24, 0, kind=LATENT, first_position=256)
+
+
+
+def eight(dtype, head, plane, shape):
+    """As KV lies in an engine's cache of 8-bit floats: some values are its largest, and some its smallest."""
+    values = noise(31 + 10 * head + plane, shape) * 2.0 ** (np.arange(shape[1]) % 9 - 6)
+    values[::17, 1::6] *= 512
+    return to_bits(dtype, values)
+
+
+def eight_nonfinite(dtype, head, plane, shape):
+    bits = to_bits(dtype, noise(33 + plane, shape))
+    bits[2, 1], bits[9, 7] = 0x7F, 0xFF
+    if dtype == E5M2:
+        bits[5, 0], bits[17, 3], bits[20, 2] = 0x7C, 0xFC, 0x7D
+        bits[23, 4] = 0x7A  # a number that cannot be coded
+    return bits
+
+
+def every(dtype, head, plane, shape):
+    """Every code, and channels of zeros."""
+    bits = (np.arange(shape[0] * shape[1], dtype=np.uint64).reshape(shape) * 193 % 256).astype(np.uint8)
+    bits[:, 3::7] = 0
+    return bits
+
+
+add("eight", eight, 140, 32, 32, heads=2, dtypes=FP8)
+add("eight_odd", eight, 70, 24, 10, first_position=70, dtypes=FP8)
+add("eight_nonfinite", eight_nonfinite, 40, 16, 16, dtypes=FP8)
+add("eight_every", every, 64, 16, 16, dtypes=FP8)
+add("eight_latent", eight, 40, 24, 0, kind=LATENT, first_position=256, dtypes=FP8)
 
 BLOB = bytes((i * 37 + (i >> 4)) % 256 for i in range(3 * 40 * 33))
 SOURCES.append(Source("state-bytes", STATE, BYTES, 2, 2, 128, 333, 0, 0, BLOB[:4 * 333]))

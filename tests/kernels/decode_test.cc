@@ -93,6 +93,30 @@ TEST_F(DecodeTest, EveryContentOfEveryShape) {
   }
 }
 
+// 8-bit floats, whose elements are at any address. What cannot be decoded is refused.
+TEST_F(DecodeTest, EightBitFloats) {
+  const TileShape kShapes[] = {Kv(DType::kFp8E4m3, 80, 64), Kv(DType::kFp8E5m2, 34, 16)};
+  for (const TileShape& shape : kShapes) {
+    for (const char* recipe : kRecipes) {
+      SCOPED_TRACE(testing::Message() << recipe << ", dim " << shape.k_dim);
+      const auto tokens = static_cast<uint16_t>(1 + random_() % 160);
+      const ImageOf image = MakeImage(recipe, shape, tokens, AnyContent());
+      CacheShape cache = AnyShape();
+      cache.misalignment = random_() % 2;
+      const std::string_view name = recipe;
+      if (name.starts_with("cairn:")) {
+        PagedCache target(image.spec, image.spec.slice, cache, random_);
+        const PagedView view = target.view();
+        const Decoded decoded = Run({&image, 1}, {&image.spec.slice, 1}, {&view, 1});
+        EXPECT_EQ(decoded.error, codecs::Error::kUnknownRecipe);
+        continue;
+      }
+      Check(image, cache);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 // Channels of all classes, in tiles of more than one task.
 TEST_F(DecodeTest, ClassesOfLongTiles) {
   for (uint32_t content = 0; content < static_cast<uint32_t>(Content::kCount); ++content) {
@@ -125,7 +149,8 @@ TEST_F(DecodeTest, StripsOfOddDims) {
   for (const char* recipe : {"exact", "exact:fast"}) {
     for (const uint32_t dim : {5U, 33U, 100U}) {
       for (const uint16_t tokens : {1, 3, 7, 50}) {
-        constexpr DType kDTypes[] = {DType::kBf16, DType::kFp16, DType::kFp32};
+        constexpr DType kDTypes[] = {DType::kBf16, DType::kFp16, DType::kFp32, DType::kFp8E4m3,
+                                     DType::kFp8E5m2};
         const DType dtype = kDTypes[trial++ % std::size(kDTypes)];
         SCOPED_TRACE(testing::Message() << recipe << " of " << tokens << " tokens, dim " << dim
                                         << ", dtype " << static_cast<int>(dtype));

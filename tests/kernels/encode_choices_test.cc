@@ -20,6 +20,7 @@ TEST_F(EncodeChoicesTest, PatternsOfEveryContent) {
   const TileShape kShapes[] = {
       Kv(DType::kBf16, 40, 70),  // two groups in V
       Kv(DType::kFp32, 5, 65),
+      Kv(DType::kFp8E4m3, 64, 48),
       {GroupKind::kLatent, DType::kFp16, 96, 0},
   };
   CheckContents(kPatterned, kShapes, 30);

@@ -23,6 +23,7 @@ TEST_F(EncodeStepsTest, EveryContentOfEveryShape) {
       Kv(DType::kBf16, 64, 64),
       Kv(DType::kFp16, 9, 8),
       Kv(DType::kFp32, 33, 20),
+      Kv(DType::kFp8E4m3, 64, 32),
       {GroupKind::kLatent, DType::kBf16, 160, 0},
   };
   CheckContents(kRecipes, kShapes, 150);

@@ -58,7 +58,8 @@ class EncodeStripsTest : public EncodeFixture {
 };
 
 TEST_F(EncodeStripsTest, StripsOfEveryMode) {
-  constexpr DType kDTypes[] = {DType::kBf16, DType::kFp16, DType::kFp32};
+  constexpr DType kDTypes[] = {DType::kBf16, DType::kFp16, DType::kFp32, DType::kFp8E4m3,
+                               DType::kFp8E5m2};
   constexpr uint32_t kDims[] = {64, 33, 20, 96, 7, 260};
   constexpr uint16_t kTokens[] = {9, 33, 63, 70, 128, 131, 2, 200, 1, 64};
   uint32_t trial = 0;

@@ -14,6 +14,7 @@ TEST_F(EncodeTest, WritesTheTilesOfTheReference) {
   const TileShape kShapes[] = {
       {GroupKind::kKv, DType::kBf16, 64, 128},    {GroupKind::kKv, DType::kFp16, 72, 40},
       {GroupKind::kKv, DType::kFp32, 32, 65},     {GroupKind::kKv, DType::kBf16, 5, 3},
+      {GroupKind::kKv, DType::kFp8E4m3, 64, 128}, {GroupKind::kKv, DType::kFp8E5m2, 34, 20},
       {GroupKind::kLatent, DType::kBf16, 576, 0},
   };
   uint32_t trial = 0;

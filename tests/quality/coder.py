@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import eight
 import numpy as np
 from cairn.evaluate.code import Group, Inputs, code
 from cairn.evaluate.dump import Kv
@@ -30,9 +31,12 @@ class Coded:
 
 
 class Codec:
-    """What cairn.evaluate measures with. Nothing here knows a recipe."""
+    """What cairn.evaluate measures with. Nothing here knows a recipe. dtype: of an engine's cache in
+    8-bit floats, to which KV is rounded first; its bits are of an element of bf16, too."""
 
-    NAME = "codec"
+    def __init__(self, dtype: str = "bf16") -> None:
+        self._dtype = dtype
+        self.NAME = "codec" if dtype == "bf16" else f"codec, {dtype}"
 
     def __enter__(self) -> Codec:
         return self
@@ -56,10 +60,14 @@ class Codec:
             Group(layers, profile)
             for layers, profile in zip(kinds, profiles or [None] * len(kinds), strict=True)
         ]
-        exact = Kv("bf16", dict(enumerate(k_bits)), dict(enumerate(v_bits)))
+        if self._dtype != "bf16":
+            k_bits, v_bits = (eight.from_bf16(self._dtype, bits) for bits in (k_bits, v_bits))
+        exact = Kv(self._dtype, dict(enumerate(k_bits)), dict(enumerate(v_bits)))
         found = code(exact, groups, recipe, inputs)
         k_out, v_out = (
             np.stack([plane[i] for i in range(geometry.layers)])
             for plane in (found.kv.k, found.kv.v)
         )
+        if self._dtype != "bf16":
+            k_out, v_out = (eight.to_bf16(self._dtype, codes) for codes in (k_out, v_out))
         return Coded(k_out, v_out, found.image_bytes, k_bits.size + v_bits.size)

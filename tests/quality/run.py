@@ -8,7 +8,8 @@
 Without --tests it measures all that docs/results/quality.md shows. What RESULTS already holds, of the same
 weights and the same text, is not measured again, so a run that was cut short goes on where it was;
 --again measures it anew. --recipes takes names with a profile too, cairn:2.3/basis. Coding is the
-codec's, through the C ABI; with --daemon it is a cairnd's, whose rows stand beside the codec's.
+codec's, through the C ABI; with --daemon it is a cairnd's, whose rows stand beside the codec's, and with
+--dtype fp8_e4m3 that of an engine which keeps its cache in 8-bit floats (scale 1).
 A model that is not there is skipped, and said to be.
 report.py writes the figures into docs/results; quality.md there says what they mean.
 """
@@ -60,6 +61,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--recipes", help="all there are")
     parser.add_argument("--profiles", default="plain,basis", help="with --tests; others, too")
     parser.add_argument("--daemon", action="store_true", help="code by way of a cairnd")
+    parser.add_argument(
+        "--dtype",
+        choices=("bf16", "fp8_e4m3", "fp8_e5m2"),
+        default="bf16",
+        help="of the cache: KV is rounded to it, and coded from it",
+    )
     parser.add_argument("--again", action="store_true", help="measure what is there anew")
     parser.add_argument("--bin-dir", type=pathlib.Path, default=ROOT / "build" / "release" / "bin")
     parser.add_argument("--cache", type=pathlib.Path, default=CACHE)
@@ -217,7 +224,9 @@ def main() -> None:
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     seen = read_results(arguments.results)
     wanted_of(arguments.recipes, arguments.profiles.split(","))  # a wrong name ends it here
-    with Product(arguments.bin_dir) if arguments.daemon else Codec() as coder:
+    if arguments.daemon and arguments.dtype != "bf16":
+        raise SystemExit("--daemon measures a cache of bf16: leave --dtype out")
+    with Product(arguments.bin_dir) if arguments.daemon else Codec(arguments.dtype) as coder:
         for name in arguments.models.split(","):
             try:
                 run_model(arguments, name, coder, seen)

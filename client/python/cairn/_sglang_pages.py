@@ -29,6 +29,7 @@ _AXES = {
     "page_head": "phtld",
 }
 _REVISION_BYTES_MAX = 256  # proto/block_key.h
+_FP8 = ("fp8_e4m3", "fp8_e5m2")
 _STATE_TOKENS = 16  # tokens of a block of the space; a space needs some number
 _KV, _LATENT, _STATES = "MHATokenToKVPoolHost", "MLATokenToKVPoolHost", "MambaPoolHost"
 _INDEX = "DSAIndexerPoolHost"
@@ -47,9 +48,12 @@ _REPLICATED = (_LATENT, _INDEX)  # all ranks of a tensor-parallel engine have th
 ANCHOR = "kv"  # SGLang's name of the pool for the pages of requests
 
 
-def pages_of(pool: Any, config: Any, revision: str, name: str = ANCHOR) -> KnownPages | OpaquePages:
-    """Describes a pool, which SGLang calls `name`. config: a HiCacheStorageConfig. Raises
-    InvalidArgumentError, with the reason, for an unsupported pool."""
+def pages_of(
+    pool: Any, config: Any, revision: str, name: str = ANCHOR, cache_dtype: str = "auto"
+) -> KnownPages | OpaquePages:
+    """Describes a pool, which SGLang calls `name`. config: a HiCacheStorageConfig. cache_dtype:
+    SGLang's setting, which tells what the bytes of the anchor are. Raises InvalidArgumentError, with
+    the reason, for an unsupported pool."""
     kind = type(pool).__name__
     if kind not in MOVED:
         raise InvalidArgumentError(
@@ -67,15 +71,27 @@ def pages_of(pool: Any, config: Any, revision: str, name: str = ANCHOR) -> Known
         revision += f", pool {name}"
     if config.attn_cp_size > 1:  # each rank has different tokens of a page
         revision += f", context rank {config.attn_cp_rank} of {config.attn_cp_size}"
-    if _is_known(pool):
-        return KnownPages(pool, config, revision)
+    dtype = _dtype_of(pool, cache_dtype if name == ANCHOR else "auto")
+    if dtype is not None and _is_known(pool):
+        return KnownPages(pool, config, revision, dtype)
     return OpaquePages(pool, config, revision, is_of_all_ranks)
+
+
+def _dtype_of(pool: Any, cache_dtype: str) -> str | None:
+    """The dtype of a pool's elements. SGLang keeps 8-bit floats as bytes; on ROCm they are of another
+    kind of the same name. None: it is not known."""
+    found = dtype_of(pool.dtype)
+    if found is None and str(pool.dtype) == "torch.uint8" and cache_dtype in _FP8:
+        import torch
+
+        found = None if getattr(torch.version, "hip", None) else cache_dtype
+    return found
 
 
 def _is_known(pool: Any) -> bool:
     """Returns whether a pool holds only data that this module can describe."""
     kind = type(pool).__name__
-    if kind not in (_KV, _LATENT) or pool.layout not in _AXES or dtype_of(pool.dtype) is None:
+    if kind not in (_KV, _LATENT) or pool.layout not in _AXES:
         return False
     if pool.storage_format_tag is not None or pool.dcp_size != 1:
         return False
@@ -101,7 +117,7 @@ class KnownPages:
 
     reason = ""  # why recipes do not apply: they do
 
-    def __init__(self, pool: Any, config: Any, revision: str) -> None:
+    def __init__(self, pool: Any, config: Any, revision: str, dtype: str) -> None:
         self._pool = pool
         first, count = pool.start_layer or 0, pool.layer_num
         layers = tuple(range(first, first + count))
@@ -113,8 +129,6 @@ class KnownPages:
             rank_first = config.tp_rank * heads
             self._part = Part(heads=range(rank_first, rank_first + heads))
             group = KvGroup(layers, heads * config.tp_size, pool.head_dim)
-        dtype = dtype_of(pool.dtype)
-        assert dtype is not None, "a known pool has one"
         self.spec = SpaceSpec(
             config.model_name or "", _short(revision), (group,), dtype, pool.page_size
         )

@@ -218,6 +218,11 @@ class Server:
         adapters = self._adapters()
         return f"config {text}" + (f", adapters {adapters}" if adapters else "")
 
+    def cache_dtype(self) -> str:
+        """Returns what SGLang was told of its cache's elements: "auto", "fp8_e4m3", …"""
+        name = "kv_cache_dtype"
+        return str(self._value(name)) if name in self._places else "auto"
+
     def _counted(self) -> Iterator[str]:
         for name, place in self._places.items():
             if name in _COUNTED or (place == "model" and name not in _LEFT_OUT):

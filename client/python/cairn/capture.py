@@ -228,6 +228,11 @@ class _Box:
 
 
 def _boxes_of(spec: Any, parts: Sequence[Part]) -> dict[int, _Box]:
+    if DTYPE_BYTES[spec.dtype] == 1:
+        raise InvalidArgumentError(
+            f"the space keeps {spec.dtype}, which `cairnctl evaluate` does not read: record the same"
+            " model with a KV cache of bf16"
+        )
     kv = [index for index, group in enumerate(spec.groups) if group.kind == "kv"]
     if not kv:
         raise InvalidArgumentError("the space has no group of K and V")

@@ -86,7 +86,7 @@ class Client:
     ) -> Space:
         """Opens the space of a specification, and creates it at its first use.
 
-        model, weights_revision, groups, dtype ("bf16", "fp16", "fp32", or such a dtype of torch or
+        model, weights_revision, groups, dtype (a name of `keys.DTYPES`, or such a dtype of torch or
         numpy) and tokens_per_block are its identity. `recipe` ("raw", "exact", "kivi:4", …; None:
         the daemon's default) is used only if this call creates the space; `Space.recipe` is the
         space's current recipe.

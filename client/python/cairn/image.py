@@ -85,7 +85,7 @@ class ImageSpec:
     tokens: int
     k_dim: int
     v_dim: int
-    dtype: str = "bf16"  # or "fp16", "fp32", or such a dtype of torch or numpy
+    dtype: str = "bf16"  # or another name of keys.DTYPES, or such a dtype of torch or numpy
     first_position: int = 0  # position of the first token in its sequence
     key: bytes = bytes(KEY_BYTES)
     fingerprint: bytes = bytes(KEY_BYTES)

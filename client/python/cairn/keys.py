@@ -17,8 +17,8 @@ from typing import Any
 
 from .errors import InvalidArgumentError
 
-DTYPES = {"bf16": 1, "fp16": 2, "fp32": 3}
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+DTYPES = {"bf16": 1, "fp16": 2, "fp32": 3, "fp8_e4m3": 5, "fp8_e5m2": 6}
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8_e4m3": 1, "fp8_e5m2": 1}
 ROPE_KINDS = {"none": 0, "half": 1, "interleaved": 2}
 GROUP_KINDS = {"kv": 1, "latent": 2, "state": 3, "opaque_rows": 4}
 KEY_BYTES = 32
@@ -29,7 +29,13 @@ _BLOCK_TAG = b"cairn.block.v1"
 _OPAQUE_TAG = b"cairn.opaque.v1"
 
 
-_LONG_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_LONG_NAMES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "float8_e4m3fn": "fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
+}
 
 
 def dtype_of(given: Any) -> str | None:
@@ -44,7 +50,7 @@ def checked_dtype(given: Any) -> str:
     name = dtype_of(given)
     if name is None:
         raise InvalidArgumentError(
-            f"dtype is {given!r}, expected bf16, fp16 or fp32, or such a dtype of torch or numpy"
+            f"dtype is {given!r}, expected {', '.join(DTYPES)}, or such a dtype of torch or numpy"
         )
     return name
 
@@ -110,7 +116,7 @@ class SpaceSpec:
     """The identity of a space: equal specifications name the same space. It does not include the
     recipe.
 
-    dtype: "bf16", "fp16" or "fp32"; a dtype of torch or numpy is converted to its name."""
+    dtype: a name of DTYPES; a dtype of torch or numpy is converted to its name."""
 
     model: str
     weights_revision: str

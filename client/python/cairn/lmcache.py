@@ -5,9 +5,9 @@
     --l2-adapter '{"type": "native_plugin", "module_path": "cairn.lmcache", "class_name": "CairnL2",
                    "adapter_params": {"control": "127.0.0.1:50151", "weights_revision": "…"}}'
 
-LMCache does not describe the layout of KV in its objects, so they are stored as bytes. Its keys do
-not name the weights or the layout; `weights_revision` does that. This module imports nothing of
-LMCache.
+LMCache does not describe the layout of KV in its objects, so they are stored as bytes; with `dtype`
+named, as elements in whatever order, coded without loss (`_elements.py`). Its keys do not name the
+weights or the layout; `weights_revision` does that. This module imports nothing of LMCache.
 
 Objects of one length form a space. A key does not contain a length, and LMCache looks up objects
 before it allocates memory for them. The store therefore also keeps the last length of each model,
@@ -27,10 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ._deadline import time_left
+from ._elements import Elements
 from ._settings import StoreSettings, settings_of
 from .client import Client, connect
 from .errors import DeadlineExceededError, Error
-from .keys import Group
 from .space import Space
 from .transfer import Get, Names, Put
 
@@ -50,11 +50,12 @@ class Settings(StoreSettings):
     """weights_revision: distinguishes models, weights, dtypes and layouts of engines that use the
     same names. connections: the number of parts into which a task is divided; parts move at the
     same time. timeout: of a task, from its submission. object_bytes: lengths to look for if the
-    store does not have the length of a model's objects."""
+    store does not have the length of a model's objects. dtype: of the elements of objects."""
 
     connections: int = 4
     timeout: float = 10.0  # seconds
     object_bytes: Sequence[int] = ()
+    dtype: str | None = None
 
 
 class CairnL2:
@@ -66,6 +67,7 @@ class CairnL2:
         wrong field."""
         settings = settings_of(Settings, "adapter_params", adapter_params)
         self._settings = settings
+        self._elements = Elements("adapter_params", settings.dtype, log)
         self._pool = ThreadPoolExecutor(settings.connections, "cairn-lmcache")
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
         self._opening = threading.Lock()  # held while a session or a space is opened
@@ -77,7 +79,11 @@ class CairnL2:
         self._noted: dict[str, tuple[int, float]] = {}  # the stored length, and the time
         self._done: list[Completion] = []
         self._last_task = 0
-        log.warning("cairn: LMCache's objects are kept as they are: recipes do not apply to bytes")
+        if settings.dtype is None:
+            log.warning(
+                "cairn: LMCache's objects are kept as they are: recipes do not apply to bytes. If their"
+                ' elements are bf16, say so: "dtype": "bf16"'
+            )
 
     # ------------------------------------------------------------------------- LMCache's calls
 
@@ -189,7 +195,10 @@ class CairnL2:
             space = self._space(object_bytes, deadline)
             named = [(items[i][0], items[i][1].cast("B")) for i in of]
             requests = [request(_key(space, name), name, view) for name, view in named]
-            for i, result in zip(of, run(space, requests, timeout=time_left(deadline)), strict=True):
+            found = run(space, requests, timeout=time_left(deadline))
+            if request is _put_of:
+                self._elements.note(object_bytes, found)
+            for i, result in zip(of, found, strict=True):
                 results[i] = result
         return results
 
@@ -281,23 +290,23 @@ class CairnL2:
     def _space(self, object_bytes: int, deadline: float) -> Space:
         return self._open(_OBJECTS, object_bytes, deadline)
 
-    def _open(self, model: str, state_bytes: int, deadline: float) -> Space:
+    def _open(self, model: str, object_bytes: int, deadline: float) -> Space:
         with self._lock:
-            space = self._spaces.get((model, state_bytes))
+            space = self._spaces.get((model, object_bytes))
         if space is not None:
             return space
         if not self._opening.acquire(timeout=time_left(deadline)):
             control = self._settings.control
             raise DeadlineExceededError(f"no session with cairnd at {control} in time")
         try:
-            return self._open_first(model, state_bytes, deadline)
+            return self._open_first(model, object_bytes, deadline)
         finally:
             self._opening.release()
 
-    def _open_first(self, model: str, state_bytes: int, deadline: float) -> Space:
+    def _open_first(self, model: str, object_bytes: int, deadline: float) -> Space:
         settings = self._settings
         with self._lock:
-            client, space = self._client, self._spaces.get((model, state_bytes))
+            client, space = self._client, self._spaces.get((model, object_bytes))
         if space is not None:
             return space
         if client is None:
@@ -316,16 +325,19 @@ class CairnL2:
             )
             with self._lock:
                 self._client = client
+        elements = self._elements if model == _OBJECTS else Elements("", None, log)
+        group, tokens = elements.group_of(object_bytes, _TOKENS)
         space = client.open_space(
             model,
             settings.weights_revision,
-            [Group("state", 1, state_bytes=state_bytes)],
-            tokens_per_block=_TOKENS,
-            recipe="raw",
+            [group],
+            dtype=elements.dtype or "bf16",
+            tokens_per_block=tokens,
+            recipe=elements.recipe,
             timeout=time_left(deadline),
         )
         with self._lock:
-            self._spaces[model, state_bytes] = space
+            self._spaces[model, object_bytes] = space
         return space
 
 

@@ -69,6 +69,7 @@ class CairnHiCache(HiCacheStorage):
         server = _sglang_server.Server()
         server.check_splits()
         self._revision = f"{self._settings.weights_revision}, {server.revision()}"
+        self._cache_dtype = server.cache_dtype()
         WEIGHTS.listen()
         self._config = storage_config
         self._pools: dict[str, _Pool] = {}  # by SGLang's name; the anchor comes first
@@ -90,7 +91,7 @@ class CairnHiCache(HiCacheStorage):
     def _register(self, host: Any, name: str) -> None:
         settings = self._settings
         try:
-            pages = pages_of(host, self._config, self._revision, name)
+            pages = pages_of(host, self._config, self._revision, name, self._cache_dtype)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"SGLang's pool {name!r}: {error}") from error
         if pages.reason:

@@ -22,9 +22,19 @@ _ACCEPTED = {
     "bf16": {"bfloat16", "uint16", "int16", "void16"},
     "fp16": {"float16", "uint16", "int16"},
     "fp32": {"float32", "uint32", "int32"},
+    "fp8_e4m3": {"float8_e4m3fn", "uint8", "int8", "void8"},
+    "fp8_e5m2": {"float8_e5m2", "uint8", "int8", "void8"},
 }
-# The numpy type of each dtype: for bf16 its bits.
-NUMPY_DTYPES = {"bf16": "uint16", "fp16": "float16", "fp32": "float32"}
+# The numpy type of each dtype: for bf16 and 8-bit floats their bits.
+NUMPY_DTYPES = {
+    "bf16": "uint16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp8_e4m3": "uint8",
+    "fp8_e5m2": "uint8",
+}
+_NAMED_TYPES = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}  # of ml_dtypes
+_DL_FP8_NAMES = {10: "float8_e4m3fn", 12: "float8_e5m2"}
 _DL_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 _DL_CPU_DEVICES = {1, 3, 11}  # CPU, CUDA pinned host, ROCm pinned host
 _DL_CUDA_DEVICES = {2, 13}  # CUDA, CUDA managed
@@ -120,10 +130,9 @@ def _from_array_interface(array: Any) -> Tensor:
     interface = array.__array_interface__
     type_text = interface["typestr"]
     itemsize = int(type_text[2:])
-    name = _name_of(type_text, itemsize)
-    # ml_dtypes names its own types; the interface only says "void"
-    if type_text[1] == "V" and getattr(getattr(array, "dtype", None), "name", "") == "bfloat16":
-        name = "bfloat16"
+    name = getattr(getattr(array, "dtype", None), "name", "")
+    if name not in _NAMED_TYPES:  # the interface only says "void"
+        name = _name_of(type_text, itemsize)
     shape = tuple(interface["shape"])
     strides = interface.get("strides") or contiguous_strides(shape, itemsize)
     address, is_read_only = interface["data"]
@@ -218,6 +227,6 @@ def _from_dlpack(what: str, array: Any, may_be_cuda: bool) -> Tensor:
     address = (tensor.data or 0) + tensor.byte_offset
     # An unversioned DLPack cannot express "read-only": producers refuse to export such memory.
     owner = (capsule, array)
-    dtype = f"{kind}{tensor.bits}"
+    dtype = _DL_FP8_NAMES.get(tensor.code) or f"{kind}{tensor.bits}"
     cuda_device = number if is_cuda else None
     return Tensor(address, shape, strides, dtype, itemsize, True, owner, cuda_device)

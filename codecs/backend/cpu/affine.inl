@@ -4,7 +4,7 @@
 // has external linkage.
 //
 // The reference loops process shapes that do not fill registers (a dim or a group that is not a
-// multiple of kLanes): every head_dim in use is a multiple of 16.
+// multiple of kLanes): every head_dim in use is a multiple of 16. They also process 8-bit floats.
 
 #include "codecs/backend/backend.h"
 #include "codecs/backend/reference/reference.h"
@@ -19,7 +19,7 @@ using Mask = Simd::Mask;
 constexpr uint32_t kLanes = Simd::kLanes;
 
 bool FillsRegisters(const AffineTile& tile) {
-  return tile.dim % kLanes == 0 && tile.group % kLanes == 0;
+  return tile.dim % kLanes == 0 && tile.group % kLanes == 0 && !IsFp8(tile.dtype);
 }
 
 uint8_t* Bytes(float* values) { return reinterpret_cast<uint8_t*>(values); }

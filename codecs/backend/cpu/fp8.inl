@@ -25,7 +25,7 @@ float LargestOf(const uint8_t* elements, uint32_t dim) {
 
 void EncodeFp8(const AffineTile& tile, const uint8_t* source, const uint64_t* rows, uint8_t* codes,
                uint8_t* scales) {
-  if (tile.dim % (2 * kLanes) != 0) {
+  if (tile.dim % (2 * kLanes) != 0 || IsFp8(tile.dtype)) {
     reference::EncodeFp8(tile, source, rows, codes, scales);
     return;
   }
@@ -68,7 +68,7 @@ void DecodeFp8(const AffineTile& tile, const uint8_t* codes, const uint8_t* scal
                uint8_t* target) {
   const bool is_finite = !HasAbove<1>(codes, uint64_t{tile.tokens} * tile.dim, kE4m3MaxCode) &&
                          !HasAbove<2>(scales, uint64_t{2} * tile.tokens, 0x7BFF);
-  if (tile.dim % (2 * kLanes) != 0 || !is_finite) {
+  if (tile.dim % (2 * kLanes) != 0 || !is_finite || IsFp8(tile.dtype)) {
     reference::DecodeFp8(tile, codes, scales, target);
     return;
   }

@@ -156,7 +156,7 @@ void DecodeMixed(const MixedTile& tile, uint8_t* target) {
   MixedDecoding decoding(tile);
   const uint32_t groups = (tile.tokens + tile.group - 1) / tile.group;
   const uint64_t pairs = uint64_t{groups} * decoding.Pairs();
-  if (pairs != 0 && HasNonFinite(tile.params, pairs)) {
+  if (IsFp8(tile.dtype) || (pairs != 0 && HasNonFinite(tile.params, pairs))) {
     reference::DecodeMixed(tile, target);
     return;
   }

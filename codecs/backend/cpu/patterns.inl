@@ -336,7 +336,7 @@ void ChoosePatternsOf(const PatternedTile& tile, const uint8_t* source, uint64_t
 
 void ChoosePatterns(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
                     uint8_t* numbers, uint64_t* is_predicted) {
-  if (tile.dim % 16 != 0 || tile.group % 16 != 0) {
+  if (tile.dim % 16 != 0 || tile.group % 16 != 0 || IsFp8(tile.dtype)) {
     reference::ChoosePatterns(tile, source, rows, numbers, is_predicted);
   } else if (tile.dtype == DType::kBf16) {
     ChoosePatternsOf<DType::kBf16>(tile, source, rows, numbers, is_predicted);

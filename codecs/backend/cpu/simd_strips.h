@@ -84,6 +84,18 @@ struct Strips {
   static Bytes32 Sub(Bytes32 a, Bytes32 b) { return _mm256_sub_epi8(a, b); }
   static Bytes32 Min(Bytes32 a, Bytes32 b) { return _mm256_min_epu8(a, b); }
   static Bytes32 And(Bytes32 a, Bytes32 b) { return _mm256_and_si256(a, b); }
+  static Bytes32 Or(Bytes32 a, Bytes32 b) { return _mm256_or_si256(a, b); }
+  // Returns a >> kBy & kMask, and (a & kMask) << kBy. REQUIRES: no bit crosses a byte's end.
+  template <int kBy, int kMask>
+  static Bytes32 RightBytes(Bytes32 a) {
+    static_assert(kMask < 256 >> kBy);
+    return And(_mm256_srli_epi16(a, kBy), Set(kMask));
+  }
+  template <int kBy, int kMask>
+  static Bytes32 LeftBytes(Bytes32 a) {
+    static_assert(kMask < 256 >> kBy);
+    return _mm256_slli_epi16(And(a, Set(kMask)), kBy);
+  }
   static Bytes32 Equal(Bytes32 a, Bytes32 b) { return _mm256_cmpeq_epi8(a, b); }
   static Bytes32 Above(Bytes32 a, Bytes32 b) { return _mm256_cmpgt_epi8(a, b); }  // signed
   static Bytes32 NotBelow(Bytes32 a, Bytes32 b) { return Equal(_mm256_max_epu8(a, b), a); }
@@ -107,6 +119,19 @@ struct Strips {
   }
   static Bytes32 LowNibbles(Bytes32 a) { return And(a, Set(15)); }
   static Bytes32 HighNibbles(Bytes32 a) { return LowNibbles(_mm256_srli_epi16(a, 4)); }
+  // Loads 16 bytes as 32 nibbles: the low ones into lanes 0 to 15, the high ones into the others.
+  static Bytes32 LoadNibbles(const uint8_t* source) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    const __m256i both =
+        _mm256_inserti128_si256(_mm256_castsi128_si256(x), _mm_srli_epi16(x, 4), 1);
+    return LowNibbles(both);
+  }
+  // REQUIRES: lanes are below 16.
+  static void StoreNibbles(uint8_t* target, Bytes32 a) {
+    const __m128i high = _mm_slli_epi16(_mm256_extracti128_si256(a, 1), 4);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target),
+                     _mm_or_si128(_mm256_castsi256_si128(a), high));
+  }
   // Looks up 16 entries. REQUIRES: indices are below 16.
   static Bytes32 LookUp(const uint8_t* table, Bytes32 index) {
     return _mm256_shuffle_epi8(

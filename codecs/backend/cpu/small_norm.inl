@@ -81,6 +81,7 @@ float NormOfRank(const TokenNorms& norms, uint32_t rank) {
 }
 
 void AddSmallNorms(const StripShape& shape, const uint8_t* v, StripTokens* rows) {
+  if (IsFp8(shape.dtype)) return SelectSmallNorms(shape, v, rows);
   TokenNorms norms;
   if (shape.dtype == DType::kBf16) {
     FindNorms<DType::kBf16>(shape, v, &norms);

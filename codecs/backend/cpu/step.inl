@@ -295,13 +295,13 @@ void PutColumns(uint32_t dim, uint32_t count, const uint8_t* token_at, const uin
 // Returns whether a strip can be decoded without a block of floats: its values are rounded in
 // registers, and PutColumns() writes all channels.
 bool FillsColumns(const StepTile& tile) {
-  return tile.dtype != DType::kFp32 && !tile.has_basis && tile.dim % 32 == 0;
+  return BytesOf(tile.dtype) == 2 && !tile.has_basis && tile.dim % 32 == 0;
 }
 
 // Returns whether a job's target is written past the caches: its tokens are whole cache lines.
 template <typename Job>
 bool IsStreamed(const StepTile& tile, const Job& job) {
-  return job.is_streamed && tile.dtype != DType::kFp32 &&
+  return job.is_streamed && BytesOf(tile.dtype) == 2 &&
          HasLines(uint64_t{tile.dim} * BytesOf(tile.dtype), job.target);
 }
 
@@ -347,9 +347,9 @@ void PutBlock(DType dtype, const BlockValues& values, uint32_t tokens, uint32_t 
     PutBlock16<DType::kFp16, kStreams>(values, tokens, dim, token_first, target);
   } else {
     for (uint32_t i = 0; i < kBlockTokens && token_first + i < tokens; ++i) {
-      uint8_t* row = target + uint64_t{token_first + i} * dim * 4;
+      uint8_t* row = target + uint64_t{token_first + i} * dim * BytesOf(dtype);
       for (uint32_t c = 0; c < dim; ++c) {
-        __builtin_memcpy(row + uint64_t{4} * c, &values.of[c][i], 4);
+        reference::StoreElement(dtype, row, c, values.of[c][i]);
       }
     }
   }

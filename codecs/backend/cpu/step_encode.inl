@@ -98,7 +98,7 @@ void QuantizeBlocks(const StepTile& tile, const StepSource& source, StepCoding* 
 // Returns whether a strip is quantized while it is coded.
 bool IsCodedAtOnce(const StepTile& tile, const StepSource& source) {
   const bool can_turn = source.scratch != nullptr && tile.turning.count <= StepScratch::kPairsMax;
-  return tile.dtype != DType::kFp32 && !tile.has_basis && tile.level == 0 && tile.dim % 2 == 0 &&
+  return BytesOf(tile.dtype) == 2 && !tile.has_basis && tile.level == 0 && tile.dim % 2 == 0 &&
          (tile.turning.count == 0 || can_turn);
 }
 

@@ -34,13 +34,6 @@ struct PanelExponents {
   alignas(32) uint8_t of[kPanelWide][kStripTokens];
 };
 
-// 32 elements: each field as 32 bytes, and the low bits of fp16 as bytes, of fp32 as halves.
-struct Split32 {
-  Bytes32 exponents;
-  Bytes32 plane;
-  Halves32 low;
-};
-
 Bytes32 PlaneOf(Halves32 bf16) {
   const Halves32 sign = Strips::And(Strips::Right<8>(bf16), Strips::SetHalves(0x80));
   return Strips::Narrow(Strips::Or(sign, Strips::And(bf16, Strips::SetHalves(0x7F))));
@@ -53,7 +46,7 @@ Halves32 JoinBf16(Bytes32 exponents, Bytes32 plane) {
   return Strips::Or(twice, Strips::Left<7>(Strips::Widen(exponents)));
 }
 
-// Elements of a dtype, 32 at a time. Offsets are in elements.
+// Elements of a dtype, 32 at a time. Offsets are in elements. kHasPlane: they have plane bytes.
 template <DType kType>
 struct Elements32;
 
@@ -61,6 +54,7 @@ template <>
 struct Elements32<DType::kBf16> {
   static constexpr uint32_t kBytes = 2;
   static constexpr DType kDType = DType::kBf16;
+  static constexpr bool kHasPlane = true;
   static Bytes32 Exponents(const uint8_t* source) {
     return ExponentsOf(Strips::LoadHalves(source));
   }
@@ -78,6 +72,7 @@ template <>
 struct Elements32<DType::kFp16> {
   static constexpr uint32_t kBytes = 2;
   static constexpr DType kDType = DType::kFp16;
+  static constexpr bool kHasPlane = true;
   static Bytes32 Exponents(const uint8_t* source) {
     const Halves32 x = Strips::Right<10>(Strips::LoadHalves(source));
     return Strips::Narrow(Strips::And(x, Strips::SetHalves(0x1F)));
@@ -127,6 +122,7 @@ template <>
 struct Elements32<DType::kFp32> {
   static constexpr uint32_t kBytes = 4;
   static constexpr DType kDType = DType::kFp32;
+  static constexpr bool kHasPlane = true;
   static Bytes32 Exponents(const uint8_t* source) {
     Halves32 high;
     Halves32 low;
@@ -148,6 +144,55 @@ struct Elements32<DType::kFp32> {
   }
 };
 
+// 8-bit floats. REQUIRES of Rest() and Join(): index is a multiple of 32.
+template <>
+struct Elements32<DType::kFp8E4m3> {
+  static constexpr uint32_t kBytes = 1;
+  static constexpr DType kDType = DType::kFp8E4m3;
+  static constexpr bool kHasPlane = false;
+  static Bytes32 Exponents(const uint8_t* source) {
+    return Strips::RightBytes<3, 15>(Strips::Load(source));
+  }
+  static Bytes32 Rest(const uint8_t* source, uint64_t index, uint8_t* low) {
+    const Bytes32 x = Strips::Load(source);
+    Strips::StoreNibbles(low + index / kNibbleRun * kNibbleRunBytes,
+                         Strips::Or(Strips::RightBytes<4, 8>(x), Strips::And(x, Strips::Set(7))));
+    return x;
+  }
+  template <bool kStreams>
+  static void Join(Bytes32 exponents, Bytes32, const uint8_t* low, uint64_t index,
+                   uint8_t* target) {
+    const Bytes32 nibbles = Strips::LoadNibbles(low + index / kNibbleRun * kNibbleRunBytes);
+    Strips::Put<kStreams>(target, Strips::Or(Strips::LeftBytes<3, 15>(exponents),
+                                             Strips::Or(Strips::LeftBytes<4, 8>(nibbles),
+                                                        Strips::And(nibbles, Strips::Set(7)))));
+  }
+};
+
+template <>
+struct Elements32<DType::kFp8E5m2> {
+  static constexpr uint32_t kBytes = 1;
+  static constexpr DType kDType = DType::kFp8E5m2;
+  static constexpr bool kHasPlane = false;
+  static Bytes32 Exponents(const uint8_t* source) {
+    return Strips::RightBytes<2, 31>(Strips::Load(source));
+  }
+  static Bytes32 Rest(const uint8_t* source, uint64_t index, uint8_t* low) {
+    const Bytes32 x = Strips::Load(source);
+    Elements32<DType::kFp16>::StoreRunCodes(
+        Strips::Or(Strips::RightBytes<5, 4>(x), Strips::And(x, Strips::Set(3))), index, low);
+    return x;
+  }
+  template <bool kStreams>
+  static void Join(Bytes32 exponents, Bytes32, const uint8_t* low, uint64_t index,
+                   uint8_t* target) {
+    const Bytes32 codes = Elements32<DType::kFp16>::LoadRunCodes(low, index);
+    Strips::Put<kStreams>(target, Strips::Or(Strips::LeftBytes<2, 31>(exponents),
+                                             Strips::Or(Strips::LeftBytes<5, 4>(codes),
+                                                        Strips::And(codes, Strips::Set(3)))));
+  }
+};
+
 // Calls run(Elements32<dtype>()).
 template <typename Run>
 auto WithElements32(DType dtype, Run run) {
@@ -156,6 +201,10 @@ auto WithElements32(DType dtype, Run run) {
       return run(Elements32<DType::kFp16>());
     case DType::kFp32:
       return run(Elements32<DType::kFp32>());
+    case DType::kFp8E4m3:
+      return run(Elements32<DType::kFp8E4m3>());
+    case DType::kFp8E5m2:
+      return run(Elements32<DType::kFp8E5m2>());
     default:
       return run(Elements32<DType::kBf16>());
   }

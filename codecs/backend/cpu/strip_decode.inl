@@ -7,8 +7,8 @@
 //
 // The content of a strip never determines an address that is written. There are two read cursors.
 // The cursor of the stream is checked once per channel. It may then be up to 136 bytes past the
-// stream's end, which is still inside the plane of at least 256 bytes. The cursor of the escapes is
-// checked before each read.
+// stream's end, which is still inside the plane of at least 256 bytes, or inside the low bits of
+// 8-bit floats, of at least 192. The cursor of the escapes is checked before each read.
 
 namespace cairn::codecs {
 namespace {
@@ -105,11 +105,17 @@ bool DecodePanel(StripDecoding* strips, uint32_t channel_first, uint32_t channel
   return is_ok;
 }
 
+// Returns the plane bytes of 32 elements; nothing where the dtype has none.
+template <typename Type>
+Bytes32 PlaneAt(const StripJob& job, uint64_t index) {
+  if constexpr (Type::kHasPlane) return Strips::Load(job.strip + job.parts.plane + index);
+  return Strips::Set(0);
+}
+
 // Writes the elements of a panel of 32 channels.
 template <typename Type, bool kStreams>
 void JoinPanel(const StripJob& job, const PanelExponents& panel, uint32_t channel_first) {
   const StripShape& shape = job.shape;
-  const uint8_t* plane = job.strip + job.parts.plane;
   for (uint32_t token = 0; token < shape.tokens; token += 16) {
     Bytes32 rows[16];
     for (uint32_t i = 0; i < 16; ++i) {
@@ -119,7 +125,7 @@ void JoinPanel(const StripJob& job, const PanelExponents& panel, uint32_t channe
     const uint32_t count = shape.tokens - token < 16 ? shape.tokens - token : 16;
     uint64_t index = uint64_t{token} * shape.dim + channel_first;
     for (uint32_t i = 0; i < count; ++i, index += shape.dim) {
-      Type::template Join<kStreams>(rows[i], Strips::Load(plane + index), job.strip + job.parts.low,
+      Type::template Join<kStreams>(rows[i], PlaneAt<Type>(job, index), job.strip + job.parts.low,
                                     index, job.target + index * Type::kBytes);
     }
   }
@@ -144,7 +150,7 @@ bool IsStreamed(const StripJob& job, uint64_t row_elements) {
 
 void JoinAny(const StripJob& job, const PanelExponents& panel, uint32_t channel_first,
              uint32_t channels) {
-  const bool has_runs = job.shape.dtype == DType::kFp16;
+  const bool has_runs = HasLowRuns(job.shape.dtype) || job.shape.dtype == DType::kFp8E4m3;
   if (channels < kPanelWide || (has_runs && job.shape.dim % kChunk != 0)) {
     JoinPlainly(job, panel, channel_first, channels);
     return;
@@ -238,9 +244,9 @@ bool DecodePlanesAs(const StripJob& job) {
     const uint32_t whole = count / kChunk * kChunk;
     for (uint32_t i = 0; i < whole; i += kChunk) {
       const uint64_t index = first + i;
-      Type::template Join<kStreams>(
-          Strips::Load(exponents + i), Strips::Load(job.strip + job.parts.plane + index),
-          job.strip + job.parts.low, index, job.target + index * Type::kBytes);
+      Type::template Join<kStreams>(Strips::Load(exponents + i), PlaneAt<Type>(job, index),
+                                    job.strip + job.parts.low, index,
+                                    job.target + index * Type::kBytes);
     }
     for (uint32_t i = whole; i < count; ++i) reference::JoinElement(job, first + i, exponents[i]);
   }

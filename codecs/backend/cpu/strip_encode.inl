@@ -31,11 +31,11 @@ void PutRest(const StripSource<Type>& source, const StripParts& parts, uint8_t* 
   __builtin_memset(target + parts.coded_end, 0, parts.plane - parts.coded_end);
   __builtin_memset(target + parts.end, 0, parts.bytes - parts.end);
   // The second half of the last run may have no elements.
-  if (Type::kDType == DType::kFp16) __builtin_memset(target + parts.end - kRunBytes, 0, kRunBytes);
+  if (HasLowRuns(Type::kDType)) __builtin_memset(target + parts.end - kRunBytes, 0, kRunBytes);
   uint64_t index = 0;
   for (; index + kChunk <= elements; index += kChunk) {
-    const uint8_t* from = source.bytes + index * Type::kBytes;
-    Strips::Store(target + parts.plane + index, Type::Rest(from, index, low));
+    const Bytes32 plane = Type::Rest(source.bytes + index * Type::kBytes, index, low);
+    if constexpr (Type::kHasPlane) Strips::Store(target + parts.plane + index, plane);
   }
   if (index == elements) return;
   const auto count = static_cast<uint32_t>(elements - index);
@@ -46,7 +46,7 @@ void PutRest(const StripSource<Type>& source, const StripParts& parts, uint8_t* 
   const bool has_words = Type::kDType == DType::kFp32;
   Strips::Store(plane, Type::Rest(from, has_words ? 0 : index, has_words ? words : low));
   if (has_words) __builtin_memcpy(low + 2 * index, words, uint64_t{2} * count);
-  __builtin_memcpy(target + parts.plane + index, plane, count);
+  if (Type::kHasPlane) __builtin_memcpy(target + parts.plane + index, plane, count);
 }
 
 // ---- lanes32 ----
@@ -114,7 +114,7 @@ template <typename Type>
 uint64_t EncodeLanes32(const StripSource<Type>& source, uint8_t* target, uint64_t room) {
   const StripShape& shape = source.shape;
   const uint64_t coded = kStripHeaderBytes + uint64_t{shape.dim};
-  if (ElementCount(shape) < kLanes32ElementsMin) return 0;
+  if (ElementCount(shape) < Lanes32ElementsMin(shape.dtype)) return 0;
   if (room < coded + kStreamSlack) return kLeftToReference;
   uint8_t par[kStripDimMax];
   StripParts parts = {};

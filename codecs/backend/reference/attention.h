@@ -26,7 +26,7 @@ namespace cairn::codecs::reference {
 
 // The tiles of one KV head. For latents, V is the first v_dim channels of K.
 struct AttendedTiles {
-  DType dtype;             // kBf16, kFp16 or kFp32
+  DType dtype;             // not kBytes
   uint32_t tokens;         // 1..1024
   uint32_t k_dim;          // 1..4096
   uint32_t v_dim;          // 1..4096

@@ -10,9 +10,18 @@ namespace cairn::codecs::reference {
 
 void JoinElement(const StripJob& job, uint64_t index, uint32_t exponent) {
   const StripShape& shape = job.shape;
-  Fields fields{exponent, job.strip[job.parts.plane + index], 0};
   const uint8_t* low = job.strip + job.parts.low;
+  Fields fields{exponent, 0, 0};
+  if (!IsFp8(shape.dtype)) fields.plane = job.strip[job.parts.plane + index];
   switch (shape.dtype) {
+    case DType::kFp8E4m3:
+      fields.low = LoadNibble(low, index);
+      job.target[index] = static_cast<uint8_t>(Join(shape.dtype, fields));
+      break;
+    case DType::kFp8E5m2:
+      fields.low = LoadRunCode(low, index);
+      job.target[index] = static_cast<uint8_t>(Join(shape.dtype, fields));
+      break;
     case DType::kFp16:
       fields.low = LoadRunCode(low, index);
       Store(job.target + 2 * index, static_cast<uint16_t>(Join(shape.dtype, fields)));

@@ -14,9 +14,14 @@ struct Source {
   const uint8_t* bytes;
 
   [[nodiscard]] Fields At(uint64_t index) const {
-    const uint32_t bits = shape.dtype == DType::kFp32 ? Load<uint32_t>(bytes + 4 * index)
-                                                      : Load<uint16_t>(bytes + 2 * index);
-    return Split(shape.dtype, bits);
+    switch (BytesOf(shape.dtype)) {
+      case 1:
+        return Split(shape.dtype, bytes[index]);
+      case 2:
+        return Split(shape.dtype, Load<uint16_t>(bytes + 2 * index));
+      default:
+        return Split(shape.dtype, Load<uint32_t>(bytes + 4 * index));
+    }
   }
   [[nodiscard]] uint32_t Exponent(uint32_t token, uint32_t channel) const {
     return At(uint64_t{token} * shape.dim + channel).exponent;
@@ -73,11 +78,13 @@ void StorePlane(const Source& source, const StripParts& parts, uint8_t* target) 
   std::memset(target + parts.low, 0, parts.bytes - parts.low);
   for (uint64_t i = 0; i < ElementCount(shape); ++i) {
     const Fields fields = source.At(i);
-    target[parts.plane + i] = static_cast<uint8_t>(fields.plane);
+    if (!IsFp8(shape.dtype)) target[parts.plane + i] = static_cast<uint8_t>(fields.plane);
     if (shape.dtype == DType::kFp32) {
       Store(target + parts.low + 2 * i, static_cast<uint16_t>(fields.low));
-    } else if (shape.dtype == DType::kFp16) {
+    } else if (HasLowRuns(shape.dtype)) {
       StoreRunCode(target + parts.low, i, fields.low);
+    } else if (shape.dtype == DType::kFp8E4m3) {
+      StoreNibble(target + parts.low, i, fields.low);
     }
   }
 }
@@ -92,7 +99,7 @@ uint32_t SymbolOf(const CoderTable& table, uint32_t top, uint32_t exponent) {
 uint64_t EncodeLanes32(const Source& source, uint8_t* target, uint64_t room) {
   const StripShape& shape = source.shape;
   const uint64_t coded = kStripHeaderBytes + uint64_t{shape.dim};
-  if (ElementCount(shape) < kLanes32ElementsMin || room < coded) return 0;
+  if (ElementCount(shape) < Lanes32ElementsMin(shape.dtype) || room < coded) return 0;
   uint8_t par[kStripDimMax];
   StripParts parts = {};
   parts.mode = StripMode::kLanes32;

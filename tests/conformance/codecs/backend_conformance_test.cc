@@ -74,7 +74,7 @@ class BackendTest : public EachBackendTest {
   void ForEachTile(Check check) {
     constexpr std::array<uint32_t, 9> kDims = {1, 3, 8, 16, 64, 65, 80, 128, 130};
     constexpr std::array<uint32_t, 8> kTokens = {1, 2, 5, 16, 33, 128, 129, 257};
-    for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp32}) {
+    for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp32, DType::kFp8E4m3}) {
       for (const uint8_t bits : {8, 4, 2}) {
         for (uint32_t dim = 1; dim <= 140; ++dim) {
           Try(AffineTile{kTokens[random_() % kTokens.size()], dim, 0, dtype, bits, false}, check);

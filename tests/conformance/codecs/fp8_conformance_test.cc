@@ -19,7 +19,7 @@ class Fp8ConformanceTest : public EachBackendTest {
   // Calls check(tile) for every tail length of either side and each dtype.
   template <typename Check>
   void ForEachTile(Check check) {
-    for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp32}) {
+    for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp32, DType::kFp8E4m3}) {
       for (uint32_t dim = 1; dim <= 140; ++dim) {
         const AffineTile tile{1 + Below(40), dim, 0, dtype, 8, false, Below(2) == 0};
         SCOPED_TRACE(testing::Message() << tile.tokens << " x " << dim << ", dtype "

@@ -57,7 +57,8 @@ class HotConformanceTest : public EachBackendTest {
   }
 
   std::unique_ptr<HotCase> AnyCase(uint32_t dim, uint32_t tokens) {
-    constexpr std::array kDTypes = {DType::kBf16, DType::kBf16, DType::kFp16, DType::kFp32};
+    constexpr std::array kDTypes = {DType::kBf16, DType::kBf16,    DType::kFp16,
+                                    DType::kFp32, DType::kFp8E4m3, DType::kFp8E5m2};
     constexpr std::array<uint64_t, 4> kPositions = {0, 128, 1000000, ~uint64_t{0} - 60};
     auto made = std::make_unique<HotCase>();
     ProfileShape shape = AnyProfileShape(dim, random_);

@@ -16,7 +16,7 @@ namespace {
 class MixedConformanceTest : public EachBackendTest {
  protected:
   void ExpectLikeReference(uint32_t tokens, uint32_t dim, bool is_finite) {
-    constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
+    constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32, DType::kFp8E4m3};
     const DType dtype = kDTypes[Below(kDTypes.size())];
     const uint32_t group = Below(2) == 0 ? 32 : 128;
     std::vector<ChannelClass> classes(dim);

@@ -32,7 +32,8 @@ class StripTest : public EachBackendTest {
   void ForEachShape(Check check) {
     constexpr std::array<uint32_t, 9> kDims = {1, 3, 31, 32, 64, 80, 96, 128, 130};
     constexpr std::array<uint32_t, 8> kTokens = {1, 16, 31, 33, 63, 64, 127, 128};
-    for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp32}) {
+    for (const DType dtype :
+         {DType::kBf16, DType::kFp16, DType::kFp32, DType::kFp8E4m3, DType::kFp8E5m2}) {
       for (const bool is_fast : {false, true}) {
         for (uint32_t dim = 1; dim <= 140; dim += 1 + random_() % 5) {
           Try({kTokens[random_() % kTokens.size()], dim, dtype, is_fast}, check);
@@ -88,7 +89,7 @@ class StripTest : public EachBackendTest {
   }
 
   uint32_t Changed(Lossless content, const StripShape& shape, uint64_t index, uint32_t bits) {
-    const uint32_t shift = shape.dtype == DType::kFp32 ? 23 : shape.dtype == DType::kFp16 ? 10 : 7;
+    const uint32_t shift = ExponentShift(shape.dtype);
     const uint32_t mask = ExponentMask(shape.dtype);
     const uint32_t rest = bits & ~(mask << shift);
     const auto channel = static_cast<uint32_t>(index % shape.dim);

@@ -15,6 +15,7 @@
 #include "codecs/backend/backend.h"
 #include "codecs/numbers/math.h"
 #include "codecs/types/shape.h"
+#include "tests/support/elements.h"
 
 namespace cairn::codecs {
 
@@ -118,14 +119,7 @@ class TileMaker {
   }
 
   static void StoreValue(DType dtype, uint8_t* target, uint64_t index, float value) {
-    switch (dtype) {
-      case DType::kBf16:
-        return StoreBits(dtype, target, index, FloatToBf16(value));
-      case DType::kFp16:
-        return StoreBits(dtype, target, index, FloatToFp16(value, Fp16Rounding::kNearestEven));
-      default:
-        return StoreBits(dtype, target, index, FloatBits(value));
-    }
+    StoreBits(dtype, target, index, BitsOfValue(dtype, value));
   }
 
   std::mt19937_64& random_;

@@ -61,7 +61,8 @@ CAIRN_HD Span RangeOf(uint32_t first) {
 
 CAIRN_HD void AddStored(float value, Digest* digest) {
   uint8_t bytes[8] = {};
-  for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp32}) {
+  for (const DType dtype :
+       {DType::kBf16, DType::kFp16, DType::kFp32, DType::kFp8E4m3, DType::kFp8E5m2}) {
     StoreElement(dtype, bytes, 1, value);
     digest->Add(LoadElement(dtype, bytes, 1));
   }

@@ -53,11 +53,12 @@ TEST_P(DTypeTest, RawIsBitExactInEveryFormAndOnEitherSide) {
   EXPECT_EQ(client->counters().misses, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DTypeTest,
-                         testing::Combine(testing::Values(codecs::DType::kBf16,
-                                                          codecs::DType::kFp16,
-                                                          codecs::DType::kFp32),
-                                          testing::ValuesIn(Planes())));
+INSTANTIATE_TEST_SUITE_P(
+    All, DTypeTest,
+    testing::Combine(testing::Values(codecs::DType::kBf16, codecs::DType::kFp16,
+                                     codecs::DType::kFp32, codecs::DType::kFp8E4m3,
+                                     codecs::DType::kFp8E5m2),
+                     testing::ValuesIn(Planes())));
 
 using RecipeTest = PlaneAndTest<const char*>;
 

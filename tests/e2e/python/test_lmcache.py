@@ -2,10 +2,13 @@
 """The client of LMCache's native_plugin adapter, as that adapter calls it."""
 
 import os
+import re
 import select
 
+import numpy as np
 import pytest
 from cairn import InvalidArgumentError
+from cairn._elements import rows_of
 from cairn.lmcache import CairnL2
 from daemon import Daemon
 
@@ -100,6 +103,54 @@ def test_lengths_outlive_the_daemon(bin_dir, tmp_path):
             own.close()
 
 
+def test_elements_that_are_named_get_smaller(parameters, caplog):
+    """Whatever their order: here of 2 x 4 x 256 tokens' 256 channels, each with a spread of its own."""
+    caplog.set_level("INFO", "cairn.lmcache")
+    spread = 2.0 ** (np.arange(256) % 9 - 4)
+    values = np.random.default_rng(1).standard_normal((2, 4, 256, 256)) * spread
+    bits = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    given = memoryview(bytearray(bits.tobytes()))
+    said, kept = {}, {}
+    for dtype in (None, "bf16", "fp16", "fp8_e5m2"):
+        caplog.clear()
+        client = CairnL2(**parameters, dtype=dtype)
+        assert wait(client, client.submit_batch_set(names(1), [given]))[0]
+        assert wait(client, client.submit_batch_exists(names(2)))[2] == [True, False]
+        target = memoryview(bytearray(len(given)))
+        assert wait(client, client.submit_batch_get(names(1), [target]))[2] == [True]
+        assert target == given, dtype
+        client.close()
+        said[dtype] = caplog.text
+        if dtype is not None:
+            (ratio,) = re.findall(r"1 objects as \w+: kept in 1/([0-9.]+)", caplog.text)
+            kept[dtype] = float(ratio)
+    assert kept["bf16"] >= 1.4 > kept["fp16"] > 0.99, kept
+    assert 'say so: "dtype"' in said[None]
+    assert "of another type" in said["fp8_e5m2"]
+
+
+@pytest.mark.parametrize("count", [3, 4096 + 2, 65536 - 2])
+def test_lengths_that_are_no_rows_are_kept_as_bytes(parameters, caplog, count):
+    client = CairnL2(**parameters, dtype="bf16")
+    given = [memoryview(bytearray(os.urandom(count)))]
+    assert wait(client, client.submit_batch_set(names(1), given))[0]
+    target = [memoryview(bytearray(count))]
+    assert wait(client, client.submit_batch_get(names(1), target))[2] == [True]
+    assert target == given
+    client.close()
+    assert f"objects of {count} bytes are no whole rows of bf16" in caplog.text
+
+
+def test_rows_of_objects():
+    """Those of engines: rows that are a multiple of a token's, or that a token's is a multiple of."""
+    for layers, tokens, row in ((30, 256, 192), (32, 256, 1024), (18, 256, 256), (36, 256, 1024)):
+        group, rows = rows_of(2 * layers * tokens * row * 2, "bf16")
+        assert len(group.layer_indices) * rows * group.k_dim == 2 * layers * tokens * row
+        assert rows == 128 and (group.k_dim % row == 0 or row % group.k_dim == 0), group
+    assert rows_of(0, "bf16") is None and rows_of(3, "bf16") is None
+    assert rows_of(2 * 16 * 16, "bf16")[1] == 16
+
+
 def test_deleted_objects_are_gone(client):
     keys = names(2)
     wait(client, client.submit_batch_set(keys, bytes_of(2)))
@@ -137,6 +188,7 @@ def test_without_a_daemon_every_task_ends():
         ({"colour": 1}, "'colour' .1., expected some of weights_revision, control"),
         ({"connections": 0}, "connections is 0, expected int above 0"),
         ({"connections": "4"}, "connections is '4', expected int"),
+        ({"weights_revision": "r", "dtype": "fp6"}, "adapter_params: dtype is 'fp6', expected bf16"),
         ({"timeout": 61}, "timeout is 61, expected float above 0 and at most 60, in seconds"),
         ({"timeout": True}, "timeout is True, expected float"),
         ({"object_bytes": 4096}, "object_bytes is 4096, expected a list of int above 0"),

@@ -156,7 +156,7 @@ def test_recipes_apply_where_the_layout_is_known(make, client, caplog):
     "pool",
     [
         MHATokenToKOnlyPoolHost("page_first"),
-        MHATokenToKVPoolHost("layer_first", dtype="torch.float8_e4m3fn"),
+        MHATokenToKVPoolHost("layer_first", dtype="torch.uint8"),
         MHATokenToKVPoolHost("layer_first", storage_format_tag="own"),
     ],
 )

@@ -52,6 +52,20 @@ def test_chunks_come_back_in_another_process(make):
     assert second.tier.locality.value == "LOCAL" and not second.tier.has_pending_work()
 
 
+def test_chunks_whose_elements_are_named_get_smaller(make, caplog):
+    caplog.set_level("INFO", "cairn.vllm.tier")
+    first, second = (make({"dtype": "bf16"}) for _ in range(2))
+    assert first.tier._session.space.spec.groups[0].kind == "latent"
+    values = np.random.default_rng(3).standard_normal((len(first.memory), 2048)).astype(np.float32)
+    first.memory[:] = (values.view(np.uint32) >> 16).astype(np.uint16).view(first.memory.dtype)
+    keys = names(20)
+    assert first.store(keys, range(20)).success
+    assert second.load(keys, range(20)).success
+    np.testing.assert_array_equal(second.memory[:20], first.memory[:20])
+    assert "objects as bf16: kept in 1/1." in caplog.text
+    assert make().look_up(keys) == 0, "of bytes it is another space"
+
+
 def test_a_load_in_part_says_what_came(make):
     primary = make()
     fill(primary)

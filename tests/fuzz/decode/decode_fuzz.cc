@@ -30,9 +30,11 @@ void Require(bool condition) {
 }
 
 ImageSpec SpecOf(const uint8_t* data) {
-  constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
+  constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32, DType::kFp8E4m3,
+                                  DType::kFp8E5m2};
   ImageSpec spec;
-  spec.tile = {GroupKind::kKv, kDTypes[data[0] % 3], 1U + data[1] % 130, 1U + data[2] % 130};
+  spec.tile = {GroupKind::kKv, kDTypes[data[0] % kDTypes.size()], 1U + data[1] % 130,
+               1U + data[2] % 130};
   if (data[3] % 8 == 0) spec.tile = {GroupKind::kLatent, spec.tile.dtype, spec.tile.k_dim, 0};
   if (data[3] % 8 == 1) spec.tile = {GroupKind::kOpaqueRows, DType::kBytes, spec.tile.k_dim, 0};
   spec.tokens = static_cast<uint16_t>(1 + data[4] % 140);

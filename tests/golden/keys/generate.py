@@ -115,6 +115,8 @@ def specs():
     yield "not ASCII", dict(base, model="modèle/日本", weights_revision="x" * 256)
     yield "hybrid", dict(base, groups=hybrid)
     yield "groups in another order", dict(base, groups=hybrid[::-1])
+    yield "fp8_e4m3", dict(base, dtype=5)
+    yield "fp8_e5m2", dict(base, dtype=6)
 
 
 def extra(kind, offset, value):

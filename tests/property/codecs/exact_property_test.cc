@@ -55,7 +55,7 @@ Bytes Fill(const ImageSpec& spec, Content content, std::mt19937_64& random) {
         break;
       default:
         if (content == Content::kAllExponents) {
-          const int shift = dtype == DType::kFp32 ? 23 : dtype == DType::kFp16 ? 10 : 7;
+          const uint32_t shift = ExponentShift(dtype);
           bits = (bits & ~(uint64_t{0xFF} << shift)) | (i % 256) << shift;
         }
         std::memcpy(source.data() + i * element_bytes, &bits, element_bytes);
@@ -273,7 +273,8 @@ TEST(HostileStripTest, PaddingMustBeZero) {
       for (uint64_t i = parts.end; i < parts.bytes; ++i) try_at(i, 1);
       // 851 elements: 19 in the last run.
       if (parts.mode == StripMode::kPlanes) try_at(parts.escape - 1, 0x80);
-      if (dtype == DType::kFp16) try_at(parts.low + LowBytes(shape) - 8 + 2, 0x08);
+      if (HasLowRuns(dtype)) try_at(parts.low + LowBytes(shape) - 8 + 2, 0x08);
+      if (dtype == DType::kFp8E4m3) try_at(parts.low + LowBytes(shape) - 16 + 3, 0x10);
       EXPECT_GT(tried, 0);
     }
   }

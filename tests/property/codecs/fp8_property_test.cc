@@ -54,6 +54,28 @@ TEST(Fp8PropertyTest, RoundsToNearestEvenAndSaturates) {
   EXPECT_EQ(FloatToE4m3(-INFINITY), kE4m3MaxCode | 0x80);
 }
 
+TEST(Fp8PropertyTest, EveryE5m2ComesBack) {
+  for (uint32_t code = 0; code < 256; ++code) {
+    const auto narrow = static_cast<uint8_t>(code);
+    const float value = E5m2ToFloat(narrow);
+    EXPECT_EQ(IsRowValue(value), (code & 0x7F) >= 0x78) << code;  // 32768 and above
+    if (std::isfinite(value)) {
+      EXPECT_EQ(FloatToE5m2(value), narrow);
+      EXPECT_EQ(FloatToFp8(DType::kFp8E5m2, value), narrow);
+    }
+  }
+  for (uint32_t code = 0; code < kE5m2MaxCode; ++code) {  // ties go to the even one
+    const float low = E5m2ToFloat(static_cast<uint8_t>(code));
+    const float high = E5m2ToFloat(static_cast<uint8_t>(code + 1));
+    const float middle = (low + high) / 2;
+    EXPECT_EQ(FloatToE5m2(middle), code + code % 2);
+    EXPECT_EQ(FloatToE5m2(BitsFloat(FloatBits(middle) - 1)), code);
+    EXPECT_EQ(FloatToE5m2(-BitsFloat(FloatBits(middle) + 1)), (code + 1) | 0x80);
+  }
+  EXPECT_EQ(FloatToE5m2(1e30F), kE5m2MaxCode);
+  EXPECT_EQ(FloatToE5m2(-INFINITY), kE5m2MaxCode | 0x80);
+}
+
 class Fp8ImageTest : public testing::TestWithParam<DType> {
  protected:
   std::mt19937_64 random_ = SeededRandom(static_cast<uint32_t>(GetParam()));
@@ -124,11 +146,7 @@ TEST_P(Fp8ImageTest, DecodingAgainChangesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(DTypes, Fp8ImageTest,
                          testing::Values(DType::kBf16, DType::kFp16, DType::kFp32),
-                         [](const auto& info) {
-                           return info.param == DType::kBf16   ? "bf16"
-                                  : info.param == DType::kFp16 ? "fp16"
-                                                               : "fp32";
-                         });
+                         [](const auto& info) { return NameOf(info.param); });
 
 TEST(Fp8PropertyTest, InvalidTilesAreNamed) {
   std::mt19937_64 random = SeededRandom();

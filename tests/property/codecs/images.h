@@ -18,10 +18,12 @@
 #include "codecs/numbers/math.h"
 #include "codecs/types/bytes.h"
 #include "tests/support/codec_calls.h"
+#include "tests/support/elements.h"
 
 namespace cairn::codecs {
 
-inline constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
+inline constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32, DType::kFp8E4m3,
+                                       DType::kFp8E5m2};
 
 inline const Backend& BestBackend() { return *CpuBackends().front(); }
 
@@ -41,23 +43,11 @@ inline ImageSpec MakeSpec(DType dtype, const Slice& slice, uint16_t tokens, uint
 }
 
 inline float LoadValue(DType dtype, const std::byte* source, size_t index) {
-  uint32_t bits = 0;
-  const size_t bytes = ElementBytes(dtype);
-  std::memcpy(&bits, source + index * bytes, bytes);
-  switch (dtype) {
-    case DType::kBf16:
-      return Bf16ToFloat(static_cast<uint16_t>(bits));
-    case DType::kFp16:
-      return Fp16ToFloat(static_cast<uint16_t>(bits));
-    default:
-      return BitsFloat(bits);
-  }
+  return LoadElement(dtype, U8(source), index);
 }
 
 inline void StoreValue(DType dtype, std::byte* target, size_t index, float value) {
-  uint32_t bits = FloatBits(value);
-  if (dtype == DType::kBf16) bits = FloatToBf16(value);
-  if (dtype == DType::kFp16) bits = FloatToFp16(value, Fp16Rounding::kNearestEven);
+  const uint32_t bits = BitsOfValue(dtype, value);
   const size_t bytes = ElementBytes(dtype);
   std::memcpy(target + index * bytes, &bits, bytes);
 }

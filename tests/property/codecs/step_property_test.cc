@@ -130,10 +130,12 @@ std::vector<double> Bounds(const Case& c) {
 }
 
 double Ulp(DType dtype, float value) {
-  const double relative = dtype == DType::kBf16   ? 0x1p-8
-                          : dtype == DType::kFp16 ? 0x1p-11
-                                                  : 0x1p-20;
-  return relative * std::fabs(value) + 1e-4;
+  const double relative = dtype == DType::kBf16      ? 0x1p-8
+                          : dtype == DType::kFp16    ? 0x1p-11
+                          : dtype == DType::kFp8E4m3 ? 0x1.1p-4
+                          : dtype == DType::kFp8E5m2 ? 0x1.1p-3
+                                                     : 0x1p-20;
+  return relative * std::fabs(value) + (BytesOf(dtype) == 1 ? 1e-3 : 1e-4);
 }
 
 void CheckValues(const Case& c, const std::vector<uint8_t>& decoded, const StripTokens& rows) {
@@ -182,7 +184,7 @@ void ForEachCase(uint64_t stream, Visit visit) {
     const ProfileShape shape = ShapeNumber(i);
     const uint32_t plane = shape.v_dim == 0 ? 0 : i / 6 % 2;
     constexpr std::array kTokens = {128U, 100U, 33U, 1U, 64U};
-    const Case c(shape, plane, kTokens[i % kTokens.size()], kDTypes[i % 3], random);
+    const Case c(shape, plane, kTokens[i % kTokens.size()], kDTypes[i % kDTypes.size()], random);
     SCOPED_TRACE(i);
     visit(c, plane, random);
     if (testing::Test::HasFatalFailure()) return;

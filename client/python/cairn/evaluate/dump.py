@@ -35,7 +35,7 @@ _SAFETENSORS_DTYPES = {
     "I32": np.int32,
     "I64": np.int64,
 }
-_CAIRN_DTYPES = {held: dtype for dtype, held in NUMPY_DTYPES.items()}
+_CAIRN_DTYPES = {held: dtype for dtype, held in NUMPY_DTYPES.items() if held != "uint8"}
 _HEADER_BYTES_MAX = 1 << 26
 
 

@@ -25,6 +25,8 @@ MOVED = (
     "SlidingWindowMLASpec",
     "MambaSpec",
 )
+# What vLLM's names of 8-bit floats are to a space.
+_FP8 = {"fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 _TOGETHER = "UniformTypeKVCacheSpecs"  # layers of unlike shapes that share a table of blocks
 
 
@@ -81,16 +83,16 @@ class Layers:
     is_draft: bool = False
 
 
-def layers_of(engine_groups: Sequence[Any]) -> list[Layers]:
-    """The groups of a space, in the order of the engine's. InvalidArgumentError names what is not
-    moved."""
+def layers_of(engine_groups: Sequence[Any], cache_dtype: str = "auto") -> list[Layers]:
+    """The groups of a space, in the order of the engine's. cache_dtype: vLLM's option, which tells
+    what the bytes of a coded cache are. InvalidArgumentError names what is not moved."""
     found: list[Layers] = []
     for table, group in enumerate(engine_groups):
         if getattr(group, "host_resident", False) or not getattr(group, "enable_kv_transfer", True):
             raise _refuse(group.kv_cache_spec, "vLLM keeps it elsewhere, or makes it from another group")
         shapes: dict[Shape, list[str]] = {}
         for name, spec in specs_of(group):
-            shapes.setdefault(shape_of(spec), []).append(name)
+            shapes.setdefault(shape_of(spec, cache_dtype), []).append(name)
         found += [
             Layers(table, tuple(names), shape, group.kv_cache_spec.block_size)
             for shape, names in shapes.items()
@@ -102,7 +104,7 @@ def layers_of(engine_groups: Sequence[Any]) -> list[Layers]:
     return found
 
 
-def shape_of(spec: Any) -> Shape:
+def shape_of(spec: Any, cache_dtype: str = "auto") -> Shape:
     """What a layer of that specification keeps. InvalidArgumentError: it is not moved."""
     name = type(spec).__name__
     if name not in MOVED:
@@ -122,21 +124,22 @@ def shape_of(spec: Any) -> Shape:
     if name.startswith("SlidingWindow"):
         window = spec.sliding_window + getattr(spec, "extra_retained_tokens", 0)
     if "MLA" in name:
-        return _latent_of(spec, window)
-    return _kv_of(spec, window)
+        return _latent_of(spec, window, cache_dtype)
+    return _kv_of(spec, window, cache_dtype)
 
 
-def _kv_of(spec: Any, window: int) -> Shape:
+def _kv_of(spec: Any, window: int, cache_dtype: str) -> Shape:
     heads = spec.num_kv_heads
     if getattr(spec, "num_head_slots", None) not in (None, heads):
         raise _refuse(spec, f"{heads} heads lie in {spec.num_head_slots} places")
     v_dim = getattr(spec, "head_size_v", spec.head_size)
     if v_dim != spec.head_size:
         raise _refuse(spec, f"K has {spec.head_size} channels, V {v_dim}")
-    return Shape("kv", heads, spec.head_size, dtype=_dtype_of(spec), window=window)
+    dtype = _dtype_of(spec, cache_dtype)
+    return Shape("kv", heads, spec.head_size, dtype=dtype, window=window)
 
 
-def _latent_of(spec: Any, window: int) -> Shape:
+def _latent_of(spec: Any, window: int, cache_dtype: str) -> Shape:
     if getattr(spec, "model_version", None) is not None:
         raise _refuse(spec, f"it is of {spec.model_version}, whose caches only make sense together")
     # A row of the indexer is a key and its scale, in an order that only vLLM's kernels know.
@@ -144,9 +147,8 @@ def _latent_of(spec: Any, window: int) -> Shape:
         row = spec.head_size * spec.dtype.itemsize
         layout = f"indexer rows in blocks of {spec.block_size}"
         return Shape("opaque_rows", bytes=row, window=window, is_replicated=True, layout=layout)
-    return Shape(
-        "latent", 1, spec.head_size, dtype=_dtype_of(spec), window=window, is_replicated=True
-    )
+    dtype = _dtype_of(spec, getattr(spec, "cache_dtype_str", None) or cache_dtype)
+    return Shape("latent", 1, spec.head_size, dtype=dtype, window=window, is_replicated=True)
 
 
 def _role_of(spec: Any) -> str:
@@ -169,12 +171,19 @@ def _state_of(spec: Any) -> Shape:
     return Shape("state", bytes=state_bytes, is_replicated=spec.tp_replicated, layout=layout)
 
 
-def _dtype_of(spec: Any) -> str:
+def _dtype_of(spec: Any, cache_dtype: str) -> str:
+    """Of the elements. vLLM keeps 8-bit floats as bytes, with a scale for each layer that comes with
+    the weights: it is named as they are."""
+    mode = getattr(getattr(spec, "kv_quant_mode", None), "name", "NONE")
     dtype = dtype_of(spec.dtype)
+    if mode == "FP8_PER_TENSOR":
+        dtype = _FP8.get(cache_dtype)
+    elif mode != "NONE":
+        raise _refuse(spec, f"--kv-cache-dtype {cache_dtype} keeps scales among its rows ({mode})")
     if dtype is None:
         raise InvalidArgumentError(
-            f"the KV cache has {spec.dtype}; this connector moves {', '.join(DTYPE_BYTES)}: start"
-            " vLLM with --kv-cache-dtype auto"
+            f"the KV cache has {spec.dtype} (--kv-cache-dtype {cache_dtype}); this connector moves"
+            f" {', '.join(DTYPE_BYTES)}: start vLLM with --kv-cache-dtype auto, or fp8"
         )
     return dtype
 

@@ -67,15 +67,15 @@ def _of_processor(
     block, head = tensor.strides[:2]
     half = tokens * shape.dim * item
     if kernels == TRANSPOSED:
-        if item != 2:
+        if item > 2:
             raise _refuse(f"{kernels!r} with elements of {item} bytes", tensor, shape)
         return (
             tokens,
             Placement(block, head, token=item, dim=tokens * item),
             Placement(block, head, token=shape.dim * item, dim=item, offset=half),
         )
-    if item != 2 or tokens % 32 or shape.dim % 32:
-        raise _refuse(f"{kernels!r} needs bf16, and tokens and dim in 32s", tensor, shape)
+    if item > 2 or tokens % 32 or shape.dim % 32:
+        raise _refuse(f"{kernels!r} needs bf16 or 8 bits, and tokens and dim in 32s", tensor, shape)
     return (
         tokens,
         Placement(

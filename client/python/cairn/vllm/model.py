@@ -78,7 +78,7 @@ class Model:
 
 def model_of(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> Model:
     resolved.check(vllm_config)
-    layers = layers_of(kv_cache_config.kv_cache_groups)
+    layers = layers_of(kv_cache_config.kv_cache_groups, vllm_config.cache_config.cache_dtype)
     if not layers:
         raise InvalidArgumentError("the model has no KV cache: start vLLM without this connector")
     layers = drafts.apart(vllm_config, layers)

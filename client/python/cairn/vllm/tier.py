@@ -8,7 +8,8 @@ memory, Cairn.
          {"type": "CairnTier", "module_path": "cairn.vllm.tier",
           "control": "127.0.0.1:50151", "weights_revision": "…"}]}}
 
-vLLM does not say how KV lies in its chunks: they are bytes, and kept as they are. Nor does it tell a
+vLLM does not say how KV lies in its chunks: they are bytes, and kept as they are. With `"dtype"`, the
+type of their elements, they are coded without loss in whatever order they lie. Nor does vLLM tell a
 tier what its chunks are named by, or that weights may have changed: the connector, which is vLLM's own
 `OffloadingConnector` otherwise, does.
 """
@@ -39,10 +40,11 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .._deadline import time_left
+from .._elements import Elements
 from .._session import Session
 from .._settings import StoreSettings, settings_of
 from ..errors import Error, InvalidArgumentError
-from ..keys import Group, SpaceSpec
+from ..keys import SpaceSpec
 from ..space import Space
 from ..transfer import Get, Names, Put
 from .media import are_media_named, is_named_by_content
@@ -61,7 +63,11 @@ log = logging.getLogger("cairn.vllm.tier")
 class Settings(StoreSettings):
     lookup_timeout: float = 0.5  # seconds that a request waits for what there is
     weights_stay: bool = False  # though vLLM resets its caches, to sleep or to pause
-    recipe: ClassVar[str] = "raw"
+    dtype: str | None = None  # of the elements of chunks
+
+    @property
+    def recipe(self) -> str:
+        return "raw" if self.dtype is None else "exact"
 
 
 class OfEngine:
@@ -155,15 +161,22 @@ class CairnTier(SecondaryTierManager):
         self._of_engine, self._is_reset_told = OfEngine.found(), False
         self._settings = settings_of(Settings, f"the tier {tier_type}", given)
         self._rows: Any = np.asarray(primary_kv_view).view(np.uint8)
+        self._elements = Elements(f"the tier {tier_type}", self._settings.dtype, log)
+        group, tokens = self._elements.group_of(self._rows.shape[1], _TOKENS)
         config = offloading_spec.config
         spec = SpaceSpec(
             config.model.name,
             f"{self._settings.weights_revision}, config {self._of_engine.configuration},"
             f" {_layout_of(config)}",
-            (Group("state", 1, state_bytes=self._rows.shape[1]),),
-            tokens_per_block=_TOKENS,
+            (group,),
+            self._elements.dtype or "bf16",
+            tokens_per_block=tokens,
         )
-        log.warning("cairn: vLLM's chunks are kept as they are: recipes do not apply to bytes")
+        if self._elements.dtype is None:
+            log.warning(
+                "cairn: vLLM's chunks are kept as they are: recipes do not apply to bytes. If their"
+                ' elements are bf16, say so: "dtype": "bf16"'
+            )
         self._session = Session(self._settings, spec, "vllm tier", log)
         self._pool = ThreadPoolExecutor(_THREADS, "cairn-tier")
         self._looking = ThreadPoolExecutor(1, "cairn-tier-lookup")
@@ -314,7 +327,9 @@ class CairnTier(SecondaryTierManager):
 
     def _put(self, space: Space, named: list[Any], deadline: float) -> list[bool]:
         puts = [Put(key, source=row, names=own) for key, row, own in named]
-        return [one.error is None for one in space.put_batch(puts, timeout=time_left(deadline))]
+        results = space.put_batch(puts, timeout=time_left(deadline))
+        self._elements.note(self._rows.shape[1], results)
+        return [one.error is None for one in results]
 
     def _get(self, space: Space, named: list[Any], deadline: float) -> list[bool]:
         gets = [Get(key, source=row) for key, row, _ in named]

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vLLM connector with caches of 8-bit floats: vLLM's own specifications, managers and arrays, and
+its CPU kernels, where they write such a cache."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm")
+
+from cairn import InvalidArgumentError  # noqa: E402
+from cairn.tensors import describe  # noqa: E402
+from cairn.vllm import layout  # noqa: E402
+from cairn.vllm.kinds import shape_of  # noqa: E402
+from cairn.vllm.layout import TILED, TRANSPOSED, Shape, paged_cache  # noqa: E402
+from test_vllm_kinds import attn, cached, make, prompt, store_tokens  # noqa: E402, F401
+from vllm.v1.kv_cache_interface import (  # noqa: E402
+    FullAttentionSpec,
+    MLAAttentionSpec,
+    get_kv_quant_mode,
+)
+
+KINDS = {"fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
+
+
+def heads(cache_dtype, dtype=torch.uint8):
+    return FullAttentionSpec(
+        block_size=32,
+        num_kv_heads=2,
+        head_size=64,
+        dtype=dtype,
+        kv_quant_mode=get_kv_quant_mode(cache_dtype),
+    )
+
+
+def latent(cache_dtype):
+    return MLAAttentionSpec(
+        block_size=64,
+        num_kv_heads=1,
+        head_size=576,
+        dtype=torch.uint8,
+        max_tp_shards=1,
+        kv_quant_mode=get_kv_quant_mode(cache_dtype),
+        cache_dtype_str=cache_dtype,
+    )
+
+
+@pytest.mark.parametrize("cache_dtype", KINDS)
+@pytest.mark.parametrize("spec_of", [heads, latent])
+def test_they_are_elements(spec_of, cache_dtype):
+    assert shape_of(spec_of(cache_dtype), cache_dtype).dtype == KINDS[cache_dtype]
+
+
+@pytest.mark.parametrize(
+    "cache_dtype, mode",
+    [
+        ("fp8_per_token_head", "FP8_PER_TOKEN_HEAD"),
+        ("int8_per_token_head", "INT8_PER_TOKEN_HEAD"),
+        ("nvfp4", "NVFP4"),
+    ],
+)
+def test_scales_among_rows_are_refused_by_name(cache_dtype, mode):
+    with pytest.raises(InvalidArgumentError, match=f"--kv-cache-dtype {cache_dtype}.*{mode}"):
+        shape_of(heads(cache_dtype), cache_dtype)
+
+
+def test_bytes_that_vllm_does_not_name_are_refused():
+    with pytest.raises(InvalidArgumentError, match="torch.uint8 .--kv-cache-dtype other"):
+        shape_of(heads("auto"), "other")
+
+
+@pytest.mark.parametrize("cache_dtype", ["fp8", "fp8_e5m2"])
+def test_what_one_engine_computes_another_loads(make, cache_dtype):  # noqa: F811
+    """Every byte, whatever it stands for: the model of the test writes NaN, too."""
+
+    def kind():
+        return {attn(i): heads(cache_dtype) for i in range(4)}
+
+    first, second = (make(kind, kv_cache_dtype=cache_dtype) for _ in range(2))
+    assert first.worker._model.spec.dtype == KINDS[cache_dtype]
+    step = store_tokens(first)
+    tokens = prompt(11, 4 * step + 9)
+    first.run(tokens)
+    assert cached(second.run(tokens)) == 4 * step
+    assert first.failures == second.failures == []
+
+
+def test_another_kind_of_float_is_another_space(make):  # noqa: F811
+    def engine(cache_dtype):
+        def kind():
+            return {attn(i): heads(cache_dtype) for i in range(4)}
+
+        return make(kind, kv_cache_dtype=cache_dtype)
+
+    first, second = engine("fp8_e4m3"), engine("fp8_e5m2")
+    tokens = prompt(12, 2 * store_tokens(first) + 9)
+    first.run(tokens)
+    assert cached(second.run(tokens)) == 0
+    assert second.failures == []
+
+
+@pytest.mark.parametrize("kernels", [TILED, TRANSPOSED])
+@pytest.mark.parametrize("cache_dtype", ["fp8_e4m3", "fp8_e5m2"])
+def test_vllms_kernels_write_where_the_layout_says(kernels, cache_dtype):
+    """K and V of small whole numbers, written by the kernel that vLLM's CPU backend would choose."""
+    ops = pytest.importorskip("vllm._custom_ops")
+    if kernels == TILED and not torch.cpu._is_amx_tile_supported():
+        pytest.skip("the processor has no AMX")
+    tokens, count, dim = 32, 2, 64
+    kind = torch.float8_e4m3fn if cache_dtype.endswith("e4m3") else torch.float8_e5m2
+    codes = torch.arange(8.0).to(kind).view(torch.uint8)
+    place = torch.arange(tokens * count * dim).reshape(tokens, count, dim)
+    key, value = place * 5 % 8, place * 3 % 7
+    cache = torch.zeros(3, count, tokens, 2 * dim, dtype=torch.uint8)
+    k, v = cache.view(3, count, 2 * tokens, dim).chunk(2, dim=2)
+    slots = torch.arange(tokens) + tokens
+    try:
+        ops.cpu_attn_reshape_and_cache(
+            key.bfloat16(), value.bfloat16(), k, v, slots, kernels, 1.0, 1.0, cache_dtype
+        )
+    except (RuntimeError, NotImplementedError) as error:
+        pytest.skip(f"vLLM's build has no such kernel: {error}")
+    assert paged_cache([cache], Shape(count, dim), kernels).tokens_per_block == tokens
+    _, of_k, of_v = layout._of_processor(describe("cache", cache), Shape(count, dim), kernels)
+    block = cache[1].reshape(-1)
+    for plane, wanted in ((of_k, key), (of_v, value)):
+        for token, head, channel in ((0, 0, 0), (1, 1, 1), (17, 0, 33), (31, 1, 63), (6, 1, 18)):
+            at = plane.head * head + plane.offset + _place(plane, token, channel)
+            assert block[at] == codes[wanted[token, head, channel]], (plane, token, head, channel)
+
+
+def _place(plane, token, channel):
+    tokens, dims = plane.tokens_per_run or 1 << 30, plane.dims_per_run or 1 << 30
+    return (
+        token // tokens * plane.token_run
+        + token % tokens * plane.token
+        + channel // dims * plane.dim_run
+        + channel % dims * plane.dim
+    )
