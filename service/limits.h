@@ -141,6 +141,28 @@ inline constexpr uint64_t AwakeBytesMax(uint64_t host_bytes, uint64_t index_byte
 }
 inline constexpr uint64_t kAwakePercentBusy = 87;
 
+// Removals of blocks that Explain knows the reasons of. They use a sixteenth of the memory of
+// blocks that are not at rest, at most 20 MiB.
+inline constexpr uint64_t kRemovalBytes = 20;
+inline constexpr uint64_t kRemovalsMax = uint64_t{1} << 20;
+inline constexpr uint64_t RemovalsMax(uint64_t awake_bytes) {
+  const uint64_t removals = awake_bytes / 16 / kRemovalBytes;
+  return removals < 1 ? 1 : removals > kRemovalsMax ? kRemovalsMax : removals;
+}
+
+// Hints of clients on how long blocks are worth keeping, shared. They use a sixteenth of that
+// memory, at most 12 MiB.
+inline constexpr uint64_t kHintBytes = 192;
+inline constexpr uint64_t kHintsMax = 65'536;
+inline constexpr uint64_t HintsMax(uint64_t awake_bytes) {
+  const uint64_t hints = awake_bytes / 16 / kHintBytes;
+  return hints < 1 ? 1 : hints > kHintsMax ? kHintsMax : hints;
+}
+inline constexpr uint32_t kHintSecondsMax = 604'800;  // how long one lasts: a week
+inline constexpr uint32_t kRetainPriorityMax = 5;
+// Between saves of changed hints to a tier that survives restarts.
+inline constexpr uint32_t kHintsSavedMs = 10'000;
+
 // --- Host memory
 inline constexpr uint64_t kHostBytesMin = 16_MiB;
 inline constexpr uint64_t kHostBytesMax = 4 * kTiB;

@@ -205,6 +205,22 @@ void Restorer::Deleted(const proto::Fingerprint& fingerprint,
   }
 }
 
+void Restorer::FoundHints(std::span<const HintRecord> hints) {
+  if (is_serving_) {
+    return;
+  }
+  absl::flat_hash_map<proto::Fingerprint, const SpaceEntry*> spaces;
+  for (const auto& [id, space] : found_) {
+    spaces.emplace(space->fingerprint(), &*space);
+  }
+  for (const HintRecord& hint : hints) {
+    if (const auto space = spaces.find(hint.space); space != spaces.end()) {
+      index_.RestoreHint({space->second->id(), hint.key}, space->second->tenant(), hint.priority,
+                         hint.due_unix_s);
+    }
+  }
+}
+
 void Restorer::Finish(absl::Duration took) {
   found_.clear();
   side_objects_.clear();

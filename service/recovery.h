@@ -55,6 +55,8 @@ class Restorer final : public RecoverySink {
   void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) override;
 
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
+  // Only while the daemon starts: those of a device that comes back later are outdated.
+  void FoundHints(std::span<const HintRecord> hints) override;
   // Allows retiring spaces without blocks again, and drops side objects that nothing names. Logs
   // the result of the recovery.
   void Finish(absl::Duration took) override;

@@ -418,6 +418,7 @@ CAIRN_API void cairn_buffer_free(cairn_buffer* buffer);
 #include "cairn_attend.h"
 #include "cairn_events.h"
 #include "cairn_figures.h"
+#include "cairn_hints.h"
 #include "cairn_image.h"
 #include "cairn_mine.h"
 #include "cairn_paged.h"

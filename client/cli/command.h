@@ -70,9 +70,9 @@ struct Command {
   absl::Status (*run_words)(std::span<const std::string> words) = nullptr;
 };
 
-extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kPrefetch, kPin, kDelete, kVerify,
-    kPolicy, kProfile, kEvaluate, kReplay, kEvents, kTier, kDrain, kDoctor, kTop, kCompletion,
-    kVersion;
+extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kPrefetch, kPin, kRetain, kDemote,
+    kExplain, kDelete, kVerify, kPolicy, kProfile, kEvaluate, kReplay, kEvents, kTier, kDrain,
+    kDoctor, kTop, kCompletion, kVersion;
 
 // All commands, in the order of the help.
 std::span<const Command* const> Commands();

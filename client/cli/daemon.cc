@@ -74,10 +74,15 @@ absl::StatusOr<std::unique_ptr<AdminClient>> OpenAdmin(const Arguments& argument
 }
 
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin) {
+  return ChooseSpace(arguments, admin, "");
+}
+
+absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin,
+                                          const std::string& name) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
   CAIRN_ASSIGN_OR_RETURN(const v1::ListSpacesReply spaces, admin.ListSpaces(deadline));
-  const std::string wanted = arguments.Get("--space");
-  if (!arguments.Has("--space")) {
+  const std::string wanted = name.empty() ? arguments.Get("--space") : name;
+  if (wanted.empty() && !arguments.Has("--space")) {
     if (spaces.spaces_size() == 1) {
       return spaces.spaces(0);
     }
@@ -89,8 +94,8 @@ absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClien
   }
   if (named.spaces_size() == 1) return named.spaces(0);
   if (named.spaces_size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--space ", wanted, " names several spaces; ", Known(named)));
+    return absl::InvalidArgumentError(absl::StrCat(name.empty() ? "--space " : "space ", wanted,
+                                                   " names several spaces; ", Known(named)));
   }
   return absl::NotFoundError(absl::StrCat("no space ", wanted, "; ", Known(spaces)));
 }

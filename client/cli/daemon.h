@@ -36,6 +36,9 @@ inline constexpr Flag kSpaceFlag = {
 // --space, the only space. Errors: NotFound, and InvalidArgument if several match, both with a
 // list.
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin);
+// Likewise, for a space that a file names; empty: it names none.
+absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin,
+                                          const std::string& name);
 // Returns the space with that fingerprint.
 absl::StatusOr<v1::SpaceInfo> SpaceOf(const Arguments& arguments, AdminClient& admin,
                                       std::string_view fingerprint);

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -18,6 +14,7 @@
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
 #include "client/cli/output.h"
+#include "client/cli/prefix.h"
 
 namespace cairn::cli {
 namespace {
@@ -25,48 +22,11 @@ namespace {
 // A lease of a round outlives the round after it.
 constexpr absl::Duration kRound = absl::Seconds(1);
 constexpr uint64_t kSecondsMax = uint64_t{1} << 30;
-constexpr size_t kKeysMax = 65536;
-
 constexpr Flag kFlags[] = {
     kSpaceFlag,
-    {"--tokens", "FILE", "token ids of the prefix, separated by spaces or commas, or a JSON array"},
+    kTokensFlag,
     {"--for", "SECONDS", "end after this time [never]"},
 };
-
-absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& path) {
-  std::ifstream file(path);
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat("--tokens: ", path, " cannot be read"));
-  }
-  std::vector<uint32_t> tokens;
-  for (const absl::string_view word :
-       absl::StrSplit(text, absl::ByAnyChar(" \t\r\n,[]"), absl::SkipEmpty())) {
-    if (!absl::SimpleAtoi(word, &tokens.emplace_back())) {
-      return absl::InvalidArgumentError(absl::StrCat("--tokens: '", word, "' in ", path,
-                                                     " is not a token id (0 to ", UINT32_MAX, ")"));
-    }
-  }
-  return tokens;
-}
-
-absl::StatusOr<std::vector<BlockKey>> KeysOf(const Arguments& arguments, const Space& space) {
-  if (arguments.Has("--tokens") == !arguments.positional().empty()) {
-    return absl::InvalidArgumentError(
-        "name the prefix with --tokens or with the keys of its blocks");
-  }
-  if (!arguments.Has("--tokens")) {
-    return ParseKeys(arguments.positional());
-  }
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<uint32_t> tokens, ReadTokens(arguments.Get("--tokens")));
-  std::vector<BlockKey> keys = space.DeriveChain(tokens);
-  if (keys.empty() || keys.size() > kKeysMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--tokens: ", tokens.size(), " tokens make ", keys.size(), " blocks of ",
-                     space.identity().tokens_per_block, " tokens, expected 1 to ", kKeysMax));
-  }
-  return keys;
-}
 
 struct Held {
   uint32_t blocks = 0, in_memory = 0;
@@ -108,7 +68,7 @@ absl::Status Run(const Arguments& arguments) {
                          arguments.GetNumber("--for", kSecondsMax, kSecondsMax));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
   CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenChosen(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, KeysOf(arguments, *opened.space));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, PrefixOf(arguments, *opened.space));
   const absl::Time end = MonotonicNow() + absl::Seconds(seconds);
   LeaseToken lease{};
   std::optional<Held> shown;
@@ -155,7 +115,7 @@ const Command kPin{
         "changes. Each tenant, and all tenants together, can pin only a share of a tier.\n",
     .flags = kFlags,
     .operands_min = 0,
-    .operands_max = kKeysMax,
+    .operands_max = kPrefixKeysMax,
     .run = Run,
 };
 

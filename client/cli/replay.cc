@@ -47,6 +47,8 @@ constexpr Flag kFlags[] = {
     {"--space-name", "NAME",
      "keep the blocks, and reuse those of an earlier replay with this name [none]"},
     {"--deadline-ms", "MS", "deadline of each match, get and put, 1 to 60000 [2000]"},
+    {"--hints", "",
+     "send the hints of agents: retain what a session goes on from, demote what it leaves"},
     {"--html", "FILE", "write a page with plots; needs Python with kvcairn and its extra evaluate"},
     {kPythonFlag, "PATH", "interpreter that writes the page [$CAIRN_PYTHON, else python3]"},
 };
@@ -102,6 +104,7 @@ absl::StatusOr<Plan> PlanOf(const Arguments& arguments) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--rate is '", arguments.Get("--rate"), "'; expected a number over 0, up to ", kRateMax));
   }
+  plan.options.sends_hints = arguments.Has("--hints");
   plan.tenant = arguments.Get("--tenant", "default");
   plan.space_name = arguments.Get("--space-name");
   if (!arguments.Has("--space-name")) {

@@ -54,6 +54,9 @@ class AdminClient {
   // progress; its last call has `done` set.
   virtual absl::Status Verify(uint64_t space_id, absl::Time deadline,
                               const std::function<void(const v1::VerifyProgress&)>& report) = 0;
+  // Store.Explain for a space of any tenant, without a session.
+  virtual absl::StatusOr<v1::ExplainReply> Explain(const v1::ExplainRequest& request,
+                                                   absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::SetPolicyReply> SetPolicy(const v1::SetPolicyRequest& request,
                                                        absl::Time deadline) = 0;
   // Statistics of all tenants.

@@ -114,6 +114,16 @@ class GrpcControl final : public Control {
                                              absl::Time deadline) override {
     return Call<v1::ContainsReply>(&v1::Store::Stub::Contains, request, deadline);
   }
+  absl::StatusOr<v1::ExplainReply> Explain(v1::ExplainRequest request,
+                                           absl::Time deadline) override {
+    return Call<v1::ExplainReply>(&v1::Store::Stub::Explain, request, deadline);
+  }
+  absl::StatusOr<v1::RetainReply> Retain(v1::RetainRequest request, absl::Time deadline) override {
+    return Call<v1::RetainReply>(&v1::Store::Stub::Retain, request, deadline);
+  }
+  absl::StatusOr<v1::DemoteReply> Demote(v1::DemoteRequest request, absl::Time deadline) override {
+    return Call<v1::DemoteReply>(&v1::Store::Stub::Demote, request, deadline);
+  }
   absl::StatusOr<v1::DeleteReply> Delete(v1::DeleteRequest request, absl::Time deadline) override {
     return Call<v1::DeleteReply>(&v1::Store::Stub::Delete, request, deadline);
   }

@@ -65,6 +65,12 @@ class Control {
                                                    absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::ContainsReply> Contains(v1::ContainsRequest request,
                                                      absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::ExplainReply> Explain(v1::ExplainRequest request,
+                                                   absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::RetainReply> Retain(v1::RetainRequest request,
+                                                 absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::DemoteReply> Demote(v1::DemoteRequest request,
+                                                 absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::DeleteReply> Delete(v1::DeleteRequest request,
                                                  absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::InvalidateReply> Invalidate(v1::InvalidateRequest request,

@@ -75,7 +75,38 @@ absl::StatusOr<MatchResult> FromMessage(const v1::MatchReply& reply, size_t key_
   return result;
 }
 
+ExplainedBlock FromMessage(const v1::BlockFate& fate) {
+  ExplainedBlock block;
+  block.state = static_cast<ExplainedBlock::State>(fate.state());
+  // A reason of a newer daemon is unknown here.
+  block.reason = fate.reason() > v1::BlockFate::REASON_REFUSED
+                     ? ExplainedBlock::Reason::kUnknown
+                     : static_cast<ExplainedBlock::Reason>(fate.reason());
+  for (const int tier : fate.tiers()) {
+    block.tiers.push_back(static_cast<Tier>(tier));
+  }
+  block.removed_ago = absl::Milliseconds(static_cast<int64_t>(fate.removed_ms()));
+  block.missing_group = fate.missing_group();
+  return block;
+}
+
+absl::Status CheckHintTime(std::string_view field, absl::Duration time, absl::Duration least) {
+  if (time < least || time > kHintTimeMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(field), " is ", absl::ToInt64Seconds(time), " s; expected ",
+                     absl::ToInt64Seconds(least), " to ", absl::ToInt64Seconds(kHintTimeMax)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+std::string_view Name(ExplainedBlock::Reason reason) {
+  constexpr std::string_view kNames[] = {"none",       "unknown", "never-put",   "evicted",
+                                         "expired",    "deleted", "invalidated", "damaged",
+                                         "device-out", "refused"};
+  return kNames[static_cast<size_t>(reason)];
+}
 
 Space::Space(ClientCore& core, proto::SpaceIdentity identity, std::string recipe)
     : core_(core),
@@ -215,6 +246,62 @@ absl::StatusOr<std::vector<bool>> Space::Contains(std::span<const BlockKey> keys
     return absl::InternalError("the daemon answered with another number of keys");
   }
   return std::vector<bool>(reply.complete().begin(), reply.complete().end());
+}
+
+absl::StatusOr<ExplainResult> Space::Explain(std::span<const BlockKey> keys,
+                                             absl::Duration timeout) {
+  CAIRN_RETURN_IF_ERROR(CheckKeyCount(keys.size()));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+  v1::ExplainRequest request;
+  request.set_space_id(bound.opened.space_id);
+  AddKeys(keys, request);
+  CAIRN_ASSIGN_OR_RETURN(const v1::ExplainReply reply,
+                         core_.control->Explain(std::move(request), deadline));
+  if (static_cast<size_t>(reply.blocks_size()) != keys.size()) {
+    return absl::InternalError("the daemon answered with another number of keys");
+  }
+  ExplainResult result;
+  result.recorded = absl::Milliseconds(static_cast<int64_t>(reply.recorded_ms()));
+  for (const v1::BlockFate& fate : reply.blocks()) {
+    result.blocks.push_back(FromMessage(fate));
+  }
+  return result;
+}
+
+absl::StatusOr<uint32_t> Space::Retain(std::span<const BlockKey> keys, absl::Duration time,
+                                       uint32_t priority, absl::Duration timeout) {
+  CAIRN_RETURN_IF_ERROR(CheckKeyCount(keys.size()));
+  CAIRN_RETURN_IF_ERROR(CheckHintTime("time", time, absl::Seconds(1)));
+  if (priority < 1 || priority > kRetainPriorityMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("priority is ", priority, "; expected 1 to ", kRetainPriorityMax));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+  v1::RetainRequest request;
+  request.set_space_id(bound.opened.space_id);
+  request.set_ttl_seconds(static_cast<uint32_t>(absl::ToInt64Seconds(time)));
+  request.set_priority(priority);
+  AddKeys(keys, request);
+  CAIRN_ASSIGN_OR_RETURN(const v1::RetainReply reply,
+                         core_.control->Retain(std::move(request), deadline));
+  return reply.stored_count();
+}
+
+absl::StatusOr<uint32_t> Space::Demote(std::span<const BlockKey> keys, absl::Duration after,
+                                       absl::Duration timeout) {
+  CAIRN_RETURN_IF_ERROR(CheckKeyCount(keys.size()));
+  CAIRN_RETURN_IF_ERROR(CheckHintTime("after", after, absl::ZeroDuration()));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+  v1::DemoteRequest request;
+  request.set_space_id(bound.opened.space_id);
+  request.set_after_seconds(static_cast<uint32_t>(absl::ToInt64Seconds(after)));
+  AddKeys(keys, request);
+  CAIRN_ASSIGN_OR_RETURN(const v1::DemoteReply reply,
+                         core_.control->Demote(std::move(request), deadline));
+  return reply.stored_count();
 }
 
 absl::StatusOr<uint64_t> Space::Delete(std::span<const BlockKey> keys, absl::Duration timeout) {

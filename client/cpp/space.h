@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -74,6 +75,39 @@ struct PrefetchResult {
   uint32_t refused_count = 0;  // not queued, because too many reads are: ask again later
 };
 
+// Where a block is, or why it is not stored. The numbers are those of BlockFate in the protocol.
+struct ExplainedBlock {
+  enum class State : uint8_t { kUnspecified, kStored, kIncomplete, kAbsent };
+  enum class Reason : uint8_t {
+    kNone,      // it is stored
+    kUnknown,   // removed before the record begins, or never put
+    kNeverPut,  // since the daemon started
+    kEvicted,
+    kExpired,
+    kDeleted,
+    kInvalidated,
+    kDamaged,
+    kDeviceOut,
+    kRefused,  // its last put was refused
+  };
+  State state = State::kUnspecified;
+  Reason reason = Reason::kNone;
+  std::vector<Tier> tiers;     // that have a copy, the fastest first
+  absl::Duration removed_ago;  // time since it was removed or refused
+  uint32_t missing_group = 0;  // if it is incomplete
+};
+std::string_view Name(ExplainedBlock::Reason reason);  // "evicted", "never-put", …
+
+struct ExplainResult {
+  std::vector<ExplainedBlock> blocks;  // one per key
+  // Removals and refusals are known since this long ago.
+  absl::Duration recorded;
+};
+
+// Limits of hints (limits.h of the daemon).
+inline constexpr absl::Duration kHintTimeMax = absl::Seconds(604'800);
+inline constexpr uint32_t kRetainPriorityMax = 5;
+
 // Thread-safety: Thread-safe. The Client must outlive it.
 class Space {
  public:
@@ -126,6 +160,27 @@ class Space {
   // Returns, for each key, whether all its groups, layers and heads are stored. Takes no lease.
   absl::StatusOr<std::vector<bool>> Contains(std::span<const BlockKey> keys,
                                              absl::Duration timeout = absl::ZeroDuration());
+  // Returns, for each key, the tiers that have the block, or why it is not stored. Takes no lease.
+  // Errors: Unimplemented (a daemon before version 0.2).
+  absl::StatusOr<ExplainResult> Explain(std::span<const BlockKey> keys,
+                                        absl::Duration timeout = absl::ZeroDuration());
+
+  // Hints on how long blocks are worth keeping. They order eviction and pin nothing
+  // (docs/guides/memory.md). A block may be named before it is put. The last hint on a block
+  // replaces earlier ones. Both return the number of blocks that are stored now. Errors:
+  // InvalidArgument (the message names the limit), ResourceExhausted (the tenant has its share of
+  // the hints; nothing was changed), Unimplemented (an older daemon).
+  //
+  // Evicts the blocks after all blocks of a lower priority, for 1 s to kHintTimeMax. `priority` is
+  // 1 to kRetainPriorityMax.
+  absl::StatusOr<uint32_t> Retain(std::span<const BlockKey> keys, absl::Duration time,
+                                  uint32_t priority = 1,
+                                  absl::Duration timeout = absl::ZeroDuration());
+  // Evicts the blocks before others once `after` has passed, unless they are used after the call.
+  absl::StatusOr<uint32_t> Demote(std::span<const BlockKey> keys,
+                                  absl::Duration after = absl::ZeroDuration(),
+                                  absl::Duration timeout = absl::ZeroDuration());
+
   // Deletes the blocks of `keys`, or all blocks. Both return the number of blocks deleted.
   absl::StatusOr<uint64_t> Delete(std::span<const BlockKey> keys,
                                   absl::Duration timeout = absl::ZeroDuration());

@@ -16,6 +16,9 @@ enum class Call : uint8_t {
   kMatch,
   kRelease,
   kContains,
+  kExplain,
+  kRetain,
+  kDemote,
   kPrefetch,
   kDelete,
   kInvalidate,
@@ -33,7 +36,7 @@ enum class Call : uint8_t {
   kDrain,
   kHealthCheck,
 };
-inline constexpr size_t kCallCount = 20;
+inline constexpr size_t kCallCount = 23;
 
 class CallMetrics {
  public:

@@ -36,6 +36,50 @@ void FillFigures(const IndexFigures& figures, v1::StatsReply* reply) {
   reply->set_copies_source_bytes(figures.copies_source_bytes);
 }
 
+v1::BlockFate::Reason ToReason(RemovalReason reason) {
+  switch (reason) {
+    case RemovalReason::kEvicted:
+      return v1::BlockFate::REASON_EVICTED;
+    case RemovalReason::kExpired:
+      return v1::BlockFate::REASON_EXPIRED;
+    case RemovalReason::kDeleted:
+      return v1::BlockFate::REASON_DELETED;
+    case RemovalReason::kInvalidated:
+      return v1::BlockFate::REASON_INVALIDATED;
+    case RemovalReason::kDamaged:
+      return v1::BlockFate::REASON_DAMAGED;
+    case RemovalReason::kDeviceOut:
+      return v1::BlockFate::REASON_DEVICE_OUT;
+    case RemovalReason::kRefused:
+      return v1::BlockFate::REASON_REFUSED;
+  }
+  return v1::BlockFate::REASON_UNKNOWN;
+}
+
+uint64_t MillisecondsSince(uint32_t unix_s, absl::Time now) {
+  return static_cast<uint64_t>(
+      std::max<int64_t>(0, absl::ToInt64Milliseconds(now - absl::FromUnixSeconds(unix_s))));
+}
+
+void FillFate(const BlockFate& fate, const Explanation& all, absl::Time now,
+              v1::BlockFate* filled) {
+  for (const TierId tier : fate.tiers) filled->add_tiers(static_cast<v1::Tier>(tier));
+  if (fate.is_stored) {
+    filled->set_state(fate.missing_group.has_value() ? v1::BlockFate::STATE_INCOMPLETE
+                                                     : v1::BlockFate::STATE_STORED);
+    filled->set_missing_group(fate.missing_group.value_or(0));
+    return;
+  }
+  filled->set_state(v1::BlockFate::STATE_ABSENT);
+  if (fate.removal.has_value()) {
+    filled->set_reason(ToReason(fate.removal->reason));
+    filled->set_removed_ms(MillisecondsSince(fate.removal->at_unix_s, now));
+  } else {
+    filled->set_reason(all.has_all_removals ? v1::BlockFate::REASON_NEVER_PUT
+                                            : v1::BlockFate::REASON_UNKNOWN);
+  }
+}
+
 // What a request wants of each group: a MatchRequest or a PrefetchRequest.
 template <typename Request>
 absl::StatusOr<std::vector<WantedGroup>> WantedOf(const SpaceEntry& space, const Request& request) {
@@ -111,11 +155,19 @@ void StoreService::AddTo(CallRouter& router) {
       &StoreService::Release);
   add("Contains", Call::kContains, KeyList(v1::ContainsRequest::kKeysFieldNumber),
       &StoreService::Contains);
+  add("Retain", Call::kRetain, KeyList(v1::RetainRequest::kKeysFieldNumber), &StoreService::Retain);
+  add("Demote", Call::kDemote, KeyList(v1::DemoteRequest::kKeysFieldNumber), &StoreService::Demote);
   add("Prefetch", Call::kPrefetch, KeyList(v1::PrefetchRequest::kKeysFieldNumber),
       &StoreService::Prefetch);
   add("About", Call::kAbout, kShort, &StoreService::About);
   add("GetSideObject", Call::kGetSideObject, kShort, &StoreService::GetSideObject);
   add("ListSideObjects", Call::kListSideObjects, kShort, &StoreService::ListSideObjects);
+  router.AddUnary(
+      "/cairn.v1.Store/Explain",
+      UnaryMethod<v1::ExplainRequest, v1::ExplainReply>{
+          calls_, Call::kExplain, KeyList(v1::ExplainRequest::kKeysFieldNumber),
+          [this](const ControlCall& call, const v1::ExplainRequest& request,
+                 const ReplyDone<v1::ExplainReply>& done) { done(Explain(call, request)); }});
   const auto add_late = [&]<typename Request, typename Reply>(
                             const char* name, Call call, const RequestBound& bound,
                             void (StoreService::*step)(const ControlCall&, const Request&,
@@ -220,6 +272,57 @@ absl::Status StoreService::Contains(const v1::ContainsRequest& request, v1::Cont
     reply->add_complete(complete);
   }
   return absl::OkStatus();
+}
+
+absl::Status StoreService::Retain(const v1::RetainRequest& request, v1::RetainReply* reply) {
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(request.ticket(), request.space_id()));
+  if (request.ttl_seconds() < 1 || request.ttl_seconds() > limits::kHintSecondsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("ttl_seconds: ", request.ttl_seconds(),
+                                                   " is not 1 to ", limits::kHintSecondsMax));
+  }
+  if (request.priority() < 1 || request.priority() > limits::kRetainPriorityMax) {
+    return absl::InvalidArgumentError(absl::StrCat("priority: ", request.priority(),
+                                                   " is not 1 to ", limits::kRetainPriorityMax));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request.keys()));
+  CAIRN_ASSIGN_OR_RETURN(
+      const uint32_t stored,
+      parts_.index.SetHints(space->id(), space->tenant(), keys,
+                            static_cast<uint8_t>(request.priority()), request.ttl_seconds()));
+  reply->set_stored_count(stored);
+  return absl::OkStatus();
+}
+
+absl::Status StoreService::Demote(const v1::DemoteRequest& request, v1::DemoteReply* reply) {
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(request.ticket(), request.space_id()));
+  if (request.after_seconds() > limits::kHintSecondsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("after_seconds: ", request.after_seconds(),
+                                                   " is over ", limits::kHintSecondsMax));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request.keys()));
+  CAIRN_ASSIGN_OR_RETURN(const uint32_t stored,
+                         parts_.index.SetHints(space->id(), space->tenant(), keys, /*priority=*/0,
+                                               request.after_seconds()));
+  reply->set_stored_count(stored);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::ExplainReply> StoreService::Explain(const ControlCall& call,
+                                                       const v1::ExplainRequest& request) const {
+  const bool is_of_operator = request.ticket().empty() && call.is_operator();
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, is_of_operator
+                                                   ? parts_.spaces.Find(request.space_id())
+                                                   : SpaceOf(request.ticket(), request.space_id()));
+  CAIRN_ASSIGN_OR_RETURN(const auto wanted, WantedOf(*space, request));
+  CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request.keys()));
+  const Explanation explanation = parts_.index.Explain(space->id(), keys, wanted);
+  const absl::Time now = parts_.clock.Now();
+  v1::ExplainReply reply;
+  reply.set_recorded_ms(MillisecondsSince(explanation.since_unix_s, now));
+  for (const BlockFate& fate : explanation.blocks) {
+    FillFate(fate, explanation, now, reply.add_blocks());
+  }
+  return reply;
 }
 
 absl::Status StoreService::Prefetch(const v1::PrefetchRequest& request, v1::PrefetchReply* reply) {

@@ -55,6 +55,11 @@ class StoreService {
   absl::Status Release(const v1::ReleaseRequest& request, v1::ReleaseReply* reply);
   absl::Status Prefetch(const v1::PrefetchRequest& request, v1::PrefetchReply* reply);
   absl::Status Contains(const v1::ContainsRequest& request, v1::ContainsReply* reply);
+  absl::Status Retain(const v1::RetainRequest& request, v1::RetainReply* reply);
+  absl::Status Demote(const v1::DemoteRequest& request, v1::DemoteReply* reply);
+  // For a session, of its tenant's spaces; for an operator, of any.
+  absl::StatusOr<v1::ExplainReply> Explain(const ControlCall& call,
+                                           const v1::ExplainRequest& request) const;
   // Both answer once no restart brings the blocks back.
   void Delete(const ControlCall& call, const v1::DeleteRequest& request,
               const ReplyDone<v1::DeleteReply>& done);

@@ -30,6 +30,11 @@ namespace cairn {
 struct Block;
 struct Image;
 
+// What hints make of a block: of two blocks in a tier, that of the lower rank is evicted first.
+// Ranks above kPlainRank are those of retained blocks, by priority.
+inline constexpr uint8_t kDemotedRank = 0, kPlainRank = 1;
+inline constexpr uint8_t kRankCount = kPlainRank + 1 + limits::kRetainPriorityMax;
+
 // Whether write-back leaves an image out, and why, until its block is used. Set only by
 // WriteBackQueue.
 enum class Suppressed : uint8_t {
@@ -166,6 +171,8 @@ struct Block {
   uint64_t is_used : 1 = 0;         // at rest: used since its copies were written
   uint64_t has_suppressed : 1 = 0;  // an image is suppressed, or was; false: none is
   uint64_t resting_count : 7 = 0;   // images; 0: it is not at rest
+  uint64_t rank : 3 = kPlainRank;   // kPlainRank unless it is linked
+  uint64_t may_demote : 1 = 0;      // a demotion is pending, and it was not used since the hint
   union {
     AwakeBlock* awake = nullptr;  // null at rest and if missing
     RestingImage resting_one;     // resting_count is 1
@@ -188,6 +195,7 @@ struct Block {
   // The block in a tier other than the persistent one.
   BlockInTier in(size_t tier) const { return is_awake() ? awake->in[tier] : BlockInTier(); }
 };
+static_assert(kRankCount <= 1 << 3);
 static_assert(sizeof(RestingImage) == 16 && sizeof(Block) == 112,
               "of a block at rest: docs/internals/adr says what that bounds");
 

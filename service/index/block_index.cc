@@ -23,6 +23,11 @@ proto::LeaseToken NewToken(const MatchQuery& query) {
 constexpr size_t kKeysPerStep = limits::kVisitsPerHoldMax / codecs::kImagesPerBlockMax;
 constexpr uint32_t kSlotsPerStep = limits::kVisitsPerHoldMax;
 
+uint32_t DueAt(absl::Time now, uint32_t seconds) {
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(absl::ToUnixSeconds(now) + seconds, 0, UINT32_MAX - 1));
+}
+
 bool IsComplete(absl::Span<const ImageRef> refs, absl::Span<const WantedGroup> wanted) {
   return std::all_of(wanted.begin(), wanted.end(), [refs](const WantedGroup& group) {
     return FindCover(refs, group.group, group.slice, nullptr);
@@ -37,7 +42,8 @@ BlockIndex::BlockIndex(const Options& options, Tiers& tiers, const Clock& clock)
       bytes_max_(options.bytes_max),
       keeps_tokens_(options.keeps_tokens),
       events_(clock),
-      parts_(tiers.all(), options.blocks_max, options.awake_bytes_max, clock, events_),
+      parts_(tiers.all(), options.blocks_max, options.awake_bytes_max, options.removals_max,
+             options.hints_max, clock, events_),
       evictions_(parts_, options.blocks_max, options.images_max),
       leases_(options.lease_bytes_max),
       match_seconds_(LatencyBounds()),
@@ -55,7 +61,7 @@ BlockIndex::~BlockIndex() {
   }
   for (uint32_t slot = 0; slot < parts_.records.slot_count(); ++slot) {
     if (Block* block = parts_.records.LinkedAt(slot); block != nullptr) {
-      parts_.Unlink(block);
+      parts_.Unlink(block, RemovalReason::kDeleted);
       parts_.records.Rest();
     }
   }
@@ -321,6 +327,100 @@ absl::Time BlockIndex::ExpireLeases() {
   return next;
 }
 
+// --- Hints ---------------------------------------------------------------------------------------
+
+absl::StatusOr<uint32_t> BlockIndex::SetHints(uint64_t space_id, std::string_view tenant,
+                                              absl::Span<const proto::BlockKey> keys,
+                                              uint8_t priority, uint32_t seconds) {
+  CAIRN_CHECK(priority <= limits::kRetainPriorityMax && seconds <= limits::kHintSecondsMax);
+  const bool is_at_once = priority == 0 && seconds == 0;
+  const uint32_t due = DueAt(clock_.Now(), seconds);
+  uint64_t reserved = 0, used = 0;
+  size_t next = 0;
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (; next < keys.size() && visits.Take(); ++next) {
+      reserved += !is_at_once && parts_.hints.Find({space_id, keys[next]}) == nullptr ? 1 : 0;
+    }
+    return next == keys.size();
+  });
+  {
+    const MutexLock lock(mutex_);
+    CAIRN_RETURN_IF_ERROR(parts_.hints.Reserve(tenant, reserved));
+  }
+  uint32_t stored = 0;
+  next = 0;
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (; next < keys.size() && visits.Take(); ++next) {
+      const BlockName name = {space_id, keys[next]};
+      const Hint hint = {.priority = priority, .due_unix_s = due};
+      if (is_at_once) {
+        parts_.hints.Remove(name);
+      } else {
+        used += parts_.hints.Set(name, tenant, hint) ? 1 : 0;
+      }
+      if (Block* block = parts_.chains.FindUnexpired(name); block != nullptr) {
+        ++stored;
+        parts_.tiers.SetRank(block, is_at_once ? kDemotedRank : Hints::RankOf(hint));
+        block->may_demote = hint.is_demotion();
+      }
+    }
+    return next == keys.size();
+  });
+  const MutexLock lock(mutex_);
+  parts_.hints.Settle(tenant, reserved, used);
+  return stored;
+}
+
+void BlockIndex::RestoreHint(const BlockName& name, std::string_view tenant, uint8_t priority,
+                             uint32_t due_unix_s) {
+  const MutexLock lock(mutex_);
+  if (due_unix_s <= absl::ToUnixSeconds(clock_.Now()) || parts_.hints.Find(name) != nullptr ||
+      !parts_.hints.Reserve(tenant, 1).ok()) {
+    return;
+  }
+  const Hint hint = {
+      .priority = priority,
+      .due_unix_s = std::min(due_unix_s, DueAt(clock_.Now(), limits::kHintSecondsMax))};
+  parts_.hints.Set(name, tenant, hint);
+  if (Block* block = parts_.chains.Find(name); block != nullptr) {
+    parts_.tiers.SetRank(block, Hints::RankOf(hint));
+    block->may_demote = hint.is_demotion();
+  }
+}
+
+absl::Time BlockIndex::EndHints() {
+  const absl::Time now = clock_.Now();
+  absl::Time next = absl::InfiniteFuture();
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (visits.Take()) {  // ends: each turn removes a hint
+      const auto due = parts_.hints.TakeDue(DueAt(now, 0));
+      if (!due.has_value()) {
+        const uint32_t next_due = parts_.hints.next_due();
+        next = next_due == UINT32_MAX ? absl::InfiniteFuture() : absl::FromUnixSeconds(next_due);
+        return true;
+      }
+      parts_.EndHint(due->first, due->second);
+    }
+    return false;
+  });
+  return next;
+}
+
+std::optional<std::vector<BlockIndex::NamedHint>> BlockIndex::ChangedHints(
+    uint64_t* version) const {
+  const MutexLock lock(mutex_);
+  if (parts_.hints.version() == *version) {
+    return std::nullopt;
+  }
+  *version = parts_.hints.version();
+  std::vector<NamedHint> hints;
+  hints.reserve(parts_.hints.count());
+  parts_.hints.ForEach([&hints](const BlockName& name, const Hint& hint) {
+    hints.push_back({name, hint});
+  });
+  return hints;
+}
+
 // --- Lookup --------------------------------------------------------------------------------------
 
 CopyPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) {
@@ -439,6 +539,58 @@ std::vector<BlockIndex::Where> BlockIndex::Locate(uint64_t space_id,
   return answers;
 }
 
+// --- Explain -------------------------------------------------------------------------------------
+
+BlockFate BlockIndex::FateOf(const BlockName& name, absl::Span<const WantedGroup> wanted) const {
+  BlockFate fate;
+  const Block* block = parts_.chains.Find(name);
+  if (block == nullptr || parts_.chains.IsExpired(*block)) {
+    fate.removal = block == nullptr
+                       ? parts_.removals.Find(name)
+                       : Removal{RemovalReason::kExpired, uint32_t{block->expires_unix_s}};
+    return fate;
+  }
+  ImageRefs scratch;
+  const absl::Span<const ImageRef> refs = parts_.records.RefsOf(*block, &scratch);
+  fate.is_stored = true;
+  for (const WantedGroup& group : wanted) {
+    if (!fate.missing_group.has_value() && !FindCover(refs, group.group, group.slice, nullptr)) {
+      fate.missing_group = group.group;
+    }
+  }
+  for (const TierId tier : kReadOrder) {
+    if (parts_.records.HasCopiesIn(*block, tier)) {
+      fate.tiers.push_back(tier);
+    }
+  }
+  return fate;
+}
+
+Explanation BlockIndex::Explain(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
+                                absl::Span<const WantedGroup> wanted) const {
+  Explanation explanation;
+  explanation.blocks.reserve(keys.size());
+  for (size_t first = 0; first < keys.size(); first += kKeysPerStep) {
+    mutex_.LetWaitersPass();
+    const MutexLock lock(mutex_);
+    for (const proto::BlockKey& key :
+         keys.subspan(first, std::min(kKeysPerStep, keys.size() - first))) {
+      explanation.blocks.push_back(FateOf({space_id, key}, wanted));
+    }
+  }
+  const MutexLock lock(mutex_);
+  explanation.since_unix_s = parts_.removals.since_unix_s();
+  explanation.has_all_removals = parts_.removals.is_complete();
+  return explanation;
+}
+
+void BlockIndex::NoteRefused(const BlockName& name) {
+  const MutexLock lock(mutex_);
+  if (parts_.chains.Find(name) == nullptr) {
+    parts_.NoteRemoval(name, RemovalReason::kRefused);
+  }
+}
+
 // --- Publish -------------------------------------------------------------------------------------
 
 absl::StatusOr<std::optional<uint64_t>> BlockIndex::Check(const BlockClaim& claim) const {
@@ -454,7 +606,7 @@ bool BlockIndex::DropIfExpired(Block* block) {
   if (block == nullptr || !parts_.chains.IsExpired(*block)) {
     return false;
   }
-  parts_.Unlink(block);
+  parts_.Unlink(block, RemovalReason::kExpired);
   ++expired_total_;
   return true;
 }
@@ -537,8 +689,9 @@ uint32_t BlockIndex::Delete(uint64_t space_id, absl::Span<const proto::BlockKey>
     mutex_.LetWaitersPass();
     const Hold hold(*this);
     for (const proto::BlockKey& key : keys.subspan(first, kKeysPerStep)) {
+      parts_.hints.Remove({space_id, key});
       if (Block* block = parts_.chains.Find({space_id, key}); block != nullptr) {
-        parts_.Unlink(block);
+        parts_.Unlink(block, RemovalReason::kDeleted);
         ++deleted;
       }
     }
@@ -559,7 +712,7 @@ uint64_t BlockIndex::Invalidate(uint64_t space_id) {
     for (uint32_t slot = first; slot < std::min<size_t>(slot_end, first + kKeysPerStep); ++slot) {
       Block* block = parts_.records.LinkedAt(slot);
       if (block != nullptr && block->name.space_id == space_id) {
-        parts_.Unlink(block);
+        parts_.Unlink(block, RemovalReason::kInvalidated);
         ++deleted;
       }
     }
@@ -769,8 +922,14 @@ bool BlockIndex::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset
   }
   Block* block = copy->image->block;
   parts_.tiers.Evict(copy, reason);
-  parts_.UnlinkIfEmpty(block);
+  parts_.UnlinkIfEmpty(block, RemovalReason::kEvicted);
   return true;
+}
+
+bool BlockIndex::IsRetained(const ImageFacts& image) const {
+  const MutexLock lock(mutex_);
+  const Block* block = parts_.chains.Find({image.space_id, image.key});
+  return block != nullptr && block->rank > kPlainRank;
 }
 
 Evictor::Moved BlockIndex::MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset,
@@ -826,7 +985,7 @@ uint64_t BlockIndex::LoseIn(TierId tier, uint64_t begin, uint64_t end) {
       Block* block = parts_.records.LinkedAt(slot);
       if (block != nullptr && parts_.records.HasCopiesIn(*block, tier)) {
         parts_.tiers.Lose(block, tier, begin, end);
-        parts_.UnlinkIfEmpty(block);
+        parts_.UnlinkIfEmpty(block, RemovalReason::kDeviceOut);
         ++count;
       }
     }
@@ -1034,6 +1193,7 @@ void BlockIndex::Report(MetricSink& sink) const {
     ReportParts(sink);
     leases_.Report(sink);
     waiters_.Report(sink);
+    parts_.hints.Report(sink);
     sink.AddCounter("cairn_index_visits_total",
                     "Keys and images examined in holds of the index's lock.", {}, visits_);
     sink.AddGauge("cairn_index_hold_visits_max",
@@ -1075,8 +1235,9 @@ void BlockIndex::ReportParts(MetricSink& sink) const {
   gauge("cairn_images_uncopied", "Images still to be written to the SSD tier.",
         parts_.write_back.uncopied_count());
   gauge("cairn_index_bytes",
-        "Memory of the records of blocks, images and copies, including free ones.",
-        parts_.records.bytes() + parts_.chains.bytes());
+        "Memory of the records of blocks, images, copies, removals and hints, including free ones.",
+        parts_.records.bytes() + parts_.chains.bytes() + parts_.removals.bytes() +
+            parts_.hints.bytes());
   gauge("cairn_index_awake_blocks",
         "Blocks with all their records: in memory or in use. Others are at rest.",
         parts_.records.awake_count());

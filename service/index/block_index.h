@@ -2,16 +2,16 @@
 #pragma once
 // The index: the only map from (space, key) to images, with chains, pins, leases, recency and
 // waiters. It is the only mutable state that puts and gets share. It owns the lock; the blocks are
-// in its four parts (index_parts.h), Match, leases and waiters beside them.
+// in its parts (index_parts.h), Match, leases and waiters beside them.
 //
 // A block exists while it has at least one image. The first publication wins: an image is a
 // duplicate if the block's images of that group cover its slice already. Of two equal concurrent
 // puts both run, and the second to publish is the duplicate. Overlapping slices are accepted.
 //
-// Eviction is leaf-first: a block with resident children is not evicted by age; of the others the
-// least recently used is evicted first. Blocks without parent and children are in plain LRU order.
-// Blocks of broken chains are evicted before all others, and no block is evicted for a block that
-// follows it (evictor.h).
+// Eviction is leaf-first: a block with resident children is not evicted by age; of the others those
+// of the lowest rank (hints.h), and of these the least recently used, are evicted first. Blocks
+// without parent and children are in plain LRU order. Blocks of broken chains are evicted before
+// all others, and no block is evicted for a block that follows it (evictor.h).
 //
 // Thread-safety: Thread-safe. One lock, held only for work in memory: a call that examines many
 // keys or images releases it after every kVisitsPerHoldMax, so that waiting threads proceed.
@@ -47,6 +47,7 @@
 #include "service/index/leases.h"
 #include "service/index/match.h"
 #include "service/index/pin.h"
+#include "service/index/removals.h"
 #include "service/index/side_objects.h"
 #include "service/index/waiters.h"
 #include "service/tier/block_name.h"
@@ -82,15 +83,30 @@ struct ListedBlock {
   std::vector<ListedImage> images;
 };
 
+// Where a block is, or why it is not stored.
+struct BlockFate {
+  bool is_stored = false;
+  std::optional<uint16_t> missing_group;  // the first wanted group that is not stored whole
+  absl::InlinedVector<TierId, kTierCount> tiers;
+  std::optional<Removal> removal;  // of a block that is not stored; nullopt: not recorded
+};
+struct Explanation {
+  std::vector<BlockFate> blocks;  // one per key
+  uint32_t since_unix_s = 0;      // removals since then are recorded
+  bool has_all_removals = false;  // since the start
+};
+
 class BlockIndex final : public Evictor {
  public:
   struct Options {
-    uint64_t blocks_max = 0;                // limits::BlocksMax(capacity)
-    uint64_t images_max = 0;                // limits::ImagesMax(blocks_max)
-    uint64_t lease_bytes_max = 0;           // for all leases at once: half of the tier
-    uint64_t awake_bytes_max = UINT64_MAX;  // limits::AwakeBytesMax(host_bytes, index_bytes)
-    uint64_t bytes_max = 0;                 // size limit of the whole index, for operators
-    bool keeps_tokens = false;              // of blocks, for events: the operator asks for it
+    uint64_t blocks_max = 0;                 // limits::BlocksMax(capacity)
+    uint64_t images_max = 0;                 // limits::ImagesMax(blocks_max)
+    uint64_t lease_bytes_max = 0;            // for all leases at once: half of the tier
+    uint64_t awake_bytes_max = UINT64_MAX;   // limits::AwakeBytesMax(host_bytes, index_bytes)
+    uint32_t removals_max = 4096;            // limits::RemovalsMax(awake bytes)
+    uint64_t hints_max = limits::kHintsMax;  // limits::HintsMax(awake bytes)
+    uint64_t bytes_max = 0;                  // size limit of the whole index, for operators
+    bool keeps_tokens = false;               // of blocks, for events: the operator asks for it
   };
   // Becomes the evictor of the tiers.
   BlockIndex(const Options& options, Tiers& tiers, const Clock& clock);
@@ -134,6 +150,26 @@ class BlockIndex final : public Evictor {
   // Drops expired leases. Returns the next expiry, or InfiniteFuture.
   absl::Time ExpireLeases();
 
+  // --- Hints
+
+  // Sets the hint of each block: retained with `priority` (1 to kRetainPriorityMax) for so long, or
+  // demoted after it (0). A demotion at once needs no hint. Returns the number of blocks that are
+  // stored. Errors: ResourceExhausted (the tenant's share of the hints), and nothing is changed.
+  absl::StatusOr<uint32_t> SetHints(uint64_t space_id, std::string_view tenant,
+                                    absl::Span<const proto::BlockKey> keys, uint8_t priority,
+                                    uint32_t seconds);
+  // Sets a hint of a previous process. Does nothing if there is no room.
+  void RestoreHint(const BlockName& name, std::string_view tenant, uint8_t priority,
+                   uint32_t due_unix_s);
+  // Ends the hints that are due. Returns when the next one is, or InfiniteFuture.
+  absl::Time EndHints();
+  struct NamedHint {
+    BlockName name;
+    Hint hint;
+  };
+  // Returns all hints if they changed since *version, which it sets.
+  std::optional<std::vector<NamedHint>> ChangedHints(uint64_t* version) const;
+
   // --- Images, for puts that publish and gets that read
 
   // Returns, for each key, whether it is complete for all of `wanted`. Does not change recency.
@@ -144,6 +180,11 @@ class BlockIndex final : public Evictor {
   enum class Where : uint8_t { kNowhere, kInMemory, kCold };  // kCold: at least a part of it
   std::vector<Where> Locate(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                             absl::Span<const WantedGroup> wanted) const;
+  // Returns, for each key, where the block is or why it is not stored. Does not change recency.
+  Explanation Explain(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
+                      absl::Span<const WantedGroup> wanted) const;
+  // Records for Explain() that a put of the block was refused.
+  void NoteRefused(const BlockName& name);
   // Returns pins of images that together cover the slice, each of its best copy: one pin if one
   // image does. Touches the block. Empty: a miss. Allocates only for more than four images.
   CopyPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice);
@@ -236,6 +277,7 @@ class BlockIndex final : public Evictor {
   bool EvictWindow(uint64_t bytes, const BlockName* newcomer, uint64_t* bytes_passed) override;
   bool EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
                  EvictionReason reason) override;
+  bool IsRetained(const ImageFacts& image) const override;
   Moved MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset, TierExtent& to) override;
   void LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset) override;
   void LoseCopies(TierId tier, uint64_t begin, uint64_t end) override;
@@ -295,6 +337,8 @@ class BlockIndex final : public Evictor {
   // Like TakeOut() and LoseCopies().
   uint64_t LoseIn(TierId tier, uint64_t begin, uint64_t end);
   void EndReservation(Block* block);
+  BlockFate FateOf(const BlockName& name, absl::Span<const WantedGroup> wanted) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   CopyPin PinCopyLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Unlinks the block if it has expired, and returns whether it did. Null: false.
   bool DropIfExpired(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -194,6 +194,8 @@ void Chains::Unlink(Block* block) {
   CAIRN_CHECK(block->is_linked && block->is_awake() && block->awake->images.empty());
   records_.ForgetNames(*block);
   block->is_linked = false;
+  block->rank = kPlainRank;
+  block->may_demote = false;
   expiring_count_ -= block->expires_unix_s != 0 ? 1 : 0;
   block->expires_unix_s = 0;
   if (Block* parent = records_.ParentOf(*block); parent != nullptr) {

@@ -24,7 +24,7 @@ Evictions::Evictions(IndexParts& parts, uint64_t blocks_max, uint64_t images_max
 
 uint64_t Evictions::Evict(Block* block, TierId tier, EvictionReason reason) {
   const uint64_t freed = parts_.tiers.Evict(block, tier, reason);
-  parts_.UnlinkIfEmpty(block);
+  parts_.UnlinkIfEmpty(block, RemovalReason::kEvicted);
   return freed;
 }
 
@@ -58,7 +58,11 @@ Block* Evictions::Oldest(Eviction& eviction, Visits& visits) {
   // What the lasting tier has too is not lost, and cuts no chain here.
   const bool is_dirty = leaf == nullptr || parts_.write_back.HasDirty(*leaf);
   if (is_dirty && eviction.tier == TierId::kHost && !IsOfIndex(eviction.reason)) {
-    Block* clean = parts_.write_back.OldestClean(visits);
+    // Nothing that is to be kept for longer goes for it.
+    const uint8_t rank_max = leaf == nullptr     ? kRankCount
+                             : leaf->is_orphaned ? kPlainRank
+                                                 : static_cast<uint8_t>(leaf->rank);
+    Block* clean = parts_.write_back.OldestClean(rank_max, visits);
     if (clean != nullptr || (leaf == nullptr && visits.is_spent())) {
       return clean;
     }
@@ -72,8 +76,9 @@ Block* Evictions::Oldest(Eviction& eviction, Visits& visits) {
   // What is left and not held has children that are.
   eviction.is_past_leaves = true;
   // Whole chains first: of those that are broken already the held leaves are mostly all there is.
-  for (size_t i = order_count; i-- > 0;) {
-    Block* block = PastHeldLeaves(tiers.order(eviction.tier, i), eviction, visits);
+  for (size_t i = 1; i <= order_count; ++i) {
+    const size_t order = i == order_count ? size_t{TierSet::kOrphaned} : i;
+    Block* block = PastHeldLeaves(tiers.order(eviction.tier, order), eviction, visits);
     if (block != nullptr || visits.is_spent()) {
       return block;
     }
@@ -182,8 +187,13 @@ bool Evictions::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newco
     // The block goes whole, and its copies are about alike.
     const uint64_t block_bytes = copy.facts.image_bytes * in.copy_count;
     // Children without their parent are of no use; nor is a block without its own.
-    return owned.is_orphaned ? block_bytes / 16
-                             : block_bytes * (1 + std::min<uint64_t>(in.child_count, 16));
+    if (owned.is_orphaned) {
+      return block_bytes / 16;
+    }
+    const uint64_t with_children = block_bytes * (1 + std::min<uint64_t>(in.child_count, 16));
+    return owned.rank == kDemotedRank ? with_children / 4
+           : owned.rank == kPlainRank ? with_children
+                                      : with_children * 32 * (owned.rank - kPlainRank);
   };
   const std::vector<void*> owners =
       arena.CheapestWindow(bytes, limits::kVisitsPerHoldMax, cost, bytes_passed);

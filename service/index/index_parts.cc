@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/index/index_parts.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,14 +23,23 @@ CopyTier* LastingOf(std::span<CopyTier* const> tiers) {
   return lasting;
 }
 
+uint32_t UnixSecondsOf(const Clock& clock) {
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(absl::ToUnixSeconds(clock.Now()), 0, UINT32_MAX));
+}
+
 }  // namespace
 
 IndexParts::IndexParts(std::span<CopyTier* const> all, uint64_t blocks_max,
-                       uint64_t awake_bytes_max, const Clock& clock, EventLog& events)
+                       uint64_t awake_bytes_max, uint32_t removals_max, uint64_t hints_max,
+                       const Clock& clock, EventLog& events)
     : records(LastingOf(all), awake_bytes_max),
       write_back(records),
       tiers(records, write_back, all, blocks_max, clock, events),
-      chains(records, tiers, clock) {}
+      chains(records, tiers, clock),
+      removals(removals_max, UnixSecondsOf(clock)),
+      hints(hints_max),
+      clock_(clock) {}
 
 absl::StatusOr<std::optional<uint64_t>> IndexParts::Check(const BlockClaim& claim) const {
   const Block* block = chains.FindKnown(claim.name);
@@ -72,6 +82,7 @@ Image* IndexParts::Add(Block* block, NewImage image, absl::Time now) {
   const bool was_linked = block->is_linked;
   if (!was_linked) {
     chains.Link(block, now);
+    block->rank = hints.RankOf(block->name) & 7U;  // in no order yet
   }
   if (records.SetNames(*block, std::move(image.names)) && was_linked) {
     tiers.EmitNamed(*block);
@@ -92,7 +103,8 @@ Image* IndexParts::Add(Block* block, NewImage image, absl::Time now) {
   return linked;
 }
 
-void IndexParts::Unlink(Block* block) {
+void IndexParts::Unlink(Block* block, RemovalReason reason) {
+  NoteRemoval(block->name, reason);
   tiers.UnlinkImages(block);
   chains.Unlink(block);
 }
@@ -100,13 +112,27 @@ void IndexParts::Unlink(Block* block) {
 void IndexParts::Lose(Copy* copy) {
   Block* block = copy->image->block;
   tiers.Lose(copy);
-  UnlinkIfEmpty(block);
+  UnlinkIfEmpty(block, RemovalReason::kDamaged);
 }
 
-void IndexParts::UnlinkIfEmpty(Block* block) {
+void IndexParts::UnlinkIfEmpty(Block* block, RemovalReason reason) {
   if (block->is_linked && block->is_awake() && block->awake->images.empty()) {
+    NoteRemoval(block->name, reason);
     chains.Unlink(block);
   }
+}
+
+void IndexParts::EndHint(const BlockName& name, const Hint& hint) {
+  Block* block = chains.Find(name);
+  if (block == nullptr) {
+    return;
+  }
+  tiers.SetRank(block, hint.is_demotion() && block->may_demote ? kDemotedRank : kPlainRank);
+  block->may_demote = false;
+}
+
+void IndexParts::NoteRemoval(const BlockName& name, RemovalReason reason) {
+  removals.Add(name, reason, UnixSecondsOf(clock_));
 }
 
 }  // namespace cairn

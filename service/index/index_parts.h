@@ -7,6 +7,8 @@
 //   WriteBackQueue  the images that the persistent tier lacks
 //   TierSet         the copies in the tiers: held, leased, in the order of their last use
 //   Chains          names, parents, running puts, orphans
+//   Removals        why blocks are gone
+//   Hints           how long clients want blocks kept
 //
 // Here are the functions that take several parts. Evictions makes room in them; BlockIndex owns the
 // lock.
@@ -23,6 +25,8 @@
 #include "service/index/block.h"
 #include "service/index/chains.h"
 #include "service/index/event_log.h"
+#include "service/index/hints.h"
+#include "service/index/removals.h"
 #include "service/index/rest_store.h"
 #include "service/index/tier_set.h"
 #include "service/index/write_back_queue.h"
@@ -32,9 +36,10 @@ namespace cairn {
 
 struct IndexParts {
   // Borrows the tiers for the call, except the persistent one, which must outlive this, as must the
-  // clock and `events`. `awake_bytes_max`: for blocks that are not at rest.
+  // clock and `events`. `awake_bytes_max`: for blocks that are not at rest. `removals_max` and
+  // `hints_max`: the entries of those.
   IndexParts(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t awake_bytes_max,
-             const Clock& clock, EventLog& events);
+             uint32_t removals_max, uint64_t hints_max, const Clock& clock, EventLog& events);
   IndexParts(const IndexParts&) = delete;  // the parts refer to each other
   IndexParts& operator=(const IndexParts&) = delete;
 
@@ -42,6 +47,8 @@ struct IndexParts {
   WriteBackQueue write_back;
   TierSet tiers;
   Chains chains;
+  Removals removals;
+  Hints hints;
 
   // Like BlockIndex::Check().
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
@@ -50,12 +57,20 @@ struct IndexParts {
   // Adds an image, and its block if needed, whatever the limits are. REQUIRES: a put of the block
   // is reserved.
   Image* Add(Block* block, NewImage image, absl::Time now);
-  // Unlinks a block in every tier. Its copies are freed now or at their last unpin.
-  void Unlink(Block* block);
-  // Loses a copy, and its image and block with the last copy. REQUIRES: linked.
+  // Unlinks a block in every tier, and records why. Its copies are freed now or at their last
+  // unpin.
+  void Unlink(Block* block, RemovalReason reason);
+  // Loses a damaged copy, and its image and block with the last copy. REQUIRES: linked.
   void Lose(Copy* copy);
-  // Unlinks a block that has lost its last image.
-  void UnlinkIfEmpty(Block* block);
+  // Unlinks a block that has lost its last image, and records why.
+  void UnlinkIfEmpty(Block* block, RemovalReason reason);
+  // A hint of a block is due: it loses its rank, or is demoted.
+  void EndHint(const BlockName& name, const Hint& hint);
+  // Records that the block is gone, or was refused.
+  void NoteRemoval(const BlockName& name, RemovalReason reason);
+
+ private:
+  const Clock& clock_;
 };
 
 }  // namespace cairn

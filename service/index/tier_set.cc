@@ -55,8 +55,10 @@ TierSet::TierSet(RestStore& records, WriteBackQueue& write_back, std::span<CopyT
     if (in.traits.is_leaf_first) {
       const uint64_t most = std::max(limits::BlocksMax(tier->capacity_bytes()),
                                      records.awake_bytes_max() / limits::kIndexBytesAwake);
-      for (Order& order : in.orders) {
-        order.recency = std::make_unique<Recency>(IndexOf(tier->id()), std::min(blocks_max, most));
+      for (size_t i = 0; i < kOrderCount; ++i) {
+        const bool is_usual = i == kOrphaned || i == kRanked + kPlainRank;
+        in.orders[i].recency = std::make_unique<Recency>(
+            IndexOf(tier->id()), std::min({blocks_max, most, is_usual ? most : limits::kHintsMax}));
       }
     }
   }
@@ -416,6 +418,10 @@ void TierSet::Touch(Block* block, absl::Time now) {
   block->used_at_s =
       static_cast<uint32_t>(std::clamp<int64_t>(absl::ToUnixSeconds(now), 0, UINT32_MAX));
   block->is_used = true;
+  block->may_demote = false;
+  if (block->rank == kDemotedRank) {
+    SetRank(block, kPlainRank);  // somebody wants it
+  }
   write_back_.NoteUse(block);
 }
 
@@ -446,7 +452,7 @@ void TierSet::Requeue(Block* block, TierId tier) {
   }
 }
 
-void TierSet::SetOrphaned(Block* block, bool is_orphaned) {
+void TierSet::Unqueue(Block* block) {
   for (const TierId tier : kReadOrder) {
     const BlockInTier in = block->in(IndexOf(tier));
     if (in.queue_index != BlockInTier::kNotQueued) {
@@ -455,7 +461,23 @@ void TierSet::SetOrphaned(Block* block, bool is_orphaned) {
       order.held -= in.held_count > 0 ? 1 : 0;
     }
   }
+}
+
+void TierSet::SetOrphaned(Block* block, bool is_orphaned) {
+  Unqueue(block);
   block->is_orphaned = is_orphaned;
+  for (const TierId tier : kReadOrder) {
+    Requeue(block, tier);
+  }
+}
+
+void TierSet::SetRank(Block* block, uint8_t rank) {
+  CAIRN_CHECK(block->is_linked && rank < kRankCount);
+  if (block->rank == rank) {
+    return;
+  }
+  Unqueue(block);
+  block->rank = rank & 7U;
   for (const TierId tier : kReadOrder) {
     Requeue(block, tier);
   }

@@ -14,7 +14,7 @@
 // - A copy is held (is_held) while it is pinned, or while it is the last copy of an image that is
 //   pinned or whose block is the parent of a running put. held_count and Order::held count them.
 // - In a leaf-first tier, a block is in one order of that tier while it has copies there and no
-//   child has: in that of broken chains if it is orphaned, else in the other.
+//   child has: in that of broken chains if it is orphaned, else in that of its rank.
 // - Figures are those of the linked copies, and pinned_bytes those of held ones, linked or not.
 // - WriteBackQueue is told of each copy that comes or goes, and of each use of a block.
 //
@@ -82,8 +82,9 @@ class TierSet {
 
     bool has_unheld() const { return held < recency->count(); }
   };
-  // The orders of a tier. Blocks of broken chains are evicted first.
-  enum : size_t { kOrphaned = 0, kWhole = 1, kOrderCount = 2 };
+  // The orders of a tier, the first to be evicted first: blocks of broken chains, then the others
+  // by rank.
+  enum : size_t { kOrphaned = 0, kRanked = 1, kOrderCount = kRanked + kRankCount };
 
   // Borrows the tiers for the call, the rest for longer.
   TierSet(RestStore& records, WriteBackQueue& write_back, std::span<CopyTier* const> tiers,
@@ -143,6 +144,8 @@ class TierSet {
   void Touch(Block* block, absl::Time now);
   // Its chain is broken, or whole again: moves it to that order in each tier.
   void SetOrphaned(Block* block, bool is_orphaned);
+  // Its hint changed, or ended: moves it to that order in each tier. REQUIRES: linked.
+  void SetRank(Block* block, uint8_t rank);
   bool is_leaf_first(TierId tier) const { return At(tier).traits.is_leaf_first; }
   // REQUIRES: the tier is leaf-first.
   Order& order(TierId tier, size_t i) { return At(tier).orders[i]; }
@@ -193,7 +196,7 @@ class TierSet {
   InTier& At(TierId tier) { return tiers_[IndexOf(tier)]; }
   const InTier& At(TierId tier) const { return tiers_[IndexOf(tier)]; }
   Order& OrderOf(InTier& tier, const Block& block) {
-    return tier.orders[block.is_orphaned ? kOrphaned : kWhole];
+    return tier.orders[block.is_orphaned ? kOrphaned : kRanked + block.rank];
   }
 
   // Returns the bytes that were freed now. May leave the image without copies: UnlinkIfLost()
@@ -206,6 +209,8 @@ class TierSet {
   void EmitEvent(const Block& block, TierId tier, bool is_stored);
   // Counts a child that came to a tier, or left it.
   void CountChildIn(const Block& child, TierId tier, int sign);
+  // Removes the block from its order in each tier. Requeue() follows.
+  void Unqueue(Block* block);
   // Adds the block to the tier's order or removes it, according to its copies and children.
   void Requeue(Block* block, TierId tier);
   bool IsLast(const Copy& copy) const;

@@ -242,7 +242,7 @@ bool WriteBackQueue::HasDirty(const Block& block) const {
                                          });
 }
 
-Block* WriteBackQueue::OldestClean(Visits& visits) {
+Block* WriteBackQueue::OldestClean(uint8_t rank_max, Visits& visits) {
   constexpr size_t kHost = IndexOf(TierId::kHost);
   for (uint64_t left = clean_.count(); left > 0; --left) {
     Image* image = clean_.front();
@@ -253,7 +253,7 @@ Block* WriteBackQueue::OldestClean(Visits& visits) {
     Copy& copy = *image->copies[kHost];
     if (block->last_use > copy.linked_at) {  // used since: it is queued once more
       copy.linked_at = records_.uses();
-    } else if (block->in(kHost).held_count == 0 && !HasDirty(*block)) {
+    } else if (block->in(kHost).held_count == 0 && block->rank <= rank_max && !HasDirty(*block)) {
       return block;
     }
     clean_.Remove(image);

@@ -129,8 +129,9 @@ class WriteBackQueue {
   }
   bool HasDirty(const Block& block) const;
   // Returns the block that the host tier can drop and that was written to the persistent tier
-  // first: it is complete there and not held. Null: none, or `visits` are spent.
-  Block* OldestClean(Visits& visits);
+  // first: it is complete there and not held, and of rank_max at most. Null: none, or `visits` are
+  // spent.
+  Block* OldestClean(uint8_t rank_max, Visits& visits);
 
  private:
   // Returns whether it has a copy that the persistent tier accepts, lacks and does not get already.

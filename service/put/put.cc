@@ -278,6 +278,8 @@ void Puts::Reply(PutOwner op, absl::Status status) {
   const bool is_durable = op->put.is_durable;
   const BlockName block = op->block();
   const WantedGroup wanted = {.group = op->put.group, .slice = op->spec.slice};
+  // Only of the tenant's own space.
+  if (!op->space.is_empty() && IsRefused(status)) index_.NoteRefused(block);
   Request request = std::move(op->request);
   PutDone done = std::move(op->done);
   op.reset();
@@ -306,6 +308,11 @@ Puts::Puts(Spaces& spaces, Sessions& sessions, BlockIndex& index, Tiers& tiers, 
       backend_(ActiveBackend()),
       seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds()),
                Histogram(LatencyBounds()), Histogram(LatencyBounds())} {}
+
+bool Puts::IsRefused(const absl::Status& status) {
+  return !status.ok() && !absl::IsDataLoss(status) && !absl::IsUnavailable(status) &&
+         !absl::IsDeadlineExceeded(status);
+}
 
 void Puts::CountOutcome(const absl::Status& status, bool is_duplicate) {
   switch (status.code()) {

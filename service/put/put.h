@@ -187,6 +187,8 @@ class Puts {
   // Sets op.is_duplicate and op.image_bytes.
   absl::Status Publish(PutOp& op);
   void RunNext(PutOwner op, absl::Status status);
+  // The put was well received, and not stored.
+  static bool IsRefused(const absl::Status& status);
   void CountOutcome(const absl::Status& status, bool is_duplicate);
   void Count(Outcome outcome) { outcomes_[static_cast<size_t>(outcome)].Add(); }
   Histogram& seconds(Step step) { return seconds_[static_cast<size_t>(step)]; }

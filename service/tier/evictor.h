@@ -27,7 +27,8 @@ std::string_view Name(EvictionReason reason);
 // Evicts copies, in this order:
 //
 // - First blocks of broken chains: a block before them is in no tier and not being put.
-// - Then blocks without children in the tier, least recently used first.
+// - Then blocks without children in the tier: those of the lowest rank (hints.h), and of these the
+//   least recently used, first.
 // - Never copies that are held: pinned, or the last copy of a pinned image or of a put's parent.
 // - For a newcomer, the block that needs the room, no block before it in its chain. If the
 //   newcomer's own chain is broken, only blocks of broken chains.
@@ -51,6 +52,9 @@ class Evictor {
   // moved instead. Also returns true if it was gone already.
   virtual bool EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
                          EvictionReason reason) = 0;
+
+  // A hint of a client retains the image's block: a tier that chooses by place should move it.
+  virtual bool IsRetained(const ImageFacts&) const { return false; }
 
   enum class Moved : uint8_t {
     kMoved,

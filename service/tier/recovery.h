@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "codecs/image/image.h"
+#include "service/tier/hint_record.h"
 #include "service/tier/image_facts.h"
 #include "service/tier/space_record.h"
 #include "service/tier/tier_extent.h"
@@ -49,6 +50,8 @@ class RecoverySink {
   // Deletions that a device learned while others were absent, or that came during its recovery; for
   // all stored data. Without keys: all blocks of the space.
   virtual void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) = 0;
+  // Hints that a device kept; after the spaces that they are of.
+  virtual void FoundHints(std::span<const HintRecord>) {}
   // Everything has been found. The caller of Recover() calls it after that; for a device that comes
   // back, the tier does.
   virtual void Finish(absl::Duration took) = 0;

@@ -26,6 +26,7 @@
 #include "base/metric.h"
 #include "codecs/types/shape.h"
 #include "service/tier/evictor.h"
+#include "service/tier/hint_record.h"
 #include "service/tier/image_facts.h"
 #include "service/tier/recovery.h"
 #include "service/tier/space_record.h"
@@ -179,6 +180,8 @@ class CopyTier {
   virtual void Deleted(const proto::Fingerprint&, std::span<const proto::BlockKey>) {}
   // The policy of a space has changed: the tier rewrites its record.
   virtual void PolicyChanged(const SpaceRecord&) {}
+  // Replaces the hints that the next process finds.
+  virtual void SaveHints(std::span<const HintRecord>) {}
   // Returns true once everything freed, deleted and changed before the call survives a restart.
   // Also waits for writes to places that were reserved before the call. A caller of Write() checks
   // between Reserve() and Write() that its image still exists, so it writes no deleted image later.

@@ -68,6 +68,12 @@ void Tiers::PolicyChanged(const SpaceRecord& space) {
   }
 }
 
+void Tiers::SaveHints(std::span<const HintRecord> hints) {
+  for (CopyTier* tier : all_) {
+    tier->SaveHints(hints);
+  }
+}
+
 bool Tiers::AwaitFreed(absl::Time deadline) {
   bool are_gone = true;
   for (CopyTier* tier : all_) {

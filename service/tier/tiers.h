@@ -39,6 +39,7 @@ class Tiers {
   // Calls every tier.
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys);
   void PolicyChanged(const SpaceRecord& space);
+  void SaveHints(std::span<const HintRecord> hints);
   bool AwaitFreed(absl::Time deadline);
   void Stop();
   void Report(MetricSink& sink) const;

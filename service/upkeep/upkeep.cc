@@ -52,6 +52,7 @@ void Upkeep::Stop() {
   if (thread_.joinable()) {
     thread_.join();
   }
+  SaveHints();
   mining_.Stop();
   scrub_.Stop();
   write_down_.Stop();
@@ -83,12 +84,16 @@ void Upkeep::Run() {
 
 absl::Time Upkeep::RunOnce() {
   rounds_.Add();
-  absl::Time next = std::min(index_.AnswerLateWaiters(), index_.ExpireLeases());
+  absl::Time next =
+      std::min({index_.AnswerLateWaiters(), index_.ExpireLeases(), index_.EndHints()});
   int evictions = 0;
   while (evictions < kEvictionsPerRound && tiers_.host().EvictToWatermark()) {
     ++evictions;
   }
   const absl::Time now = clock_.Now();
+  if (now >= next_hints_save_ && SaveHints()) {
+    next_hints_save_ = now + absl::Milliseconds(limits::kHintsSavedMs);
+  }
   if (now >= next_retirement_) {
     spaces_.RetireIdle();
     SayWhatIndexLimits();
@@ -115,6 +120,29 @@ bool Upkeep::CollectExpired(absl::Time now) {
       return false;
     }
   }
+  return true;
+}
+
+bool Upkeep::SaveHints() {
+  const auto changed = index_.ChangedHints(&saved_hints_);
+  if (!changed.has_value()) {
+    return false;
+  }
+  absl::flat_hash_map<uint64_t, proto::Fingerprint> fingerprints;
+  for (const SpaceRef& space : spaces_.List()) {
+    fingerprints.emplace(space->id(), space->fingerprint());
+  }
+  std::vector<HintRecord> records;
+  records.reserve(changed->size());
+  for (const BlockIndex::NamedHint& hint : *changed) {
+    if (const auto space = fingerprints.find(hint.name.space_id); space != fingerprints.end()) {
+      records.push_back({.space = space->second,
+                         .key = hint.name.key,
+                         .due_unix_s = hint.hint.due_unix_s,
+                         .priority = hint.hint.priority});
+    }
+  }
+  tiers_.SaveHints(records);
   return true;
 }
 

@@ -84,6 +84,8 @@ class Upkeep {
   void Run();
   // Continues collecting expired blocks. Returns true if there may be more at once.
   bool CollectExpired(absl::Time now);
+  // Has the tiers keep hints that changed, for the next process. Returns false if none did.
+  bool SaveHints();
   // Logs once for each tier that the index is full before the tier is.
   void SayWhatIndexLimits();
   absl::Status VerifyTier(CopyTier& tier, uint64_t space_id, VerifyProgress& done,
@@ -103,7 +105,9 @@ class Upkeep {
   absl::Time next_retirement_ = absl::InfinitePast();  // of idle spaces
   absl::Time next_collection_ = absl::InfinitePast();  // of expired blocks
   uint64_t collected_ = 0;                             // slots, in the current collection
-  std::set<TierId> limited_;                           // tiers for which it was logged
+  absl::Time next_hints_save_ = absl::InfinitePast();
+  uint64_t saved_hints_ = 0;  // the version of the last save
+  std::set<TierId> limited_;  // tiers for which it was logged
 
   mutable Mutex mutex_;
   CondVar woken_;

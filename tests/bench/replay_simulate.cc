@@ -2,7 +2,7 @@
 // What `cairnctl replay` would hit with a host tier of any size, in seconds and without its memory:
 // the daemon's index, arena and eviction run as they are, but no byte of an image is moved.
 //
-//   cairn_replay_simulate TRACE IMAGE_BYTES HOST_BYTES…
+//   cairn_replay_simulate [--hints] TRACE IMAGE_BYTES HOST_BYTES…
 //   cairn_replay_simulate conversation_trace.jsonl 64MiB 256GiB 512GiB 1TiB
 //
 // IMAGE_BYTES is of a block's image as the recipe leaves it. Blocks of 512 tokens, requests one
@@ -59,10 +59,13 @@ class Simulation {
     return std::unique_ptr<Simulation>(new Simulation(std::move(host), host_bytes, unit_bytes));
   }
 
-  Simulated Play(const Trace& trace) {
+  Simulated Play(const Trace& trace, bool sends_hints) {
     Simulated result;
-    for (const TraceRequest& request : trace.requests) {
-      const uint64_t hits = PlayRequest(trace, request);
+    const std::vector<replay::TurnEnd> ends =
+        sends_hints ? replay::TurnEndsOf(trace) : std::vector<replay::TurnEnd>();
+    for (size_t i = 0; i < trace.requests.size(); ++i) {
+      const TraceRequest& request = trace.requests[i];
+      const uint64_t hits = PlayRequest(trace, request, ends.empty() ? nullptr : &ends[i]);
       result.hit_blocks += hits;
       result.hit_tokens += trace.TokensOf(request, hits);
       while (host_.EvictToWatermark()) {  // ends: what it evicts is gone
@@ -82,7 +85,8 @@ class Simulation {
                tiers_, RealClock::Get()) {}
 
   // As the player of `cairnctl replay` does: match, get, put the rest.
-  uint64_t PlayRequest(const Trace& trace, const TraceRequest& request) {
+  uint64_t PlayRequest(const Trace& trace, const TraceRequest& request,
+                       const replay::TurnEnd* end) {
     std::vector<proto::BlockKey> keys;
     proto::BlockKey parent{};
     for (const replay::BlockNumber block : trace.ChainOf(request)) {
@@ -108,6 +112,12 @@ class Simulation {
       index_.Release(kTenant, {*match->lease});
     }
     for (uint64_t i = hits; i < keys.size() && Put(keys, i); ++i) {
+    }
+    if (end != nullptr && end->goes_on) {
+      index_.SetHints(kSpace, kTenant, keys, 1, limits::kHintSecondsMax).IgnoreError();
+    } else if (end != nullptr) {
+      const auto own = absl::MakeConstSpan(keys).subspan(end->used_later);
+      index_.SetHints(kSpace, kTenant, own, 0, 0).IgnoreError();
     }
     return hits;
   }
@@ -140,9 +150,14 @@ class Simulation {
   BlockIndex index_;
 };
 
-absl::Status Simulate(const std::vector<std::string>& words) {
+absl::Status Simulate(std::vector<std::string> words) {
+  const bool sends_hints = !words.empty() && words[0] == "--hints";
+  if (sends_hints) {
+    words.erase(words.begin());
+  }
   if (words.size() < 3) {
-    return absl::InvalidArgumentError("usage: cairn_replay_simulate TRACE IMAGE_BYTES HOST_BYTES…");
+    return absl::InvalidArgumentError(
+        "usage: cairn_replay_simulate [--hints] TRACE IMAGE_BYTES HOST_BYTES…");
   }
   CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadFile(words[0], replay::kTraceBytesMax));
   CAIRN_ASSIGN_OR_RETURN(const Trace trace, replay::ParseTrace(text, replay::kTraceBlockTokens));
@@ -165,7 +180,7 @@ absl::Status Simulate(const std::vector<std::string>& words) {
       return absl::InvalidArgumentError(words[i] + " holds no image");
     }
     CAIRN_ASSIGN_OR_RETURN(const auto simulation, Simulation::Make(host_bytes, image_bytes));
-    print(words[i], images, simulation->Play(trace));
+    print(words[i], images, simulation->Play(trace, sends_hints));
   }
   print("unbounded", trace.blocks.size(), {ceiling.hit_blocks, ceiling.hit_tokens});
   return absl::OkStatus();

@@ -9,6 +9,8 @@ namespace cairn::replay {
 namespace {
 
 constexpr absl::Duration kWatchInterval = absl::Seconds(1);
+// Longer than any pause: it ends with the session's next turn.
+constexpr absl::Duration kRetained = absl::Hours(24);
 constexpr size_t kWindowRequests = 10;  // at least, in the mean
 
 // Runs `call` and tells the tally how long it took.
@@ -33,6 +35,7 @@ Player::Player(const Trace& trace, const Ceiling& ceiling, const Content& conten
       client_(client),
       space_(space),
       options_(options),
+      turn_ends_(options.sends_hints ? TurnEndsOf(trace) : std::vector<TurnEnd>()),
       window_count_(std::clamp<size_t>(trace.requests.size() / kWindowRequests, 1, kWindowsMax)) {}
 
 Tally Player::Play(absl::FunctionRef<bool(const PlayProgress& progress)> watch) {
@@ -129,6 +132,7 @@ void Player::PlayRequest(size_t index, Hand& hand) {
   blocks_.fetch_add(request.block_count, std::memory_order_relaxed);
   if (!hand.keys.empty()) {
     PutFrom(Fetch(request, window, hand), window, hand);
+    SendHint(index, hand);
   }
 }
 
@@ -174,6 +178,21 @@ bool Player::GetBlock(const TraceRequest& request, uint32_t at, const LeaseToken
       {1, trace_.TokensOf(request, at + 1) - trace_.TokensOf(request, at)};
   hit_blocks_.fetch_add(1, std::memory_order_relaxed);
   return true;
+}
+
+void Player::SendHint(size_t index, Hand& hand) {
+  if (turn_ends_.empty()) {
+    return;
+  }
+  const TurnEnd& end = turn_ends_[index];
+  const auto own = std::span(hand.keys).subspan(std::min<size_t>(end.used_later, hand.keys.size()));
+  absl::Status status;
+  if (end.goes_on) {
+    status = space_.Retain(hand.keys, kRetained, /*priority=*/1, options_.deadline).status();
+  } else if (!own.empty()) {
+    status = space_.Demote(own, absl::ZeroDuration(), options_.deadline).status();
+  }
+  ++(status.ok() ? hand.tally.hints : hand.tally.refused_hints);
 }
 
 void Player::PutFrom(uint32_t first, size_t window, Hand& hand) {

@@ -29,6 +29,7 @@ struct PlayOptions {
   uint32_t parallel = 1;                       // requests; one keeps the trace's order
   absl::Duration deadline = absl::Seconds(2);  // of each call
   bool is_lossless = true;                     // for Content::WrongBytes()
+  bool sends_hints = false;                    // those of TurnEndsOf()
 };
 
 struct PlayProgress {
@@ -60,6 +61,8 @@ class Player {
   bool GetBlock(const TraceRequest& request, uint32_t at, const LeaseToken& lease, size_t window,
                 Hand& hand);
   void PutFrom(uint32_t first, size_t window, Hand& hand);
+  // Retains a prefix that the session goes on from, or demotes what is the session's own.
+  void SendHint(size_t index, Hand& hand);
   // Returns false if the play was stopped meanwhile.
   bool WaitFor(const TraceRequest& request, Hand& hand);
   size_t WindowOf(size_t index) const;
@@ -70,6 +73,7 @@ class Player {
   Client& client_;
   Space& space_;
   const PlayOptions options_;
+  const std::vector<TurnEnd> turn_ends_;  // empty: no hints are sent
   const size_t window_count_;
   absl::Time started_;
   Mutex mutex_;

@@ -143,6 +143,9 @@ void PrintText(const Report& report) {
   PrintRows(CallRows(report));
   absl::PrintF("\nmoved        %s got, %s put\n", FormatBytes(report.get_bytes),
                FormatBytes(report.put_bytes));
+  if (report.options.sends_hints) {
+    absl::PrintF("hints        %d sent, %d refused\n", tally.hints, tally.refused_hints);
+  }
   const uint64_t stored_blocks = tally.puts - tally.duplicate_puts;
   absl::PrintF("stored       %d blocks, %s (%s), %.2f bytes for each that was hit\n", stored_blocks,
                FormatBytes(tally.stored_bytes),
@@ -228,6 +231,8 @@ void WriteJson(const Report& report, JsonWriter& json) {
       .Real(ShareOf(tally.stored_bytes, report.get_bytes))
       .Field("duplicate_puts", tally.duplicate_puts)
       .Field("skipped_puts", tally.skipped_puts)
+      .Field("hints", tally.hints)
+      .Field("refused_hints", tally.refused_hints)
       .Field("late_calls", tally.late_calls)
       .Field("late_max_us", static_cast<uint64_t>(absl::ToInt64Microseconds(tally.late_max)))
       .Field("behind_max_ms", static_cast<uint64_t>(absl::ToInt64Milliseconds(tally.behind_max)))

@@ -52,6 +52,7 @@ struct Tally {
   uint64_t verified_bytes = 0;             // in source form
   uint64_t puts = 0, duplicate_puts = 0;   // successful; includes duplicates
   uint64_t skipped_puts = 0;               // after a failed put of the same request
+  uint64_t hints = 0, refused_hints = 0;   // with --hints
   uint64_t stored_bytes = 0;               // images of puts that were not duplicates
   uint64_t late_calls = 0;                 // ended past their deadline
   absl::Duration late_max, behind_max;     // calls past their deadlines, requests past their time

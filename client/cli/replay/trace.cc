@@ -128,6 +128,25 @@ absl::StatusOr<Trace> ParseTrace(std::string_view text, uint32_t block_tokens,
   return std::move(reader).Take();
 }
 
+std::vector<TurnEnd> TurnEndsOf(const Trace& trace) {
+  std::vector<TurnEnd> ends(trace.requests.size());
+  std::vector<bool> is_later(trace.blocks.size());
+  for (size_t i = ends.size(); i-- > 0;) {
+    const TraceRequest& request = trace.requests[i];
+    const std::span<const BlockNumber> chain = trace.ChainOf(request);
+    TurnEnd& end = ends[i];
+    while (end.used_later < chain.size() && is_later[chain[end.used_later]]) {
+      ++end.used_later;
+    }
+    const uint64_t full = request.tokens / trace.block_tokens;
+    end.goes_on = full > 0 && end.used_later >= full;
+    for (const BlockNumber block : chain) {
+      is_later[block] = true;
+    }
+  }
+  return ends;
+}
+
 Ceiling CeilingOf(const Trace& trace) {
   Ceiling ceiling;
   std::vector<bool> is_there(trace.blocks.size());

@@ -61,6 +61,14 @@ struct Trace {
 absl::StatusOr<Trace> ParseTrace(std::string_view text, uint32_t block_tokens,
                                  uint64_t requests_max = UINT64_MAX);
 
+// What the agent of a session knows when a request of it ends: a later request goes on from here
+// after a pause, or none does.
+struct TurnEnd {
+  bool goes_on = false;     // a later request has all full blocks of this one
+  uint32_t used_later = 0;  // blocks from the start that any later request has
+};
+std::vector<TurnEnd> TurnEndsOf(const Trace& trace);  // one per request
+
 // The hits of a store that keeps every block: an upper bound for any other. A hit is a block within
 // the unbroken prefix that earlier requests have left.
 struct Ceiling {

@@ -36,7 +36,7 @@ from .errors import (
     UnimplementedError,
 )
 from .keys import Group, KeyExtra, KvGroup, Rope, SpaceSpec
-from .match import Match
+from .match import BlockFate, Explanation, Match
 from .space import Space
 from .transfer import Get, GetResult, MatchedBlock, Names, Part, Prefetched, Put, PutResult
 
@@ -53,6 +53,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "BlockFate",
     "Buffer",
     "Capture",
     "Client",
@@ -60,6 +61,7 @@ __all__ = [
     "DataLossError",
     "DeadlineExceededError",
     "Error",
+    "Explanation",
     "FailedPreconditionError",
     "Get",
     "GetResult",

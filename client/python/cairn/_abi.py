@@ -80,6 +80,19 @@ SNAPSHOT_NONE = 0
 SNAPSHOT_FOLLOWS = 1
 SNAPSHOT_PAGE = 2
 SNAPSHOT_LAST_PAGE = 3
+BLOCK_STORED = 1
+BLOCK_INCOMPLETE = 2
+BLOCK_ABSENT = 3
+REASON_NONE = 0
+REASON_UNKNOWN = 1
+REASON_NEVER_PUT = 2
+REASON_EVICTED = 3
+REASON_EXPIRED = 4
+REASON_DELETED = 5
+REASON_INVALIDATED = 6
+REASON_DAMAGED = 7
+REASON_DEVICE_OUT = 8
+REASON_REFUSED = 9
 SIDE_OBJECT_PROFILE = 1
 SIDE_OBJECT_BANK = 2
 TOKEN_EVICTED = 0
@@ -499,6 +512,18 @@ class Counters(Sized):
     ]
 
 
+class BlockFate(Structure):
+    """cairn_block_fate"""
+
+    _fields_ = [
+        ("state", i32),
+        ("reason", i32),
+        ("tiers", u32),
+        ("missing_group", u32),
+        ("removed_ms", u64),
+    ]
+
+
 class ImageInfo(Sized):
     """cairn_image_info"""
 
@@ -707,6 +732,9 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "cairn_counters_get": (integer, [pointer, POINTER(Counters)]),
     "cairn_breaker_recomputed": (integer, [pointer, u64, f64]),
     "cairn_breaker_advise": (integer, [pointer, u64, u64, POINTER(integer)]),
+    "cairn_explain": (integer, [pointer, pointer, size, u32, POINTER(BlockFate), POINTER(u64)]),
+    "cairn_retain": (integer, [pointer, pointer, size, u32, u32, u32, POINTER(u32)]),
+    "cairn_demote": (integer, [pointer, pointer, size, u32, u32, POINTER(u32)]),
     "cairn_image_inspect": (integer, [pointer, size, POINTER(ImageInfo)]),
     "cairn_image_verify": (integer, [pointer, size, POINTER(u64)]),
     "cairn_image_decode": (integer, [pointer, size, POINTER(Memory)]),

@@ -1,15 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a match, with its lease."""
+"""The result of a match, with its lease; and of an explanation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from . import _abi
 from .errors import InvalidArgumentError
 from .keys import SpaceSpec
 from .transfer import TIERS, Get, GetResult, MatchedBlock, Part, Plane, slots_of
+
+
+STATES = {1: "stored", 2: "incomplete", 3: "absent"}
+REASONS = {
+    0: "none",
+    1: "unknown",
+    2: "never put",
+    3: "evicted",
+    4: "expired",
+    5: "deleted",
+    6: "invalidated",
+    7: "damaged",
+    8: "device out",
+    9: "refused",
+}
+
+
+@dataclass(frozen=True)
+class BlockFate:
+    """Where a block is, or why it is not stored.
+
+    state: "stored", "incomplete" or "absent". reason: one of `REASONS`; "never put" means since the
+    daemon started, "unknown" that it was removed before the record begins, or never put.
+    missing_group: of an incomplete block."""
+
+    state: str
+    reason: str
+    tiers: tuple[str, ...]
+    removed_seconds: float  # since it was removed or refused
+    missing_group: int | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """recorded_seconds: removals and refusals are known since so long ago."""
+
+    blocks: list[BlockFate]
+    recorded_seconds: float
 
 
 class Matched(Protocol):

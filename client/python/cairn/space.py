@@ -13,7 +13,7 @@ from ._connection import Connection
 from ._handle import handle_within
 from ._side_objects import SideObjects
 from .errors import Error, FailedPreconditionError, NotDurableError, from_code
-from .match import Match
+from .match import REASONS, STATES, BlockFate, Explanation, Match
 from .transfer import (
     DURABILITIES,
     TIERS,
@@ -193,6 +193,57 @@ class Space(SideObjects):
         present = (ctypes.c_uint8 * max(1, len(wanted)))()
         self._ask(_ffi.library().cairn_contains, wanted, _ffi.milliseconds(timeout), present)
         return [bool(there) for there in present[: len(wanted)]]
+
+    def explain(self, wanted: Sequence[bytes], *, timeout: float | None = None) -> Explanation:
+        """Returns which tiers have each block, or why it is not stored. Takes no lease. `cairnctl
+        explain` does this for two requests and compares them. Raises UnimplementedError if the
+        daemon is older."""
+        fates = (_abi.BlockFate * max(1, len(wanted)))()
+        recorded = ctypes.c_uint64()
+        call = _ffi.library().cairn_explain
+        self._ask(call, wanted, _ffi.milliseconds(timeout), fates, ctypes.byref(recorded))
+        blocks = [
+            BlockFate(
+                STATES.get(fate.state, "unknown"),
+                REASONS.get(fate.reason, "unknown"),
+                tuple(name for number, name in TIERS.items() if fate.tiers >> number & 1),
+                fate.removed_ms / 1000,
+                fate.missing_group if STATES.get(fate.state) == "incomplete" else None,
+            )
+            for fate in fates[: len(wanted)]
+        ]
+        return Explanation(blocks, recorded.value / 1000)
+
+    # -------------------------------------------------------------------------------- hints
+
+    def retain(
+        self,
+        prefix: Sequence[bytes],
+        seconds: float,
+        *,
+        priority: int = 1,
+        timeout: float | None = None,
+    ) -> int:
+        """Has the blocks evicted after all blocks of a lower priority (1 to 5), for 1 to 604800
+        `seconds`. Pins nothing. A block may be named before it is put, and the last hint on a block
+        replaces earlier ones. Returns how many of the blocks are stored now. Raises
+        ResourceExhaustedError, and changes nothing, if the tenant has its share of the hints."""
+        count = ctypes.c_uint32()
+        whole, rank = _ffi.unsigned("seconds", round(seconds)), _ffi.unsigned("priority", priority)
+        call = _ffi.library().cairn_retain
+        self._ask(call, prefix, whole, rank, _ffi.milliseconds(timeout), ctypes.byref(count))
+        return count.value
+
+    def demote(
+        self, prefix: Sequence[bytes], *, after: float = 0.0, timeout: float | None = None
+    ) -> int:
+        """Has the blocks evicted before others once `after` seconds, at most 604800, have passed,
+        unless they are used after the call. Returns and raises as `retain`."""
+        count = ctypes.c_uint32()
+        call = _ffi.library().cairn_demote
+        seconds = _ffi.unsigned("after", round(after))
+        self._ask(call, prefix, seconds, _ffi.milliseconds(timeout), ctypes.byref(count))
+        return count.value
 
     # -------------------------------------------------------------------------------- writing
 

@@ -183,6 +183,15 @@ void SsdDevice::PolicyChanged(const SpaceRecord& space) {
   commit_due_.NotifyOne();
 }
 
+void SsdDevice::SaveHints(std::string bytes) {
+  const MutexLock lock(mutex_);
+  if (state_ == State::kOut || is_stopping_) {
+    return;
+  }
+  queued_.hints = std::move(bytes);
+  commit_due_.NotifyOne();
+}
+
 bool SsdDevice::RecordsDeletions() const {
   const MutexLock lock(mutex_);
   return state_ != State::kOut && !is_ledger_failed_;
@@ -454,6 +463,9 @@ void SsdDevice::Commit(Round round) {
     if (const auto found = spaces_.find(space.fingerprint); found != spaces_.end()) {
       PutSpace(found->second, space, batch);
     }
+  }
+  if (round.hints.has_value()) {
+    batch.PutMeta(kHintsMeta, *round.hints);
   }
   absl::Status status = Record(round.deleted, batch);
   if (status.ok()) {

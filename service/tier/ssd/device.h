@@ -65,6 +65,8 @@ class SsdDevice {
  public:
   // Offsets of a device's extents share the bits from this one on.
   static constexpr int kNumberShift = 48;
+  // The ledger's name for the hints of the last process.
+  static constexpr char kHintsMeta[] = "hints";
 
   struct Options {
     std::string path;
@@ -104,6 +106,7 @@ class SsdDevice {
   // Records deletions of the tier.
   void QueueDeletions(const std::vector<Deletion>& deletions);
   void PolicyChanged(const SpaceRecord& space);
+  void SaveHints(std::string bytes);  // SerializeHints()
   // Returns whether it can: it is not out, and its ledger works.
   bool RecordsDeletions() const;
 
@@ -151,8 +154,10 @@ class SsdDevice {
     std::vector<ExtentPlace> freed;
     std::vector<Deletion> deleted;
     std::vector<SpaceRecord> changed;
+    std::optional<std::string> hints;
     bool is_empty() const {
-      return written.empty() && freed.empty() && deleted.empty() && changed.empty();
+      return written.empty() && freed.empty() && deleted.empty() && changed.empty() &&
+             !hints.has_value();
     }
   };
   struct SpaceNumber {
@@ -182,6 +187,7 @@ class SsdDevice {
   absl::Status FindSegments(Recovered& recovered);
   absl::Status FindSpaces(Recovered& recovered, RecoverySink& sink);
   absl::Status FindExtents(Recovered& recovered, RecoverySink& sink);
+  void FindHints(RecoverySink& sink);
   absl::Status SettleSegments(const Recovered& recovered);
   // Returns whether the record's segment has a header that cannot be read now: the record is kept
   // for the next start.

@@ -292,7 +292,23 @@ absl::Status SsdDevice::FindAll(Recovered& recovered, RecoverySink& sink) {
   CAIRN_RETURN_IF_ERROR(FindSegments(recovered));
   CAIRN_RETURN_IF_ERROR(FindSpaces(recovered, sink));
   CAIRN_RETURN_IF_ERROR(FindExtents(recovered, sink));
+  FindHints(sink);
   return SettleSegments(recovered);
+}
+
+void SsdDevice::FindHints(RecoverySink& sink) {
+  const absl::StatusOr<std::string> bytes = ledger_->GetMeta(kHintsMeta);
+  if (absl::IsNotFound(bytes.status())) {
+    return;
+  }
+  const absl::StatusOr<std::vector<HintRecord>> hints =
+      bytes.ok() ? ParseHints(*bytes) : bytes.status();
+  if (!hints.ok()) {
+    LogWarn("ssd", "hints of the previous process cannot be read",
+            {{"path", options_.path}, {"error", hints.status()}});
+    return;
+  }
+  sink.FoundHints(*hints);
 }
 
 absl::Status SsdDevice::FindSegments(Recovered& recovered) {

@@ -465,8 +465,8 @@ void SsdDevice::Reclaim(uint32_t slot) {
       continue;
     }
     const ImageFacts facts = FactsOf(record);
-    const bool is_kept =
-        (is_hit || is_roomy) && carried < budget_.segment_bytes / 100 * kCarriedPercentMax;
+    const bool is_kept = (is_hit || is_roomy || evictor_->IsRetained(facts)) &&
+                         carried < budget_.segment_bytes / 100 * kCarriedPercentMax;
     if (!is_kept && evictor_->EvictCopy(TierId::kSsd, facts, TierOffset(offset), reason)) {
       continue;
     }

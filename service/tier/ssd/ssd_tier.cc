@@ -230,6 +230,12 @@ void SsdTier::PolicyChanged(const SpaceRecord& space) {
   }
 }
 
+void SsdTier::SaveHints(std::span<const HintRecord> hints) {
+  for (const auto& device : Present()) {
+    device->SaveHints(SerializeHints(hints));
+  }
+}
+
 bool SsdTier::AwaitFreed(absl::Time deadline) {
   std::vector<std::shared_ptr<SsdDevice>> devices = Present();
   // One that cannot record it now learns it from the others when it can.

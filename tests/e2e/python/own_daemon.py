@@ -13,16 +13,17 @@ START_SECONDS_MAX = 30
 
 
 class OwnDaemon:
-    """Ends, and takes its folder with it, when its `with` is left. `by`: words that start it."""
+    """Ends, and takes its folder with it, when its `with` is left. `by`: words that start it. `ssd`:
+    the value of --ssd."""
 
-    def __init__(self, bin_dir, host_bytes="64MiB", by=()):
+    def __init__(self, bin_dir, host_bytes="64MiB", by=(), ssd="off"):
         self._folder = tempfile.mkdtemp(prefix="cairn-own-")  # short: its sockets' paths are
         self.control = f"unix:{self._folder}/control"
         self.data = f"unix:{self._folder}/data"
         self._bin_dir = bin_dir
         self._command = [*by, str(bin_dir / "cairnd"), "--control", self.control, "--http", "off"]
         self._command += ["--socket", f"{self._folder}/data", "--host-bytes", host_bytes]
-        self._command += ["--ssd", "off", "--drain-ms", "1000"]
+        self._command += ["--ssd", ssd, "--drain-ms", "1000"]
         self._log = open(f"{self._folder}/log", "a", encoding="utf-8")
         self._process, self._watcher = None, None
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The table of docs/internals/adr/0012-images-and-copies.md, event by event, over images of two
-// tiers. Knows no order and no bytes: a copy is the number of what it contains, which no other copy
-// has.
+// tiers. Knows no order but that of ranks, and no bytes: a copy is the number of what it contains,
+// which no other copy has.
 
 #include <array>
 #include <cstdint>
@@ -57,6 +57,9 @@ class CopiesModel {
   // --- Events, in the order of the table
   void Publish(uint64_t number, size_t tier, uint64_t content) {
     CAIRN_CHECK(Find(number) == nullptr && !is_out_[tier]);
+    if (!IsThere(BlockOf(number))) {
+      Use(BlockOf(number));
+    }
     images_.push_back(std::make_unique<Image>());
     images_.back()->number = number;
     images_.back()->copies[tier].content = content;
@@ -86,6 +89,7 @@ class CopiesModel {
     Leave(image, tier);
   }
   void Delete(uint64_t block) {
+    hints_.erase(block);
     for (uint64_t i = 0; i < kImagesPerBlock; ++i) {
       if (Image* image = Find(block * kImagesPerBlock + i); image != nullptr) {
         Unlink(*image);
@@ -114,6 +118,49 @@ class CopiesModel {
     if (--puts_[block] == 0) {
       puts_.erase(block);
     }
+  }
+
+  // --- Hints: 0 demotes, and 1 to 5 retain until the second `due`
+  static constexpr int kPlainRank = 1;
+  int RankOf(uint64_t block) const {
+    if (demoted_.count(block) > 0) {
+      return 0;
+    }
+    const auto hint = hints_.find(block);
+    return hint != hints_.end() && IsThere(block) ? kPlainRank + hint->second.priority : kPlainRank;
+  }
+  void SetHint(uint64_t block, int priority, int64_t due) {
+    demoted_.erase(block);
+    hints_[block] = {priority, due, /*is_unused=*/IsThere(block)};
+  }
+  void DemoteNow(uint64_t block) {
+    hints_.erase(block);
+    if (IsThere(block)) {
+      demoted_.insert(block);
+    }
+  }
+  void Use(uint64_t block) {
+    demoted_.erase(block);
+    if (const auto hint = hints_.find(block); hint != hints_.end()) {
+      hint->second.is_unused = false;
+    }
+  }
+  void PassTo(int64_t now) {
+    std::erase_if(hints_, [&](const auto& named) {
+      const auto& [block, hint] = named;
+      if (hint.due <= now && hint.priority == 0 && hint.is_unused && IsThere(block)) {
+        demoted_.insert(block);
+      }
+      return hint.due <= now;
+    });
+  }
+  bool IsThere(uint64_t block) const {
+    for (uint64_t i = 0; i < kImagesPerBlock; ++i) {
+      if (there_.count(block * kImagesPerBlock + i) > 0) {
+        return true;
+      }
+    }
+    return false;
   }
 
   // --- Chains
@@ -214,14 +261,29 @@ class CopiesModel {
     image.is_there = false;
     image.copies[0].content = image.copies[1].content = 0;
     there_.erase(image.number);
+    const uint64_t block = BlockOf(image.number);
+    if (!IsThere(block)) {  // what comes back is another one
+      demoted_.erase(block);
+      if (const auto hint = hints_.find(block); hint != hints_.end()) {
+        hint->second.is_unused = false;
+      }
+    }
   }
+
+  struct ModelHint {
+    int priority = 0;
+    int64_t due = 0;
+    bool is_unused = false;  // since it was set
+  };
 
   const std::array<bool, kTiers> may_hold_last_;
   std::array<bool, kTiers> is_out_{};
   std::vector<std::unique_ptr<Image>> images_;
   std::map<uint64_t, Image*> there_;
-  std::map<uint64_t, int> puts_;     // in flight, by block
-  std::multiset<uint64_t> readers_;  // contents, once a CopyPin
+  std::map<uint64_t, ModelHint> hints_;  // by block
+  std::set<uint64_t> demoted_;           // blocks
+  std::map<uint64_t, int> puts_;         // in flight, by block
+  std::multiset<uint64_t> readers_;      // contents, once a CopyPin
 };
 
 }  // namespace cairn

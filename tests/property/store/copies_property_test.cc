@@ -38,10 +38,12 @@ class CopyTraffic : private CopiesStore {
     EXPECT_EQ(store_.host->used_bytes() + other_.used_bytes(), 0u);
     EXPECT_GT(evicted_, 0);
     EXPECT_GT(finished_, 0);
+    EXPECT_GT(ranked_, 0);
   }
 
  private:
   using Image = CopiesModel::Image;
+  static constexpr int kNoRank = 99;
   struct Reader {
     CopyPin pin;
     uint64_t content = 0;
@@ -76,7 +78,10 @@ class CopyTraffic : private CopiesStore {
   void Step() {
     const uint64_t number = Roll(kImages);
     Image* image = model_.Find(number);
-    const uint64_t event = Roll(20);
+    const uint64_t event = Roll(24);
+    if (event >= 20) {
+      return event == 20 ? Pass() : SetHint(number);
+    }
     if (image == nullptr) {
       return event < 10 ? Publish(number) : event < 12 ? Expect(number) : EndSomething();
     }
@@ -92,7 +97,7 @@ class CopyTraffic : private CopiesStore {
       case 6:
         return PinCopy(*image);
       case 7:
-        pins_.push_back({store_.index->PinImage(Look(image->number)), image});
+        pins_.push_back({store_.index->PinImage(LookAt(*image)), image});
         ++image->pins;
         return;
       case 8:
@@ -134,7 +139,7 @@ class CopyTraffic : private CopiesStore {
   void Replace(Image& image) {
     const size_t tier = model_.IsResident(image, kHost) ? kHost : kOther;
     const uint64_t content = ++last_content_;
-    const CopyPin pin = Look(image.number);
+    const CopyPin pin = LookAt(image);
     EXPECT_EQ(pin.copy().tier, IdOf(tier)) << "the host's first";
     if (model_.IsOut(tier)) {
       return;
@@ -148,7 +153,7 @@ class CopyTraffic : private CopiesStore {
 
   void Begin(Image& image) {
     const size_t tier = Roll(4) == 0 ? kHost : kOther;
-    CopyWriter writer = store_.index->BeginCopy(Look(image.number), IdOf(tier));
+    CopyWriter writer = store_.index->BeginCopy(LookAt(image), IdOf(tier));
     ASSERT_EQ(!writer.is_empty(), model_.Begin(image, tier));
     if (!writer.is_empty()) {
       const uint64_t content = ++last_content_;
@@ -157,7 +162,7 @@ class CopyTraffic : private CopiesStore {
   }
 
   void PinCopy(Image& image) {
-    CopyPin pin = Look(image.number);
+    CopyPin pin = LookAt(image);
     const uint64_t content =
         image.copies[pin.copy().tier == TierId::kHost ? kHost : kOther].content;
     ASSERT_EQ(pin.copy().directory_crc, content);
@@ -172,6 +177,7 @@ class CopyTraffic : private CopiesStore {
     Image *a = model_.Find(first), *b = model_.Find(first + 1);
     ASSERT_EQ(answer->lease.has_value(), a != nullptr && b != nullptr);
     if (answer->lease.has_value()) {
+      model_.Use(CopiesModel::BlockOf(number));
       leases_.push_back({*answer->lease, {a, b}});
       ++a->pins;
       ++b->pins;
@@ -186,9 +192,12 @@ class CopyTraffic : private CopiesStore {
     const uint64_t follower = newcomer == nullptr ? 0 : CopiesModel::BlockOf(newcomer->number);
     const bool only_broken = newcomer != nullptr && model_.IsBroken(follower);
     std::set<uint64_t> leaves, broken, spared;
+    std::map<uint64_t, int> ranks;
     bool could_go = false, has_broken_leaf = false;
+    int rank_min = kNoRank;  // of the leaves that may go by age
     for (uint64_t block = 0; block < kBlocks; ++block) {
       could_go |= model_.CanGo(block, tier);
+      ranks[block] = model_.RankOf(block);
       if (model_.IsBroken(block)) {
         broken.insert(block);
       }
@@ -199,15 +208,28 @@ class CopyTraffic : private CopiesStore {
       } else if (model_.CanGo(block, tier)) {
         leaves.insert(block);
         has_broken_leaf |= broken.count(block) > 0;
+        rank_min = std::min(rank_min, ranks[block]);
       }
+    }
+    if (has_broken_leaf || only_broken) {
+      rank_min = has_broken_leaf ? CopiesModel::kPlainRank : kNoRank;
     }
     const bool by_age = store_.index->EvictOldest(IdOf(tier), EvictionReason::kCapacity,
                                                   newcomer == nullptr ? nullptr : &name) > 0;
     const bool has_evicted = by_age || EvictByPlace();
     for (const uint64_t block : TakeGone()) {
       // What the lasting tier has too may go before all others: the chain goes on there (ADR 0015).
-      if (!by_age || (traits_.is_lasting && model_.HasCopies(block, kOther))) {
+      if (!by_age) {
         continue;
+      }
+      if (traits_.is_lasting && model_.HasCopies(block, kOther)) {
+        EXPECT_TRUE(broken.count(block) > 0 || ranks[block] <= rank_min)
+            << "a copy of a block of rank " << ranks[block] << " went before one of " << rank_min;
+        continue;
+      }
+      if (broken.count(block) == 0 && leaves.count(block) > 0) {
+        EXPECT_EQ(ranks[block], rank_min) << "priority goes before recency";
+        ranked_ += ranks[block] != CopiesModel::kPlainRank ? 1 : 0;
       }
       EXPECT_TRUE(broken.count(block) > 0 || !(only_broken || has_broken_leaf));
       EXPECT_EQ(spared.count(block), 0u) << "it is before the newcomer";
@@ -217,6 +239,32 @@ class CopyTraffic : private CopiesStore {
       ASSERT_TRUE(!could_go || newcomer != nullptr || model_.HasPuts());
     }
   }
+  // A look at an image is a use of its block.
+  CopyPin LookAt(const Image& image) {
+    model_.Use(CopiesModel::BlockOf(image.number));
+    return Look(image.number);
+  }
+  void SetHint(uint64_t number) {
+    const uint64_t block = CopiesModel::BlockOf(number);
+    const auto priority = static_cast<uint8_t>(Roll(4));
+    const auto seconds = static_cast<uint32_t>(Roll(4) + (priority > 0 ? 1 : 0));
+    const auto stored =
+        store_.index->SetHints(space_.id(), "acme", {KeyOf(number)}, priority, seconds);
+    ASSERT_TRUE(stored.ok()) << stored.status();
+    EXPECT_EQ(*stored, model_.IsThere(block) ? 1u : 0u);
+    if (priority == 0 && seconds == 0) {
+      model_.DemoteNow(block);
+    } else {
+      model_.SetHint(block, priority, Now() + seconds);
+    }
+  }
+  void Pass() {
+    store_.clock.Advance(absl::Seconds(Roll(3)));
+    store_.index->EndHints();
+    model_.PassTo(Now());
+  }
+  int64_t Now() const { return absl::ToUnixSeconds(store_.clock.Now()); }
+
   // What the index has evicted goes from the model. Returns its blocks.
   std::set<uint64_t> TakeGone() {
     std::set<uint64_t> gone;
@@ -245,8 +293,7 @@ class CopyTraffic : private CopiesStore {
     ImageFacts facts;
     uint64_t offset = 0;
     {
-      const CopyPin pin =
-          store_.index->PinCopy(store_.index->PinImage(Look(image->number)), traits_.id);
+      const CopyPin pin = store_.index->PinCopy(store_.index->PinImage(LookAt(*image)), traits_.id);
       facts = pin.facts();
       offset = pin.extent().offset();
     }
@@ -261,7 +308,7 @@ class CopyTraffic : private CopiesStore {
   }
 
   void Corrupt(Image& image) {
-    const CopyPin pin = Look(image.number);
+    const CopyPin pin = LookAt(image);
     const size_t tier = pin.copy().tier == TierId::kHost ? kHost : kOther;
     EXPECT_TRUE(store_.index->Drop(pin));
     EXPECT_FALSE(store_.index->Drop(pin)) << "told once";
@@ -369,6 +416,7 @@ class CopyTraffic : private CopiesStore {
   std::vector<Put> puts_;  // in flight
   std::deque<Lease> leases_;
   int evicted_ = 0, finished_ = 0;
+  int ranked_ = 0;  // evicted for their rank
 };
 
 TEST(CopiesPropertyTest, ATierThatOrdersItself) {

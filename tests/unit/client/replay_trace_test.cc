@@ -121,5 +121,22 @@ TEST(ReplayTraceTest, TheCeilingIsThePrefixThatCameBefore) {
   EXPECT_EQ(ceiling.hit_tokens, 200u + 300u + 150u);
 }
 
+// Two sessions with a common first block, whose turns take turns; the last blocks are partial.
+TEST(ReplayTraceTest, ATurnEndsWithAPauseOrForGood) {
+  const auto trace = ParseTrace(Line(0, 250, "1, 2, 3") + Line(1, 250, "1, 5, 6") +
+                                    Line(2, 350, "1, 2, 4, 7") + Line(3, 50, "9"),
+                                kTokens);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  const std::vector<TurnEnd> ends = TurnEndsOf(*trace);
+  ASSERT_EQ(ends.size(), 4u);
+  EXPECT_TRUE(ends[0].goes_on);  // blocks 1 and 2 are full, and come again
+  EXPECT_EQ(ends[0].used_later, 2u);
+  EXPECT_FALSE(ends[1].goes_on);
+  EXPECT_EQ(ends[1].used_later, 1u) << "the common block is not the session's own";
+  EXPECT_FALSE(ends[2].goes_on);
+  EXPECT_EQ(ends[2].used_later, 0u);
+  EXPECT_FALSE(ends[3].goes_on) << "no full block";
+}
+
 }  // namespace
 }  // namespace cairn::replay

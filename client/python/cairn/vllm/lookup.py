@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from .._session import Session
 from ..errors import Error
+from ..match import Match
+from ..space import Space
+from .hints import Hint
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,9 @@ class Found:
 
     block_count: int = 0
     lease: bytes | None = None
+
+
+TOLD_AFTER = 32  # requests without a hit
 
 
 class Lookup:
@@ -30,13 +36,22 @@ class Lookup:
         self.is_dropped = False  # nobody wants the answer: its lease goes back
 
 
+@dataclass(frozen=True)
+class _Hinted:
+    """A hint on the blocks of a prefix."""
+
+    keys: list[bytes]
+    hint: Hint
+
+
 class Lookups:
     def __init__(self, session: Session, timeout: float, log: logging.Logger) -> None:
         self._session, self._timeout, self._log = session, timeout, log
-        self._work: queue.SimpleQueue[Lookup | bytes | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Lookup | _Hinted | bytes | None] = queue.SimpleQueue()
         self._answered = threading.Condition()
         self.pending_count = 0  # guarded by _answered
-        self._is_closing = False
+        self._is_closing = self._is_hint_told = self._has_hit = False
+        self._asked_count = 0
         self._thread = threading.Thread(target=self._run, name="cairn-lookup", daemon=True)
         self._thread.start()
 
@@ -77,6 +92,11 @@ class Lookups:
         if lease is not None:
             self._work.put(lease)
 
+    def hint(self, keys: list[bytes], hint: Hint) -> None:
+        """Tells the daemon how long the blocks are worth keeping. They need not be stored yet."""
+        if keys and self._session.space is not None:
+            self._work.put(_Hinted(keys, hint))
+
     def yield_to(self, seconds: float) -> None:
         """Returns when a question is answered, or none is open, or the time is over: for a step in
         which the engine has nothing to compute, and would only ask again."""
@@ -95,7 +115,11 @@ class Lookups:
             if isinstance(work, bytes):
                 self._release(work)
                 continue
+            if isinstance(work, _Hinted):
+                self._hint(work)
+                continue
             found = self._match(work)
+            self._tell_of_misses(found)
             with self._answered:
                 is_dropped = work.is_dropped
                 work.found = work.found or found
@@ -116,7 +140,52 @@ class Lookups:
         except Exception:  # whatever it is, the thread has to live
             self._log.exception("cairn: a lookup failed, taken as a miss")
             return Found()
+        self._prefetch(space, match)
         return Found(match.block_count, match.lease)
+
+    def _tell_of_misses(self, found: Found) -> None:
+        """Says once how to find out why nothing hits."""
+        self._has_hit = self._has_hit or found.block_count > 0
+        self._asked_count += 1
+        if self._asked_count == TOLD_AFTER and not self._has_hit:
+            fingerprint = getattr(self._session.space, "fingerprint", b"").hex()[:12]
+            self._log.warning(
+                "cairn: none of the first %d requests found a block; to see why: cairnctl explain"
+                " TOKENS_FILE --space %s",
+                TOLD_AFTER,
+                fingerprint,
+            )
+
+    def _prefetch(self, space: Space, match: Match) -> None:
+        """Has leased blocks that are on a drive read while their request waits for its turn."""
+        try:
+            cold = [
+                key
+                for key, block in zip(match.keys, match.blocks, strict=True)
+                if block.tier not in ("host", "gpu")
+            ]
+            if cold:
+                space.prefetch(cold)
+        except Error as error:  # the gets read them
+            self._log.debug("cairn: a prefetch failed: %s", error)
+        except Exception:
+            self._log.exception("cairn: a prefetch failed")
+
+    def _hint(self, hinted: _Hinted) -> None:
+        space, hint = self._session.space, hinted.hint
+        try:
+            if space is None:
+                return
+            if hint.retain is not None:
+                space.retain(hinted.keys, hint.retain, priority=hint.priority)
+            else:
+                space.demote(hinted.keys, after=hint.demote)
+        except Error as error:
+            if not self._is_hint_told:
+                self._is_hint_told = True
+                self._log.warning("cairn: a hint had no effect, nor may later ones: %s", error)
+        except Exception:
+            self._log.exception("cairn: a hint had no effect")
 
     def _release(self, lease: bytes) -> None:
         space = self._session.space

@@ -3,7 +3,7 @@
 
 Knows nothing of vLLM but the attributes of its requests that `_Chain` and `Scheduler` read:
 request_id, all_token_ids, num_tokens, num_computed_tokens, lora_request, cache_salt, mm_features,
-prompt_embeds, resumable, block_hashes.
+prompt_embeds, resumable, block_hashes, kv_transfer_params, kv_hints.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .. import keys
 from ..paged import SKIPPED
 from ..transfer import Names
 from .adapters import Adapter, Adapters
+from .hints import Hint, hint_of
 from .lookup import Lookup, Lookups
 from .media import is_named_by_content
 from .plan import Geometry, Load, Plan, Save, States, Tables
@@ -37,6 +38,7 @@ class _Chain:
         self.request, self.adapter = request, adapter
         self.is_named = getattr(request, "prompt_embeds", None) is None  # by its tokens
         self.is_ended = False
+        self.hint: Hint | None = None
         self._store_tokens = store_tokens
         self._fixed = fixed  # what all of its KV depends on
         self._media: dict[int, list[keys.KeyExtra]] = {}  # by the block in which they begin
@@ -144,7 +146,7 @@ class Scheduler:
         self._adapters = Adapters()
         self._hash_tokens = hash_tokens
         self._is_media_named, self._weights_stay = is_media_named, weights_stay
-        self._is_media_told = False
+        self._is_media_told = self._is_hint_told = False
         self._is_in_doubt = self._is_off = False  # of the weights; nothing has a name any more
         self._on_their_way: dict[str, set[int]] = {}  # by request, the engine's blocks of its load
 
@@ -152,7 +154,10 @@ class Scheduler:
 
     def begin(self, request: Any) -> None:
         """A request has come: what there is of it is asked for at once."""
-        self._ask(self._chain(request))
+        chain = self._chain(request)
+        self._ask(chain)
+        if chain.hint is not None and chain.hint.retain is not None:
+            self._send_hint(chain)  # before its blocks are put: they are retained from then on
 
     def answer(self, request: Any, computed_tokens: int) -> int | None:
         """How many tokens after the computed ones can be loaded; None: not known yet."""
@@ -230,6 +235,9 @@ class Scheduler:
             return
         if chain.lookup is not None:
             self._lookups.drop(chain.lookup)
+            chain.lookup = None
+        if chain.hint is not None:
+            self._send_hint(chain)  # of what was generated, too
         if chain.loading is None:
             del self._chains[request_id]
         else:
@@ -371,6 +379,7 @@ class Scheduler:
 
     def _end_all(self) -> None:
         for chain in list(self._chains.values()):
+            chain.hint = None  # its keys may be of another space
             self.end(chain.request.request_id)
 
     def _chain(self, request: Any) -> _Chain:
@@ -394,7 +403,19 @@ class Scheduler:
             fixed.append(keys.KeyExtra("salt", request.cache_salt.encode()))
         chain = _Chain(request, self._geometry.store_tokens, adapter, fixed)
         chain.is_named = chain.is_named and is_named
+        try:
+            chain.hint = hint_of(request)
+        except ValueError as error:
+            if not self._is_hint_told:
+                self._is_hint_told = True
+                log.warning("cairn: the hint of a request is ignored: %s", error)
         return chain
+
+    def _send_hint(self, chain: _Chain) -> None:
+        if chain.hint is None or not self._refresh(chain):
+            return
+        full = chain.request.num_tokens // self._geometry.store_tokens
+        self._lookups.hint(list(chain.keys(full, self._fingerprint)), chain.hint)
 
     def _refresh(self, chain: _Chain) -> bool:
         """Whether the request has names, which are those of its tokens and media as they stand."""

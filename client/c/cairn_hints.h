@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CAIRN_HINTS_H
+#define CAIRN_HINTS_H
+// Why blocks are stored or not, and hints on how long they are worth keeping. This file is a part
+// of cairn.h, and its rules apply. Include cairn.h.
+
+#ifndef CAIRN_H
+#error "include cairn.h"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { CAIRN_BLOCK_STORED = 1, CAIRN_BLOCK_INCOMPLETE = 2, CAIRN_BLOCK_ABSENT = 3 };
+enum {
+  CAIRN_REASON_NONE = 0,      /* the block is stored */
+  CAIRN_REASON_UNKNOWN = 1,   /* removed before the record begins, or never put */
+  CAIRN_REASON_NEVER_PUT = 2, /* since the daemon started */
+  CAIRN_REASON_EVICTED = 3,
+  CAIRN_REASON_EXPIRED = 4,
+  CAIRN_REASON_DELETED = 5,
+  CAIRN_REASON_INVALIDATED = 6,
+  CAIRN_REASON_DAMAGED = 7,    /* a checksum did not match, or a drive could not read it */
+  CAIRN_REASON_DEVICE_OUT = 8, /* the device that had it is out */
+  CAIRN_REASON_REFUSED = 9     /* its last put was refused */
+};
+
+typedef struct cairn_block_fate {
+  int32_t state;          /* CAIRN_BLOCK_… */
+  int32_t reason;         /* CAIRN_REASON_… */
+  uint32_t tiers;         /* that have a copy: bit 1 << CAIRN_TIER_… */
+  uint32_t missing_group; /* if the block is incomplete */
+  uint64_t removed_ms;    /* time since it was removed or refused */
+} cairn_block_fate;
+
+/* Sets fates[i] for keys[i]. Takes no lease. Removals and refusals are known since *recorded_ms
+ * ago; `recorded_ms` may be NULL. CAIRN_UNIMPLEMENTED: the daemon is older. */
+CAIRN_API int cairn_explain(cairn_space* space, const cairn_key* keys, size_t key_count,
+                            uint32_t timeout_ms, cairn_block_fate* fates, uint64_t* recorded_ms);
+
+/* Hints order eviction and pin nothing. A block may be named before it is put. The last hint on a
+ * block replaces earlier ones. Both calls set *stored_count, which may be NULL, to the number of
+ * blocks that are stored now. CAIRN_RESOURCE_EXHAUSTED: the tenant has its share of the hints, and
+ * nothing was changed. CAIRN_UNIMPLEMENTED: the daemon is older.
+ *
+ * Evicts the blocks after all blocks of a lower priority, for 1 to 604800 s. `priority` is 1 to
+ * 5. */
+CAIRN_API int cairn_retain(cairn_space* space, const cairn_key* keys, size_t key_count,
+                           uint32_t seconds, uint32_t priority, uint32_t timeout_ms,
+                           uint32_t* stored_count);
+/* Evicts the blocks before others once after_seconds, 604800 at most, have passed, unless they are
+ * used after the call. */
+CAIRN_API int cairn_demote(cairn_space* space, const cairn_key* keys, size_t key_count,
+                           uint32_t after_seconds, uint32_t timeout_ms, uint32_t* stored_count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* CAIRN_HINTS_H */
