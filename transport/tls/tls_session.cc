@@ -33,11 +33,11 @@ ssize_t SocketChannel::Read(void* target, size_t bytes) {
 }
 ssize_t SocketChannel::Write(const void* source, size_t bytes) {
   if (bytes_max_ > 0) {
-    took_nothing_ = !took_nothing_;
-    if (took_nothing_) {
+    if (std::exchange(is_full_, false)) {
       errno = EAGAIN;
       return -1;
     }
+    is_full_ = bytes >= bytes_max_;
     bytes = std::min(bytes, bytes_max_);
   }
   ssize_t moved = 0;
