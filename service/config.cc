@@ -95,8 +95,9 @@ void ReadFlags(std::span<const std::string> arguments, Action* action, std::stri
       *file = value;
     } else {
       Given& given = (*givens)[name];
-      is_new = given.source != Source::kFlag || name == "ssd";
-      if (name == "ssd" && given.source == Source::kFlag) {
+      const bool is_list = name == "ssd" || name == "tls-ca";
+      is_new = given.source != Source::kFlag || is_list;
+      if (is_list && given.source == Source::kFlag) {
         value = absl::StrCat(given.text, ",", value);
       }
       given = {value, Source::kFlag};
@@ -120,8 +121,43 @@ void ReadFileOf(const std::string& path, Givens* givens, Errors* errors) {
   }
 }
 
+// What the settings say of TCP addresses without TLS.
+void CheckPlaintext(const Config& config, Errors* errors) {
+  const auto check = [&](std::string_view name, const std::string& text, bool has_tls) {
+    const absl::StatusOr<ControlAddress> address = ParseControlAddress(text);
+    if (!address.ok() || address->is_unix() || has_tls || config.plaintext == "anywhere") return;
+    if (config.plaintext == "loopback" && IsLoopback(address->tcp.host)) return;
+    errors->Add(ToAbsl(name), " is ", text, ", without TLS, and plaintext is ", config.plaintext,
+                ": set tls-cert, tls-key and tls-ca, or a unix socket, or plaintext anywhere");
+  };
+  const bool has_tls = config.tls_cert != "off";
+  check("control", config.control, has_tls);
+  if (config.admin != "off" && config.admin != config.control) {
+    check("admin", config.admin, has_tls);
+  }
+  if (config.data.enabled() && config.plaintext == "refuse") {
+    errors->Add("data is ", config.data.ToString(),
+                ", which is plain text (UCX), and plaintext is refuse");
+  }
+}
+
+void CheckTls(const Config& config, Errors* errors) {
+  const bool has_cert = config.tls_cert != "off";
+  if (has_cert != (config.tls_key != "off") || has_cert != (config.tls_ca != "off")) {
+    errors->Add("tls-cert, tls-key and tls-ca: set all three, or none");
+  }
+  if (!has_cert && config.tls_crl != "off") errors->Add("tls-crl is set, and tls-cert is not");
+  const absl::StatusOr<ControlAddress> admin = ParseControlAddress(config.admin);
+  if (has_cert && config.policy == "off" && admin.ok() && !admin->is_unix()) {
+    errors->Add("admin is ", config.admin,
+                ", with TLS: set policy, which says who is an operator, or a unix socket");
+  }
+}
+
 // What no single row can say.
 void CheckTogether(const Config& config, Errors* errors) {
+  CheckTls(config, errors);
+  CheckPlaintext(config, errors);
   if (config.region_bytes > config.regions_bytes) {
     errors->Add("region-bytes must be at most regions-bytes");
   }

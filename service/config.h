@@ -36,7 +36,10 @@ struct Config {
   std::string ssd_io, ssd_placement, ssd_scrub_rate, ssd_write_budget, index_bytes, recipe;
   uint64_t drain_ms = 0, slow_ms = 0;
   std::string huge_pages, map, log_level, log_format;
-  std::string policy;  // path of the file, or "off"
+  std::string policy, audit;               // paths of files, or "off"
+  std::string tls_cert, tls_key, tls_crl;  // paths, or "off"
+  std::string tls_ca;                      // parsed by transport::ParseTlsBundle(), or "off"
+  std::string tls_crl_stale, plaintext;
 };
 
 enum class Action { kRun, kHelp, kVersion, kCheckConfig, kPrintConfig };

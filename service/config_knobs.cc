@@ -32,6 +32,8 @@ constexpr size_t kValueBytesMax = 4096;
 
 constexpr std::string_view kHugePages[] = {"auto", "required"};
 constexpr std::string_view kMapChoices[] = {"auto", "on", "off"};
+constexpr std::string_view kStaleChoices[] = {"accept", "refuse"};
+constexpr std::string_view kPlaintextChoices[] = {"refuse", "loopback", "anywhere"};
 constexpr std::string_view kIoChoices[] = {"auto", "uring", "threads"};
 constexpr std::string_view kPlacements[] = {"chain", "stripe"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
@@ -60,6 +62,21 @@ constexpr Knob kTable[] = {
     {"policy", "off", Text{&Config::policy, CheckPath, PathForm},
      "YAML file: which peers may use which tenants, operators, denied peers; read again if "
      "changed"},
+    {"audit", "off", Text{&Config::audit, CheckPath, PathForm},
+     "file of JSON lines: changes by operators, refused sessions, policies; without it, no "
+     "changes"},
+    {"tls-cert", "off", Text{&Config::tls_cert, CheckPath, PathForm},
+     "certificate (PEM, the leaf first): TCP addresses of control and admin then speak TLS 1.3 "
+     "only"},
+    {"tls-key", "off", Text{&Config::tls_key, CheckPath, PathForm}, "its private key (PEM)"},
+    {"tls-ca", "off", Text{&Config::tls_ca, CheckTlsCa, TlsCaForm},
+     "CAs of clients' certificates (PEM); with DOMAIN, of the names of that trust domain"},
+    {"tls-crl", "off", Text{&Config::tls_crl, CheckPath, PathForm},
+     "revocation lists (PEM); connections of revoked certificates end"},
+    {"tls-crl-stale", "accept", Choice{&Config::tls_crl_stale, kStaleChoices},
+     "certificates whose issuer's list is past its next update: accept or refuse them"},
+    {"plaintext", "loopback", Choice{&Config::plaintext, kPlaintextChoices},
+     "where TCP addresses may do without TLS; not of http, which is always plain text"},
     {"data", "off", Address{&Config::data},
      "UCX data plane; anyone who can connect can crash the daemon: trusted networks only"},
     {"data-port-range", "any",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/config_value.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
@@ -9,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "codecs/recipe/recipe.h"
 #include "service/limits.h"
@@ -193,6 +196,28 @@ absl::Status CheckPath(std::string_view text) {
     return absl::InvalidArgumentError("not an absolute path");
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckTlsCa(std::string_view text) {
+  if (text == "off") return absl::OkStatus();
+  for (const absl::string_view one : absl::StrSplit(ToAbsl(text), ',')) {
+    const std::string_view path = ToStd(one.substr(one.find('=') + 1));
+    CAIRN_RETURN_IF_ERROR(CheckPath(path));
+    if (path == "off") return absl::InvalidArgumentError("not an absolute path");
+  }
+  return absl::OkStatus();
+}
+
+std::string_view TlsCaForm() {
+  return "an absolute path, or DOMAIN=PATH; several separated by commas or one per flag; or off";
+}
+
+bool IsLoopback(std::string_view host) {
+  in_addr address{};
+  if (::inet_pton(AF_INET, std::string(host).c_str(), &address) == 1) {
+    return (ntohl(address.s_addr) >> 24) == 127;
+  }
+  return host == "localhost" || host == "::1";
 }
 
 std::string_view PathForm() { return "an absolute path, or off"; }

@@ -21,6 +21,9 @@ struct HostPort {
   std::string ToString() const;  // "127.0.0.1:80", "[::1]:80", "off"
 };
 
+// Whether it names this host alone: "localhost", 127.0.0.0/8 or ::1.
+bool IsLoopback(std::string_view host);
+
 // The address of the control plane.
 struct ControlAddress {
   HostPort tcp;
@@ -80,12 +83,15 @@ std::string VariableOf(std::string_view name);
 absl::Status CheckSocketPath(std::string_view text);
 // "off", or an absolute, printable path.
 absl::Status CheckPath(std::string_view text);
+// "off", or PATH and DOMAIN=PATH, separated by commas.
+absl::Status CheckTlsCa(std::string_view text);
 absl::Status CheckPortRange(std::string_view text);
 absl::Status CheckRecipe(std::string_view text);
 absl::Status CheckWriteBudget(std::string_view text);
 absl::Status CheckScrubRate(std::string_view text);
 // The accepted forms, for people.
 std::string_view PathForm();
+std::string_view TlsCaForm();
 std::string_view WriteBudgetForm();
 std::string_view ScrubRateForm();
 

@@ -57,6 +57,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Mach
 }
 
 absl::Status Daemon::LoadPolicy() {
+  if (config_.audit != "off") {
+    CAIRN_ASSIGN_OR_RETURN(audit_, Audit::Open(config_.audit));
+  }
   maps_arena_ = MapsArena(config_);
   if (config_.policy == "off") return absl::OkStatus();
   // A tenant that is kept apart from others must not be able to read their memory.
@@ -64,14 +67,42 @@ absl::Status Daemon::LoadPolicy() {
   if (!loaded.ok()) return Annotate(loaded.status(), "policy");
   policy_ = *std::move(loaded);
   sessions_.SetPolicy(*policy_);
+  if (audit_ != nullptr) audit_->Policy(absl::OkStatus());
   maps_arena_ = maps_arena_ && !policy_->has_many_tenants();
   policy_->SetKeepsTenantsApart(!maps_arena_);
   return absl::OkStatus();
 }
 
+absl::Status Daemon::StartTls() {
+  const std::optional<transport::TlsPaths> paths = TlsOf(config_);
+  if (!paths.has_value()) return absl::OkStatus();
+  auto files = transport::TlsFiles::Open(*paths, transport::TlsRole::kServer);
+  if (!files.ok()) return Annotate(files.status(), "tls");
+  tls_ = *std::move(files);
+  tls_generation_ = tls_->generation();
+  handshakes_ = std::make_unique<transport::Handshakes>(*tls_, transport::HandshakeLimits());
+  handshakes_->Start();
+  LogInfo("daemon", "TLS", {{"certificate", tls_->own_certificate()}});
+  return absl::OkStatus();
+}
+
 void Daemon::Look() {
   doors_.Look();
-  if (policy_ == nullptr || !policy_->Look()) return;
+  if (tls_ != nullptr) {
+    tls_->Look();
+    const uint64_t generation = tls_->generation();
+    if (std::exchange(tls_generation_, generation) != generation) control_->EndRevoked();
+  }
+  if (audit_ != nullptr) audit_->Look();
+  if (policy_ == nullptr) return;
+  const std::string remark = policy_->remark();
+  const bool is_new = policy_->Look();
+  if (audit_ != nullptr && is_new) audit_->Policy(absl::OkStatus());
+  if (const std::string now = policy_->remark();
+      audit_ != nullptr && !now.empty() && now != remark) {
+    audit_->Policy(absl::InvalidArgumentError(now));
+  }
+  if (!is_new) return;
   const size_t ended = sessions_.EndRefused().size();
   if (ended > 0) LogWarn("policy", "sessions ended: no longer allowed", {{"sessions", ended}});
 }
@@ -120,9 +151,10 @@ absl::Status Daemon::StartProbes() {
                                             .readiness = [this] { return Readiness(); },
                                             .remarks = [this] { return Remarks(); }}));
   }
+  CAIRN_RETURN_IF_ERROR(StartTls());
   const ControlAddress control = ControlOf(config_);
-  CAIRN_ASSIGN_OR_RETURN(control_,
-                         ControlServer::Start(control, AdminOf(config_), SlowOf(config_)));
+  CAIRN_ASSIGN_OR_RETURN(control_, ControlServer::Start(control, AdminOf(config_), SlowOf(config_),
+                                                        handshakes_.get()));
   control_->AddTo(doors_);
   LogInfo("daemon", "starting: probes are answered",
           {{"control", control_->address().ToString()},
@@ -202,12 +234,14 @@ void Daemon::StartServices() {
   terms.local_gets = local_gets_;
   terms.payload_bytes_max = limits::kTransferBytesMax;
   terms.is_draining = [this] { return is_draining(); };
+  terms.audit = audit_.get();
   store_service_ = std::make_unique<StoreService>(
       StoreService::Parts{spaces_, sessions_, *index_, *tiers_, gets_->prefetches(), clock_},
       std::move(terms));
   admin_service_ = std::make_unique<AdminService>(AdminService::Parts{
       spaces_, sessions_, *index_, *upkeep_, *tiers_, store_service_->freed(),
-      [this] { BeginDrain(); }, tiers_->Find(TierId::kGpu) == nullptr ? codec_.get() : nullptr});
+      [this] { BeginDrain(); }, tiers_->Find(TierId::kGpu) == nullptr ? codec_.get() : nullptr,
+      audit_.get()});
   control_->Serve(*store_service_, *admin_service_);
   is_started_.store(true, std::memory_order_release);
 }
@@ -256,6 +290,16 @@ std::vector<DeviceReport> Daemon::Devices() const {
 
 std::string Daemon::Remarks() const {
   std::string remarks;
+  if (audit_ != nullptr) {
+    if (const std::string remark = audit_->remark(); !remark.empty()) {
+      absl::StrAppend(&remarks, remark, "\n");
+    }
+  }
+  if (tls_ != nullptr) {
+    if (const std::string remark = tls_->remark(); !remark.empty()) {
+      absl::StrAppend(&remarks, remark, "\n");
+    }
+  }
   if (policy_ != nullptr) {
     if (const std::string remark = policy_->remark(); !remark.empty()) {
       absl::StrAppend(&remarks, remark, "\n");
@@ -324,6 +368,7 @@ void Daemon::Stop() {
   if (store_service_ != nullptr) store_service_->Stop();
   if (control_ != nullptr) control_->Stop();
   if (admin_service_ != nullptr) admin_service_->Stop();
+  if (handshakes_ != nullptr) handshakes_->Stop();
   for (const auto& server : transports_) server->Stop();
   if (gets_ != nullptr) gets_->Stop();
   if (codec_ != nullptr) codec_->Stop();  // what it hands back, the pool does
@@ -343,6 +388,8 @@ void Daemon::ReportParts(MetricSink& sink) const {
   restorer_->Report(sink);
   sessions_.Report(sink);
   if (policy_ != nullptr) policy_->Report(sink);
+  if (audit_ != nullptr) audit_->Report(sink);
+  if (handshakes_ != nullptr) handshakes_->Report(sink);
   spaces_.Report(sink);
   side_objects_.Report(sink);
   query_squares_.Report(sink);

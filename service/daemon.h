@@ -19,6 +19,7 @@
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "kernels/runtime.h"
+#include "service/audit.h"
 #include "service/config.h"
 #include "service/front/admin_service.h"
 #include "service/front/control_server.h"
@@ -37,6 +38,7 @@
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
 #include "service/upkeep/upkeep.h"
+#include "transport/tls/handshakes.h"
 #include "transport/transport.h"
 
 namespace cairn {
@@ -80,8 +82,8 @@ class Daemon {
   enum class Drained : uint8_t { kAll, kLate, kStalled };
   Drained AwaitDrained();
 
-  // Repairs the files of the sockets, and takes a changed policy: sessions that it no longer allows
-  // end. The main thread calls it once a second.
+  // Repairs the files of the sockets, and takes a changed policy and revocation list: what they no
+  // longer allow ends. The main thread calls it once a second.
   void Look();
 
   // Ends every session, then stops every component. Idempotent.
@@ -95,6 +97,7 @@ class Daemon {
   Daemon(const Config& config, Machine machine);
   absl::Status StartAll();
   absl::Status LoadPolicy();
+  absl::Status StartTls();
   absl::Status StartProbes();
   absl::Status StartStore();
   absl::StatusOr<std::unique_ptr<SsdTier>> OpenSsd(const std::vector<SsdFolder>& folders);
@@ -130,7 +133,8 @@ class Daemon {
   std::unique_ptr<Tiers> tiers_;
   SideObjects side_objects_;
   QuerySquares query_squares_;
-  Spaces spaces_;      // asks index_ for blocks, from front/ and upkeep/ only
+  Spaces spaces_;                        // asks index_ for blocks, from front/ and upkeep/ only
+  std::unique_ptr<Audit> audit_;         // null: none
   std::unique_ptr<PolicyWatch> policy_;  // null: none
   bool maps_arena_ = false;              // clients of the socket read the host tier where it lies
   Sessions sessions_;  // its hooks call index_ and data_servers_, from front/ only
@@ -147,6 +151,9 @@ class Daemon {
   std::string local_gets_;  // "mapped", or "copied: " and why
   std::unique_ptr<StoreService> store_service_;
   std::unique_ptr<AdminService> admin_service_;
+  std::unique_ptr<transport::TlsFiles> tls_;           // null: no TLS
+  std::unique_ptr<transport::Handshakes> handshakes_;  // likewise
+  uint64_t tls_generation_ = 0;                        // that was looked at last
   std::unique_ptr<ControlServer> control_;
   Doors doors_;  // the socket files of control_ and transports_
   std::unique_ptr<MetricsServer> metrics_;

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "service/limits.h"
 
 namespace cairn {
@@ -101,6 +103,21 @@ std::optional<uint64_t> IndexBytesOf(const Config& config) {
 
 absl::Duration SlowOf(const Config& config) {
   return config.slow_ms == 0 ? absl::InfiniteDuration() : absl::Milliseconds(config.slow_ms);
+}
+
+std::optional<transport::TlsPaths> TlsOf(const Config& config) {
+  if (config.tls_cert == "off") return std::nullopt;
+  transport::TlsPaths paths;
+  paths.certificate = config.tls_cert;
+  paths.key = config.tls_key;
+  for (const absl::string_view one : absl::StrSplit(config.tls_ca, ',')) {
+    absl::StatusOr<transport::TlsBundle> bundle = transport::ParseTlsBundle(ToStd(one));
+    CAIRN_CHECK_OK(bundle);  // a row checks it
+    paths.ca.push_back(*std::move(bundle));
+  }
+  if (config.tls_crl != "off") paths.crl = config.tls_crl;
+  paths.is_stale_crl_refused = config.tls_crl_stale == "refuse";
+  return paths;
 }
 
 bool MapsArena(const Config& config) { return config.map != "off" && config.socket != "off"; }

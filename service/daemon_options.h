@@ -12,6 +12,7 @@
 #include "service/config.h"
 #include "service/tier/ssd/ssd_tier.h"
 #include "service/tier/tiers.h"
+#include "transport/tls/tls_files.h"
 
 namespace cairn {
 
@@ -33,6 +34,8 @@ std::optional<uint64_t> ScrubRateOf(const Config& config);
 // Bytes per day; 0: no limit.
 uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers);
 std::optional<uint64_t> IndexBytesOf(const Config& config);
+// nullopt: off.
+std::optional<transport::TlsPaths> TlsOf(const Config& config);
 // Slower requests are logged.
 absl::Duration SlowOf(const Config& config);
 // Limit for all transports together.

@@ -107,6 +107,11 @@ typedef struct cairn_connect_options {
   uint32_t connections;  /* data connections, 1 to 16; 0 is 2 */
   uint32_t window;       /* limit on calls in flight per connection, 1 to 64; 0 is 8 */
   uint64_t region_bytes; /* shared memory per unix: connection, allocated at once; 0 is 64 MiB */
+  /* TLS to a HOST:PORT. Files in PEM, read again when the client reconnects. */
+  const char* tls_ca;     /* CAs of the daemon's certificate. NULL: no TLS */
+  const char* tls_cert;   /* the client's certificate, the leaf first. NULL: none */
+  const char* tls_key;    /* its key */
+  const char* tls_server; /* DNS name, address or URI of the daemon's certificate. NULL: the host */
 } cairn_connect_options;
 
 /* Opens a session. A thread of the client keeps it open. If the daemon fails, the client reopens

@@ -101,6 +101,10 @@ ConnectOptions FromOptions(const cairn_connect_options& options) {
     result.region_bytes = options.region_bytes;
   }
   result.timeout = Timeout(options.timeout_ms);
+  result.tls = {.ca = Text(options.tls_ca, ""),
+                .cert = Text(options.tls_cert, ""),
+                .key = Text(options.tls_key, ""),
+                .server = Text(options.tls_server, "")};
   return result;
 }
 

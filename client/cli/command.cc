@@ -24,6 +24,11 @@ constexpr Flag kCommonFlags[] = {
     {"--admin", "TARGET", "unix:PATH or HOST:PORT of administrative calls [as the daemon reports]"},
     {"--data", "TARGET",
      "unix:PATH or HOST:PORT (UCX) of the data plane [a socket that the daemon reports]"},
+    {"--tls-ca", "FILE", "CAs of the daemon's certificate: TLS to a HOST:PORT [$CAIRN_TLS_CA]"},
+    {"--tls-cert", "FILE", "certificate of this client [$CAIRN_TLS_CERT]"},
+    {"--tls-key", "FILE", "its key [$CAIRN_TLS_KEY]"},
+    {"--tls-server", "NAME",
+     "DNS name or URI in the daemon's certificate [$CAIRN_TLS_SERVER, else the host]"},
     {"--timeout", "SECONDS", "limit for the whole command, 1 to 60 [10]"},
     {"--json", "", "print JSON"},
     {"--progress", "", "show progress even if stderr is not a terminal"},
@@ -122,6 +127,17 @@ absl::StatusOr<Arguments::Range> Arguments::GetRange(std::string_view flag) cons
         absl::StrCat(ToAbsl(flag), " is '", text, "'; expected FIRST or FIRST:PAST, as in 0:8"));
   }
   return Range{first, past - first};
+}
+
+TlsOptions Arguments::tls() const {
+  const auto get = [this](std::string_view flag, const char* variable) {
+    const char* environment = std::getenv(variable);
+    return Get(flag, environment != nullptr ? environment : "");
+  };
+  return {.ca = get("--tls-ca", "CAIRN_TLS_CA"),
+          .cert = get("--tls-cert", "CAIRN_TLS_CERT"),
+          .key = get("--tls-key", "CAIRN_TLS_KEY"),
+          .server = get("--tls-server", "CAIRN_TLS_SERVER")};
 }
 
 std::string Arguments::control() const {

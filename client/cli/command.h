@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/cpp/options.h"
 
 namespace cairn::cli {
 
@@ -45,6 +46,7 @@ class Arguments {
 
   // Shared by all commands.
   std::string control() const;
+  TlsOptions tls() const;
   absl::StatusOr<absl::Duration> timeout() const;
   bool is_json() const { return Has("--json"); }
   // Returns whether to show progress: on request, or if stderr is a terminal.

@@ -58,6 +58,7 @@ absl::StatusOr<ConnectOptions> ConnectOptionsOf(const Arguments& arguments,
   options.name = "cairnctl";
   options.connections = 1;
   options.breaker.is_enforced = false;
+  options.tls = arguments.tls();
   CAIRN_ASSIGN_OR_RETURN(options.timeout, arguments.timeout());
   return options;
 }
@@ -69,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments,
 }
 
 absl::StatusOr<std::unique_ptr<AdminClient>> OpenAdmin(const Arguments& arguments) {
-  return AdminClient::Open(arguments.control(), arguments.Get("--admin"));
+  return AdminClient::Open(arguments.control(), arguments.Get("--admin"), arguments.tls());
 }
 
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin) {

@@ -114,7 +114,8 @@ absl::Status Run(const Arguments& arguments) {
   for (const std::string& folder : arguments.positional()) {
     findings.push_back(CheckSsdFolder(folder));
   }
-  const absl::StatusOr<DaemonAbout> about = AskAbout(arguments.control(), deadline);
+  const absl::StatusOr<DaemonAbout> about =
+      AskAbout(arguments.control(), deadline, arguments.tls());
   findings.push_back(CheckVersions(arguments, about));
   if (about.ok() && !about->local_gets.empty()) {
     findings.push_back({"gets of its host", Verdict::kOk, about->local_gets, ""});

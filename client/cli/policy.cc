@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "service/policy/policy.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
@@ -17,7 +19,32 @@ constexpr Flag kFlags[] = {
     {"--ttl", "SECONDS", "blocks expire this long after they were first put; 0: never"},
 };
 
+// `policy check FILE`: of the daemon's --policy.
+absl::Status CheckFile(const Arguments& arguments, const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kPolicyBytesMax));
+  CAIRN_ASSIGN_OR_RETURN(const Policy checked, Policy::Parse(text, path));
+  if (arguments.is_json()) {
+    JsonWriter()
+        .BeginObject()
+        .Field("rules", uint64_t{checked.rule_count()})
+        .Field("denied", uint64_t{checked.deny_count()})
+        .Field("many_tenants", checked.has_many_tenants())
+        .EndObject()
+        .Print();
+    return absl::OkStatus();
+  }
+  absl::PrintF("%s is valid: %d rules, %d denied%s\n", path, checked.rule_count(),
+               checked.deny_count(),
+               checked.has_many_tenants() ? "; several tenants: no --map on" : "");
+  return absl::OkStatus();
+}
+
 absl::Status Run(const Arguments& arguments) {
+  if (const std::vector<std::string>& words = arguments.positional(); !words.empty()) {
+    if (words.size() == 2 && words[0] == "check") return CheckFile(arguments, words[1]);
+    return absl::InvalidArgumentError(
+        "usage: cairnctl policy [FLAGS], or cairnctl policy check FILE");
+  }
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
   CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo info, ChooseSpace(arguments, *admin));
   v1::SpacePolicy policy = info.policy();
@@ -61,21 +88,24 @@ absl::Status Run(const Arguments& arguments) {
 
 const Command kPolicy{
     .name = "policy",
-    .operands = "",
-    .summary = "Shows or sets the policy for the blocks of a space",
+    .operands = "[check FILE]",
+    .summary = "Shows or sets the policy for the blocks of a space, or checks a policy file",
     .examples =
         "  cairnctl policy --space default/qwen3-8b\n"
         "  cairnctl policy --space default/qwen3-8b --recipe kivi:8 --cold-recipe kivi:4\n"
-        "  cairnctl policy --space default/qwen3-8b --ttl 86400\n",
+        "  cairnctl policy --space default/qwen3-8b --ttl 86400\n"
+        "  cairnctl policy check /etc/cairn/policy.yaml\n",
     .details =
         "Settings that are not named stay. Stored blocks keep their bytes and their expiry;\n"
         "copies that are written to the SSD tier later get the cold recipe. The conversion to\n"
         "a cold recipe must be exact: fewer bits of kivi, ott, logquant and patternkv, a\n"
         "higher level of cairn (cairn:4.3 to cairn:4.3*3), or raw to exact. A space with a\n"
-        "lossless recipe cannot have a lossy cold recipe.\n",
+        "lossless recipe cannot have a lossy cold recipe.\n\n"
+        "'check FILE' checks a file for the daemon's --policy, which names the peers that may\n"
+        "use each tenant. It asks no daemon.\n",
     .flags = kFlags,
     .operands_min = 0,
-    .operands_max = 0,
+    .operands_max = 2,
     .run = Run,
 };
 

@@ -114,10 +114,11 @@ absl::Status Run(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
   const absl::StatusOr<v1::ListTiersReply> tiers = admin->ListTiers(deadline);
   if (!tiers.ok() && !IsClosed(tiers.status())) return tiers.status();
-  CAIRN_ASSIGN_OR_RETURN(const v1::StatsReply stats, tiers.ok()
-                                                         ? admin->Stats(deadline)
-                                                         : AskStats(arguments.control(), deadline));
-  const absl::StatusOr<DaemonAbout> about = AskAbout(arguments.control(), deadline);
+  CAIRN_ASSIGN_OR_RETURN(const v1::StatsReply stats,
+                         tiers.ok() ? admin->Stats(deadline)
+                                    : AskStats(arguments.control(), deadline, arguments.tls()));
+  const absl::StatusOr<DaemonAbout> about =
+      AskAbout(arguments.control(), deadline, arguments.tls());
   const std::string local_gets =
       about.ok() ? about->local_gets : "";  // an older daemon says nothing
   if (arguments.is_json()) {

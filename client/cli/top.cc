@@ -241,7 +241,8 @@ void Print(const Arguments& arguments, const Interval& interval) {
 absl::StatusOr<std::string> HttpOf(const Arguments& arguments) {
   if (arguments.Has("--http")) return arguments.Get("--http");
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const DaemonAbout about, AskAbout(arguments.control(), deadline));
+  CAIRN_ASSIGN_OR_RETURN(const DaemonAbout about,
+                         AskAbout(arguments.control(), deadline, arguments.tls()));
   if (about.http_address.empty()) {
     return absl::FailedPreconditionError("the daemon has no metrics: it runs with --http off");
   }

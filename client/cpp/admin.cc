@@ -18,9 +18,26 @@
 namespace cairn {
 namespace {
 
+// One call without a session.
+template <typename Request, typename Reply>
+absl::StatusOr<Reply> AskStore(const std::string& control,
+                               grpc::Status (v1::Store::Stub::*method)(grpc::ClientContext*,
+                                                                       const Request&, Reply*),
+                               const Request& request, absl::Time deadline, const TlsOptions& tls) {
+  CAIRN_RETURN_IF_ERROR(ValidateAddress("control", control));
+  CAIRN_RETURN_IF_ERROR(Validate(tls));
+  CAIRN_ASSIGN_OR_RETURN(const auto files, OpenTls(tls));
+  CAIRN_ASSIGN_OR_RETURN(const auto channel, OpenChannel(control, tls, files.get()));
+  const auto store = v1::Store::NewStub(channel);
+  absl::StatusOr<Reply> reply = RunRpc(*store, method, request, deadline);
+  if (!reply.ok()) return ExplainFailure(reply.status(), control, tls, files.get());
+  return reply;
+}
+
 // Returns the daemon's administrative address.
-absl::StatusOr<std::string> AskWhere(const std::string& control, absl::Time deadline) {
-  const absl::StatusOr<DaemonAbout> about = AskAbout(control, deadline);
+absl::StatusOr<std::string> AskWhere(const std::string& control, absl::Time deadline,
+                                     const TlsOptions& tls) {
+  const absl::StatusOr<DaemonAbout> about = AskAbout(control, deadline, tls);
   if (absl::IsUnimplemented(about.status())) return control;  // older daemons answer there
   CAIRN_RETURN_IF_ERROR(about.status());
   const std::string& address = about->admin_address;
@@ -41,8 +58,8 @@ absl::StatusOr<std::string> AskWhere(const std::string& control, absl::Time dead
 
 class GrpcAdmin final : public AdminClient {
  public:
-  GrpcAdmin(const std::string& control, const std::string& admin)
-      : control_(control), admin_(admin) {}
+  GrpcAdmin(const std::string& control, const std::string& admin, const TlsOptions& tls)
+      : control_(control), admin_(admin), tls_(tls) {}
 
   absl::StatusOr<v1::ListSpacesReply> ListSpaces(absl::Time deadline) override {
     return Run(&v1::Admin::Stub::ListSpaces, v1::ListSpacesRequest(), deadline);
@@ -60,7 +77,7 @@ class GrpcAdmin final : public AdminClient {
   }
   absl::StatusOr<v1::StatsReply> Stats(absl::Time deadline) override {
     CAIRN_ASSIGN_OR_RETURN(const std::string address, Address(deadline));
-    return AskStats(address, deadline);
+    return AskStats(address, deadline, tls_);
   }
   absl::StatusOr<v1::SetDeviceReply> SetDevice(const v1::SetDeviceRequest& request,
                                                absl::Time deadline) override {
@@ -100,7 +117,8 @@ class GrpcAdmin final : public AdminClient {
       if (stub_ != nullptr) return stub_.get();
     }
     CAIRN_ASSIGN_OR_RETURN(const std::string address, Address(deadline));
-    CAIRN_ASSIGN_OR_RETURN(const auto channel, OpenChannel(address));
+    CAIRN_ASSIGN_OR_RETURN(const auto files, OpenTls(tls_));
+    CAIRN_ASSIGN_OR_RETURN(const auto channel, OpenChannel(address, tls_, files.get()));
     auto stub = v1::Admin::NewStub(channel);
     const MutexLock lock(mutex_);
     if (stub_ == nullptr) stub_ = std::move(stub);  // else another thread asked too
@@ -108,42 +126,41 @@ class GrpcAdmin final : public AdminClient {
   }
 
   absl::StatusOr<std::string> Address(absl::Time deadline) const {
-    return admin_.empty() ? AskWhere(control_, deadline) : admin_;
+    return admin_.empty() ? AskWhere(control_, deadline, tls_) : admin_;
   }
 
   const std::string control_, admin_;
+  const TlsOptions tls_;
   Mutex mutex_;
   std::unique_ptr<v1::Admin::Stub> stub_ ABSL_GUARDED_BY(mutex_);  // set once
 };
 
 }  // namespace
 
-absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time deadline) {
-  CAIRN_RETURN_IF_ERROR(ValidateAddress("control", control));
-  CAIRN_ASSIGN_OR_RETURN(const auto channel, OpenChannel(control));
-  const auto store = v1::Store::NewStub(channel);
-  CAIRN_ASSIGN_OR_RETURN(const v1::AboutReply reply,
-                         RunRpc(*store, &v1::Store::Stub::About, v1::AboutRequest(), deadline));
+absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time deadline,
+                                     const TlsOptions& tls) {
+  CAIRN_ASSIGN_OR_RETURN(const v1::AboutReply reply, AskStore(control, &v1::Store::Stub::About,
+                                                              v1::AboutRequest(), deadline, tls));
   return DaemonAbout{.version = reply.daemon_version(),
                      .admin_address = reply.admin_address(),
                      .http_address = reply.http_address(),
                      .local_gets = reply.local_gets()};
 }
 
-absl::StatusOr<v1::StatsReply> AskStats(const std::string& control, absl::Time deadline) {
-  CAIRN_RETURN_IF_ERROR(ValidateAddress("control", control));
-  CAIRN_ASSIGN_OR_RETURN(const auto channel, OpenChannel(control));
-  const auto store = v1::Store::NewStub(channel);
-  return RunRpc(*store, &v1::Store::Stub::Stats, v1::StatsRequest(), deadline);
+absl::StatusOr<v1::StatsReply> AskStats(const std::string& control, absl::Time deadline,
+                                        const TlsOptions& tls) {
+  return AskStore(control, &v1::Store::Stub::Stats, v1::StatsRequest(), deadline, tls);
 }
 
 absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Open(const std::string& control,
-                                                               const std::string& admin) {
+                                                               const std::string& admin,
+                                                               const TlsOptions& tls) {
   ConnectOptions options;
   options.control = control;
+  options.tls = tls;
   CAIRN_RETURN_IF_ERROR(Validate(options));
   if (!admin.empty()) CAIRN_RETURN_IF_ERROR(ValidateAddress("admin", admin));
-  return std::make_unique<GrpcAdmin>(control, admin);
+  return std::make_unique<GrpcAdmin>(control, admin, tls);
 }
 
 }  // namespace cairn

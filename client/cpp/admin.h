@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "cairn/v1/admin.pb.h"
 #include "cairn/v1/store.pb.h"
+#include "client/cpp/options.h"
 
 namespace cairn {
 
@@ -27,11 +28,13 @@ struct DaemonAbout {
 };
 // Asks the daemon at `control` for its identity and its other addresses. Needs no session. Errors:
 // Unimplemented if the daemon is older than this call.
-absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time deadline);
+absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time deadline,
+                                     const TlsOptions& tls = {});
 
 // Asks the daemon at `control` for its public statistics: capacity of its tiers, version and
 // uptime. Needs no session; a draining daemon also answers.
-absl::StatusOr<v1::StatsReply> AskStats(const std::string& control, absl::Time deadline);
+absl::StatusOr<v1::StatsReply> AskStats(const std::string& control, absl::Time deadline,
+                                        const TlsOptions& tls = {});
 
 class AdminClient {
  public:
@@ -40,7 +43,8 @@ class AdminClient {
   // PermissionDenied if this process may not open the administrative socket, and with
   // FailedPrecondition if the socket is on another host or disabled.
   static absl::StatusOr<std::unique_ptr<AdminClient>> Open(const std::string& control,
-                                                           const std::string& admin = "");
+                                                           const std::string& admin = "",
+                                                           const TlsOptions& tls = {});
   virtual ~AdminClient() = default;
 
   virtual absl::StatusOr<v1::ListSpacesReply> ListSpaces(absl::Time deadline) = 0;

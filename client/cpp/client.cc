@@ -10,6 +10,7 @@
 #include "client/cpp/core.h"
 #include "client/cpp/dial.h"
 #include "client/cpp/space.h"
+#include "client/cpp/tls.h"
 #include "codecs/backend/backends.h"
 #include "proto/convert.h"
 
@@ -53,12 +54,13 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& op
     settled.dialer = DialTransport;
   }
   auto core = std::make_unique<ClientCore>(settled);
+  CAIRN_ASSIGN_OR_RETURN(core->tls, OpenTls(options.tls));
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline,
                          core->Begin(options.timeout, kDataTimeoutDefault));
-  CAIRN_ASSIGN_OR_RETURN(
-      core->control, Control::Open(core->options, deadline, [&data = core->data](uint64_t epoch) {
-        data.SessionEnded(epoch);
-      }));
+  CAIRN_ASSIGN_OR_RETURN(core->control, Control::Open(core->options, core->tls.get(), deadline,
+                                                      [&data = core->data](uint64_t epoch) {
+                                                        data.SessionEnded(epoch);
+                                                      }));
   return std::unique_ptr<Client>(new Client(std::move(core)));
 }
 

@@ -23,6 +23,7 @@ namespace {
 
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(20);
 constexpr absl::Duration kBackoffMax = absl::Seconds(1);
+constexpr std::chrono::milliseconds kConnectTurn(250);
 constexpr absl::Duration kReconnectGrace = absl::Milliseconds(50);
 constexpr size_t kPartBytes = size_t{1} << 20;  // of a side object; the daemon takes 2 MiB
 
@@ -38,13 +39,13 @@ absl::StatusOr<SessionInfo> FromOpened(const v1::SessionOpened& opened) {
 
 class GrpcControl final : public Control {
  public:
-  GrpcControl(const ConnectOptions& options, std::shared_ptr<grpc::Channel> channel,
-              std::function<void(uint64_t epoch)> ended)
+  GrpcControl(const ConnectOptions& options, transport::TlsFiles* tls,
+              std::shared_ptr<grpc::Channel> channel, std::function<void(uint64_t epoch)> ended)
       : options_(options),
         ended_(std::move(ended)),
-        channel_(std::move(channel)),
-        stub_(v1::Store::NewStub(channel_)),
-        events_(v1::Events::NewStub(channel_)) {}
+        tls_(tls),
+        tls_generation_(tls == nullptr ? 0 : tls->generation()),
+        wire_(std::make_shared<const Wire>(std::move(channel))) {}
 
   ~GrpcControl() override {
     {
@@ -130,7 +131,8 @@ class GrpcControl final : public Control {
     grpc::ClientContext context;
     SetUp(context, deadline);
     v1::PutSideObjectReply reply;
-    const auto writer = stub_->PutSideObject(&context, &reply);
+    const std::shared_ptr<const Wire> wire = CurrentWire();
+    const auto writer = wire->store->PutSideObject(&context, &reply);
     do {  // terminates: each iteration consumes content
       const auto bytes = content.first(std::min(content.size(), kPartBytes));
       part.set_content(bytes.data(), bytes.size());
@@ -154,17 +156,46 @@ class GrpcControl final : public Control {
                                                            absl::Time deadline) override {
     CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, Session(deadline));
     request.set_ticket(proto::ToBytes(session.ticket));
-    return std::make_unique<EventReader>(*events_, request);
+    return std::make_unique<EventReader>(*CurrentWire()->events, request);
   }
 
  private:
+  struct Wire {
+    explicit Wire(std::shared_ptr<grpc::Channel> opened)
+        : channel(std::move(opened)),
+          store(v1::Store::NewStub(channel)),
+          events(v1::Events::NewStub(channel)) {}
+    const std::shared_ptr<grpc::Channel> channel;
+    const std::unique_ptr<v1::Store::Stub> store;
+    const std::unique_ptr<v1::Events::Stub> events;
+  };
+
+  std::shared_ptr<const Wire> CurrentWire() const {
+    const MutexLock lock(mutex_);
+    return wire_;
+  }
+
+  // A channel keeps the certificates that it was made with. Makes another one if the files have
+  // changed.
+  void RenewWire() {
+    if (tls_ == nullptr) return;
+    tls_->Look();
+    const uint64_t generation = tls_->generation();
+    if (std::exchange(tls_generation_, generation) == generation) return;
+    auto channel = OpenChannel(options_.control, options_.tls, tls_);
+    if (!channel.ok()) return;
+    auto wire = std::make_shared<const Wire>(*std::move(channel));
+    const MutexLock lock(mutex_);
+    wire_.swap(wire);
+  }
+
   template <typename Reply, typename Request>
   absl::StatusOr<Reply> Call(grpc::Status (v1::Store::Stub::*method)(grpc::ClientContext*,
                                                                      const Request&, Reply*),
                              Request& request, absl::Time deadline) {
     CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, Session(deadline));
     request.set_ticket(proto::ToBytes(session.ticket));
-    return RunRpc(*stub_, method, request, deadline);
+    return RunRpc(*CurrentWire()->store, method, request, deadline);
   }
 
   // The session thread: each iteration of the loop is one session.
@@ -172,6 +203,7 @@ class GrpcControl final : public Control {
     pthread_setname_np(pthread_self(), "cairn-session");
     absl::Duration backoff = kBackoffMin;
     for (bool is_first = true;; is_first = false) {  // terminates with the client
+      if (!is_first) RenewWire();
       if (KeepSession(is_first)) {
         backoff = kBackoffMin;
       }
@@ -188,6 +220,12 @@ class GrpcControl final : public Control {
 
   // Opens a session and reads its stream to the end. Returns false if no session was opened.
   bool KeepSession(bool is_first) {
+    const std::shared_ptr<const Wire> wire = CurrentWire();
+    // With TLS, a channel may never connect again: the next turn looks at the files.
+    if (tls_ != nullptr && !is_first &&
+        !wire->channel->WaitForConnected(std::chrono::system_clock::now() + kConnectTurn)) {
+      return false;
+    }
     grpc::ClientContext context;
     // The first attempt fails at once if nobody listens. Later ones wait, because gRPC notices a
     // new connection only while a call polls for it.
@@ -202,7 +240,7 @@ class GrpcControl final : public Control {
     v1::OpenSessionRequest request;
     request.set_tenant(options_.tenant);
     request.set_client_name(options_.name);
-    auto reader = stub_->OpenSession(&context, request);
+    auto reader = wire->store->OpenSession(&context, request);
     v1::SessionEvent event;
     bool was_open = false;
     absl::Status failure;
@@ -222,6 +260,9 @@ class GrpcControl final : public Control {
     const absl::Status ended = FromGrpc(reader->Finish());
     if (failure.ok()) {
       failure = ended.ok() ? absl::UnavailableError("the daemon ended the session") : ended;
+    }
+    if (!was_open && is_first) {
+      failure = ExplainFailure(failure, options_.control, options_.tls, tls_);
     }
     Ended(was_open, failure);
     return was_open;
@@ -258,10 +299,10 @@ class GrpcControl final : public Control {
 
   const ConnectOptions options_;
   const std::function<void(uint64_t epoch)> ended_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::Store::Stub> stub_;
-  const std::unique_ptr<v1::Events::Stub> events_;
+  transport::TlsFiles* const tls_;  // null: no TLS
+  uint64_t tls_generation_ = 0;     // of wire_; of the session thread
   mutable Mutex mutex_;
+  std::shared_ptr<const Wire> wire_ ABSL_GUARDED_BY(mutex_);
   CondVar changed_;
   SessionInfo session_ ABSL_GUARDED_BY(mutex_);
   bool is_open_ ABSL_GUARDED_BY(mutex_) = false;
@@ -274,10 +315,11 @@ class GrpcControl final : public Control {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Control>> Control::Open(const ConnectOptions& options,
+                                                       transport::TlsFiles* tls,
                                                        absl::Time deadline,
                                                        std::function<void(uint64_t)> ended) {
-  CAIRN_ASSIGN_OR_RETURN(auto channel, OpenChannel(options.control));
-  auto control = std::make_unique<GrpcControl>(options, std::move(channel), std::move(ended));
+  CAIRN_ASSIGN_OR_RETURN(auto channel, OpenChannel(options.control, options.tls, tls));
+  auto control = std::make_unique<GrpcControl>(options, tls, std::move(channel), std::move(ended));
   CAIRN_RETURN_IF_ERROR(control->Start(deadline));
   return std::unique_ptr<Control>(std::move(control));
 }

@@ -22,6 +22,7 @@
 #include "client/cpp/event_reader.h"
 #include "client/cpp/options.h"
 #include "proto/frame.h"
+#include "transport/tls/tls_files.h"
 
 namespace cairn {
 
@@ -40,7 +41,9 @@ class Control {
   // Opens the first session. The session thread calls `ended` each time a session has ended, with
   // its epoch; what `ended` refers to must outlive the Control. Errors: Unavailable (no daemon
   // answers), DeadlineExceeded.
+  // `tls`: of options.tls; null: no TLS. It must outlive the Control.
   static absl::StatusOr<std::unique_ptr<Control>> Open(const ConnectOptions& options,
+                                                       transport::TlsFiles* tls,
                                                        absl::Time deadline,
                                                        std::function<void(uint64_t epoch)> ended);
   virtual ~Control() = default;  // ends the session and joins the thread

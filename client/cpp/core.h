@@ -13,6 +13,7 @@
 #include "client/cpp/control.h"
 #include "client/cpp/data.h"
 #include "client/cpp/options.h"
+#include "transport/tls/tls_files.h"
 
 namespace cairn {
 
@@ -45,6 +46,7 @@ struct ClientCore {
   Counter gets, hits, misses, corrupt, late, puts, duplicates, get_bytes, put_bytes;
   // Members are destroyed in reverse order: first the session with the daemon's state for it, then
   // the connections.
+  std::unique_ptr<transport::TlsFiles> tls;  // null: no TLS
   DataPool data;
   std::unique_ptr<Control> control;
 };

@@ -76,7 +76,19 @@ absl::StatusOr<absl::Duration> TimeoutOr(absl::Duration timeout, absl::Duration 
   return timeout == absl::ZeroDuration() ? fallback : timeout;
 }
 
+absl::Status Validate(const TlsOptions& options) {
+  if (options.cert.empty() != options.key.empty()) {
+    return absl::InvalidArgumentError("tls_cert and tls_key: set both, or neither");
+  }
+  if (options.is_on()) return absl::OkStatus();
+  if (!options.cert.empty() || !options.server.empty()) {
+    return absl::InvalidArgumentError("tls_ca is empty, and other TLS options are set");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Validate(const ConnectOptions& options) {
+  CAIRN_RETURN_IF_ERROR(Validate(options.tls));
   CAIRN_RETURN_IF_ERROR(ValidateAddress("control", options.control));
   if (!options.data.empty()) {
     CAIRN_RETURN_IF_ERROR(ValidateAddress("data", options.data));

@@ -53,6 +53,17 @@ struct BreakerOptions {
   absl::Duration probe_timeout = absl::Seconds(5);  // after this time another probe may start
 };
 
+// Files in PEM. They are read again when the client reconnects.
+struct TlsOptions {
+  std::string ca{};    // CAs of the daemon's certificate; empty: no TLS
+  std::string cert{};  // the client's certificate, the leaf first, and its key; both or neither
+  std::string key{};
+  // The name in the daemon's certificate: a DNS name, an address, or a URI such as "spiffe://…".
+  // Empty: the host of the address.
+  std::string server{};
+  bool is_on() const { return !ca.empty(); }
+};
+
 struct ConnectOptions {
   std::string control{};  // "unix:PATH" or "HOST:PORT" of cairnd's control plane; required
   // "unix:PATH" or "HOST:PORT" (UCX). Empty: the first socket on this host that the daemon reports.
@@ -64,6 +75,7 @@ struct ConnectOptions {
   int window = kWindowDefault;                    // limit on calls in flight per connection
   uint64_t region_bytes = kRegionBytesDefault;    // shared memory per unix:, allocated at once
   absl::Duration timeout = absl::ZeroDuration();  // timeout of connecting
+  TlsOptions tls{};  // for TCP addresses of the control plane; unix sockets have no TLS
   BreakerOptions breaker{};
   // Opens data connections. Empty: the address selects the transport. For tests and wrappers.
   Dialer dialer{};
@@ -71,6 +83,7 @@ struct ConnectOptions {
 
 // Errors: InvalidArgument, naming the field and the limit.
 absl::Status Validate(const ConnectOptions& options);
+absl::Status Validate(const TlsOptions& options);
 
 // Returns `timeout`, or `fallback` if it is zero. Errors: InvalidArgument if it is negative or
 // above kTimeoutMax.

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "client/cpp/tls.h"
 #include "client/cpp/trace.h"
 
 namespace cairn {
@@ -35,7 +36,9 @@ inline absl::Status CheckPollStrategy() {
                    ", with which gRPC would end the process; unset it, or set epoll1 or poll"));
 }
 
-inline absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address) {
+// `files` is null without TLS.
+inline absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
+    const std::string& address, const TlsOptions& tls, const transport::TlsFiles* files) {
   CAIRN_RETURN_IF_ERROR(CheckPollStrategy());
   grpc::ChannelArguments arguments;
   // Room for a list of 65536 keys and its answer.
@@ -53,7 +56,8 @@ inline absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::str
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // Connections to loopback and cluster addresses must not use a proxy from the environment.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  const auto credentials = CredentialsFor(address, tls, files, &arguments);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
 inline absl::Status FromGrpc(const grpc::Status& status) {

@@ -7,6 +7,7 @@
 // Thread-safety: Owned by the thread that accepts.
 
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "base/file.h"
@@ -29,6 +30,8 @@ class Acceptor {
     kStuck,       // not even that: wait a moment
     kNone,        // no peer waits
   };
+  // Gives the listening socket away. REQUIRES: Listen() made it; no other call follows.
+  Fd TakeSocket() { return std::move(owned_); }
   // *socket is non-blocking and closed on exec.
   Outcome Accept(Fd* socket);
 

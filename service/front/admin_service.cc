@@ -129,7 +129,11 @@ void AdminService::AddTo(CallRouter& router) {
           calls_, Call::kSetDevice, RequestBound(),
           [this](const ControlCall& call, const v1::SetDeviceRequest& request,
                  const ReplyDone<v1::SetDeviceReply>& done) { done(SetDevice(call, request)); }});
-  add("Drain", Call::kDrain, &AdminService::Drain);
+  router.AddUnary("/cairn.v1.Admin/Drain",
+                  UnaryMethod<v1::DrainRequest, v1::DrainReply>{
+                      calls_, Call::kDrain, RequestBound(),
+                      [this](const ControlCall& call, const v1::DrainRequest&,
+                             const ReplyDone<v1::DrainReply>& done) { done(Drain(call)); }});
   router.Add("/cairn.v1.Admin/Verify",
              [this](const CallPlace& place) { return new VerifyStream(place, verify_); });
 }
@@ -226,6 +230,7 @@ void AdminService::SetPolicy(const ControlCall& call, const v1::SetPolicyRequest
   if (!policy.ok()) return done(policy.status());
   const absl::StatusOr<SpaceRef> space = parts_.spaces.Find(request.space_id());
   if (!space.ok()) return done(space.status());
+  if (absl::Status said = Announce(call, "SetPolicy", request); !said.ok()) return done(said);
   if (const absl::Status set = (*space)->coding().SetPolicy(*policy); !set.ok()) return done(set);
   parts_.tiers.PolicyChanged((*space)->Describe().record);
   v1::SetPolicyReply reply;
@@ -260,6 +265,7 @@ absl::Status AdminService::ListTiers(const v1::ListTiersRequest&, v1::ListTiersR
 
 absl::StatusOr<v1::SetDeviceReply> AdminService::SetDevice(const ControlCall& call,
                                                            const v1::SetDeviceRequest& request) {
+  CAIRN_RETURN_IF_ERROR(Announce(call, "SetDevice", request));
   absl::Status status = parts_.tiers.SetRetired(request.path(), request.retired());
   if (absl::IsNotFound(status) && parts_.codec != nullptr &&
       parts_.codec->Device().path == request.path()) {
@@ -280,10 +286,18 @@ absl::StatusOr<v1::SetDeviceReply> AdminService::SetDevice(const ControlCall& ca
   return reply;
 }
 
-absl::Status AdminService::Drain(const v1::DrainRequest&, v1::DrainReply* reply) {
+absl::StatusOr<v1::DrainReply> AdminService::Drain(const ControlCall& call) {
+  CAIRN_RETURN_IF_ERROR(Announce(call, "Drain", v1::DrainRequest()));
   parts_.drain();
-  reply->set_session_count(parts_.sessions.count());
-  return absl::OkStatus();
+  v1::DrainReply reply;
+  reply.set_session_count(parts_.sessions.count());
+  return reply;
+}
+
+absl::Status AdminService::Announce(const ControlCall& call, std::string_view name,
+                                    const google::protobuf::Message& request) {
+  if (parts_.audit == nullptr) return absl::OkStatus();
+  return parts_.audit->Change(name, call.identity(), request.ShortDebugString());
 }
 
 }  // namespace cairn

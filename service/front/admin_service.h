@@ -12,6 +12,7 @@
 
 #include "base/mutex.h"
 #include "cairn/v1/admin.pb.h"
+#include "service/audit.h"
 #include "service/front/call_metrics.h"
 #include "service/front/call_router.h"
 #include "service/front/freed_calls.h"
@@ -37,6 +38,7 @@ class AdminService {
     FreedCalls& freed;
     std::function<void()> drain;
     const DeviceCodec* codec = nullptr;  // of a device that no tier has; null: none
+    Audit* audit = nullptr;              // null: none
   };
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}
   ~AdminService() { Stop(); }
@@ -59,7 +61,10 @@ class AdminService {
   absl::Status ListTiers(const v1::ListTiersRequest& request, v1::ListTiersReply* reply);
   absl::StatusOr<v1::SetDeviceReply> SetDevice(const ControlCall& call,
                                                const v1::SetDeviceRequest& request);
-  absl::Status Drain(const v1::DrainRequest& request, v1::DrainReply* reply);
+  absl::StatusOr<v1::DrainReply> Drain(const ControlCall& call);
+  // Writes the change to the audit file. Errors: Unavailable; then it must not be made.
+  absl::Status Announce(const ControlCall& call, std::string_view name,
+                        const google::protobuf::Message& request);
   // Starts a verification thread, unless one runs.
   absl::Status Verify(VerifyStream& stream, uint64_t space_id);
   void RunVerify(VerifyStream& stream, uint64_t space_id);

@@ -79,9 +79,14 @@ absl::Status ControlCall::ParseRequest(const RequestBound& bound,
 }
 
 absl::Status ControlCall::CheckTicket(const std::string& ticket) const {
-  if (sessions_ == nullptr || ticket.empty()) return absl::OkStatus();  // the method says so
+  if (sessions_ == nullptr) return absl::OkStatus();
   CAIRN_ASSIGN_OR_RETURN(const proto::Ticket parsed, proto::FromTicketBytes(ticket));
   return sessions_->CheckBearer(parsed, identity_);
+}
+
+absl::Status ControlCall::CheckPeer() const {
+  if (sessions_ == nullptr || identity_.certificate() == nullptr) return absl::OkStatus();
+  return sessions_->policy().MayConnect(identity_);
 }
 
 const grpc::ByteBuffer* ControlCall::Serialize(const google::protobuf::Message& message) {

@@ -75,12 +75,15 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
   // the budget has no room. `bytes` is the call's memory besides the message.
   bool ReadHeld(uint64_t bytes = 0);
   // Parses the message that was read. Errors: InvalidArgument (it is invalid or over its bound);
-  // those of Sessions::CheckBearer(), for the ticket in it.
+  // those of Sessions::CheckBearer(), for the ticket in it; without one, PermissionDenied for the
+  // holder of a certificate whom the policy does not know.
   template <typename Request>
   absl::Status TakeRequest(const RequestBound& bound, Request* request) {
     CAIRN_RETURN_IF_ERROR(ParseRequest(bound, request));
-    if constexpr (requires { request->ticket(); }) return CheckTicket(request->ticket());
-    return absl::OkStatus();
+    if constexpr (requires { request->ticket(); }) {
+      if (!request->ticket().empty()) return CheckTicket(request->ticket());
+    }
+    return CheckPeer();
   }
   // Serializes a message; the next call lends the bytes to gRPC.
   const grpc::ByteBuffer* Serialize(const google::protobuf::Message& message);
@@ -99,6 +102,7 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
  private:
   absl::Status ParseRequest(const RequestBound& bound, google::protobuf::Message* request);
   absl::Status CheckTicket(const std::string& ticket) const;
+  absl::Status CheckPeer() const;
   void GiveWay() override;
   void LogSlow(absl::Time now) const;
 

@@ -10,8 +10,7 @@
 
 namespace cairn {
 
-void ControlConnections::Add(int fd, Fd ours, const Peer& peer, bool is_apart) {
-  const uint64_t party = PartyOf(ours.get());
+void ControlConnections::Add(int fd, Fd ours, const Peer& peer, bool is_apart, uint64_t party) {
   const MutexLock lock(mutex_);
   Connection& connection = connections_[peer.number];
   connection.fd = fd;

@@ -41,8 +41,8 @@ class ControlConnections {
 
   // Adds a connection that gRPC is about to get as `fd`; `ours` is another descriptor of it.
   // `is_apart`: it came through a listener for operators only. Ends a connection if there are too
-  // many.
-  void Add(int fd, Fd ours, const Peer& peer, bool is_apart);
+  // many, by the parties of their peers (base/newcomers.h).
+  void Add(int fd, Fd ours, const Peer& peer, bool is_apart, uint64_t party);
   // Removes a closed connection.
   void Remove(uint64_t number);
   // Returns the peer of a call whose gRPC peer is `peer`.

@@ -64,14 +64,14 @@ ControlListener::ControlListener()
       silent_operators_(limits::kAdminConnectionsMax) {}
 
 absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Bind(
-    const ControlAddress& control, const std::optional<ControlAddress>& admin) {
+    const ControlAddress& control, const std::optional<ControlAddress>& admin, TlsDoor* tls) {
   auto listener = std::unique_ptr<ControlListener>(new ControlListener());
   const bool is_one = admin.has_value() && admin->ToString() == control.ToString();
   CAIRN_RETURN_IF_ERROR(
-      Annotate(listener->Open(control, /*is_admin=*/is_one, kModeOfAll), "control"));
+      Annotate(listener->Open(control, /*is_admin=*/is_one, kModeOfAll, tls), "control"));
   if (admin.has_value() && !is_one) {
     CAIRN_RETURN_IF_ERROR(
-        Annotate(listener->Open(*admin, /*is_admin=*/true, kModeOfOurs), "admin"));
+        Annotate(listener->Open(*admin, /*is_admin=*/true, kModeOfOurs, tls), "admin"));
   }
   listener->wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   listener->epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
@@ -81,7 +81,9 @@ absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Bind(
   return listener;
 }
 
-absl::Status ControlListener::Open(const ControlAddress& address, bool is_admin, mode_t mode) {
+absl::Status ControlListener::Open(const ControlAddress& address, bool is_admin, mode_t mode,
+                                   TlsDoor* tls) {
+  const size_t index = doors_.size();
   Door& door = doors_.emplace_back();
   door.address = address;
   door.is_admin = is_admin;
@@ -98,8 +100,20 @@ absl::Status ControlListener::Open(const ControlAddress& address, bool is_admin,
     door.acceptor.emplace(Acceptor::Borrow(door.file->get()));
   } else {
     CAIRN_ASSIGN_OR_RETURN(Acceptor acceptor, Acceptor::Listen(address.tcp));
-    door.acceptor.emplace(std::move(acceptor));
-    door.address.tcp.port = door.acceptor->port();
+    door.address.tcp.port = acceptor.port();
+    if (tls == nullptr) {
+      door.acceptor.emplace(std::move(acceptor));
+      return absl::OkStatus();
+    }
+    tls->Listen(acceptor.TakeSocket(), index > 0,
+                [this, index](Fd plain, PeerIdentity identity, uint64_t party) {
+                  {
+                    const MutexLock lock(mutex_);
+                    if (is_stopping_) return;
+                    proved_.push_back({std::move(plain), std::move(identity), party, index});
+                  }
+                  Wake(wake_);
+                });
   }
   return absl::OkStatus();
 }
@@ -143,6 +157,7 @@ void ControlListener::Stop() {
 
 void ControlListener::WatchDoors(bool accepts) {
   for (size_t i = 0; i < doors_.size(); ++i) {
+    if (!doors_[i].acceptor.has_value()) continue;
     WatchSocket(epoll_.get(), doors_[i].acceptor->get(), kFirstDoorTag + i,
                 accepts ? uint32_t{EPOLLIN} : 0);
   }
@@ -192,15 +207,21 @@ bool ControlListener::TakeNews() {
   uint64_t calls = 0;
   [[maybe_unused]] const ssize_t bytes = ::read(wake_.get(), &calls, sizeof calls);
   std::vector<Fd> probes;
+  std::vector<Proved> proved;
   bool is_unwatched = false;
   {
     const MutexLock lock(mutex_);
     if (is_stopping_) return false;
     probes.swap(probes_);
+    proved.swap(proved_);
     is_unwatched = std::exchange(is_unwatched_, false);
   }
   if (is_unwatched) WatchDoors(true);
   for (Fd& probe : probes) take_(std::move(probe));
+  for (Proved& one : proved) {
+    accepted_.Add();
+    Give(numbers_++, std::move(one.plain), std::move(one.identity), one.party, doors_[one.door]);
+  }
   return true;
 }
 
@@ -252,15 +273,22 @@ void ControlListener::Pass(uint64_t number) {
   const Door& door = *node.mapped().door;
   SilentOf(door).Remove(number);
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
+  const uint64_t party = PartyOf(socket.get());
+  PeerIdentity identity = PeerIdentityOf(socket.get());
+  Give(number, std::move(socket), std::move(identity), party, door);
+}
+
+void ControlListener::Give(uint64_t number, Fd socket, PeerIdentity identity, uint64_t party,
+                           const Door& door) {
   Fd ours(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
   if (!ours.is_valid()) return out_of_files_.Add();
   WatchSocket(epoll_.get(), ours.get(), number, EPOLLET);  // its end is always said
   connections_.Add(socket.get(), std::move(ours),
-                   {.identity = PeerIdentityOf(socket.get()),
+                   {.identity = std::move(identity),
                     .is_operator = door.is_admin,
                     .is_trusted = IsApart(door) && door.address.is_unix(),
                     .number = number},
-                   IsApart(door));
+                   IsApart(door), party);
   take_(std::move(socket));
 }
 

@@ -32,6 +32,7 @@
 #include "service/front/acceptor.h"
 #include "service/front/control_connections.h"
 #include "service/front/doors.h"
+#include "service/front/tls_door.h"
 #include "transport/local/socket.h"
 
 namespace cairn {
@@ -41,8 +42,11 @@ class ControlListener {
   // Binds to both addresses, or to one socket if they are equal. A separate unix socket for `admin`
   // is accessible only to our own user; without a unix socket no peer is an operator. Errors: those
   // of Acceptor::Listen() or SocketFile::Listen().
+  // `tls` accepts at TCP addresses; null: they are plain text. It must outlive the listener, and be
+  // closed before Stop().
   static absl::StatusOr<std::unique_ptr<ControlListener>> Bind(
-      const ControlAddress& control, const std::optional<ControlAddress>& admin);
+      const ControlAddress& control, const std::optional<ControlAddress>& admin,
+      TlsDoor* tls = nullptr);
   ~ControlListener() { Stop(); }
 
   // With the port that is bound.
@@ -69,7 +73,14 @@ class ControlListener {
     ControlAddress address;
     bool is_admin = false;
     std::optional<transport::SocketFile> file;
-    std::optional<Acceptor> acceptor;
+    std::optional<Acceptor> acceptor;  // nullopt: TLS accepts there
+  };
+  // A connection that TLS has let in.
+  struct Proved {
+    Fd plain;
+    PeerIdentity identity;
+    uint64_t party = 0;
+    size_t door = 0;
   };
   struct Silent {
     Fd socket;
@@ -79,10 +90,11 @@ class ControlListener {
 
   ControlListener();
   void Run();
-  absl::Status Open(const ControlAddress& address, bool is_admin, mode_t mode);
+  absl::Status Open(const ControlAddress& address, bool is_admin, mode_t mode, TlsDoor* tls);
   void WatchDoors(bool accepts);
   int WaitMs() const;
-  // Passes probes to gRPC, and watches sockets that were made again. Returns false if it must stop.
+  // Passes probes and proved connections to gRPC, and watches sockets that were made again. Returns
+  // false if it must stop.
   bool TakeNews();
   // Returns false if descriptors ran out: wait a moment before the next call.
   bool AcceptAll(Door& door);
@@ -90,6 +102,7 @@ class ControlListener {
   void TakeIn(const Door& door, Fd socket);
   // It has sent a byte: passes it to gRPC.
   void Pass(uint64_t number);
+  void Give(uint64_t number, Fd socket, PeerIdentity identity, uint64_t party, const Door& door);
   void ExpireSilent();
   // Operators with their own listener share no limit with clients.
   bool IsApart(const Door& door) const { return &door != &doors_.front(); }
@@ -109,8 +122,9 @@ class ControlListener {
 
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_unwatched_ ABSL_GUARDED_BY(mutex_) = false;  // a socket was made again
-  std::vector<Fd> probes_ ABSL_GUARDED_BY(mutex_);     // for gRPC
+  bool is_unwatched_ ABSL_GUARDED_BY(mutex_) = false;   // a socket was made again
+  std::vector<Fd> probes_ ABSL_GUARDED_BY(mutex_);      // for gRPC
+  std::vector<Proved> proved_ ABSL_GUARDED_BY(mutex_);  // likewise
   absl::Status probed_ ABSL_GUARDED_BY(mutex_);
   absl::Time probed_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   Counter accepted_, gave_way_, late_, out_of_files_;

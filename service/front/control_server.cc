@@ -89,8 +89,10 @@ void SetLimits(grpc::ServerBuilder& builder) {
 
 }  // namespace
 
-ControlServer::ControlServer(std::unique_ptr<ControlListener> listener, absl::Duration slow)
-    : listener_(std::move(listener)),
+ControlServer::ControlServer(std::unique_ptr<TlsDoor> tls,
+                             std::unique_ptr<ControlListener> listener, absl::Duration slow)
+    : tls_(std::move(tls)),
+      listener_(std::move(listener)),
       budget_({.bytes_max = limits::kControlBytesMax,
                .calls_max = limits::kCallsMax,
                .grace = absl::Milliseconds(limits::kCallGraceMs),
@@ -103,12 +105,16 @@ ControlServer::ControlServer(std::unique_ptr<ControlListener> listener, absl::Du
       names_(Names()) {}
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
-    const ControlAddress& control, const std::optional<ControlAddress>& admin,
-    absl::Duration slow) {
+    const ControlAddress& control, const std::optional<ControlAddress>& admin, absl::Duration slow,
+    transport::Handshakes* tls) {
   grpc::EnableDefaultHealthCheckService(false);  // it reads requests that nothing bounds
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  CAIRN_ASSIGN_OR_RETURN(auto listener, ControlListener::Bind(control, admin));
-  auto server = std::unique_ptr<ControlServer>(new ControlServer(std::move(listener), slow));
+  std::unique_ptr<TlsDoor> door;
+  if (tls != nullptr) door = std::make_unique<TlsDoor>(*tls);
+  if (door != nullptr) door->Start();
+  CAIRN_ASSIGN_OR_RETURN(auto listener, ControlListener::Bind(control, admin, door.get()));
+  auto server =
+      std::unique_ptr<ControlServer>(new ControlServer(std::move(door), std::move(listener), slow));
   server->AddHealth();
   grpc::ServerBuilder builder;
   for (const auto& name : server->names_) builder.RegisterService(name.get());
@@ -149,14 +155,17 @@ void ControlServer::AddHealth() {
 
 void ControlServer::Stop() {
   if (server_ == nullptr) return;
+  if (tls_ != nullptr) tls_->Close();
   listener_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   server_->Wait();
   server_.reset();
+  if (tls_ != nullptr) tls_->Stop();
 }
 
 void ControlServer::Report(MetricSink& sink) const {
   listener_->Report(sink);
+  if (tls_ != nullptr) tls_->Report(sink);
   budget_.Report(sink);
   calls_.Report(sink);
 }

@@ -24,6 +24,7 @@
 #include "service/front/call_router.h"
 #include "service/front/control_listener.h"
 #include "service/front/store_service.h"
+#include "service/front/tls_door.h"
 
 namespace cairn {
 
@@ -31,11 +32,11 @@ class ControlServer {
  public:
   // Starts listening. Until Serve(), health answers NOT_SERVING and every other call is refused as
   // UNAVAILABLE. Without `admin`, or if it is another address, calls of Admin are refused at
-  // `control`. Calls that take longer than `slow` are logged. Errors: Unavailable if an address
-  // cannot be bound.
+  // `control`. Calls that take longer than `slow` are logged. With `tls`, TCP addresses speak TLS;
+  // it must outlive the server. Errors: Unavailable if an address cannot be bound.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
       const ControlAddress& control, const std::optional<ControlAddress>& admin,
-      absl::Duration slow);
+      absl::Duration slow, transport::Handshakes* tls = nullptr);
   // Starts serving the services, which must outlive the server. Call it once.
   void Serve(StoreService& store, AdminService& admin);
   ~ControlServer() { Stop(); }
@@ -53,16 +54,22 @@ class ControlServer {
   absl::Status Probe() { return listener_->Probe(); }
   // Sets the answer of the health service.
   void SetServing(bool is_serving) { is_serving_.store(is_serving, std::memory_order_relaxed); }
+  // Ends connections whose certificates were revoked. Returns at once.
+  void EndRevoked() {
+    if (tls_ != nullptr) tls_->EndRevoked();
+  }
   // Ends every call, streams included, within a second, then returns. Idempotent. REQUIRES: calls
   // that wait in the index have been answered.
   void Stop();
   void Report(MetricSink& sink) const;
 
  private:
-  ControlServer(std::unique_ptr<ControlListener> listener, absl::Duration slow);
+  ControlServer(std::unique_ptr<TlsDoor> tls, std::unique_ptr<ControlListener> listener,
+                absl::Duration slow);
   void AddHealth();
 
   std::atomic<bool> is_serving_{false};
+  const std::unique_ptr<TlsDoor> tls_;  // null: none
   const std::unique_ptr<ControlListener> listener_;
   CallBudget budget_;
   CallRouter router_;

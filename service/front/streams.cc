@@ -184,8 +184,12 @@ class SessionStream final : public PacedStream {
     v1::OpenSessionRequest request;
     CAIRN_RETURN_IF_ERROR(TakeRequest(RequestBound(), &request));
     CAIRN_RETURN_IF_ERROR(proto::ValidateClientName(request.client_name()));
-    CAIRN_ASSIGN_OR_RETURN(const Sessions::Opened opened,
-                           sessions_.Open(request.tenant(), request.client_name(), identity()));
+    const absl::StatusOr<Sessions::Opened> made =
+        sessions_.Open(request.tenant(), request.client_name(), identity());
+    if (absl::IsPermissionDenied(made.status()) && terms_.audit != nullptr) {
+      terms_.audit->Refused(identity(), request.tenant(), made.status());
+    }
+    CAIRN_ASSIGN_OR_RETURN(const Sessions::Opened opened, made);
     LogDebug("session", "opened", {{"session", opened.id}, {"tenant", request.tenant()}});
     v1::SessionOpened& event = *event_.mutable_opened();
     event.set_session_id(opened.id);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "service/audit.h"
 #include "service/front/control_call.h"
 #include "service/index/block_index.h"
 #include "service/index/event_log.h"
@@ -21,6 +22,7 @@ struct SessionTerms {  // the same for every session
   std::string local_gets;                   // for About
   uint64_t payload_bytes_max = 0;
   std::function<bool()> is_draining;
+  Audit* audit = nullptr;  // null: none
 };
 
 // The stream of a session: SessionOpened, then a heartbeat every 5 s, which also renews the

@@ -26,8 +26,7 @@ bool MatchesParts(std::string_view pattern, std::string_view name, char separato
 
 bool PeerPattern::Matches(const PeerIdentity& identity) const {
   if (const UnixPeer* user = identity.unix_peer()) {
-    if (uid.has_value()) return user->uid == *uid && *uid != kUnmappedUid;
-    return !door.empty() && user->door == door;
+    return uid.has_value() && user->uid == *uid && *uid != kUnmappedUid;
   }
   const CertificatePeer* holder = identity.certificate();
   if (holder == nullptr) return false;

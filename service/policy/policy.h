@@ -28,7 +28,7 @@ inline constexpr uint32_t kUnmappedUid = 65534;      // every user of another us
 // Names peers. One of the fields is set.
 struct PeerPattern {
   // A `*` stands for one whole segment of the path (uri) or one whole label (dns).
-  std::string uri, dns, door, serial;
+  std::string uri, dns, serial;
   std::optional<uint32_t> uid;  // also if it is kUnmappedUid, which matches nobody
   bool Matches(const PeerIdentity& identity) const;
 };

@@ -148,7 +148,7 @@ class Reader {
           return ReadPattern(key, value, field, is_deny, &rule.peers);
         }));
     if (patterns != 1) {
-      return Bad(node, absl::StrCat(list, ": a rule has exactly one of uri, dns, uid, door",
+      return Bad(node, absl::StrCat(list, ": a rule has exactly one of uri, dns, uid",
                                     is_deny ? ", serial" : ""));
     }
     if (!is_deny && !has_tenants && !rule.is_operator) {
@@ -159,6 +159,13 @@ class Reader {
 
   absl::Status ReadPattern(const std::string& key, const YAML::Node& value,
                            const std::string& field, bool is_deny, PeerPattern* pattern) const {
+    constexpr std::string_view kPatterns[] = {"uri", "dns", "uid", "serial"};
+    if (key == "door") {
+      return Bad(value, absl::StrCat(field, ": this daemon has no doors; takes uri, dns, uid"));
+    }
+    if (std::ranges::find(kPatterns, key) == std::end(kPatterns)) {
+      return Bad(value, absl::StrCat(field, " is unknown"));
+    }
     CAIRN_ASSIGN_OR_RETURN(std::string text, Text(value, field));
     if (key == "uri") {
       if (!absl::StrContains(text, "://") || !HasWholeStars(text, '/')) {
@@ -177,41 +184,30 @@ class Reader {
       pattern->dns = std::move(text);
       return absl::OkStatus();
     }
-    if (key == "door") {
-      if (text.front() != '/')
-        return Bad(value, absl::StrCat(field, ": expected an absolute path"));
-      pattern->door = std::move(text);
-      return absl::OkStatus();
-    }
     if (key == "uid") {
       uint32_t uid = 0;
       if (!absl::SimpleAtoi(text, &uid)) {
         return Bad(value, absl::StrCat(field, ": expected the number of a user"));
       }
       if (uid == kUnmappedUid && !is_deny) {
-        return Bad(value, absl::StrCat(field,
-                                       ": 65534 is every user of another user namespace: "
-                                       "use a door"));
+        return Bad(value, absl::StrCat(field, ": 65534 is every user of another user namespace"));
       }
       pattern->uid = uid;
       return absl::OkStatus();
     }
-    if (key == "serial") {
-      absl::AsciiStrToLower(&text);
-      absl::string_view digits = text;
-      absl::ConsumePrefix(&digits, "0x");
-      while (digits.size() > 1 && digits.front() == '0') digits.remove_prefix(1);
-      const bool is_hex =
-          !digits.empty() && digits.size() <= 40 && std::ranges::all_of(digits, [](char c) {
-            return absl::ascii_isxdigit(static_cast<unsigned char>(c));
-          });
-      if (!is_hex) {
-        return Bad(value, absl::StrCat(field, ": expected 1 to 40 hexadecimal digits"));
-      }
-      pattern->serial = std::string(digits);
-      return absl::OkStatus();
+    absl::AsciiStrToLower(&text);
+    absl::string_view digits = text;
+    absl::ConsumePrefix(&digits, "0x");
+    while (digits.size() > 1 && digits.front() == '0') digits.remove_prefix(1);
+    const bool is_hex =
+        !digits.empty() && digits.size() <= 40 && std::ranges::all_of(digits, [](char c) {
+          return absl::ascii_isxdigit(static_cast<unsigned char>(c));
+        });
+    if (!is_hex) {
+      return Bad(value, absl::StrCat(field, ": expected 1 to 40 hexadecimal digits"));
     }
-    return Bad(value, absl::StrCat(field, " is unknown"));
+    pattern->serial = std::string(digits);
+    return absl::OkStatus();
   }
 
   absl::Status ReadTenantNames(const YAML::Node& node, const std::string& field,

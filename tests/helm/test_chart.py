@@ -154,11 +154,28 @@ def test_a_daemonset_never_has_two_on_a_node(render):
         assert found["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
+def test_a_store_speaks_tls_or_says_that_it_does_not(render):
+    store = ["-f", CHART / "ci" / "statefulset-values.yaml"]
+    (plain,) = pods(render(*store))
+    assert "--plaintext=anywhere" in daemon_of(plain)["args"]
+    for source in ["tls.secretName=a", "tls.csi.driver=csi.spiffe.io,tls.csi.readOnly=true"]:
+        (pod,) = pods(render(*store, "--set", source, "--set", "policy.configMapName=p"))
+        container = daemon_of(pod)
+        assert "--tls-cert=/run/cairn-tls/tls.crt" in container["args"]
+        assert "--policy=/run/cairn-policy/policy.yaml" in container["args"]
+        assert not any(word.startswith("--plaintext") for word in container["args"])
+        # cairnctl in the container has no certificate: it enters the socket of operators.
+        (control,) = [one["value"] for one in container["env"] if one["name"] == "CAIRN_CONTROL"]
+        assert control == "unix:/run/cairn-admin/admin.sock"
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes | {"cairn-ssd-data"}
+
+
 def test_every_mount_has_its_volume(render, example):
     specs = [pod for values in VALUES for pod in pods(render("-f", values))]
     words = ["--set", "image=y:1,cairn.image.repository=x", "--set-json", 'cairn.ssd.devices=[{"name":"a","size":"1Gi"}]']
     specs += pods(render(*words, chart=example))
-    assert len(specs) == 6
+    assert len(specs) == 7
     for pod in specs:
         volumes = {volume["name"] for volume in pod["volumes"]}
         mounts = {m["name"] for c in pod["containers"] + pod.get("initContainers", []) for m in c["volumeMounts"]}
@@ -282,6 +299,10 @@ REFUSALS = [
     (["--set", "form=statefulset"], "form statefulset needs ucx.enabled"),
     (["--set", "ucx.enabled=true"], "networkPolicy.clientsFrom: name the peers that may reach UCX"),
     (["--set", "form=sidecar,ucx.enabled=true"], "form sidecar takes no ucx"),
+    (["--set", "tls.secretName=a"], "tls is for form statefulset"),
+    (["--set", "form=statefulset,tls.secretName=a,tls.csi.driver=b"], "secretName and csi are both set"),
+    (["--set", "form=statefulset,plaintext=refuse"], "form statefulset then needs tls.secretName or tls.csi"),
+    (["--set", "plaintext=yes"], "value must be one of 'anywhere', 'loopback', 'refuse'"),
     (["--set", "ssd.io=uring"], "ssd.io uring needs securityContext.seccompProfile of type Localhost"),
     (["--set", "ssd.writeBudget=2TB"], "at '/ssd/writeBudget': '2TB' does not match pattern"),
     (["--set", "recipe=kivi:3"], "at '/recipe': 'kivi:3' does not match pattern"),

@@ -27,6 +27,7 @@ SHARED_PTR_ALLOWED = {
     "transport/local/": "a client's buffers outlive the connection that mapped their region; a thread that a peer's descriptor holds up outlives the server",
     "client/cpp/side_objects": "a get may go on with a side object that the cache has let go",
     "client/cpp/rpc": "gRPC channels are shared_ptr",
+    "client/cpp/tls": "gRPC credentials are shared_ptr",
     "client/cpp/control": "gRPC channels are shared_ptr",
 }
 

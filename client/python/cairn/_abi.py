@@ -106,6 +106,10 @@ class ConnectOptions(Sized):
         ("connections", u32),
         ("window", u32),
         ("region_bytes", u64),
+        ("tls_ca", text),
+        ("tls_cert", text),
+        ("tls_key", text),
+        ("tls_server", text),
     ]
 
 

@@ -111,6 +111,10 @@ class Session:
                 tenant=settings.tenant,
                 client_name=self._name,
                 region_bytes=settings.region_bytes,
+                tls_ca=settings.tls_ca,
+                tls_cert=settings.tls_cert,
+                tls_key=settings.tls_key,
+                tls_server=settings.tls_server,
             )
         space = self._client.open_space(
             spec.model,

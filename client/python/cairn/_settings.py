@@ -21,6 +21,12 @@ def control_address() -> str:
     return os.environ.get("CAIRN_CONTROL") or "127.0.0.1:50151"
 
 
+def tls_setting(name: str, given: str | None) -> bytes | None:
+    """Returns `given`, else `$CAIRN_TLS_name`; None if it is empty."""
+    value = os.environ.get(f"CAIRN_TLS_{name}") if given is None else given
+    return value.encode() if value else None
+
+
 def control_field() -> Any:
     """Returns a field for the control plane of cairnd, "HOST:PORT" or "unix:PATH"."""
     return dataclasses.field(default_factory=control_address, metadata={"kind": "address"})
@@ -45,6 +51,14 @@ class Place(Protocol):
     def recipe(self) -> str | None: ...
     @property
     def region_bytes(self) -> int: ...
+    @property
+    def tls_ca(self) -> str | None: ...
+    @property
+    def tls_cert(self) -> str | None: ...
+    @property
+    def tls_key(self) -> str | None: ...
+    @property
+    def tls_server(self) -> str | None: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +71,11 @@ class StoreSettings:
     tenant: str = "default"
     timeout: float = 5.0  # seconds, for each call of the engine
     region_bytes: int = REGION_BYTES  # shared memory of each `unix:` data connection
+    # As in `connect`; None: of the environment, $CAIRN_TLS_CA and so on.
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_server: str | None = None
 
 
 def settings_of(kind: type[T], where: str, given: Mapping[str, Any]) -> T:

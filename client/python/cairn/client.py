@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _abi, _ffi, _ucx, keys
 from ._connection import Connection
-from ._settings import control_address
+from ._settings import control_address, tls_setting
 from .buffer import Buffer
 from .space import Space
 from .transfer import TIERS
@@ -238,6 +238,10 @@ def connect(
     window: int = 0,
     region_bytes: int = 0,
     timeout: float | None = None,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_server: str | None = None,
 ) -> Client:
     """Opens a session with the daemon whose control plane is at `control`, "unix:PATH" or
     "HOST:PORT"; None means `$CAIRN_CONTROL`, else 127.0.0.1:50151.
@@ -247,6 +251,12 @@ def connect(
     connections, window, region_bytes: number of data connections, calls in flight on each, and
     shared memory of each, allocated at once; 0 selects the default (2, 8, 64 MiB). timeout:
     seconds, at most 60; None means 2.
+
+    tls_ca: PEM file of the CAs of the daemon's certificate, which selects TLS for a "HOST:PORT"; a
+    unix socket has none. tls_cert, tls_key: PEM files of this client's certificate and key.
+    tls_server: the DNS name, address or URI in the daemon's certificate; the host of `control` by
+    default. None means `$CAIRN_TLS_CA`, `$CAIRN_TLS_CERT`, `$CAIRN_TLS_KEY`, `$CAIRN_TLS_SERVER`;
+    "" means none. The files are read again when the client reconnects.
     """
     if control is None:
         control = control_address()
@@ -259,6 +269,10 @@ def connect(
         connections=_ffi.unsigned("connections", connections),
         window=_ffi.unsigned("window", window),
         region_bytes=_ffi.unsigned("region_bytes", region_bytes, 64),
+        tls_ca=tls_setting("CA", tls_ca),
+        tls_cert=tls_setting("CERT", tls_cert),
+        tls_key=tls_setting("KEY", tls_key),
+        tls_server=tls_setting("SERVER", tls_server),
     )
     address = ctypes.c_void_p()
     if data is not None and not data.startswith("unix:"):

@@ -309,6 +309,10 @@ class CairnL2:
                 region_bytes=settings.region_bytes,
                 client_name="lmcache",
                 timeout=time_left(deadline),
+                tls_ca=settings.tls_ca,
+                tls_cert=settings.tls_cert,
+                tls_key=settings.tls_key,
+                tls_server=settings.tls_server,
             )
             with self._lock:
                 self._client = client

@@ -12,11 +12,53 @@ unix:/run/cairn/control.sock
 {{- end -}}
 {{- end -}}
 
+{{- /* Not empty: the control port speaks TLS. */ -}}
+{{- define "cairn.tls" -}}
+{{- if or .Values.tls.secretName .Values.tls.csi -}}tls{{- end -}}
+{{- end -}}
+
+{{- /* For cairnctl in the daemon's own container, which has no client's certificate. */ -}}
+{{- define "cairn.ownControl" -}}
+{{- if include "cairn.tls" . -}}unix:/run/cairn-admin/admin.sock{{- else -}}{{ include "cairn.control" . }}{{- end -}}
+{{- end -}}
+
+{{- define "cairn.tlsVolumes" -}}
+{{- if include "cairn.tls" . }}
+- name: cairn-tls
+  {{- if .Values.tls.secretName }}
+  secret:
+    secretName: {{ .Values.tls.secretName }}
+    defaultMode: 0440
+  {{- else }}
+  csi:
+    {{- toYaml .Values.tls.csi | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- with .Values.policy.configMapName }}
+- name: cairn-policy
+  configMap:
+    name: {{ . }}
+{{- end }}
+{{- end -}}
+
 {{- define "cairn.args" -}}
 {{- $sizes := include "cairn.sizes" . | fromYaml -}}
 - --control={{ include "cairn.control" . }}
 - --admin=unix:/run/cairn-admin/admin.sock
 - --socket=/run/cairn/cairnd.sock
+{{- if include "cairn.tls" . }}
+- --tls-cert=/run/cairn-tls/{{ .Values.tls.certificate }}
+- --tls-key=/run/cairn-tls/{{ .Values.tls.key }}
+- --tls-ca=/run/cairn-tls/{{ .Values.tls.ca }}
+{{- with .Values.tls.crl }}
+- --tls-crl=/run/cairn-tls/{{ . }}
+{{- end }}
+{{- else if eq .Values.form "statefulset" }}
+- --plaintext={{ .Values.plaintext }}
+{{- end }}
+{{- if .Values.policy.configMapName }}
+- --policy=/run/cairn-policy/policy.yaml
+{{- end }}
 - --map={{ ternary "auto" "off" (eq .Values.form "sidecar") }}
 - --http={{ include "cairn.podIp" . }}:{{ .Values.ports.http }}
 - --host-bytes={{ $sizes.host | int64 }}MiB
@@ -93,7 +135,7 @@ env:
       fieldRef:
         fieldPath: status.podIP
   - name: CAIRN_CONTROL # for cairnctl in this container
-    value: {{ include "cairn.control" . | quote }}
+    value: {{ include "cairn.ownControl" . | quote }}
   {{- if .Values.gpu.size }}
   - name: NVIDIA_DRIVER_CAPABILITIES # for the container runtime: the driver's libraries, and no more
     value: compute
@@ -130,6 +172,16 @@ volumeMounts:
     mountPath: /run/cairn
   - name: cairn-admin # of this container alone: an engine that runs as root enters every socket that it sees
     mountPath: /run/cairn-admin
+  {{- if include "cairn.tls" . }}
+  - name: cairn-tls
+    mountPath: /run/cairn-tls
+    readOnly: true
+  {{- end }}
+  {{- if .Values.policy.configMapName }}
+  - name: cairn-policy
+    mountPath: /run/cairn-policy
+    readOnly: true
+  {{- end }}
   {{- range .Values.ssd.devices }}
   - name: cairn-ssd-{{ .name }}
     mountPath: /var/lib/cairn/{{ .name }}
@@ -255,6 +307,9 @@ spec:
     - name: cairn-admin
       emptyDir:
         sizeLimit: 1Mi
+    {{- with include "cairn.tlsVolumes" . | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
     {{- if eq .Values.form "daemonset" }}
     {{- range .Values.ssd.devices }}
     - name: cairn-ssd-{{ .name }}

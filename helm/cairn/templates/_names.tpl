@@ -48,6 +48,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (eq .Values.form "statefulset") (not .Values.ucx.enabled) -}}
 {{- fail "form statefulset needs ucx.enabled: workers of other pods reach the store over UCX alone" -}}
 {{- end -}}
+{{- if and .Values.tls.secretName .Values.tls.csi -}}
+{{- fail "tls: secretName and csi are both set: the files come from one of them" -}}
+{{- end -}}
+{{- if and (include "cairn.tls" .) (ne .Values.form "statefulset") -}}
+{{- fail "tls is for form statefulset: the others listen on unix sockets alone" -}}
+{{- end -}}
+{{- if and (eq .Values.form "statefulset") (not (include "cairn.tls" .)) (ne .Values.plaintext "anywhere") -}}
+{{- fail (printf "plaintext is %s: form statefulset then needs tls.secretName or tls.csi" .Values.plaintext) -}}
+{{- end -}}
 {{- if and .Values.ucx.enabled (eq .Values.form "sidecar") -}}
 {{- fail "form sidecar takes no ucx: the worker is in the same pod" -}}
 {{- end -}}

@@ -47,6 +47,9 @@
   emptyDir:
     sizeLimit: 1Mi
 {{- end }}
+{{- with include "cairn.tlsVolumes" . | trim }}
+{{ . }}
+{{- end }}
 {{- range .Values.ssd.devices }}
 - name: cairn-ssd-{{ .name }}
   {{- include "cairn.ephemeral" . | nindent 2 }}

@@ -28,6 +28,11 @@ class Settings:
     # Where a user names none, these are the least: `sizes` computes them.
     staging_bytes: int = 256 << 20  # of blocks that wait to be put
     region_bytes: int = REGION_BYTES  # shared memory of each `unix:` data connection
+    # As in `cairn.connect`; None: of the environment, $CAIRN_TLS_CA and so on.
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_server: str | None = None
     query_squares: bool = False  # puts bring squared queries, which the daemon mines profiles with
     capture: str | None = None  # a folder for dumps of what is computed; None: nothing is captured
     capture_sequences: int = 2  # how many

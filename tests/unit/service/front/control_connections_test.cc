@@ -22,6 +22,7 @@ class ControlConnectionsTest : public ::testing::Test {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
     clients_.emplace_back(ends[0]);
     const uint64_t number = clients_.size();
+    const uint64_t party = PartyOf(ends[1]);
     connections_.Add(fd, Fd(ends[1]), {.identity = {}, .is_operator = is_apart, .number = number},
                      is_apart);
     return number;

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// TLS of the control plane's channels: credentials from files, and what a failure means.
+//
+// Thread-safety: Thread-safe.
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/cpp/options.h"
+#include "transport/tls/tls_files.h"
+
+namespace cairn {
+
+// Opens and checks the files of `options`. Null without TLS. Errors: InvalidArgument, which names
+// the file and the reason.
+absl::StatusOr<std::unique_ptr<transport::TlsFiles>> OpenTls(const TlsOptions& options);
+
+// Credentials for a channel to `address`, with the files in force, and what the channel's arguments
+// must say. `files` is null without TLS. A unix socket has no TLS.
+std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& address,
+                                                         const TlsOptions& options,
+                                                         const transport::TlsFiles* files,
+                                                         grpc::ChannelArguments* arguments);
+
+// Returns what a channel's failure to connect means, if TLS is the reason: the other end does not
+// speak it, only the other end speaks it, or one end refused the other's certificate. Other errors
+// are returned as they are. Asks the daemon, within a second.
+absl::Status ExplainFailure(const absl::Status& failure, const std::string& address,
+                            const TlsOptions& options, const transport::TlsFiles* files);
+
+}  // namespace cairn

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The audit file: one JSON object per line for each change by an operator, each refused session and
+// each policy that was loaded or not taken.
+//
+// A change is on the drive before it is made: if its line cannot be written, it is refused. Other
+// lines reach the drive within a second, and wait for nobody.
+//
+// Thread-safety: Thread-safe.
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/metric.h"
+#include "base/mutex.h"
+#include "base/peer_identity.h"
+
+namespace cairn {
+
+class Audit {
+ public:
+  // Appends to the file, which only our user may read. Errors: Unavailable, which names the path.
+  static absl::StatusOr<std::unique_ptr<Audit>> Open(const std::string& path);
+
+  // An operator is about to make a change. Waits for the drive. Errors: Unavailable; then the
+  // change must not be made.
+  absl::Status Change(std::string_view call, const PeerIdentity& peer, std::string_view detail);
+  // A session that was refused. More than kNotesPerSecond are counted and left out.
+  void Refused(const PeerIdentity& peer, std::string_view tenant, const absl::Status& reason);
+  // A policy was loaded, or not taken.
+  void Policy(const absl::Status& outcome);
+
+  // Brings the lines to the drive. If the file was moved away, goes on in a new one. Call it once a
+  // second.
+  void Look();
+  // Why the last line was not written. Empty: it was.
+  std::string remark() const;
+  void Report(MetricSink& sink) const;
+
+ private:
+  static constexpr int kNotesPerSecond = 32;
+  struct Field {
+    std::string_view name, value;
+  };
+
+  explicit Audit(std::string path) : path_(std::move(path)) {}
+  absl::Status OpenFile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Write(std::string_view event, std::initializer_list<Field> fields)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Failed(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string path_;
+  mutable Mutex mutex_;
+  Fd file_ ABSL_GUARDED_BY(mutex_);
+  uint64_t number_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_unsynced_ ABSL_GUARDED_BY(mutex_) = false;
+  int notes_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last look
+  std::string failure_ ABSL_GUARDED_BY(mutex_);
+  Counter lines_, failures_, omitted_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The inside of the control plane's TLS address. A connection that has proved itself
+// (transport/tls/handshakes.h) gets one end of a socket pair; the other end goes to gRPC. One
+// thread decrypts and encrypts between the two.
+//
+// gRPC's own TLS is not used: it gives no reasons, reads its files once or ends the process over an
+// empty one, and does not see a changed revocation list (docs/internals/adr/0038-trust.md).
+//
+// Thread-safety: Thread-safe. The thread is named "control-tls".
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/metric.h"
+#include "base/mutex.h"
+#include "base/peer_identity.h"
+#include "transport/tls/handshakes.h"
+
+namespace cairn {
+
+inline constexpr std::string_view kControlAlpn = "h2";
+
+class TlsDoor {
+ public:
+  // Takes the plain end of a connection, with the party of its peer (base/newcomers.h). Must not
+  // block.
+  using Take = std::function<void(Fd plain, PeerIdentity identity, uint64_t party)>;
+
+  explicit TlsDoor(transport::Handshakes& handshakes) : handshakes_(handshakes) {}
+  ~TlsDoor() { Stop(); }
+
+  // Accepts from a listening socket. `is_admin`: it is an address of its own for operators.
+  void Listen(Fd socket, bool is_admin, Take take);
+  void Start();
+  // Accepts no more.
+  void Close();
+  // Ends all connections as well. Idempotent.
+  void Stop();
+  // Ends connections whose certificates a list has revoked since. Returns at once.
+  void EndRevoked();
+
+  void Report(MetricSink& sink) const;
+
+ private:
+  struct Connection {
+    transport::TlsArrival arrival;
+    Fd plain;                         // ours; gRPC has the other end
+    std::vector<std::byte> to_plain;  // decrypted, and not taken by gRPC yet
+    std::vector<std::byte> to_peer;   // of gRPC, and not encrypted yet
+    bool is_peer_gone = false, is_grpc_gone = false;
+    bool reading_wants_write = false;  // TLS has to send before it can read
+    absl::Time until;                  // a certificate is proved again after a day
+  };
+
+  void Add(transport::TlsArrival arrival, const Take& take);
+  void Run();
+  // Moves what can be moved. Returns false if the connection is over; *is_busy if it is to be
+  // called again without waiting.
+  bool Pump(Connection& connection, bool* is_busy);
+  void MoveToPlain(Connection& connection, bool* has_moved);
+  void MoveToPeer(Connection& connection, bool* has_moved);
+  void Watch(uint64_t id, const Connection& connection);
+  // *due: connections that have to be looked at.
+  void TakeNews(std::vector<uint64_t>* due);
+  void Wake();
+
+  transport::Handshakes& handshakes_;
+  std::vector<int> doors_;
+  Fd epoll_, wake_;
+  std::thread thread_;
+
+  // Used by the thread only.
+  std::map<uint64_t, Connection> connections_;
+  std::vector<std::byte> scratch_;
+
+  Mutex mutex_;
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ends_revoked_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, Connection> arrived_ ABSL_GUARDED_BY(mutex_);
+  Counter opened_, revoked_, aged_, out_of_files_;
+  std::atomic<int64_t> open_{0};
+};
+
+}  // namespace cairn

@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may come in: the policy over unix sockets and TLS, rotation, revocation, downgrade."""
+
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import cairn
+import pytest
+from certificates import Ca, serial_of
+
+TEAM_A = "URI:spiffe://prod.example/ns/team-a/sa/vllm"
+POLICY = """version: 1
+identities:
+  - {uri: "spiffe://prod.example/ns/team-a/sa/*", tenants: [team-a, shared]}
+  - {dns: "*.team-b.example", tenants: [team-b]}
+  - {uri: "spiffe://prod.example/ns/ops/sa/cairnctl", operator: true}
+deny:
+  - {uri: "spiffe://prod.example/ns/team-a/sa/old"}
+"""
+
+
+class Daemon:
+    """A cairnd of its own. Its log is `log()`."""
+
+    def __init__(self, bin_dir, folder, *flags, control="127.0.0.1:0"):
+        self._path = folder / "log"
+        self._log = open(self._path, "w", encoding="utf-8")
+        command = [str(bin_dir / "cairnd"), "--control", control, "--http", "127.0.0.1:0"]
+        command += ["--socket", str(folder / "s"), "--host-bytes", "64MiB", "--ssd", "off"]
+        self.process = subprocess.Popen(
+            [*command, "--drain-ms", "0", *map(str, flags)], stdout=self._log, stderr=self._log
+        )
+        deadline = time.monotonic() + 30
+        while (ready := re.search(r"cairnd ready .*", self.log())) is None:
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log()
+            time.sleep(0.02)
+        found = dict(re.findall(r"(\w+)=(\S+)", ready[0]))
+        self.control, self.http, self.admin = found["control"], found["http"], found["admin"]
+        self.port = self.control.rpartition(":")[2]
+
+    def log(self):
+        return self._path.read_text(encoding="utf-8")
+
+    def get(self, path):
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+
+    def metric(self, name):
+        found = re.search(rf"^{re.escape(name)} (\S+)$", self.get("/metrics"), re.M)
+        return float(found[1]) if found else 0.0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(20)
+        self._log.close()
+
+
+def wait_for(condition, seconds=15):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def refusal(kind, **arguments):
+    with pytest.raises(kind) as caught:
+        cairn.connect(**arguments).close()
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("trust")
+
+
+@pytest.fixture(scope="module")
+def ca(folder):
+    if shutil.which("openssl") is None:
+        pytest.skip("the program openssl is missing")
+    return Ca(folder)
+
+
+@pytest.fixture(scope="module")
+def server(ca):
+    san = "URI:spiffe://prod.example/ns/cairn/sa/cairnd,DNS:localhost,IP:127.0.0.1"
+    return ca.issue("server", san, use="serverAuth")
+
+
+@pytest.fixture
+def secured(bin_dir, ca, server, tmp_path):
+    """A daemon with TLS and a policy, both in files of its own."""
+    certificate, key = (shutil.copy(one, tmp_path) for one in server)
+    policy, crl = tmp_path / "policy.yaml", tmp_path / "crl.pem"
+    policy.write_text(POLICY)
+    ca.revoke(crl)
+    flags = ["--tls-cert", certificate, "--tls-key", key, "--tls-ca", ca.pem, "--tls-crl", crl]
+    with Daemon(bin_dir, tmp_path, *flags, "--policy", policy) as daemon:
+        daemon.certificate, daemon.key = certificate, key
+        daemon.policy, daemon.crl = policy, crl
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def team_a(ca):
+    return ca.issue("team-a", TEAM_A)
+
+
+def tls(daemon, ca, pair, **more):
+    options = {"control": daemon.control, "tls_ca": str(ca.pem), "timeout": 5.0}
+    if pair is not None:
+        options |= {"tls_cert": pair[0], "tls_key": pair[1]}
+    return options | more
+
+
+def test_certificates_are_the_tenants_of_the_policy(secured, ca, folder, team_a):
+    dns = ca.issue("dns", "DNS:engine-7.team-b.example")
+    ops = ca.issue("ops", "URI:spiffe://prod.example/ns/ops/sa/cairnctl")
+    # (certificate, tenant, why it is refused; None: it is not)
+    cases = [
+        (team_a, "team-a", None),
+        (team_a, "shared", None),
+        (team_a, "team-b", "tenant: 'team-b' is none of team-a, shared (policy.yaml:3)"),
+        (dns, "team-b", None),
+        (dns, "team-a", "tenant: 'team-a' is none of team-b (policy.yaml:4)"),
+        (ops, "team-a", "tenant: 'team-a' is not allowed: the rule has no tenants (policy.yaml:5)"),
+        (
+            ca.issue("old", "URI:spiffe://prod.example/ns/team-a/sa/old"),
+            "team-a",
+            "peer: spiffe://prod.example/ns/team-a/sa/old is denied (policy.yaml:7)",
+        ),
+        (
+            ca.issue("stranger", "URI:spiffe://prod.example/ns/team-z/sa/vllm"),
+            "team-a",
+            "peer: spiffe://prod.example/ns/team-z/sa/vllm is in no rule of policy.yaml",
+        ),
+    ]
+    for pair, tenant, why in cases:
+        if why is None:
+            with cairn.connect(**tls(secured, ca, pair, tenant=tenant)) as client:
+                assert client.stats(timeout=5.0).session_count == 1
+        else:
+            assert why in refusal(cairn.PermissionDeniedError, **tls(secured, ca, pair, tenant=tenant))
+
+
+def test_certificates_that_prove_nothing_are_refused_with_the_reason(secured, ca, folder, team_a):
+    other = Ca(folder, "other")
+    rejected = "does not accept our certificate"
+    # What the daemon counts, and what the SDK says, which looks at its own files first.
+    cases = {
+        "expired": (ca.issue("late", TEAM_A, days=0), "expired"),
+        "unknown_ca": (other.issue("other-client", TEAM_A), rejected),
+        "wrong_use": (ca.issue("use", TEAM_A, use="serverAuth"), "extended key usage"),
+        "wrong_name": (ca.issue("two", f"{TEAM_A},URI:spiffe://prod.example/ns/b/sa/c"), "two URIs"),
+        "no_certificate": (None, "it asks for a certificate"),
+    }
+    time.sleep(1.1)  # the first of them is valid for the second that it was made in
+    for reason, (pair, said) in cases.items():
+        text = refusal(cairn.Error, **tls(secured, ca, pair, tenant="team-a"))
+        assert said in text, reason
+        shake_hands(secured, ca, pair)
+        name = f'cairn_tls_handshakes_total{{door="control",outcome="{reason}"}}'
+        wait_for(lambda: secured.metric(name) >= 1)
+        assert f"reason={reason}" in secured.log()
+
+
+def shake_hands(daemon, ca, pair):
+    """Without the SDK, which would not send what it knows to be wrong."""
+    context = ssl.create_default_context(cafile=str(ca.pem))
+    context.set_alpn_protocols(["h2"])
+    if pair is not None:
+        context.load_cert_chain(*pair)
+    with socket.create_connection(("127.0.0.1", int(daemon.port)), timeout=10) as plain:
+        with context.wrap_socket(plain, server_hostname="localhost") as one:
+            with pytest.raises(OSError):  # TLS 1.3: refused after the client is done
+                if one.recv(1) == b"":
+                    raise OSError
+
+
+def test_what_does_not_fit_is_said(bin_dir, secured, ca, folder, team_a, tmp_path_factory):
+    plain_text = refusal(cairn.Error, control=secured.control, tenant="team-a")
+    assert f"{secured.control} speaks TLS: set tls_ca" in plain_text
+    elsewhere = Ca(folder, "elsewhere")
+    distrusted = tls(secured, ca, team_a, tenant="team-a", tls_ca=str(elsewhere.pem))
+    assert "is not one of" in refusal(cairn.Error, **distrusted)
+    named = tls(secured, ca, team_a, tenant="team-a", tls_server="elsewhere.example")
+    assert "for elsewhere.example" in refusal(cairn.Error, **named)
+    uri = tls(secured, ca, team_a, tenant="team-a")
+    cairn.connect(**uri, tls_server="spiffe://prod.example/ns/cairn/sa/cairnd").close()
+    assert "spiffe://prod.example/x" in refusal(
+        cairn.Error, **uri, tls_server="spiffe://prod.example/x"
+    )
+    with Daemon(bin_dir, tmp_path_factory.mktemp("plain")) as plain:
+        downgraded = tls(plain, ca, team_a)
+        assert "does not speak TLS" in refusal(cairn.Error, **downgraded)
+        assert plain.metric("cairn_sessions_opened_total") == 0
+    half = tls(secured, ca, None, tls_cert=team_a[0])
+    assert "tls_cert and tls_key" in refusal(cairn.InvalidArgumentError, **half)
+    mixed = tls(secured, ca, (team_a[0], secured.key))
+    assert "is not its key" in refusal(cairn.InvalidArgumentError, **mixed)
+
+
+def test_the_environment_of_an_engine_is_enough(secured, ca, team_a, monkeypatch):
+    monkeypatch.setenv("CAIRN_CONTROL", secured.control)
+    monkeypatch.setenv("CAIRN_TLS_CA", str(ca.pem))
+    monkeypatch.setenv("CAIRN_TLS_CERT", team_a[0])
+    monkeypatch.setenv("CAIRN_TLS_KEY", team_a[1])
+    with cairn.connect(tenant="team-a") as client:
+        assert client.stats(timeout=5.0).session_count == 1
+
+
+def test_files_are_replaced_under_clients(secured, ca, team_a, tmp_path):
+    """Half written, in either order: nobody notices, and newcomers get the new certificate."""
+    pair = [str(shutil.copy(one, tmp_path / f"own{i}")) for i, one in enumerate(team_a)]
+    failures, ends = [], threading.Event()
+
+    def ask(client):
+        while not ends.is_set():
+            try:
+                client.stats(timeout=5.0)
+            except cairn.Error as error:
+                failures.append(error)
+
+    clients = [cairn.connect(**tls(secured, ca, pair, tenant="team-a")) for _ in range(4)]
+    threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    try:
+        san = "DNS:localhost,IP:127.0.0.1"
+        for turn in range(2):
+            new = ca.issue(f"server-{turn}", san, use="serverAuth")
+            mine = ca.issue(f"client-{turn}", TEAM_A)
+            texts = [pathlib.Path(one).read_bytes() for one in new]
+            targets = [secured.certificate, secured.key]
+            order = (0, 1) if turn % 2 == 0 else (1, 0)
+            first, last = order
+            pathlib.Path(targets[first]).write_bytes(texts[first][: len(texts[first]) // 2])
+            wait_for(lambda: "not taken" in secured.get("/readyz"))
+            pathlib.Path(targets[first]).write_bytes(texts[first])
+            pathlib.Path(targets[last]).write_bytes(texts[last])
+            wait_for(lambda: "not taken" not in secured.get("/readyz"))
+            for source, target in zip(mine, pair, strict=True):
+                shutil.copy(source, target)
+            with cairn.connect(**tls(secured, ca, pair, tenant="team-a")) as client:
+                client.stats(timeout=5.0)
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+        for client in clients:
+            client.close()
+    assert not failures
+
+
+def test_a_client_takes_its_new_certificate_when_it_reconnects(secured, ca, tmp_path):
+    first = ca.issue("first", TEAM_A)
+    pair = [str(shutil.copy(one, tmp_path / f"own{i}")) for i, one in enumerate(first)]
+    with cairn.connect(**tls(secured, ca, pair, tenant="team-a")) as client:
+        for source, target in zip(ca.issue("second", TEAM_A), pair, strict=True):
+            shutil.copy(source, target)
+        ca.revoke(secured.crl, first[0])
+        wait_for(lambda: secured.metric('cairn_tls_control_ended_total{reason="revoked"}') == 1)
+        wait_for(lambda: _answers(client))
+        assert client.counters().reconnects == 1
+
+
+def _answers(client):
+    try:
+        client.stats(timeout=1.0)
+        return True
+    except cairn.Error:
+        return False
+
+
+def test_deny_ends_a_session_and_bad_policies_change_nothing(secured, ca, team_a):
+    with cairn.connect(**tls(secured, ca, team_a, tenant="team-a")) as client:
+        client.stats(timeout=5.0)
+        secured.policy.write_text(POLICY + "tenants:\n  team-a: {weight: 2}\n")
+        wait_for(lambda: "policy.yaml:9" in secured.get("/readyz"))
+        assert "tenants.team-a.weight: this daemon does not enforce it" in secured.get("/readyz")
+        assert secured.metric("cairn_policy_load_failures_total") == 1
+        client.stats(timeout=5.0)
+        secured.policy.write_text(f'{POLICY}  - {{serial: "{serial_of(team_a[0])}"}}\n')
+        wait_for(lambda: secured.metric("cairn_sessions") == 0)
+        assert "policy" not in secured.get("/readyz")
+        text = refusal(cairn.PermissionDeniedError, **tls(secured, ca, team_a, tenant="team-a"))
+        assert "is denied (policy.yaml:8)" in text
+
+
+def test_the_metrics_are_documented(bin_dir, ca, server, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    flags = ["--tls-cert", server[0], "--tls-key", server[1], "--tls-ca", ca.pem]
+    flags += ["--policy", policy, "--audit", tmp_path / "audit"]
+    with Daemon(bin_dir, tmp_path, *flags) as daemon:
+        text = daemon.get("/metrics")
+    kinds = "cairn_(?:tls|policy|audit)_"
+    exported = set(re.findall(rf"^# TYPE ({kinds}\w+)", text, re.M))
+    reference = pathlib.Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+    assert exported == set(re.findall(rf"^\| `({kinds}\w+)`", reference.read_text(), re.M))
+
+
+def test_operators_over_tls(bin_dir, ca, server, team_a, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    flags = ["--tls-cert", server[0], "--tls-key", server[1], "--tls-ca", ca.pem]
+    ops = ca.issue("operator", "URI:spiffe://prod.example/ns/ops/sa/cairnctl")
+    with Daemon(bin_dir, tmp_path, *flags, "--policy", policy, "--admin", "127.0.0.1:0") as daemon:
+
+        def ask(pair):
+            words = ["spaces", "--control", daemon.control, "--tls-ca", ca.pem]
+            words += ["--tls-cert", pair[0], "--tls-key", pair[1]]
+            return subprocess.run(
+                [bin_dir / "cairnctl", *map(str, words)], capture_output=True, text=True
+            )
+
+        assert ask(ops).returncode == 0, ask(ops).stderr
+        refused = ask(team_a)
+        assert refused.returncode == 1
+        assert "is no operator (policy.yaml:3)" in refused.stderr
+
+
+def test_users_of_a_unix_socket(bin_dir, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    mine = f"version: 1\nidentities: [{{uid: {os.getuid()}, tenants: [mine]}}]\n"
+    policy.write_text(mine + "tenants: {mine: {sessions: 2}}\n")
+    control = f"unix:{tmp_path}/c"
+    with Daemon(bin_dir, tmp_path, "--policy", policy, control=control) as daemon:
+        why = refusal(cairn.PermissionDeniedError, control=control)
+        assert "tenant: 'default' is none of mine (policy.yaml:2)" in why
+        with cairn.connect(control, tenant="mine") as one, cairn.connect(control, tenant="mine"):
+            why = refusal(cairn.ResourceExhaustedError, control=control, tenant="mine")
+            assert "sessions: the policy allows the tenant 2" in why
+            policy.write_text(mine + f"deny: [{{uid: {os.getuid()}}}]\n")
+            wait_for(lambda: daemon.metric("cairn_sessions") == 0)
+            with pytest.raises(cairn.Error):
+                one.stats()
+        # More than one tenant: clients map the host tier and could read each other's.
+        policy.write_text(mine.replace("[mine]", "[mine, yours]"))
+        wait_for(lambda: "more than one tenant" in daemon.get("/readyz"))
+
+
+def start_refused(bin_dir, tmp_path, *flags):
+    command = [bin_dir / "cairnd", "--http", "off", "--socket", tmp_path / "s", *flags]
+    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60)
+    assert ended.returncode != 0
+    return ended.stderr + ended.stdout
+
+
+def test_what_cannot_be_kept_does_not_start(bin_dir, ca, server, tmp_path):
+    both = "set tls-cert, tls-key and tls-ca, or a unix socket, or plaintext anywhere"
+    said = start_refused(bin_dir, tmp_path, "--control", "0.0.0.0:0")
+    assert "control is 0.0.0.0:0, without TLS, and plaintext is loopback" in said and both in said
+    said = start_refused(bin_dir, tmp_path, "--control", "127.0.0.1:0", "--plaintext", "refuse")
+    assert "plaintext is refuse" in said
+    said = start_refused(bin_dir, tmp_path, "--tls-cert", server[0])
+    assert "tls-cert, tls-key and tls-ca: set all three, or none" in said
+    whole = ["--tls-cert", server[0], "--tls-key", server[1], "--tls-ca", ca.pem]
+    said = start_refused(bin_dir, tmp_path, *whole, "--admin", "127.0.0.1:0")
+    assert "set policy, which says who is an operator" in said
+    said = start_refused(bin_dir, tmp_path, *whole, "--control", "127.0.0.1:0", "--tls-key", ca.pem)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\nidentities:\n  - {uid: 1, tenants: [a, b]}\n")
+    said = start_refused(bin_dir, tmp_path, "--policy", policy, "--map", "on")
+    assert "more than one tenant" in said
+    policy.write_text("version: 1\nidentities:\n  - {uid: 1, tenant: [a]}\n")
+    said = start_refused(bin_dir, tmp_path, "--policy", policy)
+    assert "policy.yaml:3: identities.tenant is unknown" in said
+    checked = subprocess.run(
+        [bin_dir / "cairnctl", "policy", "check", policy], capture_output=True, text=True
+    )
+    assert checked.returncode == 2 and "policy.yaml:3: identities.tenant is unknown" in checked.stderr
+
+
+def test_the_audit_file(bin_dir, tmp_path):
+    policy, audit = tmp_path / "policy.yaml", tmp_path / "audit"
+    policy.write_text(f"version: 1\nidentities: [{{uid: {os.getuid()}, tenants: [mine]}}]\n")
+    control = f"unix:{tmp_path}/c"
+
+    def lines():
+        return [json.loads(line) for line in audit.read_text().splitlines()]
+
+    def drain():
+        words = [bin_dir / "cairnctl", "drain", "--control", daemon.control]
+        return subprocess.run(list(map(str, words)), capture_output=True, text=True)
+
+    flags = ["--policy", policy, "--audit", audit]
+    with Daemon(bin_dir, tmp_path, *flags, control=control) as daemon:
+        assert audit.stat().st_mode & 0o777 == 0o600
+        refusal(cairn.PermissionDeniedError, control=control, tenant="yours")
+        last = lines()[-1]
+        assert (last["event"], last["tenant"]) == ("refused", "yours")
+        assert last["peer"] == f"uid {os.getuid()}" and "none of mine" in last["reason"]
+        policy.write_text("version: 2\n")
+        wait_for(lambda: lines()[-1]["event"] == "policy not taken")
+        # Moved away by a rotation: a new one begins.
+        audit.rename(tmp_path / "audit.1")
+        wait_for(lambda: audit.exists() and lines()[-1]["event"] == "new file")
+        # Where no line can be written, operators change nothing.
+        audit.unlink()
+        audit.symlink_to("/dev/full")
+        wait_for(lambda: "audit:" in daemon.get("/readyz"))
+        refused = drain()
+        assert refused.returncode == 4 and "audit:" in refused.stderr
+        assert "draining" not in daemon.get("/readyz")
+        audit.unlink()
+        wait_for(lambda: "audit:" not in daemon.get("/readyz"))
+        assert drain().returncode == 0
+        assert [line["call"] for line in lines() if line["event"] == "change"] == ["Drain"]
+        numbers = [line["number"] for line in lines()]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def client_hello(pair, ca):
+    context = ssl.create_default_context(cafile=str(ca.pem))
+    context.load_cert_chain(*pair)
+    context.set_alpn_protocols(["h2"])
+    came, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = context.wrap_bio(came, sent, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        session.do_handshake()
+    return sent.read()
+
+
+def test_damaged_handshakes_harm_nobody(secured, ca, team_a):
+    """Cut at every byte, or with changed bytes. CAIRN_HANDSHAKES: how many are changed."""
+    hello = client_hello(team_a, ca)
+    count = int(os.environ.get("CAIRN_HANDSHAKES", "300"))
+    random_ = random.Random(7)
+
+    def send(text):
+        with socket.create_connection(("127.0.0.1", int(secured.port)), timeout=10) as one:
+            one.sendall(text)
+
+    with cairn.connect(**tls(secured, ca, team_a, tenant="team-a")) as client:
+        for cut in range(len(hello)):
+            send(hello[:cut])
+        for _ in range(count):
+            changed = bytearray(hello)
+            for _ in range(random_.randint(1, 4)):
+                changed[random_.randrange(len(changed))] = random_.randrange(256)
+            send(bytes(changed))
+        client.stats(timeout=5.0)
+    with cairn.connect(**tls(secured, ca, team_a, tenant="team-a", timeout=20.0)) as client:
+        client.stats(timeout=5.0)
+    assert secured.process.poll() is None
