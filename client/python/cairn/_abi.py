@@ -110,6 +110,7 @@ class ConnectOptions(Sized):
         ("tls_cert", text),
         ("tls_key", text),
         ("tls_server", text),
+        ("transports", text),
     ]
 
 
