@@ -536,11 +536,14 @@ int Run(const Options& options) {
        {size_t{64} << 10, size_t{1} << 20, size_t{4} << 20, size_t{16} << 20}) {
     const size_t count = std::max<size_t>(kDepth, total_bytes / bytes);
     std::vector<std::vector<Line>> groups;
+    const auto is_wanted = [&](std::string_view transport) {
+      return options.only.empty() || options.only == transport;
+    };
 #ifdef CAIRN_HAS_UCX
-    groups.push_back(MeasureUcx(bytes, count, rounds));
+    if (is_wanted("ucx")) groups.push_back(MeasureUcx(bytes, count, rounds));
 #endif
-    groups.push_back(MeasureLocal(folder, bytes, count, rounds));
-    groups.push_back(MeasureStream(pki, bytes, count, rounds));
+    if (is_wanted("local")) groups.push_back(MeasureLocal(folder, bytes, count, rounds));
+    if (is_wanted("stream")) groups.push_back(MeasureStream(pki, bytes, count, rounds));
     for (std::vector<Line>& lines : groups) {
       PrintLines(lines);
       for (Line& line : lines) line.rate = nullptr;  // refers to what is gone
