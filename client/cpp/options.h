@@ -13,11 +13,11 @@
 #include "proto/frame.h"
 #include "transport/transport.h"
 
-namespace cairn {
-
-namespace transport {
+namespace cairn::transport {
 class TlsFiles;
 }
+
+namespace cairn {
 
 // Every call has a deadline. A timeout of zero means the default; kTimeoutMax is the largest.
 inline constexpr absl::Duration kControlTimeoutDefault = absl::Milliseconds(500);  // match, …
