@@ -58,13 +58,12 @@ constexpr Knob kTable[] = {
             return text == "off" ? absl::OkStatus() : ParseControlAddress(text).status();
           },
           [] { return std::string_view("HOST:PORT, [IPV6]:PORT, unix:PATH or off"); }},
-     "administrative calls (gRPC), without authentication: restrict access; may equal control"},
+     "administrative calls (gRPC): restrict access, or use TLS and a policy; may equal control"},
     {"policy", "off", Text{&Config::policy, CheckPath, PathForm},
      "YAML file: which peers may use which tenants, operators, denied peers; read again if "
      "changed"},
     {"audit", "off", Text{&Config::audit, CheckPath, PathForm},
-     "file of JSON lines: changes by operators, refused sessions, policies; without it, no "
-     "changes"},
+     "JSON lines: operators' changes (none while it cannot be written), refusals, policies"},
     {"tls-cert", "off", Text{&Config::tls_cert, CheckPath, PathForm},
      "certificate (PEM, the leaf first): TCP addresses of control and admin then speak TLS 1.3 "
      "only"},

@@ -40,8 +40,8 @@ std::optional<transport::TlsPaths> TlsOf(const Config& config);
 absl::Duration SlowOf(const Config& config);
 // Limit for all transports together.
 uint64_t PeersMax(const Config& config);
-// Whether clients of the socket shall map the arena. Nothing keeps tenants apart today: who gives a
-// tenant's name is of that tenant. So `auto` maps wherever there is a socket.
+// Whether clients of the socket shall map the arena, and can then read the blocks of all tenants. A
+// policy that names more than one tenant keeps them apart: Daemon then does not map.
 bool MapsArena(const Config& config);
 
 }  // namespace cairn

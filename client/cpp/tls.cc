@@ -174,13 +174,18 @@ absl::Status ExplainFailure(const absl::Status& failure, const std::string& addr
         absl::StrCat(address, " does not speak TLS, and tls_ca is set: nothing was sent to it"));
   }
   if (speaks != Speaks::kTls) return failure;
+  // Somebody is there: not gRPC's "failed to connect to all addresses".
+  constexpr absl::string_view kLast = "last error: ";
+  const size_t last = text.find(kLast);
+  const absl::string_view reason =
+      last == absl::string_view::npos ? text : text.substr(last + kLast.size());
   const std::string name = options.server.empty() ? HostOf(address) : options.server;
   if (absl::StrContains(text, "certificate verify failed") ||
       absl::StrContains(text, "CERTIFICATE_VERIFY_FAILED") ||
       absl::StrContains(text, "Peer name") || absl::StrContains(text, "erification")) {
     return absl::UnavailableError(absl::StrCat("the certificate of ", address, " is not one of ",
                                                options.ca, " for ", name,
-                                               " (tls_ca, tls_server): ", text));
+                                               " (tls_ca, tls_server): ", reason));
   }
   if (options.cert.empty()) {
     return absl::UnavailableError(

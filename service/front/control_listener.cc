@@ -67,11 +67,14 @@ absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Bind(
     const ControlAddress& control, const std::optional<ControlAddress>& admin, TlsDoor* tls) {
   auto listener = std::unique_ptr<ControlListener>(new ControlListener());
   const bool is_one = admin.has_value() && admin->ToString() == control.ToString();
-  CAIRN_RETURN_IF_ERROR(
-      Annotate(listener->Open(control, /*is_admin=*/is_one, kModeOfAll, tls), "control"));
-  if (admin.has_value() && !is_one) {
-    CAIRN_RETURN_IF_ERROR(
-        Annotate(listener->Open(*admin, /*is_admin=*/true, kModeOfOurs, tls), "admin"));
+  absl::Status opened =
+      Annotate(listener->Open(control, /*is_admin=*/is_one, kModeOfAll, tls), "control");
+  if (opened.ok() && admin.has_value() && !is_one) {
+    opened = Annotate(listener->Open(*admin, /*is_admin=*/true, kModeOfOurs, tls), "admin");
+  }
+  if (!opened.ok()) {
+    if (tls != nullptr) tls->Close();  // it would give connections to a listener that is gone
+    return opened;
   }
   listener->wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   listener->epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));

@@ -154,8 +154,8 @@ void ControlServer::AddHealth() {
 }
 
 void ControlServer::Stop() {
-  if (server_ == nullptr) return;
   if (tls_ != nullptr) tls_->Close();
+  if (server_ == nullptr) return;
   listener_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   server_->Wait();

@@ -45,9 +45,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- /* What the values cannot say together. */ -}}
 {{- define "cairn.check" -}}
-{{- if and (eq .Values.form "statefulset") (not .Values.ucx.enabled) -}}
-{{- fail "form statefulset needs ucx.enabled: workers of other pods reach the store over UCX alone" -}}
-{{- end -}}
 {{- if and .Values.tls.secretName .Values.tls.csi -}}
 {{- fail "tls: secretName and csi are both set: the files come from one of them" -}}
 {{- end -}}
@@ -56,6 +53,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- if and (eq .Values.form "statefulset") (not (include "cairn.tls" .)) (ne .Values.plaintext "anywhere") -}}
 {{- fail (printf "plaintext is %s: form statefulset then needs tls.secretName or tls.csi" .Values.plaintext) -}}
+{{- end -}}
+{{- if and (eq .Values.form "statefulset") (not .Values.ucx.enabled) -}}
+{{- fail "form statefulset needs ucx.enabled: workers of other pods reach the store over UCX alone" -}}
 {{- end -}}
 {{- if and .Values.ucx.enabled (eq .Values.form "sidecar") -}}
 {{- fail "form sidecar takes no ucx: the worker is in the same pod" -}}

@@ -84,6 +84,30 @@ TEST(Config, OperatorsComeInBesideTheSocketThatThereIs) {
   EXPECT_THAT(admin({"--admin=unix:here"}), HasSubstr("admin (from flag): 'unix:here'"));
 }
 
+TEST(Config, PlainTextStaysOnThisHostUnlessTheUserSaysOtherwise) {
+  for (const char* here : {"127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", "unix:/run/c"}) {
+    EXPECT_TRUE(Parse({"--control", here}).ok()) << here;
+  }
+  const std::vector<std::string> tls = {"--tls-cert=/c", "--tls-key=/k", "--tls-ca=a.example=/a"};
+  for (const std::string there : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "cairn.example:1"}) {
+    EXPECT_THAT(ErrorOf({"--control", there}),
+                HasSubstr("control is " + there + ", without TLS, and plaintext is loopback"));
+    EXPECT_THAT(ErrorOf({"--admin", there}), HasSubstr("admin is " + there + ", without TLS"));
+    EXPECT_TRUE(Parse({"--control", there, "--plaintext=anywhere"}).ok()) << there;
+    std::vector<std::string> flags = tls;
+    flags.insert(flags.end(), {"--plaintext=refuse", "--control", there});
+    EXPECT_TRUE(Parse(flags).ok()) << ErrorOf(flags);
+    flags.insert(flags.end(), {"--admin", there});
+    EXPECT_THAT(ErrorOf(flags), HasSubstr("set policy, which says who is an operator"));
+  }
+  EXPECT_THAT(ErrorOf({"--plaintext=refuse"}), HasSubstr("plaintext is refuse"));
+  EXPECT_THAT(ErrorOf({"--control=unix:/c", "--plaintext=refuse", "--data=127.0.0.1:7"}),
+              HasSubstr("which is plain text (UCX)"));
+  EXPECT_THAT(ErrorOf({"--tls-cert=/c"}), HasSubstr("set all three, or none"));
+  EXPECT_THAT(ErrorOf({"--tls-crl=/c"}), HasSubstr("tls-crl is set, and tls-cert is not"));
+  EXPECT_THAT(ErrorOf({"--tls-ca=a.example=b"}), HasSubstr("tls-ca (from flag)"));
+}
+
 TEST_F(ConfigFile, FlagWinsOverEnvironmentOverFile) {
   const std::string path = Write("lanes: 3\npath-threads: 3\nwindow: 3\n# comment\n");
   const auto line =
