@@ -146,6 +146,10 @@ void CheckTls(const Config& config, Errors* errors) {
   if (has_cert != (config.tls_key != "off") || has_cert != (config.tls_ca != "off")) {
     errors->Add("tls-cert, tls-key and tls-ca: set all three, or none");
   }
+  if (!has_cert && config.stream.enabled()) {
+    errors->Add("stream is ", config.stream.ToString(),
+                ", which speaks TLS: set tls-cert, tls-key and tls-ca");
+  }
   if (!has_cert && config.tls_crl != "off") errors->Add("tls-crl is set, and tls-cert is not");
   const absl::StatusOr<ControlAddress> admin = ParseControlAddress(config.admin);
   if (has_cert && config.policy == "off" && admin.ok() && !admin->is_unix()) {

@@ -26,7 +26,7 @@ namespace cairn {
 struct Config {
   std::string control;  // parsed by ParseControlAddress()
   std::string admin;    // as `control`, or "off"
-  HostPort data, http;
+  HostPort data, http, stream;
   std::string socket, data_port_range;
   uint64_t host_bytes = 0, staging_bytes = 0, quarantine_bytes = 0;
   uint64_t region_bytes = 0, regions_bytes = 0;

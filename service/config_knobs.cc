@@ -77,6 +77,8 @@ constexpr Knob kTable[] = {
      "certificates whose issuer's list is past its next update: accept or refuse them"},
     {"plaintext", "loopback", Choice{&Config::plaintext, kPlaintextChoices},
      "where TCP addresses may do without TLS; not of http, which is always plain text"},
+    {"stream", "off", Address{&Config::stream},
+     "data plane over TLS; needs tls-cert, tls-key and tls-ca"},
     {"data", "off", Address{&Config::data},
      "UCX data plane; anyone who can connect can crash the daemon: trusted networks only"},
     {"data-port-range", "any",

@@ -13,6 +13,7 @@
 #include "service/memory_needs.h"
 #include "service/process.h"
 #include "transport/local/server.h"
+#include "transport/stream/server.h"
 #include "transport/ucx_module.h"
 
 namespace cairn {
@@ -138,6 +139,7 @@ absl::Status Daemon::StartAll() {
   index_->SetWake([this] { upkeep_->Wake(); });
   upkeep_->Start();
   if (config_.socket != "off") CAIRN_RETURN_IF_ERROR(StartLocal());
+  if (config_.stream.enabled()) CAIRN_RETURN_IF_ERROR(StartStream());
   if (config_.data.enabled()) CAIRN_RETURN_IF_ERROR(StartUcx());
   StartServices();
   return absl::OkStatus();
@@ -205,6 +207,17 @@ absl::Status Daemon::StartLocal() {
   return absl::OkStatus();
 }
 
+absl::Status Daemon::StartStream() {
+  auto server = transport::StartStreamServer(
+      {.host = config_.stream.host, .port = config_.stream.port, .limits = TransportLimits()},
+      *handshakes_, AddDataServer("stream"));
+  if (!server.ok()) return Annotate(server.status(), "stream");
+  stream_address_ = (*server)->address();
+  LogInfo("daemon", "data plane over TLS", {{"stream", stream_address_}});
+  transports_.push_back(*std::move(server));
+  return absl::OkStatus();
+}
+
 absl::Status Daemon::StartUcx() {
   CAIRN_ASSIGN_OR_RETURN(transport::UcxModule * module, transport::LoadUcxModule());
   transport::UcxServerOptions options;
@@ -225,7 +238,7 @@ absl::Status Daemon::StartUcx() {
 
 void Daemon::StartServices() {
   SessionTerms terms;
-  for (const std::string& address : {local_address_, ucx_address_}) {
+  for (const std::string& address : {local_address_, stream_address_, ucx_address_}) {
     if (!address.empty()) terms.data_addresses.push_back(address);
   }
   terms.daemon_version = DaemonVersion();

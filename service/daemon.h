@@ -107,6 +107,7 @@ class Daemon {
                                                        HostTier& host);
   void Recover();
   absl::Status StartLocal();
+  absl::Status StartStream();
   absl::Status StartUcx();
   void StartServices();
   // The answer of /readyz.
@@ -147,7 +148,7 @@ class Daemon {
   std::unique_ptr<Upkeep> upkeep_;
   std::vector<std::unique_ptr<DataServer>> data_servers_;  // by PeerRef::server
   std::vector<std::unique_ptr<transport::Server>> transports_;
-  std::string local_address_, ucx_address_;
+  std::string local_address_, stream_address_, ucx_address_;
   std::string local_gets_;  // "mapped", or "copied: " and why
   std::unique_ptr<StoreService> store_service_;
   std::unique_ptr<AdminService> admin_service_;

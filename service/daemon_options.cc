@@ -123,7 +123,8 @@ std::optional<transport::TlsPaths> TlsOf(const Config& config) {
 bool MapsArena(const Config& config) { return config.map != "off" && config.socket != "off"; }
 
 uint64_t PeersMax(const Config& config) {
-  return config.connections * ((config.socket != "off" ? 1 : 0) + (config.data.enabled() ? 1 : 0));
+  return config.connections * ((config.socket != "off" ? 1 : 0) + (config.data.enabled() ? 1 : 0) +
+                               (config.stream.enabled() ? 1 : 0));
 }
 
 }  // namespace cairn

@@ -7,16 +7,18 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "transport/local/connection.h"
+#include "transport/stream/connection.h"
 #include "transport/ucx_module.h"
 
 namespace cairn::transport {
 namespace {
 
 constexpr std::string_view kUnixPrefix = "unix:";
+constexpr std::string_view kTlsPrefix = "tls:";
 
 absl::Status BadTarget(std::string_view text) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("target '", ToAbsl(text), "' is neither unix:PATH nor HOST:PORT"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "target '", ToAbsl(text), "' is none of unix:PATH, tls:HOST:PORT and HOST:PORT"));
 }
 
 }  // namespace
@@ -27,13 +29,15 @@ absl::StatusOr<Target> ParseTarget(std::string_view text) {
     target.path = std::string(text.substr(kUnixPrefix.size()));
     return target.path.empty() ? absl::StatusOr<Target>(BadTarget(text)) : target;
   }
-  target.kind = Target::Kind::kTcp;
-  const size_t colon = text.rfind(':');
-  if (colon == text.npos) {
+  const bool is_tls = text.substr(0, kTlsPrefix.size()) == kTlsPrefix;
+  target.kind = is_tls ? Target::Kind::kTls : Target::Kind::kTcp;
+  const std::string_view place = is_tls ? text.substr(kTlsPrefix.size()) : text;
+  const size_t colon = place.rfind(':');
+  if (colon == place.npos) {
     return BadTarget(text);
   }
-  std::string_view host = text.substr(0, colon);
-  const std::string_view port = text.substr(colon + 1);
+  std::string_view host = place.substr(0, colon);
+  const std::string_view port = place.substr(colon + 1);
   const bool has_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (has_brackets) {
     host = host.substr(1, host.size() - 2);
@@ -62,6 +66,14 @@ absl::StatusOr<std::unique_ptr<Connection>> Connect(std::string_view target,
           LocalConnection::Open(parsed.path, hello,
                                 {.region_bytes = options.region_bytes, .maps = options.maps},
                                 deadline, reply));
+      return connection;
+    }
+    case Target::Kind::kTls: {
+      CAIRN_ASSIGN_OR_RETURN(
+          std::unique_ptr<StreamConnection> connection,
+          StreamConnection::Connect(parsed.host, parsed.port, hello,
+                                    {.files = options.tls, .server_name = options.tls_server},
+                                    deadline, reply));
       return connection;
     }
     case Target::Kind::kTcp: {

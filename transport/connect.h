@@ -2,8 +2,11 @@
 #pragma once
 // Connects a client to a daemon's data plane. The form of the target selects the transport:
 //
-//   unix:PATH    transport/local: the unix socket of a daemon on this host
-//   HOST:PORT    transport/ucx, through its module; an IPv6 HOST stands in brackets
+//   unix:PATH       transport/local: the unix socket of a daemon on this host
+//   tls:HOST:PORT   transport/stream: TLS
+//   HOST:PORT       transport/ucx, through its module
+//
+// An IPv6 HOST stands in brackets.
 
 #include <cstdint>
 #include <memory>
@@ -17,22 +20,26 @@
 
 namespace cairn::transport {
 
+class TlsFiles;
+
 // A parsed target.
 struct Target {
-  enum class Kind { kUnix, kTcp };
+  enum class Kind { kUnix, kTcp, kTls };
   Kind kind = Kind::kUnix;
   std::string path;   // kUnix
-  std::string host;   // kTcp, without brackets
-  uint16_t port = 0;  // kTcp
+  std::string host;   // kTcp and kTls, without brackets
+  uint16_t port = 0;  // likewise
 };
-// Parses a target. Errors: InvalidArgument, with the two forms.
+// Parses a target. Errors: InvalidArgument, with the three forms.
 absl::StatusOr<Target> ParseTarget(std::string_view text);
 
 struct ConnectOptions {
   // local: memory to share with the daemon, allocated at once, fixed for the connection's lifetime
   uint64_t region_bytes = uint64_t{64} << 20;
-  bool maps = true;        // local: maps what the daemon lends, if it does
-  std::string ucx_module;  // ucx: the module's file; empty: see LoadUcxModule()
+  bool maps = true;               // local: maps what the daemon lends, if it does
+  std::string ucx_module;         // ucx: the module's file; empty: see LoadUcxModule()
+  const TlsFiles* tls = nullptr;  // stream: must outlive the call of Connect()
+  std::string tls_server;         // stream: the name of the daemon's certificate; empty: the host
   std::string ucx_device;  // ucx: network interface; empty: the one with the route to the host
 };
 

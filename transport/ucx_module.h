@@ -25,7 +25,7 @@ namespace cairn::transport {
 inline constexpr char kUcxModuleFile[] = "libcairn_ucx.so";
 inline constexpr char kUcxModuleSymbol[] = "cairn_ucx_module";
 // Increase it with every change of this header, of transport.h or of proto/frame.h.
-inline constexpr uint32_t kUcxModuleVersion = 1;
+inline constexpr uint32_t kUcxModuleVersion = 2;
 
 struct UcxServerOptions {
   std::string

@@ -101,8 +101,8 @@ typedef struct cairn_connect_options {
   uint32_t struct_bytes;
   uint32_t timeout_ms;
   const char* control; /* "unix:PATH" or "HOST:PORT" of cairnd's control plane. Required */
-  /* "unix:PATH", or "HOST:PORT" for UCX. UCX is used only if it is named here. NULL: the first
-   * socket on this host that the daemon reports. */
+  /* "unix:PATH", "tls:HOST:PORT", or "HOST:PORT" for UCX. NULL: the first address that the daemon
+   * reports of the transports below. UCX is used only if it is named, here or there. */
   const char* data;
   const char* tenant;    /* 1 to 64 characters of [A-Za-z0-9._-]. NULL: "default" */
   const char* name;      /* shown in logs and status. NULL: "libcairn" */
@@ -115,6 +115,9 @@ typedef struct cairn_connect_options {
   const char* tls_cert;   /* the client's certificate, the leaf first. NULL: none */
   const char* tls_key;    /* its key */
   const char* tls_server; /* DNS name, address or URI of the daemon's certificate. NULL: the host */
+  /* Transports of the data plane, the preferred first: some of "local", "stream" (TLS) and "ucx",
+     separated by commas. NULL: local, and with TLS stream too. */
+  const char* transports;
 } cairn_connect_options;
 
 /* Opens a session. A thread of the client keeps it open. If the daemon fails, the client reopens

@@ -115,6 +115,7 @@ ConnectOptions FromOptions(const cairn_connect_options& options) {
                 .cert = Text(options.tls_cert, ""),
                 .key = Text(options.tls_key, ""),
                 .server = Text(options.tls_server, "")};
+  result.transports = Text(options.transports, "");
   return result;
 }
 

@@ -23,7 +23,10 @@ constexpr Flag kCommonFlags[] = {
      "HOST:PORT or unix:PATH of cairnd [$CAIRN_CONTROL, else 127.0.0.1:50151]"},
     {"--admin", "TARGET", "unix:PATH or HOST:PORT of administrative calls [as the daemon reports]"},
     {"--data", "TARGET",
-     "unix:PATH or HOST:PORT (UCX) of the data plane [a socket that the daemon reports]"},
+     "unix:PATH, tls:HOST:PORT or HOST:PORT (UCX) of the data plane [as the daemon reports]"},
+    {"--transports", "NAMES",
+     "of the data plane: some of local, stream, ucx [$CAIRN_TRANSPORTS, else local; with TLS "
+     "local,stream]"},
     {"--tls-ca", "FILE", "CAs of the daemon's certificate: TLS to a HOST:PORT [$CAIRN_TLS_CA]"},
     {"--tls-cert", "FILE", "certificate of this client [$CAIRN_TLS_CERT]"},
     {"--tls-key", "FILE", "its key [$CAIRN_TLS_KEY]"},

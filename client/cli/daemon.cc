@@ -59,6 +59,8 @@ absl::StatusOr<ConnectOptions> ConnectOptionsOf(const Arguments& arguments,
   options.connections = 1;
   options.breaker.is_enforced = false;
   options.tls = arguments.tls();
+  const char* const transports = std::getenv("CAIRN_TRANSPORTS");
+  options.transports = arguments.Get("--transports", transports != nullptr ? transports : "");
   CAIRN_ASSIGN_OR_RETURN(options.timeout, arguments.timeout());
   return options;
 }

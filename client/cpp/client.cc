@@ -55,6 +55,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& op
   }
   auto core = std::make_unique<ClientCore>(settled);
   CAIRN_ASSIGN_OR_RETURN(core->tls, OpenTls(options.tls));
+  core->data.SetTls(core->tls.get());
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline,
                          core->Begin(options.timeout, kDataTimeoutDefault));
   CAIRN_ASSIGN_OR_RETURN(core->control, Control::Open(core->options, core->tls.get(), deadline,
@@ -81,7 +82,7 @@ absl::StatusOr<std::unique_ptr<Space>> Client::OpenSpace(const proto::SpaceIdent
   CAIRN_RETURN_IF_ERROR(proto::FromRecipeName(recipe, codecs::Recipe()).status());
   // Reported now, because a connector that cannot move blocks should not start.
   CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, core_->control->Session(deadline));
-  CAIRN_RETURN_IF_ERROR(core_->data.CheckUcxIsNamed(session));
+  CAIRN_RETURN_IF_ERROR(core_->data.CheckRoute(session));
   std::unique_ptr<Space> space(new Space(*core_, std::move(settled), recipe));
   CAIRN_RETURN_IF_ERROR(space->Bind(deadline).status());
   return space;

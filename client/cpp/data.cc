@@ -1,31 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cpp/data.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "client/cpp/dial.h"
+#include "client/cpp/route.h"
+#include "transport/tls/tls_files.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::string_view kUnix = "unix:";
-constexpr size_t kShownCharsMax = 128;  // of a peer's text, in an error message
-
-bool IsSocketHere(const std::string& address) {
-  struct stat status {};
-  return address.starts_with(kUnix) && stat(address.c_str() + kUnix.size(), &status) == 0 &&
-         S_ISSOCK(status.st_mode);
-}
 
 // Gets of one batch run at once, even if the window is smaller.
 int WindowOf(const ConnectOptions& options) {
@@ -81,34 +73,13 @@ DataPool::~DataPool() {
   }
 }
 
-absl::StatusOr<std::string> DataPool::AddressOf(const SessionInfo& session) const {
-  if (!options_.data.empty()) {
-    return options_.data;
-  }
+absl::Status DataPool::CheckRoute(const SessionInfo& session) const {
   const auto& addresses = session.data_addresses;
-  const auto socket = std::find_if(addresses.begin(), addresses.end(), IsSocketHere);
-  if (socket != addresses.end()) {
-    return *socket;
-  }
-  CAIRN_RETURN_IF_ERROR(CheckUcxIsNamed(session));
-  return absl::FailedPreconditionError(
-      "the daemon reports no data address on this host; set data, or start the daemon with --data");
-}
-
-absl::Status DataPool::CheckUcxIsNamed(const SessionInfo& session) const {
-  const auto& addresses = session.data_addresses;
-  const auto ucx = std::find_if(addresses.begin(), addresses.end(), [](const std::string& address) {
-    return !address.starts_with(kUnix);
+  // A socket that is not here may still come.
+  const bool has_others = std::any_of(addresses.begin(), addresses.end(), [](const auto& address) {
+    return TransportOf(address) != DataTransport::kLocal;
   });
-  if (!options_.data.empty() || ucx == addresses.end() ||
-      std::any_of(addresses.begin(), addresses.end(), IsSocketHere)) {
-    return absl::OkStatus();
-  }
-  const std::string shown = absl::CHexEscape(ucx->substr(0, kShownCharsMax));
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the daemon offers its data plane over UCX at ", shown, "; set data=\"", shown,
-      "\" to use it: whoever answers at the control address could otherwise make this process open "
-      "UCX, whose peers can write its memory"));
+  return has_others ? ChooseDataAddress(options_, addresses).status() : absl::OkStatus();
 }
 
 int DataPool::CheckOut(const void* place, absl::Time deadline, Order order) {
@@ -197,13 +168,17 @@ absl::Status DataPool::EnsureConnected(Slot& slot, const SessionInfo& session,
     }
     slot.connection = nullptr;
   }
-  CAIRN_ASSIGN_OR_RETURN(const std::string address, AddressOf(session));
+  CAIRN_ASSIGN_OR_RETURN(const std::string address,
+                         ChooseDataAddress(options_, session.data_addresses));
+  if (tls_ != nullptr) tls_->Look();  // a new certificate is for new connections
   CAIRN_ASSIGN_OR_RETURN(slot.connection, options_.dialer(DialRequest{
                                               .address = address,
                                               .ticket = session.ticket,
                                               .window = static_cast<uint32_t>(WindowOf(options_)),
                                               .region_bytes = options_.region_bytes,
-                                              .deadline = deadline}));
+                                              .deadline = deadline,
+                                              .tls = tls_,
+                                              .tls_server = DataServerName(options_)}));
   slot.epoch = session.epoch;
   slot.seq = kHelloSeq + 1;
   slot.scratch.resize(

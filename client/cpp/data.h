@@ -143,16 +143,14 @@ class DataPool {
   // detect the end themselves.
   void SessionEnded(uint64_t epoch);
 
-  // Checks that the client may use the data plane of `session`. Errors: FailedPrecondition if it is
-  // reachable only over UCX and options.data is empty.
-  absl::Status CheckUcxIsNamed(const SessionInfo& session) const;
+  // Checks that the client may use the data plane of `session`. Errors: FailedPrecondition if the
+  // daemon offers only transports that the options do not allow.
+  absl::Status CheckRoute(const SessionInfo& session) const;
+  // The files of TLS, which must outlive the pool; null: no TLS. Before the first call.
+  void SetTls(transport::TlsFiles* files) { tls_ = files; }
 
  private:
   friend class Buffer;
-  // Returns the address of the data plane of `session`: options.data, else a socket on this host
-  // that the daemon reports. A peer's answer never selects UCX.
-  absl::StatusOr<std::string> AddressOf(const SessionInfo& session) const;
-
   // A slot for one connection. A caller that has checked it out owns all fields except is_busy,
   // connections, retired and buffers.
   struct Slot {
@@ -182,6 +180,7 @@ class DataPool {
   void MarkLent(const Slot& slot, std::span<Exchange* const> exchanges);
 
   const ConnectOptions options_;
+  transport::TlsFiles* tls_ = nullptr;
   mutable Mutex mutex_;
   CondVar freed_;
   uint64_t ended_epoch_ ABSL_GUARDED_BY(mutex_) = 0;

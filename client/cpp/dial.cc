@@ -13,6 +13,8 @@ absl::StatusOr<std::unique_ptr<transport::Connection>> DialTransport(const DialR
   hello.body = proto::Hello{.window = request.window};
   transport::ConnectOptions options;
   options.region_bytes = request.region_bytes;
+  options.tls = request.tls;
+  options.tls_server = request.tls_server;
   return transport::Connect(request.address, hello, options, request.deadline);
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "client/cpp/route.h"
 
 namespace cairn {
 namespace {
@@ -91,8 +92,10 @@ absl::Status Validate(const ConnectOptions& options) {
   CAIRN_RETURN_IF_ERROR(Validate(options.tls));
   CAIRN_RETURN_IF_ERROR(ValidateAddress("control", options.control));
   if (!options.data.empty()) {
-    CAIRN_RETURN_IF_ERROR(ValidateAddress("data", options.data));
+    const bool is_tls = TransportOf(options.data) == DataTransport::kStream;
+    CAIRN_RETURN_IF_ERROR(ValidateAddress("data", is_tls ? options.data.substr(4) : options.data));
   }
+  CAIRN_RETURN_IF_ERROR(CheckDataOption(options));
   if (options.tenant.empty() || options.tenant.size() > kTenantCharsMax) {
     return absl::InvalidArgumentError(absl::StrCat("tenant has ", options.tenant.size(),
                                                    " characters; the limits are 1 to ",

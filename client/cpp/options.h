@@ -13,6 +13,10 @@
 #include "proto/frame.h"
 #include "transport/transport.h"
 
+namespace cairn::transport {
+class TlsFiles;
+}
+
 namespace cairn {
 
 // Every call has a deadline. A timeout of zero means the default; kTimeoutMax is the largest.
@@ -32,11 +36,14 @@ inline constexpr size_t kClientNameCharsMax = 128;
 
 // Everything needed to open one data connection.
 struct DialRequest {
-  std::string address;  // "unix:PATH" or "HOST:PORT"
+  std::string address;  // "unix:PATH", "tls:HOST:PORT" or "HOST:PORT"
   proto::Ticket ticket{};
   uint32_t window = 0;
   uint64_t region_bytes = 0;
   absl::Time deadline = absl::InfinitePast();
+  // Of tls: addresses: the files, and the name in the daemon's certificate.
+  const transport::TlsFiles* tls = nullptr;
+  std::string tls_server{};
 };
 using Dialer = std::function<absl::StatusOr<std::unique_ptr<transport::Connection>>(
     const DialRequest& request)>;
@@ -66,9 +73,13 @@ struct TlsOptions {
 
 struct ConnectOptions {
   std::string control{};  // "unix:PATH" or "HOST:PORT" of cairnd's control plane; required
-  // "unix:PATH" or "HOST:PORT" (UCX). Empty: the first socket on this host that the daemon reports.
-  // UCX is used only if it is named here (docs/internals/adr/0004-ucx-trust-boundary.md).
+  // "unix:PATH", "tls:HOST:PORT" or "HOST:PORT" (UCX). Empty: the first address that the daemon
+  // reports of the transports below.
   std::string data{};
+  // Transports of the data plane, the preferred first: some of "local", "stream" (TLS) and "ucx",
+  // separated by commas. Empty: local, and with TLS stream too. UCX is used only if it is named,
+  // here or by `data` (docs/internals/adr/0004-ucx-trust-boundary.md).
+  std::string transports{};
   std::string tenant = "default";
   std::string name = "cairn-cpp";  // shown in logs and status
   int connections = kConnectionsDefault;

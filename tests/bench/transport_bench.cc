@@ -7,24 +7,35 @@
 //   get           it lands in the client's; "verified": the client checks the CRC in the reply
 //
 // The local transport always takes the CRC of a put: it is fused with its one copy.
+//
+// The stream transport is measured by the CPU time of each side: two threads that work at once
+// share what the machine has left. Its yardsticks are memcpy, and a bare loop over TLS.
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "codecs/checksum/checksum.h"
 #include "proto/frame.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/transport_perftest.h"
+#include "tests/support/tls_certificates.h"
 #include "transport/connect.h"
 #include "transport/local/server.h"
+#include "transport/stream/server.h"
+#include "transport/stream/socket.h"
 #include "transport/transport.h"
 #ifdef CAIRN_HAS_UCX
 #include "transport/ucx/connection.h"
@@ -278,7 +289,7 @@ void PrintLines(const std::vector<Line>& lines) {
     std::printf("%-34s %8.2f %8.3f", line.name.c_str(),
                 line.rates.empty() ? 0 : Median(line.rates) / 1e9, ratio);
     if (line.goal > 0)
-      std::printf("   goal %.1f %s", line.goal, ratio >= line.goal ? "met" : "MISSED");
+      std::printf("   goal %.2f %s", line.goal, ratio >= line.goal ? "met" : "MISSED");
     std::printf("\n");
   }
   std::fflush(stdout);
@@ -337,6 +348,169 @@ std::vector<Line> MeasureUcx(size_t bytes, size_t count, int rounds) {
 }
 #endif
 
+// --- stream --------------------------------------------------------------------------------------
+
+double ThreadCpu() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double LaneCpu(transport::Server& server) {
+  std::atomic<double> seconds{-1};
+  CAIRN_CHECK_OK(server.lane(0).Submit([&](Lane&) { seconds.store(ThreadCpu()); }));
+  while (seconds.load() < 0) {  // ends: the lane runs its tasks
+    std::this_thread::yield();
+  }
+  return seconds.load();
+}
+
+// CPU seconds of the two sides of something.
+struct Sides {
+  double send = 0, receive = 0;
+};
+
+struct StreamPki {
+  explicit StreamPki(const std::string& folder) : pki(folder) {
+    const auto open = [&](const std::string& name, transport::TlsRole role) {
+      auto files = transport::TlsFiles::Open({.certificate = pki.File(name + ".pem"),
+                                              .key = pki.File(name + ".key"),
+                                              .ca = {{.domain = "", .path = pki.File("ca.pem")}},
+                                              .crl = ""},
+                                             role);
+      CAIRN_CHECK(files.ok(), files.status().ToString());
+      return *std::move(files);
+    };
+    server = open("server", transport::TlsRole::kServer);
+    client = open("client", transport::TlsRole::kClient);
+  }
+  TestPki pki;
+  std::unique_ptr<transport::TlsFiles> server, client;
+};
+
+void AwaitSocket(int socket, short events) {
+  pollfd ready{.fd = socket, .events = events, .revents = 0};
+  ::poll(&ready, 1, 1000);
+}
+
+// The least that TLS costs here: a session each side, one writes and the other reads.
+Sides BareLoop(const StreamPki& files, Ring& sources, Ring& targets, size_t bytes, size_t count) {
+  transport::SocketAddress address;
+  auto listener = transport::ListenTcp("127.0.0.1", 0, &address);
+  CAIRN_CHECK(listener.ok());
+  auto client_socket = transport::ConnectTcp(address, MonotonicNow() + absl::Seconds(10));
+  CAIRN_CHECK(client_socket.ok());
+  Fd server_socket(::accept4(listener->get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  const auto shake = [](transport::TlsSession& session, int socket) {
+    while (session.Handshake() != transport::TlsStep::kDone) AwaitSocket(socket, POLLIN);
+  };
+  Sides sides;
+  std::thread receiver([&] {
+    transport::SocketChannel channel(server_socket.get());
+    transport::TlsSession session(files.server->context(), transport::TlsRole::kServer,
+                                  {.alpn = "bench/1"}, channel);
+    shake(session, server_socket.get());
+    const double begun = ThreadCpu();
+    for (size_t i = 0; i < count; ++i) {
+      std::span<std::byte> left = targets.Next(bytes);
+      while (!left.empty()) {
+        const auto moved = session.Read(left);
+        left = left.subspan(moved.bytes);
+        if (moved.step == transport::TlsStep::kWantsRead) AwaitSocket(server_socket.get(), POLLIN);
+      }
+    }
+    sides.receive = ThreadCpu() - begun;
+  });
+  {
+    transport::SocketChannel channel(client_socket->get());
+    transport::TlsSession session(files.client->context(), transport::TlsRole::kClient,
+                                  {.alpn = "bench/1", .server_name = "127.0.0.1"}, channel);
+    shake(session, client_socket->get());
+    const double begun = ThreadCpu();
+    for (size_t i = 0; i < count; ++i) {
+      std::span<const std::byte> left = sources.Next(bytes);
+      while (!left.empty()) {
+        const auto moved = session.Write(left);
+        left = left.subspan(moved.bytes);
+        if (moved.step == transport::TlsStep::kWantsWrite) {
+          AwaitSocket(client_socket->get(), POLLOUT);
+        }
+      }
+    }
+    sides.send = ThreadCpu() - begun;
+    receiver.join();
+  }
+  return sides;
+}
+
+std::vector<Line> MeasureStream(const StreamPki& files, size_t bytes, size_t count, int rounds) {
+  Pair pair;
+  pair.store = std::make_unique<RingStore>(bytes);
+  transport::Handshakes handshakes(*files.server, transport::HandshakeLimits());
+  handshakes.Start();
+  auto server = transport::StartStreamServer({.host = "127.0.0.1"}, handshakes, *pair.store);
+  CAIRN_CHECK(server.ok(), server.status().ToString());
+  pair.server = *std::move(server);
+  transport::ConnectOptions options;
+  options.tls = files.client.get();
+  auto connection = transport::Connect(pair.server->address(), HelloFrame(), options,
+                                       MonotonicNow() + absl::Seconds(10));
+  CAIRN_CHECK(connection.ok(), connection.status().ToString());
+  pair.connection = *std::move(connection);
+  pair.Ready();
+  std::vector<std::byte> source = Filled(kRingBytes), target = Filled(kRingBytes);
+  Ring sources(source), targets(target);
+  const auto move = [&](Work work) {
+    const double client = ThreadCpu(), lane = LaneCpu(*pair.server);
+    Move(*pair.connection, *pair.ring, work, bytes, count);
+    const double client_took = ThreadCpu() - client, lane_took = LaneCpu(*pair.server) - lane;
+    return work == Work::kPut ? Sides{client_took, lane_took} : Sides{lane_took, client_took};
+  };
+  const std::string size = SizeName(bytes);
+  const bool has_goal = bytes == (1 << 20) || bytes == (4 << 20);
+  const double goal = has_goal ? 0.18 : 0, bare_goal = has_goal ? 0.85 : 0;
+  std::vector<Line> lines;
+  for (const auto& [name, line_goal] : std::initializer_list<std::pair<const char*, double>>{
+           {"memcpy, a core", 0},
+           {"bare TLS send", 0},
+           {"bare TLS receive", 0},
+           {"stream put, client", goal},
+           {"stream put+crc, lane", goal},
+           {"stream get, lane", goal},
+           {"stream get, client", goal},
+           {"put client / bare send", bare_goal},
+           {"put lane / bare receive", bare_goal},
+           {"get lane / bare send", bare_goal},
+           {"get client / bare receive", bare_goal}}) {
+    lines.push_back({absl::StrCat(name, " ", size), line_goal, nullptr});
+  }
+  const double total = static_cast<double>(bytes) * static_cast<double>(count);
+  for (int round = -1; round < rounds; ++round) {  // the first warms
+    const double begun = ThreadCpu();
+    for (size_t i = 0; i < count; ++i) {
+      std::memcpy(targets.Next(bytes).data(), sources.Next(bytes).data(), bytes);
+    }
+    const double copied = ThreadCpu() - begun;
+    const Sides bare = BareLoop(files, sources, targets, bytes, count);
+    const Sides put = move(Work::kPut), get = move(Work::kGet);
+    if (round < 0) continue;
+    const double seconds[] = {copied,      bare.send, bare.receive, put.send,
+                              put.receive, get.send,  get.receive};
+    for (size_t i = 0; i < 7; ++i) {
+      lines[i].rates.push_back(total / seconds[i]);
+      lines[i].ratios.push_back(copied / seconds[i]);
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      lines[7 + i].rates.push_back(total / seconds[3 + i]);
+      lines[7 + i].ratios.push_back(seconds[1 + i % 2] / seconds[3 + i]);
+    }
+  }
+  pair.connection.reset();
+  pair.server->Stop();
+  handshakes.Stop();
+  return lines;
+}
+
 std::vector<Figures> FiguresOf(const std::vector<Line>& lines) {
   std::vector<Figures> figures;
   for (const Line& line : lines) {
@@ -357,14 +531,19 @@ int Run(const Options& options) {
   std::printf("transport, %d calls in flight, medians of %d alternated rounds\n", kDepth, rounds);
   std::printf("%-34s %8s %8s\n", "case", "GB/s", "ratio");
   std::vector<Line> all;
+  const StreamPki pki(folder);
   for (const size_t bytes :
        {size_t{64} << 10, size_t{1} << 20, size_t{4} << 20, size_t{16} << 20}) {
     const size_t count = std::max<size_t>(kDepth, total_bytes / bytes);
     std::vector<std::vector<Line>> groups;
+    const auto is_wanted = [&](std::string_view transport) {
+      return options.only.empty() || options.only == transport;
+    };
 #ifdef CAIRN_HAS_UCX
-    groups.push_back(MeasureUcx(bytes, count, rounds));
+    if (is_wanted("ucx")) groups.push_back(MeasureUcx(bytes, count, rounds));
 #endif
-    groups.push_back(MeasureLocal(folder, bytes, count, rounds));
+    if (is_wanted("local")) groups.push_back(MeasureLocal(folder, bytes, count, rounds));
+    if (is_wanted("stream")) groups.push_back(MeasureStream(pki, bytes, count, rounds));
     for (std::vector<Line>& lines : groups) {
       PrintLines(lines);
       for (Line& line : lines) line.rate = nullptr;  // refers to what is gone
@@ -372,7 +551,7 @@ int Run(const Options& options) {
     }
   }
   WriteJson(options, "transport", FiguresOf(all));
-  rmdir(folder);
+  std::filesystem::remove_all(folder);
   return 0;
 }
 

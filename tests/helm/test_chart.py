@@ -158,10 +158,13 @@ def test_a_store_speaks_tls_or_says_that_it_does_not(render):
     store = ["-f", CHART / "ci" / "statefulset-values.yaml"]
     (plain,) = pods(render(*store))
     assert "--plaintext=anywhere" in daemon_of(plain)["args"]
+    assert not any(word.startswith("--stream") for word in daemon_of(plain)["args"])
     for source in ["tls.secretName=a", "tls.csi.driver=csi.spiffe.io,tls.csi.readOnly=true"]:
         (pod,) = pods(render(*store, "--set", source, "--set", "policy.configMapName=p"))
         container = daemon_of(pod)
         assert "--tls-cert=/run/cairn-tls/tls.crt" in container["args"]
+        assert "--stream=$(POD_IP):50154" in container["args"]
+        assert {"name": "stream", "containerPort": 50154} in container["ports"]
         assert "--policy=/run/cairn-policy/policy.yaml" in container["args"]
         assert not any(word.startswith("--plaintext") for word in container["args"])
         # cairnctl in the container has no certificate: it enters the socket of operators.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/tls/handshakes.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -18,6 +17,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "transport/address.h"
 
 namespace cairn::transport {
 namespace {
@@ -29,22 +29,12 @@ constexpr double kBurst = 64;
 constexpr absl::Duration kNoDescriptorWait = absl::Milliseconds(100);
 
 std::string PeerText(int socket) {
-  sockaddr_storage storage{};
-  socklen_t bytes = sizeof storage;
-  char text[INET6_ADDRSTRLEN] = "unknown";
-  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) return text;
-  uint16_t port = 0;
-  if (storage.ss_family == AF_INET) {
-    const auto& address = reinterpret_cast<const sockaddr_in&>(storage);
-    inet_ntop(AF_INET, &address.sin_addr, text, sizeof text);
-    port = ntohs(address.sin_port);
-  } else if (storage.ss_family == AF_INET6) {
-    const auto& address = reinterpret_cast<const sockaddr_in6&>(storage);
-    inet_ntop(AF_INET6, &address.sin6_addr, text, sizeof text);
-    port = ntohs(address.sin6_port);
-    return absl::StrCat("[", text, "]:", port);
-  }
-  return absl::StrCat(text, ":", port);
+  SocketAddress address;
+  address.bytes = sizeof address.storage;
+  const bool is_known =
+      ::getpeername(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.bytes) == 0 &&
+      (address.family() == AF_INET || address.family() == AF_INET6);
+  return is_known ? AddressText(address) : std::string("unknown");
 }
 
 }  // namespace
@@ -404,7 +394,6 @@ void Handshakes::Report(MetricSink& sink) const {
     sink.AddGauge("cairn_tls_handshakes_running", "TLS handshakes under way.", {},
                   static_cast<double>(running_count_.Value()));
   }
-  files_.Report(sink);
 }
 
 }  // namespace cairn::transport

@@ -21,13 +21,25 @@
 namespace cairn::transport {
 
 ssize_t SocketChannel::Read(void* target, size_t bytes) {
+  if (bytes_max_ > 0) {
+    gave_one_byte_ = !gave_one_byte_;
+    bytes = gave_one_byte_ ? 1 : std::min(bytes, bytes_max_);
+  }
   ssize_t moved = 0;
   do {  // ends: a signal interrupts a call now and then
-    moved = ::recv(socket_, target, std::min(bytes, read_bytes_max_), MSG_DONTWAIT);
+    moved = ::recv(socket_, target, bytes, MSG_DONTWAIT);
   } while (moved < 0 && errno == EINTR);
   return moved;
 }
 ssize_t SocketChannel::Write(const void* source, size_t bytes) {
+  if (bytes_max_ > 0) {
+    if (std::exchange(is_full_, false)) {
+      errno = EAGAIN;
+      return -1;
+    }
+    is_full_ = bytes >= bytes_max_;
+    bytes = std::min(bytes, bytes_max_);
+  }
   ssize_t moved = 0;
   do {  // ends likewise
     moved = ::send(socket_, source, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);

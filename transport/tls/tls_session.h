@@ -47,14 +47,17 @@ class ByteChannel {
 class SocketChannel final : public ByteChannel {
  public:
   explicit SocketChannel(int socket) : socket_(socket) {}
-  // For tests: reads come in pieces of that size at most.
-  void LimitReads(size_t bytes) { read_bytes_max_ = bytes; }
+  // For tests: as if the socket had buffers of that size. Reads give one byte and at most that many
+  // in turn; a write takes at most that many, and then the next one nothing.
+  void Strain(size_t bytes) { bytes_max_ = bytes; }
   ssize_t Read(void* target, size_t bytes) override;
   ssize_t Write(const void* source, size_t bytes) override;
 
  private:
   const int socket_;
-  size_t read_bytes_max_ = ~size_t{0};
+  size_t bytes_max_ = 0;  // 0: no limit
+  bool gave_one_byte_ = false;
+  bool is_full_ = false;
 };
 
 // One end of a pair of queues in memory, for tests and fuzzers.

@@ -13,24 +13,14 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "transport/handshake.h"
+#include "transport/heap_buffer.h"
 
 namespace cairn::transport {
 namespace {
 
 constexpr int kWindowDefault = 16;
 constexpr int kWindowMax = 256;
-constexpr size_t kBufferAlignment = 4096;
 constexpr absl::Duration kBreakWithin = absl::Seconds(2);
-
-class HeapBuffer final : public Buffer {
- public:
-  HeapBuffer(std::byte* data, size_t bytes) : data_(data, &std::free), bytes_(bytes) {}
-  std::span<std::byte> bytes() override { return {data_.get(), bytes_}; }
-
- private:
-  std::unique_ptr<std::byte, decltype(&std::free)> data_;
-  size_t bytes_;
-};
 
 proto::Frame WithBatches(proto::Frame hello) {
   if (auto* const body = std::get_if<proto::Hello>(&hello.body)) {
@@ -139,14 +129,7 @@ UcxConnection::~UcxConnection() {
 }
 
 absl::StatusOr<std::unique_ptr<Buffer>> UcxConnection::Allocate(size_t bytes) {
-  const size_t rounded =
-      (std::max<size_t>(bytes, 1) + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-  void* const data = rounded < bytes ? nullptr : std::aligned_alloc(kBufferAlignment, rounded);
-  if (data == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a buffer of ", bytes, " bytes"));
-  }
-  return std::make_unique<HeapBuffer>(static_cast<std::byte*>(data), bytes);
+  return AllocateHeapBuffer(bytes);
 }
 
 bool UcxConnection::is_idle() const {

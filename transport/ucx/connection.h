@@ -14,8 +14,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "transport/address.h"
 #include "transport/transport.h"
-#include "transport/ucx/address.h"
 #include "transport/ucx/context.h"
 #include "transport/ucx/wire.h"
 #include "transport/ucx_module.h"

@@ -25,7 +25,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "proto/frame.h"
-#include "transport/ucx/address.h"
+#include "transport/address.h"
 #include "transport/ucx/connection.h"
 #include "transport/ucx/context.h"
 

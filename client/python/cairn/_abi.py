@@ -129,6 +129,7 @@ class ConnectOptions(Sized):
         ("tls_cert", text),
         ("tls_key", text),
         ("tls_server", text),
+        ("transports", text),
     ]
 
 

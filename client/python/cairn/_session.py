@@ -115,6 +115,7 @@ class Session:
                 tls_cert=settings.tls_cert,
                 tls_key=settings.tls_key,
                 tls_server=settings.tls_server,
+                transports=settings.transports,
             )
         space = self._client.open_space(
             spec.model,

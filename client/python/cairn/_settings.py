@@ -27,6 +27,12 @@ def tls_setting(name: str, given: str | None) -> bytes | None:
     return value.encode() if value else None
 
 
+def transports_setting(given: str | None) -> bytes | None:
+    """Returns `given`, else `$CAIRN_TRANSPORTS`; None if it is empty."""
+    value = os.environ.get("CAIRN_TRANSPORTS") if given is None else given
+    return value.encode() if value else None
+
+
 def control_field() -> Any:
     """Returns a field for the control plane of cairnd, "HOST:PORT" or "unix:PATH"."""
     return dataclasses.field(default_factory=control_address, metadata={"kind": "address"})
@@ -59,6 +65,8 @@ class Place(Protocol):
     def tls_key(self) -> str | None: ...
     @property
     def tls_server(self) -> str | None: ...
+    @property
+    def transports(self) -> str | None: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +84,7 @@ class StoreSettings:
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_server: str | None = None
+    transports: str | None = None  # as in `connect`
 
 
 def settings_of(kind: type[T], where: str, given: Mapping[str, Any]) -> T:

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _abi, _ffi, _ucx, keys
 from ._connection import Connection
-from ._settings import control_address, tls_setting
+from ._settings import control_address, tls_setting, transports_setting
 from .buffer import Buffer
 from .space import Space
 from .transfer import TIERS
@@ -246,12 +246,14 @@ def connect(
     tls_cert: str | None = None,
     tls_key: str | None = None,
     tls_server: str | None = None,
+    transports: str | None = None,
 ) -> Client:
     """Opens a session with the daemon whose control plane is at `control`, "unix:PATH" or
     "HOST:PORT"; None means `$CAIRN_CONTROL`, else 127.0.0.1:50151.
 
-    data: "unix:PATH", or "HOST:PORT" for UCX, which is used only if it is named here; None selects
-    the first socket on this host that the daemon reports. tenant: the owner of the blocks.
+    data: "unix:PATH", "tls:HOST:PORT", or "HOST:PORT" for UCX; None selects the first address that
+    the daemon reports of the `transports` below. UCX is used only if it is named, here or there.
+    tenant: the owner of the blocks.
     connections, window, region_bytes: number of data connections, calls in flight on each, and
     shared memory of each, allocated at once; 0 selects the default (2, 8, 64 MiB). timeout:
     seconds, at most 60; None means 2.
@@ -261,6 +263,10 @@ def connect(
     tls_server: the DNS name, address or URI in the daemon's certificate; the host of `control` by
     default. None means `$CAIRN_TLS_CA`, `$CAIRN_TLS_CERT`, `$CAIRN_TLS_KEY`, `$CAIRN_TLS_SERVER`;
     "" means none. The files are read again when the client reconnects.
+
+    transports: those of the data plane, the preferred first: some of "local", "stream" (over TLS)
+    and "ucx", separated by commas. None means `$CAIRN_TRANSPORTS`, else "local", and with TLS
+    "local,stream".
     """
     if control is None:
         control = control_address()
@@ -277,9 +283,10 @@ def connect(
         tls_cert=tls_setting("CERT", tls_cert),
         tls_key=tls_setting("KEY", tls_key),
         tls_server=tls_setting("SERVER", tls_server),
+        transports=transports_setting(transports),
     )
     address = ctypes.c_void_p()
-    if data is not None and not data.startswith("unix:"):
+    if data is not None and not data.startswith(("unix:", "tls:")):
         _ucx.load()
     _ffi.check(_ffi.library().cairn_connect(ctypes.byref(options), ctypes.byref(address)))
     return Client(address.value or 0, tenant, control)

@@ -322,6 +322,7 @@ class CairnL2:
                 tls_cert=settings.tls_cert,
                 tls_key=settings.tls_key,
                 tls_server=settings.tls_server,
+                transports=settings.transports,
             )
             with self._lock:
                 self._client = client

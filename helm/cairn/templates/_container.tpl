@@ -78,6 +78,9 @@ unix:/run/cairn/control.sock
 {{- with .Values.gpu.size }}
 - --gpu={{ $.Values.gpu.device }}={{ include "cairn.mi" . }}MiB
 {{- end }}
+{{- if include "cairn.tls" . }}
+- --stream={{ include "cairn.podIp" . }}:{{ .Values.ports.stream }}
+{{- end }}
 {{- if .Values.ucx.enabled }}
 - --data={{ include "cairn.podIp" . }}:{{ .Values.ucx.port }}
 - --data-port-range={{ .Values.ucx.portFirst }}-{{ .Values.ucx.portLast }}
@@ -149,6 +152,10 @@ ports:
   {{- if eq .Values.form "statefulset" }}
   - name: grpc
     containerPort: {{ .Values.ports.control }}
+  {{- end }}
+  {{- if include "cairn.tls" . }}
+  - name: stream
+    containerPort: {{ .Values.ports.stream }}
   {{- end }}
   {{- if .Values.ucx.enabled }}
   - name: ucx

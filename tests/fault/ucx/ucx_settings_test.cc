@@ -19,7 +19,7 @@
 #include "tests/fault/ucx/ucx_fixture.h"
 #include "tests/fault/ucx/ucx_process.h"
 #include "tests/support/temp_dir.h"
-#include "transport/ucx/address.h"
+#include "transport/address.h"
 #include "transport/ucx/settings.h"
 
 namespace cairn::transport {

@@ -33,6 +33,7 @@ class Settings:
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_server: str | None = None
+    transports: str | None = None  # as in `cairn.connect`
     query_squares: bool = False  # puts bring squared queries, which the daemon mines profiles with
     capture: str | None = None  # a folder for dumps of what is computed; None: nothing is captured
     capture_sequences: int = 2  # how many

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/ucx/address.h"
+#include "transport/address.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

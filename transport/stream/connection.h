@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A client's connection over TLS: a socket, a session and the calls in flight, driven by the
+// calling thread. The daemon must prove that it is the one that was asked for; then the client
+// shows its own certificate, and only then the ticket is sent.
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "transport/stream/chunk_stream.h"
+#include "transport/tls/tls_files.h"
+#include "transport/tls/tls_session.h"
+#include "transport/transport.h"
+
+namespace cairn::transport {
+
+struct StreamConnectOptions {
+  const TlsFiles* files = nullptr;  // must outlive the call of Connect()
+  // The name that the daemon's certificate must have; empty: the host of the target.
+  std::string server_name = {};
+  // For tests.
+  std::function<void(int socket, SocketChannel&, TlsSession&)> on_open = {};
+};
+
+// Thread-safety: Thread-compatible.
+class StreamConnection final : public Connection, private ChunkStream::User {
+ public:
+  // Connects to the first address of the host that takes the connection, and returns once the
+  // daemon has answered `hello`; `reply` may be null. Errors: Unavailable, DeadlineExceeded,
+  // PermissionDenied (a certificate was refused: the text says whose and why), the status of the
+  // daemon's error reply.
+  static absl::StatusOr<std::unique_ptr<StreamConnection>> Connect(
+      std::string_view host, uint16_t port, const proto::Frame& hello,
+      const StreamConnectOptions& options, absl::Time deadline, proto::HelloReply* reply);
+  ~StreamConnection() override;
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override;
+  absl::Status Start(Call* call) override;
+  void Poll(absl::Time until) override;
+  bool broken() const override { return is_broken_; }
+  int window() const override { return window_; }
+
+ private:
+  // A running call. It sends the request, waits for `go` if its payload is large, sends that in
+  // pieces, and takes the reply.
+  struct Slot {
+    Call* call = nullptr;  // null: free
+    uint64_t seq = 0;
+    uint64_t sent = 0;      // of the payload
+    uint64_t received = 0;  // of the reply's
+    bool may_send = false;  // `go` has come
+    bool is_queued = false;
+    bool is_requested = false;  // the request was written
+    bool has_reply = false;
+  };
+
+  StreamConnection(Fd socket, const StreamConnectOptions& options, const std::string& server_name);
+
+  absl::Status Shake(std::string_view host, absl::Time deadline);
+  absl::StatusOr<proto::HelloReply> SayHello(const proto::Frame& hello,
+                                             const StreamConnectOptions& options,
+                                             absl::Time deadline);
+  Slot* FindSlot(uint64_t seq);
+  void Queue(Slot& slot);
+  void End(Slot& slot, const absl::Status& status);
+  void Break(const absl::Status& why);
+  void ExpireDeadlines(absl::Time now);
+  void Pump();
+  void WaitForSocket(absl::Time until);
+
+  absl::Status OnChunk(const Chunk& chunk, ChunkStream::Sink* sink) override;
+  absl::Status OnChunkEnd(const Chunk& chunk) override;
+  bool NextChunk(Chunk* chunk, std::span<const std::byte>* data) override;
+  void OnChunkSent() override;
+
+  Fd socket_;
+  SocketChannel channel_;
+  TlsSession session_;
+  ChunkStream stream_;
+  bool is_broken_ = false;
+  bool can_read_ = true;    // the socket may have bytes
+  bool can_write_ = false;  // a step ended before what there is to send
+  int window_ = 1;
+  std::vector<Slot> slots_;
+  std::deque<uint32_t> queue_;  // slots with something to send, in turns
+  Slot* sending_ = nullptr;
+  uint32_t sending_bytes_ = 0;
+  bool has_ended_ = false;  // a call, since Poll() began
+};
+
+}  // namespace cairn::transport

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A lane of transport/stream: a thread, an epoll and the TLS connections of its peers. It never
+// waits for one of them: a turn gives each at most a step (chunk_stream.h).
+//
+// To break a peer is to close its socket: its transfers' memory is free at once, and nothing is
+// ever in quarantine. The kernel's keep-alives end a peer whose host has vanished.
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/bounded_queue.h"
+#include "base/file.h"
+#include "base/peer_identity.h"
+#include "transport/stream/chunk_stream.h"
+#include "transport/submit_queue.h"
+#include "transport/tls/handshakes.h"
+#include "transport/transport.h"
+#include "transport/transport_metrics.h"
+
+namespace cairn::transport {
+
+class StreamLane;
+class StreamPeer;
+
+// A receive or a reply on its way.
+struct StreamTransfer {
+  enum class Kind : uint8_t { kReceive, kReply, kOwnReply };
+
+  Kind kind = Kind::kReply;
+  StreamPeer* peer = nullptr;  // null: it never began
+  uint64_t seq = 0;
+  std::span<std::byte> target;         // kReceive
+  std::span<const std::byte> payload;  // kReply
+  proto::FrameBytes frame;
+  uint64_t moved = 0;
+  bool has_begun = false;  // a reply's first chunk was sent
+  uint32_t crc32c = 0;
+  absl::Time deadline;
+  absl::Status status;
+  ReceiveDone receive_done;
+  ReplyDone reply_done;
+  size_t moving_index = 0;
+};
+
+// The payload of an arrival until it is received or refused.
+class StreamHeld final : public Arrival::Held {
+ public:
+  StreamHeld(StreamLane& lane, StreamPeer& peer, uint64_t seq)
+      : lane_(&lane), peer_(&peer), seq_(seq) {}
+  ~StreamHeld() override;
+
+ private:
+  friend class StreamLane;
+  friend class StreamPeer;
+  StreamLane* lane_;  // null once the peer is gone or the payload was taken
+  StreamPeer* peer_;
+  const uint64_t seq_;
+  std::vector<std::byte> inline_;  // a payload that came with its request
+  size_t index_ = 0;               // in the lane's list
+};
+
+// A connection of a lane. Owned by the lane's thread.
+class StreamPeer final : public ChunkStream::User {
+ public:
+  StreamPeer(StreamLane& lane, PeerId id, TlsArrival arrival);
+
+  absl::Status OnChunk(const Chunk& chunk, ChunkStream::Sink* sink) override;
+  absl::Status OnChunkEnd(const Chunk& chunk) override;
+  bool NextChunk(Chunk* chunk, std::span<const std::byte>* data) override;
+  void OnChunkSent() override;
+
+ private:
+  friend class StreamLane;
+  // A payload above kInlinePayloadBytesMax that is announced: it waits, or is received.
+  struct Put {
+    uint64_t seq = 0;
+    uint64_t payload_bytes = 0;
+    StreamTransfer* transfer = nullptr;  // null: neither received nor refused yet
+  };
+
+  absl::Status OnRequest(const Chunk& chunk, ChunkStream::Sink* sink);
+  absl::Status OnData(const Chunk& chunk, ChunkStream::Sink* sink);
+  Put* FindPut(uint64_t seq);
+  void ErasePut(uint64_t seq);
+
+  StreamLane& lane_;
+  const PeerId id_;
+  TlsArrival tls_;
+  const PeerIdentity identity_;
+  ChunkStream stream_;
+  absl::Time hello_by_;  // InfiniteFuture() once its first request has come
+  bool is_gone_ = false;
+  bool is_ready_ = false;        // in the lane's list
+  bool can_read_ = true;         // the socket may have bytes
+  bool is_watched_out_ = false;  // epoll tells when the socket takes bytes
+  int unanswered_ = 0;           // requests without a reply
+  std::vector<Put> puts_;
+  std::deque<uint64_t> goes_;            // to be sent
+  std::deque<StreamTransfer*> replies_;  // to be sent, in turns
+  StreamTransfer* sending_ = nullptr;    // of which a chunk is being written
+  uint32_t sending_bytes_ = 0;           // the chunk's data
+  // The request whose front has come and whose data is coming; null if it is dropped.
+  std::unique_ptr<StreamHeld> arriving_;
+  absl::Status refusal_;  // of that request: it is answered once all of it has come
+};
+
+struct StreamLaneOptions {
+  ServerLimits limits = {};
+  absl::Duration hello_within = absl::Seconds(2);
+};
+
+// Thread-safety: Owned by its thread, except Submit(), Adopt(), Stop(), Join() and peer_count().
+class StreamLane final : public Lane {
+ public:
+  // `handler` and `metrics` must outlive the lane. All lanes of a server share the metrics.
+  // `files`: connections whose certificate is revoked end.
+  StreamLane(int index, const StreamLaneOptions& options, LaneHandler& handler,
+             TransportMetrics& metrics, const TlsFiles& files);
+  ~StreamLane() override;
+
+  void Start();
+  // Takes a proved connection over. Returns false if the lane is stopping or full.
+  [[nodiscard]] bool Adopt(TlsArrival arrival);
+  void Stop();  // breaks all peers, soon
+  void Join();
+
+  int index() const override { return index_; }
+  absl::Status Submit(absl::AnyInvocable<void(Lane&)> task) override;
+  void Receive(Arrival arrival, std::span<std::byte> target, absl::Time deadline,
+               ReceiveDone done) override;
+  void Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
+             std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) override;
+  void Break(PeerId peer) override;
+
+  int peer_count() const { return peer_count_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class StreamHeld;
+  friend class StreamPeer;
+
+  // --- The loop
+  void Run();
+  void Turn();
+  int SleepMs(absl::Time now);
+  size_t AdoptAll();
+  void Pump(StreamPeer& peer);
+  void MakeReady(StreamPeer& peer);
+  void EndRevoked();
+  void ShutDown();
+
+  // --- Peers
+  StreamPeer* FindPeer(PeerId id);
+  void Condemn(StreamPeer& peer, const absl::Status& why);
+  void BreakPeer(StreamPeer& peer, const absl::Status& why);  // Condemn(), counted as peers_broken
+  void ReapGone();
+
+  // --- Transfers
+  void Arrive(StreamPeer& peer, const Chunk& chunk, std::unique_ptr<StreamHeld> held);
+  void RefuseRequest(StreamPeer& peer, const Chunk& chunk, const absl::Status& status);
+  void Hold(StreamHeld& held);
+  void LetGo(StreamHeld& held);
+  void Release(StreamHeld& held);  // refuses the payload
+  StreamTransfer& NewTransfer(StreamTransfer::Kind kind, StreamPeer* peer, absl::Time deadline);
+  void StartMoving(StreamTransfer& transfer);
+  void OnMoved(StreamTransfer& transfer, absl::Status status);
+  void FinishLater(StreamTransfer& transfer, absl::Status status);
+  void ExpireDeadlines(absl::Time now);
+  size_t RunFinished();
+
+  const int index_;
+  const StreamLaneOptions options_;
+  LaneHandler& handler_;
+  TransportMetrics& metrics_;
+  const TlsFiles& files_;
+
+  // Shared with other threads.
+  SubmitQueue submitted_;
+  BoundedQueue<TlsArrival> arrivals_;
+  std::atomic<bool> is_stopping_{false};
+  std::atomic<int> peer_count_{0};  // includes those not yet adopted
+  std::thread thread_;
+
+  // Used by the lane's thread only.
+  Fd epoll_;
+  std::unordered_map<PeerId, std::unique_ptr<StreamPeer>> peers_;
+  std::vector<PeerId> ready_;
+  std::vector<PeerId> gone_;
+  uint64_t peers_made_ = 0;
+  uint64_t generation_ = 0;  // of the files that peers were judged by
+  std::vector<StreamHeld*> held_;
+  std::vector<StreamTransfer*> moving_;
+  std::vector<StreamTransfer*> finished_;
+  std::vector<StreamTransfer*> free_;
+  std::vector<std::unique_ptr<StreamTransfer>> transfers_;  // owns those in the three lists above
+  absl::Time next_deadline_ = absl::InfiniteFuture();       // not later than the earliest of all
+};
+
+}  // namespace cairn::transport
