@@ -36,13 +36,13 @@ class AdminService {
     Tiers& tiers;
     FreedCalls& freed;
     std::function<void()> drain;
-    const DeviceCodec* codec = nullptr;  // of a device that no tier has; null: none
+    const DeviceCodec* codec = nullptr;  // null if there is none, or if its device has a tier
   };
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}
   ~AdminService() { Stop(); }
 
-  // Refuses verifications and ends the running one. REQUIRES: their calls are cancelled or end
-  // soon.
+  // Refuses new verifications and ends the running one. REQUIRES: the running Verify call is
+  // cancelled, or ends soon.
   void Stop();
 
   // Registers the calls with the router.
@@ -60,7 +60,7 @@ class AdminService {
   absl::StatusOr<v1::SetDeviceReply> SetDevice(const ControlCall& call,
                                                const v1::SetDeviceRequest& request);
   absl::Status Drain(const v1::DrainRequest& request, v1::DrainReply* reply);
-  // Starts a verification thread, unless one runs.
+  // Starts the verification thread, unless one is running.
   absl::Status Verify(VerifyStream& stream, uint64_t space_id);
   void RunVerify(VerifyStream& stream, uint64_t space_id);
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The gRPC server: cairn.v1.Store, .Admin, .Events, standard health and reflection. It limits the
-// memory of one call, of one connection, and of all together.
+// The gRPC server of cairn.v1.Store, .Admin and .Events, and of the standard services for health
+// and reflection. It limits the memory of a call, of a connection, and of all calls together.
 //
 // It does not use gRPC's memory quota, which cancels arbitrary calls, sessions included. CallBudget
 // limits the memory of calls instead and spares sessions.
 //
-// Thread-safety: Thread-safe. Threads are gRPC's own, and the listener's.
+// Thread-safety: Thread-safe. The threads are gRPC's own and the listener's.
 
 #include <grpcpp/server.h>
 
@@ -29,10 +29,10 @@ namespace cairn {
 
 class ControlServer {
  public:
-  // Starts listening. Until Serve(), health answers NOT_SERVING and every other call is refused as
-  // UNAVAILABLE. Without `admin`, or if it is another address, calls of Admin are refused at
-  // `control`. Calls that take longer than `slow` are logged. Errors: Unavailable if an address
-  // cannot be bound.
+  // Starts listening. Until Serve(), health answers NOT_SERVING, and every other call is refused as
+  // UNAVAILABLE. Calls of Admin are answered at `admin` only; without it they are always refused.
+  // Calls that take longer than `slow` are logged. Errors: Unavailable if an address cannot be
+  // bound.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
       const ControlAddress& control, const std::optional<ControlAddress>& admin,
       absl::Duration slow);
@@ -40,9 +40,9 @@ class ControlServer {
   void Serve(StoreService& store, AdminService& admin);
   ~ControlServer() { Stop(); }
 
-  // With the port that is bound.
+  // The address of clients, with the port that is bound.
   const ControlAddress& address() const { return listener_->address(); }
-  // "off": none.
+  // The address of operators; "off" if there is none.
   std::string admin_address() const {
     const ControlAddress* address = listener_->admin_address();
     return address == nullptr ? "off" : address->ToString();

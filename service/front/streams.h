@@ -23,15 +23,15 @@ struct SessionTerms {  // the same for every session
   std::function<bool()> is_draining;
 };
 
-// The stream of a session: SessionOpened, then a heartbeat every 5 s, which also renews the
-// session's leases. The session ends with the stream. `terms`, `sessions` and `index` must outlive
-// the call.
+// The stream of a session. It sends SessionOpened, then a heartbeat every 5 s. Each heartbeat
+// renews the session's leases. The session ends with the stream. `terms`, `sessions` and `index`
+// must outlive the call.
 ControlCall* OpenSessionStream(const CallPlace& place, const SessionTerms& terms,
                                Sessions& sessions, BlockIndex& index);
 
-// Streams a tenant's events (EventLog) in batches with pauses between them. A space is described
-// when it is first named. The stream ends with its session. `log`, `sessions` and `spaces` must
-// outlive the call.
+// Streams a tenant's events (EventLog) in batches, with pauses between them. The stream describes a
+// space when its first event follows. The stream ends with its session. `log`, `sessions` and
+// `spaces` must outlive the call.
 ControlCall* StartEventStream(const CallPlace& place, EventLog& log, Sessions& sessions,
                               Spaces& spaces);
 

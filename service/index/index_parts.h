@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The parts of the index. Each has its own state and keeps its own invariants; each may call those
-// before it:
+// The parts of the index. Each part has its own state and keeps its own invariants. A part may call
+// only the parts before it:
 //
 //   RestStore       the records of blocks, images and copies, in use or at rest
 //   WriteBackQueue  the images that the persistent tier lacks
 //   TierSet         the copies in the tiers: held, leased, in the order of their last use
 //   Chains          names, parents, running puts, orphans
 //
-// Here are the functions that take several parts. Evictions makes room in them; BlockIndex owns the
-// lock.
+// The functions here use several parts. Evictions makes room in them. BlockIndex owns the lock.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -31,11 +30,11 @@
 namespace cairn {
 
 struct IndexParts {
-  // Borrows the tiers for the call, except the persistent one, which must outlive this, as must the
-  // clock and `events`. `awake_bytes_max`: for blocks that are not at rest.
+  // Borrows the tiers for the call. The persistent tier, the clock and `events` must outlive this
+  // object. `awake_bytes_max` is the limit for awake blocks.
   IndexParts(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t awake_bytes_max,
              const Clock& clock, EventLog& events);
-  IndexParts(const IndexParts&) = delete;  // the parts refer to each other
+  IndexParts(const IndexParts&) = delete;  // because the parts refer to each other
   IndexParts& operator=(const IndexParts&) = delete;
 
   RestStore records;
@@ -47,14 +46,14 @@ struct IndexParts {
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
   // Returns the linked copy at that place of a tier, or null.
   Copy* FindCopy(TierId tier, const ImageFacts& image, uint64_t offset);
-  // Adds an image, and its block if needed, whatever the limits are. REQUIRES: a put of the block
-  // is reserved.
+  // Adds an image, and its block if needed. Does not check limits. REQUIRES: a put of the block is
+  // reserved.
   Image* Add(Block* block, NewImage image, absl::Time now);
   // Unlinks a block in every tier. Its copies are freed now or at their last unpin.
   void Unlink(Block* block);
-  // Loses a copy, and its image and block with the last copy. REQUIRES: linked.
+  // Removes a lost copy. Its image and block go with their last copy. REQUIRES: linked.
   void Lose(Copy* copy);
-  // Unlinks a block that has lost its last image.
+  // Unlinks the block if it has no images.
   void UnlinkIfEmpty(Block* block);
 };
 
