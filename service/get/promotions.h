@@ -51,10 +51,11 @@ using GetId = uint64_t;
 
 // Decides which slices are read from a tier without the rest of their image.
 //
-// A slice is read alone if it is less than half of the bytes, and if the image is so large that two
-// small reads, one after the other, take less time than a complete read. For repeated readers it is
-// better to have the image in memory. So, once the slices read from a copy add up to the image's
-// size, the next read is complete. So all reads together read at most twice the bytes of the image.
+// A slice is read alone if that takes less than half of the image's bytes, and if the image is so
+// large that two small reads, one after the other, take less time than a complete read. For
+// repeated readers it is better to have the image in memory. So, once the slices read from a copy
+// add up to the image's size, the next read is complete. All reads together then read at most twice
+// the image's bytes.
 //
 // Remembers the slices read from limits::kSlicedCopiesMax copies. A new copy may replace another.
 // Thread-safety: Thread-compatible.
