@@ -5,9 +5,9 @@
 //   active message header   capacity_bytes u64 little-endian, then the frame, at most 256 bytes
 //   active message data     the payload
 //
-// capacity_bytes is the most payload bytes that the sender accepts in reply; it is 0 in replies.
-// The value kOwnFrame marks the transport's own Ping and Pong frames, with seq 0, which no handler
-// or caller sees.
+// capacity_bytes is the most payload bytes that the sender accepts in the reply. It is 0 in
+// replies. The value kOwnFrame marks Ping and Pong frames of the transport itself. They have seq 0,
+// and neither handlers nor callers see them.
 
 #include <array>
 #include <bit>
@@ -22,13 +22,14 @@ namespace cairn::transport {
 
 inline constexpr unsigned kRequestId = 1;  // client to daemon
 inline constexpr unsigned kReplyId = 2;    // daemon to client
-// The largest id that a peer can name. Every id gets a handler, because UCX (1.13.1) neither checks
-// an id against the size of its table nor clears the entries between two registered ids.
+// The largest id that a peer can send. Every id gets a handler, because UCX (1.13.1) does not check
+// an id against the size of its table, and does not clear the entries between two registered ids.
 inline constexpr unsigned kIdMax = 65535;
 
-// Larger puts use rendezvous, so that the daemon chooses when and where the bytes arrive.
+// Larger puts use rendezvous, so that the daemon determines when and where the bytes arrive.
 inline constexpr size_t kEagerRequestBytesMax = size_t{8} << 10;
-// Replies up to this size are eager (1.2 to 1.5 times faster); the client has limited their size.
+// Replies up to this size are eager, which is 1.2 to 1.5 times faster. The client limits their
+// size.
 inline constexpr size_t kEagerReplyBytesMax = size_t{256} << 10;
 
 inline constexpr uint64_t kOwnFrame = ~uint64_t{0};
@@ -37,7 +38,7 @@ inline constexpr size_t kHeaderBytesMax = kPrefixBytes + proto::kFrameBytesMax;
 static_assert(kHeaderBytesMax <= 1024, "UCX aborts on headers of some 8 KB");
 static_assert(std::endian::native == std::endian::little, "prefix and seq are copied as they are");
 
-// Storage of a header. It must live until the send completes, so it belongs to the transfer.
+// The bytes of a header. They must live until the send completes, so they belong to the transfer.
 struct HeaderBytes {
   std::array<std::byte, kHeaderBytesMax> data;
   size_t size = 0;
@@ -54,8 +55,8 @@ struct Header {
   proto::FrameBytes frame;
 };
 
-// Reads a header. `header` is unaligned and valid only inside the receive callback. Returns nullopt
-// if the size is invalid.
+// Reads a header. `header` is unaligned, and valid only inside the receive callback. Returns
+// nullopt if the size is invalid.
 inline std::optional<Header> ReadHeader(const void* header, size_t bytes) {
   if (bytes <= kPrefixBytes || bytes > kHeaderBytesMax) return std::nullopt;
   Header read;
@@ -66,8 +67,8 @@ inline std::optional<Header> ReadHeader(const void* header, size_t bytes) {
   return read;
 }
 
-// Returns the seq of an unparsed frame (docs/internals/formats/frame.md: bytes 8 to 15), or 0 if it
-// is too short.
+// Returns the seq of an unparsed frame (docs/internals/formats/frame.md: bytes 8 to 15). Returns 0
+// if the frame is too short.
 inline uint64_t SeqOf(const proto::FrameBytes& frame) {
   uint64_t seq = 0;
   if (frame.size >= 16) std::memcpy(&seq, frame.data.data() + 8, sizeof(seq));
