@@ -15,7 +15,7 @@ extern "C" {
 /* A reader of events. REQUIRES: one thread uses it at a time. */
 typedef struct cairn_watch cairn_watch;
 
-/* A block that got its first image in a tier, or lost its last image there. */
+/* A block has got its first image in a tier, or has lost its last image there. */
 typedef struct cairn_event {
   uint32_t stored; /* 1: the block got its first image; 0: it lost its last */
   int32_t tier;
@@ -30,7 +30,7 @@ typedef struct cairn_event {
 
 typedef struct cairn_event_batch {
   uint32_t struct_bytes;
-  /* 1: discard everything known from earlier batches; the current contents are not reported */
+  /* 1: discard everything known from earlier batches; the present contents are not reported */
   uint32_t reset;
   /* The sequence number of the batch's first event, and the number after its last event. A batch
    * begins where the previous one ended, except after a reset. */
@@ -39,10 +39,10 @@ typedef struct cairn_event_batch {
   size_t event_count;
 } cairn_event_batch;
 
-/* Opens a watch of all blocks of the tenant or, if `space` is not NULL, of that space. To
- * continue an earlier watch, pass epoch and next_sequence of the last batch that you read. Pass
- * 0 to start with the next event. The call does not reach the daemon. Client and space must
- * outlive the watch. */
+/* Opens a watch of all blocks of the tenant or, if `space` is not NULL, of that space. To continue
+ * an earlier watch, pass epoch and next_sequence of the last batch that you read. Pass 0 to start
+ * with the next event. The call does not contact the daemon. Client and space must outlive the
+ * watch. */
 CAIRN_API int cairn_watch_open(cairn_client* client, cairn_space* space, uint64_t epoch,
                                uint64_t next_sequence, cairn_watch** watch);
 /* Returns the next batch. CAIRN_DEADLINE_EXCEEDED: no event arrived within timeout_ms. Any other
