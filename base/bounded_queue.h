@@ -9,7 +9,7 @@
 //   while (std::optional<Job> job = queue.PopUntil(deadline)) { … }
 //
 // Thread-safety: Thread-safe, any number of producers and consumers. First in, first out.
-// Cost: allocates only when constructed, apart from what moving a T allocates.
+// Cost: allocates only when it is constructed, and when moving a T allocates.
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -27,8 +27,8 @@ class BoundedQueue {
   // REQUIRES: capacity > 0.
   explicit BoundedQueue(std::size_t capacity) : slots_(capacity) { CAIRN_CHECK(capacity > 0); }
 
-  // Appends `value`. Returns false and leaves `value` untouched if the queue is closed or has at
-  // most `spare` free slots: those are reserved for other callers.
+  // Appends `value`. Returns false, and leaves `value` unchanged, if the queue is closed or has at
+  // most `spare` free slots, which are reserved for other callers.
   [[nodiscard]] bool TryPush(T&& value, std::size_t spare = 0) {
     {
       const MutexLock lock(mutex_);
@@ -43,8 +43,8 @@ class BoundedQueue {
   }
 
   // Removes and returns the oldest value. Returns nullopt if the queue is still empty at `deadline`
-  // (a point of MonotonicNow()), or if it is closed and empty: values pushed before Close() are
-  // still returned.
+  // (on the clock of MonotonicNow()). After Close(), returns the values that were pushed before,
+  // and then nullopt.
   std::optional<T> PopUntil(absl::Time deadline) {
     const MutexLock lock(mutex_);
     while (count_ == 0) {
@@ -58,7 +58,7 @@ class BoundedQueue {
     return PopLocked();
   }
 
-  // Like PopUntil(), without waiting.
+  // Like PopUntil(), but does not wait.
   std::optional<T> TryPop() {
     const MutexLock lock(mutex_);
     if (count_ == 0) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Assertions for conditions that cannot occur. Failures that can occur in production are an
+// Assertions for conditions that cannot occur. A failure that can occur in production is an
 // absl::Status instead.
 //
 //   CAIRN_CHECK(pins > 0);                          always on
 //   CAIRN_CHECK(pins > 0, absl::StrCat("key ", k)); the message is built only on failure
-//   CAIRN_DCHECK(index < count);                    per element: off in the release preset
+//   CAIRN_DCHECK(index < count);                    for hot loops: off in the release preset
 //
 // A failed check prints file, line, condition and message to stderr and aborts.
 #include <cstdio>

@@ -7,9 +7,9 @@
 
 namespace cairn {
 
-// Returns the wall-clock time of the process's first call plus the time that a steady clock has
-// counted since. It never goes back, and setting the clock does not change it. All deadlines in
-// Cairn are points of this time.
+// Returns the wall-clock time of the process's first call, plus the time since then by a steady
+// clock. It never goes back, and setting the system's clock does not change it. All deadlines in
+// Cairn are on this clock.
 absl::Time MonotonicNow();
 
 // Thread-safety: Every implementation is Thread-safe.

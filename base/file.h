@@ -34,52 +34,52 @@ class Fd {
   bool is_valid() const { return fd_ >= 0; }
   // Gives up ownership and returns the descriptor.
   [[nodiscard]] int Release() { return std::exchange(fd_, -1); }
-  // Closes the held descriptor and takes ownership of `fd`.
+  // Closes the descriptor that it owns, and takes ownership of `fd`.
   void Reset(int fd = -1);
 
  private:
   int fd_ = -1;
 };
 
-// Reads a whole file of at most `bytes_max` bytes. Errors: ResourceExhausted if the file is larger;
-// NotFound, PermissionDenied and others as errno says. The message names the path.
+// Reads a whole file of at most `bytes_max` bytes. Errors: ResourceExhausted (the file is larger),
+// NotFound, PermissionDenied, and others by errno. The message names the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path, std::size_t bytes_max);
 
 // Replaces the file at `path` by one with these bytes: writes a file with the suffix ".new" beside
-// it and renames that. After OK the new file survives a power cut. After an error `path` holds
-// either the old file or the new one.
+// it, and renames that file. If it returns OK, the new file survives a power loss. After an error,
+// `path` has either the old file or the new one.
 absl::Status WriteFileDurably(const std::string& path, std::span<const std::byte> bytes);
-// Makes it durable that files were created, renamed or removed in a folder.
+// Makes changes in a folder durable: files that were created, renamed or removed.
 absl::Status SyncFolder(const std::string& path);
 
 // --- Direct I/O ----------------------------------------------------------------------------------
 
-// Checks whether a folder can hold files that bypass the page cache (O_DIRECT): writes a page to a
-// file "probe" in it and removes the file. Errors: InvalidArgument if the file system is in memory,
-// is a container's own, or refuses O_DIRECT. On such a file system, pages would be in memory twice,
-// and a completed write might not have been sent to the device. Other errors follow errno.
+// Checks whether a folder can have files that bypass the page cache (O_DIRECT). Writes a page to a
+// file "probe" in the folder and removes the file. Errors: InvalidArgument if the file system is in
+// memory, is a container's own, or refuses O_DIRECT. With such a file system, pages would be in
+// memory twice, and a completed write might not have reached the device. Other errors are by errno.
 absl::Status CheckDirectIo(const std::string& folder);
 
 // --- Shared memory -------------------------------------------------------------------------------
 
 // Maps the first `bytes` of `fd` at an address that is a multiple of 2 MiB, so that the kernel can
-// use huge pages. `protection` is mmap()'s. Returns null, with errno set, if the kernel refuses.
-// The caller unmaps `bytes` bytes from the returned address.
+// use huge pages. `protection` is as in mmap(). Returns null, and sets errno, if the kernel
+// refuses. The caller unmaps `bytes` bytes from the returned address.
 //
 // Thread-safety: Thread-safe.
 std::byte* MapFile(int fd, uint64_t bytes, int protection);
 
-// Seals a memfd for good: it keeps its size and its pages, and gets no new writable mapping.
-// Existing mappings stay writable. Returns a second descriptor, which is read-only whatever the
-// seals say; it is invalid, with errno set, if the kernel refuses.
+// Seals a memfd permanently: it keeps its size and its pages, and gets no new writable mapping.
+// Existing mappings stay writable. Returns a second descriptor, which is read-only even without the
+// seals. Returns an invalid one, and sets errno, if the kernel refuses.
 //
 // Thread-safety: Thread-safe.
 Fd SealForReaders(int memfd);
 
 // --- Polling -------------------------------------------------------------------------------------
 
-// Sets the `events` of `fd` that `epoll` reports with `tag`, replacing those set before. With 0 it
-// reports only hang-ups and errors. CAIRN_CHECKs that the kernel has room for one more descriptor.
+// Sets the `events` of `fd` that `epoll` reports with `tag`. They replace earlier ones. With 0,
+// only hang-ups and errors are reported. CAIRN_CHECKs that the kernel has room for the descriptor.
 inline void WatchSocket(int epoll, int fd, uint64_t tag, uint32_t events) {
   epoll_event event{};
   event.events = events;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A move-only handle: the value that an owner gave out, and the duty to give it back.
+// A move-only handle: a value that an owner has given out, and that is given back to the owner.
 //
 //   class Arena {
 //    public:
 //     using Extent = Handle<Arena, Range, &Arena::Free>;  // after the declaration of Free(Range)
 //
-// A class that needs other members too holds a Handle, and then needs no destructor or move
-// operations of its own. If the owner's type is incomplete in the header, make kRelease a static
-// function of the wrapping class and define it where the owner's type is complete:
+// A class that also needs other members has a Handle as a member. Then it needs no destructor and
+// no move operations. If the owner's type is incomplete in the header, make kRelease a static
+// function of that class, and define it where the owner's type is complete:
 //
 //   class Pin {
 //     static void Release(Index& index, Image* image);
@@ -16,10 +16,10 @@
 //   };
 //
 // The value is released once: on destruction, on Reset(), or when another handle is moved into this
-// one. A handle that is default-constructed, moved from, reset or taken is empty: it releases
+// one. A handle is empty if it is default-constructed, moved from, reset or taken. Then it releases
 // nothing, and its value is Value().
 //
-// Thread-safety: Thread-compatible. kRelease runs on the thread that ends the handle.
+// Thread-safety: Thread-compatible. kRelease runs on the thread that releases the value.
 // Ownership:     the owner must outlive the handle. The value must not be used after its release.
 
 #include <functional>
@@ -29,8 +29,8 @@
 
 namespace cairn {
 
-// kRelease: a member function of Owner that takes a Value, or a function of (Owner&, Value).
-// Value(): cheap; neither it nor a move of a Value throws.
+// kRelease is a member function of Owner that takes a Value, or a function of (Owner&, Value).
+// Value() and moving a Value must be cheap and must not throw.
 template <typename Owner, typename Value, auto kRelease>
 class Handle {
  public:
@@ -49,13 +49,13 @@ class Handle {
   }
   ~Handle() { Reset(); }
 
-  // Releases the value; empty afterwards.
+  // Releases the value. The handle is then empty.
   void Reset() {
     if (Owner* const owner = std::exchange(owner_, nullptr); owner != nullptr) {
       std::invoke(kRelease, *owner, std::exchange(value_, Value()));
     }
   }
-  // Returns the value without a release, which becomes the caller's duty. Empty afterwards.
+  // Returns the value without releasing it: the caller must do that. The handle is then empty.
   [[nodiscard]] Value Take() {
     owner_ = nullptr;
     return std::exchange(value_, Value());

@@ -15,17 +15,17 @@
 //     in_flight_.Await();
 //   }
 //
-// The rule: the count falls last. Leave() is the last use that an operation makes of the owner, and
-// of all that Stop()'s caller may destroy afterwards, because Await() may return at once. So what
-// the operation holds is released before, and no lock of the owner is held.
+// Leave() must be the last thing that an operation does. It must not use the owner afterwards, nor
+// anything that the caller of Stop() may destroy: Await() may return before Leave() does. So
+// release everything that the operation owns, and every lock of the owner, before you call Leave().
 //
-// Await() has no deadline: it ends because each operation ends, which is for the owner to ensure.
-// It sleeps for at most a second at a time.
+// Await() has no deadline. The owner must ensure that each operation ends. Await() sleeps for at
+// most a second at a time.
 //
-// Declare it as the owner's last member: it is destroyed first, and checks that nothing is in
-// flight while the owner is whole.
+// Declare it as the owner's last member. Then it is destroyed first, and checks that nothing is in
+// flight while the owner's other members still exist.
 //
-// Thread-safety: Thread-safe. Locks: its own, under which it calls nobody.
+// Thread-safety: Thread-safe. Locks: its own. It calls nobody under it.
 
 #include <cstddef>
 
@@ -43,12 +43,12 @@ class InFlight {
   InFlight(const InFlight&) = delete;
   InFlight& operator=(const InFlight&) = delete;
 
-  // An operation begins. Call it before anything can complete the operation.
+  // Counts an operation. Call it before anything can complete the operation.
   void Enter() {
     const MutexLock lock(mutex_);
     ++count_;
   }
-  // An operation has ended: see the rule above.
+  // Ends the counting of an operation. See the rule above.
   void Leave() {
     const MutexLock lock(mutex_);
     CAIRN_CHECK(count_ > 0);
@@ -62,8 +62,8 @@ class InFlight {
     while (!AwaitUntil(MonotonicNow() + absl::Seconds(1))) {
     }
   }
-  // Returns whether nothing is in flight; false at the earliest at `deadline`, a point of
-  // MonotonicNow().
+  // Returns true once nothing is in flight, or false at `deadline` (on the clock of
+  // MonotonicNow()).
   [[nodiscard]] bool AwaitUntil(absl::Time deadline) {
     const MutexLock lock(mutex_);
     while (count_ > 0 && idle_.WaitUntil(mutex_, deadline)) {

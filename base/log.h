@@ -7,21 +7,21 @@
 //   {"time":"2026-01-31T12:00:00.123Z","level":"warn","component":"get",
 //    "message":"tile checksum does not match","fields":{"place":"host","tile":"7"}}
 //
-// A JSON record is one line; the values of its fields are strings. A record that is too long for a
-// line loses its fields and has "cut":true.
+// A JSON record is one line, and the values of its fields are strings. If a record is too long for
+// a line, it loses its fields and has "cut":true.
 //
-// Records are dropped, so that a peer cannot fill a disk through the log and a stalled reader of
-// stderr cannot block a thread. Dropped records are counted:
+// Some records are dropped, so that a peer cannot fill a disk through the log, and a slow reader of
+// stderr cannot block a thread. Dropped records are counted. These are dropped:
 //
-// - Records of one kind above a rate. A kind is a component and a text. The next written record of
-//   that kind says how many were dropped (suppressed=N). Debug records have no limit.
-// - Lines that stderr has no room for at that moment.
+// - Records of one kind above a rate. A kind is a component and a text. The next record of that
+//   kind says how many were dropped (suppressed=N). Debug records have no limit.
+// - Lines for which stderr has no room at that moment.
 //
-// Text is fixed and lower-case; values go into fields. A value with a space, a quote, '=' or a
-// control character is quoted and escaped, so a peer cannot forge a line. Use error and warn once
-// per incident, info once per lifecycle event, debug once per session. Never log block contents,
-// and full keys only at debug. A failure is logged once, by the function that decides that it is a
-// failure. A miss is counted, not logged.
+// A text is fixed and lower-case. Values go into fields. A value with a space, a quote, '=' or a
+// control character is quoted and escaped, so that a peer cannot forge a line. Use error and warn
+// once per incident, info once per lifecycle event, debug once per session. Never log block
+// contents. Log full keys only at debug. A failure is logged once, by the function that decides
+// that it is a failure. A miss is counted, not logged.
 //
 // Thread-safety: all functions are Thread-safe.
 #include <array>
@@ -44,7 +44,7 @@ namespace cairn {
 enum class LogLevel { kError = 0, kWarn = 1, kInfo = 2, kDebug = 3 };
 
 std::string_view LogLevelName(LogLevel level);  // "error", "warn", "info", "debug"
-// Errors: InvalidArgument, listing the levels; *level is then unchanged.
+// Errors: InvalidArgument, which lists the levels. Then *level is unchanged.
 absl::Status ParseLogLevel(std::string_view text, LogLevel* level);
 
 // Drops records that are more verbose than this level. The level is kInfo at start.
@@ -116,7 +116,7 @@ void TEST_SetLogSink(std::function<void(LogLevel, std::string_view line)> sink);
 class LogLimiter {
  public:
   static constexpr int kBurst = 100;
-  // One more record per interval.
+  // A kind may log one more record per interval.
   static constexpr absl::Duration kRefill = absl::Milliseconds(100);
 
   struct Verdict {
@@ -128,7 +128,7 @@ class LogLimiter {
 
  private:
   struct Bucket {
-    int used = 0;  // records; at most kBurst
+    int used = 0;  // number of records; at most kBurst
     absl::Time refilled = absl::InfinitePast();
     uint64_t suppressed = 0;
   };
@@ -137,12 +137,12 @@ class LogLimiter {
   std::array<Bucket, kBuckets> buckets_;
 };
 
-// A page, with the newline: poll() promises a pipe that much room.
+// One page, with the newline. If poll() reports that a pipe is writable, it has this much room.
 inline constexpr size_t kLogLineBytesMax = 4095;
 
 // Writes `line` to `fd` unless that could block. A line of more than kLogLineBytesMax is cut.
-// Returns false if the line, or its end, was lost. Can only block if another process fills the same
-// pipe.
+// Returns false if the line, or its end, was lost. It can block only if another process fills the
+// same pipe.
 [[nodiscard]] bool WriteLogLine(int fd, std::string_view line);
 
 // Reports the counts of dropped records and lines of this process.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Metrics that components keep about themselves. A component owns its metrics as members and names
-// them in
+// Metrics that components count themselves. A component has its metrics as members, and names them
+// in
 //
 //   void Report(MetricSink& sink) const;
 //
-// It does not know which system reads them. Names: cairn_<noun>_<unit>[_total]. Labels come from
-// closed sets.
+// It does not know which system reads them. Names are cairn_<noun>_<unit>[_total]. A label has a
+// fixed set of values.
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -20,7 +20,7 @@
 
 namespace cairn {
 
-// A count that only goes up. Thread-safety: Thread-safe, lock-free, relaxed.
+// A count that never decreases. Thread-safety: Thread-safe, lock-free, relaxed.
 class Counter {
  public:
   void Add(std::uint64_t count = 1) { value_.fetch_add(count, std::memory_order_relaxed); }
@@ -30,7 +30,7 @@ class Counter {
   std::atomic<std::uint64_t> value_{0};
 };
 
-// A value that goes up and down. Thread-safety: Thread-safe, lock-free, relaxed.
+// A value that increases and decreases. Thread-safety: Thread-safe, lock-free, relaxed.
 class Gauge {
  public:
   void Set(std::int64_t value) { value_.store(value, std::memory_order_relaxed); }
@@ -42,8 +42,8 @@ class Gauge {
 };
 
 // The contents of a Histogram at one moment. `counts` has one element more than `bounds`: the last
-// counts values above all bounds. Counts are per bucket, not cumulative; `count` is their sum.
-// While other threads observe, `sum` may be off by the values in flight.
+// one counts values above all bounds. The counts are per bucket, not cumulative. `count` is their
+// sum. `sum` may lack the latest values of other threads.
 struct HistogramSnapshot {
   std::vector<double> bounds;
   std::vector<std::uint64_t> counts;
@@ -51,13 +51,13 @@ struct HistogramSnapshot {
   double sum = 0;
 };
 
-// Counts values in fixed buckets (value <= bound). Thread-safety: Thread-safe, lock-free, relaxed;
-// only construction and Snapshot() allocate.
+// Counts values in fixed buckets (value <= bound). Thread-safety: Thread-safe, lock-free, relaxed.
+// Only construction and Snapshot() allocate.
 class Histogram {
  public:
   static constexpr std::size_t kBoundsMax = 24;
 
-  // Copies `bounds`: 1 to kBoundsMax values, strictly increasing (CAIRN_CHECKed).
+  // Copies `bounds`: 1 to kBoundsMax values, in strictly ascending order (CAIRN_CHECKed).
   explicit Histogram(absl::Span<const double> bounds);
 
   void Observe(double value);
@@ -85,10 +85,10 @@ class StepTimer {
   const absl::Time started_;
 };
 
-// Bucket bounds for latencies: 10 µs to 10 s, in seconds.
+// Bucket bounds for latencies, in seconds: 10 µs to 10 s.
 absl::Span<const double> LatencyBounds();
 
-// Bucket bounds for ages and idle times: one second to a week, in seconds.
+// Bucket bounds for ages and idle times, in seconds: one second to a week.
 absl::Span<const double> AgeBounds();
 
 struct MetricLabel {
@@ -97,8 +97,8 @@ struct MetricLabel {
 };
 using MetricLabels = absl::Span<const MetricLabel>;
 
-// Receives the metrics of components. Views are borrowed for the call. A name always comes with the
-// same kind, help text and label names.
+// Receives the metrics of components. Views are borrowed for the call. All calls with one name have
+// the same kind, help text and label names.
 class MetricSink {
  public:
   virtual ~MetricSink() = default;

@@ -45,8 +45,8 @@ class ABSL_LOCKABLE Mutex {
   [[nodiscard]] bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return mutex_.try_lock(); }
 
   // Lets every thread that is now waiting take the lock once, then returns. std::mutex is not fair:
-  // a thread that takes the lock many times in a row calls this in between, or it may starve the
-  // others.
+  // a thread that takes the lock many times in a row must call this in between, because otherwise
+  // the other threads may never get the lock.
   void LetWaitersPass() ABSL_LOCKS_EXCLUDED(this) {
     const uint32_t had_before = had_.load(std::memory_order_seq_cst);
     const uint32_t waiting = waiting_.load(std::memory_order_seq_cst);
@@ -92,7 +92,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
-// A condition variable. Every wait has a deadline and may end early without cause: call it in a
+// A condition variable. Every wait has a deadline and may end early for no reason. So call it in a
 // loop that checks the condition. Thread-safety: Thread-safe.
 class CondVar {
  public:
@@ -100,8 +100,8 @@ class CondVar {
   CondVar(const CondVar&) = delete;
   CondVar& operator=(const CondVar&) = delete;
 
-  // Releases `mutex`, sleeps until notified or until `deadline` (a point of MonotonicNow()), and
-  // takes `mutex` again. Returns false once the deadline has passed.
+  // Releases `mutex`, sleeps until it is notified or until `deadline` (on the clock of
+  // MonotonicNow()), and takes `mutex` again. Returns false once the deadline has passed.
   bool WaitUntil(Mutex& mutex, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     // At most a day, so that InfiniteFuture does not overflow; the caller's loop waits again.
     const absl::Duration wait = std::min(deadline - MonotonicNow(), absl::Hours(24));
@@ -121,18 +121,18 @@ class CondVar {
   std::condition_variable wake_;
 };
 
-// --- Hand-over -----------------------------------------------------------------------------------
-// For ThreadSanitizer: an object passes from one thread to another through an uninstrumented
-// library, whose synchronization it cannot see. Without that sanitizer they do nothing.
+// --- For ThreadSanitizer -------------------------------------------------------------------------
+// An object passes from one thread to another through a library that is not instrumented. The
+// sanitizer cannot see that library's synchronization. In other builds, these functions do nothing.
 
-// Call it before the library can call the next thread.
+// Call it before the library may call the next thread.
 inline void HandOver([[maybe_unused]] const void* object) {
 #ifdef __SANITIZE_THREAD__
   __tsan_release(const_cast<void*>(object));
 #endif
 }
 
-// Call it first in the next thread.
+// Call it first of all in the next thread.
 inline void TakeOver([[maybe_unused]] const void* object) {
 #ifdef __SANITIZE_THREAD__
   __tsan_acquire(const_cast<void*>(object));

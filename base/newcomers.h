@@ -3,9 +3,9 @@
 // Tracks connections that have not sent their hello yet, and picks the one to close when there are
 // too many.
 //
-// It picks the oldest connection of the party with the most connections: a flood from one party
-// closes its own connections, and a new connection is always accepted. A party is a property that
-// peers cannot choose: the user of a unix socket, the host of a TCP connection.
+// It picks the oldest connection of the party that has the most. So a flood from one party closes
+// the party's own connections, and a new connection is always accepted. A party is a property that
+// peers cannot choose: the user of a unix socket, or the host of a TCP connection.
 //
 // Thread-safety: Thread-compatible.
 
@@ -17,7 +17,7 @@
 
 namespace cairn {
 
-// Returns the party of a connected socket's peer. Sockets of other kinds all have the same party.
+// Returns the party of a connected socket's peer. For other kinds of sockets it is always the same.
 uint64_t PartyOf(int socket);
 
 class Newcomers {
@@ -25,7 +25,7 @@ class Newcomers {
   // REQUIRES: count_max > 0.
   explicit Newcomers(size_t count_max) : count_max_(count_max) {}
 
-  // Adds a connection. If that is one too many, removes and returns the connection to close.
+  // Adds a connection. If there are now too many, removes and returns the connection to close.
   // REQUIRES: `id` is greater than all earlier ones.
   std::optional<uint64_t> Add(uint64_t id, uint64_t party);
   // Removes a connection that has sent its hello or was closed. Returns false if it was not there.
@@ -33,7 +33,7 @@ class Newcomers {
   size_t count() const { return party_of_.size(); }
 
  private:
-  // The party with the most connections; of several, the one with the oldest connection.
+  // Returns the party with the most connections; of several, the one with the oldest connection.
   uint64_t LargestParty() const;
 
   const size_t count_max_;

@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-// Fills `target` with random bytes. Waits until the kernel's generator is seeded; after that it
+// Fills `target` with random bytes. Waits until the kernel's generator is seeded. After that it
 // cannot fail (CAIRN_CHECKed).
 void FillRandom(std::span<std::byte> target);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// absl::Status reports failures that can occur in production. What each code asks of the caller:
+// absl::Status reports failures that can occur in production. The code tells the caller what to do:
 //
 //   NotFound            recompute
-//   ResourceExhausted   back off
+//   ResourceExhausted   try again later
 //   Unavailable         the peer is gone: reconnect
 //   DeadlineExceeded    the call was too slow
 //   DataLoss            a checksum does not match: the data was dropped and counted
@@ -25,7 +25,7 @@
 
 namespace cairn {
 
-// Returns `status` with "context: " before its message; code and payloads stay. Returns an OK
+// Returns `status` with "context: " before its message. Code and payloads stay. Returns an OK
 // status unchanged.
 inline absl::Status Annotate(const absl::Status& status, std::string_view context) {
   if (status.ok()) {
@@ -59,8 +59,8 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& status) {
     }                                                                                \
   } while (false)
 
-// Binds the value of `expression`, an absl::StatusOr, to `declaration`, or returns its status from
-// the current function.
+// Sets `declaration` to the value of `expression`, an absl::StatusOr. If it has none, returns its
+// status from the current function.
 #define CAIRN_ASSIGN_OR_RETURN(declaration, expression)                                   \
   CAIRN_ASSIGN_OR_RETURN_INNER(CAIRN_STATUS_CONCAT(cairn_result_, __LINE__), declaration, \
                                expression)
@@ -71,7 +71,7 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& status) {
   }                                                                   \
   declaration = *std::move(result)
 
-// CAIRN_CHECKs that a status, or a StatusOr, is OK: for calls that cannot fail at that point.
+// CAIRN_CHECKs that a Status or StatusOr is OK. For calls that cannot fail at that point.
 #define CAIRN_CHECK_OK(expression)                                                          \
   do {                                                                                      \
     const auto& cairn_checked = (expression);                                               \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Text: conversions of views, strings in JSON, and names close to a mistyped one. Pure functions.
+// Texts: conversions of views, strings in JSON, names similar to a mistyped one. Pure functions.
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,18 +9,18 @@
 
 namespace cairn {
 
-// Convert between std::string_view and absl::string_view, which are different types in a
-// distribution's Abseil. They copy nothing: the result borrows what the argument borrows.
+// Convert between std::string_view and absl::string_view, which are different types in the Abseil
+// of a Linux distribution. They copy nothing: the result borrows from the argument's owner.
 inline absl::string_view ToAbsl(std::string_view text) { return {text.data(), text.size()}; }
 inline std::string_view ToStd(absl::string_view text) { return {text.data(), text.size()}; }
 
-// Appends `text` in quotes, escaped. Each byte that is not UTF-8 becomes U+FFFD, so that the line
-// stays valid JSON whatever a peer sends.
+// Appends `text` in quotes, escaped. Each byte that is not UTF-8 becomes U+FFFD, so that a peer
+// cannot make the line invalid JSON.
 void AppendJsonString(std::string_view text, std::string* json);
 
-// Returns the name that is the fewest edits away from `word`, at most two; the first of several. An
-// edit adds, removes or replaces a letter or swaps two neighbours. Returns an empty view if no name
-// is that close, or if `word` is so short that any name would be.
+// Returns the first name that is the fewest edits away from `word`, but at most two. An edit adds,
+// removes or replaces a letter, or swaps two neighbours. Returns an empty view if no name is so
+// close, or if `word` is so short that any name would be close.
 std::string_view Nearest(std::string_view word, std::span<const std::string_view> names);
 
 // Returns " (did you mean NAME?)" or an empty string.

@@ -19,12 +19,12 @@ consteval std::uint64_t operator""_MiB(unsigned long long count) { return count 
 consteval std::uint64_t operator""_GiB(unsigned long long count) { return count * kGiB; }
 
 // Parses decimal digits followed by nothing, "B", or one of Ki, Mi, Gi, Ti with or without "B".
-// Signs, fractions and blanks are refused; so are "K" and "KB", which many readers take for 1000.
-// Errors: InvalidArgument (says what is wrong, or that it is more than 2^63 - 1 bytes).
+// Refuses signs, fractions and blanks. Also refuses "K" and "KB", which many readers take for 1000.
+// Errors: InvalidArgument (the message says what is wrong, or that it is more than 2^63 - 1 bytes).
 absl::StatusOr<std::uint64_t> ParseBytes(std::string_view text);
 
-// Formats in the largest unit that gives at least 1: "4GiB" for a whole number, which ParseBytes()
-// reads back, else "1.5GiB".
+// Formats in the largest unit that gives at least 1. A whole number, such as "4GiB", can be parsed
+// by ParseBytes(). Otherwise the result is like "1.5GiB".
 std::string FormatBytes(std::uint64_t bytes);
 
 }  // namespace cairn

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Keys: the names of spaces and blocks. C++ and Python (client/python/cairn/keys.py) compute the
-// same keys; tests/golden/keys has the test vectors, docs/internals/formats/key.md draws the
-// format. Every field is length-prefixed, so different inputs never have equal encodings. All
+// same keys. tests/golden/keys has test vectors, and docs/internals/formats/key.md describes the
+// format. Every field has its length before it, so different inputs never have equal encodings. All
 // functions are pure and thread-safe.
 
 #include <array>
@@ -23,9 +23,9 @@ namespace cairn::proto {
 using Fingerprint = std::array<std::byte, 32>;
 
 inline constexpr size_t kTenantBytesMax = 64;
-inline constexpr size_t kNameBytesMax = 256;          // model, weights_revision
+inline constexpr size_t kNameBytesMax = 256;          // for model and weights_revision
 inline constexpr uint32_t kDimMax = codecs::kDimMax;  // elements of a K, V or latent row
-inline constexpr uint32_t kLayerIndexMax = 65535;  // of the model; a group has at most kLayersMax
+inline constexpr uint32_t kLayerIndexMax = 65535;  // in the model; a group has at most kLayersMax
 inline constexpr uint32_t kWindowTokensMax = 1u << 30;
 
 struct Rope {
@@ -39,14 +39,14 @@ struct Rope {
 struct GroupGeometry {
   enum class Kind : uint8_t { kKv = 1, kLatent = 2, kState = 3, kOpaqueRows = 4 };
   Kind kind = Kind::kKv;
-  std::vector<uint32_t> layers;  // of the model, ascending
+  std::vector<uint32_t> layers;  // the layers' indices in the model, in ascending order
   uint32_t kv_heads = 0, k_dim = 0, v_dim = 0;
   uint32_t window_tokens = 0;  // 0: full attention
   Rope rope;
   uint32_t state_bytes = 0, row_bytes = 0;
 };
 
-// The identity of a space: spaces with equal identities are the same space. The recipe is not part
+// The identity of a space. Spaces with equal identities are the same space. The recipe is not part
 // of it, because it is policy.
 struct SpaceIdentity {
   std::string tenant, model, weights_revision;
@@ -55,30 +55,30 @@ struct SpaceIdentity {
   std::vector<GroupGeometry> groups;
 };
 
-// Errors: InvalidArgument, naming the field and the limit. A block in source form is at most
-// kImagesPerBlockMax images of kImageBytesMax bytes.
+// Errors: InvalidArgument, naming the field and the limit. For example, a block in source form must
+// fit into kImagesPerBlockMax images of kImageBytesMax bytes.
 absl::Status Validate(const SpaceIdentity& identity);
 // Errors: InvalidArgument unless `tenant` is 1 to kTenantBytesMax characters of [A-Za-z0-9._-].
 absl::Status ValidateTenant(std::string_view tenant);
 // REQUIRES: Validate(identity) is OK.
 Fingerprint FingerprintOf(const SpaceIdentity& identity);
 
-// An input other than tokens that a block's KV depends on: kind "lora", "salt", "media", … with the
-// position in the block of the first token that it affects.
+// An input, other than tokens, on which a block's KV depends. `kind` is "lora", "salt", "media", ….
+// `offset` is the position in the block of the first token that it affects.
 struct KeyExtra {
   std::string kind;
   uint32_t offset = 0;
   std::string value;
 };
 
-// Derives the key of one block. An all-zero `parent` means the first block of a chain. The function
-// sorts `extras` into canonical order and drops repetitions.
+// Derives the key of one block. If `parent` is all zero, the block is the first of a chain. Sorts
+// `extras` into canonical order and drops repetitions.
 BlockKey DeriveKey(const Fingerprint& space, const BlockKey& parent,
                    std::span<const uint32_t> tokens, std::span<const KeyExtra> extras = {});
-// Derives the keys of all full blocks of a token sequence. The offset of an extra counts from the
-// start of the sequence and selects the block that the extra belongs to. In the
-// key of that block, the offset counts from the start of the block. An extra for the whole
-// sequence (LoRA, salt) has offset 0; later blocks inherit it through their parent.
+// Derives the keys of all full blocks of a token sequence. Here the offset of an extra counts from
+// the start of the sequence, and determines the block to which the extra belongs. In the key of
+// that block, the offset counts from the start of the block. An extra for the whole sequence (LoRA,
+// salt) has the offset 0, and later blocks depend on it through their parent.
 // REQUIRES: tokens_per_block > 0.
 std::vector<BlockKey> DeriveChain(const Fingerprint& space, std::span<const uint32_t> tokens,
                                   uint32_t tokens_per_block, std::span<const KeyExtra> extras = {});

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Converts between the messages of cairn.v1 and internal types. No other file uses both. Every
-// From…() accepts untrusted input. It returns a valid result, which need not be checked again, or
-// InvalidArgument with the field and the limit. All functions are pure and thread-safe.
+// From…() accepts untrusted input. It returns a valid result, or InvalidArgument with the field and
+// the limit. The result need not be checked again. All functions are pure and thread-safe.
 
 #include <cstdint>
 #include <string>
@@ -23,7 +23,7 @@ namespace cairn::proto {
 inline constexpr int kMatchKeysMax = 65536;  // keys of one Match, Contains or Delete
 inline constexpr size_t kClientNameBytesMax = 128;
 
-// Returns the identity of a space, validated.
+// Returns the identity of a space, after validating it.
 absl::StatusOr<SpaceIdentity> FromSpec(const v1::SpaceSpec& spec);
 v1::SpaceSpec ToSpec(const SpaceIdentity& identity);
 
@@ -33,7 +33,7 @@ codecs::GroupShape ShapeOf(const SpaceIdentity& identity, size_t group);
 // Returns the shapes of all groups, in order. REQUIRES: Validate(identity) is OK.
 std::vector<codecs::GroupShape> ShapesOf(const SpaceIdentity& identity);
 
-// Parses "kivi:4+" and the like; an empty name means `fallback`.
+// Parses a name such as "kivi:4+". An empty name gives `fallback`.
 absl::StatusOr<codecs::Recipe> FromRecipeName(std::string_view name,
                                               const codecs::Recipe& fallback);
 std::string ToRecipeName(const codecs::Recipe& recipe);
@@ -43,12 +43,12 @@ std::string ToRecipeName(const codecs::Recipe& recipe);
 absl::StatusOr<codecs::Slice> FromSlice(const v1::GroupSlice& slice,
                                         const std::vector<codecs::GroupShape>& shapes);
 v1::GroupSlice ToSlice(uint32_t group, const codecs::Slice& slice);
-// The same for a frame: within the group and, because ParseFrame() checks it, not empty.
+// The same for a frame's range: it is within the group. ParseFrame() checks that it is not empty.
 absl::StatusOr<codecs::Slice> FromRange(uint16_t group, const SliceRange& range,
                                         const std::vector<codecs::GroupShape>& shapes);
 SliceRange ToRange(const codecs::Slice& slice);
 
-// Parse exactly 32 or 16 bytes. `field` is for the message.
+// These parse exactly 32 or 16 bytes. Error messages name `field`.
 absl::StatusOr<BlockKey> FromKeyBytes(std::string_view bytes, std::string_view field);
 absl::StatusOr<Ticket> FromTicketBytes(std::string_view bytes);
 absl::StatusOr<LeaseToken> FromLeaseBytes(std::string_view bytes);
@@ -58,7 +58,7 @@ absl::StatusOr<SideObjectKind> FromSideObjectKind(v1::SideObjectKind kind);
 absl::StatusOr<std::vector<BlockKey>> FromKeyList(
     const google::protobuf::RepeatedPtrField<std::string>& keys);
 
-// Returns the bytes of a key, fingerprint, ticket or lease for protobuf.
+// Returns a key, fingerprint, ticket or lease as protobuf's bytes.
 std::string ToBytes(std::span<const std::byte> bytes);
 
 // Checks the name of a client: at most kClientNameBytesMax bytes, no control characters.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Data-plane frames: the header of every payload, on every transport. A frame is a fixed
-// little-endian head of 64 bytes and a body of at most 192 bytes; docs/internals/formats/frame.md
-// draws the bytes.
+// Data-plane frames: the header of every payload, on every transport. A frame has a little-endian
+// head of 64 bytes and a body of at most 192 bytes. docs/internals/formats/frame.md has the layout.
 //
-// To write: fill a Frame and Serialize() it. To read: ParseFrame() accepts untrusted bytes and
-// returns a valid Frame or an error. It checks size, magic, version, CRC, kind, body size, reserved
-// fields and ranges, in this order. It does not check the ticket: compare that with TicketsEqual().
+// To write a frame, fill in a Frame and Serialize() it. To read one, call ParseFrame(), which
+// accepts untrusted bytes and returns a valid Frame or an error. It checks size, magic, version,
+// CRC, kind, body size, reserved fields and ranges, in this order. It does not check the ticket:
+// compare it with TicketsEqual().
 
 #include <array>
 #include <cstddef>
@@ -28,8 +28,8 @@ inline constexpr size_t kFrameBytesMax = 256;
 inline constexpr size_t kFrameHeadBytes = 64;
 inline constexpr size_t kErrorTextBytesMax = 160;
 inline constexpr uint16_t kFrameVersion = 1;
-// The version that Hello and HelloReply agree on. From version 2 on, clients of transport/local map
-// memory of the daemon, and the daemon may lend payloads of replies.
+// The version on which Hello and HelloReply agree. From version 2 on, clients of transport/local
+// map memory of the daemon, and the daemon may lend payloads of replies.
 inline constexpr uint16_t kVersionWithLoans = 2;
 // A Hello with this version reads HelloReply::batch_max.
 inline constexpr uint16_t kVersionWithBatches = 3;
@@ -43,8 +43,8 @@ inline constexpr uint32_t kLayersMax = 1024;                 // of a group
 inline constexpr uint32_t kHeadsMax = 1024;                  // of a group
 inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;  // of a token in its sequence
 
-using Ticket = std::array<std::byte, 16>;      // names a session; handed out by OpenSession
-using LeaseToken = std::array<std::byte, 16>;  // names a lease; all zero is no lease
+using Ticket = std::array<std::byte, 16>;      // names a session; OpenSession returns it
+using LeaseToken = std::array<std::byte, 16>;  // names a lease; all zero: no lease
 using BlockKey = std::array<std::byte, 32>;
 
 // A serialized frame, as the transports carry it.
@@ -63,14 +63,14 @@ enum class FrameKind : uint8_t {
   kPutReply = 6,
   kPing = 7,
   kPong = 8,
-  kGoodbye = 9,  // the client is about to close; no reply
-  kError = 10,   // reply to any request; head.status has the code, the body is a text
+  kGoodbye = 9,  // the client is about to close; has no reply
+  kError = 10,   // reply to any request; the head has the status code, the body a text
 };
 
 // The form of a slice in a payload.
 enum class Form : uint8_t {
   kImage = 0,   // an encoded image (docs/internals/formats/image.md)
-  kSource = 1,  // the tiles in source dtype, tile order, no padding
+  kSource = 1,  // the tiles in source dtype, in tile order, without padding
 };
 
 struct SliceRange {
@@ -79,12 +79,12 @@ struct SliceRange {
 
 struct Hello {
   uint16_t version_max = 1;
-  uint32_t window = 0;        // the client's limit on requests in flight
-  uint64_t region_bytes = 0;  // local: size of the memfd that comes with this frame
+  uint32_t window = 0;        // the client's limit for requests in flight
+  uint64_t region_bytes = 0;  // local: the size of the memfd that comes with this frame
 };
 struct HelloReply {
   uint16_t version = 1;
-  uint32_t window = 0;             // the daemon's limit on requests in flight
+  uint32_t window = 0;             // the daemon's limit for requests in flight
   uint64_t payload_bytes_max = 0;  // of one transfer
   uint16_t batch_max = 0;          // requests that one message may bring; 0: one
 };
@@ -95,24 +95,24 @@ struct Get {
   uint16_t group = 0;
   SliceRange slice;
   Form form = Form::kImage;
-  uint64_t target_bytes = 0;  // limit on the payload of the reply
+  uint64_t target_bytes = 0;  // limit for the reply's payload
 };
 struct GetReply {
   Form form = Form::kImage;
-  uint8_t tier = 0;  // tier that held it (cairn.v1.Tier)
+  uint8_t tier = 0;  // the tier that had the bytes (cairn.v1.Tier)
   uint64_t first_position = 0;
-  uint64_t source_bytes = 0;  // size of the slice once decoded
+  uint64_t source_bytes = 0;  // the decoded size of the slice
 };
 struct Put {
   uint64_t space_id = 0;
   BlockKey key{};
-  BlockKey parent{};  // all zero: none
+  BlockKey parent{};  // all zero if there is none
   uint64_t first_position = 0;
   uint16_t group = 0;
   SliceRange slice;
   uint16_t tokens = 0;
   Form form = Form::kSource;
-  bool is_derived = false;    // computed from a prefix that was stored lossily
+  bool is_derived = false;    // computed from a prefix that was stored with loss
   bool is_durable = false;    // the reply waits until the block survives a power loss
   StatisticSet statistics{};  // after the slice in the payload: docs/internals/formats/frame.md
   bool has_tokens = false;    // ids of the block's tokens, as u32, end the payload
@@ -128,17 +128,17 @@ enum class Durability : uint8_t {
   kNotAsked = 0,
   kDurable = 1,
   kNoTier = 2,     // the daemon has no persistent tier
-  kReadOnly = 3,   // the tier is read-only or failed
-  kNoRoom = 4,     // the tier has no room now, or its write budget is spent
-  kLate = 5,       // not by the put's deadline
+  kReadOnly = 3,   // the tier is read-only, or has failed
+  kNoRoom = 4,     // the tier has no room now, or its write budget is used up
+  kLate = 5,       // not durable by the put's deadline
   kAncestors = 6,  // a block before it is missing or not durable
   kTooLarge = 7,   // the image is larger than the tier accepts
-  kGone = 8,       // deleted or evicted in the meantime
+  kGone = 8,       // the block was deleted or evicted in the meantime
   kStopping = 9,   // the daemon is stopping
 };
 inline constexpr size_t kDurabilityCount = 10;
 
-// Returns the name used in metrics, Python and cairnctl.
+// Returns the name that metrics, Python and cairnctl use.
 constexpr std::string_view Name(Durability durability) {
   constexpr std::array<std::string_view, kDurabilityCount> kNames = {
       "not_asked", "durable",   "no_tier",   "read_only", "no_room",
@@ -148,7 +148,7 @@ constexpr std::string_view Name(Durability durability) {
 
 struct PutReply {
   bool is_duplicate = false;  // the slice was stored already; nothing was moved
-  uint64_t image_bytes = 0;   // size of the slice's image after the put
+  uint64_t image_bytes = 0;   // the size of the slice's image after the put
   Durability durability = Durability::kNotAsked;
 };
 struct Ping {};
@@ -166,32 +166,32 @@ struct Frame {
   Ticket ticket{};
   uint64_t payload_bytes = 0;
   uint32_t payload_crc32c = 0;
-  // The time left to the sender; 0 in replies.
+  // The time that the sender has left. 0 in replies.
   uint32_t deadline_ms = 0;
-  absl::StatusCode status = absl::StatusCode::kOk;  // replies
-  uint64_t trace = 0;                               // of a request, for logs; 0: none
+  absl::StatusCode status = absl::StatusCode::kOk;  // for replies
+  uint64_t trace = 0;                               // for requests: names them in logs; 0: none
   Body body;
   FrameKind kind() const { return static_cast<FrameKind>(body.index() + 1); }
 };
 
-// Serializes a frame; ParseFrame() accepts every result. An ErrorReply's text is cut to its limit.
+// Serializes a frame. ParseFrame() accepts the result. An ErrorReply's text is cut to its limit.
 // REQUIRES: the fields are within the limits above (CAIRN_CHECKed).
 FrameBytes Serialize(const Frame& frame);
 
-// Parses a frame; never reads past `bytes`. Errors: InvalidArgument, naming the field and the
+// Parses a frame. Never reads beyond `bytes`. Errors: InvalidArgument, naming the field and the
 // limit.
 absl::StatusOr<Frame> ParseFrame(std::span<const std::byte> bytes);
 
-// Returns the seq if `bytes` has at least the length of a frame's head, else nullopt; reads no
-// other field. Transports use it to pair replies with requests before ParseFrame().
+// Returns the seq. Returns nullopt if `bytes` is shorter than a frame's head. Reads no other field.
+// Before ParseFrame(), transports use it to find the request of a reply.
 std::optional<uint64_t> SeqOf(std::span<const std::byte> bytes);
 
 // Compares in constant time.
 bool TicketsEqual(const Ticket& a, const Ticket& b);
 
-// Makes the error reply to the request `request_seq`; cuts the text to its limit.
+// Makes the error reply to the request `request_seq`. Cuts the text to its limit.
 Frame ErrorFrame(uint64_t request_seq, const Ticket& ticket, const absl::Status& status);
-// Returns the status of a reply frame: OK, or its code and text.
+// Returns the status of a reply frame: OK, or an error with its code and text.
 absl::Status StatusOf(const Frame& reply);
 
 }  // namespace cairn::proto

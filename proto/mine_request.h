@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Makes the request for mining a profile of a group. The daemon mines the space's blocks; a client
+// Makes a request to mine a profile of a group. The daemon mines blocks of the space. A client
 // mines an engine's cache.
 //
 // Thread-safety: pure functions.
@@ -13,10 +13,10 @@
 
 namespace cairn::proto {
 
-// Returns a request without query_squares, which is not validated. RoPE is the identity's and
-// starts at channel 0; a latent has none. The rates are the usual ones, so that the space's recipe
-// can be changed later. The rate of `recipe` is added if that needs a profile.
-// REQUIRES: Validate(identity) is OK; group < identity.groups.size().
+// Returns a request without query_squares. It is not validated. RoPE is that of the identity and
+// starts at channel 0; latents have none. The rates are the usual ones, so that the space's recipe
+// can be changed later. If `recipe` needs a profile, its rate is added. REQUIRES:
+// Validate(identity) is OK; group < identity.groups.size().
 codecs::MineRequest MineRequestOf(const SpaceIdentity& identity, size_t group,
                                   const codecs::Recipe& recipe);
 

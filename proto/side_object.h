@@ -2,7 +2,7 @@
 #pragma once
 // Side objects: profiles and banks. They are immutable bytes that images name by their hash.
 //
-// Thread-safety: pure functions; a SideObjectContent is a value.
+// Thread-safety: pure functions. A SideObjectContent is a value.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,13 +15,13 @@
 
 namespace cairn::proto {
 
-// The values are those of cairn.v1.SideObjectKind.
+// The numbers are those of cairn.v1.SideObjectKind.
 enum class SideObjectKind : uint8_t {
   kProfile = 1,  // docs/internals/formats/profile.md
   kBank = 2,     // docs/internals/formats/bank.md
 };
 
-// Limit on the size of a side object, so that it fits into a control message.
+// Limit for the size of a side object. Clients send it in parts.
 inline constexpr size_t kSideObjectBytesMax = size_t{32} << 20;
 
 // Returns "profile" or "bank". Static storage.
@@ -30,32 +30,32 @@ inline constexpr size_t kSideObjectBytesMax = size_t{32} << 20;
 // Returns the SHA-256 by which images name a side object.
 [[nodiscard]] codecs::Digest SideObjectId(std::span<const std::byte> bytes);
 
-// Returns the kind that the first bytes state, or nullopt.
+// Returns the kind that the first bytes say, or nullopt.
 [[nodiscard]] std::optional<SideObjectKind> KindOf(std::span<const std::byte> bytes);
 
-// Returns the kind that a recipe needs, or that improves its compression.
+// Returns the kind that the recipe needs, or that improves the recipe's compression.
 [[nodiscard]] std::optional<SideObjectKind> KindFor(const codecs::Recipe& recipe);
 
 // The parsed content of a side object.
 class SideObjectContent {
  public:
-  // Parses untrusted bytes, which must outlive the content and not change. Sets *content on kOk.
+  // Parses untrusted bytes. They must outlive the content and not change. Sets *content on kOk.
   static codecs::Error Parse(SideObjectKind kind, std::span<const std::byte> bytes,
                              SideObjectContent* content);
 
   [[nodiscard]] SideObjectKind kind() const { return kind_; }
-  // Null for other kinds.
+  // Both return null if the side object is of the other kind.
   [[nodiscard]] const codecs::Profile* profile() const {
     return kind_ == SideObjectKind::kProfile ? &profile_ : nullptr;
   }
   [[nodiscard]] const codecs::Bank* bank() const {
     return kind_ == SideObjectKind::kBank ? &bank_ : nullptr;
   }
-  // Returns the group of layers that the side object belongs to.
+  // Returns the description of the group of layers to which the side object belongs.
   [[nodiscard]] const codecs::SideObjectHead& head() const {
     return kind_ == SideObjectKind::kProfile ? profile_.head() : bank_.head();
   }
-  // Returns the inputs of a decoder, which borrow from this object.
+  // Returns the inputs of a decoder. They borrow from this object.
   [[nodiscard]] codecs::DecodeInputs inputs() const {
     return {.profile = profile(), .bank = bank()};
   }

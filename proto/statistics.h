@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Statistics that a writer can send with a put: f32 values that follow the slice in the payload,
-// one kind after another, in the order of kStatistics.
+// Statistics that a writer can send with a put. They are f32 values that follow the slice in the
+// payload, one kind after another, in the order of kStatistics.
 //
 // Thread-safety: values and pure functions.
 
@@ -15,19 +15,19 @@
 namespace cairn::proto {
 
 enum class Statistic : uint8_t {
-  // Means of the query after RoPE, over the block's tokens and the query heads of the KV head. They
-  // are finite and not negative.
+  // Means of the query after RoPE, over the block's tokens and the query heads of the KV head. The
+  // values are finite and not negative.
   kQuerySquares = 0,     // q * q: for mining a profile
   kQueryMagnitudes = 1,  // |q|: for mixkvq's choice of channels
-  // Scores of tokens, for arkv. A token with an infinite score is kept at full precision. NaN and
-  // values not above 0 mean unknown.
+  // Scores of tokens, for arkv. A token with an infinite score is kept at full precision. NaN, and
+  // values that are not above 0, mean that the score is unknown.
   kTokenScores = 2,
 };
 inline constexpr Statistic kStatistics[] = {Statistic::kQuerySquares, Statistic::kQueryMagnitudes,
                                             Statistic::kTokenScores};
 inline constexpr size_t kStatisticCount = std::size(kStatistics);
 
-// A set of kinds: bit i is kStatistics[i].
+// A set of kinds. Bit i stands for kStatistics[i].
 class StatisticSet {
  public:
   static constexpr uint8_t kBitsMax = (1 << kStatisticCount) - 1;
@@ -49,11 +49,11 @@ class StatisticSet {
 // Returns the field's name in a put request, for example "query_squares". Static storage.
 [[nodiscard]] const char* Name(Statistic kind);
 
-// Returns the shape for messages, for example "layers x heads x k_dim". Static storage.
+// Returns the shape as a text for messages, for example "layers x heads x k_dim". Static storage.
 [[nodiscard]] const char* ShapeOf(Statistic kind);
 
-// Returns the number of values of a kind for a slice of a block: [layer][head][channel of K or
-// token]. Returns 0 for groups with opaque bytes.
+// Returns the number of values of a kind for a slice of a block: [layer][head][channel of K], or
+// for scores [layer][head][token]. Returns 0 for groups with opaque bytes.
 [[nodiscard]] uint64_t CountOf(Statistic kind, const codecs::TileShape& tile,
                                const codecs::Slice& slice, uint32_t tokens);
 

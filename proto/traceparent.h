@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A traceparent of W3C Trace Context. It identifies the trace, in the caller's own tracing system,
-// that a request belongs to. Frames carry a part of it. Control calls carry all of it, as metadata
+// A traceparent of W3C Trace Context. It names the trace, in the caller's own tracing system, to
+// which a request belongs. Frames carry a part of it. Control calls carry all of it, as metadata
 // "traceparent".
 //
 // Thread-safety: values and pure functions.
@@ -19,9 +19,9 @@ namespace cairn::proto {
 // Immutable. A default-constructed Traceparent means no trace.
 class Traceparent {
  public:
-  // The last 8 bytes of the trace id, which frames carry and logs name. 0: no trace.
+  // The last 8 bytes of the trace id. Frames carry them, and logs name them. 0: no trace.
   uint64_t trace() const { return trace_; }
-  // The given text, without the parts that a version after 00 may add. Empty: no trace.
+  // The text as given, without parts that a later version than 00 may add. Empty: no trace.
   std::string_view text() const { return {text_.data(), trace_ == 0 ? 0 : text_.size()}; }
   bool operator==(const Traceparent&) const = default;
 
@@ -31,8 +31,8 @@ class Traceparent {
   std::array<char, 55> text_{};
 };
 
-// Errors: InvalidArgument if the text is not a traceparent (section 3.2.2), or if trace() would be
-// 0.
+// Errors: InvalidArgument if the text is not a traceparent (section 3.2.2 of W3C Trace Context), or
+// if trace() would be 0.
 absl::StatusOr<Traceparent> ParseTraceparent(std::string_view text);
 
 // Formats the trace id for logs: 16 hexadecimal digits, or "none".

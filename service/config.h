@@ -22,7 +22,7 @@
 
 namespace cairn {
 
-// For meaning and limits of a field see the row with its name in config_knobs.cc.
+// The row in config_knobs.cc with a field's name has the field's meaning and limits.
 struct Config {
   std::string control;  // parsed by ParseControlAddress()
   std::string admin;    // as `control`, or "off"
@@ -44,7 +44,7 @@ struct Config {
 
 enum class Action { kRun, kHelp, kVersion, kCheckConfig, kPrintConfig };
 
-// The source of a value, weakest first.
+// The source of a value, in ascending order of precedence.
 enum class Source { kDefault, kFile, kEnvironment, kFlag };
 std::string_view SourceName(Source source);
 
@@ -52,7 +52,7 @@ struct CommandLine {
   Action action = Action::kRun;
   Config config;                          // not filled in for kHelp and kVersion
   std::map<std::string, Source> sources;  // by setting
-  // CAIRN_… variables that are not settings; they cause a warning, because Kubernetes sets some.
+  // CAIRN_… variables that are not settings. They only cause a warning: Kubernetes sets some.
   std::vector<std::string> unknown_variables;
 };
 
@@ -71,7 +71,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
 absl::StatusOr<std::map<std::string, std::string>> ParseConfigFile(std::string_view text);
 
 std::string HelpText();
-// Prints an equivalent YAML file; each line ends with a comment that names the source.
+// Returns an equivalent YAML file. Each line ends with a comment that names the source.
 std::string PrintConfig(const CommandLine& command_line);
 
 }  // namespace cairn

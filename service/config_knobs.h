@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The table of all settings, and functions that parse, print and explain one row. Pure. Immutable.
+// The table of all settings, and functions that parse, print and explain one row. All functions are
+// pure. The table is Immutable.
 
 #include <cstdint>
 #include <span>
@@ -45,11 +46,11 @@ std::span<const Knob> Knobs();
 const Knob* FindKnob(std::string_view name);
 // Returns " (did you mean NAME?)" for an unknown name, or an empty string.
 std::string NearestKnob(std::string_view name);
-// Returns the accepted values, for people.
+// Returns a text that describes the accepted values.
 std::string Expects(const Knob& knob);
 absl::Status SetValue(const Knob& knob, std::string_view text, Config* config);
 std::string Print(const Knob& knob, const Config& config);
-// Returns the default value. `so_far` holds the values of the rows above this one.
+// Returns the default value. `so_far` has the values of the earlier rows.
 std::string DefaultOf(const Knob& knob, const Environment& environment, const Config& so_far);
 
 }  // namespace cairn

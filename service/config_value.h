@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Converts texts of the configuration into values and back. Pure. Errors are InvalidArgument and
-// say what was expected, without the setting's name, which config.cc puts in front.
+// Converts texts of the configuration into values and back. All functions are pure. Errors are
+// InvalidArgument and say what was expected. They lack the setting's name: config.cc adds it.
 
 #include <cstdint>
 #include <optional>
@@ -16,7 +16,7 @@ namespace cairn {
 
 struct HostPort {
   std::string host;   // an IP address or a name, without brackets; empty: off
-  uint16_t port = 0;  // 0: any free one
+  uint16_t port = 0;  // 0: any free port
   bool enabled() const { return !host.empty(); }
   std::string ToString() const;  // "127.0.0.1:80", "[::1]:80", "off"
 };
@@ -27,7 +27,7 @@ bool IsLoopback(std::string_view host);
 // The address of the control plane.
 struct ControlAddress {
   HostPort tcp;
-  std::string path;  // of a unix socket; empty: TCP
+  std::string path;  // the path of a unix socket; empty for TCP
   bool is_unix() const { return !path.empty(); }
   std::string ToString() const;  // like HostPort, or "unix:/run/cairn/control.sock"
 };
@@ -46,7 +46,7 @@ struct SsdFolder {
 // Parses "PATH=BYTES", separated by commas, or "off" for none. Paths are absolute and distinct.
 absl::StatusOr<std::vector<SsdFolder>> ParseSsd(std::string_view text);
 
-// A CUDA device for coding and for copies, and the bytes that it may use.
+// A CUDA device, and the bytes of its memory that the codec and the GPU tier may use.
 struct GpuShare {
   uint32_t device = 0;
   uint64_t bytes = 0;
@@ -54,7 +54,7 @@ struct GpuShare {
 // Parses "DEVICE=BYTES", or "off" for nullopt.
 absl::StatusOr<std::optional<GpuShare>> ParseGpu(std::string_view text);
 
-// The daily write budget, in one of the two units. Both 0: off.
+// The daily write budget, in one of two units. If both are 0, there is no budget.
 struct WriteBudgetValue {
   uint64_t bytes = 0;
   uint64_t percent = 0;  // of the tier's size
@@ -62,16 +62,16 @@ struct WriteBudgetValue {
 // Parses bytes or "100%".
 absl::StatusOr<WriteBudgetValue> ParseWriteBudget(std::string_view text);
 
-// Parses bytes per second, at most limits::kScrubRateBytesCeiling, or "auto" for nullopt.
+// Parses bytes per second, at most limits::kScrubRateBytesCeiling; "auto" gives nullopt.
 absl::StatusOr<std::optional<uint64_t>> ParseScrubRate(std::string_view text);
 
-// Parses kIndexBytesMin to kIndexBytesMax of limits::, or "auto" for nullopt.
+// Parses bytes, from limits::kIndexBytesMin to kIndexBytesMax; "auto" gives nullopt.
 absl::StatusOr<std::optional<uint64_t>> ParseIndexBytes(std::string_view text);
 
 // Parses decimal digits.
 absl::StatusOr<uint64_t> ParseInteger(std::string_view text);
 
-// Prints bytes so that ParseBytes() of base/units.h reads back the same number.
+// Prints bytes so that ParseBytes() of base/units.h returns the same number.
 std::string PrintBytes(uint64_t bytes);
 
 // Returns the name of the setting's environment variable: CAIRN_SSD_IO for ssd-io.
@@ -79,7 +79,7 @@ std::string VariableOf(std::string_view name);
 
 // --- Checks of textual settings
 
-// "off", or an absolute, printable path that fits sockaddr_un.
+// Accepts "off", or an absolute, printable path that fits into sockaddr_un.
 absl::Status CheckSocketPath(std::string_view text);
 // "off", or an absolute, printable path.
 absl::Status CheckPath(std::string_view text);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// cairnd: owns every component, starts them in order of dependency and stops them in reverse.
+// cairnd: owns all components. It starts them in the order of dependency and stops them in reverse.
 //
-// Thread-safety: BeginDrain() and is_draining() are Thread-safe, the rest is Owned by the main
+// Thread-safety: BeginDrain() and is_draining() are Thread-safe. The rest is Owned by the main
 // thread.
 
 #include <atomic>
@@ -50,35 +50,35 @@ class SsdTier;
 
 std::string_view DaemonVersion();
 
-// Hardware interfaces of the daemon besides files and sockets. Tests replace them.
+// The daemon's interfaces to hardware, other than files and sockets. Tests replace them.
 struct Machine {
   // Returns null if there is no such device; kernels::Probe() says why.
   std::function<std::unique_ptr<kernels::Runtime>(int device)> open_device =
       kernels::OpenCudaRuntime;
-  // Minimum for the device codec; tests use slow devices.
+  // The smallest source that the device codec accepts. Tests with slow devices change it.
   uint64_t device_coded_bytes_min = limits::kGpuCodedBytesMin;
 };
 
 class Daemon {
  public:
-  // Starts the daemon. The http and control ports listen at once: /healthz answers 200, /readyz 503
-  // with the progress, gRPC health NOT_SERVING, and all other calls UNAVAILABLE. On return the
-  // tiers have recovered the previous process's data, the data planes listen, every call is
-  // answered and /readyz is 200. Errors name the setting or the address; everything that was
-  // started is then stopped.
+  // Starts the daemon. The http and control ports listen at once. During the start, /healthz
+  // answers 200, /readyz answers 503 with the progress, gRPC health answers NOT_SERVING, and all
+  // other calls answer UNAVAILABLE. On return, the tiers have recovered the data of the previous
+  // process, the data planes listen, all calls are answered, and /readyz answers 200. An error
+  // names the setting or the address; then everything that was started is stopped.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config,
                                                        Machine machine = Machine());
   ~Daemon();
 
   // Returns "cairnd ready control=HOST:PORT http=HOST:PORT socket=PATH data=HOST:PORT
-  // admin=unix:PATH", with "off" for disabled ones.
+  // admin=unix:PATH". A disabled address is "off".
   std::string ReadyLine() const;
 
-  // Refuses new sessions and puts, and reports it in readiness and health. Idempotent.
+  // Refuses new sessions and puts. Readiness and health report it. Idempotent.
   void BeginDrain();
   bool is_draining() const { return is_draining_.load(std::memory_order_relaxed); }
-  // Waits until no request runs, no lease is held and everything is written to the SSD tier; at
-  // most `drain-ms`, and less if only writes are left and a device makes no progress.
+  // Waits until no request runs, no lease is held, and everything is written to the SSD tier. Waits
+  // at most `drain-ms`. Ends earlier if only writes are left and a device makes no progress.
   enum class Drained : uint8_t { kAll, kLate, kStalled };
   Drained AwaitDrained();
 
@@ -90,7 +90,7 @@ class Daemon {
   void Stop();
 
   void Report(MetricSink& sink) const;
-  // The devices of all tiers, and the codec's device if no tier has it.
+  // Returns the devices of all tiers. Includes the codec's device if no tier has it.
   std::vector<DeviceReport> Devices() const;
 
  private:
@@ -102,7 +102,7 @@ class Daemon {
   absl::Status StartStore();
   absl::StatusOr<std::unique_ptr<SsdTier>> OpenSsd(const std::vector<SsdFolder>& folders);
   absl::StatusOr<std::shared_ptr<GpuDevice>> OpenGpu(const GpuShare& gpu);
-  // Makes the GPU tier from the memory that the codec leaves. Null without `ssd`.
+  // Makes the GPU tier with the memory that the codec does not use. Returns null without `ssd`.
   absl::StatusOr<std::unique_ptr<GpuTier>> MakeGpuTier(std::shared_ptr<GpuDevice> device,
                                                        HostTier& host);
   void Recover();
@@ -110,10 +110,10 @@ class Daemon {
   absl::Status StartStream();
   absl::Status StartUcx();
   void StartServices();
-  // The answer of /readyz.
+  // Returns the answer of /readyz.
   absl::Status Readiness() const;
   std::string Remarks() const;
-  // The current step of the start; empty: recovering.
+  // Sets the current phase of the start. Empty: the tiers recover.
   void SetStep(std::string_view step);
   std::string Step() const;
   void ReportParts(MetricSink& sink) const;
@@ -130,7 +130,7 @@ class Daemon {
   mutable Mutex step_mutex_;
   std::string step_ ABSL_GUARDED_BY(step_mutex_) = "starting";
 
-  // In order of dependency: each uses only those above it. Destroyed in reverse.
+  // In the order of dependency: each uses only earlier ones. Destroyed in reverse.
   std::unique_ptr<Tiers> tiers_;
   SideObjects side_objects_;
   QuerySquares query_squares_;
@@ -142,7 +142,7 @@ class Daemon {
   std::unique_ptr<BlockIndex> index_;
   std::unique_ptr<Restorer> restorer_;  // restores the previous process's data
   std::unique_ptr<DeviceCodec> codec_;  // null: no device
-  std::unique_ptr<PathPool> pool_;      // its jobs use the components below: Stop() ends them first
+  std::unique_ptr<PathPool> pool_;      // Stop() ends its jobs before the components below
   std::unique_ptr<Puts> puts_;
   std::unique_ptr<Gets> gets_;
   std::unique_ptr<Upkeep> upkeep_;

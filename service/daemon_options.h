@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Converts the configuration into the options of components. Pure.
-// REQUIRES: ParseCommandLine() made it.
+// Converts the configuration into the options of components. All functions are pure.
+// REQUIRES: ParseCommandLine() made `config`.
 
 #include <cstdint>
 #include <optional>
@@ -17,28 +17,28 @@
 namespace cairn {
 
 ControlAddress ControlOf(const Config& config);
-// nullopt: off.
+// Returns nullopt if the setting is off.
 std::optional<ControlAddress> AdminOf(const Config& config);
 codecs::Recipe RecipeOf(const Config& config);
 std::vector<SsdFolder> SsdFoldersOf(const Config& config);
-// nullopt: off.
+// Returns nullopt if the setting is off.
 std::optional<GpuShare> GpuOf(const Config& config);
-// The part of the GPU's memory for its tier; 0: no tier.
+// Returns the part of the GPU's memory that the GPU tier gets; 0: there is no GPU tier.
 uint64_t GpuTierBytesOf(const Config& config);
-// Limit for the index memory of blocks that are not at rest.
+// Returns the limit for the index memory of awake blocks.
 uint64_t AwakeBytesMaxOf(const Config& config);
-// Limit for the number of blocks in the host tier.
+// Returns the limit for the number of blocks in the host tier.
 uint64_t BlocksMaxOf(const Config& config);
 IoChoice IoOf(const Config& config);
 std::optional<uint64_t> ScrubRateOf(const Config& config);
-// Bytes per day; 0: no limit.
+// Returns bytes per day; 0: no limit.
 uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers);
 std::optional<uint64_t> IndexBytesOf(const Config& config);
 // nullopt: off.
 std::optional<transport::TlsPaths> TlsOf(const Config& config);
 // Slower requests are logged.
 absl::Duration SlowOf(const Config& config);
-// Limit for all transports together.
+// Returns the limit for all transports together.
 uint64_t PeersMax(const Config& config);
 // Whether clients of the socket shall map the arena, and can then read the blocks of all tenants. A
 // policy that names more than one tenant keeps them apart: Daemon then does not map.

@@ -14,7 +14,7 @@
 
 namespace cairn {
 
-// The operation of a request; kOther: the frame was invalid.
+// The operation of a request. kOther counts invalid frames.
 enum class DataOp : uint8_t { kHello, kGet, kPut, kPing, kGoodbye, kOther };
 inline constexpr size_t kDataOpCount = 6;
 DataOp OpOf(proto::FrameKind kind);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// All limits of the daemon and their relations. Exceeding a limit causes an error
-// (ResourceExhausted, InvalidArgument) or a shorter result; memory never grows. Limits of the
-// format are in codecs/types/shape.h, of the transports in transport/transport.h.
+// All limits of the daemon, and their relations. A call that exceeds a limit gets an error
+// (ResourceExhausted, InvalidArgument) or a shorter result. Memory never grows. The format's limits
+// are in codecs/types/shape.h, the transports' limits in transport/transport.h.
 //
 // A "shared" limit is for all tenants together. index/tenant_shares.h gives each tenant its share:
-// half while it is alone.
+// half of it while no other tenant uses any.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,69 +20,70 @@ namespace cairn::limits {
 
 // --- Spaces and sessions
 inline constexpr size_t kSpacesMax = 1024;         // shared
-inline constexpr uint32_t kSpaceIdleMs = 600'000;  // without sessions, calls and blocks
+inline constexpr uint32_t kSpaceIdleMs = 600'000;  // time without sessions, calls and blocks
 inline constexpr size_t kGroupsPerSpaceMax = proto::kGroupsMax;
 inline constexpr size_t kTenantBytesMax = proto::kTenantBytesMax;
 inline constexpr size_t kClientNameBytesMax = 128;
 inline constexpr size_t kSessionsMax = 1024;                 // shared; so are connections
 inline constexpr size_t kPeersPerSessionMax = 32;            // data-plane connections
-inline constexpr size_t kPutsPerSessionMax = 64;             // admitted and still running
-inline constexpr uint64_t kPutBytesPerSessionMax = 256_MiB;  // their staging
+inline constexpr size_t kPutsPerSessionMax = 64;             // admitted, and not answered yet
+inline constexpr uint64_t kPutBytesPerSessionMax = 256_MiB;  // their bytes in staging
 
-// --- Side objects, in memory beside the arena
+// --- Side objects: in memory outside the arena
 inline constexpr uint64_t kSideObjectBytesMax = proto::kSideObjectBytesMax;  // for one
 inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;                    // shared
 inline constexpr size_t kSideObjectsMax = 8192;                              // shared
-inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;  // one part of a put, or of a get
-inline constexpr uint64_t kUploadBytesMax = 64_MiB;       // parts of running puts, all sessions
+inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;  // one part, when uploaded or read
+inline constexpr uint64_t kUploadBytesMax = 64_MiB;       // incomplete uploads of all sessions
 inline constexpr uint64_t kUploadBytesPerTenantMax = 32_MiB;
 inline constexpr uint64_t kQuerySquaresBytesMax = 64_MiB;  // sums of squared queries; shared
-// Limit for the channels of K and V of a group that upkeep mines a profile from; mining uses 80
-// MiB.
+// Upkeep mines profiles only for groups with at most so many channels of K and V. Mining then uses
+// 80 MiB.
 inline constexpr uint64_t kMinedChannelsMax = uint64_t{1} << 20;
 
 // --- Calls of the control plane
 
-// One message. 65,536 keys take 2.3 MB, a part of a side object 2 MiB.
+// Limit for one message. 65,536 keys take 2.3 MB. A part of a side object takes 2 MiB.
 inline constexpr int kControlMessageBytesMax = 3'000'000;
-// Of an OpenSpace; other calls: 64 KiB besides their list.
+// Limit for an OpenSpace. Other calls may have 64 KiB in addition to their list.
 inline constexpr size_t kSpecBytesMax = 256_KiB;
 // Limit for the memory of incoming requests and outgoing replies. A request counts with its largest
-// size until it is complete. Above the limit the oldest calls are ended, once they are kCallGraceMs
-// old.
+// possible size until it is complete. Above the limit, the oldest calls that are at least
+// kCallGraceMs old are cancelled.
 inline constexpr uint64_t kControlBytesMax = 192_MiB;
 inline constexpr uint32_t kCallGraceMs = 250;
-inline constexpr size_t kCallsMax = 4096;  // that hold memory
+inline constexpr size_t kCallsMax = 4096;  // calls that hold memory
 inline constexpr int kCallsPerConnectionMax = 128;
-// Connections that have sent nothing, and connections without a session, besides those with one.
-// One more closes the oldest of the user or host with the most. Those of the data plane without a
-// hello are limited by transport/local/greeter.h.
+// Limits for connections that have sent nothing, and for connections without a session. If there is
+// one more, the oldest connection of the user or host with the most connections is closed.
+// transport/local/greeter.h limits data-plane connections that have not sent their hello.
 inline constexpr size_t kSilentConnectionsMax = 256;
 inline constexpr size_t kSessionlessConnectionsMax = 256;
-// Of either kind, on the administrative listener.
+// Limit for either kind on the administrative listener.
 inline constexpr size_t kAdminConnectionsMax = 64;
 inline constexpr int kReflectionThreadsMax = 8;  // each serves one stream of reflection
 
 // --- Match, leases, waiters
 inline constexpr size_t kKeysPerCallMax = 65536;
-// Keys, groups and images examined by one Match. Above it the answer is a shorter prefix.
+// The number of keys, groups and images that one Match examines. Then it answers a shorter prefix.
 inline constexpr size_t kMatchWorkMax = size_t{1} << 20;
-// Keys, groups and images examined, pinned, leased or released in one hold of the index's lock. A
-// longer call releases the lock in between.
+// The number of keys, groups and images that are examined, pinned, leased or released in one hold
+// of the index's lock. A longer call releases the lock in between.
 inline constexpr size_t kVisitsPerHoldMax = 1024;
-// Holds in which one eviction examines ancestors, once every leaf is pinned.
+// The number of holds in which one eviction examines ancestors, if every leaf is held.
 inline constexpr int kEvictionSearchesMax = 16;
-// Holds in which one search for an image to write back skips those that wait for the previous
-// block.
+// The number of holds in which one search for an image to write back skips images that wait for
+// their previous block.
 inline constexpr int kWriteBackSearchesMax = 16;
-// Plans of one Match. A plan fails when a block disappears or a lease is taken in the meantime.
+// The number of plans of one Match. A plan fails if a block disappears or a lease is taken
+// meanwhile.
 inline constexpr int kMatchPlansMax = 16;
 inline constexpr size_t kLeasesMax = 16384;  // shared
 inline constexpr size_t kLeasesPerSessionMax = 1024;
 inline constexpr size_t kLeasedImagesMax = size_t{1} << 21;  // shared; limits the memory of leases
-inline constexpr uint32_t kLeaseMs = 60'000;                 // until the owner's stream renews it
-inline constexpr uint32_t kLeaseMsMax = 600'000;             // since it was taken
-inline constexpr uint64_t kPinnedPercentMax = 50;            // of a tier, by leases; shared
+inline constexpr uint32_t kLeaseMs = 60'000;                 // from its start or renewal
+inline constexpr uint32_t kLeaseMsMax = 600'000;             // from its start
+inline constexpr uint64_t kPinnedPercentMax = 50;            // of a tier, leased; shared
 inline constexpr size_t kWaitersMax = 2048;                  // waiting Match calls; shared
 inline constexpr size_t kWaitersPerSessionMax = 64;
 inline constexpr size_t kWaitedKeysMax = 524'288;  // shared; limits the memory of waiters
@@ -105,13 +106,13 @@ inline constexpr uint16_t kBatchMax = 32;
 static_assert(kBatchMax <= proto::kBatchMax);
 
 // --- Deadlines
-inline constexpr uint32_t kDataDeadlineMs = 2'000;  // of a data-plane request without one
+inline constexpr uint32_t kDataDeadlineMs = 2'000;  // for a data-plane request without a deadline
 inline constexpr uint32_t kDeadlineMsMax = proto::kDeadlineMsMax;
 
 // --- Index
 
-// At most one block for each kBytesPerBlockMin of the host tier, so that small blocks cannot make
-// the index larger than the tier. Above it the least recently used block is evicted.
+// There is at most one block for each kBytesPerBlockMin of the host tier, so that small blocks
+// cannot make the index larger than the tier. Above it, the least recently used block is evicted.
 inline constexpr uint64_t kBytesPerBlockMin = 16_KiB;
 inline constexpr uint64_t kBlocksMin = 1024;
 inline constexpr uint64_t kBlocksMax = uint64_t{1} << 22;
@@ -120,21 +121,21 @@ inline constexpr uint64_t BlocksMax(uint64_t host_bytes) {
   return blocks < kBlocksMin ? kBlocksMin : blocks > kBlocksMax ? kBlocksMax : blocks;
 }
 
-// Limit for images, of which a block may have up to codecs::kImagesPerBlockMax. Above it likewise.
+// Limit for images. Above it, blocks are evicted, too. A block may have codecs::kImagesPerBlockMax.
 constexpr uint64_t kImagesPerBlockMean = 4;
 inline constexpr uint64_t ImagesMax(uint64_t blocks_max) {
   return blocks_max * kImagesPerBlockMean;
 }
 
-// Index memory, at most: for a block with one image that is only on a drive, including the drive's
-// own map (docs/internals/adr/0019-blocks-at-rest.md), and for a block with four images that is
-// also in memory.
+// The most index memory that a block takes. At rest: a block with one image that is only on a
+// drive, including the drive's own map (docs/internals/adr/0019-blocks-at-rest.md). Awake: a block
+// with four images that is also in memory.
 inline constexpr uint64_t kIndexBytesAtRest = 128;
 inline constexpr uint64_t kIndexBytesAwake = 2_KiB;
 inline constexpr uint64_t kIndexBytesMin = 16_MiB;
 inline constexpr uint64_t kIndexBytesMax = kTiB;
-// The part of an index budget for blocks that are not at rest: at most half. Eviction begins at
-// seven eighths of it, so that leases can wake some blocks.
+// Returns the part of an index budget for awake blocks: at most half. Eviction begins when seven
+// eighths of this part are used, so that leases can still wake some blocks.
 inline constexpr uint64_t AwakeBytesMax(uint64_t host_bytes, uint64_t index_bytes) {
   const uint64_t bytes = BlocksMax(host_bytes) * kIndexBytesAwake;
   return bytes < index_bytes / 2 ? bytes : index_bytes / 2;
@@ -167,9 +168,9 @@ inline constexpr uint32_t kHintsSavedMs = 10'000;
 inline constexpr uint64_t kHostBytesMin = 16_MiB;
 inline constexpr uint64_t kHostBytesMax = 4 * kTiB;
 inline constexpr uint64_t kTransferBytesMax = codecs::kImageBytesMax;
-// Staging is in the same arena, in addition to the host tier's bytes: payloads of running puts,
-// images being written, answers being made. It has room for a put, its image and a get's answer,
-// each of the largest size.
+// Staging is in the same arena as the host tier, and has its own bytes. It has payloads of running
+// puts, images being written, and answers being made. At the least it has room for a put, its image
+// and a get's answer, each of the largest size.
 inline constexpr uint64_t kStagingBytesMin = 3 * kTransferBytesMax;
 inline constexpr uint64_t kStagingBytesMax = 1_GiB;
 inline constexpr uint64_t StagingBytes(uint64_t host_bytes) {
@@ -178,21 +179,21 @@ inline constexpr uint64_t StagingBytes(uint64_t host_bytes) {
          : bytes > kStagingBytesMax ? kStagingBytesMax
                                     : bytes;
 }
-// Puts are admitted until their payloads use this part of the staging bytes.
+// Puts are admitted until their payloads use this part of staging.
 inline constexpr uint64_t kPutStagingPercentMax = 60;
-// Upkeep evicts from the high watermark down to the low one, so that puts seldom have to evict.
+// Above the high watermark, upkeep evicts down to the low one, so that puts seldom have to evict.
 inline constexpr uint64_t kHighWatermarkPercent = 97;
 inline constexpr uint64_t kLowWatermarkPercent = 95;
 
-// --- Loans: images that clients on this host read where they lie
-// (docs/internals/adr/0030-one-host-one-memory.md). A loan pins what it lends, as a lease does;
-// past these the answer is a copy.
-inline constexpr uint32_t kLoanMsMax = 10'000;   // or until the get's own deadline
+// --- Loans: clients on this host read images in the arena, in place
+// (docs/internals/adr/0030-one-host-one-memory.md). A loan pins the image, as a lease does. Above
+// these limits the client gets a copy.
+inline constexpr uint32_t kLoanMsMax = 10'000;   // or the get's own deadline, if earlier
 inline constexpr uint64_t kLentPercentMax = 25;  // of the host tier, by all loans
 inline constexpr uint64_t kLentPercentPerSessionMax = 12;
 inline constexpr size_t kLoansPerSessionMax = 256;
-// Of header and directory of an image that a lane answers with: what it parses in between of
-// others' transfers.
+// Limit for header and directory of an image that a lane answers with. The lane parses them itself;
+// other transfers wait meanwhile.
 inline constexpr uint64_t kPrefixBytesAtOnce = 64_KiB;
 
 // A put that the lane finishes itself, without the path pool: its payload in source form, if the
@@ -203,82 +204,83 @@ inline constexpr uint64_t kPutBytesAtOnce = 64_KiB;
 
 // --- Path pool
 inline constexpr int kPathThreadsMax = 64;
-inline constexpr size_t kPathPutsMax = 256;  // waiting for a thread
-// Likewise; each is a request in a peer's window, and its deadline bounds the wait.
+inline constexpr size_t kPathPutsMax = 256;  // puts that wait for a thread
+// Gets that wait for a thread. Each is a request in a peer's window and has a deadline.
 inline constexpr size_t kPathGetsMax = 8192;
-// Gets taken in a row while a put waits.
+// After so many gets in a row, a waiting put runs.
 inline constexpr size_t kGetsPerPut = 16;
-// Requests under way, of gets and of puts each, for which there is memory from the start.
+// The number of gets, and of puts, that have memory from the start.
 inline constexpr size_t kOpsAtStart = 64;
-// With more queued jobs, puts store their block raw and upkeep encodes it later.
+// If more jobs are queued, puts store their blocks raw, and upkeep encodes them later.
 inline constexpr size_t kPathQueueBusy = 64;
 
 // --- Reads of colder tiers
 
-// Gets that wait for a read; each is a request in a peer's window.
+// Gets that wait for a read. Each is a request in a peer's window.
 inline constexpr size_t kWaitingGetsMax = 8192;
-// Running reads use at most an eighth of the host tier's bytes.
+// Running reads use at most this part of the host tier: an eighth.
 inline constexpr uint64_t kPromotedShareOfHost = 8;
-// Minimum size of an image for reading a slice alone (service/get/slice_reads.h). A smaller image
-// is read as a whole in less time than a second read takes.
+// Slices are read alone only from images of this size or more (SliceReads in
+// service/get/promotions.h). A smaller image is read completely in less time than a second read
+// takes.
 inline constexpr uint64_t kSlicedImageBytesMin = 256_KiB;
-inline constexpr uint64_t kSlicePageBytes = 4_KiB;  // reads are multiples of it
-// A smaller gap is read rather than splitting the read.
+inline constexpr uint64_t kSlicePageBytes = 4_KiB;  // reads begin and end at multiples of it
+// If the gap between two parts is smaller, they are read together.
 inline constexpr uint64_t kSliceGapBytesMax = 16_KiB;
-inline constexpr size_t kSlicePartsMax = 16;      // read at once, of one image
-inline constexpr size_t kSlicedCopiesMax = 4096;  // remembered, 16 bytes each
-// Limit for the bytes of running read-aheads, at least one image. They begin only while all reads
-// together use at most half of their limit.
+inline constexpr size_t kSlicePartsMax = 16;      // parts of one image that are read at once
+inline constexpr size_t kSlicedCopiesMax = 4096;  // copies remembered, 16 bytes each
+// Limit for the bytes of running read-aheads; one image may always run. A read-ahead begins only
+// while all reads together use at most half of their limit.
 inline constexpr uint64_t kPrefetchBytesMax = 8_MiB;
 inline constexpr size_t kPrefetchesMax = 2 * kKeysPerCallMax;  // waiting slices; shared
-// Limit for the blocks that a get of a leased block reads ahead; at least one block.
+// A get of a leased block reads so many of the following blocks ahead, but at least one.
 inline constexpr uint64_t kReadAheadBytesMax = 16_MiB;
 inline constexpr uint64_t kReadAheadBlocksMax = 16;
 
 // --- SSD tier: limits of each device
 
 inline constexpr size_t kSsdDevicesMax = 16;
-// Deletions kept for absent devices: 80 bytes on each device and some 130 bytes of memory each. A
+// Deletions kept for absent devices: 80 bytes on each device and about 130 bytes of memory each. A
 // device that missed more starts empty.
 inline constexpr size_t kDeletionsMax = 65536;
-// At shutdown: the limit for waiting for a device that makes no progress, and for the whole
-// shutdown.
+// At shutdown: the longest wait for a device that makes no progress, and the longest time of the
+// whole shutdown.
 inline constexpr uint32_t kDrainStallMs = 2'000;
 inline constexpr uint32_t kStopMs = 3'000;
 inline constexpr uint64_t kSsdBytesMin = 256_MiB;
 inline constexpr uint64_t kSsdBytesMax = 256 * kTiB;
-// The ledger has room for one image for each of this many bytes.
+// The ledger has room for one image per this many bytes of the budget.
 inline constexpr uint64_t kSsdBytesPerImageMin = 16_KiB;
-// Default for the number of images of a device. A small drive may hold small images only; for a
-// large drive that would make the index too large.
+// Returns the default number of images of a device. A small drive may have small images only. On a
+// large drive so many small images would make the index too large.
 inline constexpr uint64_t SsdImagesAuto(uint64_t budget_bytes) {
   const uint64_t small = budget_bytes / 32_KiB, large = budget_bytes / 512_KiB;
   const uint64_t bounded = small < (uint64_t{1} << 19) ? small : uint64_t{1} << 19;
   return large < bounded ? bounded : large;
 }
-// The size of a write buffer of the ledger, which has two.
+// Returns the size of one of the ledger's two write buffers.
 inline constexpr uint64_t SsdWriteBufferBytes(uint64_t budget_bytes) {
   const uint64_t bytes = budget_bytes / 1024;
   return bytes < 3_MiB ? 3_MiB : bytes > 48_MiB ? 48_MiB : bytes;
 }
-// A segment is the budget divided by this, within the bounds below. Large segments are reclaimed in
-// larger units; small ones limit the size of images.
+// The size of a segment is the budget divided by this number, within the bounds below. Large
+// segments are reclaimed in larger units. Small segments limit the size of images.
 inline constexpr uint64_t kSsdSegmentsMin = 64;
 inline constexpr uint64_t kSsdSegmentBytesMin = 16_MiB;
 inline constexpr uint64_t kSsdSegmentBytesMax = 256_MiB;
 
 // --- Transfers of a drive
 
-// A read takes 0.3 ms, plus 0.15 ms for each MiB of running writes. 4 MiB of running transfers keep
-// a drive busy.
+// A read takes 0.3 ms, and 0.15 ms more for each MiB of running writes. Running transfers of 4 MiB
+// keep a drive busy.
 inline constexpr uint64_t kIoPieceBytes = 4_MiB;  // the kernel would split larger ones
 inline constexpr uint64_t kIoReadInflightBytes = 8_MiB;
 inline constexpr uint64_t kIoWriteInflightBytes = 8_MiB;
 inline constexpr uint64_t kIoInflightBesideReadsBytes = 2_MiB;
-// How long reads count as present after the last one.
+// The time after the last read during which the limit for transfers beside reads still holds.
 inline constexpr uint32_t kIoReadsLingerMs = 5;
 inline constexpr size_t kIoQueueMax = 4096;      // unfinished transfers
-inline constexpr int kIoInterruptionsMax = 100;  // of one piece, by signals
+inline constexpr int kIoInterruptionsMax = 100;  // signals that may interrupt one piece
 inline constexpr int kIoReadThreads = 4;         // if io_uring is refused
 inline constexpr int kIoWriteThreads = 2;
 
@@ -287,12 +289,12 @@ inline constexpr uint64_t kGpuBytesMin = 64_MiB;
 inline constexpr uint64_t kGpuBytesMax = kTiB;
 inline constexpr uint64_t kGpuDeviceMax = 63;  // CUDA's device number
 inline constexpr size_t kGpuQueueMax = 4096;   // waiting transfers, in each direction
-inline constexpr size_t kGpuBatchMax = 16;     // on a stream at once
-// A device that needs longer for a batch of transfers, or for a step of coding one, counts as
-// failed.
+inline constexpr size_t kGpuBatchMax = 16;     // transfers on a stream at once
+// A device counts as failed if it needs longer for a batch of transfers, or for one phase of a
+// batch of coding.
 inline constexpr uint32_t kGpuLateMs = 5'000;
-// The codec's part of the device's memory: an eighth, within these bounds, for two batches. 1 GiB
-// has room for 15 whole blocks of an 8B model of 17 MiB each: source, slots and image.
+// The codec's part of the device's memory: an eighth, within these bounds. It is for two batches. 1
+// GiB has room for 15 whole blocks of an 8B model with 17 MiB each: source, slots and image.
 inline constexpr uint64_t kGpuCodecShare = 8;
 inline constexpr uint64_t kGpuCodecBytesMin = 32_MiB;
 inline constexpr uint64_t kGpuCodecBytesMax = 2 * kGiB;
@@ -302,40 +304,40 @@ inline constexpr uint64_t GpuCodecBytes(uint64_t gpu_bytes) {
          : bytes > kGpuCodecBytesMax ? kGpuCodecBytesMax
                                      : bytes;
 }
-// Minimum source size for the device: a core codes less data as fast as launches and copies take,
-// about 50 us (an estimate).
+// The smallest source for the device. A core codes less data in the time that launches and copies
+// take: about 50 us (an estimate).
 inline constexpr uint64_t kGpuCodedBytesMin = 128_KiB;
 inline constexpr size_t kGpuCodecQueueMax = 256;  // waiting images, like the path pool's jobs
-// Including the images of two batches: limit for continuations that the codec queues in the path
-// pool.
+// Limit for the codec's continuations in the path pool: the waiting images and those of two
+// batches.
 inline constexpr size_t kGpuCodecJobsMax = kGpuCodecQueueMax + 2 * size_t{64};
-// After this time, or half of the time that its owner has left, a core codes what the device has
-// not coded yet.
+// After this time, or after half of the time that its owner has left, a core codes an image that
+// the device has not coded.
 inline constexpr uint32_t kGpuCodecPatienceMs = 500;
-// Blocks read by gets: the number remembered (16 bytes each); the number of reads after which a
-// block is copied to the device, where a read from a drive counts as several; and the number that
+// For copies to the device: how many blocks that gets have read are remembered (16 bytes each);
+// after how many reads a block is copied (a read from a drive counts as several); how many blocks
 // may wait.
 inline constexpr size_t kReadBlocksMax = 16'384;
 inline constexpr uint32_t kReadsPerDeviceCopy = 2;
 inline constexpr size_t kDeviceCopiesWaitingMax = 4096;
-// Limit for copies in transit to the device, whose host copies cannot be evicted meanwhile; as for
-// write-back.
+// Limit for copies in transit to the device. Meanwhile their host copies cannot be evicted. The
+// limits are those of write-back.
 inline constexpr uint64_t kDeviceCopyBytesMax = 32_MiB;
 inline constexpr uint64_t kDeviceCopyShareOfHost = 8;
 
 // --- Write-back to the SSD tier
 
-// Limit for images being written, whose host copies cannot be evicted meanwhile: these bytes, and
-// an eighth of the host tier; at least one image.
+// Limit for images that are being written: these bytes, but at most an eighth of the host tier, and
+// always at least one image. Meanwhile their host copies cannot be evicted.
 inline constexpr uint64_t kWriteDownBytesMax = 32_MiB;
 inline constexpr uint64_t kWriteDownShareOfHost = 8;
-// Puts that wait for durability; each is a request in a peer's window.
+// Puts that wait to be durable. Each is a request in a peer's window.
 inline constexpr size_t kDurableWaitsMax = 8192;
 
 // --- The scrubber
 
-// Without a configured rate it reads the whole tier in this many days, within these limits in bytes
-// per second.
+// Without a configured rate, the scrubber reads the whole tier in this many days, within these
+// limits in bytes per second.
 inline constexpr uint64_t kScrubPassDays = 10;
 inline constexpr uint64_t kScrubRateBytesMin = 64_KiB;
 inline constexpr uint64_t kScrubRateBytesMax = 16_MiB;
@@ -343,12 +345,12 @@ inline constexpr uint64_t kScrubRateBytesMax = 16_MiB;
 inline constexpr uint64_t kScrubRateBytesCeiling = uint64_t{1} << 30;
 // Minimum time from the start of one pass to the start of the next.
 inline constexpr uint32_t kScrubPassMsMin = 86'400'000;
-// Limit for an Admin.Verify, which reads everything.
+// Limit for an Admin.Verify, which reads all copies.
 inline constexpr uint32_t kVerifyMsMax = 86'400'000;
 
 // --- The write budget
 
-// A process starts with one part in so many of a day's bytes.
+// At start, the daemon may use a day's bytes divided by this number.
 inline constexpr uint64_t kWriteBudgetStartShare = 8;
 // Blocks remembered, 4 bytes each.
 inline constexpr uint64_t kWriteBudgetSeenMax = uint64_t{1} << 22;

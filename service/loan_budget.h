@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Limits how much of the host tier is lent to clients: in all, and to one session.
+// Limits how much of the host tier is lent to all clients together, and to one session.
 //
 // Thread-safety: Thread-safe.
 
@@ -15,7 +15,7 @@ namespace cairn {
 
 class LoanBudget {
  public:
-  // `host_bytes` is the size of the host tier; 0 disables lending.
+  // `host_bytes` is the size of the host tier. 0 disables lending.
   explicit LoanBudget(uint64_t host_bytes);
 
   bool is_lending() const { return bytes_max_ > 0; }
@@ -34,7 +34,7 @@ class LoanBudget {
   Counter refused_;
   mutable Mutex mutex_;
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<uint64_t, Held> sessions_ ABSL_GUARDED_BY(mutex_);  // with loans
+  absl::flat_hash_map<uint64_t, Held> sessions_ ABSL_GUARDED_BY(mutex_);  // those with loans
 };
 
 }  // namespace cairn

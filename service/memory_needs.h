@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Compares the memory that a configuration needs with the memory that the process may use. Without
-// this check the kernel kills the process at the first page too many, and no log line explains it.
-// Pure.
+// this check, the kernel kills the process when it uses a page too many, and no log line says why.
+// All functions are pure.
 // REQUIRES: ParseCommandLine() made `config`.
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 
 namespace cairn {
 
-// Host tier and staging, which are allocated in full at start.
+// Returns the bytes of host tier and staging, which are allocated in full at start.
 uint64_t StartBytesOf(const Config& config);
-// StartBytesOf(), a full index, the write buffers of the SSD tier's ledgers, and 64 MiB for
-// threads, code and connections. Side objects and control calls are not included; they have their
-// own limits (docs/guides/operations.md, "Memory").
+// Returns StartBytesOf(), a full index, the write buffers of the SSD tier's ledgers, and 64 MiB for
+// threads, code and connections. Side objects and control calls are not included. They have limits
+// of their own (docs/guides/operations.md, "Memory").
 uint64_t BytesMaxOf(const Config& config);
 
 // Errors: FailedPrecondition if the kernel would kill the process during the start. The message
 // names the settings, the limit on memory, and the largest host-bytes that fits.
 absl::Status CheckMemoryRoom(const Config& config, const MemoryRoom& room);
-// Returns whether the daemon could start if the shared memory now in use were free: that of a
-// daemon that has died, for example, which clients have not unmapped yet.
+// Returns whether the daemon could start if the shared memory that is now in use were free. It may
+// belong to a daemon that has died, for example, if clients have not unmapped it yet.
 bool MayWaitForRoom(const Config& config, const MemoryRoom& room);
 // Returns why a running daemon could be killed once its index is full, or an empty string.
 std::string MemoryWarning(const Config& config, const MemoryRoom& room);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Owners of requests under way, each from the arrival to the answer, in memory that is used again:
-// no Op is allocated once there were as many at a time. The pool keeps that memory.
+// A pool of operations: gets or puts, each from its arrival to its answer. Memory is used again:
+// the pool allocates only if more run at once than ever before. It never frees memory.
 //
 // Thread-safety: Thread-safe. The pool must outlive its Ops.
 
@@ -28,7 +28,7 @@ class OpPool {
   };
   using Owner = std::unique_ptr<Op, Return>;
 
-  // Takes the memory of the first ones at start.
+  // Allocates memory for the first `ops_at_start` operations.
   explicit OpPool(size_t ops_at_start = 0) {
     for (size_t i = 0; i < ops_at_start; ++i) Keep(std::make_unique<Op>());
   }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A bounded thread pool for the work of puts and gets between a lane's receive and its send.
-// Between jobs its threads answer gets that are past their deadline, so that a get whose tier does
-// not answer occupies no thread.
+// A bounded thread pool for the work of puts and gets, after a lane has received a request and
+// before a lane sends its answer. Between jobs, the threads answer gets whose deadline has passed.
+// So a get whose tier does not respond occupies no thread.
 //
-// Gets run before puts: one put can encode for longer than ten gets take, and no reader waits for
-// its bytes. After limits::kGetsPerPut gets that were taken while a put waited, one put runs, so
-// that gets slow puts down but do not stop them. Jobs of one kind run first in, first out.
+// Gets run before puts, because one put can take as long to encode as ten gets, and no reader waits
+// for its bytes. If a put waits while limits::kGetsPerPut gets run, it runs next. So gets slow puts
+// down but do not stop them. Jobs of one kind run first in, first out.
 //
 // Thread-safety: Thread-safe. Threads are named "path-0", "path-1", …
 
@@ -31,8 +31,8 @@ namespace cairn {
 
 class PathPool {
  public:
-  // Runs once, without locks held: with OK on a thread of the pool, or with the reason within the
-  // call that refuses it. So a job that owns a request can answer it in either case.
+  // Runs once, without locks held: with OK on a thread of the pool, or with the reason of a refusal
+  // in the call that refuses it. So a job that owns a request can answer it in either case.
   using Job = absl::AnyInvocable<void(const absl::Status& refusal)>;
   enum class Kind : uint8_t { kGet, kPut };
 
@@ -42,30 +42,31 @@ class PathPool {
                     size_t puts_max = limits::kPathPutsMax);
   ~PathPool() { Stop(); }
 
-  // Queues `job` for a pool thread. Refusals: ResourceExhausted (too many of the kind wait),
-  // Unavailable (stopping).
+  // Queues `job` for a thread of the pool. Refusals: ResourceExhausted (too many jobs of the kind
+  // wait), Unavailable (the pool stops).
   void Submit(Job job, Kind kind);
-  // Queues a continuation, after a tier or a device has done its part. It runs in turn with gets
-  // and is never refused for lack of room: each continuation holds a resource that limits their
-  // number (a request in a peer's window, the memory of a read, or one of kGpuCodecJobsMax).
+  // Queues a continuation after a tier or a device has completed its work. It takes its turn among
+  // the gets. It is never refused for lack of room, because each continuation has a resource that
+  // limits their number: a request in a peer's window, the memory of a read, or one of
+  // kGpuCodecJobsMax.
   void Continue(Job job, Kind kind);
 
-  // Returns whether so many jobs wait that puts should store blocks raw instead of encoding them.
+  // Returns true if so many jobs wait that puts should store blocks raw instead of encoding them.
   bool is_busy() const;
 
-  // Answers the requests that are late, and returns the time until the next deadline. Called on
-  // threads of the pool, several at once, without locks held.
+  // Answers the requests whose deadline has passed. Returns the time until the next deadline.
+  // Called on threads of the pool, also on several at once, without locks held.
   using AnswerLate = std::function<absl::Duration()>;
-  // Calls `answer_late` from now until Stop(); at most one job late if no thread is idle. REQUIRES:
-  // it is called once.
+  // Sets the function that is called at each deadline until Stop(). If no thread is idle, it is
+  // called after the next job. REQUIRES: SetAnswerLate() is called once.
   void SetAnswerLate(AnswerLate answer_late);
-  // Tells the pool that a deadline may be earlier than the function said.
+  // Call it if there is a deadline earlier than the function has returned.
   void Wake();
 
   // Runs the queued jobs, then joins. Idempotent.
   void Stop();
 
-  // Histogram of the time that jobs of the kind waited for a thread.
+  // The time that jobs of the kind have waited for a thread.
   const Histogram& queue_seconds(Kind kind) const {
     return queue_seconds_[static_cast<size_t>(kind)];
   }
@@ -82,7 +83,7 @@ class PathPool {
   void RunJobs(int index);
   // Returns the time of the next deadline, a point of MonotonicNow().
   absl::Time NextDeadline();
-  // `count_max`: the limit; nullopt for a continuation.
+  // `count_max` is the limit; nullopt for a continuation.
   void PushJob(Job job, Kind kind, std::optional<size_t> count_max) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until `until` for a job. Returns false if the pool stops and no job waits. *job is null
   // if a deadline may have passed.
@@ -96,9 +97,9 @@ class PathPool {
   CondVar pushed_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_woken_ ABSL_GUARDED_BY(mutex_) = false;
-  Queue gets_ ABSL_GUARDED_BY(mutex_);  // and continuations
+  Queue gets_ ABSL_GUARDED_BY(mutex_);  // gets and continuations
   Queue puts_ ABSL_GUARDED_BY(mutex_);
-  size_t gets_in_a_row_ ABSL_GUARDED_BY(mutex_) = 0;  // taken while a put waited
+  size_t gets_in_a_row_ ABSL_GUARDED_BY(mutex_) = 0;  // gets taken while a put waited
   Counter jobs_, refused_;
   Gauge running_;
   std::array<Histogram, 2> queue_seconds_;

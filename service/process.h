@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The daemon's process settings, made once at start, and the metrics of its own process.
+// Settings of the daemon's process, which are made once at start, and the metrics of the process.
 
 #include <functional>
 #include <thread>
@@ -12,21 +12,21 @@
 
 namespace cairn {
 
-// Call it before any thread starts. Raises the limit of open files, ignores SIGHUP and SIGPIPE,
-// removes GRPC_POLL_STRATEGY and the UCX_… variables except UCX_LOG_LEVEL and UCX_MODULE_DIR, and
-// sets variables that keep UCX away from signals, memory hooks and stdout. (UCX reads its
-// environment later, when it is loaded.)
+// Raises the limit of open files, and ignores SIGHUP and SIGPIPE. Removes GRPC_POLL_STRATEGY and
+// the UCX_… variables, except UCX_LOG_LEVEL and UCX_MODULE_DIR. Sets variables that keep UCX from
+// using signals, memory hooks and stdout. (UCX reads its environment later, when it is loaded.)
+// Call it before any thread starts.
 void PrepareProcess();
 
-// Blocks SIGTERM and SIGINT for this thread and all threads that it starts. Call it before any
+// Blocks SIGTERM and SIGINT in this thread and in all threads that it starts. Call it before any
 // thread starts.
 void BlockEndSignals();
-// Waits for one of these signals and returns it; calls `each_second` meanwhile. A second signal
-// then ends the process at once.
+// Waits for one of these signals and returns it. Calls `each_second` once a second meanwhile. After
+// the return, another such signal ends the process at once.
 int AwaitEndSignal(const std::function<void()>& each_second);
 
-// While it exists, such a signal ends the process at once with exit code 0: a daemon that is still
-// starting has no data to lose. REQUIRES: BlockEndSignals().
+// While it exists, SIGTERM or SIGINT ends the process at once with exit code 0. A daemon that is
+// still starting has no data to lose. REQUIRES: BlockEndSignals() was called.
 class EndsWhileStarting {
  public:
   EndsWhileStarting();
@@ -41,8 +41,8 @@ class EndsWhileStarting {
   std::thread thread_;
 };
 
-// Ends the process with kExitHung if it still runs after `limit`; `say` logs the reason first. It
-// tears nothing down, because the hanging threads still use everything.
+// Ends the process with kExitHung if it still runs after `limit`. Before that, it calls `say`,
+// which logs the reason. It destroys nothing, because hanging threads still use everything.
 inline constexpr int kExitHung = 3;
 class EndsAnyway {
  public:

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Restores spaces and index entries from the data of a previous process that tiers found.
+// Restores spaces and index entries from the data of a previous process, as tiers find it.
 //
-// It checks the tiers' records: a space must have the fingerprint of its identity; an image must
-// fit into its space and its chain, and its side object must exist. It does not verify an image's
-// bytes; each read does that.
+// It checks the tiers' records. A space must have the fingerprint of its identity. An image must
+// fit into its space and its chain, and its side object must exist. The image's bytes are not
+// verified here, because each read verifies them.
 //
-// While the daemon serves, a device may come back with its data. Existing spaces then stay
+// A device may also come back with its data while the daemon serves. Existing spaces then stay
 // unchanged.
 //
 // Thread-safety: one thread recovers at a time. Any thread may call Report() and the counts.
@@ -49,8 +49,8 @@ class Restorer final : public RecoverySink {
   Restorer(Spaces& spaces, BlockIndex& index, const Clock& clock)
       : spaces_(spaces), index_(index), clock_(clock) {}
 
-  // If several tiers or devices know a space, the first one determines its recipe and its current
-  // side objects; an installed side object replaces a mined one.
+  // If several tiers or devices have the space, the first one determines its recipe and its current
+  // side objects. But an installed side object always replaces a mined one.
   uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource& side_objects) override;
   void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) override;
 
@@ -67,24 +67,24 @@ class Restorer final : public RecoverySink {
   void Report(MetricSink& sink) const;
 
  private:
-  using SideObjectName = std::pair<uint64_t, codecs::Digest>;  // space
+  using SideObjectName = std::pair<uint64_t, codecs::Digest>;  // space id, digest
 
   // Returns null if the side object is missing.
   const SideObjectRef* SideObjectOf(SpaceEntry& space, const FoundImage& image,
                                     SideObjectSource& side_objects);
   void RestoreCurrent(SpaceEntry& space, const SpaceRecord::Current& current,
                       SideObjectSource& side_objects);
-  // Restores one image. Returns the reason if it was dropped, else nullopt.
+  // Restores one image. Returns nullopt, or the reason why the image was dropped.
   std::optional<Drop> Restore(FoundImage& image, SideObjectSource& side_objects);
 
   Spaces& spaces_;
   BlockIndex& index_;
   const Clock& clock_;
-  absl::flat_hash_map<uint64_t, SpaceRef> found_;  // by number
+  absl::flat_hash_map<uint64_t, SpaceRef> found_;  // by space id
   absl::flat_hash_map<SideObjectName, SideObjectRef> side_objects_;
-  absl::flat_hash_set<SideObjectName> missing_;  // missing in the current source
+  absl::flat_hash_set<SideObjectName> missing_;  // those that the current source lacks
   uint64_t spaces_restored_ = 0, spaces_dropped_ = 0, side_objects_lost_ = 0;
-  bool is_serving_ = false;  // since the first Finish()
+  bool is_serving_ = false;  // true after the first Finish()
   Counter images_restored_, bytes_restored_;
   std::array<Counter, kDropCount> dropped_;
 };

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Passes every reply of one data server from the thread that made it to the lane that sends it.
+// Passes the replies of one data server from the threads that make them to the lanes that send
+// them.
 //
-// A reply made on the lane's own thread is sent at once. One that was made on another thread waits
-// in the lane's outbox. At most one task in the lane's own queue empties the outbox, so that a lane
-// never refuses a reply for lack of room.
+// A reply that was made on the lane's own thread is sent at once. A reply from another thread waits
+// in the lane's outbox. At most one task in the lane's queue empties the outbox. So a lane never
+// refuses a reply for lack of room.
 //
 // Thread-safety: SetLane(), SendReply(), RefuseRequest() and EndRequest() are Owned by the lane's
-// thread; the rest is Thread-safe. Must outlive its transport server and the path pool's jobs.
+// thread. The rest is Thread-safe. Must outlive its transport server and the path pool's jobs.
 
 #include <functional>
 #include <memory>
@@ -27,29 +28,29 @@
 
 namespace cairn {
 
-// A reply and the request that it answers. Move-only.
+// A reply, and the request that it answers. Move-only.
 struct Outgoing {
   Request request;
   proto::Frame frame;
   std::span<const std::byte> payload = {};
-  // Runs on the lane with the outcome of the transfer; does not run if the server stops first. May
+  // Runs on the lane with the outcome of the transfer. Does not run if the server stops before. May
   // be null.
   transport::ReplyDone sent = nullptr;
-  // Owns the memory of the payload; destroyed when that is free again.
+  // Owns the memory of the payload. Destroyed when the transfer no longer uses it.
   absl::AnyInvocable<void()> kept = nullptr;
-  // If not 0, the payload may be lent until `lent_until`, against so many bytes of the session's
-  // budget. It does not change while `kept` lives.
+  // If not 0, the payload may be lent until `lent_until`, and takes this many bytes of the
+  // session's loan budget. The payload does not change while `kept` lives.
   uint64_t lent_bytes = 0;
   absl::Time lent_until = absl::InfinitePast();
-  bool breaks_peer = false;  // after it is sent
+  bool breaks_peer = false;  // disconnects the peer after the reply is sent
 };
 
 class Replies {
  public:
-  // `request_done` runs on the lane when a request is complete.
+  // Called on the lane when a request is complete.
   using RequestDone = std::function<void(transport::Lane&, const Request&)>;
   // Gets and puts that take longer than `slow` are logged with the time of each step. `loans` must
-  // outlive it.
+  // outlive this object.
   Replies(int lanes, const Clock& clock, DataMetrics& metrics, LoanBudget& loans,
           absl::Duration slow, RequestDone request_done);
 
@@ -58,12 +59,12 @@ class Replies {
 
   void SendReply(transport::Lane& lane, Outgoing outgoing);
   void RefuseRequest(transport::Lane& lane, const Request& request, const absl::Status& status);
-  // Ends a request that was answered with `code`, or a Goodbye, which has no answer.
+  // Ends a request that was answered with `code`. Also ends a Goodbye, which has no answer.
   void EndRequest(transport::Lane& lane, const Request& request, absl::StatusCode code);
 
-  // Sends a reply, on its lane's thread, or queues it for that.
+  // Sends a reply at once if it is called on the reply's lane. Otherwise queues it for the lane.
   void PostReply(Outgoing outgoing);
-  // Queues the disconnection of a peer; ignores unknown ones.
+  // Queues the disconnection of a peer. Unknown peers are ignored.
   void BreakPeer(const PeerRef& peer);
 
  private:
@@ -71,18 +72,18 @@ class Replies {
     Mutex mutex;
     transport::Lane* lane ABSL_GUARDED_BY(mutex) = nullptr;
     std::thread::id thread ABSL_GUARDED_BY(mutex);  // the lane's
-    // At most window * peers of the lane, and one disconnection per peer.
+    // Has at most window * peers replies, and one disconnection per peer.
     std::vector<Outgoing> replies ABSL_GUARDED_BY(mutex);
     std::vector<transport::PeerId> breaks ABSL_GUARDED_BY(mutex);
     bool is_scheduled ABSL_GUARDED_BY(mutex) = false;
-    // Used by the lane thread only; they keep their memory between turns.
+    // Used by the lane's thread only. They keep their memory, so that nothing is allocated.
     std::vector<Outgoing> leaving;
     std::vector<transport::PeerId> breaking;
   };
   Outbox& OutboxOf(int lane) { return *outboxes_[static_cast<size_t>(lane)]; }
-  // Returns false if the payload has to be sent; it has taken nothing then.
+  // Returns false, and takes nothing, if the payload must be sent instead.
   bool LendPayload(transport::Lane& lane, const proto::FrameBytes& frame, Outgoing& outgoing);
-  // Schedules emptying the outbox. REQUIRES: the caller has set is_scheduled, which was not set.
+  // Schedules the emptying of the outbox. REQUIRES: the caller has changed is_scheduled to true.
   void ScheduleDrain(Outbox& outbox, transport::Lane& lane);
   void DrainOutbox(transport::Lane& lane);
 

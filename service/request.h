@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A request of the data plane, from its arrival until its reply is complete. A value: it refers
-// neither to its frame nor to its connection.
+// A request of the data plane, from its arrival until its reply is complete. A value: it does not
+// refer to its frame or its connection.
 
 #include <cstdint>
 #include <utility>
@@ -15,24 +15,24 @@
 
 namespace cairn {
 
-// The times of a request's steps. InfinitePast: not reached, or not part of it.
+// When the steps of a request happened. InfinitePast: not reached, or the request has no such step.
 struct RequestTimes {
-  absl::Time landed = absl::InfinitePast();   // a put's payload is complete
-  absl::Time started = absl::InfinitePast();  // its steps begin, most often on the path pool
-  absl::Time made = absl::InfinitePast();     // the answer is ready
-  absl::Duration promote;                     // of that time, how long it waited for a tier
+  absl::Time landed = absl::InfinitePast();   // a put's payload was complete
+  absl::Time started = absl::InfinitePast();  // the work began, most often on the path pool
+  absl::Time made = absl::InfinitePast();     // the answer was ready
+  absl::Duration promote;                     // how long it waited for a tier, in between
 };
 
 struct Request {
   transport::ReplyTo reply_to;
   int lane = 0;
-  uint64_t seq = 0;  // of the frame
+  uint64_t seq = 0;  // the frame's
   proto::Ticket ticket{};
   Session session;
   DataOp op = DataOp::kOther;
   uint64_t trace = 0;        // the client's; 0: none
-  uint64_t space_id = 0;     // of a get or a put
-  proto::BlockKey key = {};  // likewise
+  uint64_t space_id = 0;     // for a get or a put
+  proto::BlockKey key = {};  // for a get or a put
   absl::Time arrived, deadline;
   RequestTimes times = {};
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Sessions: one for each connected client. A control stream opens a session and keeps it open. Its
-// end breaks the session's data-plane connections, aborts its puts, so that nothing of them becomes
-// visible, and releases its leases.
+// Sessions: one for each connected client. A control stream opens a session and keeps it open. When
+// the stream ends, the session's data-plane connections are disconnected, its puts are aborted so
+// that nothing of them becomes visible, and its leases are released.
 //
 // Thread-safety: Thread-safe.
 // Locks:         one, for look-ups. No other lock is taken under it; the policy is asked without
@@ -33,7 +33,7 @@
 
 namespace cairn {
 
-// A tenant's name, stored inline: copying it does not allocate.
+// A tenant's name, stored inline. Copying it does not allocate.
 class TenantName {
  public:
   TenantName() = default;
@@ -97,14 +97,14 @@ class Sessions {
   void EndPut(RunningPut put);
 
  public:
-  // Actions of other components at the end of a session. Called without locks held, on the thread
-  // that ends it.
+  // What other components do at the end of a session. Called without locks held, on the thread that
+  // ends the session.
   struct Hooks {
     std::function<void(uint64_t session_id)> release_leases;
     std::function<void(const PeerRef&)> break_peer;
   };
-  // A put that was admitted and still runs. Ending the handle reports that the put's memory is free
-  // again. The Sessions must outlive it.
+  // A put that was admitted and still runs. Destroying the handle reports that the put's memory is
+  // free again. The Sessions must outlive it.
   using InFlightPut = Handle<Sessions, RunningPut, &Sessions::EndPut>;
 
   // `peers_max`: limit for the data-plane connections of all sessions.
@@ -120,7 +120,7 @@ class Sessions {
     proto::Ticket ticket{};
   };
   // Opens a session. Errors: InvalidArgument (tenant or name exceeds its limits, see store.proto),
-  // ResourceExhausted (the tenant has its share of the sessions), Unavailable (after RefuseNew()),
+  // ResourceExhausted (the tenant has its share of sessions), Unavailable (RefuseNew() was called),
   // PermissionDenied (the identity may not use that tenant).
   absl::StatusOr<Opened> Open(std::string_view tenant, std::string_view client_name,
                               const PeerIdentity& identity = {});
@@ -129,15 +129,15 @@ class Sessions {
   // Find(), PermissionDenied (it is another peer).
   absl::Status CheckBearer(const proto::Ticket& ticket, const PeerIdentity& identity) const;
 
-  // Errors: NotFound (no such session, or it has ended), Unavailable (likewise, and the daemon
+  // Errors: NotFound (no such session, or it has ended), Unavailable (the same, while the daemon
   // drains or stops). Does not allocate.
   absl::StatusOr<Session> Find(const proto::Ticket& ticket) const;
   bool IsOpen(uint64_t session_id) const;
 
-  // Ends a session: its ticket becomes invalid, and after the running IfOpen() actions it can
-  // publish nothing more. Then breaks its peers and releases its leases. Bytes of its puts in
-  // transfer count as quarantine until they are complete. Idempotent: a second caller does not
-  // wait.
+  // Ends a session. Its ticket becomes invalid, running IfOpen() actions complete, and the session
+  // can publish nothing more. Then disconnects its peers and releases its leases. Bytes of its puts
+  // that are in transfer count as quarantine until the transfers complete. Idempotent: a second
+  // caller does not wait.
   void End(uint64_t session_id);
 
   // Binds a connection to the session, whose end breaks it. `identity` is null if the transport
@@ -150,16 +150,16 @@ class Sessions {
   // Removes a closed connection. Unknown ones are ignored.
   void DetachPeer(uint64_t session_id, const PeerRef& peer);
 
-  // Keeps the space alive until the session ends. Errors: NotFound if it has ended.
+  // Keeps the space alive until the session ends. Errors: NotFound if the session has ended.
   absl::Status Keep(uint64_t session_id, SpaceRef space);
 
-  // Errors: NotFound (the session has ended), ResourceExhausted (too many running puts or bytes of
-  // the session).
+  // Errors: NotFound (the session has ended), ResourceExhausted (the session has too many running
+  // puts, or too many bytes in them).
   absl::StatusOr<InFlightPut> BeginPut(uint64_t session_id, uint64_t bytes);
 
-  // Runs `action`, without locks held; End() of the session waits for it. Returns Unavailable,
-  // without running it, if the session has ended. REQUIRES: `action` is short, works in memory only
-  // and ends no session.
+  // Runs `action` without locks held. End() of the session waits for it. If the session has ended,
+  // returns Unavailable without running it. REQUIRES: `action` is short, works in memory only, and
+  // ends no session.
   absl::Status IfOpen(uint64_t session_id, absl::FunctionRef<absl::Status()> action);
 
   // Ends the sessions whose peer the policy no longer allows to use their tenant. Returns them.
@@ -171,8 +171,8 @@ class Sessions {
 
   uint64_t count() const;
   uint64_t count(std::string_view tenant) const;
-  uint64_t in_flight_bytes() const;   // of puts of open sessions
-  uint64_t quarantine_bytes() const;  // of puts of ended sessions
+  uint64_t in_flight_bytes() const;   // bytes of puts of open sessions
+  uint64_t quarantine_bytes() const;  // bytes of puts of ended sessions
   struct Info {
     uint64_t id = 0;
     std::string tenant, client_name;
@@ -214,10 +214,10 @@ class Sessions {
   const AnyTenant any_tenant_;
   const TenantPolicy* policy_ = &any_tenant_;
   mutable Mutex mutex_;
-  CondVar action_over_;  // the last action of an ended session
+  CondVar action_over_;  // signalled when the last action of an ended session completes
   bool refuses_new_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Ended sessions stay here, closed, until their last put has finished.
+  // Ended sessions stay here, with is_open false, until their last put has finished.
   StateMap sessions_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<proto::Ticket, uint64_t, TicketHash, TicketEqual> tickets_
       ABSL_GUARDED_BY(mutex_);

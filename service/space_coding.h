@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How the blocks of one space are encoded: its policy, the side objects of its groups, and
-// statistics of the queries that read it. SideObjects and QuerySquares store the bytes, each
-// with one budget for all spaces. They release the bytes of this space when it is destroyed.
+// How the blocks of one space are encoded: the space's policy, the side objects of its groups, and
+// statistics of the queries that read its blocks. SideObjects and QuerySquares store the bytes,
+// each with one budget for all spaces. When a space is destroyed, they release its bytes.
 //
 // Thread-safety: Thread-safe.
 // Locks:         changes < recipe < side objects.
@@ -27,23 +27,22 @@
 
 namespace cairn {
 
-// The policy for the blocks of a space; not part of its identity.
+// The policy for the blocks of a space. It is not part of the space's identity.
 struct SpacePolicy {
-  // For a recipe that needs a side object: without the side object's parameters.
+  // Without the parameters that come from a side object.
   codecs::Recipe recipe;
-  // The recipe of copies in the SSD tier; nullopt: copies have the bytes of the image.
+  // The recipe of copies in the SSD tier. nullopt: copies have the same bytes as the image.
   std::optional<codecs::Recipe> cold_recipe = std::nullopt;
-  // Blocks expire this long after they were first published. 0: never.
+  // Blocks expire this long after their first publication. 0: never.
   uint32_t ttl_s = 0;
 };
 
-// Returns when a block expires that is published now; 0: never.
+// Returns the expiry of a block that is published now. 0: never.
 uint32_t ExpiryAt(const SpacePolicy& policy, absl::Time now);
 
 class SpaceCoding {
  public:
-  // `tenant` and `groups` belong to the space. They, `side_objects` and `query_squares` must
-  // outlive this object.
+  // `tenant` and `groups` belong to the space. All references must outlive this object.
   SpaceCoding(uint64_t space_id, std::string_view tenant,
               std::span<const codecs::GroupShape> groups, const SpacePolicy& policy,
               SideObjects& side_objects, QuerySquares& query_squares);
@@ -53,20 +52,21 @@ class SpaceCoding {
 
   // --- The policy
 
-  // The policy for puts from now on.
+  // The policy for new puts.
   SpacePolicy policy() const;
   codecs::Recipe recipe() const { return policy().recipe; }
-  // Returns true if an image of that recipe matches the space's recipe: both have the same name.
+  // Returns whether an image of that recipe matches the space's policy: the names are equal.
   bool IsInForce(const codecs::Recipe& recipe) const;
-  // Errors: InvalidArgument if an installed profile lacks the rate; the message lists its rates.
+  // Errors: InvalidArgument if an installed profile lacks the recipe's rate. The message lists the
+  // profile's rates.
   absl::Status SetPolicy(const SpacePolicy& policy);
 
   // --- Side objects
 
-  // Makes bytes of that kind the group's current side object: later images are encoded with it.
-  // Errors: InvalidArgument (names the field: no such group, bytes not of the kind, another
-  // geometry than the group's, or a profile without the rate of the space's recipe),
-  // ResourceExhausted, AlreadyExists (it was mined, and an installed one is current).
+  // Makes the bytes the group's current side object of that kind. New images are encoded with it.
+  // Errors: InvalidArgument (names the field: no such group; bytes not of that kind; another
+  // geometry than the group's; a profile without the rate of the space's recipe),
+  // ResourceExhausted, AlreadyExists (`origin` is kMined, and an installed side object is current).
   struct Installed {
     codecs::Digest id{};
     bool is_new = false;
@@ -74,33 +74,33 @@ class SpaceCoding {
   absl::StatusOr<Installed> Install(uint32_t group, proto::SideObjectKind kind,
                                     std::span<const std::byte> bytes,
                                     SideObjectOrigin origin = SideObjectOrigin::kInstalled);
-  // Stores bytes of that kind that images of the group name, without making them current. Errors:
-  // as for Install(), but any rate is accepted.
+  // Stores a side object that images of the group name, without making it current. Errors: as for
+  // Install(), but any rate is accepted.
   absl::StatusOr<SideObjectRef> Keep(uint32_t group, proto::SideObjectKind kind,
                                      std::span<const std::byte> bytes);
-  // Returns true if the recipe needs a profile, and the group has none or a mined one without the
-  // recipe's rate.
+  // Returns true if the recipe needs a profile, and the group has none, or has a mined one without
+  // the recipe's rate.
   bool WantsProfile(uint32_t group) const;
-  // Returns the group's current profile if it was mined; else empty.
+  // Returns the group's current profile if it was mined. Otherwise returns an empty reference.
   SideObjectRef MinedProfile(uint32_t group) const;
-  // Ends the use of a mined profile for later puts. Returns false if the profile of that id is not
+  // Ends the use of a mined profile for new puts. Returns false if the profile with that id is not
   // current, or was not mined.
   bool Withdraw(uint32_t group, const codecs::Digest& id);
-  // Sets the recipe of *spec to the space's. If the recipe uses a profile or a bank, sets the
-  // group's current one and returns it; the image must hold it. Sets `exact` if the group lacks a
-  // side object that the recipe needs.
+  // Sets the recipe of *spec to the space's recipe. If that recipe uses a profile or a bank, adds
+  // the group's current one and returns it; the image must keep the reference. If the group lacks a
+  // side object that the recipe needs, sets the recipe `exact`.
   SideObjectRef ChooseRecipe(codecs::ImageSpec* spec) const;
-  // Returns empty if the space has no side object of that id.
+  // Returns an empty reference if the space has no side object with that id.
   SideObjectRef Find(const codecs::Digest& id) const;
   std::vector<SideObjects::Listed> List() const;
 
-  // --- For writing records
+  // --- For writing records of the space
 
-  // The version of policy and current side objects. Every change gives a new version, unique among
-  // the spaces of this process.
+  // The version of policy and current side objects. Every change makes a new version, which is
+  // unique among all spaces of this process.
   uint64_t version() const;
-  // Fills in version, policy and current side objects. Returns the side objects in the order of
-  // `current`.
+  // Sets version, policy and current side objects in *record. Returns the side objects in the order
+  // of record->current.
   std::vector<SideObjectRef> Describe(SpaceRecord* record) const;
 
   // --- Queries
@@ -110,7 +110,7 @@ class SpaceCoding {
                        uint32_t tokens);
   QuerySquares::Snapshot query_squares(uint32_t group) const;
   uint64_t query_tokens(uint32_t group) const;
-  // Drops the statistics, when the space's blocks are deleted.
+  // Drops the statistics. Call it when the space's blocks are deleted.
   void ForgetQuerySquares();
 
  private:
@@ -124,7 +124,7 @@ class SpaceCoding {
   const std::span<const codecs::GroupShape> groups_;
   SideObjects& side_objects_;
   QuerySquares& query_squares_;
-  mutable Mutex changes_;  // of policy and current side objects; held during each
+  mutable Mutex changes_;  // held during each change of policy or current side objects
   uint64_t version_ ABSL_GUARDED_BY(changes_);
   mutable Mutex mutex_;
   SpacePolicy policy_ ABSL_GUARDED_BY(mutex_);

@@ -3,9 +3,9 @@
 // The spaces of all tenants, by identity and by id.
 //
 // A space lives while something refers to it: a session that opened it, a call that uses it, or its
-// blocks. A space without references is idle. It is retired after limits::kSpaceIdleMs, or as soon
-// as another space needs its room; its id is then invalid. Ids are random and never reused, because
-// clients and frames carry them.
+// blocks. A space without references is idle. It is retired after limits::kSpaceIdleMs, or earlier
+// if another space needs its room. Then its id is invalid. Ids are random and never used again,
+// because clients and frames carry them.
 //
 // Thread-safety: Thread-safe. Locks: spaces < index.
 
@@ -50,23 +50,23 @@ class SpaceEntry {
   SpaceCoding& coding() { return coding_; }
   const SpaceCoding& coding() const { return coding_; }
   codecs::Recipe recipe() const { return coding_.recipe(); }
-  // All groups in full: a block with all of them is complete.
+  // All groups with all layers and heads. A block that has them is complete.
   std::span<const WantedGroup> whole() const { return whole_; }
 
-  // A space's record in a tier, and the side objects that it names.
+  // A space's record in a tier, and the side objects that the record names.
   struct Snapshot {
     SpaceRecord record;
-    std::vector<SideObjectRef> side_objects;  // of record.current, in its order
+    std::vector<SideObjectRef> side_objects;  // those of record.current, in the same order
   };
   Snapshot Describe() const;
 
-  // The range of one group that a reader wants. A count of 0 means all from `first` on.
+  // The part of one group that a reader wants. A count of 0 means all from `first` on.
   struct Ask {
     uint32_t group = 0;
     uint32_t layer_first = 0, layer_count = 0, head_first = 0, head_count = 0;
   };
-  // Converts a request's slices for Match(): a group without a slice is wanted in full, unless it
-  // is skipped. Errors: InvalidArgument, naming the field and the limit.
+  // Converts a request's slices for Match(). A group without a slice is wanted completely, unless
+  // it is skipped. Errors: InvalidArgument, naming the field and the limit.
   absl::StatusOr<std::vector<WantedGroup>> Want(std::span<const Ask> asks,
                                                 std::span<const uint32_t> groups_skipped) const;
   // Errors: InvalidArgument unless the group exists and contains the slice.
@@ -88,7 +88,7 @@ class SpaceEntry {
   SpaceCoding coding_;
   // Guarded by the lock of Spaces.
   uint64_t references_ = 0;
-  absl::Time idle_since_ = absl::InfinitePast();  // or earlier; for a space without references
+  absl::Time idle_since_ = absl::InfinitePast();  // valid without references; may be too early
 };
 
 class Spaces;
@@ -99,7 +99,7 @@ class SpaceRef {
  public:
   SpaceRef() = default;
   void Reset() { handle_.Reset(); }
-  // Returns another reference to the same space. REQUIRES, like the functions below: not empty.
+  // Returns another reference to the same space. REQUIRES, as do the functions below: not empty.
   SpaceRef Share() const;
 
   bool is_empty() const { return handle_.is_empty(); }
@@ -121,12 +121,12 @@ class Spaces {
     const Clock& clock;
     // Returns whether the index has blocks of a space. Called with the lock held: spaces < index.
     std::function<bool(uint64_t space_id)> has_blocks;
-    // Called when a space was made or retired; likewise.
+    // `made` and `gone` are called when a space was made or retired, also with the lock held.
     std::function<void(uint64_t space_id, std::string_view tenant)> made = [](uint64_t,
                                                                               std::string_view) {};
     std::function<void(uint64_t space_id)> gone = [](uint64_t) {};
   };
-  // `default_recipe` is for spaces without one.
+  // Spaces that are opened without a recipe get `default_recipe`.
   Spaces(const codecs::Recipe& default_recipe, Parts parts);
   ~Spaces();  // REQUIRES: no SpaceRef exists
 
@@ -134,33 +134,34 @@ class Spaces {
     SpaceRef space;
     bool is_created = false;
   };
-  // Opens a space and makes it if it is new; an existing space keeps its policy. Errors:
-  // PermissionDenied (identity.tenant is another tenant), InvalidArgument (the identity),
-  // ResourceExhausted (the tenant has its share of the spaces, and no space is idle).
+  // Opens a space. A new space is made; an existing space keeps its policy. Errors:
+  // PermissionDenied (identity.tenant differs from `tenant`), InvalidArgument (the identity is
+  // invalid), ResourceExhausted (the tenant has its share of spaces, and no space is idle).
   absl::StatusOr<Opened> Open(const proto::SpaceIdentity& identity, const SpacePolicy& policy,
                               std::string_view tenant);
-  // The same with a recipe only. Errors: also InvalidArgument for the recipe.
+  // Like Open() above, with a policy that has only a recipe. Errors: also InvalidArgument for the
+  // recipe.
   absl::StatusOr<Opened> Open(const proto::SpaceIdentity& identity, std::string_view recipe,
                               std::string_view tenant);
 
-  // Makes a space again from a tier's record, without its side objects and with a new id. An
-  // existing space stays unchanged. Errors: InvalidArgument (the record describes no space),
-  // ResourceExhausted as Open().
+  // Makes a space from a tier's record, with a new id and without its side objects. An existing
+  // space stays unchanged. Errors: InvalidArgument (the record describes no valid space),
+  // ResourceExhausted as for Open().
   absl::StatusOr<Opened> Restore(const SpaceRecord& record);
 
-  // Errors: NotFound (no such space, or no longer), PermissionDenied (it belongs to another
+  // Errors: NotFound (no such space, or it was retired), PermissionDenied (it belongs to another
   // tenant). Allocates only for errors.
   absl::StatusOr<SpaceRef> Find(uint64_t space_id, std::string_view tenant);
-  // For operators: any tenant's space.
+  // The same for operators, who may use any tenant's space.
   absl::StatusOr<SpaceRef> Find(uint64_t space_id);
   // Returns all spaces in order of id.
   std::vector<SpaceRef> List();
-  // Returns the recipe of that name, or the default for an empty name. Errors: InvalidArgument,
-  // listing the recipes.
+  // Returns the recipe with that name; for an empty name, the default. Errors: InvalidArgument,
+  // which lists the recipes.
   absl::StatusOr<codecs::Recipe> RecipeOf(std::string_view name) const;
-  // Returns a policy for recipes by name; an empty `cold_recipe` means none. Errors:
-  // InvalidArgument as RecipeOf(), or if there is no exact conversion between the two, or if only
-  // the first is lossless.
+  // Returns a policy from the names of recipes. An empty `cold_recipe` means none. Errors:
+  // InvalidArgument as for RecipeOf(), or if there is no exact conversion from `recipe` to
+  // `cold_recipe`, or if only `recipe` is lossless.
   absl::StatusOr<SpacePolicy> PolicyOf(std::string_view recipe, std::string_view cold_recipe,
                                        uint32_t ttl_s) const;
 
@@ -178,10 +179,10 @@ class Spaces {
   void Unref(SpaceEntry* entry);
   SpaceRef RefLocked(SpaceEntry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsIdle(const SpaceEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns the space that has been idle longest, of the tenant or, with an empty name, of all.
-  // Null: no space is idle.
+  // Returns the space that has been idle longest: of the tenant, or of all tenants if the name is
+  // empty. Null: no space is idle.
   SpaceEntry* OldestIdle(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Moves it to *retired, to be destroyed without locks held.
+  // Moves the space to *retired. The caller destroys it without locks held.
   void Retire(SpaceEntry* entry, Retired* retired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Retires idle spaces until the tenant may have one more.
   absl::Status MakeRoom(std::string_view tenant, Retired* retired)

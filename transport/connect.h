@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Connects a client to a daemon's data plane. The form of the target selects the transport:
+// Connects a client to a daemon's data plane. The form of the target determines the transport:
 //
 //   unix:PATH       transport/local: the unix socket of a daemon on this host
 //   tls:HOST:PORT   transport/stream: TLS
@@ -34,7 +34,7 @@ struct Target {
 absl::StatusOr<Target> ParseTarget(std::string_view text);
 
 struct ConnectOptions {
-  // local: memory to share with the daemon, allocated at once, fixed for the connection's lifetime
+  // local: memory to share with the daemon. Allocated at once, of fixed size until the end.
   uint64_t region_bytes = uint64_t{64} << 20;
   bool maps = true;               // local: maps what the daemon lends, if it does
   std::string ucx_module;         // ucx: the module's file; empty: see LoadUcxModule()
@@ -43,10 +43,10 @@ struct ConnectOptions {
   std::string ucx_device;  // ucx: network interface; empty: the one with the route to the host
 };
 
-// Connects, sends `hello` (a Hello frame; region_bytes is filled in here) and returns once the
-// daemon has answered it. Sets *reply, if given, to the answer. Errors: InvalidArgument (target or
-// options), the status of the daemon's error reply, DeadlineExceeded, Unavailable (no daemon at the
-// address, or no module).
+// Connects, sends `hello`, and returns once the daemon has answered. `hello` is a Hello frame,
+// whose region_bytes is set here. Sets *reply, if it is not null, to the answer. Errors:
+// InvalidArgument (target or options), the status of the daemon's error reply, DeadlineExceeded,
+// Unavailable (there is no daemon at the address, or no module).
 absl::StatusOr<std::unique_ptr<Connection>> Connect(std::string_view target,
                                                     const proto::Frame& hello,
                                                     const ConnectOptions& options,

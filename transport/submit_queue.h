@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Hands tasks from other threads to a lane and wakes the lane. A spinning lane polls the queue.
-// Only a lane that has announced its sleep is woken, because waking costs a system call.
+// Passes tasks from other threads to a lane. A lane that spins polls the queue. A lane that sleeps
+// is woken. This costs a system call, so the queue does it only if the lane has announced its
+// sleep.
 //
 //   lane thread                                   any thread
 //   while (!stopping) {                           queue.Push(task);
@@ -12,7 +13,7 @@
 //     }
 //   }
 //
-// Thread-safety: Push(), Close() and Wake() are Thread-safe; the rest is Owned by the lane thread.
+// Thread-safety: Push(), Close() and Wake() are Thread-safe. The rest is Owned by the lane thread.
 
 #include <atomic>
 #include <cstddef>
@@ -32,20 +33,20 @@ class SubmitQueue {
   // REQUIRES: tasks_max > 0.
   explicit SubmitQueue(size_t tasks_max);
 
-  // Appends a task. Errors: ResourceExhausted (full), Unavailable (closed); the task is then
-  // dropped.
+  // Appends a task. Errors: ResourceExhausted (the queue is full), Unavailable (it is closed). Then
+  // the task is dropped.
   absl::Status Push(Task task);
-  // Refuses later tasks. Queued tasks still run.
+  // Refuses new tasks. Queued tasks still run.
   void Close();
-  // Ends the lane's current or next sleep.
+  // Ends the lane's current sleep, or its next one.
   void Wake();
 
-  // Runs the tasks that are queued on entry, oldest first. Returns their number.
+  // Runs the tasks that are in the queue when it is called, the oldest first. Returns their number.
   int RunAll(Lane& lane);
   bool IsEmpty() const { return tasks_.Count() == 0; }
-  // Readable while a wake-up is pending; level-triggered.
+  // Readable while the lane must wake up (level-triggered).
   int event_fd() const { return event_.get(); }
-  // Announces that the lane is about to sleep. Returns false if there is work: do not sleep then.
+  // Announces that the lane is about to sleep. Returns false if there is work; then do not sleep.
   bool PrepareSleep();
   // Call it after every sleep that PrepareSleep() allowed.
   void Awake();

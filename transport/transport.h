@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The interface for moving bytes between a client and the daemon. Implementations: local/ (unix
-// socket and client-owned memfd), ucx/ (active messages), memory/ (in process, for tests). Callers
-// see no difference, and one conformance suite (tests/conformance/transport) tests them all.
+// socket and a memfd of the client), ucx/ (active messages), memory/ (in one process, for tests).
+// They behave alike: tests/conformance/transport tests all of them with one suite.
 //
 // A client sends a request frame, with or without a payload. The daemon answers each request with
 // exactly one reply frame, with or without a payload. A transport reads only a frame's size and its
-// `seq` (see proto/frame.h), which pairs a reply with its request.
+// `seq` (proto/frame.h). The `seq` tells which request a reply answers.
 //
 // States of a transfer:
 //
 //   Moving ──ok / error──────────────────────────▶ Over         (callback; memory is free)
 //   Moving ──deadline, Break(), peer lost──▶ Breaking ──▶ Over  (callback; memory is free)
 //
-// While a transfer is Breaking, the transport closes the peer's connection by force and the memory
-// counts as quarantined. Every transfer has one completion, which runs when the transfer is Over.
-// Only then may the memory be reused. The completion of a reply means "the memory is free", never
-// "the peer has it".
+// When a transfer is Breaking, the transport closes the peer's connection by force, and counts the
+// memory as quarantined. Every transfer has one completion, which runs when the transfer is Over.
+// The memory must not be used again before that. The completion of a reply means that the memory is
+// free. It does not mean that the peer has the reply.
 
 #include <cstddef>
 #include <cstdint>
@@ -39,25 +39,25 @@ namespace cairn::transport {
 // ---------------------------------------------------------------------------------------------------
 // Server side (the daemon)
 
-// Names one connection of one lane. Never reused within a process. 0 names no peer.
+// Identifies one connection of one lane. Never used again within a process. 0: no peer.
 using PeerId = uint64_t;
 
-// The destination of a reply: plain data, may cross threads. The peer may be gone: Reply() then
-// completes with Unavailable.
+// The destination of a reply. Plain data, which may be passed to other threads. If the peer is
+// gone, Reply() completes with Unavailable.
 struct ReplyTo {
   PeerId peer = 0;
   uint64_t seq = 0;
-  uint64_t place = 0;           // the transport's own; local/: offset in the client's memfd
-  uint64_t capacity_bytes = 0;  // most payload bytes that the client accepts
-  bool takes_loan = false;      // Lend() may answer
+  uint64_t place = 0;           // for the transport; local/: offset in the client's memfd
+  uint64_t capacity_bytes = 0;  // the most payload bytes that the client accepts
+  bool takes_loan = false;      // Lend() may be called instead of Reply()
   uint64_t back_place = 0;      // for the transport; local/: where the client gives a loan back
 };
 
-// A request that has arrived. Its payload is announced but not yet moved. Move-only. Owned by the
-// lane thread. Destroying it before Receive() refuses the payload; the caller must still reply.
+// A request that has arrived, with a payload that has not moved yet. Move-only. Owned by the lane
+// thread. Destroying it before Receive() refuses the payload. The caller must still reply.
 class Arrival {
  public:
-  // The transport's own part: what it needs to move or refuse the payload.
+  // The transport's own data, for moving or refusing the payload.
   class Held {
    public:
     virtual ~Held() = default;  // refuses the payload if Receive() has not consumed it
@@ -74,7 +74,7 @@ class Arrival {
   Arrival& operator=(Arrival&&) = default;
 
   const ReplyTo& reply_to() const { return reply_to_; }
-  // Copied, at most 256 bytes, not parsed.
+  // A copy of at most 256 bytes, not parsed.
   const proto::FrameBytes& frame() const { return frame_; }
   uint64_t payload_bytes() const { return payload_bytes_; }  // as the transport announced it
   // Who is behind the connection. Valid during OnArrival(). Null: the transport cannot know.
@@ -91,7 +91,7 @@ class Arrival {
 };
 
 // The outcome of Lane::Receive().
-//   OK                 the target holds payload_bytes bytes; crc32c is their CRC32C
+//   OK                 `target` has payload_bytes bytes; crc32c is their CRC32C
 //   DeadlineExceeded   the peer's connection was broken
 //   Unavailable        the peer is gone
 struct Received {
@@ -117,35 +117,35 @@ class Lane {
   virtual int index() const = 0;
 
   // Runs `task` on the lane thread, soon. Thread-safe. Errors: ResourceExhausted (the lane's queue
-  // is full), Unavailable (the server is stopping); the task is then dropped without running.
+  // is full), Unavailable (the server is stopping). Then the task is dropped without running.
   virtual absl::Status Submit(absl::AnyInvocable<void(Lane&)> task) = 0;
 
   // Moves the arrival's payload into `target`. `done` runs on the lane thread, exactly once, never
-  // inside this call; `target` is lent until then. REQUIRES: target.size() ==
+  // inside this call. The transport uses `target` until then. REQUIRES: target.size() ==
   // arrival.payload_bytes().
   virtual void Receive(Arrival arrival, std::span<std::byte> target, absl::Time deadline,
                        ReceiveDone done) = 0;
 
   // Sends the one reply to a request. `done` runs on the lane thread, exactly once, never inside
-  // this call; `payload` is lent until then. REQUIRES: payload.size() <= reply_to.capacity_bytes.
+  // this call; `payload` is in use until then. REQUIRES: payload.size() <= reply_to.capacity_bytes.
   virtual void Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
                      std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) = 0;
 
-  // Returns whether peers that ask for it may map memory of the daemon and be lent payloads in it.
-  // The reply to such a Hello says version 2.
+  // Returns whether this daemon lends: peers that ask for it may map memory of the daemon, and read
+  // payloads in it. The reply to the Hello of such a peer has version 2.
   virtual bool can_lend() const { return false; }
-  // Returns whether the payload is in that memory, and not too much is lent.
+  // Returns whether the payload is in that memory, and the number of loans is below its limit.
   virtual bool CanLendNow(std::span<const std::byte> /*payload*/) const { return false; }
-  // Sends the one reply of a request without moving its payload: the peer reads it in place. The
-  // payload must not change until `back` has run. After that it may change, and the peer finds out
-  // by Loan::IsInForce(). Both callbacks run on the lane thread, exactly once, never inside this
-  // call, `back` after `sent` and soon after `until` at the latest.
+  // Sends the one reply to a request without moving the payload: the peer reads the payload in
+  // place. The payload must not change before `back` has run. After that it may change, and the
+  // peer can see this with Loan::IsInForce(). Both callbacks run on the lane thread, exactly once,
+  // never inside this call. `back` runs after `sent`, and at the latest soon after `until`.
   // REQUIRES: reply_to.takes_loan, CanLendNow(payload).
   virtual void Lend(const ReplyTo& /*reply_to*/, const proto::FrameBytes& /*frame*/,
                     std::span<const std::byte> /*payload*/, absl::Time /*until*/,
                     ReplyDone /*sent*/, LoanDone /*back*/) {}
 
-  // Closes a peer's connection by force. All its transfers complete with Unavailable.
+  // Closes a peer's connection by force. All of the peer's transfers complete with Unavailable.
   virtual void Break(PeerId peer) = 0;
 };
 
@@ -154,42 +154,42 @@ class LaneHandler {
  public:
   virtual ~LaneHandler() = default;
   virtual void OnArrival(Lane& lane, Arrival arrival) = 0;
-  // A client brings `bytes` of memory with a hello that carries `ticket`, which may name no
-  // session. Returns the owner that the memory is charged to until OnRegionGone(). An error refuses
-  // the client.
+  // Called when a client's hello brings `bytes` of memory. The hello carries `ticket`, which may
+  // name no session. Returns the owner that pays for the memory until OnRegionGone(). An error
+  // refuses the client.
   virtual absl::StatusOr<std::string> OnRegion(const proto::Ticket& /*ticket*/,
                                                uint64_t /*bytes*/) {
     return std::string();
   }
   virtual void OnRegionGone(const std::string& /*owner*/, uint64_t /*bytes*/) {}
-  // The peer is gone and sends no more arrivals. Its transfers complete on their own.
+  // The peer is gone: there are no more arrivals from it. Its transfers complete as usual.
   virtual void OnPeerGone(Lane& lane, PeerId peer) = 0;
 };
 
-// The limits of every server. A client that exceeds one is refused or disconnected; a server never
-// grows beyond them.
+// The limits of every server. A client that exceeds a limit is refused or disconnected. A server
+// never uses more than its limits.
 struct ServerLimits {
   int lanes = 1;
-  int peers_max = 256;         // connections, all lanes together
-  int arrivals_held_max = 64;  // per lane: arrived, neither received nor refused
+  int peers_max = 256;         // connections of all lanes together
+  int arrivals_held_max = 64;  // per lane: arrivals that are neither received nor refused
   uint64_t payload_bytes_max = uint64_t{64} << 20;  // of one transfer
   uint64_t region_bytes_max = uint64_t{1} << 30;    // local: mapped client memory per connection
-  uint64_t regions_bytes_max = uint64_t{8} << 30;   // local: mapped client memory in all
-  // Per lane: memory lent to transfers that are Breaking. Above it receives are refused.
+  uint64_t regions_bytes_max = uint64_t{8} << 30;   // local: mapped client memory of all together
+  // Per lane: memory of transfers that are Breaking. Above this limit, Receive() is refused.
   uint64_t quarantine_bytes_max = uint64_t{256} << 20;
 };
 
-// A listening transport with its lanes. Thread-safe. Stop(), which the destructor calls too,
-// refuses new peers, breaks all peers, completes every transfer and joins the lane threads, within
-// 3 seconds.
+// A listening transport with its lanes. Thread-safe. Stop() refuses new peers, breaks all peers,
+// completes every transfer and joins the lane threads, within 3 seconds. The destructor calls it,
+// too.
 class Server {
  public:
   virtual ~Server() = default;
   virtual void Stop() = 0;
-  // The address for clients: "unix:/path" or "127.0.0.1:40123" (the port that is bound).
+  // The address for clients: "unix:/path", or "127.0.0.1:40123" with the port that is bound.
   virtual std::string address() const = 0;
-  // Checks that clients can still connect at the address. Returns true if it had to make a missing
-  // socket file again. Errors: FailedPrecondition (another process listens there).
+  // Checks that clients can still connect at the address. Returns true if a socket file was missing
+  // and was made again. Errors: FailedPrecondition (another process listens there).
   virtual absl::StatusOr<bool> KeepAddress() { return false; }
   virtual int lane_count() const = 0;
   virtual Lane& lane(int index) = 0;
@@ -199,32 +199,32 @@ class Server {
 // ---------------------------------------------------------------------------------------------------
 // Client side (the SDK)
 
-// Memory with the fewest copies on the way to and from the daemon: inside the connection's sealed
-// memfd (local), ordinary memory elsewhere. Move-only; stays readable after its Connection ends.
+// Memory for payloads that need the fewest copies: inside the connection's memfd (local), ordinary
+// memory elsewhere. Move-only. Stays readable after its Connection is destroyed.
 class Buffer {
  public:
   virtual ~Buffer() = default;
   virtual std::span<std::byte> bytes() = 0;
 };
 
-// The payload of a reply, lent: it stays in the daemon's memory. Destroying the loan gives it back.
-// When the daemon has ended the loan, at its deadline or with the connection, the bytes may change
-// at any time: copy data before you check and use it, and call IsInForce() at the end.
+// A lent payload of a reply: it stays in the daemon's memory. Destroying the loan gives it back.
+// The daemon may end the loan at its deadline or with the connection. Then the bytes may change at
+// any time. So copy the data, then call IsInForce(), and use the copy only if it returns true.
 // Thread-safety: Thread-compatible.
 class Loan {
  public:
   virtual ~Loan() = default;
   virtual std::span<const std::byte> bytes() const = 0;
-  // Returns whether everything that was read of bytes() so far is what was lent.
+  // Returns whether bytes() still are the lent payload, so that everything read so far is right.
   virtual bool IsInForce() const = 0;
 };
 
-// One request and its reply. The caller fills it in and lends it to the connection from Start()
-// until over() is true. It must not move meanwhile.
+// One request and its reply. The caller fills it in. From Start() until over() is true the
+// connection uses it, and it must not be moved or destroyed.
 struct Call {
   proto::FrameBytes request;
   std::span<const std::byte> payload;  // sent with the request; may be empty
-  std::span<std::byte> target;         // where a reply's payload is written; its size is the limit
+  std::span<std::byte> target;         // for a reply's payload; its size is the limit
   bool takes_loan = false;             // a reply's payload may be lent; `payload` must be empty
   // The request may be kept back until the next Poll(), to leave in one message with others;
   // `payload` must be empty.
@@ -232,45 +232,45 @@ struct Call {
   absl::Time deadline = absl::InfinitePast();
 
   // Set when the call is over:
-  //   OK                a reply frame came; `target` holds reply_payload_bytes bytes
-  //   DeadlineExceeded  no reply in time; the connection is broken and must be reopened
+  //   OK                a reply frame came; `target` has reply_payload_bytes bytes
+  //   DeadlineExceeded  no reply in time; the connection is broken and must be opened again
   //   Unavailable       the daemon is gone
   absl::Status status;
   proto::FrameBytes reply;
   uint64_t reply_payload_bytes = 0;
-  std::unique_ptr<Loan> loan;  // not null: they are in loan->bytes(), and not in target
+  std::unique_ptr<Loan> loan;  // if not null, the payload is loan->bytes(), and not in `target`
 
-  bool over() const { return is_over; }  // payload and target are free again
+  bool over() const { return is_over; }  // then `payload` and `target` are free again
   bool is_over = false;
 };
 
-// A client's connection to one lane of a daemon. Thread-compatible: one thread at a time uses it.
-// It has no thread of its own.
+// A client's connection to one lane of a daemon. Thread-compatible: one thread at a time may use
+// it. It has no thread of its own.
 class Connection {
  public:
-  virtual ~Connection() = default;  // breaks running calls; returns when all their memory is free
+  virtual ~Connection() = default;  // breaks running calls; returns once their memory is free
 
-  // Allocates a Buffer. Errors: ResourceExhausted (the region is full). Payloads and targets
-  // outside the Buffers of this connection work too and cost one more copy.
+  // Allocates a Buffer. Errors: ResourceExhausted (the region is full). Payloads and targets may
+  // also be outside the Buffers of this connection. That costs one more copy.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
 
   // Starts a call. Errors: Unavailable (the connection is broken), ResourceExhausted (window()
-  // calls are running); the call is then not started. REQUIRES: no running call has the seq of
+  // calls are running). Then the call is not started. REQUIRES: no running call has the same seq as
   // call->request.
   virtual absl::Status Start(Call* call) = 0;
 
-  // Makes progress until a call ends, `until` passes, or the connection breaks. Returns at most 50
-  // ms after `until`.
+  // Makes progress until a call is over, `until` passes, or the connection breaks. Returns at most
+  // 50 ms after `until`.
   virtual void Poll(absl::Time until) = 0;
 
   virtual bool broken() const = 0;
-  // Returns whether replies may be lent. Once the connection is broken it is false, and nothing of
-  // the daemon is mapped.
+  // Returns whether replies may be lent. When the connection is broken it returns false, and the
+  // daemon's memory is not mapped.
   virtual bool is_mapped() const { return false; }
-  // Unmaps the daemon's memory, but for loans that are held; later replies are copied. Does nothing
-  // while a call is in flight.
+  // Unmaps the daemon's memory, except for loans that still exist. Later replies are copied. Does
+  // nothing while a call is running.
   virtual void Unmap() {}
-  virtual int window() const = 0;  // most calls at once
+  virtual int window() const = 0;  // the most calls that may run at once
 };
 
 }  // namespace cairn::transport

@@ -22,17 +22,17 @@ struct TransportMetrics {
   Counter lent, lent_bytes;  // loans that were sent to peers, and their payload
   Counter loans_late;        // ended at their deadline
   Counter peers_opened;
-  Counter peers_refused;  // over a limit, or without a valid hello
+  Counter peers_refused;  // because of a limit, or without a valid hello
   Gauge newcomers;        // connections without a hello yet (local)
   // The reasons in peers_refused (local): no hello came in time; a newer connection took the place
-  // of this one, because there were too many; the hello, or the memory with it, was refused; there
+  // of this one, because there were too many; the hello or the memory with it was refused; there
   // are peers_max connections.
   Counter newcomers_late, newcomers_gave_way, newcomers_bad_hello, newcomers_too_many;
-  Counter peers_broken;        // by us: a bad message, a full socket, a deadline, Break()
-  Counter arrivals_refused;    // over arrivals_held_max or the payload limit
-  Counter deadlines_exceeded;  // transfers
-  Counter late_transfers;      // completed after the reply for them
-  Counter stuck_transfers;     // memory that was never returned
+  Counter peers_broken;        // broken by us: bad message, full socket, deadline, Break()
+  Counter arrivals_refused;    // because of arrivals_held_max or the payload limit
+  Counter deadlines_exceeded;  // transfers past their deadline
+  Counter late_transfers;      // transfers that completed after they were answered
+  Counter stuck_transfers;     // transfers whose memory was never returned
 
   // Reports every metric once, with the label transport=`transport`.
   void Report(MetricSink& sink, std::string_view transport) const;

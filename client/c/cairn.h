@@ -8,20 +8,19 @@
 // cairn_last_error() returns one line of text, on the calling thread. Outputs are set only on
 // success, unless a field says otherwise. No exception or signal leaves the library.
 //
-// Every call to the daemon takes timeout_ms. A timeout of 0 selects the default: 500 ms for control
-// calls, 2000 ms for connecting, put and get. The maximum is 60000. When the time has passed, the
-// call returns CAIRN_DEADLINE_EXCEEDED, and the library no longer uses the memory that was passed
-// to it.
+// Every call to the daemon takes timeout_ms. 0 means the default: 500 ms for control calls, 2000 ms
+// for connecting, put and get. The maximum is 60000. When the time has passed, the call returns
+// CAIRN_DEADLINE_EXCEEDED. From then on the library does not use the memory that was passed to it.
 //
 // Threads: every function may be called from any thread, concurrently with the same handles. Do not
-// close or free a handle while a call uses it. Call fork before cairn_connect, or call exec in the
-// child: the library's threads do not exist in a forked child. If the parent has called
-// cairn_connect, every call in the child, cairn_connect included, returns
-// CAIRN_FAILED_PRECONDITION.
+// close or free a handle while a call uses it. The library's threads do not exist in a forked
+// child: call fork before cairn_connect, or call exec in the child. If the parent has called
+// cairn_connect, every call in the child returns CAIRN_FAILED_PRECONDITION, also cairn_connect.
 //
-// Memory: pointers are borrowed until the call returns. Strings are UTF-8 and end in 0. If a struct
-// has a field struct_bytes, set it to sizeof(the struct). Zero all other fields before filling them
-// in: zero is the default of every field. Later versions only add fields at the end.
+// Memory: pointers are borrowed until the call returns. Strings are UTF-8 and end with a 0 byte. If
+// a struct has a field struct_bytes, set it to sizeof(the struct). Set all other fields to zero
+// before you fill them in: zero is every field's default. Later versions only add fields at the
+// end.
 //
 // A get delivers only data that matches its checksums. If a checksum does not match, the get
 // returns a miss (CAIRN_NOT_FOUND); the miss is counted and logged once.
@@ -47,7 +46,7 @@ enum {
   CAIRN_DEADLINE_EXCEEDED = 4,   /* recompute */
   CAIRN_NOT_FOUND = 5,           /* a miss, or no such space: recompute */
   CAIRN_PERMISSION_DENIED = 7,   /* it belongs to another tenant */
-  CAIRN_RESOURCE_EXHAUSTED = 8,  /* a limit is reached: back off */
+  CAIRN_RESOURCE_EXHAUSTED = 8,  /* a limit is reached: try again later */
   CAIRN_FAILED_PRECONDITION = 9, /* wrong state, for example after fork */
   CAIRN_ABORTED = 10,            /* stored, but not durable as requested; `durability` has the
                                   * reason */
@@ -76,8 +75,8 @@ typedef struct cairn_lease {
   uint8_t bytes[16];
 } cairn_lease; /* pins blocks after a match; all zero: none */
 
-/* A range of layers and a range of heads of one group. Layers count within the group. A count of 0
- * means all from `first` on. */
+/* A range of layers and a range of heads of one group. Layers are counted within the group. A count
+ * of 0 means all from `first` on. */
 typedef struct cairn_slice {
   uint32_t group;
   uint32_t layer_first, layer_count;
@@ -120,8 +119,8 @@ typedef struct cairn_connect_options {
   const char* transports;
 } cairn_connect_options;
 
-/* Opens a session. A thread of the client keeps it open. If the daemon fails, the client reopens
- * the session and its spaces, with backoff. Until that succeeds, calls return CAIRN_UNAVAILABLE. */
+/* Opens a session. A thread of the client keeps the session open. If the daemon fails, the client
+ * opens session and spaces again, with backoff. Until then, calls return CAIRN_UNAVAILABLE. */
 CAIRN_API int cairn_connect(const cairn_connect_options* options, cairn_client** client);
 /* Ends the session and its leases. Close the spaces and free the buffers first. `client` may be
  * NULL. */
@@ -175,14 +174,15 @@ CAIRN_API int cairn_space_source_bytes(const cairn_space* space, const cairn_sli
 /* Sets *bytes to the largest size of an image of `slice`, for all recipes. */
 CAIRN_API int cairn_space_image_bytes_max(const cairn_space* space, const cairn_slice* slice,
                                           uint64_t* bytes);
-/* Closes a space, which may be NULL. If an earlier call that moved blocks to or from a device timed
+/* Closes a space, which may be NULL. If an earlier call moved blocks to or from a device and timed
  * out, waits until the device has finished that work, however long it takes. */
 CAIRN_API void cairn_space_close(cairn_space* space);
 
 // ---------------------------------------------------------------------------------------- keys
-/* Pure functions; no daemon needed. docs/internals/formats/key.md draws the hashed bytes. */
+/* Pure functions, which need no daemon. docs/internals/formats/key.md describes the hashed
+ * bytes. */
 
-/* An input other than tokens that a block's KV depends on: "lora", "salt", "media", … */
+/* An input, other than tokens, on which a block's KV depends: "lora", "salt", "media", … */
 typedef struct cairn_key_extra {
   const char* kind;
   uint32_t offset; /* position of the first token that it affects */
@@ -197,10 +197,10 @@ CAIRN_API int cairn_fingerprint(const char* tenant, const cairn_space_spec* spec
 CAIRN_API int cairn_derive_key(const uint8_t fingerprint[32], const cairn_key* parent,
                                const uint32_t* tokens, size_t token_count,
                                const cairn_key_extra* extras, size_t extra_count, cairn_key* key);
-/* Writes the keys of all full blocks of a sequence: token_count / tokens_per_block keys. The offset
- * of an extra counts from the start of the sequence and selects the block that the extra belongs
- * to. An extra for the whole sequence (LoRA, salt) has offset 0. CAIRN_INVALID_ARGUMENT:
- * key_capacity is too small. */
+/* Writes the keys of all full blocks of a sequence: token_count / tokens_per_block keys. Here the
+ * offset of an extra counts from the start of the sequence, and determines the extra's block. An
+ * extra for the whole sequence (LoRA, salt) has the offset 0. CAIRN_INVALID_ARGUMENT: key_capacity
+ * is too small. */
 CAIRN_API int cairn_derive_chain(const uint8_t fingerprint[32], const uint32_t* tokens,
                                  size_t token_count, uint32_t tokens_per_block,
                                  const cairn_key_extra* extras, size_t extra_count, cairn_key* keys,
@@ -217,9 +217,9 @@ typedef struct cairn_match_options {
   uint32_t slice_count;
   uint32_t groups_skipped_count;
   const uint32_t* groups_skipped; /* groups to leave out */
-  uint32_t token_limit;           /* limits the prefix to this many tokens; 0: no limit */
-  uint32_t wait_ms;  /* wait at most this long for all keys, then return the blocks found */
-  uint32_t no_lease; /* 1: count only */
+  uint32_t token_limit;           /* the prefix has at most so many tokens; 0: no limit */
+  uint32_t wait_ms;  /* wait at most this long for all keys; then return the blocks found */
+  uint32_t no_lease; /* 1: count only, without a lease */
 } cairn_match_options;
 
 typedef struct cairn_matched_block {
@@ -233,10 +233,10 @@ typedef struct cairn_match_result {
   uint32_t block_count; /* 0: a miss; the call still returns CAIRN_OK */
   uint64_t token_count;
   cairn_lease lease; /* all zero when block_count is 0 or no_lease was set */
-  /* The lease's lifetime. The lease does not expire while the session that took it is open. */
+  /* How long the lease lasts. It does not expire while the session that took it is open. */
   uint32_t lease_ms;
   uint32_t shortened_by_pins; /* 1: more blocks exist, but too much of the tier is pinned */
-  uint32_t breaker_open;      /* 1: the daemon was not asked; block_count is 0 */
+  uint32_t breaker_open;      /* 1: the breaker is open, so the daemon was not asked */
   uint32_t reserved;
 } cairn_match_result;
 
@@ -258,15 +258,15 @@ typedef struct cairn_prefetch_options {
 /* The number of keys in each state. */
 typedef struct cairn_prefetch_result {
   uint32_t struct_bytes;
-  uint32_t in_memory_count, on_their_way_count; /* once read, cairn_match() reports them in
-                                                 * memory */
+  uint32_t in_memory_count, on_their_way_count; /* on their way: being read, or
+                                                 * queued */
   uint32_t absent_count;                        /* keys with a wanted slice that is not stored */
-  uint32_t refused_count;                       /* not queued, because too many reads are: ask again
+  uint32_t refused_count;                       /* not queued, because the queue is full: ask again
                                                  * later */
 } cairn_prefetch_result;
 
-/* Queues reads of blocks into the daemon's memory and returns at once. Reads that a get waits
- * for run first. `options` may be NULL. If memory has no room for a block, the block stays in
+/* Queues reads of blocks into the daemon's memory and returns at once. Reads for which a get waits
+ * run first. `options` may be NULL. If memory has no room for a block, the block stays in
  * its tier. */
 CAIRN_API int cairn_prefetch(cairn_space* space, const cairn_key* keys, size_t key_count,
                              const cairn_prefetch_options* options, cairn_prefetch_result* result);
@@ -275,17 +275,17 @@ CAIRN_API int cairn_release(cairn_client* client, const cairn_lease* leases, siz
                             uint32_t timeout_ms);
 
 // ---------------------------------------------------------------------- memory of a put or a get
-// One plane (K, V, or a latent) of a slice where it lies. Element [layer, head, token, dim] is at
+// One plane (K, V, or a latent) of a slice, in place. Element [layer, head, token, dim] is at
 //   (layers ? layers[layer] : data + layer * stride[0]) + head * stride[1]
 //     + (token_offsets ? token_offsets[token] : token * stride[2]) + dim * stride[3]
-// Strides and offsets are bytes and may be negative: per-layer tensors and paged caches need no
-// repacking. layer, head and token count within the slice.
+// Strides and offsets are in bytes and may be negative, so that per-layer tensors and paged caches
+// need no repacking. layer, head and token are counted within the slice.
 typedef struct cairn_view {
   void* data;                   /* a put only reads it */
   void* const* layers;          /* one pointer per layer of the slice, or NULL */
   const int64_t* token_offsets; /* one per token, or NULL; INT64_MIN: a get skips the token */
   int64_t stride[4];            /* layer, head, token, dim */
-  /* Range of bytes, from data, that contains all elements; both 0: not checked */
+  /* The range of bytes, from data, that contains all elements. Both 0: not checked */
   int64_t first_byte, end_byte;
 } cairn_view;
 
@@ -312,12 +312,12 @@ enum {
   CAIRN_DURABILITY_NOT_ASKED = 0,
   CAIRN_DURABILITY_DURABLE = 1,   /* it survives a power loss */
   CAIRN_DURABILITY_NO_TIER = 2,   /* the daemon has no persistent tier */
-  CAIRN_DURABILITY_READ_ONLY = 3, /* the tier is read-only or failed */
-  CAIRN_DURABILITY_NO_ROOM = 4,   /* the tier has no room now, or its write budget is spent */
+  CAIRN_DURABILITY_READ_ONLY = 3, /* the tier is read-only, or has failed */
+  CAIRN_DURABILITY_NO_ROOM = 4,   /* the tier has no room now, or its write budget is used up */
   CAIRN_DURABILITY_LATE = 5,      /* not durable within timeout_ms */
   CAIRN_DURABILITY_ANCESTORS = 6, /* a block before it is missing or not durable */
   CAIRN_DURABILITY_TOO_LARGE = 7, /* the image is larger than the tier accepts */
-  CAIRN_DURABILITY_GONE = 8,      /* deleted or evicted in the meantime */
+  CAIRN_DURABILITY_GONE = 8,      /* the block was deleted or evicted in the meantime */
   CAIRN_DURABILITY_STOPPING = 9   /* the daemon is stopping */
 };
 
@@ -339,33 +339,32 @@ typedef struct cairn_put_request {
   cairn_key parent; /* all zero: none */
   cairn_slice slice;
   uint64_t first_position; /* position of the block's first token in the sequence */
-  uint32_t derived;        /* 1: computed from a prefix that was stored lossily */
+  uint32_t derived;        /* 1: computed from a prefix that was stored with loss */
   uint32_t reserved;
   cairn_memory source;
   /* Set by the call, whatever it returns: */
   int32_t status;
   uint32_t duplicate;   /* 1: it was stored already; nothing was moved */
   uint64_t image_bytes; /* size of the slice's image in the daemon */
-  /* More inputs; NULL: none. Counts are numbers of values. Both means are taken over the block's
-   * tokens and the query heads of a KV head, after RoPE, [layer][head][k_dim] of the slice: of q *
-   * q, from which the daemon mines a profile, and of |q|, for mixkvq. Token scores,
-   * [layer][head][token], are for arkv. */
+  /* More inputs. NULL: none. Counts are numbers of values. query_squares and query_magnitudes are
+   * the means of q * q and |q|, after RoPE, over the block's tokens and the query heads of a KV
+   * head: [layer][head][k_dim] of the slice. The daemon mines profiles from the squares; the recipe
+   * mixkvq reads the magnitudes. token_scores, [layer][head][token], are for the recipe arkv. */
   const float* query_squares;
   uint64_t query_square_count;
-  const float* query_magnitudes; /* not with an IMAGE; nor are scores */
+  const float* query_magnitudes; /* neither these nor scores may come with an IMAGE */
   uint64_t query_magnitude_count;
   const float* token_scores; /* from cairn_token_scores() */
   uint64_t token_score_count;
   uint32_t durable; /* 1: wait until the block, and all blocks before it, survive a power loss */
-  /* Set by the call: CAIRN_DURABILITY_…. If `durable` was set and the daemon stored the block
-   * without making it durable, status is CAIRN_ABORTED; duplicate and image_bytes are then set,
-   * too. */
+  /* Set by the call: CAIRN_DURABILITY_…. If `durable` was set and the block is stored but not
+   * durable, status is CAIRN_ABORTED, and duplicate and image_bytes are set, too. */
   int32_t durability;
   cairn_names names; /* all zero: none */
 } cairn_put_request;
 
 CAIRN_API int cairn_put(cairn_space* space, cairn_put_request* put, uint32_t timeout_ms);
-/* Runs many puts, pipelined. CAIRN_OK: each put has its own status. */
+/* Runs many puts, pipelined. If it returns CAIRN_OK, each put has its own status. */
 CAIRN_API int cairn_put_batch(cairn_space* space, cairn_put_request* puts, size_t put_count,
                               uint32_t timeout_ms);
 
@@ -381,7 +380,7 @@ typedef struct cairn_get_request {
   cairn_memory target; /* IMAGE: the verified image, not decoded */
   /* Set by the call, whatever it returns: */
   int32_t status;      /* CAIRN_NOT_FOUND: a miss */
-  int32_t tier;        /* CAIRN_TIER_… that held it */
+  int32_t tier;        /* CAIRN_TIER_… that had the block */
   uint64_t bytes;      /* bytes written to the target */
   uint64_t wire_bytes; /* bytes on the wire */
   uint64_t first_position;
@@ -389,7 +388,7 @@ typedef struct cairn_get_request {
 
 /* Gets one block. The target's content is unspecified unless the status is CAIRN_OK. */
 CAIRN_API int cairn_get(cairn_space* space, cairn_get_request* get, uint32_t timeout_ms);
-/* Runs many gets, pipelined. CAIRN_OK: each get has its own status. */
+/* Runs many gets, pipelined. If it returns CAIRN_OK, each get has its own status. */
 CAIRN_API int cairn_get_batch(cairn_space* space, cairn_get_request* gets, size_t get_count,
                               uint32_t timeout_ms);
 
@@ -404,9 +403,9 @@ CAIRN_API int cairn_delete(cairn_space* space, const cairn_key* keys, size_t key
 CAIRN_API int cairn_invalidate(cairn_space* space, uint32_t timeout_ms, uint64_t* deleted_count);
 
 // ------------------------------------------------------------------------------------- buffers
-/* Allocates memory of a data connection. Puts from it and gets into it, in SOURCE or IMAGE form,
- * make the fewest copies. It stays readable after the connection breaks. CAIRN_RESOURCE_EXHAUSTED:
- * the region is full. */
+/* Allocates memory of a data connection. Puts from this memory and gets into it, in SOURCE or IMAGE
+ * form, make the fewest copies. It stays readable after the connection breaks.
+ * CAIRN_RESOURCE_EXHAUSTED: the region is full. */
 CAIRN_API int cairn_buffer_allocate(cairn_client* client, size_t bytes, uint32_t timeout_ms,
                                     cairn_buffer** buffer);
 CAIRN_API void* cairn_buffer_data(cairn_buffer* buffer);

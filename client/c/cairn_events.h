@@ -15,7 +15,7 @@ extern "C" {
 /* A reader of events. REQUIRES: one thread uses it at a time. */
 typedef struct cairn_watch cairn_watch;
 
-/* A block that got its first image in a tier, or lost its last image there. */
+/* A block has got its first image in a tier, or has lost its last image there. */
 typedef struct cairn_event {
   uint32_t stored; /* 1: the block got its first image; 0: it lost its last */
   int32_t tier;
@@ -30,7 +30,7 @@ typedef struct cairn_event {
 
 typedef struct cairn_event_batch {
   uint32_t struct_bytes;
-  /* 1: discard everything known from earlier batches; the current contents are not reported */
+  /* 1: discard everything known from earlier batches; the present contents are not reported */
   uint32_t reset;
   /* The sequence number of the batch's first event, and the number after its last event. A batch
    * begins where the previous one ended, except after a reset. */

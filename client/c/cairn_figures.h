@@ -35,12 +35,12 @@ CAIRN_API int cairn_stats_get(cairn_client* client, uint32_t timeout_ms, cairn_s
 typedef struct cairn_counters {
   uint32_t struct_bytes;
   uint32_t breaker_state;      /* 0 closed, 1 open, 2 half open */
-  uint64_t gets, hits, misses; /* hits + misses: the gets that ended as one of the two */
+  uint64_t gets, hits, misses; /* hits and misses are gets that ended as such */
   uint64_t corrupt;            /* misses caused by a checksum that does not match */
   uint64_t late;               /* gets and puts that exceeded their deadline */
   uint64_t puts, duplicates;
   uint64_t get_bytes, put_bytes; /* payload bytes on the wire */
-  uint64_t reconnects;           /* of the session */
+  uint64_t reconnects;           /* how often the session was opened again */
   uint64_t breaker_opened;
 } cairn_counters;
 
@@ -50,9 +50,9 @@ CAIRN_API int cairn_counters_get(const cairn_client* client, cairn_counters* cou
 // --------------------------------------------------------------------------- fetch or recompute?
 /* Tells the breaker how fast the engine computes KV (prefill): `tokens` in `seconds`. */
 CAIRN_API int cairn_breaker_recomputed(cairn_client* client, uint64_t tokens, double seconds);
-/* Sets *fetch to 1 if getting `wire_bytes` is expected to be faster than recomputing `tokens`; to 0
- * if it is not, or if the store is slow or failing. Does not call the daemon. While the breaker is
- * open cairn_match returns 0 blocks at once, except for occasional probes. */
+/* Sets *fetch to 1 if getting `wire_bytes` is expected to be faster than recomputing `tokens`. Sets
+ * it to 0 if it is not, or if the store is slow or failing. Does not call the daemon. While the
+ * breaker is open, cairn_match returns 0 blocks at once, except for occasional probes. */
 CAIRN_API int cairn_breaker_advise(cairn_client* client, uint64_t tokens, uint64_t wire_bytes,
                                    int* fetch);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_PAGED_H
 #define CAIRN_PAGED_H
-// Moves many blocks between the store and an engine's paged cache. The cache is described once; no
-// block needs a request of its own or repacking. This file is a part of cairn.h, and its rules
+// Moves many blocks between the store and an engine's paged cache. The cache is described once. The
+// blocks need neither a request each nor repacking. This file is a part of cairn.h, and its rules
 // apply. Include cairn.h.
 
 #ifndef CAIRN_H
@@ -18,9 +18,9 @@ extern "C" {
 //     + head * head_stride
 //     + token / tokens_per_run * token_run_stride + token % tokens_per_run * token_stride
 //     + dim / dims_per_run * dim_run_stride + dim % dims_per_run * dim_stride
-// A run length of 0 means one run without end: the term is then token * token_stride, or dim *
-// dim_stride. Strides are bytes and may be negative. layer and head count within the slice that is
-// moved.
+// A run length of 0 means one run without end: then the term is token * token_stride, or dim *
+// dim_stride. Strides are in bytes and may be negative. layer and head are counted within the slice
+// that is moved.
 typedef struct cairn_paged_plane {
   void* data;          /* a put only reads it */
   void* const* layers; /* one pointer per layer of the slice, or NULL */
@@ -33,26 +33,26 @@ typedef struct cairn_paged_plane {
 
 typedef struct cairn_paged_cache {
   uint32_t struct_bytes;
-  uint32_t tokens_per_block; /* of the engine's blocks; divides the space's */
+  uint32_t tokens_per_block; /* of the engine's blocks; the space's number is a multiple of it */
   int64_t block_count;       /* number of blocks in the engine */
   cairn_paged_plane k, v;    /* a latent has k only */
   int32_t device;            /* CAIRN_DEVICE_… */
   int32_t device_number;     /* number of the CUDA device */
   /* For a device: its stream, a cudaStream_t that is not NULL. The call's work runs after all work
-   * that is on the stream already and before all later work. After the call has returned, the
-   * stream may be destroyed; after DEADLINE_EXCEEDED, only once the space is closed. */
+   * that is on the stream already, and before all later work. The stream may be destroyed once the
+   * call has returned; after DEADLINE_EXCEEDED, only once the space is closed. */
   void* stream;
 } cairn_paged_cache;
 
-/* Where a cache is. On a CUDA device, images are encoded and decoded there, whatever `code` of the
- * request says. The cache must have adjacent channels, strides that are not negative, and end_byte
+/* Where a cache is. On a CUDA device, images are encoded and decoded there; `code` of the request
+ * is ignored. The cache must have adjacent channels, strides that are not negative, and end_byte
  * set. Gets of one space, slice and device run one after another. So do puts, and so do all calls
- * on one stream. A call whose turn does not come in time returns CAIRN_DEADLINE_EXCEEDED. The first
- * get of a slice allocates device memory for 16 of its images. The first put allocates memory for
- * 16 images and the workspace to encode 8. Both keep it until the space is closed.
+ * on one stream. If a call's turn does not come in time, it returns CAIRN_DEADLINE_EXCEEDED. The
+ * first get of a slice allocates device memory for 16 of its images. The first put allocates memory
+ * for 16 images, and the workspace for encoding 8. The space keeps both until it is closed.
  * cairn_gather_paged() does not support devices. CAIRN_UNIMPLEMENTED: the library has no device
- * kernels. CAIRN_UNAVAILABLE: the device does not exist, or failed in an earlier call; a failed
- * device stays unavailable. */
+ * kernels. CAIRN_UNAVAILABLE: the device does not exist, or has failed. A device that has failed
+ * stays unavailable. */
 enum { CAIRN_DEVICE_HOST = 0, CAIRN_DEVICE_CUDA = 1 };
 
 /* Consecutive blocks of one chain and their places in the engine's cache. */
@@ -64,7 +64,7 @@ typedef struct cairn_paged_request {
   const cairn_key* keys;
   size_t key_count;
   /* The engine's blocks of each key: tokens_per_block of the space / tokens_per_block of the cache.
-   * In a get, -1 skips the tokens of that block. */
+   * In a get, the tokens of a block -1 are skipped. */
   const int64_t* blocks;
   size_t block_count;
   cairn_lease lease; /* for a get; all zero: none */
@@ -82,15 +82,15 @@ typedef struct cairn_paged_request {
   const cairn_names* names; /* of a put: NULL, or those of each key */
 } cairn_paged_request;
 
-/* Runs many gets or puts, pipelined. CAIRN_OK: each key has its own status; CAIRN_NOT_FOUND is a
- * miss. If a key fails, a get leaves its blocks in the cache in an unspecified state. */
+/* Run many gets or puts, pipelined. If they return CAIRN_OK, each key has its own status;
+ * CAIRN_NOT_FOUND is a miss. If a get of a key fails, its blocks in the cache are unspecified. */
 CAIRN_API int cairn_get_paged(cairn_space* space, const cairn_paged_cache* cache,
                               cairn_paged_request* request);
 CAIRN_API int cairn_put_paged(cairn_space* space, const cairn_paged_cache* cache,
                               cairn_paged_request* request);
-/* Copies blocks of the cache to `target` in source form, one after another. The engine can then
- * reuse its blocks while puts from `target` run. Uses only slice and blocks of the request. Does
- * not call the daemon. `target` has exactly the size of that many slices. */
+/* Copies blocks of the cache to `target` in source form, one after another. After that, the engine
+ * can use its blocks again while puts from `target` run. Uses only slice and blocks of the request.
+ * Does not call the daemon. `target` must have exactly the size of that many slices. */
 CAIRN_API int cairn_gather_paged(cairn_space* space, const cairn_paged_cache* cache,
                                  const cairn_paged_request* request, void* target,
                                  uint64_t target_bytes);

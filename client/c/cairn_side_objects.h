@@ -19,9 +19,9 @@ enum { CAIRN_SIDE_OBJECT_PROFILE = 1, CAIRN_SIDE_OBJECT_BANK = 2 }; /* docs/inte
 CAIRN_API int cairn_side_object_put(cairn_space* space, uint32_t group, int32_t kind,
                                     const void* data, size_t data_bytes, uint32_t timeout_ms,
                                     uint8_t id[32]);
-/* Sets *bytes to the size and copies the bytes to `target`. CAIRN_INVALID_ARGUMENT: `capacity` is
- * too small. With a NULL `target` the call only sets *bytes. CAIRN_NOT_FOUND: the space does not
- * have the side object, or no longer has it. */
+/* Sets *bytes to the size, and copies the bytes to `target`. If `target` is NULL, only sets *bytes.
+ * CAIRN_INVALID_ARGUMENT: `capacity` is too small. CAIRN_NOT_FOUND: the space does not have the
+ * side object, or no longer has it. */
 CAIRN_API int cairn_side_object_get(cairn_space* space, const uint8_t id[32], uint32_t timeout_ms,
                                     void* target, size_t capacity, size_t* bytes);
 /* Gets the id of the group's current side object of a kind. CAIRN_NOT_FOUND: there is none. */

@@ -2,8 +2,8 @@
 #ifndef CAIRN_TOKENS_H
 #define CAIRN_TOKENS_H
 // Token scores and token plans for the recipes arkv and arkv:paper (docs/recipes/arkv.md), and the
-// scores in their images. The functions are pure: they need no daemon, keep no state, and may all
-// be called concurrently. This file is a part of cairn.h, and its rules apply. Include cairn.h.
+// scores in their images. The functions are pure: they need no daemon, keep no state, and may be
+// called concurrently. This file is a part of cairn.h, and its rules apply. Include cairn.h.
 
 #ifndef CAIRN_H
 #error "include cairn.h"
@@ -16,8 +16,8 @@ extern "C" {
 #define CAIRN_ARKV_GAMMA 263.81 /* the paper's weight of the variance */
 
 /* The attention of one layer, from the last `queries` tokens of a chain of `keys` tokens. It is
- * given as the weights after the softmax or, if `weights` is NULL, as queries and keys after
- * RoPE. */
+ * given as the weights after the softmax. If `weights` is NULL, it is given as queries and keys
+ * after RoPE. */
 typedef struct cairn_attention {
   uint32_t struct_bytes;
   uint32_t query_heads, kv_heads; /* query head h reads KV head h / (query_heads / kv_heads) */
@@ -30,7 +30,7 @@ typedef struct cairn_attention {
   double gamma;              /* weight of the variance in a score: usually CAIRN_ARKV_GAMMA */
 } cairn_attention;
 
-/* Statistics of the attention shares of the tokens before the last `queries`. */
+/* Statistics of one layer: of the attention to the tokens before the last `queries`. */
 typedef struct cairn_layer_statistics {
   double entropy, variance, kurtosis;
 } cairn_layer_statistics;
@@ -40,7 +40,7 @@ typedef struct cairn_layer_statistics {
  * CAIRN_INVALID_ARGUMENT: the shape is invalid. */
 CAIRN_API int cairn_token_scores(const cairn_attention* attention, float* scores,
                                  cairn_layer_statistics* statistics);
-/* Writes rho of each layer, from 0 to 1, into `shares`. */
+/* Writes rho of each layer into `shares`: the share of the budget for original tokens, 0 to 1. */
 CAIRN_API int cairn_layer_shares(const cairn_layer_statistics* layers, size_t layer_count,
                                  double* shares);
 
@@ -54,7 +54,7 @@ typedef struct cairn_token_budget {
   uint64_t bytes;          /* never exceeded */
   uint64_t original_bytes; /* of an original token; at least 1 */
   uint64_t low_bytes;      /* of a low token; 1 to original_bytes */
-  /* Rho, 0 to 1. This share of the budget that is left after tokens with infinite scores is for
+  /* Rho, 0 to 1. Of the budget that is left after tokens with infinite scores, this share is for
    * original tokens */
   double original_share;
 } cairn_token_budget;

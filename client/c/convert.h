@@ -65,7 +65,7 @@ absl::StatusOr<BlockNames> FromNames(const cairn_names& names);
 cairn_names ToNames(const BlockNames& names);
 absl::StatusOr<PutRequest> FromPut(const cairn_put_request& put, const PlacedSlice& slice);
 absl::StatusOr<GetRequest> FromGet(const cairn_get_request& get, const PlacedSlice& slice);
-// Converts VIEWS or SOURCE. A put only reads the elements, a get writes them. `name` is for errors.
+// Converts VIEWS or SOURCE. A put only reads the elements; a get writes them. Errors name `name`.
 absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromElements(const char* name,
                                                                     const cairn_memory& memory,
                                                                     const ViewShape& shape);
@@ -74,14 +74,14 @@ struct GivenSideObject {
   proto::SideObjectContent content;
   codecs::Digest id{};
 };
-// Parses an image from a caller, without verifying its tiles. Errors: InvalidArgument (says what is
-// wrong).
+// Parses an image that a caller has passed. Does not verify its tiles. Errors: InvalidArgument
+// (says what is wrong).
 absl::StatusOr<codecs::ImageView> ParseGiven(const void* image, size_t image_bytes);
 
 absl::StatusOr<GivenSideObject> FromSideObject(const void* bytes, size_t count);
 
-// Converts a spec; the result is valid. Sets *side to spec.profile, or leaves it unchanged if that
-// is null. Errors: InvalidArgument, naming the field.
+// Converts a spec. The result is valid. Sets *side to spec.profile, or leaves *side unchanged if
+// that is null. Errors: InvalidArgument, naming the field.
 absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec,
                                                 std::optional<GivenSideObject>* side);
 // Returns the decoder's inputs for the side object that FromImageSpec() set.

@@ -21,8 +21,8 @@ namespace cairn::c {
 
 enum class Work { kGet, kPut, kMine };
 
-// Thread-safety: Thread-safe. Gets of one slice run one after the other, and so do puts, mining
-// calls, and calls on one stream. A slow put does not delay a get on another stream.
+// Thread-safety: Thread-safe. Gets of one slice run one after the other. So do puts, mining calls,
+// and calls on one stream. A slow put does not delay a get on another stream.
 class DeviceMovers {
  public:
   // A call: its device, slice, stream and deadline.
@@ -31,7 +31,7 @@ class DeviceMovers {
     Work work = Work::kGet;
     GroupSlice slice{};
     kernels::Stream stream = nullptr;
-    // Deadline for waiting for its turn, by MonotonicNow().
+    // How long to wait for its turn, on the clock of MonotonicNow().
     absl::Time deadline = absl::InfinitePast();
   };
 

@@ -20,14 +20,14 @@
 
 namespace cairn::cli {
 
-// One flag of a command. Those with a value are given as --name VALUE or --name=VALUE.
+// One flag of a command. A flag with a value is given as --name VALUE or --name=VALUE.
 struct Flag {
   std::string_view name;   // with its dashes
-  std::string_view value;  // the name of its value in the help; empty: it takes none
+  std::string_view value;  // the name of its value in the help; empty: the flag has no value
   std::string_view help;
 };
 
-// The parsed words of the user, checked against the command's flags.
+// The words that the user gave, parsed and checked against the command's flags.
 class Arguments {
  public:
   // Errors: InvalidArgument, naming the unexpected word.
@@ -37,14 +37,14 @@ class Arguments {
   bool Has(std::string_view flag) const { return flags_.contains(flag); }
   std::string Get(std::string_view flag, std::string_view fallback = "") const;
   absl::StatusOr<uint64_t> GetNumber(std::string_view flag, uint64_t fallback, uint64_t most) const;
-  // "4" is {4, 1} and "2:6" is {2, 4}. Returns {0, 0}, which means all, if the flag is absent.
+  // "4" is {4, 1}, and "2:6" is {2, 4}. If the flag is absent, returns {0, 0}, which means all.
   struct Range {
     uint32_t first = 0, count = 0;
   };
   absl::StatusOr<Range> GetRange(std::string_view flag) const;
   const std::vector<std::string>& positional() const { return positional_; }
 
-  // Shared by all commands.
+  // Flags that all commands have.
   std::string control() const;
   TlsOptions tls() const;
   absl::StatusOr<absl::Duration> timeout() const;
@@ -61,12 +61,12 @@ struct Command {
   std::string_view name;
   std::string_view operands;       // for the usage line
   std::string_view summary;        // one line, no full stop
-  std::string_view examples = {};  // for --help: a line each, with its newline
+  std::string_view examples = {};  // for --help: one line each, with its newline
   std::string_view details;        // for --help
   std::span<const Flag> flags;
   size_t operands_min = 0, operands_max = 0;
   absl::Status (*run)(const Arguments& arguments);
-  // Instead of `run`: gets the words unparsed, --help included, and may not return.
+  // Called instead of `run`, if set. It gets the words unparsed, even --help, and may not return.
   absl::Status (*run_words)(std::span<const std::string> words) = nullptr;
 };
 

@@ -19,22 +19,22 @@
 
 namespace cairn::cli {
 
-// Options for a session of `tenant`; empty: "default".
+// Returns options for a session of `tenant`; empty means "default".
 absl::StatusOr<ConnectOptions> ConnectOptionsOf(const Arguments& arguments,
                                                 const std::string& tenant);
 absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments,
                                                 const std::string& tenant = "");
 absl::StatusOr<std::unique_ptr<AdminClient>> OpenAdmin(const Arguments& arguments);
 absl::StatusOr<absl::Time> DeadlineOf(const Arguments& arguments);
-// Returns whether no daemon was reached. A daemon that starts or drains is Unavailable, too, with
-// its own message.
+// Returns whether no daemon was reached. A daemon that is starting or draining also answers
+// Unavailable, but with its own message.
 bool IsNobodyThere(const absl::Status& status);
 
 inline constexpr Flag kSpaceFlag = {
     "--space", "SPACE", "tenant/model, or 4 digits or more of the fingerprint [the only one]"};
-// Returns the space that --space names by its id, its name or the start of its fingerprint; without
-// --space, the only space. Errors: NotFound, and InvalidArgument if several match, both with a
-// list.
+// Returns the space that --space names by its id, its name or the start of its fingerprint. Without
+// --space, returns the only space. Errors: NotFound, or InvalidArgument if several match; both with
+// a list.
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin);
 // Likewise, for a space that a file names; empty: it names none.
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin,
@@ -43,7 +43,7 @@ absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClien
 absl::StatusOr<v1::SpaceInfo> SpaceOf(const Arguments& arguments, AdminClient& admin,
                                       std::string_view fingerprint);
 
-// A client of the space's tenant, and the open space. The client does not own the space: keep both.
+// A client of the space's tenant, and the open space. Keep both: the space needs the client.
 struct OpenedSpace {
   v1::SpaceInfo info;
   std::unique_ptr<Client> client;
@@ -64,7 +64,7 @@ std::string HexOf(std::string_view bytes);
 std::string ShortHexOf(std::string_view bytes);
 std::string_view TierName(v1::Tier tier);                 // "gpu", "host", "ssd", "-"
 std::string_view DeviceStateName(v1::DeviceState state);  // "ok", "read-only", "unknown"
-// Prints a line for each device with a problem.
+// Prints one line for each device that has a problem.
 void PrintDevicesInTrouble(const v1::ListTiersReply& tiers);
 std::string_view DTypeName(v1::DType dtype);  // "bf16", "fp8_e4m3", …
 

@@ -22,8 +22,8 @@ struct ImageFile {
   ImageFile(const ImageFile&) = delete;
   ImageFile& operator=(const ImageFile&) = delete;
 
-  // Errors: NotFound, ResourceExhausted (larger than any image), DataLoss (not an image, or
-  // trailing bytes).
+  // Errors: NotFound, ResourceExhausted (the file is larger than any image), DataLoss (it is not an
+  // image, or bytes follow the image).
   absl::Status Load(const std::string& path) {
     CAIRN_ASSIGN_OR_RETURN(bytes, ReadFile(path, codecs::kImageBytesMax));
     const auto content = std::as_bytes(std::span(bytes.data(), bytes.size()));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Keys of the user's terminal, one by one, while a command shows something live.
+// The keys that the user presses in the terminal, one by one, while a command shows live data.
 //
-// Thread-compatible. One at a time: it changes the terminal, and restores it at its end and when a
-// signal ends the process.
+// Thread-compatible. Only one object at a time, because it changes the terminal. It restores the
+// terminal when it is destroyed, and when a signal ends the process.
 
 #include "absl/time/time.h"
 
@@ -16,9 +16,9 @@ class Keyboard {
   Keyboard(const Keyboard&) = delete;
   Keyboard& operator=(const Keyboard&) = delete;
 
-  // Returns whether the standard input is a terminal, without which no key arrives.
+  // Returns whether the standard input is a terminal. If it is not, no key arrives.
   bool is_there() const { return is_there_; }
-  // Waits for that time, or until the user presses q. Returns whether q was pressed.
+  // Waits for `time`, or until the user presses q. Returns whether q was pressed.
   bool AwaitQuit(absl::Duration time);
 
  private:

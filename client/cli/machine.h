@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Checks whether a machine meets the requirements of a daemon and its clients. Each check returns a
-// finding and, if there is a problem, advice. Checks apply to the process that runs them: its user,
-// its limits, its container.
+// finding and, if there is a problem, advice. A check applies to the process that runs it: to its
+// user, its limits, its container.
 //
-// A check with `root` reads files below it, for example "/proc/meminfo"; only tests set it.
+// A check with `root` reads files below it, such as "/proc/meminfo". Only tests set it.
 
 #include <cstdint>
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace cairn::cli {
 
-// kWarn: it works, but slower or with less capacity. kFail: something does not work. kAbsent: it is
-// not here, and nothing needs it.
+// kWarn: it works, but slower or with less capacity. kFail: something does not work. kAbsent: the
+// machine does not have it, and nothing needs it.
 enum class Verdict : uint8_t { kOk, kWarn, kFail, kAbsent };
 
 struct Finding {
@@ -28,7 +28,7 @@ Finding CheckMemory(const std::string& root);
 Finding CheckHugePages(const std::string& root);
 // `limit_bytes` is RLIMIT_MEMLOCK.
 Finding CheckLockedMemory(uint64_t limit_bytes);
-// `limit` is the hard RLIMIT_NOFILE, to which the daemon raises its own.
+// `limit` is the hard RLIMIT_NOFILE. The daemon raises its soft limit to it.
 Finding CheckOpenFiles(uint64_t limit);
 Finding CheckSharedMemory();
 Finding CheckIoUring(const std::string& root);
@@ -38,10 +38,10 @@ Finding CheckKernels();
 // Checks a folder for --ssd.
 Finding CheckSsdFolder(const std::string& folder);
 
-// Returns CUDA devices that kernels support, with number and name: "0: NVIDIA H200".
+// Returns the CUDA devices that the kernels support, with number and name: "0: NVIDIA H200".
 std::vector<std::string> CudaDevices();
 
-// Runs all checks except those of folders, for this process.
+// Runs all checks for this process, except CheckSsdFolder().
 std::vector<Finding> CheckMachine();
 
 }  // namespace cairn::cli

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The parts of cairnctl that are in Python: `evaluate`, and the page of `replay`. They are modules
-// of the package kvcairn, with its extra `evaluate`.
+// The parts of cairnctl that are written in Python: `evaluate`, and the page of `replay`. They are
+// modules of the package kvcairn, and need its extra `evaluate`.
 
 #include <string>
 #include <string_view>
@@ -11,25 +11,25 @@
 
 namespace cairn::cli {
 
-// The flag that names another interpreter than DefaultPython().
+// The flag that names the interpreter to use instead of DefaultPython().
 inline constexpr std::string_view kPythonFlag = "--python";
 
-// $CAIRN_PYTHON, else python3.
+// Returns $CAIRN_PYTHON, or else python3.
 std::string DefaultPython();
 
 // Returns OK if `python` runs and has the packages.
 //
-// Errors: FailedPrecondition, with what to install.
+// Errors: FailedPrecondition. The message says what to install.
 absl::Status CheckPython(const std::string& python);
 
-// Becomes `python -m MODULE WORDS`. Returns only if that cannot be run.
+// Replaces this process by `python -m MODULE WORDS`. Returns only if that cannot be run.
 absl::Status BecomeModule(const std::string& python, const std::string& module,
                           const std::vector<std::string>& words);
 
 // Runs `python -m MODULE WORDS` to its end, with `input` as its standard input.
 //
-// Errors: FailedPrecondition, if it cannot be run; Unknown, if it fails, which it has explained on
-// stderr.
+// Errors: FailedPrecondition if it cannot be run; Unknown if it fails. In the second case it has
+// written the reason to stderr.
 absl::Status RunModule(const std::string& python, const std::string& module,
                        const std::vector<std::string>& words, std::string_view input);
 

@@ -23,11 +23,11 @@
 
 namespace cairn {
 
-// A request to append consecutive blocks of one chain, which continue the blocks already there.
+// A request to append consecutive blocks of one chain to the blocks that are already in the list.
 struct DeviceImagesRequest {
   std::span<const BlockKey> keys{};
   LeaseToken lease{};  // all zero: none
-  // Not null; the copies run on it. Close it by the rules of DeviceRequest.
+  // Not null. The copies run on it. Close it by the rules of DeviceRequest.
   kernels::Stream stream = nullptr;
   absl::Duration timeout = absl::ZeroDuration();  // zero: the default for a batch
 };
@@ -37,7 +37,7 @@ struct DeviceImagesRequest {
 // Thread-safety: Owned by one thread at a time. Space and device must outlive it.
 class DeviceImages {
  public:
-  // Makes an empty list; allocates nothing. Errors: InvalidArgument (no such slice).
+  // Makes an empty list. Allocates nothing. Errors: InvalidArgument (no such slice).
   static absl::StatusOr<std::unique_ptr<DeviceImages>> Make(Space& space, kernels::Runtime& device,
                                                             const GroupSlice& slice);
   // Waits until the device has finished the work of calls that timed out, however long that takes.
@@ -50,7 +50,7 @@ class DeviceImages {
   // blocks up to the first miss. After an error, the list keeps the blocks before the failed one.
   // Errors: Unimplemented (an image must be decoded first; the message gives the reason),
   // InvalidArgument (the stream is null), DeadlineExceeded (the daemon or the device was late),
-  // Unavailable (the daemon is gone, or the device failed; a failed device stays unavailable),
+  // Unavailable (the daemon is gone, or the device has failed; it stays unavailable then),
   // ResourceExhausted (host or device has no room).
   absl::StatusOr<size_t> Append(const DeviceImagesRequest& request);
 
@@ -71,13 +71,13 @@ class DeviceImages {
 // must outlive it.
 class DeviceAttention {
  public:
-  // Makes a plan, allocates everything that launches need, and uploads the plan on `stream`. A
-  // first launch on another stream must wait for the upload. Do not close the streams of this call
-  // or of launches before Check() has returned OK or this object is destroyed. Errors:
-  // InvalidArgument (the stream is null, or a job is invalid: kernels/attend_plan.h), Unimplemented
-  // (an image must be decoded first; the message gives the reason), ResourceExhausted (host or
-  // device has no room, or there are more jobs, images or tokens than a plan can hold), Unavailable
-  // (the device failed).
+  // Makes a plan, allocates everything that launches need, and uploads the plan on `stream`. If the
+  // first launch is on another stream, that stream must wait for the upload. Do not close the
+  // streams of this call or of launches before Check() has returned OK or this object is destroyed.
+  // Errors: InvalidArgument (the stream is null, or a job is invalid: kernels/attend_plan.h),
+  // Unimplemented (an image must be decoded first; the message gives the reason), ResourceExhausted
+  // (host or device has no room, or there are more jobs, images or tokens than a plan can have),
+  // Unavailable (the device has failed).
   static absl::StatusOr<std::unique_ptr<DeviceAttention>> Make(
       kernels::Runtime& device, std::span<const kernels::AttendJob> jobs, kernels::Stream stream);
   // Waits for the launches. REQUIRES: no captured graph of them is running.
@@ -86,15 +86,15 @@ class DeviceAttention {
   DeviceAttention& operator=(const DeviceAttention&) = delete;
 
   // Launches the kernels on the stream, after the work that is already on it. Neither allocates nor
-  // waits, so a graph can capture the launch. REQUIRES: launches of this plan do not overlap: use
-  // the same stream as before, or wait for the previous launch. Errors: InvalidArgument
-  // (the stream is null), Unavailable (the device failed).
+  // waits, so a CUDA graph can capture the launch. REQUIRES: launches of this plan do not overlap.
+  // Use the same stream as before, or wait for the previous launch. Errors: InvalidArgument (the
+  // stream is null), Unavailable (the device has failed).
   absl::Status Launch(kernels::Stream stream);
   // Returns the outcome of all launches. Errors: DataLoss or InvalidArgument (the message names the
   // sequence, the image and the reason; the outputs of that sequence are unspecified),
   // FailedPrecondition (the stream of the last launch has not completed), Unavailable (the device
-  // failed). REQUIRES: no captured graph of a launch is running; launches by a graph are not
-  // tracked.
+  // has failed). Launches by a captured graph are not tracked. REQUIRES: no captured graph of a
+  // launch is running.
   absl::Status Check() const;
 
  private:

@@ -29,8 +29,8 @@ enum class Tier : uint8_t { kNone = 0, kGpu = 1, kHost = 2, kSsd = 3 };
 // The side that runs the codec.
 enum class Side : uint8_t { kDaemon, kClient };
 
-// A range of layers and a range of heads of one group. Layers count within the group. A count of 0
-// means all from `first` on.
+// A range of layers and a range of heads of one group. Layers are counted within the group. A count
+// of 0 means all from `first` on.
 struct GroupSlice {
   uint32_t group = 0;
   uint32_t layer_first = 0, layer_count = 0;
@@ -68,36 +68,36 @@ struct PutRequest {
   BlockKey parent{};  // all zero: none
   uint64_t first_position = 0;
   GroupSlice slice{};
-  bool is_derived = false;  // computed from a prefix that was stored lossily
-  // Wait until the block, and all blocks before it, survive a power loss. If they do not, the put
-  // fails with Aborted; NotDurableOf() returns the reason.
+  bool is_derived = false;  // computed from a prefix that was stored with loss
+  // Whether to wait until the block, and all blocks before it, survive a power loss. If they do
+  // not, the put fails with Aborted, and NotDurableOf() returns the reason.
   bool is_durable = false;
   // The side that encodes views and source bytes with the space's recipe. With the recipe ott the
   // daemon encodes all blocks but the first of a chain, because only it has the previous block.
   Side encode = Side::kDaemon;
   std::variant<PlaneViews, SourceBytes, ImageBytes> source{};
-  // Statistics from which the daemon mines a profile; empty: none. [layer][head][channel of K] of
-  // the slice: the mean, over the block's tokens and the query heads of the KV head, of the squared
-  // query after RoPE. Values are finite and not negative. Sending them costs one more copy of the
-  // payload.
+  // Statistics from which the daemon mines a profile. Empty: none. They are [layer][head][channel
+  // of K] of the slice: the mean of the squared query, after RoPE, over the block's tokens and the
+  // query heads of the KV head. Values are finite and not negative. Sending them costs one more
+  // copy of the payload.
   std::span<const float> query_squares{};
-  // For the encoder of mixkvq: the mean of |q|, in the same shape. Not allowed with an image
-  // (InvalidArgument).
+  // For the encoder of mixkvq: the mean of |q|, in the same shape. With an image, the put fails
+  // with InvalidArgument.
   std::span<const float> query_magnitudes{};
   // For the encoder of arkv: a score for each token, [layer][head][token] of the slice. A token
-  // with an infinite score is kept exactly. Not allowed with an image (InvalidArgument).
+  // with an infinite score is kept exactly. With an image, the put fails with InvalidArgument.
   std::span<const float> token_scores{};
   BlockNames names{};
 };
 
 struct PutResult {
-  bool is_duplicate = false;  // it was stored already; nothing was moved
-  uint64_t image_bytes = 0;   // size of the slice's image in the daemon
+  bool is_duplicate = false;  // the slice was stored already; nothing was moved
+  uint64_t image_bytes = 0;   // the size of the slice's image in the daemon
   Durability durability = Durability::kNotAsked;
 };
 
-// Returns the result of a put whose `status` says that the block was stored but is not durable;
-// nullopt for any other status. PutResult::durability has the reason.
+// If `status` says that the block was stored but is not durable, returns the put's result. Its
+// `durability` is the reason. Returns nullopt for any other status.
 std::optional<PutResult> NotDurableOf(const absl::Status& status);
 
 struct GetRequest {
@@ -111,8 +111,8 @@ struct GetRequest {
 };
 
 struct GetResult {
-  Tier tier = Tier::kNone;  // the tier that held it
-  uint64_t bytes = 0;       // written to the target
+  Tier tier = Tier::kNone;  // the tier that had the block
+  uint64_t bytes = 0;       // bytes written to the target
   uint64_t wire_bytes = 0;  // bytes on the wire
   uint64_t first_position = 0;
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A circuit breaker that decides whether to fetch KV or to recompute it. A cache that fails, or is
-// slower than the engine's prefill, must not increase the time to first token. The breaker measures
-// the time of gets. The engine reports the time of prefill to it. The breaker recommends the faster
-// of the two.
+// A circuit breaker that decides whether to fetch KV or to recompute it. A cache that fails, or
+// that is slower than the engine's prefill, must not increase the time to first token. The breaker
+// measures the time of gets, and the engine reports the time of prefill to it. The breaker
+// recommends the faster of the two.
 //
 //            failures_to_open failures in a row,
 //            or slow_to_open predictions in a row that fetching is slower
@@ -15,10 +15,10 @@
 // The open time doubles when a probe fails. It also doubles when the first measurement after
 // closing shows that the store is still slow.
 //
-// The condition for closing depends on the reason for opening. If only matches failed, an answered
-// match closes the breaker, so that a client without gets also recovers. If a get failed or
-// fetching was slow, a get must deliver bytes. The breaker also closes if a probe finds blocks but
-// no get follows within probe_timeout; then one more failure opens it again.
+// When it closes depends on why it opened. If only matches had failed, an answered match closes the
+// breaker, so that a client without gets also recovers. If a get had failed, or fetching was slow,
+// a get must deliver bytes. The breaker also closes if a probe finds blocks but no get follows
+// within probe_timeout. Then one more failure opens it again.
 //
 // Thread-safety: Thread-safe.
 
@@ -42,17 +42,17 @@ class Breaker {
   Breaker(const BreakerOptions& options, const Clock& clock);
 
   // Returns whether to ask the store. Returns true while closed. While half open, returns true once
-  // per probe; the caller must then report the outcome with one of the On… calls.
+  // per probe. The caller must then report the outcome with one of the On… calls.
   [[nodiscard]] bool Allow();
 
   // Returns whether fetching `wire_bytes` is expected to be faster than recomputing `tokens`.
   // Returns true until a recompute rate has been measured.
   [[nodiscard]] bool Advise(uint64_t tokens, uint64_t wire_bytes);
 
-  // Reports an answered match. `will_fetch`: the match found and leased blocks, so gets will
+  // Reports an answered match. `will_fetch` tells that the match has leased blocks, so that gets
   // follow.
   void OnMatched(bool will_fetch);
-  // Reports answered gets with `wire_bytes` in total; 0 if all of them missed.
+  // Reports answered gets, with `wire_bytes` in total. 0: all of them missed.
   void OnFetched(uint64_t wire_bytes, absl::Duration elapsed);
   // Reports a call that timed out, or a store that was unreachable.
   void OnFailed(Call call);
@@ -83,7 +83,7 @@ class Breaker {
   int match_failures_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last answered match or get
   int get_failures_ ABSL_GUARDED_BY(mutex_) = 0;    // since the last answered get
   int slow_ ABSL_GUARDED_BY(mutex_) = 0;            // slow predictions in a row
-  // The store was slow when the breaker last opened, and has not been fast since.
+  // Whether the store was slow when the breaker last opened, and has not been fast since.
   bool was_slow_ ABSL_GUARDED_BY(mutex_) = false;
   bool needs_delivery_ ABSL_GUARDED_BY(mutex_) = false;  // closing needs delivered bytes
   Probe probe_ ABSL_GUARDED_BY(mutex_) = Probe::kNone;

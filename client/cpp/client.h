@@ -8,10 +8,10 @@
 //   CAIRN_ASSIGN_OR_RETURN(MatchResult match, space->Match({.keys = keys}));
 //   for (uint32_t i = 0; i < match.block_count; ++i) space->Get({.key = keys[i], …});
 //
-// It throws no exceptions. Every call has a deadline; a timeout of zero means the default
+// It throws no exceptions. Every call has a deadline. A timeout of zero means the default
 // (options.h). The status code tells the caller what to do: recompute (NotFound, DeadlineExceeded),
-// back off (ResourceExhausted), wait for the client to reconnect (Unavailable), or fix the caller
-// (InvalidArgument; FailedPrecondition in a forked child).
+// try again later (ResourceExhausted), wait for the client to reconnect (Unavailable), or fix the
+// calling code (InvalidArgument; FailedPrecondition in a forked child).
 //
 // Get() delivers only data that matches its checksums. If a checksum does not match, Get() returns
 // NotFound; the miss is counted and logged once.
@@ -80,9 +80,9 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // Opens the space of an identity, or creates it if the daemon does not have it. `recipe` is used
-  // only to create a space; empty means the daemon's default. If identity.tenant is empty, the
-  // client's tenant is used. Errors: FailedPrecondition if blocks could move only over UCX and
+  // Opens the space with this identity, or creates it if the daemon does not have it. `recipe` is
+  // used only to create a space; empty means the daemon's default. If identity.tenant is empty, the
+  // client's tenant is used. Errors: FailedPrecondition if blocks could move only over UCX, but
   // ConnectOptions::data does not name a UCX address.
   absl::StatusOr<std::unique_ptr<Space>> OpenSpace(const proto::SpaceIdentity& identity,
                                                    const std::string& recipe = "",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A client's control plane: one gRPC channel with one session that is kept open.
+// A client's control plane: one gRPC channel, with one session that is kept open.
 //
 // Its thread ("session", docs/internals/concurrency.md) reads the session's stream. When the stream
-// ends, the thread opens a new session, with backoff, under a new epoch and ticket. Space ids, data
-// connections and leases of the old session are void.
+// ends, the thread opens a new session, with backoff. The new session has a new epoch and ticket.
+// Space ids, data connections and leases of the old session are then invalid.
 //
 // Thread-safety: Thread-safe.
 
@@ -51,11 +51,11 @@ class Control {
   virtual ~Control() = default;  // ends the session and joins the thread
 
   // Returns the current session. If there is none, waits briefly for a new one, at most until
-  // `deadline`. Errors: Unavailable (no session opened; the message has the last failure).
+  // `deadline`. Errors: Unavailable (no session is open; the message has the last failure).
   virtual absl::StatusOr<SessionInfo> Session(absl::Time deadline) = 0;
   virtual uint64_t reconnect_count() const = 0;
 
-  // The calls of cairn.v1.Store and cairn.v1.Events. Each fills in the ticket.
+  // The calls of cairn.v1.Store and cairn.v1.Events. Each sets the ticket in its request.
   virtual absl::StatusOr<v1::OpenSpaceReply> OpenSpace(v1::OpenSpaceRequest request,
                                                        absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::MatchReply> Match(v1::MatchRequest request, absl::Time deadline) = 0;

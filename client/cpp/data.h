@@ -25,17 +25,17 @@
 
 namespace cairn {
 
-// Scratch memory of one running call; reused for later calls.
+// Memory of one running call, which later calls use again.
 class Scratch {
  public:
-  // Returns at least `bytes` of uninitialized memory for a payload, inside the connection's region
-  // if there is room, else ordinary memory. Valid until the exchange has finished.
+  // Returns at least `bytes` of uninitialized memory for a payload: inside the connection's region
+  // if there is room, otherwise ordinary memory. Valid until the exchange has finished.
   std::span<std::byte> Region(size_t bytes);
-  // Returns ordinary memory, separate from Region(), likewise.
+  // Returns ordinary memory, separate from that of Region(). Valid until the exchange has finished.
   std::span<std::byte> Heap(size_t bytes);
-  // Returns memory separate from both, for a copy of the bytes before an image's tiles.
+  // Returns memory separate from both, for a copy of the part of an image before its tiles.
   std::span<std::byte> Prefix(size_t bytes);
-  // Returns whether the transport copies a payload from ordinary memory before sending it. If so, a
+  // Returns whether the transport copies a payload in ordinary memory before it sends it. If so, a
   // copy into Region() costs nothing extra.
   bool is_region_shared() const { return is_region_shared_; }
 
@@ -53,28 +53,29 @@ class Scratch {
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // Fills in body, payload and target. An error ends the exchange; Finish() is then not called.
+  // Fills in body, payload and target. An error ends the exchange; then Finish() is not called.
   virtual absl::Status Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) = 0;
   // Handles a reply with its `payload`. Both are valid during the call.
   virtual void Finish(const proto::Frame& reply, std::span<const std::byte> payload) = 0;
-  // Handles the end of the exchange without an OK reply.
+  // Called if the exchange ends without an OK reply.
   virtual void Fail(const absl::Status& status) = 0;
   // Returns whether the exchange must run once more, without a loan. Called after the exchange has
   // ended.
   virtual bool wants_copy() const { return false; }
-  // Returns the caller's memory that the payload is sent from or received into; null if none.
+  // Returns the caller's memory from which the payload is sent, or into which it is received. Null:
+  // none.
   virtual const void* place() const = 0;
   // Returns the memory that a reply may take in the connection's region, if the request has no
   // payload. More of these may run at once than the window says. Zero: it has a payload.
   virtual uint64_t reply_bytes_max() const { return 0; }
   // Set before Prepare(). True: place() is in a Buffer of the connection in use.
   bool is_lent = false;
-  // Set before Finish(). The loan that the payload lies in; null if the payload was copied.
-  // Borrowed for the call.
+  // Set before Finish(): the loan that has the payload. Null if the payload was copied. Borrowed
+  // for the call.
   const transport::Loan* loan = nullptr;
 };
 
-// Work for the calling thread while its requests run: called repeatedly, between polls of the
+// Work for the calling thread while its requests run. It is called repeatedly, between polls of the
 // connection, until it returns false or the requests have ended.
 using Meanwhile = absl::FunctionRef<bool()>;
 inline bool NothingMeanwhile() { return false; }
@@ -89,13 +90,13 @@ class Pipeline {
            size_t window, uint64_t reply_bytes_max, const proto::Ticket& ticket, uint64_t* seq,
            absl::Time deadline);
 
-  // Runs the exchanges to their end. Closes a connection that holds memory past the deadline.
+  // Runs the exchanges to their end. If a connection uses memory after the deadline, closes it.
   void Run(std::span<Exchange* const> exchanges, Meanwhile meanwhile = NothingMeanwhile);
 
  private:
   struct Place {
     Exchange* exchange = nullptr;  // null: free
-    bool is_waiting = false;       // prepared, but the transport had no room
+    bool is_waiting = false;       // prepared, but the transport has had no room yet
     uint64_t seq = 0;
     transport::Call call;
   };
@@ -125,21 +126,21 @@ class DataPool {
   DataPool(const DataPool&) = delete;
   DataPool& operator=(const DataPool&) = delete;
 
-  // Runs the exchanges in order over one connection, at most a window of them at once. All have
-  // ended when it returns, at most 200 ms after `deadline`.
+  // Runs the exchanges in order over one connection, at most a window of them at once. Returns when
+  // all have ended, at most 200 ms after `deadline`.
   void Run(const SessionInfo& session, std::span<Exchange* const> exchanges, absl::Time deadline,
            Meanwhile meanwhile = NothingMeanwhile);
 
   // Allocates a Buffer. Errors: ResourceExhausted (the region is full).
   absl::StatusOr<Buffer> Allocate(const SessionInfo& session, size_t bytes, absl::Time deadline);
-  // Like Allocate(), for memory that stays lent while other callers use the connection. Takes it
-  // from the connection that is chosen last, and at most half of that connection's region. Errors:
-  // ResourceExhausted, also above that half.
+  // Like Allocate(), for memory that is kept while other callers use the connection. Takes it from
+  // the connection that other calls choose last, but at most half of that connection's region.
+  // Errors: ResourceExhausted (there is no room, or this half is used up).
   absl::StatusOr<Buffer> AllocateStaging(const SessionInfo& session, size_t bytes,
                                          absl::Time deadline);
 
-  // Reports that a session has ended. Idle connections of `epoch` or earlier then unmap the
-  // daemon's memory, since a mapping keeps the memory of a dead daemon alive. Busy connections
+  // Call it when a session has ended. Idle connections of `epoch` or earlier then unmap the
+  // daemon's memory, because a mapping keeps the memory of a dead daemon alive. Connections in use
   // detect the end themselves.
   void SessionEnded(uint64_t epoch);
 
@@ -160,13 +161,13 @@ class DataPool {
     uint64_t seq = 0;
     std::unique_ptr<transport::Connection> connection;
     std::vector<Scratch> scratch;
-    std::vector<std::unique_ptr<transport::Buffer>> retired;  // to be freed by the next user
-    std::vector<std::span<const std::byte>> buffers;          // lent to callers
+    std::vector<std::unique_ptr<transport::Buffer>> retired;  // the slot's next user frees them
+    std::vector<std::span<const std::byte>> buffers;          // Buffers that callers own
   };
 
   enum class Order : uint8_t { kLowest, kHighest };
-  // Checks out a slot. If a connection contains `place`, its slot is chosen; else `order` selects
-  // among the free slots. Returns -1 after `deadline`.
+  // Checks out a slot. If a connection has `place` in its memory, its slot is chosen. Otherwise
+  // `order` selects one of the free slots. Returns -1 after `deadline`.
   int CheckOut(const void* place, absl::Time deadline, Order order = Order::kLowest);
   void CheckIn(int slot);
   void Free(int slot, std::unique_ptr<transport::Buffer> memory);

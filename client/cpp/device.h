@@ -8,12 +8,12 @@
 //   const auto got = (*mover)->Get({.keys = keys, .lease = lease, .cache = cache, .table = blocks,
 //                                   .stream = stream});
 //
-// A get verifies every image on arrival, and again on the device, because the copy could damage it.
-// While the device works on one batch of images, a get receives the next batch, and a put sends the
-// previous one. On the host, images pass through the region of a data connection if it has room for
-// two batches. A batch takes kBatchImages times Space::ImageBytesMax() of the slice, and movers use
-// at most half of ConnectOptions::region_bytes. Otherwise images pass through host memory of the
-// driver, which costs one more copy on a `unix:` connection.
+// A get verifies every image when it arrives, and again on the device, because the copy could
+// damage it. While the device works on one batch of images, a get receives the next batch, and a
+// put sends the previous one. On the host, images pass through the region of a data connection if
+// it has room for two batches. A batch takes kBatchImages times Space::ImageBytesMax() of the
+// slice, and movers use at most half of ConnectOptions::region_bytes. If there is no room, images
+// pass through host memory of the driver. This costs one more copy on a `unix:` connection.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,11 +30,11 @@
 
 namespace cairn {
 
-// An engine's paged cache on a device. Borrows everything; addresses are device addresses.
+// An engine's paged cache on a device. Borrows everything. Addresses are device addresses.
 struct DeviceCache {
-  uint32_t tokens_per_block = 0;  // of the engine's blocks: at least 1, divides the space's
+  uint32_t tokens_per_block = 0;  // of the engine's blocks; the space's number is a multiple of it
   int64_t block_count = 0;        // number of blocks in the engine: at most 2^31 - 1
-  // Planes of the slice to move; a page is a block. Kinds with one plane use only `k`.
+  // Planes of the slice to move. A page is a block. Kinds with one plane use only `k`.
   kernels::PagedPlane k, v;
 };
 
@@ -46,9 +46,9 @@ struct DeviceRequest {
   // The engine's blocks: all blocks of the first key, then all blocks of the second, and so on. In
   // a get, kBlockSkipped skips the tokens of that block.
   std::span<const int64_t> table{};
-  // Not null. The call's work runs after all work that is on the stream already and before all
-  // later work. The stream may be closed once the call has returned. After a call that timed out,
-  // it may be closed only when the next call has returned OK or the mover is destroyed.
+  // Not null. The call's work runs after all work that is on the stream already, and before all
+  // later work. The stream may be closed once the call has returned. If the call has timed out, it
+  // may be closed only after the next call has returned OK, or after the mover is destroyed.
   kernels::Stream stream = nullptr;
   // For a put:
   BlockKey parent{};            // of the first key
@@ -62,7 +62,7 @@ struct DeviceRequest {
 // Thread-safety: Owned by one thread at a time. Space and device must outlive it.
 class DeviceMover {
  public:
-  // Number of images in each of the two batches on the device.
+  // The number of images in each of the two batches on the device.
   static constexpr uint32_t kBatchImages = 8;
 
   // Makes a mover for a slice of blocks and allocates its memory. The first puts and gets allocate
@@ -76,13 +76,13 @@ class DeviceMover {
   DeviceMover(const DeviceMover&) = delete;
   DeviceMover& operator=(const DeviceMover&) = delete;
 
-  // Both wait until the move is complete. After a get, the blocks are in the cache; after a put,
-  // the store has them and the cache may be reused. They return a status for each key, as
-  // Space::GetBatch() and PutBatch() do. If a key fails, a get leaves its blocks in the cache
+  // Both wait until the move is complete. After a get, the blocks are in the cache. After a put,
+  // the store has them, and the cache may be used again. They return a status for each key, as
+  // Space::GetBatch() and PutBatch() do. If a get of a key fails, its blocks in the cache are
   // unspecified. Errors: InvalidArgument, for all keys (names the field of the request),
   // DeadlineExceeded (the daemon or the device was late; the work on the stream still completes,
-  // before later work), Unavailable (the device failed; all later calls of this mover then return
-  // it, but the store and other movers continue).
+  // before later work), Unavailable (the device has failed; then all later calls of this mover
+  // return it, but the store and other movers continue).
   //
   // In a put, the device encodes the blocks with the space's recipe if there are kernels for it
   // (kernels/encode_plan.h). Otherwise the blocks travel in source form, and the daemon encodes

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tracks the work that one owner puts on a device stream: its failures and its completion. Private
-// to client/cpp.
+// Tracks the work that one owner puts on a device stream: whether it fails, and when it completes.
+// Private to client/cpp.
 
 #include <cstdint>
 #include <string_view>
@@ -16,14 +16,14 @@ namespace cairn {
 // Errors: InvalidArgument if `stream` is null.
 absl::Status CheckStream(kernels::Stream stream);
 
-// Returns the time left until `deadline`, for a call of the space; it is never zero, which would
-// select the default. Errors: DeadlineExceeded if no time is left.
+// Returns the time left until `deadline`, for a call of the space. Never returns zero, which would
+// mean the default. Errors: DeadlineExceeded if no time is left.
 absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline);
 
 // Tracks one owner's calls. After the first failure the device counts as lost: the failure is
-// logged once, and all later calls return Unavailable. The object queries the stream only while the
-// owner's work may be on it, so the stream may be closed once that work is known to be complete.
-// The device must outlive the object.
+// logged once, and all later calls return Unavailable. The object queries the stream only while
+// work of the owner may be on it. So the stream may be closed once that work is known to be
+// complete. The device must outlive the object.
 //
 // Thread-safety: Thread-compatible.
 class DeviceCalls {
@@ -37,15 +37,15 @@ class DeviceCalls {
 
   kernels::Runtime& device() { return device_; }
   bool is_lost() const { return is_lost_; }
-  // Errors: Unavailable if the device is lost (says why).
+  // Errors: Unavailable if the device is lost (the message says why).
   absl::Status Check() const;
   // Sets the stream of later calls. REQUIRES: the work on the previous stream is complete.
   void Use(kernels::Stream stream) { stream_ = stream; }
   kernels::Stream stream() const { return stream_; }
   // Records the `result` of a call that put work on the stream. Returns Check().
   absl::Status Took(kernels::LaunchResult result);
-  // Returns the error for a failed allocation of device memory, or of host memory for the device.
-  // Errors: ResourceExhausted if there is no room ("`user` take 5 bytes of …"), else those of
+  // Returns the error for a failed allocation of device memory, or of host memory for the device:
+  // ResourceExhausted if there is no room ("`user` take 5 bytes of …"), otherwise the error of
   // Check().
   absl::Status NoRoom(std::string_view user, uint64_t bytes);
   // Returns whether all work on the stream is complete.
@@ -58,7 +58,7 @@ class DeviceCalls {
 
   kernels::Runtime& device_;
   kernels::Stream stream_ = nullptr;
-  bool is_pending_ = false;  // work of the owner may be on the stream
+  bool is_pending_ = false;  // whether work of the owner may be on the stream
   bool is_lost_ = false;
   std::string_view why_;  // static storage
 };

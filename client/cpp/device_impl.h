@@ -67,16 +67,16 @@ class DeviceMover::Impl {
  private:
   using Memory = DeviceMemory;
 
-  // Limit on the side objects that stay on the device: more than enough for the spaces of one
+  // The most side objects that stay on the device: more than enough for the spaces of one
   // mover.
   static constexpr size_t kSideObjectsMax = 2 * kernels::kPlanProfilesMax;
 
-  // Offsets of the parts of a batch, equal in host and device memory. Images come last, because on
-  // the host they are in the staging memory.
+  // Offsets of the parts of a batch, which are equal in host and device memory. Images come last,
+  // because on the host they are in the staging memory.
   struct Layout {
     uint64_t image_bytes_max = 0;  // of one image
     uint64_t pages = 0, plan = 0, status = 0, results = 0, images = 0;
-    uint64_t bytes = 0;  // of the parts before the images
+    uint64_t bytes = 0;  // total size of the parts before the images
 
     uint64_t ImagesBytes() const { return kBatchImages * image_bytes_max; }
   };
@@ -84,13 +84,13 @@ class DeviceMover::Impl {
   // Images that are moved together. The batch's memory is in use until the work on the stream is
   // complete.
   struct Batch {
-    size_t first = 0, count = 0;  // of the request's keys
+    size_t first = 0, count = 0;  // range of the request's keys
     Memory host, device;
     DeviceStaging staging;
     // --- For a get.
     std::array<codecs::ImagePrefix, kBatchImages> prefixes;
     std::array<SideObjectHandle, kBatchImages> sides;
-    // Marks the images that are on the device. All other images have their result already.
+    // Marks the images that are on the device. All others have their results already.
     std::array<bool, kBatchImages> is_on_device{};
     // --- For a put.
     std::array<codecs::ImageSpec, kBatchImages> specs;
@@ -98,9 +98,9 @@ class DeviceMover::Impl {
     const std::byte* side_on_device = nullptr;
     uint64_t slot_bytes = 0;  // per image
     std::array<uint64_t, kBatchImages> image_bytes{};
-    kernels::EncodePlan plan;  // for images [encoded, planned)
-    size_t encoded = 0;        // images whose copy to the staging memory has started
-    size_t planned = 0;        // images whose kernels have been put on the stream
+    kernels::EncodePlan plan;  // for images from `encoded` to before `planned`
+    size_t encoded = 0;        // number of images that are being copied to the staging memory
+    size_t planned = 0;        // number of images whose kernels are on the stream
   };
 
   std::byte* HostImage(const Batch& batch, size_t i) const {
@@ -120,7 +120,7 @@ class DeviceMover::Impl {
   // Gets staging memory for the batch. REQUIRES: no work on the stream uses the batch's earlier
   // memory.
   absl::Status TakeStaging(Batch& batch, absl::Time deadline);
-  // Copies the block table's entries for the batch to the device.
+  // Copies the batch's entries of the block table to the device.
   absl::Status CopyPages(const DeviceRequest& request, const Batch& batch);
   kernels::PagedView ViewOf(const DeviceRequest& request, const Batch& batch, size_t i) const;
 
@@ -138,7 +138,7 @@ class DeviceMover::Impl {
   // --- Get.
   absl::Status Fetch(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                      std::vector<absl::StatusOr<GetResult>>& results);
-  // Returns the image's side object, also uploaded to the device; null if it has none.
+  // Uploads the image's side object to the device and returns its address. Null: it has none.
   absl::StatusOr<const std::byte*> SideObjectOf(Batch& batch, size_t i, absl::Time deadline);
   absl::Status Decode(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                       std::vector<absl::StatusOr<GetResult>>& results);
@@ -149,14 +149,14 @@ class DeviceMover::Impl {
   void Collect(const Batch& batch, size_t begin, size_t end,
                std::vector<absl::StatusOr<GetResult>>& results);
 
-  // --- Put.
-  // Sets the specs of the batch: the space's recipe if there are kernels for it, else raw.
+  // --- Put. Sets the specs of the batch: with the space's recipe if there are kernels for it, else
+  // with raw.
   absl::Status SetSpecs(const DeviceRequest& request, absl::Time deadline, Batch& batch);
   // Reserves memory for the slots of a batch. REQUIRES: the work on the stream is complete.
   absl::Status ReserveSlots(uint64_t bytes);
   // Puts the batch's first work on the stream. REQUIRES: the work on the stream is complete.
   absl::Status Begin(const DeviceRequest& request, absl::Time deadline, Batch& batch);
-  // Launches kernels for images that are not planned yet, as many as fit into a plan.
+  // Launches kernels for images that are not planned yet: as many as fit into a plan.
   absl::Status Encode(const DeviceRequest& request, Batch& batch);
   codecs::Error MakePlan(const DeviceRequest& request, Batch& batch, size_t end);
   // Starts copying the encoded images to the staging memory. REQUIRES: the work on the stream is
@@ -166,7 +166,7 @@ class DeviceMover::Impl {
   // staging memory.
   absl::StatusOr<bool> Advance(const DeviceRequest& request, Batch& batch);
   absl::Status AwaitImages(const DeviceRequest& request, absl::Time deadline, Batch& batch);
-  // Sends the batch to the daemon and runs `meanwhile` until it is sent.
+  // Sends the batch to the daemon. Runs `meanwhile` until it is sent.
   absl::Status Send(const DeviceRequest& request, absl::Time deadline, const Batch& batch,
                     Meanwhile meanwhile, std::vector<absl::StatusOr<PutResult>>& results);
 

@@ -18,7 +18,7 @@
 namespace cairn {
 
 // The side objects of one owner. Space and calls must outlive every use of the object. Work on the
-// stream of `calls` uses the memory until it has completed.
+// stream of `calls` uses the memory until the work has completed.
 //
 // Thread-safety: Thread-compatible.
 class DeviceSideObjects {
@@ -33,7 +33,7 @@ class DeviceSideObjects {
   DeviceSideObjects(Space& space, DeviceCalls& calls) : space_(space), calls_(calls) {}
 
   // Returns the side object that an image names, or null if the image needs none. Fetches it if the
-  // client does not have it. The copy to the device may still be pending on the stream. Errors:
+  // client does not have it. The copy to the device may still be running on the stream. Errors:
   // NotFound (the image was not coded with that side object), ResourceExhausted (no room),
   // DeadlineExceeded (no time is left), or those of Space::GetSideObject() and DeviceCalls::Took().
   absl::StatusOr<const OnDevice*> Of(const codecs::ImageSpec& image, absl::Time deadline);
@@ -42,7 +42,8 @@ class DeviceSideObjects {
 
   // Frees the host memory of completed copies. REQUIRES: all work on the stream has completed.
   void DropStaged();
-  // Drops least recently used side objects until at most `count_max` are left. REQUIRES: as above.
+  // Drops the least recently used side objects until at most `count_max` are left. REQUIRES: all
+  // work on the stream has completed.
   void DropOldest(size_t count_max);
 
  private:

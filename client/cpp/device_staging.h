@@ -26,15 +26,15 @@ class DeviceStaging {
   DeviceStaging(const DeviceStaging&) = delete;
   DeviceStaging& operator=(const DeviceStaging&) = delete;
 
-  // Takes memory if it has none, or if its connection has ended. It takes the memory from `lend`.
-  // If `lend` has no room or the device refuses the memory, it takes memory of the device driver.
-  // Errors: other errors of `lend`; those of DeviceCalls::NoRoom() if the driver has no room
-  // either.
-  // REQUIRES: the device no longer uses the previous memory.
+  // Takes memory if it has none, or if the memory's connection has ended. Takes it from `lend`. If
+  // `lend` has no room, or the device refuses that memory, takes memory of the device driver.
+  // Errors: other errors of `lend`; those of DeviceCalls::NoRoom() if the driver has no room, too.
+  // REQUIRES: the device no longer uses the previous memory. REQUIRES: the device no longer uses
+  // the previous memory.
   absl::Status Take(DeviceCalls& calls, size_t bytes,
                     absl::FunctionRef<absl::StatusOr<Buffer>()> lend);
-  // Reports that calls failed as they do when their connection ends. Pages of the memory may then
-  // be detached from the daemon, and with that from the registered range.
+  // Call it when calls have failed as they do when their connection ends. Then pages of the memory
+  // may be detached from the daemon, and so from the registered range.
   void OnCallsFailed() { is_stale_ = lent_.has_value(); }
 
   // REQUIRES: Take() was OK.

@@ -30,7 +30,7 @@ namespace cairn {
 struct ClientCore;
 class EventReader;
 
-// A block that got its first image in a tier, or lost its last image there.
+// A block has got its first image in a tier, or has lost its last image there.
 struct BlockEvent {
   bool is_stored = false;
   Tier tier = Tier::kNone;
@@ -47,8 +47,8 @@ struct BlockEvent {
   std::vector<uint32_t> tokens;
 };
 
-// The position of a watch. The sequence numbers of a tenant have no gaps. They start anew with each
-// epoch.
+// The position of a watch. The sequence numbers of a tenant have no gaps. In each epoch they start
+// again.
 struct EventPosition {
   uint64_t epoch = 0;  // 0: from now on
   uint64_t next_sequence = 0;
@@ -75,9 +75,9 @@ class EventWatch {
  public:
   ~EventWatch();
 
-  // Returns the next batch. The first batch is a reset unless the daemon has all events since the
-  // position. Errors leave the position unchanged, and the next call continues there:
-  // DeadlineExceeded (nothing arrived), Unavailable (the daemon is unreachable), ResourceExhausted
+  // Returns the next batch. The first batch is a reset, unless the daemon still has all events
+  // since the position. Errors leave the position unchanged, and the next call continues there:
+  // DeadlineExceeded (no event came), Unavailable (the daemon is unreachable), ResourceExhausted
   // (too many watchers).
   absl::StatusOr<EventBatch> Next(absl::Duration timeout = absl::ZeroDuration());
 

@@ -24,15 +24,15 @@ namespace cairn {
 
 // KV of one text.
 struct DeviceText {
-  // Full blocks of the engine, in order. The entry kBlockSkipped skips the tokens of its block.
+  // Full blocks of the engine, in order. The tokens of an entry kBlockSkipped are skipped.
   std::span<const int64_t> blocks{};
   uint64_t first_position = 0;  // position of the first block's first token
 };
 
 struct DeviceSample {
-  uint32_t group = 0;                   // of the space
-  DeviceCache cache{};                  // of the whole group, any tokens_per_block; only read
-  std::span<const DeviceText> texts{};  // at most 65535 tokens, skipped ones included
+  uint32_t group = 0;                   // group of the space
+  DeviceCache cache{};                  // the whole group, any tokens_per_block; only read
+  std::span<const DeviceText> texts{};  // at most 65535 tokens, including skipped ones
   // Not null. The call reads the cache after all work that is on the stream already. Close it by
   // the rules of DeviceRequest.
   kernels::Stream stream = nullptr;
@@ -57,10 +57,10 @@ class DeviceMiner {
   DeviceMiner(const DeviceMiner&) = delete;
   DeviceMiner& operator=(const DeviceMiner&) = delete;
 
-  // Both wait until the device has finished. They do not call the daemon: install the result with
-  // PutSideObject(). Errors: InvalidArgument (names the field, or no token can be used),
+  // Both wait until the device has finished. They do not call the daemon: use PutSideObject() to
+  // install the result. Errors: InvalidArgument (names the field, or no token can be used),
   // ResourceExhausted (host or device has no room), DeadlineExceeded (the device was late; the work
-  // on its stream still completes), Unavailable (the device failed; it stays unavailable).
+  // on its stream still completes), Unavailable (the device has failed; it stays unavailable).
   //
   // Mines the same bank as codecs::MineBank() from the same tokens (docs/recipes/patternkv.md).
   // Skips blocks that contain one of the first four tokens of a chain, because the tokens after

@@ -19,7 +19,8 @@ class TlsFiles;
 
 namespace cairn {
 
-// Every call has a deadline. A timeout of zero means the default; kTimeoutMax is the largest.
+// Every call has a deadline. A timeout of zero means the default. kTimeoutMax is the largest
+// timeout.
 inline constexpr absl::Duration kControlTimeoutDefault = absl::Milliseconds(500);  // match, …
 inline constexpr absl::Duration kDataTimeoutDefault = absl::Seconds(2);  // connect, put, get
 inline constexpr absl::Duration kTimeoutMax = absl::Seconds(60);
@@ -50,14 +51,14 @@ using Dialer = std::function<absl::StatusOr<std::unique_ptr<transport::Connectio
 
 // Conditions for opening and closing the breaker (breaker.h).
 struct BreakerOptions {
-  // False: Match() always asks the daemon; the breaker still measures and advises.
+  // If false, Match() always asks the daemon; the breaker still measures and advises.
   bool is_enforced = true;
   int failures_to_open = 3;                         // in a row
   int slow_to_open = 3;                             // in a row
-  absl::Duration open_min = absl::Seconds(1);       // until the first probe
+  absl::Duration open_min = absl::Seconds(1);       // time until the first probe
   absl::Duration open_max = absl::Seconds(30);      // a failed probe doubles the open time, up to
                                                     // this
-  absl::Duration probe_timeout = absl::Seconds(5);  // after this time another probe may start
+  absl::Duration probe_timeout = absl::Seconds(5);  // after this time, another probe may start
 };
 
 // Files in PEM. They are read again when the client reconnects.
@@ -90,7 +91,7 @@ struct ConnectOptions {
   absl::Duration timeout = absl::ZeroDuration();  // timeout of connecting
   TlsOptions tls{};  // for TCP addresses of the control plane; unix sockets have no TLS
   BreakerOptions breaker{};
-  // Opens data connections. Empty: the address selects the transport. For tests and wrappers.
+  // Opens data connections. If empty, the address determines the transport. For tests and wrappers.
   Dialer dialer{};
 };
 

@@ -22,9 +22,9 @@ namespace cairn {
 //     + token / tokens_per_run * token_run_stride + token % tokens_per_run * token_stride
 //     + dim / dims_per_run * dim_run_stride + dim % dims_per_run * dim_stride
 //
-// A run length of 0 means one run without end. All strides are bytes. The formula covers tiles of a
-// matrix unit and a transposed K. layer and head count within the slice to move. Borrows
-// everything.
+// A run length of 0 means one run without end. All strides are in bytes. The formula also covers
+// the tiles of a matrix unit and a transposed K. layer and head are counted within the slice to
+// move. Borrows everything.
 struct PagedPlane {
   std::byte* data = nullptr;             // a put only reads it
   std::span<std::byte* const> layers{};  // one per layer of the slice, or empty
@@ -43,21 +43,21 @@ struct PagedCache {
   PagedPlane k, v;                // kinds with one plane use only `k`
 };
 
-// An entry of a block table: a get skips the tokens of this block.
+// An entry of a block table that makes a get skip the tokens of the block.
 inline constexpr int64_t kBlockSkipped = -1;
 
-// Checks a table of an engine's blocks. Each entry is one of the engine's `block_count` blocks of
-// `tokens_per_block`, and together they make a whole number of store blocks of `tokens`. Errors:
-// InvalidArgument, naming the field and the place in the table.
+// Checks a table of an engine's blocks. Each entry must be one of the engine's `block_count` blocks
+// of `tokens_per_block` tokens. Together they must make a whole number of store blocks of `tokens`.
+// Errors: InvalidArgument, naming the field and the place in the table.
 absl::Status CheckTable(uint32_t tokens_per_block, int64_t block_count, uint32_t tokens,
                         std::span<const int64_t> table, ViewUse use);
 
 // Views of consecutive store blocks in a paged cache. Owns the token offsets that they borrow.
 class PagedViews {
  public:
-  // `table` lists the engine's blocks of the first store block, then those of the second, and so
-  // on: shape.tokens / cache.tokens_per_block for each store block. Errors: InvalidArgument, naming
-  // the field and the place in the table.
+  // `table` has the engine's blocks of the first store block, then those of the second, and so on:
+  // shape.tokens / cache.tokens_per_block entries for each store block. Errors: InvalidArgument,
+  // naming the field and the place in the table.
   static absl::StatusOr<PagedViews> Make(const PagedCache& cache, const ViewShape& shape,
                                          std::span<const int64_t> table, ViewUse use);
 

@@ -70,25 +70,25 @@ inline codecs::DecodeInputs InputsOf(const SideObjectHandle& held) {
 }
 
 // Caches the most recently used side objects, up to kBytesMax and kCountMax. Also caches the ids of
-// each group's current side objects. Thread-safety: Thread-safe. Holds no lock during a fetch.
+// each group's current side objects. Thread-safety: Thread-safe. No lock is held during a fetch.
 class SideObjectCache {
  public:
   static constexpr uint64_t kBytesMax = uint64_t{96} << 20;
   static constexpr size_t kCountMax = 64;
-  // Time for which an encoding client uses a side object before it asks for a newer one.
+  // How long an encoding client uses a side object before it asks for a newer one.
   static constexpr absl::Duration kCurrentFor = absl::Seconds(1);
 
   using Fetch = absl::FunctionRef<absl::StatusOr<SideObjectHandle>(const Digest& id)>;
-  // Returns the side object of an id. Fetches it if it is not cached.
+  // Returns the side object with that id. Fetches it if it is not cached.
   absl::StatusOr<SideObjectHandle> Get(const Digest& id, Fetch fetch);
 
-  // Returns the id of a group's current side object of a kind; nullopt if there is none. If the
+  // Returns the id of a group's current side object of a kind. nullopt: there is none. If the
   // cached answer is too old, calls `ask`, which runs ListSideObjects().
   using Slot = std::pair<uint32_t, SideObjectKind>;  // group
   using Current = absl::flat_hash_map<Slot, Digest>;
   using Ask = absl::FunctionRef<absl::StatusOr<Current>()>;
   absl::StatusOr<std::optional<Digest>> CurrentOf(const Slot& slot, absl::Time now, Ask ask);
-  // Makes the next CurrentOf() call `ask`.
+  // The next CurrentOf() will call `ask`.
   void ForgetCurrent();
 
  private:

@@ -33,9 +33,9 @@ struct MatchRequest {
   std::span<const GroupSlice> slices{};        // slices to find; a group without a slice is wanted
                                                // whole
   std::span<const uint32_t> groups_skipped{};  // groups to leave out
-  uint32_t token_limit = 0;                    // limits the prefix to this many tokens; 0: no limit
-  // Wait at most this long for all keys (a prefill may still be running), then return the blocks
-  // found.
+  uint32_t token_limit = 0;                    // the prefix has at most so many tokens; 0: no limit
+  // How long to wait for all keys, because a prefill may still be running. After that, the blocks
+  // found are returned.
   absl::Duration wait = absl::ZeroDuration();
   bool is_counting = false;                       // true: take no lease
   absl::Duration timeout = absl::ZeroDuration();  // zero: wait + the default
@@ -49,9 +49,9 @@ struct MatchedBlock {
 struct MatchResult {
   uint32_t block_count = 0;  // 0: a miss
   uint64_t token_count = 0;
-  // Pins the blocks. Any client of the tenant may use the lease for gets. All zero: none.
+  // Pins the blocks. Any client of the tenant may use the lease for gets. All zero: no lease.
   LeaseToken lease{};
-  // The lease's lifetime. The lease does not expire while the session that took it is open.
+  // How long the lease lasts. It does not expire while the session that took it is open.
   absl::Duration lease_time;
   std::vector<MatchedBlock> blocks;
   bool is_shortened_by_pins = false;  // more blocks exist, but too much of the tier is pinned
@@ -69,10 +69,10 @@ struct PrefetchRequest {
 // The number of keys in each state.
 struct PrefetchResult {
   uint32_t in_memory_count = 0;
-  // Keys whose read is queued or running. Once read, Match() reports them in memory.
+  // Keys that are being read or are queued. After the read, Match() reports them in memory.
   uint32_t on_their_way_count = 0;
   uint32_t absent_count = 0;   // keys with a wanted slice that is not stored
-  uint32_t refused_count = 0;  // not queued, because too many reads are: ask again later
+  uint32_t refused_count = 0;  // not queued, because the queue is full: ask again later
 };
 
 // Where a block is, or why it is not stored. The numbers are those of BlockFate in the protocol.
@@ -117,7 +117,7 @@ class Space {
 
   const proto::SpaceIdentity& identity() const { return identity_; }
   const Fingerprint& fingerprint() const { return fingerprint_; }
-  // Returns the space's recipe when it was last opened.
+  // Returns the recipe that the space had when it was last opened.
   std::string recipe() const;
   bool was_created() const { return was_created_; }
 
@@ -136,17 +136,17 @@ class Space {
   absl::StatusOr<uint64_t> SourceBytes(const GroupSlice& slice) const;
   absl::StatusOr<uint64_t> ImageBytesMax(const GroupSlice& slice) const;
 
-  // Finds the longest stored prefix and leases it in the same call. For a miss, returns OK with
+  // Finds the longest stored prefix, and leases it in the same call. For a miss, returns OK with
   // block_count 0.
   absl::StatusOr<MatchResult> Match(const MatchRequest& request);
 
-  // Queues reads of blocks into the daemon's memory and returns at once. Reads that a get waits for
-  // run first.
+  // Queues reads of blocks into the daemon's memory and returns at once. Reads for which a get
+  // waits run first.
   absl::StatusOr<PrefetchResult> Prefetch(const PrefetchRequest& request);
 
   absl::StatusOr<PutResult> Put(const PutRequest& request,
                                 absl::Duration timeout = absl::ZeroDuration());
-  // Gets one block. Errors: NotFound means a miss. Unless the status is OK, the target's content is
+  // Gets one block. Errors: NotFound means a miss. If the status is not OK, the target's content is
   // unspecified.
   absl::StatusOr<GetResult> Get(const GetRequest& request,
                                 absl::Duration timeout = absl::ZeroDuration());
@@ -195,9 +195,9 @@ class Space {
   //
   // Installs a side object as the current one of its kind for a group: the daemon encodes later
   // puts with it. Blocks that are already stored keep their side object. Equal bytes have equal ids
-  // and may be installed again. Errors: InvalidArgument (no such group, not of the kind, another
-  // geometry, or a profile without the rate of the space's recipe), ResourceExhausted (the budget
-  // for side objects, the tenant's or the total, is used up).
+  // and may be installed again. Errors: InvalidArgument (no such group; bytes not of the kind;
+  // another geometry; or a profile without the rate of the space's recipe), ResourceExhausted (the
+  // budget for side objects is used up: the tenant's, or that of all tenants).
   absl::StatusOr<InstalledSideObject> PutSideObject(uint32_t group, SideObjectKind kind,
                                                     std::span<const std::byte> bytes,
                                                     absl::Duration timeout = absl::ZeroDuration());
@@ -206,8 +206,8 @@ class Space {
   // the id).
   absl::StatusOr<SideObjectHandle> GetSideObject(const Digest& id,
                                                  absl::Duration timeout = absl::ZeroDuration());
-  // Returns a group's current side object of a kind, with which this client encodes puts into the
-  // group; null if there is none. It may be a second out of date.
+  // Returns a group's current side object of a kind. This client encodes puts into the group with
+  // it. Null: there is none. The answer may be a second old.
   absl::StatusOr<SideObjectHandle> GetCurrentSideObject(
       uint32_t group, SideObjectKind kind, absl::Duration timeout = absl::ZeroDuration());
   absl::StatusOr<std::vector<SideObjectFigures>> ListSideObjects(
@@ -230,8 +230,9 @@ class Space {
 
   Space(ClientCore& core, proto::SpaceIdentity identity, std::string recipe);
   absl::StatusOr<Bound> Bind(absl::Time deadline);
-  // For components that keep moving blocks of the space. Like PutBatch(), with work to run
-  // meanwhile. AllocateStaging() is like Client::AllocateBuffer(), for memory that is kept.
+  // For components that move blocks of the space all the time. PutBatch() is like the public one,
+  // with work to do meanwhile. AllocateStaging() is like Client::AllocateBuffer(), for memory that
+  // is kept.
   std::vector<absl::StatusOr<PutResult>> PutBatch(std::span<const PutRequest> requests,
                                                   absl::Duration timeout, Meanwhile meanwhile);
   absl::StatusOr<Buffer> AllocateStaging(size_t bytes, absl::Duration timeout);

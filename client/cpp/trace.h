@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attaches the caller's own trace (OpenTelemetry, a gateway) to requests. cairnd logs slow requests
-// with their trace id and the time of each step. A slow get in a trace can thus be found in the
+// Adds the caller's own trace (OpenTelemetry, a gateway) to requests. cairnd logs slow requests
+// with their trace id and the time of each step. So you can find a slow get of a trace in the
 // daemon's log.
 //
 //   const absl::StatusOr<Traceparent> trace = ParseTraceparent(header);  // "00-4bf92f…-01"

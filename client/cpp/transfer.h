@@ -22,7 +22,7 @@
 
 namespace cairn {
 
-// Context that the exchanges of a space share and borrow.
+// What the exchanges of a space share and borrow.
 struct TransferContext {
   Fingerprint fingerprint{};
   uint64_t space_id = 0;
@@ -30,8 +30,8 @@ struct TransferContext {
   bool takes_engine_hashes = false;
   bool takes_tokens = false;
   codecs::Recipe recipe;  // without the parameters of its side object
-  // Returns the side object of an id; may ask the daemon for it. Errors: NotFound if the daemon no
-  // longer has it.
+  // Returns the side object with that id. May ask the daemon for it. Errors: NotFound if the daemon
+  // no longer has it.
   absl::FunctionRef<absl::StatusOr<SideObjectHandle>(const Digest& id)> side_object;
   // Returns a group's current side object of a kind; null if there is none. May ask the daemon for
   // it.
@@ -50,8 +50,8 @@ class PutExchange final : public Exchange {
   const void* place() const override;
 
   const absl::StatusOr<PutResult>& result() const { return result_; }
-  // Returns the result of a stored put, durable or not; nullopt if the put is not known to be
-  // stored.
+  // Returns the result if the put is known to be stored, durable or not. nullopt: it is not
+  // known.
   const std::optional<PutResult>& stored() const { return stored_; }
   uint64_t wire_bytes() const { return wire_bytes_; }
 
@@ -62,8 +62,8 @@ class PutExchange final : public Exchange {
     proto::Form form = proto::Form::kSource;
     std::span<std::byte> rest{};  // memory after `bytes`, for statistics
   };
-  // Returns whether the client encodes: the request asks for it, and it is possible. For ott the
-  // daemon encodes all but the first block of a chain, because only it has the previous block.
+  // Returns whether the client encodes: the request asks for it, and it is possible. For ott, the
+  // daemon encodes all blocks but the first of a chain, because only it has the previous block.
   bool IsEncodedHere() const;
   // Checks the statistics of the request and selects those to send.
   absl::Status SetStatistics();
@@ -78,7 +78,7 @@ class PutExchange final : public Exchange {
   const TransferContext& context_;
   const PutRequest& request_;
   const PlacedSlice slice_;
-  // In the order in which they follow the payload on the wire.
+  // The statistics to send, in the order in which they follow the payload.
   std::array<std::span<const float>, proto::kStatisticCount> sent_;
   std::span<const uint32_t> sent_tokens_;
   uint64_t sent_bytes_ = 0;  // of both
@@ -102,8 +102,8 @@ class GetExchange final : public Exchange {
   // Returns whether a checksum did not match or the reply did not fit the request. result() is then
   // NotFound.
   bool is_corrupt() const { return is_corrupt_; }
-  // Returns true if the lent payload is damaged in the daemon's memory. The daemon verifies copies:
-  // a second try shows it the damage, and another tier may have the block.
+  // Returns true if the lent payload is damaged in the daemon's memory. The daemon verifies before
+  // it copies. So a second try finds the damage, and another tier may have the block.
   bool wants_copy() const override { return wants_copy_; }
 
  private:
@@ -124,9 +124,9 @@ class GetExchange final : public Exchange {
   absl::StatusOr<GetResult> result_ = absl::InternalError("the get never ended");
 };
 
-// Verifies and decodes every tile of `view` while its bytes are in cache. `room(bytes)` returns
-// memory; it is called only for tiles whose tokens are scattered. `inputs` are the side objects
-// that the image names. Errors: DataLoss if a checksum does not match; `target` is then
+// Verifies and decodes every tile of `view` while its bytes are in the CPU's cache. `room(bytes)`
+// returns memory. It is called only for tiles whose tokens are scattered. `inputs` are the side
+// objects that the image names. Errors: DataLoss if a checksum does not match; then `target` is
 // unspecified. REQUIRES: Validate(target) is OK.
 absl::Status VerifyAndDecode(const codecs::ImageView& view, const PlaneViews& target,
                              absl::FunctionRef<std::span<std::byte>(size_t bytes)> room,
@@ -135,8 +135,8 @@ absl::Status VerifyAndDecode(const codecs::ImageView& view, const PlaneViews& ta
 // Returns the codec backend. Errors: InvalidArgument if the environment names an unknown one.
 absl::StatusOr<const codecs::Backend*> FindBackend();
 
-// Converts an error of a codec. Returns DataLoss for bytes that are not an image or have changed
-// since they were written, else InvalidArgument.
+// Converts an error of a codec. Returns DataLoss for bytes that are not an image, or that have
+// changed since they were written. Returns InvalidArgument for other errors.
 absl::Status FromCodec(codecs::Error error, std::string_view what);
 
 }  // namespace cairn

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Gathers KV from an engine's memory into a source payload and scatters it back. The engine need
+// Gathers KV from an engine's memory into a source payload, and scatters it back. The engine need
 // not repack it. codecs/types/target_view.h defines views.
 //
 // Thread-safety: pure functions.
@@ -31,13 +31,13 @@ absl::Status Validate(const ViewShape& shape, const PlaneViews& views,
 // Returns views of a contiguous source payload: [layer, head, plane, token, dim].
 PlaneViews ContiguousViews(const ViewShape& shape, std::byte* payload);
 
-// Copies the tiles of one (layer, head) to `payload`, in plane order. REQUIRES: Validate(shape,
-// views) is OK; `payload` has the size of those tiles.
+// Copies the tiles of one (layer, head) to `payload`, in the order of planes. REQUIRES:
+// Validate(shape, views) is OK; `payload` has the size of those tiles.
 void GatherHead(const ViewShape& shape, const PlaneViews& views, uint16_t layer, uint16_t head,
                 std::span<std::byte> payload);
 
-// Copies all heads of all layers. REQUIRES: Validate(shape, views) is OK; payload.size() is layers
-// * heads * HeadBytes(shape).
+// Copy all heads of all layers. REQUIRES: Validate(shape, views) is OK; payload.size() is layers *
+// heads * HeadBytes(shape).
 void Gather(const ViewShape& shape, const PlaneViews& views, std::span<std::byte> payload);
 void Scatter(const ViewShape& shape, const PlaneViews& views, std::span<const std::byte> payload);
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Codes between a (min, range) a group, and rows over them: kivi, ott, logquant, arkv and V of
+// Decodes codes between a (min, range) per group, and rows: kivi, ott, logquant, arkv and V of
 // mixkvq. Every value is code * step + min in fp32, rounded to the dtype.
 //
-// The fast kernel has a thread do 8 channels of every few tokens: codes come through shared memory
-// 16 bytes at a time, values leave as 16 bytes. Its tasks keep to it: dim is a multiple of 8 and at
-// most 2048, rows go to multiples of 16, codes of a task fit, its tokens of K share their groups,
-// 8 channels of V do. All others are of the slow kernel, a thread an element.
+// In the fast kernel, a thread decodes 8 channels of every few tokens. Codes come through shared
+// memory, 16 bytes at a time; values are stored 16 bytes at a time. Its tasks fit this: dim is a
+// multiple of 8 and at most 2048, rows go to multiples of 16, the task's codes fit into shared
+// memory, its tokens of K share their groups, and 8 channels of V do. The slow kernel has all other
+// tasks, with one element per thread.
 
 #include <cstdint>
 
@@ -23,7 +24,7 @@ struct AffineShared {
   TokenPlaces places;
 };
 
-// range / (2^bits - 1), rounded to nearest, of an fp16: what codecs::Step() divides.
+// Returns range / (2^bits - 1), rounded to nearest, of an fp16 number: codecs::Step() as a product.
 template <uint32_t kBits>
 CAIRN_DEVICE float StepOf(float range) {
   constexpr float kLevels = static_cast<float>((1U << kBits) - 1);
@@ -36,7 +37,7 @@ struct StepAndMin {
   float step, min;
 };
 
-// A min is finite and not -0, a range finite and not negative.
+// A min must be finite and not -0. A range must be finite and not negative.
 CAIRN_DEVICE Fault CheckParams(uint32_t pair) {
   const bool is_infinite = (((pair & 0x7C007C00U) + 0x04000400U) & 0x80008000U) != 0;
   const bool is_negative = pair >> 31 != 0;
@@ -50,7 +51,7 @@ CAIRN_DEVICE StepAndMin ParamsOf(uint32_t pair, Fault* fault) {
   return {StepOf<kBits>(HalfToFloat(pair >> 16)), HalfToFloat(pair & 0xFFFF)};
 }
 
-// Codes of 8 channels.
+// The codes of 8 channels.
 template <uint32_t kBits>
 struct CodeWords {
   uint32_t of[kBits == 8 ? 2 : 1];
@@ -66,7 +67,7 @@ struct CodeWords {
       of[0] = *reinterpret_cast<const uint16_t*>(codes);
     }
   }
-  // Code i as a float: below 2^23, the lowest bits of 2^23 + code are the code.
+  // Returns code i as a float. For codes below 2^23, the lowest bits of 2^23 + code are the code.
   CAIRN_DEVICE_MEMBER float At(uint32_t i) const {
     uint32_t bits = 0;
     if constexpr (kBits == 8) {
@@ -88,7 +89,7 @@ CAIRN_DEVICE uint32_t PackPair(float low, float high) {
   return kDType == codecs::DType::kBf16 ? PackBf16(low, high) : PackFp16(low, high);
 }
 
-// Codes of the task into shared memory; they come with CopyWait().
+// Starts to copy the task's codes to shared memory. They are there after CopyWait().
 CAIRN_DEVICE void AskForCodes(const TileTask& task, uint32_t code_row_bytes, uint8_t* codes) {
   const uint8_t* source = task.source + static_cast<uint64_t>(task.token_first) * code_row_bytes;
   const uint32_t bytes = task.token_count * code_row_bytes;
@@ -161,7 +162,8 @@ CAIRN_DEVICE void StoreValue(codecs::DType dtype, uint8_t* row, uint32_t channel
   }
 }
 
-// What a code of `bits` stands for, by pair `pair` of the tile.
+// Returns the value of a code with `bits` bits. `pair` is the number of its (min, range) in the
+// tile.
 CAIRN_DEVICE float LoadAndDequantize(const TileTask& task, uint32_t pair, uint32_t code,
                                      uint32_t bits, Fault* fault) {
   const uint32_t params = LoadGlobal<uint32_t>(task.source + task.params_at + 4 * pair);
@@ -170,8 +172,8 @@ CAIRN_DEVICE float LoadAndDequantize(const TileTask& task, uint32_t pair, uint32
                              HalfToFloat(params >> 16), bits);
 }
 
-// Element by element, all that a plan may ask.
-//   pattern_at(at)  fp16 that are added to a token of the task; null: none are
+// Decodes a task of any shape, element by element.
+//   pattern_at(at)  returns fp16 numbers that are added to a token of the task; null: none
 template <typename PatternAt>
 CAIRN_DEVICE void DecodeElements(const TileTask& task, const PlaneRecord& plane,
                                  const TokenPlaces& places, PatternAt pattern_at, Fault* fault) {

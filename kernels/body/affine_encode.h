@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Codes between a (min, range) out of an engine's paged cache, a block a tile: rows, params, codes
-// and all that lies between them, as codecs/forms/affine.cc writes it. Of every shape and dtype, an
-// element a thread.
+// Encodes tiles from an engine's paged cache to codes between a (min, range), with rows, params and
+// everything between them, as codecs/forms/affine.cc does. One block per tile, one element per
+// thread. Accepts every shape and dtype.
 
 #include <cstdint>
 
@@ -17,9 +17,9 @@ namespace cairn::kernels {
 
 using codecs::Extremes;
 
-// Calls visit(value) for the values of a group that are no row's: tokens of a channel of K,
-// channels of a token of V.
-//   value_at(token, channel)  here and below: what is coded of an element
+// Calls visit(value) for the values of a group, except those of rows. A group is some tokens of a
+// channel of K, or some channels of a token of V.
+//   value_at(token, channel)  here and below: returns the value of an element that is coded
 template <typename ValueAt, typename Visit>
 CAIRN_DEVICE void ForEachOfGroup(const EncodeTile& tile, const EncodeShared& shared, uint32_t group,
                                  uint32_t across, ValueAt value_at, Visit visit) {
@@ -61,7 +61,7 @@ CAIRN_DEVICE void StorePair(const EncodeTile& tile, uint32_t pair, codecs::Affin
               params.min | static_cast<uint32_t>(params.range) << 16);
 }
 
-// Params of K. True where the tile has to be raw: a group is a constant that no code brings back.
+// Stores the params of K. Returns true if the tile must be raw: no code restores a constant group.
 template <typename ValueAt>
 CAIRN_DEVICE bool StoreParamsOfChannels(const EncodeTile& tile, const EncodeShared& shared,
                                         ValueAt value_at) {
@@ -76,7 +76,7 @@ CAIRN_DEVICE bool StoreParamsOfChannels(const EncodeTile& tile, const EncodeShar
   return is_raw;
 }
 
-// Params of V; tokens that have to be rows are marked, and rows' params are 0.
+// Stores the params of V. Marks tokens that must be rows. The params of rows are 0.
 template <typename ValueAt>
 CAIRN_DEVICE void StoreParamsOfTokens(const EncodeTile& tile, EncodeShared* shared,
                                       ValueAt value_at) {
@@ -97,7 +97,7 @@ CAIRN_DEVICE void StoreParamsOfTokens(const EncodeTile& tile, EncodeShared* shar
   }
 }
 
-// The code of a value, by params that the block has stored.
+// Returns the code of a value, from params that the block has stored.
 CAIRN_DEVICE uint32_t CodeOf(const EncodeTile& tile, uint32_t pair, uint32_t bits, float value) {
   const auto params = LoadRecord<uint32_t>(tile.task.slot + tile.params_at + 4 * pair);
   return codecs::AffineCode(
@@ -122,14 +122,14 @@ CAIRN_DEVICE void StoreCodes(const EncodeTile& tile, const EncodeShared& shared,
   }
 }
 
-// What a token is worth, as arkv stores it.
+// Returns the score of a token, as arkv stores it.
 CAIRN_DEVICE uint16_t ScoreAt(const EncodeTile& tile, uint32_t token) {
   if (token == 0 && (tile.task.rules & kRuleFirstIsRow) != 0) return codecs::kScoreInfinite;
   if (tile.task.scores == nullptr) return 0;
   return codecs::StoredScore(LoadGlobal<float>(tile.task.scores + 4 * token));
 }
 
-// Tokens that are rows whatever their values.
+// Marks the tokens that are rows whatever their values.
 CAIRN_DEVICE void MarkKept(const EncodeTile& tile, EncodeShared* shared) {
   if (ThreadIndex() == 0 && (tile.task.rules & kRuleFirstIsRow) != 0) {
     AtomicOrShared(&shared->is_row[0], 1);
@@ -141,7 +141,7 @@ CAIRN_DEVICE void MarkKept(const EncodeTile& tile, EncodeShared* shared) {
   }
 }
 
-// Where a tile's parts lie, as far as they do not depend on its rows.
+// Computes where a tile's parts are, as far as this does not depend on its rows.
 CAIRN_DEVICE void PlaceCodes(EncodeTile* tile) {
   const PlaneRecord& plane = tile->plane;
   const uint32_t groups = plane.is_v ? plane.tokens * ((plane.dim + plane.group - 1) / plane.group)
@@ -154,12 +154,12 @@ CAIRN_DEVICE void PlaceCodes(EncodeTile* tile) {
   tile->scales_bytes = (tile->task.rules & kRuleScores) != 0 ? 2 * plane.tokens : 0;
 }
 
-// A tile whose rows are marked so far, as EncodeTiles() has it.
+// Encodes a tile, in which the rows known so far are marked. The result is as for EncodeTiles().
 template <typename ValueAt>
 CAIRN_DEVICE bool EncodeGroups(const EncodeReader& reader, EncodeTile* tile, EncodeShared* shared,
                                ValueAt value_at) {
   PlaceCodes(tile);
-  // Params of a few tokens can be more than the tokens, and the slot has no room for them.
+  // The params of a few tokens can be larger than the tokens. The slot has no room for such params.
   const uint32_t least = Align16(tile->row_bits_at + tile->scales_bytes + tile->map_bytes);
   bool is_raw = least >= RawBytes(tile->plane);
   if (!is_raw && tile->plane.is_v) {

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Codes between a (min, range) as most are encoded: bf16 and fp16 in rows at multiples of 16, heads
-// of 64 or of 128 channels times any number, without rows. A block does a tile, 128 tokens of up to
-// 128 channels at a time, which its threads keep in registers from the first look to the codes. A
-// tile with a row or a group that has to be raw is left to EncodeAffineAny, which goes over it
-// again.
+// Encodes the most common tiles to codes between a (min, range): bf16 and fp16, rows of memory at
+// multiples of 16 bytes, heads of 64 channels or a multiple of 128, no tokens kept as source bits.
+// A block encodes one tile, 128 tokens of up to 128 channels at a time. Its threads keep these in
+// registers until they are coded. If a tile needs rows, or must be raw because of a group,
+// EncodeAffineAny encodes it again.
 //
-// Values that are equal to those of codecs/numbers/math.h, by fewer operations:
+// The values equal those of codecs/numbers/math.h, with fewer operations:
 //
-// - Code8() clamps nothing: min <= value, and (value - min) * (255 / range) is at most
-//   255 * (1 + 2^-23), which rounds to 255; of the empty range it is 0.
-// - Narrow() is a product: (code + 8) / 17 is (code + 8) * 241 >> 12, and that of 2 bits
-//   (code + 42) * 193 >> 14, of all codes of 8 bits.
-// - A group has a value that has no code where its least or its largest has none, or is a NaN.
+// - Code8() needs no clamping: min <= value, and (value - min) * (255 / range) is at most
+//   255 * (1 + 2^-23), which rounds to 255. If the range is empty, it is 0.
+// - Narrow() is a product for all codes of 8 bits: (code + 8) / 17 is (code + 8) * 241 >> 12. For
+//   2 bits it is (code + 42) * 193 >> 14.
+// - A group has a value that cannot be coded if its smallest or largest value cannot be coded, or
+//   is a NaN.
 
 #include <cstdint>
 
@@ -23,11 +24,11 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kSlabTokens = kFastGroupTokens;
 inline constexpr uint32_t kSlabChannels = 128;
-inline constexpr uint32_t kPartChannels = 8;  // of a thread: 16 bytes
+inline constexpr uint32_t kPartChannels = 8;  // per thread: 16 bytes
 
 struct AffineFastShared {
   EncodeShared tile;
-  // Of K: extremes of a warp's tokens, two channels a word.
+  // For K: extremes of a warp's tokens, two channels per word.
   alignas(16) uint32_t low[kBlockWarps][kSlabChannels / 2];
   alignas(16) uint32_t high[kBlockWarps][kSlabChannels / 2];
   alignas(16) float min_negated[kSlabChannels];
@@ -52,12 +53,12 @@ CAIRN_DEVICE float UpperHalf(uint32_t word) {
                                         : HalfToFloat(word >> 16);
 }
 
-// What the codes of a group are made by.
+// What is needed to compute the codes of a group.
 struct GroupCoder {
   float min_negated, inverse;
 };
 
-// Of a group between two values: stores its params. *is_wrong where it needs rows, or a raw tile.
+// Stores the params of a group with these extremes. *is_wrong: it needs rows, or a raw tile.
 CAIRN_DEVICE GroupCoder StoreGroup(float low, float high, uint8_t* pair, bool* is_wrong) {
   low = codecs::Add(low, 0.0F);  // no zero is negative
   high = codecs::Add(high, 0.0F);
@@ -70,17 +71,17 @@ CAIRN_DEVICE GroupCoder StoreGroup(float low, float high, uint8_t* pair, bool* i
   return {-min_value, codecs::InverseStep(8, HalfToFloat(range))};
 }
 
-// Codes of 8 channels, of which the first is in the lowest bits.
+// The codes of 8 channels. The first channel's is in the lowest bits.
 template <uint32_t kBits>
 struct UnitCodes {
   static constexpr uint32_t kAdded = kBits == 8 ? 0 : kBits == 4 ? 8 : 42;
   static constexpr uint32_t kFactor = kBits == 8 ? 1U << 24 : kBits == 4 ? 241U << 16 : 193U << 16;
   uint32_t of[kBits == 8 ? 2 : 1] = {};
 
-  // Of channel i; channels come from the last to the first.
+  // Adds the code of channel i. Channels are added from the last to the first.
   CAIRN_DEVICE_MEMBER void Add(uint32_t i, float value, GroupCoder by) {
     const float position = codecs::Multiply(codecs::Add(value, by.min_negated), by.inverse);
-    // The lowest byte is the code of 8 bits; the highest bits of the product are that of kBits.
+    // The lowest byte is the code with 8 bits. The product's highest bits are that with kBits.
     const uint32_t code8 = codecs::FloatBits(codecs::Add(position, 12582912.0F));
     const uint32_t code = code8 * kFactor + kAdded * kFactor;
     uint32_t& word = of[kBits == 8 ? i / 4 : 0];
@@ -97,15 +98,15 @@ struct UnitCodes {
   }
 };
 
-// 128 tokens of kParts * 8 channels; a thread has 8 channels of kTokens tokens.
+// 128 tokens of kParts * 8 channels. A thread has 8 channels of kTokens tokens.
 template <uint32_t kBits, codecs::DType kDType, uint32_t kParts>
 struct Slab {
   static constexpr uint32_t kTokens = kSlabTokens * kParts / kBlockThreads;
 
   const EncodeTile& tile;
-  uint32_t part;     // of the slab's channels
-  uint32_t token;    // the thread's first
-  uint32_t channel;  // likewise
+  uint32_t part;     // the thread's part of the slab's channels
+  uint32_t token;    // the thread's first token
+  uint32_t channel;  // the thread's first channel
   U32x4 values[kTokens];
 
   CAIRN_DEVICE_MEMBER Slab(const EncodeTile& of, const EncodeShared& shared, uint32_t token_first,
@@ -117,13 +118,13 @@ struct Slab {
     const uint32_t last = tile.plane.tokens - 1;
     CAIRN_UNROLL
     for (uint32_t k = 0; k < kTokens; ++k) {
-      // Behind the last token it is there again, which moves no extreme.
+      // Loads the last token again instead of tokens after it. This changes no extreme.
       const uint32_t there = token + k < last ? token + k : last;
       values[k] = LoadGlobal<U32x4>(shared.places[there] + 2 * channel);
     }
   }
 
-  //   coder_of(i)  of channel i
+  //   coder_of(i)  returns the GroupCoder of channel i
   template <typename CoderOf>
   CAIRN_DEVICE_MEMBER void StoreCodes(uint32_t k, CoderOf coder_of) const {
     if (token + k >= tile.plane.tokens) return;
@@ -138,7 +139,7 @@ struct Slab {
   }
 };
 
-// Extremes of a warp's tokens, by those of its lanes that have the first of them.
+// Stores the extremes of a warp's tokens. The lanes that have the first of these tokens store them.
 template <codecs::DType kDType, uint32_t kParts, typename SlabOf>
 CAIRN_DEVICE void ShareExtremes(const SlabOf& slab, AffineFastShared* shared) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, warp = ThreadIndex() / kWarpLanes;
@@ -165,7 +166,8 @@ CAIRN_DEVICE void ShareExtremes(const SlabOf& slab, AffineFastShared* shared) {
   }
 }
 
-// K: a (min, range) a channel. The block meets in here. True where a channel needs another kernel.
+// Encodes K, with a (min, range) per channel. Synchronizes. Returns true if another kernel must do
+// it.
 template <uint32_t kBits, codecs::DType kDType, uint32_t kParts>
 CAIRN_DEVICE bool EncodeChannels(const EncodeTile& tile, uint32_t token_first,
                                  uint32_t channel_first, AffineFastShared* shared) {
@@ -203,7 +205,8 @@ CAIRN_DEVICE bool EncodeChannels(const EncodeTile& tile, uint32_t token_first,
   return is_wrong;
 }
 
-// The least of a thread's 8 channels in the lower half, and the largest, negated, in the upper.
+// Returns the smallest of a thread's 8 channels in the lower half, and the negated largest above
+// it.
 template <codecs::DType kDType>
 CAIRN_DEVICE uint32_t ExtremesOfUnit(const U32x4& values) {
   const uint32_t low = LeastHalves<kDType>(LeastHalves<kDType>(values.x, values.y),
@@ -214,8 +217,9 @@ CAIRN_DEVICE uint32_t ExtremesOfUnit(const U32x4& values) {
   return LeastHalves<kDType>(PermuteBytes(low, high, 0x5410), PermuteBytes(low, high, 0x7632));
 }
 
-// V: a (min, range) a token and 64 channels, which are those of 8 lanes beside each other. They
-// halve the tokens between them until each has one, whose params it makes, and tell each other.
+// Encodes V, with a (min, range) per token and 64 channels. 8 adjacent lanes have these channels.
+// They divide the tokens among them, until each has one. It makes that token's params, and the
+// lanes exchange them.
 template <uint32_t kBits, codecs::DType kDType, uint32_t kParts>
 CAIRN_DEVICE bool EncodeTokens(const EncodeTile& tile, uint32_t token_first, uint32_t channel_first,
                                AffineFastShared* shared) {
@@ -227,7 +231,7 @@ CAIRN_DEVICE bool EncodeTokens(const EncodeTile& tile, uint32_t token_first, uin
   for (uint32_t k = 0; k < slab.kTokens; ++k) {
     extremes[k] = ExtremesOfUnit<kDType>(slab.values[k]);
   }
-  uint32_t own = 0;  // the lane's token among those of its thread
+  uint32_t own = 0;  // the lane's token, among its thread's
   CAIRN_UNROLL
   for (uint32_t lanes = kPartChannels / 2, left = slab.kTokens; lanes != 0; lanes /= 2) {
     const bool is_upper = (lane & lanes) != 0;

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention over codes between a (min, range), as they are: no value is ever made of a code. A code
-// is the mantissa of a denormal fp16, code * 2^-24, which products of halves take exactly; steps go
-// into what it is multiplied with.
+// Attention over codes between a (min, range), without decoding them. A code is used as the
+// mantissa of a denormal fp16 number, code * 2^-24. Products of fp16 numbers are exact for
+// denormals. Steps are multiplied into the other factor:
 //
-// - scores: q . k is the sum over channels of (q * step) * code, and the sum of q * min, which all
-//   tokens of a part share.
-// - outputs: p . v is the sum over tokens of (p * step) * code, and for each group of V the sum of
-//   p * min.
+// - scores: q . k is the sum over channels of (q * step) * code, plus the sum of q * min, which is
+//   the same for all tokens of a part.
+// - outputs: p . v is the sum over tokens of (p * step) * code, plus the sum of p * min for each
+//   group of V.
 //
-// A warp has 32 tokens at a time, of every fourth part of its block's work, and sums of its own. It
-// meets the others at the end. Lane 4 g + p is one of eight lanes g and of four lanes p, as
-// products spread what they take:
+// A warp processes 32 tokens at a time, of every fourth part of its block's work item. It has its
+// own sums, and synchronizes with the other warps at the end. Lane 4 g + p has the numbers g, of
+// eight, and p, of four. Matrix products distribute their operands by g and p:
 //
-// - K: lane g is a token of 8, lane p has 32 of its channels, a quarter of its codes.
-// - V: lane p is two tokens of 8, lane g has 8 channels of each group of 64.
-// - queries: lane g is row g and row g + 8, lane p has the channels that it has of K.
+// - K: g is one of 8 tokens, p is 32 of the channels, which is a quarter of the codes.
+// - V: p is two of 8 tokens, g is 8 channels of each group of 64.
+// - queries: g is the rows g and g + 8, p is the same channels as for K.
 //
-// A word of codes gives a pair of codes to each product: those of its halves that are masked out at
-// once. What a mask leaves above the lowest place is a power of two too large, which is made good
-// in queries and in outputs.
+// Each product takes a pair of codes from a word: one from each half, with one mask. If the mask
+// leaves a code above the lowest bits, the code is too large by a power of two. Queries and outputs
+// are scaled to correct this.
 
 #include <cstdint>
 
@@ -32,7 +32,7 @@ namespace cairn::kernels {
 // The queries times the steps of a part.
 struct SteppedQueries {
   uint32_t of[2][16];  // of rows g and g + 8: pairs of channels
-  float start[2];      // of each token's sum
+  float start[2];      // where the sum of each token starts
 };
 
 template <uint32_t kBits>
@@ -49,7 +49,7 @@ CAIRN_DEVICE void StepQueries(const AffineAttendShared<kBits>& shared,
   }
   CAIRN_UNROLL
   for (uint32_t n = 0; n < 16; ++n) {
-    // Channels of the pair, of the 32 of lane p.
+    // The channels of the pair, among the 32 of p.
     const uint32_t low = n / P::kOfHalf * 2 * P::kOfHalf + n % P::kOfHalf;
     const uint32_t high = low + P::kOfHalf;
     const uint32_t a = WordOf(step.k_params[low / 4 * 4 + p], low % 4);
@@ -68,7 +68,7 @@ CAIRN_DEVICE void StepQueries(const AffineAttendShared<kBits>& shared,
   queries->start[1] = codecs::Multiply(sums[2], kDenormalUnit);
 }
 
-// Scores of 8 tokens, of those from `first` on.
+// Computes the scores of 8 tokens, from token `first` on.
 template <uint32_t kBits>
 CAIRN_DEVICE void ScoreTokens(const AffineStep<kBits>& step, uint32_t first,
                               const SteppedQueries& queries, float (&scores)[4]) {
@@ -85,14 +85,14 @@ CAIRN_DEVICE void ScoreTokens(const AffineStep<kBits>& step, uint32_t first,
   }
 }
 
-// Adds 16 tokens, from `first` on: `weights` are those of 8 and of 8 more.
+// Adds 16 tokens, from token `first` on. `weights` has those of the first 8 and of the other 8.
 template <uint32_t kBits>
 CAIRN_DEVICE void AddValues(const AffineStep<kBits>& step, uint32_t first,
                             const float (&weights)[2][4], AffineSums* sums) {
   constexpr uint32_t kOfHalf = Pairing<kBits>::kOfHalf;
   const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
-  uint32_t pairs[4], extra[2];  // weights as products take them; what lane g adds of two tokens
-  U32x4 params[2];              // of two tokens: group 0 and 1 of one, then of the other
+  uint32_t pairs[4], extra[2];  // weights as operands; what g adds for two tokens
+  U32x4 params[2];              // of two tokens: groups 0 and 1 of one, then of the other
   CAIRN_UNROLL
   for (uint32_t i = 0; i < 2; ++i) {
     pairs[2 * i] = PackFp16(weights[i][0], weights[i][1]);
@@ -100,7 +100,7 @@ CAIRN_DEVICE void AddValues(const AffineStep<kBits>& step, uint32_t first,
     params[i] = *reinterpret_cast<const U32x4*>(step.v_params + first + 8 * i + 2 * p);
     const uint32_t mins = g == 0 ? PermuteBytes(params[i].x, params[i].z, 0x5410)
                                  : PermuteBytes(params[i].y, params[i].w, 0x5410);
-    extra[i] = g < kAttendVGroups ? mins : g == 7 ? 0x3C003C00U : 0;  // 1 and 1
+    extra[i] = g < kAttendVGroups ? mins : g == 7 ? 0x3C003C00U : 0;  // the numbers 1 and 1
   }
   MmaHalves(sums->extras, pairs, extra);
   CAIRN_UNROLL
@@ -124,9 +124,9 @@ CAIRN_DEVICE void AddValues(const AffineStep<kBits>& step, uint32_t first,
   }
 }
 
-// ---- Works ----
+// ---- Work items ----
 
-// Params of 32 tokens: a lane checks those of a token, or has them say nothing where there is none.
+// Checks the params of 32 tokens, one token per lane. Sets those of absent tokens to zero.
 template <uint32_t kBits>
 CAIRN_DEVICE void CheckValueParams(uint32_t tokens, AffineStep<kBits>* step, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -139,7 +139,7 @@ CAIRN_DEVICE void CheckValueParams(uint32_t tokens, AffineStep<kBits>* step, Fau
   if (tokens < kStepTokens) SyncWarp();
 }
 
-// What a warp has of a work.
+// Computes a warp's sums of a work item.
 template <uint32_t kBits>
 CAIRN_DEVICE void SumParts(const AttendArgs& args, const AttendReader& reader,
                            const AttendWork& work, AffineAttendShared<kBits>* shared,
@@ -167,7 +167,7 @@ template <uint32_t kBits>
 CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, kBits == 2 ? 3 : 2) AttendAffine(AttendArgs args) {
   static_assert(kAttendThreads == kAttendDim && kAttendThreads == 8 * kAttendRows);
   CAIRN_SHARED(AffineAttendShared<kBits>, shared);
-  // Known here, so that no register is asked where the list is.
+  // A constant, so that no register is needed for the list.
   const AttendReader reader(args.plan, AttendAffineList(kBits));
   for (uint32_t i = BlockIndex(); i < reader.WorkCount(); i += GridBlocks()) {
     LayOutQueries(reader, reader.Work(i), kDenormalUnitInverse, &shared);
@@ -175,7 +175,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, kBits == 2 ? 3 : 2) AttendAffine(Atten
     AffineSums sums{};
     sums.largest[0] = sums.largest[1] = kNoScore;
     SumParts(args, reader, reader.Work(i), &shared, &sums);
-    SyncBlock();  // outputs lie where steps were
+    SyncBlock();  // outputs are stored where steps were
     LeaveSums(
         sums,
         [](uint32_t j) {
@@ -184,10 +184,10 @@ CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, kBits == 2 ? 3 : 2) AttendAffine(Atten
         },
         &shared);
     SyncBlock();
-    const AttendWork work = reader.Work(i);  // again: no register held it
+    const AttendWork work = reader.Work(i);  // read again, because no register kept it
     JoinWarps(reader.SlotFloats(), shared, RowCount(reader.Queries(work.queries), work),
               SlotOf(args, reader.SlotFloats(), work.slot));
-    SyncBlock();  // shared memory is of the next work
+    SyncBlock();  // shared memory is reused for the next work
   }
 }
 

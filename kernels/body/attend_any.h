@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention over tiles of any form that has a place for each code, over source bits, and over the
-// tails of caches: a block has a work, 16 tokens at a time, whose values come to shared memory as
-// decoding would round them. Sums are fp32. The slow kernel; those for affine codes are fast.
+// Attention over tiles of all forms that have a place for each code, over source bits, and over
+// tails of caches. A block has one work item, of which it puts the values of 16 tokens at a time
+// into shared memory, rounded as by decoding. Sums are fp32. This kernel is slow; those for affine
+// codes are fast.
 
 #include <cstdint>
 
@@ -10,13 +11,13 @@
 
 namespace cairn::kernels {
 
-// What threads keep of a row: thread 16 r + i is one of those of row r.
+// The sums of a row, which its threads keep. Thread 16 r + i belongs to row r.
 struct RowSums {
   float largest = kNoScore;
   float sum = 0.0F;
 };
 
-// The tokens of a part that a row sees.
+// Returns the number of tokens of a part that a row sees.
 CAIRN_DEVICE uint32_t TokensSeen(const AttendQueries& queries, const AttendPart& part,
                                  uint32_t tail_tokens, uint32_t row) {
   if (!part.is_tail) return part.k.token_count;
@@ -30,7 +31,7 @@ CAIRN_DEVICE uint32_t TokensSeen(const AttendQueries& queries, const AttendPart&
   return left < part.k.token_count ? left : part.k.token_count;
 }
 
-// Scores of a part's tokens, a thread a row and a token of each 16.
+// Computes the scores of a part's tokens. A thread has one row, and one token of each 16.
 template <typename Shared>
 CAIRN_DEVICE void FindScores(const AttendQueries& queries, const AttendTile& k, uint32_t tokens,
                              uint32_t rows, uint32_t seen, Shared* shared, Fault* fault) {
@@ -51,7 +52,7 @@ CAIRN_DEVICE void FindScores(const AttendQueries& queries, const AttendTile& k, 
   }
 }
 
-// Turns a row's scores into weights.
+// Converts a row's scores to weights.
 template <typename Shared>
 CAIRN_DEVICE void Weigh(uint32_t tokens, Shared* shared, RowSums* sums) {
   const uint32_t row = ThreadIndex() / kValueTokens, token = ThreadIndex() % kValueTokens;
@@ -77,7 +78,7 @@ CAIRN_DEVICE void Weigh(uint32_t tokens, Shared* shared, RowSums* sums) {
   if (token == 0) shared->shrink[row] = shrink;
 }
 
-// Adds a part's values, a thread a channel.
+// Adds the values of a part, with one thread per channel.
 template <typename Shared>
 CAIRN_DEVICE void AddPart(const AttendQueries& queries, const AttendTile& v, uint32_t tokens,
                           uint32_t rows, Shared* shared, Fault* fault) {
@@ -99,7 +100,7 @@ CAIRN_DEVICE void AddPart(const AttendQueries& queries, const AttendTile& v, uin
   }
 }
 
-// Readies a part's K or V; false where there is none to be read. The block has met.
+// Prepares the K or V of a part. Returns false if it cannot be read. REQUIRES: SyncBlock() before.
 template <typename Shared>
 CAIRN_DEVICE bool ReadyTile(AttendTile* tile, Shared* shared, Fault* fault) {
   FindForm(tile, &shared->forms, fault);
@@ -107,7 +108,7 @@ CAIRN_DEVICE bool ReadyTile(AttendTile* tile, Shared* shared, Fault* fault) {
   return !SyncBlockOr(*fault != Fault::kNone);
 }
 
-// How many tokens the tail has.
+// Returns the number of tokens of the tail.
 CAIRN_DEVICE uint32_t TailTokens(const AttendQueries& queries, Fault* fault) {
   if (queries.tail_tokens == nullptr) return queries.tail_tokens_max;
   const auto tokens = static_cast<uint32_t>(LoadGlobal<int32_t>(queries.tail_tokens));
@@ -127,7 +128,7 @@ CAIRN_DEVICE Fault AttendToPart(const AttendReader& reader, const AttendPart& pa
   const uint32_t seen =
       row < rows ? TokensSeen(queries, part, tail_tokens, work.row_first + row) : 0;
   AttendTile tile{part.k, reader.Plane(part.k.plane), part.k_form, part.is_tail, {}};
-  // The last row sees most.
+  // The last row sees the most tokens.
   const uint32_t tokens = TokensSeen(queries, part, tail_tokens, work.row_first + rows - 1);
   tile.task.token_count = static_cast<uint16_t>(tokens);
   if (tokens == 0 || !ReadyTile(&tile, shared, &fault)) return fault;
@@ -188,7 +189,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 1) AttendAny(AttendArgs args) {
                     codecs::Multiply(shared.outputs[r][c], shared.shrink[r]));
       }
     }
-    SyncBlock();  // shared memory is of the next work
+    SyncBlock();  // shared memory is reused for the next work
   }
 }
 

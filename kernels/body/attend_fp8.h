@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention over bytes of E4M3 with a scale a token, as they are. Moved below the exponent of a
-// half, the bits of a code are a fp16 that is 2^-8 of its value, exactly, and so never infinite or
-// NaN. Codes lie, and lanes take them, as attend_affine.h has it for 8 bits. Scales of K go into
-// scores, those of V into weights.
+// Attention over bytes of E4M3 with a scale per token, without decoding them. If the bits of a code
+// are moved below the exponent of an fp16 number, the number is exactly 2^-8 of the code's value.
+// So it is never infinite or NaN. The layout of codes and lanes is that of attend_affine.h with 8
+// bits. Scales of K are multiplied into scores, scales of V into weights.
 
 #include <cstdint>
 
@@ -13,24 +13,24 @@
 
 namespace cairn::kernels {
 
-inline constexpr float kE4m3Unit = 256.0F;  // of what products take for a code
+inline constexpr float kE4m3Unit = 256.0F;  // code value / number that products take
 
-// What of 32 tokens is in shared memory.
+// The data of 32 tokens in shared memory.
 template <uint32_t kOfDim>
 struct Fp8Step {
-  static constexpr uint32_t kBits = 8, kDim = kOfDim, kRowBytes = kDim, kSteps = 3;  // under way
+  static constexpr uint32_t kBits = 8, kDim = kOfDim, kRowBytes = kDim, kSteps = 3;  // in flight
   alignas(16) uint8_t k_codes[kStepTokens * kRowBytes];
   alignas(16) uint8_t v_codes[kStepTokens * kRowBytes];
   alignas(16) uint16_t k_scales[kStepTokens];
   alignas(16) uint16_t v_scales[kStepTokens];
-  uint32_t tokens;    // that there are
-  uint32_t status;    // whose they are
-  uint32_t is_first;  // of its part
+  uint32_t tokens;    // number of tokens
+  uint32_t status;    // index of their status word
+  uint32_t is_first;  // whether it is the first step of its part
 };
 template <uint32_t kDim>
 using Fp8AttendShared = StepsShared<Fp8Step<kDim>>;
 
-// Eight scales a piece; behind the last of the tile there is padding.
+// A piece has eight scales. After the last scale of a tile there is padding.
 template <uint32_t kDim>
 CAIRN_DEVICE void AskForParams(const AffinePart& part, uint32_t token, uint32_t tokens,
                                Fp8Step<kDim>* step) {
@@ -40,13 +40,13 @@ CAIRN_DEVICE void AskForParams(const AffinePart& part, uint32_t token, uint32_t 
   CopyAsync16((lane < 4 ? step->k_scales : step->v_scales) + first, scales + 2 * (token + first));
 }
 
-// Bytes 0 and 2 of a word, or 1 and 3, as halves.
+// Returns bytes 0 and 2 of a word, or 1 and 3, as fp16 numbers.
 CAIRN_DEVICE uint32_t E4m3Pair(uint32_t word, uint32_t i) {
   return i == 0 ? (word << 7 & 0x3F803F80U) | (word << 8 & 0x80008000U)
                 : (word >> 1 & 0x3F803F80U) | (word & 0x80008000U);
 }
 
-// Finds codes that are NaNs: a magnitude of 127 carries into the sign.
+// Finds codes that are NaNs: only a magnitude of 127 carries into the sign.
 struct NanFinder {
   uint32_t seen = 0;
 
@@ -54,7 +54,7 @@ struct NanFinder {
   [[nodiscard]] CAIRN_DEVICE_MEMBER bool HasFound() const { return (seen & 0x80808080U) != 0; }
 };
 
-// A lane checks the scales of a token, or has it say nothing where there is none.
+// Checks the scales of tokens, one token per lane. Sets the data of absent tokens to zero.
 template <uint32_t kDim>
 CAIRN_DEVICE void CheckScales(uint32_t tokens, Fp8Step<kDim>* step, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -71,7 +71,7 @@ CAIRN_DEVICE void CheckScales(uint32_t tokens, Fp8Step<kDim>* step, Fault* fault
   if (tokens < kStepTokens) SyncWarp();
 }
 
-// Scores of 8 tokens, of those from `first` on.
+// Computes the scores of 8 tokens, from token `first` on.
 template <uint32_t kDim>
 CAIRN_DEVICE void ScoreFp8(const Fp8Step<kDim>& step, uint32_t first,
                            const U32x4 (&queries)[2][kDim / 32], NanFinder* nans,
@@ -97,7 +97,7 @@ CAIRN_DEVICE void ScoreFp8(const Fp8Step<kDim>& step, uint32_t first,
   }
 }
 
-// Adds 16 tokens, from `first` on: `weights` are those of 8 and of 8 more.
+// Adds 16 tokens, from token `first` on. `weights` has those of the first 8 and of the other 8.
 template <uint32_t kDim>
 CAIRN_DEVICE void AddFp8(const Fp8Step<kDim>& step, uint32_t first, const float (&weights)[2][4],
                          NanFinder* nans, LaneSums<kDim / kAttendVGroup>* sums) {
@@ -128,7 +128,7 @@ CAIRN_DEVICE void AddFp8(const Fp8Step<kDim>& step, uint32_t first, const float 
   }
 }
 
-// What a warp has of a work.
+// Computes a warp's sums of a work item.
 template <uint32_t kDim>
 CAIRN_DEVICE void SumFp8(const AttendArgs& args, const AttendReader& reader, const AttendWork& work,
                          Fp8AttendShared<kDim>* shared, LaneSums<kDim / kAttendVGroup>* sums) {
@@ -169,13 +169,13 @@ CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, 2) AttendFp8(AttendArgs args) {
     LaneSums<kDim / kAttendVGroup> sums{};
     sums.largest[0] = sums.largest[1] = kNoScore;
     SumFp8<kDim>(args, reader, work, &shared, &sums);
-    SyncBlock();  // outputs lie where steps were
+    SyncBlock();  // outputs are stored where steps were
     LeaveSums(
         sums, [](uint32_t) { return kE4m3Unit; }, &shared);
     SyncBlock();
     JoinWarps(reader.SlotFloats(), shared, RowCount(reader.Queries(work.queries), work),
               SlotOf(args, reader.SlotFloats(), work.slot));
-    SyncBlock();  // shared memory is of the next work
+    SyncBlock();  // shared memory is reused for the next work
   }
 }
 

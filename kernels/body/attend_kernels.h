@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The kernels that attend, in their order. Whoever launches them, on a device or on the executor of
-// tests, goes through here.
+// The kernels that compute attention, in their order. All code that launches them, on a device or
+// on the executor of tests, uses this list.
 
 #include <cstdint>
 
@@ -14,7 +14,7 @@
 
 namespace cairn::kernels {
 
-// Calls launch.Kernel<kernel>(shape) for each; all take AttendArgs.
+// Calls launch.Kernel<kernel>(shape) for each kernel. All take AttendArgs.
 template <typename Launch>
 void ForEachAttendKernel(Launch&& launch) {
   const auto shape = [](AttendList list, uint32_t shared_bytes, uint32_t threads) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Merges what works left of a sequence's rows: outputs weighed by e^log sum, as MergeAttention() of
-// codecs/backend/reference/attention.h has it. A warp a row.
+// Merges the results of the work items of a sequence's rows: outputs weighted by e^(log sum), as
+// MergeAttention() of codecs/backend/reference/attention.h does. One warp per row.
 
 #include <cstdint>
 
@@ -9,9 +9,9 @@
 
 namespace cairn::kernels {
 
-inline constexpr uint32_t kMergeChannels = 4;  // of a lane at once
+inline constexpr uint32_t kMergeChannels = 4;  // that a lane merges at once
 
-// The largest log sum of a row in `count` slots.
+// Returns the largest log sum of a row in `count` slots.
 CAIRN_DEVICE float LargestLogSum(uint32_t slot_floats, float* slots, uint32_t count, uint32_t row) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   float largest = codecs::BitsFloat(kMinusInfinityBits);
@@ -32,7 +32,7 @@ CAIRN_DEVICE void MergeRow(uint32_t slot_floats, float* slots, uint32_t count, u
   const float largest = LargestLogSum(slot_floats, slots, count, row);
   const bool is_empty = codecs::FloatBits(largest) == kMinusInfinityBits;
   float* output = queries.outputs + static_cast<uint64_t>(query) * queries.v_dim;
-  float sum = 0.0F;  // of weights: the same in each round
+  float sum = 0.0F;  // sum of weights, the same in each round
   for (uint32_t first = 0; first < queries.v_dim; first += kMergeChannels * kWarpLanes) {
     float sums[kMergeChannels] = {};
     sum = 0.0F;

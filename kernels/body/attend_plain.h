@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention over source bits of bf16 or fp16, of heads of 64 or 128: tails in the pages of a cache,
-// and raw tiles. As attend_affine.h has it, a warp 32 tokens at a time of every fourth part of its
-// block's work. Lane 4 g + p is one of eight lanes g and of four lanes p, as products spread what
-// they take:
+// Attention over source bits of bf16 or fp16, for heads of 64 or 128: tails in the pages of a
+// cache, and raw tiles. As in attend_affine.h, a warp processes 32 tokens at a time, of every
+// fourth part of its block's work item. Lane 4 g + p has the numbers g, of eight, and p, of four.
+// Matrix products distribute their operands by g and p:
 //
-// - K: lane g is a token of 8, lane p has 8 channels of each 32.
-// - V: lane p is two tokens of 8, lane g has 8 channels of each 64.
-// - queries: lane g is row g and row g + 8, lane p has the channels that it has of K.
+// - K: g is one of 8 tokens, p is 8 channels of each 32.
+// - V: p is two of 8 tokens, g is 8 channels of each 64.
+// - queries: g is the rows g and g + 8, p is the same channels as for K.
 
 #include <cstdint>
 
@@ -17,24 +17,24 @@
 
 namespace cairn::kernels {
 
-// What of 32 tokens is in shared memory. Pieces of 16 bytes are placed so that no two lanes of a
-// load have one bank.
+// The data of 32 tokens in shared memory. Pieces of 16 bytes are placed so that the lanes of a load
+// use different banks.
 template <uint32_t kOfDim>
 struct PlainStep {
   static constexpr uint32_t kDim = kOfDim, kRowBytes = 2 * kDim, kPieces = kRowBytes / 16;
   alignas(16) uint8_t k[kStepTokens * kRowBytes];
   alignas(16) uint8_t v[kStepTokens * kRowBytes];
-  const uint8_t* places[2][kStepTokens];  // of K and V; null: no such token
-  uint32_t there;                         // tokens, a bit each
-  int32_t end;                            // of the tail, or the part
+  const uint8_t* places[2][kStepTokens];  // of K and V; null: there is no such token
+  uint32_t there;                         // which tokens there are, one bit each
+  int32_t end;                            // end of the tail, or of the part
   uint32_t is_tail;
 };
 
 template <uint32_t kDim>
 struct PlainAttendShared {
-  static constexpr uint32_t kSteps = 2;     // under way; of three a block has no room on sm_80
-  U32x4 queries[2][kDim / 32][kWarpLanes];  // of rows g and g + 8: a quarter for each lane
-  float factors[kAttendRows];               // of a row's sums to scores
+  static constexpr uint32_t kSteps = 2;     // in flight; three do not fit into a block on sm_80
+  U32x4 queries[2][kDim / 32][kWarpLanes];  // of the rows g and g + 8: a quarter for each lane
+  float factors[kAttendRows];               // they convert a row's sums to scores
   float largest[kAttendWarps][kAttendRows];
   float sums[kAttendWarps][kAttendRows];
   union {
@@ -52,7 +52,8 @@ CAIRN_DEVICE uint32_t PlainVAt(uint32_t token, uint32_t piece) {
   return token * PlainStep<kDim>::kRowBytes + 16 * (piece ^ (token & 6));
 }
 
-// Where a token's source bits are; null: nowhere, with *fault where its page is none.
+// Returns where a token's source bits are. Null: nowhere; then *fault is set if its page is
+// invalid.
 template <uint32_t kDim>
 CAIRN_DEVICE const uint8_t* PlainPlace(const AttendReader& reader, const AttendPart& part,
                                        const TileTask& task, uint32_t token, Fault* fault) {
@@ -60,7 +61,7 @@ CAIRN_DEVICE const uint8_t* PlainPlace(const AttendReader& reader, const AttendP
   return PlaceOf(reader.Plane(task.plane), task.target, task.token_first + token, fault);
 }
 
-// Asks for up to 32 tokens of a part, from `token` on.
+// Starts to copy up to 32 tokens of a part, from `token` on.
 template <uint32_t kDim>
 CAIRN_DEVICE void AskForPlain(const AttendArgs& args, const AttendReader& reader,
                               const AttendPart& part, const AttendQueries& queries, uint32_t token,
@@ -69,7 +70,7 @@ CAIRN_DEVICE void AskForPlain(const AttendArgs& args, const AttendReader& reader
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   Fault fault = Fault::kNone;
   const uint32_t tail_tokens = part.is_tail ? TailTokens(queries, &fault) : 0;
-  // The last row sees most.
+  // The last row sees the most tokens.
   const uint32_t seen = TokensSeen(queries, part, tail_tokens, queries.rows - 1);
   const uint8_t* k = nullptr;
   const uint8_t* v = nullptr;
@@ -94,15 +95,15 @@ CAIRN_DEVICE void AskForPlain(const AttendArgs& args, const AttendReader& reader
     if ((there >> row & 1) != 0) {
       CopyAsync16(step->k + PlainKAt<kDim>(row, piece), step->places[0][row] + 16 * piece);
       CopyAsync16(step->v + PlainVAt<kDim>(row, piece), step->places[1][row] + 16 * piece);
-    } else {  // has no weight, and is to be a number
+    } else {  // it has no weight, but must not be a NaN
       *reinterpret_cast<U32x4*>(step->v + PlainVAt<kDim>(row, piece)) = {0, 0, 0, 0};
     }
   }
 }
 
-// Asks for the parts of a warp, 32 tokens at a time.
+// Starts the copies of a warp's parts, 32 tokens at a time.
 struct PlainAsker {
-  uint32_t index, end;  // of parts
+  uint32_t index, end;  // the next part, and the end of the parts
   uint32_t token;
 
   [[nodiscard]] CAIRN_DEVICE_MEMBER bool IsOver() const { return index >= end; }
@@ -128,7 +129,7 @@ CAIRN_DEVICE void MultiplyPlain(float (&d)[4], const uint32_t (&a)[4], const uin
   }
 }
 
-// Scores of 8 tokens, of those from `first` on.
+// Computes the scores of 8 tokens, from token `first` on.
 template <codecs::DType kDType, uint32_t kDim>
 CAIRN_DEVICE void ScorePlain(const PlainStep<kDim>& step, uint32_t first,
                              const U32x4 (&queries)[2][kDim / 32], float (&scores)[4]) {
@@ -145,8 +146,8 @@ CAIRN_DEVICE void ScorePlain(const PlainStep<kDim>& step, uint32_t first,
   }
 }
 
-// What rows do not see has no weight.
-//   behind  query tokens behind those of row g and g + 8
+// Removes the scores of tokens that a row does not see.
+//   behind  number of query tokens after those of the rows g and g + 8
 template <uint32_t kDim>
 CAIRN_DEVICE void MaskPlain(const PlainStep<kDim>& step, const int32_t (&behind)[2],
                             float (&scores)[4][4]) {
@@ -162,7 +163,7 @@ CAIRN_DEVICE void MaskPlain(const PlainStep<kDim>& step, const int32_t (&behind)
   }
 }
 
-// Adds 16 tokens, from `first` on: `weights` are those of 8 and of 8 more.
+// Adds 16 tokens, from token `first` on. `weights` has those of the first 8 and of the other 8.
 template <codecs::DType kDType, uint32_t kDim>
 CAIRN_DEVICE void AddPlain(const PlainStep<kDim>& step, uint32_t first,
                            const float (&weights)[2][4], LaneSums<kDim / kAttendVGroup>* sums) {
@@ -198,7 +199,7 @@ CAIRN_DEVICE void AddPlain(const PlainStep<kDim>& step, uint32_t first,
   }
 }
 
-// Lays rows of queries out as lanes take them. Zeros are of rows that there are not.
+// Stores rows of queries in the layout that lanes read. Absent rows are zeros.
 template <uint32_t kDim>
 CAIRN_DEVICE void LayOutPlain(const AttendQueries& queries, const AttendWork& work,
                               PlainAttendShared<kDim>* shared) {
@@ -217,7 +218,7 @@ CAIRN_DEVICE void LayOutPlain(const AttendQueries& queries, const AttendWork& wo
   }
 }
 
-// What a warp has of a work.
+// Computes a warp's sums of a work item.
 template <codecs::DType kDType, uint32_t kDim>
 CAIRN_DEVICE void SumPlain(const AttendArgs& args, const AttendReader& reader,
                            const AttendWork& work, PlainAttendShared<kDim>* shared,
@@ -262,7 +263,7 @@ CAIRN_DEVICE void SumPlain(const AttendArgs& args, const AttendReader& reader,
           {scores[i + 1][0], scores[i + 1][1], scores[i + 1][2], scores[i + 1][3]}};
       AddPlain<kDType>(step, 8 * i, weights, sums);
     }
-    SyncWarp();  // nobody reads the step any more
+    SyncWarp();  // no lane reads the step any more
     --under_way;
   }
   CopyWait<0>();
@@ -279,13 +280,13 @@ CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, 1) AttendPlain(AttendArgs args) {
     LaneSums<kDim / kAttendVGroup> sums{};
     sums.largest[0] = sums.largest[1] = kNoScore;
     SumPlain<kDType>(args, reader, work, &shared, &sums);
-    SyncBlock();  // outputs lie where steps were
+    SyncBlock();  // outputs are stored where steps were
     LeaveSums(
         sums, [](uint32_t) { return 1.0F; }, &shared);
     SyncBlock();
     JoinWarps(reader.SlotFloats(), shared, RowCount(reader.Queries(work.queries), work),
               SlotOf(args, reader.SlotFloats(), work.slot));
-    SyncBlock();  // shared memory is of the next work
+    SyncBlock();  // shared memory is reused for the next work
   }
 }
 

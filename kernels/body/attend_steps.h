@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Codes on their way to products of halves: how they lie in shared memory, and how tokens are asked
-// for. See attend_affine.h and attend_fp8.h.
+// How codes get to the matrix products: their layout in shared memory, and the copies of tokens
+// there. See attend_affine.h and attend_fp8.h.
 
 #include <cstdint>
 
@@ -14,54 +14,54 @@ namespace cairn::kernels {
 inline constexpr float kDenormalUnit = 5.9604644775390625e-8F;  // 2^-24
 inline constexpr float kDenormalUnitInverse = 16777216.0F;
 
-// How codes of a width lie in halves of words.
+// How codes of a width are arranged in the halves of words.
 template <uint32_t kBits>
 struct Pairing {
-  static constexpr uint32_t kOfHalf = 16 / kBits;     // codes
-  static constexpr uint32_t kUnshifted = 10 / kBits;  // of them, below a half's exponent
+  static constexpr uint32_t kOfHalf = 16 / kBits;     // codes in a half
+  static constexpr uint32_t kUnshifted = 10 / kBits;  // codes below the exponent of fp16
   static constexpr uint32_t kMask = ((1U << kBits) - 1) * 0x00010001U;
 };
 
-// What code i of each half is too large by, as a power of two.
+// Returns by which power of two code i of each half is too large.
 template <uint32_t kBits>
 CAIRN_DEVICE uint32_t ExcessOf(uint32_t i) {
   return i % Pairing<kBits>::kUnshifted * kBits;
 }
 
-// Codes i of the halves of a word, as two denormals.
+// Returns code i of each half of a word, as two denormals.
 template <uint32_t kBits>
 CAIRN_DEVICE uint32_t CodePair(uint32_t word, uint32_t i) {
   using P = Pairing<kBits>;
   return word >> (i / P::kUnshifted * P::kUnshifted * kBits) & P::kMask << ExcessOf<kBits>(i);
 }
 
-// 2^-excess / levels as fp16, twice.
+// Returns 2^-excess / levels as fp16, in both halves.
 template <uint32_t kBits>
 CAIRN_DEVICE uint32_t StepFactors(uint32_t excess) {
   constexpr uint32_t kInverse = kBits == 2 ? 0x3555 : kBits == 4 ? 0x2C44 : 0x1C04;
   return (kInverse - (excess << 10)) * 0x00010001U;
 }
 
-// What of 32 tokens is in shared memory. Pieces of 16 bytes are placed so that lanes that read at
-// once read different banks.
+// The data of 32 tokens in shared memory. Pieces of 16 bytes are placed so that lanes that read at
+// the same time read different banks.
 template <uint32_t kOfBits>
 struct AffineStep {
   static constexpr uint32_t kBits = kOfBits, kDim = kAttendDim, kRowBytes = kDim * kBits / 8;
-  static constexpr uint32_t kSteps = kBits == 8 ? 3 : 4;  // under way
+  static constexpr uint32_t kSteps = kBits == 8 ? 3 : 4;  // in flight
   alignas(16) uint8_t k_codes[kStepTokens * kRowBytes];
   alignas(16) uint8_t v_codes[kStepTokens * kRowBytes];
   U32x2 v_params[kStepTokens];  // of both groups
   U32x4 k_params[kAttendDim / 4];
-  uint32_t tokens;    // that there are
-  uint32_t status;    // whose they are
-  uint32_t is_first;  // of its part: k_params are new
+  uint32_t tokens;    // number of tokens
+  uint32_t status;    // index of their status word
+  uint32_t is_first;  // whether it is the first step of its part: k_params are new
 };
 
 template <typename Step>
 struct StepsShared {
-  U32x4 queries[2][Step::kDim / 32][kWarpLanes];  // of rows g and g + 8: a quarter for each lane
-  float factors[kAttendRows];                     // of a row's sums to scores
-  uint32_t part_end;                              // of the work
+  U32x4 queries[2][Step::kDim / 32][kWarpLanes];  // of the rows g and g + 8: a quarter per lane
+  float factors[kAttendRows];                     // they convert a row's sums to scores
+  uint32_t part_end;                              // end of the work item's parts
   float largest[kAttendWarps][kAttendRows];
   float sums[kAttendWarps][kAttendRows];
   union {
@@ -72,30 +72,30 @@ struct StepsShared {
 template <uint32_t kBits>
 using AffineAttendShared = StepsShared<AffineStep<kBits>>;
 
-// ---- Steps on their way ----
+// ---- Copying steps ----
 
-// Where the pieces of 16 bytes of K's codes lie, of a token's row.
+// Returns where a piece of 16 bytes is among a token's codes of K.
 template <uint32_t kRowBytes>
 CAIRN_DEVICE uint32_t KPieceAt(uint32_t token, uint32_t piece) {
   if (kRowBytes == 128) piece ^= token & 1;
   return token * kRowBytes + 16 * piece;
 }
-// Of V even tokens of 8 come before odd ones: those that lanes p have at once are neighbours.
+// In V, the even tokens of 8 come before the odd ones: so the tokens of p are adjacent.
 CAIRN_DEVICE uint32_t VSlotOf(uint32_t token) {
   return (token & ~7U) | (token & 7) >> 1 | (token & 1) << 2;
 }
-// What a place among a row's bytes is to be changed by.
+// Returns the bits to change in an offset within a row.
 template <uint32_t kRowBytes>
 CAIRN_DEVICE uint32_t VSwizzle(uint32_t slot) {
   return kRowBytes == 128 ? (slot & 3) * 32 : kRowBytes == 64 ? (slot >> 1 & 1) * 32 : 0;
 }
 
-// Asks for the codes of up to 32 tokens of a part, from `token` on.
+// Starts to copy the codes of up to 32 tokens of a part, from `token` on.
 template <typename Step>
 CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t tokens, Step* step) {
   constexpr uint32_t kRowBytes = Step::kRowBytes, kPieces = kRowBytes / 16;
   const uint32_t lane = ThreadIndex() % kWarpLanes;
-  // Where the lane's first pieces go.
+  // The places of the lane's first pieces.
   const uint32_t row = lane / kPieces, piece = lane % kPieces, slot = VSlotOf(row);
   const uint32_t k_at = KPieceAt<kRowBytes>(row, piece);
   const uint32_t v_at = slot * kRowBytes + (16 * piece ^ VSwizzle<kRowBytes>(slot));
@@ -104,8 +104,8 @@ CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t t
   const auto ask = [&](uint32_t rows) {
     CAIRN_UNROLL
     for (uint32_t i = 0; i < kPieces; ++i) {
-      const uint32_t before = i * (kWarpLanes / kPieces);  // rows
-      // Eight rows on all is as it was; four rows on a slot is two on, and so is its swizzle.
+      const uint32_t before = i * (kWarpLanes / kPieces);  // number of rows
+      // Eight rows further, nothing changes. Four rows further are two slots, with their swizzle.
       const uint32_t v_to =
           before / 8 * 8 * kRowBytes +
           (before % 8 == 0 ? v_at : v_at ^ (2 * kRowBytes | VSwizzle<kRowBytes>(2)));
@@ -115,7 +115,7 @@ CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t t
       }
     }
   };
-  // Of all of them the compiler leaves out what asks.
+  // With all tokens, the compiler removes the conditions.
   if (tokens == kStepTokens) {
     ask(kStepTokens);
   } else {
@@ -123,24 +123,24 @@ CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t t
   }
 }
 
-// And for what they have besides codes; behind the last there is padding, or another part of the
-// tile.
+// Starts to copy what there is in addition to codes. After the last token there is padding, or
+// another part of the tile.
 template <uint32_t kBits>
 CAIRN_DEVICE void AskForParams(const AffinePart& part, uint32_t token, uint32_t tokens,
                                AffineStep<kBits>* step) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
-  if (2 * lane < tokens) {  // two tokens a piece
+  if (2 * lane < tokens) {  // a piece has two tokens
     CopyAsync16(step->v_params + 2 * lane, part.image + (part.v_params + 8 * token + 16 * lane));
   }
-  // Piece i of a lane p stands beside that of the others.
+  // Piece i of one p is beside piece i of the others.
   if (token == 0)
     CopyAsync16(step->k_params + lane % 8 * 4 + lane / 8, part.image + (part.k_params + 16 * lane));
 }
 
-// Asks for the parts of a warp, 32 tokens at a time.
+// Starts the copies of a warp's parts, 32 tokens at a time.
 struct StepAsker {
   const AttendReader& reader;
-  const uint32_t& end;  // of parts
+  const uint32_t& end;  // end of the parts
   uint32_t index;
   uint32_t token = 0;
 
@@ -168,7 +168,7 @@ struct StepAsker {
   }
 };
 
-// The steps of a warp, one after another, those behind it under way. visit(step, fault)
+// Calls visit(step, fault) for the steps of a warp in order, while the next ones are being copied.
 template <typename Step, typename Visit>
 CAIRN_DEVICE void ForEachStep(const AttendArgs& args, const AttendReader& reader,
                               const AttendWork& work, StepsShared<Step>* shared, Visit visit) {
@@ -176,7 +176,7 @@ CAIRN_DEVICE void ForEachStep(const AttendArgs& args, const AttendReader& reader
   const uint32_t warp = WarpOfBlock();
   Step* steps = shared->steps[warp];
   StepAsker asker(reader, work.part_first + warp, shared->part_end);
-  // Steps go round; the one behind that which is asked for is done, where it was asked for.
+  // A ring: each round starts the copy of a step, and then visits the oldest one.
   uint32_t under_way = 0, at = 0;
   CAIRN_NO_UNROLL
   for (uint32_t round = 0; under_way != 0 || !asker.IsOver(); ++round) {
@@ -193,15 +193,15 @@ CAIRN_DEVICE void ForEachStep(const AttendArgs& args, const AttendReader& reader
     SyncWarp();
     visit(step, &fault);
     if (fault != Fault::kNone) AtomicMax(args.status + step.status, static_cast<uint32_t>(fault));
-    SyncWarp();  // nobody reads the step any more
+    SyncWarp();  // no lane reads the step any more
     --under_way;
   }
   CopyWait<0>();
 }
 
-// ---- What lanes take of codes and of queries ----
+// ---- How lanes read codes and queries ----
 
-// Codes of K of lane p's channels, of a token of 8.
+// The codes of K of one of 8 tokens, in the channels of p.
 template <typename Step>
 struct KeyWords {
   static constexpr uint32_t kRowBytes = Step::kRowBytes;
@@ -228,8 +228,8 @@ struct KeyWords {
   }
 };
 
-// Codes of V of lane g's 8 channels of a group, of two tokens: one in the low halves, one in the
-// high.
+// The codes of V of two tokens, in the 8 channels of g in a group. One token is in the low halves,
+// the other in the high halves.
 template <uint32_t kBits>
 struct ValuePairs {
   uint32_t of[kBits / 2];
@@ -256,16 +256,16 @@ struct ValuePairs {
   }
 };
 
-// Lays rows of queries out as lanes take them, each with the power of two that makes its largest
-// element 1 to 2: then no product with a step overflows. Threads of a warp have the same 4 rows.
-//   unit  what sums are to be multiplied with besides
+// Stores rows of queries in the layout that lanes read. Each is scaled by the power of two that
+// makes its largest element 1 to 2, so that no product with a step overflows. A warp has 4 rows.
+// unit a further factor for the sums
 template <typename Step>
 CAIRN_DEVICE void LayOutQueries(const AttendReader& reader, const AttendWork& work, float unit,
                                 StepsShared<Step>* shared) {
   using P = Pairing<Step::kBits>;
   constexpr uint32_t kOfPart = Step::kDim / 8, kPairs = kOfPart / 2;
   const AttendQueries queries = reader.Queries(work.queries);
-  const uint32_t row = ThreadIndex() / 8, part = ThreadIndex() % 8;  // kOfPart channels each
+  const uint32_t row = ThreadIndex() / 8, part = ThreadIndex() % 8;  // a part: kOfPart channels
   if (ThreadIndex() == 0) shared->part_end = work.part_first + work.part_count;
   const bool is_there = row < RowCount(queries, work);
   const uint32_t query = QueryOf(queries, work, is_there ? row : 0);
@@ -288,7 +288,7 @@ CAIRN_DEVICE void LayOutQueries(const AttendReader& reader, const AttendWork& wo
     const float grow = codecs::Multiply(codecs::BitsFloat(exponent << 23), queries.scale);
     shared->factors[row] = codecs::Multiply(codecs::Multiply(grow, kLog2E), unit);
   }
-  // Pairs kPairs * (part mod 2) … of lane p = part / 2.
+  // The pairs from kPairs * (part mod 2) on, for p = part / 2.
   CAIRN_NO_UNROLL
   for (uint32_t i = 0; i < kPairs; ++i) {
     const uint32_t n = kPairs * (part % 2) + i;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What products of halves sum up to: 16 rows of queries by 64 or 128 channels, of the tokens that a
-// warp has seen. A warp has sums of its own, and the block joins them at the end of a work. Lane 4
-// g + p has rows g and g + 8.
+// The sums of attention: 16 rows of queries by 64 or 128 channels, over the tokens that a warp has
+// processed. Each warp has its own sums. The block joins them at the end of a work item. Lane 4 g +
+// p has the rows g and g + 8.
 
 #include <cstdint>
 
@@ -11,19 +11,19 @@
 namespace cairn::kernels {
 
 inline constexpr uint32_t kAttendWarps = kAttendThreads / kWarpLanes;
-inline constexpr uint32_t kStepTokens = 32;  // of a warp at once
+inline constexpr uint32_t kStepTokens = 32;  // that a warp processes at once
 inline constexpr uint32_t kAttendVGroups = kAttendDim / kAttendVGroup;
 
-// What a lane has of the sums of its warp.
+// A lane's part of its warp's sums.
 template <uint32_t kGroups>
 struct LaneSums {
-  float outputs[kGroups][8][4];  // of code j of lane g: of rows g and g + 8, in columns
-  float extras[4];               // columns 0 and 1: of min of a group of V; 7: of weights
-  float largest[2];              // score of row g and g + 8
+  float outputs[kGroups][8][4];  // for code j of lane g: rows g and g + 8, by column
+  float extras[4];               // columns 0 and 1: sums of min of a V group; 7: of weights
+  float largest[2];              // largest scores of the rows g and g + 8
 };
 using AffineSums = LaneSums<kAttendVGroups>;
 
-// Turns scores of 32 tokens into weights, and sums to what they are beside them.
+// Converts the scores of 32 tokens to weights, and scales the sums accordingly.
 template <uint32_t kGroups>
 CAIRN_DEVICE void WeighTokens(const float* factors, uint32_t tokens, float (&scores)[4][4],
                               LaneSums<kGroups>* sums) {
@@ -70,8 +70,8 @@ CAIRN_DEVICE void WeighTokens(const float* factors, uint32_t tokens, float (&sco
   }
 }
 
-// Puts the sums of a warp where the block finds them.
-//   unit_of(j)  what the outputs of channel j of eight are to be multiplied with
+// Stores the sums of a warp in shared memory, for the block.
+//   unit_of(j)  returns the factor for the outputs of channel j of eight
 template <uint32_t kGroups, typename Shared, typename UnitOf>
 CAIRN_DEVICE void LeaveSums(const LaneSums<kGroups>& sums, UnitOf unit_of, Shared* shared) {
   const uint32_t warp = WarpOfBlock(), lane = ThreadIndex() % kWarpLanes, g = lane / 4,
@@ -95,7 +95,7 @@ CAIRN_DEVICE void LeaveSums(const LaneSums<kGroups>& sums, UnitOf unit_of, Share
   }
 }
 
-// Joins what the warps left, and leaves it for the merge.
+// Joins the sums of the warps, and stores the result for MergeAttended.
 template <typename Shared>
 CAIRN_DEVICE void JoinWarps(uint32_t slot_floats, const Shared& shared, uint32_t rows,
                             float* slot) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shared by the kernels that attend: the work items of a plan, and where results go. Scores are in
-// log2 units, so that a weight is a power of two.
+// Shared by the kernels that compute attention: the work items of a plan, and where results go.
+// Scores are in log2 units, so that a weight is a power of two.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace cairn::kernels {
 
 inline constexpr float kLog2E = 1.44269504F;
 inline constexpr float kLn2 = 0.693147181F;
-inline constexpr float kNoScore = -1e30F;  // less than any; finite, so that differences are
+inline constexpr float kNoScore = -1e30F;  // below all scores, but differences are still finite
 inline constexpr uint32_t kMinusInfinityBits = 0xFF800000;
 
-// What a kernel reads of a plan, each time anew: registers are for sums.
+// What a kernel reads from a plan. It reads it again each time: registers are needed for sums.
 struct AttendReader {
   const uint8_t* plan;
   uint32_t list;
@@ -43,7 +43,7 @@ struct AttendReader {
     const uint8_t* planes = plan + Number(offsetof(AttendHeader, planes_at));
     return LoadRecord<PlaneRecord>(planes + index * sizeof(PlaneRecord));
   }
-  // Of the list.
+  // Returns element `index` of the list.
   template <typename T>
   CAIRN_DEVICE_MEMBER T Part(uint32_t index) const {
     const uint8_t* parts = plan + Number(offsetof(AttendHeader, parts_at) + 4 * list);
@@ -51,13 +51,13 @@ struct AttendReader {
   }
 };
 
-// The query rows of a work that there are.
+// Returns the number of query rows of a work item.
 CAIRN_DEVICE uint32_t RowCount(const AttendQueries& queries, const AttendWork& work) {
   const uint32_t left = queries.rows - work.row_first;
   return left < kAttendRows ? left : kAttendRows;
 }
 
-// The number of a row among query heads of query tokens.
+// Returns the number of a query row, among all query heads of all query tokens.
 CAIRN_DEVICE uint32_t QueryOf(const AttendQueries& queries, const AttendWork& work, uint32_t row) {
   const uint32_t of_head = work.row_first + row;
   return of_head / queries.rows_of_token * queries.query_heads + work.head * queries.rows_of_token +
@@ -77,18 +77,18 @@ CAIRN_DEVICE float ShuffleFloat(float value, uint32_t lane) {
   return codecs::BitsFloat(Shuffle(codecs::FloatBits(value), lane));
 }
 
-// The larger of the lane's and that of the lane whose number differs by those bits.
+// Returns the larger of this lane's value and of that of the lane whose number differs by `lanes`.
 CAIRN_DEVICE float LargerAcross(float value, uint32_t lanes) {
   return Larger(value, codecs::BitsFloat(ShuffleXor(codecs::FloatBits(value), lanes)));
 }
 
-// The logarithm of a sum of weights relative to 2^largest; minus infinity where there are none.
+// Returns the logarithm of a sum of weights relative to 2^largest. Minus infinity: no weights.
 CAIRN_DEVICE float LogSumOf(float largest, float sum) {
   if (sum == 0.0F) return codecs::BitsFloat(kMinusInfinityBits);
   return codecs::Add(codecs::Multiply(largest, kLn2), codecs::AttentionLog(sum));
 }
 
-// Where a work leaves its outputs, and behind them its log sums.
+// Returns where a work item stores its outputs, followed by its log sums.
 CAIRN_DEVICE float* SlotOf(const AttendArgs& args, uint32_t slot_floats, uint32_t slot) {
   return args.scratch + static_cast<uint64_t>(slot) * slot_floats;
 }

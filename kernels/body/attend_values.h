@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Values of tiles of any form that has a place for each code, of source bits, and of the tails of
-// caches, 16 tokens at a time in shared memory, as decoding would round them. See attend_any.h.
+// Computes values of 16 tokens at a time, in shared memory, rounded as by decoding. Accepts tiles
+// of all forms that have a place for each code, source bits, and tails of caches. See attend_any.h.
 
 #include <cstdint>
 
@@ -14,9 +14,9 @@
 
 namespace cairn::kernels {
 
-inline constexpr uint32_t kValueTokens = 16;  // whose values are in shared memory
+inline constexpr uint32_t kValueTokens = 16;  // tokens with values in shared memory
 
-// What a part's K, and then its V, has besides codes.
+// What the K of a part, and then its V, needs in addition to codes.
 struct NarrowForms {};
 struct WideForms {
   union {
@@ -30,16 +30,16 @@ template <uint32_t kDimMax, typename Forms>
 struct AttendShared {
   float queries[kAttendRows][kDimMax];
   float outputs[kAttendRows][kDimMax];
-  float values[kValueTokens][kDimMax + 1];  // lanes read different tokens
+  float values[kValueTokens][kDimMax + 1];  // + 1, because lanes read different tokens
   float weights[kAttendRows][kTaskTokensMax];
-  float shrink[kAttendRows];  // of outputs, before the part's are added
-  TokenPlaces places;         // of tokens whose source bits there are; null: of others
+  float shrink[kAttendRows];  // factor for outputs, before those of the part are added
+  TokenPlaces places;         // where tokens have source bits; null: they have none
   Forms forms;
 };
 using NarrowShared = AttendShared<kAttendNarrowDim, NarrowForms>;
 using WideShared = AttendShared<kAttendDimMax, WideForms>;
 
-// A part's K or V.
+// The K or the V of a part.
 struct AttendTile {
   TileTask task;
   PlaneRecord plane;
@@ -48,9 +48,9 @@ struct AttendTile {
   MixedParts mixed;
 };
 
-// ---- What tokens there are, and where ----
+// ---- Which tokens there are, and where ----
 
-// Finds tokens whose source bits there are, between two meetings of the block.
+// Finds the tokens that have source bits. The block synchronizes before and after.
 CAIRN_DEVICE void FindSources(const AttendTile& tile, TokenPlaces* places, Fault* fault) {
   const TileTask& task = tile.task;
   const uint32_t thread = ThreadIndex();
@@ -82,7 +82,7 @@ CAIRN_DEVICE void FindSources(const AttendTile& tile, TokenPlaces* places, Fault
 
 CAIRN_DEVICE void FindForm(AttendTile*, NarrowForms*, Fault*) {}
 
-// What the form has besides codes; the block meets in between, and has to behind.
+// Finds what the form needs in addition to codes. The block synchronizes inside, and must after it.
 CAIRN_DEVICE void FindForm(AttendTile* tile, WideForms* forms, Fault* fault) {
   TileTask& task = tile->task;
   switch (tile->form) {
@@ -93,7 +93,7 @@ CAIRN_DEVICE void FindForm(AttendTile* tile, WideForms* forms, Fault* fault) {
       SyncBlock();
       if (PlaceMixed(forms->mixed.counts, tile->plane, &task, &tile->mixed)) return;
       *fault = Fault::kBadTile;
-      task.rows = 0;  // nobody knows where they are
+      task.rows = 0;  // their places are unknown
       return;
     case codecs::FormId::kHot:
       FindScales(task, tile->plane, &forms->hot);
@@ -151,7 +151,7 @@ CAIRN_DEVICE float MixedValue(const AttendTile& tile, const MixedDecodeShared& s
                            fault);
 }
 
-// Of a profile whose K is as it was written: neither turned nor in a basis.
+// Returns the value with a profile that leaves K as written: without RoPE and without a basis.
 CAIRN_DEVICE float HotValue(const AttendTile& tile, const HotDecodeShared& shared, uint32_t token,
                             uint32_t channel) {
   const uint8_t* codes = tile.task.source + static_cast<uint64_t>(token) * shared.widths.row_bytes;
@@ -190,14 +190,14 @@ CAIRN_DEVICE float CodedValue(const AttendTile& tile, const WideForms& forms, ui
   }
 }
 
-// As the dtype has it.
+// Rounds a value to the dtype.
 CAIRN_DEVICE float RoundTo(codecs::DType dtype, float value) {
   if (dtype == codecs::DType::kFp32) return value;
   if (dtype == codecs::DType::kBf16) return codecs::Bf16ToFloat(codecs::FloatToBf16(value));
   return codecs::Fp16ToFloat(codecs::FloatToFp16(value, codecs::Fp16Rounding::kNearestEven));
 }
 
-// The values of 16 tokens of the tile, from `first` on, in `dim` channels.
+// Computes the values of 16 tokens of the tile, from `first` on, in `dim` channels.
 template <typename Shared>
 CAIRN_DEVICE void FindValues(const AttendTile& tile, uint32_t first, uint32_t tokens, uint32_t dim,
                              Shared* shared, Fault* fault) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What encoding by a profile starts from: which tokens are rows for a small V, and values turned
-// back, without their means, in the basis. As codecs/backend/step_token.h and small_norm.h have it,
-// a warp a strip and a warp a token.
+// The first steps of encoding with a profile: finds the tokens of V that are rows because their
+// norm is small; reverses RoPE, subtracts means, and applies the basis. Does the same as
+// codecs/backend/step_token.h and small_norm.h. One warp per strip or per token.
 
 #include <cstdint>
 
@@ -13,13 +13,13 @@
 
 namespace cairn::kernels {
 
-// Marks the tokens of a strip whose norm is one of the smallest and far below the others', by a
-// warp that has met since they are there, and has to meet before anybody looks at marks.
-//   norms   of so many tokens, in shared memory
-//   is_row  the strip's, in shared memory
+// Marks the tokens of a strip whose norm is among the smallest and far below the others. The warp
+// must have synchronized after `norms` was written, and must synchronize before it reads the marks.
+//   norms   one per token, in shared memory
+//   is_row  the strip's marks, in shared memory
 CAIRN_DEVICE void MarkSmallest(uint32_t tokens, const float* norms, uint32_t* is_row) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
-  uint32_t middle = 0, small = 0;  // bits of the middle norm; of the lane's tokens, a bit each
+  uint32_t middle = 0, small = 0;  // bits of the middle norm; one bit per token of the lane
   for (uint32_t at = lane; at < tokens; at += kWarpLanes) {
     uint32_t rank = 0;
     for (uint32_t other = 0; other < tokens; ++other) {
@@ -36,9 +36,9 @@ CAIRN_DEVICE void MarkSmallest(uint32_t tokens, const float* norms, uint32_t* is
   }
 }
 
-// The same of V, whose norms it finds.
+// Like MarkSmallest() for V, whose norms it computes first.
 //   v       the tile of V
-//   norms   kStripTokens in shared memory, of the warp
+//   norms   kStripTokens of them, in shared memory of the warp
 CAIRN_DEVICE void MarkSmallNorms(const PlaneRecord& v, uint8_t* source, uint32_t token_first,
                                  uint32_t tokens, float* norms, uint32_t* is_row, Fault* fault) {
   FindNorms(
@@ -48,9 +48,9 @@ CAIRN_DEVICE void MarkSmallNorms(const PlaneRecord& v, uint8_t* source, uint32_t
   MarkSmallest(tokens, norms, is_row);
 }
 
-// Marks the rows that need no arithmetic of the tile's, of one of its strips. The warp has to meet
-// before anybody looks at marks.
-//   tile  the number of the tile
+// Marks the rows of a strip that can be found without encoding the tile's values. The warp must
+// synchronize before it reads the marks.
+//   tile  the tile's number
 CAIRN_DEVICE void SelectStepRows(const EncodeReader& reader, uint32_t tile, const EncodeTask& task,
                                  const PlaneRecord& plane, const codecs::StripShape& shape,
                                  uint32_t token_first, float* norms, uint32_t* is_row,
@@ -63,7 +63,8 @@ CAIRN_DEVICE void SelectStepRows(const EncodeReader& reader, uint32_t tile, cons
   MarkSmallNorms(reader.Plane(v.plane), v.source, token_first, shape.tokens, norms, is_row, fault);
 }
 
-// What a basis takes of a channel, or a code stands for where there is none.
+// Returns a channel's value without its mean. It is the input of the basis or, without one, the
+// code's.
 CAIRN_DEVICE float WithoutMean(const PlaneRecord& plane, uint32_t head, uint32_t channel,
                                float value) {
   value = codecs::Add(value, -LoadChannel(plane, head, channel).mean);
@@ -73,8 +74,8 @@ CAIRN_DEVICE float WithoutMean(const PlaneRecord& plane, uint32_t head, uint32_t
   return codecs::Multiply(value, codecs::BitsFloat(scale));
 }
 
-// Puts WithoutMean() of a token there, by the lanes of a warp, which has to meet before anybody
-// reads it. True in a lane that saw a value for which there is no code.
+// Stores WithoutMean() of a token in *centred, with the lanes of a warp. The warp must synchronize
+// before it reads it. Returns true in lanes that have seen a value that cannot be coded.
 CAIRN_DEVICE bool CentreSource(const PlaneRecord& plane, uint32_t head, uint32_t token,
                                const uint8_t* row, CentredToken* centred) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, pairs = plane.pairs.count;
@@ -100,7 +101,7 @@ CAIRN_DEVICE bool CentreSource(const PlaneRecord& plane, uint32_t head, uint32_t
   return is_uncodable;
 }
 
-// What the code of a channel, or of a component, stands for.
+// Returns the value that is coded for a channel, or for a component of the basis.
 CAIRN_DEVICE float CentredValue(const PlaneRecord& plane, uint32_t head, uint32_t component,
                                 const CentredToken& centred) {
   if (plane.vectors == nullptr) return centred.of[component];

@@ -89,8 +89,8 @@ CAIRN_DEVICE void LoadCrcTable(CrcTable* shared) {
 // Some slices of a tile, and the zeros in front of the tile.
 struct CrcRound {
   const uint8_t* tile;
-  uint32_t lead;          // zeros
-  uint32_t first, count;  // slices; count <= kCrcRows
+  uint32_t lead;          // number of zeros
+  uint32_t first, count;  // range of slices; count <= kCrcRows
 
   // Returns the word at byte `at` of slice first + row. The tile's first word is inverted.
   CAIRN_DEVICE_MEMBER uint32_t Word(uint32_t row, uint32_t at) const {
@@ -101,8 +101,8 @@ struct CrcRound {
   }
 };
 
-// Adds sums to d[t]. Their lowest bits are bits 8 t + 2 part and 8 t + 2 part + 1 of the CRCs of
-// rows `group` and group + 8.
+// Adds sums to d[t]. The lowest bits of the sums are the bits 8 t + 2 part and 8 t + 2 part + 1 of
+// the CRCs of the rows `group` and group + 8.
 CAIRN_DEVICE void MultiplyRound(const CrcRound& round, const CrcTable& table, int32_t (&d)[4][4]) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, group = lane / 4, part = lane % 4;
   for (uint32_t step = 0; step < kCrcSteps; ++step) {
@@ -119,12 +119,12 @@ CAIRN_DEVICE void MultiplyRound(const CrcRound& round, const CrcTable& table, in
   }
 }
 
-// The CRC of a round, the same in all lanes.
+// Returns the CRC of a round, in all lanes.
 CAIRN_DEVICE uint32_t CrcOfRound(const CrcRound& round, const CrcTable& table) {
   int32_t d[4][4] = {};
   MultiplyRound(round, table, d);
   const uint32_t lane = ThreadIndex() % kWarpLanes, part = lane % 4;
-  uint32_t low = 0, high = 0;  // of rows lane / 4 and lane / 4 + 8
+  uint32_t low = 0, high = 0;  // CRCs of the rows lane / 4 and lane / 4 + 8
   CAIRN_UNROLL
   for (uint32_t t = 0; t < 4; ++t) {
     const uint32_t at = 8 * t + 2 * part;
@@ -137,7 +137,7 @@ CAIRN_DEVICE uint32_t CrcOfRound(const CrcRound& round, const CrcTable& table) {
     low |= ShuffleXor(low, lanes);
     high |= ShuffleXor(high, lanes);
   }
-  // Lane r takes row r, and moves it to the end of the round.
+  // Lane r takes the CRC of row r, and shifts it to the end of the round.
   const uint32_t low_row = Shuffle(low, lane % 8 * 4), high_row = Shuffle(high, lane % 8 * 4);
   uint32_t mine = lane >= round.count ? 0 : lane < 8 ? low_row : high_row;
   const uint32_t behind = lane < round.count ? round.count - 1 - lane : 0;
@@ -163,7 +163,7 @@ CAIRN_DEVICE uint32_t CrcOfTile(const uint8_t* tile, uint32_t bytes, const CrcTa
     }
     crc ^= round;
   }
-  return bytes == 0 ? 0 : ~crc;  // the first four bytes are inverted, where there are any
+  return bytes == 0 ? 0 : ~crc;  // Word() has inverted the first four bytes, if there are any
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) VerifyCrcs(DecodeArgs args) {
@@ -171,7 +171,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) VerifyCrcs(DecodeArgs args) {
   const PlanReader reader(args.plan, args.list);
   const uint32_t warp = WarpOfBlock();
   const uint32_t step = GridBlocks() * kBlockWarps;
-  if (BlockIndex() * kBlockWarps >= reader.list.count) return;  // nothing for the whole block
+  if (BlockIndex() * kBlockWarps >= reader.list.count) return;  // the block has no tiles
   LoadCrcTable(&shared);
   for (uint32_t index = BlockIndex() * kBlockWarps + warp; index < reader.list.count;
        index += step) {

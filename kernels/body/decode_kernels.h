@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which kernel decodes which list of a plan. A form brings its general kernel, Decode<Name>Any(),
-// and that kernel's shared memory, <Name>DecodeShared. Everything that launches kernels, on a
-// device or on the executor of tests, goes through here.
+// Which kernel decodes which list of a plan. Each form has a general kernel, Decode<Name>Any(),
+// with the shared memory <Name>DecodeShared. All code that launches kernels, on a device or on the
+// executor of tests, uses this list.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +33,7 @@ void ForEachAffineKernel(Launch&& launch) {
       KernelShape{AffineFastList(kBits, kDType, true), kBytes});
 }
 
-// Calls launch.Kernel<kernel>(shape) for every decoding kernel; each takes DecodeArgs.
+// Calls launch.Kernel<kernel>(shape) for each kernel that decodes. All take DecodeArgs.
 template <typename Launch>
 void ForEachDecodeKernel(Launch&& launch) {
   using codecs::DType;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The kernels that encode, in their order. A form but raw brings its general kernel,
-// Encode<Name>Any(), and that kernel's shared memory, <Name>EncodeShared. Everything that launches
-// kernels, on a device or on the executor of tests, goes through here.
+// The kernels that encode, in their order. Each form except raw has a general kernel,
+// Encode<Name>Any(), with the shared memory <Name>EncodeShared. All code that launches kernels, on
+// a device or on the executor of tests, uses this list.
 
 #include <cstdint>
 
@@ -28,7 +28,7 @@ void LaunchAffineFast(Launch&& launch) {
       static_cast<uint32_t>(AffineEncodeList(kBits, kDType)), sizeof(AffineFastShared)});
 }
 
-// Calls launch.Kernel<kernel>(shape) for each; all take EncodeArgs.
+// Calls launch.Kernel<kernel>(shape) for each kernel. All take EncodeArgs.
 template <typename Launch>
 void ForEachEncodeKernel(Launch&& launch) {
   const auto shape = [](EncodeList list, uint32_t shared_bytes) {

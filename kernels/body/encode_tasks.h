@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What kernels that encode have in common: the tiles of a plan, where their tokens lie, and which
-// of them are rows.
+// Shared by the kernels that encode: the tiles of a plan, the places of their tokens in the source,
+// and which tokens are rows.
 
 #include <cstdint>
 
@@ -38,7 +38,7 @@ CAIRN_DEVICE uint32_t RawBytes(const PlaneRecord& plane) {
   return Align16(plane.tokens * plane.row_bytes);
 }
 
-// Where a token of a source lies; null where it lies nowhere, with *fault. A source has no holes.
+// Returns where a token of a source is. If there is no such place, returns null and sets *fault.
 CAIRN_DEVICE const uint8_t* SourcePlace(const PlaneRecord& plane, uint8_t* source, uint32_t token,
                                         Fault* fault) {
   const uint8_t* place = PlaceOf(plane, source, token, fault);
@@ -78,29 +78,29 @@ CAIRN_DEVICE float LoadValue(codecs::DType dtype, const uint8_t* row, uint32_t c
 struct EncodeShared {
   const uint8_t* places[kTileTokensMax];
   uint32_t is_row[kRowWordsMax];
-  uint32_t is_found[kRowWordsMax];     // those that are found to be rows while marks are looked at
-  uint16_t positions[kTileTokensMax];  // of rows, as they are stored
+  uint32_t is_found[kRowWordsMax];     // new rows, while other threads read is_row
+  uint16_t positions[kTileTokensMax];  // positions of the rows, as they are stored
   uint32_t row_count;
 };
 
-// What of a tile is known, and where its parts lie in its slot.
+// What is known about a tile, and where its parts are in its slot.
 struct EncodeTile {
   uint32_t number;
   PlaneRecord plane;
   EncodeTask task;
   uint32_t rows;
   uint32_t codes_bytes, params_at, row_bits_at, scales_at, scales_bytes, positions_at;
-  uint32_t chain_at, chain_bytes;  // of ott
+  uint32_t chain_at, chain_bytes;  // for ott
   uint32_t map_at, map_bytes;      // patterns of tokens and gates, or corrections
   uint32_t content_bytes;
-  bool is_left;  // to the kernel for any shape
+  bool is_left;  // the general kernel encodes it
 };
 
 CAIRN_DEVICE bool IsMarked(const uint32_t* words, uint32_t token) {
   return (words[token / 32] >> token % 32 & 1) != 0;
 }
 
-// Tokens that were found are rows. The block meets in here.
+// Marks the tokens in is_found as rows. Synchronizes the block inside.
 CAIRN_DEVICE void AddFound(EncodeShared* shared) {
   SyncBlock();
   if (ThreadIndex() < kRowWordsMax) {
@@ -109,7 +109,7 @@ CAIRN_DEVICE void AddFound(EncodeShared* shared) {
   SyncBlock();
 }
 
-// Tokens with a value that has no code.
+// Marks the tokens that have a value that cannot be coded.
 CAIRN_DEVICE void MarkUncodable(const EncodeTile& tile, EncodeShared* shared) {
   const uint32_t elements = tile.plane.tokens * tile.plane.dim;
   for (uint32_t i = ThreadIndex(); i < elements; i += kBlockThreads) {
@@ -119,7 +119,8 @@ CAIRN_DEVICE void MarkUncodable(const EncodeTile& tile, EncodeShared* shared) {
   }
 }
 
-// Lists the rows in the order in which they are stored. The block meets in here and at the end.
+// Lists the rows in the order in which they are stored. Synchronizes the block inside and at the
+// end.
 CAIRN_DEVICE void ListRows(const EncodeReader& reader, const EncodeTile& tile,
                            EncodeShared* shared) {
   const uint32_t thread = ThreadIndex();
@@ -131,7 +132,7 @@ CAIRN_DEVICE void ListRows(const EncodeReader& reader, const EncodeTile& tile,
     if (!IsMarked(shared->is_row, token)) continue;
     uint32_t rank = CountBits(shared->is_row[token / 32] & ((1U << token % 32) - 1));
     for (uint32_t word = 0; word < token / 32; ++word) rank += CountBits(shared->is_row[word]);
-    // Those that age are marked by the bits that are not the token's.
+    // If other rows age, these stay: the bits that are not the token's are set.
     shared->positions[rank] = static_cast<uint16_t>(token | ~uint32_t{tile.plane.token_bits});
   }
   if (thread < kWarpLanes && (tile.task.rules & kRuleAgeing) != 0) {
@@ -154,7 +155,7 @@ CAIRN_DEVICE void ListRows(const EncodeReader& reader, const EncodeTile& tile,
   SyncBlock();
 }
 
-// Where the parts behind rows lie. False where the tile would not be smaller than raw.
+// Computes where the parts after the rows are. Returns false if the tile is not smaller than raw.
 CAIRN_DEVICE bool PlaceTile(const EncodeShared& shared, EncodeTile* tile) {
   tile->rows = shared.row_count;
   tile->scales_at = tile->row_bits_at + tile->rows * tile->plane.row_bytes;
@@ -164,13 +165,13 @@ CAIRN_DEVICE bool PlaceTile(const EncodeShared& shared, EncodeTile* tile) {
   return Align16(tile->content_bytes) < RawBytes(tile->plane);
 }
 
-// By threads `first` of `step`.
+// Stores zeros, as thread `first` of `step`.
 CAIRN_DEVICE void StoreZeros(uint8_t* target, uint32_t bytes, uint32_t first, uint32_t step) {
   for (uint32_t at = first; at < bytes; at += step) StoreGlobal(target + at, uint8_t{0});
 }
 
-// Source bits and positions of rows, a warp a row, and zeros that stand between the parts of a
-// tile.
+// Stores source bits and positions of rows, with one warp per row, and the zeros between the parts
+// of a tile.
 CAIRN_DEVICE void StoreRowsOf(const EncodeTile& tile, const EncodeShared& shared) {
   const PlaneRecord& plane = tile.plane;
   uint8_t* slot = tile.task.slot;
@@ -191,9 +192,9 @@ CAIRN_DEVICE void StoreRowsOf(const EncodeTile& tile, const EncodeShared& shared
              ThreadIndex(), kBlockThreads);
 }
 
-// The tiles of a list, a block a tile.
-//   encode(reader, tile, fault)  with places, and no marks: true where the tile is whole in its
-//                                slot, with rows and content_bytes; else it has to be raw
+// Encodes the tiles of a list, one block per tile.
+//   encode(reader, tile, fault)  runs with places set and no marks; returns true if the tile is
+//                                complete in its slot, with rows and content_bytes; else it is raw
 template <typename Encode>
 CAIRN_DEVICE void EncodeTiles(const EncodeArgs& args, EncodeShared* shared, Encode encode) {
   const EncodeReader reader(args.plan);
@@ -224,7 +225,7 @@ CAIRN_DEVICE void EncodeTiles(const EncodeArgs& args, EncodeShared* shared, Enco
     }
     if (ThreadIndex() == 0) StoreGlobal(args.results + number, result);
     ReportFault(fault, tile.plane, args.status);
-    SyncBlock();  // shared memory is of the next tile
+    SyncBlock();  // shared memory is reused for the next tile
   }
 }
 

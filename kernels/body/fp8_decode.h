@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bytes of E4M3 with a scale a token, and rows over them. The fast kernel is laid out as that of
-// affine_decode.h, and its tasks keep to the same.
+// Decodes bytes of E4M3 with a scale per token, and rows. The fast kernel has the structure of that
+// in affine_decode.h, and the same limits for its tasks.
 
 #include <cstdint>
 
@@ -10,19 +10,19 @@
 
 namespace cairn::kernels {
 
-// The value of a code that is no NaN. Below the sign its bits are those of a float with a bias that
-// is 120 less: the product with 2^120 is exact, also of denormals.
+// Returns the value of a code that is not a NaN. Below the sign, its bits are those of a float
+// whose exponent is 120 too small. The product with 2^120 is exact, even for denormals.
 CAIRN_DEVICE float E4m3Value(uint32_t code) {
   const uint32_t bits = (code & 0x7F) << 20 | (code & 0x80) << 24;
   return codecs::Multiply(codecs::BitsFloat(bits), 1.329227995784916e36F);
 }
 
-// Whether one of four codes is a NaN: only its magnitude carries into the sign.
+// Returns whether one of four codes is a NaN: only a NaN's magnitude carries into the sign.
 CAIRN_DEVICE bool HasE4m3Nan(uint32_t codes) {
   return (((codes & 0x7F7F7F7FU) + 0x01010101U) & 0x80808080U) != 0;
 }
 
-// A scale is finite and not negative.
+// A scale must be finite and not negative.
 CAIRN_DEVICE float LoadScale(const TileTask& task, uint32_t number, Fault* fault) {
   const uint32_t scale = LoadGlobal<uint16_t>(task.source + task.params_at + 2 * number);
   if (scale >= 0x7C00) *fault = Worse(*fault, Fault::kBadTile);
@@ -68,7 +68,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 5) DecodeFp8(DecodeArgs args) {
 
 inline constexpr uint32_t kNoCodes = 0xFFFFFFFF;
 
-//   number_of(token)  which of the tile's codes are the token's, and its scale; kNoCodes: zeros
+//   number_of(token) returns the number of the token's codes and scale in the tile; kNoCodes: zeros
 template <typename NumberOf>
 CAIRN_DEVICE void DecodeFp8Elements(const TileTask& task, const PlaneRecord& plane,
                                     const TokenPlaces& places, NumberOf number_of, Fault* fault) {

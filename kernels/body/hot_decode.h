@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tiles of `cairn-hot`: levels of a fixed width for each channel, which a profile and a multiplier
-// come to, and in K and latents a scale of its own for a channel of each 128 tokens. A block a
-// task, a warp a token.
+// Decodes tiles of `cairn-hot`. Each channel has levels of a fixed width, which follow from a
+// profile and a multiplier. Channels of K and latents also have a scale per 128 tokens. One block
+// per task, one warp per token.
 
 #include <cstdint>
 
@@ -18,7 +18,7 @@ struct HotDecodeShared {
   CentredToken centred[kBlockWarps];
 };
 
-// Channel by channel.
+// Computes the scales of all channels.
 CAIRN_DEVICE void FindScales(const TileTask& task, const PlaneRecord& plane,
                              HotDecodeShared* shared) {
   const uint32_t strip = task.token_first / kTaskTokensMax;
@@ -55,7 +55,7 @@ CAIRN_DEVICE void DecodeHotTokens(const TileTask& task, const PlaneRecord& plane
     }
     SyncWarp();
     StoreTurned(plane, task.head, token, *centred, place);
-    SyncWarp();  // what is centred is of the next token
+    SyncWarp();  // `centred` is reused for the next token
   }
 }
 

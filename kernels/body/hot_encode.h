@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tiles of `cairn-hot`, a block a tile, as codecs/forms/hot.cc writes them: a warp a token, and of
-// K and latents, whose strips have scales of their own, once more. In between their values wait
-// behind the raw tile's room in the slot: fp32, [token][channel].
+// Encodes tiles of `cairn-hot`, as codecs/forms/hot.cc does. One block per tile, one warp per
+// token. The strips of K and latents have scales of their own, so their tokens are processed twice.
+// Between the passes, their values are in the slot, after the room for a raw tile: fp32,
+// [token][channel].
 
 #include <cstdint>
 
@@ -21,7 +22,7 @@ struct HotEncodeShared {
   HotWidths widths;
   int8_t corrections[kStripsOfTileMax][codecs::kProfileDimMax];
   struct Warp {
-    CentredToken centred;  // before that, norms
+    CentredToken centred;  // used for norms before that
     uint32_t codes[kHotRowWords];
   } warps[kBlockWarps];
 };
@@ -31,8 +32,8 @@ CAIRN_DEVICE uint8_t* WaitingValues(const EncodeTile& tile, uint32_t token) {
   return tile.task.slot + RawBytes(tile.plane) + 4 * token * tile.plane.dim;
 }
 
-// Codes of a token, which the lanes of its warp store. All channels of a row are 0.
-//   code_at(channel, width)  of a channel that has a width
+// Stores the codes of a token, with the lanes of its warp. All channels of a row are 0.
+//   code_at(channel, width)  returns the code of a channel that has a width
 template <typename CodeAt>
 CAIRN_DEVICE void StoreHotCodes(const EncodeTile& tile, const HotWidths& widths, uint32_t token,
                                 bool is_row, uint32_t* words, CodeAt code_at) {
@@ -51,10 +52,11 @@ CAIRN_DEVICE void StoreHotCodes(const EncodeTile& tile, const HotWidths& widths,
   for (uint32_t at = lane; at < widths.row_bytes; at += kWarpLanes) {
     StoreGlobal(target + at, static_cast<uint8_t>(words[at / 4] >> at % 4 * 8));
   }
-  SyncWarp();  // words are of the next token
+  SyncWarp();  // words are reused for the next token
 }
 
-// Values of all tokens, and the marks of those that have no codes; of V codes, too.
+// Computes the values of all tokens, and marks those that cannot be coded. For V, stores codes,
+// too.
 CAIRN_DEVICE void CentreTile(const EncodeTile& tile, HotEncodeShared* shared) {
   const PlaneRecord& plane = tile.plane;
   const uint32_t lane = ThreadIndex() % kWarpLanes, head = tile.task.head;
@@ -75,7 +77,7 @@ CAIRN_DEVICE void CentreTile(const EncodeTile& tile, HotEncodeShared* shared) {
       if (is_row && lane == 0) AtomicOrShared(&shared->tile.is_found[token / 32], 1U << token % 32);
     }
     if (!plane.is_v) {
-      SyncWarp();  // what is centred is of the next token
+      SyncWarp();  // `centred` is reused for the next token
       continue;
     }
     StoreHotCodes(tile, shared->widths, token, is_row, own->codes, [&](uint32_t c, uint32_t width) {
@@ -85,7 +87,7 @@ CAIRN_DEVICE void CentreTile(const EncodeTile& tile, HotEncodeShared* shared) {
   }
 }
 
-// Of K and latents, a thread a channel of a strip.
+// Computes the corrections of K and latents, with one thread per channel of a strip.
 CAIRN_DEVICE void FindCorrections(const EncodeTile& tile, HotEncodeShared* shared) {
   const PlaneRecord& plane = tile.plane;
   const uint32_t strips = (plane.tokens + codecs::kStripTokens - 1) / codecs::kStripTokens;
@@ -152,7 +154,7 @@ CAIRN_DEVICE bool EncodeHot(const EncodeReader& reader, EncodeTile* tile, HotEnc
   tile->codes_bytes = plane.tokens * shared->widths.row_bytes;
   tile->row_bits_at = Align16(tile->codes_bytes);
   tile->map_bytes = plane.is_v ? 0 : strips * codecs::HotCorrectionBytes(plane.dim);
-  // The slot has no room for more.
+  // Otherwise the slot has no room for the tile.
   if (Align16(tile->row_bits_at + tile->map_bytes) >= RawBytes(plane)) return false;
   CentreTile(*tile, shared);
   AddFound(&shared->tile);

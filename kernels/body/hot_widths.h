@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How wide the codes of `cairn-hot` are, and where in a token's they lie: what a profile and a
-// multiplier come to, as MakeHotTile() has it.
+// How wide the codes of `cairn-hot` are, and where they are among a token's codes. A profile and a
+// multiplier determine this, as in MakeHotTile().
 
 #include <cstdint>
 
@@ -10,26 +10,26 @@
 
 namespace cairn::kernels {
 
-// Of a head. In shared memory.
+// The widths of a head. In shared memory.
 struct HotWidths {
-  uint32_t row_bytes;                       // codes of a token
-  uint16_t bit_at[codecs::kProfileDimMax];  // of a channel's code among those of a token
-  uint8_t width[codecs::kProfileDimMax];    // of it, in bits
+  uint32_t row_bytes;                       // size of a token's codes
+  uint16_t bit_at[codecs::kProfileDimMax];  // where a channel's code is, among a token's codes
+  uint8_t width[codecs::kProfileDimMax];    // bits of that code
 };
 
 CAIRN_DEVICE int32_t WorthAt(const PlaneRecord& plane, uint32_t head, uint32_t channel) {
   return codecs::WorthOf(LoadChannel(plane, head, channel), plane.multiplier);
 }
 
-// Channel by channel, without what fills the last byte.
+// Computes the width of each channel, before the last byte is filled.
 CAIRN_DEVICE void FindWidths(const PlaneRecord& plane, uint32_t head, HotWidths* widths) {
   for (uint32_t c = ThreadIndex(); c < plane.dim; c += kBlockThreads) {
     widths->width[c] = static_cast<uint8_t>(codecs::HotWidth(WorthAt(plane, head, c)));
   }
 }
 
-// The first of the channels to which one more bit is worth most; one past the last where all are as
-// wide as can be. By a warp.
+// Returns the first channel to which one more bit is worth most. Returns one past the last channel
+// if all have the largest width. With one warp.
 CAIRN_DEVICE uint32_t NeediestChannel(const PlaneRecord& plane, uint32_t head,
                                       const HotWidths& widths) {
   uint32_t best = plane.dim;
@@ -52,7 +52,7 @@ CAIRN_DEVICE uint32_t NeediestChannel(const PlaneRecord& plane, uint32_t head,
   return best;
 }
 
-// Where codes lie, of widths so far; their bits. By a warp.
+// Places the codes with their present widths. Returns the number of their bits. With one warp.
 CAIRN_DEVICE uint32_t PlaceHotCodes(const PlaneRecord& plane, HotWidths* widths) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
   uint32_t bits = 0;
@@ -71,14 +71,14 @@ CAIRN_DEVICE uint32_t PlaceHotCodes(const PlaneRecord& plane, HotWidths* widths)
   return bits;
 }
 
-// Gives what is left of a token's last byte to the channels to which it is worth most, and places
-// codes. By the first warp; the block has to meet before and behind.
+// Gives the unused bits of a token's last byte to the channels to which they are worth most, and
+// places the codes. With the first warp. The block must synchronize before and after.
 CAIRN_DEVICE void FillLastByte(const PlaneRecord& plane, uint32_t head, HotWidths* widths) {
   if (ThreadIndex() >= kWarpLanes) return;
   uint32_t bits = PlaceHotCodes(plane, widths);
   for (; bits % 8 != 0 && bits < codecs::kHotWidthMax * plane.dim; ++bits) {
     const uint32_t channel = NeediestChannel(plane, head, *widths);
-    SyncWarp();  // nobody looks at widths any more
+    SyncWarp();  // no lane reads the widths any more
     if (ThreadIndex() == 0) ++widths->width[channel];
     SyncWarp();
   }

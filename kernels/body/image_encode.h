@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Puts encoded tiles together to images: places the tiles, copies them there and computes their
-// CRCs. Coded tiles are copied from the slots where their kernels left them. Raw tiles, and the
-// sign and mantissa planes of strips, are read from the source.
+// Assembles images from encoded tiles: computes the tiles' offsets, copies the tiles there, and
+// computes their CRCs. Coded tiles are copied from the slots in which their kernels left them. Raw
+// tiles, and the sign and mantissa planes of strips, are read from the source.
 
 #include <cstdint>
 
@@ -14,7 +14,7 @@
 
 namespace cairn::kernels {
 
-// The header of a strip as its kernel left it, and where its parts are to lie.
+// Returns the header of a strip as its kernel left it, and the places of the strip's parts.
 CAIRN_DEVICE codecs::StripParts PartsOf(const EncodeTask& task, const PlaneRecord& plane,
                                         uint32_t token_first) {
   const auto header = LoadGlobal<U32x4>(task.slot + token_first * plane.row_bytes);
@@ -28,7 +28,7 @@ CAIRN_DEVICE codecs::StripParts PartsOf(const EncodeTask& task, const PlaneRecor
   return parts;
 }
 
-// Bytes of all strips of a tile.
+// Returns the size of all strips of a tile.
 CAIRN_DEVICE uint32_t BytesOfStrips(const EncodeTask& task, const PlaneRecord& plane) {
   uint64_t bytes = 0;
   for (uint32_t first = 0; first < plane.tokens; first += codecs::kStripTokens) {
@@ -37,7 +37,7 @@ CAIRN_DEVICE uint32_t BytesOfStrips(const EncodeTask& task, const PlaneRecord& p
   return static_cast<uint32_t>(bytes);
 }
 
-// The same of strips of codes.
+// PartsOf() for strips of codes.
 CAIRN_DEVICE codecs::StepStripParts StepPartsOf(const EncodeTask& task, const PlaneRecord& plane,
                                                 uint32_t token_first) {
   const auto header = LoadGlobal<U32x4>(task.slot + token_first * plane.row_bytes);
@@ -51,7 +51,7 @@ CAIRN_DEVICE codecs::StepStripParts StepPartsOf(const EncodeTask& task, const Pl
   return parts;
 }
 
-// A tile of strips of codes, if it were not raw.
+// Returns the size and rows of a tile of strips of codes, as if it were not raw.
 CAIRN_DEVICE TileResult MeasureSteps(const EncodeTask& task, const PlaneRecord& plane) {
   uint64_t bytes = 0;
   uint32_t rows = 0;
@@ -63,7 +63,7 @@ CAIRN_DEVICE TileResult MeasureSteps(const EncodeTask& task, const PlaneRecord& 
   return {0, static_cast<uint32_t>(bytes), 0, static_cast<uint16_t>(rows), codecs::kStepsForm};
 }
 
-// Where a token's source bits stand in a stored strip of codes. Null: it is no row.
+// Returns where a token's source bits are in a stored strip of codes. Null: the token is no row.
 CAIRN_DEVICE const uint8_t* StoredPlace(const EncodeTask& task, const PlaneRecord& plane,
                                         uint32_t token) {
   const uint32_t at = token % codecs::kStripTokens, first = token - at;
@@ -82,7 +82,7 @@ CAIRN_DEVICE const uint8_t* StoredPlace(const EncodeTask& task, const PlaneRecor
   return task.source + header.w + row * plane.row_bytes;
 }
 
-// A tile but for its place and CRC.
+// Returns the result of a tile without its offset and CRC.
 CAIRN_DEVICE TileResult MeasureTile(const EncodeTask& task, const PlaneRecord& plane,
                                     const TileResult& coded, Fault* fault) {
   if (task.form == codecs::kStripsForm) {
@@ -92,7 +92,7 @@ CAIRN_DEVICE TileResult MeasureTile(const EncodeTask& task, const PlaneRecord& p
     const TileResult steps = MeasureSteps(task, plane);
     if (steps.bytes < RawBytes(plane)) return steps;
     if (task.stored_bytes != 0) {
-      *fault = Fault::kNotDemotable;  // nobody has its source
+      *fault = Fault::kNotDemotable;  // there is no source
       return {};
     }
   } else if (task.form != codecs::kRawForm && coded.form != codecs::kRawForm) {
@@ -101,7 +101,7 @@ CAIRN_DEVICE TileResult MeasureTile(const EncodeTask& task, const PlaneRecord& p
   return {0, RawBytes(plane), 0, 0, codecs::kRawForm};
 }
 
-// A warp an image. Tiles of an image with a fault have no bytes.
+// One warp per image. If an image has a fault, its tiles have no bytes.
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) PlaceTiles(EncodeArgs args) {
   const EncodeReader reader(args.plan);
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -129,7 +129,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) PlaceTiles(EncodeArgs args) {
   }
 }
 
-// By the block: bytes as they are, and bytes that stand in the slot last first.
+// Copy bytes with the whole block: in the same order, and in reverse order.
 CAIRN_DEVICE void CopyBytes(uint8_t* target, const uint8_t* source, uint32_t bytes) {
   for (uint32_t at = ThreadIndex(); at < bytes; at += kBlockThreads) {
     StoreGlobal(target + at, LoadGlobal<uint8_t>(source + at));
@@ -141,7 +141,7 @@ CAIRN_DEVICE void CopyReversed(uint8_t* target, const uint8_t* source, uint32_t 
   }
 }
 
-// Source bits of tokens, one behind another, a warp a token, and zeros to a multiple of 16.
+// Stores the source bits of tokens one after another, one warp per token, padded to 16 bytes.
 CAIRN_DEVICE void StoreSourceBits(const PlaneRecord& plane, const uint8_t* const* places,
                                   uint32_t tokens, uint8_t* target) {
   for (uint32_t token = WarpOfBlock(); token < tokens; token += kBlockWarps) {
@@ -152,7 +152,7 @@ CAIRN_DEVICE void StoreSourceBits(const PlaneRecord& plane, const uint8_t* const
   StoreZeros(target + bytes, Align16(bytes) - bytes, ThreadIndex(), kBlockThreads);
 }
 
-// StorePlaneAndLow() of units: a thread a unit.
+// StorePlaneAndLow() for units, one thread per unit.
 template <codecs::DType kDType>
 CAIRN_DEVICE void StorePlaneUnits(const codecs::StripShape& shape, const uint8_t* const* places,
                                   const codecs::StripParts& parts, uint8_t* target) {
@@ -222,7 +222,7 @@ CAIRN_DEVICE void StorePlaneAndLow(const codecs::StripShape& shape, const uint8_
   }
 }
 
-// Zeros behind the parts of a strip. Returns its bytes.
+// Stores the zeros after the parts of a strip. Returns the strip's size.
 template <typename Parts>
 CAIRN_DEVICE uint32_t StoreEnd(const Parts& parts, uint8_t* target) {
   StoreZeros(target + parts.end, static_cast<uint32_t>(parts.bytes - parts.end), ThreadIndex(),
@@ -230,7 +230,7 @@ CAIRN_DEVICE uint32_t StoreEnd(const Parts& parts, uint8_t* target) {
   return static_cast<uint32_t>(parts.bytes);
 }
 
-// A strip from its part of the slot and its source. Returns its bytes.
+// Makes a strip from its part of the slot and from its source. Returns its size.
 CAIRN_DEVICE uint32_t StoreStrip(const EncodeTask& task, const PlaneRecord& plane,
                                  const uint8_t* const* places, uint32_t token_first,
                                  uint8_t* target) {
@@ -259,8 +259,8 @@ CAIRN_DEVICE uint32_t StoreStrip(const EncodeTask& task, const PlaneRecord& plan
   return StoreEnd(parts, target);
 }
 
-// Source bits and positions of a strip's rows, a warp a row.
-//   marks_at  which tokens they are: bit token mod 32 of word token / 32
+// Stores source bits and positions of a strip's rows, one warp per row.
+//   marks_at  which tokens are rows: bit token mod 32 of word token / 32
 CAIRN_DEVICE void StoreStepRows(const PlaneRecord& plane, const codecs::StepStripParts& parts,
                                 const uint8_t* const* places, const uint8_t* marks_at,
                                 uint8_t* target) {
@@ -279,7 +279,7 @@ CAIRN_DEVICE void StoreStepRows(const PlaneRecord& plane, const codecs::StepStri
   }
 }
 
-// A strip of codes, likewise.
+// StoreStrip() for a strip of codes.
 CAIRN_DEVICE uint32_t StoreSteps(const EncodeTask& task, const PlaneRecord& plane,
                                  const uint8_t* const* places, uint32_t token_first,
                                  uint8_t* target) {
@@ -332,7 +332,7 @@ CAIRN_DEVICE void StoreTile(const EncodeTask& task, const PlaneRecord& plane, Ti
   }
 }
 
-// A block a tile.
+// One block per tile.
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) StoreTiles(EncodeArgs args) {
   CAIRN_SHARED(StoreShared, shared);
   const EncodeReader reader(args.plan);
@@ -351,17 +351,17 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) StoreTiles(EncodeArgs args) {
       StoreTile(task, plane, result, shared,
                 reader.Image(plane.image).bytes + uint64_t{result.offset} * 16);
     }
-    ReportFault(fault, plane, args.status);  // of a tile that had no kernel before
-    SyncBlock();                             // shared memory is of the next tile
+    ReportFault(fault, plane, args.status);  // for tiles that no kernel has read before
+    SyncBlock();                             // shared memory is reused for the next tile
   }
 }
 
-// A warp a tile; of those that have no bytes it is 0.
+// One warp per tile. The CRC of a tile without bytes is 0.
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) SumCrcs(EncodeArgs args) {
   CAIRN_SHARED(CrcTable, shared);
   const EncodeReader reader(args.plan);
   const uint32_t tiles = reader.header.tile_count;
-  if (BlockIndex() * kBlockWarps >= tiles) return;  // nothing for the whole block
+  if (BlockIndex() * kBlockWarps >= tiles) return;  // the block has no tiles
   LoadCrcTable(&shared);
   for (uint32_t number = BlockIndex() * kBlockWarps + WarpOfBlock(); number < tiles;
        number += GridBlocks() * kBlockWarps) {

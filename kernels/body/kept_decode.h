@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tokens at three precisions: arkv:paper. A map says which tokens a tile has. Those that are no
-// rows are codes of E4M3 with a scale a token, one after another; those that it lacks are zeros.
+// Decodes tokens at three precisions: arkv:paper. A map says which tokens a tile has. They are
+// rows, or codes of E4M3 with a scale per token, one after another. Tokens that it lacks become
+// zeros.
 
 #include <cstdint>
 
@@ -11,13 +12,13 @@ namespace cairn::kernels {
 
 struct KeptDecodeShared {
   TokenPlaces places;
-  // Of the whole tile, a bit a token.
+  // For the whole tile, one bit per token.
   uint32_t kept[kTileTokensMax / 32];
   uint32_t rows[kTileTokensMax / 32];
-  uint32_t before[kTileTokensMax / 32];  // tokens with codes before those of a word
+  uint32_t before[kTileTokensMax / 32];  // number of tokens with codes before those of a word
 };
 
-// 32 bits of the map, without what no token has.
+// Returns 32 bits of the map, without the bits that belong to no token.
 CAIRN_DEVICE uint32_t LoadKept(const TileTask& task, const PlaneRecord& plane, uint32_t word) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < 4; ++i) {
@@ -30,7 +31,7 @@ CAIRN_DEVICE uint32_t LoadKept(const TileTask& task, const PlaneRecord& plane, u
   return left >= 32 ? kept : kept & ((1U << left) - 1);
 }
 
-// Which tokens have codes. The block has to meet before anybody reads them.
+// Finds which tokens have codes. The block must synchronize before it reads them.
 CAIRN_DEVICE void FindKept(const TileTask& task, const PlaneRecord& plane, KeptDecodeShared* shared,
                            Fault* fault) {
   const uint32_t thread = ThreadIndex();

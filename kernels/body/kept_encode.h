@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tokens at three precisions, by a plan, as codecs/forms/kept.cc writes them: a block a tile, a
-// warp a token. Of every shape and dtype.
+// Encodes tokens at three precisions, by a plan, as codecs/forms/kept.cc does. One block per tile,
+// one warp per token. Accepts every shape and dtype.
 
 #include <cstdint>
 
@@ -10,17 +10,17 @@
 
 namespace cairn::kernels {
 
-// Of fewer channels, a tile does not say how many tokens it has: it is raw.
+// With fewer channels, a tile does not say how many tokens it has. Then it is raw.
 inline constexpr uint32_t kKeptChannelsMin = 16;
 
 struct KeptEncodeShared {
   EncodeShared tile;
-  // Of the tile, a bit a token.
+  // For the tile, one bit per token.
   uint32_t kept[kRowWordsMax];
-  uint32_t before[kRowWordsMax];  // tokens with codes before those of a word
+  uint32_t before[kRowWordsMax];  // number of tokens with codes before those of a word
 };
 
-// What the plan says of 32 tokens, in addition to which have no code.
+// Adds the marks of the plan for 32 tokens to those of tokens that cannot be coded.
 CAIRN_DEVICE void MarkPlanned(const EncodeTile& tile, uint32_t word, KeptEncodeShared* shared) {
   uint32_t kept = 0, original = 0;
   CAIRN_NO_UNROLL
@@ -35,7 +35,7 @@ CAIRN_DEVICE void MarkPlanned(const EncodeTile& tile, uint32_t word, KeptEncodeS
   shared->tile.is_row[word] = (shared->tile.is_row[word] | original) & kept;
 }
 
-// Counts tokens with codes. The block meets in here and at the end.
+// Counts the tokens with codes. Synchronizes the block inside and at the end.
 CAIRN_DEVICE uint32_t CountCoded(KeptEncodeShared* shared) {
   SyncBlock();
   const auto of_word = [&](uint32_t word) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The patterns of a bank, a block a head: k-means as codecs/mine/bank_miner.cc does it, with the
-// same bits. A warp looks at a token, a lane at a centre; then a warp at a centre, a lane at
-// channels. Of every shape and dtype.
+// Mines the patterns of a bank, one block per head: k-means as in codecs/mine/bank_miner.cc, with
+// the same bits. First one warp per token, with one lane per centre. Then one warp per centre, with
+// channels in its lanes. Accepts every shape and dtype.
 
 #include <cstdint>
 
@@ -14,19 +14,19 @@
 
 namespace cairn::kernels {
 
-inline constexpr uint16_t kNoCentre = 0xFFFF;   // of a token that is left out
-inline constexpr uint32_t kChannelsOfLane = 4;  // that are summed at once
+inline constexpr uint16_t kNoCentre = 0xFFFF;   // for a token that is left out
+inline constexpr uint32_t kChannelsOfLane = 4;  // that a lane sums at once
 
-// What a block has of a head; in shared memory, so that registers are for sums.
+// What a block knows of its head. In shared memory, because registers are needed for sums.
 static_assert(kCentresBeside == kWarpLanes);
 struct MineHead {
   PlaneRecord plane;
   uint8_t* source;
-  uint8_t* patterns;  // in the bank
+  uint8_t* patterns;  // the head's patterns in the bank
   uint8_t* centres;   // [centre / 32][channel, filled up][centre mod 32]
-  uint8_t* left;      // of tokens
-  uint8_t* nearest;   // likewise
-  uint32_t count;     // of centres: as many as patterns, or as points
+  uint8_t* left;      // for each token: whether it is left out
+  uint8_t* nearest;   // for each token: its nearest centre
+  uint32_t count;     // of centres: the smaller of the numbers of patterns and points
   uint32_t channels;
 
   CAIRN_DEVICE_MEMBER uint8_t* Centre(uint32_t centre, uint32_t channel) const {
@@ -45,13 +45,13 @@ struct MineHead {
 
 struct MineShared {
   MineHead head;
-  float tokens[kBlockWarps][kMineDimMax];  // those that warps look at
-  uint32_t members[kMinePatternsMax];      // of centres
-  uint32_t points[kBlockWarps];            // that a warp found
-  uint64_t farthest[kBlockWarps];          // of a warp: squared distance, and ~token
+  float tokens[kBlockWarps][kMineDimMax];  // the tokens that the warps process
+  uint32_t members[kMinePatternsMax];      // number of points of each centre
+  uint32_t points[kBlockWarps];            // number of points that each warp found
+  uint64_t farthest[kBlockWarps];          // of each warp: squared distance, and ~token
 };
 
-// Marks tokens that are left out, and returns how many of the warp's are not.
+// Marks the tokens that are left out. Returns how many of the warp's tokens are points.
 CAIRN_DEVICE uint32_t MarkPoints(const MineHead& head, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   uint32_t points = 0;
@@ -70,7 +70,7 @@ CAIRN_DEVICE uint32_t MarkPoints(const MineHead& head, Fault* fault) {
   return points;
 }
 
-// Of the point with so many before it, by a warp.
+// Returns the token that is point number `point`. With one warp.
 CAIRN_DEVICE uint32_t TokenOfPoint(const MineHead& head, uint32_t point) {
   uint32_t before = 0;
   CAIRN_NO_UNROLL
@@ -86,7 +86,7 @@ CAIRN_DEVICE uint32_t TokenOfPoint(const MineHead& head, uint32_t point) {
   }
 }
 
-// Stores a channel of a centre. Whether it has moved.
+// Stores a channel of a centre. Returns whether the centre has moved.
 CAIRN_DEVICE bool MoveTo(const MineHead& head, uint32_t centre, uint32_t channel, float to) {
   uint8_t* at = head.Centre(centre, channel);
   const bool has_moved = codecs::HasMoved(LoadRecord<float>(at), to);
@@ -94,7 +94,7 @@ CAIRN_DEVICE bool MoveTo(const MineHead& head, uint32_t centre, uint32_t channel
   return has_moved;
 }
 
-// A warp moves a centre to a point. Whether a channel of the lane's has moved.
+// Moves a centre to a point, with one warp. Returns whether a channel of this lane has moved.
 CAIRN_DEVICE bool MoveToToken(const MineHead& head, uint32_t centre, uint32_t token) {
   const uint8_t* row = head.Row(token);
   bool has_moved = false;
@@ -105,8 +105,8 @@ CAIRN_DEVICE bool MoveToToken(const MineHead& head, uint32_t centre, uint32_t to
   return has_moved;
 }
 
-// Centres before the first round, and zeros in channels that are none. The block meets in here
-// before anybody reads how many centres there are.
+// Places the centres for the first round, and zeros in unused channels. Synchronizes the block,
+// before the number of centres is read.
 CAIRN_DEVICE void PlaceCentres(const MineHead& head, uint32_t points) {
   const uint32_t groups = (head.plane.patterns + kCentresBeside - 1) / kCentresBeside;
   CAIRN_NO_UNROLL
@@ -122,7 +122,7 @@ CAIRN_DEVICE void PlaceCentres(const MineHead& head, uint32_t points) {
   }
 }
 
-// Squared, of a token in shared memory from a centre.
+// Returns the squared distance from a token in shared memory to a centre.
 CAIRN_DEVICE float DistanceOf(const MineHead& head, const float* token, uint32_t centre) {
   constexpr uint32_t kStep = kCentresBeside * sizeof(float);
   float sums[codecs::kNormSums] = {};
@@ -139,8 +139,8 @@ CAIRN_DEVICE float DistanceOf(const MineHead& head, const float* token, uint32_t
   return codecs::JoinSums(sums);
 }
 
-// Finds the first of the nearest centres of each point, a warp a token.
-//   row  the warp's, in shared memory
+// Finds the first of the nearest centres of each point, with one warp per token.
+//   row  memory of the warp, in shared memory
 CAIRN_DEVICE void AssignPoints(const MineHead& head, float* row) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   CAIRN_NO_UNROLL
@@ -157,7 +157,7 @@ CAIRN_DEVICE void AssignPoints(const MineHead& head, float* row) {
     float distance = 0.0F;
     CAIRN_NO_UNROLL
     for (uint32_t first = 0; first < head.count; first += kWarpLanes) {
-      // Where there is none, the last again.
+      // If there is no such centre, takes the last one again.
       const uint32_t centre = first + lane < head.count ? first + lane : head.count - 1;
       const float of = DistanceOf(head, row, centre);
       if (first != 0 && !(of < distance)) continue;
@@ -177,7 +177,8 @@ CAIRN_DEVICE void AssignPoints(const MineHead& head, float* row) {
   }
 }
 
-// A warp moves some channels of a centre to the mean of its points. Returns how many it has.
+// Moves some channels of a centre to the mean of its points, with one warp. Returns the points'
+// number.
 CAIRN_DEVICE uint32_t MoveToMean(const MineHead& head, uint32_t centre, uint32_t channel_first,
                                  bool* has_moved) {
   const PlaneRecord& plane = head.plane;
@@ -209,7 +210,7 @@ CAIRN_DEVICE uint32_t MoveToMean(const MineHead& head, uint32_t centre, uint32_t
 
 CAIRN_DEVICE uint64_t Farther(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-// The first of the points farthest from their centres, by the block.
+// Returns the first of the points that are farthest from their centres. With the whole block.
 CAIRN_DEVICE uint32_t FarthestToken(const MineHead& head, uint64_t* of_warps) {
   uint64_t farthest = 0;
   CAIRN_NO_UNROLL
@@ -229,7 +230,8 @@ CAIRN_DEVICE uint32_t FarthestToken(const MineHead& head, uint64_t* of_warps) {
   return ~static_cast<uint32_t>(farthest);
 }
 
-// Whether a centre of the thread's has moved. The block has met before, and meets in here.
+// Returns whether a centre of this thread has moved. REQUIRES: SyncBlock() before. Synchronizes,
+// too.
 CAIRN_DEVICE bool MoveCentres(const MineHead& head, MineShared* shared) {
   bool has_moved = false;
   CAIRN_NO_UNROLL
@@ -255,7 +257,7 @@ CAIRN_DEVICE bool MoveCentres(const MineHead& head, MineShared* shared) {
   return has_moved;
 }
 
-// The last centre again where there are fewer than patterns.
+// Stores the patterns. If there are fewer centres, the last centre is repeated.
 CAIRN_DEVICE void StorePatternsOf(const MineHead& head) {
   CAIRN_NO_UNROLL
   for (uint32_t i = ThreadIndex(); i < head.plane.patterns * head.plane.dim; i += kBlockThreads) {
@@ -267,7 +269,7 @@ CAIRN_DEVICE void StorePatternsOf(const MineHead& head) {
   }
 }
 
-// What a block needs of a task, but for the number of centres.
+// Returns what a block needs to know of a task, without the number of centres.
 CAIRN_DEVICE MineHead HeadOf(const MineArgs& args, uint32_t index) {
   const auto header = LoadRecord<MineHeader>(args.plan);
   const auto task = LoadRecord<MineTask>(args.plan + header.tasks_at + index * sizeof(MineTask));
@@ -283,7 +285,7 @@ CAIRN_DEVICE MineHead HeadOf(const MineArgs& args, uint32_t index) {
   return head;
 }
 
-// The block has met before.
+// Mines one head. REQUIRES: SyncBlock() before.
 CAIRN_DEVICE Fault MineHeadOf(MineShared* shared) {
   MineHead& head = shared->head;
   Fault fault = Fault::kNone;
@@ -315,11 +317,11 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) MinePatterns(MineArgs args) {
     if (ThreadIndex() == 0) shared.head = HeadOf(args, list.first + index);
     SyncBlock();
     ReportFault(MineHeadOf(&shared), shared.head.plane, args.status);
-    SyncBlock();  // shared memory is of the next head
+    SyncBlock();  // shared memory is reused for the next head
   }
 }
 
-// Calls launch.Kernel<kernel>(shape) for each; all take MineArgs.
+// Calls launch.Kernel<kernel>(shape) for each kernel. All take MineArgs.
 template <typename Launch>
 void ForEachMineKernel(Launch&& launch) {
   launch.template Kernel<&MinePatterns>(

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The passes for codes: how often each symbol comes in each table, at the steps of each column, and
-// what rounding takes. Lanes count by ballots, a symbol each; a block sums in shared memory, all
-// blocks in global memory.
+// The passes that count codes: how often each symbol occurs in each table, with the steps of each
+// column, and how rounding shrinks values. Lanes count by ballots, one symbol each. A block counts
+// in shared memory, and adds its counts to global memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ struct CodesShared {
   uint32_t low_bits[kColumnsOfRangeMax];
 };
 
-// A channel as it is before its codes are counted, and its mean of the strip's part without that.
+// A channel before its codes are counted, and its mean without the strip's part of the sample.
 struct CodedChannel {
   codecs::ProfileChannel profile;
   float unseen_mean;
@@ -55,7 +55,7 @@ CAIRN_DEVICE Coded CodeOf(const CodedChannel& channel, const codecs::CodeColumn&
   return {rate.shape, position, codecs::CodeAt(position)};
 }
 
-// Of a channel's codes, by a warp.
+// Adds codecs::ShrinkUnits() of a channel's codes to the block's sums, with one warp.
 CAIRN_DEVICE void AddShrink(CodesShared* shared, const Coded& coded, bool is_kept) {
   if (coded.shape.low_bits != 0) return;
   const auto join = [](int64_t* sum, int64_t other) { *sum += other; };
@@ -74,9 +74,9 @@ CAIRN_DEVICE void AddShrink(CodesShared* shared, const Coded& coded, bool is_kep
   }
 }
 
-// Counts the symbols of two channels in a column: those of the first by the first half of the
-// lanes, a symbol each.
-//   kept  the lanes with a token, of each of the channels
+// Counts the symbols of two channels in a column: the first half of the lanes counts the symbols of
+// the first channel, one per lane, and the other half those of the second.
+//   kept  the lanes that have a token, for each channel
 CAIRN_DEVICE void AddSymbols(CodesShared* shared, uint32_t column, const Coded& first,
                              const Coded& second, uint32_t kept_first, uint32_t kept_second) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -111,7 +111,7 @@ CAIRN_DEVICE void CountChannels(const MinePassArgs& args, const uint8_t* columns
   const ChannelsOfWarp at = ChannelsAt(pass.plane, index);
   const CodedChannel first = LoadCoded(args, pass, at.first);
   const CodedChannel second = LoadCoded(args, pass, at.second);
-  // Of a strip no more tokens stand at every kFindStride-th position than there are lanes.
+  // A strip has at most as many tokens at every kFindStride-th position as a warp has lanes.
   const bool is_strided = shared->range.is_strided;
   const uint32_t stride = is_strided ? codecs::kFindStride : 1;
   const auto lead = static_cast<uint32_t>(-pass.strip.first_position % stride);
@@ -137,7 +137,7 @@ CAIRN_DEVICE void CountChannels(const MinePassArgs& args, const uint8_t* columns
   }
 }
 
-// By the block.
+// Clears the counts, with the whole block.
 CAIRN_DEVICE void ClearCounts(CodesShared* shared) {
   for (uint32_t i = ThreadIndex(); i < kColumnsOfRangeMax * kCountedSymbols; i += kBlockThreads) {
     shared->symbols[i / kCountedSymbols][i % kCountedSymbols] = 0;
@@ -153,7 +153,7 @@ CAIRN_DEVICE void AddCount(uint8_t* at, uint64_t count) {
   if (count != 0) AtomicAdd(reinterpret_cast<uint64_t*>(at), count);
 }
 
-// Adds what the block has counted to the sums.
+// Adds the block's counts to the sums.
 CAIRN_DEVICE void AddCounts(const CodesShared& shared, uint8_t* codes, uint8_t* shrink) {
   for (uint32_t i = ThreadIndex(); i < shared.range.count * kCountedSymbols; i += kBlockThreads) {
     const uint32_t column = i / kCountedSymbols, symbol = i % kCountedSymbols;
@@ -197,11 +197,11 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) CountCodes(MinePassArgs args) {
     });
     AddCounts(shared, args.sums + sums.codes_at, args.sums + sums.shrink_at);
     ReportFault(fault, shared.pass.plane, args.status);
-    SyncBlock();  // shared memory is of the next task
+    SyncBlock();  // shared memory is reused for the next task
   }
 }
 
-// Calls launch.Kernel<kernel>(shape) for each; all take MinePassArgs.
+// Calls launch.Kernel<kernel>(shape) for each kernel. All take MinePassArgs.
 template <typename Launch>
 void ForEachPassKernel(Launch&& launch) {
   launch.template Kernel<&SumMoments>(

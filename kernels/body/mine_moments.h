@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The pass for moments: sums of values and of their squares by channel and part of the sample,
-// tokens of heads, and how many of V have a small norm.
+// The pass for moments: sums of values and of their squares, by channel and part of the sample; the
+// number of tokens of heads; and how many of V have a small norm.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,7 @@ CAIRN_DEVICE void AddTo(uint8_t* at, const codecs::ExactMoments& more) {
   StoreGlobal(at + sizeof(sums.sum), sums.squares);
 }
 
-// A channel is always the same warp's, so nobody else adds to it.
+// A channel always belongs to the same warp, so no other warp adds to its sums.
 CAIRN_DEVICE void AddMoments(const PassShared& shared, uint8_t* moments) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   const uint64_t channel_first = static_cast<uint64_t>(shared.task.number) * shared.plane.dim;
@@ -52,7 +52,7 @@ CAIRN_DEVICE void AddMoments(const PassShared& shared, uint8_t* moments) {
   }
 }
 
-// By one thread.
+// Adds the number of tokens. With one thread.
 CAIRN_DEVICE void AddTokens(const PassShared& shared, uint8_t* tokens) {
   uint8_t* at = tokens + shared.task.number * sizeof(codecs::HeadTokens);
   auto sums = LoadRecord<codecs::HeadTokens>(at);
@@ -66,7 +66,7 @@ CAIRN_DEVICE void AddTokens(const PassShared& shared, uint8_t* tokens) {
   }
 }
 
-// Of V, by a warp.
+// Adds the counts of small norms, for V. With one warp.
 CAIRN_DEVICE void AddSmallNorms(MomentsShared* shared, NormCounts* counts) {
   const PassShared& pass = shared->pass;
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -111,7 +111,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) SumMoments(MinePassArgs args) {
       }
     });
     ReportFault(fault, shared.pass.plane, args.status);
-    SyncBlock();  // shared memory is of the next head
+    SyncBlock();  // shared memory is reused for the next head
   }
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A pass over the sample of a profile, a block a head: what codecs/mine/profile_miner.cc adds up of
-// strips, with the same sums. A warp looks at a token, to see whether it counts; then a warp at two
-// channels, a lane at a token. Of every shape and dtype. Here is what passes have in common.
+// Shared by the passes over the sample of a profile. With one block per head, they compute the sums
+// of codecs/mine/profile_miner.cc over strips. First one warp per token decides whether the token
+// counts. Then one warp processes two channels, with one lane per token. Accepts every shape and
+// dtype.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,16 +14,16 @@
 
 namespace cairn::kernels {
 
-inline constexpr uint32_t kMarkedTokens = kTaskTokensMax / kBlockWarps;  // by a warp
+inline constexpr uint32_t kMarkedTokens = kTaskTokensMax / kBlockWarps;  // per warp
 
-// What a block has of a head and a strip; in shared memory.
+// What a block knows of its head and strip. In shared memory.
 struct PassShared {
   PlaneRecord plane;
   MinePassTask task;
   SampleStrip strip;
-  uint16_t kept[kBlockWarps];  // a bit a token of the strip that counts
+  uint16_t kept[kBlockWarps];  // one bit per token of the strip: whether it counts
 
-  // REQUIRES: token < kTaskTokensMax; those past the strip are not kept.
+  // REQUIRES: token < kTaskTokensMax. Tokens after the strip's end are not kept.
   CAIRN_DEVICE_MEMBER bool IsKept(uint32_t token) const {
     return (kept[token / kMarkedTokens] >> token % kMarkedTokens & 1) != 0;
   }
@@ -31,8 +32,8 @@ struct PassShared {
   }
 };
 
-// Of the lanes of a warp, which all get it.
-//   join(sum, other)
+// Returns the sum of the lanes of a warp, in all lanes.
+//   join(sum, other)  adds `other` to *sum
 template <typename Sum, typename Join>
 CAIRN_DEVICE Sum SumOfWarp(Sum sum, Join join) {
   struct Words {
@@ -48,8 +49,8 @@ CAIRN_DEVICE Sum SumOfWarp(Sum sum, Join join) {
   return sum;
 }
 
-// Marks the tokens of the strip that count, those of a warp. The block has to meet before anybody
-// looks at marks.
+// Marks the tokens of the strip that count, of the warp's tokens. The block must synchronize before
+// it reads the marks.
 CAIRN_DEVICE void MarkKept(PassShared* shared, bool is_strided, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   const uint32_t warp = WarpOfBlock();
@@ -73,7 +74,7 @@ CAIRN_DEVICE void MarkKept(PassShared* shared, bool is_strided, Fault* fault) {
   if (lane == 0) shared->kept[warp] = static_cast<uint16_t>(marks);
 }
 
-// Calls work() for each strip of the task, by a block that has met and meets again.
+// Calls work() for each strip of the task. REQUIRES: SyncBlock() before. Synchronizes after each.
 template <typename Work>
 CAIRN_DEVICE Fault ForEachStrip(const MinePassArgs& args, const MinePassHeader& header,
                                 PassShared* shared, bool is_strided, Work work) {
@@ -88,12 +89,12 @@ CAIRN_DEVICE Fault ForEachStrip(const MinePassArgs& args, const MinePassHeader& 
     MarkKept(shared, is_strided, &fault);
     if (SyncBlockOr(fault != Fault::kNone)) return fault;
     work();
-    SyncBlock();  // strip and marks are of the next
+    SyncBlock();  // strip and marks are reused for the next
   }
   return Fault::kNone;
 }
 
-// By one thread.
+// Starts a task. With one thread.
 CAIRN_DEVICE void OpenTask(const MinePassArgs& args, const MinePassHeader& header, uint32_t index,
                            PassShared* shared) {
   shared->task =
@@ -103,7 +104,7 @@ CAIRN_DEVICE void OpenTask(const MinePassArgs& args, const MinePassHeader& heade
   shared->plane.pairs.turns = args.plan + header.turns_at;
 }
 
-// Two channels that turn into each other, or two others, of which the last may be one.
+// Two channels that RoPE rotates together, or two others. The last channel may be alone.
 struct ChannelsOfWarp {
   uint32_t first, second;
   bool has_second;
@@ -121,7 +122,7 @@ CAIRN_DEVICE ChannelsOfWarp ChannelsAt(const PlaneRecord& plane, uint32_t index)
   return at;
 }
 
-// Before RoPE. REQUIRES: the token is kept.
+// Returns the values before RoPE. REQUIRES: the token is kept.
 CAIRN_DEVICE codecs::Pair LoadChannels(const PassShared& shared, const ChannelsOfWarp& at,
                                        uint32_t token) {
   Fault fault = Fault::kNone;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// K of mixkvq: channels in classes of 2 and 4 bits and of source bits. Which channel is of which
-// the map at the tile's start says, and with it where the parts lie.
+// Decodes K of mixkvq. Its channels are in classes: 2 bits, 4 bits, and source bits. The map at the
+// tile's start says which channel is in which class, and so where the parts are.
 
 #include <cstdint>
 
@@ -16,16 +16,16 @@ inline constexpr uint32_t kMixedClassShift = 12;
 
 struct MixedDecodeShared {
   TokenPlaces places;
-  uint32_t counts[4];               // of channels, by what the map says of them
-  uint16_t channels[kMixedDimMax];  // number among those of the class; the class above
+  uint32_t counts[4];               // number of channels, by their class in the map
+  uint16_t channels[kMixedDimMax];  // number in its class; the class in the upper bits
 };
 
-// Codes and elements of the classes, as bytes from the tile's first.
+// Where the codes and elements of the classes are, in bytes from the tile's start.
 struct MixedParts {
   uint32_t source_bits = 0, four_bits = 0, two_bits = 0;
 };
 
-// By the first warp; the block has to meet before anybody reads them.
+// Finds the classes, with the first warp. The block must synchronize before it reads them.
 CAIRN_DEVICE void FindClasses(const TileTask& task, const PlaneRecord& plane,
                               MixedDecodeShared* shared) {
   if (ThreadIndex() >= kWarpLanes) return;
@@ -50,8 +50,8 @@ CAIRN_DEVICE void FindClasses(const TileTask& task, const PlaneRecord& plane,
   for (uint32_t i = 0; i < 4; ++i) shared->counts[i] = counts[i];
 }
 
-// Places the parts that the plan does not know of. False where the map is not of the recipe, or
-// says of other bytes than the tile's.
+// Places the parts that the plan cannot place. Returns false if the map is not one of the recipe,
+// or does not match the tile's size.
 CAIRN_DEVICE bool PlaceMixed(const uint32_t* counts, const PlaneRecord& plane, TileTask* task,
                              MixedParts* parts) {
   const uint32_t two = counts[0], four = counts[1], source = counts[2];
@@ -111,7 +111,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeMixedAny(DecodeArgs args) {
         SyncBlock();
         if (PlaceMixed(shared.counts, plane, &task, &parts)) return;
         *fault = Fault::kBadTile;
-        task.rows = 0;  // nobody knows where they are
+        task.rows = 0;  // their places are unknown
       },
       [&](const TileTask& task, const PlaneRecord& plane, Fault* fault) {
         DecodeClasses(task, plane, parts, shared, fault);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// K of mixkvq, a block a tile: channels in classes by how much they matter, as
-// codecs/stages/allocate/salience.cc has it; then codes and source bits, as codecs/forms/mixed.cc
-// writes them. Of every shape and dtype.
+// Encodes K of mixkvq, one block per tile. Channels get a class by their salience, as in
+// codecs/stages/allocate/salience.cc. Then codes and source bits are written as in
+// codecs/forms/mixed.cc. Accepts every shape and dtype.
 
 #include <cstdint>
 
@@ -23,7 +23,7 @@ struct MixedEncodeShared {
   uint32_t counts[codecs::kChannelClasses];
 };
 
-// How large queries are at a channel.
+// Returns the magnitude of the queries at a channel.
 CAIRN_DEVICE float MagnitudeOf(const EncodeTask& task, const PlaneRecord& plane, uint32_t channel) {
   if (task.scores != nullptr) return LoadGlobal<float>(task.scores + 4 * channel);
   if (plane.side == nullptr) return 1.0F;
@@ -61,7 +61,8 @@ CAIRN_DEVICE codecs::ChannelClass ClassOf(const EncodeTile& tile, const MixedEnc
                                                         : codecs::ChannelClass::kTwoBits;
 }
 
-// Channels by their class, ascending. By the first warp; the block has to meet before and behind.
+// Orders channels by class, each in ascending order. First warp. The block synchronizes before,
+// after.
 CAIRN_DEVICE void OrderByClass(const PlaneRecord& plane, MixedEncodeShared* shared) {
   if (ThreadIndex() >= kWarpLanes) return;
   constexpr codecs::ChannelClass kOrder[] = {codecs::ChannelClass::kFourBits,
@@ -84,7 +85,7 @@ CAIRN_DEVICE void OrderByClass(const PlaneRecord& plane, MixedEncodeShared* shar
   }
 }
 
-// Where codes of a class lie in the tile, and its channels in the order.
+// Where the codes of a class are in the tile, and where its channels are in `order`.
 struct ClassPlace {
   uint32_t codes, row_bytes, first, count, bits;
 };
@@ -107,7 +108,7 @@ CAIRN_DEVICE void StoreClass(const EncodeTile& tile, const MixedEncodeShared& sh
   }
 }
 
-// Elements of the channels of source bits; of rows zeros.
+// Stores the elements of the channels with source bits. Those of rows are zeros.
 CAIRN_DEVICE void StoreSourceChannels(const EncodeTile& tile, const MixedEncodeShared& shared,
                                       uint32_t at, uint32_t first) {
   const PlaneRecord& plane = tile.plane;
@@ -128,7 +129,7 @@ CAIRN_DEVICE void StoreSourceChannels(const EncodeTile& tile, const MixedEncodeS
   }
 }
 
-// Which channel is of which class, and zeros behind it up to `end`.
+// Stores the map of channels to classes, and zeros after it up to `end`.
 CAIRN_DEVICE void StoreMap(const EncodeTile& tile, const MixedEncodeShared& shared, uint32_t end) {
   for (uint32_t i = ThreadIndex(); i < end; i += kBlockThreads) {
     uint32_t byte = 0;
@@ -139,7 +140,7 @@ CAIRN_DEVICE void StoreMap(const EncodeTile& tile, const MixedEncodeShared& shar
   }
 }
 
-// True where the tile has to be raw: a group is a constant that no code brings back.
+// Returns true if the tile must be raw: no code restores a group that is a constant.
 CAIRN_DEVICE bool StoreParamsOfColumns(const EncodeTile& tile, const MixedEncodeShared& shared,
                                        uint32_t groups, uint32_t columns) {
   const auto value_at = [&](uint32_t token, uint32_t channel) {
@@ -181,7 +182,7 @@ CAIRN_DEVICE bool EncodeMixed(const EncodeReader& reader, EncodeTile* tile,
   tile->params_at = Align16(tile->codes_bytes);
   tile->row_bits_at = tile->params_at + 4 * groups * columns;
   ListRows(reader, *tile, &shared->tile);
-  // The slot has no room for more.
+  // Otherwise the slot has no room for the tile.
   if (!PlaceTile(shared->tile, tile)) return false;
   if (SyncBlockOr(StoreParamsOfColumns(*tile, *shared, groups, columns))) return false;
   StoreMap(*tile, *shared, source_at);

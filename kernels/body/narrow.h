@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Stored tiles of codes coded anew, without their source, as codecs/forms/affine.cc and
-// codecs/transform/thin.cc do it: with fewer bits a code, or with fewer rows. A block a tile.
+// Converts stored tiles of codes without their source, as codecs/forms/affine.cc and
+// codecs/transform/thin.cc do: to fewer bits per code, or to fewer rows. One block per tile.
 
 #include <cstdint>
 
@@ -13,13 +13,13 @@
 
 namespace cairn::kernels {
 
-// A code of `from` bits with as many as the plane has now.
+// Converts a code of `from` bits to a code of `bits` bits.
 CAIRN_DEVICE uint32_t NarrowCode(uint32_t code, uint32_t from, uint32_t bits) {
   const auto wide = static_cast<uint8_t>(code);
   return from == 8 ? codecs::Narrow(wide, bits) : codecs::Narrow4To2(wide);
 }
 
-// Codes of all tokens; everything else as it is.
+// Converts the codes of all tokens, and copies everything else.
 CAIRN_DEVICE bool NarrowTile(EncodeTile* tile) {
   const PlaneRecord& plane = tile->plane;
   const uint32_t from = tile->task.rules >> kRuleVariantShift;
@@ -54,9 +54,8 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) NarrowTiles(EncodeArgs args) {
               [&](const EncodeReader&, EncodeTile* tile, Fault*) { return NarrowTile(tile); });
 }
 
-// Counts the rows of a stored tile that a chain of that length has: those before the first that it
-// has not. The block meets in here.
-//   positions  of the tile's rows
+// Counts the rows of a stored tile that a chain of that length keeps: all rows before the first
+// that it does not keep. Synchronizes the block inside. positions of the tile's rows
 CAIRN_DEVICE uint32_t CountYoung(const EncodeTile& tile, uint64_t chain_tokens,
                                  const uint8_t* positions, EncodeShared* shared) {
   const auto variant = static_cast<codecs::LogVariant>(tile.task.rules >> kRuleVariantShift);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Codes between a (min, range) a group, of what patterns of a bank leave: patternkv. A token's
-// pattern is added in fp32 before its values are rounded.
+// Decodes patternkv: codes, between a (min, range) per group, of what remains without the patterns
+// of a bank. A token's pattern is added in fp32 before its values are rounded.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@ namespace cairn::kernels {
 
 struct PatternedDecodeShared {
   TokenPlaces places;
-  const uint8_t* patterns[kTaskTokensMax];  // of the task's tokens; null: none
+  const uint8_t* patterns[kTaskTokensMax];  // the patterns of the task's tokens; null: none
 };
 
 CAIRN_DEVICE void FindPatterns(const TileTask& task, const PlaneRecord& plane,

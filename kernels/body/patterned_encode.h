@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// patternkv, a block a tile: each token takes the pattern of its head that leaves the least, as
-// codecs/backend/reference/pattern.cc chooses it, a warp a token; what is left is coded as
-// affine_encode.h codes values. Of every shape and dtype.
+// Encodes patternkv, one block per tile. With one warp per token, chooses the pattern of the head
+// that leaves the least remainder, as codecs/backend/reference/pattern.cc does. The remainder is
+// coded as affine_encode.h codes values. Accepts every shape and dtype.
 
 #include <cstdint>
 
@@ -16,7 +16,7 @@ namespace cairn::kernels {
 struct PatternedEncodeShared {
   EncodeShared tile;
   uint32_t is_predicted[kRowWordsMax];
-  uint8_t pattern[kTileTokensMax];  // its number
+  uint8_t pattern[kTileTokensMax];  // number of the pattern of each token
 };
 
 CAIRN_DEVICE const uint8_t* PatternOf(const EncodeTile& tile, uint32_t number) {
@@ -25,8 +25,8 @@ CAIRN_DEVICE const uint8_t* PatternOf(const EncodeTile& tile, uint32_t number) {
   return plane.side + 2 * index * plane.dim;
 }
 
-// What is left of an element.
-//   pattern  null: all of it
+// Returns the remainder of an element: the element without its pattern.
+//   pattern  null: there is none
 CAIRN_DEVICE float LeftOf(const PlaneRecord& plane, const uint8_t* row, const uint8_t* pattern,
                           uint32_t channel) {
   const float value = LoadValue(plane.dtype, row, channel);
@@ -34,11 +34,11 @@ CAIRN_DEVICE float LeftOf(const PlaneRecord& plane, const uint8_t* row, const ui
   return codecs::Add(value, -HalfToFloat(LoadGlobal<uint16_t>(pattern + 2 * channel)));
 }
 
-// Of channels [first, end) of a token, by `lanes` lanes of a warp, all or either half: the distance
-// of the largest from the smallest.
+// Returns the range (largest minus smallest) of the remainders in the channels [first, end) of a
+// token. Uses `lanes` lanes of a warp: all, or one half.
 CAIRN_DEVICE float RangeLeft(const PlaneRecord& plane, const uint8_t* row, const uint8_t* pattern,
                              uint32_t first, uint32_t end, uint32_t lanes) {
-  // All have the first channel, so that none is without a value.
+  // All lanes start with the first channel, so that each has a value.
   float low = LeftOf(plane, row, pattern, first), high = low;
   for (uint32_t c = first + ThreadIndex() % lanes; c < end; c += lanes) {
     const float value = LeftOf(plane, row, pattern, c);
@@ -54,7 +54,7 @@ CAIRN_DEVICE float RangeLeft(const PlaneRecord& plane, const uint8_t* row, const
   return codecs::Add(high, -low);
 }
 
-// By half a warp, a lane a sum.
+// Returns the squared length of a token's remainder. With half a warp, one partial sum per lane.
 CAIRN_DEVICE float SquaredLengthLeft(const PlaneRecord& plane, const uint8_t* row,
                                      const uint8_t* pattern) {
   constexpr uint32_t kSums = codecs::kNormSums;
@@ -69,7 +69,8 @@ CAIRN_DEVICE float SquaredLengthLeft(const PlaneRecord& plane, const uint8_t* ro
   return sum;
 }
 
-// The number of the first pattern whose cost is least: half a warp tries every other one.
+// Returns the number of the first pattern with the lowest cost. Each half of the warp tries every
+// other.
 CAIRN_DEVICE uint32_t CheapestPattern(const EncodeTile& tile, const uint8_t* row) {
   constexpr uint32_t kHalf = codecs::kNormSums;
   const PlaneRecord& plane = tile.plane;
@@ -77,7 +78,7 @@ CAIRN_DEVICE uint32_t CheapestPattern(const EncodeTile& tile, const uint8_t* row
   uint32_t best = 0;
   float best_cost = 0.0F;
   for (uint32_t first = 0; first < plane.patterns; first += 2) {
-    // Where there is no other, both halves try the last.
+    // If there is no other pattern, both halves try the last one.
     const uint32_t number = first + half < plane.patterns ? first + half : first;
     const uint8_t* pattern = PatternOf(tile, number);
     const float cost = (tile.task.rules & kRuleNearest) != 0
@@ -93,7 +94,7 @@ CAIRN_DEVICE uint32_t CheapestPattern(const EncodeTile& tile, const uint8_t* row
   return is_other ? other : best;
 }
 
-// Whether a token of V takes its pattern.
+// Returns whether a token of V uses its pattern.
 CAIRN_DEVICE bool PassesGate(const PlaneRecord& plane, const uint8_t* row, const uint8_t* pattern) {
   codecs::GateSums sums;
   CAIRN_NO_UNROLL
@@ -106,8 +107,8 @@ CAIRN_DEVICE bool PassesGate(const PlaneRecord& plane, const uint8_t* row, const
   return codecs::PassesGate(sums, codecs::kGateLevel);
 }
 
-// The patterns of tokens that are no rows. Those of which one leaves what has no code are found to
-// be rows.
+// Chooses the patterns of tokens that are not rows. If the remainder with its pattern cannot be
+// coded, the token becomes a row.
 CAIRN_DEVICE void ChoosePatterns(const EncodeTile& tile, PatternedEncodeShared* shared) {
   const PlaneRecord& plane = tile.plane;
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -128,7 +129,7 @@ CAIRN_DEVICE void ChoosePatterns(const EncodeTile& tile, PatternedEncodeShared* 
   }
 }
 
-// Patterns and gates of tokens that have theirs and did not become rows.
+// Stores the patterns and gates of the tokens that have one and did not become rows.
 CAIRN_DEVICE void StorePatterns(const EncodeTile& tile, const PatternedEncodeShared& shared,
                                 uint32_t number_bytes) {
   const PlaneRecord& plane = tile.plane;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tiles that are their source bits, to where their tokens go.
+// Copies raw tiles, which are source bits, to the places of their tokens.
 
 #include <cstdint>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Strips of `cairn`: entropy-coded codes by the steps of a profile, a warp a strip. Codes come
-// channel by channel of all tokens, values go token by token of all channels: in between a code
-// waits where its element is to be.
+// Decodes strips of `cairn`: entropy-coded codes with the steps of a profile. One warp per strip.
+// Codes come channel by channel, for all tokens. Values are stored token by token, for all
+// channels. In between, a code is stored at the place of its element.
 
 #include <cstdint>
 
@@ -23,7 +23,7 @@ struct StepsDecodeShared {
   StepWarp warps[kBlockWarps];
 };
 
-// A strip that was found in its tile, and what it is coded by.
+// A strip that was found in its tile, and the tables that code it.
 struct FoundSteps {
   codecs::StripShape shape;
   codecs::StepStripParts parts;
@@ -32,7 +32,8 @@ struct FoundSteps {
   uint32_t head;
 };
 
-// The header alone. False where no encoder writes it, or parts do not lie in `room`.
+// Parses the header alone. Returns false if no encoder writes such a header, or if the parts exceed
+// `room`.
 CAIRN_DEVICE bool ParseStepHead(const uint8_t* strip, uint32_t room,
                                 const codecs::StripShape& shape, codecs::StepStripParts* parts) {
   if (room < codecs::kStripHeaderBytes) return false;
@@ -50,7 +51,7 @@ CAIRN_DEVICE bool ParseStepHead(const uint8_t* strip, uint32_t room,
   return parts->mode == codecs::StepStripMode::kRaw || parts->bytes < codecs::RawStripBytes(shape);
 }
 
-// Finds the strip of a task behind those before it. All lanes have the same answer.
+// Finds the strip of a task, after those before it. All lanes return the same.
 CAIRN_DEVICE bool FindSteps(const TileTask& task, const PlaneRecord& plane, FoundSteps* found) {
   uint32_t rows = 0;
   const uint32_t at = OffsetOfStrip(
@@ -66,7 +67,7 @@ CAIRN_DEVICE bool FindSteps(const TileTask& task, const PlaneRecord& plane, Foun
   return !is_last || (rows == task.rows && found->parts.bytes == task.bytes - at);
 }
 
-// Marks the strip's rows. False where they are none.
+// Marks the strip's rows. Returns false if they are invalid.
 CAIRN_DEVICE bool MarkStepRows(const FoundSteps& strip, uint32_t* is_row) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   if (lane < kTaskTokensMax / 32) is_row[lane] = 0;
@@ -82,7 +83,8 @@ CAIRN_DEVICE bool MarkStepRows(const FoundSteps& strip, uint32_t* is_row) {
   return !Any(is_wrong);
 }
 
-// Source bits of rows to their places, of which none is left then: nothing is stored over them.
+// Copies source bits of rows to their places. Clears these places, so that nothing overwrites the
+// rows.
 CAIRN_DEVICE void StoreStripRows(const FoundSteps& strip, const PlaneRecord& plane,
                                  uint8_t** places) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -99,7 +101,7 @@ CAIRN_DEVICE void StoreStripRows(const FoundSteps& strip, const PlaneRecord& pla
   SyncWarp();
 }
 
-// The bits of a lane's token, of planes that lie `step` bytes apart.
+// Returns the low bits of the lane's token, from bit planes that are `step` bytes apart.
 CAIRN_DEVICE uint32_t LoadLowBits(const uint8_t* low, uint32_t step, uint32_t bits) {
   uint32_t value = 0;
   CAIRN_NO_UNROLL
@@ -110,8 +112,8 @@ CAIRN_DEVICE uint32_t LoadLowBits(const uint8_t* low, uint32_t step, uint32_t bi
   return value;
 }
 
-// Codes to where their elements are to be. False where the strip does not end as it must, or is of
-// another profile.
+// Stores codes at the places of their elements. Returns false if the strip does not end as it must,
+// or belongs to another profile.
 CAIRN_DEVICE bool DecodeStepCodes(const PlaneRecord& plane, const FoundSteps& strip,
                                   const StepWarp& own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
@@ -150,7 +152,7 @@ CAIRN_DEVICE bool DecodeStepCodes(const PlaneRecord& plane, const FoundSteps& st
   return coder.HasEnded() && planes == parts.planes && escape == parts.escapes;
 }
 
-// As codecs::StepCodeOf() has it, with offsets that no thread has to keep in memory: adding a zero
+// Like codecs::StepCodeOf(), with offsets that no thread has to keep in memory: adding a zero
 // changes nothing.
 CAIRN_DEVICE float StepCodeOf(int32_t code, U32x2 offsets) {
   const uint32_t magnitude = static_cast<uint32_t>(code < 0 ? -code : code);
@@ -160,7 +162,7 @@ CAIRN_DEVICE float StepCodeOf(int32_t code, U32x2 offsets) {
   return codecs::Add(static_cast<float>(code), code < 0 ? -offset : offset);
 }
 
-// Codes that wait in a token's row into values before means.
+// Converts the codes that are stored in a token's place to values without means.
 CAIRN_DEVICE void CentreToken(const PlaneRecord& plane, const FoundSteps& strip,
                               const uint8_t* place, CentredToken* centred) {
   const uint32_t element_bytes = plane.row_bytes / plane.dim;
@@ -190,7 +192,7 @@ CAIRN_DEVICE bool DecodeSteps(const TileTask& task, const PlaneRecord& plane,
     CentreToken(plane, strip, own->places[token], &own->centred);
     SyncWarp();
     StoreTurned(plane, strip.head, task.token_first + token, own->centred, own->places[token]);
-    SyncWarp();  // what is centred is of the next token
+    SyncWarp();  // `centred` is reused for the next token
   }
   return true;
 }

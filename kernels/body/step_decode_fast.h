@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Strips of `cairn` as most are: bf16, dim a multiple of 16, rows at multiples of 16, no basis, and
-// K turned in all of its channels or in none. A warp a strip, a lane a token of each 32, 16
-// channels in the order of coding at a time: what a lane decodes it turns into values at once,
-// since channels that turn together are coded one behind the other. Values of 16 channels wait in
-// shared memory, and leave as 16 bytes.
+// Decodes the most common strips of `cairn`: bf16, dim a multiple of 16, rows at multiples of 16,
+// no basis, and RoPE on all channels of K or on none. One warp per strip, one lane per token of 32.
+// It decodes 16 channels at a time, in the order of coding. A lane converts them to values at once,
+// because channels that RoPE rotates together are coded one after the other. The values of 16
+// channels are kept in shared memory, and stored as 16 bytes.
 //
-// All tasks of a list have the same tables, which the block has in shared memory.
+// All tasks of a list have the same tables. The block has these in shared memory.
 
 #include <cstdint>
 
@@ -16,20 +16,20 @@
 namespace cairn::kernels {
 
 inline constexpr uint32_t kStepTableWords = codecs::kProfileTables * codecs::kCoderSlots;
-inline constexpr uint32_t kPanelWords = 9;  // of a token; one more than it has, so banks differ
+inline constexpr uint32_t kPanelWords = 9;  // per token; one is unused, so that banks differ
 
-// A channel that is coded.
+// A channel that is being decoded.
 struct alignas(16) PanelChannel {
   float step, mean;
-  uint32_t codes_at;  // of its table in StepFastShared::codes
+  uint32_t codes_at;  // index of its table in StepFastShared::codes
   uint32_t low_bits;
 };
 
 struct StepFastWarp {
-  alignas(16) uint32_t rows[kStepsFastDim];  // bytes from the first table to a channel's
+  alignas(16) uint32_t rows[kStepsFastDim];  // offset of a channel's table, in bytes
   alignas(16) uint8_t ring[kRingBytes + kRingMirror];
   PanelChannel channels[kStepsFastDim];
-  uint32_t low_at[kStepsFastDim];  // bytes from the strip's first to a channel's low planes
+  uint32_t low_at[kStepsFastDim];  // offset of a channel's low planes in the strip, in bytes
   uint64_t turns[kStepsFastDim / 2];
   uint32_t values[codecs::kStripTokens * kPanelWords];
   int16_t escaped[4][codecs::kStripTokens];
@@ -39,11 +39,11 @@ struct StepFastWarp {
 
 struct StepFastShared {
   alignas(16) uint32_t entries[kStepTableWords];
-  float codes[codecs::kProfileTables][codecs::kCoderSymbols];  // in steps; 0 for the escape
+  float codes[codecs::kProfileTables][codecs::kCoderSymbols];  // in steps; 0 for escapes
   StepFastWarp warps[kBlockWarps];
 };
 
-// The block has to meet before anybody reads them.
+// The block must synchronize before it reads them.
 CAIRN_DEVICE void FillStepTables(const StepTables& from, StepFastShared* shared) {
   for (uint32_t i = ThreadIndex(); i < kStepTableWords / 4; i += kBlockThreads) {
     const auto words = LoadGlobal<U32x4>(from.entries + 4 * i);
@@ -59,7 +59,7 @@ CAIRN_DEVICE void FillStepTables(const StepTables& from, StepFastShared* shared)
   }
 }
 
-// codecs::RotationAt(), of the upper half of turns * position.
+// codecs::RotationAt(). `phase` is the upper half of turns * position.
 CAIRN_DEVICE codecs::Rotation RotationOf(uint32_t phase) {
   const uint32_t quarter = (phase + (1U << 29)) >> 30;
   const auto rest = static_cast<int32_t>(phase - (quarter << 30));
@@ -67,7 +67,7 @@ CAIRN_DEVICE codecs::Rotation RotationOf(uint32_t phase) {
   const bool is_odd = (quarter & 1) != 0;
   const uint32_t cosine = codecs::FloatBits(is_odd ? by.sine : by.cosine);
   const uint32_t sine = codecs::FloatBits(is_odd ? by.cosine : by.sine);
-  // Negative are cosines of quarters 1 and 2, and sines of 2 and 3.
+  // Cosines are negative in the quarters 1 and 2, sines in 2 and 3.
   return {codecs::BitsFloat(cosine ^ ((quarter + 1) << 30 & 0x80000000U)),
           codecs::BitsFloat(sine ^ (quarter << 30 & 0x80000000U))};
 }
@@ -77,11 +77,11 @@ struct FastSteps {
   const PlaneRecord& plane;
   uint64_t position;  // of the lane's first token in its chain
   uint32_t coded;     // bit g: the lane's token of group g has codes
-  bool is_split;      // firsts of pairs stand beside each other, and seconds
+  bool is_split;      // the first channels of pairs are adjacent, and so are the second ones
 };
 
-// What is known of 16 channels, from `first` of the order of coding on: a lane a channel. Returns
-// how many low planes they have.
+// Loads what is known of 16 channels, from channel `first` of the order of coding on, with one lane
+// per channel. Returns the number of their low planes.
 CAIRN_DEVICE uint32_t LoadPanel(const FastSteps& steps, uint32_t first, uint32_t planes_before,
                                 StepFastWarp* own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -104,9 +104,9 @@ CAIRN_DEVICE uint32_t LoadPanel(const FastSteps& steps, uint32_t first, uint32_t
   return Shuffle(end, kWarpLanes - 1);
 }
 
-// The value of a symbol before its channel is turned.
-//   i      of the channel in the panel
-//   token  of the strip
+// Returns the value of a symbol before its channel is rotated.
+//   i      index of the channel in the panel
+//   token  index of the token in the strip
 CAIRN_DEVICE float ValueOfSymbol(const FastSteps& steps, const PanelChannel& channel, uint32_t i,
                                  uint32_t token, uint32_t symbol, const StepFastShared& shared,
                                  const StepFastWarp& own) {
@@ -126,7 +126,7 @@ CAIRN_DEVICE float ValueOfSymbol(const FastSteps& steps, const PanelChannel& cha
   return codecs::Add(codecs::Multiply(code, channel.step), channel.mean);
 }
 
-// Four channels of all tokens: turned, and to where the panel waits.
+// Rotates four channels of all tokens, and stores them in the panel.
 template <uint32_t kGroups>
 CAIRN_DEVICE void StoreFour(const FastSteps& steps, uint32_t four,
                             const uint32_t (&symbols)[kGroups], const StepFastShared& shared,
@@ -167,7 +167,7 @@ CAIRN_DEVICE void StoreFour(const FastSteps& steps, uint32_t four,
   }
 }
 
-// 16 channels of all tokens that have codes, two lanes a token.
+// Stores 16 channels of all tokens that have codes, with two lanes per token.
 CAIRN_DEVICE void StorePanel(const FastSteps& steps, uint32_t first, const StepFastWarp& own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, half = lane % 2;
   const uint32_t channel =
@@ -184,7 +184,7 @@ template <uint32_t kGroups>
 CAIRN_DEVICE bool DecodeStepsOf(const FastSteps& steps, const StepFastShared& shared,
                                 StepFastWarp* own) {
   const codecs::StepStripParts& parts = steps.strip.parts;
-  // A stream starts at any byte, and is asked for in whole 16.
+  // A stream can start at any byte, but is copied in whole pieces of 16.
   const auto before = static_cast<uint32_t>(parts.stream % 16);
   FastStream stream{};
   stream.from = steps.strip.bytes + parts.stream - before;

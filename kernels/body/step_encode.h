@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Strips of `cairn`, a warp a strip: codes go token by token of all channels, and wait behind the
-// raw tile's room in the slot; then they are coded channel by channel of all tokens, the last
-// first. A strip's part of the slot, 16-byte aligned at both ends, is left so:
+// Encodes strips of `cairn`, one warp per strip. Codes are made token by token, for all channels,
+// and stored in the slot after the room for the raw tile. Then they are coded channel by channel,
+// for all tokens, the last first. A strip's part of the slot, 16-byte aligned at both ends, then
+// has this:
 //
 //   header | zeros                                       mode raw
 //   header | low planes | escapes, last first … stream   mode coded
 //
-// where the header's last word, which is zero in an image, says of a stored strip at which byte of
-// its tile its source bits start; and where codes waited, which tokens are rows: their bits follow
-// from the source. Escapes and stream meet only where the strip is not smaller than raw: what is
-// written then does not matter.
+// The header's last word is zero in an image. Here, for a stored strip, it is the offset in the
+// tile of the strip's source bits. The place of the codes then has the marks of rows. The rows'
+// bits are copied later, from the source. Escapes and stream overlap only if the strip is not
+// smaller than raw. Then the bytes written here do not matter.
 
 #include <cstdint>
 
@@ -25,18 +26,18 @@ struct StepsEncodeShared {
   struct Warp {
     const uint8_t* places[kTaskTokensMax];
     uint32_t is_row[kTaskTokensMax / 32];
-    CentredToken centred;  // before that, norms
+    CentredToken centred;  // used for norms before that
   } warps[kBlockWarps];
 };
 static_assert(codecs::kProfileDimMax >= codecs::kStripTokens);
 
-// Where the codes of a strip wait: i16, [token][channel].
+// Returns where the codes of a strip are stored at first: i16, [token][channel].
 CAIRN_DEVICE uint8_t* WaitingCodes(const EncodeTask& task, const PlaneRecord& plane,
                                    uint32_t token_first) {
   return task.slot + RawBytes(plane) + 2 * token_first * plane.dim;
 }
 
-// The codes of a token. False where it has to be a row.
+// Computes the codes of a token. Returns false if the token must be a row.
 CAIRN_DEVICE bool QuantizeToken(const PlaneRecord& plane, uint32_t head,
                                 const CentredToken& centred, uint8_t* codes) {
   bool is_codable = true;
@@ -51,7 +52,7 @@ CAIRN_DEVICE bool QuantizeToken(const PlaneRecord& plane, uint32_t head,
   return !Any(!is_codable);
 }
 
-// Codes of all tokens, and the marks of those that have none.
+// Computes the codes of all tokens, and marks the tokens that have none.
 CAIRN_DEVICE void QuantizeStrip(const StripItem& item, StepsEncodeShared::Warp* own) {
   const PlaneRecord& plane = item.plane;
   uint8_t* codes = WaitingCodes(item.task, plane, item.token_first);
@@ -66,18 +67,18 @@ CAIRN_DEVICE void QuantizeStrip(const StripItem& item, StepsEncodeShared::Warp* 
     if (!is_coded && ThreadIndex() % kWarpLanes == 0) {
       own->is_row[at / 32] |= 1U << at % 32;
     }
-    SyncWarp();  // what is centred is of the next token
+    SyncWarp();  // `centred` is reused for the next token
   }
 }
 
-// What is written of a strip, from both sides.
+// Writes a strip from both ends.
 struct StepWriter {
   const uint8_t* codes;
   const uint32_t* is_row;
   LaneWriter lanes;
 
   // Codes a channel of all tokens, backwards.
-  //   low  of its low planes, `plane_bytes` each
+  //   low  the channel's low planes, each of `plane_bytes` bytes
   CAIRN_DEVICE_MEMBER void Push(const codecs::StripShape& shape, uint32_t channel,
                                 codecs::StepShape by, const SymbolStep* table, uint8_t* low,
                                 uint32_t plane_bytes) {
@@ -112,7 +113,7 @@ struct StepWriter {
   }
 };
 
-// Low bits of all channels.
+// Returns the number of low bits of all channels.
 CAIRN_DEVICE uint32_t CountLowPlanes(const PlaneRecord& plane, uint32_t head) {
   uint32_t planes = 0;
   for (uint32_t c = ThreadIndex() % kWarpLanes; c < plane.dim; c += kWarpLanes) {
@@ -122,7 +123,7 @@ CAIRN_DEVICE uint32_t CountLowPlanes(const PlaneRecord& plane, uint32_t head) {
   return planes;
 }
 
-// Mode coded; bytes is 0 where that is not smaller than raw.
+// Writes a strip in mode coded. bytes is 0 if it is not smaller than raw.
 CAIRN_DEVICE codecs::StepStripParts WriteCodes(const StripItem& item,
                                                const EncodeStepTables& tables,
                                                const uint32_t* is_row) {
@@ -154,12 +155,12 @@ CAIRN_DEVICE codecs::StepStripParts WriteCodes(const StripItem& item,
   return parts;
 }
 
-// What is left of a strip besides its codes.
-//   is_row     of a raw strip, which has no marks, any
-//   source_at  of a stored strip, where its source bits start in its tile
+// Stores what is left of a strip besides its codes.
+//   is_row     anything for a raw strip, which has no marks
+//   source_at  for a stored strip: where its source bits start in its tile
 CAIRN_DEVICE void LeaveSteps(const StripItem& item, const codecs::StepStripParts& parts,
                              const uint32_t* is_row, uint32_t source_at) {
-  SyncWarp();  // no codes wait any more
+  SyncWarp();  // the codes are not needed any more
   if (ThreadIndex() % kWarpLanes != 0) return;
   const auto first = static_cast<uint32_t>(parts.mode) | parts.rows << 8 | parts.planes << 16;
   StoreGlobal(item.strip.part, U32x4{first, parts.stream_bytes, parts.escapes, source_at});

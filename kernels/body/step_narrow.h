@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Stored strips of `cairn` in steps three times as long, or nine, as reference::DemoteStepStrip()
-// has it: a warp a strip. Codes come channel by channel, wait in the slot, and are coded again.
+// Converts stored strips of `cairn` to steps that are three or nine times as long, as
+// reference::DemoteStepStrip() does. One warp per strip. Codes come channel by channel, are stored
+// in the slot, and are coded again.
 
 #include <cstdint>
 
@@ -11,7 +12,7 @@
 
 namespace cairn::kernels {
 
-// The tile that a strip of codes is stored in, and its strip.
+// Returns a task for the stored tile of a strip, and for the strip in it.
 CAIRN_DEVICE TileTask StoredTask(const StripItem& item) {
   TileTask task{};
   task.source = item.task.source;
@@ -22,8 +23,8 @@ CAIRN_DEVICE TileTask StoredTask(const StripItem& item) {
   return task;
 }
 
-// Codes of the strip to where they wait, by its own level. False where it is none.
-//   old  the plane at that level
+// Stores the codes of the strip, with its own level, in the slot. Returns false if it is invalid.
+//   old  the plane with that level
 CAIRN_DEVICE bool LoadCodes(const StripItem& item, const PlaneRecord& old, const FoundSteps& strip,
                             StepWarp* own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, dim = old.dim;
@@ -39,7 +40,7 @@ CAIRN_DEVICE void NarrowStrip(const EncodeReader& reader, const StripItem& item,
                               Fault* fault) {
   PlaneRecord old = item.plane;
   old.level = static_cast<uint8_t>(item.task.rules >> kRuleVariantShift);
-  old.row_bytes = 2 * old.dim;  // of codes that wait
+  old.row_bytes = 2 * old.dim;  // of the codes in the slot
   FoundSteps strip;
   strip.tables =
       reinterpret_cast<const StepTables*>(reader.plan + reader.header.old_tables_at) + old.tables;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What codes by a profile stand for: out of its basis, with its mean, and turned to where the token
-// stands. As codecs/backend/step_token.h has it, a warp a token.
+// The values of codes with a profile: out of its basis, with its mean, and with RoPE at the token's
+// position, as in codecs/backend/step_token.h. One warp per token.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 
 namespace cairn::kernels {
 
-// Of a token, before means. In shared memory.
+// The values of a token without means. In shared memory.
 struct CentredToken {
   float of[codecs::kProfileDimMax];
 };
@@ -30,7 +30,7 @@ CAIRN_DEVICE codecs::StepChannel LoadStep(const PlaneRecord& plane, uint32_t hea
   return codecs::StepChannelOf(LoadChannel(plane, head, channel), {plane.multiplier, plane.level});
 }
 
-// Turning channels come first, two by two; then the others, ascending.
+// Returns a channel by its index, where rotated channels come first, in pairs, then the others.
 CAIRN_DEVICE uint32_t ChannelInPairs(const PlaneRecord& plane, uint32_t index) {
   const TurningPairs& pairs = plane.pairs;
   if (index < 2 * pairs.count) {
@@ -40,7 +40,7 @@ CAIRN_DEVICE uint32_t ChannelInPairs(const PlaneRecord& plane, uint32_t index) {
   return other < pairs.first ? other : index;
 }
 
-// The value of a channel before it is turned.
+// Returns the value of a channel before RoPE.
 CAIRN_DEVICE float ValueBeforeTurn(const PlaneRecord& plane, uint32_t head, uint32_t channel,
                                    const CentredToken& centred) {
   float value = centred.of[channel];
@@ -56,7 +56,7 @@ CAIRN_DEVICE float ValueBeforeTurn(const PlaneRecord& plane, uint32_t head, uint
   return codecs::Add(value, LoadChannel(plane, head, channel).mean);
 }
 
-// Stores a token, by the lanes of a warp that have met since it was centred.
+// Stores a token, with the lanes of a warp. REQUIRES: they have synchronized since it was centred.
 CAIRN_DEVICE void StoreTurned(const PlaneRecord& plane, uint32_t head, uint32_t token,
                               const CentredToken& centred, uint8_t* place) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, pairs = plane.pairs.count;

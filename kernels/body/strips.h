@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Strips of `exact`: a warp a strip. Here is what any of them is decoded by, whatever its dtype,
-// dim and mode; strips_fast.h has what most are.
+// Decodes strips of `exact`, one warp per strip. This file has the code for all dtypes, dims and
+// modes. strips_fast.h has the most common ones.
 
 #include <cstdint>
 
@@ -24,7 +24,7 @@ struct StripsDecodeShared {
   uint8_t* places[kBlockWarps][kTaskTokensMax];
 };
 
-// The block has to meet before anybody reads them.
+// The block must synchronize before it reads them.
 CAIRN_DEVICE void FillTables(StripTables* tables) {
   for (uint32_t i = ThreadIndex(); i < kStripTableWords; i += kBlockThreads) {
     const codecs::CoderTable& table = codecs::kExponentCoderTables.of[i / codecs::kCoderSlots];
@@ -32,17 +32,17 @@ CAIRN_DEVICE void FillTables(StripTables* tables) {
   }
 }
 
-// A strip that was found in its tile, and where its tokens go.
+// A strip that was found in its tile, and the places of its tokens.
 struct FoundStrip {
   codecs::StripShape shape;
   codecs::StripParts parts;
   const uint8_t* bytes;
-  uint32_t readable;       // from `bytes` to the tile's end
+  uint32_t readable;       // number of bytes from `bytes` to the tile's end
   uint8_t* const* places;  // in shared memory
-  uint32_t unit;           // as PlaneRecord::unit
+  uint32_t unit;           // as in PlaneRecord
 };
 
-// The header alone. False where no encoder writes it, or parts do not lie in `room`.
+// Parses the header alone. Returns false if no encoder writes it, or if the parts exceed `room`.
 CAIRN_DEVICE bool ParseHead(const uint8_t* strip, uint32_t room, const codecs::StripShape& shape,
                             codecs::StripParts* parts) {
   if (room < codecs::kStripHeaderBytes) return false;
@@ -66,8 +66,8 @@ CAIRN_DEVICE codecs::StripShape ShapeOfStrip(const PlaneRecord& plane, uint32_t 
 
 inline constexpr uint32_t kNoStrip = 0xFFFFFFFF;
 
-// Where the strip of a task starts, behind those before it; kNoStrip where one of them is none.
-//   parse(strip, room, shape)  its bytes; 0 where it is none
+// Returns where the strip of a task starts, after those before it; kNoStrip if one of these is
+//   invalid. parse(strip, room, shape) returns the strip's size; 0 if it is invalid
 template <typename Parse>
 CAIRN_DEVICE uint32_t OffsetOfStrip(const TileTask& task, const PlaneRecord& plane, Parse parse) {
   uint32_t at = 0;
@@ -79,7 +79,7 @@ CAIRN_DEVICE uint32_t OffsetOfStrip(const TileTask& task, const PlaneRecord& pla
   }
 }
 
-// Finds the strip of a task, and checks it. All lanes have the same answer.
+// Finds the strip of a task, and checks it. All lanes return the same.
 CAIRN_DEVICE bool FindStrip(const TileTask& task, const PlaneRecord& plane, FoundStrip* found) {
   const uint32_t at = OffsetOfStrip(
       task, plane, [&](const uint8_t* strip, uint32_t room, const codecs::StripShape& shape) {
@@ -101,7 +101,7 @@ CAIRN_DEVICE bool FindStrip(const TileTask& task, const PlaneRecord& plane, Foun
   return !Any(is_wrong);
 }
 
-// 3 bits, as codecs::LoadRunCode() has them.
+// Returns a code of 3 bits, like codecs::LoadRunCode().
 CAIRN_DEVICE uint32_t LoadThreeBits(const uint8_t* runs, uint32_t index) {
   const uint8_t* byte = runs + index / codecs::kRun * codecs::kRunBytes + index % codecs::kRun / 8;
   const uint32_t bit = index % 8;
@@ -138,7 +138,7 @@ CAIRN_DEVICE void StoreJoined(const FoundStrip& strip, uint32_t token, uint32_t 
   StoreGlobal(place + 2 * channel, static_cast<uint16_t>(codecs::Join(strip.shape.dtype, fields)));
 }
 
-// Source bits of tokens, one behind another, to where they go; by a warp.
+// Copies source bits of tokens, which are one after another, to their places. With one warp.
 CAIRN_DEVICE void CopyTokensOfWarp(const uint8_t* bits, uint32_t tokens, uint8_t* const* places,
                                    uint32_t row_bytes, uint32_t unit) {
   for (uint32_t token = 0; token < tokens; ++token) {
@@ -148,7 +148,8 @@ CAIRN_DEVICE void CopyTokensOfWarp(const uint8_t* bits, uint32_t tokens, uint8_t
   }
 }
 
-// Mode planes, 32 elements at once. False where escapes are not as many as stated.
+// Decodes mode planes, 32 elements at once. Returns false if the number of escapes is not as
+// stated.
 CAIRN_DEVICE bool DecodePlanes(const FoundStrip& strip) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
   const codecs::StripParts& parts = strip.parts;
@@ -185,7 +186,7 @@ CAIRN_DEVICE bool DecodePlanes(const FoundStrip& strip) {
   return escapes == parts.escapes && raws == parts.raws;
 }
 
-// The coder lanes32, a lane of it a lane of a warp.
+// The coder of mode lanes32. Each of its lanes is a lane of the warp.
 struct LaneCoder {
   const uint8_t* stream;
   uint32_t bytes;
@@ -198,7 +199,7 @@ struct LaneCoder {
     is_wrong = state < codecs::kCoderStateMin;
   }
   [[nodiscard]] CAIRN_DEVICE_MEMBER uint32_t Slot() const { return state & 0xFF; }
-  // Goes on behind a symbol, by the CoderEntry() of Slot().
+  // Advances past a symbol. `entry` is the CoderEntry() of Slot().
   CAIRN_DEVICE_MEMBER void Pass(uint32_t entry) {
     const uint32_t below = (1U << ThreadIndex() % kWarpLanes) - 1;
     state = (entry >> 8 & 0xFF) * (state >> 8) + (entry >> 16 & 0xFF);
@@ -213,8 +214,8 @@ struct LaneCoder {
   }
 };
 
-// Mode lanes32. False where the stream does not end as it must, or escapes are not as many as
-// stated.
+// Decodes mode lanes32. Returns false if the stream does not end as it must, or if the number of
+// escapes is not as stated.
 CAIRN_DEVICE bool DecodeLanes(const FoundStrip& strip, const StripTables& tables) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
   const codecs::StripParts& parts = strip.parts;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which table and top the channels of a strip of `exact` are coded with, as
-// codecs/pack/strip_choice.h chooses: a warp a strip, a lane a channel.
+// Chooses the table and the top of each channel of a strip of `exact`, as
+// codecs/pack/strip_choice.h does. One warp per strip, one lane per channel.
 
 #include <cstdint>
 
@@ -19,9 +19,9 @@ inline constexpr uint32_t kTopsTried = codecs::kAboveMax - codecs::kAboveMin + 1
 inline constexpr uint32_t kTableChoices = codecs::kExponentTables * kTopsTried;
 
 struct EncodeTables {
-  // Of table, top: what exponents of the sample's window cost, a byte each.
+  // By table and top: the cost of each exponent in the sample's window, one byte each.
   alignas(16) uint32_t prices[kTableChoices][4];
-  // The escape's where a symbol has no frequency.
+  // A symbol without a frequency has the escape's entry.
   SymbolStep symbols[codecs::kExponentTables][codecs::kCoderSymbols];
   uint8_t likeliest[codecs::kExponentTables];
 };
@@ -49,7 +49,7 @@ CAIRN_DEVICE uint32_t PriceWord(uint32_t choice, uint32_t word) {
   return prices;
 }
 
-// The block has to meet before anybody reads them.
+// The block must synchronize before it reads them.
 CAIRN_DEVICE void FillEncodeTables(EncodeTables* tables) {
   const uint32_t thread = ThreadIndex();
   static_assert(kTableChoices * kWindowWords <= kBlockThreads);
@@ -64,13 +64,13 @@ CAIRN_DEVICE void FillEncodeTables(EncodeTables* tables) {
   if (symbol == 0) tables->likeliest[table] = static_cast<uint8_t>(codecs::LikeliestSymbol(of));
 }
 
-// A strip as its warp has it.
+// A strip, as its warp knows it.
 struct SourceStrip {
   codecs::StripShape shape;
   const uint8_t* const* places;  // in shared memory
-  uint8_t* part;                 // of the slot
+  uint8_t* part;                 // the strip's part of the slot
   uint32_t part_bytes;
-  uint32_t unit;  // as PlaneRecord::unit
+  uint32_t unit;  // as in PlaneRecord
 
   [[nodiscard]] CAIRN_DEVICE_MEMBER uint32_t Exponent(uint32_t token, uint32_t channel) const {
     // The two bytes that have the exponent, or the only byte; then where it lies in them.
@@ -81,7 +81,7 @@ struct SourceStrip {
     if (codecs::HasLowRuns(shape.dtype)) return high >> 2 & 0x1F;
     return (high << 1 | LoadGlobal<uint8_t>(last - 1) >> 7) & 0xFF;
   }
-  // Of a channel: its table << 4, or its whole par; and, until something else lies there, its top.
+  // A channel's table << 4, or its whole par. Until the place is needed otherwise, also its top.
   [[nodiscard]] CAIRN_DEVICE_MEMBER uint8_t* Par(uint32_t channel) const {
     return part + codecs::strip::kPar + channel;
   }
@@ -95,7 +95,7 @@ CAIRN_DEVICE bool HasUnits(const codecs::StripShape& shape, uint32_t unit) {
   return unit == sizeof(U32x4) && shape.dim % kUnit == 0 && codecs::BytesOf(shape.dtype) == 2;
 }
 
-// LoadExponents() of 32 channels that are there: four lanes a token, a unit a lane.
+// LoadExponents() for 32 channels that all exist: four lanes per token, one unit per lane.
 template <codecs::DType kDType>
 CAIRN_DEVICE void LoadExponentUnits(const SourceStrip& strip, uint32_t first, uint32_t* words) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, part = lane % 4;
@@ -107,8 +107,8 @@ CAIRN_DEVICE void LoadExponentUnits(const SourceStrip& strip, uint32_t first, ui
   }
 }
 
-// Exponents of 32 channels of all tokens into shared memory. The warp has to meet before that, and
-// behind it.
+// Loads the exponents of 32 channels of all tokens into shared memory. The warp must synchronize
+// before and after.
 CAIRN_DEVICE void LoadExponents(const SourceStrip& strip, uint32_t first, uint32_t* words) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   if (HasUnits(strip.shape, strip.unit) && first + kWarpLanes <= strip.shape.dim) {
@@ -127,7 +127,7 @@ CAIRN_DEVICE void LoadExponents(const SourceStrip& strip, uint32_t first, uint32
   }
 }
 
-// A codecs::ChannelSample, its counts in bytes: they are 64 at most.
+// A codecs::ChannelSample with counts in bytes, because they are 64 at most.
 struct PackedSample {
   uint32_t mean = 0;
   uint32_t counts[kWindowWords] = {};
@@ -138,7 +138,7 @@ struct PackedSample {
   }
 };
 
-// Of a lane's channel.
+// Returns the sample of the lane's channel.
 CAIRN_DEVICE PackedSample SampleChannel(uint32_t tokens, const uint32_t* words) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, stride = codecs::SampleStride(tokens);
   const auto* exponents = reinterpret_cast<const uint8_t*>(words) + lane;
@@ -162,7 +162,7 @@ CAIRN_DEVICE PackedSample SampleChannel(uint32_t tokens, const uint32_t* words) 
   return sample;
 }
 
-// codecs::ChooseTable() of the tops that are tried, as choice of EncodeTables::prices.
+// codecs::ChooseTable() for the tops that are tried. Returns an index of EncodeTables::prices.
 CAIRN_DEVICE uint32_t ChooseOfPrices(const PackedSample& sample, const EncodeTables& tables) {
   uint32_t best = ~0U;
   for (uint32_t choice = 0; choice < kTableChoices; ++choice) {
@@ -186,7 +186,7 @@ CAIRN_DEVICE uint32_t TableOfTop(const PackedSample& sample, uint32_t top) {
     uint32_t price = 0;
     CAIRN_NO_UNROLL
     for (uint32_t i = 0; i < codecs::kWindow; ++i) {
-      const uint32_t symbol = above + i;  // modulo 2^32: past the escape where it is negative
+      const uint32_t symbol = above + i;  // modulo 2^32: a negative one is beyond the escape
       price +=
           sample.Count(i) *
           codecs::kExponentCosts[table]
@@ -220,7 +220,7 @@ CAIRN_DEVICE uint32_t LargestOfLanes(uint32_t value) {
   return value;
 }
 
-// Chooses table and top of each channel, a lane a channel; returns the highest top.
+// Chooses table and top of each channel, with one lane per channel. Returns the highest top.
 CAIRN_DEVICE uint32_t ChooseParams(const SourceStrip& strip, codecs::StripMode mode,
                                    const EncodeTables& tables, uint32_t* exponents) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -254,8 +254,8 @@ CAIRN_DEVICE uint32_t ChooseParams(const SourceStrip& strip, codecs::StripMode m
   return LargestOfLanes(highest);
 }
 
-// The par of a lane's channel for the strip's top.
-//   table_of(top)  another table, where the channel's top has to be one that par can say
+// Returns the par of a lane's channel for the strip's top.
+//   table_of(top)  returns another table, if par cannot express the channel's own top
 template <typename TableOf>
 CAIRN_DEVICE uint32_t FinishPar(const SourceStrip& strip, uint32_t channel, uint32_t highest,
                                 TableOf table_of) {

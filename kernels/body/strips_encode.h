@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Strips of `exact` and `exact:fast`, a warp a strip: what has to be known of a strip before it has
-// its place. A strip's part of its tile's slot, 16-byte aligned at both ends, is left so:
+// Encodes strips of `exact` and `exact:fast`, one warp per strip, as far as possible without the
+// strip's place. A strip's part of its tile's slot, 16-byte aligned at both ends, then has this:
 //
 //   header | par | …                                        mode raw: zeros alone
 //   header | par | (dim bytes) escapes, last first … stream  mode lanes32
@@ -23,9 +23,9 @@ namespace cairn::kernels {
 CAIRN_DEVICE uint32_t LanesAbove() { return ~1U << ThreadIndex() % kWarpLanes; }
 CAIRN_DEVICE int32_t CountOf(uint32_t lanes) { return static_cast<int32_t>(CountBits(lanes)); }
 
-// The coder lanes32 backwards, a lane of it a lane of a warp. What it has written starts `stream`
-// bytes behind `part`, and goes on down below `floor`, where escapes end, but nothing is written
-// there.
+// The coder of mode lanes32, backwards. Each of its lanes is a lane of the warp. What it has
+// written starts `stream` bytes after `part`. It continues down below `floor`, where escapes end,
+// but writes nothing there.
 struct LaneWriter {
   uint8_t* part;
   int32_t stream, floor;
@@ -56,15 +56,15 @@ struct LaneWriter {
   }
 };
 
-// Sets parts->bytes; 0 where the strip would not be smaller than raw.
+// Sets parts->bytes, or 0 if the strip would not be smaller than raw.
 CAIRN_DEVICE void MeasureParts(const codecs::StripShape& shape, codecs::StripParts* parts) {
   codecs::PlaceParts(shape, parts);
   if (parts->bytes >= codecs::RawStripBytes(shape)) parts->bytes = 0;
 }
 
 // Codes a channel of all tokens, backwards.
-//   par  of the channel
-//   at   its exponents
+//   par  the channel's par
+//   at   the channel's exponents
 CAIRN_DEVICE void WriteChannel(const SourceStrip& strip, uint32_t par, uint32_t top,
                                const uint8_t* at, const EncodeTables& tables, LaneWriter* writer) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, table = par >> 4;
@@ -107,7 +107,7 @@ CAIRN_DEVICE codecs::StripParts WriteLanes(const SourceStrip& strip, const Encod
     SyncWarp();
     LoadExponents(strip, first, exponents);
     SyncWarp();
-    uint32_t own = 0;  // par and top of the lane's channel
+    uint32_t own = 0;  // par and top of this lane's channel
     if (first + lane < dim) {
       own = FinishPar(strip, first + lane, highest, [&](uint32_t top) {
         return TableOfTop(SampleChannel(strip.shape.tokens, exponents), top);
@@ -128,7 +128,8 @@ CAIRN_DEVICE codecs::StripParts WriteLanes(const SourceStrip& strip, const Encod
   return parts;
 }
 
-// A code of 3 bits of 32 elements from `first` on, a multiple of 32: bytes of half a run.
+// Stores codes of 3 bits of 32 elements, from `first` on, a multiple of 32: the bytes of half a
+// run.
 CAIRN_DEVICE void StoreHalfRun(uint8_t* runs, uint32_t first, uint32_t code) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   const uint32_t words[3] = {Ballot((code & 1) != 0), Ballot((code & 2) != 0),
@@ -139,14 +140,14 @@ CAIRN_DEVICE void StoreHalfRun(uint8_t* runs, uint32_t first, uint32_t code) {
   StoreGlobal(half + 8 * (lane / 4) + lane % 4, static_cast<uint8_t>(word >> (8 * (lane % 4))));
 }
 
-// Nibbles forwards, two a byte, and raw bytes downwards.
+// Writes nibbles upward, two per byte, and raw bytes downward.
 struct EscapeWriter {
   uint8_t* nibbles;
   uint8_t* raws_end;
   uint32_t escapes = 0, raws = 0;
-  uint32_t pending = 0;  // the last nibble, where escapes is odd: its byte is not written yet
+  uint32_t pending = 0;  // if escapes is odd: the last nibble, whose byte is not written yet
 
-  // Those of 32 elements; not of a distance below kPlanesReach. False where they do not fit.
+  // Writes those of 32 elements that are kPlanesReach or more. Returns false if they do not fit.
   CAIRN_DEVICE_MEMBER bool Push(uint32_t distance) {
     const bool is_escape = distance >= codecs::kPlanesReach;
     const uint32_t escaping = Ballot(is_escape);
@@ -181,14 +182,14 @@ struct EscapeWriter {
   }
 };
 
-// Mode planes; of parts, bytes is 0 where it is not smaller than raw.
+// Writes mode planes. bytes is 0 if the strip is not smaller than raw.
 CAIRN_DEVICE codecs::StripParts WritePlanes(const SourceStrip& strip, const EncodeTables& tables,
                                             uint32_t* exponents) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, dim = strip.shape.dim;
   codecs::StripParts parts{};
   parts.mode = codecs::StripMode::kPlanes;
   MeasureParts(strip.shape, &parts);
-  if (parts.bytes == 0) return parts;  // it is not even without escapes
+  if (parts.bytes == 0) return parts;  // not smaller, even without escapes
   const uint32_t highest = ChooseParams(strip, parts.mode, tables, exponents);
   parts.top = static_cast<uint8_t>(highest);
   for (uint32_t channel = lane; channel < dim; channel += kWarpLanes) {
@@ -218,7 +219,8 @@ CAIRN_DEVICE codecs::StripParts WritePlanes(const SourceStrip& strip, const Enco
   return parts;
 }
 
-// Codes a strip as codecs/backend/reference/strip_encode.cc chooses to, into its part of the slot.
+// Codes a strip into its part of the slot, with the choices of
+// codecs/backend/reference/strip_encode.cc.
 CAIRN_DEVICE void WriteStrip(const SourceStrip& strip, const EncodeTables& tables,
                              uint32_t* exponents) {
   const codecs::StripShape& shape = strip.shape;
@@ -249,8 +251,8 @@ struct StripItem {
   SourceStrip strip;
 };
 
-// The strips of a list that the warp has.
-//   write(reader, item, fault)  of a strip whose source has no places yet
+// Calls `write` for the warp's strips of a list.
+//   write(reader, item, fault)  for a strip whose source has no places yet
 template <typename Write>
 CAIRN_DEVICE void ForEachWarpStrip(const EncodeArgs& args, Write write) {
   const EncodeReader reader(args.plan);
@@ -272,13 +274,13 @@ CAIRN_DEVICE void ForEachWarpStrip(const EncodeArgs& args, Write write) {
     Fault fault = Fault::kNone;
     write(reader, item, &fault);
     ReportFault(fault, item.plane, args.status);
-    SyncWarp();  // shared memory is of the next strip
+    SyncWarp();  // shared memory is reused for the next strip
   }
 }
 
-// The same of sources.
-//   places  the warp's, of a strip's tokens
-//   write(reader, item, fault)  with places
+// Calls `write` for the warp's strips of sources.
+//   places  memory of the warp, for the places of a strip's tokens
+//   write(reader, item, fault)  with places set
 template <typename Write>
 CAIRN_DEVICE void EncodeWarpStrips(const EncodeArgs& args, const uint8_t** places, Write write) {
   ForEachWarpStrip(args, [&](const EncodeReader& reader, StripItem& item, Fault* fault) {

@@ -118,7 +118,7 @@ template <uint32_t kGroups, typename Take>
 CAIRN_DEVICE void TakeEscapes(const uint32_t (&symbols)[kGroups], uint32_t there, FastCoder* coder,
                               Take take) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
-  uint32_t mine = 0;  // bit 8 i + g: the lane's symbol of channel i and group g is one
+  uint32_t mine = 0;  // bit 8 i + g: the lane's symbol of channel i and group g is an escape
   CAIRN_UNROLL
   for (uint32_t g = 0; g < kGroups; ++g) mine |= (symbols[g] >> 4 & 0x01010101U) << g;
   mine &= there * 0x01010101U;
@@ -191,7 +191,7 @@ CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables,
   FastCoder coder{0x10000U | LoadGlobal<uint16_t>(stream.from + 2 * lane), 0};
   bool is_wrong = coder.state < 0x10000U + codecs::kCoderStateMin;
   stream.Start(codecs::kCoderStatesBytes);
-  uint32_t there = 0;  // bit g: there is a token of group g
+  uint32_t there = 0;  // bit g: the lane has a token in group g
   CAIRN_UNROLL
   for (uint32_t g = 0; g < kGroups; ++g) {
     there |= kWarpLanes * g + lane < strip.shape.tokens ? 1U << g : 0;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Strips of `exact:fast` as most are: bf16 and fp16, dim a multiple of 32 up to kPlanesFastDimMax,
-// rows at multiples of 16. A warp a strip, 32 runs of codes at a time:
+// Decodes the most common strips of `exact:fast`: bf16 and fp16, dim a multiple of 32 up to
+// kPlanesFastDimMax, rows at multiples of 16. One warp per strip, 32 runs of codes at a time:
 //
-//   1. a lane a run: how many of its elements are escapes, so where each run's start among all
-//   2. a lane an escape: how far below the top its exponent is
-//   3. a lane eight elements: codes and escapes off the tops, joined and stored as 16 bytes
+//   1. one lane per run: counts its escapes, so that it is known where each run's escapes start
+//   2. one lane per escape: finds how far its exponent is below the top
+//   3. one lane per eight elements: subtracts from the tops, joins elements, stores 16 bytes
 //
-// No step waits for what one before it read: only two counts go from 32 runs to the next.
+// No step waits for data that an earlier one has read. Only two counts are passed on to the next
+// runs.
 
 #include <cstdint>
 
@@ -20,12 +21,12 @@ inline constexpr uint32_t kUnitsAtOnce = kWarpLanes * kRunUnits;
 
 struct PlanesWarp {
   alignas(16) uint8_t tops[kPlanesFastDimMax];
-  // Bytes 0 to 2 of a unit are its codes' bits, byte 3 says how many escapes of its run come
-  // before.
+  // Bytes 0 to 2 of a unit have the bits of its codes. Byte 3 is the number of the run's escapes
+  // before it.
   alignas(16) uint32_t codes[kUnitsAtOnce];
   alignas(16) uint32_t lows[kUnitsAtOnce];  // of fp16
-  uint32_t starts[kWarpLanes];              // of a run's escapes, in `toggles`
-  uint8_t toggles[kUnit * kUnitsAtOnce];    // what makes the code of an escape its distance
+  uint32_t starts[kWarpLanes];              // where a run's escapes start in `toggles`
+  uint8_t toggles[kUnit * kUnitsAtOnce];    // they change the code of an escape to its distance
   uint8_t* places[kTaskTokensMax];
 };
 
@@ -41,14 +42,14 @@ struct Run {
     CAIRN_UNROLL
     for (uint32_t w = 0; w < 3; ++w) words[w] = LoadGlobal<U32x2>(from + 8 * w);
   }
-  // Elements whose code is the highest.
+  // Returns the elements that have the highest code.
   [[nodiscard]] CAIRN_DEVICE_MEMBER U32x2 Escapes() const {
     return {words[0].x & words[1].x & words[2].x, words[0].y & words[1].y & words[2].y};
   }
 };
 
-// Units of half a run, as PlanesWarp has them.
-//   before  escapes of the run before the half
+// Stores the units of half a run, as in PlanesWarp.
+//   before  number of the run's escapes before this half
 CAIRN_DEVICE void StoreHalfUnits(uint32_t lowest, uint32_t middle, uint32_t highest,
                                  uint32_t escapes, uint32_t before, uint32_t* units) {
   CAIRN_UNROLL
@@ -59,7 +60,7 @@ CAIRN_DEVICE void StoreHalfUnits(uint32_t lowest, uint32_t middle, uint32_t high
   }
 }
 
-// A lane's run, of which there are `left` elements.
+// Stores the codes of a lane's run, in which `left` elements are left.
 //   returns how many of them are escapes
 CAIRN_DEVICE uint32_t StoreCodesOfRun(const Run& run, uint32_t left, uint32_t* units) {
   U32x2 escapes = run.Escapes();
@@ -76,7 +77,8 @@ CAIRN_DEVICE void StoreLowsOfRun(const Run& run, uint32_t* units) {
   StoreHalfUnits(run.words[0].y, run.words[1].y, run.words[2].y, 0, 0, units + kRunUnits / 2);
 }
 
-// Those of 32 runs from `first` on, a lane a run. Returns their escapes.
+// Stores the codes of 32 runs from `first` on, one per lane. Returns the number of all their
+// escapes.
 template <codecs::DType kDType>
 CAIRN_DEVICE uint32_t StoreRuns(const FoundStrip& strip, uint32_t first, PlanesWarp* own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, run = first + lane;
@@ -95,13 +97,13 @@ CAIRN_DEVICE uint32_t StoreRuns(const FoundStrip& strip, uint32_t first, PlanesW
   return Shuffle(end, kWarpLanes - 1);
 }
 
-// How many nibbles and raw bytes were read.
+// The number of nibbles and raw bytes read so far.
 struct PlanesRead {
   uint32_t escapes = 0, raws = 0;
 };
 
-// The next `count` escapes, a lane each. Where the strip says that it has fewer, a byte an element
-// stands behind theirs: what is read lies in the tile, and the strip is refused at its end.
+// Stores the next `count` escapes, one per lane. If the strip states fewer than it has, the reads
+// stay in the tile, because a byte per element follows. The strip is refused at its end.
 CAIRN_DEVICE void StoreToggles(const FoundStrip& strip, uint32_t count, PlanesRead* read,
                                uint8_t* toggles) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
@@ -124,8 +126,8 @@ CAIRN_DEVICE void StoreToggles(const FoundStrip& strip, uint32_t count, PlanesRe
   read->escapes += count;
 }
 
-// Distances below the tops of a unit's elements, a byte each.
-//   run  its number among those in *own
+// Returns the distances of a unit's elements below their tops, one byte each.
+//   run  index of the unit's run in *own
 CAIRN_DEVICE U32x2 DistancesOf(uint32_t unit, uint32_t run, const PlanesWarp& own) {
   U32x2 distances = SpreadUnit(unit);
   uint32_t escapes = unit & unit >> 8 & unit >> 16 & 0xFF;
@@ -140,9 +142,9 @@ CAIRN_DEVICE U32x2 DistancesOf(uint32_t unit, uint32_t run, const PlanesWarp& ow
           distances.y ^ static_cast<uint32_t>(toggles >> 32)};
 }
 
-// Where a lane's unit stands; units go on from token to token.
+// Where a lane's unit is. Units continue from one token to the next.
 struct UnitPlace {
-  uint32_t token, part;  // of a token: 8 channels
+  uint32_t token, part;  // a part: 8 channels of the token
   uint32_t tokens_step, parts_step, parts;
 
   CAIRN_DEVICE_MEMBER explicit UnitPlace(uint32_t dim) : parts(dim / kUnit) {
@@ -152,7 +154,7 @@ struct UnitPlace {
     tokens_step = kWarpLanes / parts;
     parts_step = kWarpLanes % parts;
   }
-  // 32 units on.
+  // Moves on by 32 units.
   CAIRN_DEVICE_MEMBER void GoOn() {
     token += tokens_step;
     part += parts_step;
@@ -162,7 +164,7 @@ struct UnitPlace {
   }
 };
 
-// The units of 32 runs, from unit `first` of the strip on.
+// Stores the units of 32 runs, from unit `first` of the strip on.
 template <codecs::DType kDType>
 CAIRN_DEVICE void StoreUnits(const FoundStrip& strip, uint32_t first, const PlanesWarp& own,
                              UnitPlace* at) {
@@ -180,7 +182,7 @@ CAIRN_DEVICE void StoreUnits(const FoundStrip& strip, uint32_t first, const Plan
     }
     CAIRN_UNROLL
     for (uint32_t i = 0; i < kLoads; ++i, at->GoOn()) {
-      const uint32_t unit = kWarpLanes * (step + i) + lane;  // of those in *own
+      const uint32_t unit = kWarpLanes * (step + i) + lane;  // index in *own
       if (first + unit >= units) continue;
       uint8_t* place = strip.places[at->token];
       if (place == nullptr) continue;
@@ -195,7 +197,7 @@ CAIRN_DEVICE void StoreUnits(const FoundStrip& strip, uint32_t first, const Plan
   }
 }
 
-// False where escapes are not as many as stated.
+// Decodes a strip. Returns false if the number of escapes is not as stated.
 template <codecs::DType kDType>
 CAIRN_DEVICE bool DecodeStripOfPlanes(const FoundStrip& strip, PlanesWarp* own) {
   const uint8_t* pars = strip.bytes + codecs::strip::kPar;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What kernels that decode have in common: the tasks of a plan, where tokens go, rows that are laid
-// over codes, and faults.
+// Shared by the kernels that decode: the tasks of a plan, the places of tokens in the target,
+// faults, and rows. In kernels, a row is a token that a tile has as source bits, in place of its
+// codes.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,23 +15,24 @@ namespace cairn::kernels {
 inline constexpr uint32_t kBlockThreads = 256;
 inline constexpr uint32_t kBlockWarps = kBlockThreads / kWarpLanes;
 
-// How a kernel is launched: at most a block a task.
+// How a kernel is launched. It has at most one block per task.
 struct KernelShape {
   uint32_t list;
   uint32_t shared_bytes;
-  uint32_t threads = kBlockThreads;  // of a block
+  uint32_t threads = kBlockThreads;  // per block
 };
 
-// Where the tokens of a task go, and which of them are rows. In shared memory.
+// The places of a task's tokens in the target, and which of these tokens are rows. In shared
+// memory.
 struct TokenPlaces {
-  uint8_t* of[kTaskTokensMax];  // null: nowhere
+  uint8_t* of[kTaskTokensMax];  // null: the token has no place
   uint32_t is_row[kTaskTokensMax / 32];
 };
 
-// Through a shuffle, so that the compiler knows that a warp's lanes go the same way.
+// Returns the index of the warp. Uses a shuffle, to show the compiler that all lanes have the same.
 CAIRN_DEVICE uint32_t WarpOfBlock() { return Uniform(ThreadIndex() / kWarpLanes); }
 
-// The sum of the values that the warp's lanes have, up to the lane's own.
+// Returns the sum of `value` over the lanes of the warp up to this one.
 CAIRN_DEVICE uint32_t SumToLane(uint32_t value) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   CAIRN_UNROLL
@@ -59,13 +61,13 @@ struct PlanReader {
   }
 };
 
-// The (min, range) of an element, of those that a tile has.
+// Returns the index of an element's (min, range), among those of its tile.
 CAIRN_DEVICE uint32_t PairOf(const PlaneRecord& plane, uint32_t token, uint32_t channel) {
   if (!plane.is_v) return token / plane.group * plane.dim + channel;
   return token * ((plane.dim + plane.group - 1) / plane.group) + channel / plane.group;
 }
 
-// `bits` of them, at most 8, from bit `bit` on.
+// Returns `bits` bits, at most 8, from bit number `bit` on.
 CAIRN_DEVICE uint32_t LoadBits(const uint8_t* source, uint32_t bit, uint32_t bits) {
   uint32_t value = LoadGlobal<uint8_t>(source + bit / 8);
   if (bit % 8 + bits > 8)
@@ -81,7 +83,7 @@ CAIRN_DEVICE uint32_t Align16(uint32_t bytes) { return (bytes + 15) / 16 * 16; }
 
 CAIRN_DEVICE Fault Worse(Fault a, Fault b) { return a < b ? b : a; }
 
-// Where token `token` of a tile goes; null for a hole, and for a page that is none, with *fault.
+// Returns where a token of a tile goes. Null: a hole, or an invalid page, which also sets *fault.
 CAIRN_DEVICE uint8_t* PlaceOf(const PlaneRecord& plane, uint8_t* target, uint32_t token,
                               Fault* fault) {
   const uint32_t slot = plane.first_slot + token;
@@ -97,7 +99,7 @@ CAIRN_DEVICE uint8_t* PlaceOf(const PlaneRecord& plane, uint8_t* target, uint32_
   return target + static_cast<uint32_t>(page) * plane.page_stride + within * plane.token_stride;
 }
 
-// Fills in *places; the block has to meet before anybody reads them.
+// Fills in *places. The block must synchronize before it reads them.
 CAIRN_DEVICE void FindPlaces(const TileTask& task, const PlaneRecord& plane, TokenPlaces* places,
                              Fault* fault) {
   const uint32_t thread = ThreadIndex();
@@ -111,17 +113,17 @@ CAIRN_DEVICE uint32_t StoredToken(const TileTask& task, const PlaneRecord& plane
   return LoadGlobal<uint16_t>(task.source + task.positions_at + 2 * row) & plane.token_bits;
 }
 
-// Marks the rows of the tile that are tokens of the task. Between two meetings of the block.
+// Marks the rows of the tile that are tokens of the task. The block synchronizes before and after.
 CAIRN_DEVICE void MarkRows(const TileTask& task, const PlaneRecord& plane, TokenPlaces* places,
                            Fault* fault) {
   for (uint32_t row = ThreadIndex(); row < task.rows; row += kBlockThreads) {
     const uint32_t token = StoredToken(task, plane, row);
     if (token >= plane.tokens) *fault = Worse(*fault, Fault::kBadTile);
     const uint32_t at = token - task.token_first;
-    if (at >= task.token_count) continue;  // also where it is before the first
+    if (at >= task.token_count) continue;  // also if the token is before the first
     const uint32_t bit = 1U << at % 32;
     const uint32_t before = AtomicOrShared(&places->is_row[at / 32], bit);
-    if ((before & bit) != 0) *fault = Worse(*fault, Fault::kBadTile);  // twice
+    if ((before & bit) != 0) *fault = Worse(*fault, Fault::kBadTile);  // the row occurs twice
   }
 }
 
@@ -129,7 +131,7 @@ CAIRN_DEVICE bool IsRowAt(const TokenPlaces& places, uint32_t at) {
   return (places.is_row[at / 32] >> at % 32 & 1) != 0;
 }
 
-// Units of T from `first` on, `step` apart.
+// Copies units of T: unit `first`, and every `step`-th after it.
 template <typename T>
 CAIRN_DEVICE void CopyUnits(const uint8_t* source, uint8_t* target, uint32_t bytes, uint32_t first,
                             uint32_t step) {
@@ -138,7 +140,7 @@ CAIRN_DEVICE void CopyUnits(const uint8_t* source, uint8_t* target, uint32_t byt
   }
 }
 
-// A row, by threads `first` of `step`. All of source, target and bytes are multiples of unit.
+// Copies a row, as thread `first` of `step`. source, target and bytes are multiples of unit.
 CAIRN_DEVICE void CopyRow(const uint8_t* source, uint8_t* target, uint32_t bytes, uint32_t unit,
                           uint32_t first, uint32_t step) {
   switch (unit) {
@@ -155,10 +157,10 @@ CAIRN_DEVICE void CopyRow(const uint8_t* source, uint8_t* target, uint32_t bytes
   }
 }
 
-// Writes the source bits of those tokens of the task that are rows, a warp a row.
+// Copies the source bits of the task's rows to their places, with one warp per row.
 CAIRN_DEVICE void StoreRows(const TileTask& task, const PlaneRecord& plane,
                             const TokenPlaces& places) {
-  // What the rows of the tile, too, are multiples of.
+  // The largest unit that divides all places and sizes of rows.
   const uint32_t unit = 1U << LowestBit(plane.unit | (task.row_bits_at & 15));
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   for (uint32_t row = ThreadIndex() / kWarpLanes; row < task.rows; row += kBlockWarps) {
@@ -173,13 +175,13 @@ CAIRN_DEVICE void ReportFault(Fault fault, const PlaneRecord& plane, uint32_t* s
   if (fault != Fault::kNone) AtomicMax(status + plane.image, static_cast<uint32_t>(fault));
 }
 
-// The tasks of a list, a block a task.
+// Runs the tasks of a list, one block per task.
 //   places  in shared memory
 //   ask(task, plane, fault)
-//           asks for what of the tile is to be in shared memory, and finds what the plan does not
-//           say
+//           starts copies of the tile's parts to shared memory, and completes what the plan leaves
+//           open
 //   decode(task, plane, fault)
-//           when that and places are there: stores tokens that are no rows
+//           runs when the copies and `places` are complete; stores the tokens that are not rows
 template <typename Ask, typename Decode>
 CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, TokenPlaces* places, Ask ask, Decode decode) {
   const PlanReader reader(args.plan, args.list);
@@ -199,11 +201,11 @@ CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, TokenPlaces* places, Ask a
       StoreRows(task, plane, *places);
     }
     ReportFault(fault, plane, args.status);
-    SyncBlock();  // shared memory is of the next task
+    SyncBlock();  // shared memory is reused for the next task
   }
 }
 
-// The same of kernels that read the tile where it is.
+// The same for kernels that read the tile in place.
 template <typename Decode>
 CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, Decode decode) {
   CAIRN_SHARED(TokenPlaces, places);
@@ -214,7 +216,7 @@ CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, Decode decode) {
       });
 }
 
-// FindPlaces() for the lanes of a warp, which has to meet before anybody reads them.
+// FindPlaces() for the lanes of a warp. The warp must synchronize before it reads the places.
 CAIRN_DEVICE void FindWarpPlaces(const TileTask& task, const PlaneRecord& plane, uint8_t** places,
                                  Fault* fault) {
   for (uint32_t at = ThreadIndex() % kWarpLanes; at < task.token_count; at += kWarpLanes) {
@@ -222,8 +224,8 @@ CAIRN_DEVICE void FindWarpPlaces(const TileTask& task, const PlaneRecord& plane,
   }
 }
 
-// The tasks of a list that `warp` has, a warp a task.
-//   decode(task, plane)  with places, which are the warp's: false where the tile is none
+// Runs those tasks of a list that belong to `warp`, one warp per task.
+//   decode(task, plane)  runs with the warp's `places` set; returns false if the tile is invalid
 template <typename Decode>
 CAIRN_DEVICE void DecodeWarpTasks(const DecodeArgs& args, uint32_t warp, uint8_t** places,
                                   Decode decode) {
@@ -238,7 +240,7 @@ CAIRN_DEVICE void DecodeWarpTasks(const DecodeArgs& args, uint32_t warp, uint8_t
     SyncWarp();
     if (!decode(task, plane)) fault = Fault::kBadTile;
     ReportFault(fault, plane, args.status);
-    SyncWarp();  // shared memory is of the next task
+    SyncWarp();  // shared memory is reused for the next task
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Norms of tokens, in the order of summing that codecs/backend/reference/token_norm.h has: infinite
-// where a value has no code.
+// Norms of tokens, summed in the order of codecs/backend/reference/token_norm.h. The norm is
+// infinite if a value of the token cannot be coded.
 
 #include <cstdint>
 
@@ -12,9 +12,9 @@
 
 namespace cairn::kernels {
 
-// Norms of tokens by a warp, half of it each: a lane a sum.
-//   term(value)  what of an element is summed
-//   norms        of so many tokens, in shared memory
+// Computes norms of tokens with one warp: half a warp per token, one partial sum per lane.
+//   term(value)  what an element adds to the sum
+//   norms        one per token, in shared memory
 template <typename Term>
 CAIRN_DEVICE void FindNorms(const PlaneRecord& plane, uint8_t* source, uint32_t token_first,
                             uint32_t tokens, Term term, float* norms, Fault* fault) {

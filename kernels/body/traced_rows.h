@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rows of `ott`: tokens whose keys have the smallest norms of the chain so far, three of each 128
-// tokens at most, as codecs/stages/select/min_norm.cc traces them. The blocks of K and of V each
-// find them by themselves.
+// Finds the rows of `ott`: tokens whose keys have the smallest norms of the chain so far. Of each
+// 128 tokens, at most three are rows. codecs/stages/select/min_norm.cc does the same. Both the
+// block for K and the block for V compute them.
 
 #include <cstdint>
 
@@ -12,14 +12,14 @@
 
 namespace cairn::kernels {
 
-// The smallest norms so far, as bits, which are in the order of norms: what is not there is
+// The smallest norms so far, as the bits of floats, which have the same order. Unused entries are
 // infinite.
 struct NormPool {
   uint32_t first = codecs::kInfinityBits, second = codecs::kInfinityBits,
            third = codecs::kInfinityBits;  // ascending
   uint32_t count = 0, displaced = 0;
 
-  // False where the pool takes no token of this norm, nor therefore one of a larger.
+  // Returns false if the pool takes no token with this norm, and so none with a larger one.
   CAIRN_DEVICE_MEMBER bool Enter(uint32_t norm) {
     if (count == kPoolNorms) {
       if (displaced == kPoolDisplacedMax || norm >= third) return false;
@@ -35,13 +35,14 @@ struct NormPool {
   }
 };
 
-// The pool that the block before left; an empty one where that is none that an encoder writes.
+// Returns the pool that the previous block left. If no encoder writes such a pool, returns an empty
+// one.
 CAIRN_DEVICE NormPool LoadPool(const uint8_t* stored) {
   uint32_t norms[kPoolNorms];
   const auto state = LoadGlobal<uint32_t>(stored + 4 * kPoolNorms);
   NormPool pool;
   pool.count = state & 255;
-  pool.displaced = state >> 8;  // and zeros
+  pool.displaced = state >> 8;  // the other bits must be zero
   bool is_valid = pool.count <= kPoolNorms && pool.displaced <= kPoolDisplacedMax &&
                   (pool.displaced == 0 || pool.count == kPoolNorms);
   uint32_t previous = 0;
@@ -77,8 +78,8 @@ CAIRN_DEVICE uint32_t SmallestOfLanes(uint32_t value) {
   return value;
 }
 
-// Goes on with the pool through 128 tokens or fewer, by a warp, a lane four of them, and marks
-// those that enter.
+// Updates the pool with up to 128 tokens, and marks the tokens that enter it. One warp, four tokens
+// per lane.
 //   norms  of these tokens
 CAIRN_DEVICE void TraceGroup(const float* norms, uint32_t first, uint32_t count, NormPool* pool,
                              uint32_t* is_row) {
@@ -96,7 +97,7 @@ CAIRN_DEVICE void TraceGroup(const float* norms, uint32_t first, uint32_t count,
     for (uint32_t i = 1; i < kOfLane; ++i) own = of[i] < own ? of[i] : own;
     const uint32_t smallest = SmallestOfLanes(own);
     if (smallest >= codecs::kInfinityBits || !pool->Enter(smallest)) return;
-    uint32_t at = kTracedTokens;  // the first of equals
+    uint32_t at = kTracedTokens;  // the first token with that norm
     CAIRN_UNROLL
     for (uint32_t i = kOfLane; i-- > 0;) at = of[i] == smallest ? kWarpLanes * i + lane : at;
     at = SmallestOfLanes(at);
@@ -108,17 +109,17 @@ CAIRN_DEVICE void TraceGroup(const float* norms, uint32_t first, uint32_t count,
   }
 }
 
-// In shared memory.
+// The state of the block; in shared memory.
 struct TracedRows {
   float norms[kTileTokensMax];
-  NormPool pool;  // as the tile leaves it
+  NormPool pool;  // the pool after this tile
 };
 
-// Marks the rows that the head's keys choose. The block meets in here, and has to meet before
-// anybody looks at marks or pool.
+// Marks the rows that the head's keys determine. Synchronizes the block inside. The block must
+// synchronize before it reads the marks or the pool.
 CAIRN_DEVICE void MarkTraced(const EncodeReader& reader, const EncodeTile& tile, TracedRows* traced,
                              uint32_t* is_row, Fault* fault) {
-  // V's tile is the one behind its K's.
+  // The tile of V follows the tile of its K.
   const EncodeTask k = tile.plane.is_v ? reader.Task(tile.number - 1) : tile.task;
   const PlaneRecord plane = tile.plane.is_v ? reader.Plane(k.plane) : tile.plane;
   const auto magnitude = [](float value) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The metrics of a device's codec. Each request is either done by the device or falls back to the
-// processor once, for one reason.
+// The metrics of a device's codec. Each request is counted once: as done by the device, or as a
+// fallback to the processor, with one reason.
 //
 // Thread-safety: Thread-safe.
 
@@ -22,12 +22,12 @@ inline constexpr size_t kCodecOpCount = 2;
 // Why the processor does the work instead of the device.
 enum class CodecFallback : uint8_t {
   kSmall,        // not worth a launch
-  kLarge,        // more than a batch's device memory, or a plan, has room for
-  kUnsupported,  // no kernel for it
+  kLarge,        // too large for the memory of a batch, or for a plan
+  kUnsupported,  // there is no kernel for it
   kFull,         // too many requests wait
   kLate,         // the device was not done in time
-  kLost,         // the device is out
-  kNoRoom,       // the host had no room for the result
+  kLost,         // the device has failed
+  kNoRoom,       // the host had no memory for the result
   kRefused,      // the kernels found the image invalid
   kStopping,
 };
@@ -45,15 +45,15 @@ class CodecFigures {
   void NoteFallback(CodecOp op, CodecFallback reason) {
     of(op).fallbacks[static_cast<size_t>(reason)].Add();
   }
-  // Records the time from the launch of a batch until its completion is seen. `recipes`: of its
-  // images.
+  // Records the time from the launch of a batch until its completion was seen. `recipes` are those
+  // of the batch's images.
   void NoteSeconds(CodecOp op, std::span<const codecs::RecipeId> recipes, absl::Duration seconds);
-  // Requests without an answer yet.
+  // The number of requests without an answer yet.
   uint64_t waiting(CodecOp op) const;
   void Report(MetricSink& sink) const;
 
  private:
-  static constexpr size_t kRecipeCount = 12;  // by RecipeId; 0: batches of several recipes
+  static constexpr size_t kRecipeCount = 12;  // by RecipeId; 0 is for batches of several recipes
   struct Figures {
     Figures();
     Counter asked, made, source_bytes, image_bytes;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A batch of images that a device codes together: a stream, device memory, and host memory for
-// plans and results. All of it is allocated once.
+// A batch of images that a device codes together. It has a stream, device memory, and host memory
+// for plans and results. All of it is allocated once.
 //
-//   the device's memory:  plan, status, results | sources, slots, images … → free ← side objects
+//   layout of the device memory: plan, status, results | sources, slots, images … → free ← side
+//   objects
 //
 // Side objects stay on the device between batches while there is room. The memory of a job stays in
-// use until the stream completes or the device fails, whatever its owner was told meanwhile.
+// use until the stream completes or the device fails, even if its owner was told to do the work
+// itself.
 //
-// Thread-safety: Owned by the codec's thread, but for Make() and the destructor.
+// Thread-safety: Owned by the codec's thread, except Make() and the destructor.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,62 +31,62 @@
 
 namespace cairn {
 
-// A request that waits for the device or is on it.
+// A request that waits for the device, or is on the device.
 struct CodecJob {
   const SideObject* side_object() const {
     return op == CodecOp::kEncode ? encode.side_object : decode.side_object;
   }
 
   CodecOp op = CodecOp::kEncode;
-  EncodeWork encode;  // for kEncode; else `decode`
+  EncodeWork encode;  // if `op` is kEncode; otherwise `decode` is set
   DecodeWork decode;
-  CodecDone done;  // null: its owner has been told
+  CodecDone done;  // null after the owner was told the result
   Extent made;     // empty until allocated
   absl::Time asked = absl::InfinitePast(), give_up = absl::InfiniteFuture();
-  uint64_t device_bytes = 0;  // in addition to the side object
+  uint64_t device_bytes = 0;  // without the side object
 };
 
 // Tells the owner that the processor must do the work, unless it has been told already.
 void FallBack(CodecFigures& figures, CodecJob& job, CodecFallback reason);
 
-// The part of a batch's memory for images; the rest is plan, status and results.
+// Returns the part of a batch's memory for images. The rest is for plan, status and results.
 uint64_t RoomForImages(uint64_t batch_bytes);
-// The memory that the work needs. Its side object, which other jobs of a batch may share, is
-// additional.
+// Return the device memory that the work needs, without its side object: other jobs of the batch
+// may share it.
 uint64_t DeviceBytesOf(const EncodeWork& work);
 uint64_t DeviceBytesOf(const DecodeWork& work);
 uint64_t SideBytesOf(const SideObject* side);
 
 class DeviceBatch {
  public:
-  // Errors: ResourceExhausted if the device or its driver has no room. `host`, whose arena is
-  // registered with the device, and `figures` must outlive it.
+  // Errors: ResourceExhausted if the device or its driver has no room. `host` and `figures` must
+  // outlive it. REQUIRES: the arena of `host` is registered with the device.
   static absl::StatusOr<std::unique_ptr<DeviceBatch>> Make(std::shared_ptr<GpuDevice> device,
                                                            HostTier& host, uint64_t bytes,
                                                            CodecFigures& figures);
   ~DeviceBatch();  // REQUIRES: is_idle()
 
-  // It has no work on the stream.
+  // Whether it has no work on the stream.
   bool is_idle() const { return phase_ == Phase::kIdle; }
-  // The time since which it waits for the stream.
+  // When it began to wait for the stream.
   absl::Time waits_since() const { return waits_since_; }
   size_t image_count() const { return jobs_.size(); }
 
-  // Puts jobs of one kind on the stream. Returns the last jobs, if the plan had no room for them.
-  // REQUIRES: it is idle; there is room for all jobs together.
+  // Puts jobs of one kind on the stream. If the plan has no room for the last jobs, returns them.
+  // REQUIRES: it is idle, and has memory for all jobs together.
   std::deque<CodecJob> Begin(std::deque<CodecJob> jobs);
-  // Continues if the stream has completed; returns false if it has not.
+  // Continues if the stream has completed. Returns false if it has not.
   bool Advance();
-  // Tells owners whose time is over, or all owners, that the processor must do the work.
+  // Tell owners that the processor must do the work: owners whose time is over, or all owners.
   void FallBackLate(absl::Time now);
   void FallBackAll(CodecFallback reason);
 
  private:
   enum class Phase : uint8_t {
     kIdle,
-    kCoding,   // encoding, until the results are read
-    kCopying,  // to its place in host memory; decodes first
-    kLeaving,  // its owners have been told; waits for the stream to complete
+    kCoding,   // encodes only: the kernels run, until their results are read
+    kCopying,  // images are copied to host memory; for decodes, the kernels run, too
+    kLeaving,  // all owners have been told; waits for the stream to complete
   };
   struct SideObjectThere {
     codecs::Digest id{};
@@ -94,7 +96,7 @@ class DeviceBatch {
     std::byte* to = nullptr;
     const std::byte* from = nullptr;
     size_t bytes = 0;
-    size_t job = 0;  // the job of the read
+    size_t job = 0;  // index of the job that reads it
     bool is_side = false;
   };
 
@@ -104,28 +106,28 @@ class DeviceBatch {
 
   std::byte* Take(uint64_t bytes);
   bool IsThere(const SideObject* side) const;
-  // Sets *placed to the side object's address on the device, where it is or will be copied; null:
-  // none. Returns false if there is no staging for it.
+  // Sets *placed to the side object's address on the device, where it is or will be copied. If
+  // `side` is null, sets null. Returns false if there is no staging for it.
   bool PlaceSide(const SideObject* side, uint64_t below, const std::byte** placed);
-  // Records a launch result. Returns false if it failed; no more work is then put on the stream.
+  // Records a launch result. Returns false if the launch failed; then no more work is put on the
+  // stream.
   bool Took(kernels::LaunchResult result);
   bool CopyIn(std::byte* to, const void* from, size_t bytes);
-  // Records a copy, to be made if the job stays in the batch.
+  // Notes a copy. It is made if the job stays in the batch.
   void Note(std::byte* to, const void* from, size_t bytes, bool is_side = false);
-  // The same for memory that is not registered with the device. A direct copy would wait for all
-  // work on the device, so it goes through staging. Returns false if no staging is left.
+  // Notes a copy from memory that is not registered with the device. A direct copy would wait for
+  // all work on the device, so it goes through staging. Returns false if no staging is left.
   bool NoteStaged(std::byte* to, std::span<const std::byte> from, bool is_side = false);
   void CopyNoted();
-  // Drops the copies of that job and of those behind it.
+  // Drops the noted copies of that job and of the jobs after it.
   void Forget(size_t first_job);
-  // Hands completed results to their owners.
+  // Gives completed results to their owners.
   void Finish();
   void End();
 
-  // Assigns memory to the jobs. Jobs without a kernel fall back.
+  // Assigns memory to the jobs. Jobs for which there is no kernel fall back.
   void PlaceAll(std::deque<CodecJob> jobs);
-  // Returns the largest number of jobs, from the first, that fit into a plan; 0: not even one, see
-  // *error.
+  // Returns how many jobs, from the first on, fit into one plan. If it returns 0, sets *error.
   size_t MakePlan(codecs::Error* error);
   kernels::PagedView ViewOfSource(const codecs::ImageSpec& spec, std::byte* base);
   const uint32_t* statuses() const;
@@ -152,10 +154,10 @@ class DeviceBatch {
   std::byte* memory_ = nullptr;  // on the device
   std::byte* host_ = nullptr;    // plan, status, results
   Phase phase_ = Phase::kIdle;
-  absl::Time began_ = absl::InfinitePast();  // when putting it on the stream began
+  absl::Time began_ = absl::InfinitePast();  // when Begin() was called
   absl::Time waits_since_ = absl::InfinitePast();
   std::deque<CodecJob> jobs_;
-  // By job: addresses of layers for planes; images of previous blocks.
+  // By job: the addresses of layers for planes, and the images of previous blocks.
   std::deque<std::vector<std::byte*>> layers_;
   std::deque<std::vector<kernels::StoredImage>> parents_;
   CodecOp op_ = CodecOp::kEncode;  // for all jobs
@@ -163,11 +165,11 @@ class DeviceBatch {
   std::vector<kernels::DecodeJob> decodes_;
   kernels::EncodePlan encode_plan_;
   kernels::DecodePlan decode_plan_;
-  uint64_t used_bytes_ = 0;  // from the start of the memory
-  uint64_t side_begin_ = 0;  // start of the side objects in it
+  uint64_t used_bytes_ = 0;  // from the start of memory_
+  uint64_t side_begin_ = 0;  // where the side objects begin in memory_
   std::vector<SideObjectThere> sides_;
   std::vector<NextCopy> noted_;
-  std::vector<Extent> staged_;  // staging that some of them are copied from
+  std::vector<Extent> staged_;  // staging that noted copies read
 };
 
 }  // namespace cairn

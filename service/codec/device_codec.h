@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Encodes and decodes images on a device instead of on the caller's thread: the same bytes, many
-// images at a time. Work falls back to its owner if it is not worth a launch, if there is no room,
-// or if the device is late or has failed. No answer depends on the device.
+// images at a time. The owner does the work itself if it is not worth a launch, if there is no
+// room, or if the device is late or has failed ("falls back"). So no answer depends on the device.
 //
-// The thread `gpu-codec` starts waiting work as soon as the device has room: a single image goes
-// alone, and images that arrive while the device is busy go together. Two batches alternate, so
-// that one is copied while the other is coded. Work that misses its deadline falls back, even from
-// the device, which keeps using the memory until it is done. A device that needs longer than
-// `late_after` for a step of a batch counts as failed and is out.
+// The thread `gpu-codec` starts waiting work as soon as the device has room. A single image goes
+// alone; images that arrive while the device is busy go together. There are two batches, so that
+// one can be copied while the other is coded. Work that misses its deadline falls back, even if it
+// is on the device; the device then still uses its memory until it is done. A device that needs
+// longer than `late_after` for a phase of a batch counts as failed.
 //
-// Thread-safety: Thread-safe, except Make() and Stop(): one thread.
-// Locks:         none is held while it calls the device or a completion.
+// Thread-safety: Thread-safe, except Make() and Stop(), which one thread calls.
+// Locks:         no lock is held while it calls the device or a completion.
 
 #include <array>
 #include <cstddef>
@@ -38,8 +38,8 @@ namespace cairn {
 class DeviceCodec {
  public:
   struct Options {
-    uint64_t bytes = 0;  // of the device's memory
-    // The home of sources and images: its arena is registered with the device. Must outlive the
+    uint64_t bytes = 0;  // device memory that the codec may use
+    // Has the sources and images. Its arena is registered with the device. Must outlive the
     // codec.
     HostTier* host = nullptr;
     uint64_t source_bytes_min = limits::kGpuCodedBytesMin;
@@ -52,41 +52,41 @@ class DeviceCodec {
                                                            const Options& options);
   ~DeviceCodec();
 
-  // Takes the work and calls `done` in time, or refuses it at once.
-  //   left  time until the owner's deadline; half of it is kept for the fallback
+  // Takes the work and calls `done` in time, or refuses the work at once. `left` is the time until
+  // the owner's deadline. Half of it is kept for doing the work without the device.
   void Encode(EncodeWork work, absl::Duration left, CodecDone done);
   void Decode(DecodeWork work, absl::Duration left, CodecDone done);
 
-  // Waiting work falls back; waits for work on the device. Idempotent.
+  // Waiting work falls back. Then waits for the work on the device. Idempotent.
   void Stop();
 
-  // The state of the device, for operators, if no tier reports it.
+  // Describes the device for operators, if no tier does.
   DeviceReport Device() const;
   void Report(MetricSink& sink) const;
 
  private:
   DeviceCodec(std::shared_ptr<GpuDevice> device, const Options& options);
   absl::Status Prepare();
-  // Returns whether the work is worth a launch and there is room for it.
+  // Returns whether the work is worth a launch, and whether there is room for it.
   bool HasRoomFor(CodecOp op, uint64_t source_bytes, uint64_t device_bytes);
   // Queues the job or refuses it.
   void SubmitJob(CodecJob job, uint64_t source_bytes, absl::Duration left);
-  // Returns false, and leaves the job as it is, if too many jobs wait or if the codec is stopping.
+  // Returns false, and leaves the job unchanged, if too many jobs wait or the codec is stopping.
   bool TrySubmitJob(CodecJob& job, absl::Duration left) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Used by the thread only.
   void Run();
-  // Waits for work while the device is idle, and gives jobs to each idle batch. Returns false if it
-  // is stopping and no work is left.
+  // Waits for work while the device is idle, and gives jobs to each idle batch. Returns false if
+  // the codec is stopping and no work is left.
   bool Take();
-  // Returns jobs of one kind: the kind whose first job has waited longest.
+  // Returns jobs of one kind: of the kind whose first job has waited longer.
   std::deque<CodecJob> NextJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t WaitingCount() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Begin(DeviceBatch& batch, std::deque<CodecJob> jobs);
-  // Waiting jobs past their owner's time fall back, and all of them if the device is out.
+  // Waiting jobs fall back if their time is over; all of them do if the device has failed.
   void HandBackLate();
-  // Polls a batch; returns true on progress. Late jobs fall back; a device without progress is
-  // marked as out.
+  // Polls a batch. Returns true on progress. Late jobs fall back. A device without progress is
+  // marked as failed.
   bool Watch(DeviceBatch& batch);
   bool AreIdle() const;
 
@@ -95,12 +95,12 @@ class DeviceCodec {
   bool is_registered_ = false;
   CodecFigures figures_;
   std::array<std::unique_ptr<DeviceBatch>, 2> batches_;  // used by the thread only
-  std::array<std::deque<CodecJob>, 2> next_;             // likewise: to be begun
+  std::array<std::deque<CodecJob>, 2> next_;             // used by the thread only: jobs to begin
   mutable Mutex mutex_;
   CondVar work_due_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::array<std::deque<CodecJob>, kCodecOpCount> waiting_ ABSL_GUARDED_BY(mutex_);
-  // Images in batches, whether or not their owner has been told.
+  // The number of images in batches, whether or not their owners have been told.
   size_t on_device_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A listening socket that keeps working when the process runs out of descriptors. It closes a spare
-// descriptor to accept the next peer and then closes the connection, so that the peer notices and
-// the thread does not spin.
+// A listening socket that keeps working when the process runs out of file descriptors. It then
+// closes a spare descriptor, accepts the next connection with it, and closes that connection. So
+// the peer sees the end of its connection, and the accepting thread does not spin.
 //
 // Thread-safety: Owned by the thread that accepts.
 
@@ -17,17 +17,17 @@ namespace cairn {
 
 class Acceptor {
  public:
-  // Binds to exactly that address. Errors: Unavailable (it cannot), InvalidArgument (not an
-  // address).
+  // Binds to exactly that address. Errors: Unavailable (cannot bind), InvalidArgument (`address` is
+  // not an address).
   static absl::StatusOr<Acceptor> Listen(const HostPort& address);
   // Accepts from a non-blocking listening socket that another object owns.
   static Acceptor Borrow(int listener) { return Acceptor(Fd(), listener); }
 
   enum class Outcome {
-    kPeer,        // *socket is its connection
-    kGone,        // the peer had left already: call again
-    kTurnedAway,  // accepted and closed for lack of a descriptor: wait a moment
-    kStuck,       // not even that: wait a moment
+    kPeer,        // *socket is the new connection
+    kGone,        // the peer closed the connection already: call again
+    kTurnedAway,  // accepted and closed, because descriptors ran out: wait a moment
+    kStuck,       // descriptors ran out, and the peer still waits: wait a moment
     kNone,        // no peer waits
   };
   // Gives the listening socket away. REQUIRES: Listen() made it; no other call follows.
@@ -36,7 +36,7 @@ class Acceptor {
   Outcome Accept(Fd* socket);
 
   int get() const { return listener_; }
-  uint16_t port() const;  // 0: a unix socket
+  uint16_t port() const;  // 0 for a unix socket
 
  private:
   Acceptor(Fd owned, int listener);

@@ -43,8 +43,8 @@ class AdminService {
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}
   ~AdminService() { Stop(); }
 
-  // Refuses verifications and ends the running one. REQUIRES: their calls are cancelled or end
-  // soon.
+  // Refuses new verifications and ends the running one. REQUIRES: the running Verify call is
+  // cancelled, or ends soon.
   void Stop();
 
   // Registers the calls with the router.

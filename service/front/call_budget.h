@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A memory budget for the calls of the control plane: requests while they arrive, replies until
-// they are sent. Above the budget the oldest calls are cancelled, because an honest call takes
-// milliseconds. A session's stream and a waiting Match hold no memory.
+// A memory budget for the calls of the control plane. A call holds memory while its request arrives
+// and until its reply is sent. Above the budget the oldest calls are cancelled: an honest call
+// takes only milliseconds. A session's stream and a waiting Match hold no memory.
 //
 // Thread-safety: Thread-safe.
 
@@ -20,15 +20,15 @@ class CallBudget {
  public:
   struct Limits {
     uint64_t bytes_max = 0;   // for all calls; calls younger than `grace` may exceed it
-    size_t calls_max = 0;     // with memory
-    absl::Duration grace;     // minimum time before a call is cancelled for others
-    absl::Duration time_max;  // an older call is cancelled even without need
+    size_t calls_max = 0;     // the number of calls that hold memory
+    absl::Duration grace;     // a younger call is not cancelled
+    absl::Duration time_max;  // an older call is cancelled even if nothing needs its memory
   };
-  // A call with memory. Thread-safety: its list position is guarded by the budget's lock.
+  // A call that holds memory. Thread-safety: the budget's lock guards its list position.
   class Holder {
    public:
-    // Cancels the call. Runs under the budget's lock, so that the call cannot end meanwhile: it may
-    // only queue work.
+    // Cancels the call. It is called under the budget's lock, so that the call cannot end
+    // meanwhile. REQUIRES of the implementation: it only queues work.
     virtual void GiveWay() = 0;
 
    protected:
@@ -48,10 +48,10 @@ class CallBudget {
 
   CallBudget(const Limits& limits, const Clock& clock) : limits_(limits), clock_(clock) {}
 
-  // Sets the amount that `holder` holds. Returns false, with nothing held, if too many calls hold
-  // memory.
+  // Sets the number of bytes that `holder` holds. If too many calls hold memory, returns false, and
+  // `holder` holds nothing.
   bool Hold(Holder& holder, uint64_t bytes);
-  // Releases everything. Idempotent. REQUIRES: called before the holder is destroyed.
+  // Releases all bytes of `holder`. Idempotent. REQUIRES: called before `holder` is destroyed.
   void Release(Holder& holder);
 
   uint64_t bytes() const;

@@ -2,11 +2,11 @@
 #pragma once
 // Routes calls of the control plane to their methods.
 //
-// Until Open() it refuses every call except probes as UNAVAILABLE. It refuses calls of
+// Until Open() it refuses every call except probes, as UNAVAILABLE. It always refuses calls of
 // cairn.v1.Admin from peers that are not operators.
 //
-// Thread-safety: AddProbe() before the server starts. Add() before Open(), by the thread that calls
-//                it. All else Thread-safe.
+// Thread-safety: call AddProbe() before the server starts. Call Add() before Open(), on the same
+//                thread. Everything else is Thread-safe.
 
 #include <atomic>
 #include <functional>
@@ -23,8 +23,8 @@ namespace cairn {
 
 class CallRouter final : public grpc::CallbackGenericService {
  public:
-  // `operators_at` is the administrative address, for the error text. Calls that take longer than
-  // `slow` are logged.
+  // `operators_at` is the administrative address, which error texts name. Calls that take longer
+  // than `slow` are logged.
   CallRouter(CallBudget& budget, ControlConnections& connections, std::string operators_at,
              absl::Duration slow)
       : budget_(budget),

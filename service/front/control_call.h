@@ -3,9 +3,9 @@
 // One call of the control plane, from its headers to its status, over gRPC's generic callback API.
 // A call reserves memory before it reads, and checks the bounds of a request before it parses it.
 //
-// Thread-safety: gRPC calls the On…() from its own threads, at times from two at once.
-// Ownership:     gRPC owns a call. It deletes itself in OnDone(), after Finish() or
-//                StartWriteAndFinish(), of which there is one.
+// Thread-safety: gRPC calls the On…() functions on its own threads, sometimes two at once.
+// Ownership:     gRPC owns a call. The call deletes itself in OnDone(), which follows Finish() or
+//                StartWriteAndFinish(). A call uses exactly one of these two, once.
 
 #include <google/protobuf/message.h>
 #include <grpcpp/generic/async_generic_service.h>
@@ -45,7 +45,7 @@ struct CallPlace {
   uint64_t connection = 0;             // its connection's number
   const Sessions* sessions = nullptr;  // null: not served yet
 
-  // For a stream that lasts as long as its client likes.
+  // Returns the place of a stream that may last as long as its client wants.
   CallPlace ForStream() const {
     CallPlace place = *this;
     place.slow = absl::InfiniteDuration();
@@ -55,7 +55,7 @@ struct CallPlace {
 
 class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget::Holder {
  public:
-  // The call's deadline: the client's, but at most `longest` from now.
+  // Returns the client's deadline, but not more than `longest` from now.
   absl::Time deadline(absl::Duration longest = absl::Milliseconds(limits::kDeadlineMsMax)) const;
   const PeerIdentity& identity() const { return identity_; }
   bool is_operator() const { return is_operator_; }
@@ -71,8 +71,8 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
         slow_(place.slow),
         began_(MonotonicNow()) {}
 
-  // Reads the next message into message(); OnReadDone() follows. Returns false, without reading, if
-  // the budget has no room. `bytes` is the call's memory besides the message.
+  // Reads the next message into message(); OnReadDone() follows. Returns false, and reads nothing,
+  // if the budget has no room. `bytes` is the memory of the call in addition to the message.
   bool ReadHeld(uint64_t bytes = 0);
   // Parses the message that was read. Errors: InvalidArgument (it is invalid or over its bound);
   // those of Sessions::CheckBearer(), for the ticket in it; without one, PermissionDenied for the
@@ -89,12 +89,12 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
   const grpc::ByteBuffer* Serialize(const google::protobuf::Message& message);
   void ReplyAndFinish(const google::protobuf::Message& reply);
   void FinishAs(const absl::Status& status);
-  // From now on the call holds no counted memory and is not cancelled for others.
+  // From now on the call holds no memory of the budget, and is not cancelled to make room.
   void HoldNothing() { budget_.Release(*this); }
 
-  // From now on it counts as a call that is being answered.
+  // From now on the call holds memory again, because it is being answered.
   void HoldCall();
-  // The client allows the call to wait: that time does not count as slow.
+  // The client lets the call wait for that long. This time does not count as slow.
   void MayWait(absl::Duration wait) { slow_ += wait; }
 
   void OnDone() override;
@@ -113,12 +113,12 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
   const Sessions* const sessions_;
   absl::Duration slow_;
   const absl::Time began_;
-  absl::Time taken_, answered_;  // when the (last) request was complete; when the answer was
+  absl::Time taken_, answered_;  // when the last request was complete, and when the answer was
   absl::StatusCode code_ = absl::StatusCode::kOk;
   grpc::ByteBuffer read_, written_;  // lent to gRPC while it reads or writes
 };
 
-// A call that is refused without reading it.
+// Refuses a call without reading its request.
 ControlCall* RefuseCall(const CallPlace& place, const absl::Status& status);
 
 template <typename Reply>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// gRPC's connections of the control plane: the user behind each, and which one to close when too
-// many have no session (base/newcomers.h).
+// gRPC's connections of the control plane. For each connection, this class knows the user at the
+// other end. It closes a connection when too many have no session (base/newcomers.h).
 //
-// gRPC identifies a call's connection by the number of its file descriptor ("fd:17"). It closes the
-// descriptor only after the connection's last call, so that no other connection has the number
-// while a call may ask for it; a test checks this. Each connection keeps a second descriptor here,
-// so that it can be ended even after gRPC has closed the first.
+// gRPC names the connection of a call by the number of its file descriptor ("fd:17"). gRPC closes
+// the descriptor after the connection's last call. So, as long as a call may ask for its peer, no
+// other connection has the number; a test checks this. This class keeps a second descriptor of each
+// connection, so that it can end a connection even after gRPC has closed the first descriptor.
 //
 // Thread-safety: Thread-safe.
 
@@ -27,7 +27,7 @@ class ControlConnections {
  public:
   struct Limits {  // for connections without a session
     size_t count_max = 0;
-    size_t operators_max = 0;  // in addition, on a listener of their own
+    size_t operators_max = 0;  // in addition, for the listener that only operators can reach
   };
   struct Peer {
     PeerIdentity identity;
@@ -45,16 +45,16 @@ class ControlConnections {
   void Add(int fd, Fd ours, const Peer& peer, bool is_apart, uint64_t party);
   // Removes a closed connection.
   void Remove(uint64_t number);
-  // Returns the peer of a call whose gRPC peer is `peer`.
+  // Returns the peer of a call. `peer` is gRPC's name for the call's peer.
   Peer PeerOf(std::string_view peer) const;
 
-  // Counts a session of the connection, which is then not ended for others. Ignores unknown
-  // numbers.
+  // Counts a session of the connection. A connection with a session is never ended to make room.
+  // Unknown numbers are ignored.
   void BeginSession(uint64_t number);
   void EndSession(uint64_t number);
 
   size_t count() const;
-  uint64_t ended_count() const { return ended_.Value(); }  // to make room for others
+  uint64_t ended_count() const { return ended_.Value(); }  // connections ended to make room
 
  private:
   struct Connection {
@@ -64,7 +64,7 @@ class ControlConnections {
     uint64_t party = 0;
     bool is_apart = false;
     int sessions = 0;
-    uint64_t turn = 0;  // among those without a session; 0: it has one
+    uint64_t turn = 0;  // its id in Newcomers; 0 while it has a session
   };
   Newcomers& Of(const Connection& connection) {
     return connection.is_apart ? operators_ : newcomers_;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The listening sockets of the control plane, TCP or unix, for clients and for operators, and the
-// thread that accepts connections. gRPC's own listener stops forever after a failed accept, and
-// does not report the users of its peers.
+// The listening sockets of the control plane, and the thread that accepts connections. There is a
+// TCP or unix socket for clients and one for operators. gRPC's own listener is not used: it stops
+// forever after a failed accept, and does not tell which user a peer is.
 //
-// A connection is passed to gRPC when it sends its first byte. Until then it is silent and costs a
-// descriptor. If there are too many silent ones, the oldest of the party with the most is closed
-// (base/newcomers.h). The same holds for gRPC's connections without a session (ControlConnections).
+// A connection is passed to gRPC when it sends its first byte. Until then it is silent, and costs
+// only a descriptor. If too many are silent, one is closed: the oldest of the party with the most
+// (base/newcomers.h). ControlConnections does the same with gRPC's connections without a session.
 //
 // Thread-safety: Thread-safe. The thread is named "control".
 
@@ -49,9 +49,9 @@ class ControlListener {
       TlsDoor* tls = nullptr);
   ~ControlListener() { Stop(); }
 
-  // With the port that is bound.
+  // The address of the socket, with the port that is bound.
   const ControlAddress& address() const { return doors_.front().address; }
-  // Null: no address for operators.
+  // Returns null if there is no address for operators.
   const ControlAddress* admin_address() const {
     return doors_.back().is_admin ? &doors_.back().address : nullptr;
   }
@@ -63,8 +63,8 @@ class ControlListener {
   void Stop();
 
   ControlConnections& connections() { return connections_; }
-  // Returns OK if the thread runs and the server behind it answers a new connection in HTTP/2. Uses
-  // its own connection, which takes no client's place. A result is reused for a second.
+  // Returns OK if the thread runs, and gRPC's server answers a new connection in HTTP/2. The probe
+  // uses a connection of its own, which counts in no limit. The result is reused for a second.
   absl::Status Probe();
   void Report(MetricSink& sink) const;
 
@@ -100,25 +100,25 @@ class ControlListener {
   bool AcceptAll(Door& door);
   // Adds an accepted connection as silent.
   void TakeIn(const Door& door, Fd socket);
-  // It has sent a byte: passes it to gRPC.
+  // Passes the connection to gRPC, because it has sent a byte.
   void Pass(uint64_t number);
   void Give(uint64_t number, Fd socket, PeerIdentity identity, uint64_t party, const Door& door);
   void ExpireSilent();
-  // Operators with their own listener share no limit with clients.
+  // Whether clients cannot use this listener: its connections have limits of their own.
   bool IsApart(const Door& door) const { return &door != &doors_.front(); }
   Newcomers& SilentOf(const Door& door) { return IsApart(door) ? silent_operators_ : silent_all_; }
   absl::Status Ask();
 
-  std::vector<Door> doors_;  // the first for everybody, the last for operators
+  std::vector<Door> doors_;  // the first is for clients, the last for operators
   std::function<void(Fd socket)> take_;
   Fd wake_, epoll_;
   ControlConnections connections_;
 
   // Used by the thread only.
-  uint64_t numbers_ = 0;               // of connections, and tags of events
-  std::map<uint64_t, Silent> silent_;  // by number, so by age
+  uint64_t numbers_ = 0;               // numbers of connections, also the tags of epoll events
+  std::map<uint64_t, Silent> silent_;  // by number, which is also their order by age
   Newcomers silent_all_, silent_operators_;
-  absl::Time accepts_again_ = absl::InfinitePast();  // out of descriptors until then
+  absl::Time accepts_again_ = absl::InfinitePast();  // descriptors ran out: no accept before this
 
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The gRPC server: cairn.v1.Store, .Admin, .Events, standard health and reflection. It limits the
-// memory of one call, of one connection, and of all together.
+// The gRPC server of cairn.v1.Store, .Admin and .Events, and of the standard services for health
+// and reflection. It limits the memory of a call, of a connection, and of all calls together.
 //
 // It does not use gRPC's memory quota, which cancels arbitrary calls, sessions included. CallBudget
 // limits the memory of calls instead and spares sessions.
 //
-// Thread-safety: Thread-safe. Threads are gRPC's own, and the listener's.
+// Thread-safety: Thread-safe. The threads are gRPC's own and the listener's.
 
 #include <grpcpp/server.h>
 
@@ -41,9 +41,9 @@ class ControlServer {
   void Serve(StoreService& store, AdminService& admin);
   ~ControlServer() { Stop(); }
 
-  // With the port that is bound.
+  // The address of clients, with the port that is bound.
   const ControlAddress& address() const { return listener_->address(); }
-  // "off": none.
+  // The address of operators; "off" if there is none.
   std::string admin_address() const {
     const ControlAddress* address = listener_->admin_address();
     return address == nullptr ? "off" : address->ToString();

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The data plane's server: the peers of one transport server. It parses and checks each frame; each
-// request except Goodbye gets exactly one reply.
+// The server of the data plane, for the peers of one transport server. It parses and checks each
+// frame. Each request except Goodbye gets exactly one reply.
 //
-// - get/get.h and put/put.h have the ways of gets and puts.
+// - get/get.h and put/put.h describe the steps of gets and puts.
 // - replies.h sends every reply.
 //
-// A peer's first frame must be a Hello whose ticket names an open session; later ones must carry
-// the same ticket. Invalid frames are answered with a typed error; after kStrikesMax of them, or
-// one wrong ticket, the peer is disconnected.
+// A peer's first frame must be a Hello whose ticket names an open session. All later frames must
+// carry the same ticket. An invalid frame is answered with an error. A peer is disconnected after
+// kStrikesMax invalid frames, or after one wrong ticket.
 //
-// Thread-safety: OnArrival() and OnPeerGone() are Owned by the lane thread they are called on; the
+// Thread-safety: OnArrival() and OnPeerGone() are Owned by the lane thread that calls them. The
 //                rest is Thread-safe. Must outlive its transport server and the path pool's jobs.
 
 #include <cstdint>
@@ -48,32 +48,32 @@ class DataServer final : public transport::LaneHandler {
     const Clock& clock;
   };
   struct Options {
-    int server = 0;                              // its number in PeerRef
+    int server = 0;                              // the number of this server in PeerRef
     std::string_view transport_label = "local";  // static storage
     int lanes = 1;
     uint32_t window = 32;  // requests at once per peer
     uint64_t payload_bytes_max = limits::kTransferBytesMax;
-    uint64_t regions_bytes_max = 0;                  // of all clients; 0: clients share none
-    uint64_t lent_host_bytes = 0;                    // of the host tier that may be lent; 0: none
+    uint64_t regions_bytes_max = 0;                  // memory that all clients may share; 0: none
+    uint64_t lent_host_bytes = 0;                    // memory that may be lent at once; 0: none
     absl::Duration slow = absl::InfiniteDuration();  // slower gets and puts are logged
   };
   DataServer(const Parts& parts, const Options& options);
 
   void OnArrival(transport::Lane& lane, transport::Arrival arrival) override;
   void OnPeerGone(transport::Lane& lane, transport::PeerId peer) override;
-  // Returns the tenant that the client's memory is charged to. Tickets without a session share one
-  // name.
+  // Returns the tenant that pays for the client's memory region. All tickets without a session
+  // share one name.
   absl::StatusOr<std::string> OnRegion(const proto::Ticket& ticket, uint64_t bytes) override;
   void OnRegionGone(const std::string& owner, uint64_t bytes) override;
 
-  // Disconnects a peer, from any thread; ignores unknown ones.
+  // Disconnects a peer. Unknown peers are ignored. May be called on any thread.
   void BreakPeer(const PeerRef& peer) { replies_.BreakPeer(peer); }
-  // Requests that have arrived and are not complete.
+  // The number of requests that have arrived and are not complete.
   int64_t in_flight() const { return metrics_.in_flight.Value(); }
   void Report(MetricSink& sink) const;
 
  private:
-  struct Peer {  // used by the lane's thread
+  struct Peer {  // used only by the lane's thread
     Session session;
     proto::Ticket ticket{};
     bool is_greeted = false;
@@ -100,7 +100,7 @@ class DataServer final : public transport::LaneHandler {
   DataMetrics metrics_;
   LoanBudget loans_;
   Replies replies_;
-  std::vector<Peers> peers_;  // one per lane, Owned by its thread
+  std::vector<Peers> peers_;  // one element per lane, Owned by the lane's thread
   mutable Mutex regions_mutex_;
   TenantShares regions_ ABSL_GUARDED_BY(regions_mutex_);
 };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The socket files of the daemon. A file can be deleted, moved or replaced without the daemon
-// noticing. Look() makes a missing file again; if another process listens at the path, the daemon
-// is not ready and says why.
+// noticing. Look() makes a missing file again. If another process listens at the path, Look()
+// records and logs it, and state() returns the error, so that the daemon is not ready.
 //
-// Thread-safety: call Add() before all others. Look() is Owned by one thread, the rest is
+// Thread-safety: call Add() before all other functions. Look() is Owned by one thread. The rest is
 // Thread-safe.
 
 #include <functional>
@@ -24,10 +24,10 @@ class Doors {
  public:
   // SocketFile::Keep(): returns true if the file was missing and was made again.
   using Keep = std::function<absl::StatusOr<bool>()>;
-  // `name`: the setting that it comes from. Static storage.
+  // `name` is the setting that has the path. Static storage.
   void Add(std::string_view name, Keep keep);
   void Look();
-  // OK, or the problem of the first file that is not ours.
+  // Returns OK, or the error of the first file that does not belong to this daemon any more.
   absl::Status state() const;
   void Report(MetricSink& sink) const;
 

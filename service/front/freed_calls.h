@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Answers calls that deleted blocks or changed a policy, once no restart can undo that. Waiting for
-// it blocks, so its own thread waits, once for all calls that have come meanwhile.
+// Answers calls that deleted blocks or changed a policy, once no restart can undo the change. A
+// thread waits for this, for all calls at once, because the wait blocks.
 //
-// Thread-safety: Thread-safe. The thread is named "freed"; there is none without a persistent tier.
+// Thread-safety: Thread-safe. The thread is named "freed". It runs only with a persistent tier.
 
 #include <thread>
 #include <utility>
@@ -24,11 +24,11 @@ class FreedCalls {
   explicit FreedCalls(Tiers& tiers);
   ~FreedCalls() { Stop(); }
 
-  // Runs once: in the call, or later on the thread.
-  // - DeadlineExceeded, Unavailable: it is done, but a restart may undo it.
+  // Runs exactly once: during Await(), or later on the thread. The status is OK, or:
+  // - DeadlineExceeded, Unavailable: the change is made, but a restart may undo it.
   using Done = absl::AnyInvocable<void(absl::Status status) &&>;
   void Await(absl::Time deadline, Done done);
-  // Answers the call at that time, or at its deadline.
+  // Answers the call once no restart can undo its change, or at its deadline.
   template <typename Reply>
   void Answer(const ControlCall& call, Reply reply, const ReplyDone<Reply>& done) {
     Await(call.deadline() - kAnswerTime,
@@ -37,7 +37,7 @@ class FreedCalls {
           });
   }
 
-  // Answers the waiting calls within a second, and later ones at once. Idempotent.
+  // Answers waiting calls within a second. Later calls are answered at once. Idempotent.
   void Stop();
 
  private:
@@ -47,7 +47,7 @@ class FreedCalls {
   };
 
   void Run();
-  // Answers those that need not wait any longer, and keeps the rest.
+  // Answers those calls that need not wait any longer, and keeps the others in `waiting`.
   void AwaitSome(std::vector<Waiting>& waiting);
 
   Tiers& tiers_;

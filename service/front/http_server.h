@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A minimal HTTP/1.1 server for scraping and probes: GET and HEAD of fixed paths, one request per
-// connection, no request bodies. It has one thread, and limits on everything that a peer can send
-// or hold.
+// A minimal HTTP/1.1 server for metrics and probes. It answers GET and HEAD of fixed paths, takes
+// one request per connection, and accepts no request bodies. It has one thread. Everything that a
+// peer can send or hold is limited.
 //
 // Thread-safety: Thread-safe. The thread is named "http".
 
@@ -30,17 +30,17 @@ class HttpServer {
     std::string content_type = "text/plain; charset=utf-8";
     std::string body;
   };
-  // Answers a path (without its query). Runs on the http thread.
+  // Returns the response for a path, which is passed without its query. Runs on the http thread.
   using Responder = std::function<Response(std::string_view path)>;
 
   struct Limits {
-    size_t connections_max = 64;  // above it the oldest one is closed
+    size_t connections_max = 64;  // if there are more, the oldest one is closed
     size_t head_bytes_max = 8192;
     absl::Duration time_max = absl::Seconds(5);  // for one connection, from accept to close
   };
 
-  // Binds to exactly that address. Errors: Unavailable (it cannot), InvalidArgument (not an
-  // address).
+  // Binds to exactly that address. Errors: Unavailable (cannot bind), InvalidArgument (`address` is
+  // not an address).
   static absl::StatusOr<std::unique_ptr<HttpServer>> Bind(const HostPort& address,
                                                           const Limits& limits);
   static absl::StatusOr<std::unique_ptr<HttpServer>> Bind(const HostPort& address) {
@@ -49,7 +49,7 @@ class HttpServer {
   ~HttpServer() { Stop(); }
 
   HostPort address() const { return address_; }  // with the port that is bound
-  // Starts answering; earlier peers have waited. Call it once.
+  // Starts answering, also the peers that have connected since Bind(). Call it once.
   void Start(Responder responder);
   void Stop();  // idempotent
   void Report(MetricSink& sink) const;
@@ -66,9 +66,9 @@ class HttpServer {
 
   HttpServer() = default;
   void Run();
-  // Accepts new peers; the oldest are closed if there are too many.
+  // Accepts new connections. If there are too many, closes the oldest ones.
   void Accept();
-  // Both return false when the connection is complete.
+  // Both return false when the connection is finished.
   bool Read(Connection& connection);
   bool Write(Connection& connection);
   void Answer(Connection& connection);
@@ -77,7 +77,7 @@ class HttpServer {
   Responder responder_;
   Limits limits_;
   std::optional<Acceptor> acceptor_;
-  absl::Time accepts_again_ = absl::InfinitePast();  // out of descriptors until then
+  absl::Time accepts_again_ = absl::InfinitePast();  // descriptors ran out: no accept before this
   Fd wake_;
   std::vector<std::unique_ptr<Connection>> connections_;  // used by the thread only; oldest first
   Counter requests_, refused_, dropped_;

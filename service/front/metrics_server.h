@@ -4,8 +4,8 @@
 //
 //   /metrics   200, Prometheus text format: the current metrics of every component
 //   /healthz   200 while the process runs
-//   /readyz    200 when new work is accepted, else 503 with the reason (starting, draining). With
-//              200 come remarks, one a line: problems that do not end readiness
+//   /readyz    200 when new work is accepted, else 503 with the reason (starting, draining). A 200
+//              may have remarks, one per line: problems that do not affect readiness
 //
 // Thread-safety: Thread-safe.
 
@@ -21,15 +21,15 @@
 
 namespace cairn {
 
-// Returns the metrics that `report` names, as Prometheus text: families in the order of their first
-// use.
+// Returns the metrics that `report` adds to its sink, as Prometheus text. Families are in the order
+// of their first use.
 std::string MetricsText(const std::function<void(MetricSink&)>& report);
 
 class MetricsServer {
  public:
   struct Sources {
-    std::function<void(MetricSink&)> report;  // of all components; runs on the http thread
-    std::function<absl::Status()> readiness;  // OK: ready
+    std::function<void(MetricSink&)> report;  // reports all components; runs on the http thread
+    std::function<absl::Status()> readiness;  // OK if ready
     std::function<std::string()> remarks = [] { return std::string(); };
   };
   // Errors: those of HttpServer::Bind().

@@ -26,10 +26,10 @@ class UploadBudget {
   void GiveBack(TenantBytes share);
 
  public:
-  // A part of the budget. Ending the handle returns the bytes. The budget must outlive it.
+  // A part of the budget. Destroying the handle returns the bytes. The budget must outlive it.
   using Share = Handle<UploadBudget, TenantBytes, &UploadBudget::GiveBack>;
 
-  // Errors: ResourceExhausted (the uploads of the tenant, or all together, are too large).
+  // Errors: ResourceExhausted (the uploads of the tenant, or of all tenants, are too large).
   absl::StatusOr<Share> Take(std::string_view tenant, uint64_t bytes);
 
  private:
@@ -38,11 +38,11 @@ class UploadBudget {
   absl::flat_hash_map<std::string, uint64_t> by_tenant_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Components for an upload. Borrowed for the call's lifetime.
+// The components that an upload uses. Borrowed for the call's lifetime.
 struct UploadParts {
   UploadBudget& budget;
   CallMetrics& calls;
-  // Returns the tenant of the session in the first part. Refuses what Install() would refuse.
+  // Returns the tenant of the session that the first part names. Fails where Install() would fail.
   std::function<absl::StatusOr<std::string>(const v1::PutSideObjectRequest& first)> check;
   std::function<absl::StatusOr<v1::PutSideObjectReply>(const v1::PutSideObjectRequest& first,
                                                        std::string_view content)>

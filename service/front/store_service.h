@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Implements cairn.v1.Store and cairn.v1.Events. No call blocks a thread: a waiting Match is
-// answered by the publication that it waits for, or by upkeep at its deadline.
+// Implements cairn.v1.Store and cairn.v1.Events. No call blocks a thread. A waiting Match is
+// answered by the thread that publishes the missing block, or by upkeep at its deadline.
 //
 // Thread-safety: Thread-safe; gRPC calls it from its own threads.
 
@@ -23,7 +23,7 @@
 
 namespace cairn {
 
-// Convert policies of spaces from and to messages. Errors: those of Spaces::PolicyOf().
+// Converts policies of spaces from and to messages. Errors: those of Spaces::PolicyOf().
 absl::StatusOr<SpacePolicy> FromPolicy(const Spaces& spaces, const v1::SpacePolicy& policy);
 v1::SpacePolicy ToPolicy(const SpacePolicy& policy);
 
@@ -42,7 +42,7 @@ class StoreService {
   // Registers the calls with the router.
   void AddTo(CallRouter& router);
 
-  // Answers calls that wait for a disk. Idempotent.
+  // Answers the calls that wait for a drive. Idempotent.
   void Stop() { freed_.Stop(); }
   FreedCalls& freed() { return freed_; }
   const Sessions& sessions() const { return parts_.sessions; }
@@ -66,8 +66,8 @@ class StoreService {
   void Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
                   const ReplyDone<v1::InvalidateReply>& done);
   absl::Status About(const v1::AboutRequest& request, v1::AboutReply* reply);
-  // For a session, its tenant's statistics; for an operator, those of all tenants; for others, only
-  // the public ones.
+  // Returns the statistics of the session's tenant, or of all tenants for an operator. Other peers
+  // get only the public statistics.
   void Stats(const ControlCall& call, const v1::StatsRequest& request,
              const ReplyDone<v1::StatsReply>& done);
   absl::StatusOr<std::string> CheckUpload(const v1::PutSideObjectRequest& first) const;

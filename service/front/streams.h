@@ -25,9 +25,9 @@ struct SessionTerms {  // the same for every session
   Audit* audit = nullptr;  // null: none
 };
 
-// The stream of a session: SessionOpened, then a heartbeat every 5 s, which also renews the
-// session's leases. The session ends with the stream. `terms`, `sessions` and `index` must outlive
-// the call.
+// The stream of a session. It sends SessionOpened, then a heartbeat every 5 s. Each heartbeat
+// renews the session's leases. The session ends with the stream. `terms`, `sessions` and `index`
+// must outlive the call.
 ControlCall* OpenSessionStream(const CallPlace& place, const SessionTerms& terms,
                                Sessions& sessions, BlockIndex& index);
 

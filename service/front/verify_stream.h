@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The stream of one Verify call. The verifying thread never waits for the reader: if the reader is
-// busy, newer progress replaces older.
+// The stream of one Verify call. The verifying thread never waits for the client: while a message
+// is being sent, newer progress replaces older progress.
 
 #include <functional>
 #include <optional>
@@ -17,13 +17,13 @@ namespace cairn {
 // Thread-safety: Write() and End() are Owned by one thread.
 class VerifyStream final : public ControlCall {
  public:
-  // Starts the verification. If it returns OK, End() is called later. Runs on a gRPC thread.
+  // Starts the verification. If it returns OK, someone calls End() later. Runs on a gRPC thread.
   using Begin = std::function<absl::Status(VerifyStream& stream, uint64_t space_id)>;
   VerifyStream(const CallPlace& place, const Begin& begin);
 
-  // Returns false if the reader is gone or the deadline has passed.
+  // Returns false if the client is gone or the deadline has passed.
   bool Write(const v1::VerifyProgress& progress);
-  // The last call. A status of Cancelled becomes DeadlineExceeded if the deadline was the cause.
+  // Ends the stream. Call it last. If the deadline caused Cancelled, sends DeadlineExceeded.
   void End(absl::Status status);
 
   void OnReadDone(bool ok) override;
@@ -32,7 +32,7 @@ class VerifyStream final : public ControlCall {
 
  private:
   enum class Step : uint8_t { kNone, kWrite, kFinish };
-  // Returns the next action after a change; each action goes to one caller, which performs it.
+  // Returns the next action. Each action is returned to one caller only, which performs it.
   Step TakeStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Take(Step step);
 

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The way of a get, from its frame to its reply. Read get.cc first: its first two functions are the
-// steps, in order.
+// How a get is processed, from its frame to its reply. Read get.cc first: its first two functions
+// are the steps, in order.
 //
-// - On the lane at once, if that takes only look-ups: the image is in memory, and the client wants
-//   it unchanged and verifies it. All other gets wait for a thread of the path pool.
-// - Check and Lookup: the request's fields; pins images that cover the slice.
-// - Promote: has those read that are not in memory. Meanwhile no thread waits: the get is a record
-//   of WaitingGets (promotions.h has the reads).
-// - Transcode: verifies the images, and makes one payload of the wanted form: the image itself, a
+// - At once on the lane, if only look-ups are needed: the image is in memory, and the client wants
+//   it unchanged and verifies it itself. All other gets wait for a thread of the path pool.
+// - Check and Lookup: check the request's fields, and pin images that cover the slice.
+// - Promote: has images read that are not in memory. No thread waits for the reads: the get is a
+//   record in WaitingGets (promotions.h describes the reads).
+// - Transcode: verifies the images and makes one payload of the wanted form: the image itself, a
 //   gathered image, a recoded image, or source (transcode.cc). If a device decodes, no thread
 //   waits.
-// - Reply: counts the outcome. The lane sends the payload or lends it, and then drops the answer.
+// - Reply: counts the outcome. The lane sends or lends the payload, and then drops the answer.
 //
-// One GetOp goes all the way. A get past its deadline is answered with a miss at once; the read
-// continues and keeps its memory until its completion has run.
+// One GetOp goes through all steps. A get past its deadline is answered with a miss at once. Its
+// read continues, and keeps its memory until the read's completion has run.
 //
-// A miss is NotFound: counted, never logged. Bytes that fail their CRC, or belong to another image,
-// are a miss, too: the image is dropped, cairn_corrupt_tiles_total counts it, and one log line says
-// where it was.
+// A miss is NotFound: it is counted, and never logged. If bytes fail their CRC, or belong to
+// another image, the image is dropped, cairn_corrupt_tiles_total counts it, and one log line says
+// where it was. The client gets a miss.
 
 #include <array>
 #include <cstddef>
@@ -62,35 +62,35 @@ namespace cairn {
 
 struct GetOp;
 using GetOwner = OpPool<GetOp>::Owner;
-// The step after the one that the get is in.
+// The next step after the current one.
 using GetNext = absl::AnyInvocable<void(GetOwner, absl::Status)>;
 
-// An answer and the owner of its payload. Move-only. Destroy it when the reply's transfer has
+// An answer, and the owner of its payload. Move-only. Keep it until the reply's transfer has
 // completed.
 // Thread-safety: Thread-compatible.
 struct Answer {
   proto::GetReply reply;
   std::span<const std::byte> payload;
   uint32_t payload_crc32c = 0;
-  // One of the three owns the payload.
+  // Exactly one of these owns the payload.
   CopyPin pin;
   Extent staging;
   std::shared_ptr<const Promotion> read;
 };
 
-// Gets the answer. Runs exactly once, without locks held: on the lane, on a thread of the path
-// pool, or on a tier's thread when the daemon stops. The get has nothing pinned that the answer has
-// not.
+// Takes the answer. Runs exactly once, without locks held: on the lane, on a thread of the path
+// pool, or on a tier's thread when the daemon stops. By then the get has released all pins that the
+// answer does not own.
 using GetDone = absl::AnyInvocable<void(Request, absl::StatusOr<Answer>)>;
 
-// The images of one answer: their views, in the order of their pins.
+// Views of the images of one answer, in the order of their pins.
 using Views = absl::InlinedVector<codecs::ImageView, 4>;
 
-// Returns the part of `slice` that an image with the slice `whole` has.
+// Returns the part of `slice` that lies inside `whole`, the slice of an image.
 codecs::Slice PartWithin(const codecs::Slice& slice, const codecs::Slice& whole);
 
-// A get under way. It owns everything that it needs, so it may outlive its frame and its
-// connection. Thread-safety: Thread-compatible: handed from thread to thread.
+// A running get. It owns everything that it needs, so it may outlive its frame and its connection.
+// Thread-safety: Thread-compatible. It is handed from thread to thread.
 struct GetOp {
   bool IsRead(size_t i) const { return i < reads.size() && reads[i] != nullptr; }
   const CopyPin& PinOf(size_t i) const {
@@ -102,48 +102,48 @@ struct GetOp {
   OpPool<GetOp>* pool = nullptr;
   Request request = {};
   GetDone done = nullptr;
-  GetNext next = nullptr;  // while a step is under way
+  GetNext next = nullptr;  // set while a step is running
   proto::Get get = {};     // from the frame
-  // Limit for the payload: the lower one of frame and transport.
+  // The limit for the payload: the smaller one of the frame's and the transport's.
   uint64_t target_bytes = 0;
-  // The client verifies every tile of an image, and asks again without this flag if one is damaged.
-  // So an image in memory is not read here.
+  // The client verifies every tile of the image itself, so an image in memory is not verified here.
+  // If a tile is damaged, the client asks again without this flag.
   bool is_checked_by_client = false;
   // Set by Check and Lookup:
   SpaceRef space = {};
   codecs::Slice slice = {};
   uint64_t source_bytes = 0;  // of the slice
-  CopyPins pins = {};         // of images that together cover the slice
-  // Set by Promote, by image: the read of its bytes; null if they are addressable.
+  CopyPins pins = {};         // pins of images that together cover the slice
+  // Set by Promote, one per image: the read of its bytes, or null if they are addressable.
   absl::InlinedVector<std::shared_ptr<const Promotion>, 4> reads = {};
   absl::Time promote_began = absl::InfinitePast();
-  bool is_retry = false;                // a spare copy failed; this is the second and last attempt
-  TierId damaged_tier = TierId::kHost;  // of damaged bytes
+  bool is_retry = false;                // second and last attempt, after a spare copy failed
+  TierId damaged_tier = TierId::kHost;  // the tier of damaged bytes
   // Set by Transcode:
   absl::Time transcode_began = absl::InfinitePast();    // on the monotonic clock
-  Views views = {};                                     // by image
-  std::shared_ptr<const CopyPin> shared_pin = nullptr;  // the only pin, which a late device keeps
+  Views views = {};                                     // one per image
+  std::shared_ptr<const CopyPin> shared_pin = nullptr;  // the only pin; a late device shares it
   Answer answer = {};
 };
 
-// Gets that wait for a tier. Each is returned once: when its last read completes, or after its
-// deadline, whichever is first. The caller that receives it answers it.
-// Thread-safety: Thread-safe. Makes no calls to others.
+// Gets that wait for a tier. Each get is returned to one caller, which answers it: when its last
+// read completes, or after its deadline, whichever comes first.
+// Thread-safety: Thread-safe. It calls no other component.
 class WaitingGets {
  public:
-  // Returns an id for a get that is about to wait. 0: limits::kWaitingGetsMax are waiting.
+  // Returns an id for a get that is about to wait. Returns 0 if limits::kWaitingGetsMax gets wait.
   GetId OpenGet();
   // Gives the id back without waiting.
   void CloseGet(GetId id);
-  // Waits for `reads` reads, at most until `deadline`. Some may have completed already; if all
-  // have, returns the get at once. Null: it waits.
+  // Waits for `reads` reads, until `deadline` at the latest. Some of them may have completed
+  // already. If all have, returns the get at once. Otherwise returns null, and the get waits.
   GetOwner AwaitReads(GetId id, GetOwner op, size_t reads, absl::Time deadline);
-  // One of its reads has completed. Returns the get if that was the last one; null if others are
-  // missing, or if it was returned before.
+  // Counts a completed read. Returns the get if this was its last read. Returns null if other reads
+  // are running, or if the get was returned before.
   GetOwner CountRead(GetId id);
-  // Returns those past their deadline.
+  // Returns the gets whose deadline has passed.
   std::vector<GetOwner> TakeLateGets(absl::Time now);
-  // InfiniteFuture: none waits.
+  // Returns InfiniteFuture if no get waits.
   absl::Time next_deadline() const;
   size_t count() const;
 
@@ -162,69 +162,69 @@ class WaitingGets {
 };
 
 // The gets of the daemon: the components that they use, and their metrics.
-// Thread-safety: Thread-safe. Must outlive its GetOps: the path pool's jobs.
+// Thread-safety: Thread-safe. Must outlive its GetOps, which the path pool's jobs own.
 class Gets {
  public:
-  // Answers late gets on the pool's threads: stop the pool before destroying it.
+  // Late gets are answered on the pool's threads: stop the pool before you destroy this object.
   Gets(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool, const Clock& clock);
 
-  // Set once, before the first get; null: not wanted.
+  // Set it once, before the first get. Null: nobody wants to know.
   using NoteRead = std::function<void(const BlockName&, TierId)>;
   void SetNoteRead(NoteRead note_read) { note_read_ = std::move(note_read); }
-  // Set once, before the first get; null: no device.
+  // Set it once, before the first get. Null: no device decodes.
   void SetDevice(DeviceCodec* device) { device_ = device; }
 
-  // Starts a get. It is answered by `replies`, which must outlive it. Owned by the lane's thread.
+  // Starts a get. `replies` answers it, and must outlive it. Owned by the lane's thread.
   // REQUIRES: frame.body is a Get, and the request has been checked.
   void StartGet(Replies& replies, Request request, const proto::Frame& frame);
 
-  // The parts of StartGet(), for tests without a lane.
+  // MakeOp() and RunGet() are the parts of StartGet(), for tests without a lane.
   GetOwner MakeOp(Request request, const proto::Get& get, GetDone done);
-  // Runs a get, on a thread of the path pool. The answer, or:
+  // Runs a get on a thread of the path pool. The get is answered with a payload or an error:
   //
   // - NotFound: a miss, or no such space.
   // - PermissionDenied: the space belongs to another tenant.
-  // - InvalidArgument: the group, the slice, or target_bytes: the message says how much is needed.
+  // - InvalidArgument: the group, the slice, or target_bytes. The message says how many are needed.
   // - ResourceExhausted: staging is full.
-  // - DeadlineExceeded: the get waited too long for its turn.
+  // - DeadlineExceeded: the get waited too long for a thread.
   void RunGet(GetOwner op);
 
   Prefetches& prefetches() { return prefetches_; }
   const Promotions& promotions() const { return promotions_; }
   const WaitingGets& waiting() const { return waiting_; }
-  // Stops the running reads. Call it before the pool is stopped, which runs their continuations.
+  // Stops the running reads. Call it before you stop the pool, which runs their continuations.
   void Stop() { promotions_.Stop(); }
   void Report(MetricSink& sink) const;
 
  private:
-  // Steps that are timed, named after their functions.
+  // The steps that are timed, with the names of their functions.
   enum class Step : uint8_t { kLookup, kPromote, kTranscode, kSend };
   static constexpr size_t kStepCount = 4;
   enum class Outcome : uint8_t { kHit, kMiss, kCorrupt, kRefused };
   static constexpr size_t kOutcomeCount = 4;
 
-  // Pins the image if the get can be answered on the lane. Otherwise the get is as it was.
+  // Pins the image if the get can be answered on the lane. Otherwise leaves the get unchanged.
   bool LookupAtOnce(GetOp& op);
-  // The deadline, the space, and the slice's place in it.
+  // Checks the deadline, the space and the slice.
   absl::Status Check(GetOp& op) const;
-  // Pins images that cover the slice. Errors: NotFound if there are none.
+  // Pins images that cover the slice. Errors: NotFound if no images cover it.
   absl::Status Lookup(GetOp& op);
   void RunNext(GetOwner op, absl::Status status);
 
   void Promote(GetOwner op, GetNext next);
-  // Starts the reads, and files the get. It continues in Resume(), on the path pool, or is answered
-  // with a miss at its deadline.
+  // Starts the reads, and adds the get to WaitingGets. It continues in Resume() on the path pool,
+  // or is answered with a miss at its deadline.
   void BeginReads(GetOwner op);
-  // A read of the get has completed.
+  // Called when a read of the get has completed.
   void EndRead(GetId id);
-  // All its reads have completed.
+  // Continues the get after all its reads have completed.
   void Resume(GetOwner op);
-  // Drops copies that could not be read and are never an image's only ones. Returns whether there
-  // were any: then the get looks for others.
+  // Drops copies that could not be read, in tiers that never hold the only copy of an image.
+  // Returns whether there were any. If so, the get looks for other copies.
   bool DropSpares(const GetOp& op);
   void Retry(GetOwner op);
-  // Answers gets whose deadline passed while a tier read for them. Returns the time until the next
-  // deadline.
+  // Answers gets whose deadline has passed while a tier was reading for them. Returns the time
+  // until the next deadline.
   absl::Duration AnswerLate();
 
   void Reply(GetOwner op, absl::Status status);
@@ -236,12 +236,12 @@ class Gets {
   // Makes the payload, here or on a device, and replies.
   void Transcode(GetOwner op);
   void EndTranscode(GetOwner op, absl::StatusOr<Answer> answer);
-  // Parses every image and verifies the tiles that the answer needs. Bytes that were read for this
-  // get have been verified already.
+  // Parses every image, and verifies the tiles that the answer needs. Does not verify again bytes
+  // that were read for this get.
   absl::Status Verify(GetOp& op);
   bool IsForDevice(const GetOp& op) const;
   void DecodeOnDevice(GetOwner op);
-  // Continues with the device's slice, or decodes here if it made none.
+  // Continues with the slice that the device decoded. If the device failed, decodes here.
   void TakeDecoded(GetOwner op, absl::StatusOr<Extent> source);
   absl::StatusOr<Answer> MakePayload(GetOp& op);
   absl::StatusOr<Answer> MakeSource(GetOp& op);
@@ -254,10 +254,10 @@ class Gets {
   absl::StatusOr<Extent> Gather(GetOp& op);
   absl::StatusOr<Extent> Recode(GetOp& op);
 
-  // Drops an image whose bytes in the pin's tier are damaged or another image's. The first call for
-  // it counts and logs. Returns DataLoss.
+  // Drops an image because its bytes in the pin's tier are damaged or are those of another image.
+  // Only the first call for an image counts and logs. Returns DataLoss.
   absl::Status DropDamaged(const CopyPin& pin, std::string_view what);
-  // `tier`: where the bytes of a hit, or damaged bytes, were.
+  // `tier` is the tier that had the bytes of a hit, or the damaged bytes.
   void Count(Outcome outcome, TierId tier = TierId::kHost) {
     outcomes_[static_cast<size_t>(outcome)][IndexOf(tier)].Add();
   }
@@ -276,7 +276,7 @@ class Gets {
   Promotions promotions_;
   Prefetches prefetches_;
   Counter sent_bytes_;
-  // Kinds of hits: sent in place, gathered, decoded, decoded and encoded as raw.
+  // Hits, by how the payload was made: sent unchanged, gathered, decoded, or decoded and encoded
   Counter direct_, gathered_, decoded_, recoded_;
   std::array<std::array<Counter, kTierCount>, kOutcomeCount> outcomes_;
   std::array<Counter, kTierCount> corrupt_tiles_;

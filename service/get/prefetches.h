@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reads blocks into memory before gets ask for them: blocks that a client named, and blocks that
-// follow a block of a leased prefix that had to be read. They wait as names. Only a few are read at
-// a time, so that a get never waits behind many of them; when a read ends, the next one begins.
+// Reads blocks into memory before gets ask for them. These are blocks that a client named, and
+// blocks that follow a block of a leased prefix that had to be read. Blocks wait in a queue, by
+// name. Only a few reads run at a time, so that a get never waits behind many reads. When a read
+// ends, the next one begins.
 //
-// Blocks without room in memory are dropped from the queue: a get reads or misses them. Each tenant
-// has a share of the queue.
+// If memory has no room for a block, the block leaves the queue unread. Each tenant has a share of
+// the queue.
 //
 // Thread-safety: Thread-safe.
-// Locks:         none is held while it calls the index, the spaces or Promotions.
+// Locks:         no lock is held while it calls the index, the spaces or Promotions.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,9 +35,9 @@ class Prefetches {
   // The number of requested blocks in each state.
   struct Answer {
     uint32_t in_memory = 0;
-    uint32_t on_their_way = 0;  // being read, or queued to be
-    uint32_t absent = 0;        // a wanted slice of them is not stored
-    uint32_t refused = 0;       // too many are queued
+    uint32_t on_their_way = 0;  // running or queued reads
+    uint32_t absent = 0;        // not stored, or without a wanted slice
+    uint32_t refused = 0;       // not queued, because the queue is full
   };
 
   Prefetches(Spaces& spaces, BlockIndex& index, Promotions& promotions)
@@ -45,11 +46,11 @@ class Prefetches {
   // Queues reads. Does not wait for a tier.
   Answer QueueReads(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                     absl::Span<const WantedGroup> wanted);
-  // A get reads that slice of the block, of so many bytes: reads the blocks that follow it under a
-  // lease.
+  // Called when a get reads that slice of the block from a tier; `bytes` is the size of the read.
+  // Queues reads of the leased blocks that follow it in its chain.
   void ReadAhead(const BlockName& block, uint16_t group, const codecs::Slice& slice,
                  uint64_t bytes);
-  // Starts the next reads if there is room.
+  // Starts as many of the next reads as there is room for.
   void StartReads();
 
   void Report(MetricSink& sink) const;
@@ -59,17 +60,17 @@ class Prefetches {
     BlockName block;
     uint16_t group = 0;
     codecs::Slice slice;
-    std::string tenant;  // of the space
+    std::string tenant;  // the space's
     friend bool operator==(const Item&, const Item&) = default;
     template <typename H>
-    friend H AbslHashValue(H state, const Item& item) {  // of the most distinctive fields
+    friend H AbslHashValue(H state, const Item& item) {  // hashes the most distinctive fields
       return H::combine(std::move(state), item.block, item.group);
     }
   };
   enum class Outcome : uint8_t { kBegun, kLater, kDropped };
 
   Outcome StartRead(const Item& item);
-  // Does nothing if it is queued already.
+  // Does nothing if the item is queued already.
   void AddItem(Item item, bool is_first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Spaces& spaces_;
@@ -77,10 +78,10 @@ class Prefetches {
   Promotions& promotions_;
   mutable Mutex mutex_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<Item> waiting_ ABSL_GUARDED_BY(mutex_);  // the queued items, each once
+  absl::flat_hash_set<Item> waiting_ ABSL_GUARDED_BY(mutex_);  // the same items, to find duplicates
   TenantShares shares_ ABSL_GUARDED_BY(mutex_){"prefetches", limits::kPrefetchesMax};
   bool is_starting_ ABSL_GUARDED_BY(mutex_) = false;
-  bool has_room_come_ ABSL_GUARDED_BY(mutex_) = false;  // room came while it starts reads
+  bool has_room_come_ ABSL_GUARDED_BY(mutex_) = false;  // more room, while StartReads() runs
   Counter begun_, dropped_, refused_;
 };
 

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Promotions: reads of copies from tiers that are not addressable. Concurrent gets of the same
-// copy, or of the same slice of it, share one read.
+// Promotions: reads of copies from tiers whose bytes are not addressable. If several gets want the
+// same copy, or the same slice of it, at the same time, they share one read.
 //
-// An image that is read completely becomes a copy in the host tier. If the host tier has no room
-// for it, or running reads use limits::kPromotedShareOfHost of it, the bytes go to staging and
-// become no copy. If staging has no room either, the read is refused.
+// An image that is read completely becomes a copy in the host tier. The reads together may use a
+// share of the host tier (1 / limits::kPromotedShareOfHost). If the host tier has no room, or the
+// share is used up, the image is read into staging and does not become a copy. If staging has no
+// room either, the read is refused.
 //
-// Some slices are read alone (SliceReads): header and directory first, then the parts of the image
-// that contain its tiles. The bytes go to staging, as an image of that slice, and become no
-// copy. They also count towards the reads' share of the host tier; above it the read is refused.
+// Some slices are read alone (SliceReads): first header and directory, then the parts of the image
+// that contain the slice's tiles. An image of that slice is made in staging, and never becomes a
+// copy. It also counts in the reads' share of the host tier. Above the share the read is refused.
 //
-// A read has the latest deadline of its gets: if the device has not begun it by then, it is
-// dropped. Once begun it continues, whether or not a get still waits. In both cases it owns its
-// memory and its place until its completion has run (ADR 0006).
+// A read has the latest deadline of its gets. If the device has not begun it by then, it is
+// dropped. Once begun, it continues even if no get waits. It owns its memory and its place until
+// its completion has run (ADR 0006).
 
 #include <bit>
 #include <cstddef>
@@ -50,25 +51,26 @@ using GetId = uint64_t;
 
 // Decides which slices are read from a tier without the rest of their image.
 //
-// A slice is read alone if it is less than half of the bytes to read, and if the image is so large
-// that two small reads, one after the other, take less time than a complete one. Repeated readers
-// are better served from memory: once the slices read from a copy add up to the image's size, the
-// next read is complete. All readers together then read at most twice as much as one complete read.
+// A slice is read alone if that takes less than half of the image's bytes, and if the image is so
+// large that two small reads, one after the other, take less time than a complete read. For
+// repeated readers it is better to have the image in memory. So, once the slices read from a copy
+// add up to the image's size, the next read is complete. All reads together then read at most twice
+// the image's bytes.
 //
-// Remembers the slices read from limits::kSlicedCopiesMax copies; a copy may replace another one.
+// Remembers the slices read from limits::kSlicedCopiesMax copies. A new copy may replace another.
 // Thread-safety: Thread-compatible.
 class SliceReads {
  public:
   SliceReads() : seen_(limits::kSlicedCopiesMax) {}
 
-  // Returns true, and records the read, if the slice of the pinned copy should be read alone.
-  // REQUIRES: the image contains it.
+  // Returns true if the slice of the pinned copy should be read alone, and records that read.
+  // REQUIRES: the image contains the slice.
   bool ReadsAlone(codecs::GroupKind kind, const CopyPin& pin, const codecs::Slice& slice);
 
  private:
   struct Seen {
     uint64_t place = UINT64_MAX;
-    uint64_t heads = 0;  // of all layers
+    uint64_t heads = 0;  // heads of the slices read so far, over all layers
   };
   std::vector<Seen> seen_;
 };
@@ -79,11 +81,11 @@ class Promotion {
   // The outcome.
   //   OK         view() is the image, verified
   //   DataLoss   the bytes are damaged or another image's, or the tier cannot read them: the
-  //              copy is dropped
-  //   else       the tier did not read it, or not by the deadline of any get
-  // REQUIRES, for this and view(): it has completed.
+  //              copy has been dropped
+  //   else       the tier did not read it, or not before the deadlines of all its gets
+  // REQUIRES, for this and view(): the read has completed.
   const absl::Status& status() const { return status_; }
-  // The view has only the slice, unless is_whole().
+  // The view has only the slice unless is_whole().
   const codecs::ImageView& view() const { return view_; }
   bool is_whole() const { return slice_ == pin_.facts().slice; }
   // The copy that was read.
@@ -94,31 +96,31 @@ class Promotion {
   CopyPin pin_;
   SpaceRef space_;
   codecs::Slice slice_;         // the slice to read
-  Extent prefix_;               // for a slice alone: header and directory of the whole image
-  codecs::ImagePrefix parsed_;  // parsed from it
-  CopyWriter writer_;           // empty: memory_ is staging
-  Extent memory_;               // empty once published, and until parsed_ determines its size
-  CopyPin resident_;            // of the published copy
+  Extent prefix_;               // if a slice is read alone: the image's header and directory
+  codecs::ImagePrefix parsed_;  // prefix_, parsed
+  CopyWriter writer_;           // empty if memory_ is staging
+  Extent memory_;               // empty once published; also until parsed_ gives its size
+  CopyPin resident_;            // pins the published copy
   codecs::ImageView view_;
-  uint64_t share_bytes_ = 0;  // its part of the reads' share of the host tier
-  bool is_prefetch_ = false;  // no get asked for it when it began
+  uint64_t share_bytes_ = 0;  // the bytes of the reads' share that this read uses
+  bool is_prefetch_ = false;  // no get wanted it when it began
   absl::Status status_;
-  // Guarded by the lock of Promotions, until completed:
+  // Guarded by the lock of Promotions until the read has completed:
   std::vector<GetId> gets_;
   // The current reads and their memory.
   std::vector<codecs::ImagePart> parts_;
   std::span<std::byte> target_;
-  size_t begun_ = 0, ended_ = 0;  // counts of parts, each once
-  // Begun but dropped: late for some gets, to be begun again for others.
+  size_t begun_ = 0, ended_ = 0;  // counts of parts, each part once
+  // Parts whose read was dropped at a deadline, and begins again for gets with a later deadline.
   std::vector<size_t> unread_;
   bool is_beginning_ = false;                     // a thread is beginning parts
-  absl::Status read_;                             // the first failure: no further part is begun
+  absl::Status read_;                             // the first failure; then no further part begins
   absl::Time deadline_ = absl::InfiniteFuture();  // the latest of its gets
   std::vector<TransferId> transfers_;
 };
 
-// Runs and shares reads. Thread-safety: Thread-safe. Locks: none is held while it calls a tier, the
-// index or a get.
+// Runs and shares reads. Thread-safety: Thread-safe. Locks: no lock is held while it calls a tier,
+// the index or a get.
 class Promotions {
  public:
   struct Parts {  // borrowed
@@ -126,70 +128,70 @@ class Promotions {
     Tiers& tiers;
     PathPool& pool;
     const Clock& clock;
-    // Drops a copy whose bytes are wrong or cannot be read; returns DataLoss. Runs on the path
+    // Drops a copy whose bytes are wrong or cannot be read. Returns DataLoss. Runs on the path
     // pool.
     std::function<absl::Status(const CopyPin&, std::string_view what)> drop_damaged;
-    // A read that the get joined has completed. Runs on the path pool, or on a tier's thread when
-    // the daemon stops; the read has then failed.
+    // Called when a read that the get has joined completes. Runs on the path pool. When the daemon
+    // stops, it may run on a tier's thread instead; the read has then failed.
     std::function<void(GetId)> ended;
-    // A read has completed and all its gets were told: there may be room for a prefetch. Runs where
-    // `ended` does.
+    // Called after `ended` was called for all gets of a read: there may now be room for a prefetch.
+    // Runs on the same threads as `ended`.
     std::function<void()> has_room;
   };
   explicit Promotions(Parts parts);
-  // REQUIRES at destruction: Stop() has returned, or nothing was read.
+  // REQUIRES at destruction: Stop() has returned, or no read was ever started.
 
-  // Joins a read of the slice of the pinned copy, or starts one. Unless this fails, ended(get) runs
-  // once, possibly before it returns. `deadline` is the get's. REQUIRES: the image has the slice.
-  // Errors: ResourceExhausted (no room for the bytes), Unavailable (the daemon is stopping).
+  // Joins a running read of the slice of the pinned copy, or starts one. On success ended(get) runs
+  // once, possibly before this returns. `deadline` is the get's. REQUIRES: the image contains the
+  // slice. Errors: ResourceExhausted (no room for the bytes), Unavailable (the daemon is stopping).
   absl::StatusOr<std::shared_ptr<const Promotion>> JoinRead(CopyPin pin, const SpaceRef& space,
                                                             const codecs::Slice& slice, GetId get,
                                                             absl::Time deadline);
 
   enum class Prefetched : uint8_t {
-    kBegun,   // or it is being read already
-    kLater,   // has_room() will be called
-    kNoRoom,  // no room in the host tier, or the daemon is stopping
+    kBegun,   // the read has begun, now or before
+    kLater,   // has_room() will be called: try again then
+    kNoRoom,  // the host tier has no room, or the daemon is stopping
   };
   // Starts a read into the host tier that no get waits for.
   Prefetched PrefetchCopy(CopyPin pin, const SpaceRef& space);
 
-  // Refuses new reads. Cancels running ones and waits for their completions. Idempotent.
+  // Refuses new reads, cancels running ones, and waits for their completions. Idempotent.
   void Stop();
 
   size_t count() const { return in_flight_.count(); }
   void Report(MetricSink& sink) const;
 
  private:
-  // The place of the copy, unique while it is pinned, and the slice that is read.
+  // Identifies a read: the place of the copy, unique while it is pinned, and the slice.
   using Key = std::tuple<TierId, uint64_t, uint64_t>;
 
   static Key KeyOf(const CopyPin& pin, const codecs::Slice& slice) {
     return {pin.copy().tier, pin.extent().offset(), std::bit_cast<uint64_t>(slice)};
   }
-  // Returns null if no read of it runs.
+  // Returns null if no such read runs.
   std::shared_ptr<Promotion> JoinLocked(const Key& key, GetId get, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes bytes of the reads' share of the host tier. Returns false if there is not enough left.
+  // Takes bytes from the reads' share of the host tier. Returns false if too few are left.
   bool TakeShare(Promotion& promotion, uint64_t bytes);
   void GiveShareBack(Promotion& promotion) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Allocates memory for the first part to read, and sets it as the current read.
+  // Allocates memory for the first read, and sets the parts to read.
   absl::Status AllocateRead(Promotion& promotion);
-  // Allocates a copy in the host tier. Returns false if there is no room or a copy exists already.
+  // Allocates a copy in the host tier. Returns false if there is no room, or if one exists already.
   bool AllocateCopy(Promotion& promotion);
-  // Allocates staging, within the share.
+  // Allocates staging, and takes its bytes from the reads' share.
   absl::StatusOr<Extent> AllocateForSlice(Promotion& promotion, uint64_t bytes);
   void SetParts(Promotion& promotion, std::vector<codecs::ImagePart> parts,
                 std::span<std::byte> target);
 
-  // Begins parts, as many as may be read at once.
+  // Begins as many parts as may be read at once.
   void BeginParts(const std::shared_ptr<Promotion>& promotion);
-  // The completion of a part with `deadline`; on any thread.
+  // The completion of a part that was begun with `deadline`. Runs on any thread.
   void EndPart(std::shared_ptr<Promotion> promotion, size_t part, absl::Time deadline,
                absl::Status status);
-  // The current reads have completed or failed.
+  // Called when the current reads have completed, or one has failed.
   void FinishRead(std::shared_ptr<Promotion> promotion, absl::Status status);
-  // No further get may join it.
+  // From now on, no get can join the read.
   void ForgetLocked(const std::shared_ptr<Promotion>& promotion)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Verifies header and directory, and allocates memory for the parts to read.
@@ -202,13 +204,13 @@ class Promotions {
   const Parts parts_;
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t share_bytes_ ABSL_GUARDED_BY(mutex_) = 0;        // used by running reads
-  uint64_t prefetching_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of those, reads that no get asked for
+  uint64_t share_bytes_ ABSL_GUARDED_BY(mutex_) = 0;        // the part of the share in use
+  uint64_t prefetching_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // the part that prefetches use
   absl::flat_hash_map<Key, std::shared_ptr<Promotion>> promotions_ ABSL_GUARDED_BY(mutex_);
   SliceReads slice_reads_ ABSL_GUARDED_BY(mutex_);
   Counter copied_, staged_, sliced_, late_, failed_, refused_, shared_;
   Counter whole_bytes_, slice_bytes_;
-  // Reads, until FinishRead() is about to return, and threads that begin parts.
+  // Counts reads until FinishRead() is about to return, and threads that begin parts.
   InFlight in_flight_;
 };
 

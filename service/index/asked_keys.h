@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A sketch of the requested keys. It estimates the misses of an unbounded cache, and so the share
-// of misses that a larger cache could turn into hits.
+// A sketch of the requested keys. It estimates how many misses a cache without limit would have.
+// From this follows the share of misses that a larger cache could turn into hits.
 //
-// It has the registers of HyperLogLog (Flajolet et al., 2007), read by the martingale estimator of
-// Ting (KDD 2014, "Streamed approximate counting of distinct elements"): a new key changes a
-// register with a known probability p, and then counts 1 / p. This is unbiased for any subset of
-// the keys, so hits are recorded without being counted.
+// It has the registers of HyperLogLog (Flajolet et al., 2007) and the martingale estimator of Ting
+// (KDD 2014, "Streamed approximate counting of distinct elements"): a new key changes a register
+// with a known probability p, and then counts as 1 / p keys. The estimate is unbiased for any
+// subset of the keys. So the keys of hits are recorded but not counted.
 
 #include <array>
 #include <cstddef>
@@ -18,20 +18,20 @@
 
 namespace cairn {
 
-// 64 KiB. The standard error is 0.33 % of the distinct keys.
+// Uses 64 KiB. The standard error is 0.33 % of the distinct keys.
 //
 // Thread-safety: Thread-safe.
-// Cost:          a hash and one register a key.
+// Cost:          one hash and one register access per key.
 class AskedKeys {
  public:
   AskedKeys() = default;
   AskedKeys(const AskedKeys&) = delete;
   AskedKeys& operator=(const AskedKeys&) = delete;
 
-  // Records a request for these keys, of which the first `found` were stored.
+  // Records a request for these keys. The first `found` of them were stored.
   void Add(uint64_t space_id, absl::Span<const proto::BlockKey> keys, size_t found);
 
-  // Keys that were not stored when they were first requested. Never decreases.
+  // The number of keys that were not stored when they were first requested. Never decreases.
   uint64_t first_misses() const;
 
  private:
@@ -39,7 +39,8 @@ class AskedKeys {
   static constexpr uint32_t kRegisters = 1U << kRegisterBits;
 
   mutable Mutex mutex_;
-  // For each register: the longest run of leading zeros among its hashes, plus one; 0: no hash yet.
+  // For each register: one more than the longest run of leading zeros of its hashes; 0: no hash
+  // yet.
   std::array<uint8_t, kRegisters> longest_ ABSL_GUARDED_BY(mutex_) = {};
   // The sum of 2^-longest_: kRegisters * p.
   double weight_ ABSL_GUARDED_BY(mutex_) = kRegisters;

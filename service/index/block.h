@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The entries of the index. The index's lock guards all fields, except those of a pinned copy and
-// of its image that are marked. The life of a copy: docs/internals/adr/0012-images-and-copies.md.
+// The entries of the index. The index's lock guards all fields, except the marked fields of a
+// pinned copy and its image. docs/internals/adr/0012-images-and-copies.md describes the states of a
+// copy.
 //
-// Most blocks are only in the persistent tier and unused: such a block is at rest. It then consists
-// of a Block and a RestingImage for each image, 112 bytes for one image. A block is awake while it
-// has an AwakeBlock, with an Image for each image and a Copy for each copy. RestStore wakes a block
-// for code that needs these. At the end of each hold of the lock, blocks that nothing needs any
-// more go back to rest.
+// Most blocks are only in the persistent tier and unused. Such a block is at rest: it consists of a
+// Block and one RestingImage per image, together 112 bytes if it has one image. All other blocks
+// with images are awake: they have an AwakeBlock, an Image for each image and a Copy for each copy.
+// Code that needs these has RestStore wake the block. At the end of each hold of the lock,
+// RestStore puts awake blocks to rest that nothing needs any more.
 
 #include <array>
 #include <cstddef>
@@ -39,52 +40,53 @@ inline constexpr uint8_t kRankCount = kPlainRank + 1 + limits::kRetainPriorityMa
 // WriteBackQueue.
 enum class Suppressed : uint8_t {
   kNot,
-  kDropped,   // the persistent tier dropped its unused copy: a child brings it back
-  kWithheld,  // the write budget was low: an unused child is written without it
+  kDropped,   // the persistent tier dropped the unused copy; written again if a child needs it
+  kWithheld,  // the write budget was low; an unused child is written without it
 };
 
-// The queue of WriteBackQueue that has an image.
+// The queue of WriteBackQueue that contains an image.
 enum class QueueId : uint8_t {
   kNone,
-  kPending,   // stored raw: to be encoded, before it is written; it has a copy in the host tier
-  kUncopied,  // the persistent tier lacks it
-  kClean,     // the host tier could drop it
+  kPending,   // stored raw, and to be encoded before it is written; has a copy in the host tier
+  kUncopied,  // the persistent tier has no copy
+  kClean,     // the host tier could drop its copy
 };
 
 // A copy: the bytes of an image in one tier.
 struct Copy {
   uint32_t slot = 0;
-  uint32_t next_free = 0;     // the slab's
+  uint32_t next_free = 0;     // used by the slab
   Image* image = nullptr;     // immutable while pinned
   CopyFacts facts;            // immutable while pinned
   TierExtent extent;          // immutable while pinned
   SideObjectRef side_object;  // immutable while pinned; null: none
-  uint32_t pins = 0;          // CopyPins
-  bool is_held = false;       // must not be evicted; counted as such
-  uint64_t linked_at = 0;     // a count of uses, as in Block::last_use
+  uint32_t pins = 0;          // number of CopyPins
+  bool is_held = false;       // must not be evicted, and is counted as held
+  uint64_t linked_at = 0;     // RestStore::uses() when it was linked or queued again
 
-  // Belongs to its image; else it is leaving or lost, and freed at the last unpin.
+  // Whether its image has it. A copy that is not linked is leaving or lost, and is freed at its
+  // last unpin.
   inline bool is_linked() const;
 };
 
 struct Image {
   uint32_t slot = 0;
-  uint32_t next_free = 0;                     // the slab's
+  uint32_t next_free = 0;                     // used by the slab
   ImageFacts facts;                           // immutable while it or a copy is pinned
   Block* block = nullptr;                     // null once unlinked
   std::array<Copy*, kTierCount> copies{};     // by IndexOf(tier); null: no copy there
-  std::array<bool, kTierCount> is_writing{};  // a CopyWriter exists
-  std::array<uint64_t, kTierCount> leased{};  // bytes that the lease counted
-  uint32_t pins = 0;                          // includes leases
+  std::array<bool, kTierCount> is_writing{};  // by IndexOf(tier): a CopyWriter exists
+  std::array<uint64_t, kTierCount> leased{};  // by IndexOf(tier): bytes counted as leased
+  uint32_t pins = 0;                          // includes the pins of leases
   uint32_t lease_pins = 0;
-  uint32_t users = 0;  // copies (leaving ones too), writers and pins that keep the record
+  uint32_t users = 0;  // copies (also leaving ones), writers and pins that need this record
   Suppressed suppressed = Suppressed::kNot;
   QueueId queue = QueueId::kNone;
-  uint32_t passed_over = 0;  // the last round of write-back that skipped it
+  uint32_t passed_over = 0;  // the last round of write-back that skipped this image
   Image* queue_previous = nullptr;
   Image* queue_next = nullptr;
 
-  // The copy that a get reads. REQUIRES: linked.
+  // Returns the copy that a get reads. REQUIRES: linked.
   const Copy& best() const {
     for (const TierId tier : kReadOrder) {
       if (const Copy* copy = copies[IndexOf(tier)]; copy != nullptr) {
@@ -98,11 +100,11 @@ struct Image {
 
 inline bool Copy::is_linked() const { return image->copies[IndexOf(facts.tier)] == this; }
 
-// The fields for comparing slices, stored in the block so that images need not be accessed.
+// The fields that comparing slices needs. They are in the block, so that images are not accessed.
 struct ImageRef {
   uint16_t group = 0;
   codecs::Slice slice;
-  Image* image = nullptr;  // null: of a block at rest
+  Image* image = nullptr;  // null if the block is at rest
 };
 using ImageRefs = absl::InlinedVector<ImageRef, 2>;
 using ImageList = absl::InlinedVector<Image*, 4>;
@@ -111,33 +113,33 @@ using ImageList = absl::InlinedVector<Image*, 4>;
 struct BlockInTier {
   static constexpr uint32_t kNotQueued = UINT32_MAX;
   uint32_t copy_count = 0;
-  uint32_t child_count = 0;           // children with copies there; in a leaf-first tier
+  uint32_t child_count = 0;           // children with copies there; counted in leaf-first tiers
   uint32_t held_count = 0;            // held copies
-  uint32_t queue_index = kNotQueued;  // in one of the tier's orders
+  uint32_t queue_index = kNotQueued;  // its index in one of the tier's orders
 };
 
-// The state of a block that is in use: copies in other tiers than the persistent one, pins, running
-// puts, or children with any of these.
+// The state of an awake block. A block is awake if it has copies in a tier that is not persistent,
+// pins, running puts, or children with any of these.
 struct AwakeBlock {
   uint32_t slot = 0;
-  uint32_t next_free = 0;               // the slab's
-  uint32_t put_count = 0;               // running puts of it
+  uint32_t next_free = 0;               // used by the slab
+  uint32_t put_count = 0;               // running puts of this block
   uint32_t child_put_count = 0;         // followers with running puts
-  uint32_t followers_on_their_way = 0;  // followers that are only being put
-  // The first so many children may disagree with is_orphaned.
+  uint32_t followers_on_their_way = 0;  // followers that have running puts and no images yet
+  // The number of children, from the first, whose is_orphaned may be out of date.
   uint32_t stale_children = 0;
-  uint32_t stale_index = 0;                  // in Chains::stale_parents_, if any child may disagree
-  uint32_t search = 0;                       // the last window search that exempts it
-  bool is_noted = false;                     // RestStore::Rest() will look at it
+  uint32_t stale_index = 0;                  // in Chains::stale_parents_, if stale_children > 0
+  uint32_t search = 0;                       // the last window search that must not evict it
+  bool is_noted = false;                     // RestStore::Rest() will check it
   std::array<BlockInTier, kTierCount> in{};  // by IndexOf(tier)
   ImageRefs images;                          // in the order of publication
 };
 
 // An image of a block at rest.
 struct RestingImage {
-  uint32_t kind;  // in ImageKinds: properties that many images share
+  uint32_t kind;  // number in ImageKinds: the properties that many images share
   uint32_t directory_crc;
-  // The place in the persistent tier: its offset is device << 48 | page << 12.
+  // The place in the persistent tier. Its offset is device << 48 | page << 12.
   uint32_t page;
   uint32_t image_bytes : 27;
   uint32_t device : 5;
@@ -145,28 +147,28 @@ struct RestingImage {
 
 // A name that the index knows. It is in one of these states:
 //
-// - Present: it has images. Only then is it linked, counted and found.
-// - Expected: puts of it are running. Its place in its chain is known.
-// - Missing: others name it as their parent. Its own parent is unknown.
+// - Present: it has images. Only a present block is linked, counted and found.
+// - Expected: it has running puts, but no images. Its place in its chain is known.
+// - Missing: other blocks name it as their parent. Its own parent is unknown.
 struct Block {
   BlockName name;
   uint32_t slot = 0;
-  uint32_t next_in_bucket = kNoSlot;  // of NameTable; the slab's while it is not taken
-  // The chain, as slots. Children are present or expected blocks, in a circle that starts at
-  // first_child.
-  uint32_t parent = kNoSlot;  // none: it has none, or is missing
+  uint32_t next_in_bucket = kNoSlot;  // used by NameTable, and by the slab while the block is free
+  // The chain, as slots. The children are present or expected blocks. They form a circle, which
+  // starts at first_child.
+  uint32_t parent = kNoSlot;  // kNoSlot: it has no parent, or it is missing
   uint32_t first_child = kNoSlot;
   uint32_t next_sibling = kNoSlot;
   uint32_t previous_sibling = kNoSlot;
-  uint32_t follower_count = 0;       // in that circle
+  uint32_t follower_count = 0;       // number of blocks in that circle
   uint32_t used_at_s = 0;            // seconds since 1970
-  uint32_t expires_unix_s = 0;       // the earliest of its images; 0: never
+  uint32_t expires_unix_s = 0;       // the earliest expiry of its images; 0: never
   uint64_t first_position : 48 = 0;  // of a missing block: where its children begin
   uint64_t tokens : 16 = 0;          // of a missing block: 0
-  uint64_t last_use : 48 = 0;        // a count of uses, index-wide
+  uint64_t last_use : 48 = 0;        // RestStore::uses() at the last use
   uint64_t is_linked : 1 = 0;        // present
-  // The chain above it is broken: this block, or one before it, is missing. Up to date as far as
-  // Chains::PropagateOrphans() got: AwakeBlock::stale_children children may disagree.
+  // Whether this block, or one before it in its chain, is missing. May be out of date until
+  // Chains::PropagateOrphans() has reached the block: see AwakeBlock::stale_children.
   uint64_t is_orphaned : 1 = 0;
   uint64_t is_used : 1 = 0;         // at rest: used since its copies were written
   uint64_t has_suppressed : 1 = 0;  // an image is suppressed, or was; false: none is
@@ -174,9 +176,9 @@ struct Block {
   uint64_t rank : 3 = kPlainRank;   // kPlainRank unless it is linked
   uint64_t may_demote : 1 = 0;      // a demotion is pending, and it was not used since the hint
   union {
-    AwakeBlock* awake = nullptr;  // null at rest and if missing
-    RestingImage resting_one;     // resting_count is 1
-    RestingImage* resting_many;   // resting_count is more; owned
+    AwakeBlock* awake = nullptr;  // null if at rest or missing
+    RestingImage resting_one;     // if resting_count is 1
+    RestingImage* resting_many;   // if resting_count is larger; owned
   };
 
   bool is_resting() const { return resting_count > 0; }
@@ -188,25 +190,25 @@ struct Block {
   uint32_t put_count() const { return is_awake() ? awake->put_count : 0; }
   uint32_t child_put_count() const { return is_awake() ? awake->child_put_count : 0; }
   uint32_t stale_children() const { return is_awake() ? awake->stale_children : 0; }
-  // Followers with copies in any tier.
+  // The number of followers with copies in any tier.
   uint32_t child_count() const {
     return follower_count - (is_awake() ? awake->followers_on_their_way : 0);
   }
-  // The block in a tier other than the persistent one.
+  // Returns the block's state in a tier that is not the persistent one.
   BlockInTier in(size_t tier) const { return is_awake() ? awake->in[tier] : BlockInTier(); }
 };
 static_assert(kRankCount <= 1 << 3);
 static_assert(sizeof(RestingImage) == 16 && sizeof(Block) == 112,
               "of a block at rest: docs/internals/adr says what that bounds");
 
-// --- The descriptions that a put gives to the index
+// --- What a put tells the index
 
-// A block as a put describes it, before or with one of its images.
+// A put's description of its block, given before the image exists and again with it.
 struct BlockClaim {
   BlockName name;
   proto::BlockKey parent{};  // all zero: none
   uint64_t first_position = 0;
-  uint16_t tokens = 0;  // of the block: the space's tokens per block
+  uint16_t tokens = 0;  // number of tokens: the space's tokens per block
   uint16_t group = 0;
   codecs::Slice slice;
 };
@@ -216,9 +218,9 @@ struct NewCopy {
   codecs::Recipe recipe;
   TierExtent extent;           // size_bytes() is the image's; in the host tier, Use::kPlaced
   SideObjectRef side_object;   // null: none
-  uint32_t directory_crc = 0;  // if it cannot be read from extent.bytes()
-  // The space's tenant, for a copy of an existing image, which may be leased. Borrowed for the
-  // call.
+  uint32_t directory_crc = 0;  // set if it cannot be read from extent.bytes()
+  // The space's tenant. Set for another copy of an existing image, which may be leased. Borrowed
+  // for the call.
   std::string_view tenant = {};
 };
 
@@ -234,12 +236,12 @@ struct NewImage {
 
 // --- Holds of the index's lock
 
-// Counts the work in one hold, which may make kVisitsPerHoldMax visits. A visit is one key, image
-// or queued block.
+// Counts the work in one hold of the lock. A hold may make kVisitsPerHoldMax visits. Each key,
+// image or queued block that the code examines is a visit.
 class Visits {
  public:
-  // Returns false if the work belongs to the next hold. The first request of a hold is always
-  // granted, so that each hold makes progress.
+  // Returns false if the work must wait for the next hold. The first request of a hold always
+  // returns true, so that each hold makes progress.
   [[nodiscard]] bool Take(size_t count = 1) {
     if (count_ > 0 && count_ + count > limits::kVisitsPerHoldMax) {
       is_spent_ = true;
@@ -249,7 +251,7 @@ class Visits {
     return true;
   }
   size_t count() const { return count_; }
-  bool is_spent() const { return is_spent_; }  // a request was refused
+  bool is_spent() const { return is_spent_; }  // whether Take() has returned false
 
  private:
   size_t count_ = 0;

@@ -5,8 +5,8 @@
 // in its parts (index_parts.h), Match, leases and waiters beside them.
 //
 // A block exists while it has at least one image. The first publication wins: an image is a
-// duplicate if the block's images of that group cover its slice already. Of two equal concurrent
-// puts both run, and the second to publish is the duplicate. Overlapping slices are accepted.
+// duplicate if the images of the same block and group cover its slice already. If two equal puts
+// run at the same time, the second to publish is the duplicate. Overlapping slices are accepted.
 //
 // Eviction is leaf-first: a block with resident children is not evicted by age; of the others those
 // of the lowest rank (hints.h), and of these the least recently used, are evicted first. Blocks
@@ -14,8 +14,8 @@
 // all others, and no block is evicted for a block that follows it (evictor.h).
 //
 // Thread-safety: Thread-safe. One lock, held only for work in memory: a call that examines many
-// keys or images releases it after every kVisitsPerHoldMax, so that waiting threads proceed.
-// Done-callbacks run without locks held.
+//                keys or images releases it after every kVisitsPerHoldMax, so that waiting threads
+//                proceed. Callbacks run without locks held.
 // Locks:         index < arena, side objects, events.
 
 #include <algorithm>
@@ -56,8 +56,8 @@
 
 namespace cairn {
 
-// An image being written to the persistent tier. Destroyed without FinishCopy(), it goes behind all
-// other waiting images.
+// An image that is being written to the persistent tier. If it is destroyed without FinishCopy(),
+// the image waits again, behind all other waiting images.
 struct WriteBackCandidate {
   CopyPin source;  // in the host tier
   CopyWriter writer;
@@ -77,7 +77,7 @@ struct ListedBlock {
   proto::BlockKey key{};
   proto::BlockKey parent{};
   uint64_t first_position = 0;
-  bool is_complete = false;  // for the `whole` given to List()
+  bool is_complete = false;  // complete for List()'s argument `whole`
   uint32_t child_count = 0;
   absl::Duration idle;
   std::vector<ListedImage> images;
@@ -112,9 +112,9 @@ class BlockIndex final : public Evictor {
   BlockIndex(const Options& options, Tiers& tiers, const Clock& clock);
   ~BlockIndex() override;  // REQUIRES: no CopyPin exists
 
-  // Set once, before use. `is_open` tells whether a session may still take leases. `wake` is called
-  // when a waiter's deadline may be the next event, or when the persistent tier lacks an image
-  // again. Both are called without locks held.
+  // Set both once, before use. `is_open` tells whether a session may still take leases. `wake` is
+  // called when upkeep may have to run: a waiter has a new deadline, or the persistent tier lacks
+  // an image again. Both are called without locks held.
   void SetSessionCheck(std::function<bool(uint64_t session_id)> is_open);
   void SetWake(std::function<void()> wake);
 
@@ -125,25 +125,25 @@ class BlockIndex final : public Evictor {
 
   // --- Match, leases and waiters
 
-  // Finds the longest prefix of query.keys that is complete by each group's rule, and touches its
-  // blocks. No block: token_count 0, no lease. Images for a lease are pinned as they are found, and
-  // a block that is deleted before it is leased ends the prefix; without a lease each block was
-  // present when it was examined. If a lease of the whole prefix would pin more than
-  // lease_bytes_max, returns a shorter prefix and flags it. Errors: ResourceExhausted (leases of
-  // the session or in total).
+  // Finds the longest prefix of query.keys that is complete by each group's rule, and marks its
+  // blocks as used. If no block matches, token_count is 0 and there is no lease. With a lease,
+  // images are pinned as they are found; a block that is deleted before it is leased ends the
+  // prefix. Without a lease, each block was present when it was examined. If a lease of the whole
+  // prefix would pin more than lease_bytes_max, returns a shorter prefix and flags it. Errors:
+  // ResourceExhausted (too many leases of the session, or in total).
   absl::StatusOr<MatchAnswer> Match(const MatchQuery& query);
   using MatchDone = absl::AnyInvocable<void(absl::StatusOr<MatchAnswer>)>;
   // Like Match(), but waits until all keys (cut to token_limit) are present. `done` runs exactly
-  // once: in this call if it need not wait, else on the thread whose publication completed the set,
+  // once: in this call if nothing is missing; on the thread whose publication completed the keys;
   // or on upkeep's thread at `deadline` or at the session's end, with the prefix that exists then.
   // Errors, passed to `done`: ResourceExhausted (too many waiters).
   void MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone done);
   // Answers waiters past their deadline. Returns the next deadline, or InfiniteFuture.
   absl::Time AnswerLateWaiters();
-  // Releases a tenant's leases; ignores unknown ones and those of other tenants.
+  // Releases a tenant's leases. Ignores leases that are unknown or belong to other tenants.
   void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
-  // Renews the leases of a live session: until kLeaseMs from now, at most kLeaseMsMax from their
-  // start.
+  // Renews the leases of a live session. A lease then ends kLeaseMs from now, but not later than
+  // kLeaseMsMax after its start.
   void RenewLeases(uint64_t session_id);
   // Releases the leases of a session that ended, and answers its waiters.
   void EndSession(uint64_t session_id);
@@ -175,9 +175,9 @@ class BlockIndex final : public Evictor {
   // Returns, for each key, whether it is complete for all of `wanted`. Does not change recency.
   std::vector<bool> Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                              absl::Span<const WantedGroup> wanted) const;
-  // Returns the location of the images that a reader wants: for each key in turn, one answer for
-  // each of `wanted`. Does not change recency.
-  enum class Where : uint8_t { kNowhere, kInMemory, kCold };  // kCold: at least a part of it
+  // Returns where the wanted images are: for each key in turn, one answer for each element of
+  // `wanted`. Does not change recency.
+  enum class Where : uint8_t { kNowhere, kInMemory, kCold };  // kCold: not completely in memory
   std::vector<Where> Locate(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                             absl::Span<const WantedGroup> wanted) const;
   // Returns, for each key, where the block is or why it is not stored. Does not change recency.
@@ -188,17 +188,17 @@ class BlockIndex final : public Evictor {
   // Returns pins of images that together cover the slice, each of its best copy: one pin if one
   // image does. Touches the block. Empty: a miss. Allocates only for more than four images.
   CopyPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice);
-  // Returns up to `count` blocks that follow this one in its chain under a lease, the next one
-  // first.
+  // Returns up to `count` leased blocks that follow this one in its chain, the next one first.
   std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count) const;
-  // Returns pins of all images of the block; empty if it is not present.
+  // Returns pins of all images of the block. Empty if the block is not present.
   ImagePins PinImages(const BlockName& name);
   ImagePin PinImage(const CopyPin& pin);
-  // Pins the image's copy in a tier. Empty: it has none there.
+  // Pins the image's copy in a tier. Returns an empty pin if there is none.
   CopyPin PinCopy(const ImagePin& pin, TierId tier);
-  // Checks whether a put is worth its transfer. Returns nullopt if it is, else the image bytes that
-  // cover the slice (duplicate). Errors: InvalidArgument (first position or parent disagree with
-  // the stored ones), ResourceExhausted (the block has its maximum of images).
+  // Checks whether a put needs to transfer its payload. Returns nullopt if so. If the slice is
+  // stored already, returns the bytes of the images that cover it. Errors: InvalidArgument (first
+  // position or parent differ from the stored ones), ResourceExhausted (the block has its maximum
+  // of images).
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
   // Begins a put of the block. Errors: as Check().
   absl::StatusOr<PutReservation> ReservePut(const BlockClaim& claim);
@@ -208,65 +208,66 @@ class BlockIndex final : public Evictor {
   // Makes an image visible, complete, to all readers. Returns true if it was published: call
   // Announce() then. Returns false, and frees the extent, if it is a duplicate. Errors: as Check().
   absl::StatusOr<bool> Publish(NewImage image);
-  // Retries the waiters for the block, and wakes write-back. Call it without locks held: it runs
-  // the waiters' callbacks.
+  // Retries the waiters for the block, and wakes write-back. Runs the waiters' callbacks, so call
+  // it without locks held.
   void Announce(const BlockName& name);
-  // Unlinks a copy that was found damaged, and its image with the last copy; its bytes are freed at
-  // the last unpin. Returns false if it was unlinked already. The caller that receives true logs
-  // and counts the event.
+  // Unlinks a copy that was found damaged. If it was the image's last copy, unlinks the image, too.
+  // The bytes are freed at the last unpin. Returns false if the copy was unlinked already. The
+  // caller that receives true logs and counts the event.
   bool Drop(const CopyPin& pin);
-  // Unlinks blocks now; frees them at the last unpin. Returns the number of those present.
+  // Unlinks blocks now, and frees them at their last unpin. Returns how many were present.
   uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys);
   // Unlinks every block that the space had when the call began.
   uint64_t Invalidate(uint64_t space_id);
-  // Unlinks expired blocks, which nobody sees any more, in the next slots from *cursor on (start
-  // with 0), in one short hold. Returns false at the end of the walk.
+  // Unlinks expired blocks, which readers do not see any more. Examines the next slots from *cursor
+  // on (start with 0), in one short hold of the lock. Returns false at the end of the walk.
   bool CollectExpired(uint64_t* cursor);
 
   // --- Copies, for upkeep, which recodes them, copies them between tiers and verifies them
 
-  // Replaces the pinned copy by another one of the same tier and slice, in another recipe. Readers
-  // of the old bytes keep them. Returns false, and frees `copy`, if the pinned copy is no longer
-  // the image's.
+  // Replaces the pinned copy by a copy of the same slice in the same tier, in another recipe.
+  // Readers of the old bytes keep them. Returns false, and frees `copy`, if the pinned copy no
+  // longer belongs to the image.
   bool Replace(const CopyPin& pin, NewCopy copy);
-  // Begins another copy of the image, in another tier. The caller writes it and calls FinishCopy().
-  // Returns an empty writer if the tier has a copy, gets one already or is out, or if the image is
-  // gone.
+  // Begins another copy of the image, in another tier. The caller writes the bytes and calls
+  // FinishCopy(). Returns an empty writer if the tier has a copy or is getting one, if the tier's
+  // device has failed, or if the image is gone.
   CopyWriter BeginCopy(const CopyPin& source, TierId tier);
-  // Completes the copy. Returns false, and frees `copy`, if the image is gone or the tier is out
-  // meanwhile. REQUIRES: `copy` is in that tier.
+  // Completes the copy. Returns false, and frees `copy`, if the image is gone or the tier's device
+  // has failed meanwhile. REQUIRES: `copy` is in that tier.
   bool FinishCopy(CopyWriter writer, NewCopy copy);
-  // Returns the next image to write to the persistent tier: in the order of publication, but
-  // ancestors before descendants. Images with a pending encoding wait. nullopt: none now.
+  // Returns the next image to write to the persistent tier: in the order of publication, but a
+  // block before its followers. Skips images with a pending encoding. nullopt: none now.
   std::optional<WriteBackCandidate> TakeWriteBack();
   uint64_t uncopied_count() const;
-  // Takes the image out of the write-back queue until its block, or one that follows it, is used.
+  // Takes the image out of the write-back queue until its block, or a block after it, is used.
   void StopWritingBack(CopyWriter writer);
-  // Moves the images of a slice to the front of TakeWriteBack(), behind their ancestors; if the
-  // persistent tier has them, moves the nearest ancestor that it lacks. Examines as many ancestors
-  // as one hold of the lock may: those further up were begun long before.
+  // Moves the images of a slice to the front of TakeWriteBack(), behind their ancestors. If the
+  // persistent tier has them already, moves the nearest ancestor that it lacks. Examines only as
+  // many ancestors as fit into one hold of the lock: the writes of earlier ones began long ago.
   WriteBackProgress Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice);
-  // The tier's device is out: drops its copies, and refuses new ones until PutBack(). Returns the
-  // blocks that had copies there.
+  // Call it when the tier's device has failed. Drops its copies, and refuses new ones until
+  // PutBack(). Returns the number of blocks that had copies there.
   uint64_t TakeOut(TierId tier);
   void PutBack(TierId tier);
-  // Returns whether none was unlinked since it was pinned.
+  // Returns whether no pinned copy was unlinked since it was pinned.
   bool ArePublished(std::span<const CopyPin> pins) const;
+  // The number of images with a pending encoding.
   uint64_t pending_count() const;
-  // Returns pins of up to `count` raw images with a pending encoding, oldest first; each is
+  // Returns pins of up to `count` images with a pending encoding, the oldest first. Each is
   // returned once. REQUIRES: count <= kVisitsPerHoldMax.
   CopyPins TakePending(size_t count);
-  // Returns whether the encoding of a pinned image is pending; if so, no other call returns it.
+  // Returns whether a pinned image has a pending encoding. If so, no other call returns the image.
   bool TakePending(const CopyPin& pin);
-  // Returns the block before that of a pinned image. Empty: there is none, or the copy is unlinked.
+  // Returns the block before that of a pinned image, if there is one and the copy is still linked.
   std::optional<BlockName> BlockBefore(const CopyPin& pin) const;
-  // Makes it pending again, if it could not be encoded yet.
+  // Makes an image pending again because it could not be encoded yet.
   void PutBackPending(const CopyPin& pin);
-  // Walks all images without holding the lock for long. Returns pins of the copies in the host tier
-  // in the next slots from *cursor on (start with 0), of one space or of all (0). Returns false at
-  // the end of the walk.
+  // Walks all images without holding the lock for long. Returns pins of copies in the host tier, of
+  // one space or of all (0). Examines the next slots from *cursor on (start with 0). Returns false
+  // at the end of the walk.
   bool Walk(uint64_t space_id, uint64_t* cursor, CopyPins* pins);
-  // Walks likewise, one copy at a time, in any tier. *pin is the next one, or empty if the next
+  // Walks likewise in any tier, one copy at a time. *pin is the next copy, or empty if the examined
   // slots have none.
   bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, CopyPin* pin);
 
@@ -292,7 +293,7 @@ class BlockIndex final : public Evictor {
 
   // --- Statistics
 
-  // Returns blocks of a space in ascending order of key, after `after`; `limit` is at most
+  // Returns blocks of a space after the key `after`, in ascending order of keys. `limit` is at most
   // kListBlocksMax. Sets *has_more.
   std::vector<ListedBlock> List(uint64_t space_id, const std::optional<proto::BlockKey>& after,
                                 size_t limit, absl::Span<const WantedGroup> whole,
@@ -300,7 +301,7 @@ class BlockIndex final : public Evictor {
   IndexFigures figures() const;
   IndexFigures figures(uint64_t space_id) const;
   CopyFigures figures(TierId tier) const;
-  // In the host tier, by any pin, including unlinked copies.
+  // Bytes in the host tier with a pin of any kind, also of unlinked copies.
   uint64_t pinned_bytes() const;
   uint64_t leased_bytes() const;  // in the host tier
   uint64_t lease_count() const;
@@ -314,7 +315,7 @@ class BlockIndex final : public Evictor {
   friend class CopyWriter;
   friend class PutReservation;
 
-  // Holds the lock; at its end, unused blocks go to rest.
+  // Holds the lock. At its end, blocks that are not in use are put to rest.
   class ABSL_SCOPED_LOCKABLE Hold {
    public:
     explicit Hold(BlockIndex& index) ABSL_EXCLUSIVE_LOCK_FUNCTION(index.mutex_) : index_(index) {
@@ -340,34 +341,34 @@ class BlockIndex final : public Evictor {
   BlockFate FateOf(const BlockName& name, absl::Span<const WantedGroup> wanted) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   CopyPin PinCopyLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Unlinks the block if it has expired, and returns whether it did. Null: false.
+  // Unlinks the block if it has expired. Returns whether it did. `block` may be null.
   bool DropIfExpired(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // There is a persistent tier, and it is not out.
+  // Whether there is a persistent tier, and its device works.
   bool HasLasting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportParts(MetricSink& sink) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Calls `step` with Visits, in one hold of the lock after another, until it returns true. Calls
-  // `prepare` before each hold, without the lock.
+  // Calls `step` once per hold of the lock, until it returns true. Calls `prepare` before each
+  // hold, without the lock.
   template <typename Step>
   void InHolds(
       Step step, absl::FunctionRef<void()> prepare = [] {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<MatchAnswer> RunMatch(const MatchQuery& query, const proto::LeaseToken& token);
-  // Runs `change`, counts its effect on the leased bytes for the tenant, and returns its result.
+  // Runs `change`, and adds the change of leased bytes to the tenant's. Returns the result.
   bool CountLeased(std::string_view tenant, absl::FunctionRef<bool()> change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Plans and leases a prefix; a shorter one if blocks disappeared meanwhile.
+  // Plans and leases a prefix. If blocks have disappeared meanwhile, it is a shorter one.
   void LeaseFound(MatchScan& scan, std::string_view tenant);
   // Releases lease pins.
   void Unlease(const Leases::Dropped& dropped);
   // Releases a lease whose session has ended meanwhile.
   void CheckLease(const MatchQuery& query, absl::StatusOr<MatchAnswer>& result);
 
-  // Files the waiter under a block that it lacks; the waiter is then null. Otherwise nothing is
-  // missing, or its deadline has passed. Errors: ResourceExhausted if there are too many waiters.
+  // If a block is missing and the deadline has not passed, files the waiter under that block and
+  // sets `waiter` to null. Errors: ResourceExhausted if there are too many waiters.
   absl::Status FileIfMissing(std::unique_ptr<Waiter>& waiter);
-  // Answers the waiter if it is late, its session has ended, or its blocks are present; else files
-  // it again.
+  // Answers the waiter if its deadline has passed, its session has ended, or its blocks are
+  // present. Otherwise files it again.
   void TryWaiter(std::unique_ptr<Waiter> waiter, bool is_last_try);
   void AnswerWaiter(std::unique_ptr<Waiter> waiter);
 
@@ -387,7 +388,7 @@ class BlockIndex final : public Evictor {
   bool is_wake_due_ ABSL_GUARDED_BY(mutex_) = false;  // for the next Announce()
   uint64_t expired_total_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // of one hold
+  size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // the most in one hold
   Histogram match_seconds_, hold_seconds_;
   Counter asked_blocks_, matched_blocks_, shortened_matches_, window_searches_;
   AskedKeys asked_keys_;

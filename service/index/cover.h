@@ -10,14 +10,15 @@
 
 namespace cairn {
 
-// Places in a list of ImageRefs.
+// Indices in a list of ImageRefs.
 using ImagePlaces = absl::InlinedVector<uint8_t, 8>;
 
-// Returns true if images of the group together contain every tile of the slice. Sets *places,
-// unless null, to those to read: the first published image that contains the whole slice, else, in
-// the order of publication, each image with a tile that none before it has (so that of two images
-// the first wins, tile by tile). Thread-safety: Thread-compatible. Does not allocate if *places has
-// room. Cost: at most three passes over the block's images, however their slices overlap.
+// Returns true if images of the group together contain every tile of the slice. Unless `places` is
+// null, sets *places to the images to read. If an image contains the whole slice, this is the first
+// published one. Otherwise it is, in the order of publication, each image with a tile that no
+// earlier image has: for each tile the first image wins. Thread-safety: Thread-compatible.
+// Allocates only if *places has too little room. Cost: at most three passes over the block's
+// images, whatever slices overlap.
 bool FindCover(absl::Span<const ImageRef> refs, uint16_t group, const codecs::Slice& slice,
                ImagePlaces* places);
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Events for watchers: blocks that enter or leave tiers. It keeps the last events of each tenant,
-// numbered without gaps. The index never waits for readers. A reader that falls behind the kept
-// events is told so and continues from now.
+// with consecutive numbers. The index never waits for readers. A reader that is too slow for the
+// kept events is told so, and continues with new ones.
 //
-// Events of a tenant are kept from its first watcher until a while after its last. One limit holds
-// for all tenants together, and the tenant with the most events drops its oldest. Each tenant has
-// its own numbers, so a tenant learns nothing of others, and busy tenants push out no quiet one.
+// Events of a tenant are kept while it has a watcher, and for a while after the last watcher left.
+// All tenants together have one limit; at the limit, the tenant with the most events drops its
+// oldest. Each tenant has its own numbers. So a tenant learns nothing about others, and a busy
+// tenant does not remove the events of a quiet one.
 //
-// Thread-safety: Thread-safe. Append() is called with the index's lock held, AddSpace() and
-// RemoveSpace() with the lock of Spaces. Order of locks: Spaces, index, EventLog.
+// Thread-safety: Thread-safe. Append() is called with the index's lock held. AddSpace() and
+// RemoveSpace() are called with the lock of Spaces held. Order of locks: Spaces, index, EventLog.
 
 #include <atomic>
 #include <cstdint>
@@ -34,7 +35,7 @@
 
 namespace cairn {
 
-// A block got its first image in a tier, or lost its last.
+// A block got its first image in a tier, or lost its last one there.
 struct IndexEvent {
   BlockName name;
   bool is_stored = false;
@@ -67,8 +68,8 @@ class EventBatchRoom {
   uint64_t names_bytes_ = 0;
 };
 
-// The position of a reader. A tenant has a new epoch after a restart, and after its events were
-// dropped because nobody watched, so that old numbers are recognized.
+// The position of a reader. A tenant gets a new epoch after a restart, and after its events were
+// dropped because nobody watched. So numbers of an old epoch are recognized as such.
 struct EventCursor {
   uint64_t epoch = 0;
   uint64_t next = 0;
@@ -80,8 +81,8 @@ class EventLog {
                     uint64_t names_bytes_max = limits::kEventNamesBytesMax)
       : clock_(clock), events_max_(events_max), names_bytes_max_(names_bytes_max) {}
 
-  // From now until RemoveSpace(), events of the space belong to its tenant. Events of other spaces
-  // are dropped.
+  // From now until RemoveSpace(), events of the space belong to the tenant. Events of unknown
+  // spaces are dropped.
   void AddSpace(uint64_t space_id, std::string_view tenant);
   void RemoveSpace(uint64_t space_id);
 
@@ -91,9 +92,9 @@ class EventLog {
   // Returns the tenant's spaces.
   absl::flat_hash_set<uint64_t> SpacesOf(std::string_view tenant) const;
 
-  // Begins watching for the tenant, until End(). Sets *can_go_on if the events at *cursor are still
-  // kept; else sets *cursor to now. Errors: ResourceExhausted (the tenant has its share of the
-  // watchers).
+  // Begins watching for the tenant, until End(). If the events from *cursor on are still kept, sets
+  // *can_go_on to true. Otherwise sets it to false, and *cursor to the next new event. Errors:
+  // ResourceExhausted (the tenant has too many watchers).
   absl::Status Begin(std::string_view tenant, EventCursor* cursor, bool* can_go_on);
   void End(std::string_view tenant);
   // Adds events from *cursor on, as many as `room` has, and moves *cursor past them. Returns false,
@@ -105,9 +106,9 @@ class EventLog {
   void Report(MetricSink& sink) const;
 
  private:
-  struct Stream {  // of a tenant
+  struct Stream {  // the events of one tenant
     EventCursor now;
-    std::deque<IndexEvent> kept;  // the last ones before `now`
+    std::deque<IndexEvent> kept;  // the last events before `now`
     size_t watchers = 0;
     absl::Time left = absl::InfiniteFuture();  // when the last watcher left
 
@@ -121,7 +122,7 @@ class EventLog {
   Stream& StreamOf(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops the oldest event of the tenant with the most.
   void DropOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Drops streams whose last watcher left long enough ago.
+  // Drops the streams without a watcher whose time is over.
   void DropLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(Streams::iterator stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

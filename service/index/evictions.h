@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Evicts blocks, by the rules of Evictor: by age, leaf by leaf, or by place, as the cheapest run of
-// an arena. Keeps the index within its limits of blocks, images and memory.
+// Evicts blocks by the rules of Evictor: by age, leaf by leaf; or by place, as the cheapest range
+// of an arena. Keeps the index within its limits of blocks, images and memory.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -23,9 +23,9 @@ namespace cairn {
 struct Eviction {
   TierId tier = TierId::kHost;
   EvictionReason reason = EvictionReason::kCapacity;
-  const BlockName* newcomer = nullptr;  // null: for no block
-  // The count of uses when every leaf was held: leaves examined after it need not be examined
-  // again.
+  const BlockName* newcomer = nullptr;  // the block that needs the room; null: none
+  // The count of uses when it was found that every leaf is held. A leaf that was used after that
+  // was examined after it, and is not examined again.
   uint64_t since = UINT64_MAX;
   bool is_past_leaves = false;  // the last hold examined the ancestors of held leaves
 };
@@ -35,7 +35,7 @@ class Evictions {
   // Borrows the parts.
   Evictions(IndexParts& parts, uint64_t blocks_max, uint64_t images_max);
 
-  // Like Evictor, as far as `visits` allow; EvictOldest() continues where they were spent.
+  // Like Evictor, but ends when `visits` are spent. EvictOldest() then continues at the next call.
   uint64_t EvictOldest(Eviction& eviction, Visits& visits);
   bool EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newcomer, uint64_t* bytes_passed,
                    Visits& visits);
@@ -43,8 +43,8 @@ class Evictions {
   // Evicts blocks until the index has room for another image of the block. Errors:
   // ResourceExhausted (nothing more can be evicted).
   absl::Status MakeRoom(Block* block, absl::Time now);
-  // Evicts blocks from the GPU tier and then from the host tier while blocks that are not at rest
-  // use too much memory. Blocks in the persistent tier lose nothing.
+  // While awake blocks use too much memory, evicts blocks from the GPU tier, then from the host
+  // tier. Copies in the persistent tier stay.
   void MakeRoomForAwake(const BlockName& newcomer);
 
  private:
@@ -56,22 +56,23 @@ class Evictions {
   bool IsOrphaned(const BlockName* newcomer) const {
     return newcomer != nullptr && parts_.chains.IsOrphaned(*newcomer);
   }
-  // Returns the next block of the tier to evict. Null: none can be, or `visits` are spent.
+  // Returns the next block of the tier to evict. Null: there is none, or `visits` are spent.
   Block* Oldest(Eviction& eviction, Visits& visits);
   Block* OldestLeaf(TierSet::Order& order, TierId tier, Visits& visits);
   Block* PastHeldLeaves(TierSet::Order& order, const Eviction& eviction, Visits& visits);
-  // Returns the nearest ancestor in the tier that is not held and may be evicted for the newcomer;
-  // null: none, or `visits` are spent. Sets *is_being_put if a put follows it.
+  // Returns the nearest ancestor that has unheld copies in the tier and may be evicted for the
+  // newcomer. Null: there is none, or `visits` are spent. Sets *is_being_put if a follower of it is
+  // being put.
   Block* UnheldAncestor(Block& block, const Eviction& eviction, bool* is_being_put, Visits& visits);
-  // Evicts a block's copies in a tier, and the block with its last image. Returns the bytes that
-  // were freed now.
+  // Evicts a block's copies in a tier. The block leaves the index with its last image. Returns the
+  // bytes that are free now.
   uint64_t Evict(Block* block, TierId tier, EvictionReason reason);
   // Evicts a whole block. Returns false if none can be evicted.
   bool EvictAnywhere(EvictionReason reason, const BlockName& newcomer, Visits& visits);
 
   IndexParts& parts_;
   const uint64_t blocks_max_, images_max_;
-  uint32_t search_ = 0;  // the last one for a window
+  uint32_t search_ = 0;  // the number of the last window search
 };
 
 }  // namespace cairn

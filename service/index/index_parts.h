@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The parts of the index. Each has its own state and keeps its own invariants; each may call those
-// before it:
+// The parts of the index. Each part has its own state and keeps its own invariants. A part may call
+// only the parts before it:
 //
 //   RestStore       the records of blocks, images and copies, in use or at rest
 //   WriteBackQueue  the images that the persistent tier lacks
@@ -10,8 +10,7 @@
 //   Removals        why blocks are gone
 //   Hints           how long clients want blocks kept
 //
-// Here are the functions that take several parts. Evictions makes room in them; BlockIndex owns the
-// lock.
+// The functions here use several parts. Evictions makes room in them. BlockIndex owns the lock.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -54,8 +53,8 @@ struct IndexParts {
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
   // Returns the linked copy at that place of a tier, or null.
   Copy* FindCopy(TierId tier, const ImageFacts& image, uint64_t offset);
-  // Adds an image, and its block if needed, whatever the limits are. REQUIRES: a put of the block
-  // is reserved.
+  // Adds an image, and its block if needed. Does not check limits. REQUIRES: a put of the block is
+  // reserved.
   Image* Add(Block* block, NewImage image, absl::Time now);
   // Unlinks a block in every tier, and records why. Its copies are freed now or at their last
   // unpin.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Leases: pins that a tenant holds under a token, until they are released, expire, or their session
-// ends. The caller that takes or drops leases sets and releases the pins, which may be many. A
-// function that may drop many leases takes Visits, one per lease that it examines, and returns
-// false when they are spent; the caller continues in its next hold.
+// Leases: pins that a tenant holds under a token, until they are released or expire, or until the
+// session ends. The caller sets the pins when it takes a lease, and releases them when a lease is
+// dropped, because they may be many. A function that may drop many leases takes Visits, one per
+// lease that it examines. If they are spent it returns false, and the caller continues in its next
+// hold.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -28,36 +29,37 @@ namespace cairn {
 
 class Leases {
  public:
-  // A lease that was dropped. Each of its images has one lease pin to release.
+  // A dropped lease. The caller must release one lease pin of each of its images.
   struct DroppedLease {
     std::string tenant;
     std::vector<Image*> images;
   };
   using Dropped = std::vector<DroppedLease>;
 
-  // `bytes_max`: limit for the images of all leases together, as allocated.
+  // `bytes_max` is the limit for the images of all leases together, in allocated bytes.
   explicit Leases(uint64_t bytes_max) : bytes_("leased_bytes", bytes_max) {}
   Dropped Clear();
 
   // Errors: ResourceExhausted (leases of the session or the tenant, or their images).
   absl::Status CheckRoom(std::string_view tenant, uint64_t session_id, size_t image_count);
-  // The bytes of images not leased yet that the tenant may lease.
+  // The bytes of images that are not leased yet and that the tenant may lease.
   uint64_t BytesFreeFor(std::string_view tenant) const { return bytes_.FreeFor(tenant); }
-  // An action for the tenant changed the bytes of all leased images from `before` to `after`.
+  // Call it when an action for the tenant changed the leased bytes from `before` to `after`.
   void CountBytes(std::string_view tenant, uint64_t before, uint64_t after);
   // REQUIRES: `token` is new, and each image has a lease pin for it.
   void Take(const proto::LeaseToken& token, std::string_view tenant, uint64_t session_id,
             std::vector<Image*> images, absl::Time now);
-  // Takes tokens from the front of *tokens. Ignores unknown ones and those of other tenants.
+  // Removes tokens from the front of *tokens, and drops their leases. Ignores tokens that are
+  // unknown or belong to another tenant.
   bool Release(std::string_view tenant, absl::Span<const proto::LeaseToken>* tokens, Visits& visits,
                Dropped* dropped);
-  // At most kLeasesPerSessionMax leases.
+  // Renews the leases of a session: at most kLeasesPerSessionMax.
   void Renew(uint64_t session_id, absl::Time now);
   bool EndSession(uint64_t session_id, Visits& visits, Dropped* dropped);
   // Drops expired leases.
   bool Expire(absl::Time now, Visits& visits, Dropped* dropped);
-  // The earliest time at which Expire() may have work; InfiniteFuture: none. Not later than the
-  // next expiry.
+  // A time before which no lease expires. It may be earlier than the next expiry. InfiniteFuture if
+  // there is no lease.
   absl::Time next_expiry() const {
     return by_expiry_.empty() ? absl::InfiniteFuture() : by_expiry_.begin()->first;
   }
@@ -72,18 +74,18 @@ class Leases {
     std::string tenant;
     uint64_t session_id = 0;
     absl::Time started, expires;
-    absl::Time filed;  // its time in by_expiry_: `expires`, or the value before a renewal
+    absl::Time filed;  // the lease's time in by_expiry_; after a renewal, still the old `expires`
     std::vector<Image*> images;
   };
   DroppedLease Drop(const proto::LeaseToken& token);
 
   absl::flat_hash_map<proto::LeaseToken, std::unique_ptr<Lease>> leases_;
   absl::flat_hash_map<uint64_t, absl::flat_hash_set<Lease*>> by_session_;
-  // Each lease once. A renewed lease is filed again when its old time comes.
+  // Has each lease once. A renewed lease gets its new time here when its old time comes.
   std::set<std::pair<absl::Time, Lease*>> by_expiry_;
   TenantShares shares_{"leases", limits::kLeasesMax};
   TenantShares image_shares_{"leased_images", limits::kLeasedImagesMax};
-  TenantShares bytes_;  // of each image once, however many leases hold it
+  TenantShares bytes_;  // counts each image once, however many leases hold it
   uint64_t taken_total_ = 0, expired_total_ = 0;
 };
 

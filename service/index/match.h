@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Finds the prefix of a chain that serves a reader.
+// Finds the longest stored prefix of a chain that is useful to a reader.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,13 +16,13 @@
 
 namespace cairn {
 
-// The part of one group that a reader wants, and in which blocks of a prefix.
+// The slice of one group that a reader wants, and the blocks of a prefix in which it wants it.
 struct WantedGroup {
-  // The blocks of a prefix of n blocks that the group needs.
+  // Which blocks of a prefix of n blocks the group needs.
   enum class Rule : uint8_t {
     kEvery,   // full attention: all n
     kWindow,  // the last min(n, window_blocks)
-    kLast,    // a state: the last one
+    kLast,    // only the last: its state includes all earlier tokens
   };
   uint16_t group = 0;
   codecs::Slice slice;
@@ -36,7 +36,7 @@ struct MatchQuery {
   std::vector<proto::BlockKey> keys;  // consecutive blocks from the start; at most kKeysPerCallMax
   std::vector<WantedGroup> wanted;    // at least one
   uint32_t token_limit = 0;           // 0: no limit
-  // A lease for this session, in the name of its tenant.
+  // Whether to lease the prefix, for this session, in the name of its tenant.
   bool wants_lease = false;
   uint64_t session_id = 0;
   std::string tenant;
@@ -44,7 +44,7 @@ struct MatchQuery {
 
 struct BlockMatch {
   TierId tier = TierId::kHost;
-  uint64_t image_bytes = 0;  // of the images of the wanted slices; 0 if the rules need none
+  uint64_t image_bytes = 0;  // of the images of the wanted slices; 0 if no rule needs the block
 };
 
 struct MatchAnswer {
@@ -55,24 +55,24 @@ struct MatchAnswer {
   bool is_shortened_by_pins = false;
 };
 
-// Returns the first block that the group needs of a prefix of `block_count`.
+// Returns the first block that the group needs in a prefix of `block_count` blocks.
 size_t FirstNeeded(const WantedGroup& wanted, size_t block_count);
-// Returns the maximum number of blocks that the query can match: its keys, cut to token_limit.
+// Returns the largest number of blocks that the query can match: its keys, cut to token_limit.
 size_t BlocksAsked(const MatchQuery& query);
 
-// A running Match. It remembers the blocks that it examined and pins those to lease, so that the
-// index's lock can be released in between. Its steps run in this order; those that take Visits run
-// under the index's lock, one hold at a time, until they return true:
+// A running Match. It remembers the blocks that it has examined, and pins those to lease, so that
+// the index's lock can be released between its steps. The steps run in this order. Those that take
+// Visits run under the index's lock, one hold after another, until they return true:
 //
-//   Look      finds the complete blocks, from the first on
-//   Plan      chooses the longest prefix that serves
-//   Lease     leases the images of that prefix; if some were deleted meanwhile: Plan again
-//   ReleasePins    releases the pins that the lease does not need
-//   Touch     marks the blocks of the prefix as used
+//   Look         finds the complete blocks, from the first on
+//   Plan         chooses the longest prefix that is complete for the reader
+//   Lease        leases the images of that prefix; if some were deleted meanwhile: Plan again
+//   ReleasePins  releases the pins that the lease does not need
+//   Touch        marks the blocks of the prefix as used
 //
 // Thread-safety: Thread-compatible.
-// Cost:          Look visits keys x groups x images of a block, at most kMatchWorkMax: then the
-//                prefix ends there. It allocates nothing under the lock.
+// Cost:          Look visits keys x groups x images of a block. At kMatchWorkMax visits the prefix
+//                ends. It allocates nothing under the lock.
 class MatchScan {
  public:
   // Borrows the query.
@@ -81,42 +81,40 @@ class MatchScan {
 
   // Allocates the memory that Look() fills. Call it before each hold of Look().
   void Reserve();
-  // If a lease is wanted, pins the complete blocks, as far as `lease_bytes_free` may serve them.
+  // If a lease is wanted, also pins the complete blocks, as far as `lease_bytes_free` may suffice.
   bool Look(IndexParts& parts, uint64_t lease_bytes_free, Visits& visits);
 
-  // Chooses the longest prefix that is complete by each group's rule, starting with the longest.
-  // With wants_lease, the images of the prefix that others have not leased have at most
-  // `lease_bytes_free`, as allocated.
+  // Chooses the longest prefix that is complete by each group's rule. If a lease is wanted, its
+  // images that are not leased yet may have at most `lease_bytes_free` allocated bytes.
   void Plan(uint64_t lease_bytes_free);
   size_t block_count() const { return block_count_; }  // of that prefix
   // The bytes that this Match has leased so far.
   uint64_t leased_bytes() const { return leased_bytes_; }
 
-  // Leases the pinned images of the prefix. If it completes with is_leased() false, a block was
-  // deleted since Look(), or others have leased too much: plan a shorter prefix.
+  // Leases the pinned images of the prefix. If it returns true and is_leased() is false, a block
+  // was deleted since Look(), or others have leased too much meanwhile: plan a shorter prefix.
   bool Lease(IndexParts& parts, uint64_t lease_bytes_max, Visits& visits);
   bool is_leased() const { return is_leased_; }
-  // Gives up on a prefix: ReleasePins() releases what is pinned and leased.
+  // Gives up the planned prefix. Then ReleasePins() releases everything that is pinned and leased.
   void Abandon();
 
   bool ReleasePins(IndexParts& parts, Visits& visits);
-  // Touches the end of the prefix first: if parents are unknown, it is then evicted before the
-  // beginning.
+  // Touches the last block of the prefix first. So, if parents are unknown, the end of the prefix
+  // is evicted before its beginning.
   bool Touch(IndexParts& parts, absl::Time now, Visits& visits);
 
-  // The leased images, once ReleasePins() has completed.
+  // The leased images. REQUIRES: ReleasePins() has completed.
   std::vector<Image*> TakeLeased() { return std::move(leased_); }
-  // Without the lease.
+  // The answer, without its lease.
   MatchAnswer Answer() const;
 
  private:
-  // The examined state of one group of one block.
+  // The result of examining one group of one block.
   struct Seen {
-    uint32_t run = 0;  // complete blocks in a row that end with this one
+    uint32_t run = 0;  // number of consecutive complete blocks up to and including this one
     uint64_t image_bytes = 0;
-    TierId tier = TierId::kHost;  // the slowest tier of the copies to read
-    uint64_t lease_bytes_upto =
-        0;  // in the host tier, of images not leased yet, of all blocks so far
+    TierId tier = TierId::kHost;    // the slowest tier of the copies to read
+    uint64_t lease_bytes_upto = 0;  // bytes to lease in the host tier, up to this block
   };
   struct Held {
     Image* image = nullptr;
@@ -133,16 +131,16 @@ class MatchScan {
   const MatchQuery& query_;
   const size_t group_count_;
   const size_t asked_;
-  const bool needs_every_;      // every block, by the rules of all groups
-  std::vector<Block*> blocks_;  // as found; they may be other blocks by now
+  const bool needs_every_;      // whether every group's rule needs every block
+  std::vector<Block*> blocks_;  // as found; a record may belong to another block by now
   std::vector<Seen> seen_;      // block by block, group by group
   std::vector<Held> held_;      // in the same order
   std::vector<Image*> leased_;
-  ImageRefs refs_;      // of the block being examined
-  ImagePlaces places_;  // its images that serve the group
+  ImageRefs refs_;      // scratch: the images of the current block
+  ImagePlaces places_;  // scratch: those images that serve the current group
   size_t work_ = 0;
-  uint64_t every_bytes_ = 0;  // not leased yet, of groups that need every block
-  size_t leasable_;           // limit for the blocks to lease
+  uint64_t every_bytes_ = 0;  // bytes to lease, of groups that need every block
+  size_t leasable_;           // limit for the number of blocks to lease
   size_t block_count_ = 0;
   bool is_shortened_ = false;
   bool is_leased_ = false;
@@ -150,21 +148,21 @@ class MatchScan {
   size_t next_held_ = 0, released_ = 0, touched_ = 0;
 };
 
-// Finds the last key without which the query cannot match completely; under the index's lock, one
-// hold at a time. Thread-safety: Thread-compatible.
+// Finds the last key whose absence prevents a complete match. Runs under the index's lock, one hold
+// at a time. Thread-safety: Thread-compatible.
 class MissingScan {
  public:
   // Borrows the query.
   explicit MissingScan(const MatchQuery& query) : query_(query), left_(BlocksAsked(query)) {}
-  // Returns true when complete. missing() is valid in this hold.
+  // Returns true when complete. Use missing() in the same hold of the lock.
   bool Look(const IndexParts& parts, Visits& visits);
-  // nullopt: it would match completely, or the limit of work was reached.
+  // nullopt: the query would match completely, or the limit of work was reached.
   std::optional<size_t> missing() const { return missing_; }
 
  private:
   const MatchQuery& query_;
-  size_t left_;       // blocks to examine, the last of them next
-  size_t group_ = 0;  // of that block: the group to continue with
+  size_t left_;       // number of blocks to examine, from the end
+  size_t group_ = 0;  // the group of the next block to continue with
   size_t work_ = 0;
   std::optional<size_t> missing_;
 };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A hash table of blocks by name. The blocks of a bucket are linked through themselves. It has as
-// many buckets as there ever were blocks at once, of 4 bytes each.
+// A hash table of blocks by name. The blocks of a bucket form a list through next_in_bucket. The
+// number of buckets, of 4 bytes each, is the largest number of blocks that ever existed at once.
 //
-// It grows by linear hashing: adding a block splits one bucket. So an insertion rehashes only the
-// two or so blocks of that bucket, whatever the size, and a removal leaves nothing behind.
+// It grows by linear hashing: if there is no spare bucket, adding a block splits one bucket. So an
+// insertion rehashes only about two blocks, whatever the size. A removal leaves nothing behind.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 // Cost:          a look-up accesses a bucket and 1.5 blocks on average.
@@ -25,7 +25,7 @@ using BlockSlab = Slab<Block, &Block::next_in_bucket>;
 
 class NameTable {
  public:
-  // Borrows the slab of the blocks.
+  // Borrows the slab that has the blocks.
   explicit NameTable(BlockSlab& blocks) : blocks_(blocks) { AddChunk(); }
 
   uint64_t count() const { return count_; }
@@ -43,7 +43,7 @@ class NameTable {
     }
     return nullptr;
   }
-  // REQUIRES: no block of its name is in the table.
+  // REQUIRES: the table has no block with that name.
   void Add(Block* block) {
     if (count_ == bucket_count_) {
       Split();
@@ -51,7 +51,7 @@ class NameTable {
     Link(block);
     ++count_;
   }
-  // REQUIRES: it is in the table.
+  // REQUIRES: the block is in the table.
   void Remove(Block* block) {
     uint32_t* link = &BucketOf(block->name);
     while (*link != block->slot) {
@@ -81,8 +81,8 @@ class NameTable {
     chunks_.push_back(std::make_unique<Chunk>());
     chunks_.back()->fill(kNoSlot);
   }
-  // Splits the buckets of a round in their order; then there are twice as many, and the next round
-  // begins.
+  // Splits the next bucket. A round splits its buckets in order. At its end there are twice as
+  // many, and the next round begins.
   void Split() {
     uint32_t& from = At(bucket_count_ - round_);
     if (bucket_count_ == chunks_.size() * std::tuple_size_v<Chunk>) {

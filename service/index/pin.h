@@ -5,16 +5,16 @@
 // An ImagePin keeps the index's record of an image, and prevents the eviction of its last copy. The
 // image's bytes may be recoded or moved meanwhile.
 //
-// A CopyPin pins one copy of an image: while it exists, the bytes of that copy neither move nor
+// A CopyPin pins one copy of an image. While it exists, the bytes of that copy neither move nor
 // change, even if the image is evicted, deleted or recoded meanwhile.
 //
-// A CopyWriter represents a copy that is being written to a tier. Destroyed unfinished, it leaves
-// nothing there.
+// A CopyWriter is a copy that is being written to a tier. If it is destroyed before FinishCopy(),
+// nothing is left in the tier.
 //
-// A PutReservation represents a running put of a block. While it exists, the missing block does
-// not break the chain for its followers, and the last copies of the previous block are not evicted.
+// A PutReservation is a running put of a block. While it exists, the absence of the block does not
+// break the chain for its followers, and the last copies of the previous block are not evicted.
 //
-// All are move-only, and empty when default-constructed or moved from.
+// All four are move-only. They are empty when default-constructed or moved from.
 //
 // Thread-safety: Thread-compatible. They may move between threads. The BlockIndex must outlive
 // them.
@@ -63,10 +63,10 @@ class CopyPin {
   void Reset() { handle_.Reset(); }
 
   bool is_empty() const { return handle_.is_empty(); }
-  // REQUIRES, like the functions below: not empty.
+  // REQUIRES, as do the functions below: not empty.
   const ImageFacts& facts() const;
   const CopyFacts& copy() const;
-  // The whole image; empty if it must be read through its tier.
+  // The bytes of the whole image. Empty if it must be read through its tier.
   std::span<const std::byte> bytes() const;
   // The side object of the copy; null: none.
   const SideObject* side_object() const;
@@ -86,7 +86,7 @@ class CopyWriter {
   void Reset() { handle_.Reset(); }
 
   bool is_empty() const { return handle_.is_empty(); }
-  // REQUIRES, like the functions below: not empty.
+  // REQUIRES, as do the functions below: not empty.
   TierId tier() const { return handle_.value().tier; }
   const ImageFacts& facts() const;
 
@@ -119,18 +119,18 @@ using CopyPins = absl::InlinedVector<CopyPin, 4>;
 // --- The bytes of a pinned image
 //
 // The functions below parse the header of a pinned image and compare it with the index's record. A
-// CRC shows that bytes are as written, not that they are the requested ones: a tier that reads the
-// wrong place finds a valid image of another block.
+// CRC only shows that bytes are as they were written. If a tier reads the wrong place, it finds a
+// valid image of another block.
 
-// Checks that header and directory are those of the pinned copy. Errors: as ParsePinned().
+// Checks that header and directory belong to the pinned copy. Errors: as ParsePinned().
 codecs::Error CheckPinned(const CopyPin& pin, const codecs::ImagePrefix& prefix,
                           const proto::Fingerprint& space);
 
-// Parses the image without verifying its tiles. `bytes` were read from the pinned copy: pin.bytes()
-// if it is addressable. `space` is the fingerprint of the pin's space. Errors: those of
-// codecs::ParseImage(); kMismatch if the header names another space, key, group, slice, token count
-// or position than the pin's facts, or if header and directory are not the copy's; kNoProfile if it
-// names another side object than the one that it was published with.
+// Parses the image without verifying its tiles. `bytes` were read from the pinned copy; if it is
+// addressable, they are pin.bytes(). `space` is the fingerprint of the pin's space. Errors: those
+// of codecs::ParseImage(); kMismatch if the header has another space, key, group, slice, token
+// count or position than the pin's facts, or if header and directory are not the copy's; kNoProfile
+// if the header names another side object than the one that the image was published with.
 codecs::Error ParsePinned(const CopyPin& pin, std::span<const std::byte> bytes,
                           const proto::Fingerprint& space, codecs::ImageView* view);
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Statistics of the queries that read K, from puts: sums of squares for each channel of each head
-// of a group, over all blocks that came with them. Profiles are mined with it.
+// Statistics of the queries that read K, from puts. For each channel of each head of a group, it
+// sums the squares of the queries, over all blocks whose put had these statistics. Mining uses them
+// to make profiles.
 //
-// Queries are taken after RoPE. If several query heads read one head of K, the square is their
-// mean. docs/internals/formats/frame.md says how a put carries them.
+// Queries are taken after RoPE. If several query heads read one K head, the square is their mean.
+// docs/internals/formats/frame.md describes how a put carries the statistics.
 //
 // Thread-safety: Thread-safe.
-// Locks:         none is taken under it.
+// Locks:         it takes no other lock while it holds its own.
 
 #include <cstdint>
 #include <span>
@@ -26,29 +27,29 @@ namespace cairn {
 
 class QuerySquares {
  public:
-  // `bytes_max` limits the sums of all groups; TenantShares gives each tenant its share.
+  // `bytes_max` limits the sums of all groups together. TenantShares gives each tenant its share.
   explicit QuerySquares(uint64_t bytes_max) : bytes_("query_squares_bytes", bytes_max) {}
 
-  // The statistics of one group. Slices that ranks put separately are combined.
+  // The statistics of one group. Slices that tensor-parallel ranks put separately are combined.
   struct Snapshot {
-    // Of the head with the fewest tokens; 0 if a head has none.
+    // The number of tokens of the head with the fewest; 0 if a head has none.
     uint64_t tokens = 0;
-    // [layer][head][channel of K] over tokens; 0 if unknown. Empty: nothing is known of the group.
+    // [layer][head][channel of K], means over tokens; 0 where unknown. Empty: the group is unknown.
     std::vector<float> means;
   };
 
   // Adds a slice of a block.
-  //   shape  the group's, equal at every call; contains the slice
+  //   shape  the group's shape, equal at every call; contains the slice
   //   means  [layer][head][channel of K] of the slice, over the block's tokens: finite, not
   //          negative
-  // Returns false, without adding it, if a limit leaves no room for a new group.
+  // Returns false, without adding the slice, if a limit leaves no room for a new group.
   bool Add(const GroupPlace& place, const codecs::GroupShape& shape, const codecs::Slice& slice,
            std::span<const float> means, uint32_t tokens);
 
   [[nodiscard]] Snapshot Get(uint64_t space_id, uint32_t group) const;
-  // Returns only Snapshot::tokens.
+  // Like Get(), but returns only Snapshot::tokens.
   [[nodiscard]] uint64_t TokensOf(uint64_t space_id, uint32_t group) const;
-  // Drops all groups of a space, whose blocks are gone.
+  // Drops all groups of a space. Call it when the space's blocks are gone.
   void Forget(uint64_t space_id);
 
   [[nodiscard]] uint64_t bytes() const;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The blocks of one tier in the order of their last use: exact least-recently-used order with O(1)
-// per touch. A binary heap has each block under the use count at which it was filed. A touch only
-// increases block.last_use; a search for the oldest first re-files the blocks that were touched
-// since.
+// The blocks of one tier in exact least-recently-used order, with O(1) per touch. A binary heap
+// orders the blocks by the use count that each had when it was filed. A touch only increases
+// block.last_use. A search for the oldest block first files blocks again that were touched since
+// then.
 //
 // Thread-safety: Thread-compatible (the index's lock).
-// Cost:          Add, Remove, Oldest O(log n), amortised over touches; no allocation within
-//                `blocks_max`.
+// Cost:          Add, Remove and Oldest O(log n), amortised over touches. Allocates nothing up to
+//                `blocks_max` blocks.
 
 #include <cstdint>
 #include <vector>
@@ -18,16 +18,16 @@ namespace cairn {
 
 class Recency {
  public:
-  // `tier` is by IndexOf(); it uses a block's queue_index of that tier.
+  // `tier` is IndexOf() the tier. Uses the blocks' queue_index in that tier.
   Recency(size_t tier, uint64_t blocks_max) : tier_(tier) { entries_.reserve(blocks_max); }
 
   size_t count() const { return entries_.size(); }
-  // REQUIRES: not in it.
+  // REQUIRES: the block is not in it.
   void Add(Block* block);
-  // Does nothing if it is not in it.
+  // Does nothing if the block is not in it.
   void Remove(Block* block);
-  // Returns the least recently used block without removing it. Null: none, or `visits` are spent on
-  // blocks that were touched since they were filed.
+  // Returns the least recently used block without removing it. Null: there is none, or `visits`
+  // were spent on blocks that were touched since they were filed.
   Block* Oldest(Visits& visits);
 
  private:

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The records of the index: of blocks, images and copies, in full while they are in use, small
-// while they are at rest (block.h). Part of BlockIndex.
+// The records of the index: of blocks, images and copies. While a block is in use, its records are
+// complete; while it is at rest, they are small (block.h). Part of BlockIndex.
 //
-// State: the records, and the blocks that may have come to rest since the last Rest().
+// State: the records, and the blocks that may have become unused since the last Rest().
 //
 // Invariants:
 //
-// - A block is awake, at rest, or neither: a name without images that nothing needs.
-// - A block at rest is linked and has copies in the persistent tier only; no pin, put, writer or
-//   queue has any of them, and no child is counted in another tier.
-// - To wake a block and to put it to rest changes no figure and no event: its copies stay counted.
-// - Each image of a block at rest counts in one ImageKind, which holds the side object for them.
+// - A block is awake, at rest, or neither. A block that is neither is a name without images.
+// - A block at rest is linked, and has copies in the persistent tier only. None of them has a pin,
+//   put or writer, or is in a queue. No child of the block has copies in another tier.
+// - Waking a block or putting it to rest changes no statistics and emits no event.
+// - Each image of a block at rest counts in one ImageKind, which keeps the side object alive.
 //
-// Finding a block at rest, comparing its slices, touching it and following its chain do not wake
-// it.
+// Finding a block, comparing its slices, touching it and following its chain do not wake it.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 // Locks:         index < side objects.
@@ -38,8 +37,8 @@
 
 namespace cairn {
 
-// Properties that most images of a space share: group, slice, recipe, side object. Images of blocks
-// at rest refer to them by number. An entry lives while an image refers to it.
+// Properties that most images of a space share: group, slice, recipe, side object. The images of
+// blocks at rest refer to them by number. An entry lives while an image refers to it.
 struct ImageKind {
   uint64_t space_id = 0;
   uint64_t source_bytes = 0;
@@ -51,7 +50,7 @@ struct ImageKind {
 
   friend bool operator==(const ImageKind&, const ImageKind&) = default;
   template <typename H>
-  friend H AbslHashValue(H state, const ImageKind& kind) {  // of the most distinctive fields
+  friend H AbslHashValue(H state, const ImageKind& kind) {  // hashes the most distinctive fields
     return H::combine(std::move(state), kind.space_id, kind.source_bytes, kind.side_object,
                       kind.recipe.id, kind.recipe.bits, kind.recipe.multiplier,
                       kind.slice.layer_first, kind.slice.head_first, kind.group);
@@ -60,12 +59,13 @@ struct ImageKind {
 
 class ImageKinds {
  public:
-  // Adds an image of that kind. Takes the reference to the kind's side object if it is the first.
+  // Counts an image of that kind and returns the kind's number. If the kind is new, takes over
+  // `side_object`.
   uint32_t Ref(const ImageKind& kind, SideObjectRef& side_object);
-  // Removes an image of it.
+  // Counts one image less.
   void Unref(uint32_t number);
 
-  // REQUIRES, like the next: an image is of that kind.
+  // REQUIRES, as does SideObjectOf(): an image of that kind is counted.
   const ImageKind& At(uint32_t number) const { return entries_[number].kind; }
   const SideObjectRef& SideObjectOf(uint32_t number) const { return entries_[number].side_object; }
 
@@ -84,8 +84,8 @@ class ImageKinds {
 
 class RestStore {
  public:
-  // `lasting`: the persistent tier, which must outlive this; null: none. `awake_bytes_max`: the
-  // limit under which Evictions keeps awake_bytes().
+  // `lasting` is the persistent tier, which must outlive this object; null: none. `awake_bytes_max`
+  // is the limit under which Evictions keeps awake_bytes().
   RestStore(CopyTier* lasting, uint64_t awake_bytes_max)
       : lasting_tier_(lasting), awake_bytes_max_(awake_bytes_max) {
     if (lasting != nullptr) {
@@ -95,13 +95,13 @@ class RestStore {
 
   // --- Blocks
 
-  // A new block has no name, no place in a chain and no images.
+  // Returns a new block without name, place in a chain, or images.
   Block* TakeBlock();
-  // REQUIRES: no images.
+  // REQUIRES: the block has no images.
   void ReturnBlock(Block* block);
   BlockSlab& blocks() { return blocks_; }
   Block* At(uint32_t slot) { return slot == kNoSlot ? nullptr : blocks_.At(slot); }
-  // The block before it in its chain; null: none is known.
+  // Returns the block before it in its chain. Null: none is known.
   Block* ParentOf(Block& block) { return At(block.parent); }
   const Block* ParentOf(const Block& block) const {
     return block.parent == kNoSlot ? nullptr : blocks_.At(block.parent);
@@ -111,57 +111,57 @@ class RestStore {
   Block* LinkedAt(uint32_t slot);
   const Block* LinkedAt(uint32_t slot) const;
 
-  // The count of uses so far, index-wide: what Block::last_use and Copy::linked_at are compared by.
+  // The number of uses of all blocks so far. It orders Block::last_use and Copy::linked_at.
   uint64_t uses() const { return uses_; }
   void Use(Block* block) { block->last_use = ++uses_; }
 
-  // --- Functions that leave a block at rest. REQUIRES: linked.
+  // --- Functions that do not wake a block. REQUIRES: linked.
 
-  // In the order of publication. Points into `scratch` if the block is at rest.
+  // In the order of publication. If the block is at rest, the result points into `scratch`.
   absl::Span<const ImageRef> RefsOf(const Block& block, ImageRefs* scratch) const;
-  // Describes its image at that place in RefsOf().
+  // Describes the image at index `place` of RefsOf().
   struct Brief {
-    TierId tier = TierId::kHost;  // of the best copy
-    uint64_t image_bytes = 0;     // of the best copy
-    uint64_t lease_bytes = 0;     // in the host tier, if the image is not leased yet
+    TierId tier = TierId::kHost;  // the best copy's
+    uint64_t image_bytes = 0;     // the best copy's
+    uint64_t lease_bytes = 0;     // what a lease would add in the host tier; 0 if leased already
   };
   Brief BriefOf(const Block& block, size_t place) const;
-  // Called with each image and its best copy.
+  // Is called with each image and its best copy.
   using Described = absl::FunctionRef<void(const ImageFacts& facts, const CopyFacts& copy,
                                            uint32_t pin_count, const SideObject* side_object)>;
   void Describe(const Block& block, Described described) const;
   bool HasCopiesIn(const Block& block, TierId tier) const;
-  // Returns whether it is at rest, with no offset in [begin, end).
+  // Returns whether the block is at rest and has no image in [begin, end) of the persistent tier.
   bool RestsOutside(const Block& block, uint64_t begin, uint64_t end) const;
-  // The parts of the persistent tier that a block at rest lies in.
+  // Returns the parts of the persistent tier that have images of a block at rest.
   uint64_t PartsOf(const Block& block) const;
 
   // --- Waking, and going to rest
 
   // Makes a block awake.
   AwakeBlock& Awake(Block* block);
-  // Wakes a block and returns its images as records. They stay while something needs them, else
-  // until the next Rest().
+  // Wakes a block and returns its images. The records stay while something uses them, or until the
+  // next Rest().
   const ImageRefs& Wake(Block* block) { return Awake(block).images; }
-  // Notes that it may be unused: Rest() will look at it.
+  // Notes that the block may be unused. The next Rest() checks it.
   void NoteIdle(Block* block);
   void NoteIdle(const Image* image) {
     if (image->block != nullptr) {
       NoteIdle(image->block);
     }
   }
-  // Puts blocks to rest that nothing uses any more. REQUIRES: no caller has an Image or a Copy that
-  // is neither pinned nor otherwise kept. Cost: proportional to the blocks woken or released since
-  // the last call.
+  // Puts the noted blocks to rest if nothing uses them any more. REQUIRES: no caller still refers
+  // to an Image or a Copy that nothing keeps, such as a pin. Cost: proportional to the number of
+  // blocks woken or released since the last call.
   void Rest();
 
-  // --- Records of images and copies, which nothing counts yet
+  // --- Records of images and copies. These functions do not count them in statistics.
 
   Image* TakeImage(Block* block, const ImageFacts& facts);
   // Returns the record if nothing needs it.
   void ReturnIfUnused(Image* image);
   Copy* TakeCopy(Image* image);
-  // Frees its place, too.
+  // Also frees the copy's extent.
   void ReturnCopy(Copy* copy);
 
   // --- Names that engines have for linked blocks
@@ -179,17 +179,17 @@ class RestStore {
   // --- Figures
 
   uint64_t awake_count() const { return awake_.taken_count(); }
-  // All memory of the records, including free ones.
+  // The memory of all records, used or free.
   uint64_t bytes() const;
-  // The additional memory of blocks that are not at rest.
+  // The additional memory of awake blocks.
   uint64_t awake_bytes() const {
     return awake_.taken_bytes() + images_.taken_bytes() + copies_.taken_bytes();
   }
   uint64_t awake_bytes_max() const { return awake_bytes_max_; }
-  // The persistent tier; null, and empty: none.
+  // The persistent tier. Null or nullopt if there is none.
   CopyTier* lasting_tier() const { return lasting_tier_; }
   std::optional<TierId> lasting() const { return lasting_; }
-  // Blocks at rest are woken for a lease only while this is false.
+  // A lease wakes blocks at rest only while this is false.
   bool is_full_of_awake() const { return awake_bytes() >= awake_bytes_max_; }
 
  private:

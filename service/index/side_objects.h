@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The side objects of all spaces, in memory outside the arena. Images name them by the SHA-256 of
-// their bytes and cannot be decoded without them.
+// The side objects of all spaces, in memory outside the arena. An image names its side object by
+// the SHA-256 of the object's bytes, and cannot be decoded without it.
 //
-// A side object lives while it is current for a group of its space or a SideObjectRef refers to it.
-// Each published image that was encoded with it has such a reference, and so do running puts.
+// A side object lives while it is current for a group of its space, or while a SideObjectRef refers
+// to it. Each published image that was encoded with it has a reference, and so has each running
+// put.
 //
 // Thread-safety: Thread-safe. SideObject is Immutable.
-// Locks:         index < side objects. No lock is taken under it. Bytes are freed outside of it,
-//                except those that the index releases under its own lock.
+// Locks:         index < side objects. It takes no other lock while it holds its own. Bytes are
+//                freed without its lock; if the index drops a reference, under the index's lock.
 
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +41,7 @@ struct GroupPlace {
 
 class SideObject {
  public:
-  // Errors: InvalidArgument if the bytes are not of that kind.
+  // Errors: InvalidArgument if the bytes are not a side object of that kind.
   static absl::StatusOr<std::unique_ptr<SideObject>> Parse(proto::SideObjectKind kind,
                                                            std::span<const std::byte> bytes);
   SideObject(const SideObject&) = delete;
@@ -67,13 +68,13 @@ class SideObjectRef {
   SideObjectRef() = default;
   void Reset() { handle_.Reset(); }
 
-  // Returns another reference to the same side object; empty if this is.
+  // Returns another reference to the same side object. Empty if this one is empty.
   SideObjectRef Share() const;
 
   // Null when empty.
   const SideObject* get() const;
   const codecs::Profile* profile() const { return inputs().profile; }
-  // The inputs of a decoder; all null when empty. Valid as long as this.
+  // The inputs of a decoder. All are null if this reference is empty. Valid as long as this object.
   codecs::DecodeInputs inputs() const {
     return get() == nullptr ? codecs::DecodeInputs() : get()->content().inputs();
   }
@@ -86,7 +87,7 @@ class SideObjectRef {
   Handle<SideObjects, Entry*, &SideObjectRef::Release> handle_;
 };
 
-// Limits for all tenants together; TenantShares gives each tenant its share.
+// Limits for all tenants together. TenantShares gives each tenant its share.
 struct SideObjectLimits {
   uint64_t bytes_max = 0;
   uint64_t count_max = 0;
@@ -95,7 +96,7 @@ struct SideObjectLimits {
 // Who made a side object current.
 enum class SideObjectOrigin : uint8_t {
   kInstalled,  // a client
-  kMined,      // upkeep, from the space's own blocks; any other one replaces it
+  kMined,      // upkeep, from the space's own blocks; any other side object replaces it
 };
 
 class SideObjects {
@@ -104,8 +105,8 @@ class SideObjects {
   ~SideObjects();  // REQUIRES: no SideObjectRef exists
 
   // Makes it the group's current side object of its kind. Returns true if it was new to the space.
-  // Errors: ResourceExhausted (the message names the limit), AlreadyExists (it was mined, and an
-  // installed one is current).
+  // Errors: ResourceExhausted (the message names the limit), AlreadyExists (`origin` is kMined, and
+  // an installed side object is current).
   absl::StatusOr<bool> Install(const GroupPlace& place, std::unique_ptr<SideObject> object,
                                SideObjectOrigin origin = SideObjectOrigin::kInstalled);
 
@@ -113,17 +114,17 @@ class SideObjects {
   // message names the limit).
   absl::StatusOr<SideObjectRef> Keep(const GroupPlace& place, std::unique_ptr<SideObject> object);
 
-  // Ends the use of a mined profile for later puts. Returns false if the profile of that id is not
+  // Ends the use of a mined profile for new puts. Returns false if the profile with that id is not
   // current, or was not mined.
   bool Withdraw(uint64_t space_id, uint32_t group, const codecs::Digest& id);
-  // The space is retired: its groups have no current side objects any more.
+  // Call it when the space is retired. Its groups then have no current side objects.
   void Forget(uint64_t space_id);
 
-  // Returns empty if the group has none of that kind.
+  // Returns an empty reference if the group has none of that kind.
   SideObjectRef Current(uint64_t space_id, uint32_t group, proto::SideObjectKind kind);
   // REQUIRES: the reference is not empty.
   SideObjectOrigin OriginOf(const SideObjectRef& reference) const;
-  // Returns empty if the space has none of that id.
+  // Returns an empty reference if the space has none with that id.
   SideObjectRef Find(uint64_t space_id, const codecs::Digest& id);
 
   struct Listed {
@@ -131,7 +132,7 @@ class SideObjects {
     proto::SideObjectKind kind = proto::SideObjectKind::kProfile;
     uint64_t bytes = 0;
     std::vector<uint32_t> current_groups;  // ascending
-    uint64_t references = 0;               // SideObjectRefs
+    uint64_t references = 0;               // number of SideObjectRefs
     SideObjectOrigin origin = SideObjectOrigin::kInstalled;
   };
   // In the order of their ids.
@@ -161,7 +162,7 @@ class SideObjects {
   absl::StatusOr<Entry*> AddLocked(const GroupPlace& place, std::unique_ptr<SideObject>& object)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SideObjectRef RefLocked(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Removes it if nothing refers to it any more; the caller frees it, without locks held.
+  // Removes the entry if nothing refers to it any more. The caller frees it without locks held.
   std::unique_ptr<Entry> TakeIfFree(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;

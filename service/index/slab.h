@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// An allocator of values at stable addresses and slots, which does not use the heap once it has
-// grown. It grows by 256 values at a time up to the largest number ever in use, and never shrinks.
-// Free values are linked through themselves.
+// An allocator of values with stable addresses and slot numbers. It grows by 256 values at a time,
+// up to the largest number that was ever in use, and never shrinks. Otherwise it does not use the
+// heap. Free values form a list through one of their members.
 //
 // Thread-safety: Thread-compatible.
 
@@ -16,12 +16,12 @@ namespace cairn {
 
 inline constexpr uint32_t kNoSlot = UINT32_MAX;
 
-// T has a member `uint32_t slot` that the slab owns and that survives its use, and one that the
-// slab uses while a value is free.
+// T has a member `uint32_t slot`, which the slab sets and nobody else changes. The slab uses the
+// member kNextFree while a value is free.
 template <typename T, uint32_t T::*kNextFree>
 class Slab {
  public:
-  // The value is in the state in which it was returned, at first default-constructed.
+  // Returns a value in the state in which it was given to Return(), or default-constructed.
   T* Take() {
     if (free_ == kNoSlot) {
       Grow();
@@ -39,9 +39,9 @@ class Slab {
   uint64_t taken_bytes() const { return taken_count_ * sizeof(T); }
 
   uint32_t slot_count() const { return static_cast<uint32_t>(chunks_.size() * kChunk); }
-  // Allocated bytes, in use or free.
+  // The allocated bytes, of used and free values.
   uint64_t bytes() const { return uint64_t{slot_count()} * sizeof(T); }
-  // In use or free. REQUIRES: slot < slot_count().
+  // The value may be used or free. REQUIRES: slot < slot_count().
   T* At(uint32_t slot) { return &(*chunks_[slot / kChunk])[slot % kChunk]; }
   const T* At(uint32_t slot) const { return &(*chunks_[slot / kChunk])[slot % kChunk]; }
 

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A limit that tenants share: how much each one may hold.
+// A limit that tenants share. It says how much each tenant may hold.
 //
-// Clients can invent tenant names, so with a fixed part per tenant a few names could take
-// everything. The limit of a tenant decreases with the square of the part that the others leave:
+// Clients can invent tenant names. With a fixed share per tenant, a few names could take
+// everything. Therefore the limit of a tenant decreases with the square of the part that the others
+// leave:
 //
 //   max * left * left / 2
 //
-// where `left` is the part of the total that the other tenants do not hold. It is never less than 1
+// where `left` is the part of the total that the other tenants do not hold. The limit is at least 1
 // while anything is left.
 //
 //   - Others hold nothing: half of the total.
 //   - Others hold a quarter: 9 of 32 parts.
 //   - Others hold half: an eighth.
-//   - Ten tenants that each took all they may: a seventh of the total is left.
-//   - A hundred of them: one part in 53 is left. Of a total of 1,024 it takes 78 to leave nothing.
+//   - Ten tenants have each taken their maximum: a seventh of the total is left.
+//   - A hundred have: 1/53 is left. If the total is 1,024, nothing is left after 78 tenants.
 //
-// Names that hold little take little from the others.
+// A tenant that holds little hardly lowers the limits of the others.
 //
 // Thread-safety: Thread-compatible.
 
@@ -33,7 +34,7 @@ namespace cairn {
 
 class TenantShares {
  public:
-  // `name` says in errors and as a metric's label what is held. It must outlive this.
+  // `name` says what is held, in errors and as a metric's label. It must outlive this object.
   TenantShares(std::string_view name, uint64_t max) : name_(name), max_(max) {}
 
   uint64_t max() const { return max_; }
@@ -43,8 +44,8 @@ class TenantShares {
   // The additional amount that the tenant may hold now.
   uint64_t FreeFor(std::string_view tenant) const;
 
-  // Errors: ResourceExhausted, which is counted, if the tenant may not hold `amount` more. The
-  // message names the limit.
+  // Errors: ResourceExhausted, which is counted, if the tenant may not hold `amount` in addition.
+  // The message names the limit.
   absl::Status CheckRoom(std::string_view tenant, uint64_t amount);
   // Does not check the limit.
   void Add(std::string_view tenant, uint64_t amount);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The copies of images in the tiers: how they come and go, what holds them, and in which order they
-// are evicted. Part of BlockIndex. The life of a copy:
-// docs/internals/adr/0012-images-and-copies.md.
+// The copies of images in the tiers: how they are added and removed, which are held, and in which
+// order they are evicted. Part of BlockIndex. docs/internals/adr/0012-images-and-copies.md
+// describes the states of a copy.
 //
 // State: the images and copies of each block, the tiers' orders of eviction, pins, and the
 // statistics of all of these.
@@ -21,7 +21,7 @@
 // Each tier has its own order, child counts and statistics.
 //
 // Thread-safety: Thread-compatible (the index's lock).
-// Locks:         frees extents while that lock is held: index < arena.
+// Locks:         frees extents under the index's lock: index < arena.
 
 #include <array>
 #include <cstddef>
@@ -50,9 +50,9 @@ struct IndexFigures {
   uint64_t block_count = 0;
   uint64_t image_count = 0;
   uint64_t source_bytes = 0;                      // decoded size, each image once
-  uint64_t image_bytes = 0;                       // of their copies in all tiers
-  uint64_t copies_source_bytes = 0;               // decoded size of those copies
-  std::array<uint64_t, kTierCount> tier_bytes{};  // image_bytes by IndexOf(tier)
+  uint64_t image_bytes = 0;                       // of all copies in all tiers
+  uint64_t copies_source_bytes = 0;               // decoded size of all these copies
+  std::array<uint64_t, kTierCount> tier_bytes{};  // image_bytes of each tier, by IndexOf(tier)
 };
 
 // Statistics of the copies in one tier.
@@ -61,16 +61,16 @@ struct CopyFigures {
   uint64_t copy_count = 0;
   uint64_t image_bytes = 0;
   uint64_t source_bytes = 0;  // decoded size
-  // As allocated, of copies that must not be evicted, including unlinked ones.
+  // Allocated bytes of held copies, including unlinked ones.
   uint64_t pinned_bytes = 0;
-  uint64_t leased_bytes = 0;  // as allocated, of leased images
-  // Blocks evicted because the index was full, not the tier, since the start.
+  uint64_t leased_bytes = 0;  // allocated bytes of leased images
+  // Blocks evicted because the index was full, not the tier; since the start.
   uint64_t evicted_for_index = 0;
-  uint64_t lost_count = 0;  // copies that were lost since the start
+  uint64_t lost_count = 0;  // copies lost since the start
 };
 
-// Families of recipes with more names than a label may have values: those with a profile and those
-// with a bank.
+// Families of recipes whose names are too many for the values of a label: those that use a profile
+// (cairn) or a bank (patternkv).
 inline constexpr std::string_view kRecipeFamilies[] = {"cairn", "patternkv"};
 
 class TierSet {
@@ -78,7 +78,7 @@ class TierSet {
   // Blocks of a leaf-first tier that have no children there.
   struct Order {
     std::unique_ptr<Recency> recency;
-    uint64_t held = 0;  // of them
+    uint64_t held = 0;  // the number of held blocks among them
 
     bool has_unheld() const { return held < recency->count(); }
   };
@@ -86,11 +86,11 @@ class TierSet {
   // by rank.
   enum : size_t { kOrphaned = 0, kRanked = 1, kOrderCount = kRanked + kRankCount };
 
-  // Borrows the tiers for the call, the rest for longer.
+  // Borrows the tiers for the call, and the other arguments for its lifetime.
   TierSet(RestStore& records, WriteBackQueue& write_back, std::span<CopyTier* const> tiers,
           uint64_t blocks_max, const Clock& clock, EventLog& events);
 
-  // A tier that is out gets no copies.
+  // The tier's device has failed, or works again. Meanwhile the tier gets no copies.
   void SetOut(TierId tier, bool is_out) { At(tier).is_out = is_out; }
   bool is_out(TierId tier) const { return At(tier).is_out; }
 
@@ -102,23 +102,23 @@ class TierSet {
   void LinkCopy(Image* image, NewCopy copy);
   // Unlinks all images of a block. Their copies are freed now or at their last unpin.
   void UnlinkImages(Block* block);
-  // Replaces the copy by another one in the same tier. REQUIRES, like the next function: the copy
-  // is linked.
+  // Replaces the copy by another one in the same tier. REQUIRES, as does Lose(): the copy is
+  // linked.
   void Replace(Copy* copy, NewCopy successor);
-  // Removes a copy that is damaged, or whose device is out; and its image with the last copy.
+  // Removes a copy that is damaged, or whose device has failed. The image goes with its last copy.
   void Lose(Copy* copy);
-  // Loses the block's copies in [begin, end) of a tier.
+  // Removes the block's copies in [begin, end) of a tier.
   void Lose(Block* block, TierId tier, uint64_t begin, uint64_t end);
   // Returns the linked copy at that place of a tier, or null.
   Copy* FindCopy(Block* block, TierId tier, uint64_t offset);
 
-  // Like CopyWriter: returns false if the tier has a copy, gets one already, or is out.
+  // Returns false if the tier has a copy, is getting one, or its device has failed.
   bool BeginCopy(Image* image, TierId tier);
-  // Returns whether FinishCopy() would link the copy: the image is not gone, nor is the tier out.
+  // Returns whether FinishCopy() would link the copy: the image exists, and the device works.
   bool MayFinishCopy(const Image& image, TierId tier) const {
     return image.block != nullptr && !At(tier).is_out;
   }
-  // Returns false, and frees the copy, if it may not.
+  // Returns false, and frees `copy`, if MayFinishCopy() is false.
   bool FinishCopy(Image* image, TierId tier, NewCopy copy);
   void GiveUpCopy(Image* image, TierId tier);
 
@@ -128,30 +128,31 @@ class TierSet {
   void Unpin(Image* image);
   void Pin(Copy* copy);
   void Unpin(Copy* copy);
-  // The bytes that a lease counts do not change until its end, except for a new copy: a deleted
-  // image still counts.
+  // The bytes that a lease counts for an image do not change until the lease ends, unless the image
+  // gets a new copy. A deleted image still counts.
   void LeasePin(Image* image);
   void LeaseUnpin(Image* image);
-  // More of the host tier is leased than `host_bytes_max`, or more than kPinnedPercentMax of
-  // another tier.
+  // Returns whether leases pin more than `host_bytes_max` of the host tier, or more than
+  // kPinnedPercentMax of another tier.
   bool IsLeasedPast(uint64_t host_bytes_max) const;
-  // A put of a child of the block began or ended.
+  // Call it when a put of a child of the block has begun or ended.
   void RefreshHeld(Block* block);
 
   // --- Recency and eviction
 
-  // The block is used.
+  // Marks the block as used.
   void Touch(Block* block, absl::Time now);
-  // Its chain is broken, or whole again: moves it to that order in each tier.
+  // Call it when the block's chain is broken, or complete again. Moves the block to the order for
+  // that, in each tier.
   void SetOrphaned(Block* block, bool is_orphaned);
   // Its hint changed, or ended: moves it to that order in each tier. REQUIRES: linked.
   void SetRank(Block* block, uint8_t rank);
   bool is_leaf_first(TierId tier) const { return At(tier).traits.is_leaf_first; }
   // REQUIRES: the tier is leaf-first.
   Order& order(TierId tier, size_t i) { return At(tier).orders[i]; }
-  // Every block with copies in the tier has held ones.
+  // Returns whether every block with copies in the tier has held copies there.
   bool is_all_held(TierId tier) const { return At(tier).held_blocks == figures(tier).block_count; }
-  // Evicts a block's copies in a tier. Returns the bytes that were freed now. REQUIRES: none is
+  // Evicts a block's copies in a tier. Returns the bytes that are free now. REQUIRES: no copy is
   // held.
   uint64_t Evict(Block* block, TierId tier, EvictionReason reason);
   // Evicts one copy. REQUIRES: linked and not held.
@@ -165,7 +166,7 @@ class TierSet {
 
   // --- Statistics
 
-  // A block came, or goes.
+  // Counts a new block, or a block that is about to be removed.
   void CountBlock(const Block& block, bool is_there);
   const IndexFigures& figures() const { return figures_; }
   IndexFigures figures(uint64_t space_id) const;
@@ -181,8 +182,8 @@ class TierSet {
     bool exists = false;
     bool is_out = false;
     TierTraits traits;
-    std::array<Order, kOrderCount> orders;  // empty: the tier is not leaf-first
-    // Of tiers that may hold the last copy, except the host tier.
+    std::array<Order, kOrderCount> orders;  // empty if the tier is not leaf-first
+    // For tiers that may hold the last copy, except the host tier.
     uint64_t lease_bytes_max = UINT64_MAX;
     uint64_t held_blocks = 0;
     CopyFigures figures;
@@ -199,12 +200,12 @@ class TierSet {
     return tier.orders[block.is_orphaned ? kOrphaned : kRanked + block.rank];
   }
 
-  // Returns the bytes that were freed now. May leave the image without copies: UnlinkIfLost()
-  // follows.
+  // Returns the bytes that are free now. The image may have no copies then: call UnlinkIfLost()
+  // next.
   uint64_t UnlinkCopy(Copy* copy);
-  // Unlinks an image without a copy that may be its last.
+  // Unlinks the image if no tier that may hold the last copy has one.
   void UnlinkIfLost(Image* image);
-  void ForgetImage(Image* image);  // REQUIRES: no copies, not in the block any more
+  void ForgetImage(Image* image);  // REQUIRES: no copies, and no longer in the block
   // Emits the event that a block got its first copy in a tier, or loses its last.
   void EmitEvent(const Block& block, TierId tier, bool is_stored);
   // Counts a child that came to a tier, or left it.
@@ -214,7 +215,7 @@ class TierSet {
   // Adds the block to the tier's order or removes it, according to its copies and children.
   void Requeue(Block* block, TierId tier);
   bool IsLast(const Copy& copy) const;
-  // Returns whether its last copy must not be evicted.
+  // Returns whether the image's last copy must not be evicted.
   static bool IsKept(const Image& image);
   void SetHeld(Copy* copy, bool is_held);
   void RefreshHeld(Image* image);
@@ -230,7 +231,7 @@ class TierSet {
   std::array<InTier, kTierCount> tiers_;  // by IndexOf(tier)
   IndexFigures figures_;
   absl::flat_hash_map<uint64_t, IndexFigures> figures_by_space_;
-  // By place in codecs::AllRecipes(), then in kRecipeFamilies.
+  // By index in codecs::AllRecipes(), followed by kRecipeFamilies.
   std::array<RecipeFigures, 64> figures_by_recipe_{};
   Histogram reuse_seconds_{AgeBounds()};
 };

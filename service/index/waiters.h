@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Match calls that wait for blocks. Each is filed under one block that it needs. The thread that
-// publishes that block takes the waiter out, tries again, and files it under the next missing block
-// or answers it. A function that may take many waiters out takes Visits, one per waiter, and
-// returns false when they are spent; the caller continues in its next hold.
+// Match calls that wait for blocks. Each waiter is filed under one missing block. The thread that
+// publishes that block takes the waiter out and tries the match again. It then answers the waiter,
+// or files it under the next missing block. A function that may take many waiters out takes Visits,
+// one per waiter. If they are spent it returns false, and the caller continues in its next hold.
 //
 // Thread-safety: Thread-compatible (the index's lock). A waiter that was taken out belongs to the
-// thread that took it.
+//                thread that took it.
 
 #include <cstdint>
 #include <memory>
@@ -41,20 +41,20 @@ class Waiters {
   // Counts a new waiter. Errors: ResourceExhausted (waiters of the session or the tenant, or their
   // keys).
   absl::Status Admit(const MatchQuery& query);
-  // The waiter is answered, or about to be: it no longer counts.
+  // Ends the counting of a waiter that is, or is about to be, answered.
   void Discharge(const MatchQuery& query);
 
-  // REQUIRES: admitted.
+  // REQUIRES: the waiter is admitted.
   void File(std::unique_ptr<Waiter> waiter, const BlockName& awaited);
   bool TakeFor(const BlockName& name, Visits& visits, Taken* taken);
   bool TakeLate(absl::Time now, Visits& visits, Taken* taken);
   bool TakeOf(uint64_t session_id, Visits& visits, Taken* taken);
-  // InfiniteFuture: none is filed.
+  // InfiniteFuture if no waiter is filed.
   absl::Time next_deadline() const {
     return by_deadline_.empty() ? absl::InfiniteFuture() : by_deadline_.begin()->first;
   }
 
-  // Filed waiters and those being tried.
+  // The number of waiters, filed or being tried.
   size_t count() const { return shares_.total(); }
   void Report(MetricSink& sink) const;
 
@@ -64,13 +64,13 @@ class Waiters {
     BlockName awaited;
   };
   std::unique_ptr<Waiter> Take(uint64_t id);
-  // Takes out those of a key of `map`, oldest first.
+  // Takes out the waiters that `map` has for `key`, the oldest first.
   template <typename Map, typename Key>
   bool TakeAll(const Map& map, const Key& key, Visits& visits, Taken* taken);
 
   uint64_t last_id_ = 0;
   absl::flat_hash_map<uint64_t, Filed> filed_;
-  // Filed waiters: a key has an entry while it has ids.
+  // The ids of filed waiters. No set is empty.
   absl::flat_hash_map<BlockName, std::set<uint64_t>> by_name_;
   absl::flat_hash_map<uint64_t, std::set<uint64_t>> by_session_;
   std::set<std::pair<absl::Time, uint64_t>> by_deadline_;

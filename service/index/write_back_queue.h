@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The write-back queue: the images that the persistent tier lacks, in the order of publication, and
-// the images that the host tier could drop because the persistent tier has them. Part of
+// The write-back queue: the images that the persistent tier lacks, in the order of publication. It
+// also has the images that the host tier could drop because the persistent tier has them. Part of
 // BlockIndex.
 //
-// State: three queues of images, and the images that write-back leaves out (Suppressed).
+// State: three queues of images, and which images write-back skips (Suppressed).
 //
 // Invariants, each as of the last Refresh() of the image:
 //
-// - An image is in one queue at most. It is in the host tier while it is in one.
-// - Pending: its encoding is pending. The image is in no other queue until then.
-// - Uncopied: the persistent tier lacks it and accepts it, no write of it is under way,
-//   and it is not suppressed.
-// - Clean: it is in both the host tier and the persistent one.
-// - A block that has a suppressed image has Block::has_suppressed, so that its next use is seen and
-//   ends that.
+// - An image is in at most one queue, and only while the host tier has a copy.
+// - Pending: its encoding is pending. It enters another queue only after that.
+// - Uncopied: the persistent tier has no copy and accepts the image, no write of it is running, and
+//   it is not suppressed.
+// - Clean: both the host tier and the persistent tier have a copy.
+// - A block with a suppressed image has Block::has_suppressed set. So its next use is noticed, and
+//   ends the suppression.
 // - Without a persistent tier, only the queue of pending encodings has images.
 //
 // Thread-safety: Thread-compatible (the index's lock).
@@ -31,7 +31,7 @@
 
 namespace cairn {
 
-// A queue of images, linked through the images: each operation is O(1) and allocates nothing.
+// A queue of images, linked through the images. Each operation is O(1) and allocates nothing.
 class ImageQueue {
  public:
   explicit ImageQueue(QueueId id) : id_(id) {}
@@ -40,10 +40,10 @@ class ImageQueue {
   uint64_t count() const { return count_; }
   bool Has(const Image& image) const { return image.queue == id_; }
 
-  // REQUIRES, for both: in no queue.
+  // REQUIRES, as does PushFront(): the image is in no queue.
   void PushBack(Image* image);
   void PushFront(Image* image);
-  // REQUIRES: in the queue.
+  // REQUIRES: the image is in this queue.
   void Remove(Image* image);
   void RemoveIfThere(Image* image) {
     if (Has(*image)) {
@@ -58,18 +58,18 @@ class ImageQueue {
   uint64_t count_ = 0;
 };
 
-// The progress of an image, and of the chain before it, towards the persistent tier.
+// How far an image, and the chain before it, is written to the persistent tier.
 struct WriteBackProgress {
   enum class State : uint8_t {
-    kThere,     // all are in the tier
-    kOnItsWay,  // `block` is not, or not completely
+    kThere,     // the tier has all of them
+    kOnItsWay,  // `block` is not written yet, or not completely
     kTooLarge,  // `block` has an image that the tier never accepts
     kGone,      // the image is in no tier
-    kNoTier,    // there is no persistent tier, or it is out
+    kNoTier,    // there is no persistent tier, or its device has failed
   };
   State state = State::kNoTier;
   BlockName block;
-  uint64_t parts = kAllParts;  // kThere: the parts of the tier that contain all of it
+  uint64_t parts = kAllParts;  // if kThere: the parts of the tier that contain them
   friend bool operator==(const WriteBackProgress&, const WriteBackProgress&) = default;
 };
 
@@ -78,50 +78,49 @@ class WriteBackQueue {
   // Borrows the records, which know the persistent tier.
   explicit WriteBackQueue(RestStore& records);
 
-  // The image got or lost a copy, or a write of it began or ended: files it anew.
+  // Files the image again. Call it when it got or lost a copy, or a write of it began or ended.
   void Refresh(Image* image);
 
   // --- Pending encodings
 
-  // The images whose encoding is pending, and the one that has waited longest; null: none.
+  // The number of images with a pending encoding, and the one that has waited longest (or null).
   uint64_t pending_count() const { return pending_.count(); }
   Image* FirstPending() const { return pending_.front(); }
-  // REQUIRES: it has a copy in the host tier.
+  // REQUIRES: the image has a copy in the host tier.
   void SetPending(Image* image);
   void ClearPending(Image* image);
 
-  // --- Images that the persistent tier lacks. REQUIRES, for Next() and Expedite(): there is one.
+  // --- Images that the persistent tier lacks. REQUIRES, for Next() and Expedite(): it exists.
 
   uint64_t uncopied_count() const { return uncopied_.count(); }
-  // Begins a search for the next image, which may take several holds. Returns its number for
-  // Next().
+  // Begins a search for the next image, which may take several holds. Returns the number of the
+  // search, for Next().
   uint32_t BeginRound() { return ++round_; }
-  // Returns the first image whose previous block is in the persistent tier, being written to it, or
-  // not in the host tier. An image that waits for its previous block goes behind all others and is
-  // examined once a round. Null: none, or `visits` are spent.
+  // Returns the first image whose previous block is in the persistent tier, is being written to it,
+  // or is not in the host tier. An image that must wait for its previous block goes behind all
+  // others, and is examined once per search. Null: none, or `visits` are spent.
   Image* Next(uint32_t round, Visits& visits);
-  // Like BlockIndex::Expedite(), for a linked block, as far up the chain as `visits` allow.
+  // Like BlockIndex::Expedite(), for a linked block. Follows the chain as far as `visits` allow.
   WriteBackProgress Expedite(const Block& block, uint16_t group, const codecs::Slice& slice,
                              Visits& visits);
 
   // --- Suppressed images
 
-  // The only setter of this state. kNot: the image counts again as one that the persistent tier
-  // lacks.
+  // Only this function sets Image::suppressed. With kNot, write-back considers the image again.
   void SetSuppressed(Image* image, Suppressed suppressed);
-  // The block was used: ends what write-back leaves out of it.
+  // Call it when the block is used. Write-back then no longer skips its images.
   void NoteUse(Block* block) {
     if (block->has_suppressed) {
       WantAgain(block);
     }
   }
 
-  // The block has no images any more.
+  // Call it when the block has no images any more.
   void Forget(Block* block) { block->has_suppressed = false; }
 
   // --- Images that the host tier could drop
 
-  // Returns whether it is the last copy, apart from tiers that do not persist.
+  // Returns whether no persistent tier has a copy, so that dropping this one loses the image.
   bool IsDirty(const Copy& copy) const {
     const std::optional<TierId> lasting = records_.lasting();
     return lasting.has_value() && copy.facts.tier == TierId::kHost &&
@@ -134,17 +133,17 @@ class WriteBackQueue {
   Block* OldestClean(uint8_t rank_max, Visits& visits);
 
  private:
-  // Returns whether it has a copy that the persistent tier accepts, lacks and does not get already.
+  // Returns whether the persistent tier has no copy, is not getting one, and accepts the image.
   bool IsMissing(const Image& image) const;
-  // Suppressed images of the block are to be written after all.
+  // Ends the suppression of all images of the block.
   void WantAgain(Block* block);
-  // Returns whether an image of it is suppressed because the write budget was low.
+  // Returns whether the block has an image that is suppressed because the write budget was low.
   static bool HasWithheld(const Block& block);
   // Moves an image that the persistent tier lacks to the front of its queue. Returns false if the
-  // tier never accepts it as it is.
+  // tier can never accept the image in its current form.
   bool Hurry(Image* image);
-  // Returns an image of the block that must be in the persistent tier before its children. Null:
-  // none.
+  // Returns an image of the block that must be written to the persistent tier before its children.
+  // Null: none.
   Image* WaitsFor(const Block& parent);
 
   RestStore& records_;

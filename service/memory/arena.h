@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The memory for blocks: one mapping, allocated in full at start and handed out in extents. It is
-// anonymous, or a memfd that other processes may map to read. Sizes are rounded up to one of 16
-// steps per doubling, in units of 4 KiB, so that a freed extent fits a later one. Adjacent free
-// ranges coalesce. A request takes the smallest free range of its class or a larger one. Extents
-// never move.
+// The memory for blocks: one mapping, which is allocated in full at start and handed out in
+// extents. It is anonymous memory, or a memfd that other processes may map for reading. Sizes are
+// rounded up to one of 16 steps per doubling, in units of 4 KiB, so that a freed extent fits a
+// later one. Adjacent free ranges are merged. A request takes a free range of the smallest size
+// class that fits. Extents never move.
 //
 // Thread-safety: Thread-safe: the Arena and distinct Extents.
 // Ownership:     an Extent owns its bytes. The Arena must outlive it (CAIRN_CHECKed).
-// Cost:          O(log free ranges) a call; no system call after construction.
+// Cost:          O(log free ranges) per call; no system call after construction.
 // Accounting:    exact: for every Use, used_bytes is the sum of rounded_bytes() of its extents.
 
 #include <array>
@@ -48,13 +48,13 @@ class Extent {
   std::span<std::byte> bytes() const;
   uint64_t size_bytes() const { return handle_.value().bytes; }  // as requested
   uint64_t rounded_bytes() const { return is_empty() ? 0 : RoundedExtentBytes(size_bytes()); }
-  uint64_t offset() const { return handle_.value().offset; }  // in the arena; logs name it
+  uint64_t offset() const { return handle_.value().offset; }  // in the arena, as in logs
 
-  // Marks the extent as evictable on behalf of `owner`. nullptr, the initial state: not evictable.
+  // Marks the extent as evictable, with `owner` as its name. nullptr: not evictable (the default).
   void SetOwner(void* owner);
-  // Frees the tail. REQUIRES: 0 < bytes <= size_bytes().
+  // Frees the bytes after the first `bytes`. REQUIRES: 0 < bytes <= size_bytes().
   void ShrinkTo(uint64_t bytes);
-  // Frees the bytes; the extent is empty afterwards.
+  // Frees the bytes. The extent is then empty.
   void Reset() { handle_.Reset(); }
 
  private:
@@ -71,23 +71,23 @@ class Extent {
 class Arena {
  public:
   struct Options {
-    // For each use. The mapping has their sum, rounded up to 2 MiB.
+    // One for each use. The mapping has their sum, rounded up to 2 MiB.
     std::array<uint64_t, kUseCount> budget_bytes{};
-    bool fault_in = true;  // false: pages are allocated at first access (tests)
+    bool fault_in = true;  // false (tests): pages are allocated at their first access
     FaultInProgress on_faulted_in = nullptr;
-    bool needs_hugetlb = false;  // fails instead of using other pages
+    bool needs_hugetlb = false;  // if there are no hugetlb pages: fail
     // Maps hugetlb pages, like mmap().
     void* (*map_hugetlb)(uint64_t bytes) = MapHugetlb;
-    // Others shall be able to map it. Where the kernel does not give such memory, it is anonymous
-    // and why_not_shared() says why.
+    // Whether other processes can map the memory. If the kernel does not provide such memory, it is
+    // anonymous, and why_not_shared() has the reason.
     bool is_shared = false;
   };
   enum class Pages : uint8_t { kHugetlb, kTransparent, kSmall };
 
-  // Allocates all pages before it returns (FaultIn()), with a log line a second. If hugetlb pages
-  // were promised but refused on access, as a cgroup does, it uses others and logs a warning;
-  // likewise if there are no 2 MiB pages, or not for all of it. Errors: ResourceExhausted if the
-  // kernel refuses the memory.
+  // Allocates all pages before it returns (FaultIn()), and logs the progress once a second. The
+  // kernel may promise hugetlb pages and refuse them on access, as a cgroup does. Then other pages
+  // are used, with a warning in the log. The same warning is logged if not all pages are 2 MiB
+  // pages. Errors: ResourceExhausted if the kernel refuses the memory.
   static absl::StatusOr<std::unique_ptr<Arena>> Make(const Options& options);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -95,20 +95,21 @@ class Arena {
 
   enum class Refusal : uint8_t {
     kNone,
-    kOverBudget,  // the use's budget is exhausted: freeing bytes of that use helps
-    kNoRoom,      // no free range is long enough: freeing a window helps
+    kOverBudget,  // the budget of the use is exhausted: free bytes of that use
+    kNoRoom,      // no free range is long enough: free a window
   };
-  // Returns an empty extent, and sets *refusal, if it does not fit. REQUIRES: bytes > 0.
+  // Returns an empty extent, and sets *refusal, if the bytes do not fit. REQUIRES: bytes > 0.
   Extent Allocate(uint64_t bytes, Use use, Refusal* refusal);
 
-  // Moves an extent to another use; its bytes stay. Returns false, without a change, if that
-  // exceeds the use's budget.
+  // Changes the use of an extent; its bytes stay. Returns false, and changes nothing, if the budget
+  // of `use` would be exceeded.
   bool ChangeUse(const Extent& extent, Use use);
 
-  // Examines the next `ranges_max` ranges and returns the owners of the cheapest run of `bytes`
-  // among them. Free ranges cost nothing, an owner costs `cost` of it (UINT64_MAX: not evictable).
-  // Returns an empty vector if there is no such run. Adds the bytes examined to *bytes_passed; the
-  // next call continues there. `cost` runs under the arena's lock and must not call the arena.
+  // Examines the next `ranges_max` ranges, and returns the owners in the cheapest run of `bytes`
+  // among them. A free range costs nothing. An owner costs `cost(owner)`; UINT64_MAX: not
+  // evictable. Returns an empty vector if there is no such run. Adds the bytes examined to
+  // *bytes_passed. The next call continues there. `cost` runs under the arena's lock and must not
+  // call the arena.
   std::vector<void*> CheapestWindow(uint64_t bytes, size_t ranges_max,
                                     absl::FunctionRef<uint64_t(void*)> cost,
                                     uint64_t* bytes_passed);
@@ -116,27 +117,27 @@ class Arena {
   uint64_t capacity_bytes() const { return aligned_.size(); }
   uint64_t budget_bytes(Use use) const { return budget_bytes_[static_cast<size_t>(use)]; }
   uint64_t used_bytes(Use use) const;
-  // Total bytes allocated and freed, rounded; the difference is in use.
+  // All bytes ever allocated, and ever freed; both rounded. The difference is in use.
   uint64_t allocated_bytes_total() const;
   uint64_t freed_bytes_total() const;
   Pages pages() const { return pages_; }
   std::span<std::byte> mapping() const { return aligned_; }
-  // A read-only descriptor of the memory; -1 if it is not shared. The memory is sealed: it keeps
+  // A read-only descriptor of the memory. -1 if it is not shared. The memory is sealed: it keeps
   // its size and its pages, and only mapping() can write to it.
   int shared_fd() const { return shared_fd_.get(); }
-  // Why it is not shared although that was asked for.
+  // Why the memory is not shared although Options::is_shared was set.
   const std::string& why_not_shared() const { return why_not_shared_; }
-  // The largest extent that would fit now, regardless of budgets.
+  // The largest extent that fits now, if budgets are ignored.
   uint64_t largest_free_bytes() const;
 
  private:
   friend class Extent;
   Arena() = default;
   static void* MapHugetlb(uint64_t bytes);
-  // Neither leaves a mapping behind when it fails.
+  // If they fail, they leave no mapping behind.
   absl::Status TakeHugetlb(uint64_t bytes, const Options& options);
   absl::Status TakeOrdinary(uint64_t bytes, const Options& options);
-  // Of a memfd, on hugetlb pages or on others.
+  // Makes the mapping from a memfd, with hugetlb pages or with others.
   absl::Status TakeShared(uint64_t bytes, bool is_hugetlb, const Options& options);
   absl::Status TakePages(const Options& options);
   void Unmap();
@@ -145,11 +146,11 @@ class Arena {
   void Shrink(uint64_t offset, uint64_t bytes);
 
   std::span<std::byte> mapping_;  // the whole mapping
-  std::span<std::byte> aligned_;  // the used part
+  std::span<std::byte> aligned_;  // its used part
   std::array<uint64_t, kUseCount> budget_bytes_{};
   Pages pages_ = Pages::kSmall;
-  Fd memfd_;      // while it is taken
-  Fd shared_fd_;  // of the same, to read
+  Fd memfd_;      // valid during Make()
+  Fd shared_fd_;  // the same memory, read-only
   std::string why_not_shared_;
 
   mutable Mutex mutex_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A GPU that the GPU tier and the codec share. If one of them sees it fail, it is out for both
-// until the process ends: no more work is put on its streams.
+// A GPU that the GPU tier and the codec share. If one of them sees the GPU fail, it counts as
+// failed for both until the process ends: no more work is put on its streams.
 //
 // Thread-safety: Thread-safe.
 
@@ -20,7 +20,7 @@ namespace cairn {
 
 class GpuDevice {
  public:
-  // `path` is its name for operators, as in "gpu:0". REQUIRES: `runtime` is not null.
+  // `path` is the name for operators, such as "gpu:0". REQUIRES: `runtime` is not null.
   GpuDevice(std::unique_ptr<kernels::Runtime> runtime, std::string path)
       : runtime_(std::move(runtime)), path_(std::move(path)) {}
   ~GpuDevice();  // REQUIRES: no memory is registered
@@ -30,21 +30,21 @@ class GpuDevice {
   kernels::Runtime& runtime() const { return *runtime_; }
   const std::string& path() const { return path_; }
 
-  // Returns ResourceExhausted: "gpu:0 (NVIDIA H200) has no stream left", for `what`.
+  // Returns ResourceExhausted with a text like "gpu:0 (NVIDIA H200) has no stream left", where
+  // `what` is the missing thing.
   absl::Status Refused(std::string_view what) const;
 
-  // Registers host memory, so that copies need no processor. All users of the device register the
-  // same memory. Errors: ResourceExhausted if the driver refuses.
+  // Registers host memory, so that copies need no processor. All users of the device must register
+  // the same memory. Errors: ResourceExhausted if the driver refuses.
   absl::Status RegisterHost(std::span<std::byte> memory);
-  // REQUIRES: as many calls as successful RegisterHost() calls; no work of the caller is on a
-  // stream.
+  // REQUIRES: one call for each successful RegisterHost(); the caller has no work on a stream.
   void UnregisterHost();
 
-  // Acquire: a thread that sees true also sees the reason.
+  // Acquire: if a thread sees true, it also sees the reason.
   bool is_out() const { return is_out_.load(std::memory_order_acquire); }
-  // Marks the device as out. The first call sets and logs the reason.
+  // Marks the device as failed. The first call sets and logs the reason.
   void Lose(std::string_view why);
-  std::string reason() const;  // empty: it works
+  std::string reason() const;  // empty while the device works
 
  private:
   const std::unique_ptr<kernels::Runtime> runtime_;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tracks which pages of an arena are free and which owner each range has. It uses boundary tags in
-// one array, with an entry per 4 KiB page, and lists free ranges by size class. It does not touch
-// the memory; all numbers are pages.
+// Tracks which pages of an arena are free, and which owner each range has. It uses boundary tags in
+// one array with an entry per 4 KiB page, and has lists of free ranges by size class. It does not
+// access the memory. All numbers are pages.
 //
 // Thread-safety: Thread-compatible.
-// Cost:          Take, Return, Shrink O(1); CheapestWindow O(ranges examined). Allocates only when
-//                constructed and for the result of a window.
+// Cost:          Take, Return and Shrink O(1); CheapestWindow O(ranges examined). Allocates only in
+//                its constructor, and for the result of CheapestWindow().
 
 #include <array>
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace cairn {
 
 // The use of an extent. Each use has its own budget.
 enum class Use : uint8_t {
-  kPlaced = 0,   // an image of the tier, published or about to be
+  kPlaced = 0,   // an image of the host tier, published or to be published
   kStaging = 1,  // an incoming payload, or an outgoing answer
 };
 inline constexpr size_t kUseCount = 2;
@@ -39,9 +39,9 @@ class RangeMap {
 
   // Returns the first page of a range of exactly `pages`. REQUIRES: pages == RoundUp(pages), not 0.
   std::optional<uint32_t> Take(uint32_t pages, Use use);
-  // REQUIRES, like the functions below: `first` is the first page of a taken range.
+  // REQUIRES, as do the functions below: `first` is the first page of a taken range.
   void Return(uint32_t first);
-  // Frees the tail. REQUIRES: 0 < pages <= the range's pages.
+  // Frees the pages after the first `pages`. REQUIRES: 0 < pages <= the range's pages.
   void Shrink(uint32_t first, uint32_t pages);
   uint32_t PagesOf(uint32_t first) const;
   Use UseOf(uint32_t first) const;
@@ -49,7 +49,7 @@ class RangeMap {
   void SetOwner(uint32_t first, void* owner);
 
   uint32_t largest_free() const;
-  // As Arena::CheapestWindow().
+  // Like Arena::CheapestWindow().
   std::vector<void*> CheapestWindow(uint32_t pages, size_t ranges_max,
                                     absl::FunctionRef<uint64_t(void*)> cost,
                                     uint32_t* pages_passed);
@@ -59,11 +59,11 @@ class RangeMap {
   static constexpr uint32_t kNone = UINT32_MAX;
   static constexpr uint32_t kClassCount = 448;  // for sizes below 2^30 pages
 
-  // One per page. Only the entry of a range's first page is valid; tail_pages is valid in its last.
+  // One per page. All fields are valid for the first page of a range, tail_pages for its last page.
   struct Entry {
     uint32_t pages : 30;
     uint32_t state : 2;
-    uint32_t tail_pages;  // of the free range that ends here; 0: none
+    uint32_t tail_pages;  // pages of the free range that ends here; 0: none
     union {
       struct {
         uint32_t next, previous;  // in the list of its class
@@ -76,15 +76,15 @@ class RangeMap {
   static uint32_t ClassOf(uint32_t pages);
   static State TakenAs(Use use) { return use == Use::kPlaced ? kTakenPlaced : kTakenStaging; }
   bool is_taken(uint32_t first) const { return entries_[first].state >= kTakenPlaced; }
-  uint32_t FirstClassFrom(uint32_t index) const;  // kNone: all are empty
+  uint32_t FirstClassFrom(uint32_t index) const;  // kNone if all are empty
   void Link(uint32_t first, uint32_t pages);
   void Unlink(uint32_t first);
   void Free(uint32_t first, uint32_t pages);
-  // Returns the cost of the range at `first` in a window; nullopt: not evictable.
+  // Returns the cost of the range at `first` in a window. nullopt: not evictable.
   std::optional<uint64_t> CostOf(uint32_t first, absl::FunctionRef<uint64_t(void*)> cost) const;
 
   std::vector<Entry> entries_;
-  uint32_t hand_ = 0;  // where the next search for a window starts: the start of a range
+  uint32_t hand_ = 0;  // the range where the next search for a window starts
   std::array<uint32_t, kClassCount> heads_{};
   std::array<uint64_t, kClassCount / 64> nonempty_{};
 };

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The way of a put, from its frame to its reply. Read put.cc first: its first two functions are the
-// steps, in order.
+// How a put is processed, from its frame to its reply. Read put.cc first: its first two functions
+// are the steps, in order.
 //
-// - Admit, on the lane, before the payload moves: fields, limits, staging.
+// - Admit: runs on the lane before the payload moves. Checks fields and limits, allocates staging.
 // - Receive: the lane copies the payload into staging. Then the put waits for a thread of the path
 //   pool.
 // - Encode: checks the payload and encodes it with the space's recipe (encode.cc). If a device
-//   encodes it, no thread waits for that.
-// - Place and Publish: moves the image into a tier, evicting if needed, and makes it visible,
-//   complete, to all readers.
+//   encodes it, no thread waits for the device.
+// - Place and Publish: move the image into a tier, with evictions if needed, and make the complete
+//   image visible to all readers.
 // - Reply: frees all memory of the put, then answers. A put that asked to be durable is answered
 //   once it is durable, or once it is known that it will not be.
 //
-// One PutOp goes all the way. Nothing is visible before Publish: destroying the PutOp before that
-// leaves nothing behind.
+// One PutOp goes through all steps. Nothing is visible before Publish: if the PutOp is destroyed
+// before, nothing is left behind.
 
 #include <array>
 #include <atomic>
@@ -57,12 +57,12 @@ namespace cairn {
 
 struct PutOp;
 using PutOwner = OpPool<PutOp>::Owner;
-// The step after the one that the put is in.
+// The next step after the current one.
 using PutNext = absl::AnyInvocable<void(PutOwner, absl::Status)>;
-// Gets the reply. Runs exactly once, without locks held, when the put's memory is free.
+// Takes the reply. Runs exactly once, without locks held, after the put's memory is freed.
 using PutDone = absl::AnyInvocable<void(Request, absl::StatusOr<proto::PutReply>)>;
 
-// The images of the previous block, from which ott continues.
+// The images of the previous block. The recipe `ott` continues from them.
 struct Parents {
   CopyPins pins;
   std::vector<codecs::ImageView> views;
@@ -72,11 +72,11 @@ struct Parents {
 struct Sources {
   Extent payload;
   SideObjectRef side_object;
-  Statistics statistics;  // only those that encoders read
+  Statistics statistics;  // only those that an encoder reads
   Parents parents;
 };
 
-// A put under way. It owns everything that it needs, and is handed from thread to thread.
+// A running put. It owns everything that it needs, and is handed from thread to thread.
 // Thread-safety: Thread-compatible. It must stay alive while the lane copies into target().
 struct PutOp {
   std::span<std::byte> target() {
@@ -89,14 +89,14 @@ struct PutOp {
   OpPool<PutOp>* pool = nullptr;
   Request request = {};
   PutDone done = nullptr;
-  PutNext next = nullptr;  // while a step is under way
+  PutNext next = nullptr;  // set while a step is running
   // From the frame:
   proto::Put put = {};
   uint64_t payload_bytes = 0;
   uint32_t payload_crc32c = 0;
   // Set by Admit:
-  bool is_duplicate = false;  // the slice is stored already; also by Publish
-  uint64_t image_bytes = 0;   // of a duplicate, or published
+  bool is_duplicate = false;  // the slice is stored already; Publish may set it, too
+  uint64_t image_bytes = 0;   // the size of the duplicate, or of the published image
   SpaceRef space = {};
   codecs::ImageSpec spec = {};           // of the image; Encode sets its recipe
   Sessions::InFlightPut in_flight = {};  // destroyed after the payload, when its bytes are free
@@ -105,77 +105,78 @@ struct PutOp {
   bool ends_on_lane = false;             // the rest of it is short
   PutReservation reservation = {};       // of the block, until it is published
   // Set by Receive:
-  uint32_t received_crc32c = 0;  // of the bytes in target()
-  // The path pool is busy: the block is stored raw, and upkeep encodes it later. A block whose
-  // recipe reads its statistics is encoded anyway, because upkeep would not have them.
+  uint32_t received_crc32c = 0;  // CRC of the bytes in target()
+  // Because the path pool is busy, the block is stored raw, and upkeep encodes it later. Not set if
+  // the recipe reads the block's statistics: they would be gone by then.
   bool keeps_raw = false;
   // Set by Encode:
-  absl::Time began = absl::InfinitePast();     // its start, on the monotonic clock
+  absl::Time began = absl::InfinitePast();     // when Encode began, on the monotonic clock
   Statistics statistics = {};                  // from the payload, checked
   std::vector<uint32_t> tokens = {};           // likewise
   std::optional<Sources> sources = {};         // nullopt: nothing to encode
   std::shared_ptr<const Sources> shared = {};  // instead of `sources`: a late device keeps them
   Extent image = {};                           // verified, in staging or in the tier
-  bool is_placed = false;                      // it is in the tier
-  codecs::Recipe recipe = {};                  // of the image
+  bool is_placed = false;                      // the image is in the tier
+  codecs::Recipe recipe = {};                  // the image's
   SideObjectRef side_object = {};              // null: none
-  bool is_encode_pending = false;              // it is stored raw
+  bool is_encode_pending = false;              // stored raw, to be encoded later
 };
 
 // The puts of the daemon: the components that they use, and their metrics.
-// Thread-safety: Thread-safe. Must outlive its PutOps: the path pool's jobs and the lanes'
-// transfers.
+// Thread-safety: Thread-safe. Must outlive its PutOps, which the path pool's jobs and the lanes'
+// transfers own.
 class Puts {
  public:
   Puts(Spaces& spaces, Sessions& sessions, BlockIndex& index, Tiers& tiers, PathPool& pool,
        const Clock& clock);
 
-  // Writes the images of a slice before others. Runs `done` once, when all of them are durable, or
-  // when it is known that they will not be, at the deadline at the latest.
+  // Writes the images of a slice to the persistent tier before other images. Runs `done` once: when
+  // all are durable, or when it is known that they will not be. At the deadline it runs in any
+  // case.
   using DurableDone = absl::AnyInvocable<void(proto::Durability)>;
   using AwaitDurable =
       std::function<void(const BlockName&, const WantedGroup&, absl::Time deadline, DurableDone)>;
-  // Set once, before the first put that asks to be durable.
+  // Set it once, before the first put that asks to be durable.
   void SetAwaitDurable(AwaitDurable await_durable) { await_durable_ = std::move(await_durable); }
-  // Set once, before the first put; null: no device.
+  // Set it once, before the first put. Null: no device encodes.
   void SetDevice(DeviceCodec* device) { device_ = device; }
 
-  // Starts a put. It is answered by `replies`, which must outlive it. Owned by the lane's thread.
+  // Starts a put. `replies` answers it, and must outlive it. Owned by the lane's thread.
   // REQUIRES: frame.body is a Put, and the request has been checked.
   void StartPut(transport::Lane& lane, Replies& replies, Request request, const proto::Frame& frame,
                 transport::Arrival arrival);
-  // For draining: later puts are answered with Unavailable.
+  // From now on, answers new puts with Unavailable. For draining.
   void RefuseNew() { refuses_new_.store(true, std::memory_order_relaxed); }
 
-  // The parts of StartPut(), for tests without a lane.
+  // MakeOp(), Admit() and FinishPut() are the parts of StartPut(), for tests without a lane.
   PutOwner MakeOp(Request request, const proto::Frame& frame, PutDone done);
   // Decides whether to transfer the payload. Cheap enough for a lane. Returns:
   //
-  // - OK, and op.is_duplicate: the slice is stored. Refuse the payload and answer.
+  // - OK with op.is_duplicate: the slice is stored. Refuse the payload and answer.
   // - OK: receive into op.target(), set op.received_crc32c, then call FinishPut().
   // - NotFound: no such space.
   // - PermissionDenied: the space belongs to another tenant.
-  // - InvalidArgument: a field, with its limit: group, slice, tokens, payload bytes, position.
-  // - FailedPrecondition: derived KV for a lossless space.
+  // - InvalidArgument: names a field and its limit: group, slice, tokens, payload bytes, position.
+  // - FailedPrecondition: the KV is derived, and the space is lossless.
   // - ResourceExhausted: staging is full, or the session has too many running puts.
   absl::Status Admit(PutOp& op);
-  // Runs the rest of a put, on a thread of the path pool. The reply:
+  // Runs the rest of a put on a thread of the path pool. The put is answered with a reply or error:
   //
   // - OK: stored, or a duplicate of an image that was published meanwhile.
   // - DataLoss: the payload does not match the frame's CRC, or the image's own CRCs.
-  // - InvalidArgument: the payload is not an image, or not of this block.
+  // - InvalidArgument: the payload is not an image, or not an image of this block.
   // - ResourceExhausted: everything else in the tier is pinned or in use.
   // - Unavailable: the session has ended. Nothing became visible.
-  // - DeadlineExceeded: the put waited too long for its turn.
+  // - DeadlineExceeded: the put waited too long for a thread.
   void FinishPut(PutOwner op);
-  // Frees the put's memory, counts the outcome and answers. The put holds no memory while it waits
-  // to be durable. The block is stored even if it will not be: the reply says which.
+  // Frees the put's memory, counts the outcome and answers. While a put waits to be durable, it
+  // holds no memory. If it cannot be durable, the block is still stored, and the reply says so.
   void Reply(PutOwner op, absl::Status status);
 
   void Report(MetricSink& sink) const;
 
  private:
-  // Steps that are timed, named after their functions.
+  // The steps that are timed, with the names of their functions.
   enum class Step : uint8_t { kAdmit, kReceive, kEncode, kPlace, kPublish };
   static constexpr size_t kStepCount = 5;
   enum class Outcome : uint8_t { kStored, kDuplicate, kRefused, kCorrupt, kAborted };
@@ -196,7 +197,7 @@ class Puts {
   // --- encode.cc
   void Encode(PutOwner op, PutNext next);
   void EndEncode(PutOwner op, absl::Status status);
-  // Checks the payload and decides how to encode it. If it is an image already, that is op.image.
+  // Checks the payload and decides how to encode it. If it is an image already, sets op.image.
   absl::Status Prepare(PutOp& op);
   absl::Status CheckImage(PutOp& op, std::span<const std::byte> payload);
   absl::Status NoteCorrupt(const proto::Put& put, std::string_view what);
@@ -207,7 +208,7 @@ class Puts {
   absl::Status EncodeHere(PutOp& op);
   bool IsForDevice(const PutOp& op) const;
   void EncodeOnDevice(PutOwner op);
-  // Continues with the device's image, or encodes here if it made none.
+  // Continues with the image that the device encoded. If the device failed, encodes here.
   void TakeEncoded(PutOwner op, absl::StatusOr<Extent> image);
 
   Spaces& spaces_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The interface through which tiers ask for room. The index implements it and decides which copies
+// The interface through which tiers ask for room. The index implements it, and decides which copies
 // may be evicted.
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace cairn {
 enum class EvictionReason : uint8_t {
   kCapacity,   // a put needed the bytes
   kWindow,     // a put needed contiguous bytes
-  kWatermark,  // upkeep, in advance
+  kWatermark,  // upkeep evicts in advance
   kBlocks,     // the index has its maximum of blocks
   kImages,     // the index has its maximum of images
   kIndex,      // the index has its maximum of bytes
@@ -24,7 +24,7 @@ enum class EvictionReason : uint8_t {
 inline constexpr size_t kEvictionReasonCount = 6;
 std::string_view Name(EvictionReason reason);
 
-// Evicts copies, in this order:
+// Evicts copies, by these rules:
 //
 // - First blocks of broken chains: a block before them is in no tier and not being put.
 // - Then blocks without children in the tier: those of the lowest rank (hints.h), and of these the
@@ -33,23 +33,23 @@ std::string_view Name(EvictionReason reason);
 // - For a newcomer, the block that needs the room, no block before it in its chain. If the
 //   newcomer's own chain is broken, only blocks of broken chains.
 //
-// Thread-safety: Thread-safe. Called without locks held; implementations take their own.
+// Thread-safety: Thread-safe. Called without locks held. Implementations take their own locks.
 class Evictor {
  public:
   virtual ~Evictor() = default;
-  // Evicts the tier's copies of the next block in the order for `newcomer` (null: for no block).
-  // Returns the freed bytes, as allocated; 0 if no block can be evicted. REQUIRES: the tier is
-  // leaf-first.
+  // Evicts the tier's copies of the next block. `newcomer` is the block that needs the room; null:
+  // no block does. Returns the freed bytes, as allocated; 0 if no block can be evicted. REQUIRES:
+  // the tier is leaf-first.
   virtual uint64_t EvictOldest(TierId tier, EvictionReason reason, const BlockName* newcomer) = 0;
   uint64_t EvictOldest(TierId tier, EvictionReason reason) {
     return EvictOldest(tier, reason, nullptr);
   }
-  // Examines a bounded number of ranges of the host arena and evicts the blocks in the cheapest run
-  // of `bytes` among them, with or without children. Returns false if there is none. Adds the bytes
-  // examined to *bytes_passed; the next call continues there.
+  // Examines a bounded number of ranges of the host arena. Evicts the blocks in the cheapest run of
+  // `bytes` among them, with or without children. Returns false if there is no such run. Adds the
+  // bytes examined to *bytes_passed. The next call continues there.
   virtual bool EvictWindow(uint64_t bytes, const BlockName* newcomer, uint64_t* bytes_passed) = 0;
-  // Evicts the copy at a place that its tier chose. Returns false if the copy is held and must be
-  // moved instead. Also returns true if it was gone already.
+  // Evicts the copy at a place that its tier has chosen. Returns true if the copy is gone, also if
+  // it was gone before. Returns false if the copy is held and must be moved instead.
   virtual bool EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
                          EvictionReason reason) = 0;
 
@@ -58,15 +58,15 @@ class Evictor {
 
   enum class Moved : uint8_t {
     kMoved,
-    kGone,  // it was evicted or deleted: nothing to move
-    kBusy,  // it is being read: try later
+    kGone,  // evicted or deleted: there is nothing to move
+    kBusy,  // being read: try again later
   };
-  // Tells the index that the tier has copied the bytes at `offset` to `to`. Takes ownership of `to`
-  // if it returns kMoved.
+  // Tells the index that the tier has copied the bytes at `offset` to `to`. If it returns kMoved,
+  // it has taken ownership of `to`.
   virtual Moved MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset, TierExtent& to) = 0;
-  // The bytes at that place are damaged: drops the copy, even if it is held.
+  // Drops the copy at that place because its bytes are damaged, even if it is held.
   virtual void LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset) = 0;
-  // Drops all copies in [begin, end) of the tier. Walks the whole index.
+  // Drops all copies of the tier in [begin, end). Walks the whole index.
   virtual void LoseCopies(TierId tier, uint64_t begin, uint64_t end) = 0;
 };
 

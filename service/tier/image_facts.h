@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Descriptions of an image and of one copy of it, shared by index and tiers. Values.
+// Descriptions of an image, and of one copy of it, which index and tiers share. They are values.
 
 #include <array>
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace cairn {
 
-// The tier of a copy; the values are those of cairn.v1.Tier.
+// The tier of a copy. The numbers are those of cairn.v1.Tier.
 enum class TierId : uint8_t { kGpu = 1, kHost = 2, kSsd = 3 };
 inline constexpr size_t kTierCount = 3;
 // The order in which a get searches for a copy.
@@ -25,7 +25,7 @@ inline constexpr std::array<TierId, kTierCount> kReadOrder = {TierId::kHost, Tie
                                                               TierId::kSsd};
 
 constexpr size_t IndexOf(TierId tier) { return static_cast<size_t>(tier) - 1; }
-// Returns the one that comes later in kReadOrder.
+// Returns the one that is later in kReadOrder.
 constexpr TierId Slower(TierId a, TierId b) {
   for (const TierId tier : kReadOrder) {
     if (tier == a) {
@@ -49,7 +49,7 @@ struct ImageFacts {
   uint16_t tokens = 0;
   uint16_t group = 0;
   codecs::Slice slice;
-  uint32_t expires_unix_s = 0;  // when its block expires; 0: never
+  uint32_t expires_unix_s = 0;  // the expiry of its block; 0: never
   uint64_t source_bytes = 0;
 };
 
@@ -68,8 +68,8 @@ struct CopyFacts {
   TierId tier = TierId::kHost;
   codecs::Recipe recipe;
   uint64_t image_bytes = 0;
-  // CRC32C of header and directory, which contain the CRCs of the tiles: copies of one image with
-  // equal values are equal.
+  // CRC32C of header and directory, which contain the CRCs of the tiles. So copies of one image are
+  // equal if they have equal values here.
   uint32_t directory_crc = 0;
 };
 

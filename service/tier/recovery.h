@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Recovery: the data that a persistent tier finds at start, and the interface that receives it.
+// Recovery: what a persistent tier finds at start, and the interface that receives it.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,9 +17,9 @@
 
 namespace cairn {
 
-// An image found in a tier; owns its place.
+// An image that was found in a tier. It owns its place.
 struct FoundImage {
-  ImageFacts image;  // space_id: the result of FoundSpace()
+  ImageFacts image;  // space_id is the result of FoundSpace()
   proto::BlockKey parent{};
   codecs::Recipe recipe;
   uint32_t directory_crc = 0;
@@ -31,24 +31,24 @@ struct FoundImage {
 class SideObjectSource {
  public:
   virtual ~SideObjectSource() = default;
-  // Reads a side object; the bytes match the digest. Errors: NotFound, DataLoss.
+  // Reads a side object. The bytes match the digest. Errors: NotFound, DataLoss.
   virtual absl::StatusOr<std::vector<std::byte>> Read(const codecs::Digest& id) = 0;
 };
 
 // Receives recovered data.
 //
-// Thread-safety: Thread-compatible: one thread recovers at a time. A tier calls it from Recover(),
-// and from its own thread when a device comes back, until the tier has stopped.
+// Thread-safety: Thread-compatible: one thread recovers at a time. A tier calls it from Recover().
+// If a device comes back, the tier calls it from its own thread, until Stop() of the tier.
 class RecoverySink {
  public:
   virtual ~RecoverySink() = default;
-  // Returns the space's id in this process; 0: the space and its images are not wanted. Called
-  // before the first image of the space, and again for each device that knows the space.
+  // Returns the space's id in this process. 0: do not find the space's images. Called before the
+  // first image of the space, and again for each device that has the space.
   virtual uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource& side_objects) = 0;
-  // Takes found images. Unwanted ones are destroyed, which frees their places.
+  // Takes found images. It destroys those that are not wanted, which frees their places.
   virtual void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) = 0;
-  // Deletions that a device learned while others were absent, or that came during its recovery; for
-  // all stored data. Without keys: all blocks of the space.
+  // Deletes blocks from all stored data; without keys, all blocks of the space. A device has
+  // learned of the deletion while other devices were absent, or it came during the recovery.
   virtual void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) = 0;
   // Hints that a device kept; after the spaces that they are of.
   virtual void FoundHints(std::span<const HintRecord>) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The record of a space in a persistent tier. Values.
+// The record of a space in a persistent tier. The structs are values.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,21 +22,21 @@ struct NamedSideObject {
 };
 
 struct SpaceRecord {
-  // A group's current side object, for encoding later images.
+  // A group's current side object: new images are encoded with it.
   struct Current {
     uint32_t group = 0;
     proto::SideObjectKind kind = proto::SideObjectKind::kProfile;
     codecs::Digest id{};
-    bool is_mined = false;  // by the daemon; else installed by a client
+    bool is_mined = false;  // true: made by the daemon; false: installed by a client
     friend bool operator==(const Current&, const Current&) = default;
   };
 
   proto::Fingerprint fingerprint{};  // of the identity
   proto::SpaceIdentity identity;
-  // Increases with each change: records of a space with equal versions are equal. Valid only in
-  // this process, so it is not stored.
+  // Increases with each change: records of one space with equal versions are equal. Not stored,
+  // because it is valid in this process only.
   uint64_t version = 0;
-  // The policy; recipes by name.
+  // The policy, with recipes by name.
   std::string recipe;
   std::string cold_recipe;  // empty: none
   uint32_t ttl_s = 0;       // 0: none

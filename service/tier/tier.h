@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The interface between the store and a medium that holds copies of images.
+// The interface between the store and a medium that has copies of images.
 //
-// A tier whose bytes the CPU cannot address reads and writes them itself. A transfer has one
-// completion, which runs exactly once, on any thread, possibly before the submitting call returns.
-// Then the tier uses the memory no more; the status is the outcome (ADR 0006). It may take longer
-// than any deadline: a caller that must answer earlier does so without the bytes, and leaves the
+// A transfer is a read or a write that the tier does. It has one completion, which runs exactly
+// once, on any thread, possibly before the submitting call returns. Its status is the outcome. From
+// then on, the tier does not use the transfer's memory (ADR 0006). The completion may come later
+// than any deadline. A caller that must answer earlier answers without the bytes, and leaves the
 // memory to the completion.
 //
 // Thread-safety: Thread-safe.
-// Locks:         callers hold none, except as TierExtent says; completions run without locks held.
+// Locks:         callers hold none, except as TierExtent says. Completions run without locks held.
 
 #include <cstddef>
 #include <cstdint>
@@ -36,17 +36,17 @@ namespace cairn {
 
 struct TierTraits {
   TierId id = TierId::kHost;
-  // TierExtent::bytes() are the bytes: nothing needs to be read.
+  // Whether TierExtent::bytes() are the bytes, so that nothing needs to be read.
   bool is_addressable = false;
-  // The index orders its copies and evicts leaf-first. False: the tier chooses copies, and
-  // asks the index with Evictor::EvictCopy().
+  // Whether the index chooses the copies to evict, leaf-first. If false, the tier chooses copies
+  // and asks the index with Evictor::EvictCopy().
   bool is_leaf_first = false;
-  // A copy in it may be the only one of its image.
+  // Whether a copy in this tier may be the only copy of its image.
   bool may_hold_last = false;
-  // Its contents survive the process: Recover() finds them again.
+  // Whether the contents survive the process (a persistent tier): Recover() finds them again.
   bool is_lasting = false;
-  // The tier has parts that fail independently. The part of an offset is offset >> part_shift. 64:
-  // a single part.
+  // The tier has parts that fail independently. The part of an offset is offset >> part_shift. With
+  // 64 there is one part.
   int part_shift = 64;
 
   // Returns a mask with only the bit of the offset's part, for CopyTier::Sync().
@@ -58,28 +58,28 @@ struct TierTraits {
 // All parts of a tier.
 inline constexpr uint64_t kAllParts = ~uint64_t{0};
 
-// The preferred device for a copy, in a tier of several devices. A chain stays on one device, so
-// that losing a device loses some prefixes but shortens no other.
+// Where to place a copy, in a tier with several devices. A chain stays on one device: if a device
+// is lost, some prefixes are lost, but no other prefix gets shorter.
 struct Placement {
   // The copy of the previous block in the same tier. Null: there is none.
   const TierExtent* parent_copy = nullptr;
-  // Chooses if `parent_copy` does not: hash of the first known block of the chain.
+  // Determines the device if `parent_copy` is null: a hash of the first known block of the chain.
   uint64_t hash = 0;
 };
 
 // A read of some bytes of a copy. `place` and `target` must stay valid until the completion runs:
-// hold a CopyPin on `place`, and own `target`.
+// keep a CopyPin for `place`, and own `target`.
 struct TierRead {
   const TierExtent* place = nullptr;
   uint64_t offset = 0;  // in the image
   std::span<std::byte> target;
   absl::Time deadline = absl::InfiniteFuture();
-  // Nobody waits for it: it runs after all others and does not count as a use of the copy.
+  // Nobody waits for it. It runs after all other transfers and does not count as a use of the copy.
   bool is_background = false;
 };
 
-// Writes a whole image to its place. Everything that it names must stay valid until the completion
-// runs.
+// Writes a whole image to its place. Everything that the struct refers to must stay valid until the
+// completion runs.
 struct TierWrite {
   const TierExtent* place = nullptr;
   ImageFacts image;
@@ -87,23 +87,23 @@ struct TierWrite {
   std::span<const std::byte> source;
   absl::Time deadline = absl::InfiniteFuture();
 
-  // For a persistent tier, to recover the image:
+  // A persistent tier needs these to recover the image:
   proto::BlockKey parent{};
   EngineNamesRef names = {};           // of the block; null: none
   codecs::Digest side_object{};        // of the copy; all zero: none
   const SpaceRecord* space = nullptr;  // REQUIRES, for a persistent tier: not null
-  // The side objects that side_object and space name.
+  // The side objects that `side_object` and `space` name.
   std::span<const NamedSideObject> side_objects = {};
 };
 
-// Names a transfer for Cancel(); 0: none.
+// Identifies a transfer for Cancel(). 0: none.
 using TransferId = uint64_t;
 
 // The outcome of a transfer:
-//   OK                  all bytes are there; they are not verified
-//   DeadlineExceeded    not begun by the deadline, or completed after it
+//   OK                  all bytes are moved; they are not verified
+//   DeadlineExceeded    not begun before the deadline, or completed after it
 //   Cancelled           Cancel() came first
-//   Unavailable         the device is out
+//   Unavailable         the device has failed
 //   DataLoss            the device cannot read the bytes
 using TierDone = absl::AnyInvocable<void(absl::Status status) &&>;
 
@@ -112,11 +112,11 @@ using TierDone = absl::AnyInvocable<void(absl::Status status) &&>;
 enum class DeviceState : uint8_t {
   kRecovering,  // its contents are being recovered
   kOk,
-  kCapped,  // its file system has less room than it may use; its images are served
-  // Writes failed, or the operator retired it; writes are tried again unless the index (ssd.md)
-  // failed.
+  kCapped,  // its file system has less room than the tier may use; its images are served
+  // Writes have failed, or the operator has retired it. Writes are tried again, unless the ledger
+  // (ssd.md) has failed.
   kReadOnly,
-  kOut,  // no reads and no writes
+  kOut,  // it has failed: no reads and no writes
 };
 std::string_view Name(DeviceState state);
 // Reports the state of a GPU as a metric.
@@ -125,15 +125,15 @@ void ReportGpuState(DeviceState now, MetricSink& sink);
 struct DeviceReport {
   std::string path;
   DeviceState state = DeviceState::kOk;
-  std::string reason;       // of any state except kOk
-  bool is_retired = false;  // by the operator
-  bool is_trying = false;   // it is read-only and being tested with a write
+  std::string reason;       // set in every state except kOk
+  bool is_retired = false;  // retired by the operator
+  bool is_trying = false;   // read-only, and being tested with a write
   uint64_t capacity_bytes = 0, used_bytes = 0;
   uint64_t image_count = 0;
   std::vector<std::pair<std::string_view, uint64_t>> segments;  // by state
-  // Of images, since the process started.
+  // Bytes of images, since the process started.
   uint64_t written_bytes = 0, carried_bytes = 0, read_bytes = 0;
-  uint64_t fault_count = 0;     // failed transfers, and images that it damaged
+  uint64_t fault_count = 0;     // failed transfers, and images that the device has damaged
   uint64_t transfer_count = 0;  // unfinished transfers
   std::string_view engine;
 };
@@ -147,36 +147,36 @@ class CopyTier {
   virtual const TierTraits& traits() const = 0;
   TierId id() const { return traits().id; }
 
-  // Reserves room for a copy, evicting if needed. Errors: ResourceExhausted (no copy can be
-  // evicted, there is no room yet, or the image is larger than the tier accepts), Unavailable (the
-  // device is out).
+  // Reserves room for a copy, with evictions if needed. Errors: ResourceExhausted (no copy can be
+  // evicted, there is no room yet, or the image is too large for the tier), Unavailable (the device
+  // has failed).
   virtual absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement& placement) = 0;
   absl::StatusOr<TierExtent> Reserve(uint64_t bytes) { return Reserve(bytes, Placement()); }
   virtual uint64_t capacity_bytes() const = 0;
-  // The largest image that it accepts.
+  // The size of the largest image that the tier accepts.
   virtual uint64_t image_bytes_max() const { return codecs::kImageBytesMax; }
-  virtual uint64_t used_bytes() const = 0;  // as allocated, including places still being read
+  virtual uint64_t used_bytes() const = 0;  // as allocated, also of deleted copies in use
 
-  // Submit a transfer without waiting for the medium. Above the tier's own limit the completion
-  // gets ResourceExhausted.
+  // Read() and Write() submit a transfer, and do not wait for the medium. If too many transfers
+  // wait, the completion gets ResourceExhausted.
   virtual TransferId Read(const TierRead& read, TierDone done) = 0;
   virtual TransferId Write(const TierWrite& write, TierDone done) = 0;
-  // Gives up the result: a transfer that was not begun ends at once. The completion still runs.
-  // Does nothing if the transfer has completed.
+  // Tells the tier that the result is not needed. A transfer that has not begun ends at once; its
+  // completion still runs. Does nothing if the transfer has completed.
   virtual void Cancel(TransferId id) = 0;
 
-  // REQUIRES: called once before the first Reserve(), and with null at the end; the evictor must
-  // outlive its use.
+  // REQUIRES: called once before the first Reserve(), and once with null at the end. The evictor
+  // must outlive its use.
   virtual void SetEvictor(Evictor* evictor) = 0;
 
-  // --- For persistent tiers. Others have nothing to do.
+  // --- For persistent tiers. The other tiers keep these defaults.
 
-  // Hands out the data of the previous process. A missing device hands out its data when it comes
-  // back. If Recover() fails, the tier stays out. REQUIRES: called once, before the first
-  // Reserve(); `sink` outlives Stop().
+  // Passes the previous process's data to `sink`. If a device is missing, its data follows when the
+  // device comes back. If Recover() fails, the tier stays out of use. REQUIRES: called once, before
+  // the first Reserve(); `sink` lives longer than Stop() takes.
   virtual absl::Status Recover(RecoverySink&) { return absl::OkStatus(); }
-  // These blocks of the space (without keys: all) are about to leave the index because they were
-  // deleted: an absent device must not bring them back.
+  // Call it before deleted blocks of a space leave the index. Without keys: all blocks of the
+  // space. The tier remembers them, so that an absent device cannot bring them back.
   virtual void Deleted(const proto::Fingerprint&, std::span<const proto::BlockKey>) {}
   // The policy of a space has changed: the tier rewrites its record.
   virtual void PolicyChanged(const SpaceRecord&) {}
@@ -188,30 +188,30 @@ class CopyTier {
   // Returns false at the deadline, or if there is no device to record it.
   virtual bool AwaitFreed(absl::Time) { return true; }
   // Completes with OK once all earlier completed writes to these parts would survive a power loss.
-  // Copies that were lost meanwhile are excluded; the evictor knows them. Calls at about the
-  // same time share the work. Errors: Unavailable if that is not known, or if the tier is stopping.
+  // This does not include copies that were lost meanwhile; the evictor is told about them. Calls at
+  // about the same time share the work. Errors: Unavailable (not known, or the tier is stopping).
   virtual void Sync(uint64_t parts, TierDone done);
-  // Extents that are freed later stay for the next process. Running transfers complete, and no new
-  // ones begin. Idempotent.
+  // Running transfers complete, and no new ones begin. Extents that are freed after the call stay
+  // for the next process. Idempotent.
   virtual void Stop() {}
 
   // --- For operators.
 
   virtual void Report(MetricSink& sink) const = 0;
-  // In the order of the configuration; none if the tier is memory.
+  // In the order of the configuration. Empty if the tier is memory.
   virtual std::vector<DeviceReport> Devices() const { return {}; }
-  // Retires a device, or takes it back. A retired device takes no new copies until it is taken back
-  // or the process ends; its copies are still read. A device with failed writes is tested at once,
-  // on a thread of the tier, when it is taken back. Errors: NotFound (no device with that path),
-  // FailedPrecondition (it is out).
+  // Retires a device, or takes it back. A retired device gets no new copies until it is taken back
+  // or the process ends. Its copies are still read. If writes to a device have failed, taking it
+  // back tests it at once, on a thread of the tier. Errors: NotFound (no device with that path),
+  // FailedPrecondition (the device has failed).
   virtual absl::Status SetRetired(std::string_view path, bool is_retired);
 
  private:
   friend class TierExtent;
-  // The image is deleted but still being read: a restart must not find it. Does no I/O, like
-  // Free(), because the index calls it under its lock.
+  // Makes a restart not find a deleted image that is still being read. Does no I/O, like Free(),
+  // because the index calls it under its lock.
   virtual void Unlist(uint64_t) {}
-  // Frees a place that nobody reads and no index knows.
+  // Frees a place that nobody reads and that the index does not know.
   virtual void Free(uint64_t offset, uint64_t rounded_bytes) = 0;
 };
 

@@ -3,8 +3,8 @@
 // Owns room for one copy in a tier. Move-only; empty when default-constructed or moved from.
 //
 // Thread-safety: Thread-compatible. The tier must outlive it.
-// Locks:         destruction calls the tier, which works only in memory: it may run under the
-//                index's lock.
+// Locks:         its destruction may run under the index's lock, because it calls the tier, which
+//                then works in memory only.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,19 +23,19 @@ class TierExtent {
   TierExtent() = default;
   // A place in the host tier.
   TierExtent(Extent extent);  // NOLINT(google-explicit-constructor): an extent is a place
-  // A result of the tier's Reserve(). `rounded_bytes` is what the tier accounts.
+  // A result of the tier's Reserve(). `rounded_bytes` is the size that the tier counts.
   TierExtent(CopyTier& tier, uint64_t offset, uint64_t bytes, uint64_t rounded_bytes)
       : place_(tier, {.offset = offset, .bytes = bytes, .rounded_bytes = rounded_bytes}) {}
-  // Frees the room; empty afterwards.
+  // Frees the room. The extent is then empty.
   void Reset();
-  // No restart finds its contents any more; the room stays reserved.
+  // From now on, no restart finds the contents. The room stays reserved.
   void Unlist();
-  // Gives up ownership: the caller has recorded the place and makes an extent of it later. Empty
-  // afterwards. REQUIRES: not in the host tier.
+  // Gives up ownership. The caller has recorded the place, and makes an extent from it later. The
+  // extent is then empty. REQUIRES: not in the host tier.
   void Forget() { (void)place_.Take(); }
 
   bool is_empty() const { return place_.is_empty() && extent_.is_empty(); }
-  // REQUIRES, like the functions below: not empty.
+  // REQUIRES, as do the functions below: not empty.
   TierId tier() const;
   uint64_t offset() const { return extent_.is_empty() ? place_.value().offset : extent_.offset(); }
   uint64_t size_bytes() const {
@@ -48,7 +48,7 @@ class TierExtent {
   std::span<std::byte> bytes() const {
     return extent_.is_empty() ? std::span<std::byte>() : extent_.bytes();
   }
-  // Like Extent::SetOwner(); does nothing in other tiers.
+  // Like Extent::SetOwner(). Does nothing in other tiers.
   void SetOwner(void* owner);
 
  private:
@@ -58,7 +58,7 @@ class TierExtent {
   static void Release(CopyTier& tier, Place place);
 
   // At most one of the two is not empty.
-  Extent extent_;  // of a copy in the host tier
+  Extent extent_;  // for the host tier
   Handle<CopyTier, Place, &TierExtent::Release> place_;
 };
 

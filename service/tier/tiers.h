@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The tiers of the store: the host tier and the optional ones. Put, get and upkeep allocate from
-// it; the index takes its limits from it.
+// them. The index derives its limits from them.
 //
 // Thread-safety: Thread-safe: it never changes.
-// Ownership:     owns its tiers; must outlive the index and every TierExtent.
+// Ownership:     owns its tiers. Must outlive the index and every TierExtent.
 
 #include <memory>
 #include <span>
@@ -21,22 +21,23 @@ namespace cairn {
 
 class Tiers {
  public:
-  // `others`: at most one per id, and not the host tier. REQUIRES: `host` is not null.
+  // `others` has at most one tier per id, and no host tier. REQUIRES: `host` is not null.
   explicit Tiers(std::unique_ptr<HostTier> host,
                  std::vector<std::unique_ptr<CopyTier>> others = {});
 
   HostTier& host() const { return *host_; }
-  // Returns null if there is none.
+  // Returns null if there is no such tier.
   CopyTier* Find(TierId id) const;
-  // The host tier first.
+  // All tiers, the host tier first.
   std::span<CopyTier* const> all() const { return all_; }
 
   void SetEvictor(Evictor* evictor);
-  // Like CopyTier's, for the tier that has the device. Errors: NotFound, naming the devices.
+  // Like CopyTier::SetRetired(), for the tier that has the device. Errors: NotFound, naming the
+  // devices.
   absl::Status SetRetired(std::string_view path, bool is_retired);
   std::vector<DeviceReport> Devices() const;
 
-  // Calls every tier.
+  // The functions below call every tier.
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys);
   void PolicyChanged(const SpaceRecord& space);
   void SaveHints(std::span<const HintRecord> hints);

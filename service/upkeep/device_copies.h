@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Copies frequently read images from the host tier to the GPU tier, so that they are still near
-// after eviction from the host tier. Such a copy is never an image's only one.
+// Copies frequently read images from the host tier to the GPU tier. So a get can still read them
+// fast after their eviction from the host tier. Such a copy is never an image's only copy.
 //
-// A block is copied after limits::kReadsPerDeviceCopy reads, or after its first if a get found it
-// on a drive: it is in use, but memory was too small for it. Blocks to copy wait as names. The
-// bytes in transit are limited, no thread waits for the device, and blocks without room there are
-// skipped.
+// A block is copied after limits::kReadsPerDeviceCopy reads. It is copied after its first read if a
+// get found it on a drive: it is in use, but memory was too small for it. Blocks to copy wait in a
+// queue, by name. The bytes in transit are limited, no thread waits for the device, and blocks for
+// which the device has no room are skipped.
 //
-// Thread-safety: RunOnce() and Stop() are for one thread at a time, the rest is Thread-safe.
-// Locks:         none is held while it calls a tier, the index or a space.
+// Thread-safety: only one thread at a time may call RunOnce() and Stop(). The rest is Thread-safe.
+// Locks:         no lock is held while it calls a tier, the index or a space.
 
 #include <cstdint>
 #include <deque>
@@ -29,25 +29,25 @@ namespace cairn {
 
 class DeviceCopies {
  public:
-  // `wake` tells that RunOnce() has work. Called on any thread, without locks held.
+  // `wake` is called when RunOnce() has work: on any thread, without locks held.
   DeviceCopies(Spaces& spaces, BlockIndex& index, Tiers& tiers, std::function<void()> wake);
   // REQUIRES at destruction: Stop() has returned, or nothing was copied.
   ~DeviceCopies() = default;
 
-  // There is a tier for such copies.
+  // Whether there is a tier for such copies.
   bool has_tier() const { return tier_ != nullptr; }
-  // A get read the block's bytes from that tier. Call it without locks held.
+  // Call it, without locks held, when a get has read the block's bytes from that tier.
   void NoteRead(const BlockName& block, TierId tier);
 
-  // Submits copies as far as there is room. Returns true if there may be more at once.
+  // Submits as many copies as there is room for. Returns true if there may be more to do at once.
   bool RunOnce();
-  // Begins no new copies; waits for running ones. Idempotent.
+  // Begins no new copies, and waits for running ones. Idempotent.
   void Stop();
 
   void Report(MetricSink& sink) const;
 
  private:
-  // The reads of one block since it got this place in the table.
+  // Counts the reads of one block, since the block got this entry of the table.
   struct Seen {
     uint64_t hash = 0;
     uint32_t reads = 0;
@@ -63,7 +63,7 @@ class DeviceCopies {
   bool HasRoom() const;
   void CopyBlock(const BlockName& block);
   void Submit(std::unique_ptr<RunningCopy> running);
-  // The completion; on any thread.
+  // The completion. Runs on any thread.
   void Completed(std::unique_ptr<RunningCopy> running, const absl::Status& status);
   bool Finish(RunningCopy& running);
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Puts that wait until they are durable. Each is a record, not a thread. It waits until the
-// persistent tier has its images, then those of the blocks before it, then for a Sync() of the
-// tier, which many puts share. It waits for blocks by name: write-back reports each block that it
-// has written.
+// Puts that wait until they are durable. Each waits as a record, not as a thread. It waits until
+// the persistent tier has its images, then until the tier has the blocks before them, then for a
+// Sync() of the tier, which many puts share. It waits for blocks by name: write-back reports each
+// block that it has written.
 //
-// Ancestors must be durable first, because a block is not found without the blocks before it. A
-// missing ancestor may be arriving on another connection: the put waits for it until its deadline.
+// The blocks before it must be durable first, because a block is not found without them. If one of
+// them is missing, it may be arriving on another connection: the put waits for it until its
+// deadline.
 //
-// Thread-safety: Thread-safe, except Stop(): one thread.
-// Locks:         none is held while it calls the index, the tier or a completion.
+// Thread-safety: Thread-safe, except Stop(), which one thread calls.
+// Locks:         no lock is held while it calls the index, the tier or a completion.
 
 #include <array>
 #include <cstddef>
@@ -41,25 +42,25 @@ class DurablePuts {
  public:
   using Done = absl::AnyInvocable<void(proto::Durability)>;
 
-  // `tier`: the persistent tier; null: none. `hurry` makes write-back try at once.
+  // `tier` is the persistent tier; null: none. `hurry` makes write-back try again at once.
   DurablePuts(BlockIndex& index, CopyTier* tier, const Clock& clock, std::function<void()> hurry);
   ~DurablePuts();  // REQUIRES: Stop() has returned, or no put ever waited
 
-  // Writes the images of the slice before others, and their ancestors before them. Runs `done`
-  // exactly once, without locks held, possibly before this returns: when all of them are durable,
-  // when it is known that they will not be, or shortly before the deadline, so that the answer is
-  // in time. Call it without locks held.
+  // Has the images of the slice, and the blocks before them, written before other images. Runs
+  // `done` exactly once, without locks held, possibly before this returns: when all of them are
+  // durable, when it is known that they will not be, or shortly before the deadline, so that the
+  // answer is in time. Call it without locks held.
   void AwaitDurable(const BlockName& block, const WantedGroup& wanted, absl::Time deadline,
                     Done done);
 
-  // Write-back has written an image of the block, or failed to.
+  // Call it when write-back has written an image of the block, or has failed to.
   void Tried(const BlockName& block, const absl::Status& status);
-  // The tier had no room for an image. Unavailable: it takes none.
+  // Call it when the tier had no room for an image. Unavailable: the tier accepts no images.
   void Refused(const absl::Status& status);
   // Answers puts whose deadline is near. Returns the next deadline, or InfiniteFuture.
   absl::Time AnswerLate(absl::Time now);
-  // Answers all waiting puts, and later ones at once. Waits until the tier no longer uses them.
-  // Idempotent.
+  // Answers all waiting puts. Later ones are answered at once. Waits until the tier does not use
+  // this object any more. Idempotent.
   void Stop();
 
   size_t count() const;
@@ -75,18 +76,18 @@ class DurablePuts {
     Images images;
     absl::Time answer_at;
     Done done;
-    std::optional<BlockName> waits_for;  // empty: being tried, or synced
+    std::optional<BlockName> waits_for;  // nullopt: it is being tried, or waits for a sync
     bool is_syncing = false;
   };
 
-  // Determines what it waits for next.
+  // Determines what the put waits for next.
   void Try(Id id);
-  // Returns false if it is answered already, or if the block was reported since it was last tried.
+  // Returns false if it was answered, or if the block was reported since the put was last tried.
   bool WaitsAnew(Id id, const BlockName& block);
   bool BeginSync(Id id);
-  // It must be tried again.
+  // Ends the sync: the put must be tried again.
   void EndSync(Id id);
-  // `lost`: the number of lost copies of the tier before all images were found present.
+  // `lost` is the tier's count of lost copies before it was seen that all images are there.
   void Synced(Id id, const absl::Status& status, uint64_t lost);
   void Answer(Id id, proto::Durability durability);
   void StopWaiting(Id id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -98,7 +99,7 @@ class DurablePuts {
 
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool has_no_room_ ABSL_GUARDED_BY(mutex_) = false;  // since the last image was written
+  bool has_no_room_ ABSL_GUARDED_BY(mutex_) = false;  // reset when an image is written
   Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Id, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<BlockName, absl::flat_hash_set<Id>> by_block_ ABSL_GUARDED_BY(mutex_);

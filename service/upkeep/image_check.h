@@ -17,13 +17,13 @@ namespace cairn {
 
 class ImageCheck {
  public:
-  // `where`: the label of cairn_corrupt_tiles_total.
+  // `where` is the label's value in cairn_corrupt_tiles_total.
   ImageCheck(Spaces& spaces, BlockIndex& index, std::string_view where)
       : spaces_(spaces), index_(index), where_(where) {}
 
   // Verifies the whole image: length, header, directory, every tile, and that the header matches
-  // the index's record. Returns false if it is damaged; it has then been dropped, counted and
-  // logged.
+  // the index's record. Returns false if the image is damaged. Then the copy was dropped, counted
+  // and logged.
   bool Check(const CopyPin& pin, std::span<const std::byte> bytes);
   // Drops a copy that is damaged or cannot be read.
   void Drop(const CopyPin& pin, std::string_view what);

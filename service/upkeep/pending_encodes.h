@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Encodes blocks that puts stored raw, oldest first; for ott, the previous block first. With a
-// device it encodes several at a time there.
+// Encodes blocks that puts have stored raw, the oldest first. For the recipe `ott`, the previous
+// block is encoded first. If there is a device, it encodes several blocks at a time.
 //
-// Thread-safety: Report() is Thread-safe; only one thread at a time may call the rest.
+// Thread-safety: Report() is Thread-safe. Only one thread at a time may call the rest.
 
 #include <array>
 #include <cstdint>
@@ -27,22 +27,21 @@ namespace cairn {
 
 class PendingEncodes {
  public:
-  // All arguments must outlive it. `device` null: none.
+  // All arguments must outlive it. `device` may be null: none.
   PendingEncodes(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
                  ImageCheck& check, const Recoder& recoder, DeviceCodec* device);
 
-  // Encodes up to a few blocks. Returns true if there may be more at once.
+  // Encodes a few blocks. Returns true if there may be more to do at once.
   bool RunOnce(absl::Time now);
-  // When to continue after a lack of room.
+  // After a lack of room: when to call RunOnce() again.
   absl::Time again() const { return again_; }
   void Report(MetricSink& sink) const;
 
  private:
-  // Why an image stays as it was put.
+  // Why an image keeps the form in which it was put.
   enum class Failure : uint8_t { kSpace, kRoom, kCodec };
   static constexpr size_t kFailureCount = 3;
-  // Inputs of an encoder besides the source: the images of the previous block, from which ott
-  // continues.
+  // Further inputs of an encoder: the images of the previous block, from which `ott` continues.
   struct Parents {
     CopyPins pins;
     std::vector<codecs::ImageView> views;
@@ -51,19 +50,19 @@ class PendingEncodes {
 
   void PutBack(std::vector<CopyPin>& pins);
   bool GoesOnWithParents(const CopyPin& pin) const;
-  // Returns pins of images of the block before `pin`'s that it continues from and whose encoding is
-  // pending, too: they come first.
+  // Returns pins of images of the previous block that `pin` continues from and that are pending,
+  // too. They must be encoded first.
   CopyPins TakePendingParents(const CopyPin& pin);
-  // Returns nothing if they are absent or damaged: the image is then encoded as local.
+  // Returns nothing if the images are absent or damaged. The image is then encoded without them.
   Parents ParentsOf(const CopyPin& pin, const SpaceEntry& space, const codecs::ImageSpec& spec);
-  // Decides how to encode the image. Null: it stays as it is.
+  // Decides how to encode the image. Null: the image stays as it is.
   absl::StatusOr<std::shared_ptr<Encoding>> Plan(CopyPin& pin);
-  // Starts encoding on the device, if there is one that accepts it.
+  // Starts encoding on the device, if there is a device that accepts the work.
   void Begin(const std::shared_ptr<Encoding>& encoding);
   absl::Status Finish(Encoding& encoding);
   absl::StatusOr<Extent> EncodeHere(const Encoding& encoding) const;
-  // Finishes the begun encodings and clears the list. Returns false if there was no room for some,
-  // which are pending again.
+  // Finishes the encodings that were begun, and clears the list. Returns false if there was no room
+  // for some of them; these are pending again.
   bool FinishAll(std::vector<std::shared_ptr<Encoding>>& begun);
   void CountFailure(const CopyPin& pin, const absl::Status& status);
 
@@ -75,7 +74,7 @@ class PendingEncodes {
   const Recoder& recoder_;
   DeviceCodec* const device_;
 
-  // After a lack of room: when to continue, and the length of that pause.
+  // After a lack of room: when to continue, and the length of the pause.
   absl::Time again_ = absl::InfinitePast();
   absl::Duration retry_;
   Counter encoded_;

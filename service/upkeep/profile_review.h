@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Examines, every few seconds, images that were encoded with mined profiles. It withdraws a profile
-// if most of its images are larger than with `exact`: later blocks then differ from its sample.
-// Puts use `exact` until another profile is mined. Only images larger than half of their source are
-// tested, each by encoding one head with `exact`.
+// Examines images that were encoded with mined profiles, every few seconds. If most images of a
+// profile are larger than with `exact`, later blocks differ from the profile's sample, and the
+// profile is withdrawn. Puts then use `exact` until another profile is mined. Only images larger
+// than half of their source are tested: one head of each is encoded with `exact`.
 //
-// Thread-safety: owned by upkeep's thread, except Report().
+// Thread-safety: Owned by upkeep's thread, except Report().
 
 #include <cstddef>
 #include <cstdint>
@@ -32,14 +32,14 @@ class ProfileReview {
     uint64_t space_id = 0;
     uint16_t group = 0;
   };
-  // Runs a few milliseconds of it. Appends the withdrawn profiles; returns when the next slice is
-  // due.
+  // Runs for a few milliseconds. Adds withdrawn profiles to *withdrawn. Returns when the next slice
+  // is due.
   absl::Time RunSlice(absl::Time now, std::vector<Withdrawn>* withdrawn);
 
   void Report(MetricSink& sink) const;
 
  private:
-  // Counts of the images of a current mined profile.
+  // Counts images of one current mined profile.
   struct Tally {
     codecs::Digest id{};
     uint64_t seen = 0;
@@ -57,10 +57,10 @@ class ProfileReview {
   const codecs::Backend& backend_;
 
   absl::Time next_ = absl::InfinitePast();
-  absl::Duration spent_;  // on the current walk
+  absl::Duration spent_;  // time spent on the current walk
   bool is_walking_ = false;
   std::map<Place, Tally> tallies_;
-  std::vector<uint64_t> spaces_left_;  // of the walk
+  std::vector<uint64_t> spaces_left_;  // spaces that the walk has not visited
   uint64_t cursor_ = 0;
   std::vector<std::byte> source_, image_;
   Counter withdrawn_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Makes images from images, in staging: encodes raw ones later, or recodes them with fewer bits.
+// Makes images from images, in staging: encodes raw ones, or recodes them with fewer bits.
 //
 // Thread-safety: Thread-safe.
 
@@ -24,9 +24,9 @@
 
 namespace cairn {
 
-// Returns the recipe of a copy in the SSD tier for an image of `recipe`, if the space's policy has
-// the cold recipe `cold`. nullopt: the copy has the image's bytes, because there is no exact
-// conversion, or it would lose what a lossless image keeps.
+// Returns the recipe of a copy in the SSD tier, for an image with `recipe` in a space with the cold
+// recipe `cold`. nullopt: the copy has the image's bytes, because there is no exact conversion, or
+// because the conversion would make a lossless image lossy.
 std::optional<codecs::Recipe> ColderRecipe(const codecs::Recipe& recipe,
                                            const codecs::Recipe& cold);
 
@@ -34,12 +34,12 @@ class Recoder {
  public:
   Recoder(Tiers& tiers, const codecs::Backend& backend) : tiers_(tiers), backend_(backend) {}
 
-  // REQUIRES, for each: `view` is verified. Errors: ResourceExhausted (no room now),
-  // FailedPrecondition (there never will be).
+  // REQUIRES, for all functions: `view` is verified. Errors: ResourceExhausted (there is no room
+  // now), FailedPrecondition (there will never be enough room).
   //
   // Recodes the image as codecs::Demote() does.
   absl::StatusOr<Extent> Demote(const codecs::ImageView& view, const codecs::Recipe& recipe) const;
-  // Like codecs::DemoteSteps().
+  // Recodes the image as codecs::DemoteSteps() does.
   absl::StatusOr<Extent> DemoteSteps(const codecs::ImageView& view, const codecs::Profile& profile,
                                      uint32_t level) const;
   // Decodes the image and encodes the source with `spec`.
@@ -49,7 +49,7 @@ class Recoder {
  private:
   using Step = absl::FunctionRef<codecs::Error(std::span<std::byte> image, size_t* bytes)>;
   absl::Status CheckStaging(uint64_t bytes) const;
-  // Returns the image that `step` makes, in staging.
+  // Returns the image that `make` writes, in staging.
   absl::StatusOr<Extent> Make(std::string_view step, uint64_t bytes_max, Step make) const;
 
   Tiers& tiers_;

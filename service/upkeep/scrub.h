@@ -2,13 +2,13 @@
 #pragma once
 // The scrubber: reads every copy in the tiers on devices, repeatedly and slowly, so that damage is
 // found before a get needs the copy. It reads one copy at a time into staging, after all other
-// transfers of the device, and drops and counts damaged copies. These reads do not count as uses.
+// transfers of the device. It drops and counts damaged copies. Its reads do not count as uses.
 //
-// A pass reads each copy once. The next one begins limits::kScrubPassMsMin after the start of the
-// last, or at its end if that is later.
+// A pass reads each copy once. The next pass begins at the end of the last one, but at least
+// limits::kScrubPassMsMin after its start.
 //
-// Thread-safety: RunOnce() and Stop() are for one thread at a time, the rest is Thread-safe.
-// Locks:         none is held while it calls a tier, the index or a space.
+// Thread-safety: only one thread at a time may call RunOnce() and Stop(). The rest is Thread-safe.
+// Locks:         no lock is held while it calls a tier, the index or a space.
 
 #include <cstdint>
 #include <functional>
@@ -30,25 +30,26 @@
 namespace cairn {
 
 struct ScrubReport {
-  uint64_t rate_bytes = 0;  // per second; 0: nothing to read, or off
+  uint64_t rate_bytes = 0;  // per second; 0: off, or nothing to read
   uint64_t pass_count = 0;  // complete passes
   uint64_t corrupt_count = 0;
-  // Of the running pass, or of the last one.
+  // Of the running pass; of the last one if none runs.
   uint64_t image_count = 0, image_bytes = 0;
   std::optional<absl::Duration> since_last_pass = std::nullopt;  // since the end of the last pass
 };
 
 class Scrub {
  public:
-  // `rate_bytes`: bytes to read per second; 0: none. Unset: the rate that reads the tier once in
-  // kScrubPassDays. `wake` tells that RunOnce() has work. Called on any thread, without locks held.
+  // `rate_bytes` is the number of bytes to read per second; 0: none; nullopt: the rate that reads
+  // the tier once in kScrubPassDays. `wake` is called when RunOnce() has work: on any thread,
+  // without locks held.
   Scrub(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
         std::optional<uint64_t> rate_bytes, std::function<void()> wake);
   // REQUIRES at destruction: Stop() has returned, or nothing was read.
   ~Scrub() = default;
 
-  // Checks the bytes that were read, and starts the next read. Returns when to call again unless
-  // woken before.
+  // Checks the bytes that were read, and starts the next read. Returns when to call it again,
+  // unless `wake` is called before.
   absl::Time RunOnce(absl::Time now);
   // Cancels the running read and waits for its completion. Idempotent.
   void Stop();
@@ -57,14 +58,14 @@ class Scrub {
   void Report(MetricSink& sink) const;
 
  private:
-  // The tier that it reads; null: none.
+  // Returns the tier to read. Null: none.
   static CopyTier* TierOf(const Tiers& tiers);
-  // The completion; on any thread.
+  // The completion. Runs on any thread.
   void Completed(absl::Status status);
   // Verifies the bytes that were read. REQUIRES: the read has completed.
   void CheckRead(const absl::Status& status);
-  // Finds the next copy. Returns false if the pass has ended, or the next slots have none; see
-  // *next.
+  // Finds the next copy. Returns false if the pass has ended, or if the examined slots have none;
+  // then *next says when to continue.
   bool FindNext(absl::Time now, absl::Time* next);
   void Begin(absl::Time now);
 
@@ -76,12 +77,12 @@ class Scrub {
   const std::function<void()> wake_;
   ImageCheck check_;
 
-  // Owned by the thread that runs it.
+  // Owned by the thread that calls RunOnce().
   bool is_in_pass_ = false;
   uint64_t cursor_ = 0;
   absl::Time pass_began_ = absl::InfinitePast();
   absl::Time again_ = absl::InfinitePast();
-  CopyPin pin_;  // of the copy being read, or to be read next
+  CopyPin pin_;  // the copy that is being read, or that is read next
   Extent memory_;
   TransferId transfer_ = 0;
 

@@ -45,26 +45,26 @@ class Upkeep {
   ~Upkeep() { Stop(); }
 
   void Start();
-  // Ends the thread after at most one task, and waits for running writes. Idempotent.
+  // Ends the thread after its current task, and waits for running writes. Idempotent.
   void Stop();
   // Tells the thread that a task may be due earlier.
   void Wake();
 
-  // Runs one round of all tasks on the calling thread; returns when the next is due. The thread
-  // runs it; tests call it instead of Start().
+  // Runs one round of all tasks on the calling thread. Returns when the next round is due. The
+  // thread calls it in a loop. Tests call it instead of Start().
   absl::Time RunOnce();
 
-  // For puts that ask to be durable: DurablePuts::AwaitDurable().
+  // Returns DurablePuts::AwaitDurable(), for puts that ask to be durable.
   std::function<void(const BlockName&, const WantedGroup&, absl::Time, DurablePuts::Done)>
   await_durable() {
     return std::bind_front(&DurablePuts::AwaitDurable, &write_down_.durable_puts());
   }
-  // For gets: DeviceCopies::NoteRead(). Null: no tier uses these notes.
+  // Returns DeviceCopies::NoteRead(), for gets. Null: there is no GPU tier.
   std::function<void(const BlockName&, TierId)> note_read() {
     if (!device_copies_.has_tier()) return nullptr;
     return std::bind_front(&DeviceCopies::NoteRead, &device_copies_);
   }
-  // Images that a restart would lose and that upkeep has yet to write.
+  // The number of images that a restart would lose and that upkeep is going to write.
   uint64_t unwritten_count() const { return write_down_.left(); }
   ScrubReport scrub() const { return scrub_.Describe(); }
   WriteReport writes() const { return write_down_.Describe(); }
@@ -73,8 +73,9 @@ class Upkeep {
     uint64_t images_checked = 0, images_total = 0, bytes_checked = 0, corrupt_images = 0;
   };
   // Verifies every published tile of the copies in all tiers, on the calling thread and at full
-  // speed; damaged copies are dropped, counted and logged. `progress` runs at least once a second
-  // and at the end; if it returns false, the walk stops (Cancelled). The counts are of copies.
+  // speed. Damaged copies are dropped, counted and logged. `progress` is called at least once a
+  // second and at the end. If it returns false, the walk stops (Cancelled). The counts are those of
+  // copies.
   absl::Status Verify(uint64_t space_id,
                       const std::function<bool(const VerifyProgress&)>& progress);
 

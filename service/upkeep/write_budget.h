@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A daily budget of bytes written to a tier whose drives wear. Unused budget carries over, for at
-// most a day. While little is left, a block is written only once it is used again.
+// A daily budget of bytes for writes to a tier whose drives wear. Unused budget is kept for at most
+// a day. While little of the budget is left, a block is written only once it is used again.
 //
 // Thread-safety: Thread-compatible.
 
@@ -21,20 +21,21 @@ class WriteBudget {
     kSpent,  // write nothing
   };
 
-  // `bytes_per_day`: 0 for no limit. Starts with limits::kWriteBudgetStartShare of a day's budget.
-  // `blocks_max`: capacity of the tier; it remembers four times as many blocks, up to a limit.
+  // `bytes_per_day` is the budget; 0: no limit. At start limits::kWriteBudgetStartShare of a day's
+  // budget is left. `blocks_max` is the capacity of the tier; the object remembers four times as
+  // many blocks, up to a limit.
   WriteBudget(uint64_t bytes_per_day, uint64_t blocks_max, absl::Time now);
 
-  // Adds the budget for the time since the last call.
+  // Adds the budget for the time since the last call. Returns the state.
   State Look(absl::Time now);
   void Spend(uint64_t bytes) { left_ -= bytes_per_day_ == 0 ? 0 : static_cast<double>(bytes); }
-  // Returns when the budget is no longer spent. REQUIRES: it is spent now.
+  // Returns when there will be budget again. REQUIRES: the state is kSpent.
   absl::Time RefilledAt(absl::Time now) const;
-  // Records the block. Returns whether it was recorded before, as far as is remembered.
+  // Remembers the block. Returns whether it was remembered already; it may have been forgotten.
   bool See(const proto::BlockKey& key);
 
   uint64_t bytes_per_day() const { return bytes_per_day_; }
-  double left() const { return left_; }  // below 0: a write exceeded the budget
+  double left() const { return left_; }  // negative if a write has exceeded the budget
 
  private:
   double BytesPerSecond() const { return static_cast<double>(bytes_per_day_) / 86'400; }
@@ -42,7 +43,7 @@ class WriteBudget {
   const uint64_t bytes_per_day_;
   double left_;
   absl::Time looked_;
-  std::vector<uint32_t> seen_;  // part of a key, at the index that another part gives; 0: none
+  std::vector<uint32_t> seen_;  // one part of a key, at the index that another part gives; 0: none
 };
 
 }  // namespace cairn

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Write-back: writes images of the host tier to the persistent tier in advance, so that eviction
-// drops only copies that also exist there, and the next process finds them.
+// Write-back: writes images of the host tier to the persistent tier in advance. So the host tier
+// can evict copies that also exist there, and the next process finds the images.
 //
-// Images are written in the order of publication, ancestors before descendants; a descendant's
-// write may overlap its ancestor's. No thread waits for the device: the bytes in transit are
-// limited, and a completed write makes room for the next. An image whose write failed moves to the
-// end of the queue. Write-back then pauses, longer with each failure in a row.
+// Images are written in the order of publication, but a block before the blocks that follow it;
+// these writes may overlap. No thread waits for the device: the bytes in transit are limited, and a
+// completed write makes room for the next. An image whose write failed moves to the end of the
+// queue. Then write-back pauses, for longer with each further failure.
 //
-// While the write budget is low, a block that was used once is written only when it is requested or
-// put again. Once the budget is used up, nothing is written.
+// While the write budget is low, a block is written only once it has been requested or put a second
+// time. Once the budget is used up, nothing is written.
 //
-// If the space's policy has a cold recipe, the image is verified and recoded to that recipe, if an
-// exact conversion exists. Otherwise it is written unchanged.
+// If the space's policy has a cold recipe, and there is an exact conversion to it, the image is
+// verified and recoded to that recipe. Otherwise it is written unchanged.
 //
-// Thread-safety: RunOnce() and Stop() are for one thread at a time, the rest is Thread-safe.
-// Locks:         none is held while it calls a tier, the index or a space.
+// Thread-safety: only one thread at a time may call RunOnce() and Stop(). The rest is Thread-safe.
+// Locks:         no lock is held while it calls a tier, the index or a space.
 
 #include <cstdint>
 #include <functional>
@@ -45,36 +45,37 @@ namespace cairn {
 struct WriteReport {
   uint64_t budget_bytes = 0;  // per day; 0: no budget
   double budget_left_bytes = 0;
-  // Images not written while the budget was low, because they were used only once.
+  // The number of images that were not written while the budget was low, since they were used once.
   uint64_t withheld_count = 0;
-  absl::Duration uptime;  // the period of the devices' counts
+  absl::Duration uptime;  // the time over which the devices have counted
 };
 
 class WriteDown {
  public:
-  // `wake` is called when RunOnce() has work, on any thread, without locks held. `check` and
-  // `recoder` must outlive it. `budget_bytes`: limit per day; 0: none.
+  // `wake` is called when RunOnce() has work: on any thread, without locks held. `check` and
+  // `recoder` must outlive it. `budget_bytes` is the limit per day; 0: none.
   WriteDown(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
             uint64_t budget_bytes, ImageCheck& check, const Recoder& recoder,
             std::function<void()> wake);
   // REQUIRES at destruction: Stop() has returned, or nothing was written.
   ~WriteDown() = default;
 
-  // Submits writes as far as there is room. Returns when to call again unless woken before.
+  // Submits as many writes as there is room for. Returns when to call it again, unless `wake` is
+  // called before.
   absl::Time RunOnce(absl::Time now);
-  // Begins no new writes; waits for running ones. Idempotent.
+  // Begins no new writes, and waits for running ones. Idempotent.
   void Stop();
 
-  // Puts that wait for their writes.
+  // The puts that wait to be durable.
   DurablePuts& durable_puts() { return durable_puts_; }
 
-  // Images of the host tier that the persistent tier should have but lacks; 0 without such a tier.
+  // The number of images that the persistent tier should have but lacks; 0 without such a tier.
   uint64_t left() const;
   WriteReport Describe() const;
   void Report(MetricSink& sink) const;
 
  private:
-  // The placement hint for following blocks during the write.
+  // Where to place the blocks that follow a block, while that block is being written.
   struct PlacementHint {
     std::shared_ptr<const CopyPin> parent_copy;  // null: `hash` chooses
     uint64_t hash = 0;
@@ -87,7 +88,7 @@ class WriteDown {
     std::vector<NamedSideObject> side_objects;
     PlacementHint hint;
     TierExtent place;
-    Extent colder;  // the bytes to write; empty: those of the image
+    Extent colder;  // the recoded bytes to write; empty: the image's bytes are written
     CopyFacts copy;
     const SideObject* own = nullptr;  // the copy's side object
 
@@ -99,16 +100,16 @@ class WriteDown {
   absl::Time BeginSome(absl::Time now);
   // Returns false if there is no room now, or nothing to write.
   bool BeginOne(WriteBudget::State budget);
-  // Charges the bytes that reclaim has written, which also wear the drives.
+  // Charges the bytes that reclaim has written, because they also wear the drives.
   void CountCarried(absl::Time now);
-  // Fills in the bytes to write. Errors: ResourceExhausted (no room for them now), DataLoss (the
-  // image is damaged and has been dropped).
+  // Sets the bytes to write. Errors: ResourceExhausted (there is no room for them now), DataLoss
+  // (the image is damaged, and was dropped).
   absl::Status MakeCopy(Write& write);
   absl::StatusOr<Extent> MakeColder(const Write& write, const codecs::Recipe& colder) const;
   std::shared_ptr<const SpaceEntry::Snapshot> SnapshotOf(const SpaceEntry& space);
   PlacementHint HintOf(WriteBackCandidate& image);
   void Submit(std::unique_ptr<Write> write);
-  // The completion; on any thread.
+  // The completion. Runs on any thread.
   void Completed(std::unique_ptr<Write> write, const absl::Status& status);
   absl::Status Finish(Write& write);
   void Began(const Write& write);
@@ -126,10 +127,10 @@ class WriteDown {
   const uint64_t bytes_max_;
   const absl::Time began_;
   DurablePuts durable_puts_;
-  // Used by the thread that runs it.
+  // Used by the thread that calls RunOnce().
   uint64_t carried_bytes_ = 0;
   absl::Time carried_at_ = absl::InfinitePast();
-  // The space written last: blocks of a space come together.
+  // The space that was written last. Blocks of a space usually come together.
   uint64_t snapshot_space_ = 0;
   std::shared_ptr<const SpaceEntry::Snapshot> snapshot_;
 

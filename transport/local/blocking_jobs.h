@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A thread pool for work that a peer can block: closing a descriptor that it sent can take hours or
-// forever, and so can inspecting its memory while it writes there. No other thread waits for these
-// threads.
+// A thread pool for work that a peer can block. Closing a descriptor that a peer has sent can take
+// hours or forever. So can inspecting a peer's memory while the peer writes there. No other thread
+// waits for the pool's threads.
 //
 // A party (base/newcomers.h) uses at most half of the threads, so that the jobs of other parties
-// run.
+// can run.
 //
 // Thread-safety: Thread-safe. The threads are named "cairn-hello".
 
@@ -29,18 +29,19 @@ class BlockingJobs {
   BlockingJobs(const BlockingJobs&) = delete;
   BlockingJobs& operator=(const BlockingJobs&) = delete;
 
-  // Queues `job` behind the earlier jobs of its party. The caller bounds the number of jobs. A job
-  // owns everything it uses, because it may outlive this object and everything else.
+  // Queues `job` after the earlier jobs of its party. The caller limits the number of jobs. A job
+  // owns everything that it uses, because it may outlive this object and all others.
   void Run(uint64_t party, Job job);
-  // The number of the party's jobs that wait or run.
+  // The number of the party's jobs, waiting or running.
   int count(uint64_t party) const;
-  // Waits at most `wait` until no job is left. After that a blocked job keeps its thread, and the
-  // jobs queued behind it keep running on their own. No job may be added any more. Idempotent.
+  // Waits until no job is left, but at most `wait`. A job that is still blocked keeps its thread,
+  // and the jobs queued after it keep running without this object. No job may be added any more.
+  // Idempotent.
   void Stop(absl::Duration wait);
 
  private:
   struct State;
-  // Shared with the threads: a blocked thread outlives this object.
+  // Shared with the threads, because a blocked thread outlives this object.
   const std::shared_ptr<State> state_;
 };
 

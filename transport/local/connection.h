@@ -2,11 +2,12 @@
 #pragma once
 // A client's connection over a unix socket. Payloads move through shared memory.
 //
-// With a region (transport/local) the daemon copies payloads and targets inside Buffers of this
-// connection once. Others are staged through the region, which costs one more copy. Without a
-// region (transport/memory) the daemon is this process and accesses them in place.
+// With a region (transport/local), the daemon copies payloads and targets that are in Buffers of
+// this connection once. Others are staged through the region, which costs one more copy. Without a
+// region (transport/memory), the daemon is in this process and accesses payloads and targets in
+// place.
 //
-// Thread-safety: Thread-compatible. Do not use it in a forked child: Start() returns
+// Thread-safety: Thread-compatible. Do not use it in a forked child process: Start() returns
 // FailedPrecondition there.
 
 #include <sys/types.h>
@@ -32,19 +33,19 @@ namespace cairn::transport {
 
 struct LocalConnectOptions {
   uint64_t region_bytes = uint64_t{64} << 20;
-  bool maps = true;  // ask to map the daemon's memory
+  bool maps = true;  // asks to map the daemon's memory
 };
 
 class LocalConnection final : public Connection {
  public:
-  // Connects, sends `hello` (region_bytes is filled in here) and returns once the daemon has
-  // answered. Errors: those of ConnectSocketFile(), ClientRegion::Make() and Shake().
+  // Connects, sends `hello`, and returns once the daemon has answered. Sets region_bytes in
+  // `hello`. Errors: those of ConnectSocketFile(), ClientRegion::Make() and Shake().
   static absl::StatusOr<std::unique_ptr<LocalConnection>> Open(const std::string& path,
                                                                const proto::Frame& hello,
                                                                const LocalConnectOptions& options,
                                                                absl::Time deadline,
                                                                proto::HelloReply* reply);
-  // Like Open(), over a socket to a lane of this process, which needs no region.
+  // Like Open(), over a socket to a lane in this process, which needs no region.
   static absl::StatusOr<std::unique_ptr<LocalConnection>> OpenInProcess(Fd socket,
                                                                         const proto::Frame& hello,
                                                                         absl::Time deadline,
@@ -61,14 +62,14 @@ class LocalConnection final : public Connection {
   int window() const override { return window_; }
 
  private:
-  // A running call and the memory that it is staged in.
+  // A running call, and the memory in which it is staged.
   struct InFlight {
     Call* call = nullptr;
     uint64_t seq = 0;
     uint64_t target_place = 0;
     std::unique_ptr<RegionBuffer> payload_stage;
     std::unique_ptr<RegionBuffer> target_stage;
-    std::optional<uint32_t> cell;  // of cells_, for giving a loan back
+    std::optional<uint32_t> cell;  // index in cells_, for giving a loan back
   };
 
   LocalConnection(Fd socket, std::shared_ptr<ClientRegion> region);
@@ -89,7 +90,7 @@ class LocalConnection final : public Connection {
   void BreakAll(absl::Time now, const absl::Status& status);
   void AwaitDaemon();
 
-  Fd socket_;  // invalid: broken
+  Fd socket_;  // invalid once the connection is broken
   const std::shared_ptr<ClientRegion> region_;
   const pid_t process_;
   int window_ = 1;      // one request, the hello, until it is answered
@@ -97,8 +98,8 @@ class LocalConnection final : public Connection {
   Batch kept_;          // requests that have not left yet
   bool is_region_sent_ = false;
   bool awaits_memory_ = false;  // descriptors may come with the answer to the hello
-  std::vector<Fd> brought_;     // the descriptors that came
-  // Null: replies are copied.
+  std::vector<Fd> brought_;     // those descriptors
+  // Null if replies are copied.
   std::shared_ptr<const LentMemory> lent_memory_;
   std::shared_ptr<LoanCells> cells_;  // made for the first loan
   std::vector<InFlight> in_flight_;

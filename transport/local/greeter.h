@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Accepts connections and reads their hello. Its thread accepts them and waits for data. A thread
-// of BlockingJobs then reads the hello and maps the memory that comes with it, because a peer can
-// block both. A greeted connection goes to a lane, which can close it without blocking.
+// Accepts connections and reads their hello. The greeter's thread accepts connections and waits for
+// their data. A thread of BlockingJobs then reads the hello and maps the memory that comes with it:
+// a peer can block both. After that the connection goes to a lane, and closing it cannot block.
 //
-// At most kNewcomersMax connections wait for their hello. One more closes the oldest connection of
-// the user with the most connections. A connection without a hello is closed after kHelloWait.
+// At most kNewcomersMax connections wait for their hello. If there is one more, the oldest
+// connection of the user with the most connections is closed. A connection without a hello is
+// closed after kHelloWait.
 //
 // Thread-safety: Owned by the thread that made it, except Add() and ListenAgain(), which are
 // Thread-safe. The thread is named "cairn-greet".
@@ -30,7 +31,7 @@ class Greeter {
  public:
   static constexpr size_t kNewcomersMax = 256;
   static constexpr absl::Duration kHelloWait = absl::Seconds(5);
-  // Limit for the queued and running hellos and closes of one party; its other connections wait.
+  // The most hellos and closes of one party that are queued or running. Its other connections wait.
   static constexpr int kJobsPerPartyMax = 64;
 
   explicit Greeter(std::shared_ptr<LaneShare> share);
@@ -38,13 +39,13 @@ class Greeter {
 
   // Accepts connections from `listener`. Call it before Start(), at most once.
   void Listen(int listener);
-  // Tells the greeter that the listener's descriptor now refers to another socket. Thread-safe.
+  // Call it when the listener's descriptor refers to another socket. Thread-safe.
   void ListenAgain();
   void Start();
   // Closes all its connections and ends the thread. Idempotent.
   void Stop();
 
-  // Takes over a connected socket. With `region` the peer needs no memfd of its own. Returns false,
+  // Takes over a connected socket. If `region` is given, the peer needs no memfd. Returns false,
   // and closes the socket, if the greeter has stopped.
   bool Add(Fd socket, std::optional<Region> region);
 
@@ -61,19 +62,19 @@ class Greeter {
   void AcceptAll();
   void TakeAdded();
   void Take(Newcomer newcomer);
-  // Has the hello of `id` read, now or on a later try.
+  // Has the hello of connection `id` read, now or later.
   void Serve(uint64_t id);
   void ExpireLate();
   void TryAgain();
   // Removes a newcomer, counts `reason` and closes it.
   void PutOut(uint64_t id, Counter& reason);
-  // Closes the socket: here, on a job thread, or later if the party has kJobsPerPartyMax.
+  // Closes the socket: here, on a job thread, or later if the party has kJobsPerPartyMax jobs.
   void Close(Newcomer newcomer);
   bool HasJobsMax(uint64_t party) const;
   void PauseListening();
   static void Greet(const std::shared_ptr<LaneShare>& share, Newcomer newcomer);
 
-  const std::shared_ptr<LaneShare> share_;  // shared with jobs, which may outlive this
+  const std::shared_ptr<LaneShare> share_;  // shared with jobs, which may outlive this object
   Fd epoll_, wake_;
   std::thread thread_;
   Mutex mutex_;
@@ -83,13 +84,13 @@ class Greeter {
 
   // Used by the thread only.
   uint64_t ids_ = 0;
-  std::map<uint64_t, Newcomer> waiting_;  // by age
-  Newcomers newcomers_;                   // the same newcomers as waiting_
-  // Newcomers of parties with kJobsPerPartyMax jobs: those of waiting_ that have sent something,
-  // and those to be closed.
+  std::map<uint64_t, Newcomer> waiting_;  // by id, in ascending order of age
+  Newcomers newcomers_;                   // the same newcomers as in waiting_
+  // For newcomers whose party has kJobsPerPartyMax jobs: those in waiting_ that have sent
+  // something, and those to be closed.
   std::vector<uint64_t> ready_;
   std::vector<Newcomer> closing_;
-  absl::Time again_ = absl::InfiniteFuture();  // when to look at both, and at the listener, again
+  absl::Time again_ = absl::InfiniteFuture();  // when to try these, and the listener, again
   int listener_ = -1;
   bool is_listening_ = false;
 };

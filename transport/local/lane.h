@@ -3,9 +3,9 @@
 // A lane for peers on unix sockets. Payloads are in shared memory: the peer's sealed memfd
 // (transport/local) or this process's own memory (transport/memory).
 //
-// Each iteration of its loop runs submitted tasks, reads the readable sockets, copies one piece of
-// one transfer, closes broken peers and runs completions. It polls for 50 µs after the last
-// progress, then sleeps.
+// Each iteration of its loop runs submitted tasks, reads sockets, copies one piece of one transfer,
+// closes broken peers and runs completions. The lane polls for 50 µs after the last progress, then
+// it sleeps.
 //
 // Thread-safety: Owned by its thread, except Submit(), AddPeer(), Stop() and Join(), which are
 // Thread-safe.
@@ -37,8 +37,8 @@ inline constexpr int kLaneBits = 6;
 static_assert(1 << kLaneBits == kLanesMax);
 inline constexpr int kEventsMax = 64;
 
-// The tag of an epoll event of a lane or the greeter: a PeerId, or one of these. No PeerId is as
-// small, because its counter starts at 1.
+// The tag of an epoll event of a lane or the greeter: a PeerId, or one of these values. A PeerId is
+// larger than these, because its counter starts at 1.
 inline constexpr uint64_t kSubmitTag = 0;
 inline constexpr uint64_t kListenerTag = 1;
 static_assert(kListenerTag < kLanesMax);
@@ -52,13 +52,13 @@ struct Greeted {
   PeerIdentity identity;
   uint64_t party = 0;
   Region region;
-  bool is_memfd = false;  // the region is memory of the client's
-  Message hello;          // to be answered by the lane
+  bool is_memfd = false;  // whether the region is memory of the client
+  Message hello;          // the lane answers it
 };
 
 // State that the greeter and the lanes of one server share. They and their jobs own it together.
 struct LaneShare {
-  // `what_is_lent`: null where peers map nothing. Outlives it.
+  // `what_is_lent` may be null: then peers map nothing. It must outlive this object.
   LaneShare(const ServerLimits& server_limits, LaneHandler& lane_handler,
             const Lender* what_is_lent)
       : limits(server_limits),
@@ -66,9 +66,9 @@ struct LaneShare {
         lender(what_is_lent),
         regions(server_limits.regions_bytes_max) {}
 
-  // Gives the connection to the next lane in turn. Errors: ResourceExhausted (peers_max connections
-  // exist, or the lane takes no task now), Unavailable (the server is stopping). After an error
-  // `greeted` still owns its socket.
+  // Gives the connection to the next lane in turn. Errors: ResourceExhausted (there are peers_max
+  // connections, or the lane accepts no task now), Unavailable (the server is stopping). After an
+  // error, `greeted` still owns its socket.
   absl::Status Welcome(Greeted& greeted);
 
   const ServerLimits limits;
@@ -76,21 +76,21 @@ struct LaneShare {
   const Lender* const lender;
   RegionBudget regions;
   TransportMetrics metrics;
-  std::atomic<int> peers{0};  // connections of lanes, or being handed to one
+  std::atomic<int> peers{0};  // connections of lanes, including those on their way to one
   BlockingJobs jobs;
   Mutex mutex;
-  // The lanes that take connections: empty before the start and after Stop().
+  // The lanes that take connections. Empty before the start and after Stop().
   std::vector<LocalLane*> lanes ABSL_GUARDED_BY(mutex);
   size_t turn ABSL_GUARDED_BY(mutex) = 0;
 };
 
 class LocalLane final : public Lane {
  public:
-  // Bytes copied between two polls of the sockets.
+  // The bytes that are copied between two polls of the sockets.
   static constexpr size_t kPieceBytes = size_t{256} << 10;
   // How long the lane polls after the last progress before it sleeps.
   static constexpr absl::Duration kSpin = absl::Microseconds(50);
-  // Limit for one peer's unanswered requests. No window allows as many, so a peer above it is
+  // Limit for one peer's unanswered requests. No window allows so many. A peer that exceeds it is
   // broken.
   static constexpr int kUnansweredMax = 2 * static_cast<int>(proto::kWindowMax);
   static constexpr size_t kTasksMax = 4096;
@@ -100,11 +100,11 @@ class LocalLane final : public Lane {
   ~LocalLane() override;  // REQUIRES: Join() has returned, or Start() was never called
 
   void Start();
-  // Refuses new tasks and peers. Every transfer completes, then the thread ends.
+  // Refuses new tasks and peers. Completes every transfer. Then the thread ends.
   void Stop();
   void Join();
 
-  // Takes over a connection that share.peers already counts. After an error, one of Submit()'s,
+  // Takes over a connection that share.peers counts already. Errors: those of Submit(). Then
   // `greeted` is unchanged.
   absl::Status AddPeer(Greeted& greeted);
 
@@ -126,9 +126,9 @@ class LocalLane final : public Lane {
 
   // A loan in force.
   struct Lent {
-    uint32_t word = 0;
-    uint64_t number = 0;      // never used again; the word has it
-    uint64_t back_place = 0;  // in the peer's region: it has the number once it is given back
+    uint32_t word = 0;        // index of the loan's word in Lender
+    uint64_t number = 0;      // never used again; the word has it while the loan is in force
+    uint64_t back_place = 0;  // in the peer's region: gets the number when the loan is given back
     uint64_t bytes = 0;
     absl::Time until;
     LoanDone done;
@@ -141,9 +141,9 @@ class LocalLane final : public Lane {
     uint64_t party = 0;
     Region region;
     std::optional<std::string> region_owner;  // from OnRegion(); nullopt: the region is no memfd
-    std::vector<Fd> brought;                  // unexpected descriptors; others close them
+    std::vector<Fd> brought;                  // unexpected descriptors, which a job closes
     bool is_breaking = false;                 // is in broken_
-    bool asks_to_map = false;                 // its hello asked to, and is not answered yet
+    bool asks_to_map = false;                 // its hello has asked to, and is not answered yet
     bool is_mapped = false;                   // it can take loans
     bool takes_batches = false;               // it has sent one
     Batch unsent;                             // replies; is in unsent_
@@ -164,17 +164,17 @@ class LocalLane final : public Lane {
     size_t moved_bytes = 0;
     uint32_t crc32c = 0;
     absl::Time deadline;
-    proto::FrameBytes frame;     // Reply
-    bool brings_memory = false;  // Reply to a hello: descriptors of what is lent go with it
-    ReceiveDone receive_done;    // exactly one of the two is set
+    proto::FrameBytes frame;     // of a reply
+    bool brings_memory = false;  // a reply to a hello that carries descriptors of lent memory
+    ReceiveDone receive_done;    // exactly one of the two callbacks is set
     ReplyDone reply_done;
   };
 
-  // A completed transfer or loan; its callback runs at the end of the iteration.
+  // A completed transfer or loan. Its callback runs at the end of the iteration.
   struct CompletedTransfer {
     absl::Status status = absl::OkStatus();
     uint32_t crc32c = 0;
-    ReceiveDone receive_done = nullptr;  // exactly one of the three is set
+    ReceiveDone receive_done = nullptr;  // exactly one of the three callbacks is set
     ReplyDone reply_done = nullptr;
     LoanEnd loan_end = LoanEnd::kGivenBack;
     LoanDone loan_done = nullptr;
@@ -226,18 +226,18 @@ class LocalLane final : public Lane {
   std::thread thread_;
   std::atomic<bool> is_stopping_{false};
   std::atomic<int> arrivals_held_{
-      0};  // atomic: an Arrival may be destroyed after the lane's thread has ended
+      0};  // atomic, because an Arrival may be destroyed after the lane's thread has ended
 
   uint64_t peers_made_ = 0;
   std::unordered_map<PeerId, std::unique_ptr<Peer>> peers_;
   std::vector<Moving> moving_;
-  size_t moving_next_ = 0;  // the transfer to copy a piece of next
+  size_t moving_next_ = 0;  // the transfer whose next piece is copied next
   std::vector<PeerId> broken_;
   std::vector<PeerId> unsent_;  // peers whose replies leave together at the end of the turn
   std::vector<CompletedTransfer> completed_;
   std::vector<uint32_t> free_words_;
   uint64_t loans_made_ = 0;
-  size_t lent_count_ = 0;                          // of all peers
+  size_t lent_count_ = 0;                          // loans of all peers
   absl::Time loans_due_ = absl::InfiniteFuture();  // when to check loans next
 };
 

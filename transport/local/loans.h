@@ -3,11 +3,11 @@
 // Loans: ranges of the daemon's memory that clients map and read in place.
 //
 // The daemon does not change a lent range until the client gives the loan back, the loan's deadline
-// passes, or the client's connection closes. Each loan has a number that is never reused, and a
-// word in a second shared memory, which clients map as well. The word holds the number while the
-// loan is in force. The daemon clears the word before anything may write to the range. A client
-// reads the range first and the word afterwards: if the word still holds the number, the client has
-// read what was lent.
+// passes, or the client's connection closes. Each loan has a number that is never used again. It
+// also has a word in a second shared memory, which clients map as well. The word has the value of
+// the number while the loan is in force. The daemon clears the word before anything may write to
+// the range. A client reads the range first and the word afterwards. If the word still has the
+// number, the client has read what was lent.
 //
 // The daemon uses Lender; a client uses LentMemory, LoanCells and LocalLoan.
 
@@ -32,21 +32,21 @@ namespace cairn::transport {
 using LoanWord = std::atomic<uint64_t>;
 static_assert(LoanWord::is_always_lock_free && sizeof(LoanWord) == sizeof(uint64_t));
 
-// The memory that a server lends from, and the words of its loans. Immutable except for the words,
-// which are atomic.
+// The memory from which a server lends, and the words of its loans. Immutable, except for the
+// words, which are atomic.
 class Lender {
  public:
-  // The most loans of one lane at a time.
+  // The most loans that one lane may have at a time.
   static constexpr uint32_t kLoansPerLane = 1024;
 
-  // Lends from `memory`, which is the file of `fd`, a read-only descriptor. Both must outlive the
-  // lender. Errors: ResourceExhausted (no memory for the words).
+  // Lends from `memory`, a mapping of the file `fd`. `fd` is a read-only descriptor. Both must
+  // outlive the lender. Errors: ResourceExhausted (there is no memory for the words).
   static absl::StatusOr<std::unique_ptr<Lender>> Make(std::span<const std::byte> memory, int fd,
                                                       int lanes);
   ~Lender();
   Lender(const Lender&) = delete;
 
-  // Returns the offset of `payload` in the memory, or nullopt if it is not inside it.
+  // Returns the offset of `payload` in the memory. Returns nullopt if it is not inside the memory.
   std::optional<uint64_t> PlaceOf(std::span<const std::byte> payload) const;
   LoanWord& word(uint32_t index) const { return words_[index]; }
   int memory_fd() const { return memory_fd_; }
@@ -62,22 +62,23 @@ class Lender {
   uint64_t words_bytes_ = 0;
 };
 
-// A client's read-only mapping of a daemon's memory and words. All connections of a process to one
-// daemon share it. It is in no core file and in no forked child. The seals keep its size and its
-// pages, so reading it raises no SIGBUS, even after the daemon has died.
+// A client's read-only mapping of a daemon's memory and words. All connections from a process to
+// one daemon share it. Core files and forked children do not contain it. Seals keep the memory's
+// size and pages, so reading it raises no SIGBUS, even after the daemon has died.
 //
 // Thread-safety: Immutable.
 class LentMemory {
  public:
-  // Maps both files. Errors: InvalidArgument (not sealed memory files), ResourceExhausted (the
-  // system refuses the mapping).
+  // Maps both files. Errors: InvalidArgument (they are not sealed memory files), ResourceExhausted
+  // (the system refuses the mapping).
   static absl::StatusOr<std::shared_ptr<const LentMemory>> Map(const Fd& memory, const Fd& words);
   ~LentMemory();
   LentMemory(const LentMemory&) = delete;
 
-  // Returns the range, or an empty one if it is not inside the memory. Arguments are untrusted.
+  // Returns the range. Returns an empty one if it is not inside the memory. Arguments are
+  // untrusted.
   std::span<const std::byte> At(uint64_t place, uint64_t bytes) const;
-  const LoanWord* WordAt(uint64_t index) const;  // null: no such word
+  const LoanWord* WordAt(uint64_t index) const;  // null if there is no such word
 
  private:
   struct Mapping {
@@ -91,8 +92,8 @@ class LentMemory {
   Mapping memory_, words_;
 };
 
-// Cells in the client's own region. The client gives a loan back by writing its number to a cell,
-// which the daemon reads. A cell belongs to one call and then to the loan that answers it.
+// Cells in the client's own region. The client gives a loan back by writing the loan's number into
+// a cell, which the daemon reads. A cell belongs to one call, and then to the loan in its answer.
 //
 // Thread-safety: Thread-safe.
 class LoanCells {
@@ -116,7 +117,7 @@ class LoanCells {
   std::vector<uint32_t> free_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A loan over a unix socket. The destructor gives the loan and its cell back.
+// A loan over a unix socket. Its destructor gives back the loan and the cell.
 class LocalLoan final : public Loan {
  public:
   LocalLoan(std::shared_ptr<const LentMemory> memory, std::shared_ptr<LoanCells> cells,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The memory that a client shares with the daemon, as both map it.
+// The memory that a client shares with the daemon, as the client and as the daemon sees it.
 
 #include <atomic>
 #include <cstddef>
@@ -21,19 +21,19 @@
 namespace cairn::transport {
 
 // --- The client's side ---------------------------------------------------------------------------
-// The memory that a client shares with the daemon: a memfd sealed against shrinking and growing,
-// its mapping, and an allocator for it.
+// The memory that a client shares with the daemon: a memfd that is sealed against shrinking and
+// growing, its mapping, and an allocator for it.
 //
-// The daemon can write into the memory until it has closed the connection. When a connection
-// breaks, Detach() therefore takes the ranges of running calls out of the daemon's reach before
-// these calls complete.
+// The daemon can write to the memory until it has closed the connection. Therefore, when a
+// connection breaks, Detach() makes the ranges of running calls unreachable for the daemon before
+// these calls are over.
 //
 // Thread-safety: Thread-safe.
 class ClientRegion {
  public:
-  // Allocates the region. `bytes` is rounded up to whole pages; all of them are allocated now and
+  // Allocates the region. `bytes` is rounded up to whole pages. All pages are allocated now and
   // charged to this process, because the daemon refuses a region with holes. Errors:
-  // ResourceExhausted if the system has no memory or descriptors left; InvalidArgument for 0 bytes.
+  // ResourceExhausted (the system has no memory or descriptors left), InvalidArgument (0 bytes).
   static absl::StatusOr<std::shared_ptr<ClientRegion>> Make(uint64_t bytes);
   ~ClientRegion();
   ClientRegion(const ClientRegion&) = delete;
@@ -41,7 +41,7 @@ class ClientRegion {
   int memfd() const { return memfd_.get(); }
   uint64_t bytes() const { return bytes_; }
   std::byte* At(uint64_t place) const { return base_ + place; }
-  // Returns the offset of `span` in the region, or nullopt unless the region contains all of it.
+  // Returns the offset of `span` in the region. Returns nullopt if not all of it is in the region.
   std::optional<uint64_t> PlaceOf(std::span<const std::byte> span) const;
 
   // Allocates whole pages, first fit. Errors: ResourceExhausted if no gap is large enough.
@@ -50,7 +50,7 @@ class ClientRegion {
   void Free(uint64_t place, uint64_t bytes);
 
   // Replaces the pages of [place, place + bytes) by private copies at the same address, so that
-  // later writes of the daemon do not show here. The range must not be given to the daemon again.
+  // later writes of the daemon do not change them. The range must not be given to the daemon again.
   void Detach(uint64_t place, uint64_t bytes);
 
  private:
@@ -60,7 +60,7 @@ class ClientRegion {
   std::byte* const base_;
   const uint64_t bytes_;
   Mutex mutex_;
-  std::map<uint64_t, uint64_t> gaps_ ABSL_GUARDED_BY(mutex_);  // place -> bytes, never adjacent
+  std::map<uint64_t, uint64_t> gaps_ ABSL_GUARDED_BY(mutex_);  // place -> bytes; not adjacent
 };
 
 // A range of a region. Keeps the mapping alive.
@@ -83,21 +83,22 @@ class RegionBuffer final : public Buffer {
 };
 
 // --- The daemon's side ---------------------------------------------------------------------------
-// The daemon's mapping of a client's memory: of the memfd that came with the client's hello.
+// The daemon's mapping of a client's memory, which is the memfd that came with the client's hello.
 //
-// Kernel seals make accesses safe. With F_SEAL_SHRINK and F_SEAL_GROW, nobody can truncate the file
-// while it is mapped, so no access raises SIGBUS. Only tmpfs memory is accepted, not hugetlbfs: if
-// the owner punches out a huge page, the kernel may have no other, and an access raises SIGBUS.
+// Kernel seals make accesses safe. With F_SEAL_SHRINK and F_SEAL_GROW nobody can truncate the file
+// while it is mapped, so no access raises SIGBUS. Only tmpfs memory is accepted. With hugetlbfs,
+// the owner could punch out a huge page. If the kernel had no other page, an access would raise
+// SIGBUS.
 //
 // The kernel charges the memory to the client. Every page must be allocated when the memfd arrives.
-// Map() then adds the seal F_SEAL_FUTURE_WRITE, after which nobody can punch a page out. So an
-// access by the daemon never allocates a page. Mappings made before the seal keep working. Each
-// connection needs its own memfd.
+// Map() then adds the seal F_SEAL_FUTURE_WRITE. After that, nobody can punch out a page. So an
+// access by the daemon never allocates a page. Mappings that were made before the seal keep
+// working. Each connection needs a memfd of its own.
 //
-// The client can read and write the bytes at any time: never parse them in place, and trust a
+// The client can read and write the bytes at any time. So never parse them in place, and trust a
 // checksum only if it was computed over a copy.
 
-// A limit for the memory that all connections map together. Thread-safety: Thread-safe. It must
+// A limit for the memory that all connections together map. Thread-safety: Thread-safe. It must
 // outlive every Region that uses it.
 class RegionBudget {
  public:
@@ -112,16 +113,16 @@ class RegionBudget {
   std::atomic<uint64_t> used_{0};
 };
 
-// Thread-safety: Thread-compatible. Move-only; destroying it unmaps the memory and returns its
-// share of the budget.
+// Thread-safety: Thread-compatible. Move-only. Destroying it unmaps the memory and returns its
+// bytes to the budget.
 class Region {
  public:
   Region() = default;  // no memory
-  // Maps `memfd` and seals it. The caller keeps the descriptor and may close it after the call. May
-  // block while another process writes to the memfd. Errors: InvalidArgument (says which
-  // requirement it fails), ResourceExhausted (the budget or the address space is used up).
+  // Maps `memfd` and seals it. The caller still owns the descriptor, and may close it after the
+  // call. May block while another process writes to the memfd. Errors: InvalidArgument (says which
+  // requirement is not met), ResourceExhausted (the budget or the address space is used up).
   static absl::StatusOr<Region> Map(const Fd& memfd, uint64_t bytes_max, RegionBudget& budget);
-  // The whole address space of this process, for transport/memory: places are addresses.
+  // Returns the whole address space of this process, for transport/memory: places are addresses.
   static Region WholeProcess();
 
   Region(Region&& source) noexcept { *this = std::move(source); }
@@ -129,8 +130,8 @@ class Region {
   ~Region();
 
   uint64_t bytes() const { return bytes_; }
-  // Returns the memory at [place, place + bytes), or null unless the region contains all of it.
-  // `place` and `bytes` are untrusted. For zero bytes at a valid place the address must not be
+  // Returns the memory at [place, place + bytes). Returns null if not all of it is in the region.
+  // `place` and `bytes` are untrusted. For zero bytes at a valid place, the result must not be
   // read.
   std::byte* At(uint64_t place, uint64_t bytes) const;
 

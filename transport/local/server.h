@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The server of transport/local listens on a unix socket; its clients bring their own memory.
+// The server of transport/local. It listens on a unix socket, and its clients bring their own
+// memory.
 
 #include <cstddef>
 #include <memory>
@@ -20,22 +21,22 @@
 
 namespace cairn::transport {
 
-// The lanes of one server, and the greeter that gives them their peers. transport/memory has one of
-// its own. Thread-safety: Thread-safe.
+// The lanes of one server, and the greeter that gives them their peers. transport/memory has a set,
+// too. Thread-safety: Thread-safe.
 class LaneSet {
  public:
-  // REQUIRES: 1 <= limits.lanes <= 64. `handler` must outlive the set, and `lender`, which may be
+  // REQUIRES: 1 <= limits.lanes <= 64. `handler` and `lender` must outlive the set; `lender` may be
   // null.
   LaneSet(const ServerLimits& limits, LaneHandler& handler, const Lender* lender = nullptr);
   ~LaneSet();
 
   // Accepts connections from `listener`. Call it before Start(), at most once.
   void Listen(int listener) { greeter_.Listen(listener); }
-  // Tells the greeter that the listener's descriptor now refers to another socket. Thread-safe.
+  // Call it when the listener's descriptor refers to another socket. Thread-safe.
   void ListenAgain() { greeter_.ListenAgain(); }
   void Start();
-  // Breaks all peers, completes every transfer, joins the threads, and runs `last` on a thread that
-  // may block, waiting at most a second. Later calls wait for the first.
+  // Breaks all peers, completes every transfer and joins the threads. Runs `last` on a thread that
+  // may block, and waits for it at most a second. Later calls wait for the first.
   void Stop(BlockingJobs::Job last = nullptr);
 
   // Takes over a connected socket of this process, whose peer needs no memfd. Returns false, and
@@ -49,7 +50,7 @@ class LaneSet {
   void Report(MetricSink& sink, std::string_view transport) const;
 
  private:
-  // Shared with its peers' jobs: a blocked job outlives the set.
+  // Shared with its peers' jobs, because a blocked job outlives the set.
   const std::shared_ptr<LaneShare> share_;
   std::vector<std::unique_ptr<LocalLane>> lanes_;
   Greeter greeter_;
@@ -58,16 +59,16 @@ class LaneSet {
 };
 
 struct LocalServerOptions {
-  std::string path;  // of the socket file; its folder must exist
+  std::string path;  // the socket file; its folder must exist
   ServerLimits limits;
-  // The memory that clients may map: payloads of replies in it may be lent. Both outlive the
+  // The memory that clients may map. Payloads of replies in it may be lent. Both must outlive the
   // server.
   std::span<const std::byte> shared = {};
-  int shared_fd = -1;  // open to read alone, and sealed; -1: clients map nothing
+  int shared_fd = -1;  // the same memory, opened read-only and sealed; -1: clients map nothing
 };
 
-// Starts the server. `handler` must outlive it. Errors: those of SocketFile::Listen();
-// InvalidArgument for limits; ResourceExhausted: no memory for the words of loans.
+// Starts the server. `handler` must outlive it. Errors: those of SocketFile::Listen(),
+// InvalidArgument (the limits), ResourceExhausted (there is no memory for the words of loans).
 absl::StatusOr<std::unique_ptr<Server>> StartLocalServer(const LocalServerOptions& options,
                                                          LaneHandler& handler);
 

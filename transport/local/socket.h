@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The unix socket between clients and the daemon: the messages on it, the packets that carry them,
-// and the file at which the daemon listens.
+// The unix socket between clients and the daemon: the messages on it, the packets that carry the
+// messages, and the file at which the daemon listens.
 
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -28,8 +28,8 @@ namespace cairn::transport {
 enum class Direction : uint8_t {
   kRequest = 1,
   kReply = 2,
-  // Between peers of which one has mapped the other's memory:
-  kLendableRequest = 3,  // a request without a payload; its reply's may be lent
+  // Used if the client has mapped the daemon's memory:
+  kLendableRequest = 3,  // a request without a payload; the payload of its reply may be lent
   kLoan = 4,             // a reply whose payload is lent
 };
 
@@ -40,7 +40,7 @@ struct Envelope {
   uint64_t payload_place = 0;
   uint64_t payload_bytes = 0;
   // Request: where a reply's payload may be written, and its maximum size. Reply: both 0. Loan: the
-  // index of its word, and its number.
+  // index of the loan's word, and the loan's number.
   uint64_t reply_place = 0;
   uint64_t reply_capacity_bytes = 0;
 };
@@ -51,8 +51,8 @@ inline constexpr size_t kPacketBytesMax = proto::kBatchMax * kMessageBytesMax;
 
 struct Message {
   Envelope envelope;
-  proto::FrameBytes frame;  // at least a head long; not parsed
-  uint64_t seq = 0;         // of the frame
+  proto::FrameBytes frame;  // has at least the size of a head; not parsed
+  uint64_t seq = 0;         // the frame's
 };
 
 struct MessageBytes {
@@ -63,9 +63,9 @@ struct MessageBytes {
 
 MessageBytes Serialize(const Envelope& envelope, const proto::FrameBytes& frame);
 
-// Parses untrusted bytes. Errors: InvalidArgument, naming the field. The caller checks that the
-// places are inside the client's region.
-//   is_mapped  accept kLendableRequest as a request, and kLoan as a reply
+// Parses untrusted bytes. Errors: InvalidArgument, naming the field. The caller must check that the
+// places are inside the client's region. If `is_mapped`, also accepts kLendableRequest as a
+// request, and kLoan as a reply.
 absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction expected,
                                      bool is_mapped = false);
 
@@ -92,9 +92,9 @@ class Batch {
 // --- Packets -------------------------------------------------------------------------------------
 // Sends and receives packets with file descriptors over a SOCK_SEQPACKET socket, without blocking.
 //
-// The last close() of a descriptor that a peer sent can block: hours for a TCP socket that lingers,
-// without end for a file of a FUSE mount. Descriptors that nobody received are closed by the kernel
-// together with the socket that they wait in.
+// The last close() of a descriptor that a peer has sent can block: for hours if it is a TCP socket
+// that lingers, forever if it is a file of a FUSE mount. The kernel closes descriptors that nobody
+// has received together with the socket in which they wait.
 struct Packet {
   enum class Outcome {
     kPacket,
@@ -112,39 +112,39 @@ struct Packet {
 // Receives one packet. The result owns every descriptor that came with it.
 Packet ReceivePacket(int socket);
 
-// Sends `bytes` and copies of the descriptors, at most two: all of it or nothing. Errors:
+// Sends `bytes` and copies of at most two descriptors. Sends all of it or nothing. Errors:
 // ResourceExhausted (the socket is full), Unavailable (the peer is gone).
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
-// The same with one descriptor, or none if it is -1.
+// Like the function above, with one descriptor; -1: with none.
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, int fd = -1);
 
 // Makes the kernel refuse later packets with descriptors: their sender gets EPERM. Descriptors that
-// have arrived stay. Connections of a listening socket inherit this. Returns false if the kernel
-// cannot do it (before Linux 6.16).
+// have arrived stay. Sockets accepted from a listening socket inherit this. Returns false if the
+// kernel cannot do it (before Linux 6.16).
 bool RefuseDescriptors(int socket);
-// Shuts the connection down in both directions and drops the packets that wait in it. Returns false
-// if a descriptor waits in it, so that closing the socket may block.
+// Shuts the connection down in both directions, and drops the packets that wait in it. Returns
+// false if a descriptor waits in it, so that closing the socket may block.
 [[nodiscard]] bool EndConnection(int socket);
-// Closes a socket and the descriptors that came through it. May block, though less likely than
+// Closes a socket and the descriptors that came through it. May block, but less probably than
 // close() alone.
 void CloseSlowly(Fd socket, std::vector<Fd> fds);
 
 // --- Socket files --------------------------------------------------------------------------------
-// A listening socket at a path. The daemon's are SOCK_SEQPACKET for the data plane, SOCK_STREAM for
-// the control plane.
+// A listening socket at a path. The daemon uses SOCK_SEQPACKET for the data plane and SOCK_STREAM
+// for the control plane.
 //
 // The file can be removed or replaced while the socket is open. Keep() repairs that.
 //
-// Thread-safety: Thread-compatible; the descriptor of get() never changes, so other threads may
-// accept meanwhile. Move-only; destroying it removes the file if it still exists, even if it was
-// moved.
+// Thread-safety: Thread-compatible. The descriptor of get() never changes, so other threads may
+//                accept meanwhile. Move-only. Destroying it removes the file, even if the file was
+//                moved to another path.
 class SocketFile {
  public:
-  // Makes the socket file with `mode`: 0660, unless only our own user may connect. Makes a missing
-  // folder with mode 0700; its parent must exist. Replaces a socket file without a listener, and no
-  // other file. Errors: InvalidArgument (the path is empty or too long); FailedPrecondition
-  // (another process listens there, the path is not a socket, or FolderRiskOf() refuses the
-  // folder); Unavailable (as errno says).
+  // Makes the socket file with `mode`. Use 0660, unless only our own user may connect. Makes a
+  // missing folder with mode 0700; the folder's parent must exist. Replaces a socket file without a
+  // listener, but no other file. Errors: InvalidArgument (the path is empty or too long),
+  // FailedPrecondition (another process listens there, the path is not a socket, or FolderRiskOf()
+  // refuses the folder), Unavailable (by errno).
   static absl::StatusOr<SocketFile> Listen(const std::string& path, int type = SOCK_SEQPACKET,
                                            mode_t mode = 0660);
 
@@ -152,10 +152,10 @@ class SocketFile {
   SocketFile& operator=(SocketFile&&) = delete;
   ~SocketFile();
 
-  // Checks that the file at the path is still the one that was made. Makes it again, and returns
-  // true, if it is gone or was replaced by one without a listener. The descriptor of get() then
-  // refers to another socket: add it to an epoll again, and restart a running poll(). Errors: those
-  // of Listen(); the old socket stays open.
+  // Checks that the file at the path is still ours. If it is missing, or was replaced by a file
+  // without a listener, makes it again and returns true. Then the descriptor of get() refers to
+  // another socket: add it to an epoll again, and restart a running poll(). Errors: those of
+  // Listen(); the old socket stays open.
   absl::StatusOr<bool> Keep();
 
   int get() const { return socket_.get(); }
@@ -170,26 +170,26 @@ class SocketFile {
   int type_ = 0;
   mode_t mode_ = 0;
   Fd socket_;
-  Fd file_;  // the file itself, even if it is moved
+  Fd file_;  // refers to the file, even if the file is moved
 };
 
 // What other users could do to a socket in a folder.
 struct FolderRisk {
   bool is_refused = false;  // the daemon does not start
-  std::string text;         // for people; empty: nothing, except by root
+  std::string text;         // describes the risk; empty: there is none, except from root
 };
 // Examines the folder of the socket at `path`, for a daemon that runs as user `owner`. A user who
-// can write the folder can replace the daemon's socket and then receives all its connections.
+// can write to the folder can replace the daemon's socket, and then gets all its connections.
 //
-// - Refused: a folder that everybody can write, without the sticky bit. A mount point is exempt: a
-//   container's emptyDir is one, and its mode is not the daemon's choice.
-// - Refused: a folder /tmp/cairn-* that not only the owner can access. Anybody can make one of that
-//   name first.
+// - Refused: a folder to which everybody can write, without the sticky bit. A mount point is
+//   exempt: a container's emptyDir is one, and the daemon cannot choose its mode.
+// - Refused: a folder /tmp/cairn-* that not only the owner can access. Anybody could make a folder
+//   of that name first.
 FolderRisk FolderRiskOf(const std::string& path, uid_t owner);
 
-// Connects to the socket at `path`; the result is non-blocking and close-on-exec. Errors:
-// Unavailable (nobody listens), DeadlineExceeded (its backlog stays full), InvalidArgument (the
-// path is empty or too long).
+// Connects to the socket at `path`. The result is non-blocking, and closed on exec. Errors:
+// Unavailable (nobody listens), DeadlineExceeded (the listener's backlog stays full),
+// InvalidArgument (the path is empty or too long).
 absl::StatusOr<Fd> ConnectSocketFile(const std::string& path, absl::Time deadline);
 
 }  // namespace cairn::transport

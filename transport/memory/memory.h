@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A transport within one process, for tests: the lanes of transport/local over socket pairs.
-// Messages have addresses where transport/local has offsets in a memfd. The lane's thread copies
-// the bytes, as between processes.
+// Messages have addresses instead of offsets in a memfd. The lane's thread copies the bytes, as it
+// does between processes.
 //
 //   auto server = StartMemoryServer(limits, handler);
 //   auto connection = server->Connect(hello, deadline);
@@ -19,9 +19,9 @@ namespace cairn::transport {
 // Thread-safety: Thread-safe.
 class MemoryServer : public Server {
  public:
-  // Connects to the next lane in turn and returns once the hello is answered. The connection may
-  // outlive the server, which breaks it. Errors: those of Shake(); ResourceExhausted if there are
-  // peers_max connections.
+  // Connects to the next lane in turn, and returns once the hello is answered. The server breaks
+  // the connection when it is destroyed; the connection may exist longer. Errors: those of Shake(),
+  // ResourceExhausted (there are peers_max connections).
   virtual absl::StatusOr<std::unique_ptr<Connection>> Connect(
       const proto::Frame& hello, absl::Time deadline, proto::HelloReply* reply = nullptr) = 0;
 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A client's connection over UCX: a context, a worker and one endpoint, driven by the calling
-// thread.
+// A client's connection over UCX: a context, a worker and one endpoint. They make progress on the
+// calling thread.
 //
-// If the daemon closes an idle connection, the next Start() opens it again, hello included. (The
-// daemon closes peers that leave two pings unanswered, and a client answers pings only in Poll().)
-// A connection that broke for any other reason stays broken().
+// If the daemon closes an idle connection, the next Start() opens it again and sends the hello
+// again. (The daemon closes a peer that leaves two pings unanswered, and a client answers pings
+// only in Poll().) If a connection breaks for another reason, it stays broken().
 
 #include <memory>
 #include <string>
@@ -25,7 +25,7 @@ namespace cairn::transport {
 // Thread-safety: Thread-compatible.
 class UcxConnection final : public Connection {
  public:
-  // Like UcxModule::Connect(); `reply` may be null. Tries each address of a name until one answers.
+  // Like UcxModule::Connect(). `reply` may be null. Tries each address of a name until one answers.
   static absl::StatusOr<std::unique_ptr<UcxConnection>> Connect(
       std::string_view host, uint16_t port, const proto::Frame& hello,
       const UcxConnectOptions& options, absl::Time deadline, proto::HelloReply* reply);
@@ -40,7 +40,7 @@ class UcxConnection final : public Connection {
  private:
   enum class State : uint8_t { kOpen, kBreaking, kBroken };
 
-  // A running call. UCX uses the header storage while is_sending.
+  // A running call. UCX uses `header` while is_sending.
   struct Slot {
     UcxConnection* connection = nullptr;
     Call* call = nullptr;  // null: free

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// UCX's status codes, and owners of its two main handles, context and worker. The handles use the
-// pinned settings and only two features, active messages and wake-up, so that a peer can reach no
-// other handler.
+// UCX's status codes, and owners of UCX's two main handles, context and worker. The handles use the
+// pinned settings, and only the features active messages and wake-up. So a peer can reach no other
+// handler.
 
 #include <ucp/api/ucp.h>
 
@@ -15,12 +15,12 @@
 
 namespace cairn::transport {
 
-// Converts a status code. Every code that means "the peer is gone" becomes Unavailable, since UCX
-// reports one event under several codes; NO_MEMORY becomes ResourceExhausted; the rest Internal.
-// `what` begins the message. Thread-safety: Thread-safe.
+// Converts a status code. UCX reports the loss of a peer under several codes: all of them become
+// Unavailable. NO_MEMORY becomes ResourceExhausted, and other codes become Internal. `what` begins
+// the message. Thread-safety: Thread-safe.
 absl::Status FromUcs(ucs_status_t status, std::string_view what);
 
-// Thread-safety: Thread-safe; it outlives its workers.
+// Thread-safety: Thread-safe. It must outlive its workers.
 class UcxContext {
  public:
   static absl::StatusOr<std::unique_ptr<UcxContext>> Make(const UcxSettings& settings);
@@ -29,7 +29,7 @@ class UcxContext {
   UcxContext& operator=(const UcxContext&) = delete;
 
   ucp_context_h get() const { return context_; }
-  // The memory types that UCX can move. With the bit UCS_MEMORY_TYPE_CUDA set it accepts device
+  // The memory types that UCX can move. If the bit UCS_MEMORY_TYPE_CUDA is set, it accepts device
   // pointers.
   uint64_t memory_types() const { return memory_types_; }
 
@@ -43,22 +43,22 @@ class UcxContext {
 class UcxWorker {
  public:
   static absl::StatusOr<std::unique_ptr<UcxWorker>> Make(const UcxContext& context);
-  // Destroys the worker without waiting for its requests. Afterwards UCX accesses no memory of any
-  // of them.
+  // Destroys the worker without waiting for its requests. After that, UCX does not access the
+  // memory of these requests any more.
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
 
   ucp_worker_h get() const { return worker_; }
-  // Readable when there is something to progress, once armed. It is an epoll set: nest it, do not
-  // read it.
+  // Once armed, it is readable when Progress() has work. It is an epoll set: add it to another one,
+  // and do not read it.
   int event_fd() const { return event_fd_; }
   unsigned Progress() { return ucp_worker_progress(worker_); }
-  // Call it before every sleep on event_fd(). Returns false if events are pending: do not sleep
-  // then.
+  // Call it before every sleep on event_fd(). Returns false if there are pending events; then do
+  // not sleep.
   bool Arm();
 
-  // Registers `callback(argument, …)` for messages with `id`; it gets whole messages only.
+  // Registers `callback(argument, …)` for messages with `id`. It gets only whole messages.
   absl::Status Handle(unsigned id, ucp_am_recv_callback_t callback, void* argument);
 
  private:
@@ -67,8 +67,8 @@ class UcxWorker {
   int event_fd_ = -1;
 };
 
-// The status to return for a payload that is refused. An error from an eager callback would abort
-// the process; OK from a rendezvous callback would report success to the sender.
+// Returns the status with which a callback refuses a payload. An error from an eager callback would
+// abort the process. OK from a rendezvous callback would report success to the sender.
 inline ucs_status_t RefusedPayload(const ucp_am_recv_param_t* param) {
   return (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ? UCS_ERR_REJECTED : UCS_OK;
 }

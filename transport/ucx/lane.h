@@ -2,12 +2,13 @@
 #pragma once
 // A lane over UCX: one thread, one UCX worker, one endpoint per peer.
 //
-// The loop spins for 50 µs after the last progress and then sleeps on the worker's wake-up and its
-// own eventfd. UCX callbacks only record what happened. The handler and the completions run from
-// the loop, outside UCX. Condemn() is the only way to end a peer: the loop closes its endpoint by
-// force, UCX then runs the callback of each of its requests, and only then is their memory free. If
-// a callback does not come within kStuckAfter, UCX has failed. The lane then destroys the worker,
-// which ends all its requests, loses all its peers, and makes a new worker.
+// After the last progress, the loop spins for 50 µs. Then it sleeps, until the worker or the lane's
+// own eventfd wakes it. UCX callbacks only record what has happened. The handler and the
+// completions are called from the loop, outside UCX. Only Condemn() ends a peer: the loop closes
+// the peer's endpoint by force, and UCX then calls the callback of each of its requests. Only then
+// is the requests' memory free. If a callback does not come within kStuckAfter, UCX has failed. The
+// lane then destroys the worker, which ends all requests, loses all its peers, and makes a new
+// worker.
 
 #include <ucp/api/ucp.h>
 
@@ -34,7 +35,7 @@
 
 namespace cairn::transport {
 
-// --- A lane's records of its peers and of its requests in UCX; owned by its thread
+// --- A lane's records of its peers and of its requests in UCX. Owned by its thread
 
 class UcxLane;
 
@@ -43,10 +44,10 @@ struct UcxPeer {
   UcxLane* lane = nullptr;
   PeerId id = 0;
   ucp_ep_h endpoint = nullptr;
-  int transfers = 0;     // given to UCX, callback not yet run
-  int own_frames = 0;    // refusals, Ping and Pong frames among them
+  int transfers = 0;     // transfers in UCX, whose callbacks have not run yet
+  int own_frames = 0;    // those transfers that are refusals, Ping or Pong frames
   uint32_t arrived = 0;  // requests of this iteration that the handler has not seen
-  absl::Time heard;      // last message of the peer
+  absl::Time heard;      // time of the peer's last message
   int pings_missed = 0;
 
   // Set by Condemn(), which may run inside a UCX callback. The loop closes the endpoint later.
@@ -56,14 +57,14 @@ struct UcxPeer {
   absl::Time breaking_since;
 };
 
-// One send or receive. Until its callback runs, UCX uses its header storage and the memory that it
+// One send or receive. Until its callback runs, UCX uses `header` and the memory that the transfer
 // moves.
 struct UcxTransfer {
   enum class Kind : uint8_t { kReceive, kReply, kOwnFrame };
   static constexpr size_t kNotMoving = ~size_t{0};
 
   UcxLane* lane = nullptr;
-  UcxPeer* peer = nullptr;  // null: the peer was gone before UCX got anything
+  UcxPeer* peer = nullptr;  // null if the peer was gone before UCX got the transfer
   Kind kind = Kind::kReply;
   std::span<std::byte> target;         // kReceive
   std::span<const std::byte> payload;  // kReply
@@ -72,14 +73,14 @@ struct UcxTransfer {
   ReceiveDone receive_done;
   ReplyDone reply_done;
 
-  absl::Status status;  // the result; not OK as soon as the peer is condemned
+  absl::Status status;  // the result; an error as soon as the peer is condemned
   size_t moving_index = kNotMoving;
   bool is_quarantined = false;
 
   size_t bytes() const { return kind == Kind::kReceive ? target.size() : payload.size(); }
 };
 
-// The payload of an arrival until it is received or refused.
+// The payload of an arrival, until it is received or refused.
 class UcxHeld final : public Arrival::Held {
  public:
   UcxHeld(UcxLane& lane, UcxPeer& peer) : lane_(&lane), peer_(&peer) {}
@@ -89,11 +90,11 @@ class UcxHeld final : public Arrival::Held {
 
  private:
   friend class UcxLane;
-  UcxLane* lane_;  // null once the peer is gone or the payload was taken
+  UcxLane* lane_;  // null once the peer is gone or the payload is taken
   UcxPeer* peer_;
-  void* descriptor_ = nullptr;     // rendezvous: UCX's; received into or released
+  void* descriptor_ = nullptr;     // rendezvous: UCX's, to be received or released
   std::vector<std::byte> copied_;  // eager: at most kEagerRequestBytesMax
-  size_t index_ = 0;               // in the lane's list
+  size_t index_ = 0;               // in the lane's held_
 };
 
 // --- The lane
@@ -102,7 +103,7 @@ class UcxHeld final : public Arrival::Held {
 struct UcxLaneOptions {
   ServerLimits limits = {};
   absl::Duration spin = absl::Microseconds(50);
-  // Between pings of an idle peer. Two pings without an answer end the peer.
+  // The time between pings of an idle peer. Two pings without an answer end the peer.
   absl::Duration ping_interval = absl::Seconds(10);
   bool is_crc_computed = true;  // off only for measuring its cost
   // For tests: the number of receive completions to drop, as if UCX never called back.
@@ -121,14 +122,14 @@ class UcxLane final : public Lane {
 
   // Starts the thread and returns once its worker is ready.
   absl::Status Start();
-  // Takes a connection request over from the listener. Thread-safe. Returns false if it cannot; the
-  // caller then still owns the request.
+  // Takes over a connection request from the listener. Thread-safe. If it returns false, the caller
+  // still owns the request.
   [[nodiscard]] bool Adopt(ucp_conn_request_h request);
-  // Shutdown has three steps. Refuse() returns once the lane accepts no more connections. The
-  // caller then rejects every request from TakeUnaccepted() before it closes the listener. Finish()
-  // breaks all peers and joins the thread.
+  // Shutdown has three steps. Refuse() returns once the lane accepts no more connections. Then the
+  // caller rejects every request from TakeUnaccepted(), and closes the listener. Finish() breaks
+  // all peers and joins the thread.
   void Refuse();
-  ucp_conn_request_h TakeUnaccepted();  // null: none left
+  ucp_conn_request_h TakeUnaccepted();  // null if none is left
   void Finish();
 
   int index() const override { return index_; }
@@ -202,7 +203,7 @@ class UcxLane final : public Lane {
   SubmitQueue submitted_;
   BoundedQueue<ucp_conn_request_h> connections_;
   std::atomic<Phase> phase_{Phase::kServing};
-  std::atomic<int> peer_count_{0};  // includes those not yet accepted
+  std::atomic<int> peer_count_{0};  // includes requests that are not accepted yet
   Mutex state_mutex_;
   CondVar state_changed_;
   bool is_set_up_ ABSL_GUARDED_BY(state_mutex_) = false;
@@ -217,14 +218,14 @@ class UcxLane final : public Lane {
   std::unordered_map<ucp_ep_h, UcxPeer*> peers_by_endpoint_;
   std::vector<UcxPeer*> breaking_;
   uint64_t peers_made_ = 0;
-  uint64_t quarantine_bytes_ = 0;  // of this lane; the gauge counts all lanes
+  uint64_t quarantine_bytes_ = 0;  // this lane's; the gauge counts all lanes
   std::vector<Arrival> arrived_;
   std::vector<UcxHeld*> held_;
   std::vector<UcxTransfer*> moving_;
   std::vector<UcxTransfer*> finished_;
   std::vector<UcxTransfer*> free_;
   std::vector<std::unique_ptr<UcxTransfer>> transfers_;  // owns those in the three lists above
-  absl::Time next_deadline_ = absl::InfiniteFuture();    // not later than the earliest of moving_
+  absl::Time next_deadline_ = absl::InfiniteFuture();    // not later than any deadline in moving_
   absl::Time next_watch_ = absl::InfinitePast();
   absl::Time idle_since_ = absl::InfinitePast();
   bool is_draining_ = false;  // refuses all further arrivals

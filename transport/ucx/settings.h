@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// UCX's settings, fixed in code so that the environment of a pod or an engine cannot change them.
-// ucp_config_modify() accepts anything, so tests check the effect of each setting.
+// UCX's settings, which are fixed in the code so that the environment of a pod or an engine cannot
+// change them. ucp_config_modify() accepts any text, so tests check the effect of each setting.
 // Thread-safety: all functions are Thread-safe.
 
 #include <sys/socket.h>
@@ -15,30 +15,31 @@
 namespace cairn::transport {
 
 struct UcxSettings {
-  std::string device;      // the one network interface, e.g. "lo"
-  std::string port_range;  // of the data ports, "40000-40100"; empty: any
+  std::string device;      // the only network interface, such as "lo"
+  std::string port_range;  // for the data ports, such as "40000-40100"; empty: any
   int family = AF_INET;    // of the data ports: AF_INET or AF_INET6
 };
 
-// Returns pairs of key and value. The keys of the TCP transport have no prefix, because UCX ignores
-// keys with it. Besides Cairn's choices the list has settings with UCX's own default values: a
-// variable for another UCX user could change them and end the process or its connections.
+// Returns pairs of key and value. Keys of the TCP transport have no prefix, because UCX ignores
+// them with a prefix. The list has Cairn's own choices, and settings with UCX's default values.
+// Without the latter, an environment variable for another user of UCX could end the process or its
+// connections.
 std::vector<std::pair<std::string, std::string>> PinnedSettings(const UcxSettings& settings);
 
-// Errors: InvalidArgument unless `port_range` is empty or "FIRST-LAST", in ascending order.
+// Errors: InvalidArgument unless `port_range` is empty, or "FIRST-LAST" in ascending order.
 absl::Status CheckPortRange(const std::string& port_range);
 
-// Returns one line for each of two settings that took effect with another value than Cairn needs:
-// UCX_MEM_EVENTS=n (no hooks into malloc and mmap) and UCX_HANDLE_ERRORS=none (SIGSEGV, SIGBUS,
-// SIGILL and SIGFPE stay ours). UCX reads both from the environment when the library loads. The
-// module logs the lines once per process.
+// Checks two settings that UCX reads from the environment when the library is loaded:
+// UCX_MEM_EVENTS=n (no hooks into malloc and mmap) and UCX_HANDLE_ERRORS=none (no handlers of
+// SIGSEGV, SIGBUS, SIGILL and SIGFPE). Returns one line for each that has another value. The module
+// logs the lines once per process.
 std::vector<std::string> EnvironmentWarnings();
 
-// Returns the names of the environment's UCX_… variables, except those that Cairn reads.
+// Returns the names of the environment's UCX_… variables that Cairn does not read.
 std::vector<std::string> VariablesOfOthers();
 
-// Redirects UCX's messages, except those for debugging UCX, from stdout to Cairn's log, component
-// "ucx". Call it once.
+// Redirects UCX's messages from stdout to Cairn's log, component "ucx". Does not redirect messages
+// for debugging UCX. Call it once.
 void LogUcxMessages();
 
 }  // namespace cairn::transport

@@ -32,9 +32,10 @@ inline constexpr unsigned kBatchId = 3;  // client to daemon, where the answer t
 // an id against the size of its table nor clears the entries between two registered ids.
 inline constexpr unsigned kIdMax = 65535;
 
-// Larger puts use rendezvous, so that the daemon chooses when and where the bytes arrive.
+// Larger puts use rendezvous, so that the daemon determines when and where the bytes arrive.
 inline constexpr size_t kEagerRequestBytesMax = size_t{8} << 10;
-// Replies up to this size are eager (1.2 to 1.5 times faster); the client has limited their size.
+// Replies up to this size are eager, which is 1.2 to 1.5 times faster. The client limits their
+// size.
 inline constexpr size_t kEagerReplyBytesMax = size_t{256} << 10;
 
 inline constexpr uint64_t kOwnFrame = ~uint64_t{0};
@@ -45,7 +46,7 @@ static_assert(kHeaderBytesMax <= 1024, "UCX aborts on headers of some 8 KB");
 inline constexpr size_t kBatchBytesMax = proto::kBatchMax * (sizeof(uint16_t) + kHeaderBytesMax);
 static_assert(std::endian::native == std::endian::little, "prefix and seq are copied as they are");
 
-// Storage of a header. It must live until the send completes, so it belongs to the transfer.
+// The bytes of a header. They must live until the send completes, so they belong to the transfer.
 struct HeaderBytes {
   std::array<std::byte, kHeaderBytesMax> data;
   size_t size = 0;
@@ -62,8 +63,8 @@ struct Header {
   proto::FrameBytes frame;
 };
 
-// Reads a header. `header` is unaligned and valid only inside the receive callback. Returns nullopt
-// if the size is invalid.
+// Reads a header. `header` is unaligned, and valid only inside the receive callback. Returns
+// nullopt if the size is invalid.
 inline std::optional<Header> ReadHeader(const void* header, size_t bytes) {
   if (bytes <= kPrefixBytes || bytes > kHeaderBytesMax) return std::nullopt;
   Header read;

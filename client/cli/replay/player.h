@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plays a trace against a space: each request matches its chain, gets the matched blocks, checks
+// Plays a trace against a space. Each request matches its chain, gets the matched blocks, checks
 // every byte, and puts the missing blocks, parents first.
 //
-// Thread-safety: for one caller; Play() has its own threads, which end with it.
+// Thread-safety: for one caller. Play() has threads of its own, which end before it returns.
 
 #include <atomic>
 #include <cstddef>
@@ -26,7 +26,7 @@ namespace cairn::replay {
 
 struct PlayOptions {
   double rate = 0;                             // 2: twice the trace's speed; 0: no pauses
-  uint32_t parallel = 1;                       // requests; one keeps the trace's order
+  uint32_t parallel = 1;                       // requests at once; 1 keeps the trace's order
   absl::Duration deadline = absl::Seconds(2);  // of each call
   bool is_lossless = true;                     // for Content::WrongBytes()
   bool sends_hints = false;                    // those of TurnEndsOf()
@@ -38,12 +38,12 @@ struct PlayProgress {
 
 class Player {
  public:
-  // All are borrowed.
+  // Borrows all arguments.
   Player(const Trace& trace, const Ceiling& ceiling, const Content& content, Client& client,
          Space& space, const PlayOptions& options);
 
-  // Plays the whole trace; calls that fail do not stop it. Calls `watch` about once a second. If it
-  // returns false, starts no more requests and finishes the running ones.
+  // Plays the whole trace. Calls that fail do not stop it. Calls `watch` about once a second. If
+  // `watch` returns false, starts no more requests and finishes the running ones.
   Tally Play(absl::FunctionRef<bool(const PlayProgress& progress)> watch);
 
  private:
@@ -56,7 +56,7 @@ class Player {
 
   void Run(Hand& hand);
   void PlayRequest(size_t index, Hand& hand);
-  // Gets blocks; returns the number received.
+  // Gets blocks. Returns the number that were received.
   uint32_t Fetch(const TraceRequest& request, size_t window, Hand& hand);
   bool GetBlock(const TraceRequest& request, uint32_t at, const LeaseToken& lease, size_t window,
                 Hand& hand);
@@ -79,7 +79,7 @@ class Player {
   Mutex mutex_;
   CondVar changed_;
   bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  uint32_t running_ ABSL_GUARDED_BY(mutex_) = 0;  // threads
+  uint32_t running_ ABSL_GUARDED_BY(mutex_) = 0;  // number of running threads
   std::atomic<size_t> next_{0};
   std::atomic<uint64_t> requests_{0}, blocks_{0}, hit_blocks_{0}, wrong_bytes_{0};
 };

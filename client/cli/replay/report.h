@@ -2,7 +2,7 @@
 #pragma once
 // The results of a replay, as text and as JSON.
 //
-// Thread-safety: pure functions; those that print write to stdout.
+// Thread-safety: pure functions. Those that print write to stdout.
 
 #include <cstdint>
 #include <map>
@@ -23,22 +23,22 @@ struct Report {
   uint64_t distinct_blocks = 0;
   Ceiling ceiling;
   std::string recipe, tenant, space_name;
-  uint64_t block_bytes = 0;  // in source form
+  uint64_t block_bytes = 0;  // size in source form
   PlayOptions options;
   Tally tally{0};
-  TallyWindow sum;  // of the tally
+  TallyWindow sum;  // the sum over the tally's windows
   absl::Duration elapsed;
   uint64_t get_bytes = 0, put_bytes = 0;  // on the wire
-  std::vector<TierFigures> tiers;         // of the daemon, at the end; empty: unknown
-  // Blocks evicted meanwhile because the index was full, by tier. Unknown for a daemon on another
-  // host.
+  std::vector<TierFigures> tiers;         // the daemon's, at the end; empty: unknown
+  // Blocks that were evicted meanwhile because the index was full, by tier. Unknown if the daemon
+  // is host.
   std::map<std::string, uint64_t> evicted_for_index;
 };
 
 void PrintText(const Report& report);
 void PrintJson(const Report& report);
-// What cairn.pages.replay makes a page of: the JSON, with the figures of each window of the trace's
-// time.
+// Returns the input from which cairn.pages.replay makes a page: the JSON, with the figures of each
+// window of the trace's time.
 std::string PageInputOf(const Report& report);
 
 }  // namespace cairn::replay

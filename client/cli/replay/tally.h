@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The counts of a replay, in total and over the time of the trace.
+// The counts of a replay, in total and by window of the trace's time.
 //
-// Thread-safety: values; each thread of a replay has its own tally; they are summed.
+// Thread-safety: values. Each thread of a replay has a tally of its own. They are summed at the
+// end.
 
 #include <array>
 #include <cstddef>
@@ -33,10 +34,10 @@ struct BlockCount {
   }
 };
 
-// A part of the trace's time.
+// A window: one part of the trace's time.
 struct TallyWindow {
   BlockCount asked, ceiling;
-  std::array<BlockCount, kTierCount> hits;  // received, with no wrong byte
+  std::array<BlockCount, kTierCount> hits;  // received without a wrong byte
   std::array<std::vector<uint32_t>, kCallCount> call_us;
 
   BlockCount AllHits() const;
@@ -47,15 +48,15 @@ struct Tally {
 
   std::vector<TallyWindow> windows;
   uint64_t requests = 0;
-  uint64_t lost_blocks = 0;  // matched and leased, but then missing
+  uint64_t lost_blocks = 0;  // matched and leased, but then not found
   uint64_t wrong_blocks = 0, wrong_bytes = 0;
   uint64_t verified_bytes = 0;             // in source form
   uint64_t puts = 0, duplicate_puts = 0;   // successful; includes duplicates
   uint64_t skipped_puts = 0;               // after a failed put of the same request
   uint64_t hints = 0, refused_hints = 0;   // with --hints
   uint64_t stored_bytes = 0;               // images of puts that were not duplicates
-  uint64_t late_calls = 0;                 // ended past their deadline
-  absl::Duration late_max, behind_max;     // calls past their deadlines, requests past their time
+  uint64_t late_calls = 0;                 // ended after their deadline
+  absl::Duration late_max, behind_max;     // calls after their deadline, requests after their time
   std::map<std::string, uint64_t> errors;  // "put RESOURCE_EXHAUSTED"
 
   // Adds a call that took `elapsed`.
@@ -63,12 +64,12 @@ struct Tally {
   void AddError(Call call, const absl::Status& status);
   Tally& operator+=(const Tally& other);
 
-  // Over all windows.
+  // Returns the sum of all windows.
   TallyWindow Sum() const;
 };
 
-// Returns the smallest of the times that is not exceeded by the share `share` of them; 0 if there
-// are none. REQUIRES: 0 < share <= 1.
+// Returns the smallest time that at least the share `share` of the times do not exceed. Returns 0
+// if there are no times. REQUIRES: 0 < share <= 1.
 uint32_t Percentile(std::vector<uint32_t> times, double share);
 
 }  // namespace cairn::replay

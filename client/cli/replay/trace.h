@@ -5,8 +5,8 @@
 //   {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353]}
 //
 // timestamp is in milliseconds and never decreases. hash_ids has one id for each block of the
-// prompt; the last block may be partial. Equal ids after equal prefixes are equal blocks. Other
-// fields are ignored.
+// prompt. The last block may be partial. If two prefixes are equal and are followed by equal ids,
+// the blocks are equal. Other fields are ignored.
 //
 // Thread-safety: Immutable.
 
@@ -35,16 +35,16 @@ struct TraceBlock {
 
 struct TraceRequest {
   uint64_t time_ms = 0;
-  uint64_t tokens = 0;     // of the prompt
-  size_t first_block = 0;  // into Trace::chains
+  uint64_t tokens = 0;     // length of the prompt
+  size_t first_block = 0;  // index in Trace::chains
   uint32_t block_count = 0;
 };
 
 struct Trace {
   uint32_t block_tokens = kTraceBlockTokens;
   std::vector<TraceRequest> requests;
-  std::vector<BlockNumber> chains;  // of all requests, one after another
-  std::vector<TraceBlock> blocks;   // distinct
+  std::vector<BlockNumber> chains;  // the chains of all requests, one after another
+  std::vector<TraceBlock> blocks;   // each distinct block once
 
   std::span<const BlockNumber> ChainOf(const TraceRequest& request) const {
     return std::span(chains).subspan(request.first_block, request.block_count);
@@ -55,8 +55,8 @@ struct Trace {
   }
 };
 
-// Parses the first `requests_max` requests; skips empty lines. Errors: InvalidArgument, naming the
-// line, counted from 1, and the problem: invalid JSON, a field that is missing or not a whole
+// Parses the first `requests_max` requests. Skips empty lines. Errors: InvalidArgument, naming the
+// line (the first is 1) and the problem: invalid JSON, a field that is missing or not a whole
 // number, a decreasing time, or a wrong number of ids for block_tokens.
 absl::StatusOr<Trace> ParseTrace(std::string_view text, uint32_t block_tokens,
                                  uint64_t requests_max = UINT64_MAX);
@@ -74,7 +74,7 @@ std::vector<TurnEnd> TurnEndsOf(const Trace& trace);  // one per request
 struct Ceiling {
   uint64_t block_count = 0, token_count = 0;  // requested
   uint64_t hit_blocks = 0, hit_tokens = 0;
-  std::vector<uint32_t> request_hits;  // blocks, of each request
+  std::vector<uint32_t> request_hits;  // number of hit blocks, by request
 };
 Ceiling CeilingOf(const Trace& trace);
 

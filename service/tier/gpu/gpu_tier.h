@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The GPU tier: copies of frequently read images in the memory of a device. None of them is the
-// only copy of its image, so the device may fail at any time.
+// The GPU tier: copies of frequently read images in the memory of a device. No copy is the only one
+// of its image, so the device may fail at any time.
 //
-// The arena is allocated at start. Only one thread, `gpu`, talks to the device: it puts waiting
-// copies on a stream, one stream per direction and one batch at a time, and polls for completion.
+// The arena is allocated at start. Only one thread, `gpu`, uses the device. It puts waiting copies
+// on a stream and polls for their completion. There is one stream per direction, with one batch at
+// a time.
 //
-// A device that fails, or needs longer than `late_after` for a batch, is out until the process
-// ends: no more work is put on a stream, the index drops its copies, and waiting transfers end with
-// Unavailable. The same happens if another user of the device sees it fail; the thread checks at
-// least once a second. Memory in use on a stream is kept until the stream completes or the device
-// fails.
+// A device counts as failed, until the process ends, if it reports an error or needs longer than
+// `late_after` for a batch. Then no more work is put on a stream, the index drops the device's
+// copies, and waiting transfers end with Unavailable. If another user of the device sees it fail,
+// the same happens; the thread checks for that at least once a second. Memory that a stream uses is
+// kept until the stream completes or the device fails.
 //
-// Thread-safety: Thread-safe, except Make() and Stop(): one thread.
-// Locks:         none is held while it calls the device, the evictor or a completion.
+// Thread-safety: Thread-safe, except Make() and Stop(), which one thread calls.
+// Locks:         no lock is held while it calls the device, the evictor or a completion.
 
 #include <array>
 #include <cstddef>
@@ -43,7 +44,8 @@ class GpuTier final : public CopyTier {
  public:
   struct Options {
     uint64_t capacity_bytes = 0;
-    // Registered with the device, because transfers read and write it. Must outlive the tier.
+    // The memory that transfers read and write. It is registered with the device. Must outlive the
+    // tier.
     std::span<std::byte> host_memory = {};
     absl::Duration late_after = absl::Milliseconds(limits::kGpuLateMs);
   };
@@ -63,7 +65,7 @@ class GpuTier final : public CopyTier {
   TransferId Read(const TierRead& read, TierDone done) override;
   TransferId Write(const TierWrite& write, TierDone done) override;
   void Cancel(TransferId id) override;
-  // Ends waiting transfers and waits for those on a stream. Idempotent.
+  // Ends waiting transfers, and waits for those on a stream. Idempotent.
   void Stop() override;
 
   void Report(MetricSink& sink) const override;
@@ -88,28 +90,28 @@ class GpuTier final : public CopyTier {
   struct Batch {
     Transfers transfers;
     absl::Time began = absl::InfinitePast();
-    bool is_failed = false;  // the device failed or was late
+    bool is_failed = false;  // the device has failed or was too late
   };
 
   GpuTier(std::shared_ptr<GpuDevice> device, const Options& options);
   absl::Status Prepare();
   void Free(uint64_t offset, uint64_t rounded_bytes) override;
-  // Returns nullopt if there is no contiguous room. Errors: Unavailable if the device takes no new
-  // copies.
+  // Returns nullopt if there is no contiguous room. Errors: Unavailable if the device does not
+  // accept new copies.
   absl::StatusOr<std::optional<TierExtent>> TryReserve(uint64_t bytes);
   TransferId Submit(Direction direction, Transfer transfer);
   static void Complete(Transfers& transfers, const absl::Status& status);
 
   // Used by the thread only.
   void Run();
-  // Waits for work and moves it from the queues to idle streams. Returns false if the tier stops
-  // and no work is left.
+  // Waits for work and moves it from the queues to idle streams. Returns false if the tier is
+  // stopping and no work is left.
   bool Take(std::array<bool, kDirectionCount>* is_new);
   void Begin(Direction direction);
-  // Returns false while the batch still runs.
+  // Returns false while the batch is running.
   bool Poll(Direction direction);
   void End(Direction direction, const absl::Status& status);
-  // If the device is out, drops its copies and ends waiting transfers, once.
+  // If the device has failed, drops its copies and ends waiting transfers. Does so once.
   void LetGoIfOut();
 
   const std::shared_ptr<GpuDevice> device_;

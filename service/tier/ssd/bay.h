@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Holds the device of one folder of the SSD tier. Without a device it keeps the reason and tries to
-// open one, at growing intervals. A failed device is closed once nobody has a place in it; when it
-// is opened again its contents are recovered as at start.
+// Has the device of one folder of the SSD tier. If there is no device, the bay has the reason, and
+// tries to open one, at growing intervals. It closes a failed device once no copy uses a place in
+// it. When the device is opened again, its contents are recovered as at start.
 //
-// Thread-safety: Thread-safe, except Open(), Recover(), Tend() and Stop(): one thread at a time.
-// Locks:         index < bay < device.
+// Thread-safety: Thread-safe, except Open(), Recover(), Tend() and Stop(), which only one thread at
+//                a time may call.
 
 #include <functional>
 #include <memory>
@@ -26,32 +26,30 @@ class SsdBay {
  public:
   struct Options {
     SsdDevice::Options device;
-    // Unset: the larger of 1 GiB and 2 % of the file system.
+    // nullopt: the larger of 1 GiB and 2 % of the file system.
     std::optional<uint64_t> keep_free_bytes;
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine;
   };
 
-  // `tier` owns the places that its devices hand out.
+  // `tier` is the owner of the places that the bay's devices hand out.
   SsdBay(Options options, const SsdBudget& budget, CopyTier& tier)
       : options_(std::move(options)), budget_(budget), tier_(tier) {}
 
   // Opens the device. Errors: InvalidArgument and FailedPrecondition of SsdDevice::Open() and of
-  // the engine, which remain until somebody changes the configuration. After any other error the
-  // bay is empty and returns OK.
+  // the engine, because these errors remain until somebody changes the configuration. After any
+  // other error the bay has no device and returns OK.
   absl::Status Open();
   void SetEvictor(Evictor* evictor) { evictor_ = evictor; }
-  // Recovers its device. A device that cannot be recovered is out.
+  // Recovers its device. If this fails, the device counts as failed.
   void Recover(RecoverySink& sink);
-  // Closes a failed device, and tries to open a missing one when it is time.
+  // Closes a failed device. Tries to open a missing one when its next attempt is due.
   void Tend(RecoverySink& sink);
   void Stop();
 
-  // Returns null if there is no device. Callers keep it for one call only.
+  // Returns null if there is no device. Callers keep the result for one call only.
   std::shared_ptr<SsdDevice> device() const;
-  // Returns true if it serves, or still has places in use.
-
   const std::string& path() const { return options_.device.path; }
-  // Also of a missing device.
+  // Also valid if the device is missing.
   uint64_t capacity_bytes() const;
   uint64_t extents_max() const { return budget_.extents_max; }
   uint64_t image_bytes_max() const;
@@ -62,7 +60,7 @@ class SsdBay {
 
  private:
   absl::Status OpenDevice(absl::Duration lock_wait);
-  // Returns false if places in it are still in use.
+  // Returns false if copies still use places in the device.
   bool Close(std::shared_ptr<SsdDevice> device);
   void Missed(const absl::Status& status);
   uint64_t KeepFreeBytes() const;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Remembers deletions for absent devices: a device that comes back drops the deleted blocks.
+// Remembers deletions for absent devices. When a device comes back, it drops the deleted blocks.
 //
-// Every device keeps a file of the last deletions beside its ledger, and in the ledger the epoch up
-// to which it has done them. The epoch increases with each deletion and follows the clock, so that
-// devices that were used separately never use a number twice. If the other devices no longer know
-// all deletions after a device's epoch, nothing on that device is trusted.
-// docs/internals/formats/ssd.md draws the file.
+// Every device has a file with the last deletions, beside its ledger. Its ledger has an epoch: the
+// device has done all deletions up to it. The epoch increases with each deletion and follows the
+// clock, so that devices that were used separately never use a number twice. If the other devices
+// do not know all deletions after a device's epoch any more, nothing on that device is trusted.
+// docs/internals/formats/ssd.md has the file's layout.
 //
-// It also repairs a ledger whose last writes are lost, which would otherwise bring back what they
-// deleted.
+// The file also repairs a ledger that has lost its last writes: without the file, the deleted
+// blocks of these writes would come back.
 
 #include <array>
 #include <cstddef>
@@ -35,7 +35,7 @@ struct Deletion {
   friend auto operator<=>(const Deletion&, const Deletion&) = default;
 };
 
-// All deletions after `base`, up to `epoch`, that a device has learned.
+// The deletions after the epoch `base`, up to `epoch`, that a device knows.
 struct DeletionHistory {
   uint64_t base = 0;
   uint64_t epoch = 0;
@@ -43,7 +43,7 @@ struct DeletionHistory {
 };
 
 class RecoverySink;
-// Deletes it from all stored data.
+// Deletes a block, or all blocks of a space, from all stored data.
 void TellSink(RecoverySink& sink, const Deletion& deletion);
 
 // A device's file of deletions. Thread-safety: Thread-compatible.
@@ -51,10 +51,10 @@ class DeletionFile {
  public:
   explicit DeletionFile(std::string path) : path_(std::move(path)) {}
 
-  // Reads up to the first incomplete record, where a write was cut off. Errors: NotFound; DataLoss
-  // (not a file of ours); others as errno says.
+  // Reads up to the first incomplete record, where a write was interrupted. Errors: NotFound,
+  // DataLoss (not such a file), others by errno.
   absl::StatusOr<DeletionHistory> Read() const;
-  // Replaces the file. After OK it survives a power cut; so do later Append() calls.
+  // Replaces the file. If it returns OK, the file survives a power loss, and so do later Append()s.
   absl::Status Write(const DeletionHistory& history);
   // REQUIRES: Write() returned OK.
   absl::Status Append(std::span<const Deletion> deletions);
@@ -66,23 +66,23 @@ class DeletionFile {
   size_t count_ = 0;
 };
 
-// The tier's list of deletions, bounded. Thread-safety: Thread-safe.
+// The tier's list of deletions, of limited length. Thread-safety: Thread-safe.
 class Deletions {
  public:
   explicit Deletions(size_t count_max) : count_max_(count_max) {}
 
-  // Adds the histories of the devices at start.
+  // Adds the histories of the devices that are there at start.
   void Join(const std::vector<DeletionHistory>& histories);
-  // Adds the history of a device that comes later. Returns the deletions that were unknown.
+  // Adds the history of a device that comes later. Returns the deletions that were new.
   std::vector<Deletion> Join(const DeletionHistory& history);
-  // Adds deletions; no keys means all blocks of the space. `tell` receives them for every device.
-  // Concurrent calls run one after the other, so that devices receive deletions in the order of
-  // epochs: a ledger's epoch means that all earlier ones are done.
+  // Adds deletions; without keys, all blocks of the space. Calls `tell` with them, to pass them to
+  // every device. Concurrent calls run one after the other, so that devices get deletions in the
+  // order of epochs: if a ledger has an epoch, the device has done all earlier deletions.
   void Add(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys,
            absl::FunctionRef<void(const std::vector<Deletion>&)> tell);
 
-  // Returns the deletions that a device with `history` must drop after `epoch`. nullopt: some are
-  // no longer known, so any of its blocks may be deleted.
+  // Returns the deletions after `epoch` that a device with `history` must do. nullopt: some of them
+  // are not known any more, so any block of the device may be deleted.
   std::optional<std::vector<Deletion>> Missed(uint64_t epoch, const DeletionHistory& history) const;
   DeletionHistory All() const;
   uint64_t epoch() const;

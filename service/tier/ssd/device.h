@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One folder of the SSD tier: segment files of one size, written from front to back and reused, and
-// a ledger that records the place of each image. docs/internals/formats/ssd.md draws the files.
+// One folder of the SSD tier. It has segment files of equal size, which are written from front to
+// back and used again, and a ledger that records the place of each image.
+// docs/internals/formats/ssd.md has the files' layouts.
 //
-// Writes happen in this order, so that a crash leaves nothing wrong to find:
+// Writes happen in this order, so that after a crash nothing wrong is found:
 //
-// 1. A segment's number is greater than that of every earlier segment. Its old records are deleted
-//    durably, and its new header is durable, before its first extent is written.
-// 2. An extent's record is written after all of its bytes. Only then is the write complete. Sync()
-//    makes the bytes of all complete writes durable, then the records.
-// 3. A segment is sealed after its bytes are durable. An unsealed segment is verified at start.
-// 4. Images that reclaim moves are durable in their new place before the old segment is dropped.
+// 1. A segment gets a number that is greater than those of all earlier segments. Before its first
+//    extent is written, the old records are deleted durably, and the new header is durable.
+// 2. An extent's record is written after all of the extent's bytes. Only then is the write
+//    complete. Sync() makes the bytes of all complete writes durable, and then the records.
+// 3. A segment is sealed after its bytes are durable. At start, unsealed segments are verified.
+// 4. If reclaim moves an image, the image is durable in its new place before the old segment is
+//    dropped.
 //
-// Three kinds of threads: the engine's move bytes, `commit` writes records, `care` seals, prepares
-// and reclaims segments.
+// There are three kinds of threads: the engine's threads move bytes, `commit` writes records, and
+// `care` seals, prepares and reclaims segments.
 //
-// Thread-safety: Thread-safe, except Open(), Recover() and Stop(): one thread.
-// Locks:         index < device. None is held while it calls the evictor or a completion, or waits
-//                for the disk.
+// Thread-safety: Thread-safe, except Open(), Recover() and Stop(), which one thread calls.
+// Locks:         index < device. No lock is held while it calls the evictor or a completion, or
+//                waits for the drive.
 
 #include <cstddef>
 #include <cstdint>
@@ -56,14 +58,14 @@ struct SsdBudget {
   uint64_t ledger_bytes_max = 0;
   uint64_t side_bytes_max = 0;
 };
-// Errors: InvalidArgument for fewer than limits::kSsdBytesMin. `segment_bytes`, `extents_max`: 0
-// means a default for the budget.
+// Errors: InvalidArgument if the budget is less than limits::kSsdBytesMin. If `segment_bytes` or
+// `extents_max` is 0, it gets a default that depends on the budget.
 absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes,
                                    uint64_t extents_max);
 
 class SsdDevice {
  public:
-  // Offsets of a device's extents share the bits from this one on.
+  // The bits of an offset from this one on are the device's number.
   static constexpr int kNumberShift = 48;
   // The ledger's name for the hints of the last process.
   static constexpr char kHintsMeta[] = "hints";
@@ -71,39 +73,39 @@ class SsdDevice {
   struct Options {
     std::string path;
     uint64_t budget_bytes = 0;
-    uint64_t segment_bytes = 0, extents_max = 0;  // 0: a default for the budget
-    uint64_t number = 0;                          // in the tier
-    Deletions* deletions = nullptr;               // of the tier; must outlive it
-    std::string fstab = "/etc/fstab";             // the file systems that should be mounted
+    uint64_t segment_bytes = 0, extents_max = 0;  // 0: a default that depends on the budget
+    uint64_t number = 0;                          // of the device in the tier
+    Deletions* deletions = nullptr;               // the tier's; must outlive the device
+    std::string fstab = "/etc/fstab";             // lists the file systems that should be mounted
     // Free space to leave on the file system.
     uint64_t keep_free_bytes = 0;
     absl::Duration lock_wait = absl::Seconds(30);    // for the previous process to end
-    absl::Duration probe_after = absl::Seconds(30);  // longest time between two tests after a fault
-    // Reports the current step of Open(), from its thread.
+    absl::Duration probe_after = absl::Seconds(30);  // longest time between tests after a fault
+    // Called by Open() with its current activity, on its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
   };
 
   using State = DeviceState;
 
-  // Locks the folder for this process and makes missing files; files that cannot be read are
-  // replaced by empty ones. `tier` owns the extents that it hands out. Errors:
-  // - InvalidArgument: the budget is invalid, it is not a folder, or the file system does not
+  // Locks the folder for this process, and makes missing files. Files that cannot be read are
+  // replaced by empty ones. `tier` is the owner of the extents. Errors:
+  // - InvalidArgument: the budget is invalid, the path is not a folder, or the file system does not
   //   support O_DIRECT.
-  // - FailedPrecondition: another process uses the folder, or a newer version wrote it.
-  // - Others: the disk failed or is missing; nothing was changed.
+  // - FailedPrecondition: another process uses the folder, or a newer version has written it.
+  // - Others: the drive has failed or is missing. Nothing was changed.
   static absl::StatusOr<std::unique_ptr<SsdDevice>> Open(Options options,
                                                          std::unique_ptr<IoEngine> engine,
                                                          CopyTier& tier);
   ~SsdDevice() { Stop(); }
 
   void SetEvictor(Evictor* evictor) { evictor_ = evictor; }
-  // Like CopyTier::Recover(). Starts the threads. If it fails, the device is out.
+  // Like CopyTier::Recover(). Starts the threads. After an error, the device counts as failed.
   absl::Status Recover(RecoverySink& sink);
   void Stop();
 
-  // The deletions that the previous process learned; nullopt: the folder is new.
+  // The deletions that the previous process knew. nullopt: the folder is new.
   const std::optional<DeletionHistory>& history() const { return history_; }
-  // Records deletions of the tier.
+  // Queues deletions, to be recorded on this device.
   void QueueDeletions(const std::vector<Deletion>& deletions);
   void PolicyChanged(const SpaceRecord& space);
   void SaveHints(std::string bytes);  // SerializeHints()
@@ -123,11 +125,11 @@ class SsdDevice {
   uint64_t capacity_bytes() const { return budget_.slot_count * budget_.segment_bytes; }
   uint64_t used_bytes() const;
   uint64_t extents_max() const { return budget_.extents_max; }
-  // Limits images so that little of a segment is left over at its end.
+  // Images are limited to a quarter of a segment, so that little of a segment's end stays unused.
   uint64_t image_bytes_max() const { return budget_.segment_bytes / 4; }
-  // It failed and stays so.
+  // Returns whether the device has failed. It does not recover from that.
   bool is_out() const;
-  // Returns true if nobody has a place in it and no transfer runs.
+  // Returns true if no copy uses a place in it, and no transfer runs.
   bool is_idle() const;
   // As in CopyTier, for one device.
   DeviceReport Describe() const;
@@ -136,13 +138,13 @@ class SsdDevice {
   static void ReportState(MetricSink& sink, uint64_t number, State state);
 
  private:
-  // A write whose bytes are on the device and whose record is not written yet.
+  // A write whose bytes are on the device, but not its record.
   struct Written {
     uint64_t id = 0;
     uint64_t offset = 0;
     ExtentRecord record;
-    // Null: the record has the number of the space. Else this and the fields below are those of the
-    // TierWrite.
+    // Null if the record has the space's number already. Otherwise this field and those below are
+    // the TierWrite's.
     const SpaceRecord* space = nullptr;
     uint64_t space_id = 0;
     std::span<const NamedSideObject> side_objects = {};
@@ -162,9 +164,9 @@ class SsdDevice {
   };
   struct SpaceNumber {
     uint32_t number = 0;
-    uint64_t version = 0;  // of the ledger's record; 0: none, or a previous process's
+    uint64_t version = 0;  // of the record in the ledger; 0: none, or from a previous process
   };
-  // Segments that may fail a write before the device becomes read-only.
+  // Once writes to this many segments have failed, the device is read-only.
   static constexpr size_t kSetAsideMax = 3;
   enum class Carried : uint8_t { kCarried, kDropped, kLater, kNowhere };
 
@@ -175,13 +177,13 @@ class SsdDevice {
   absl::Status OpenFolder();
   absl::Status OpenLedger();
   absl::Status ReadDeletions();
-  // Errors: DataLoss if the ledger is another tier's.
+  // Errors: DataLoss if the ledger belongs to another tier.
   absl::Status CheckOwner() const;
   absl::Status StartEmpty(std::string_view why);
 
   // --- Recovery (recovery.cc)
   struct Recovered;
-  // Deletions that it missed while it was absent.
+  // Finds the deletions that the device has missed while it was absent.
   void FindDeleted(Recovered& recovered);
   absl::Status FindAll(Recovered& recovered, RecoverySink& sink);
   absl::Status FindSegments(Recovered& recovered);
@@ -189,12 +191,12 @@ class SsdDevice {
   absl::Status FindExtents(Recovered& recovered, RecoverySink& sink);
   void FindHints(RecoverySink& sink);
   absl::Status SettleSegments(const Recovered& recovered);
-  // Returns whether the record's segment has a header that cannot be read now: the record is kept
-  // for the next start.
+  // Returns whether the header of the record's segment cannot be read now. If so, the record is
+  // kept for the next start.
   bool IsUnread(Recovered& recovered, ExtentPlace place, const ExtentRecord& record);
   // Drops such records of these blocks.
   void FreeUnread(const std::vector<Deletion>& deletions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns nullopt if the record names no existing image.
+  // Returns nullopt if the record refers to no existing image.
   std::optional<FoundImage> Find(Recovered& recovered, ExtentPlace place,
                                  const ExtentRecord& record);
 
@@ -204,37 +206,37 @@ class SsdDevice {
   void End(Written& written, absl::Status status);
   // Moves bytes on the calling thread.
   absl::Status Transfer(IoKind kind, int fd, uint64_t offset, std::span<std::byte> pages);
-  // Returns whether the bytes are the complete image of the record.
+  // Returns whether the bytes are exactly the image that the record describes.
   static bool IsImageOf(const ExtentRecord& record, std::span<const std::byte> bytes);
   void CountError(uint32_t slot, IoKind kind, const absl::Status& status);
 
   // --- Records (device.cc)
   void RunCommits();
   void Commit(Round round);
-  // Writes the deletions to their file durably, and adds to the batch that they are done.
+  // Writes the deletions to the file durably. Adds to the batch that they are done.
   absl::Status Record(const std::vector<Deletion>& deleted, Ledger::Batch& batch);
   absl::Status RecordAllDeletions(Ledger::Batch& batch);
   static void PutEpoch(uint64_t epoch, Ledger::Batch& batch);
-  // Adds the record of a space, unless the ledger's is as new.
+  // Adds the record of a space, unless the ledger has it already in this version.
   void PutSpace(SpaceNumber& space, const SpaceRecord& record, Ledger::Batch& batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sets the number of the record's space, and adds the space and the side objects that the ledger
-  // lacks.
+  // Sets the number of the record's space. Adds the space and the side objects that the ledger does
+  // not have.
   absl::Status AddSpaceAndSideObjects(Written& written, Ledger::Batch& batch);
   // Waits until the write is in the ledger.
   absl::Status CommitNow(Written written);
   void QueueSync(TierDone done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns whether enough callers have asked, or the first one has waited long enough.
+  // Returns whether enough callers wait, or the first one has waited long enough.
   bool IsSyncDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunSyncs(std::vector<TierDone> syncs, uint64_t round);
   // Returns whether a caller waits for records that are not durable yet.
   bool AreRecordsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SyncRecords(uint64_t round);
-  // Makes the bytes of unsealed segments durable. Returns false if the device lost some, whose
-  // segments it then drops. Only the thread that writes the ledger may call it: the kernel reports
-  // an error once, and a second flush of the same file would succeed.
+  // Makes the bytes of unsealed segments durable. Returns false if the device has lost some bytes,
+  // and drops those segments. Only the thread that writes the ledger may call it, because the
+  // kernel reports an error only once: a second flush of the same file would succeed.
   bool SyncUnsealed();
-  // For `care`: returns true once all writes are durable and nothing was lost.
+  // For `care`: returns true once all writes are durable, if nothing was lost.
   bool SyncNow();
 
   // --- Care of segments (segments.cc)
@@ -245,15 +247,15 @@ class SsdDevice {
   absl::Status Grow(uint32_t slot);
   bool ReclaimOne();
   void Reclaim(uint32_t slot);
-  // Moves one image to another segment, as a write that AwaitFreed() waits for.
+  // Moves one image to another segment. AwaitFreed() waits for it, as for other writes.
   Carried Carry(uint32_t slot, uint32_t page, const ExtentRecord& record, const ImageFacts& facts);
   // Reads the image at `from` and writes it elsewhere.
   Carried CopyAlong(uint64_t from, const ExtentRecord& record, const ImageFacts& facts);
-  // Tells the index the new place, once its record is in the ledger.
+  // Tells the index the new place. The record of the new place is in the ledger by then.
   Carried Move(uint64_t from, TierExtent& to, const ImageFacts& facts);
   bool FinishReclaim(uint32_t slot);
-  // Drops all extents of a segment and fails its writes. It is not flushed again: the kernel
-  // forgets pages that it could not write, and would report the next flush as successful.
+  // Drops all extents of a segment and fails its writes. The segment is not flushed again: the
+  // kernel forgets pages that it could not write, and the next flush would report success.
   void LoseSegment(uint32_t slot);
   bool IsLost(uint32_t slot) const;
   std::vector<std::pair<uint32_t, ExtentRecord>> RecordsOf(uint64_t seq);
@@ -262,30 +264,30 @@ class SsdDevice {
   bool TakesImages() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return (state_ == State::kOk || state_ == State::kCapped) && !is_retired_;
   }
-  // The state, including the operator's retirement.
+  // The state that operators see, which includes retirement.
   State ShownState() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsCareDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsReclaimDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- After faults (segments.cc)
   void TurnReadOnly(std::string_view why, const absl::Status& status);
-  // The same until the ledger is reopened.
+  // The device is read-only until the ledger is reopened.
   void LedgerFailed(std::string_view why, const absl::Status& status);
   void GoOut(std::string_view why, const absl::Status& status);
-  // For a read-only device: tests whether writes work again.
+  // Tests whether a read-only device accepts writes again.
   bool Probe();
-  // Returns segments that were set aside to use, if one takes a header.
+  // If a segment that was set aside accepts a header, all such segments are used again.
   bool TryOne();
   bool MendLedger();
-  // Returns true if the path of the folder leads to another folder than the open one.
+  // Returns whether the path now leads to another folder than the one that is open.
   bool IsFolderGone() const;
   absl::Status ReopenLedger();
-  // Removes records of extents that the segment map lacks, and index entries of extents that the
-  // ledger lost.
+  // Removes the ledger's records of extents that the segment map does not have, and the index's
+  // entries of extents that the ledger has lost.
   absl::Status CompareLedger(Ledger::Batch& batch);
 
-  // Deletes the record with the next batch, if the ledger has one, and the record of the place from
-  // which reclaim moved the image.
+  // Adds the deletion of the record to the next batch, if the ledger has the record. If reclaim has
+  // moved the image, also adds the deletion of the record of its old place.
   void UnlistLocked(uint64_t offset) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void QueueFreed(uint64_t offset) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Registers a write for AwaitFreed().
@@ -308,49 +310,49 @@ class SsdDevice {
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<SideFiles> side_files_;
   DeletionFile deletion_file_;              // used by the thread that writes the ledger
-  std::optional<uint64_t> done_epoch_;      // from the ledger, when it was opened
-  std::optional<DeletionHistory> history_;  // from the file
+  std::optional<uint64_t> done_epoch_;      // the ledger's epoch, when it was opened
+  std::optional<DeletionHistory> history_;  // the file's content, when it was opened
   std::vector<Fd> files_;                   // by slot; set by `care` before the segment is ready
   std::thread commit_thread_, care_thread_;
 
   mutable Mutex mutex_;
   CondVar commit_due_, committed_, care_due_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kRecovering;
-  std::string why_ ABSL_GUARDED_BY(mutex_);  // why it is not kOk
+  std::string why_ ABSL_GUARDED_BY(mutex_);  // the reason, if the state is not kOk
   bool is_retired_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_trying_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_ledger_failed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_mending_ ABSL_GUARDED_BY(mutex_) = false;     // the commit thread begins no round
-  bool is_committing_ ABSL_GUARDED_BY(mutex_) = false;  // a round of the commit thread runs
+  bool is_mending_ ABSL_GUARDED_BY(mutex_) = false;     // the commit thread must not begin a round
+  bool is_committing_ ABSL_GUARDED_BY(mutex_) = false;  // the commit thread runs a round
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_landed_ ABSL_GUARDED_BY(mutex_) = false;  // no more writes come
+  bool is_landed_ ABSL_GUARDED_BY(mutex_) = false;  // there will be no more writes
   std::unique_ptr<SegmentMap> segments_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_seq_ ABSL_GUARDED_BY(mutex_) = 1;
   Round queued_ ABSL_GUARDED_BY(mutex_);
   std::vector<TierDone> syncs_ ABSL_GUARDED_BY(mutex_);
-  absl::Time sync_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // at the latest
-  // Writes in the order in which they began: from the reservation of a place until the completion
-  // has returned, and moves of reclaim. Each may record an image that is deleted meanwhile; it then
-  // frees the image.
+  absl::Time sync_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // latest time of a sync
+  // Running writes, in the order in which they began. A write runs from the reservation of its
+  // place until its completion has returned. Moves of reclaim are writes, too. If the image of a
+  // write is deleted meanwhile, the write may still record the image, and then frees it.
   std::set<uint64_t> writes_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_write_ ABSL_GUARDED_BY(mutex_) = 1;
-  // Writes whose place is reserved but not written yet, by place.
+  // Writes that have reserved a place, and whose bytes are not written yet; by place.
   absl::flat_hash_map<uint64_t, uint64_t> reserved_ ABSL_GUARDED_BY(mutex_);
-  // The place whose copy the index is being asked to move.
+  // The old place of the copy that the index is being asked to move.
   std::optional<uint64_t> moving_from_ ABSL_GUARDED_BY(mutex_);
-  // By new place: the old place of an image that reclaim moved. The ledger has both records until
-  // the segment is reclaimed, because the new bytes are not durable before.
+  // The old place of each image that reclaim has moved, by its new place. The ledger has both
+  // records until the old segment is reclaimed, because the new bytes are not durable before.
   absl::flat_hash_map<uint64_t, ExtentPlace> moved_from_ ABSL_GUARDED_BY(mutex_);
-  // Records whose segments could not be read at start, each with its space and block.
+  // Records whose segments could not be read at start, with the space and block of each.
   std::map<ExtentPlace, std::pair<proto::Fingerprint, proto::BlockKey>> unread_
       ABSL_GUARDED_BY(mutex_);
-  // Rounds of the commit thread: the next one, the last completed one,
+  // Rounds of the commit thread: the next one, and the last completed one.
   uint64_t next_round_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t rounds_over_ ABSL_GUARDED_BY(mutex_) = 0;
-  // the last that recorded anything, the last after which everything was durable,
+  // The last round that recorded anything, and the last after which everything was durable.
   uint64_t recorded_round_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t synced_round_ ABSL_GUARDED_BY(mutex_) = 0;
-  // the last after which the ledger was durable, and the one whose records a caller waits for.
+  // The last round after which the ledger was durable, and the round whose records a caller awaits.
   uint64_t records_synced_round_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t records_wanted_round_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<proto::Fingerprint, SpaceNumber> spaces_ ABSL_GUARDED_BY(mutex_);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The files of a device's folder beside the ledger (ledger.h) and the list of deletions
-// (deletions.h): the file tier.meta, the headers of segments, and the side objects. Also: whether
+// The files of a device's folder, other than the ledger (ledger.h) and the list of deletions
+// (deletions.h): tier.meta, the headers of segments, and the side objects. It also checks whether
 // the folder's file system is mounted.
 
 #include <array>
@@ -22,17 +22,18 @@
 namespace cairn {
 
 // --- Layouts -------------------------------------------------------------------------------------
-// The file tier.meta and the first page of a segment have a fixed layout, which
-// docs/internals/formats/ssd.md draws. Both begin with the same fields in every version: magic,
-// version, size, and a CRC32C of those bytes. Readers can therefore tell data of a later release
-// from damaged data.
+// The file tier.meta and the first page of a segment have fixed layouts
+// (docs/internals/formats/ssd.md). In every version, both begin with the same fields: magic,
+// version, size, and a CRC32C of the other bytes. So a reader can distinguish data of a later
+// release from damaged data.
 //
-// Readers assume untrusted bytes. Errors: DataLoss if the bytes are damaged or not ours;
-// Unimplemented if they are intact but of an unknown version: leave them in place.
 //
-// Thread-safety: pure functions; the structs are values.
+// Readers assume untrusted bytes. Errors: DataLoss (damaged, or not our data), Unimplemented
+// (intact, but of an unknown version: leave the data in place).
+//
+// Thread-safety: pure functions. The structs are values.
 
-// A random id of one lifetime of a tier. Data of an earlier lifetime has another id.
+// A random id of a tier's data. If the tier starts empty again, it gets a new id.
 using SsdTierId = std::array<std::byte, 16>;
 
 inline constexpr uint16_t kTierMetaVersion = 1;
@@ -52,12 +53,12 @@ struct TierMeta {
 struct SegmentHeader {
   SsdTierId tier_id{};
   uint32_t slot = 0;           // the file's slot
-  uint64_t seq = 0;            // increases with every use of any slot; not 0
+  uint64_t seq = 0;            // greater than those of all segments written before; not 0
   uint64_t segment_bytes = 0;  // of the file, including this header
   friend bool operator==(const SegmentHeader&, const SegmentHeader&) = default;
 };
 
-// REQUIRES, for both: the fields are in their ranges (CAIRN_CHECKed).
+// REQUIRES, for both functions: the fields are in their ranges (CAIRN_CHECKed).
 void EncodeTierMeta(const TierMeta& meta, std::span<std::byte, kTierMetaBytes> target);
 void EncodeSegmentHeader(const SegmentHeader& header,
                          std::span<std::byte, kSegmentHeaderBytes> target);
@@ -67,30 +68,31 @@ absl::StatusOr<SegmentHeader> ParseSegmentHeader(std::span<const std::byte> byte
 
 inline constexpr char kTierMetaFile[] = "tier.meta";
 
-// Replaces the file in `folder` atomically. After OK the new one survives a power cut.
+// Replaces the file in `folder` atomically. If it returns OK, the new file survives a power loss.
 absl::Status WriteTierMeta(const std::string& folder, const TierMeta& meta);
-// Errors: NotFound (no such file); DataLoss, Unimplemented as above; other codes by errno, and
-// then the file may be intact.
+// Errors: NotFound (no such file), DataLoss and Unimplemented as above. Other codes come from
+// errno; then the file may be intact.
 absl::StatusOr<TierMeta> ReadTierMeta(const std::string& folder);
 
 // --- Side objects --------------------------------------------------------------------------------
-// The side objects of a device, one file each, named by the digest of its content.
+// The side objects of a device: one file each, with the digest of its content as its name.
 //
-// Thread-safety: Thread-safe, except Open() and KeepOnly(): one thread, before all others.
-// Cost:          calls wait for the disk, but for Has() and bytes().
+// Thread-safety: Thread-safe, except Open() and KeepOnly(), which one thread calls before all
+// others.
+// Cost:          all calls wait for the drive, except Has() and bytes().
 class SideFiles final : public SideObjectSource {
  public:
   SideFiles(std::string folder, uint64_t bytes_max)
       : folder_(std::move(folder)), bytes_max_(bytes_max) {}
 
-  // Makes the folder and lists its files. Errors: as errno says.
+  // Makes the folder and lists its files. Errors: by errno.
   absl::Status Open();
   bool Has(const codecs::Digest& id) const;
   // Writes a side object durably, unless it exists. Errors: ResourceExhausted (the budget or the
   // disk is full).
   absl::Status Write(const codecs::Digest& id, std::span<const std::byte> bytes);
   absl::StatusOr<std::vector<std::byte>> Read(const codecs::Digest& id) override;
-  // Removes all others.
+  // Removes all files whose ids are not in `ids`.
   void KeepOnly(const absl::flat_hash_set<codecs::Digest>& ids);
   uint64_t bytes() const;
 
@@ -105,9 +107,9 @@ class SideFiles final : public SideObjectSource {
 };
 
 // --- Mounts --------------------------------------------------------------------------------------
-// Checks that the file system of a folder is mounted. Without its disk the mount point is an empty
-// folder of the file system above, which the cache would fill. Errors: Unavailable if `fstab` lists
-// a file system at the folder or above it that is not mounted. A missing `fstab` lists none.
+// Checks that the file system of a folder is mounted. If it is not, the mount point is an empty
+// folder of the parent file system, and the cache would fill that. Errors: Unavailable if `fstab`
+// lists a file system at the folder or above it that is not mounted. A missing `fstab` lists none.
 absl::Status CheckMounted(const std::string& folder, const std::string& fstab);
 
 }  // namespace cairn

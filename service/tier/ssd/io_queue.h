@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Queues a device's transfers and chooses the piece that goes to the kernel next: an engine without
-// the calls that move bytes. An engine takes pieces and returns the kernel's answer to each:
+// The queue of a device's transfers. It chooses the next piece for the kernel. It is an engine
+// without the system calls. An engine takes pieces from it and gives back the kernel's answers:
 //
 //   while (std::optional<IoPiece> piece = queue.Take()) { … }
 //   queue.End(*piece, result);
 //
-// A call that ends transfers runs their completions before it returns, with the lock released.
+// A call that ends transfers releases its lock and runs their completions before it returns.
 //
 // Thread-safety: Thread-safe.
 
@@ -35,18 +35,18 @@ namespace cairn {
 
 // One request to the kernel.
 struct IoPiece {
-  IoId id = 0;  // of its transfer
+  IoId id = 0;  // the transfer's id
   IoKind kind = IoKind::kRead;
   bool is_background = false;
   int fd = -1;
   uint64_t offset = 0;
-  uint64_t bytes = 0;  // of its parts
+  uint64_t bytes = 0;  // the sum of its parts
   std::array<iovec, 2> parts{};
   int parts_count = 0;
-  int interruptions = 0;  // by signals
+  int interruptions = 0;  // number of signals that interrupted it
   absl::Time begun;
 
-  // Sets `count` bytes of `whole` after the first `skip`.
+  // Sets `count` bytes of `whole`, after its first `skip` bytes.
   void SetParts(const std::array<iovec, 2>& whole, uint64_t skip, uint64_t count);
 };
 
@@ -67,22 +67,23 @@ class IoQueue {
   }
   void Report(MetricSink& sink, MetricLabels labels, std::string_view engine) const;
 
-  // Returns the next piece if one may begin now. The caller must call End() with it.
+  // Returns the next piece, if one may begin now. The caller must call End() with it.
   std::optional<IoPiece> Take();
-  // Waits for a piece of that kind. Returns nullopt when the queue stops.
+  // Waits for a piece of that kind. Returns nullopt if the queue stops.
   std::optional<IoPiece> AwaitPiece(IoKind kind);
-  // `result` is the bytes moved or -errno. The rest of a short transfer is dispatched again.
+  // `result` is the number of bytes moved, or -errno. After a short transfer, its rest is taken
+  // again.
   void End(const IoPiece& piece, int64_t result);
 
-  // Ends transfers that were not begun by their deadline. Returns the next deadline.
+  // Ends transfers that have not begun before their deadline. Returns the next deadline.
   absl::Time EndLate();
   // Calls EndLate() at each deadline until the queue stops.
   void KeepDeadlines();
 
-  // Ends transfers that were not begun. After it, Take() returns only the rests of short transfers.
+  // Ends transfers that have not begun. Then Take() returns only the rests of short transfers.
   void Stop();
   bool is_stopping() const;
-  // Returns true once no piece is dispatched, false at `deadline`.
+  // Returns true once the kernel has no piece, or false at `deadline`.
   bool AwaitIdle(absl::Time deadline);
 
  private:
@@ -90,12 +91,12 @@ class IoQueue {
     IoId id = 0;
     IoTransfer io;
     IoDone done;
-    uint64_t dispatched_bytes = 0;  // from its start
-    int pieces = 0;                 // dispatched
-    absl::Status status;            // the first failure: no further piece begins
+    uint64_t dispatched_bytes = 0;  // bytes passed to the kernel, from the start
+    int pieces = 0;                 // pieces that the kernel has
+    absl::Status status;            // the first failure; then no further piece begins
   };
   using Transfers = std::list<Transfer>;
-  // Completions to run after the lock is released.
+  // Completions, to be run after the lock is released.
   using Ended = std::vector<std::pair<IoDone, absl::Status>>;
   // Indexed by IoKind.
   template <typename T>
@@ -104,29 +105,29 @@ class IoQueue {
   static size_t Index(IoKind kind) { return static_cast<size_t>(kind); }
   static void Complete(Ended ended);
 
-  // The list that a transfer is in.
+  // Returns the list that has the transfer.
   Transfers& ListOf(const Transfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLateLocked(Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // REQUIRES: the kernel has no piece of it.
+  // REQUIRES: the kernel has no piece of the transfer.
   void EndLocked(Transfers::iterator transfer, absl::Status status, Ended& ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Begins no further piece of it. Ends it now if the kernel has no piece of it.
+  // Begins no further piece of the transfer. Ends it now if the kernel has no piece of it.
   void FailLocked(Transfers::iterator transfer, absl::Status status, Ended& ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Removes it from the transfers that wait to begin.
+  // Removes a transfer from those that wait to begin.
   void LeaveWaitingLocked(const Transfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns the list of `kind` whose first transfer begins next; null if none may.
+  // Returns the list of `kind` with the transfer that begins next. Null: none may begin now.
   Transfers* NextLocked(IoKind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t PieceBytesLocked(const Transfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRoomLocked(const Transfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasReadsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<IoPiece> TakeRestLocked(IoKind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes a piece of the first transfer of `from`.
+  // Takes a piece of the first transfer in `from`.
   IoPiece CutLocked(Transfers& from) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns false if the piece is complete.
+  // Queues the rest of a short piece again. Returns false if the piece is complete.
   bool ResumeLocked(const IoPiece& piece, int64_t result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddInflightLocked(const IoPiece& piece, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Wakes as many sleeping threads as there are pieces to dispatch.
+  // Wakes as many sleeping threads as there are pieces for the kernel.
   void WakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const IoLimits limits_;
@@ -135,18 +136,18 @@ class IoQueue {
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   IoId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Each transfer is in one of these lists, and moves between them without being copied.
-  PerKind<Transfers> foreground_ ABSL_GUARDED_BY(mutex_);  // with bytes not dispatched yet
-  PerKind<Transfers> background_ ABSL_GUARDED_BY(mutex_);  // likewise
-  Transfers dispatched_ ABSL_GUARDED_BY(mutex_);           // all bytes dispatched, or failed
+  // Each transfer is in one of these lists. It moves between them without being copied.
+  PerKind<Transfers> foreground_ ABSL_GUARDED_BY(mutex_);  // have bytes for the kernel
+  PerKind<Transfers> background_ ABSL_GUARDED_BY(mutex_);  // have bytes for the kernel
+  Transfers dispatched_ ABSL_GUARDED_BY(mutex_);           // completely in the kernel, or failed
   std::unordered_map<IoId, Transfers::iterator> transfers_ ABSL_GUARDED_BY(mutex_);
-  // Of transfers not begun that have one.
+  // The deadlines of transfers that have not begun.
   std::set<std::pair<absl::Time, IoId>> deadlines_ ABSL_GUARDED_BY(mutex_);
-  PerKind<std::vector<IoPiece>> short_pieces_ ABSL_GUARDED_BY(mutex_);  // of short transfers
-  size_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;  // dispatched, including rests
-  // Bytes of the dispatched pieces.
+  PerKind<std::vector<IoPiece>> short_pieces_ ABSL_GUARDED_BY(mutex_);  // rests, for the kernel
+  size_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;  // pieces that the kernel has, or that are rests
+  // Bytes of these pieces: of foreground reads, and of all others.
   uint64_t foreground_read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t other_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all others
+  uint64_t other_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // When the last foreground read ended.
   absl::Time last_read_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 

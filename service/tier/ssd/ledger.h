@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The ledger of a tier on a disk: which extent is at which place, and of which space. It is a
-// RocksDB database from which the tier recovers its extents at start; at run time the index in
-// memory is used. It is disposable: if it is unreadable, the tier starts empty, never wrong.
+// The ledger of a tier on a drive: the place and the space of each extent. It is a RocksDB
+// database. At start, the tier recovers its extents from it; afterwards the index in memory is
+// used. The ledger is disposable: if it cannot be read, the tier starts empty.
 //
-// A write that is not synced survives the death of the process, not a power cut. A synced write,
+// A write that is not synced survives the end of the process, but not a power loss. A synced write,
 // and all writes before it, survive both.
 //
-// RocksDB writes no log file, because it aborts the process when such a file finds no room. Its
-// warnings and errors go to base/log.h.
+// RocksDB writes no log file here: it would abort the process if there is no room for the log file.
+// Its warnings and errors go to base/log.h.
 
 #include <atomic>
 #include <cstdint>
@@ -32,25 +32,25 @@ class WriteBatch;
 
 namespace cairn {
 
-// Thread-safety: Thread-safe. Calls wait for the disk: never make them on a lane or under a lock.
+// Thread-safety: Thread-safe. Calls wait for the drive: never make them on a lane or under a lock.
 class Ledger {
  public:
   struct Options {
-    std::string path;  // its own folder, on a disk with direct I/O
+    std::string path;  // a folder of its own, on a drive with direct I/O
     // Limit for the memory of records that are not in tables yet. At least kWriteBufferBytesMin.
     uint64_t write_buffer_bytes = kWriteBufferBytesDefault;
-    // Removes an existing ledger, damaged or not, and makes an empty one. Without it the ledger
-    // must exist: none is ever made silently.
+    // Removes an existing ledger, damaged or not, and makes an empty one. If false, the ledger must
+    // exist: it is never made silently.
     bool create = false;
   };
   static constexpr uint64_t kWriteBufferBytesDefault = uint64_t{48} << 20;
   static constexpr uint64_t kWriteBufferBytesMin = uint64_t{1} << 20;
 
-  // Opens the ledger. Reads all of it once, so that damage is detected before any record is used:
-  // 0.2 s of CPU per million extents. Errors:
+  // Opens the ledger. Reads all of it once, so that damage is detected before any record is used.
+  // This takes 0.2 s of CPU time per million extents. Errors:
   // - DataLoss: it is damaged, missing or foreign. The tier should start empty.
-  // - Unavailable: the disk or another process prevents it. Delete nothing, try again.
-  // - ResourceExhausted: there is no space. Likewise.
+  // - Unavailable: the drive or another process prevents it. Delete nothing, and try again.
+  // - ResourceExhausted: there is no space. Delete nothing, and try again.
   // - FailedPrecondition: the folder does not support direct I/O, or this program's options do not
   //   fit.
   static absl::StatusOr<std::unique_ptr<Ledger>> Open(const Options& options);
@@ -58,7 +58,7 @@ class Ledger {
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
-  // Writes that are applied atomically, in the order of the calls.
+  // Writes that are applied together or not at all, in the order of the calls.
   // Thread-safety: Thread-compatible.
   class Batch {
    public:
@@ -69,7 +69,7 @@ class Ledger {
 
     void PutExtent(uint64_t seq, uint32_t page, const ExtentRecord& record);
     void DeleteExtent(uint64_t seq, uint32_t page);
-    // Deletes all extents of that segment that were put before.
+    // Deletes the extents of that segment that earlier calls have put.
     void DeleteExtentsOf(uint64_t seq);
     void PutSegment(uint32_t slot, const SegmentRecord& record);
     void DeleteSegment(uint32_t slot);
@@ -89,19 +89,20 @@ class Ledger {
     std::unique_ptr<rocksdb::WriteBatch> writes_;  // null after a move
   };
 
-  // After the first failure every Write(), SyncWal() and Compact() fails with its error until
-  // Reopen(), because the contents of the log are then unknown.
+  // After the first failure, every Write(), SyncWal() and Compact() fails with the same error until
+  // Reopen(), because the contents of RocksDB's write-ahead log are then unknown.
   absl::Status Write(const Batch& batch, bool is_synced);
   // Makes all earlier writes durable.
   absl::Status SyncWal();
 
-  // Scans, in the order of keys. `fn` returns false to stop; it must not call the ledger. Records
-  // that cannot be read are counted, skipped and left in place. Errors: DataLoss (the ledger is
-  // damaged; the rest is unavailable), Unavailable (it could not be read now).
+  // Scans visit records in the order of keys. `fn` returns false to stop. It must not call the
+  // ledger. Records that cannot be read are counted, skipped and left in place. Errors: DataLoss
+  // (the ledger is damaged; the rest cannot be read), Unavailable (the ledger could not be read
+  // now).
   using ExtentFn = absl::FunctionRef<bool(uint64_t seq, uint32_t page, const ExtentRecord& record)>;
   using SegmentFn = absl::FunctionRef<bool(uint32_t slot, const SegmentRecord& record)>;
   using SpaceFn = absl::FunctionRef<bool(uint32_t number, const SpaceRecord& record)>;
-  // Includes first and last.
+  // Includes seq_first and seq_last.
   absl::Status ScanExtents(uint64_t seq_first, uint64_t seq_last, ExtentFn fn) const;
   // Deletes fields whose extent is gone: a program that does not know fields removed it.
   absl::Status DropLostFields();
@@ -110,24 +111,26 @@ class Ledger {
   // Errors: NotFound; DataLoss and Unimplemented as in record.h; Unavailable.
   absl::StatusOr<std::string> GetMeta(std::string_view name) const;
 
-  // Closes the database, opens it as Open() does, and accepts writes again. Writes before the first
-  // failure are in it; failed ones may be, in whole batches. Waits until `deadline` for running
-  // calls, else returns Unavailable. After an error, whose codes are those of Open(), nothing is
-  // read or written until a call returns OK. Thread-safety: one thread at a time.
+  // Closes the database, opens it as Open() does, and accepts writes again. It has all writes
+  // before the first failure. It may have failed ones, as whole batches. Waits for running calls;
+  // returns Unavailable if some still run at `deadline`. The other errors are those of Open().
+  // After an error, nothing is read or written until a call returns OK. Thread-safety: one thread
+  // at a time.
   absl::Status Reopen(absl::Time deadline);
 
-  // Records that scans skipped since it was opened, counted at each scan.
+  // The number of records that scans have skipped since the ledger was opened. Each scan counts
+  // them.
   struct Skipped {
     uint64_t damaged = 0;
     uint64_t unknown = 0;  // of a version or recipe that this program does not know
   };
   Skipped skipped() const;
-  // OK until the first failure.
+  // Returns OK until the first failure.
   absl::Status health() const;
-  // The size of its files in the file system.
+  // The size of the ledger's files in the file system.
   uint64_t disk_bytes() const;
-  // Rewrites it without deleted records. Takes seconds per million records and needs as much free
-  // space as the ledger has bytes.
+  // Rewrites the ledger without deleted records. Takes seconds per million records, and needs as
+  // much free space as the ledger's size.
   absl::Status Compact();
 
  private:
@@ -153,11 +156,11 @@ class Ledger {
   mutable std::atomic<uint64_t> unknown_{0};
   mutable Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  // Null: it could not be reopened. Changes only while no call runs.
+  // Null if it could not be reopened. Changes only while no call runs.
   std::unique_ptr<rocksdb::DB> db_ ABSL_GUARDED_BY(mutex_);
   mutable CondVar calls_over_;
   mutable uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool is_reopening_ ABSL_GUARDED_BY(mutex_) = false;  // no call begins
+  bool is_reopening_ ABSL_GUARDED_BY(mutex_) = false;  // no call may begin
 };
 
 }  // namespace cairn

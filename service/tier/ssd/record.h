@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The keys and values of a tier's ledger, as bytes. docs/internals/formats/ssd.md draws them.
+// The keys and values of a tier's ledger, as bytes. docs/internals/formats/ssd.md has the layouts.
 //
-// Every value, in every version, begins with its version and ends with the CRC32C of its key and of
-// the value before the CRC. RocksDB has checksums of blocks and of its log. This one also detects
-// damage in memory, and a record under a wrong key. It takes 4 of some 140 bytes.
+// Every value, in every version, begins with its version. It ends with a CRC32C of its key and of
+// the value's other bytes. RocksDB has checksums of its blocks and its log. Ours also detects
+// damage in memory, and a record under a wrong key. It takes 4 of about 140 bytes.
 //
-// Parsers assume untrusted bytes. Errors: DataLoss (damaged or not ours), Unimplemented (intact,
-// but of a version or recipe that this program does not know: leave it in place).
+// Parsers assume untrusted bytes. Errors: DataLoss (damaged, or not our record), Unimplemented (the
+// record is intact, but this program does not know its version or recipe: leave it in place).
 //
 // Thread-safety: pure functions; the structs are values.
 
@@ -60,13 +60,13 @@ absl::StatusOr<uint32_t> ParseNumberKey(RecordKind kind, std::string_view key);
 inline constexpr uint8_t kExtentVersion = 1;
 // For images that expire; others have the previous version.
 inline constexpr uint8_t kExtentVersionExpiring = 2;
-// 32 less without a side object, 4 less without an expiry.
+// A record without a side object is 32 bytes shorter, one without an expiry 4 bytes.
 inline constexpr size_t kExtentRecordBytesMax = 174;
 
 struct ExtentRecord {
   uint32_t space = 0;  // the number of the space's record
   proto::BlockKey key{};
-  proto::BlockKey parent{};     // all zero: none
+  proto::BlockKey parent{};     // all zero if there is none
   uint64_t first_position = 0;  // at most proto::kPositionMax
   uint16_t tokens = 0;          // 1 to codecs::kTokensPerBlockMax
   uint16_t group = 0;           // less than proto::kGroupsMax
@@ -83,7 +83,7 @@ struct ExtentRecord {
   friend bool operator==(const ExtentRecord&, const ExtentRecord&) = default;
 };
 
-// Returns whether every field is in its range: PutExtent() requires it and ParseExtent() ensures
+// Returns whether every field is in its range. EncodeExtent() requires this. ParseExtent() ensures
 // it.
 [[nodiscard]] bool IsInRange(const ExtentRecord& record);
 // REQUIRES: IsInRange(record) (CAIRN_CHECKed).
@@ -117,19 +117,19 @@ struct SegmentRecord {
 std::string EncodeSegment(std::string_view key, const SegmentRecord& record);
 absl::StatusOr<SegmentRecord> ParseSegment(std::string_view key, std::string_view value);
 
-// --- A space. The record's `version` is not kept.
+// --- A space. The field `version` of SpaceRecord is not stored.
 
 inline constexpr uint8_t kSpaceVersion = 1;
-// For a policy with more than a recipe; other spaces have the previous version.
+// For a space whose policy has more than a recipe. Other spaces have the previous version.
 inline constexpr uint8_t kSpaceVersionWithPolicy = 2;
 inline constexpr size_t kRecipeNameBytesMax = 256;
 
-// REQUIRES: the identity is valid and has this fingerprint (CAIRN_CHECKed); the recipes' names have
-// at most kRecipeNameBytesMax bytes; `current` names groups of the identity, in ascending order of
-// (group, kind), each once.
+// REQUIRES: the identity is valid and has this fingerprint (CAIRN_CHECKed). The recipes' names have
+// at most kRecipeNameBytesMax bytes. `current` names groups of the identity, in ascending order of
+// (group, kind), each pair once.
 std::string EncodeSpace(std::string_view key, const SpaceRecord& record);
-// The result satisfies the requirements above. Does not check whether this program knows the
-// recipe's name.
+// The result meets these requirements. Does not check whether this program knows the recipe's
+// name.
 absl::StatusOr<SpaceRecord> ParseSpace(std::string_view key, std::string_view value);
 
 // --- Small values by name.
@@ -141,10 +141,10 @@ absl::StatusOr<std::string> ParseMeta(std::string_view key, std::string_view val
 
 // --- Parts common to all values.
 
-// Appends the CRC. For writers of values.
+// Appends the CRC to a value.
 void SealRecord(std::string_view key, std::string* value);
-// Returns the bytes between version and CRC, borrowed from `value`. Errors: DataLoss, Unimplemented
-// as above.
+// Returns the bytes between version and CRC. They are borrowed from `value`. Errors: DataLoss and
+// Unimplemented, as above.
 absl::StatusOr<std::string_view> OpenRecord(std::string_view key, std::string_view value,
                                             uint8_t version);
 

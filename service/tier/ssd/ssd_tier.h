@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The SSD tier: images in folders on one or more devices, which the next process recovers. Each
-// device is independent, with its own segments and ledger (device.h), so that a failing one does
-// not affect the others. Devices come and go in bays (bay.h).
+// The SSD tier: images in folders on one or more devices. The next process recovers them. Each
+// device has its own segments and its own ledger (device.h), so that a failing device does not
+// affect the others. Devices can fail and come back while the daemon runs (bay.h).
 //
-// A chain is either on one device, chosen by its first block, or striped over all devices. The
-// thread `ssd-tend` closes failed devices and opens them again.
+// A chain is either on one device, which its first block determines, or striped over all devices.
+// The thread `ssd-tend` closes failed devices and opens them again.
 //
-// Thread-safety: Thread-safe, except Make(), Recover() and Stop(): one thread.
+// Thread-safety: Thread-safe, except Make(), Recover() and Stop(), which one thread calls.
 
 #include <atomic>
 #include <cstddef>
@@ -35,8 +35,8 @@
 namespace cairn {
 
 enum class SsdPlacement {
-  kChain,   // losing a device loses the prefixes on it and shortens no other
-  kStripe,  // a chain is striped: all devices read one prefix, and losing one shortens every chain
+  kChain,   // if a device is lost, the prefixes on it are lost, and no other prefix gets shorter
+  kStripe,  // all devices read one prefix together; if one is lost, every chain gets shorter
 };
 
 class SsdTier final : public CopyTier {
@@ -49,26 +49,26 @@ class SsdTier final : public CopyTier {
     std::vector<Device> devices;  // 1 to limits::kSsdDevicesMax
     IoChoice io = IoChoice::kAuto;
     SsdPlacement placement = SsdPlacement::kChain;
-    uint64_t segment_bytes = 0, extents_max = 0;  // of a device; 0: a default for its budget
-    // Of all devices, in proportion to their budgets; 0: extents_max of each.
+    uint64_t segment_bytes = 0, extents_max = 0;  // per device; 0: a default for its budget
+    // For all devices together, divided in proportion to their budgets. 0: extents_max for each.
     uint64_t images_max = 0;
-    // Free space to leave on each file system. Unset: the larger of 1 GiB and 2 %.
+    // Free space to leave on each file system. nullopt: the larger of 1 GiB and 2 %.
     std::optional<uint64_t> keep_free_bytes;
     absl::Duration lock_wait = absl::Seconds(30);
     std::string fstab =
         "/etc/fstab";  // the folder of a disk that should be mounted is missing until it is
-    // Reports the current step of Make(), from its thread.
+    // Called by Make() with its current activity, on its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
-    // Longest time until a failed device is tested again.
+    // The longest time until a failed device is tested again.
     absl::Duration probe_after = absl::Seconds(30);
     size_t deletions_max = limits::kDeletionsMax;  // kept for absent devices
-    // Makes the engine of a device. Null: MakeIoEngine(io).
+    // Makes the engine of a device. If null: MakeIoEngine(io).
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;
   };
 
-  // Opens the devices. Errors name the folder and remain until somebody changes the configuration.
-  // A device that cannot be opened for another reason is missing, and is added when it becomes
-  // available.
+  // Opens the devices. Errors name the folder, and remain until somebody changes the configuration.
+  // If a device cannot be opened for another reason, it counts as missing. It is added when it can
+  // be opened.
   static absl::StatusOr<std::unique_ptr<SsdTier>> Make(const Options& options);
   ~SsdTier() override { Stop(); }
 
@@ -79,7 +79,7 @@ class SsdTier final : public CopyTier {
   TransferId Read(const TierRead& read, TierDone done) override;
   TransferId Write(const TierWrite& write, TierDone done) override;
   void Cancel(TransferId id) override;
-  // Always OK. The other devices take over the share of a missing one.
+  // Always returns OK. If a device is missing, the other devices take over its share.
   absl::Status Recover(RecoverySink& sink) override;
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
   void PolicyChanged(const SpaceRecord& space) override;
@@ -92,7 +92,7 @@ class SsdTier final : public CopyTier {
   uint64_t capacity_bytes() const override;
   uint64_t image_bytes_max() const override;
   uint64_t used_bytes() const override;
-  // Limit for its images: the index needs room for them.
+  // The limit for the number of images, for which the index needs room.
   uint64_t extents_max() const;
   void Report(MetricSink& sink) const override;
   std::vector<DeviceReport> Devices() const override;
@@ -107,9 +107,9 @@ class SsdTier final : public CopyTier {
   void Unlist(uint64_t offset) override { DeviceOf(offset)->Unlist(offset); }
   std::shared_ptr<SsdDevice> DeviceOf(uint64_t offset) const;
   std::vector<std::shared_ptr<SsdDevice>> Present() const;
-  // The number of the device to ask first.
+  // Returns the number of the device to try first.
   size_t FirstFor(const Placement& placement);
-  // Syncs these devices one after the other, starting with `number`. Devices without new data cost
+  // Syncs these devices one after the other, from `number` on. Devices without new data cost
   // nothing.
   void SyncFrom(size_t number, uint64_t parts, TierDone done);
   void RunTend(RecoverySink& sink);
@@ -124,7 +124,7 @@ class SsdTier final : public CopyTier {
   Mutex mutex_;
   CondVar tend_due_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_asked_ ABSL_GUARDED_BY(mutex_) = false;  // tend at once
+  bool is_asked_ ABSL_GUARDED_BY(mutex_) = false;  // RunTend() must tend at once
 };
 
 }  // namespace cairn

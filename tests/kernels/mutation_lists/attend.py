@@ -28,7 +28,7 @@ MUTATIONS = {
     "attend_weights_column": (ATTENTION, ATTEND_AFFINE, "g == 7 ? 0x3C003C00U", "g == 6 ? 0x3C003C00U"),
     "attend_query_exponent": (ATTENTION, ATTEND_STEPS, "(254 - exponent) << 23", "(253 - exponent) << 23"),
     "attend_join": (ATTENTION, ATTEND_SUMS, "Exp2Near(codecs::Add(shared.largest[i][row], -largest))", "1.0F"),
-    "attend_no_sync_steps": (ATTENTION, ATTEND_AFFINE, "    SyncBlock();  // outputs lie where steps were\n", ""),
+    "attend_no_sync_steps": (ATTENTION, ATTEND_AFFINE, "    SyncBlock();  // outputs are stored where steps were\n", ""),
     "attend_no_sync_join": (ATTENTION, ATTEND_AFFINE, "        &shared);\n    SyncBlock();\n", "        &shared);\n"),
     "attend_rows": (ATTENTION, ATTEND_VALUES, "places->of[at] = const_cast<uint8_t*>(bits);", "places->of[at] = const_cast<uint8_t*>(at > 999 ? bits : nullptr);"),
     "attend_mixed_pair": (ATTENTION, ATTEND_VALUES, "(is_four ? number : four + number)", "number"),
@@ -69,13 +69,13 @@ MUTATIONS = {
     "plain_join": (ATTENTION, ATTEND_SUMS, "  if (kDim < kAttendThreads && ThreadIndex() >= kDim) return;\n", ""),
     "plain_pairs": (ATTENTION, ATTEND_PLAIN, "j % 2 == 0 ? 0x5410 : 0x7632", "j % 2 == 0 ? 0x5410 : 0x5432"),
     "plain_no_wait": (ATTENTION, ATTEND_PLAIN, "    CopyWait<kSteps - 1>();\n    SyncWarp();\n", "    SyncWarp();\n"),
-    "plain_no_sync_steps": (ATTENTION, ATTEND_PLAIN, "    SyncBlock();  // outputs lie where steps were\n", ""),
+    "plain_no_sync_steps": (ATTENTION, ATTEND_PLAIN, "    SyncBlock();  // outputs are stored where steps were\n", ""),
     "plain_fault": (ATTENTION, ATTEND_PLAIN, "  if (fault != Fault::kNone) AtomicMax(args.status + part.status,", "  if (fault != Fault::kNone && !part.is_tail) AtomicMax(args.status + part.status,"),
 }
 
 # Only the thread sanitizer sees these: lanes of the executor are in step wherever they meet.
 RACES = {
     "race_attend_wait": (ATTENTION, ATTEND_STEPS, "    CopyWait<kSteps - 1>();\n    SyncWarp();\n", "    CopyWait<kSteps - 1>();\n"),
-    "race_attend_step": (ATTENTION, ATTEND_STEPS, "    SyncWarp();  // nobody reads the step any more\n", ""),
+    "race_attend_step": (ATTENTION, ATTEND_STEPS, "    SyncWarp();  // no lane reads the step any more\n", ""),
     "race_plain_places": (ATTENTION, ATTEND_PLAIN, "  SyncWarp();\n  CAIRN_UNROLL\n  for (uint32_t i = 0; i < kPieces; ++i) {", "  CAIRN_UNROLL\n  for (uint32_t i = 0; i < kPieces; ++i) {"),
 }

@@ -174,5 +174,5 @@ RACES = {
     "race_next_runs": (DECODE_FAST, PLANES, "*own, &at);\n    SyncWarp();", "*own, &at);"),
     "race_channels": (DECODE_FAST, STEPS_FAST, "    SyncWarp();\n    CAIRN_NO_UNROLL\n    for (uint32_t four", "    CAIRN_NO_UNROLL\n    for (uint32_t four"),
     "race_row_kept": (DECODE_FAST, STEPS, "    SyncWarp();\n    if (lane == 0) places[token] = nullptr;", "    if (lane == 0) places[token] = nullptr;"),
-    "race_next_strip": (DECODE, TASKS, "    SyncWarp();  // shared memory is of", "    // shared memory is of"),
+    "race_next_strip": (DECODE, TASKS, "    SyncWarp();  // shared memory is", "    // shared memory is"),
 }

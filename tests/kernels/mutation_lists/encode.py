@@ -222,7 +222,7 @@ MUTATIONS = {
 # Only the thread sanitizer sees these: lanes of the executor are in step wherever they meet.
 RACES = {
     "race_encode_exponents": (ENCODED_STRIPS, STRIPS_ENCODE, "    LoadExponents(strip, first, exponents);\n    SyncWarp();\n    uint32_t own", "    LoadExponents(strip, first, exponents);\n    uint32_t own"),
-    "race_steps_next": (ENCODED_STEPS, STEP_ENCODE, "    SyncWarp();  // what is centred", "    // what is centred"),
+    "race_steps_next": (ENCODED_STEPS, STEP_ENCODE, "    SyncWarp();  // `centred`", "    // `centred`"),
     "race_result": (ENCODED_STRIPS, IMAGE_ENCODE, "    SyncWarp();  // all lanes have the result\n", ""),
     "race_escapes": (ENCODED_STRIPS, STRIPS_ENCODE, "to < writer->stream", "to < static_cast<int32_t>(strip.part_bytes)"),
     "race_stream": (ENCODED_STRIPS, STRIPS_ENCODE, "    if (at >= floor) StoreGlobal(", "    if (at >= 0) StoreGlobal("),

@@ -20,7 +20,7 @@ MUTATIONS = {
     "mine_twice": (MINED, MINE_BANK, "if (ThreadIndex() == 0) StoreGlobal(head.left", "if (ThreadIndex() == 32) StoreGlobal(head.left"),
     "mine_rounds": (MINED, MINE_BANK, "if (!SyncBlockOr(MoveCentres(head, shared))) break;", "if (!SyncBlockOr(MoveCentres(head, shared)) || round == 2) break;"),
     "mine_assign_no_sync": (MINED, MINE_BANK, "WarpOfBlock()]);\n    SyncBlock();", "WarpOfBlock()]);"),
-    "mine_head_no_sync": (MINED, MINE_BANK, "    SyncBlock();  // shared memory is of the next head", ""),
+    "mine_head_no_sync": (MINED, MINE_BANK, "    SyncBlock();  // shared memory is reused for the next head", ""),
     "pass_skipped": (PASSED_OVER, MINE_PASS, "position < codecs::kTokensSkipped ||", "position + 1 < codecs::kTokensSkipped ||"),
     "pass_stride_marks": (PASSED_OVER, MINE_PASS, "position % codecs::kFindStride != 0", "token % codecs::kFindStride != 0"),
     "pass_uncodable": (PASSED_OVER, MINE_PASS, "is_left_out |= codecs::IsRowValue(", "is_left_out &= codecs::IsRowValue("),
@@ -47,14 +47,14 @@ MUTATIONS = {
     "pass_range_first": (PASSED_OVER, MINE_CODES, "args.plan + header.columns_at + shared.range.first * sizeof(codecs::CodeColumn);", "args.plan + header.columns_at;"),
     "pass_clear": (PASSED_OVER, MINE_CODES, "i < kColumnsOfRangeMax * kCountedSymbols; i += kBlockThreads) {\n    shared->symbols", "i < kColumnsOfRangeMax; i += kBlockThreads) {\n    shared->symbols"),
     "pass_sum_of_warp": (PASSED_OVER, MINE_PASS, "for (uint32_t lanes = kWarpLanes / 2; lanes > 0; lanes /= 2) {\n    auto words", "for (uint32_t lanes = kWarpLanes / 4; lanes > 0; lanes /= 2) {\n    auto words"),
-    "pass_strip_no_sync": (PASSED_OVER, MINE_PASS, "    SyncBlock();  // strip and marks are of the next", ""),
+    "pass_strip_no_sync": (PASSED_OVER, MINE_PASS, "    SyncBlock();  // strip and marks are reused for the next", ""),
     "pass_task_no_sync": (PASSED_OVER, MINE_CODES, "    ClearCounts(&shared);\n    SyncBlock();", "    ClearCounts(&shared);"),
 }
 
 RACES = {
     "race_mine_read": (MINED, MINE_BANK, "    SyncWarp();\n    const uint8_t* source", "    const uint8_t* source"),
     "race_pass_norms": (PASSED_OVER, MINE_MOMENTS, "shared->norms, &hole);\n  SyncWarp();", "shared->norms, &hole);"),
-    "race_pass_head": (PASSED_OVER, MINE_CODES, "    SyncBlock();  // shared memory is of the next task", ""),
+    "race_pass_head": (PASSED_OVER, MINE_CODES, "    SyncBlock();  // shared memory is reused for the next task", ""),
     "race_pass_marks": (PASSED_OVER, MINE_PASS, "    MarkKept(shared, is_strided, &fault);\n    if (SyncBlockOr(fault != Fault::kNone)) return fault;", "    MarkKept(shared, is_strided, &fault);"),
     "race_mine_written": (MINED, MINE_BANK, "    SyncWarp();\n    uint32_t best", "    uint32_t best"),
 }
