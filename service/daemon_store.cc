@@ -119,7 +119,7 @@ absl::Status Daemon::StartStore() {
                           .removals_max = static_cast<uint32_t>(removals_max),
                           .hints_max = hints_max,
                           .bytes_max = awake_max + extents_max * limits::kIndexBytesAtRest,
-                           .keeps_tokens = config_.event_tokens == "on"},
+                          .keeps_tokens = config_.event_tokens == "on"},
       *tiers_, clock_);
   index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
   Recover();
