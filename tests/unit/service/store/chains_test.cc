@@ -41,7 +41,7 @@ TEST_F(ChainsTest, OrphansArePropagatedInSteps) {
   for (uint64_t number = 1; number <= 5; ++number) {
     Put(number);
   }
-  parts_.Unlink(Find(1));
+  parts_.Unlink(Find(1), RemovalReason::kDeleted);
   EXPECT_FALSE(IsOrphaned(2)) << "not yet";
   Visits spent;
   ASSERT_TRUE(spent.Take(limits::kVisitsPerHoldMax));
@@ -56,7 +56,7 @@ TEST_F(ChainsTest, ARunningPutKeepsTheChainWhole) {
   Put(1);
   Put(2);
   Block* block = parts_.chains.ReservePut(Claim(1));
-  parts_.Unlink(Find(1));
+  parts_.Unlink(Find(1), RemovalReason::kDeleted);
   Propagate();
   EXPECT_FALSE(IsOrphaned(2));
   parts_.chains.EndReservation(block);
@@ -107,7 +107,7 @@ TEST_F(ChainsTest, ABlockExpiresWithItsFirstImage) {
   clock_.Advance(absl::Seconds(1));
   EXPECT_EQ(parts_.chains.FindUnexpired(Name(1)), nullptr);
   EXPECT_NE(Find(1), nullptr);
-  parts_.Unlink(Find(1));
+  parts_.Unlink(Find(1), RemovalReason::kDeleted);
   EXPECT_EQ(parts_.chains.expiring_count(), 0u);
 }
 

@@ -29,12 +29,13 @@ class MatchScanTest : public ::testing::Test {
     CAIRN_CHECK_OK(made);
     host_ = *std::move(made);
     CopyTier* const tiers[] = {host_.get()};
-    parts_ = std::make_unique<IndexParts>(tiers, 4096, UINT64_MAX, RealClock::Get(), events_);
+    parts_ =
+        std::make_unique<IndexParts>(tiers, 4096, UINT64_MAX, 64, 64, RealClock::Get(), events_);
   }
   ~MatchScanTest() override {
     for (uint32_t slot = 0; slot < parts_->records.slot_count(); ++slot) {
       if (Block* block = parts_->records.LinkedAt(slot); block != nullptr) {
-        parts_->Unlink(block);
+        parts_->Unlink(block, RemovalReason::kDeleted);
       }
     }
     EXPECT_EQ(parts_->tiers.figures(TierId::kHost).pinned_bytes, 0u) << "every pin is given back";
@@ -62,7 +63,7 @@ class MatchScanTest : public ::testing::Test {
     }
   }
   void Delete(uint64_t block) {
-    parts_->Unlink(parts_->chains.Find({1, StoreFixture::Key(block)}));
+    parts_->Unlink(parts_->chains.Find({1, StoreFixture::Key(block)}), RemovalReason::kDeleted);
   }
   static MatchQuery Query(uint64_t count, bool wants_lease = true) {
     MatchQuery query;

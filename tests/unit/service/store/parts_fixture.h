@@ -25,7 +25,7 @@ class PartsTest : public testing::Test {
   ~PartsTest() override {
     for (uint32_t slot = 0; slot < parts_.records.slot_count(); ++slot) {
       if (Block* block = parts_.records.LinkedAt(slot); block != nullptr) {
-        parts_.Unlink(block);
+        parts_.Unlink(block, RemovalReason::kDeleted);
       }
     }
     EXPECT_EQ(host_.used_bytes() + drive_.used_bytes(), 0u);
@@ -77,7 +77,7 @@ class PartsTest : public testing::Test {
   MemoryTier host_{{.id = TierId::kHost, .is_leaf_first = true, .may_hold_last = true}, 16_MiB};
   MemoryTier drive_{{.id = TierId::kSsd, .may_hold_last = true, .is_lasting = true}, 16_MiB};
   CopyTier* const tiers_[2] = {&host_, &drive_};
-  IndexParts parts_{tiers_, 4096, UINT64_MAX, clock_, events_};
+  IndexParts parts_{tiers_, 4096, UINT64_MAX, 64, 64, clock_, events_};
 };
 
 }  // namespace cairn

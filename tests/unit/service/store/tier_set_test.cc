@@ -44,7 +44,7 @@ TEST_F(TierSetTest, APinnedCopyStaysUntilItsLastUnpin) {
   Image* image = Put(1);
   Copy* copy = &In(image, TierId::kHost);
   parts_.tiers.Pin(copy);
-  parts_.Unlink(Find(1));
+  parts_.Unlink(Find(1), RemovalReason::kDeleted);
   EXPECT_FALSE(copy->is_linked());
   EXPECT_EQ(Host().copy_count, 0u);
   EXPECT_EQ(Host().pinned_bytes, kRoundedBytes);
@@ -69,21 +69,21 @@ TEST_F(TierSetTest, ALeaseCountsTheCopiesThatComeMeanwhile) {
 
 TEST_F(TierSetTest, OnlyLeavesAreInAnOrder) {
   Put(1);
-  EXPECT_EQ(OldestLeaf(TierSet::kWhole), Find(1));
+  EXPECT_EQ(OldestLeaf(TierSet::kRanked + kPlainRank), Find(1));
   Put(2);
-  EXPECT_EQ(OldestLeaf(TierSet::kWhole), Find(2));
+  EXPECT_EQ(OldestLeaf(TierSet::kRanked + kPlainRank), Find(2));
   EXPECT_EQ(Find(1)->in(IndexOf(TierId::kHost)).queue_index, BlockInTier::kNotQueued);
-  parts_.Unlink(Find(2));
-  EXPECT_EQ(OldestLeaf(TierSet::kWhole), Find(1));
+  parts_.Unlink(Find(2), RemovalReason::kDeleted);
+  EXPECT_EQ(OldestLeaf(TierSet::kRanked + kPlainRank), Find(1));
 }
 
 TEST_F(TierSetTest, OrphansAreInAnOrderOfTheirOwn) {
   Put(1);
   Put(2);
-  parts_.Unlink(Find(1));
+  parts_.Unlink(Find(1), RemovalReason::kDeleted);
   Visits visits;
   ASSERT_TRUE(parts_.chains.PropagateOrphans(visits));
-  EXPECT_EQ(OldestLeaf(TierSet::kWhole), nullptr);
+  EXPECT_EQ(OldestLeaf(TierSet::kRanked + kPlainRank), nullptr);
   EXPECT_EQ(OldestLeaf(TierSet::kOrphaned), Find(2));
 }
 

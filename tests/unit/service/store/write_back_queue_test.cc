@@ -92,13 +92,13 @@ TEST_F(WriteBackQueueTest, AnUnusedChildIsWrittenWithoutAWithheldParent) {
 TEST_F(WriteBackQueueTest, TheOldestCleanBlockIsCompleteOnTheDrive) {
   Image* first = Put(1);
   Visits visits;
-  EXPECT_EQ(queue_.OldestClean(visits), nullptr);
+  EXPECT_EQ(queue_.OldestClean(kRankCount, visits), nullptr);
   EXPECT_TRUE(queue_.HasDirty(*Find(1)));
   ASSERT_TRUE(CopyTo(first, TierId::kSsd));
   EXPECT_FALSE(queue_.HasDirty(*Find(1)));
-  EXPECT_EQ(queue_.OldestClean(visits), Find(1));
+  EXPECT_EQ(queue_.OldestClean(kRankCount, visits), Find(1));
   parts_.tiers.Pin(first->copies[IndexOf(TierId::kHost)]);
-  EXPECT_EQ(queue_.OldestClean(visits), nullptr) << "held";
+  EXPECT_EQ(queue_.OldestClean(kRankCount, visits), nullptr) << "held";
   parts_.tiers.Unpin(first->copies[IndexOf(TierId::kHost)]);
 }
 
@@ -109,7 +109,7 @@ TEST_F(WriteBackQueueTest, ABlockThatWasUsedIsCleanOnceMoreLater) {
   ASSERT_TRUE(CopyTo(other, TierId::kSsd));
   Use(1);
   Visits visits;
-  EXPECT_EQ(queue_.OldestClean(visits), Find(9));
+  EXPECT_EQ(queue_.OldestClean(kRankCount, visits), Find(9));
 }
 
 TEST_F(WriteBackQueueTest, ExpediteMovesTheNearestMissingAncestor) {
@@ -131,7 +131,7 @@ TEST_F(WriteBackQueueTest, ExpediteMovesTheNearestMissingAncestor) {
 }
 
 TEST_F(WriteBackQueueTest, WithoutADriveOnlyEncodingsArePending) {
-  IndexParts parts({tiers_, 1}, 4096, UINT64_MAX, clock_, events_);
+  IndexParts parts({tiers_, 1}, 4096, UINT64_MAX, 64, 64, clock_, events_);
   Block* block = parts.chains.ReservePut(Claim(1));
   Image* image =
       parts.Add(block, {.claim = Claim(1), .copy = Bytes(TierId::kHost), .is_encode_pending = true},
@@ -141,7 +141,7 @@ TEST_F(WriteBackQueueTest, WithoutADriveOnlyEncodingsArePending) {
   parts.write_back.ClearPending(image);
   EXPECT_EQ(parts.write_back.uncopied_count(), 0u);
   EXPECT_FALSE(parts.write_back.HasDirty(*block));
-  parts.Unlink(block);
+  parts.Unlink(block, RemovalReason::kDeleted);
 }
 
 }  // namespace
