@@ -82,9 +82,7 @@ class GrpcAdmin final : public AdminClient {
   absl::StatusOr<v1::ExplainReply> Explain(const v1::ExplainRequest& request,
                                            absl::Time deadline) override {
     CAIRN_ASSIGN_OR_RETURN(const std::string address, Address(deadline));
-    CAIRN_ASSIGN_OR_RETURN(const auto channel, OpenChannel(address));
-    const auto store = v1::Store::NewStub(channel);
-    return RunRpc(*store, &v1::Store::Stub::Explain, request, deadline);
+    return AskStore(address, &v1::Store::Stub::Explain, request, deadline, tls_);
   }
   absl::StatusOr<v1::SetDeviceReply> SetDevice(const v1::SetDeviceRequest& request,
                                                absl::Time deadline) override {
