@@ -23,7 +23,7 @@ enum { PLANE = TOKENS * DIM, HEAD = 2 * PLANE, VALUES = LAYERS * HEADS * HEAD };
 _Static_assert(sizeof(cairn_slice) == 20, "cairn_slice");
 _Static_assert(sizeof(cairn_view) == 72, "cairn_view");
 _Static_assert(sizeof(cairn_memory) == 168, "cairn_memory");
-_Static_assert(sizeof(cairn_put_request) == 352, "cairn_put_request");
+_Static_assert(sizeof(cairn_put_request) == 392, "cairn_put_request");
 _Static_assert(sizeof(cairn_get_request) == 280, "cairn_get_request");
 _Static_assert(sizeof(cairn_match_result) == 48, "cairn_match_result");
 _Static_assert(sizeof(cairn_stats) == 296, "cairn_stats");
