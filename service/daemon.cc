@@ -402,6 +402,7 @@ void Daemon::ReportParts(MetricSink& sink) const {
   sessions_.Report(sink);
   if (policy_ != nullptr) policy_->Report(sink);
   if (audit_ != nullptr) audit_->Report(sink);
+  if (tls_ != nullptr) tls_->Report(sink);
   if (handshakes_ != nullptr) handshakes_->Report(sink);
   spaces_.Report(sink);
   side_objects_.Report(sink);
