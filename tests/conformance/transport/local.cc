@@ -22,6 +22,7 @@ class LocalUnderTest final : public TransportUnderTest {
     return transport::Connect(address, hello, options, deadline);
   }
   bool moves_without_peer() const override { return true; }
+  bool has_batches() const override { return true; }
 
  private:
   const TempDir folder_;

@@ -79,6 +79,7 @@ class MappedUnderTest final : public TransportUnderTest {
     return std::make_unique<Reading>(*std::move(connection));
   }
   bool moves_without_peer() const override { return true; }
+  bool has_batches() const override { return true; }
 
  private:
   const TempDir folder_;

@@ -22,6 +22,7 @@ class MemoryUnderTest final : public TransportUnderTest {
     return absl::UnimplementedError("memory stays within its process");
   }
   bool moves_without_peer() const override { return true; }
+  bool has_batches() const override { return true; }
 };
 
 }  // namespace

@@ -63,6 +63,7 @@ class StreamUnderTest : public TransportUnderTest {
     return StreamConnection::Connect(target->host, target->port, hello, options, deadline, nullptr);
   }
   bool moves_without_peer() const override { return false; }
+  bool has_batches() const override { return false; }
 
  private:
   static void Strain(int, SocketChannel& channel, TlsSession& session) {

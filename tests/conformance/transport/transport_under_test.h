@@ -33,6 +33,8 @@ class TransportUnderTest {
   // Bytes that the daemon's copies of payloads have no part in: a receive can be over without its
   // peer's help. (A local lane reads its peer's memory; other transports need the peer to send.)
   virtual bool moves_without_peer() const = 0;
+  // Whether requests that may wait leave in one message.
+  virtual bool has_batches() const = 0;
 };
 
 std::unique_ptr<TransportUnderTest> MakeTransport();

@@ -26,6 +26,7 @@ class UcxUnderTest final : public TransportUnderTest {
     return transport::Connect(address, hello, {}, deadline);
   }
   bool moves_without_peer() const override { return false; }
+  bool has_batches() const override { return true; }
 };
 
 }  // namespace
