@@ -12,7 +12,7 @@ from typing import Any
 from .. import paged
 from ..errors import InvalidArgumentError
 from ..space import Space
-from ..transfer import Part, Put
+from ..transfer import Names, Part, Put
 from .cuda import Cuda, Stream
 from .group import GroupPart
 from .kinds import Shape
@@ -62,6 +62,7 @@ class Room(abc.ABC):
         parent: bytes | None,
         first_position: int,
         is_derived: bool,
+        names: Sequence[Names] = (),
     ) -> paged.Moved:
         """Puts what was copied to the slots, one for each key. UnavailableError: the device
         failed."""
@@ -112,6 +113,7 @@ class BytesRoom(Room):
         parent: bytes | None,
         first_position: int,
         is_derived: bool,
+        names: Sequence[Names] = (),
     ) -> paged.Moved:
         sources = [self._cuda.host(self.slot_bytes) for _ in keys]
         count, step = self._blocks, space.spec.tokens_per_block
@@ -129,6 +131,7 @@ class BytesRoom(Room):
                 part=part,
                 is_derived=is_derived,
                 source=sources[i],
+                names=names[i] if names else None,
             )
             for i, key in enumerate(keys)
         ]
