@@ -185,7 +185,7 @@ def configs(extra, role="kv_both", kernels=None, groups=ALL_LAYERS, tensor=1, **
             tensor_parallel_size=tensor, pipeline_parallel_size=1, world_size=1, rank=0
         ),
         compilation_config=SimpleNamespace(static_forward_context=layers),
-        cache_config=SimpleNamespace(enable_prefix_caching=True),
+        cache_config=SimpleNamespace(enable_prefix_caching=True, cache_dtype="auto"),
         lora_config=SimpleNamespace(lora_dtype="torch.bfloat16"),
     )
     for path, value in changed.items():
