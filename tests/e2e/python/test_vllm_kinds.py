@@ -164,7 +164,7 @@ def test_groups_of_unlike_blocks_are_counted_in_what_all_divide():
         (MLAAttentionSpec(model_version="deepseek_v4"), "only make sense together"),
         (MLAAttentionSpec(tokens_per_state=4), "a row is of 4 tokens"),
         (MLAAttentionSpec(state_content_bytes=656), "a row is 656 coded bytes"),
-        (MLAAttentionSpec(dtype="torch.float8_e4m3fn"), "the KV cache has torch.float8_e4m3fn"),
+        (MLAAttentionSpec(dtype="torch.int8"), "the KV cache has torch.int8"),
         (MLAAttentionSpec(non_causal=True), "is not causal"),
         (MambaSpec(mamba_cache_mode="none"), "--mamba-cache-mode align"),
         (MambaSpec(num_speculative_blocks=2), "speculative decoding moves its states"),
