@@ -10,8 +10,8 @@ pytest.importorskip("vllm")
 from cairn import InvalidArgumentError  # noqa: E402
 from cairn.tensors import describe  # noqa: E402
 from cairn.vllm import layout  # noqa: E402
-from cairn.vllm.kinds import shape_of  # noqa: E402
-from cairn.vllm.layout import TILED, TRANSPOSED, Shape, paged_cache  # noqa: E402
+from cairn.vllm.kinds import Shape, shape_of  # noqa: E402
+from cairn.vllm.layout import TILED, TRANSPOSED, paged_cache  # noqa: E402
 from test_vllm_kinds import attn, cached, make, prompt, store_tokens  # noqa: E402, F401
 from vllm.v1.kv_cache_interface import (  # noqa: E402
     FullAttentionSpec,
@@ -119,8 +119,8 @@ def test_vllms_kernels_write_where_the_layout_says(kernels, cache_dtype):
         )
     except (RuntimeError, NotImplementedError) as error:
         pytest.skip(f"vLLM's build has no such kernel: {error}")
-    assert paged_cache([cache], Shape(count, dim), kernels).tokens_per_block == tokens
-    _, of_k, of_v = layout._of_processor(describe("cache", cache), Shape(count, dim), kernels)
+    assert paged_cache([cache], Shape("kv", count, dim), kernels).tokens_per_block == tokens
+    _, of_k, of_v = layout._of_processor(describe("cache", cache), Shape("kv", count, dim), kernels)
     block = cache[1].reshape(-1)
     for plane, wanted in ((of_k, key), (of_v, value)):
         for token, head, channel in ((0, 0, 0), (1, 1, 1), (17, 0, 33), (31, 1, 63), (6, 1, 18)):

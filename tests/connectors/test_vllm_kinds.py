@@ -162,7 +162,8 @@ class Rank:
         for table, group in enumerate(groups):
             for name in group.layer_names:
                 spec = spec_of(group, name)
-                is_same = shape_of(spec).is_replicated  # on all ranks; else each has a part
+                shape = shape_of(spec, config.cache_config.cache_dtype)
+                is_same = shape.is_replicated  # on all ranks; else each has a part
                 index = list(specs).index(name) + (0 if is_same else 1000 * rank)
                 self.layers.append(Layer(index, table, spec, tensors[name]))
 
