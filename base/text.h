@@ -18,9 +18,10 @@ inline std::string_view ToStd(absl::string_view text) { return {text.data(), tex
 // cannot make the line invalid JSON.
 void AppendJsonString(std::string_view text, std::string* json);
 
-// Returns the first name that is the fewest edits away from `word`, but at most two. An edit adds,
-// removes or replaces a letter, or swaps two neighbours. Returns an empty view if no name is so
-// close, or if `word` is so short that any name would be close.
+// Returns the name that is the fewest edits away from `word`, if that is at most two edits. If
+// several names are equally near, returns the first one. An edit adds, removes or replaces a
+// letter, or swaps two neighbours. Returns an empty view if no name is so close, or if `word` is so
+// short that any name would be close.
 std::string_view Nearest(std::string_view word, std::span<const std::string_view> names);
 
 // Returns " (did you mean NAME?)" or an empty string.

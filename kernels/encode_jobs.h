@@ -15,7 +15,7 @@
 
 namespace cairn::kernels {
 
-// The general list of affine tiles.
+// The list of the general kernel for affine tiles.
 inline constexpr EncodeList kAffineAny = GeneralEncodeList(codecs::FormId::kAffine);
 
 // Returns kOk if a plan can be made for the job. Errors: as MakeEncodePlan().
@@ -33,11 +33,12 @@ inline constexpr EncodeList kAffineAny = GeneralEncodeList(codecs::FormId::kAffi
 [[nodiscard]] bool NarrowsSteps(const EncodeJob& job);
 
 // Returns the records without the tables of the job's profile.
-//   image  index of the status word
+//   image  number of the image in the plan; its status word has the same index
 [[nodiscard]] PlaneRecords PlanesOf(const EncodeJob& job, uint32_t image);
 
-// The work for a tile. The kernel of `list` writes the tile to its slot, in `items` items; 0: the
-// tile needs no kernel. If may_be_left, kAffineAny also has an item for the tile.
+// The work for a tile. The kernel of `list` writes the tile to its slot, in `items` items. If
+// `items` is 0, the tile needs no kernel. If may_be_left is set, the fast kernel may leave the tile
+// to the general kernel, so kAffineAny also has an item for the tile.
 struct TileWork {
   EncodeTask task;
   EncodeList list;

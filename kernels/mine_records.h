@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The records of a plan that kernels read to mine a bank: a MineHeader, planes, heads.
+// The records of a plan from which kernels mine a bank (codecs/side/bank_shape.h). A plan has a
+// MineHeader, then a PlaneRecord for each plane, and a MineTask for each head.
 //
 // Thread-safety: values. Free of the standard library but for integers.
 
@@ -19,13 +20,13 @@ inline constexpr uint32_t kMinePatternsMax = 256;  // largest number of patterns
 enum class MineList : uint8_t { kPatterns, kCount };
 inline constexpr uint32_t kMineLists = static_cast<uint32_t>(MineList::kCount);
 
-// A head of a plane. Its scratch has three parts, each at a multiple of 16. First the centres in
-// fp32: the values of a channel are adjacent in groups of kCentresBeside centres, and channels are
-// padded to a multiple of kNormSums. Then for each token the squared distance from its centre, in
-// fp32. Then for each token the number of its centre, a u16.
+// A head of a plane. Its scratch has three parts, each at a multiple of 16. The first part has the
+// centres in fp32. In it, the values of a channel are adjacent in groups of kCentresBeside centres,
+// and channels are padded to a multiple of kNormSums. The second part has the squared distance of
+// each token from its centre, in fp32. The third part has the number of each token's centre, a u16.
 struct alignas(16) MineTask {
-  uint8_t* source;                           // its layer and head in page 0, token 0; only read
-  uint8_t* patterns;                         // in the bank
+  uint8_t* source;    // token 0 of page 0, at the task's layer and head; read-only
+  uint8_t* patterns;  // in the bank
   uint64_t centres_at, left_at, nearest_at;  // offsets from the start of scratch
   uint32_t plane;                            // index of its PlaneRecord
 };

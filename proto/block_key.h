@@ -64,7 +64,7 @@ absl::Status ValidateTenant(std::string_view tenant);
 Fingerprint FingerprintOf(const SpaceIdentity& identity);
 
 // An input, other than tokens, on which a block's KV depends. `kind` is "lora", "salt", "media", ….
-// `offset` is the position in the block of the first token that it affects.
+// The input affects the block's tokens from position `offset` on.
 struct KeyExtra {
   std::string kind;
   uint32_t offset = 0;

@@ -82,8 +82,8 @@ class Daemon {
   enum class Drained : uint8_t { kAll, kLate, kStalled };
   Drained AwaitDrained();
 
-  // Repairs the files of the sockets, and takes a changed policy and revocation list: what they no
-  // longer allow ends. The main thread calls it once a second.
+  // Repairs the files of the sockets. Reads a changed policy and revocation list, and ends what
+  // they no longer allow. The main thread calls it once a second.
   void Look();
 
   // Ends every session, then stops every component. Idempotent.
@@ -102,7 +102,8 @@ class Daemon {
   absl::Status StartStore();
   absl::StatusOr<std::unique_ptr<SsdTier>> OpenSsd(const std::vector<SsdFolder>& folders);
   absl::StatusOr<std::shared_ptr<GpuDevice>> OpenGpu(const GpuShare& gpu);
-  // Makes the GPU tier with the memory that the codec does not use. Returns null without `ssd`.
+  // Makes the GPU tier with the memory that the codec does not use. Returns null if the
+  // configuration leaves the tier no memory.
   absl::StatusOr<std::unique_ptr<GpuTier>> MakeGpuTier(std::shared_ptr<GpuDevice> device,
                                                        HostTier& host);
   void Recover();
@@ -134,15 +135,15 @@ class Daemon {
   std::unique_ptr<Tiers> tiers_;
   SideObjects side_objects_;
   QuerySquares query_squares_;
-  Spaces spaces_;                        // asks index_ for blocks, from front/ and upkeep/ only
+  Spaces spaces_;                        // uses index_, but only in calls from front/ and upkeep/
   std::unique_ptr<Audit> audit_;         // null: none
   std::unique_ptr<PolicyWatch> policy_;  // null: none
   bool maps_arena_ = false;              // clients of the socket read the host tier where it lies
-  Sessions sessions_;  // its hooks call index_ and data_servers_, from front/ only
+  Sessions sessions_;  // its hooks use index_ and data_servers_, only in calls from front/
   std::unique_ptr<BlockIndex> index_;
   std::unique_ptr<Restorer> restorer_;  // restores the previous process's data
   std::unique_ptr<DeviceCodec> codec_;  // null: no device
-  std::unique_ptr<PathPool> pool_;      // Stop() ends its jobs before the components below
+  std::unique_ptr<PathPool> pool_;      // Stop() ends its jobs before members below are destroyed
   std::unique_ptr<Puts> puts_;
   std::unique_ptr<Gets> gets_;
   std::unique_ptr<Upkeep> upkeep_;
@@ -154,7 +155,7 @@ class Daemon {
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<transport::TlsFiles> tls_;           // null: no TLS
   std::unique_ptr<transport::Handshakes> handshakes_;  // likewise
-  uint64_t tls_generation_ = 0;                        // that was looked at last
+  uint64_t tls_generation_ = 0;                        // the generation that Look() saw last
   std::unique_ptr<ControlServer> control_;
   Doors doors_;  // the socket files of control_ and transports_
   std::unique_ptr<MetricsServer> metrics_;

@@ -50,15 +50,17 @@ class Restorer final : public RecoverySink {
       : spaces_(spaces), index_(index), clock_(clock) {}
 
   // If several tiers or devices have the space, the first one determines its recipe and its current
-  // side objects. But an installed side object always replaces a mined one.
+  // side objects. An exception: an installed side object always replaces a mined one, even one from
+  // an earlier tier or device.
   uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource& side_objects) override;
   void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) override;
 
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
-  // Only while the daemon starts: those of a device that comes back later are outdated.
+  // Takes over the hints only while the daemon starts. The hints of a device that comes back later
+  // are outdated.
   void FoundHints(std::span<const HintRecord> hints) override;
-  // Allows retiring spaces without blocks again, and drops side objects that nothing names. Logs
-  // the result of the recovery.
+  // Allows the daemon to retire spaces without blocks again, and drops side objects that no space
+  // or image names. Logs the result of the recovery.
   void Finish(absl::Duration took) override;
 
   uint64_t space_count() const { return spaces_restored_; }

@@ -32,23 +32,26 @@ typedef struct cairn_event_batch {
   uint32_t struct_bytes;
   /* 1: discard everything known from earlier batches; the present contents are not reported */
   uint32_t reset;
-  /* The sequence number of the batch's first event, and the number after its last event. A batch
+  /* `epoch` identifies a numbering of events. A tenant gets a new one after a
+   * restart, and after its events were dropped because nobody watched. `first_sequence` is the
+   * number of the batch's first event. `next_sequence` is the number after its last event. A batch
    * begins where the previous one ended, except after a reset. */
   uint64_t epoch, first_sequence, next_sequence;
   const cairn_event* events; /* valid until the next call with this watch */
   size_t event_count;
-  /* One for each event, valid as long. Of an event with stored 0 only the hash is known. */
+  /* names[i] are the names of the block of events[i]. Valid as long as `events`. If stored is 0,
+   * only the hash is known. */
   const cairn_names* names;
   int32_t snapshot; /* CAIRN_SNAPSHOT_… */
   uint32_t reserved;
 } cairn_event_batch;
 
-/* The part that a batch has in a snapshot, which follows a reset if the watch asks for it. A page
- * shows a block as it was at the reset or later. After the last page and the events that follow,
- * the reader knows exactly what is stored. */
+/* Says how a batch belongs to a snapshot. A snapshot follows a reset if the watch asks for it. Its
+ * pages list the stored blocks. A page shows a block as it was at the reset or later. After the
+ * last page and the events that follow, the reader knows exactly what is stored. */
 enum {
-  CAIRN_SNAPSHOT_NONE = 0,    /* of a reset: no snapshot follows; else an ordinary batch */
-  CAIRN_SNAPSHOT_FOLLOWS = 1, /* of a reset */
+  CAIRN_SNAPSHOT_NONE = 0,    /* an ordinary batch, or a reset without a snapshot */
+  CAIRN_SNAPSHOT_FOLLOWS = 1, /* a reset; a snapshot follows */
   CAIRN_SNAPSHOT_PAGE = 2,    /* stored blocks, in no order */
   CAIRN_SNAPSHOT_LAST_PAGE = 3
 };

@@ -34,8 +34,9 @@ typedef struct cairn_block_fate {
   uint64_t removed_ms;    /* time since it was removed or refused */
 } cairn_block_fate;
 
-/* Sets fates[i] for keys[i]. Takes no lease. Removals and refusals are known since *recorded_ms
- * ago; `recorded_ms` may be NULL. CAIRN_UNIMPLEMENTED: the daemon is older. */
+/* Sets fates[i] for keys[i]. Takes no lease. The daemon has recorded removals and refusals
+ * during the last *recorded_ms milliseconds. `recorded_ms` may be NULL. CAIRN_UNIMPLEMENTED: the
+ * daemon is older. */
 CAIRN_API int cairn_explain(cairn_space* space, const cairn_key* keys, size_t key_count,
                             uint32_t timeout_ms, cairn_block_fate* fates, uint64_t* recorded_ms);
 
@@ -44,13 +45,13 @@ CAIRN_API int cairn_explain(cairn_space* space, const cairn_key* keys, size_t ke
  * blocks that are stored now. CAIRN_RESOURCE_EXHAUSTED: the tenant has its share of the hints, and
  * nothing was changed. CAIRN_UNIMPLEMENTED: the daemon is older.
  *
- * Evicts the blocks after all blocks of a lower priority, for 1 to 604800 s. `priority` is 1 to
- * 5. */
+ * cairn_retain asks that the blocks be evicted only after all blocks of a lower priority. The hint
+ * lasts `seconds`, 1 to 604800. `priority` is 1 to 5. */
 CAIRN_API int cairn_retain(cairn_space* space, const cairn_key* keys, size_t key_count,
                            uint32_t seconds, uint32_t priority, uint32_t timeout_ms,
                            uint32_t* stored_count);
-/* Evicts the blocks before others once after_seconds, 604800 at most, have passed, unless they are
- * used after the call. */
+/* Asks that the blocks be evicted before others once after_seconds have passed, unless they are
+ * used after the call. after_seconds is at most 604800. */
 CAIRN_API int cairn_demote(cairn_space* space, const cairn_key* keys, size_t key_count,
                            uint32_t after_seconds, uint32_t timeout_ms, uint32_t* stored_count);
 

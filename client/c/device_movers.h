@@ -21,8 +21,9 @@ namespace cairn::c {
 
 enum class Work { kGet, kPut, kMine };
 
-// Thread-safety: Thread-safe. Gets of one slice run one after the other. So do puts, mining calls,
-// and calls on one stream. A slow put does not delay a get on another stream.
+// Thread-safety: Thread-safe. On one device, gets of one slice run one after the other. So do puts
+// of one slice, and mining calls. Calls on one stream also run one after the other. A slow put does
+// not delay a get on another stream.
 class DeviceMovers {
  public:
   // A call: its device, slice, stream and deadline.

@@ -54,10 +54,10 @@ struct EventPosition {
   uint64_t next_sequence = 0;
 };
 
-// The part that a batch has in a snapshot.
+// Says how a batch belongs to a snapshot.
 enum class SnapshotPart : uint8_t {
-  kNone = 0,     // of a reset: no snapshot follows
-  kFollows = 1,  // of a reset: pages follow
+  kNone = 0,     // an ordinary batch, or a reset without a snapshot
+  kFollows = 1,  // a reset; the snapshot's pages follow
   kPage = 2,     // stored blocks, in no order
   kLastPage = 3,
 };

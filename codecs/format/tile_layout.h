@@ -3,8 +3,8 @@
 // Computes the offsets of the parts of a tile. They follow from the image's header and the tile's
 // directory entry (form and rows). Both the writer and the parser compute them; stored sizes are
 // only compared with the result. Strips are the exception, because their length depends on their
-// content. For strips the size in the directory entry is used, within bounds, and compared with the
-// headers of the strips.
+// content. For strips, the parser takes the size from the directory entry, within bounds, and
+// compares it with the headers of the strips.
 //
 // - raw: source bits | zeros to 16
 // - strips: one strip for each 128 tokens, see codecs/pack/strip.h and step_strip.h
@@ -59,9 +59,9 @@ struct TilePart {
 // units come first.
 struct TileParts {
   TilePart params;         // of all groups
-  TilePart chain;          // ott, K and latents: kChainBytes, the pool of norms after the block
+  TilePart chain;          // the pool of norms after the block; only ott, K and latents have it
   TilePart row_bits;       // rows * RowBytes()
-  TilePart scales;         // an fp16 per token; in arkv: the scores, K and latents
+  TilePart scales;         // an fp16 per token; in arkv the scores, only of K and latents
   TilePart positions;      // rows * u16
   TilePart kept_map;       // 1 bit per token
   TilePart pattern_index;  // the number of each token's pattern, in as few bits as suffice
@@ -76,18 +76,19 @@ struct TileLayout : TileParts {
   uint64_t bytes = 0;          // content_bytes plus padding
 };
 
-// Returns the form in which the recipe codes a tile of this geometry; kRawForm if it codes none. A
-// tile that would not become smaller is nevertheless stored raw.
+// Returns the form in which the recipe codes a tile of this geometry. Returns kRawForm if the
+// recipe does not code such tiles. A tile that would not become smaller is nevertheless stored raw.
 [[nodiscard]] uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe);
 
-// Places the parts of the side section, whose sizes are set, one after another after the codes.
-// Returns nullopt if the tile would not be smaller than raw.
+// Computes the offsets of the parts of the side section. They follow the codes without gaps. Their
+// sizes must be set. Returns nullopt if the tile would not be smaller than raw.
 [[nodiscard]] std::optional<TileLayout> PlaceParts(TileLayout layout, const TileGeometry& geometry);
 
-// Returns a layout with only the parts for this number of rows.
+// Returns a layout in which only the sizes of row_bits and positions are set, for this number of
+// rows.
 [[nodiscard]] TileLayout LayoutOfRows(const TileGeometry& geometry, uint32_t rows);
 
-// Returns the layout of a tile whose own headers give the offsets of its parts: only its size is
+// Returns the layout of a tile whose own headers give the offsets of its parts. Only its size is
 // set. Returns nullopt if `bytes` is not a multiple of 16, below bytes_min, or not smaller than
 // raw.
 [[nodiscard]] std::optional<TileLayout> LayoutOfBytes(const TileGeometry& geometry, uint64_t bytes,

@@ -23,8 +23,8 @@ namespace cairn::codecs {
 Error SetRecipe(const Recipe& recipe, const DecodeInputs& side, const Digest& id, ImageSpec* spec);
 Error SetRecipe(std::string_view name, const DecodeInputs& side, const Digest& id, ImageSpec* spec);
 
-// The same, for a store's policy: if that fails, sets `exact` without a side object and returns
-// false.
+// The same, for a store's policy. If SetRecipe() fails, sets `exact` without a side object and
+// returns false.
 [[nodiscard]] bool SetRecipeOrExact(const Recipe& recipe, const DecodeInputs& side,
                                     const Digest& id, ImageSpec* spec);
 
@@ -35,9 +35,9 @@ Error SetRecipe(std::string_view name, const DecodeInputs& side, const Digest& i
 Error SetCairn(const Profile& profile, const Digest& id, uint32_t bits_in_tenths, uint32_t level,
                ImageSpec* spec);
 
-// Sets *spec to cairn-hot:bits with this profile. For each number of bits, the first call with a
-// profile searches the multiplier. Errors: kUnknownRecipe if `bits` is out of range or the profile
-// has no such rate.
+// Sets *spec to cairn-hot:bits with this profile. The multiplier determines how many bits the codes
+// use. For each number of bits, the first call with a profile searches for the multiplier, and is
+// slow. Errors: kUnknownRecipe if `bits` is out of range or the profile has no such rate.
 Error SetCairnHot(const Profile& profile, const Digest& id, uint32_t bits_in_tenths,
                   ImageSpec* spec);
 
@@ -52,7 +52,8 @@ void SetPatternkv(const Recipe& recipe, const Bank& bank, const Digest& id, Imag
 // The same for banks.
 [[nodiscard]] bool IsCodableWith(const ImageSpec& spec, const Bank* bank);
 
-// Returns false if the spec names a profile that the recipe may use and this profile does not fit.
+// Returns true if this profile fits the spec, or if the recipe uses no profile, or if the spec
+// names none. A null profile does not fit.
 [[nodiscard]] bool IsEncodableWith(const ImageSpec& spec, const Profile* profile);
 
 // Checks that `side` has the side object that the recipe needs, and that it fits the spec. Does not

@@ -3,7 +3,7 @@
 // Sets the floating-point environment that codecs/numbers/math.h needs for a scope: rounding to
 // nearest even, denormals kept, no traps. At the end of the scope the caller's environment is
 // restored, with its sticky flags. Every public function of codecs/ whose result depends on
-// arithmetic has one, because it runs on an engine's threads, and engines flush denormals.
+// arithmetic has a guard. Such functions run on an engine's threads, and engines flush denormals.
 //
 // Thread-safety: the environment belongs to the thread; construct and destroy the guard on the same
 // thread.

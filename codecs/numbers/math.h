@@ -22,8 +22,8 @@
 // CAIRN_HD         a function for hosts and devices
 // CAIRN_HD_MEMBER  a member function, which cannot be static: always inlined, so that no object has
 //                  a copy that others could link to
-// CAIRN_HD_CALLBACKS  stands before a template that calls a function passed to it, which may be
-//                  for hosts alone or for devices alone
+// CAIRN_HD_CALLBACKS  stands before a template that calls a function passed to it. That function
+//                  may be for hosts only or for devices only
 // CAIRN_HD_NO_UNROLL  stands before a loop that a device is not to unroll
 // CAIRN_TABLE      a constant array that CAIRN_HD functions index: host and device have a copy each
 #if defined(__CUDACC__)
@@ -160,8 +160,10 @@ CAIRN_HD float Divide(float a, float b) { return a / b; }
 // The largest code: 255, 15 or 3.
 CAIRN_HD float Levels(uint32_t bits) { return static_cast<float>((1U << bits) - 1); }
 
-// kivi:b+ tries ranges times factors f. ClipInset() is (1 - f) / 2, which is cut off at each end.
-// At 2 bits the factors are 1, .9, .8 and, for K, .7, .62; at 4 bits 1, .95, .9; at 8 bits 1.
+// The recipe kivi:b+ multiplies the range of a group by each of several factors f, and keeps the
+// one with the smallest error. ClipInset() is (1 - f) / 2, the fraction of the range that is cut
+// off at each end. At 2 bits the factors are 1, .9, .8 and, for K, .7, .62; at 4 bits 1, .95, .9;
+// at 8 bits 1.
 CAIRN_HD constexpr uint32_t ClipCount(uint32_t bits, bool is_per_channel) {
   if (bits == 8) return 1;
   return bits == 2 && is_per_channel ? 5 : 3;
@@ -208,7 +210,8 @@ CAIRN_HD float Clamp(float value, float high) {
   return positive < high ? positive : high;
 }
 
-// Returns the inverse step for codes of `bits` bits (Code8(): 8); 0 if the range is 0: codes are 0.
+// Returns the inverse step for codes of `bits` bits. Code8() needs 8 bits. Returns 0 if the range
+// is 0; then all codes are 0.
 CAIRN_HD float InverseStep(uint32_t bits, float range) {
   return range > 0.0F ? Divide(Levels(bits), range) : 0.0F;
 }
@@ -218,9 +221,10 @@ CAIRN_HD uint8_t Code8(float value, float min, float inverse_step8) {
   return static_cast<uint8_t>(RoundToInt(Clamp(position, 255.0F)));
 }
 
-// Codes of fewer bits are defined by codes of more bits: 255 = 15 * 17 and 15 = 3 * 5 with odd
-// quotients. So rounding a value to a fine level first, and that level to a coarse one, gives the
-// same coarse level as rounding the value directly.
+// Codes of fewer bits are computed from codes of more bits. This is exact, because 255 = 15 * 17
+// and 15 = 3 * 5, and the quotients are odd. So a fine level never lies midway between two coarse
+// levels. Rounding a value to a fine level, and that level to a coarse one, gives the same coarse
+// level as rounding the value directly.
 CAIRN_HD uint8_t Narrow8To4(uint8_t code) { return static_cast<uint8_t>((code + 8U) / 17U); }
 CAIRN_HD uint8_t Narrow4To2(uint8_t code) { return static_cast<uint8_t>((code + 2U) / 5U); }
 CAIRN_HD uint8_t Narrow(uint8_t code8, uint32_t bits) {
@@ -238,7 +242,8 @@ CAIRN_HD float Dequantize(uint8_t code, float step, float min) {
 
 // ---- The error of a clipped range, in integers, so that sums do not depend on their order ----
 
-// Returns the weight for ClipDistance(), in 1/4096 of the covering range (the range with inset 0).
+// Returns the weight for ClipDistance(). It is the size of one code step, in units of 1/4096 of the
+// covering range (the range with inset 0).
 CAIRN_HD float ClipWeight(uint32_t bits, float range, float covering_range) {
   const float levels = Levels(bits);
   return covering_range > 0.0F ? Divide(Multiply(range, 4096.0F), Multiply(levels, covering_range))

@@ -13,8 +13,9 @@ namespace cairn::codecs {
 inline constexpr uint16_t kScoreInfinite = 0x7C00;
 inline constexpr uint16_t kScoreMax = 0x7BFF;  // the largest finite score
 
-// Returns the stored form of a score: fp16 bits, whose order is that of scores. Rounds to nearest
-// even, at most to kScoreMax. NaN and scores not above 0 give 0.
+// Returns the stored form of a score: fp16 bits, whose order is that of scores. A finite score is
+// rounded to nearest even, but at most to kScoreMax. Infinity gives kScoreInfinite. NaN and scores
+// not above 0 give 0.
 CAIRN_HD uint16_t StoredScore(float score) {
   if (!(score > 0.0F)) return 0;
   if (FloatBits(score) == 0x7F800000) return kScoreInfinite;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The size and layout of a bank, and its bytes without the patterns, for code that makes one.
-// docs/internals/formats/bank.md draws the bytes.
+// The size and layout of a bank, for code that makes one. A bank is a side object with the patterns
+// of each head and plane, which the recipe `patternkv` uses. WriteBankFrame() writes the other
+// bytes of a bank. docs/internals/formats/bank.md draws the bytes.
 //
 // Thread-safety: a value; functions are Thread-safe. Nothing allocates or throws.
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shared by the kernels that encode: the tiles of a plan, the places of their tokens in the source,
-// and which tokens are rows.
+// Code that the encode kernels share. It reads the tiles of a plan, finds their tokens in the
+// source, and lists the rows of a tile. A row is a token that is stored at full precision instead
+// of coded.
 
 #include <cstdint>
 
@@ -74,7 +75,7 @@ CAIRN_DEVICE float LoadValue(codecs::DType dtype, const uint8_t* row, uint32_t c
   }
 }
 
-// A tile that a block encodes, and which of its tokens are rows. In shared memory.
+// The tokens and rows of the tile that a thread block encodes. In shared memory.
 struct EncodeShared {
   const uint8_t* places[kTileTokensMax];
   uint32_t is_row[kRowWordsMax];
@@ -91,7 +92,7 @@ struct EncodeTile {
   uint32_t rows;
   uint32_t codes_bytes, params_at, row_bits_at, scales_at, scales_bytes, positions_at;
   uint32_t chain_at, chain_bytes;  // for ott
-  uint32_t map_at, map_bytes;      // patterns of tokens and gates, or corrections
+  uint32_t map_at, map_bytes;      // the tokens' patterns and the gates, or the corrections
   uint32_t content_bytes;
   bool is_left;  // the general kernel encodes it
 };
@@ -100,7 +101,7 @@ CAIRN_DEVICE bool IsMarked(const uint32_t* words, uint32_t token) {
   return (words[token / 32] >> token % 32 & 1) != 0;
 }
 
-// Marks the tokens in is_found as rows. Synchronizes the block inside.
+// Marks the tokens in is_found as rows. Calls SyncBlock() before and after.
 CAIRN_DEVICE void AddFound(EncodeShared* shared) {
   SyncBlock();
   if (ThreadIndex() < kRowWordsMax) {
@@ -119,8 +120,7 @@ CAIRN_DEVICE void MarkUncodable(const EncodeTile& tile, EncodeShared* shared) {
   }
 }
 
-// Lists the rows in the order in which they are stored. Synchronizes the block inside and at the
-// end.
+// Lists the rows in the order in which they are stored. Calls SyncBlock() inside and at the end.
 CAIRN_DEVICE void ListRows(const EncodeReader& reader, const EncodeTile& tile,
                            EncodeShared* shared) {
   const uint32_t thread = ThreadIndex();
@@ -132,7 +132,7 @@ CAIRN_DEVICE void ListRows(const EncodeReader& reader, const EncodeTile& tile,
     if (!IsMarked(shared->is_row, token)) continue;
     uint32_t rank = CountBits(shared->is_row[token / 32] & ((1U << token % 32) - 1));
     for (uint32_t word = 0; word < token / 32; ++word) rank += CountBits(shared->is_row[word]);
-    // If other rows age, these stay: the bits that are not the token's are set.
+    // These rows stay when other rows age. The bits above the token's number are set to mark them.
     shared->positions[rank] = static_cast<uint16_t>(token | ~uint32_t{tile.plane.token_bits});
   }
   if (thread < kWarpLanes && (tile.task.rules & kRuleAgeing) != 0) {
@@ -165,7 +165,8 @@ CAIRN_DEVICE bool PlaceTile(const EncodeShared& shared, EncodeTile* tile) {
   return Align16(tile->content_bytes) < RawBytes(tile->plane);
 }
 
-// Stores zeros, as thread `first` of `step`.
+// Stores this thread's share of `bytes` zeros. `first` is the thread's number, and `step` is the
+// number of threads.
 CAIRN_DEVICE void StoreZeros(uint8_t* target, uint32_t bytes, uint32_t first, uint32_t step) {
   for (uint32_t at = first; at < bytes; at += step) StoreGlobal(target + at, uint8_t{0});
 }
@@ -192,9 +193,11 @@ CAIRN_DEVICE void StoreRowsOf(const EncodeTile& tile, const EncodeShared& shared
              ThreadIndex(), kBlockThreads);
 }
 
-// Encodes the tiles of a list, one block per tile.
-//   encode(reader, tile, fault)  runs with places set and no marks; returns true if the tile is
-//                                complete in its slot, with rows and content_bytes; else it is raw
+// Encodes the tiles of a list, one thread block per tile. `encode` runs after `places` is set and
+// all marks are cleared. If it returns true, it has stored the tile in its slot, and has set the
+// tile's rows and content_bytes. If it returns false, the tile is stored raw, unless is_left is
+// set.
+//   encode(reader, tile, fault)
 template <typename Encode>
 CAIRN_DEVICE void EncodeTiles(const EncodeArgs& args, EncodeShared* shared, Encode encode) {
   const EncodeReader reader(args.plan);

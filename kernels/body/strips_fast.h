@@ -14,7 +14,7 @@ namespace cairn::kernels {
 inline constexpr uint32_t kRingGranule = 512;  // bytes of one copy, 16 per lane
 inline constexpr uint32_t kRingSlots = 3;
 inline constexpr uint32_t kRingBytes = kRingSlots * kRingGranule;
-// A copy of the ring's first bytes, behind the ring. A channel takes at most as many.
+// A copy of the ring's first bytes, behind the ring. A channel reads at most this many bytes.
 inline constexpr uint32_t kRingMirror = 128;
 inline constexpr uint32_t kPassChannels = 32;
 inline constexpr uint32_t kExponentWords = 9;  // per token; one is unused, so that banks differ
@@ -132,15 +132,15 @@ CAIRN_DEVICE void TakeEscapes(const uint32_t (&symbols)[kGroups], uint32_t there
   }
 }
 
-// The low bits of a unit of fp16, as SpreadUnit() takes them.
+// Loads the low bits of a unit of fp16 elements, in the order that SpreadUnit() expects.
 CAIRN_DEVICE uint32_t LoadLowsOfUnit(const uint8_t* runs, uint32_t unit) {
   const uint8_t* byte = runs + UnitOfRuns(unit);
   return LoadGlobal<uint8_t>(byte) | static_cast<uint32_t>(LoadGlobal<uint8_t>(byte + 8)) << 8 |
          static_cast<uint32_t>(LoadGlobal<uint8_t>(byte + 16)) << 16;
 }
 
-// Joins the exponents of 32 channels of all tokens with their planes, and stores the elements. Four
-// lanes share a token; each has 8 channels.
+// Joins the exponents of 32 channels with the other bits of the elements, for all tokens, and
+// stores the elements. Four lanes share a token. Each of them has 8 channels.
 template <codecs::DType kDType, uint32_t kGroups>
 CAIRN_DEVICE void StorePass(const FoundStrip& strip, uint32_t first, const FastWarp& own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, part = lane & 3;
@@ -209,8 +209,8 @@ CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables,
       CAIRN_UNROLL
       for (uint32_t g = 0; g < kGroups; ++g) {
         flags |= symbols[g];
-        // tops - symbols, byte by byte: a symbol has 5 bits, so nothing is borrowed from a byte
-        // whose highest bit is set.
+        // Computes tops - symbols for each byte. The highest bit of each byte of `tops` is set
+        // first. A symbol has 5 bits, so no byte borrows from the next one.
         own->exponents[(kWarpLanes * g + lane) * kExponentWords + four] =
             ((tops | 0x80808080U) - symbols[g]) ^ (~tops & 0x80808080U);
       }

@@ -106,8 +106,8 @@ class DeviceBatch {
 
   std::byte* Take(uint64_t bytes);
   bool IsThere(const SideObject* side) const;
-  // Sets *placed to the side object's address on the device, where it is or will be copied. If
-  // `side` is null, sets null. Returns false if there is no staging for it.
+  // Sets *placed to the address of the side object on the device. The object is there, or will be
+  // copied there. If `side` is null, sets null. Returns false if there is no staging for it.
   bool PlaceSide(const SideObject* side, uint64_t below, const std::byte** placed);
   // Records a launch result. Returns false if the launch failed; then no more work is put on the
   // stream.
@@ -157,7 +157,9 @@ class DeviceBatch {
   absl::Time began_ = absl::InfinitePast();  // when Begin() was called
   absl::Time waits_since_ = absl::InfinitePast();
   std::deque<CodecJob> jobs_;
-  // By job: the addresses of layers for planes, and the images of previous blocks.
+  // layers_ has one element for each job: the addresses of the layers in its source (or in the
+  // target of a decode job), for each plane. parents_ has one element for each encode job: the
+  // images of the previous blocks.
   std::deque<std::vector<std::byte*>> layers_;
   std::deque<std::vector<kernels::StoredImage>> parents_;
   CodecOp op_ = CodecOp::kEncode;  // for all jobs

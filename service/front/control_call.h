@@ -43,7 +43,7 @@ struct CallPlace {
   bool is_operator = false;
   ControlConnections* connections = nullptr;
   uint64_t connection = 0;             // its connection's number
-  const Sessions* sessions = nullptr;  // null: not served yet
+  const Sessions* sessions = nullptr;  // null: the store does not serve calls yet
 
   // Returns the place of a stream that may last as long as its client wants.
   CallPlace ForStream() const {
@@ -74,9 +74,9 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
   // Reads the next message into message(); OnReadDone() follows. Returns false, and reads nothing,
   // if the budget has no room. `bytes` is the memory of the call in addition to the message.
   bool ReadHeld(uint64_t bytes = 0);
-  // Parses the message that was read. Errors: InvalidArgument (it is invalid or over its bound);
-  // those of Sessions::CheckBearer(), for the ticket in it; without one, PermissionDenied for the
-  // holder of a certificate whom the policy does not know.
+  // Parses the message that was read. Errors: InvalidArgument (the message is invalid or over its
+  // bound). If it has a ticket, also those of Sessions::CheckBearer(). If it has none, also
+  // PermissionDenied (the caller has a certificate, but the policy does not know the caller).
   template <typename Request>
   absl::Status TakeRequest(const RequestBound& bound, Request* request) {
     CAIRN_RETURN_IF_ERROR(ParseRequest(bound, request));
@@ -85,7 +85,8 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
     }
     return CheckPeer();
   }
-  // Serializes a message; the next call lends the bytes to gRPC.
+  // Serializes a message into written_. The caller then lends the result to gRPC. It is valid until
+  // the next Serialize().
   const grpc::ByteBuffer* Serialize(const google::protobuf::Message& message);
   void ReplyAndFinish(const google::protobuf::Message& reply);
   void FinishAs(const absl::Status& status);

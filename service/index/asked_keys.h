@@ -6,7 +6,8 @@
 // It has the registers of HyperLogLog (Flajolet et al., 2007) and the martingale estimator of Ting
 // (KDD 2014, "Streamed approximate counting of distinct elements"): a new key changes a register
 // with a known probability p, and then counts as 1 / p keys. The estimate is unbiased for any
-// subset of the keys. So the keys of hits are recorded but not counted.
+// subset of the keys. So AskedKeys may record the keys of hits in the registers without counting
+// them.
 
 #include <array>
 #include <cstddef>

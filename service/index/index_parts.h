@@ -10,7 +10,8 @@
 //   Removals        why blocks are gone
 //   Hints           how long clients want blocks kept
 //
-// The functions here use several parts. Evictions makes room in them. BlockIndex owns the lock.
+// The functions here use several parts. The class Evictions makes room in the parts. BlockIndex
+// owns the lock.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -34,9 +35,10 @@
 namespace cairn {
 
 struct IndexParts {
-  // Borrows the tiers for the call, except the persistent one, which must outlive this, as must the
-  // clock and `events`. `awake_bytes_max`: for blocks that are not at rest. `removals_max` and
-  // `hints_max`: the entries of those.
+  // The persistent tier, the clock and `events` must outlive this object. The other tiers are used
+  // only during the call. `awake_bytes_max` limits the memory of blocks that are not at rest
+  // (docs/internals/adr/0019-blocks-at-rest.md). `removals_max` and `hints_max` are the largest
+  // numbers of entries.
   IndexParts(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t awake_bytes_max,
              uint32_t removals_max, uint64_t hints_max, const Clock& clock, EventLog& events);
   IndexParts(const IndexParts&) = delete;  // the parts refer to each other
@@ -59,11 +61,13 @@ struct IndexParts {
   // Unlinks a block in every tier, and records why. Its copies are freed now or at their last
   // unpin.
   void Unlink(Block* block, RemovalReason reason);
-  // Loses a damaged copy, and its image and block with the last copy. REQUIRES: linked.
+  // Removes a damaged copy. With the last copy of an image, also removes the image. With the last
+  // image of a block, also removes the block. REQUIRES: linked.
   void Lose(Copy* copy);
   // Unlinks a block that has lost its last image, and records why.
   void UnlinkIfEmpty(Block* block, RemovalReason reason);
-  // A hint of a block is due: it loses its rank, or is demoted.
+  // Call it when a hint of a block is due. Takes the hint's rank from the block, or demotes the
+  // block.
   void EndHint(const BlockName& name, const Hint& hint);
   // Records that the block is gone, or was refused.
   void NoteRemoval(const BlockName& name, RemovalReason reason);

@@ -3,7 +3,8 @@
 // How a put is processed, from its frame to its reply. Read put.cc first: its first two functions
 // are the steps, in order.
 //
-// - Admit: runs on the lane before the payload moves. Checks fields and limits, allocates staging.
+// - Admit: runs on the lane, the thread that moves the peer's bytes, before the payload moves.
+//   Checks fields and limits, and allocates staging.
 // - Receive: the lane copies the payload into staging. Then the put waits for a thread of the path
 //   pool.
 // - Encode: checks the payload and encodes it with the space's recipe (encode.cc). If a device
@@ -99,10 +100,10 @@ struct PutOp {
   uint64_t image_bytes = 0;   // the size of the duplicate, or of the published image
   SpaceRef space = {};
   codecs::ImageSpec spec = {};           // of the image; Encode sets its recipe
-  Sessions::InFlightPut in_flight = {};  // destroyed after the payload, when its bytes are free
-  Extent payload = {};                   // in staging: the frame's payload_bytes,
-  uint64_t payload_offset = 0;           // after room for the prefix of a raw image around them
-  bool ends_on_lane = false;             // the rest of it is short
+  Sessions::InFlightPut in_flight = {};  // destroyed after `payload` has freed its bytes
+  Extent payload = {};                   // in staging; includes the frame's payload_bytes
+  uint64_t payload_offset = 0;           // where the payload begins, after room for a raw prefix
+  bool ends_on_lane = false;             // the lane runs the remaining steps: they are short
   PutReservation reservation = {};       // of the block, until it is published
   // Set by Receive:
   uint32_t received_crc32c = 0;  // CRC of the bytes in target()
@@ -114,7 +115,7 @@ struct PutOp {
   Statistics statistics = {};                  // from the payload, checked
   std::vector<uint32_t> tokens = {};           // likewise
   std::optional<Sources> sources = {};         // nullopt: nothing to encode
-  std::shared_ptr<const Sources> shared = {};  // instead of `sources`: a late device keeps them
+  std::shared_ptr<const Sources> shared = {};  // replaces `sources`; a late device shares them
   Extent image = {};                           // verified, in staging or in the tier
   bool is_placed = false;                      // the image is in the tier
   codecs::Recipe recipe = {};                  // the image's
@@ -141,7 +142,7 @@ class Puts {
   // Set it once, before the first put. Null: no device encodes.
   void SetDevice(DeviceCodec* device) { device_ = device; }
 
-  // Starts a put. `replies` answers it, and must outlive it. Owned by the lane's thread.
+  // Starts a put. `replies` answers it, and must outlive it. Call it on the lane's thread only.
   // REQUIRES: frame.body is a Put, and the request has been checked.
   void StartPut(transport::Lane& lane, Replies& replies, Request request, const proto::Frame& frame,
                 transport::Arrival arrival);
@@ -157,7 +158,7 @@ class Puts {
   // - NotFound: no such space.
   // - PermissionDenied: the space belongs to another tenant.
   // - InvalidArgument: names a field and its limit: group, slice, tokens, payload bytes, position.
-  // - FailedPrecondition: the KV is derived, and the space is lossless.
+  // - FailedPrecondition: the KV was computed from a lossy prefix, and the space is lossless.
   // - ResourceExhausted: staging is full, or the session has too many running puts.
   absl::Status Admit(PutOp& op);
   // Runs the rest of a put on a thread of the path pool. The put is answered with a reply or error:
@@ -188,7 +189,8 @@ class Puts {
   // Sets op.is_duplicate and op.image_bytes.
   absl::Status Publish(PutOp& op);
   void RunNext(PutOwner op, absl::Status status);
-  // The put was well received, and not stored.
+  // Returns true if the daemon refused the put: for every error except DataLoss, Unavailable and
+  // DeadlineExceeded.
   static bool IsRefused(const absl::Status& status);
   void CountOutcome(const absl::Status& status, bool is_duplicate);
   void Count(Outcome outcome) { outcomes_[static_cast<size_t>(outcome)].Add(); }

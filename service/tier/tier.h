@@ -36,7 +36,7 @@ namespace cairn {
 
 struct TierTraits {
   TierId id = TierId::kHost;
-  // Whether TierExtent::bytes() are the bytes, so that nothing needs to be read.
+  // Whether TierExtent::bytes() gives access to the copy's bytes, so that no Read() is needed.
   bool is_addressable = false;
   // Whether the index chooses the copies to evict, leaf-first. If false, the tier chooses copies
   // and asks the index with Evictor::EvictCopy().
@@ -58,8 +58,8 @@ struct TierTraits {
 // All parts of a tier.
 inline constexpr uint64_t kAllParts = ~uint64_t{0};
 
-// Where to place a copy, in a tier with several devices. A chain stays on one device: if a device
-// is lost, some prefixes are lost, but no other prefix gets shorter.
+// Where to place a copy, in a tier with several devices. A chain stays on one device. So the loss
+// of a device removes the prefixes that it has, and shortens no other prefix.
 struct Placement {
   // The copy of the previous block in the same tier. Null: there is none.
   const TierExtent* parent_copy = nullptr;
@@ -74,7 +74,8 @@ struct TierRead {
   uint64_t offset = 0;  // in the image
   std::span<std::byte> target;
   absl::Time deadline = absl::InfiniteFuture();
-  // Nobody waits for it. It runs after all other transfers and does not count as a use of the copy.
+  // Nobody waits for the read. It runs after all other transfers and does not count as a use of the
+  // copy.
   bool is_background = false;
 };
 
@@ -173,7 +174,7 @@ class CopyTier {
 
   // Passes the previous process's data to `sink`. If a device is missing, its data follows when the
   // device comes back. If Recover() fails, the tier stays out of use. REQUIRES: called once, before
-  // the first Reserve(); `sink` lives longer than Stop() takes.
+  // the first Reserve(); `sink` must exist until Stop() has returned.
   virtual absl::Status Recover(RecoverySink&) { return absl::OkStatus(); }
   // Call it before deleted blocks of a space leave the index. Without keys: all blocks of the
   // space. The tier remembers them, so that an absent device cannot bring them back.
@@ -183,13 +184,14 @@ class CopyTier {
   // Replaces the hints that the next process finds.
   virtual void SaveHints(std::span<const HintRecord>) {}
   // Returns true once everything freed, deleted and changed before the call survives a restart.
-  // Also waits for writes to places that were reserved before the call. A caller of Write() checks
-  // between Reserve() and Write() that its image still exists, so it writes no deleted image later.
+  // Also waits for writes to places that were reserved before the call. Between Reserve() and
+  // Write(), the caller checks that its image still exists. So it writes no deleted image later.
   // Returns false at the deadline, or if there is no device to record it.
   virtual bool AwaitFreed(absl::Time) { return true; }
   // Completes with OK once all earlier completed writes to these parts would survive a power loss.
   // This does not include copies that were lost meanwhile; the evictor is told about them. Calls at
-  // about the same time share the work. Errors: Unavailable (not known, or the tier is stopping).
+  // about the same time share the work. Errors: Unavailable (the tier does not know whether they
+  // would, or it is stopping).
   virtual void Sync(uint64_t parts, TierDone done);
   // Running transfers complete, and no new ones begin. Extents that are freed after the call stay
   // for the next process. Idempotent.
@@ -208,8 +210,8 @@ class CopyTier {
 
  private:
   friend class TierExtent;
-  // Makes a restart not find a deleted image that is still being read. Does no I/O, like Free(),
-  // because the index calls it under its lock.
+  // Ensures that a restart does not find a deleted image, although the image is still being read.
+  // Does no I/O, like Free(), because the index calls it under its lock.
   virtual void Unlist(uint64_t) {}
   // Frees a place that nobody reads and that the index does not know.
   virtual void Free(uint64_t offset, uint64_t rounded_bytes) = 0;

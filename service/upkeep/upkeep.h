@@ -74,8 +74,8 @@ class Upkeep {
   };
   // Verifies every published tile of the copies in all tiers, on the calling thread and at full
   // speed. Damaged copies are dropped, counted and logged. `progress` is called at least once a
-  // second and at the end. If it returns false, the walk stops (Cancelled). The counts are those of
-  // copies.
+  // second and at the end. If it returns false, the walk stops (Cancelled). The counts in
+  // VerifyProgress count each copy of an image separately.
   absl::Status Verify(uint64_t space_id,
                       const std::function<bool(const VerifyProgress&)>& progress);
 
@@ -83,11 +83,13 @@ class Upkeep {
 
  private:
   void Run();
-  // Continues collecting expired blocks. Returns true if there may be more at once.
+  // Continues collecting expired blocks. Returns true if more expired blocks may be left to collect
+  // at once.
   bool CollectExpired(absl::Time now);
-  // Has the tiers keep hints that changed, for the next process. Returns false if none did.
+  // Has the tiers store the hints for the next process, if hints have changed. Returns false if no
+  // hint has changed.
   bool SaveHints();
-  // Logs once for each tier that the index is full before the tier is.
+  // Logs a warning if a full index evicts blocks although a tier has room. Logs once for each tier.
   void SayWhatIndexLimits();
   absl::Status VerifyTier(CopyTier& tier, uint64_t space_id, VerifyProgress& done,
                           const std::function<bool()>& goes_on);
@@ -103,12 +105,12 @@ class Upkeep {
   WriteDown write_down_;
   DeviceCopies device_copies_;
   Scrub scrub_;
-  absl::Time next_retirement_ = absl::InfinitePast();  // of idle spaces
-  absl::Time next_collection_ = absl::InfinitePast();  // of expired blocks
-  uint64_t collected_ = 0;                             // slots, in the current collection
+  absl::Time next_retirement_ = absl::InfinitePast();  // when idle spaces are retired next
+  absl::Time next_collection_ = absl::InfinitePast();  // when collecting expired blocks begins next
+  uint64_t collected_ = 0;                             // slots visited in the current collection
   absl::Time next_hints_save_ = absl::InfinitePast();
   uint64_t saved_hints_ = 0;  // the version of the last save
-  std::set<TierId> limited_;  // tiers for which it was logged
+  std::set<TierId> limited_;  // tiers for which SayWhatIndexLimits() has logged
 
   mutable Mutex mutex_;
   CondVar woken_;

@@ -62,7 +62,8 @@ class Greeter {
   void AcceptAll();
   void TakeAdded();
   void Take(Newcomer newcomer);
-  // Has the hello of connection `id` read, now or later.
+  // Has a job read the hello of connection `id`: now, or later if its party has kJobsPerPartyMax
+  // jobs.
   void Serve(uint64_t id);
   void ExpireLate();
   void TryAgain();
@@ -84,7 +85,7 @@ class Greeter {
 
   // Used by the thread only.
   uint64_t ids_ = 0;
-  std::map<uint64_t, Newcomer> waiting_;  // by id, in ascending order of age
+  std::map<uint64_t, Newcomer> waiting_;  // by id, so the oldest comes first
   Newcomers newcomers_;                   // the same newcomers as in waiting_
   // For newcomers whose party has kJobsPerPartyMax jobs: those in waiting_ that have sent
   // something, and those to be closed.

@@ -39,8 +39,9 @@ struct Envelope {
   // gives the loan back. Loan: where the payload is in the daemon's memory.
   uint64_t payload_place = 0;
   uint64_t payload_bytes = 0;
-  // Request: where a reply's payload may be written, and its maximum size. Reply: both 0. Loan: the
-  // index of the loan's word, and the loan's number.
+  // Request: where a reply's payload may be written, and its maximum size. Reply: both 0. Loan:
+  // reply_place is the index of the loan's word (loans.h), and reply_capacity_bytes is the loan's
+  // number.
   uint64_t reply_place = 0;
   uint64_t reply_capacity_bytes = 0;
 };
@@ -69,11 +70,11 @@ MessageBytes Serialize(const Envelope& envelope, const proto::FrameBytes& frame)
 absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction expected,
                                      bool is_mapped = false);
 
-// Returns the first message of a packet, as it says its length itself; everything if that is more
-// than there is.
+// Returns the first message of a packet. The message's envelope gives its length. If the packet is
+// shorter, returns the whole packet.
 std::span<const std::byte> FirstMessage(std::span<const std::byte> packet);
 
-// Messages that are kept to leave in one packet.
+// Messages that wait to be sent together in one packet.
 // Thread-safety: Thread-compatible.
 class Batch {
  public:
@@ -93,8 +94,8 @@ class Batch {
 // Sends and receives packets with file descriptors over a SOCK_SEQPACKET socket, without blocking.
 //
 // The last close() of a descriptor that a peer has sent can block: for hours if it is a TCP socket
-// that lingers, forever if it is a file of a FUSE mount. The kernel closes descriptors that nobody
-// has received together with the socket in which they wait.
+// that lingers, forever if it is a file of a FUSE mount. If nobody receives a descriptor, the
+// kernel closes it when it closes the socket in which the descriptor waits.
 struct Packet {
   enum class Outcome {
     kPacket,
@@ -135,9 +136,9 @@ void CloseSlowly(Fd socket, std::vector<Fd> fds);
 //
 // The file can be removed or replaced while the socket is open. Keep() repairs that.
 //
-// Thread-safety: Thread-compatible. The descriptor of get() never changes, so other threads may
-//                accept meanwhile. Move-only. Destroying it removes the file, even if the file was
-//                moved to another path.
+// Thread-safety: Thread-compatible. The number that get() returns never changes, so other threads
+//                may accept connections while Keep() runs. Move-only. Destroying it removes the
+//                file, even if the file was moved to another path.
 class SocketFile {
  public:
   // Makes the socket file with `mode`. Use 0660, unless only our own user may connect. Makes a

@@ -158,7 +158,7 @@ struct Blocks {
 
   // Returns the high halves of first + i * by, modulo 2^64.
   static Ints16 HighOfMultiples(uint64_t first, uint64_t by) {
-    // Arranged in the order in which the shuffle of two registers joins their halves.
+    // The multiples are in the order in which the shuffle of two registers joins their halves.
     const auto at = [&](uint64_t i) { return static_cast<int64_t>(first + i * by); };
     __m256i x = _mm256_setr_epi64x(at(0), at(1), at(4), at(5));
     const __m256i two = _mm256_set1_epi64x(static_cast<int64_t>(2 * by));
@@ -269,10 +269,10 @@ struct Blocks {
     return OfBits({_mm256_unpacklo_epi16(zero, x), _mm256_unpackhi_epi16(zero, x)});
   }
   static Floats16 UnpackFp16(Halves16 x) { return FromFp16(_mm256_permute4x64_epi64(x, 0xD8)); }
-  // Return StepSymbol() of packed codes, in the order of the tokens, capped at 15. With low bits,
-  // *low receives the low byte of the part that StepLow() cuts off.
+  // Return StepSymbol() of packed codes, in the order of the tokens, capped at 15. The overload
+  // with `low_bits` also sets *low to the low byte of the part that StepLow() cuts off.
   static __m256i SymbolsOf(Halves16 first, Halves16 second) {
-    // Saturation keeps a value without a symbol outside the symbols.
+    // A value that has no symbol still has none after saturation.
     const __m256i v = InOrder(_mm256_packs_epi16(first, second));
     return _mm256_min_epu8(_mm256_add_epi8(v, _mm256_set1_epi8(7)), _mm256_set1_epi8(15));
   }
@@ -303,7 +303,7 @@ struct Blocks {
   static __m128i LoadEight(const void* source) {
     return _mm_loadu_si128(static_cast<const __m128i*>(source));
   }
-  // Puts the bytes of halves that were packed twice in the order of their tokens.
+  // Reorders bytes that two packs have mixed. Afterwards they are in the order of their tokens.
   static __m256i InOrder(__m256i bytes) {
     return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   }

@@ -41,7 +41,7 @@ struct Ranks {
     }
   }
   // Stores 16 values as rounded multiples of a step, alternating between x.a and x.b. `rounder` is
-  // 1.5 x 2^23 steps: the last 16 bits of its sum with a value are the multiple.
+  // 1.5 x 2^23 steps. The last 16 bits of the sum of `rounder` and a value are the multiple.
   static void PutValues(Floats16 x, float rounder, int16_t* target) {
     const auto bits = [&](__m256 eight) {
       return _mm256_castps_si256(_mm256_add_ps(eight, _mm256_set1_ps(rounder)));
@@ -52,18 +52,19 @@ struct Ranks {
 
   static constexpr uint32_t kChannelsAtOnce = 16;
 
-  // The order in which channels are processed: the index of each channel's value and, for each
-  // kChannelsAtOnce channels, a bound of the distance from zero of these and all later channels.
+  // The order in which channels are processed. `order` has the index of each channel's value.
+  // `rest` has one bound for each kChannelsAtOnce channels. No difference in these and all later
+  // channels has a larger magnitude.
   struct Channels {
     const uint16_t* order;
     const int32_t* rest;
     uint32_t count;  // a multiple of kChannelsAtOnce
   };
 
-  // Computes the range of the differences between each of two tokens and each pattern. A range is
-  // an unsigned number of 16 bits.
-  //   table   kPatterns of each channel, in the order
-  //   values  of each token, what PutValues() gives
+  // Computes the ranges of each of two tokens and each pattern. A range is the largest minus the
+  // smallest difference over all channels. It is an unsigned number of 16 bits.
+  //   table   for each channel, in the order of `channels`, the values of kPatterns patterns
+  //   values  for each token, its values as PutValues() stores them
   static void FindRanges(const int16_t* table, const int16_t* const (&values)[2],
                          const Channels& channels, Shorts32 (&ranges)[2]) {
     Shorts32 low[2];

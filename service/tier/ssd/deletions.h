@@ -3,13 +3,13 @@
 // Remembers deletions for absent devices. When a device comes back, it drops the deleted blocks.
 //
 // Every device has a file with the last deletions, beside its ledger. Its ledger has an epoch: the
-// device has done all deletions up to it. The epoch increases with each deletion and follows the
-// clock, so that devices that were used separately never use a number twice. If the other devices
-// do not know all deletions after a device's epoch any more, nothing on that device is trusted.
-// docs/internals/formats/ssd.md has the file's layout.
+// device has done all deletions up to it. The epoch increases with each call that deletes. It is at
+// least the clock's time in microseconds, so that devices that were used separately never use a
+// number twice. The other devices may have forgotten some deletions after a device's epoch. Then
+// nothing on that device is trusted. docs/internals/formats/ssd.md has the file's layout.
 //
-// The file also repairs a ledger that has lost its last writes: without the file, the deleted
-// blocks of these writes would come back.
+// The file also repairs a ledger that has lost its last writes. Without the file, the blocks whose
+// deletion these writes recorded would come back.
 
 #include <array>
 #include <cstddef>
@@ -81,8 +81,8 @@ class Deletions {
   void Add(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys,
            absl::FunctionRef<void(const std::vector<Deletion>&)> tell);
 
-  // Returns the deletions after `epoch` that a device with `history` must do. nullopt: some of them
-  // are not known any more, so any block of the device may be deleted.
+  // Returns the deletions after `epoch` that a device with `history` must do. Returns nullopt if
+  // some of these deletions are forgotten. Then any block of the device may be a deleted one.
   std::optional<std::vector<Deletion>> Missed(uint64_t epoch, const DeletionHistory& history) const;
   DeletionHistory All() const;
   uint64_t epoch() const;
