@@ -127,6 +127,9 @@ void Greeter::Run() {
     epoll_event events[kEventsMax];
     const int count = epoll_wait(epoll_.get(), events, kEventsMax, WaitMs());
     CAIRN_CHECK(count >= 0 || errno == EINTR);
+    // Before anything that a call tells is looked at: a later call wakes the next wait.
+    uint64_t calls = 0;
+    [[maybe_unused]] const ssize_t bytes = read(wake_.get(), &calls, sizeof calls);  // may be none
     {
       const MutexLock lock(mutex_);
       if (is_stopping_) {
@@ -208,8 +211,6 @@ void Greeter::AcceptAll() {
 }
 
 void Greeter::TakeAdded() {
-  uint64_t calls = 0;
-  [[maybe_unused]] const ssize_t bytes = read(wake_.get(), &calls, sizeof calls);  // may have none
   std::vector<Newcomer> added;
   bool is_unwatched = false;
   {
