@@ -116,13 +116,14 @@ void TlsDoor::Add(transport::TlsArrival arrival, const Take& take) {
   take(std::move(plain), std::move(identity), party);
 }
 
-void TlsDoor::TakeNews(std::vector<uint64_t>* due) {
+bool TlsDoor::TakeNews(std::vector<uint64_t>* due) {
   uint64_t calls = 0;
   [[maybe_unused]] const ssize_t bytes = ::read(wake_.get(), &calls, sizeof calls);
   std::map<uint64_t, Connection> arrived;
   bool ends_revoked = false;
   {
     const MutexLock lock(mutex_);
+    if (is_stopping_) return false;
     arrived.swap(arrived_);
     ends_revoked = std::exchange(ends_revoked_, false);
   }
@@ -132,7 +133,7 @@ void TlsDoor::TakeNews(std::vector<uint64_t>* due) {
     connections_.emplace(id, std::move(connection));
     due->push_back(id);
   }
-  if (!ends_revoked) return;
+  if (!ends_revoked) return true;
   const transport::TlsContext context = handshakes_.files().context();
   std::erase_if(connections_, [&](const auto& entry) {
     const transport::TlsSession& session = *entry.second.arrival.session;
@@ -142,6 +143,7 @@ void TlsDoor::TakeNews(std::vector<uint64_t>* due) {
             {{"peer", PeerIdentity(session.peer()).ToString()}});
     return true;
   });
+  return true;
 }
 
 void TlsDoor::Run() {
@@ -158,11 +160,7 @@ void TlsDoor::Run() {
       const uint64_t tag = events[static_cast<size_t>(i)].data.u64;
       if (tag != kWakeTag) due.push_back(tag / 2);
     }
-    {
-      const MutexLock lock(mutex_);
-      if (is_stopping_) break;
-    }
-    TakeNews(&due);
+    if (!TakeNews(&due)) break;
     if (const absl::Time now = MonotonicNow(); now >= next_sweep) {  // some may be of age
       for (const auto& [id, connection] : connections_) due.push_back(id);
       next_sweep = now + kSweepTime;

@@ -71,8 +71,8 @@ class TlsDoor {
   void MoveToPlain(Connection& connection, bool* has_moved);
   void MoveToPeer(Connection& connection, bool* has_moved);
   void Watch(uint64_t id, const Connection& connection);
-  // *due: connections that have to be looked at.
-  void TakeNews(std::vector<uint64_t>* due);
+  // *due: connections that have to be looked at. Returns false once the door stops.
+  bool TakeNews(std::vector<uint64_t>* due);
   void Wake();
 
   transport::Handshakes& handshakes_;
