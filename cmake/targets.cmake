@@ -151,6 +151,9 @@ function(cairn_python_test)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
+  if(CAIRN_SANITIZE)
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
+  endif()
   add_test(NAME ${ARG_NAME} COMMAND ${CAIRN_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   # Exit code 77 says: skipped, with the reason printed.
