@@ -124,15 +124,15 @@ class CairnHiCache(HiCacheStorage):
     def _follow(self, weights: str | None) -> None:
         """Moves all pools to the spaces of other weights. Until those are open, pages are misses."""
         with self._moving:
-            for name, pool in list(self._pools.items()):
-                if pool.weights == weights:
-                    continue
+            moved = {name: pool for name, pool in self._pools.items() if pool.weights != weights}
+            for name, pool in moved.items():
                 pages = self._pages_of(pool.host, name, weights or self._settings.weights_revision)
                 # A call that still has the old entry sees, after it has read the space, that there is
                 # another entry.
                 self._pools[name] = dataclasses.replace(pool, pages=pages, weights=weights)
                 pool.session.move(pages.spec)
-        log.info("cairn: the weights are now %s", weights or self._settings.weights_revision)
+        if moved:
+            log.info("cairn: the weights are now %s", weights or self._settings.weights_revision)
 
     def close(self) -> None:
         while self._pools:  # the anchor last, because the others use its client
