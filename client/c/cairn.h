@@ -8,9 +8,10 @@
 // cairn_last_error() returns one line of text, on the calling thread. Outputs are set only on
 // success, unless a field says otherwise. No exception or signal leaves the library.
 //
-// Every call to the daemon takes timeout_ms. 0 means the default: 500 ms for control calls, 2000 ms
-// for connecting, put and get. The maximum is 60000. When the time has passed, the call returns
-// CAIRN_DEADLINE_EXCEEDED. From then on the library does not use the memory that was passed to it.
+// Every call to the daemon takes timeout_ms. 0 means the default: 500 ms for control calls, 5000 ms
+// for cairn_explain, 2000 ms for connecting, put and get. The maximum is 60000. When the time has
+// passed, the call returns CAIRN_DEADLINE_EXCEEDED. From then on the library does not use the
+// memory that was passed to it.
 //
 // Threads: every function may be called from any thread, concurrently with the same handles. Do not
 // close or free a handle while a call uses it. The library's threads do not exist in a forked

@@ -22,6 +22,8 @@ namespace cairn {
 // Every call has a deadline. A timeout of zero means the default. kTimeoutMax is the largest
 // timeout.
 inline constexpr absl::Duration kControlTimeoutDefault = absl::Milliseconds(500);  // match, …
+// An explanation is for people, and may be of 65,536 blocks.
+inline constexpr absl::Duration kExplainTimeoutDefault = absl::Seconds(5);
 inline constexpr absl::Duration kDataTimeoutDefault = absl::Seconds(2);  // connect, put, get
 inline constexpr absl::Duration kTimeoutMax = absl::Seconds(60);
 

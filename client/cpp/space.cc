@@ -251,7 +251,7 @@ absl::StatusOr<std::vector<bool>> Space::Contains(std::span<const BlockKey> keys
 absl::StatusOr<ExplainResult> Space::Explain(std::span<const BlockKey> keys,
                                              absl::Duration timeout) {
   CAIRN_RETURN_IF_ERROR(CheckKeyCount(keys.size()));
-  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kExplainTimeoutDefault));
   CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
   v1::ExplainRequest request;
   request.set_space_id(bound.opened.space_id);

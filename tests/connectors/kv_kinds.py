@@ -24,6 +24,11 @@ INDEX = LATENT | {
     "dtype": torch.uint8,
     "cache_role": theirs.SparseCacheRole.INDEXER,
 }
+UNLIKE = HEADS | {"head_size": 192, "head_size_v": 128}  # MiMo-V2's
+# DeepSeek V4's, as vllm/models/deepseek_v4 makes them: rows of four tokens, and windows of raw keys.
+V4 = {"num_kv_heads": 1, "max_tp_shards": 1, "head_size": 512, "dtype": torch.uint8}
+V4 |= {"model_version": "deepseek_v4", "alignment": 576, "state_content_bytes": 584}
+V4 |= {"cache_dtype_str": "fp8_ds_mla"}
 STATE = {"shapes": ((3, 192), (2, 64, 16)), "dtypes": (torch.bfloat16, torch.float32)}
 
 # What an example of each class is made with; a tuple: of several, named by what tells them apart.
@@ -33,7 +38,10 @@ EXAMPLES = {
     "MLAAttentionSpec": LATENT,
     "MLAAttentionSpec, of an index": INDEX,
     "MLAAttentionSpec, fp8_ds_mla": LATENT | {"dtype": torch.uint8, "state_content_bytes": 656},
-    "MLAAttentionSpec, of DeepSeek V4": LATENT | {"model_version": "deepseek_v4"},
+    "MLAAttentionSpec, of DeepSeek V4": V4 | {"tokens_per_state": 4},
+    "SlidingWindowMLASpec, of DeepSeek V4": V4 | {"sliding_window": WINDOW},
+    "FullAttentionSpec, of unlike heads": UNLIKE,
+    "SlidingWindowSpec, of unlike heads": UNLIKE | {"sliding_window": WINDOW},
     "SlidingWindowMLASpec": LATENT | {"sliding_window": WINDOW},
     "MambaSpec": STATE | {"mamba_cache_mode": "align"},
     "MambaSpec, without prefix caching": STATE,

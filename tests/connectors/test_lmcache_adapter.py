@@ -100,6 +100,19 @@ def test_keys_say_a_model_a_rank_and_a_group():
     assert _kind_of(text) == "a/model@00000003@1"
 
 
+def test_adapters_are_told_nothing_of_requests():
+    """So there is nothing that could bring a hint: docs/guides/lmcache.md says so."""
+    import dataclasses
+    import inspect
+
+    kind = load("lmcache.v1.distributed.api").ObjectKey
+    fields = {field.name for field in dataclasses.fields(kind)}
+    assert fields == {"chunk_hash", "model_name", "kv_rank", "object_group_id", "cache_salt"}
+    base = load(f"{ADAPTERS}.base").L2AdapterInterface
+    for name in ("submit_store_task", "submit_load_task"):
+        assert list(inspect.signature(getattr(base, name)).parameters)[1:] == ["keys", "objects"]
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [

@@ -197,20 +197,63 @@ def test_lists_name_what_this_version_has(publish):
 
 
 def test_updates_of_weights_are_heard(publish):
-    from cairn._sglang_weights import Weights
+    from cairn._sglang_weights import Current, Weights
 
     context = publish()
     heard = Weights()
     heard.listen()
     kind = load("sglang.srt.model_executor.model_runner_components.weight_updater").WeightUpdater
-    assert heard.version() == ""
+    assert heard.current() == Current()
     with pytest.raises(AttributeError):  # there is no model, which the change comes to
         kind.update_weights_from_ipc(types.SimpleNamespace(), None)
-    assert heard.version() is None
+    assert heard.current() is None
     context.override("test", weight_version="step 2")
-    assert heard.version() == "step 2"
+    assert heard.current() == Current(version="step 2")
     for name in ("update_weights_from_disk", "load_weights_from_distributed"):
         assert hasattr(getattr(kind, name), "__wrapped__")
+
+
+def test_a_trainer_names_the_weights_by_sglang_s_own_call(publish, monkeypatch):
+    """`Engine.collective_rpc` calls a method of every scheduler."""
+    from cairn._sglang_weights import Current, Weights
+
+    publish()
+    scheduler = load("sglang.srt.managers.scheduler")
+    monkeypatch.setattr(scheduler, "barrier", lambda **_: None)
+    heard = Weights()
+    heard.listen()
+    kind = load("sglang.srt.model_executor.model_runner_components.weight_updater").WeightUpdater
+    with pytest.raises(AttributeError):
+        kind.update_weights_from_ipc(types.SimpleNamespace(), None)
+    assert heard.current() is None
+
+    def call(**parameters):
+        rank = scheduler.Scheduler.__new__(scheduler.Scheduler)
+        rank.tp_group = types.SimpleNamespace(cpu_group=None)
+        request = load("sglang.srt.managers.io_struct").RpcReqInput
+        return rank.handle_rpc_request(
+            request(method="cairn_weights_are_now", parameters=parameters)
+        )
+
+    assert call(revision="run 7, step 1200").success
+    assert heard.current() == Current("run 7, step 1200")
+    refused = call(revision="")
+    assert not refused.success and "expected a name of the weights" in refused.message
+
+
+def test_storage_is_told_nothing_of_requests_but_their_pages():
+    """So there is nothing that could bring a hint: docs/guides/sglang.md says so."""
+    import dataclasses
+    import inspect
+
+    storage = load("sglang.srt.mem_cache.hicache_storage")
+    extra = storage.HiCacheStorageExtraInfo
+    assert {one.name for one in dataclasses.fields(extra)} == {"prefix_keys", "extra_info"}
+    for name in ("managers.cache_controller", "mem_cache.hybrid_cache.hybrid_cache_controller"):
+        source = inspect.getsource(load(f"sglang.srt.{name}"))
+        calls = source.split("HiCacheStorageExtraInfo(")[1:]
+        assert calls and not any(one.lstrip().startswith("extra_info=") for one in calls)
+        assert "extra_info={" not in source and ".extra_info" not in source
 
 
 def test_sglang_s_factory_makes_a_backend(publish, daemon):

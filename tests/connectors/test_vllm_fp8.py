@@ -136,3 +136,32 @@ def _place(plane, token, channel):
         + channel // dims * plane.dim_run
         + channel % dims * plane.dim
     )
+
+
+@pytest.mark.parametrize("dtype", ["fp8_e4m3", "fp8_e5m2"])
+def test_what_cairn_evaluate_reads_is_what_torch_means(dtype):
+    np = pytest.importorskip("numpy")
+    from cairn.capture import DUMP_DTYPES
+    from cairn.evaluate.dump import as_float, as_stored
+
+    kind = torch.float8_e4m3fn if dtype == "fp8_e4m3" else torch.float8_e5m2
+    codes = torch.arange(256, dtype=torch.uint8)
+    ours = as_float(codes.numpy().view(DUMP_DTYPES[dtype]))
+    np.testing.assert_array_equal(ours, codes.view(kind).float().numpy())
+    values = torch.randn(100_000, generator=torch.Generator().manual_seed(1)) * 20
+    wanted = values.to(kind).view(torch.uint8).numpy()
+    np.testing.assert_array_equal(as_stored(values.numpy(), dtype).view(np.uint8), wanted)
+
+
+def test_scales_of_a_capture_are_where_vllm_keeps_them():
+    from types import SimpleNamespace
+
+    from cairn.vllm.tap import scales_of
+    from vllm.model_executor.layers.attention import attention
+
+    layer = torch.nn.Module()
+    attention.set_default_quant_scales(layer, register_buffer=True)
+    assert not scales_of([{0: layer}])
+    layer._k_scale_float, layer._v_scale_float = 0.25, 0.5
+    found = scales_of([{3: layer}, {4: SimpleNamespace()}])
+    assert (found.k, found.v) == ({3: 0.25}, {3: 0.5})

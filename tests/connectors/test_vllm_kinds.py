@@ -29,6 +29,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
     MambaSpec,
     MLAAttentionSpec,
     SlidingWindowMLASpec,
@@ -556,6 +558,45 @@ def test_a_draft_is_hit_with_the_model_or_not_at_all(make, make_model, method):
     second.forget()
     assert cached(second.run(tokens[: 3 * step + 1] + prompt(14, 40))) == 3 * step - lag
     assert first.failures == second.failures == []
+
+
+@pytest.mark.parametrize(
+    ("draft_spec", "said"),
+    [
+        (FullAttentionSpec(block_size=32, **kv_kinds.UNLIKE), "K has 192 channels, V 128"),
+        (FullAttentionSpec(block_size=32, **KV | {"dtype": torch.float32}), "differ in dtype"),
+        (MLAAttentionSpec(block_size=32, **kv_kinds.V4), "it is of deepseek_v4"),
+    ],
+)
+def test_a_draft_that_is_not_moved_is_refused_at_start(vllm_config, make_model, draft_spec, said):
+    """By the worker, which is made before the first request, also where vLLM tells its scheduler the
+    shape of the model's layers alone."""
+    draft = make_model(num_hidden_layers=1)
+    told = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": 2}
+    name = "draft_model.model.layers.0.self_attn.attn"
+    config = vllm_config(extra={"weights_revision": "r"}, speculative_config=told)
+    specs = {attn(i): FullAttentionSpec(block_size=32, **KV) for i in range(4)} | {name: draft_spec}
+    together = UniformTypeKVCacheSpecs(block_size=32, kv_cache_specs=specs)
+    cache = KVCacheConfig(40, [], [KVCacheGroupSpec(list(specs), together)])
+    with pytest.raises(InvalidArgumentError, match=said):
+        CairnConnector(config, KVConnectorRole.WORKER, cache)
+
+
+def test_deepseek_v4_is_refused_at_start(vllm_config):
+    """Its compressor's windows look like latents, and are no use without the rest."""
+    sizes = {"num_kv_heads": 1, "head_size": 1024, "dtype": torch.float32}
+    compressor = SlidingWindowMLASpec(block_size=4, sliding_window=8, alignment=576, **sizes)
+    examples = kv_kinds.examples()
+    specs = {
+        "model.layers.0.attn.compressor": compressor,
+        "model.layers.0.attn.swa": examples["SlidingWindowMLASpec, of DeepSeek V4"],
+        "model.layers.0.attn.mla": examples["MLAAttentionSpec, of DeepSeek V4"],
+    }
+    assert shape_of(compressor).kind == "latent"
+    groups = [KVCacheGroupSpec([name], spec) for name, spec in specs.items()]
+    for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
+        with pytest.raises(InvalidArgumentError, match="it is of deepseek_v4, whose caches"):
+            CairnConnector(vllm_config(extra={"weights_revision": "r"}), role, KVCacheConfig(40, [], groups))
 
 
 def test_layers_of_several_shapes_are_a_group_each(make):

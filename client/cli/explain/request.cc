@@ -116,8 +116,71 @@ absl::Status AddExtras(const Value& value, std::string_view list, Request* reque
   return absl::OkStatus();
 }
 
-absl::StatusOr<Request> ParseObject(const std::string& json) {
+size_t SkipSpaces(std::string_view text, size_t at) {
+  return std::min(text.size(), text.find_first_not_of(" \t\r\n", at));
+}
+
+// Reads the list of token ids that begins with '[' at `begin`. Returns where it ends, at its ']'.
+// nullopt: it is not one, or JSON writes it in another way.
+std::optional<size_t> ReadTokenList(std::string_view json, size_t begin,
+                                    std::vector<uint32_t>* tokens) {
+  size_t at = SkipSpaces(json, begin + 1);
+  if (json.substr(at, 1) == "]") return at;
+  while (at < json.size()) {  // ends: each turn reads a digit, or returns
+    const size_t end = std::min(json.size(), json.find_first_not_of("0123456789", at));
+    const std::string_view digits = json.substr(at, end - at);
+    const bool is_padded = digits.size() > 1 && digits[0] == '0';
+    if (is_padded || !absl::SimpleAtoi(ToAbsl(digits), &tokens->emplace_back())) {
+      return std::nullopt;
+    }
+    at = SkipSpaces(json, end);
+    if (json.substr(at, 1) == "]") return at;
+    if (json.substr(at, 1) != ",") return std::nullopt;
+    at = SkipSpaces(json, at + 1);
+  }
+  return std::nullopt;
+}
+
+// Returns the end of the string that begins with '"' at `begin`: behind its second '"'.
+size_t EndOfString(std::string_view json, size_t begin) {
+  for (size_t at = begin + 1; at < json.size(); ++at) {
+    if (json[at] == '\\') {
+      ++at;
+    } else if (json[at] == '"') {
+      return at + 1;
+    }
+  }
+  return json.size();
+}
+
+// Takes the token ids out of an object's field "tokens", and leaves an empty list there: a message
+// with a value for each of millions of tokens takes seconds. Returns none, and changes nothing, if
+// there is no such field, or what is in it is for the parser of JSON to refuse.
+std::vector<uint32_t> TakeTokens(std::string* json) {
+  int depth = 0;
+  for (size_t at = 0; at < json->size(); ++at) {
+    const char c = (*json)[at];
+    if (c == '{' || c == '[') ++depth;
+    if (c == '}' || c == ']') --depth;
+    if (c != '"') continue;
+    const size_t end = EndOfString(*json, at);
+    const size_t colon = SkipSpaces(*json, end), list = SkipSpaces(*json, colon + 1);
+    const bool is_list = json->compare(colon, 1, ":") == 0 && json->compare(list, 1, "[") == 0;
+    if (depth == 1 && is_list && json->compare(at, end - at, "\"tokens\"") == 0) {
+      std::vector<uint32_t> tokens;
+      const auto past = ReadTokenList(*json, list, &tokens);
+      if (!past.has_value()) return {};
+      json->erase(list + 1, *past - list - 1);
+      return tokens;
+    }
+    at = end - 1;
+  }
+  return {};
+}
+
+absl::StatusOr<Request> ParseObject(std::string json) {
   Struct object;
+  std::vector<uint32_t> taken = TakeTokens(&json);
   if (!google::protobuf::util::JsonStringToMessage(json, &object).ok()) {
     return absl::InvalidArgumentError("it begins with '{' and is not a JSON object");
   }
@@ -128,6 +191,7 @@ absl::StatusOr<Request> ParseObject(const std::string& json) {
     if (name == "tokens") {
       has_tokens = true;
       CAIRN_ASSIGN_OR_RETURN(request.tokens, TokensOf(value));
+      if (request.tokens.empty()) request.tokens = std::move(taken);
     } else if (name == "keys") {
       CAIRN_ASSIGN_OR_RETURN(request.keys, KeysOf(value));
     } else if (name == "text") {

@@ -2,19 +2,23 @@
 """The description of the model of a dump: model.json in the folder of the tensors.
 
     {"model": "my-model", "weights_revision": "…", "tenant": "default", "tokens_per_block": 128,
+     "scales": {"k": {"0": 0.5}, "v": {"0": 0.25}},
      "groups": [{"layers": 30, "window_tokens": 0,
                  "rope": {"kind": "half", "rotary_dims": 64, "base": 10000.0}}]}
 
 The file specifies a space with the arguments of `Client.open_space`. All of its fields are
 optional. `layers` is a count or a list. Without a group, the RoPE of a layer is unknown. Defaults
-of kv_heads, k_dim and v_dim come from the tensors.
+of kv_heads, k_dim and v_dim come from the tensors. `scales`: by plane and layer, what an engine
+multiplies elements that are 8-bit floats by; 1 where there is none.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from .errors import InvalidArgumentError
@@ -24,12 +28,24 @@ FILE = "model.json"
 
 
 @dataclasses.dataclass(frozen=True)
+class Scales:
+    """By layer, what 8-bit floats of K and of V are multiplied by; 1 for others."""
+
+    k: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    v: Mapping[int, float] = dataclasses.field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.k or self.v)
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelAbout:
     groups: tuple[Group, ...] = ()
     model: str | None = None
     weights_revision: str = ""
     tenant: str = "default"
     tokens_per_block: int = 128
+    scales: Scales = Scales()
 
     def group_of(self, layer: int) -> Group | None:
         """Returns the group of K and V that has the layer."""
@@ -49,9 +65,11 @@ def read_model(folder: pathlib.Path) -> ModelAbout:
         raise InvalidArgumentError(f"{path} cannot be read: {error}") from None
 
 
-def write_model(folder: pathlib.Path, spec: SpaceSpec, tenant: str) -> None:
+def write_model(
+    folder: pathlib.Path, spec: SpaceSpec, tenant: str, scales: Scales = Scales()
+) -> None:
     """Writes the description of a space for `read_model`."""
-    about = {
+    about: dict[str, Any] = {
         "model": spec.model,
         "weights_revision": spec.weights_revision,
         "tenant": tenant,
@@ -61,6 +79,8 @@ def write_model(folder: pathlib.Path, spec: SpaceSpec, tenant: str) -> None:
             for group in spec.groups
         ],
     }
+    if scales:
+        about["scales"] = {"k": dict(scales.k), "v": dict(scales.v)}
     (folder / FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
@@ -90,7 +110,16 @@ def _parse(read: dict[str, Any]) -> ModelAbout:
     if len(set(seen)) != len(seen):
         raise ValueError("a layer is in two groups")
     names = ("model", "weights_revision", "tenant", "tokens_per_block")
-    return ModelAbout(tuple(groups), **{name: read[name] for name in names if name in read})
+    scales = Scales(**{name: _scales_of(of) for name, of in read.get("scales", {}).items()})
+    given = {name: read[name] for name in names if name in read}
+    return ModelAbout(tuple(groups), scales=scales, **given)
+
+
+def _scales_of(read: dict[str, Any]) -> dict[int, float]:
+    found = {int(layer): float(scale) for layer, scale in read.items()}
+    if not all(math.isfinite(scale) and scale > 0 for scale in found.values()):
+        raise ValueError("a scale is not above 0")
+    return found
 
 
 def _checked(rope: Rope) -> Rope:

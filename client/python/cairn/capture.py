@@ -19,7 +19,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ._model import write_model
+from ._model import Scales, write_model
 from .errors import InvalidArgumentError, NotDurableError
 from .keys import DTYPE_BYTES
 from .space import Space
@@ -27,6 +27,9 @@ from .tensors import NUMPY_DTYPES, Tensor, describe
 from .transfer import Part, Put, PutResult, plane_of, slots_of
 
 QUERY_TOKENS_MAX = 64  # the last tokens of a block
+# The numpy type that each dtype has in files. 8-bit floats are their bits: which of them, the sign
+# of the type tells.
+DUMP_DTYPES = NUMPY_DTYPES | {"fp8_e5m2": "int8"}
 
 
 class Capture:
@@ -39,7 +42,8 @@ class Capture:
 
     sequences: number of sequences to write, each into its own folder: FOLDER/0, the longest,
     FOLDER/1, … tokens_max: limit for one sequence. bytes_max: limit for all memory, for at most
-    twice as many sequences. every: records one of this many sequences that begin or branch. parts:
+    twice as many sequences. every: records one of this many sequences that begin or branch. scales:
+    of 8-bit floats, what the engine multiplies K and V of each of the model's layers by. parts:
     the layers and heads of each group that this rank puts, if it does not put whole blocks. Groups
     other than K and V are left out. Blocks must come after their parents. Thread-safe.
     """
@@ -54,6 +58,7 @@ class Capture:
         bytes_max: int = 1 << 30,
         every: int = 1,
         parts: Sequence[Part] = (),
+        scales: Scales = Scales(),
     ) -> None:
         import numpy  # noqa: F401  now, and not in the first put
 
@@ -65,6 +70,7 @@ class Capture:
             raise InvalidArgumentError(f"{self.folder} is not empty")
         self.error: Exception | None = None
         self._space, self._sequences, self._every = space, sequences, every
+        self._scales = scales
         self._blocks_max = max(1, tokens_max // space.spec.tokens_per_block)
         self._bytes_left = bytes_max
         self._lock = threading.Lock()
@@ -120,7 +126,7 @@ class Capture:
         for chain in found:
             if chain.whole_blocks and self.error is None:
                 folder = self.folder / str(len(written))
-                chain.write(folder, self._space)
+                chain.write(folder, self._space, self._scales)
                 written.append(folder)
         self._chains, self._places = [], {}
         return written
@@ -221,18 +227,13 @@ class _Box:
         self.all_heads = range(group.kv_heads)
         self.layers, self.heads = part.layers or self.all_layers, part.heads or self.all_heads
         self.layer_indices = [group.layer_indices[i] for i in self.layers]
-        self.dtype = NUMPY_DTYPES[spec.dtype]
+        self.dtype = DUMP_DTYPES[spec.dtype]
         shape = (len(self.layers), len(self.heads), spec.tokens_per_block)
         self.shapes = [(*shape, group.k_dim), (*shape, group.v_dim)]
         self.block_bytes = sum(map(math.prod, self.shapes)) * DTYPE_BYTES[spec.dtype]
 
 
 def _boxes_of(spec: Any, parts: Sequence[Part]) -> dict[int, _Box]:
-    if DTYPE_BYTES[spec.dtype] == 1:
-        raise InvalidArgumentError(
-            f"the space keeps {spec.dtype}, which `cairnctl evaluate` does not read: record the same"
-            " model with a KV cache of bf16"
-        )
     kv = [index for index, group in enumerate(spec.groups) if group.kind == "kv"]
     if not kv:
         raise InvalidArgumentError("the space has no group of K and V")
@@ -327,7 +328,7 @@ class _Chain:
     def is_whole(self, blocks: int) -> bool:
         return len(self.blocks) == blocks == self.whole_blocks
 
-    def write(self, folder: pathlib.Path, space: Space) -> None:
+    def write(self, folder: pathlib.Path, space: Space, scales: Scales) -> None:
         """Writes the whole sequence, or nothing."""
         import numpy as np
 
@@ -341,7 +342,7 @@ class _Chain:
                         np.save(partial / f"{name}.{layer}.npy", np.concatenate(parts, 1))
             for layer, q in self.queries.get(count - 1, {}).items():
                 np.save(partial / f"q.{layer}.npy", q)
-            write_model(partial, space.spec, space.tenant)
+            write_model(partial, space.spec, space.tenant, scales)
             partial.rename(folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,11 +48,25 @@ class Settings(StoreSettings):
 
 @dataclasses.dataclass(frozen=True)
 class _Pool:
-    """One of SGLang's pools of host memory, and the space for its pages."""
+    """One of SGLang's pools of host memory, and the space for its pages. weights: the name that
+    `weights_are_now` gave to the space's weights; None: they are the setting's."""
 
     host: Any
     pages: KnownPages | OpaquePages
     session: Session
+    weights: str | None = None
+
+
+def weights_are_now(revision: str) -> None:
+    """Names the weights that this process has from now on. Call it in every scheduler process of the
+    engine, after the weights have been updated and SGLang's cache was flushed. A trainer that holds
+    SGLang's `Engine` calls
+
+        engine.collective_rpc("cairn_weights_are_now", revision=revision)
+
+    Equal weights need equal names, and other weights other names. A server that starts with this name
+    as its `weights_revision` has the same pages."""
+    WEIGHTS.name(revision)
 
 
 class CairnHiCache(HiCacheStorage):
@@ -68,11 +83,12 @@ class CairnHiCache(HiCacheStorage):
         self._settings = settings_of(Settings, _OPTION, ours)
         server = _sglang_server.Server()
         server.check_splits()
-        self._revision = f"{self._settings.weights_revision}, {server.revision()}"
+        self._configuration = server.revision()
         self._cache_dtype = server.cache_dtype()
         WEIGHTS.listen()
         self._config = storage_config
         self._pools: dict[str, _Pool] = {}  # by SGLang's name; the anchor comes first
+        self._moving = threading.Lock()  # held while the pools get spaces of other weights
         self._said = ""
         self._refused: set[tuple[str, str]] = set()  # pools and policies
 
@@ -91,7 +107,7 @@ class CairnHiCache(HiCacheStorage):
     def _register(self, host: Any, name: str) -> None:
         settings = self._settings
         try:
-            pages = pages_of(host, self._config, self._revision, name, self._cache_dtype)
+            pages = self._pages_of(host, name, settings.weights_revision)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"SGLang's pool {name!r}: {error}") from error
         if pages.reason:
@@ -100,6 +116,23 @@ class CairnHiCache(HiCacheStorage):
         title = f"sglang {self._config.tp_rank}"
         beside = self._session
         self._pools[name] = _Pool(host, pages, Session(settings, pages.spec, title, log, beside))
+
+    def _pages_of(self, host: Any, name: str, weights: str) -> KnownPages | OpaquePages:
+        revision = f"{weights}, {self._configuration}"
+        return pages_of(host, self._config, revision, name, self._cache_dtype)
+
+    def _follow(self, weights: str | None) -> None:
+        """Moves all pools to the spaces of other weights. Until those are open, pages are misses."""
+        with self._moving:
+            moved = {name: pool for name, pool in self._pools.items() if pool.weights != weights}
+            for name, pool in moved.items():
+                pages = self._pages_of(pool.host, name, weights or self._settings.weights_revision)
+                # A call that still has the old entry sees, after it has read the space, that there is
+                # another entry.
+                self._pools[name] = dataclasses.replace(pool, pages=pages, weights=weights)
+                pool.session.move(pages.spec)
+        if moved:
+            log.info("cairn: the weights are now %s", weights or self._settings.weights_revision)
 
     def close(self) -> None:
         while self._pools:  # the anchor last, because the others use its client
@@ -309,19 +342,28 @@ class CairnHiCache(HiCacheStorage):
     ) -> Any:
         """Returns the result of `call`. Returns `otherwise` if there is no daemon, no such pool or
         no version of the weights, or if the call fails."""
-        pool = self._pools.get(str(getattr(name, "value", name)))
-        space = None if pool is None else pool.session.space
-        if pool is None or space is None:
+        title = str(getattr(name, "value", name))
+        if title not in self._pools or self._pools[title].session.space is None:
             return otherwise
-        version = WEIGHTS.version()
-        if version is None:
+        now = WEIGHTS.current()
+        if now is None:
             self._say(
                 "weights",
                 "cairn: the weights were updated and have no weight_version of their own: nothing"
-                " is loaded or stored until an update, or /update_weight_version, names one",
+                " is loaded or stored until an update, /update_weight_version or"
+                " cairn.sglang.weights_are_now names one",
             )
             return otherwise
-        names = functools.partial(_keys, space, version)
+        pool = self._pools.get(title)
+        if pool is not None and pool.weights != now.revision:
+            self._call("change of weights", lambda: self._follow(now.revision), None)
+            pool = self._pools.get(title)
+        space = None if pool is None else pool.session.space
+        if pool is None or space is None or pool.weights != now.revision:
+            return otherwise
+        if self._pools.get(title) is not pool:  # the space may be of other weights
+            return otherwise
+        names = functools.partial(_keys, space, now.version)
         return self._call(what, lambda: call(space, pool, names), otherwise)
 
     def _call(self, what: str, call: Callable[[], Any], otherwise: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -202,16 +203,7 @@ class Space(SideObjects):
         recorded = ctypes.c_uint64()
         call = _ffi.library().cairn_explain
         self._ask(call, wanted, _ffi.milliseconds(timeout), fates, ctypes.byref(recorded))
-        blocks = [
-            BlockFate(
-                STATES.get(fate.state, "unknown"),
-                REASONS.get(fate.reason, "unknown"),
-                tuple(name for number, name in TIERS.items() if fate.tiers >> number & 1),
-                fate.removed_ms / 1000,
-                fate.missing_group if STATES.get(fate.state) == "incomplete" else None,
-            )
-            for fate in fates[: len(wanted)]
-        ]
+        blocks = [_fate_of(fate, _tiers_in(fate.tiers)) for fate in fates[: len(wanted)]]
         return Explanation(blocks, recorded.value / 1000)
 
     # -------------------------------------------------------------------------------- hints
@@ -412,6 +404,22 @@ class Space(SideObjects):
     def _release(self, lease: bytes) -> None:
         with self._connection.handle.use() as client:
             _ffi.check(_ffi.library().cairn_release(client, lease, 1, 0))
+
+
+@functools.cache
+def _tiers_in(bits: int) -> tuple[str, ...]:
+    return tuple(name for number, name in TIERS.items() if bits >> number & 1)
+
+
+def _fate_of(fate: _abi.BlockFate, tiers: tuple[str, ...]) -> BlockFate:
+    state = STATES.get(fate.state, "unknown")
+    return BlockFate(
+        state,
+        REASONS.get(fate.reason, "unknown"),
+        tiers,
+        fate.removed_ms / 1000,
+        fate.missing_group if state == "incomplete" else None,
+    )
 
 
 def _wanted_of(part: Part | None, timeout: float | None) -> dict[str, Any]:

@@ -91,6 +91,7 @@ unix:/run/cairn/control.sock
 - --region-bytes={{ include "cairn.mi" .Values.region }}MiB
 - --regions-bytes={{ include "cairn.mi" .Values.regions }}MiB
 - --recipe={{ .Values.recipe }}
+- --event-tokens={{ .Values.eventTokens }}
 - --drain-ms={{ mul 1000 (.Values.drainSeconds | int) }}
 - --log-level={{ .Values.logLevel }}
 - --log-format={{ .Values.logFormat }}

@@ -52,7 +52,8 @@ class OffloadingConnector:
         self.tier = vllm_config.make()
 
     def on_new_request(self, request):
-        self.tier.on_new_request(SimpleNamespace(req_id=request.request_id))
+        told = {"kv_transfer_params": getattr(request, "kv_transfer_params", None)}
+        self.tier.on_new_request(SimpleNamespace(req_id=request.request_id, **told))
 
     def reset_cache(self):
         self.tier.drain_jobs()

@@ -8,7 +8,8 @@ import cairn
 import numpy as np
 import pytest
 from cairn import Capture, InvalidArgumentError, Part, Put, evaluate
-from cairn.evaluate.dump import read_dump
+from cairn._model import Scales
+from cairn.evaluate.dump import as_float, as_stored, read_dump
 from conftest import DIM, HEADS, LAYERS, ROOT, TOKENS, make_kv, open_space
 
 BLOCKS = 9  # 288 tokens
@@ -66,6 +67,42 @@ def test_a_capture_is_a_dump_of_what_was_put(client, tmp_path, form):
     assert (dump.about.tenant, dump.about.tokens_per_block) == ("test", TOKENS)
     (found,) = evaluate.evaluate(dump, ["cairn:3.0/plain"])
     assert found.bits == pytest.approx(3.0, abs=0.3)
+
+
+@pytest.mark.parametrize("dtype", ["fp8_e4m3", "fp8_e5m2"])
+def test_a_capture_of_8_bit_floats(client, tmp_path, dtype):
+    """Its elements are coded as they are; a judge gets them as bf16, multiplied by their scales."""
+    values = np.random.default_rng(5).standard_normal((2, LAYERS, HEADS, BLOCKS * TOKENS, DIM))
+    k, v = (as_stored(plane.astype(np.float32) * 4, dtype).view(np.uint8) for plane in values)
+    scales = Scales({0: 0.5, 2: 0.125}, {1: 2.0})
+    with (
+        open_space(client, dtype=dtype) as space,
+        Capture(space, tmp_path / "c", scales=scales) as capture,
+    ):
+        for one in puts_of(space, 1, k, v):
+            assert space.put_batch([one])[0].error is None
+        (folder,) = capture.close()
+    dump = read_dump(folder)
+    assert (dump.dtype, dump.scales) == (dtype, scales)
+    for layer in range(LAYERS):
+        np.testing.assert_array_equal(dump.k[layer].view(np.uint8), k[layer])
+        np.testing.assert_array_equal(dump.v[layer].view(np.uint8), v[layer])
+    given = []
+
+    def judge(kv):
+        given.append(kv)
+        return np.stack([as_float(kv.k[0])[0, :4], as_float(kv.v[1])[0, :4]]).reshape(8, -1)
+
+    recipes = ["exact", "kivi:4", "cairn:3.0/plain"]
+    exact, coarse, profiled = evaluate.evaluate(dump, recipes, judge)
+    assert (exact.kl, exact.kv_error) == (0.0, 0.0) and exact.bits < 8.05
+    assert coarse.kl > 0 and 0.01 < coarse.kv_error < 0.3 and coarse.bits < 5
+    assert profiled.bits == pytest.approx(3.0, abs=0.4)
+    assert given[0].dtype == "bf16"
+    wanted = as_float(dump.k[0]) * np.float32(0.5), as_float(dump.v[0])
+    for plane, values in zip((given[0].k, given[0].v), wanted, strict=True):
+        whole = plane[0].shape[1]  # of blocks of 128 tokens
+        np.testing.assert_array_equal(as_float(plane[0]), values[:, :whole])
 
 
 def test_a_full_capture_lets_go(client, tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cairn import InvalidArgumentError, evaluate, image
 from cairn.evaluate.code import Group, parts_of
-from cairn.evaluate.dump import Dump, as_float, read_dump
+from cairn.evaluate.dump import Dump, as_float, as_stored, read_dump
 from cairn.evaluate.page import make_page
 from cairn.evaluate.measure import attention_output
 from cairn.evaluate.recipes import BANKED, PROFILED, USUAL
@@ -61,6 +61,50 @@ def test_reads_npy_and_safetensors_alike(dump_folder, tmp_path):
     np.save(other / "window.npy", np.array([0, 16, 0]))
     three = read_dump(other)
     assert three.windows == {1: 16} and three.fingerprint() != one.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "codes", "values"),
+    [
+        ("fp8_e4m3", [0, 1, 7, 8, 56, 57, 0x7E, 0x80, 0xB8], [0, 2**-9, 7 / 512, 2**-6, 1, 1.125, 448, -0.0, -1]),
+        ("fp8_e5m2", [0, 1, 3, 4, 60, 61, 0x7B, 0x80, 0xBC], [0, 2**-16, 3 / 65536, 2**-14, 1, 1.25, 57344, -0.0, -1]),
+    ],
+)
+def test_8_bit_floats(dtype, codes, values):
+    kind = np.uint8 if dtype == "fp8_e4m3" else np.int8
+    np.testing.assert_array_equal(as_float(np.array(codes, np.uint8).view(kind)), np.float32(values))
+    every = np.arange(256, dtype=np.uint8).view(kind)
+    finite = np.isfinite(as_float(every))
+    assert (~finite).sum() == (2 if dtype == "fp8_e4m3" else 8)
+    np.testing.assert_array_equal(as_stored(as_float(every[finite]), dtype), every[finite])
+    largest = values[6]
+    asked = np.float32([largest * 2, -largest * 4, values[4] * 1.0001, (values[4] + values[5]) / 2])
+    np.testing.assert_array_equal(as_float(as_stored(asked, dtype)), np.float32([largest, -largest, 1, 1]))
+
+
+def test_a_dump_of_8_bit_floats(tmp_path, capsys):
+    rng, shape = np.random.default_rng(3), (LAYERS, HEADS, TOKENS, DIM)
+    k, v = (as_stored(rng.standard_normal(shape).astype(np.float32) * 8, "fp8_e4m3") for _ in range(2))
+    folder, files = tmp_path / "a", tmp_path / "b"
+    folder.mkdir()
+    files.mkdir()
+    write_safetensors(folder / "a.safetensors", {"k": ("F8_E4M3", k), "v": ("F8_E4M3", v)})
+    np.save(files / "k.npy", k)
+    np.save(files / "v.npy", v)
+    one, other = read_dump(folder), read_dump(files)
+    assert one.dtype == other.dtype == "fp8_e4m3" and one.fingerprint() == other.fingerprint()
+    (folder / "model.json").write_text(json.dumps({"scales": {"k": {"1": 0.25}}}))
+    scaled = read_dump(folder)
+    assert scaled.scales.k == {1: 0.25} and scaled.fingerprint() != one.fingerprint()
+    np.testing.assert_array_equal(scaled.values_of(1)[0], one.values_of(1)[0] * np.float32(0.25))
+    run(folder, tmp_path / "out", "--recipes", "exact,kivi:4")
+    about = json.loads((tmp_path / "out" / "evaluate.json").read_text())["about"]
+    assert about["dtype"] == "fp8_e4m3" and "KV is fp8_e4m3" in about["notes"][0]
+    assert "multiplied by the scales of model.json" in about["notes"][0]
+    assert "KV is fp8_e4m3" in capsys.readouterr().out
+    (folder / "model.json").write_text(json.dumps({"scales": {"k": {"1": 0}}}))
+    with pytest.raises(InvalidArgumentError, match="a scale is not above 0"):
+        read_dump(folder)
 
 
 def test_says_what_is_wrong_with_a_dump(tmp_path):

@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import threading
 
@@ -10,7 +11,7 @@ import cairn
 import numpy as np
 import pytest
 from cairn.watch import Position
-from conftest import TOKENS, make_kv, open_space
+from conftest import ROOT, TOKENS, make_kv, open_space
 from daemon import Daemon
 
 
@@ -367,3 +368,46 @@ def test_names_survive_a_kill_and_tokens_are_the_operators_choice(bin_dir, tmp_p
             i = keys.index(event.key)
             kept = tokens[i * TOKENS : (i + 1) * TOKENS] if event_tokens == "on" else ()
             assert event.tokens == tuple(kept)
+
+
+# The folder of a tier as the first release with names wrote it: docs/internals/formats/ssd.md.
+NAMED_TIER = ROOT / "tests" / "golden" / "ssd" / "tier-names.tar.gz"
+
+
+def test_names_that_an_older_release_wrote(bin_dir, tmp_path, monkeypatch):
+    """CAIRN_WRITE_TIER=FILE writes such an archive with this release."""
+    monkeypatch.setenv("CAIRN_EVENT_TOKENS", "on")
+    archive, tokens = os.environ.get("CAIRN_WRITE_TIER"), range(70_000, 70_000 + 3 * TOKENS)
+    for name in ("ssd", "first", "second"):
+        (tmp_path / name).mkdir(mode=0o700)
+    ssd = tmp_path / "ssd"
+    if archive is None:
+        subprocess.run(["tar", "-C", ssd, "-xzf", NAMED_TIER, "--no-same-owner"], check=True)
+    for name in ("first", "second"):  # and what this release leaves there
+        with Daemon(bin_dir, "local", tmp_path / name, "64MiB", f"{ssd}=256MiB") as daemon:
+            with cairn.connect(daemon.control, data=daemon.data, tenant="test") as client:
+                space = open_space(client, weights_revision="golden")
+                keys = space.keys(tokens)
+                if archive is not None:
+                    put_named(space, keys, tokens)
+                else:
+                    check_named_blocks(space, keys, tokens)
+        if archive is not None:
+            subprocess.run(["tar", "-C", ssd, "-czf", archive, "."], check=True)
+            pytest.skip(f"wrote {archive}")
+
+
+def check_named_blocks(space, keys, tokens):
+    with space.watch(snapshots=True) as watch:
+        events = read_snapshot(watch)
+    assert {event.tier for event in events} == {"ssd"} and len(events) == 3
+    hashes = {key: (hash_of(i), hash_of(i - 1) if i else b"") for i, key in enumerate(keys)}
+    assert named(events) == hashes
+    k, v = make_kv(1)
+    for i, key in enumerate(keys):
+        (event,) = [one for one in events if one.key == key]
+        assert event.tokens == tuple(tokens[i * TOKENS : (i + 1) * TOKENS])
+        got_k, got_v = np.empty_like(k), np.empty_like(v)
+        assert space.get(key, got_k, got_v)
+        np.testing.assert_array_equal(got_k, k)
+        np.testing.assert_array_equal(got_v, v)

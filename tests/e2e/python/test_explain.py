@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import cairn
@@ -61,6 +62,38 @@ def test_states_and_reasons(client):
     (block,) = space.explain(keys[:1]).blocks
     assert (block.state, block.missing_group) == ("incomplete", 0)
     assert space.explain([]).blocks == []
+
+
+def test_a_daemon_that_is_slow_to_answer_is_waited_for(bin_dir):
+    """A person asks: longer than a match waits."""
+    with OwnDaemon(bin_dir) as own:
+        own.start()
+        with cairn.connect(own.control, data=own.data) as client:
+            space = open_space(client)
+            keys = put_chain(space, range(TOKENS))
+            own.freeze()
+            timer = threading.Timer(1.0, own.thaw)  # past the default of a match
+            timer.start()
+            assert space.explain(keys).blocks[0].state == "stored"
+            timer.join()
+
+
+def test_a_hundred_thousand_blocks(client, bin_dir, daemon, tmp_path):
+    """Of a request in each form; how fast it is, tests/bench/explain.py measures."""
+    group = cairn.Group("opaque_rows", 1, row_bytes=4)
+    space = client.open_space("long", "1", [group], tokens_per_block=16, recipe="raw")
+    count = 100_000
+    keys = space.keys(range(16 * count))
+    space.put(keys[0], source=bytes(64))
+    plain, listed = tmp_path / "tokens.txt", tmp_path / "tokens.json"
+    plain.write_text(" ".join(map(str, range(16 * count))))
+    listed.write_text(json.dumps({"tokens": list(range(16 * count))}))
+    for path in (plain, listed):
+        told = explain_json(bin_dir, daemon, path, "--space", space.fingerprint.hex())
+        (request,) = told["requests"]
+        runs = [(run["first_block"], run["state"]) for run in request["runs"]]
+        assert request["blocks"] == count and runs == [(0, "stored"), (1, "absent")]
+    assert len(space.explain(keys[:65536]).blocks) == 65536
 
 
 def test_one_request(client, bin_dir, daemon, tmp_path):
@@ -246,3 +279,41 @@ def test_many_blocks_at_once(bin_dir, tmp_path):
         assert sum(run["block_count"] for run in request["runs"]) == 100_000
         print(f"{seconds:.2f} s for 100,000 blocks")
         assert seconds < 10  # of a busy machine; docs/results has the figure
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"tokens": [1, 2', "not a JSON object"),
+        ('{"tokens": [1, 02]}', "not a JSON object"),
+        ('{"tokens": [1 2]}', "not a JSON object"),
+        ('{"tokens": [-1]}', "a token is not a whole number from 0"),
+        ('{"tokens": [4294967296]}', "a token is not a whole number from 0"),
+        ('{"tokens": [1.5]}', "a token is not a whole number from 0"),
+        ('{"tokens": "1"}', "tokens is not a list"),
+        ('{"tokens": [1], "tocken": 1}', "tocken is not a known field"),
+        ('{"tokens": [1], "text": "a"}', "one of tokens, text and keys"),
+        ('{"tokens"', "not a JSON object"),
+        ('{"tokens": [1', "not a JSON object"),
+    ],
+)
+def test_lists_of_tokens_that_are_wrong(client, bin_dir, daemon, tmp_path, content, said):
+    open_space(client)
+    (tmp_path / "a.json").write_text(content)
+    done = explain(bin_dir, daemon, tmp_path / "a.json")
+    assert done.returncode != 0 and said in done.stderr, done.stderr
+
+
+def test_lists_of_tokens_however_they_are_written(client, bin_dir, daemon, tmp_path):
+    space = open_space(client)
+    keys = put_chain(space, range(2 * TOKENS))
+    tokens, name = list(range(2 * TOKENS)), space.fingerprint.hex()
+    spread = ",\n ".join(map(str, tokens))
+    for content in (
+        f'{{"space": "{name}", "tokens" : [ {spread} ] }}',
+        json.dumps({"space": name, "tokens": [float(one) for one in tokens]}),
+        f'{{"media": [{{"offset": {3 * TOKENS}, "name": "\\"tokens\\": [7]"}}], "space": "{name}", "tokens": [{spread}]}}',
+    ):
+        (tmp_path / "a.json").write_text(content)
+        (request,) = explain_json(bin_dir, daemon, tmp_path / "a.json")["requests"]
+        assert request["found_blocks"] == 2 and request["runs"][0]["first_key"] == keys[0].hex()

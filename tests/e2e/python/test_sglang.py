@@ -23,7 +23,7 @@ fake_sglang.install()
 from cairn import FailedPreconditionError, InvalidArgumentError  # noqa: E402
 from cairn import _sglang_weights as weights  # noqa: E402
 from cairn._sglang_pages import pages_of  # noqa: E402
-from cairn.sglang import CairnHiCache  # noqa: E402
+from cairn.sglang import CairnHiCache, weights_are_now  # noqa: E402
 from daemon import Daemon  # noqa: E402
 
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
@@ -35,7 +35,7 @@ def server():
     """SGLang's configuration, as it was at the end."""
     yield fake_sglang.RUNTIME
     fake_sglang.RUNTIME.publish()
-    weights.WEIGHTS._before = None
+    weights.WEIGHTS._before = weights.WEIGHTS._named = None
 
 
 @pytest.fixture
@@ -228,7 +228,8 @@ def test_other_weights_are_apart(make):
 def revision_with(settings, server, model=None, **changed):
     """What names a space where the server runs with this."""
     server.publish(model, **changed)
-    return CairnHiCache(config(settings), {})._revision
+    configuration = CairnHiCache(config(settings), {})._configuration
+    return f"{settings['weights_revision']}, {configuration}"
 
 
 def test_what_the_server_was_told_is_in_the_name(settings, server, tmp_path):
@@ -341,6 +342,64 @@ def test_weights_that_are_updated_are_others(make, server, caplog):
     # Another process, which began with those of step 2.
     weights.WEIGHTS._before, server.server.weight_version = None, "step 2"
     assert make(MHATokenToKVPoolHost("layer_first")).batch_exists(keys) == 2
+
+
+def wait_for_weights(backend, keys):
+    """The next call sees the name, and all pools move."""
+    backend.batch_exists(keys)
+    assert all(pool.session.wait(10) for pool in backend._pools.values())
+
+
+def test_weights_that_have_got_a_name(make, server, settings):
+    pool, keys, name = MHATokenToKVPoolHost("layer_first"), names(2), f"trained {next(_chains)}"
+    backend, updater = make(pool), fake_sglang.WeightUpdater()
+    states = MambaPoolHost("page_first")
+    backend.register_mem_host_pool_v2(states, "mamba")
+    places, moved = tokens_of(pool, [0, 1]), transfer("mamba", states, keys[1:], [1])
+    assert backend.batch_set_v1(keys, places) == [True, True]
+    assert backend.batch_set_v2([moved]) == {"mamba": [True]}
+    updater.update_weights_from_disk("elsewhere")
+    assert backend.batch_exists(keys) == 0
+    weights_are_now(name)
+    wait_for_weights(backend, keys)
+    assert backend.batch_exists(keys) == 0 and backend.batch_get_v2([moved]) == {"mamba": [False]}
+    assert backend.batch_set_v1(keys, places) == [True, True]
+    assert backend.batch_set_v2([moved]) == {"mamba": [True]}
+    assert backend.batch_exists(keys) == 2 and backend.batch_get_v2([moved]) == {"mamba": [True]}
+    weights_are_now(settings["weights_revision"])  # those that it began with
+    wait_for_weights(backend, keys)
+    assert backend.batch_exists(keys) == 2
+    # An update ends the name, and so does a version of SGLang's.
+    updater.update_weights_from_disk("elsewhere")
+    assert backend.batch_exists(keys) == 0 and backend.batch_set_v1(keys, places) == [False, False]
+    weights_are_now(name)
+    wait_for_weights(backend, keys)
+    assert backend.batch_exists(keys) == 2
+    server.server.weight_version = "step 9"
+    wait_for_weights(backend, keys)
+    assert backend.batch_exists(keys) == 0
+    # A server that starts with the name has the same pages.
+    fake_sglang.RUNTIME.publish()
+    weights.WEIGHTS._before = weights.WEIGHTS._named = None
+    began_so = make(MHATokenToKVPoolHost("layer_first"), {"weights_revision": name})
+    assert began_so.batch_exists(keys) == 2
+
+
+def test_a_name_during_an_update_counts_after_it(make):
+    pool, keys = MHATokenToKVPoolHost("layer_first"), names(1)
+    backend, updater = make(pool), fake_sglang.WeightUpdater()
+    updater.begin_weight_update()
+    weights_are_now(f"trained {next(_chains)}")
+    assert backend.batch_set_v1(keys, tokens_of(pool, [0])) == [False]
+    updater.end_weight_update(run_post_load=False)
+    wait_for_weights(backend, keys)
+    assert backend.batch_set_v1(keys, tokens_of(pool, [0])) == [True]
+
+
+@pytest.mark.parametrize("wrong", ["", b"bytes", None])
+def test_a_name_is_a_text(wrong):
+    with pytest.raises(InvalidArgumentError, match="expected a name of the weights"):
+        weights_are_now(wrong)
 
 
 def test_updates_that_nobody_hears_of_are_refused(settings, monkeypatch):

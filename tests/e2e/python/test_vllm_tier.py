@@ -5,8 +5,9 @@ import fake_vllm
 import fake_vllm_tier
 import numpy as np
 import pytest
-from cairn import InvalidArgumentError
+from cairn import InvalidArgumentError, Space
 from fake_vllm_tier import LookupResult, Primary
+from own_daemon import OwnDaemon
 
 fake_vllm_tier.install()
 
@@ -144,6 +145,63 @@ def test_canonical_chunks_that_vllm_does_not_vouch_for(make):
     other = make(**changed, parallel={"is_parallelism_agnostic": False, "tp_size": 2})
     one.store(names(1), [0])
     assert one.look_up(names(1)) == 1 and other.look_up(names(1)) == 0
+
+
+def test_a_hint_keeps_the_chunks_of_its_request(bin_dir, make):
+    with OwnDaemon(bin_dir, "16MiB") as own:
+        own.start()
+        primary = make(own.settings, chunk_bytes=64 << 10)
+        fill(primary)
+        primary.begin("agent", kv_transfer_params={"cairn": {"retain": 600, "priority": 2}})
+        primary.begin("ended", kv_transfer_params={"cairn": {"demote": 0}})
+        kept, plain, ended = names(8), names(8, 20), names(8, 40)
+        assert primary.store(plain, range(8)).success
+        assert primary.store(ended, range(8), "ended").success
+        assert primary.store(kept, range(8), "agent").success
+        primary.step()
+        primary.end("ended")
+        space = primary.tier._session.space
+        for first in range(0, 400, 20):
+            others = [bytes([200, i >> 8, i & 255]).ljust(36, b"x") for i in range(first, first + 20)]
+            assert primary.store(others, range(20)).success
+        assert all(space.contains([space.opaque_key(key) for key in kept]))
+        assert not any(space.contains([space.opaque_key(key) for key in [*plain, *ended]]))
+
+
+def test_a_hint_is_for_chunks_that_are_looked_up_and_in_vllm_s_memory(make, monkeypatch):
+    told = []
+    monkeypatch.setattr(Space, "retain", lambda space, keys, seconds, **_: told.append(list(keys)))
+    monkeypatch.setattr(Space, "demote", lambda space, keys, after: told.append((after, list(keys))))
+    primary = make()
+    space, keys = primary.tier._session.space, names(3)
+    primary.begin("a", kv_transfer_params={"cache_control": {"type": "ephemeral"}})
+    context = primary.tier._hinted["a"].context
+    context._offload_key_positions = {keys[1]: 32, keys[0]: 16}
+    assert primary.look_up(keys[2:], "a") == 0
+    primary.end("a")
+    primary.begin("b", kv_transfer_params={"cairn": {"demote": 300}})
+    assert primary.look_up(keys[:1], "b") == 0
+    primary.end("b")
+    own = [space.opaque_key(keys[i]) for i in (2, 0, 1)]
+    primary.tier._looking.submit(bool).result()  # behind the hints
+    assert told == [own, own, (300, own[1:2])], "as it comes, and when it ends"
+    assert not primary.tier._hinted
+
+
+def test_hints_that_are_wrong_or_of_unnamed_chunks_have_no_effect(make, caplog, monkeypatch):
+    told = []
+    monkeypatch.setattr(Space, "retain", lambda space, keys, seconds, **_: told.append(keys))
+    primary = make()
+    for request in ("a", "b"):
+        primary.begin(request, kv_transfer_params={"cairn": {"retain": 0}})
+    assert caplog.text.count("the hint of a request is ignored: kv_transfer_params.cairn.retain") == 1
+    adapter = fake_vllm_tier.SimpleNamespace(lora_name="a", lora_path="/a", lora_int_id=1)
+    hint = {"cairn": {"retain": 60}}
+    primary.begin("c", kv_transfer_params=hint, lora_request=adapter)
+    primary.look_up(names(1), "c")
+    primary.end("c")
+    primary.tier._looking.submit(bool).result()  # behind a hint
+    assert told == []
 
 
 IMAGE = "5" * 64

@@ -129,7 +129,7 @@ class _Codec:
         self._inputs = inputs
         k = {layer: np.empty_like(plane) for layer, plane in exact.k.items()}
         v = {layer: np.empty_like(plane) for layer, plane in exact.v.items()}
-        self._coded = Kv(exact.dtype, k, v)
+        self._coded = Kv(exact.dtype, k, v, scales=exact.scales)
         self._image_bytes = 0
         self._source_bytes = 0
         self._rates: dict[str, list[float]] = {"encode": [], "decode": []}

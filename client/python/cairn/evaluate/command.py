@@ -4,7 +4,8 @@
 DUMP is a folder of safetensors or npy files with tensors `k` and `v`, [layers, heads, tokens, dim],
 or `k.0`, `v.0`, … by layer, [heads, tokens, dim]. Optional: `q` or `q.0`, …, queries of the last
 tokens, for the error of attention outputs; `window` [layers], the attention window in tokens. K and
-queries are after RoPE; in npy files, bf16 is its bits as uint16. model.json may describe RoPE,
+queries are after RoPE; in npy files, bf16 is its bits as uint16, and 8-bit floats are theirs
+(fp8_e4m3 as uint8, fp8_e5m2 as int8). model.json may describe their scales, and RoPE,
 {"groups": [{"layers": 30, "rope": {"kind": "half", "base": 10000}}]}; so may --rope half:10000
 (half: channels c and c + dim/2 are a pair; interleaved: 2c and 2c + 1).
 
@@ -17,7 +18,8 @@ installs it in a cairnd, for the space that model.json names.
 A judge is the model itself: it continues after coded KV, and KL and perplexity are computed from
 its predictions. --judge MODULE:FUNCTION, or FILE.py:FUNCTION: FUNCTION(folder) gets the dump's
 folder and returns judge(kv), which returns logits [positions, vocabulary], or logits and the next
-tokens. kv.k[layer] and kv.v[layer] are arrays [heads, tokens, dim]; bf16 is its bits as uint16. A
+tokens. kv.k[layer] and kv.v[layer] are arrays [heads, tokens, dim]; bf16 is its bits as uint16, and
+8-bit floats are given as bf16. A
 judge improves profiles: for each layer it measures the loss from a coarse K and from a coarse V,
 after the first --calibration dump if FUNCTION accepts that folder, else after the dump.
 

@@ -18,7 +18,7 @@ from .dump import Kv
 
 # A judge continues after a prefix, given its KV. It returns logits [positions, vocabulary], or
 # logits and the tokens that really came next. It must not change the KV, and must return the same
-# result for the same KV.
+# result for the same KV. It gets 8-bit floats as bf16 that are multiplied by their scales.
 Judge = Callable[[Kv], "np.ndarray | tuple[np.ndarray, np.ndarray]"]
 
 
@@ -104,7 +104,7 @@ class Verdict:
         return metrics.score(self._exact, found, self._targets)
 
     def _ask(self, kv: Kv) -> tuple[np.ndarray, np.ndarray | None]:
-        answer = self._judge(kv)
+        answer = self._judge(kv.as_model_has_it())
         logits, targets = answer if isinstance(answer, tuple) else (answer, None)
         logits = np.asarray(logits)
         if logits.ndim != 2 or len(logits) < 2:

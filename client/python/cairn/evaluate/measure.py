@@ -147,7 +147,7 @@ class _Errors:
         self._attention_by_layer: list[float | None] = []
 
     def add(self, layer: int) -> None:
-        both = [[as_float(plane[layer]) for plane in (kv.k, kv.v)] for kv in self._kv]
+        both = [kv.values_of(layer) for kv in self._kv]
         cut = np.s_[:, self._first_token :]
         (k, v), (coded_k, coded_v) = both
         rotation = self._dump.rotation_of(layer)

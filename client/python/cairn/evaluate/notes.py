@@ -29,7 +29,7 @@ class Notes:
     def facts(self, found: Sequence[Evaluation]) -> list[str]:
         """Returns notes on the origin of profiles, unknown inputs, and recipes that are not
         recommended."""
-        facts = []
+        facts = self._dtype()
         if _have_side_objects(found):
             where = ", ".join(name for name, _ in self.others) or "the dump's beginning"
             queries = "with" if any(self.calibration.q.values()) else "without"
@@ -51,6 +51,17 @@ class Notes:
             )
         unsafe = (one.recipe for one in found if one.recipe in UNSAFE)
         return facts + [f"{name} is never recommended: {UNSAFE[name]}." for name in unsafe]
+
+    def _dtype(self) -> list[str]:
+        if not self.dump.is_fp8:
+            return []
+        scales = "the scales of model.json"
+        if not self.dump.scales:
+            scales = "a scale of 1, as model.json names none"
+        return [
+            f"KV is {self.dump.dtype}. Recipes code these elements, and sizes are of them. A judge gets"
+            f" them as bf16, multiplied by {scales}; losses do not have what bf16 lost before."
+        ]
 
     def warnings(self, found: Sequence[Evaluation]) -> list[str]:
         """Returns the reasons why figures are better or worse than they will be elsewhere."""

@@ -11,9 +11,11 @@ and vLLM's own `kv_hints`, with actions "retain" and "demote" whose payloads hav
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ..space import Space
 
 log = logging.getLogger("vllm.cairn")
 
@@ -33,7 +35,7 @@ class Hint:
 
 
 def hint_of(request: Any) -> Hint | None:
-    """Returns the hint of a vLLM request; None: it has none. Raises ValueError, which names the
+    """Returns the hint of a vLLM request, or of the context that a tier gets of it; None: it has none. Raises ValueError, which names the
     field."""
     params = getattr(request, "kv_transfer_params", None)
     params = params if isinstance(params, Mapping) else {}
@@ -45,6 +47,14 @@ def hint_of(request: Any) -> Hint | None:
         if action.action_type in ("retain", "demote"):
             return _own_action(action.action_type, action.payload)
     return None
+
+
+def send(space: Space, keys: Sequence[bytes], hint: Hint) -> None:
+    """Raises as `Space.retain` does."""
+    if hint.retain is not None:
+        space.retain(keys, hint.retain, priority=hint.priority)
+    else:
+        space.demote(keys, after=hint.demote)
 
 
 def _own(fields: Any, where: str) -> Hint | None:

@@ -113,6 +113,8 @@ def shape_of(spec: Any, cache_dtype: str = "auto") -> Shape:
         raise _refuse(spec, "vLLM itself finds no prefixes in it")
     if name == "MambaSpec":
         return _state_of(spec)
+    if getattr(spec, "model_version", None) is not None:
+        raise _refuse(spec, f"it is of {spec.model_version}, whose caches only make sense together")
     if getattr(spec, "non_causal", False):
         raise _refuse(spec, "it is not causal: K and V of a token depend on later tokens")
     if getattr(spec, "tokens_per_state", 1) != 1:
@@ -140,8 +142,6 @@ def _kv_of(spec: Any, window: int, cache_dtype: str) -> Shape:
 
 
 def _latent_of(spec: Any, window: int, cache_dtype: str) -> Shape:
-    if getattr(spec, "model_version", None) is not None:
-        raise _refuse(spec, f"it is of {spec.model_version}, whose caches only make sense together")
     # A row of the indexer is a key and its scale, in an order that only vLLM's kernels know.
     if _role_of(spec) == "indexer" and dtype_of(spec.dtype) is None:
         row = spec.head_size * spec.dtype.itemsize

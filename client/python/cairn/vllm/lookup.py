@@ -13,7 +13,7 @@ from .._session import Session
 from ..errors import Error
 from ..match import Match
 from ..space import Space
-from .hints import Hint
+from .hints import Hint, send
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,8 @@ class Lookups:
     def _hint(self, hinted: _Hinted) -> None:
         space, hint = self._session.space, hinted.hint
         try:
-            if space is None:
-                return
-            if hint.retain is not None:
-                space.retain(hinted.keys, hint.retain, priority=hint.priority)
-            else:
-                space.demote(hinted.keys, after=hint.demote)
+            if space is not None:
+                send(space, hinted.keys, hint)
         except Error as error:
             if not self._is_hint_told:
                 self._is_hint_told = True

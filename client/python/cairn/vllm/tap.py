@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .._model import Scales
 from ..capture import QUERY_TOKENS_MAX, Capture
 from ..paged import SKIPPED
 from ..space import Space
@@ -48,6 +49,17 @@ def watch(layer: Any, see: Callable[[Any, Any], None]) -> Callable[[], None]:
     return undo
 
 
+def scales_of(layers: Sequence[Mapping[int, Any]]) -> Scales:
+    """What vLLM multiplies the 8-bit floats of each layer by. Where it keeps none, that is 1."""
+    found: list[dict[int, float]] = [{}, {}]
+    for index, layer in (one for of in layers for one in of.items()):
+        for scales, name in zip(found, ("_k_scale_float", "_v_scale_float"), strict=True):
+            scale = getattr(layer, name, None) or 1.0
+            if scale != 1.0:
+                scales[index] = float(scale)
+    return Scales(*found)
+
+
 def slots_of(table: Sequence[int], engine_tokens: int) -> list[int]:
     """Where the engine has the tokens of its blocks, as its metadata's `slot_mapping` says it."""
     return [block * engine_tokens + i for block in table for i in range(engine_tokens)]
@@ -75,6 +87,7 @@ class Tap:
     ) -> None:
         self._settings, self._log = settings, log
         self._folder, self._parts = pathlib.Path(folder), parts
+        self._scales = scales_of(layers)
         self._engine_tokens = engine_tokens
         self._lock = threading.Lock()
         self._capture: Capture | None = None
@@ -158,6 +171,7 @@ class Tap:
                 sequences=self._settings.capture_sequences,
                 tokens_max=self._settings.capture_tokens,
                 parts=self._parts,
+                scales=self._scales,
             )
         except Exception as error:
             self._stop(error)

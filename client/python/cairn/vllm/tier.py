@@ -47,6 +47,7 @@ from ..errors import Error, InvalidArgumentError
 from ..keys import SpaceSpec
 from ..space import Space
 from ..transfer import Get, Names, Put
+from .hints import Hint, hint_of, send
 from .media import are_media_named, is_named_by_content
 from .names import register
 from .resolved import digest_of
@@ -139,6 +140,16 @@ class _Asked:
     askers: set[str] = dataclasses.field(default_factory=set)
 
 
+@dataclasses.dataclass
+class _Hinted:
+    """A request with a hint, and its chunks. told_count: of how many of them the daemon knows."""
+
+    hint: Hint
+    context: Any
+    keys: dict[bytes, None] = dataclasses.field(default_factory=dict)
+    told_count: int = 0
+
+
 class CairnTier(SecondaryTierManager):
     """Its calls come from vLLM's scheduler, and return at once. Every job ends within its timeout,
     and raises nothing: what fails is a miss, or is not stored."""
@@ -184,6 +195,8 @@ class CairnTier(SecondaryTierManager):
         self._known: dict[bytes, _Asked] = {}
         self._keys_of: dict[str, list[bytes]] = {}  # by the request that asked
         self._unasked: list[bytes] = []
+        self._hinted: dict[str, _Hinted] = {}  # by request
+        self._is_hint_told = False
         self._changed = threading.Condition()
         self._running = 0  # all of these guarded by _changed
         self._finished: list[JobResult] = []
@@ -195,6 +208,7 @@ class CairnTier(SecondaryTierManager):
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
         if self._session.space is None or not self._may_share(req_context):
             return LookupResult.MISS
+        self._note([key], req_context)
         self._take_answers()
         asked = self._known.get(key)
         if asked is None:
@@ -214,9 +228,15 @@ class CairnTier(SecondaryTierManager):
             self._looking.submit(
                 self._look_up, keys, time.monotonic() + self._settings.lookup_timeout
             )
+        for hinted in self._hinted.values():
+            if hinted.hint.retain is not None:
+                self._submit_hint(hinted, hinted.told_count)
 
     def on_request_finished(self, req_context: Any) -> None:
         """What it asked is forgotten, but for what others asked, too: it may change."""
+        hinted = self._hinted.pop(req_context.req_id, None)
+        if hinted is not None:
+            self._submit_hint(hinted, 0)
         self._of_engine.end(req_context.req_id)
         for key in self._keys_of.pop(req_context.req_id, ()):
             asked = self._known[key]
@@ -248,6 +268,48 @@ class CairnTier(SecondaryTierManager):
         with self._changed:
             self._answers += zip(keys, found, strict=True)
 
+    # --------------------------------------------------------------------------------- hints
+
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        try:
+            hint = hint_of(req_context)
+        except ValueError as error:
+            hint = None
+            if not self._is_hint_told:
+                self._is_hint_told = True
+                log.warning("cairn: the hint of a request is ignored: %s", error)
+        if hint is not None:
+            self._hinted[req_context.req_id] = _Hinted(hint, req_context)
+        return RequestOffloadingContext()
+
+    def _note(self, keys: Iterable[bytes], req_context: Any) -> None:
+        """The request's hint is for these chunks, too."""
+        hinted = self._hinted.get(req_context.req_id)
+        if hinted is not None:
+            hinted.keys.update(dict.fromkeys(keys))
+
+    def _submit_hint(self, hinted: _Hinted, begin: int) -> None:
+        """Chunks that vLLM finds in its own memory are never looked up here. Its context of the request
+        has them."""
+        if not self._may_share(hinted.context):
+            return
+        own = getattr(hinted.context, "_offload_key_positions", {})
+        hinted.keys.update(dict.fromkeys(sorted(own, key=own.__getitem__)))
+        keys = list(hinted.keys)[begin:]
+        hinted.told_count = len(hinted.keys)
+        if keys:
+            self._looking.submit(self._send_hint, keys, hinted.hint)
+
+    def _send_hint(self, keys: list[bytes], hint: Hint) -> None:
+        space = self._session.space
+        try:
+            if space is not None:
+                send(space, [space.opaque_key(key) for key in keys], hint)
+        except Error as error:
+            self._say(f"a hint had no effect: {error}")
+        except Exception:
+            log.exception("cairn: a hint had no effect")
+
     # ------------------------------------------------------------------------------- of jobs
 
     def submit_store(self, job_metadata: Any) -> None:
@@ -272,6 +334,8 @@ class CairnTier(SecondaryTierManager):
     def _submit(self, job: Any, move: Callable[[Space, list[Any], float], list[bool]]) -> None:
         if not self._may_share(job.req_context):
             move = _none
+        elif move == self._put:
+            self._note(job.keys, job.req_context)
         with self._changed:
             self._running += 1
         deadline = time.monotonic() + self._settings.timeout
@@ -348,9 +412,6 @@ class CairnTier(SecondaryTierManager):
                 " \"weights_stay\": true for the tier"
             )
         return False
-
-    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
-        return RequestOffloadingContext()
 
     def shutdown(self) -> None:
         """Ends what runs, each within its timeout."""
