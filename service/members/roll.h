@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Decides who is a member, from the sets of a source and from what members say of themselves.
+//
+// Grace: a member that the source no longer lists stays for a while. A restart moves nothing.
+// Guard: a source that takes many members away at once is not believed at once. While more than a
+// third of the members are missing, each stays for kGuardTime. An etcd that stalls ends all leases
+// when it wakes, and then lists no members.
+//
+// Additions and new addresses count at once. A member that never joined, or was refused, leaves at
+// once.
+//
+// Thread-safety: Thread-compatible. No I/O, no clock: `now` is given.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "service/members/member_source.h"
+#include "service/members/view.h"
+
+namespace cairn {
+
+inline constexpr absl::Duration kGuardTime = absl::Minutes(10);
+
+// What a member says of itself in its Hello.
+struct Met {
+  std::string name;
+  std::string address;  // where it was reached; gives a listed member without a name its name
+  std::string zone;     // empty: keep the one of the source
+  uint64_t incarnation = 0;
+  bool is_draining = false;
+};
+
+class Roll {
+ public:
+  // `self` joins at once, and never leaves.
+  Roll(ListedMember self, uint64_t incarnation, absl::Duration grace, absl::Time now);
+
+  // Takes the full set of the source. Errors: InvalidArgument (too many, or a name or an address
+  // that is none); then nothing has changed. Of two entries with one name, the first counts.
+  absl::Status Take(const std::vector<ListedMember>& listed, absl::Time now);
+  void Meet(const Met& met, absl::Time now);
+  void Refuse(std::string_view name, std::string_view reason, absl::Time now);
+  // Removes members whose grace is over.
+  void Expire(absl::Time now);
+
+  // Grows with each change.
+  uint64_t generation() const { return generation_; }
+  bool is_guarded() const;
+  View MakeView() const;
+
+ private:
+  struct Entry {
+    Member member;
+    bool is_listed = true;
+    absl::Time unlisted_at;  // if it is not listed
+  };
+  // Members that the source no longer lists.
+  size_t MissingCount() const;
+  void SetState(Entry& entry, MemberState state, absl::Time now);
+  uint32_t NumberOf(const std::string& name);
+
+  const std::string self_;
+  const absl::Duration grace_;
+  std::map<std::string, Entry, std::less<>> entries_;     // by name
+  std::map<std::string, uint32_t, std::less<>> numbers_;  // of all names that were ever met
+  uint64_t generation_ = 1;
+};
+
+}  // namespace cairn
