@@ -33,12 +33,12 @@ absl::StatusOr<MembersValue> ParseMembers(std::string_view text) {
 std::string_view MembersForm() { return "file:PATH, the path absolute, or off"; }
 
 absl::Status CheckCluster(std::string_view text) {
-  if (IsPlainName(text, 64)) return absl::OkStatus();
+  if (IsPlainName(text, kClusterNameBytesMax)) return absl::OkStatus();
   return absl::InvalidArgumentError("not a name");
 }
 
 absl::Status CheckMemberName(std::string_view text) {
-  if (IsPlainName(text, 253)) return absl::OkStatus();
+  if (IsPlainName(text, kMemberNameBytesMax)) return absl::OkStatus();
   return absl::InvalidArgumentError("not a name");
 }
 

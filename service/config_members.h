@@ -3,6 +3,7 @@
 // Parses the settings of the cluster. All functions are pure. Errors are InvalidArgument and say
 // what was expected.
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,9 @@
 #include "absl/status/statusor.h"
 
 namespace cairn {
+
+inline constexpr size_t kMemberNameBytesMax = 253;
+inline constexpr size_t kClusterNameBytesMax = 64;
 
 // Where the members of the cluster are listed.
 struct MembersValue {

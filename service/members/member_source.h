@@ -12,9 +12,13 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
 
 namespace cairn {
 
@@ -39,6 +43,32 @@ class MemberSource {
   virtual void Stop() = 0;
   // OK, or why the last attempt to see the set failed.
   virtual absl::Status state() const = 0;
+};
+
+// A source that is read again and again, on a thread of its own, named `member-source`.
+class PolledSource : public MemberSource {
+ public:
+  explicit PolledSource(absl::Duration period) : period_(period) {}
+  void Start(Sink sink) final;
+  void Stop() final;
+  absl::Status state() const final;
+
+ protected:
+  // Returns the full set. The thread calls it. REQUIRES of those that derive: their destructor
+  // calls Stop().
+  virtual absl::StatusOr<std::vector<ListedMember>> Read() = 0;
+
+ private:
+  void Run();
+  void ReadOnce();
+
+  const absl::Duration period_;
+  Sink sink_;
+  mutable Mutex mutex_;
+  absl::Status state_ ABSL_GUARDED_BY(mutex_) = absl::UnavailableError("not read yet");
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  CondVar wake_;
+  std::thread thread_;
 };
 
 }  // namespace cairn

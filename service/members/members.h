@@ -61,8 +61,10 @@ class Members {
   void Look();
 
   absl::Status source_state() const;
-  // Since the source last spoke; infinite: it never did.
+  // Since the source last spoke, or since the start.
   absl::Duration source_silence() const;
+  // What an operator should know. Empty: nothing.
+  std::string remark() const;
   void Report(MetricSink& sink) const;
 
  private:
@@ -73,6 +75,7 @@ class Members {
   const Options options_;
   const std::unique_ptr<MemberSource> source_;
   const Clock& clock_;
+  const absl::Time started_;
   std::function<void()> changed_;  // set before the threads start
 
   mutable Mutex mutex_;

@@ -10,15 +10,20 @@
 // Additions and new addresses count at once. A member that never joined, or was refused, leaves at
 // once.
 //
+// A listed member without a name has its address as its name until it is met there.
+//
 // Thread-safety: Thread-compatible. No I/O, no clock: `now` is given.
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "service/members/member_source.h"
 #include "service/members/view.h"
@@ -51,25 +56,40 @@ class Roll {
 
   // Grows with each change.
   uint64_t generation() const { return generation_; }
+  // Whether more than a third of the members are missing from the source's set.
   bool is_guarded() const;
+  // Whether the last set had this daemon itself.
+  bool is_self_listed() const { return is_self_listed_; }
   View MakeView() const;
 
  private:
   struct Entry {
-    Member member;
-    bool is_listed = true;
+    Member member;  // its state is made by StateOf()
+    bool is_met = false, is_draining = false, is_listed = true;
     absl::Time unlisted_at;  // if it is not listed
   };
-  // Members that the source no longer lists.
-  size_t MissingCount() const;
-  void SetState(Entry& entry, MemberState state, absl::Time now);
-  uint32_t NumberOf(const std::string& name);
+  using Entries = std::map<std::string, Entry, std::less<>>;
+
+  static MemberState StateOf(const Entry& entry);
+  // Brings the state of an entry that has changed up to date.
+  void Refresh(Entry& entry, absl::Time now);
+  Entry& Enter(const std::string& name, absl::Time now);
+  // The entry is missing from the source's set. Returns true if it leaves at once.
+  bool Unlist(Entry& entry, absl::Time now);
+  // The set by name. An entry without a name gets the one that was met at its address, or else its
+  // address as a name.
+  absl::StatusOr<std::map<std::string, ListedMember, std::less<>>> NameAll(
+      const std::vector<ListedMember>& listed) const;
+  size_t CountOf(MemberState state) const;
 
   const std::string self_;
   const absl::Duration grace_;
-  std::map<std::string, Entry, std::less<>> entries_;     // by name
-  std::map<std::string, uint32_t, std::less<>> numbers_;  // of all names that were ever met
+  Entries entries_;  // by name
+  std::map<std::string, std::string, std::less<>>
+      met_;  // address of an entry without a name -> name
+  std::map<std::string, uint32_t, std::less<>> numbers_;  // of all names
   uint64_t generation_ = 1;
+  bool is_self_listed_ = false;
 };
 
 }  // namespace cairn

@@ -20,12 +20,6 @@
 namespace cairn {
 
 inline constexpr size_t kMembersMax = 4096;
-inline constexpr size_t kMemberNameBytesMax = 253;
-inline constexpr size_t kClusterNameBytesMax = 64;
-
-// 1 to `bytes_max` characters of [A-Za-z0-9._-].
-bool IsMemberName(std::string_view name, size_t bytes_max = kMemberNameBytesMax);
-
 enum class MemberState : uint8_t {
   kUnmet,     // the source lists it; it has not answered Hello yet
   kJoined,    // it answered Hello, and the source lists it
