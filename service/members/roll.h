@@ -34,9 +34,9 @@ inline constexpr absl::Duration kGuardTime = absl::Minutes(10);
 
 // What a member says of itself in its Hello.
 struct Met {
-  std::string name;
-  std::string address;  // where it was reached; gives a listed member without a name its name
-  std::string zone;     // empty: keep the one of the source
+  std::string name = {};
+  std::string address = {};  // where it was reached; gives a listed member without a name its name
+  std::string zone = {};     // empty: keep the one of the source
   uint64_t incarnation = 0;
   bool is_draining = false;
 };
