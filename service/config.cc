@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "service/config_knobs.h"
+#include "service/config_members.h"
 
 namespace cairn {
 namespace {
@@ -163,6 +164,18 @@ void CheckMembership(const Config& config, Errors* errors) {
   const bool has_members = config.members != "off";
   if (has_members != config.peer.enabled()) {
     errors->Add("members and peer: set both, or none");
+  }
+  const absl::StatusOr<MembersValue> members = ParseMembers(config.members);
+  for (const HostPort& endpoint : members.ok() ? members->etcd : std::vector<HostPort>()) {
+    if (config.plaintext == "anywhere") continue;
+    if (config.plaintext == "loopback" && IsLoopback(endpoint.host)) continue;
+    errors->Add("members names etcd at ", endpoint.ToString(),
+                ", which is spoken to without TLS, and plaintext is ", config.plaintext);
+  }
+  const bool is_any = config.peer.host == "0.0.0.0" || config.peer.host == "::";
+  if (members.ok() && !members->etcd.empty() && (is_any || config.peer.port == 0)) {
+    errors->Add("peer is ", config.peer.ToString(),
+                ": with etcd, it is the address that other members are told");
   }
   if (config.peer.enabled() && config.tls_cert != "off" && config.policy == "off") {
     errors->Add("peer is ", config.peer.ToString(),

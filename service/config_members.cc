@@ -2,11 +2,12 @@
 #include "service/config_members.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status.h"
-#include "service/config_value.h"
+#include "base/text.h"
 
 namespace cairn {
 
@@ -27,10 +28,32 @@ absl::StatusOr<MembersValue> ParseMembers(std::string_view text) {
     if (value.path == "off") return absl::InvalidArgumentError("not an absolute path");
     return value;
   }
+  constexpr std::string_view kDns = "dns:";
+  if (text.starts_with(kDns)) {
+    value.kind = MembersValue::Kind::kDns;
+    CAIRN_ASSIGN_OR_RETURN(value.dns, ParseHostPort(text.substr(kDns.size())));
+    const bool is_name = IsPlainName(value.dns.host, kMemberNameBytesMax);
+    if (is_name && value.dns.port != 0) return value;
+    return absl::InvalidArgumentError("not a name and a port");
+  }
+  constexpr std::string_view kEtcd = "etcd:";
+  if (text.starts_with(kEtcd)) {
+    value.kind = MembersValue::Kind::kEtcd;
+    for (const absl::string_view one : absl::StrSplit(ToAbsl(text.substr(kEtcd.size())), ',')) {
+      CAIRN_ASSIGN_OR_RETURN(HostPort endpoint, ParseHostPort(ToStd(one)));
+      if (!endpoint.enabled() || endpoint.port == 0)
+        return absl::InvalidArgumentError("not a host and a port");
+      value.etcd.push_back(std::move(endpoint));
+    }
+    return value;
+  }
   return absl::InvalidArgumentError("no such source");
 }
 
-std::string_view MembersForm() { return "file:PATH, the path absolute, or off"; }
+std::string_view MembersForm() {
+  return "file:PATH, the path absolute; dns:NAME:PORT; etcd:HOST:PORT, several separated by "
+         "commas; or off";
+}
 
 absl::Status CheckCluster(std::string_view text) {
   if (IsPlainName(text, kClusterNameBytesMax)) return absl::OkStatus();

@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "service/config_value.h"
 
 namespace cairn {
 
@@ -17,12 +19,14 @@ inline constexpr size_t kClusterNameBytesMax = 64;
 
 // Where the members of the cluster are listed.
 struct MembersValue {
-  enum class Kind { kOff, kFile };
+  enum class Kind { kOff, kFile, kDns, kEtcd };
   Kind kind = Kind::kOff;
-  std::string path;  // kFile: absolute
+  std::string path;            // kFile: absolute
+  HostPort dns;                // kDns: a name and the members' port
+  std::vector<HostPort> etcd;  // kEtcd: endpoints
   bool enabled() const { return kind != Kind::kOff; }
 };
-// Parses "file:PATH" or "off".
+// Parses "file:PATH", "dns:NAME:PORT", "etcd:HOST:PORT,…" or "off".
 absl::StatusOr<MembersValue> ParseMembers(std::string_view text);
 std::string_view MembersForm();
 

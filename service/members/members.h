@@ -63,6 +63,8 @@ class Members {
   absl::Status source_state() const;
   // Since the source last spoke, or since the start.
   absl::Duration source_silence() const;
+  // Since the member's state began.
+  absl::Duration Age(const Member& member) const { return clock_.Now() - member.since; }
   // What an operator should know. Empty: nothing.
   std::string remark() const;
   void Report(MetricSink& sink) const;

@@ -12,9 +12,7 @@
 #include "service/config_value.h"
 
 namespace cairn {
-namespace {
-
-absl::Status Check(const ListedMember& one) {
+absl::Status CheckListed(const ListedMember& one) {
   const auto bad = [](absl::string_view what, const std::string& text) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", absl::CHexEscape(text.substr(0, 64)), "' is no ", what));
@@ -28,8 +26,6 @@ absl::Status Check(const ListedMember& one) {
     return bad("name of a zone", one.zone);
   return absl::OkStatus();
 }
-
-}  // namespace
 
 Roll::Roll(ListedMember self, uint64_t incarnation, absl::Duration grace, absl::Time now)
     : self_(self.name), grace_(grace) {
@@ -87,7 +83,7 @@ absl::StatusOr<std::map<std::string, ListedMember, std::less<>>> Roll::NameAll(
   }
   std::map<std::string, ListedMember, std::less<>> by_name;
   for (const ListedMember& one : listed) {
-    CAIRN_RETURN_IF_ERROR(Check(one));
+    CAIRN_RETURN_IF_ERROR(CheckListed(one));
     const auto met = met_.find(one.address);
     const std::string& name = !one.name.empty()   ? one.name
                               : met != met_.end() ? met->second

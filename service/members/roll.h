@@ -41,6 +41,9 @@ struct Met {
   bool is_draining = false;
 };
 
+// Errors: InvalidArgument: the name, the address or the zone is none.
+absl::Status CheckListed(const ListedMember& one);
+
 class Roll {
  public:
   // `self` joins at once, and never leaves.

@@ -41,6 +41,8 @@ struct Member {
   std::string refusal;       // empty unless `state` is kRefused
   absl::Time since;          // of the state, on the clock of Members
 
+  // False for a listed member that has not told its name yet: `name` is then its address.
+  bool has_name() const { return name != address; }
   // Whether the member can be a home and a holder.
   bool counts() const { return state != MemberState::kUnmet && state != MemberState::kRefused; }
 };
