@@ -159,7 +159,7 @@ void Members::Report(MetricSink& sink) const {
   for (const Member& member : now->members) ++counts[static_cast<size_t>(member.state)];
   for (size_t i = 0; i < kMemberStates; ++i) {
     const MetricLabel label{"state", Name(static_cast<MemberState>(i))};
-    sink.AddGauge("cairn_members_count", "Members of the cluster by state, this daemon included.",
+    sink.AddGauge("cairn_members", "Members of the cluster by state, this daemon included.",
                   {&label, 1}, static_cast<double>(counts[i]));
   }
   sink.AddGauge("cairn_member_source_seconds",

@@ -55,9 +55,9 @@ TEST_F(MembersTest, AreShownAndFollowTheFile) {
                             "\"state\": \"unmet\"", "\"guarded\": false"}) {
     EXPECT_THAT(ran.output, HasSubstr(shown));
   }
-  EXPECT_TRUE(daemon_->AwaitMetric("cairn_members_count{state=\"unmet\"}", 1, kPatience));
+  EXPECT_TRUE(daemon_->AwaitMetric("cairn_members{state=\"unmet\"}", 1, kPatience));
   List("a=127.0.0.1:50199\n");
-  EXPECT_TRUE(daemon_->AwaitMetric("cairn_members_count{state=\"unmet\"}", 0, kPatience));
+  EXPECT_TRUE(daemon_->AwaitMetric("cairn_members{state=\"unmet\"}", 0, kPatience));
   EXPECT_THAT(Run("members").output, Not(HasSubstr("50198")));
   List("what is this\n");
   EXPECT_TRUE(WaitFor([&] {

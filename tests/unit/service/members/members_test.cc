@@ -93,8 +93,8 @@ TEST(Members, TheGuardIsLoggedAndReportedAndEnds) {
   MetricCapture metrics;
   members.Report(metrics);
   EXPECT_EQ(metrics.Value("cairn_members_guarded_state"), 1);
-  EXPECT_EQ(metrics.Value("cairn_members_count{state=\"held\"}"), 2);
-  EXPECT_EQ(metrics.Value("cairn_members_count{state=\"joined\"}"), 1);
+  EXPECT_EQ(metrics.Value("cairn_members{state=\"held\"}"), 2);
+  EXPECT_EQ(metrics.Value("cairn_members{state=\"joined\"}"), 1);
   EXPECT_NE(members.remark(), "");
   clock.Advance(kGuardTime);
   members.Look();
