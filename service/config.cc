@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "service/config_knobs.h"
+#include "service/config_members.h"
 
 namespace cairn {
 namespace {
@@ -135,6 +136,7 @@ void CheckPlaintext(const Config& config, Errors* errors) {
   if (config.admin != "off" && config.admin != config.control) {
     check("admin", config.admin, has_tls);
   }
+  if (config.peer.enabled()) check("peer", config.peer.ToString(), has_tls);
   if (config.data.enabled() && config.plaintext == "refuse") {
     errors->Add("data is ", config.data.ToString(),
                 ", which is plain text (UCX), and plaintext is refuse");
@@ -158,10 +160,34 @@ void CheckTls(const Config& config, Errors* errors) {
   }
 }
 
+void CheckMembership(const Config& config, Errors* errors) {
+  const bool has_members = config.members != "off";
+  if (has_members != config.peer.enabled()) {
+    errors->Add("members and peer: set both, or none");
+  }
+  const absl::StatusOr<MembersValue> members = ParseMembers(config.members);
+  for (const HostPort& endpoint : members.ok() ? members->etcd : std::vector<HostPort>()) {
+    if (config.plaintext == "anywhere") continue;
+    if (config.plaintext == "loopback" && IsLoopback(endpoint.host)) continue;
+    errors->Add("members names etcd at ", endpoint.ToString(),
+                ", which is spoken to without TLS, and plaintext is ", config.plaintext);
+  }
+  const bool is_any = config.peer.host == "0.0.0.0" || config.peer.host == "::";
+  if (members.ok() && !members->etcd.empty() && (is_any || config.peer.port == 0)) {
+    errors->Add("peer is ", config.peer.ToString(),
+                ": with etcd, it is the address that other members are told");
+  }
+  if (config.peer.enabled() && config.tls_cert != "off" && config.policy == "off") {
+    errors->Add("peer is ", config.peer.ToString(),
+                ", with TLS: set policy, which says who is a member (peer: true)");
+  }
+}
+
 // What no single row can say.
 void CheckTogether(const Config& config, Errors* errors) {
   CheckTls(config, errors);
   CheckPlaintext(config, errors);
+  CheckMembership(config, errors);
   if (config.region_bytes > config.regions_bytes) {
     errors->Add("region-bytes must be at most regions-bytes");
   }

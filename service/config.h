@@ -40,6 +40,10 @@ struct Config {
   std::string tls_cert, tls_key, tls_crl;  // paths, or "off"
   std::string tls_ca;                      // parsed by transport::ParseTlsBundle(), or "off"
   std::string tls_crl_stale, plaintext;
+  std::string members;  // parsed by ParseMembers()
+  std::string cluster, member_name;
+  HostPort peer;
+  uint64_t member_grace_s = 0;
 };
 
 enum class Action { kRun, kHelp, kVersion, kCheckConfig, kPrintConfig };

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "base/units.h"
 #include "codecs/recipe/recipe.h"
+#include "service/config_members.h"
 #include "service/config_value.h"
 #include "service/limits.h"
 
@@ -139,6 +140,22 @@ constexpr Knob kTable[] = {
      "limit for data-plane connections per transport; a single tenant may use half"},
     {"window", "32", Number{&Config::window, 1, 256},
      "limit for requests in flight per connection"},
+    {"members", "off",
+     Text{&Config::members, [](std::string_view text) { return ParseMembers(text).status(); },
+          MembersForm},
+     "source of the cluster's member list; the daemon then shares blocks with the other members"},
+    {"cluster", "cairn",
+     Text{&Config::cluster, CheckCluster,
+          [] { return std::string_view("1 to 64 characters of [A-Za-z0-9._-]"); }},
+     "name of the cluster; daemons of other clusters are refused as members"},
+    {"member-name", "auto",
+     Text{&Config::member_name, CheckMemberName,
+          [] { return std::string_view("1 to 253 characters of [A-Za-z0-9._-], or auto"); }},
+     "name of this daemon in the cluster, the same after a restart; auto: the host's name"},
+    {"peer", "off", Address{&Config::peer},
+     "address for the other members of the cluster (gRPC); needs members"},
+    {"member-grace", "120", Number{&Config::member_grace_s, 0, 86'400},
+     "seconds that a member stays after the source no longer lists it"},
     {"drain-ms", "10000", Number{&Config::drain_ms, 0, 10 * kMinuteMs},
      "after SIGTERM: time for running requests to finish and for blocks to reach the SSD tier"},
     {"slow-ms", "1000", Number{&Config::slow_ms, 0, 10 * kMinuteMs},

@@ -141,7 +141,9 @@ absl::Status Daemon::StartAll() {
   if (config_.socket != "off") CAIRN_RETURN_IF_ERROR(StartLocal());
   if (config_.stream.enabled()) CAIRN_RETURN_IF_ERROR(StartStream());
   if (config_.data.enabled()) CAIRN_RETURN_IF_ERROR(StartUcx());
+  members_ = MembersOf(config_, clock_);
   StartServices();
+  if (members_ != nullptr) members_->Start({});
   return absl::OkStatus();
 }
 
@@ -248,13 +250,17 @@ void Daemon::StartServices() {
   terms.payload_bytes_max = limits::kTransferBytesMax;
   terms.is_draining = [this] { return is_draining(); };
   terms.audit = audit_.get();
+  if (members_ != nullptr) {
+    terms.member_name = members_->self();
+    terms.cluster = members_->cluster();
+  }
   store_service_ = std::make_unique<StoreService>(
       StoreService::Parts{spaces_, sessions_, *index_, *tiers_, gets_->prefetches(), clock_},
       std::move(terms));
   admin_service_ = std::make_unique<AdminService>(AdminService::Parts{
       spaces_, sessions_, *index_, *upkeep_, *tiers_, store_service_->freed(),
       [this] { BeginDrain(); }, tiers_->Find(TierId::kGpu) == nullptr ? codec_.get() : nullptr,
-      audit_.get()});
+      audit_.get(), members_.get(), config_.members});
   control_->Serve(*store_service_, *admin_service_);
   is_started_.store(true, std::memory_order_release);
 }
@@ -318,6 +324,11 @@ std::string Daemon::Remarks() const {
       absl::StrAppend(&remarks, remark, "\n");
     }
   }
+  if (is_started_.load(std::memory_order_acquire) && members_ != nullptr) {
+    if (const std::string remark = members_->remark(); !remark.empty()) {
+      absl::StrAppend(&remarks, remark, "\n");
+    }
+  }
   for (const DeviceReport& device : Devices()) {
     if (device.state != DeviceState::kOk) {
       absl::StrAppend(&remarks, device.path, " is ", ToAbsl(Name(device.state)), ": ",
@@ -344,6 +355,10 @@ void Daemon::BeginDrain() {
   sessions_.RefuseNew();
   puts_->RefuseNew();
   control_->SetServing(false);
+  if (members_ != nullptr) {
+    members_->Meet(
+        {.name = members_->self(), .incarnation = members_->incarnation(), .is_draining = true});
+  }
   upkeep_->Wake();  // it writes down what is left
 }
 
@@ -381,6 +396,7 @@ void Daemon::Stop() {
   if (store_service_ != nullptr) store_service_->Stop();
   if (control_ != nullptr) control_->Stop();
   if (admin_service_ != nullptr) admin_service_->Stop();
+  if (members_ != nullptr) members_->Stop();
   if (handshakes_ != nullptr) handshakes_->Stop();
   for (const auto& server : transports_) server->Stop();
   if (gets_ != nullptr) gets_->Stop();
@@ -402,6 +418,7 @@ void Daemon::ReportParts(MetricSink& sink) const {
   sessions_.Report(sink);
   if (policy_ != nullptr) policy_->Report(sink);
   if (audit_ != nullptr) audit_->Report(sink);
+  if (members_ != nullptr) members_->Report(sink);
   if (tls_ != nullptr) tls_->Report(sink);
   if (handshakes_ != nullptr) handshakes_->Report(sink);
   spaces_.Report(sink);

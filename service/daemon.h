@@ -30,6 +30,7 @@
 #include "service/get/get.h"
 #include "service/index/block_index.h"
 #include "service/limits.h"
+#include "service/members/members.h"
 #include "service/path_pool.h"
 #include "service/policy_watch.h"
 #include "service/put/put.h"
@@ -150,7 +151,8 @@ class Daemon {
   std::vector<std::unique_ptr<DataServer>> data_servers_;  // by PeerRef::server
   std::vector<std::unique_ptr<transport::Server>> transports_;
   std::string local_address_, stream_address_, ucx_address_;
-  std::string local_gets_;  // "mapped", or "copied: " and why
+  std::string local_gets_;            // "mapped", or "copied: " and why
+  std::unique_ptr<Members> members_;  // null: the daemon belongs to no cluster
   std::unique_ptr<StoreService> store_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<transport::TlsFiles> tls_;           // null: no TLS

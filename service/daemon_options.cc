@@ -1,17 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/daemon_options.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <span>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/random_bytes.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "service/config_members.h"
 #include "service/limits.h"
+#include "service/members/dns_source.h"
+#include "service/members/etcd_source.h"
+#include "service/members/file_source.h"
 
 namespace cairn {
+namespace {
+
+// The name of this host, without what a member's name cannot have.
+std::string HostName() {
+  std::array<char, kMemberNameBytesMax + 1> name{};
+  CAIRN_CHECK(::gethostname(name.data(), name.size() - 1) == 0, "the host has no name");
+  std::string text(name.data());
+  std::erase_if(text, [](char c) { return !IsPlainName({&c, 1}, 1); });
+  return text.empty() ? "localhost" : text;
+}
+
+std::unique_ptr<MemberSource> SourceOf(const MembersValue& value, const Members::Options& members) {
+  switch (value.kind) {
+    case MembersValue::Kind::kOff:
+      return nullptr;
+    case MembersValue::Kind::kFile:
+      return MakeFileSource(value.path);
+    case MembersValue::Kind::kDns:
+      return MakeDnsSource({.name = value.dns.host, .port = value.dns.port});
+    case MembersValue::Kind::kEtcd: {
+      EtcdOptions options;
+      for (const HostPort& endpoint : value.etcd) options.endpoints.push_back(endpoint.ToString());
+      options.prefix = absl::StrCat("/cairn/", members.cluster, "/members");
+      options.self = members.self;
+      return MakeEtcdSource(std::move(options));
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
 
 ControlAddress ControlOf(const Config& config) {
   absl::StatusOr<ControlAddress> address = ParseControlAddress(config.control);
@@ -121,6 +162,20 @@ std::optional<transport::TlsPaths> TlsOf(const Config& config) {
 }
 
 bool MapsArena(const Config& config) { return config.map != "off" && config.socket != "off"; }
+
+std::unique_ptr<Members> MembersOf(const Config& config, const Clock& clock) {
+  const absl::StatusOr<MembersValue> value = ParseMembers(config.members);
+  CAIRN_CHECK_OK(value);  // a row checks it
+  if (!value->enabled()) return nullptr;
+  Members::Options options;
+  options.cluster = config.cluster;
+  options.self = {config.member_name == "auto" ? HostName() : config.member_name,
+                  config.peer.ToString(), ""};
+  options.grace = absl::Seconds(config.member_grace_s);
+  FillRandom(std::as_writable_bytes(std::span<uint64_t>(&options.incarnation, 1)));
+  std::unique_ptr<MemberSource> source = SourceOf(*value, options);
+  return std::make_unique<Members>(std::move(options), std::move(source), clock);
+}
 
 uint64_t PeersMax(const Config& config) {
   return config.connections * ((config.socket != "off" ? 1 : 0) + (config.data.enabled() ? 1 : 0) +

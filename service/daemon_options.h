@@ -4,12 +4,14 @@
 // REQUIRES: ParseCommandLine() made `config`.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "codecs/recipe/recipe.h"
 #include "service/config.h"
+#include "service/members/members.h"
 #include "service/tier/ssd/ssd_tier.h"
 #include "service/tier/tiers.h"
 #include "transport/tls/tls_files.h"
@@ -43,5 +45,8 @@ uint64_t PeersMax(const Config& config);
 // Whether clients of the socket shall map the arena, and can then read the blocks of all tenants. A
 // policy that names more than one tenant keeps them apart: Daemon then does not map.
 bool MapsArena(const Config& config);
+
+// Returns null if the daemon belongs to no cluster.
+std::unique_ptr<Members> MembersOf(const Config& config, const Clock& clock);
 
 }  // namespace cairn

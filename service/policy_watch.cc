@@ -105,6 +105,11 @@ absl::Status PolicyWatch::MayConnect(const PeerIdentity& identity) const {
   return policy_.MayConnect(identity);
 }
 
+absl::Status PolicyWatch::MayBeMember(const PeerIdentity& identity) const {
+  const MutexLock lock(mutex_);
+  return policy_.MayBeMember(identity);
+}
+
 std::string PolicyWatch::remark() const {
   const MutexLock lock(mutex_);
   if (refusal_.empty()) return {};

@@ -37,6 +37,7 @@ class PolicyWatch final : public TenantPolicy {
   std::optional<uint64_t> SessionsMax(std::string_view tenant) const override;
   absl::Status MayOperate(const PeerIdentity& identity) const override;
   absl::Status MayConnect(const PeerIdentity& identity) const override;
+  absl::Status MayBeMember(const PeerIdentity& identity) const override;
 
   // Why the file is not in force. Empty: it is.
   std::string remark() const;

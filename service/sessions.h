@@ -67,6 +67,8 @@ class TenantPolicy {
   virtual absl::Status MayOperate(const PeerIdentity& identity) const = 0;
   // Whether the peer may do anything at all. Errors: PermissionDenied.
   virtual absl::Status MayConnect(const PeerIdentity& identity) const = 0;
+  // Whether the peer may be a member of the cluster. Errors: PermissionDenied.
+  virtual absl::Status MayBeMember(const PeerIdentity& identity) const = 0;
 };
 
 // Allows every peer to use any tenant.
@@ -79,6 +81,7 @@ class AnyTenant final : public TenantPolicy {
   std::optional<uint64_t> SessionsMax(std::string_view) const override { return std::nullopt; }
   absl::Status MayOperate(const PeerIdentity&) const override { return absl::OkStatus(); }
   absl::Status MayConnect(const PeerIdentity&) const override { return absl::OkStatus(); }
+  absl::Status MayBeMember(const PeerIdentity&) const override { return absl::OkStatus(); }
 };
 
 // One data-plane connection.

@@ -72,6 +72,9 @@ class GrpcAdmin final : public AdminClient {
                                                absl::Time deadline) override {
     return Run(&v1::Admin::Stub::SetPolicy, request, deadline);
   }
+  absl::StatusOr<v1::ListMembersReply> ListMembers(absl::Time deadline) override {
+    return Run(&v1::Admin::Stub::ListMembers, v1::ListMembersRequest(), deadline);
+  }
   absl::StatusOr<v1::ListTiersReply> ListTiers(absl::Time deadline) override {
     return Run(&v1::Admin::Stub::ListTiers, v1::ListTiersRequest(), deadline);
   }

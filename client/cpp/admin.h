@@ -64,6 +64,7 @@ class AdminClient {
   virtual absl::StatusOr<v1::ListTiersReply> ListTiers(absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::SetDeviceReply> SetDevice(const v1::SetDeviceRequest& request,
                                                        absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::ListMembersReply> ListMembers(absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::DrainReply> Drain(absl::Time deadline) = 0;
 };
 

@@ -58,6 +58,22 @@ v1::DeviceState ToState(DeviceState state) {
   return v1::DEVICE_STATE_UNSPECIFIED;
 }
 
+v1::MemberState ToState(MemberState state) {
+  switch (state) {
+    case MemberState::kUnmet:
+      return v1::MEMBER_STATE_UNMET;
+    case MemberState::kJoined:
+      return v1::MEMBER_STATE_JOINED;
+    case MemberState::kHeld:
+      return v1::MEMBER_STATE_HELD;
+    case MemberState::kDraining:
+      return v1::MEMBER_STATE_DRAINING;
+    case MemberState::kRefused:
+      return v1::MEMBER_STATE_REFUSED;
+  }
+  return v1::MEMBER_STATE_UNSPECIFIED;
+}
+
 void FillDevice(const DeviceReport& device, v1::DeviceInfo* info) {
   info->set_path(device.path);
   info->set_state(ToState(device.state));
@@ -117,6 +133,7 @@ void AdminService::AddTo(CallRouter& router) {
   add("ListSpaces", Call::kListSpaces, &AdminService::ListSpaces);
   add("ListBlocks", Call::kListBlocks, &AdminService::ListBlocks);
   add("ListTiers", Call::kListTiers, &AdminService::ListTiers);
+  add("ListMembers", Call::kListMembers, &AdminService::ListMembers);
   router.AddUnary(
       "/cairn.v1.Admin/SetPolicy",
       UnaryMethod<v1::SetPolicyRequest, v1::SetPolicyReply>{
@@ -236,6 +253,34 @@ void AdminService::SetPolicy(const ControlCall& call, const v1::SetPolicyRequest
   v1::SetPolicyReply reply;
   *reply.mutable_policy() = ToPolicy((*space)->coding().policy());
   parts_.freed.Answer(call, std::move(reply), done);
+}
+
+absl::Status AdminService::ListMembers(const v1::ListMembersRequest&, v1::ListMembersReply* reply) {
+  const Members* members = parts_.members;
+  if (members == nullptr) return absl::OkStatus();
+  const auto to_ms = [](absl::Duration time) {
+    return static_cast<uint64_t>(absl::ToInt64Milliseconds(time));
+  };
+  const ViewPtr view = members->view();
+  reply->set_cluster(members->cluster());
+  reply->set_source(parts_.members_source);
+  if (const absl::Status state = members->source_state(); !state.ok()) {
+    reply->set_source_error(std::string(state.message()));
+  }
+  reply->set_source_silence_ms(to_ms(members->source_silence()));
+  reply->set_view_hash(view->hash);
+  reply->set_guarded(view->is_guarded);
+  for (const Member& member : view->members) {
+    v1::MemberInfo& info = *reply->add_members();
+    info.set_name(member.name);
+    info.set_address(member.address);
+    info.set_zone(member.zone);
+    info.set_state(ToState(member.state));
+    info.set_reason(member.refusal);
+    info.set_self(member.is_self);
+    info.set_state_ms(to_ms(members->Age(member)));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AdminService::ListTiers(const v1::ListTiersRequest&, v1::ListTiersReply* reply) {

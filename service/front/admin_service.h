@@ -18,6 +18,7 @@
 #include "service/front/freed_calls.h"
 #include "service/front/verify_stream.h"
 #include "service/index/block_index.h"
+#include "service/members/members.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
@@ -39,6 +40,8 @@ class AdminService {
     std::function<void()> drain;
     const DeviceCodec* codec = nullptr;  // of a device that no tier has; null: none
     Audit* audit = nullptr;              // null: none
+    const Members* members = nullptr;    // null: the daemon belongs to no cluster
+    std::string members_source = {};     // as configured
   };
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}
   ~AdminService() { Stop(); }
@@ -59,6 +62,7 @@ class AdminService {
   void SetPolicy(const ControlCall& call, const v1::SetPolicyRequest& request,
                  const ReplyDone<v1::SetPolicyReply>& done);
   absl::Status ListTiers(const v1::ListTiersRequest& request, v1::ListTiersReply* reply);
+  absl::Status ListMembers(const v1::ListMembersRequest& request, v1::ListMembersReply* reply);
   absl::StatusOr<v1::SetDeviceReply> SetDevice(const ControlCall& call,
                                                const v1::SetDeviceRequest& request);
   absl::StatusOr<v1::DrainReply> Drain(const ControlCall& call);
@@ -70,7 +74,7 @@ class AdminService {
   void RunVerify(VerifyStream& stream, uint64_t space_id);
 
   const Parts parts_;
-  CallMetrics calls_{Call::kListSpaces, Call::kDrain};
+  CallMetrics calls_{Call::kListSpaces, Call::kListMembers};
   const VerifyStream::Begin verify_ = [this](VerifyStream& stream, uint64_t space_id) {
     return Verify(stream, space_id);
   };

@@ -34,9 +34,10 @@ enum class Call : uint8_t {
   kListTiers,
   kSetDevice,
   kDrain,
+  kListMembers,
   kHealthCheck,
 };
-inline constexpr size_t kCallCount = 23;
+inline constexpr size_t kCallCount = 24;
 
 class CallMetrics {
  public:

@@ -365,6 +365,8 @@ absl::Status StoreService::About(const v1::AboutRequest&, v1::AboutReply* reply)
   reply->set_admin_address(terms_.admin_address);
   reply->set_http_address(terms_.http_address);
   reply->set_local_gets(terms_.local_gets);
+  reply->set_member_name(terms_.member_name);
+  reply->set_cluster(terms_.cluster);
   return absl::OkStatus();
 }
 

@@ -20,6 +20,7 @@ struct SessionTerms {  // the same for every session
   std::string daemon_version;
   std::string admin_address, http_address;  // for About; empty: none
   std::string local_gets;                   // for About
+  std::string member_name, cluster;         // for About; empty: the daemon belongs to none
   uint64_t payload_bytes_max = 0;
   std::function<bool()> is_draining;
   Audit* audit = nullptr;  // null: none

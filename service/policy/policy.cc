@@ -77,6 +77,15 @@ absl::Status Policy::MayOperate(const PeerIdentity& identity) const {
       absl::StrCat("peer: ", identity.ToString(), " is no operator (", Place(*rule), ")"));
 }
 
+absl::Status Policy::MayBeMember(const PeerIdentity& identity) const {
+  CAIRN_ASSIGN_OR_RETURN(const Rule* rule, RuleOf(identity));
+  if (rule->is_member) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("peer: ", identity.ToString(),
+                                                  " is no member of the cluster: its rule has no "
+                                                  "peer: true (",
+                                                  Place(*rule), ")"));
+}
+
 absl::Status Policy::MayConnect(const PeerIdentity& identity) const {
   return RuleOf(identity).status();
 }

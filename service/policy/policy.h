@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The policy: which tenants a peer may use, who is an operator, who is shut out, and the limits of
-// each tenant. docs/guides/trust.md describes the file.
+// The policy: which tenants a peer may use, who is an operator, who is a member, who is shut out,
+// and the limits of each tenant. docs/guides/trust.md describes the file.
 //
 // Thread-safety: Immutable.
 
@@ -39,6 +39,7 @@ class Policy {
     PeerPattern peers;
     std::vector<std::string> tenants;  // "*": any
     bool is_operator = false;
+    bool is_member = false;
     int line = 0;  // in the file, from 1
   };
   struct Tenant {
@@ -59,7 +60,9 @@ class Policy {
   // Errors: PermissionDenied, with the reason.
   absl::Status MayUse(const PeerIdentity& identity, std::string_view tenant) const;
   absl::Status MayOperate(const PeerIdentity& identity) const;
-  // OK if the identity may use a tenant or operate.
+  // Whether the peer may be a member of the cluster. A member speaks for every tenant.
+  absl::Status MayBeMember(const PeerIdentity& identity) const;
+  // OK if a rule names the identity.
   absl::Status MayConnect(const PeerIdentity& identity) const;
   const Tenant& TenantOf(std::string_view tenant) const;
   // Whether peers may use different tenants.

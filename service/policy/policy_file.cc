@@ -141,6 +141,10 @@ class Reader {
             CAIRN_ASSIGN_OR_RETURN(rule.is_operator, Flag(value, field));
             return absl::OkStatus();
           }
+          if (!is_deny && key == "peer") {
+            CAIRN_ASSIGN_OR_RETURN(rule.is_member, Flag(value, field));
+            return absl::OkStatus();
+          }
           if (key == "serial" && !is_deny) {
             return Bad(value, absl::StrCat(field, ": only deny takes a serial"));
           }
@@ -151,8 +155,10 @@ class Reader {
       return Bad(node, absl::StrCat(list, ": a rule has exactly one of uri, dns, uid",
                                     is_deny ? ", serial" : ""));
     }
-    if (!is_deny && !has_tenants && !rule.is_operator) {
-      return Bad(node, absl::StrCat(list, ": a rule has tenants, operator: true, or both"));
+    if (!is_deny && !has_tenants && !rule.is_operator && !rule.is_member) {
+      return Bad(
+          node,
+          absl::StrCat(list, ": a rule has one or more of tenants, operator: true, peer: true"));
     }
     return rule;
   }

@@ -41,6 +41,7 @@ ARROWS = {
     "service/limits": {"base", "proto"} | CODECS,
     "service/config": {"base", "service/limits"} | CODECS,
     "service/policy": {"base"},
+    "service/members": {"base", "proto", "service/config"},
     "service/memory": {"base", "transport", "kernels", "service/limits"},
     "service/tier": PATH - {"transport", "service/config", "service/tier", "service/index", "service/codec", "service/state"},
     # The tier on drives; those above know its seam alone.
@@ -55,7 +56,7 @@ ARROWS = {
     "service/put": PATH,
     "service/get": PATH,
     "service/upkeep": PATH,
-    "service/front": PATH | {"service/put", "service/get", "service/upkeep"},
+    "service/front": PATH | {"service/put", "service/get", "service/upkeep", "service/members"},
 }
 EVERYTHING = {"service", "tests"}  # service/main.cc and the daemon wire it all; nobody includes tests/
 
@@ -78,7 +79,7 @@ UNITS = [
     ("service/data_metrics", "service/state"),
     ("service/tier/ssd/", "service/tier/ssd"),
     ("service/tier/gpu/", "service/tier/gpu"),
-] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index codec put get upkeep front".split()]
+] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index codec members put get upkeep front".split()]
 UNITS += [(f"{d}/", d) for d in sorted(CODECS)]
 
 # header pattern -> where it may be included (tests may include anything)
@@ -88,7 +89,7 @@ HOMES = [
     (r"rocksdb/", ["service/tier/ssd/ledger"]),
     (r"liburing", ["service/tier/ssd/uring_engine"]),
     (r"prometheus/|civetweb", ["service/front/"]),
-    (r"grpc(pp)?/|.*\.grpc\.pb\.h$", ["service/front/", "client/cpp/"]),
+    (r"grpc(pp)?/|.*\.grpc\.pb\.h$", ["service/front/", "service/members/etcd_source", "client/cpp/"]),
     (r".*\.pb\.h$|google/protobuf/", ["proto/", "service/front/", "client/"]),
     (r"(imm|x86|[nwstepa]mm)intrin\.h$|(imm|x86)intrin", ["codecs/backend/cpu/", "codecs/checksum"]),
     (r"openssl/evp\.h", ["proto/", "transport/tls/"]),

@@ -266,6 +266,7 @@ void MutateCalls(Attack& attack) {
       {"Admin/ListBlocks", match.substr(18)},
       {"Admin/SetPolicy", match.substr(18) + opaque},
       {"Admin/ListTiers", ""},
+      {"Admin/ListMembers", ""},
       {"Admin/SetDevice", Field(1, "/no/such/folder") + Field(2, "")},
   };
   RawCalls calls(attack);

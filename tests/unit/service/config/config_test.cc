@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/units.h"
 #include "service/limits.h"
 
@@ -258,6 +259,40 @@ TEST(Config, RowsAreCheckedTogether) {
   EXPECT_THAT(ErrorOf({"--region-bytes", "17GiB"}), HasSubstr("regions-bytes"));
   EXPECT_THAT(ErrorOf({"--socket", "off"}), HasSubstr("no data plane"));
   EXPECT_EQ(ErrorOf({"--socket", "off", "--data", "127.0.0.1:0"}), "");
+}
+
+TEST(Config, AClusterIsASourceAndAPort) {
+  const auto with = [](std::vector<std::string> flags) {
+    flags.push_back("--peer=127.0.0.1:50160");
+    return ErrorOf(std::move(flags));
+  };
+  const auto line = Parse({"--members=file:/etc/members", "--peer=127.0.0.1:50160"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.cluster, "cairn");
+  EXPECT_EQ(line->config.member_grace_s, 120u);
+  EXPECT_FALSE(Parse({})->config.peer.enabled());
+  EXPECT_EQ(with({"--members=dns:cairn.serving.svc:50160"}), "");
+  EXPECT_EQ(with({"--members=etcd:127.0.0.1:2379,[::1]:2379"}), "");
+  EXPECT_THAT(with({"--members=etcd:10.0.0.9:2379"}), HasSubstr("spoken to without TLS"));
+  EXPECT_THAT(
+      ErrorOf({"--members=etcd:127.0.0.1:2379", "--peer=0.0.0.0:50160", "--plaintext=anywhere"}),
+      HasSubstr("the address that other members are told"));
+  EXPECT_THAT(with({}), HasSubstr("members and peer: set both, or none"));
+  EXPECT_THAT(ErrorOf({"--members=file:/m"}), HasSubstr("members and peer: set both, or none"));
+  for (const char* bad :
+       {"file:m", "file:off", "file:", "dns:", "dns:cairn", "dns:cairn:0", "dns:[::1]:7",
+        "etcd:", "etcd:off", "etcd:a:0", "etcd:a:1,", "gossip:x", "on", ""}) {
+    EXPECT_THAT(with({absl::StrCat("--members=", bad)}), HasSubstr("takes file:PATH")) << bad;
+  }
+  EXPECT_THAT(with({"--members=file:/m", "--member-name=a b"}), HasSubstr("1 to 253 characters"));
+  EXPECT_THAT(with({"--members=file:/m", "--cluster=a/b"}), HasSubstr("1 to 64 characters"));
+  const std::vector<std::string> there = {"--members=file:/m", "--peer=10.0.0.1:50160"};
+  EXPECT_THAT(ErrorOf(there), HasSubstr("peer is 10.0.0.1:50160, without TLS"));
+  std::vector<std::string> tls = there;
+  tls.insert(tls.end(), {"--tls-cert=/c", "--tls-key=/k", "--tls-ca=/a"});
+  EXPECT_THAT(ErrorOf(tls), HasSubstr("with TLS: set policy, which says who is a member"));
+  tls.push_back("--policy=/p");
+  EXPECT_EQ(ErrorOf(tls), "");
 }
 
 TEST(Config, ForeignVariablesAreReportedAndNotRefused) {

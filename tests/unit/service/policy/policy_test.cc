@@ -101,6 +101,26 @@ TEST(PolicyTest, OperatorsAndLimits) {
   EXPECT_FALSE(policy.TenantOf("team-b").ucx);
 }
 
+TEST(PolicyTest, OnlyAPeerWithTheRoleMayBeAMember) {
+  const auto policy = Policy::Parse(
+      "version: 1\n"
+      "identities:\n"
+      "  - {dns: \"*.cairn.example\", peer: true}\n"
+      "  - {uid: 7, tenants: [a], peer: false}\n"
+      "deny: [{serial: \"7\"}]\n",
+      "p.yaml");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_TRUE(policy->MayBeMember(Holder("", {"node-1.cairn.example"})).ok());
+  EXPECT_FALSE(policy->MayBeMember(Holder("", {"node-1.cairn.example"}, "7")).ok());
+  EXPECT_EQ(policy->MayBeMember(User(7)).message(),
+            "peer: uid 7 is no member of the cluster: its rule has no peer: true (p.yaml:4)");
+  EXPECT_TRUE(absl::IsPermissionDenied(policy->MayBeMember(PeerIdentity())));
+  // The role is no tenant's and no operator's.
+  EXPECT_FALSE(policy->MayUse(Holder("", {"node-1.cairn.example"}), "a").ok());
+  EXPECT_FALSE(policy->MayOperate(Holder("", {"node-1.cairn.example"})).ok());
+  EXPECT_FALSE(policy->has_many_tenants());
+}
+
 TEST(PolicyTest, KnowsWhetherTenantsAreToBeKeptApart) {
   const auto many = [](std::string_view rules) {
     const auto policy = Policy::Parse(absl::StrCat("version: 1\nidentities: ", ToAbsl(rules)), "p");
@@ -131,7 +151,7 @@ TEST(PolicyTest, AnErrorNamesTheLineAndTheField) {
   EXPECT_EQ(of("identities:\n  - {door: /a, tenants: [a]}"),
             "p.yaml:3: identities.door: this daemon has no doors; takes uri, dns, uid");
   EXPECT_EQ(of("identities:\n  - {uid: 1}"),
-            "p.yaml:3: identities: a rule has tenants, operator: true, or both");
+            "p.yaml:3: identities: a rule has one or more of tenants, operator: true, peer: true");
   EXPECT_EQ(of("identities:\n  - {uid: 1, tenants: []}"),
             "p.yaml:3: identities.tenants: expected a list of names, such as [team-a]");
   EXPECT_EQ(of("identities:\n  - {uid: 1, tenants: [a/b]}"),
@@ -149,6 +169,9 @@ TEST(PolicyTest, AnErrorNamesTheLineAndTheField) {
             "p.yaml:3: identities.serial: only deny takes a serial");
   EXPECT_EQ(of("identities:\n  - {uid: 1, operator: yes}"),
             "p.yaml:3: identities.operator: expected true or false");
+  EXPECT_EQ(of("identities:\n  - {uid: 1, peer: 1}"),
+            "p.yaml:3: identities.peer: expected true or false");
+  EXPECT_EQ(of("deny:\n  - {uid: 1, peer: true}"), "p.yaml:3: deny.peer is unknown");
   EXPECT_EQ(of("deny:\n  - {serial: xyz}"),
             "p.yaml:3: deny.serial: expected 1 to 40 hexadecimal digits");
   EXPECT_EQ(of("tenants:\n  a: {weight: 2}"),

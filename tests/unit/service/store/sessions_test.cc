@@ -74,6 +74,7 @@ TEST(SessionsTest, AnIdentityIsOnlyTheTenantsThatThePolicySays) {
     std::optional<uint64_t> SessionsMax(std::string_view) const override { return 2; }
     absl::Status MayOperate(const PeerIdentity&) const override { return absl::OkStatus(); }
     absl::Status MayConnect(const PeerIdentity&) const override { return absl::OkStatus(); }
+    absl::Status MayBeMember(const PeerIdentity&) const override { return absl::OkStatus(); }
     bool ucx = false, is_revoked = false;
   };
   OwnTenant policy;

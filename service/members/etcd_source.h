@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Members from etcd (v3 API, 3.4 and later). Each daemon puts a key of its own under a lease, and
+// watches those of all.
+//
+//   PREFIX/NAME -> HOST:PORT [ZONE]
+//
+// The lease is renewed on the thread `member-lease`, the keys are watched on `member-watch`. Each
+// has a channel of its own. Every call has a deadline. A failed call moves its thread to the next
+// endpoint, with backoff. A watch that is silent is given up: an etcd that hangs keeps its
+// connections open.
+//
+// A lease is not revoked at the end. A daemon that restarts within its time changes nothing.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "service/members/member_source.h"
+
+namespace cairn {
+
+struct EtcdOptions {
+  std::vector<std::string> endpoints;          // HOST:PORT, plain text; tried in turn
+  std::string prefix;                          // without the last slash
+  std::optional<ListedMember> self;            // announced; nullopt: only watches
+  absl::Duration lease = absl::Seconds(30);    // whole seconds
+  absl::Duration progress = absl::Seconds(2);  // how often the watch asks whether etcd is there
+  absl::Duration silence = absl::Seconds(10);  // after which a watch is given up
+  absl::Duration backoff_max = absl::Seconds(2);
+};
+// REQUIRES: at least one endpoint.
+std::unique_ptr<MemberSource> MakeEtcdSource(EtcdOptions options);
+
+}  // namespace cairn
