@@ -60,6 +60,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Mach
 absl::Status Daemon::LoadPolicy() {
   if (config_.audit != "off") {
     CAIRN_ASSIGN_OR_RETURN(audit_, Audit::Open(config_.audit));
+    sessions_.SetOtherBearerNote([this](const PeerIdentity& peer, std::string_view tenant) {
+      audit_->TicketRefused(peer, tenant);
+    });
   }
   maps_arena_ = MapsArena(config_);
   if (config_.policy == "off") return absl::OkStatus();
@@ -82,6 +85,13 @@ absl::Status Daemon::StartTls() {
   tls_ = *std::move(files);
   tls_generation_ = tls_->generation();
   handshakes_ = std::make_unique<transport::Handshakes>(*tls_, transport::HandshakeLimits());
+  if (audit_ != nullptr) {
+    audit_->Tls(absl::OkStatus());
+    handshakes_->SetRefusedNote([this](const transport::Handshakes::Refused& refused) {
+      audit_->HandshakeRefused(refused.door, refused.address, refused.certificate, refused.reason,
+                               refused.why);
+    });
+  }
   handshakes_->Start();
   LogInfo("daemon", "TLS", {{"certificate", tls_->own_certificate()}});
   return absl::OkStatus();
@@ -90,9 +100,16 @@ absl::Status Daemon::StartTls() {
 void Daemon::Look() {
   doors_.Look();
   if (tls_ != nullptr) {
+    const std::string remark = tls_->remark();
     tls_->Look();
     const uint64_t generation = tls_->generation();
-    if (std::exchange(tls_generation_, generation) != generation) control_->EndRevoked();
+    const bool is_new = std::exchange(tls_generation_, generation) != generation;
+    if (is_new) control_->EndRevoked();
+    if (audit_ != nullptr && is_new) audit_->Tls(absl::OkStatus());
+    if (const std::string now = tls_->remark();
+        audit_ != nullptr && !now.empty() && now != remark) {
+      audit_->Tls(absl::InvalidArgumentError(now));
+    }
   }
   if (audit_ != nullptr) audit_->Look();
   if (policy_ == nullptr) return;

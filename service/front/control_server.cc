@@ -132,7 +132,7 @@ void ControlServer::Serve(StoreService& store, AdminService& admin) {
   store.AddTo(router_);
   admin.AddTo(router_);
   SetServing(true);
-  router_.Open(store.sessions());
+  router_.Open(store.sessions(), store.audit());
 }
 
 void ControlServer::AddHealth() {
