@@ -173,7 +173,7 @@ absl::Status Daemon::StartProbes() {
   CAIRN_RETURN_IF_ERROR(StartTls());
   const ControlAddress control = ControlOf(config_);
   CAIRN_ASSIGN_OR_RETURN(control_, ControlServer::Start(control, AdminOf(config_), SlowOf(config_),
-                                                        handshakes_.get()));
+                                                        handshakes_.get(), DoorsOf(config_)));
   control_->AddTo(doors_);
   LogInfo("daemon", "starting: probes are answered",
           {{"control", control_->address().ToString()},
@@ -211,7 +211,12 @@ DataServer& Daemon::AddDataServer(std::string_view transport_label) {
 
 absl::Status Daemon::StartLocal() {
   const Arena& arena = tiers_->host().arena();
+  std::vector<transport::DoorSocket> doors;
+  for (const std::string& folder : DoorsOf(config_)) {
+    doors.push_back({.door = folder, .path = DoorDataPath(folder)});
+  }
   auto server = transport::StartLocalServer({.path = config_.socket,
+                                             .doors = std::move(doors),
                                              .limits = TransportLimits(),
                                              .shared = arena.mapping(),
                                              .shared_fd = arena.shared_fd()},
@@ -258,6 +263,7 @@ void Daemon::StartServices() {
   for (const std::string& address : {local_address_, stream_address_, ucx_address_}) {
     if (!address.empty()) terms.data_addresses.push_back(address);
   }
+  terms.local_address = local_address_;
   terms.daemon_version = DaemonVersion();
   if (metrics_ != nullptr) terms.http_address = metrics_->address().ToString();
   if (AdminOf(config_).has_value()) terms.admin_address = control_->admin_address();
