@@ -289,6 +289,31 @@ def test_whoever_relays_to_a_daemon_is_told_nothing(bin_dir, ca, server, team_a,
             relay.close()
 
 
+def test_the_page_works_as_it_stands(bin_dir, ca, tmp_path):
+    """The commands and the policy of docs/guides/trust.md, on one host."""
+    page = pathlib.Path(__file__).parents[3] / "docs" / "guides" / "trust.md"
+    blocks = re.findall(r"```(sh|yaml)\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    commands, start = [text for kind, text in blocks if kind == "sh"][:2]
+    assert "openssl req" in commands and start.startswith("cairnd ")
+    (policy,) = [text for kind, text in blocks if kind == "yaml" and text.startswith("version:")]
+    (tmp_path / "policy.yaml").write_text(policy)
+    shell = {"input": commands, "text": True, "cwd": tmp_path, "capture_output": True}
+    subprocess.run(["bash", "-e"], check=True, **shell)
+    words = start.splitlines()[0].replace("$PWD", str(tmp_path)).split()[1:]
+    flags = [word for i, word in enumerate(words) if "--control" not in words[max(0, i - 1) : i + 1]]
+    flags[flags.index("--stream") + 1] = "127.0.0.1:0"
+    options = {"tls_ca": "ca.pem", "tls_cert": "engine.pem", "tls_key": "engine.key"}
+    options = {name: str(tmp_path / path) for name, path in options.items()}
+    options |= {"tls_server": "cairn.example", "timeout": 10.0}
+    with Daemon(bin_dir, tmp_path, *flags) as daemon:
+        with cairn.connect(daemon.control, tenant="team-a", **options) as client:
+            move(client)
+        sent = daemon.metric('cairn_transport_sent_bytes_total{transport="stream"}')
+        assert sent > 0
+        why = refusal(cairn.PermissionDeniedError, control=daemon.control, tenant="team-b", **options)
+        assert "'team-b' is none of team-a, shared-prompts (policy.yaml:3)" in why
+
+
 def test_the_environment_of_an_engine_is_enough(secured, ca, team_a, monkeypatch):
     monkeypatch.setenv("CAIRN_CONTROL", secured.control)
     monkeypatch.setenv("CAIRN_TLS_CA", str(ca.pem))
