@@ -181,7 +181,7 @@ TEST_F(StoreTest, ATenantCannotReachAnothersBlock) {
   request.set_space_id(space_);
   v1::InvalidateReply reply;
   EXPECT_EQ(thief->store().Invalidate(&context, request, &reply).error_code(),
-            grpc::StatusCode::PERMISSION_DENIED);
+            grpc::StatusCode::NOT_FOUND);
   EXPECT_TRUE(Get(1, WholeToy()).ok());
 }
 
