@@ -216,10 +216,10 @@ absl::Status Daemon::StartLocal() {
     doors.push_back({.door = folder, .path = DoorDataPath(folder)});
   }
   auto server = transport::StartLocalServer({.path = config_.socket,
-                                             .doors = std::move(doors),
                                              .limits = TransportLimits(),
                                              .shared = arena.mapping(),
-                                             .shared_fd = arena.shared_fd()},
+                                             .shared_fd = arena.shared_fd(),
+                                             .doors = std::move(doors)},
                                             AddDataServer("local"));
   if (!server.ok()) return Annotate(server.status(), "socket");
   LogInfo("daemon", "gets of clients on this host", {{"are", local_gets_}});

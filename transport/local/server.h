@@ -66,12 +66,12 @@ struct DoorSocket {
 
 struct LocalServerOptions {
   std::string path;  // the socket file; its folder must exist
-  std::vector<DoorSocket> doors = {};
   ServerLimits limits;
   // The memory that clients may map. Payloads of replies in it may be lent. Both must outlive the
   // server.
   std::span<const std::byte> shared = {};
   int shared_fd = -1;  // the same memory, opened read-only and sealed; -1: clients map nothing
+  std::vector<DoorSocket> doors = {};
 };
 
 // Starts the server. `handler` must outlive it. Errors: those of SocketFile::Listen(),
