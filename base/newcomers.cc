@@ -17,6 +17,7 @@ namespace {
 constexpr uint64_t kIpv4 = uint64_t{1} << 32;
 constexpr uint64_t kIpv6 = uint64_t{1} << 63;
 constexpr uint64_t kUnknown = uint64_t{1} << 33;
+constexpr uint64_t kDoor = uint64_t{1} << 34;
 
 uint64_t Ipv4Party(const void* address) {
   uint32_t host = 0;
@@ -42,6 +43,8 @@ uint64_t PartyOf(int socket) {
   std::memcpy(&network, &address, sizeof network);
   return kIpv6 | network;
 }
+
+uint64_t PartyOfDoor(size_t index) { return kDoor | index; }
 
 std::optional<uint64_t> Newcomers::Add(uint64_t id, uint64_t party) {
   CAIRN_CHECK(party_of_.empty() || id > party_of_.rbegin()->first);

@@ -46,17 +46,25 @@ absl::Status Audit::Failed(std::string_view what) {
   return absl::UnavailableError(text);
 }
 
-absl::Status Audit::Write(std::string_view event, std::initializer_list<Field> fields) {
-  if (!file_.is_valid()) CAIRN_RETURN_IF_ERROR(OpenFile());
-  std::string line =
-      absl::StrCat("{\"time\":\"", absl::FormatTime(absl::Now(), absl::UTCTimeZone()),
-                   "\",\"number\":", number_ + 1, ",\"event\":");
-  AppendJsonString(event, &line);
+Audit::Line Audit::MakeLine(std::string_view event, std::initializer_list<Field> fields) {
+  Line line{.time = absl::Now(), .text = "\"event\":"};
+  AppendJsonString(event, &line.text);
   for (const Field& field : fields) {
-    absl::StrAppend(&line, ",\"", ToAbsl(field.name), "\":");
-    AppendJsonString(field.value, &line);
+    absl::StrAppend(&line.text, ",\"", ToAbsl(field.name), "\":");
+    AppendJsonString(field.value, &line.text);
   }
-  line += "}\n";
+  return line;
+}
+
+absl::Status Audit::Write(std::string_view event, std::initializer_list<Field> fields) {
+  return WriteLine(MakeLine(event, fields));
+}
+
+absl::Status Audit::WriteLine(const Line& content) {
+  if (!file_.is_valid()) CAIRN_RETURN_IF_ERROR(OpenFile());
+  const std::string line =
+      absl::StrCat("{\"time\":\"", absl::FormatTime(content.time, absl::UTCTimeZone()),
+                   "\",\"number\":", number_ + 1, ",", content.text, "}\n");
   struct stat before {};
   if (::fstat(file_.get(), &before) != 0) return Failed("stat");
   const ssize_t written = ::write(file_.get(), line.data(), line.size());
@@ -100,9 +108,56 @@ void Audit::Policy(const absl::Status& outcome) {
                                  : Write("policy not taken", {{"reason", ToStd(why)}}));
 }
 
+void Audit::Tls(const absl::Status& outcome) {
+  const absl::string_view why = outcome.message();
+  const MutexLock lock(mutex_);
+  static_cast<void>(outcome.ok() ? Write("tls loaded", {})
+                                 : Write("tls not taken", {{"reason", ToStd(why)}}));
+}
+
+void Audit::Note(std::string_view event, std::initializer_list<Field> fields) {
+  Line line = MakeLine(event, fields);
+  const MutexLock lock(noted_mutex_);
+  if (noted_.size() >= kNotesPerSecond) return omitted_.Add();
+  noted_.push_back(std::move(line));
+}
+
+void Audit::Outcome(std::string_view call, const PeerIdentity& peer, const absl::Status& outcome) {
+  const std::string who = peer.ToString(), what = outcome.ok() ? "OK" : outcome.ToString();
+  Note("outcome", {{"call", call}, {"peer", who}, {"outcome", what}});
+}
+
+void Audit::OperatorRefused(std::string_view call, const PeerIdentity& peer,
+                            const absl::Status& reason) {
+  const std::string who = peer.ToString();
+  Note("operator refused",
+       {{"call", call}, {"peer", who}, {"reason", ToStd(absl::string_view(reason.message()))}});
+}
+
+void Audit::TicketRefused(const PeerIdentity& peer, std::string_view tenant) {
+  const std::string who = peer.ToString();
+  Note("ticket refused", {{"peer", who}, {"tenant", tenant}});
+}
+
+void Audit::HandshakeRefused(std::string_view door, std::string_view address,
+                             std::string_view certificate, std::string_view reason,
+                             std::string_view why) {
+  Note("handshake refused", {{"door", door},
+                             {"address", address},
+                             {"certificate", certificate},
+                             {"reason", reason},
+                             {"why", why}});
+}
+
 void Audit::Look() {
+  std::vector<Line> noted;
+  {
+    const MutexLock lock(noted_mutex_);
+    noted.swap(noted_);
+  }
   const MutexLock lock(mutex_);
   notes_ = 0;
+  for (const Line& line : noted) static_cast<void>(WriteLine(line));
   if (is_unsynced_ && file_.is_valid()) {
     if (::fdatasync(file_.get()) == 0) {
       is_unsynced_ = false;
@@ -131,8 +186,8 @@ void Audit::Report(MetricSink& sink) const {
                   "Lines of the audit file that could not be written or synced.", {},
                   failures_.Value());
   sink.AddCounter("cairn_audit_omitted_total",
-                  "Refusals that were left out of the audit file: more than 32 in a second.", {},
-                  omitted_.Value());
+                  "Lines that were left out of the audit file: more than 32 of a kind in a second.",
+                  {}, omitted_.Value());
 }
 
 }  // namespace cairn

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The audit file: one JSON object per line for each change by an operator, each refused session and
-// each policy that was loaded or not taken.
+// The audit file: one JSON object per line for each change by an operator and its outcome, for each
+// peer that was refused, and for each policy and TLS file set that was loaded or not taken.
+// docs/reference/audit.md lists the lines and their fields.
 //
 // A change is on the drive before it is made: if its line cannot be written, it is refused. Other
 // lines reach the drive within a second, and wait for nobody.
@@ -14,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,6 +39,20 @@ class Audit {
   void Refused(const PeerIdentity& peer, std::string_view tenant, const absl::Status& reason);
   // A policy was loaded, or not taken.
   void Policy(const absl::Status& outcome);
+  // TLS files were loaded, or not taken.
+  void Tls(const absl::Status& outcome);
+
+  // Those below never wait for the drive: Look() writes their lines. More than kNotesPerSecond are
+  // counted and left out.
+  // How an operator's change ended.
+  void Outcome(std::string_view call, const PeerIdentity& peer, const absl::Status& outcome);
+  void OperatorRefused(std::string_view call, const PeerIdentity& peer, const absl::Status& reason);
+  // `peer` showed the ticket of a session of `tenant` that another peer had opened.
+  void TicketRefused(const PeerIdentity& peer, std::string_view tenant);
+  // `certificate` is as in logs; empty: none came.
+  void HandshakeRefused(std::string_view door, std::string_view address,
+                        std::string_view certificate, std::string_view reason,
+                        std::string_view why);
 
   // Brings the lines to the drive. If the file was moved away, goes on in a new one. Call it once a
   // second.
@@ -50,11 +66,18 @@ class Audit {
   struct Field {
     std::string_view name, value;
   };
+  struct Line {
+    absl::Time time;
+    std::string text;  // from the event on
+  };
 
   explicit Audit(std::string path) : path_(std::move(path)) {}
   absl::Status OpenFile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static Line MakeLine(std::string_view event, std::initializer_list<Field> fields);
   absl::Status Write(std::string_view event, std::initializer_list<Field> fields)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteLine(const Line& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Note(std::string_view event, std::initializer_list<Field> fields);
   absl::Status Failed(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
@@ -65,6 +88,9 @@ class Audit {
   int notes_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last look
   std::string failure_ ABSL_GUARDED_BY(mutex_);
   Counter lines_, failures_, omitted_;
+
+  Mutex noted_mutex_;  // nobody waits for the drive with it
+  std::vector<Line> noted_ ABSL_GUARDED_BY(noted_mutex_);
 };
 
 }  // namespace cairn

@@ -96,7 +96,7 @@ void ReadFlags(std::span<const std::string> arguments, Action* action, std::stri
       *file = value;
     } else {
       Given& given = (*givens)[name];
-      const bool is_list = name == "ssd" || name == "tls-ca";
+      const bool is_list = name == "ssd" || name == "tls-ca" || name == "door";
       is_new = given.source != Source::kFlag || is_list;
       if (is_list && given.source == Source::kFlag) {
         value = absl::StrCat(given.text, ",", value);
@@ -183,6 +183,21 @@ void CheckMembership(const Config& config, Errors* errors) {
   }
 }
 
+void CheckDoors(const Config& config, Errors* errors) {
+  if (config.policy == "off") {
+    errors->Add("door is set and policy is off: every client of every folder would be any tenant");
+  }
+  if (config.socket == "off") errors->Add("door is set and socket is off: the folders need it");
+  const absl::StatusOr<std::vector<std::string>> folders = ParseDoors(config.door);
+  const absl::StatusOr<ControlAddress> control = ParseControlAddress(config.control);
+  for (const std::string& folder : folders.ok() ? *folders : std::vector<std::string>()) {
+    if (DoorDataPath(folder) == config.socket ||
+        (control.ok() && DoorControlPath(folder) == control->path)) {
+      errors->Add("door ", folder, " is the folder of socket or control: name another");
+    }
+  }
+}
+
 // What no single row can say.
 void CheckTogether(const Config& config, Errors* errors) {
   CheckTls(config, errors);
@@ -191,6 +206,7 @@ void CheckTogether(const Config& config, Errors* errors) {
   if (config.region_bytes > config.regions_bytes) {
     errors->Add("region-bytes must be at most regions-bytes");
   }
+  if (config.door != "off") CheckDoors(config, errors);
   if (config.map == "on" && config.socket == "off") {
     errors->Add("map is on and socket is off: there would be nobody to map anything");
   }

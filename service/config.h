@@ -36,6 +36,7 @@ struct Config {
   std::string ssd_io, ssd_placement, ssd_scrub_rate, ssd_write_budget, index_bytes, recipe;
   uint64_t drain_ms = 0, slow_ms = 0;
   std::string huge_pages, map, event_tokens, log_level, log_format;
+  std::string door;                        // parsed by ParseDoors()
   std::string policy, audit;               // paths of files, or "off"
   std::string tls_cert, tls_key, tls_crl;  // paths, or "off"
   std::string tls_ca;                      // parsed by transport::ParseTlsBundle(), or "off"

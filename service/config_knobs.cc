@@ -54,6 +54,15 @@ constexpr Knob kTable[] = {
      Text{&Config::socket, CheckSocketPath,
           [] { return std::string_view("an absolute path of at most 100 bytes, or off"); }},
      "unix socket of the local data plane"},
+    {"door", "off",
+     Text{
+         &Config::door, [](std::string_view text) { return ParseDoors(text).status(); },
+         [] {
+           return std::string_view(
+               "absolute paths of folders, at most 80 bytes each; up to 64, separated by commas or "
+               "one per flag; or off");
+         }},
+     "folders with a control.sock and a cairnd.sock each, for a tenant's pods; needs policy"},
     {"admin", "",
      Text{&Config::admin,
           [](std::string_view text) {

@@ -198,6 +198,32 @@ absl::Status CheckPath(std::string_view text) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string>> ParseDoors(std::string_view text) {
+  constexpr size_t kFolderBytesMax = 80;
+  std::vector<std::string> folders;
+  if (text == "off") return folders;
+  for (std::string folder : std::vector<std::string>(absl::StrSplit(ToAbsl(text), ','))) {
+    while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+    if (folder.size() < 2 || folder.size() > kFolderBytesMax || folder[0] != '/' ||
+        !std::ranges::all_of(folder, IsGraphic)) {
+      return absl::InvalidArgumentError("not an absolute path of at most 80 bytes");
+    }
+    if (std::ranges::find(folders, folder) != folders.end()) {
+      return absl::InvalidArgumentError("a folder is named twice");
+    }
+    folders.push_back(std::move(folder));
+  }
+  if (folders.size() > limits::kDoorsMax) return absl::InvalidArgumentError("too many folders");
+  return folders;
+}
+
+std::string DoorControlPath(std::string_view folder) {
+  return absl::StrCat(ToAbsl(folder), "/control.sock");
+}
+std::string DoorDataPath(std::string_view folder) {
+  return absl::StrCat(ToAbsl(folder), "/cairnd.sock");
+}
+
 absl::Status CheckTlsCa(std::string_view text) {
   if (text == "off") return absl::OkStatus();
   for (const absl::string_view one : absl::StrSplit(ToAbsl(text), ',')) {

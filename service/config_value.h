@@ -46,6 +46,13 @@ struct SsdFolder {
 // Parses "PATH=BYTES", separated by commas, or "off" for none. Paths are absolute and distinct.
 absl::StatusOr<std::vector<SsdFolder>> ParseSsd(std::string_view text);
 
+// Parses folders separated by commas, or "off" for none. Paths are absolute and distinct, and have
+// room for the names of sockets.
+absl::StatusOr<std::vector<std::string>> ParseDoors(std::string_view text);
+// The sockets of a --door folder.
+std::string DoorControlPath(std::string_view folder);
+std::string DoorDataPath(std::string_view folder);
+
 // A CUDA device, and the bytes of its memory that the codec and the GPU tier may use.
 struct GpuShare {
   uint32_t device = 0;

@@ -60,6 +60,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Mach
 absl::Status Daemon::LoadPolicy() {
   if (config_.audit != "off") {
     CAIRN_ASSIGN_OR_RETURN(audit_, Audit::Open(config_.audit));
+    sessions_.SetOtherBearerNote([this](const PeerIdentity& peer, std::string_view tenant) {
+      audit_->TicketRefused(peer, tenant);
+    });
   }
   maps_arena_ = MapsArena(config_);
   if (config_.policy == "off") return absl::OkStatus();
@@ -82,6 +85,13 @@ absl::Status Daemon::StartTls() {
   tls_ = *std::move(files);
   tls_generation_ = tls_->generation();
   handshakes_ = std::make_unique<transport::Handshakes>(*tls_, transport::HandshakeLimits());
+  if (audit_ != nullptr) {
+    audit_->Tls(absl::OkStatus());
+    handshakes_->SetRefusedNote([this](const transport::Handshakes::Refused& refused) {
+      audit_->HandshakeRefused(refused.door, refused.address, refused.certificate, refused.reason,
+                               refused.why);
+    });
+  }
   handshakes_->Start();
   LogInfo("daemon", "TLS", {{"certificate", tls_->own_certificate()}});
   return absl::OkStatus();
@@ -90,9 +100,16 @@ absl::Status Daemon::StartTls() {
 void Daemon::Look() {
   doors_.Look();
   if (tls_ != nullptr) {
+    const std::string remark = tls_->remark();
     tls_->Look();
     const uint64_t generation = tls_->generation();
-    if (std::exchange(tls_generation_, generation) != generation) control_->EndRevoked();
+    const bool is_new = std::exchange(tls_generation_, generation) != generation;
+    if (is_new) control_->EndRevoked();
+    if (audit_ != nullptr && is_new) audit_->Tls(absl::OkStatus());
+    if (const std::string now = tls_->remark();
+        audit_ != nullptr && !now.empty() && now != remark) {
+      audit_->Tls(absl::InvalidArgumentError(now));
+    }
   }
   if (audit_ != nullptr) audit_->Look();
   if (policy_ == nullptr) return;
@@ -158,7 +175,7 @@ absl::Status Daemon::StartProbes() {
   CAIRN_RETURN_IF_ERROR(StartTls());
   const ControlAddress control = ControlOf(config_);
   CAIRN_ASSIGN_OR_RETURN(control_, ControlServer::Start(control, AdminOf(config_), SlowOf(config_),
-                                                        handshakes_.get()));
+                                                        handshakes_.get(), DoorsOf(config_)));
   control_->AddTo(doors_);
   LogInfo("daemon", "starting: probes are answered",
           {{"control", control_->address().ToString()},
@@ -196,10 +213,15 @@ DataServer& Daemon::AddDataServer(std::string_view transport_label) {
 
 absl::Status Daemon::StartLocal() {
   const Arena& arena = tiers_->host().arena();
+  std::vector<transport::DoorSocket> doors;
+  for (const std::string& folder : DoorsOf(config_)) {
+    doors.push_back({.door = folder, .path = DoorDataPath(folder)});
+  }
   auto server = transport::StartLocalServer({.path = config_.socket,
                                              .limits = TransportLimits(),
                                              .shared = arena.mapping(),
-                                             .shared_fd = arena.shared_fd()},
+                                             .shared_fd = arena.shared_fd(),
+                                             .doors = std::move(doors)},
                                             AddDataServer("local"));
   if (!server.ok()) return Annotate(server.status(), "socket");
   LogInfo("daemon", "gets of clients on this host", {{"are", local_gets_}});
@@ -243,6 +265,7 @@ void Daemon::StartServices() {
   for (const std::string& address : {local_address_, stream_address_, ucx_address_}) {
     if (!address.empty()) terms.data_addresses.push_back(address);
   }
+  terms.local_address = local_address_;
   terms.daemon_version = DaemonVersion();
   if (metrics_ != nullptr) terms.http_address = metrics_->address().ToString();
   if (AdminOf(config_).has_value()) terms.admin_address = control_->admin_address();

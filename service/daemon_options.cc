@@ -74,6 +74,12 @@ codecs::Recipe RecipeOf(const Config& config) {
   return recipe;
 }
 
+std::vector<std::string> DoorsOf(const Config& config) {
+  absl::StatusOr<std::vector<std::string>> folders = ParseDoors(config.door);
+  CAIRN_CHECK(folders.ok());
+  return *std::move(folders);
+}
+
 std::vector<SsdFolder> SsdFoldersOf(const Config& config) {
   absl::StatusOr<std::vector<SsdFolder>> folders = ParseSsd(config.ssd);
   CAIRN_CHECK_OK(folders);  // a row checks it

@@ -22,6 +22,8 @@ ControlAddress ControlOf(const Config& config);
 // Returns nullopt if the setting is off.
 std::optional<ControlAddress> AdminOf(const Config& config);
 codecs::Recipe RecipeOf(const Config& config);
+// The folders of --door.
+std::vector<std::string> DoorsOf(const Config& config);
 std::vector<SsdFolder> SsdFoldersOf(const Config& config);
 // Returns nullopt if the setting is off.
 std::optional<GpuShare> GpuOf(const Config& config);

@@ -240,6 +240,7 @@ inline constexpr uint64_t kReadAheadBlocksMax = 16;
 // --- SSD tier: limits of each device
 
 inline constexpr size_t kSsdDevicesMax = 16;
+inline constexpr size_t kDoorsMax = 64;  // folders of --door
 // Deletions kept for absent devices: 80 bytes on each device and about 130 bytes of memory each. A
 // device that missed more starts empty.
 inline constexpr size_t kDeletionsMax = 65536;

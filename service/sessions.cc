@@ -96,14 +96,20 @@ absl::StatusOr<Session> Sessions::Find(const proto::Ticket& ticket) const {
   return sessions_.find(found->second)->second.session;
 }
 
+absl::Status Sessions::RefuseBearer(const PeerIdentity& identity, std::string_view tenant) const {
+  other_bearers_.Add();
+  if (note_other_bearer_ != nullptr) note_other_bearer_(identity, tenant);
+  return OtherBearer();
+}
+
 absl::Status Sessions::CheckBearer(const proto::Ticket& ticket,
                                    const PeerIdentity& identity) const {
   const MutexLock lock(mutex_);
   const auto found = tickets_.find(ticket);
   if (found == tickets_.end()) return NoSession();
-  if (sessions_.find(found->second)->second.identity == identity) return absl::OkStatus();
-  other_bearers_.Add();
-  return OtherBearer();
+  const State& state = sessions_.find(found->second)->second;
+  if (state.identity == identity) return absl::OkStatus();
+  return RefuseBearer(identity, state.session.tenant.view());
 }
 
 bool Sessions::IsOpen(uint64_t session_id) const {
@@ -173,8 +179,7 @@ absl::Status Sessions::CheckPeer(uint64_t session_id, const PeerIdentity* identi
     if (found == sessions_.end()) return absl::NotFoundError("no such session");
     const PeerIdentity& opener = found->second.identity;
     if (identity != nullptr && opener.is_known() && *identity != opener) {
-      other_bearers_.Add();
-      return OtherBearer();
+      return RefuseBearer(*identity, found->second.session.tenant.view());
     }
     tenant = found->second.session.tenant;
   }

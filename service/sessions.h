@@ -116,6 +116,10 @@ class Sessions {
 
   // Without it, AnyTenant. `policy` must outlive the object. REQUIRES: nothing else was called.
   void SetPolicy(const TenantPolicy& policy) { policy_ = &policy; }
+  // `note` is called when a peer shows the ticket of a session of `tenant` that another peer has
+  // opened. It must not block. Call it before the first session.
+  using OtherBearerNote = std::function<void(const PeerIdentity& peer, std::string_view tenant)>;
+  void SetOtherBearerNote(OtherBearerNote note) { note_other_bearer_ = std::move(note); }
   const TenantPolicy& policy() const { return *policy_; }
 
   struct Opened {
@@ -194,6 +198,7 @@ class Sessions {
       return proto::TicketsEqual(a, b);
     }
   };
+  absl::Status RefuseBearer(const PeerIdentity& identity, std::string_view tenant) const;
   struct State {
     Session session;
     PeerIdentity identity;  // of the client that opened it
@@ -230,6 +235,7 @@ class Sessions {
   uint64_t quarantine_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Counter opened_, ended_, refused_;
   mutable Counter other_bearers_;
+  OtherBearerNote note_other_bearer_;  // null: none
 };
 
 }  // namespace cairn

@@ -15,6 +15,8 @@
 namespace cairn {
 namespace {
 
+absl::Status NoSpace() { return absl::NotFoundError("no such space"); }
+
 codecs::GroupShape ShapeOf(const proto::SpaceIdentity& identity,
                            const proto::GroupGeometry& geometry) {
   codecs::GroupShape shape;
@@ -286,17 +288,15 @@ absl::StatusOr<Spaces::Opened> Spaces::Make(const proto::SpaceIdentity& identity
 
 absl::StatusOr<SpaceRef> Spaces::Find(uint64_t space_id, std::string_view tenant) {
   CAIRN_ASSIGN_OR_RETURN(SpaceRef space, Find(space_id));
-  if (space->tenant() != tenant) {
-    return absl::PermissionDeniedError("the space belongs to another tenant");
-  }
-  return space;
+  // No tenant learns which numbers others have.
+  return space->tenant() == tenant ? absl::StatusOr<SpaceRef>(std::move(space)) : NoSpace();
 }
 
 absl::StatusOr<SpaceRef> Spaces::Find(uint64_t space_id) {
   const MutexLock lock(mutex_);
   const auto found = by_id_.find(space_id);
   if (found == by_id_.end()) {
-    return absl::NotFoundError("no such space");
+    return NoSpace();
   }
   return RefLocked(found->second.get());
 }

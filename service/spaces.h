@@ -149,8 +149,8 @@ class Spaces {
   // ResourceExhausted as for Open().
   absl::StatusOr<Opened> Restore(const SpaceRecord& record);
 
-  // Errors: NotFound (no such space, or it was retired), PermissionDenied (it belongs to another
-  // tenant). Allocates only for errors.
+  // Errors: NotFound (no such space, it was retired, or it belongs to another tenant: a tenant does
+  // not learn which numbers others have). Allocates only for errors.
   absl::StatusOr<SpaceRef> Find(uint64_t space_id, std::string_view tenant);
   // The same for operators, who may use any tenant's space.
   absl::StatusOr<SpaceRef> Find(uint64_t space_id);

@@ -46,7 +46,7 @@ enum {
   CAIRN_INVALID_ARGUMENT = 3,    /* a bug in the caller; the text names the field and the limit */
   CAIRN_DEADLINE_EXCEEDED = 4,   /* recompute */
   CAIRN_NOT_FOUND = 5,           /* a miss, or no such space: recompute */
-  CAIRN_PERMISSION_DENIED = 7,   /* it belongs to another tenant */
+  CAIRN_PERMISSION_DENIED = 7,   /* the peer may not use the tenant */
   CAIRN_RESOURCE_EXHAUSTED = 8,  /* a limit is reached: try again later */
   CAIRN_FAILED_PRECONDITION = 9, /* wrong state, for example after fork */
   CAIRN_ABORTED = 10,            /* stored, but not durable as requested; `durability` has the

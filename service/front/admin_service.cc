@@ -134,23 +134,27 @@ void AdminService::AddTo(CallRouter& router) {
   add("ListBlocks", Call::kListBlocks, &AdminService::ListBlocks);
   add("ListTiers", Call::kListTiers, &AdminService::ListTiers);
   add("ListMembers", Call::kListMembers, &AdminService::ListMembers);
-  router.AddUnary(
-      "/cairn.v1.Admin/SetPolicy",
-      UnaryMethod<v1::SetPolicyRequest, v1::SetPolicyReply>{
-          calls_, Call::kSetPolicy, RequestBound(),
-          [this](const ControlCall& call, const v1::SetPolicyRequest& request,
-                 const ReplyDone<v1::SetPolicyReply>& done) { SetPolicy(call, request, done); }});
-  router.AddUnary(
-      "/cairn.v1.Admin/SetDevice",
-      UnaryMethod<v1::SetDeviceRequest, v1::SetDeviceReply>{
-          calls_, Call::kSetDevice, RequestBound(),
-          [this](const ControlCall& call, const v1::SetDeviceRequest& request,
-                 const ReplyDone<v1::SetDeviceReply>& done) { done(SetDevice(call, request)); }});
+  router.AddUnary("/cairn.v1.Admin/SetPolicy",
+                  UnaryMethod<v1::SetPolicyRequest, v1::SetPolicyReply>{
+                      calls_, Call::kSetPolicy, RequestBound(),
+                      [this](const ControlCall& call, const v1::SetPolicyRequest& request,
+                             const ReplyDone<v1::SetPolicyReply>& done) {
+                        SetPolicy(call, request, Noted(call, "SetPolicy", done));
+                      }});
+  router.AddUnary("/cairn.v1.Admin/SetDevice",
+                  UnaryMethod<v1::SetDeviceRequest, v1::SetDeviceReply>{
+                      calls_, Call::kSetDevice, RequestBound(),
+                      [this](const ControlCall& call, const v1::SetDeviceRequest& request,
+                             const ReplyDone<v1::SetDeviceReply>& done) {
+                        Noted(call, "SetDevice", done)(SetDevice(call, request));
+                      }});
   router.AddUnary("/cairn.v1.Admin/Drain",
                   UnaryMethod<v1::DrainRequest, v1::DrainReply>{
                       calls_, Call::kDrain, RequestBound(),
                       [this](const ControlCall& call, const v1::DrainRequest&,
-                             const ReplyDone<v1::DrainReply>& done) { done(Drain(call)); }});
+                             const ReplyDone<v1::DrainReply>& done) {
+                        Noted(call, "Drain", done)(Drain(call));
+                      }});
   router.Add("/cairn.v1.Admin/Verify",
              [this](const CallPlace& place) { return new VerifyStream(place, verify_); });
 }

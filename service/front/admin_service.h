@@ -69,6 +69,16 @@ class AdminService {
   // Writes the change to the audit file. Errors: Unavailable; then it must not be made.
   absl::Status Announce(const ControlCall& call, std::string_view name,
                         const google::protobuf::Message& request);
+  // Notes the outcome in the audit file, then calls `done`.
+  template <typename Reply>
+  ReplyDone<Reply> Noted(const ControlCall& call, std::string_view name,
+                         const ReplyDone<Reply>& done) const {
+    if (parts_.audit == nullptr) return done;
+    return [audit = parts_.audit, peer = call.identity(), name, done](absl::StatusOr<Reply> reply) {
+      audit->Outcome(name, peer, reply.status());
+      done(std::move(reply));
+    };
+  }
   // Starts a verification thread, unless one runs.
   absl::Status Verify(VerifyStream& stream, uint64_t space_id);
   void RunVerify(VerifyStream& stream, uint64_t space_id);

@@ -45,11 +45,16 @@ ControlCall* CallRouter::StartCall(grpc::GenericCallbackServerContext* context) 
                       absl::UnavailableError("the daemon is starting; /readyz shows the progress"));
   }
   if (context->method().starts_with("/cairn.v1.Admin/")) {
-    if (!peer.is_operator) {
-      return RefuseCall(place, absl::PermissionDeniedError(absl::StrCat(
-                                   "calls of cairn.v1.Admin are answered ", operators_at_)));
+    const absl::Status refused = peer.is_operator
+                                     ? may_operate
+                                     : absl::PermissionDeniedError(absl::StrCat(
+                                           "calls of cairn.v1.Admin are answered ", operators_at_));
+    if (!refused.ok()) {
+      if (audit_ != nullptr) {
+        audit_->OperatorRefused(context->method().substr(0, 128), peer.identity, refused);
+      }
+      return RefuseCall(place, refused);
     }
-    if (!may_operate.ok()) return RefuseCall(place, may_operate);
   }
   const auto method = methods_.find(context->method());
   if (method != methods_.end()) return method->second(place);

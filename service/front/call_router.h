@@ -15,6 +15,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "service/audit.h"
 #include "service/front/call_budget.h"
 #include "service/front/control_call.h"
 #include "service/front/control_connections.h"
@@ -39,7 +40,11 @@ class CallRouter final : public grpc::CallbackGenericService {
   // Adds a method that is also answered before Open().
   void AddProbe(const std::string& name, Start start);
   // `sessions`: of the tickets that calls show. Must outlive the router's last call.
-  void Open(const Sessions& sessions) { sessions_.store(&sessions, std::memory_order_release); }
+  // `audit` notes operators who are refused; null: nothing does.
+  void Open(const Sessions& sessions, Audit* audit) {
+    audit_ = audit;
+    sessions_.store(&sessions, std::memory_order_release);
+  }
   template <typename Request, typename Reply>
   void AddUnary(const std::string& name, UnaryMethod<Request, Reply> method) {
     Add(name, [method = std::move(method)](const CallPlace& place) {
@@ -72,6 +77,7 @@ class CallRouter final : public grpc::CallbackGenericService {
   const absl::Duration slow_;
   absl::flat_hash_map<std::string, Start> probes_;
   absl::flat_hash_map<std::string, Start> methods_;  // read-only once open
+  Audit* audit_ = nullptr;                           // read-only once open
   std::atomic<const Sessions*> sessions_{nullptr};   // null: not open
 };
 

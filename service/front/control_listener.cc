@@ -15,6 +15,7 @@
 #include <array>
 #include <cerrno>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -33,7 +34,8 @@ constexpr int kBackoffMs = 10;
 constexpr int kAcceptedPerTurnMax = 64;
 constexpr int kEventsMax = 64;
 // Tags of events: the wake-up, then the doors, then connections.
-constexpr uint64_t kWakeTag = 0, kFirstDoorTag = 1, kFirstNumber = 16;
+constexpr uint64_t kWakeTag = 0, kFirstDoorTag = 1, kFirstNumber = 128;
+static_assert(kFirstDoorTag + limits::kDoorsMax + 2 <= kFirstNumber);
 constexpr absl::Duration kSilentTime = absl::Seconds(10);
 constexpr absl::Duration kProbeTime = absl::Milliseconds(500);
 constexpr absl::Duration kProbeHolds = absl::Seconds(1);
@@ -64,11 +66,15 @@ ControlListener::ControlListener()
       silent_operators_(limits::kAdminConnectionsMax) {}
 
 absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Bind(
-    const ControlAddress& control, const std::optional<ControlAddress>& admin, TlsDoor* tls) {
+    const ControlAddress& control, const std::optional<ControlAddress>& admin, TlsDoor* tls,
+    const std::vector<std::string>& folders) {
   auto listener = std::unique_ptr<ControlListener>(new ControlListener());
   const bool is_one = admin.has_value() && admin->ToString() == control.ToString();
   absl::Status opened =
       Annotate(listener->Open(control, /*is_admin=*/is_one, kModeOfAll, tls), "control");
+  for (const std::string& folder : folders) {
+    if (opened.ok()) opened = Annotate(listener->OpenFolder(folder), "door");
+  }
   if (opened.ok() && admin.has_value() && !is_one) {
     opened = Annotate(listener->Open(*admin, /*is_admin=*/true, kModeOfOurs, tls), "admin");
   }
@@ -121,21 +127,52 @@ absl::Status ControlListener::Open(const ControlAddress& address, bool is_admin,
   return absl::OkStatus();
 }
 
+absl::Status ControlListener::OpenFolder(const std::string& folder) {
+  Door& door = doors_.emplace_back();
+  door.address.path = DoorControlPath(folder);
+  CAIRN_ASSIGN_OR_RETURN(transport::DoorFile file,
+                         transport::DoorFile::Listen(folder, door.address.path, SOCK_STREAM));
+  transport::RefuseDescriptors(file.get());  // Open() warns
+  door.folder.emplace(std::move(file));
+  door.acceptor.emplace(Acceptor::Borrow(door.folder->get()));
+  return absl::OkStatus();
+}
+
+uint64_t ControlListener::Party(const Door& door, int socket) const {
+  return door.folder.has_value() ? PartyOfDoor(static_cast<size_t>(&door - &doors_.front() - 1))
+                                 : PartyOf(socket);
+}
+
 void ControlListener::AddTo(Doors& doors) {
+  const bool has_folders =
+      std::ranges::any_of(doors_, [](const Door& door) { return door.folder.has_value(); });
+  if (has_folders) {
+    doors.Add("door", [this]() -> absl::StatusOr<bool> {
+      bool is_made_again = false;
+      for (Door& door : doors_) {
+        if (door.folder.has_value()) is_made_again = door.folder->Keep() || is_made_again;
+      }
+      if (is_made_again) WatchAgain();
+      return is_made_again;
+    });
+  }
   for (Door& door : doors_) {
     if (!door.file.has_value()) continue;
     doors.Add(&door == &doors_.front() ? "control" : "admin",
               [this, &door]() -> absl::StatusOr<bool> {
                 CAIRN_ASSIGN_OR_RETURN(const bool is_made_again, door.file->Keep());
-                if (!is_made_again) return false;
-                {
-                  const MutexLock lock(mutex_);
-                  is_unwatched_ = true;
-                }
-                Wake(wake_);  // it waits for the old one
-                return true;
+                if (is_made_again) WatchAgain();
+                return is_made_again;
               });
   }
+}
+
+void ControlListener::WatchAgain() {
+  {
+    const MutexLock lock(mutex_);
+    is_unwatched_ = true;
+  }
+  Wake(wake_);  // the thread waits for the old socket
 }
 
 void ControlListener::Start(std::function<void(Fd socket)> take) {
@@ -155,6 +192,7 @@ void ControlListener::Stop() {
   for (Door& door : doors_) {
     door.acceptor.reset();
     door.file.reset();
+    door.folder.reset();
   }
 }
 
@@ -255,7 +293,7 @@ void ControlListener::TakeIn(const Door& door, Fd socket) {
   }
   accepted_.Add();
   const uint64_t number = numbers_++;
-  const std::optional<uint64_t> goes = SilentOf(door).Add(number, PartyOf(socket.get()));
+  const std::optional<uint64_t> goes = SilentOf(door).Add(number, Party(door, socket.get()));
   // Once: what it has sent already, or sends.
   WatchSocket(epoll_.get(), socket.get(), number, EPOLLIN | EPOLLONESHOT);
   silent_.emplace(
@@ -276,8 +314,12 @@ void ControlListener::Pass(uint64_t number) {
   const Door& door = *node.mapped().door;
   SilentOf(door).Remove(number);
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
-  const uint64_t party = PartyOf(socket.get());
+  const uint64_t party = Party(door, socket.get());
   PeerIdentity identity = PeerIdentityOf(socket.get());
+  if (auto* user = std::get_if<UnixPeer>(&identity.peer);
+      door.folder.has_value() && user != nullptr) {
+    user->door = door.folder->folder();
+  }
   Give(number, std::move(socket), std::move(identity), party, door);
 }
 

@@ -33,6 +33,7 @@
 #include "service/front/control_connections.h"
 #include "service/front/doors.h"
 #include "service/front/tls_door.h"
+#include "transport/local/door_file.h"
 #include "transport/local/socket.h"
 
 namespace cairn {
@@ -42,18 +43,20 @@ class ControlListener {
   // Binds to both addresses, or to one socket if they are equal. A separate unix socket for `admin`
   // is accessible only to our own user; without a unix socket no peer is an operator. Errors: those
   // of Acceptor::Listen() or SocketFile::Listen().
+  // Each of `folders` gets a socket for clients, whose identities name the folder (--door).
   // `tls` accepts at TCP addresses; null: they are plain text. It must outlive the listener, and be
   // closed before Stop().
   static absl::StatusOr<std::unique_ptr<ControlListener>> Bind(
       const ControlAddress& control, const std::optional<ControlAddress>& admin,
-      TlsDoor* tls = nullptr);
+      TlsDoor* tls = nullptr, const std::vector<std::string>& folders = {});
   ~ControlListener() { Stop(); }
 
   // The address of the socket, with the port that is bound.
   const ControlAddress& address() const { return doors_.front().address; }
   // Returns null if there is no address for operators.
   const ControlAddress* admin_address() const {
-    return doors_.back().is_admin ? &doors_.back().address : nullptr;
+    if (doors_.back().is_admin) return &doors_.back().address;
+    return doors_.front().is_admin ? &doors_.front().address : nullptr;
   }
   // Registers the socket files, to be repaired until Stop().
   void AddTo(Doors& doors);
@@ -73,7 +76,8 @@ class ControlListener {
     ControlAddress address;
     bool is_admin = false;
     std::optional<transport::SocketFile> file;
-    std::optional<Acceptor> acceptor;  // nullopt: TLS accepts there
+    std::optional<transport::DoorFile> folder;  // of --door
+    std::optional<Acceptor> acceptor;           // nullopt: TLS accepts there
   };
   // A connection that TLS has let in.
   struct Proved {
@@ -91,7 +95,9 @@ class ControlListener {
   ControlListener();
   void Run();
   absl::Status Open(const ControlAddress& address, bool is_admin, mode_t mode, TlsDoor* tls);
+  absl::Status OpenFolder(const std::string& folder);
   void WatchDoors(bool accepts);
+  void WatchAgain();  // a socket was made again. Thread-safe.
   int WaitMs() const;
   // Passes probes and proved connections to gRPC, and watches sockets that were made again. Returns
   // false if it must stop.
@@ -105,11 +111,15 @@ class ControlListener {
   void Give(uint64_t number, Fd socket, PeerIdentity identity, uint64_t party, const Door& door);
   void ExpireSilent();
   // Whether clients cannot use this listener: its connections have limits of their own.
-  bool IsApart(const Door& door) const { return &door != &doors_.front(); }
+  bool IsApart(const Door& door) const {
+    return &door != &doors_.front() && !door.folder.has_value();
+  }
+  uint64_t Party(const Door& door, int socket) const;
   Newcomers& SilentOf(const Door& door) { return IsApart(door) ? silent_operators_ : silent_all_; }
   absl::Status Ask();
 
-  std::vector<Door> doors_;  // the first is for clients, the last for operators
+  // The first is for clients, those of folders follow, the last is for operators.
+  std::vector<Door> doors_;
   std::function<void(Fd socket)> take_;
   Fd wake_, epoll_;
   ControlConnections connections_;

@@ -106,13 +106,13 @@ ControlServer::ControlServer(std::unique_ptr<TlsDoor> tls,
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
     const ControlAddress& control, const std::optional<ControlAddress>& admin, absl::Duration slow,
-    transport::Handshakes* tls) {
+    transport::Handshakes* tls, const std::vector<std::string>& folders) {
   grpc::EnableDefaultHealthCheckService(false);  // it reads requests that nothing bounds
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<TlsDoor> door;
   if (tls != nullptr) door = std::make_unique<TlsDoor>(*tls);
   if (door != nullptr) door->Start();
-  CAIRN_ASSIGN_OR_RETURN(auto listener, ControlListener::Bind(control, admin, door.get()));
+  CAIRN_ASSIGN_OR_RETURN(auto listener, ControlListener::Bind(control, admin, door.get(), folders));
   auto server =
       std::unique_ptr<ControlServer>(new ControlServer(std::move(door), std::move(listener), slow));
   server->AddHealth();
@@ -132,7 +132,7 @@ void ControlServer::Serve(StoreService& store, AdminService& admin) {
   store.AddTo(router_);
   admin.AddTo(router_);
   SetServing(true);
-  router_.Open(store.sessions());
+  router_.Open(store.sessions(), store.audit());
 }
 
 void ControlServer::AddHealth() {

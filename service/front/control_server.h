@@ -33,10 +33,12 @@ class ControlServer {
   // Starts listening. Until Serve(), health answers NOT_SERVING and every other call is refused as
   // UNAVAILABLE. Without `admin`, or if it is another address, calls of Admin are refused at
   // `control`. Calls that take longer than `slow` are logged. With `tls`, TCP addresses speak TLS;
-  // it must outlive the server. Errors: Unavailable if an address cannot be bound.
+  // it must outlive the server. `folders` are those of --door. Errors: Unavailable if an address
+  // cannot be bound.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
       const ControlAddress& control, const std::optional<ControlAddress>& admin,
-      absl::Duration slow, transport::Handshakes* tls = nullptr);
+      absl::Duration slow, transport::Handshakes* tls = nullptr,
+      const std::vector<std::string>& folders = {});
   // Starts serving the services, which must outlive the server. Call it once.
   void Serve(StoreService& store, AdminService& admin);
   ~ControlServer() { Stop(); }

@@ -46,6 +46,7 @@ class StoreService {
   void Stop() { freed_.Stop(); }
   FreedCalls& freed() { return freed_; }
   const Sessions& sessions() const { return parts_.sessions; }
+  Audit* audit() const { return terms_.audit; }  // null: none
   void Report(MetricSink& sink) const { calls_.Report(sink); }
 
  private:

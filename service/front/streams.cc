@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "cairn/v1/events.pb.h"
 #include "cairn/v1/store.pb.h"
 #include "proto/convert.h"
+#include "service/config_value.h"
 
 namespace cairn {
 
@@ -194,7 +196,13 @@ class SessionStream final : public PacedStream {
     v1::SessionOpened& event = *event_.mutable_opened();
     event.set_session_id(opened.id);
     event.set_ticket(proto::ToBytes(opened.ticket));
-    for (const std::string& address : terms_.data_addresses) event.add_data_addresses(address);
+    const UnixPeer* user = identity().unix_peer();
+    const bool has_door = user != nullptr && !user->door.empty();
+    for (const std::string& address : terms_.data_addresses) {
+      event.add_data_addresses(has_door && address == terms_.local_address
+                                   ? absl::StrCat("unix:", DoorDataPath(user->door))
+                                   : address);
+    }
     event.set_daemon_version(terms_.daemon_version);
     event.set_payload_bytes_max(terms_.payload_bytes_max);
     event.set_takes_engine_hashes(true);

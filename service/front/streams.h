@@ -17,6 +17,7 @@ namespace cairn {
 
 struct SessionTerms {  // the same for every session
   std::vector<std::string> data_addresses;
+  std::string local_address;  // one of these; a peer of a --door folder gets the folder's instead
   std::string daemon_version;
   std::string admin_address, http_address;  // for About; empty: none
   std::string local_gets;                   // for About

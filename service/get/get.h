@@ -182,8 +182,7 @@ class Gets {
   GetOwner MakeOp(Request request, const proto::Get& get, GetDone done);
   // Runs a get on a thread of the path pool. The get is answered with a payload or an error:
   //
-  // - NotFound: a miss, or no such space.
-  // - PermissionDenied: the space belongs to another tenant.
+  // - NotFound: a miss, no such space, or the space belongs to another tenant.
   // - InvalidArgument: the group, the slice, or target_bytes. The message says how many are needed.
   // - ResourceExhausted: staging is full.
   // - DeadlineExceeded: the get waited too long for a thread.

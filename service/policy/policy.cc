@@ -26,7 +26,9 @@ bool MatchesParts(std::string_view pattern, std::string_view name, char separato
 
 bool PeerPattern::Matches(const PeerIdentity& identity) const {
   if (const UnixPeer* user = identity.unix_peer()) {
-    return uid.has_value() && user->uid == *uid && *uid != kUnmappedUid;
+    if (!door.empty()) return user->door == door;
+    return uid.has_value() && user->uid == *uid && *uid != kUnmappedUid &&
+           (is_uid_of_doors || user->door.empty());
   }
   const CertificatePeer* holder = identity.certificate();
   if (holder == nullptr) return false;

@@ -25,11 +25,14 @@ inline constexpr size_t kPolicyTenantsMax = 64;      // of a rule, and in `tenan
 inline constexpr size_t kPolicyNameBytesMax = 2048;  // of a name to match
 inline constexpr uint32_t kUnmappedUid = 65534;      // every user of another user namespace
 
-// Names peers. One of the fields is set.
+// Names peers. One of `uri`, `dns`, `serial`, `door` and `uid` is set.
 struct PeerPattern {
   // A `*` stands for one whole segment of the path (uri) or one whole label (dns).
   std::string uri, dns, serial;
+  std::string door;             // a --door folder; peers of any uid match
   std::optional<uint32_t> uid;  // also if it is kUnmappedUid, which matches nobody
+  // Whether `uid` also matches those who came by a --door folder, where a pod chooses its uid.
+  bool is_uid_of_doors = false;
   bool Matches(const PeerIdentity& identity) const;
 };
 

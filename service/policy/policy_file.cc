@@ -152,8 +152,14 @@ class Reader {
           return ReadPattern(key, value, field, is_deny, &rule.peers);
         }));
     if (patterns != 1) {
-      return Bad(node, absl::StrCat(list, ": a rule has exactly one of uri, dns, uid",
+      return Bad(node, absl::StrCat(list, ": a rule has exactly one of uri, dns, uid, door",
                                     is_deny ? ", serial" : ""));
+    }
+    if (rule.is_operator && !rule.peers.door.empty()) {
+      return Bad(node, absl::StrCat(list, ": operators do not come by a door; see --admin"));
+    }
+    if (rule.is_member && !rule.peers.door.empty()) {
+      return Bad(node, absl::StrCat(list, ": members do not come by a door; see --peer"));
     }
     if (!is_deny && !has_tenants && !rule.is_operator && !rule.is_member) {
       return Bad(
@@ -165,10 +171,7 @@ class Reader {
 
   absl::Status ReadPattern(const std::string& key, const YAML::Node& value,
                            const std::string& field, bool is_deny, PeerPattern* pattern) const {
-    constexpr std::string_view kPatterns[] = {"uri", "dns", "uid", "serial"};
-    if (key == "door") {
-      return Bad(value, absl::StrCat(field, ": this daemon has no doors; takes uri, dns, uid"));
-    }
+    constexpr std::string_view kPatterns[] = {"uri", "dns", "uid", "door", "serial"};
     if (std::ranges::find(kPatterns, key) == std::end(kPatterns)) {
       return Bad(value, absl::StrCat(field, " is unknown"));
     }
@@ -199,6 +202,16 @@ class Reader {
         return Bad(value, absl::StrCat(field, ": 65534 is every user of another user namespace"));
       }
       pattern->uid = uid;
+      pattern->is_uid_of_doors = is_deny;
+      return absl::OkStatus();
+    }
+    if (key == "door") {
+      while (text.size() > 1 && text.back() == '/') text.pop_back();
+      if (text.size() < 2 || text[0] != '/') {
+        return Bad(value,
+                   absl::StrCat(field, ": expected the absolute path of a folder of --door"));
+      }
+      pattern->door = std::move(text);
       return absl::OkStatus();
     }
     absl::AsciiStrToLower(&text);

@@ -155,8 +155,7 @@ class Puts {
   //
   // - OK with op.is_duplicate: the slice is stored. Refuse the payload and answer.
   // - OK: receive into op.target(), set op.received_crc32c, then call FinishPut().
-  // - NotFound: no such space.
-  // - PermissionDenied: the space belongs to another tenant.
+  // - NotFound: no such space, or it belongs to another tenant.
   // - InvalidArgument: names a field and its limit: group, slice, tokens, payload bytes, position.
   // - FailedPrecondition: the KV was computed from a lossy prefix, and the space is lossless.
   // - ResourceExhausted: staging is full, or the session has too many running puts.

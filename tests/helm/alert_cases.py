@@ -127,6 +127,31 @@ CASES = {
         {},
         "clients of n1 do not give their leases back",
     ),
+    "CairnCertificateEnds": Case(
+        one("cairn_tls_not_after_seconds", "600000x100"),
+        # Ended later, or renewed within the week.
+        one("cairn_tls_not_after_seconds", "700000x100") | {'cairn_tls_not_after_seconds{instance="n2"}': "3600x30 5400x70"},
+        {},
+        "the certificate of n1 ends within a week",
+    ),
+    "CairnCertificateEndsTomorrow": Case(
+        *both("cairn_tls_not_after_seconds", "80000x100", "100000x100"),
+        {},
+        "the certificate of n1 ends within a day",
+        "critical",
+    ),
+    "CairnTlsFilesNotTaken": Case(
+        one("cairn_tls_reload_failures_total", "0x20 1x20") | one("cairn_tls_reloads_total", FLAT),
+        one("cairn_tls_reload_failures_total", "0x20 1x20") | one("cairn_tls_reloads_total", "0x21 1x19"),
+        {},
+        "n1 does not take its new TLS files",
+    ),
+    "CairnPolicyNotTaken": Case(
+        one("cairn_policy_load_failures_total", "0x20 1x20") | one("cairn_policy_loads_total", "1x40"),
+        one("cairn_policy_load_failures_total", "0x20 1x20") | one("cairn_policy_loads_total", "1x21 2x19"),
+        {},
+        "n1 does not take its new policy",
+    ),
     "CairnRestarts": Case(
         *both("cairn_uptime_seconds", "0 60 0 60 0 60 0+60x34", "0 60 0 60 0+60x36"),
         {},
@@ -140,5 +165,5 @@ CASES = {
         instance="",
     ),
 }
-# For longer than the others: its `for` is an hour.
-MINUTES_OF = {"CairnVersionsDiffer": 90}
+# For longer than the others: their `for` is an hour.
+MINUTES_OF = {"CairnVersionsDiffer": 90, "CairnCertificateEnds": 90, "CairnCertificateEndsTomorrow": 90}

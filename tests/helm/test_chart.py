@@ -186,6 +186,17 @@ def test_every_mount_has_its_volume(render, example):
         assert mounts - claims == volumes
 
 
+def test_each_tenant_has_a_door(render, helm):
+    doors = ["-f", CHART / "ci" / "daemonset-ssd-values.yaml", "--set", "doors.names={team-a,team-b},prepareNode.enabled=false"]
+    (pod,) = pods(render(*doors, "--set", "policy.configMapName=p"))
+    container = daemon_of(pod)
+    found = [word for word in container["args"] if word.startswith("--door=")]
+    assert found == ["--door=/run/cairn-doors/team-a", "--door=/run/cairn-doors/team-b"]
+    assert {"name": "cairn-doors", "mountPath": "/run/cairn-doors"} in container["volumeMounts"]
+    assert {"name": "cairn-doors", "hostPath": {"path": "/run/cairn-doors", "type": "Directory"}} in pod["volumes"]
+    assert "set policy.configMapName" in helm("template", "r", CHART, *doors, fails=True)
+
+
 def test_a_gpu_is_asked_for_where_there_is_a_gpu_tier(render):
     for values in VALUES:
         for pod in pods(render("-f", values)):

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <utility>
 
@@ -29,7 +30,7 @@ constexpr size_t kClosingMax = 256;
 constexpr absl::Duration kPause = absl::Milliseconds(50);
 // Tags of events; newcomers' numbers are above.
 constexpr uint64_t kWakeTag = 0;
-constexpr uint64_t kFirstId = kListenerTag + 1;
+constexpr uint64_t kFirstId = kListenerTag + Greeter::kListenersMax;
 
 // Checks a hello and maps the memory that came with it. The lane answers the frame.
 absl::StatusOr<Region> TakeHello(const proto::FrameBytes& bytes, std::vector<Fd>& fds,
@@ -50,6 +51,12 @@ absl::StatusOr<Region> TakeHello(const proto::FrameBytes& bytes, std::vector<Fd>
         absl::StrCat("hello.region_bytes is ", hello->region_bytes, ", expected ", region.bytes()));
   }
   return region;
+}
+
+PeerIdentity IdentityOf(int socket, const std::string& door) {
+  PeerIdentity identity = PeerIdentityOf(socket);
+  if (auto* user = std::get_if<UnixPeer>(&identity.peer)) user->door = door;
+  return identity;
 }
 
 absl::StatusOr<Region> TakeHelloInProcess(const proto::FrameBytes& bytes,
@@ -76,11 +83,18 @@ Greeter::Greeter(std::shared_ptr<LaneShare> share)
   WatchSocket(epoll_.get(), wake_.get(), kWakeTag, EPOLLIN);
 }
 
-void Greeter::Listen(int listener) {
-  CAIRN_CHECK(listener_ < 0 && !thread_.joinable());
-  listener_ = listener;
+void Greeter::Listen(int listener, std::string door) {
+  CAIRN_CHECK(listeners_.size() < kListenersMax && !thread_.joinable());
+  listeners_.push_back({listener, std::move(door)});
   is_listening_ = true;
-  WatchSocket(epoll_.get(), listener_, kListenerTag, EPOLLIN);
+  WatchListeners();
+}
+
+void Greeter::WatchListeners() {
+  for (size_t i = 0; i < listeners_.size(); ++i) {
+    WatchSocket(epoll_.get(), listeners_[i].socket, kListenerTag + i,
+                is_listening_ ? uint32_t{EPOLLIN} : 0);
+  }
 }
 
 void Greeter::Start() {
@@ -137,17 +151,20 @@ void Greeter::Run() {
       }
     }
     // Newcomers that have sent data go first, so that a newer one does not displace them.
-    bool is_called = false;
+    std::array<bool, kListenersMax> is_called{};
     for (int i = 0; i < count; ++i) {
       const uint64_t tag = events[i].data.u64;
-      is_called = is_called || tag == kListenerTag;
       if (tag >= kFirstId) {
         Serve(tag);
+      } else if (tag >= kListenerTag) {
+        is_called[tag - kListenerTag] = true;
       }
     }
     TakeAdded();
-    if (is_called && is_listening_) {
-      AcceptAll();
+    for (size_t i = 0; i < listeners_.size(); ++i) {
+      if (is_called[i] && is_listening_) {
+        AcceptAll(i);
+      }
     }
     if (MonotonicNow() >= again_) {
       TryAgain();
@@ -179,18 +196,23 @@ int Greeter::WaitMs() const {
 
 void Greeter::PauseListening() {
   is_listening_ = false;
-  WatchSocket(epoll_.get(), listener_, kListenerTag, 0);
+  WatchListeners();
   again_ = std::min(again_, MonotonicNow() + kPause);
 }
 
-void Greeter::AcceptAll() {
+void Greeter::AcceptAll(size_t listener) {
+  const Listener& from = listeners_[listener];
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     if (closing_.size() >= kClosingMax) {
       return PauseListening();
     }
     Newcomer newcomer;
-    newcomer.socket.Reset(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    newcomer.socket.Reset(accept4(from.socket, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (newcomer.socket.is_valid()) {
+      newcomer.door = from.door;
+      // The first listener is our own socket.
+      newcomer.party =
+          from.door.empty() ? PartyOf(newcomer.socket.get()) : PartyOfDoor(listener - 1);
       Take(std::move(newcomer));
       continue;
     }
@@ -219,16 +241,16 @@ void Greeter::TakeAdded() {
     is_unwatched = std::exchange(is_unwatched_, false);
   }
   if (is_unwatched) {
-    WatchSocket(epoll_.get(), listener_, kListenerTag, is_listening_ ? uint32_t{EPOLLIN} : 0);
+    WatchListeners();
   }
   for (Newcomer& newcomer : added) {
+    newcomer.party = PartyOf(newcomer.socket.get());
     Take(std::move(newcomer));
   }
 }
 
 void Greeter::Take(Newcomer newcomer) {
   const uint64_t id = ids_++;
-  newcomer.party = PartyOf(newcomer.socket.get());
   newcomer.deadline = MonotonicNow() + kHelloWait;
   share_->metrics.peers_opened.Add();
   const std::optional<uint64_t> goes = newcomers_.Add(id, newcomer.party);
@@ -288,9 +310,9 @@ void Greeter::TryAgain() {
   for (const uint64_t id : std::exchange(ready_, {})) {
     Serve(id);
   }
-  if (listener_ >= 0 && !is_listening_) {
+  if (!listeners_.empty() && !is_listening_) {
     is_listening_ = true;
-    WatchSocket(epoll_.get(), listener_, kListenerTag, EPOLLIN);
+    WatchListeners();
   }
 }
 
@@ -361,7 +383,7 @@ void Greeter::Greet(const std::shared_ptr<LaneShare>& share, Newcomer newcomer) 
   if (status.ok()) {
     fds.clear();  // the memfd, which is mapped: to close it does not block
     Greeted greeted{.socket = std::move(newcomer.socket),
-                    .identity = PeerIdentityOf(socket),
+                    .identity = IdentityOf(socket, newcomer.door),
                     .party = newcomer.party,
                     .region = *std::move(region),
                     .is_memfd = is_memfd,

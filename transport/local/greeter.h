@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -33,13 +34,15 @@ class Greeter {
   static constexpr absl::Duration kHelloWait = absl::Seconds(5);
   // The most hellos and closes of one party that are queued or running. Its other connections wait.
   static constexpr int kJobsPerPartyMax = 64;
+  static constexpr size_t kListenersMax = 65;  // our own socket and those of --door
 
   explicit Greeter(std::shared_ptr<LaneShare> share);
   ~Greeter() { Stop(); }
 
-  // Accepts connections from `listener`. Call it before Start(), at most once.
-  void Listen(int listener);
-  // Call it when the listener's descriptor refers to another socket. Thread-safe.
+  // Accepts connections from `listener`. Its peers came by `door`; empty: by no --door folder. Call
+  // it before Start(), at most kListenersMax times.
+  void Listen(int listener, std::string door = {});
+  // Call it when a listener's descriptor refers to another socket. Thread-safe.
   void ListenAgain();
   void Start();
   // Closes all its connections and ends the thread. Idempotent.
@@ -53,13 +56,18 @@ class Greeter {
   struct Newcomer {
     Fd socket;
     std::optional<Region> region;
+    std::string door;  // of its listener
     uint64_t party = 0;
     absl::Time deadline;
+  };
+  struct Listener {
+    int socket = -1;
+    std::string door;
   };
 
   void Run();
   int WaitMs() const;
-  void AcceptAll();
+  void AcceptAll(size_t listener);
   void TakeAdded();
   void Take(Newcomer newcomer);
   // Has a job read the hello of connection `id`: now, or later if its party has kJobsPerPartyMax
@@ -73,6 +81,7 @@ class Greeter {
   void Close(Newcomer newcomer);
   bool HasJobsMax(uint64_t party) const;
   void PauseListening();
+  void WatchListeners();  // while is_listening_
   static void Greet(const std::shared_ptr<LaneShare>& share, Newcomer newcomer);
 
   const std::shared_ptr<LaneShare> share_;  // shared with jobs, which may outlive this object
@@ -92,7 +101,7 @@ class Greeter {
   std::vector<uint64_t> ready_;
   std::vector<Newcomer> closing_;
   absl::Time again_ = absl::InfiniteFuture();  // when to try these, and the listener, again
-  int listener_ = -1;
+  std::vector<Listener> listeners_;
   bool is_listening_ = false;
 };
 

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "transport/local/door_file.h"
 #include "transport/local/loans.h"
 #include "transport/local/socket.h"
 
@@ -20,13 +21,15 @@ constexpr uint64_t kNoParty = ~uint64_t{0};
 
 class LocalServer final : public Server {
  public:
-  LocalServer(SocketFile socket, const ServerLimits& limits, LaneHandler& handler,
-              std::unique_ptr<const Lender> lender)
+  LocalServer(SocketFile socket, std::vector<DoorFile> doors, const ServerLimits& limits,
+              LaneHandler& handler, std::unique_ptr<const Lender> lender)
       : address_(absl::StrCat("unix:", socket.path())),
         lender_(std::move(lender)),
         socket_(std::move(socket)),
+        doors_(std::move(doors)),
         lanes_(limits, handler, lender_.get()) {
     lanes_.Listen(socket_->get());
+    for (const DoorFile& door : doors_) lanes_.Listen(door.get(), door.folder());
     lanes_.Start();
   }
   ~LocalServer() override { Stop(); }
@@ -39,15 +42,22 @@ class LocalServer final : public Server {
     // Closed last, on a thread that may block: connections in the backlog may have sent
     // descriptors.
     auto socket = std::make_shared<SocketFile>(*std::exchange(socket_, std::nullopt));
-    lanes_.Stop([socket]() mutable { socket.reset(); });
+    auto doors = std::make_shared<std::vector<DoorFile>>(std::exchange(doors_, {}));
+    lanes_.Stop([socket, doors]() mutable {
+      socket.reset();
+      doors.reset();
+    });
   }
   std::string address() const override { return address_; }
   absl::StatusOr<bool> KeepAddress() override {
     const MutexLock lock(stop_mutex_);
     if (!socket_.has_value()) return false;
-    CAIRN_ASSIGN_OR_RETURN(const bool is_made_again, socket_->Keep());
+    bool is_made_again = false;
+    for (DoorFile& door : doors_) is_made_again = door.Keep() || is_made_again;
+    const absl::StatusOr<bool> own = socket_->Keep();
+    is_made_again = is_made_again || (own.ok() && *own);
     if (is_made_again) lanes_.ListenAgain();
-    return is_made_again;
+    return own;
   }
   int lane_count() const override { return lanes_.count(); }
   Lane& lane(int index) override { return lanes_.at(index); }
@@ -58,6 +68,7 @@ class LocalServer final : public Server {
   const std::unique_ptr<const Lender> lender_;  // null: clients map nothing
   Mutex stop_mutex_;
   std::optional<SocketFile> socket_;
+  std::vector<DoorFile> doors_;
   LaneSet lanes_;
 };
 
@@ -147,7 +158,12 @@ absl::StatusOr<std::unique_ptr<Server>> StartLocalServer(const LocalServerOption
                            Lender::Make(options.shared, options.shared_fd, options.limits.lanes));
   }
   CAIRN_ASSIGN_OR_RETURN(SocketFile socket, SocketFile::Listen(options.path));
-  return std::make_unique<LocalServer>(std::move(socket), options.limits, handler,
+  std::vector<DoorFile> doors;
+  for (const DoorSocket& door : options.doors) {
+    CAIRN_ASSIGN_OR_RETURN(DoorFile file, DoorFile::Listen(door.door, door.path, SOCK_SEQPACKET));
+    doors.push_back(std::move(file));
+  }
+  return std::make_unique<LocalServer>(std::move(socket), std::move(doors), options.limits, handler,
                                        std::move(lender));
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -30,9 +31,9 @@ class LaneSet {
   LaneSet(const ServerLimits& limits, LaneHandler& handler, const Lender* lender = nullptr);
   ~LaneSet();
 
-  // Accepts connections from `listener`. Call it before Start(), at most once.
-  void Listen(int listener) { greeter_.Listen(listener); }
-  // Call it when the listener's descriptor refers to another socket. Thread-safe.
+  // Accepts connections from `listener`, whose peers came by `door`. Call it before Start().
+  void Listen(int listener, std::string door = {}) { greeter_.Listen(listener, std::move(door)); }
+  // Call it when a listener's descriptor refers to another socket. Thread-safe.
   void ListenAgain() { greeter_.ListenAgain(); }
   void Start();
   // Breaks all peers, completes every transfer and joins the threads. Runs `last` on a thread that
@@ -58,6 +59,11 @@ class LaneSet {
   bool is_stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
 };
 
+// A socket file more, in a --door folder: its peers' identities name the folder.
+struct DoorSocket {
+  std::string door, path;
+};
+
 struct LocalServerOptions {
   std::string path;  // the socket file; its folder must exist
   ServerLimits limits;
@@ -65,6 +71,7 @@ struct LocalServerOptions {
   // server.
   std::span<const std::byte> shared = {};
   int shared_fd = -1;  // the same memory, opened read-only and sealed; -1: clients map nothing
+  std::vector<DoorSocket> doors = {};
 };
 
 // Starts the server. `handler` must outlive it. Errors: those of SocketFile::Listen(),

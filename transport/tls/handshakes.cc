@@ -335,13 +335,19 @@ void Handshakes::Refuse(Peer& peer, TlsRefusal refusal, const absl::Status& why)
   listener.metrics->refused[static_cast<size_t>(refusal)].Add();
   // Scans and probes close without a word: they are counted, not logged.
   if (refusal == TlsRefusal::kClosed) return;
-  LogWarn(
-      listener.door.name, "handshake refused",
-      {{"reason", Name(refusal)},
-       {"peer", PeerText(peer.arrival.socket.get())},
-       {"certificate",
-        peer.arrival.session == nullptr ? std::string() : peer.arrival.session->peer_certificate()},
-       {"why", std::string(why.message())}});
+  const Refused refused{.door = listener.door.name,
+                        .address = PeerText(peer.arrival.socket.get()),
+                        .certificate = peer.arrival.session == nullptr
+                                           ? std::string()
+                                           : peer.arrival.session->peer_certificate(),
+                        .why = std::string(why.message()),
+                        .reason = Name(refusal)};
+  LogWarn(listener.door.name, "handshake refused",
+          {{"reason", refused.reason},
+           {"peer", refused.address},
+           {"certificate", refused.certificate},
+           {"why", refused.why}});
+  if (note_refused_ != nullptr) note_refused_(refused);
 }
 
 void Handshakes::Forget(uint64_t id) {

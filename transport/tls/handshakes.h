@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -67,10 +68,18 @@ class Handshakes {
     std::function<void(TlsArrival)> done;
   };
 
+  // A handshake that was refused, for other reasons than that the peer closed.
+  struct Refused {
+    std::string door, address, certificate, why;
+    std::string_view reason;
+  };
+
   // `files` must outlive it.
   Handshakes(TlsFiles& files, const HandshakeLimits& limits);
   ~Handshakes();
 
+  // `note` runs on the thread of the handshakes. It must not block. Call it before Start().
+  void SetRefusedNote(std::function<void(const Refused&)> note) { note_refused_ = std::move(note); }
   void Start();
   // Ends the thread, and all connections that have not proved themselves.
   void Stop();
@@ -127,6 +136,7 @@ class Handshakes {
 
   TlsFiles& files_;
   const HandshakeLimits limits_;
+  std::function<void(const Refused&)> note_refused_;  // null: none
   Fd epoll_;
   Fd wake_;
   std::atomic<bool> is_stopping_{false};

@@ -40,7 +40,7 @@ class NotFoundError(Error, LookupError):
 
 
 class PermissionDeniedError(Error, PermissionError):
-    """The space belongs to another tenant."""
+    """The peer may not use the tenant, or is no operator."""
 
     code = 7
 

@@ -59,6 +59,9 @@ unix:/run/cairn/control.sock
 {{- if .Values.policy.configMapName }}
 - --policy=/run/cairn-policy/policy.yaml
 {{- end }}
+{{- range .Values.doors.names }}
+- --door=/run/cairn-doors/{{ . }}
+{{- end }}
 - --map={{ ternary "auto" "off" (eq .Values.form "sidecar") }}
 - --http={{ include "cairn.podIp" . }}:{{ .Values.ports.http }}
 - --host-bytes={{ $sizes.host | int64 }}MiB
@@ -180,6 +183,10 @@ volumeMounts:
     mountPath: /run/cairn
   - name: cairn-admin # of this container alone: an engine that runs as root enters every socket that it sees
     mountPath: /run/cairn-admin
+  {{- if .Values.doors.names }}
+  - name: cairn-doors
+    mountPath: /run/cairn-doors
+  {{- end }}
   {{- if include "cairn.tls" . }}
   - name: cairn-tls
     mountPath: /run/cairn-tls
@@ -319,6 +326,12 @@ spec:
     {{- . | nindent 4 }}
     {{- end }}
     {{- if eq .Values.form "daemonset" }}
+    {{- if .Values.doors.names }}
+    - name: cairn-doors
+      hostPath:
+        path: {{ .Values.doors.hostPath }}
+        type: Directory
+    {{- end }}
     {{- range .Values.ssd.devices }}
     - name: cairn-ssd-{{ .name }}
       {{- if .hostPath }}

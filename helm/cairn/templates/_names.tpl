@@ -72,6 +72,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.prepareNode.enabled (not .Values.prepareNode.image) -}}
 {{- fail "prepareNode.image: name an image that has /bin/sh, mkdir and chown" -}}
 {{- end -}}
+{{- if .Values.doors.names -}}
+{{- if ne .Values.form "daemonset" -}}
+{{- fail "doors.names: for form daemonset" -}}
+{{- end -}}
+{{- if not .Values.policy.configMapName -}}
+{{- fail "doors.names: set policy.configMapName, which says whose the folders are" -}}
+{{- end -}}
+{{- if .Values.prepareNode.enabled -}}
+{{- fail "doors.names: the node must make the folders; prepareNode cannot" -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.gpu.size -}}
 {{- $size := include "cairn.mi" . | int64 -}}
 {{- if or (lt $size 64) (gt $size 1048576) -}}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may come in: the policy over unix sockets and TLS, rotation, revocation, downgrade."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -20,6 +21,7 @@ import cairn
 import pytest
 from certificates import Ca, serial_of
 
+MOVED = itertools.count(1)
 TEAM_A = "URI:spiffe://prod.example/ns/team-a/sa/vllm"
 POLICY = """version: 1
 identities:
@@ -217,6 +219,101 @@ def test_what_does_not_fit_is_said(bin_dir, secured, ca, folder, team_a, tmp_pat
     assert "is not its key" in refusal(cairn.InvalidArgumentError, **mixed)
 
 
+class OpeningRelay:
+    """A daemon's stand-in with a certificate of its own: it opens TLS, and passes on what it reads."""
+
+    def __init__(self, target, pair):
+        self.heard, self._target = b"", target
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(*pair)
+        self._context.set_alpn_protocols(["h2"])
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.control = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        while True:
+            try:
+                plain, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(plain,), daemon=True).start()
+
+    def _serve(self, plain):
+        try:
+            with self._context.wrap_socket(plain, server_side=True) as client:
+                with socket.create_connection(self._target) as daemon:
+                    copy = threading.Thread(target=self._back, args=(daemon, client), daemon=True)
+                    copy.start()
+                    while data := client.recv(65536):
+                        self.heard += data
+                        daemon.sendall(data)
+        except OSError:
+            plain.close()
+
+    @staticmethod
+    def _back(daemon, client):
+        try:
+            while data := daemon.recv(65536):
+                client.sendall(data)
+        except OSError:
+            pass
+
+    def close(self):
+        self._listener.close()
+
+
+def test_whoever_relays_to_a_daemon_is_told_nothing(bin_dir, ca, server, team_a, folder, tmp_path):
+    """Behind it is a daemon in the clear, which would answer all: only the certificate is wrong."""
+    san = "DNS:localhost,IP:127.0.0.1"
+    relays = [
+        (server, None),  # the daemon's own certificate: it works, so the others show something
+        (Ca(folder, "rogue").issue("rogue-server", san, use="serverAuth"), "is not one of"),
+        (ca.issue("elsewhere-server", "DNS:elsewhere.example", use="serverAuth"), "127.0.0.1"),
+        (ca.issue("client-as-server", san, use="clientAuth"), "is not one of"),
+    ]
+    with Daemon(bin_dir, tmp_path) as plain:
+        target = ("127.0.0.1", int(plain.port))
+        for pair, why in relays:
+            relay = OpeningRelay(target, pair)
+            options = tls(plain, ca, team_a, tenant="team-a") | {"control": relay.control}
+            opened = plain.metric("cairn_sessions_opened_total")
+            if why is None:
+                cairn.connect(**options).close()
+                assert relay.heard and plain.metric("cairn_sessions_opened_total") == opened + 1
+            else:
+                said = refusal(cairn.Error, **options)
+                assert why in said, said
+                assert relay.heard == b""
+                assert plain.metric("cairn_sessions_opened_total") == opened
+            relay.close()
+
+
+def test_the_page_works_as_it_stands(bin_dir, ca, tmp_path):
+    """The commands and the policy of docs/guides/trust.md, on one host."""
+    page = pathlib.Path(__file__).parents[3] / "docs" / "guides" / "trust.md"
+    blocks = re.findall(r"```(sh|yaml)\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    commands, start = [text for kind, text in blocks if kind == "sh"][:2]
+    assert "openssl req" in commands and start.startswith("cairnd ")
+    (policy,) = [text for kind, text in blocks if kind == "yaml" and text.startswith("version:")]
+    (tmp_path / "policy.yaml").write_text(policy)
+    shell = {"input": commands, "text": True, "cwd": tmp_path, "capture_output": True}
+    subprocess.run(["bash", "-e"], check=True, **shell)
+    words = start.splitlines()[0].replace("$PWD", str(tmp_path)).split()[1:]
+    flags = [word for i, word in enumerate(words) if "--control" not in words[max(0, i - 1) : i + 1]]
+    flags[flags.index("--stream") + 1] = "127.0.0.1:0"
+    options = {"tls_ca": "ca.pem", "tls_cert": "engine.pem", "tls_key": "engine.key"}
+    options = {name: str(tmp_path / path) for name, path in options.items()}
+    options |= {"tls_server": "cairn.example", "timeout": 10.0}
+    with Daemon(bin_dir, tmp_path, *flags) as daemon:
+        with cairn.connect(daemon.control, tenant="team-a", **options) as client:
+            move(client)
+        sent = daemon.metric('cairn_transport_sent_bytes_total{transport="stream"}')
+        assert sent > 0
+        why = refusal(cairn.PermissionDeniedError, control=daemon.control, tenant="team-b", **options)
+        assert "'team-b' is none of team-a, shared-prompts (policy.yaml:3)" in why
+
+
 def test_the_environment_of_an_engine_is_enough(secured, ca, team_a, monkeypatch):
     monkeypatch.setenv("CAIRN_CONTROL", secured.control)
     monkeypatch.setenv("CAIRN_TLS_CA", str(ca.pem))
@@ -229,32 +326,45 @@ def test_the_environment_of_an_engine_is_enough(secured, ca, team_a, monkeypatch
 def test_files_are_replaced_under_clients(secured, ca, team_a, tmp_path):
     """Half written, in either order: nobody notices, and newcomers get the new certificate."""
     pair = [str(shutil.copy(one, tmp_path / f"own{i}")) for i, one in enumerate(team_a)]
-    failures, ends = [], threading.Event()
+    rng = random.Random(7)
+    failures, ends, made, calls = [], threading.Event(), {}, itertools.count()
 
     def ask(client):
         while not ends.is_set():
             try:
-                client.stats(timeout=5.0)
+                client.stats(timeout=30.0)
+                next(calls)
+                time.sleep(0.02)
             except cairn.Error as error:
                 failures.append(error)
 
-    clients = [cairn.connect(**tls(secured, ca, pair, tenant="team-a")) for _ in range(4)]
+    turns = int(os.environ.get("CAIRN_ROTATIONS", "2"))
+    count = 4 if turns < 10 else 8
+    clients = [cairn.connect(**tls(secured, ca, pair, tenant="team-a")) for _ in range(count)]
     threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
     for thread in threads:
         thread.start()
     try:
         san = "DNS:localhost,IP:127.0.0.1"
-        for turn in range(2):
-            new = ca.issue(f"server-{turn}", san, use="serverAuth")
-            mine = ca.issue(f"client-{turn}", TEAM_A)
-            texts = [pathlib.Path(one).read_bytes() for one in new]
+        for turn in range(turns):
+            # A soak goes round with a few: making one takes longer than a turn.
+            again = turn % 16
+            if turn < 16:
+                of_server = ca.issue(f"server-{again}", san, use="serverAuth")
+                made[again] = of_server, ca.issue(f"client-{again}", TEAM_A)
+            new, mine = made[again]
+            before = secured.metric("cairn_tls_reloads_total")
             targets = [secured.certificate, secured.key]
             order = (0, 1) if turn % 2 == 0 else (1, 0)
-            first, last = order
-            pathlib.Path(targets[first]).write_bytes(texts[first][: len(texts[first]) // 2])
-            wait_for(lambda: "not taken" in secured.get("/readyz"))
-            pathlib.Path(targets[first]).write_bytes(texts[first])
-            pathlib.Path(targets[last]).write_bytes(texts[last])
+            for place in order:
+                target, text = pathlib.Path(targets[place]), pathlib.Path(new[place]).read_bytes()
+                target.write_bytes(text[: rng.randrange(len(text))])
+                if turn < 2 and place == order[0]:
+                    wait_for(lambda: "not taken" in secured.get("/readyz"))
+                else:
+                    time.sleep(rng.uniform(0, 0.1))
+                target.write_bytes(text)
+            wait_for(lambda: secured.metric("cairn_tls_reloads_total") > before, 60)
             wait_for(lambda: "not taken" not in secured.get("/readyz"))
             for source, target in zip(mine, pair, strict=True):
                 shutil.copy(source, target)
@@ -266,6 +376,7 @@ def test_files_are_replaced_under_clients(secured, ca, team_a, tmp_path):
             thread.join()
         for client in clients:
             client.close()
+    print(f"{turns} rotations, {count} clients, {next(calls)} calls, {len(failures)} failed")
     assert not failures
 
 
@@ -357,6 +468,72 @@ def test_users_of_a_unix_socket(bin_dir, tmp_path):
         wait_for(lambda: "more than one tenant" in daemon.get("/readyz"))
 
 
+def move(client):
+    space = client.open_space("m", "r", [cairn.KvGroup(4, 4, 64)], tokens_per_block=16, recipe="raw")
+    first = next(MOVED) * 100  # blocks that nobody has put yet
+    (key,) = space.keys(range(first, first + 16))
+    source = os.urandom(space.source_bytes())
+    space.put(key, source=source, timeout=20)
+    target = bytearray(len(source))
+    assert space.get(key, source=target, timeout=20) and target == source
+
+
+def test_who_comes_by_a_door_is_its_tenant(bin_dir, tmp_path):
+    policy, a, b = tmp_path / "policy.yaml", tmp_path / "a", tmp_path / "b"
+    policy.write_text(
+        f"""version: 1
+identities:
+  - {{uid: {os.getuid()}, tenants: ["*"]}}
+  - {{door: {a}, tenants: [team-a]}}
+  - {{door: {b}, tenants: [team-b]}}
+"""
+    )
+    control = f"unix:{tmp_path}/c"
+    audit = tmp_path / "audit"
+    flags = ["--policy", policy, "--door", f"{a},{b}", "--audit", audit]
+    with Daemon(bin_dir, tmp_path, *flags, control=control) as daemon:
+        for door in (a, b):
+            assert (door / "control.sock").stat().st_mode & 0o777 == 0o666
+            assert (door / "cairnd.sock").stat().st_mode & 0o777 == 0o666
+        by_a, by_b = (f"unix:{door}/control.sock" for door in (a, b))
+        # The uid is that of the first rule, which does not count by a door.
+        for by, mine, other in ((by_a, "team-a", "team-b"), (by_b, "team-b", "team-a")):
+            with cairn.connect(by, tenant=mine, timeout=10.0) as client:
+                move(client)
+            why = refusal(cairn.PermissionDeniedError, control=by, tenant=other)
+            assert f"'{other}' is none of {mine} (policy.yaml:" in why
+        with cairn.connect(control, tenant="team-c", timeout=10.0) as client:
+            move(client)
+        # A ticket is of the door that it came by.
+        for data in (f"unix:{b}/cairnd.sock", f"unix:{tmp_path}/s"):
+            with cairn.connect(by_a, tenant="team-a", data=data, timeout=10.0) as client:
+                with pytest.raises(cairn.PermissionDeniedError, match="another peer opened"):
+                    move(client)
+        wait_for(lambda: audit.read_text().count('"event":"ticket refused"') >= 2)
+        told = [json.loads(line) for line in audit.read_text().splitlines()]
+        told = [line for line in told if line["event"] == "ticket refused"]
+        assert {line["peer"] for line in told} == {f"uid {os.getuid()}", f"uid {os.getuid()} by {b}"}
+        assert {line["tenant"] for line in told} == {"team-a"}
+        # A file that is gone is made again. One that is another's cuts off its own clients alone.
+        for name in ("control.sock", "cairnd.sock"):
+            (a / name).unlink()
+            wait_for(lambda name=name: (a / name).exists())
+        with cairn.connect(by_a, tenant="team-a", timeout=10.0) as client:
+            move(client)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+            (a / "control.sock").unlink()
+            other.bind(str(a / "control.sock"))
+            other.listen()
+            if not daemon.log().count("socket file of a door is gone"):
+                wait_for(lambda: "a door" in daemon.log())
+            assert daemon.get("/readyz").startswith("ready")
+            with cairn.connect(by_b, tenant="team-b", timeout=10.0) as client:
+                move(client)
+    assert not (b / "control.sock").exists() and not (b / "cairnd.sock").exists()
+    said = start_refused(bin_dir, tmp_path, "--door", a)
+    assert "door is set and policy is off" in said
+
+
 def start_refused(bin_dir, tmp_path, *flags):
     command = [bin_dir / "cairnd", "--http", "off", "--socket", tmp_path / "s", *flags]
     ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60)
@@ -437,6 +614,48 @@ def client_hello(pair, ca):
     with pytest.raises(ssl.SSLWantReadError):
         session.do_handshake()
     return sent.read()
+
+
+def test_the_audit_file_tells_who_was_refused(bin_dir, ca, server, team_a, folder, tmp_path):
+    certificate, key = (shutil.copy(one, tmp_path) for one in server)
+    policy, audit = tmp_path / "policy.yaml", tmp_path / "audit"
+    policy.write_text(POLICY)
+    flags = ["--tls-cert", certificate, "--tls-key", key, "--tls-ca", ca.pem, "--policy", policy]
+    flags += ["--audit", audit, "--admin", "127.0.0.1:0"]
+    ops = ca.issue("auditor", "URI:spiffe://prod.example/ns/ops/sa/cairnctl")
+    with Daemon(bin_dir, tmp_path, *flags) as daemon:
+
+        def await_line(event):
+            def found():
+                lines = [json.loads(line) for line in audit.read_text().splitlines()]
+                return [line for line in lines if line["event"] == event]
+
+            wait_for(found)
+            return found()[0]
+
+        def run(pair, *words):
+            words = [*words, "--control", daemon.control, "--tls-ca", ca.pem]
+            words += ["--tls-cert", pair[0], "--tls-key", pair[1]]
+            subprocess.run([bin_dir / "cairnctl", *map(str, words)], capture_output=True)
+
+        await_line("tls loaded")
+        run(team_a, "spaces")
+        line = await_line("operator refused")
+        assert line["peer"] == TEAM_A[len("URI:"):] and "no operator" in line["reason"]
+        assert line["call"] == "/cairn.v1.Admin/ListSpaces"
+        shake_hands(daemon, ca, Ca(folder, "audited").issue("audited-client", TEAM_A))
+        line = await_line("handshake refused")
+        assert (line["door"], line["reason"]) == ("control", "unknown_ca")
+        assert line["address"].startswith("127.0.0.1:") and line["why"]
+        pathlib.Path(key).write_text("garbage")
+        line = await_line("tls not taken")
+        assert str(key) in line["reason"]
+        run(ops, "drain")
+        line = await_line("outcome")
+        assert (line["call"], line["outcome"]) == ("Drain", "OK")
+        assert line["peer"] == await_line("change")["peer"] == "spiffe://prod.example/ns/ops/sa/cairnctl"
+    numbers = [json.loads(line)["number"] for line in audit.read_text().splitlines()]
+    assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_damaged_handshakes_harm_nobody(secured, ca, team_a):

@@ -128,8 +128,8 @@ TEST_F(SideObjectLiarTest, AnotherTenantReachesNothing) {
   const std::string id = put_.id();
   const auto other = Open("other");
   ASSERT_NE(other, nullptr);
-  EXPECT_TRUE(absl::IsPermissionDenied(Get(*other, space_, id)));
-  EXPECT_TRUE(absl::IsPermissionDenied(Put(*other, space_, Profile(2))));
+  EXPECT_TRUE(absl::IsNotFound(Get(*other, space_, id)));
+  EXPECT_TRUE(absl::IsNotFound(Put(*other, space_, Profile(2))));
   const auto own = other->OpenSpace(ToySpec("other"), "cairn:2.3");
   ASSERT_TRUE(own.ok());
   EXPECT_TRUE(absl::IsNotFound(Get(*other, *own, id))) << "naming it is not enough";

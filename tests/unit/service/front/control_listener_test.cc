@@ -112,8 +112,9 @@ class Caller {
 
 class ControlListenerTest : public ::testing::Test {
  protected:
-  void Start(const ControlAddress& address, const std::optional<ControlAddress>& admin = {}) {
-    auto listener = ControlListener::Bind(address, admin);
+  void Start(const ControlAddress& address, const std::optional<ControlAddress>& admin = {},
+             const std::vector<std::string>& folders = {}) {
+    auto listener = ControlListener::Bind(address, admin, /*tls=*/nullptr, folders);
     ASSERT_TRUE(listener.ok()) << listener.status();
     listener_ = *std::move(listener);
     grpc::ServerBuilder builder;
@@ -169,6 +170,22 @@ TEST_F(ControlListenerTest, APeerOfAUnixSocketIsKnown) {
   EXPECT_EQ(listener_->Probe(), absl::OkStatus());
   listener_->Stop();
   EXPECT_NE(::stat(UnixAddress().path.c_str(), &facts), 0) << "the file is removed";
+}
+
+TEST_F(ControlListenerTest, APeerOfAFolderHasItsNameAndIsNoOperator) {
+  const std::string folder = folder_.File("team-a");
+  const ControlAddress admin = {.tcp = {}, .path = folder_.File("admin.sock")};
+  Start(UnixAddress(), admin, {folder});
+  EXPECT_EQ(listener_->address().path, UnixAddress().path);
+  EXPECT_EQ(listener_->admin_address()->path, admin.path);
+  const Caller caller("unix:" + DoorControlPath(folder));
+  ASSERT_TRUE(AwaitCalls(1));
+  const auto peer = listener_->connections().PeerOf(calls_.peer(0));
+  const UnixPeer ours{.uid = ::geteuid(), .gid = ::getegid(), .door = folder};
+  EXPECT_EQ(peer.identity, PeerIdentity(ours));
+  EXPECT_FALSE(peer.is_operator);
+  EXPECT_FALSE(peer.is_trusted);
+  EXPECT_EQ(listener_->Probe(), absl::OkStatus());
 }
 
 TEST_F(ControlListenerTest, APeerOfTcpIsNobody) {

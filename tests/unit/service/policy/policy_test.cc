@@ -44,6 +44,35 @@ std::string ErrorOf(std::string_view text) {
   return std::string(policy.status().message());
 }
 
+// A pod chooses its uid, so the uid of a peer that came by a folder lets nobody in.
+TEST(PolicyTest, WhoCameByADoorIsWhoTheDoorIs) {
+  const absl::StatusOr<Policy> policy = Policy::Parse(R"(version: 1
+identities:
+  - {uid: 7, tenants: ["*"]}
+  - {door: /run/cairn/a/, tenants: [team-a]}
+deny: [{uid: 8}]
+)",
+                                                      "p.yaml");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  const auto by = [](uint32_t uid, std::string door) {
+    return PeerIdentity(UnixPeer{.uid = uid, .gid = 0, .door = std::move(door)});
+  };
+  const auto may = [&](const PeerIdentity& peer, std::string_view tenant) {
+    return std::string(policy->MayUse(peer, tenant).message());
+  };
+  EXPECT_EQ(may(by(7, ""), "team-b"), "");
+  for (const uint32_t uid : {0u, 7u, kUnmappedUid}) {
+    EXPECT_EQ(may(by(uid, "/run/cairn/a"), "team-a"), "") << uid;
+    EXPECT_EQ(may(by(uid, "/run/cairn/a"), "team-b"),
+              "tenant: 'team-b' is none of team-a (p.yaml:4)");
+    EXPECT_EQ(may(by(uid, "/run/cairn/b"), "team-a"),
+              absl::StrCat("peer: uid ", uid, " by /run/cairn/b is in no rule of p.yaml"));
+  }
+  EXPECT_EQ(may(by(1, ""), "team-a"), "peer: uid 1 is in no rule of p.yaml");
+  EXPECT_EQ(may(by(8, "/run/cairn/a"), "team-a"),
+            "peer: uid 8 by /run/cairn/a is denied (p.yaml:5)");
+}
+
 TEST(PolicyTest, AnIdentityIsOnlyTheTenantsOfItsFirstRule) {
   const Policy policy = Parsed();
   struct Case {
@@ -145,11 +174,13 @@ TEST(PolicyTest, AnErrorNamesTheLineAndTheField) {
   EXPECT_EQ(of("deny: []\ndeny: []"), "p.yaml:3: the file: 'deny' is given twice");
   EXPECT_EQ(of("identities: 7"), "p.yaml:2: identities: expected a list of rules");
   EXPECT_EQ(of("identities:\n  - {tenants: [a]}"),
-            "p.yaml:3: identities: a rule has exactly one of uri, dns, uid");
+            "p.yaml:3: identities: a rule has exactly one of uri, dns, uid, door");
   EXPECT_EQ(of("identities:\n  - {uid: 1, dns: a, tenants: [a]}"),
-            "p.yaml:3: identities: a rule has exactly one of uri, dns, uid");
-  EXPECT_EQ(of("identities:\n  - {door: /a, tenants: [a]}"),
-            "p.yaml:3: identities.door: this daemon has no doors; takes uri, dns, uid");
+            "p.yaml:3: identities: a rule has exactly one of uri, dns, uid, door");
+  EXPECT_EQ(of("identities:\n  - {door: a, tenants: [a]}"),
+            "p.yaml:3: identities.door: expected the absolute path of a folder of --door");
+  EXPECT_EQ(of("identities:\n  - {door: /a, operator: true}"),
+            "p.yaml:3: identities: operators do not come by a door; see --admin");
   EXPECT_EQ(of("identities:\n  - {uid: 1}"),
             "p.yaml:3: identities: a rule has one or more of tenants, operator: true, peer: true");
   EXPECT_EQ(of("identities:\n  - {uid: 1, tenants: []}"),

@@ -259,8 +259,8 @@ TEST(PutGetTest, AnotherTenantReachesNothingByKey) {
   const auto whole = StoreFixture::Whole(space);
   ASSERT_TRUE(store.PutSource(space, key, whole).ok());
   store.session = store.OpenSession("rival");
-  EXPECT_TRUE(absl::IsPermissionDenied(store.RunGet(space, key, whole).status()));
-  EXPECT_TRUE(absl::IsPermissionDenied(store.PutSource(space, key, whole).status()));
+  EXPECT_TRUE(absl::IsNotFound(store.RunGet(space, key, whole).status()));
+  EXPECT_TRUE(absl::IsNotFound(store.PutSource(space, key, whole).status()));
   const SpaceEntry& theirs = store.OpenSpace("raw", StoreFixture::Identity("rival"));
   EXPECT_TRUE(absl::IsNotFound(store.RunGet(theirs, key, whole).status()));
 }
