@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "cairn/v1/admin.pb.h"
 #include "cairn/v1/events.pb.h"
+#include "cairn/v1/peer.pb.h"
 #include "cairn/v1/store.pb.h"
 
 namespace cairn {
