@@ -31,7 +31,7 @@ namespace pb = etcdserverpb;
 constexpr absl::Duration kCallTime = absl::Seconds(2);
 constexpr absl::Duration kRenewalMin = absl::Milliseconds(200);
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(100);
-constexpr int kAnswerBytesMax = 16 << 20;  // a list of kMembersMax
+constexpr int kListBytesMax = 16 << 20;  // a list of kMembersMax
 
 void SetDeadline(grpc::ClientContext& context, absl::Duration time) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + time));
@@ -53,7 +53,7 @@ class Turn {
     if (channel_ == nullptr) {
       grpc::ChannelArguments arguments;
       arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-      arguments.SetMaxReceiveMessageSize(kAnswerBytesMax);
+      arguments.SetMaxReceiveMessageSize(kListBytesMax);
       channel_ =
           grpc::CreateCustomChannel(endpoint(), grpc::InsecureChannelCredentials(), arguments);
     }
