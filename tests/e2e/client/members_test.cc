@@ -85,7 +85,7 @@ class ClusterTest : public testing::Test {
                                       "--member-grace=0", "--cluster=test"};
     flags.insert(flags.end(), more.begin(), more.end());
     auto started = DaemonProcess::Start(flags);
-    CAIRN_CHECK_OK(started);
+    CAIRN_CHECK(started.ok(), started.status().ToString());
     listed_[listed_as.empty() ? name : listed_as] = (*started)->endpoint("peer");
     Write();
     daemons_.push_back(*std::move(started));
@@ -141,7 +141,7 @@ TEST_F(ClusterTest, MembersJoinDrainRestartAndLeave) {
   c->process().Signal(SIGKILL);
   ASSERT_TRUE(c->process().Wait(kPatience).ok());
   c = Start("c");
-  for (const DaemonProcess* daemon : {a, b, static_cast<const DaemonProcess*>(c)}) {
+  for (const DaemonProcess* daemon : {a, b, c}) {
     EXPECT_TRUE(Await(*daemon, "joined", 3)) << MembersOf(*daemon);
   }
 

@@ -87,7 +87,7 @@ std::vector<std::string> Lines() {
   std::vector<std::string> lines;
   for (const FileDescriptor* file :
        {v1::OpenSessionRequest::descriptor()->file(), v1::TierInfo::descriptor()->file(),
-        v1::BlockEvent::descriptor()->file()}) {
+        v1::BlockEvent::descriptor()->file(), v1::PeerSelf::descriptor()->file()}) {
     for (int i = 0; i < file->service_count(); ++i) Append(*file->service(i), lines);
     for (int i = 0; i < file->message_type_count(); ++i) Append(*file->message_type(i), lines);
     for (int i = 0; i < file->enum_type_count(); ++i) Append(*file->enum_type(i), lines);
