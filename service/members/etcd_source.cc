@@ -189,7 +189,9 @@ class EtcdSource final : public MemberSource {
     absl::Duration wait;
     while (Wait(wait)) {  // ends: Stop()
       const absl::Time before = MonotonicNow();
-      if (before >= valid_until) lease = 0;
+      if (before >= valid_until && std::exchange(lease, 0) != 0) {
+        LogWarn("members", "the lease at etcd is over: announcing anew");
+      }
       const bool is_new = lease == 0;
       const absl::Status status =
           is_new
@@ -202,7 +204,7 @@ class EtcdSource final : public MemberSource {
       }
       turn.Succeeded();
       if (is_new) LogInfo("members", "announced at etcd", {{"endpoint", turn.endpoint()}});
-      if (lease == 0) LogWarn("members", "the lease at etcd is gone: announced anew");
+      if (lease == 0) LogWarn("members", "the lease at etcd is gone: announcing anew");
       // It counts from before the request.
       valid_until = before + options_.lease;
       wait = lease == 0 ? absl::ZeroDuration() : options_.lease / 3;
