@@ -181,6 +181,14 @@ void CheckMembership(const Config& config, Errors* errors) {
     errors->Add("peer is ", config.peer.ToString(),
                 ", with TLS: set policy, which says who is a member (peer: true)");
   }
+  if (config.peer.enabled() && config.tls_cert == "off" && config.policy != "off") {
+    errors->Add("peer is ", config.peer.ToString(),
+                ", without TLS, and policy is set: a member can then not prove that it is one");
+  }
+  // A member's certificate is checked as a server's, which has no domain of its own.
+  if (config.peer.enabled() && config.tls_ca.find(',') != std::string::npos) {
+    errors->Add("peer is ", config.peer.ToString(), ", and tls-ca names several bundles: name one");
+  }
 }
 
 void CheckDoors(const Config& config, Errors* errors) {

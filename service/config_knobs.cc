@@ -152,7 +152,7 @@ constexpr Knob kTable[] = {
     {"members", "off",
      Text{&Config::members, [](std::string_view text) { return ParseMembers(text).status(); },
           MembersForm},
-     "source of the cluster's member list; the daemon then shares blocks with the other members"},
+     "source of the list of the cluster's daemons, its members"},
     {"cluster", "cairn",
      Text{&Config::cluster, CheckCluster,
           [] { return std::string_view("1 to 64 characters of [A-Za-z0-9._-]"); }},

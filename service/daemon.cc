@@ -105,6 +105,7 @@ void Daemon::Look() {
     const uint64_t generation = tls_->generation();
     const bool is_new = std::exchange(tls_generation_, generation) != generation;
     if (is_new) control_->EndRevoked();
+    if (is_new && peer_server_ != nullptr) peer_server_->EndRevoked();
     if (audit_ != nullptr && is_new) audit_->Tls(absl::OkStatus());
     if (const std::string now = tls_->remark();
         audit_ != nullptr && !now.empty() && now != remark) {
@@ -160,7 +161,8 @@ absl::Status Daemon::StartAll() {
   if (config_.data.enabled()) CAIRN_RETURN_IF_ERROR(StartUcx());
   members_ = MembersOf(config_, clock_);
   StartServices();
-  if (members_ != nullptr) members_->Start({});
+  if (members_ != nullptr) CAIRN_RETURN_IF_ERROR(StartMembers());
+  is_started_.store(true, std::memory_order_release);
   return absl::OkStatus();
 }
 
@@ -285,7 +287,32 @@ void Daemon::StartServices() {
       [this] { BeginDrain(); }, tiers_->Find(TierId::kGpu) == nullptr ? codec_.get() : nullptr,
       audit_.get(), members_.get(), config_.members});
   control_->Serve(*store_service_, *admin_service_);
-  is_started_.store(true, std::memory_order_release);
+}
+
+absl::Status Daemon::StartMembers() {
+  Hellos::Options options;
+  options.daemon_version = DaemonVersion();
+  options.tls = tls_.get();
+  options.may_be_member = [this](const PeerIdentity& identity) {
+    return sessions_.policy().MayBeMember(identity);
+  };
+  hellos_ = std::make_unique<Hellos>(*members_, std::move(options));
+  peer_service_ = std::make_unique<PeerService>(PeerService::Parts{
+      *members_, sessions_, std::string(DaemonVersion()),
+      [this](std::string_view name) { hellos_->Greet(name); }});
+  auto server =
+      ControlServer::Start({.tcp = config_.peer, .path = {}}, std::nullopt, SlowOf(config_),
+                           handshakes_.get(), {}, ControlServer::Callers::kMembers);
+  if (!server.ok()) return Annotate(server.status(), "peer");
+  peer_server_ = *std::move(server);
+  peer_server_->Serve(*peer_service_);
+  hellos_->Start();
+  members_->Start([this] { hellos_->Wake(); });
+  LogInfo("daemon", "member of a cluster",
+          {{"cluster", members_->cluster()},
+           {"name", members_->self()},
+           {"peer", peer_server_->address().ToString()}});
+  return absl::OkStatus();
 }
 
 // --- Readiness -----------------------------------------------------------------------------------
@@ -369,7 +396,10 @@ std::string Daemon::ReadyLine() const {
   return absl::StrCat("cairnd ready control=", control_->address().ToString(),
                       " http=", metrics_ == nullptr ? "off" : metrics_->address().ToString(),
                       " socket=", shown(socket), " data=", shown(ucx_address_),
-                      " admin=", control_->admin_address());
+                      " admin=", control_->admin_address(),
+                      peer_server_ == nullptr
+                          ? std::string()
+                          : absl::StrCat(" peer=", peer_server_->address().ToString()));
 }
 
 void Daemon::BeginDrain() {
@@ -381,6 +411,7 @@ void Daemon::BeginDrain() {
   if (members_ != nullptr) {
     members_->Meet(
         {.name = members_->self(), .incarnation = members_->incarnation(), .is_draining = true});
+    if (hellos_ != nullptr) hellos_->GreetAll();
   }
   upkeep_->Wake();  // it writes down what is left
 }
@@ -419,7 +450,9 @@ void Daemon::Stop() {
   if (store_service_ != nullptr) store_service_->Stop();
   if (control_ != nullptr) control_->Stop();
   if (admin_service_ != nullptr) admin_service_->Stop();
+  if (peer_server_ != nullptr) peer_server_->Stop();
   if (members_ != nullptr) members_->Stop();
+  if (hellos_ != nullptr) hellos_->Stop();
   if (handshakes_ != nullptr) handshakes_->Stop();
   for (const auto& server : transports_) server->Stop();
   if (gets_ != nullptr) gets_->Stop();
@@ -442,6 +475,8 @@ void Daemon::ReportParts(MetricSink& sink) const {
   if (policy_ != nullptr) policy_->Report(sink);
   if (audit_ != nullptr) audit_->Report(sink);
   if (members_ != nullptr) members_->Report(sink);
+  if (hellos_ != nullptr) hellos_->Report(sink);
+  if (peer_service_ != nullptr) peer_service_->Report(sink);
   if (tls_ != nullptr) tls_->Report(sink);
   if (handshakes_ != nullptr) handshakes_->Report(sink);
   spaces_.Report(sink);

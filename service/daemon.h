@@ -26,12 +26,14 @@
 #include "service/front/data_server.h"
 #include "service/front/doors.h"
 #include "service/front/metrics_server.h"
+#include "service/front/peer_service.h"
 #include "service/front/store_service.h"
 #include "service/get/get.h"
 #include "service/index/block_index.h"
 #include "service/limits.h"
 #include "service/members/members.h"
 #include "service/path_pool.h"
+#include "service/peer/hellos.h"
 #include "service/policy_watch.h"
 #include "service/put/put.h"
 #include "service/recovery.h"
@@ -112,6 +114,8 @@ class Daemon {
   absl::Status StartStream();
   absl::Status StartUcx();
   void StartServices();
+  // Joins the cluster.
+  absl::Status StartMembers();
   // Returns the answer of /readyz.
   absl::Status Readiness() const;
   std::string Remarks() const;
@@ -159,6 +163,10 @@ class Daemon {
   std::unique_ptr<transport::Handshakes> handshakes_;  // likewise
   uint64_t tls_generation_ = 0;                        // the generation that Look() saw last
   std::unique_ptr<ControlServer> control_;
+  // Of a daemon in a cluster; else null.
+  std::unique_ptr<Hellos> hellos_;
+  std::unique_ptr<PeerService> peer_service_;
+  std::unique_ptr<ControlServer> peer_server_;
   Doors doors_;  // the socket files of control_ and transports_
   std::unique_ptr<MetricsServer> metrics_;
 };

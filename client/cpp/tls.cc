@@ -52,10 +52,11 @@ std::string DerOf(std::string_view pem) {
   return absl::Base64Unescape(text, &der) ? der : std::string();
 }
 
-// Whether the server's certificate names exactly `uri`. gRPC has checked its chain.
-class UriVerifier final : public grpc::experimental::ExternalCertificateVerifier {
+// Whether `check` accepts the names in the server's certificate. gRPC has checked its chain.
+class NameVerifier final : public grpc::experimental::ExternalCertificateVerifier {
  public:
-  explicit UriVerifier(std::string uri) : uri_(std::move(uri)) {}
+  explicit NameVerifier(std::function<absl::Status(const CertificatePeer&)> check)
+      : check_(std::move(check)) {}
 
   bool Verify(grpc::experimental::TlsCustomVerificationCheckRequest* request,
               std::function<void(grpc::Status)>, grpc::Status* status) override {
@@ -63,37 +64,26 @@ class UriVerifier final : public grpc::experimental::ExternalCertificateVerifier
     const std::string der = DerOf(std::string_view(pem.data(), pem.size()));
     const absl::StatusOr<CertificatePeer> names =
         transport::ParseDerCertificateNames(std::as_bytes(std::span(der)));
-    if (!names.ok()) {
-      *status = {grpc::StatusCode::UNAUTHENTICATED, std::string(names.status().message())};
-    } else if (names->uri != uri_) {
-      *status = {grpc::StatusCode::UNAUTHENTICATED,
-                 absl::StrCat("certificate verify failed: it is of ",
-                              PeerIdentity(*names).ToString(), ", and tls_server is ", uri_)};
+    const absl::Status checked = names.ok() ? check_(*names) : names.status();
+    if (!checked.ok()) {
+      *status = {grpc::StatusCode::UNAUTHENTICATED, std::string(checked.message())};
     }
     return true;  // decided at once
   }
   void Cancel(grpc::experimental::TlsCustomVerificationCheckRequest*) override {}
 
  private:
-  const std::string uri_;
+  const std::function<absl::Status(const CertificatePeer&)> check_;
 };
 
 std::shared_ptr<grpc::ChannelCredentials> UriCredentials(const std::string& uri,
                                                          const transport::TlsFiles::Pems& pems) {
-  namespace ge = grpc::experimental;
-  std::vector<ge::IdentityKeyCertPair> pairs;
-  if (!pems.key.empty()) {
-    pairs.push_back({.private_key = pems.key, .certificate_chain = pems.certificate});
-  }
-  ge::TlsChannelCredentialsOptions options;
-  options.set_certificate_provider(
-      std::make_shared<ge::StaticDataCertificateProvider>(pems.ca, pairs));
-  options.watch_root_certs();
-  if (!pairs.empty()) options.watch_identity_key_cert_pairs();
-  options.set_verify_server_certs(true);
-  options.set_check_call_host(false);
-  options.set_certificate_verifier(ge::ExternalCertificateVerifier::Create<UriVerifier>(uri));
-  return ge::TlsCredentials(options);
+  return CheckedCredentials(pems, [uri](const CertificatePeer& names) {
+    if (names.uri == uri) return absl::OkStatus();
+    return absl::UnauthenticatedError(absl::StrCat("certificate verify failed: it is of ",
+                                                   PeerIdentity(names).ToString(),
+                                                   ", and tls_server is ", uri));
+  });
 }
 
 bool Await(int socket, short events, absl::Time deadline) {
@@ -136,6 +126,26 @@ Speaks Ask(const std::string& address) {
 }
 
 }  // namespace
+
+std::shared_ptr<grpc::ChannelCredentials> CheckedCredentials(
+    const transport::TlsFiles::Pems& pems,
+    std::function<absl::Status(const CertificatePeer&)> check) {
+  namespace ge = grpc::experimental;
+  std::vector<ge::IdentityKeyCertPair> pairs;
+  if (!pems.key.empty()) {
+    pairs.push_back({.private_key = pems.key, .certificate_chain = pems.certificate});
+  }
+  ge::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(
+      std::make_shared<ge::StaticDataCertificateProvider>(pems.ca, pairs));
+  options.watch_root_certs();
+  if (!pairs.empty()) options.watch_identity_key_cert_pairs();
+  options.set_verify_server_certs(true);
+  options.set_check_call_host(false);
+  options.set_certificate_verifier(
+      ge::ExternalCertificateVerifier::Create<NameVerifier>(std::move(check)));
+  return ge::TlsCredentials(options);
+}
 
 absl::StatusOr<std::unique_ptr<transport::TlsFiles>> OpenTls(const TlsOptions& options) {
   if (!options.is_on()) return nullptr;

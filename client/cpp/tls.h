@@ -6,12 +6,14 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/peer_identity.h"
 #include "client/cpp/options.h"
 #include "transport/tls/tls_files.h"
 
@@ -27,6 +29,12 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& addr
                                                          const TlsOptions& options,
                                                          const transport::TlsFiles* files,
                                                          grpc::ChannelArguments* arguments);
+
+// Credentials for a channel to a server that is known by its certificate, not by its address:
+// `check` gets the names in it, after its chain was verified. It is called on threads of gRPC.
+std::shared_ptr<grpc::ChannelCredentials> CheckedCredentials(
+    const transport::TlsFiles::Pems& pems,
+    std::function<absl::Status(const CertificatePeer&)> check);
 
 // Returns what a channel's failure to connect means, if TLS is the reason: the other end does not
 // speak it, only the other end speaks it, or one end refused the other's certificate. Other errors

@@ -35,9 +35,10 @@ enum class Call : uint8_t {
   kSetDevice,
   kDrain,
   kListMembers,
+  kHello,
   kHealthCheck,
 };
-inline constexpr size_t kCallCount = 24;
+inline constexpr size_t kCallCount = 25;
 
 class CallMetrics {
  public:

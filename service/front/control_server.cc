@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "cairn/v1/admin.grpc.pb.h"
 #include "cairn/v1/events.grpc.pb.h"
+#include "cairn/v1/peer.grpc.pb.h"
 #include "cairn/v1/store.grpc.pb.h"
 #include "grpc/health/v1/health.pb.h"
 
@@ -48,8 +49,13 @@ class NameOf final : public Service {
   };
 };
 
-std::vector<std::unique_ptr<grpc::Service>> Names() {
+std::vector<std::unique_ptr<grpc::Service>> NamesFor(ControlServer::Callers callers) {
   std::vector<std::unique_ptr<grpc::Service>> names;
+  if (callers == ControlServer::Callers::kMembers) {
+    names.push_back(
+        std::make_unique<NameOf<v1::Peer::Service>>("cairn.v1.Peer", "/cairn.v1.Peer/-"));
+    return names;
+  }
   names.push_back(
       std::make_unique<NameOf<v1::Store::Service>>("cairn.v1.Store", "/cairn.v1.Store/-"));
   names.push_back(
@@ -90,7 +96,8 @@ void SetLimits(grpc::ServerBuilder& builder) {
 }  // namespace
 
 ControlServer::ControlServer(std::unique_ptr<TlsDoor> tls,
-                             std::unique_ptr<ControlListener> listener, absl::Duration slow)
+                             std::unique_ptr<ControlListener> listener, absl::Duration slow,
+                             Callers callers)
     : tls_(std::move(tls)),
       listener_(std::move(listener)),
       budget_({.bytes_max = limits::kControlBytesMax,
@@ -102,11 +109,11 @@ ControlServer::ControlServer(std::unique_ptr<TlsDoor> tls,
               admin_address() == "off" ? "nowhere: the daemon runs with --admin off"
                                        : "at " + admin_address(),
               slow),
-      names_(Names()) {}
+      names_(NamesFor(callers)) {}
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
     const ControlAddress& control, const std::optional<ControlAddress>& admin, absl::Duration slow,
-    transport::Handshakes* tls, const std::vector<std::string>& folders) {
+    transport::Handshakes* tls, const std::vector<std::string>& folders, Callers callers) {
   grpc::EnableDefaultHealthCheckService(false);  // it reads requests that nothing bounds
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<TlsDoor> door;
@@ -114,7 +121,8 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
   if (door != nullptr) door->Start();
   CAIRN_ASSIGN_OR_RETURN(auto listener, ControlListener::Bind(control, admin, door.get(), folders));
   auto server =
-      std::unique_ptr<ControlServer>(new ControlServer(std::move(door), std::move(listener), slow));
+      std::unique_ptr<ControlServer>(
+      new ControlServer(std::move(door), std::move(listener), slow, callers));
   server->AddHealth();
   grpc::ServerBuilder builder;
   for (const auto& name : server->names_) builder.RegisterService(name.get());
@@ -133,6 +141,12 @@ void ControlServer::Serve(StoreService& store, AdminService& admin) {
   admin.AddTo(router_);
   SetServing(true);
   router_.Open(store.sessions(), store.audit());
+}
+
+void ControlServer::Serve(PeerService& peer) {
+  peer.AddTo(router_);
+  SetServing(true);
+  router_.Open(peer.sessions(), nullptr);
 }
 
 void ControlServer::AddHealth() {

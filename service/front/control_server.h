@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The gRPC server of cairn.v1.Store, .Admin and .Events, and of the standard services for health
-// and reflection. It limits the memory of a call, of a connection, and of all calls together.
+// The gRPC server of cairn.v1.Store, .Admin and .Events, or, for the other members of the cluster,
+// of cairn.v1.Peer. Each has the standard services for health and reflection. It limits the memory of a call, of a connection, and of all calls together.
 //
 // It does not use gRPC's memory quota, which cancels arbitrary calls, sessions included. CallBudget
 // limits the memory of calls instead and spares sessions.
@@ -23,6 +23,7 @@
 #include "service/front/call_budget.h"
 #include "service/front/call_router.h"
 #include "service/front/control_listener.h"
+#include "service/front/peer_service.h"
 #include "service/front/store_service.h"
 #include "service/front/tls_door.h"
 
@@ -30,6 +31,7 @@ namespace cairn {
 
 class ControlServer {
  public:
+  enum class Callers : uint8_t { kClients, kMembers };
   // Starts listening. Until Serve(), health answers NOT_SERVING and every other call is refused as
   // UNAVAILABLE. Without `admin`, or if it is another address, calls of Admin are refused at
   // `control`. Calls that take longer than `slow` are logged. With `tls`, TCP addresses speak TLS;
@@ -38,9 +40,11 @@ class ControlServer {
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
       const ControlAddress& control, const std::optional<ControlAddress>& admin,
       absl::Duration slow, transport::Handshakes* tls = nullptr,
-      const std::vector<std::string>& folders = {});
+      const std::vector<std::string>& folders = {}, Callers callers = Callers::kClients);
   // Starts serving the services, which must outlive the server. Call it once.
   void Serve(StoreService& store, AdminService& admin);
+  // The same, for members.
+  void Serve(PeerService& peer);
   ~ControlServer() { Stop(); }
 
   // The address of clients, with the port that is bound.
@@ -67,7 +71,7 @@ class ControlServer {
 
  private:
   ControlServer(std::unique_ptr<TlsDoor> tls, std::unique_ptr<ControlListener> listener,
-                absl::Duration slow);
+                absl::Duration slow, Callers callers);
   void AddHealth();
 
   std::atomic<bool> is_serving_{false};

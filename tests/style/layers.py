@@ -42,6 +42,8 @@ ARROWS = {
     "service/config": {"base", "service/limits"} | CODECS,
     "service/policy": {"base"},
     "service/members": {"base", "proto", "service/config"},
+    # A member is a client of the others.
+    "service/peer": {"base", "proto", "transport", "client", "service/config", "service/members"},
     "service/memory": {"base", "transport", "kernels", "service/limits"},
     "service/tier": PATH - {"transport", "service/config", "service/tier", "service/index", "service/codec", "service/state"},
     # The tier on drives; those above know its seam alone.
@@ -56,7 +58,7 @@ ARROWS = {
     "service/put": PATH,
     "service/get": PATH,
     "service/upkeep": PATH,
-    "service/front": PATH | {"service/put", "service/get", "service/upkeep", "service/members"},
+    "service/front": PATH | {"service/put", "service/get", "service/upkeep", "service/members", "service/peer"},
 }
 EVERYTHING = {"service", "tests"}  # service/main.cc and the daemon wire it all; nobody includes tests/
 
@@ -79,7 +81,7 @@ UNITS = [
     ("service/data_metrics", "service/state"),
     ("service/tier/ssd/", "service/tier/ssd"),
     ("service/tier/gpu/", "service/tier/gpu"),
-] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index codec members put get upkeep front".split()]
+] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index codec members peer put get upkeep front".split()]
 UNITS += [(f"{d}/", d) for d in sorted(CODECS)]
 
 # header pattern -> where it may be included (tests may include anything)
@@ -89,8 +91,8 @@ HOMES = [
     (r"rocksdb/", ["service/tier/ssd/ledger"]),
     (r"liburing", ["service/tier/ssd/uring_engine"]),
     (r"prometheus/|civetweb", ["service/front/"]),
-    (r"grpc(pp)?/|.*\.grpc\.pb\.h$", ["service/front/", "service/members/etcd_source", "client/cpp/"]),
-    (r".*\.pb\.h$|google/protobuf/", ["proto/", "service/front/", "client/"]),
+    (r"grpc(pp)?/|.*\.grpc\.pb\.h$", ["service/front/", "service/members/etcd_source", "service/peer/", "client/cpp/"]),
+    (r".*\.pb\.h$|google/protobuf/", ["proto/", "service/front/", "service/peer/", "client/"]),
     (r"(imm|x86|[nwstepa]mm)intrin\.h$|(imm|x86)intrin", ["codecs/backend/cpu/", "codecs/checksum"]),
     (r"openssl/evp\.h", ["proto/", "transport/tls/"]),
     (r"openssl/", ["transport/tls/"]),

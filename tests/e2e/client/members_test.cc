@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The members of a cluster as an operator sees them: cairnctl members, the metrics, About.
 
+#include <signal.h>
+
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "tests/e2e/client/client_fixture.h"
 #include "tests/support/run_command.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tls_certificates.h"
 #include "tests/support/wait.h"
 
 namespace cairn {
@@ -63,6 +71,129 @@ TEST_F(MembersTest, AreShownAndFollowTheFile) {
   EXPECT_TRUE(WaitFor([&] {
     return Run("members").output.find("line 1: expected NAME=HOST:PORT") != std::string::npos;
   }));
+}
+
+// Daemons that list one another in one file.
+class ClusterTest : public testing::Test {
+ protected:
+  // Starts a daemon, and lists it.
+  DaemonProcess* Start(const std::string& name, const std::vector<std::string>& more = {},
+                       const std::string& listed_as = "") {
+    if (listed_.empty()) Write();
+    std::vector<std::string> flags = {absl::StrCat("--members=file:", folder_.File("members")),
+                                      absl::StrCat("--member-name=", name), "--peer=127.0.0.1:0",
+                                      "--member-grace=0"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    auto started = DaemonProcess::Start(flags);
+    CAIRN_CHECK(started.ok(), started.status().ToString());
+    listed_[listed_as.empty() ? name : listed_as] = (*started)->endpoint("peer");
+    Write();
+    daemons_.push_back(*std::move(started));
+    return daemons_.back().get();
+  }
+  void Forget(const std::string& name) {
+    listed_.erase(name);
+    Write();
+  }
+  std::string MembersOf(const DaemonProcess& daemon) const {
+    return RunCommand(
+               absl::StrCat(CAIRNCTL_PATH, " members --control ", daemon.endpoint("control"), tls_))
+        .output;
+  }
+  bool Await(const DaemonProcess& daemon, const std::string& state, int count) const {
+    return daemon.AwaitMetric(absl::StrCat("cairn_members{state=\"", state, "\"}"), count,
+                              kPatience);
+  }
+
+  TempDir folder_;
+  std::string tls_;  // flags of cairnctl
+  std::map<std::string, std::string> listed_;
+  std::vector<std::unique_ptr<DaemonProcess>> daemons_;
+
+ private:
+  void Write() const {
+    std::ofstream file(folder_.File("new"));
+    for (const auto& [name, address] : listed_) file << name << "=" << address << "\n";
+    file.close();
+    std::filesystem::rename(folder_.File("new"), folder_.File("members"));
+  }
+};
+
+TEST_F(ClusterTest, MembersJoinDrainRestartAndLeave) {
+  DaemonProcess* const a = Start("a");
+  DaemonProcess* const b = Start("b");
+  DaemonProcess* c = Start("c");
+  for (const auto& daemon : daemons_) EXPECT_TRUE(Await(*daemon, "joined", 3)) << MembersOf(*daemon);
+  const auto view_of = [this](const DaemonProcess& daemon) {
+    const std::string shown = MembersOf(daemon);
+    const size_t view = shown.find("cluster cairn, view ");
+    return view == std::string::npos ? shown : shown.substr(view, shown.find('\n', view) - view);
+  };
+  EXPECT_THAT(view_of(*a), testing::ContainsRegex("^cluster cairn, view [0-9a-f]+"));
+  EXPECT_EQ(view_of(*a), view_of(*b));
+  EXPECT_EQ(view_of(*a), view_of(*c));
+
+  ASSERT_EQ(RunCommand(absl::StrCat(CAIRNCTL_PATH, " drain --control ", c->endpoint("control"),
+                                    " --admin ", c->endpoint("admin")))
+                .code,
+            0);
+  EXPECT_TRUE(Await(*a, "draining", 1)) << MembersOf(*a);
+  EXPECT_TRUE(Await(*b, "draining", 1)) << MembersOf(*b);
+
+  // The same name at another address, and another process.
+  c->process().Signal(SIGKILL);
+  ASSERT_TRUE(c->process().Wait(kPatience).ok());
+  c = Start("c");
+  for (const DaemonProcess* daemon : {a, b, c}) {
+    EXPECT_TRUE(Await(*daemon, "joined", 3)) << MembersOf(*daemon);
+  }
+
+  Forget("c");
+  EXPECT_TRUE(Await(*a, "joined", 2)) << MembersOf(*a);
+  EXPECT_TRUE(Await(*b, "joined", 2)) << MembersOf(*b);
+  EXPECT_THAT(MembersOf(*a), Not(HasSubstr("\nc ")));
+}
+
+TEST_F(ClusterTest, RefusesDaemonsThatAreNotTheOnesListed) {
+  DaemonProcess* const a = Start("a");
+  DaemonProcess* const stranger = Start("stranger", {"--cluster=other"});
+  Start("renamed", {}, "listed");
+  EXPECT_TRUE(Await(*a, "refused", 2)) << MembersOf(*a);
+  const std::string shown = MembersOf(*a);
+  EXPECT_THAT(shown, HasSubstr("other"));
+  EXPECT_THAT(shown, HasSubstr("answers renamed"));
+  EXPECT_TRUE(Await(*stranger, "joined", 1)) << MembersOf(*stranger);
+  EXPECT_GE(a->Metric("cairn_member_hellos_total{outcome=\"refused\""), 2);
+}
+
+TEST_F(ClusterTest, OverTlsOnlyThePolicysMembersJoin) {
+  TestPki pki(folder_.path());
+  for (const char* name : {"a", "b", "guest"}) {
+    pki.Write(name, {.uris = {absl::StrCat("spiffe://test.example/", name)}, .dns = {"localhost"}});
+  }
+  std::ofstream(folder_.File("policy.yaml"))
+      << "version: 1\n"
+         "identities:\n"
+         "  - {uri: \"spiffe://test.example/a\", peer: true}\n"
+         "  - {uri: \"spiffe://test.example/b\", peer: true}\n"
+         "  - {uri: \"spiffe://test.example/guest\", tenants: [\"*\"]}\n";
+  const auto flags_of = [&](const std::string& name) {
+    return std::vector<std::string>{absl::StrCat("--tls-cert=", pki.File(name + ".pem")),
+                                    absl::StrCat("--tls-key=", pki.File(name + ".key")),
+                                    absl::StrCat("--tls-ca=", pki.File("ca.pem")),
+                                    absl::StrCat("--policy=", folder_.File("policy.yaml"))};
+  };
+  DaemonProcess* const a = Start("a", flags_of("a"));
+  DaemonProcess* const b = Start("b", flags_of("b"));
+  DaemonProcess* const guest = Start("guest", flags_of("guest"));
+  EXPECT_TRUE(Await(*a, "joined", 2)) << a->ReadLog();
+  EXPECT_TRUE(Await(*b, "joined", 2)) << b->ReadLog();
+  // It proves who it is, and is no member: neither side takes the other for one.
+  EXPECT_TRUE(WaitFor([&] {
+    return a->ReadLog().find("has no peer: true") != std::string::npos;
+  })) << a->ReadLog();
+  EXPECT_TRUE(Await(*guest, "refused", 2)) << guest->ReadLog();
+  EXPECT_TRUE(Await(*a, "joined", 2));
 }
 
 TEST_F(MembersTest, ADaemonAloneSaysThatItIs) {

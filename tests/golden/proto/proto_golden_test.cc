@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "cairn/v1/admin.pb.h"
 #include "cairn/v1/events.pb.h"
+#include "cairn/v1/peer.pb.h"
 #include "cairn/v1/store.pb.h"
 
 namespace cairn {
@@ -86,7 +87,7 @@ std::vector<std::string> Lines() {
   std::vector<std::string> lines;
   for (const FileDescriptor* file :
        {v1::OpenSessionRequest::descriptor()->file(), v1::TierInfo::descriptor()->file(),
-        v1::BlockEvent::descriptor()->file()}) {
+        v1::BlockEvent::descriptor()->file(), v1::PeerSelf::descriptor()->file()}) {
     for (int i = 0; i < file->service_count(); ++i) Append(*file->service(i), lines);
     for (int i = 0; i < file->message_type_count(); ++i) Append(*file->message_type(i), lines);
     for (int i = 0; i < file->enum_type_count(); ++i) Append(*file->enum_type(i), lines);

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Implements cairn.v1.Peer, the calls of the other members of the cluster.
+//
+// Thread-safety: Thread-safe.
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "cairn/v1/peer.pb.h"
+#include "service/front/call_metrics.h"
+#include "service/front/call_router.h"
+#include "service/members/members.h"
+#include "service/sessions.h"
+
+namespace cairn {
+
+class PeerService {
+ public:
+  struct Parts {
+    const Members& members;
+    const Sessions& sessions;     // its policy says who may be a member
+    std::string daemon_version;
+    // Called when the member with that name says something new.
+    std::function<void(std::string_view name)> greet;
+  };
+  explicit PeerService(Parts parts) : parts_(std::move(parts)) {}
+
+  void AddTo(CallRouter& router);
+  const Sessions& sessions() const { return parts_.sessions; }
+  void Report(MetricSink& sink) const { calls_.Report(sink); }
+
+ private:
+  absl::StatusOr<v1::HelloReply> Hello(const ControlCall& call, const v1::HelloRequest& request);
+
+  const Parts parts_;
+  CallMetrics calls_{Call::kHello, Call::kHello};
+};
+
+}  // namespace cairn

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/peer/hellos.h"
+
+#include <grpcpp/grpcpp.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/random_bytes.h"
+#include "cairn/v1/peer.grpc.pb.h"
+#include "client/cpp/tls.h"
+#include "service/peer/peer_self.h"
+
+namespace cairn {
+namespace {
+
+constexpr size_t kAtOnceMax = 64;
+constexpr int kAnswerBytesMax = 64 << 10;
+// Views differ for a moment after each change.
+constexpr absl::Duration kDiffersTime = absl::Minutes(1);
+
+// Between three quarters and all of `time`, so that members do not call in step.
+absl::Duration Spread(absl::Duration time) {
+  return time * (0.75 + static_cast<double>(RandomBytes<1>()[0]) / 1024);
+}
+
+bool IsRefusal(grpc::StatusCode code) {
+  return code == grpc::StatusCode::PERMISSION_DENIED ||
+         code == grpc::StatusCode::FAILED_PRECONDITION ||
+         code == grpc::StatusCode::ALREADY_EXISTS || code == grpc::StatusCode::UNIMPLEMENTED;
+}
+
+}  // namespace
+
+struct Hellos::Line {
+  std::string name;  // in the view
+  std::string address;
+  bool has_name = true;  // the source gave the name
+  std::unique_ptr<v1::Peer::Stub> stub;
+  uint64_t tls_generation = 0;
+  absl::Time next = absl::InfinitePast();
+  absl::Duration retry;
+  std::string failure;                                // logged last; empty: it answered
+  absl::Time differs_since = absl::InfiniteFuture();  // its view
+};
+
+struct Hellos::Running {
+  grpc::ClientContext context;
+  v1::HelloReply reply;
+  grpc::Status status;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<v1::HelloReply>> call;
+};
+
+Hellos::Hellos(Members& members, Options options)
+    : members_(members), options_(std::move(options)) {}
+Hellos::~Hellos() { Stop(); }
+
+void Hellos::Start() {
+  thread_ = std::thread([this] { Run(); });
+  ::pthread_setname_np(thread_.native_handle(), "member-hello");
+}
+
+void Hellos::Stop() {
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
+    for (grpc::ClientContext* context : running_) context->TryCancel();
+  }
+  wake_.NotifyAll();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Hellos::Add(std::string_view name, bool is_all) {
+  {
+    const MutexLock lock(mutex_);
+    news_.is_woken = true;
+    news_.is_all = news_.is_all || is_all;
+    if (!name.empty() && news_.names.size() < kMembersMax) news_.names.emplace(name);
+  }
+  wake_.NotifyAll();
+}
+
+void Hellos::Run() {
+  News news;
+  do {  // until Stop()
+    Call(Due(*members_.view(), news));
+  } while (Wait(&news));
+}
+
+bool Hellos::Wait(News* news) {
+  absl::Time next = MonotonicNow() + options_.retry_min;  // the view may have changed
+  uint64_t differing = 0;
+  for (const auto& [name, line] : lines_) {
+    next = std::min(next, line->next);
+    differing += MonotonicNow() - line->differs_since >= kDiffersTime ? 1 : 0;
+  }
+  const MutexLock lock(mutex_);
+  differing_ = differing;
+  while (!is_stopping_ && !news_.is_woken && wake_.WaitUntil(mutex_, next)) {
+  }
+  *news = std::exchange(news_, News());
+  return !is_stopping_;
+}
+
+std::vector<Hellos::Line*> Hellos::Due(const View& view, const News& news) {
+  std::erase_if(lines_, [&view](const auto& line) { return view.Find(line.first) == nullptr; });
+  std::vector<Line*> due;
+  const absl::Time now = MonotonicNow();
+  for (const Member& member : view.members) {
+    if (member.is_self) continue;
+    std::unique_ptr<Line>& line = lines_[member.name];
+    if (line == nullptr || line->address != member.address) {
+      line = std::make_unique<Line>();
+      line->name = member.name;
+      line->address = member.address;
+      line->has_name = member.has_name();
+      line->retry = options_.retry_min;
+    }
+    if (news.is_all || news.names.contains(member.name) || line->next <= now) due.push_back(line.get());
+  }
+  return due;
+}
+
+void Hellos::Connect(Line& line) {
+  const uint64_t generation = options_.tls == nullptr ? 0 : options_.tls->generation();
+  if (line.stub != nullptr && line.tls_generation == generation) return;
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetMaxReceiveMessageSize(kAnswerBytesMax);
+  const auto credentials =
+      options_.tls == nullptr
+          ? grpc::InsecureChannelCredentials()
+          : CheckedCredentials(options_.tls->pems(), [this](const CertificatePeer& peer) {
+              return options_.may_be_member(PeerIdentity(peer));
+            });
+  line.stub =
+      v1::Peer::NewStub(grpc::CreateCustomChannel(line.address, credentials, arguments));
+  line.tls_generation = generation;
+}
+
+void Hellos::Call(const std::vector<Line*>& lines) {
+  v1::HelloRequest request;
+  *request.mutable_self() = SelfOf(members_, options_.daemon_version);
+  for (size_t first = 0; first < lines.size(); first += kAtOnceMax) {
+    const size_t count = std::min(kAtOnceMax, lines.size() - first);
+    std::vector<std::unique_ptr<Running>> all(count);
+    grpc::CompletionQueue queue;
+    {
+      const MutexLock lock(mutex_);
+      if (is_stopping_) return;
+      for (std::unique_ptr<Running>& running : all) {
+        running = std::make_unique<Running>();
+        running->context.set_deadline(absl::ToChronoTime(absl::Now() + options_.timeout));
+        running_.push_back(&running->context);
+      }
+    }
+    for (size_t i = 0; i < count; ++i) {
+      Connect(*lines[first + i]);
+      all[i]->call = lines[first + i]->stub->AsyncHello(&all[i]->context, request, &queue);
+      all[i]->call->Finish(&all[i]->reply, &all[i]->status, all[i].get());
+    }
+    void* tag = nullptr;
+    bool ok = false;
+    for (size_t i = 0; i < count; ++i) queue.Next(&tag, &ok);  // each ends by its deadline
+    queue.Shutdown();
+    while (queue.Next(&tag, &ok)) {
+    }
+    {
+      const MutexLock lock(mutex_);
+      running_.clear();
+      if (is_stopping_) return;
+    }
+    for (size_t i = 0; i < count; ++i) Take(*lines[first + i], *all[i]);
+  }
+}
+
+void Hellos::Failed(Line& line, const absl::Status& status) {
+  line.next = MonotonicNow() + Spread(line.retry);
+  line.retry = std::min(line.retry * 2, options_.retry_max);
+  const std::string failure(status.message());
+  if (std::exchange(line.failure, failure) == failure) return;
+  LogWarn("members", "a member does not answer",
+          {{"name", line.name}, {"address", line.address}, {"error", status}});
+}
+
+void Hellos::Take(Line& line, const Running& running) {
+  const grpc::Status& status = running.status;
+  if (!status.ok() && !IsRefusal(status.error_code())) {
+    failed_.Add();
+    return Failed(line, absl::UnavailableError(status.error_message()));
+  }
+  const v1::PeerSelf& says = running.reply.self();
+  absl::Status checked = status.ok()
+                             ? CheckSelf(says, members_.cluster())
+                             : absl::FailedPreconditionError(absl::StrCat(
+                                   "it refuses this daemon: ", status.error_message()));
+  if (checked.ok() && line.has_name && says.name() != line.name) {
+    checked = absl::FailedPreconditionError(
+        absl::StrCat("at ", line.address, " answers ", says.name()));
+  }
+  if (!checked.ok()) {
+    refused_.Add();
+    members_.Refuse(line.name, ToStd(checked.message()));
+    return Failed(line, checked);
+  }
+  answered_.Add();
+  if (!line.failure.empty()) LogInfo("members", "a member answers", {{"name", line.name}});
+  line.failure.clear();
+  line.retry = options_.retry_min;
+  line.next = MonotonicNow() + Spread(options_.period);
+  if (says.view_hash() == members_.view()->hash) {
+    line.differs_since = absl::InfiniteFuture();
+  } else {
+    line.differs_since = std::min(line.differs_since, MonotonicNow());
+  }
+  // The line may end here: a member without a name gets one.
+  members_.Meet({.name = says.name(),
+                 .address = line.address,
+                 .zone = says.zone(),
+                 .incarnation = says.incarnation(),
+                 .is_draining = says.draining()});
+}
+
+void Hellos::Report(MetricSink& sink) const {
+  const auto add = [&sink](std::string_view outcome, const Counter& counter) {
+    const MetricLabel label{"outcome", outcome};
+    sink.AddCounter("cairn_member_hellos_total", "Calls to greet other members.", {&label, 1},
+                    counter.Value());
+  };
+  add("answered", answered_);
+  add("failed", failed_);
+  add("refused", refused_);
+  const MutexLock lock(mutex_);
+  sink.AddGauge("cairn_members_differing",
+                "Members that for a minute or more know other members than this daemon.", {},
+                static_cast<double>(differing_));
+}
+
+}  // namespace cairn
