@@ -22,7 +22,7 @@
 
 namespace cairn {
 
-// The row in config_knobs.cc with a field's name has the field's meaning and limits.
+// Each field has the meaning and limits of the row in config_knobs.cc with the same name.
 struct Config {
   std::string control;  // parsed by ParseControlAddress()
   std::string admin;    // as `control`, or "off"

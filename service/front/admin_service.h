@@ -37,13 +37,13 @@ class AdminService {
     Tiers& tiers;
     FreedCalls& freed;
     std::function<void()> drain;
-    const DeviceCodec* codec = nullptr;  // of a device that no tier has; null: none
-    Audit* audit = nullptr;              // null: none
+    const DeviceCodec* codec = nullptr;  // of a device that no tier has; null: no such device
+    Audit* audit = nullptr;              // null: no audit file
   };
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}
   ~AdminService() { Stop(); }
 
-  // Refuses new verifications and ends the running one. REQUIRES: the running Verify call is
+  // Refuses new verifications and stops the running one. REQUIRES: the running Verify call is
   // cancelled, or ends soon.
   void Stop();
 
@@ -55,14 +55,14 @@ class AdminService {
  private:
   absl::Status ListSpaces(const v1::ListSpacesRequest& request, v1::ListSpacesReply* reply);
   absl::Status ListBlocks(const v1::ListBlocksRequest& request, v1::ListBlocksReply* reply);
-  // Answers once the change survives a restart.
+  // Answers when the change is durable.
   void SetPolicy(const ControlCall& call, const v1::SetPolicyRequest& request,
                  const ReplyDone<v1::SetPolicyReply>& done);
   absl::Status ListTiers(const v1::ListTiersRequest& request, v1::ListTiersReply* reply);
   absl::StatusOr<v1::SetDeviceReply> SetDevice(const ControlCall& call,
                                                const v1::SetDeviceRequest& request);
   absl::StatusOr<v1::DrainReply> Drain(const ControlCall& call);
-  // Writes the change to the audit file. Errors: Unavailable; then it must not be made.
+  // Writes the change to the audit file. Errors: Unavailable; then the change must not be made.
   absl::Status Announce(const ControlCall& call, std::string_view name,
                         const google::protobuf::Message& request);
   // Starts a verification thread, unless one runs.

@@ -2,11 +2,11 @@
 #pragma once
 // Routes calls of the control plane to their methods.
 //
-// Until Open() it refuses every call except probes, as UNAVAILABLE. It always refuses calls of
-// cairn.v1.Admin from peers that are not operators.
+// Until Open(), it refuses every call except probes with UNAVAILABLE. It refuses calls of
+// cairn.v1.Admin from all peers that are not operators.
 //
 // Thread-safety: call AddProbe() before the server starts. Call Add() before Open(), on the same
-//                thread. Everything else is Thread-safe.
+// thread. The rest is Thread-safe.
 
 #include <atomic>
 #include <functional>
@@ -38,7 +38,7 @@ class CallRouter final : public grpc::CallbackGenericService {
   void Add(const std::string& name, Start start);
   // Adds a method that is also answered before Open().
   void AddProbe(const std::string& name, Start start);
-  // `sessions`: of the tickets that calls show. Must outlive the router's last call.
+  // `sessions` checks the tickets of the calls. It must outlive the last call.
   void Open(const Sessions& sessions) { sessions_.store(&sessions, std::memory_order_release); }
   template <typename Request, typename Reply>
   void AddUnary(const std::string& name, UnaryMethod<Request, Reply> method) {

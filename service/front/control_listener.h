@@ -5,8 +5,9 @@
 // forever after a failed accept, and does not tell which user a peer is.
 //
 // A connection is passed to gRPC when it sends its first byte. Until then it is silent, and costs
-// only a descriptor. If too many are silent, one is closed: the oldest of the party with the most
-// (base/newcomers.h). ControlConnections does the same with gRPC's connections without a session.
+// only a descriptor. If too many connections are silent, the oldest one of the party with the most
+// is closed (base/newcomers.h). ControlConnections applies the same rule to gRPC's connections
+// without a session.
 //
 // Thread-safety: Thread-safe. The thread is named "control".
 
@@ -40,22 +41,21 @@ namespace cairn {
 class ControlListener {
  public:
   // Binds to both addresses, or to one socket if they are equal. A separate unix socket for `admin`
-  // is accessible only to our own user; without a unix socket no peer is an operator. Errors: those
-  // of Acceptor::Listen() or SocketFile::Listen().
-  // `tls` accepts at TCP addresses; null: they are plain text. It must outlive the listener, and be
-  // closed before Stop().
+  // is accessible only to the daemon's user. Without a unix socket, no peer is an operator. With
+  // `tls`, TCP addresses speak TLS; null: they are plain text. `tls` must outlive the listener, and
+  // be closed before Stop(). Errors: those of Acceptor::Listen() or SocketFile::Listen().
   static absl::StatusOr<std::unique_ptr<ControlListener>> Bind(
       const ControlAddress& control, const std::optional<ControlAddress>& admin,
       TlsDoor* tls = nullptr);
   ~ControlListener() { Stop(); }
 
-  // The address of the socket, with the port that is bound.
+  // Returns the address of clients, with the port that is bound.
   const ControlAddress& address() const { return doors_.front().address; }
   // Returns null if there is no address for operators.
   const ControlAddress* admin_address() const {
     return doors_.back().is_admin ? &doors_.back().address : nullptr;
   }
-  // Registers the socket files, to be repaired until Stop().
+  // Registers the socket files, so that `doors` repairs them until Stop().
   void AddTo(Doors& doors);
   // Passes connections to `take`, on the thread. Call it once.
   void Start(std::function<void(Fd socket)> take);
@@ -63,8 +63,8 @@ class ControlListener {
   void Stop();
 
   ControlConnections& connections() { return connections_; }
-  // Returns OK if the thread runs, and gRPC's server answers a new connection in HTTP/2. The probe
-  // uses a connection of its own, which counts in no limit. The result is reused for a second.
+  // Returns OK if the thread runs and gRPC's server answers a new connection in HTTP/2. The probe
+  // uses a connection of its own, which no limit counts. The result is reused for a second.
   absl::Status Probe();
   void Report(MetricSink& sink) const;
 
@@ -73,9 +73,9 @@ class ControlListener {
     ControlAddress address;
     bool is_admin = false;
     std::optional<transport::SocketFile> file;
-    std::optional<Acceptor> acceptor;  // nullopt: TLS accepts there
+    std::optional<Acceptor> acceptor;  // nullopt: the TLS door accepts the connections
   };
-  // A connection that TLS has let in.
+  // A connection after a successful TLS handshake.
   struct Proved {
     Fd plain;
     PeerIdentity identity;
@@ -93,10 +93,11 @@ class ControlListener {
   absl::Status Open(const ControlAddress& address, bool is_admin, mode_t mode, TlsDoor* tls);
   void WatchDoors(bool accepts);
   int WaitMs() const;
-  // Passes probes and proved connections to gRPC, and watches sockets that were made again. Returns
-  // false if it must stop.
+  // Passes probes and TLS connections to gRPC, and watches sockets that were made again. Returns
+  // false if the thread must stop.
   bool TakeNews();
-  // Returns false if descriptors ran out: wait a moment before the next call.
+  // Accepts all connections that wait. Returns false if descriptors ran out; wait a moment before
+  // the next call.
   bool AcceptAll(Door& door);
   // Adds an accepted connection as silent.
   void TakeIn(const Door& door, Fd socket);
@@ -104,7 +105,7 @@ class ControlListener {
   void Pass(uint64_t number);
   void Give(uint64_t number, Fd socket, PeerIdentity identity, uint64_t party, const Door& door);
   void ExpireSilent();
-  // Whether clients cannot use this listener: its connections have limits of their own.
+  // Returns true if clients cannot use this listener. Its connections have limits of their own.
   bool IsApart(const Door& door) const { return &door != &doors_.front(); }
   Newcomers& SilentOf(const Door& door) { return IsApart(door) ? silent_operators_ : silent_all_; }
   absl::Status Ask();
@@ -118,13 +119,14 @@ class ControlListener {
   uint64_t numbers_ = 0;               // numbers of connections, also the tags of epoll events
   std::map<uint64_t, Silent> silent_;  // by number, which is also their order by age
   Newcomers silent_all_, silent_operators_;
-  absl::Time accepts_again_ = absl::InfinitePast();  // descriptors ran out: no accept before this
+  absl::Time accepts_again_ =
+      absl::InfinitePast();  // do not accept before this time, because descriptors ran out
 
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_unwatched_ ABSL_GUARDED_BY(mutex_) = false;   // a socket was made again
   std::vector<Fd> probes_ ABSL_GUARDED_BY(mutex_);      // for gRPC
-  std::vector<Proved> proved_ ABSL_GUARDED_BY(mutex_);  // likewise
+  std::vector<Proved> proved_ ABSL_GUARDED_BY(mutex_);  // connections for gRPC
   absl::Status probed_ ABSL_GUARDED_BY(mutex_);
   absl::Time probed_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   Counter accepted_, gave_way_, late_, out_of_files_;

@@ -30,7 +30,7 @@ class HttpServer {
     std::string content_type = "text/plain; charset=utf-8";
     std::string body;
   };
-  // Returns the response for a path, which is passed without its query. Runs on the http thread.
+  // Returns the response for a path. The path has no query. Runs on the http thread.
   using Responder = std::function<Response(std::string_view path)>;
 
   struct Limits {
@@ -49,7 +49,7 @@ class HttpServer {
   ~HttpServer() { Stop(); }
 
   HostPort address() const { return address_; }  // with the port that is bound
-  // Starts answering, also the peers that have connected since Bind(). Call it once.
+  // Starts answering. Also answers peers that have connected since Bind(). Call it once.
   void Start(Responder responder);
   void Stop();  // idempotent
   void Report(MetricSink& sink) const;

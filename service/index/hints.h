@@ -60,16 +60,17 @@ class Hints {
 
   // Takes room for `count` hints of the tenant. Errors: ResourceExhausted, naming the limit.
   absl::Status Reserve(std::string_view tenant, uint64_t count);
-  // Set() used `used` of the reserved places; more if hints ended meanwhile.
+  // Ends Reserve(): Set() used `used` of the reserved places. This may be more than `reserved` if
+  // hints ended meanwhile.
   void Settle(std::string_view tenant, uint64_t reserved, uint64_t used);
-  // Sets or replaces the hint of a block. Returns true if it had none: the hint then uses a place
-  // that was reserved.
+  // Sets or replaces the hint of a block. Returns true if the block had no hint. The new hint then
+  // uses a reserved place.
   bool Set(const BlockName& name, std::string_view tenant, const Hint& hint);
   void Remove(const BlockName& name);
 
-  // Removes and returns a hint that is due. nullopt: none is.
+  // Removes and returns a hint that is due. Returns nullopt if none is.
   std::optional<std::pair<BlockName, Hint>> TakeDue(uint32_t now_unix_s);
-  // UINT32_MAX: none.
+  // Returns UINT32_MAX if there is no hint.
   uint32_t next_due() const { return by_due_.empty() ? UINT32_MAX : std::get<0>(*by_due_.begin()); }
 
   // Calls `visit` with each block and its hint.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The policy: which tenants a peer may use, who is an operator, who is shut out, and the limits of
-// each tenant. docs/guides/trust.md describes the file.
+// The policy: the tenants that each peer may use, the operators, the denied peers, and the limits
+// of each tenant. docs/guides/trust.md describes the file.
 //
 // Thread-safety: Immutable.
 
@@ -20,16 +20,16 @@
 namespace cairn {
 
 inline constexpr size_t kPolicyBytesMax = size_t{1} << 20;
-inline constexpr size_t kPolicyRulesMax = 1024;      // of identities, and of deny
-inline constexpr size_t kPolicyTenantsMax = 64;      // of a rule, and in `tenants`
-inline constexpr size_t kPolicyNameBytesMax = 2048;  // of a name to match
+inline constexpr size_t kPolicyRulesMax = 1024;      // rules of `identities`, and of `deny`
+inline constexpr size_t kPolicyTenantsMax = 64;      // tenants of a rule, and in `tenants`
+inline constexpr size_t kPolicyNameBytesMax = 2048;  // size of a name to match
 inline constexpr uint32_t kUnmappedUid = 65534;      // every user of another user namespace
 
-// Names peers. One of the fields is set.
+// Matches peers by one of its fields, the one that is set.
 struct PeerPattern {
   // A `*` stands for one whole segment of the path (uri) or one whole label (dns).
   std::string uri, dns, serial;
-  std::optional<uint32_t> uid;  // also if it is kUnmappedUid, which matches nobody
+  std::optional<uint32_t> uid;  // if it is kUnmappedUid, it matches no peer
   bool Matches(const PeerIdentity& identity) const;
 };
 
@@ -39,36 +39,36 @@ class Policy {
     PeerPattern peers;
     std::vector<std::string> tenants;  // "*": any
     bool is_operator = false;
-    int line = 0;  // in the file, from 1
+    int line = 0;  // line in the file, from 1
   };
   struct Tenant {
     std::optional<uint64_t> sessions_max;
     bool ucx = false;
   };
   struct Parts {
-    std::string name;  // of the file, for errors
+    std::string name;  // name of the file, for errors
     std::vector<Rule> identities, deny;
-    std::map<std::string, Tenant, std::less<>> tenants;  // "*": those without an entry
+    std::map<std::string, Tenant, std::less<>> tenants;  // "*": tenants without an entry
   };
 
-  // Parses the text of a file, which is not trusted. Errors: InvalidArgument, with
-  // "NAME:LINE: FIELD: …".
+  // Parses the text of an untrusted file. Errors: InvalidArgument, with "NAME:LINE: FIELD: …".
   static absl::StatusOr<Policy> Parse(std::string_view text, std::string name);
   explicit Policy(Parts parts) : parts_(std::move(parts)) {}
 
   // Errors: PermissionDenied, with the reason.
   absl::Status MayUse(const PeerIdentity& identity, std::string_view tenant) const;
   absl::Status MayOperate(const PeerIdentity& identity) const;
-  // OK if the identity may use a tenant or operate.
+  // Returns OK if the identity may use a tenant or is an operator.
   absl::Status MayConnect(const PeerIdentity& identity) const;
   const Tenant& TenantOf(std::string_view tenant) const;
-  // Whether peers may use different tenants.
+  // Returns true if peers may use different tenants.
   bool has_many_tenants() const;
   size_t rule_count() const { return parts_.identities.size(); }
   size_t deny_count() const { return parts_.deny.size(); }
 
  private:
-  // The first rule that names the peer. Errors: PermissionDenied (it is denied, or there is none).
+  // Returns the first rule that matches the peer. Errors: PermissionDenied (the peer is denied, or
+  // no rule matches).
   absl::StatusOr<const Rule*> RuleOf(const PeerIdentity& identity) const;
   std::string Place(const Rule& rule) const;  // "policy.yaml:3"
 
