@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of the daemon's start makes its store: tiers, the codec of a device, the index, and what
-// outlived the process before.
+// The part of the daemon's start that makes the store: the tiers, the device codec, the index, and
+// the data of the previous process.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -19,9 +19,8 @@
 namespace cairn::limits {
 
 // --- Spaces and sessions
-inline constexpr size_t kSpacesMax = 1024;  // shared
-inline constexpr uint32_t kSpaceIdleMs =
-    600'000;  // a space without sessions, calls and blocks is retired after this time
+inline constexpr size_t kSpacesMax = 1024;         // shared
+inline constexpr uint32_t kSpaceIdleMs = 600'000;  // after this, an idle space is retired
 inline constexpr size_t kGroupsPerSpaceMax = proto::kGroupsMax;
 inline constexpr size_t kTenantBytesMax = proto::kTenantBytesMax;
 inline constexpr size_t kClientNameBytesMax = 128;
@@ -90,12 +89,10 @@ inline constexpr size_t kWaitersMax = 2048;        // waiting Match calls; share
 inline constexpr size_t kWaitersPerSessionMax = 64;
 inline constexpr size_t kWaitedKeysMax = 524'288;  // shared; limits the memory of waiters
 inline constexpr uint32_t kWaitMsMax = 60'000;
-inline constexpr size_t kWatchersMax = 64;    // WatchEvents calls, shared
-inline constexpr size_t kEventsMax = 65'536;  // kept for watchers: 7 MiB
-inline constexpr uint64_t kEventNamesBytesMax =
-    32_MiB;  // the engines' names and tokens in these events
-inline constexpr int64_t kEventsKeptMs =
-    300'000;  // events are kept this long after the last watcher has left
+inline constexpr size_t kWatchersMax = 64;               // WatchEvents calls, shared
+inline constexpr size_t kEventsMax = 65'536;             // kept for watchers: 7 MiB
+inline constexpr uint64_t kEventNamesBytesMax = 32_MiB;  // engines' names and tokens in events
+inline constexpr int64_t kEventsKeptMs = 300'000;        // after the last watcher has left
 inline constexpr size_t kEventsPerBatchMax = 1024;
 inline constexpr uint64_t kEventNamesPerBatchMax = 1_MiB;  // bytes of engines' names and tokens
 // One page of a snapshot takes at most this many holds of the index's lock.
@@ -193,8 +190,7 @@ inline constexpr uint64_t kLowWatermarkPercent = 95;
 // --- Loans: clients on this host read images in place, in the arena
 // (docs/internals/adr/0030-one-host-one-memory.md). A loan pins the image, as a lease does. Above
 // these limits the client gets a copy.
-inline constexpr uint32_t kLoanMsMax =
-    10'000;  // or until the get's own deadline, if that is earlier
+inline constexpr uint32_t kLoanMsMax = 10'000;   // or the get's deadline, if earlier
 inline constexpr uint64_t kLentPercentMax = 25;  // the part of the host tier that may be lent
 inline constexpr uint64_t kLentPercentPerSessionMax = 12;
 inline constexpr size_t kLoansPerSessionMax = 256;
@@ -233,9 +229,8 @@ inline constexpr uint64_t kSlicedImageBytesMin = 256_KiB;
 inline constexpr uint64_t kSlicePageBytes = 4_KiB;  // reads begin and end at multiples of it
 // Two parts with a smaller gap are read together.
 inline constexpr uint64_t kSliceGapBytesMax = 16_KiB;
-inline constexpr size_t kSlicePartsMax = 16;  // parts of one image that are read at once
-inline constexpr size_t kSlicedCopiesMax =
-    4096;  // copies whose slices are remembered, 16 bytes each
+inline constexpr size_t kSlicePartsMax = 16;      // parts of one image that are read at once
+inline constexpr size_t kSlicedCopiesMax = 4096;  // with remembered slices, 16 bytes each
 // Limit for the bytes of running read-aheads; one image may always run. A read-ahead begins only
 // while all reads together use at most half of their limit.
 inline constexpr uint64_t kPrefetchBytesMax = 8_MiB;

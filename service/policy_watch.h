@@ -49,8 +49,7 @@ class PolicyWatch final : public TenantPolicy {
 
   const std::string path_;
   bool keeps_tenants_apart_;
-  absl::StatusOr<std::string> seen_ =
-      std::string();  // the text that was checked last; used by the thread that calls Look()
+  absl::StatusOr<std::string> seen_ = std::string();  // the last text; used by Look()
 
   mutable Mutex mutex_;
   Policy policy_ ABSL_GUARDED_BY(mutex_);

@@ -27,15 +27,13 @@ class ControlConnections {
  public:
   struct Limits {  // for connections without a session
     size_t count_max = 0;
-    size_t operators_max =
-        0;  // an additional number for the listener that only operators can reach
+    size_t operators_max = 0;  // in addition, for operators' listener
   };
   struct Peer {
     PeerIdentity identity;
-    bool is_operator =
-        false;  // derived from the address of the connection; the policy is asked too, unless
-    bool is_trusted = false;  // only the daemon's own user can use that address
-    uint64_t number = 0;      // the connection's number, never reused; 0: no such peer
+    bool is_operator = false;  // by the connection's address; the policy is asked too, unless
+    bool is_trusted = false;   // only the daemon's own user can use that address
+    uint64_t number = 0;       // the connection's number, never reused; 0: no such peer
   };
 
   explicit ControlConnections(const Limits& limits)

@@ -119,8 +119,7 @@ class ControlListener {
   uint64_t numbers_ = 0;               // numbers of connections, also the tags of epoll events
   std::map<uint64_t, Silent> silent_;  // by number, which is also their order by age
   Newcomers silent_all_, silent_operators_;
-  absl::Time accepts_again_ =
-      absl::InfinitePast();  // do not accept before this time, because descriptors ran out
+  absl::Time accepts_again_ = absl::InfinitePast();  // set when descriptors ran out
 
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -53,8 +53,7 @@ class DataServer final : public transport::LaneHandler {
     int lanes = 1;
     uint32_t window = 32;  // the limit for running requests per peer
     uint64_t payload_bytes_max = limits::kTransferBytesMax;
-    uint64_t regions_bytes_max =
-        0;  // the limit for the memory that clients share; 0: clients share none
+    uint64_t regions_bytes_max = 0;  // limit for memory that clients share; 0: none
     uint64_t lent_host_bytes = 0;  // the limit for host memory lent to clients; 0: nothing is lent
     absl::Duration slow = absl::InfiniteDuration();  // slower gets and puts are logged
   };

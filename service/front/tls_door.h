@@ -61,8 +61,7 @@ class TlsDoor {
     std::vector<std::byte> to_peer;   // bytes from gRPC that are not encrypted yet
     bool is_peer_gone = false, is_grpc_gone = false;
     bool reading_wants_write = false;  // TLS must send before it can read
-    absl::Time
-        until;  // the connection ends then, so that the peer proves its certificate once a day
+    absl::Time until;                  // when it ends: certificates are proved once a day
   };
 
   void Add(transport::TlsArrival arrival, const Take& take);

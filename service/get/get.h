@@ -121,10 +121,9 @@ struct GetOp {
   bool is_retry = false;  // second and last attempt, after a spare copy could not be read
   TierId damaged_tier = TierId::kHost;  // the tier of damaged bytes
   // Set by Transcode:
-  absl::Time transcode_began = absl::InfinitePast();  // on the monotonic clock
-  Views views = {};                                   // one per image
-  std::shared_ptr<const CopyPin> shared_pin =
-      nullptr;  // the only pin; a device that is late also holds it
+  absl::Time transcode_began = absl::InfinitePast();    // on the monotonic clock
+  Views views = {};                                     // one per image
+  std::shared_ptr<const CopyPin> shared_pin = nullptr;  // the only pin; shared with the device
   Answer answer = {};
 };
 

@@ -81,8 +81,7 @@ class Prefetches {
   absl::flat_hash_set<Item> waiting_ ABSL_GUARDED_BY(mutex_);  // the same items, to find duplicates
   TenantShares shares_ ABSL_GUARDED_BY(mutex_){"prefetches", limits::kPrefetchesMax};
   bool is_starting_ ABSL_GUARDED_BY(mutex_) = false;
-  bool has_room_come_ ABSL_GUARDED_BY(mutex_) =
-      false;  // more room was reported while StartReads() runs
+  bool has_room_come_ ABSL_GUARDED_BY(mutex_) = false;  // set while StartReads() runs
   Counter begun_, dropped_, refused_;
 };
 

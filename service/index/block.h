@@ -160,10 +160,9 @@ struct Block {
   uint32_t first_child = kNoSlot;
   uint32_t next_sibling = kNoSlot;
   uint32_t previous_sibling = kNoSlot;
-  uint32_t follower_count = 0;  // number of blocks in that circle
-  uint32_t used_at_s = 0;       // seconds since 1970
-  uint32_t expires_unix_s =
-      0;  // the earliest expiry of its images, in seconds since 1970; 0: never
+  uint32_t follower_count = 0;       // number of blocks in that circle
+  uint32_t used_at_s = 0;            // seconds since 1970
+  uint32_t expires_unix_s = 0;       // the earliest expiry of its images; 0: never
   uint64_t first_position : 48 = 0;  // of a missing block: the first position of its children
   uint64_t tokens : 16 = 0;          // of a missing block: 0
   uint64_t last_use : 48 = 0;        // RestStore::uses() at the time of the last use

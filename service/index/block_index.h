@@ -106,8 +106,7 @@ class BlockIndex final : public Evictor {
     uint32_t removals_max = 4096;            // limits::RemovalsMax(awake bytes)
     uint64_t hints_max = limits::kHintsMax;  // limits::HintsMax(awake bytes)
     uint64_t bytes_max = 0;                  // size limit of the whole index, for operators
-    bool keeps_tokens =
-        false;  // whether blocks keep their token ids for events; the operator sets it
+    bool keeps_tokens = false;               // whether blocks keep token ids for events
   };
   // Becomes the evictor of the tiers.
   BlockIndex(const Options& options, Tiers& tiers, const Clock& clock);

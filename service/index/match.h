@@ -44,8 +44,7 @@ struct MatchQuery {
 
 struct BlockMatch {
   TierId tier = TierId::kHost;
-  uint64_t image_bytes =
-      0;  // bytes of the images of the wanted slices; 0 if no rule needs the block
+  uint64_t image_bytes = 0;  // of the wanted slices; 0 if no rule needs the block
 };
 
 struct MatchAnswer {

@@ -111,17 +111,16 @@ struct PutOp {
   // recipe reads the statistics of the block, because they would no longer exist.
   bool keeps_raw = false;
   // Set by Encode:
-  absl::Time began = absl::InfinitePast();  // when Encode began, on the monotonic clock
-  Statistics statistics = {};               // from the payload, checked
-  std::vector<uint32_t> tokens = {};        // from the payload, checked
-  std::optional<Sources> sources = {};      // nullopt: nothing to encode
-  std::shared_ptr<const Sources> shared =
-      {};             // replaces `sources` on a device, which may still read them after a fallback
-  Extent image = {};  // verified, in staging or in the tier
-  bool is_placed = false;          // the image is in the tier
-  codecs::Recipe recipe = {};      // recipe of the image
-  SideObjectRef side_object = {};  // null: none
-  bool is_encode_pending = false;  // stored raw, to be encoded later
+  absl::Time began = absl::InfinitePast();     // when Encode began, on the monotonic clock
+  Statistics statistics = {};                  // from the payload, checked
+  std::vector<uint32_t> tokens = {};           // from the payload, checked
+  std::optional<Sources> sources = {};         // nullopt: nothing to encode
+  std::shared_ptr<const Sources> shared = {};  // replaces `sources` on a device
+  Extent image = {};                           // verified, in staging or in the tier
+  bool is_placed = false;                      // the image is in the tier
+  codecs::Recipe recipe = {};                  // recipe of the image
+  SideObjectRef side_object = {};              // null: none
+  bool is_encode_pending = false;              // stored raw, to be encoded later
 };
 
 // The puts of the daemon: the components that they use, and their metrics.

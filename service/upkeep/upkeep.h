@@ -104,10 +104,9 @@ class Upkeep {
   WriteDown write_down_;
   DeviceCopies device_copies_;
   Scrub scrub_;
-  absl::Time next_retirement_ = absl::InfinitePast();  // time of the next retirement of idle spaces
-  absl::Time next_collection_ =
-      absl::InfinitePast();  // start of the next collection of expired blocks
-  uint64_t collected_ = 0;   // slots visited in the current collection
+  absl::Time next_retirement_ = absl::InfinitePast();  // of idle spaces
+  absl::Time next_collection_ = absl::InfinitePast();  // of expired blocks
+  uint64_t collected_ = 0;                             // slots visited in the current collection
   absl::Time next_hints_save_ = absl::InfinitePast();
   uint64_t saved_hints_ = 0;  // the version of the last save
   std::set<TierId> limited_;  // tiers for which SayWhatIndexLimits() has logged

@@ -43,8 +43,7 @@ class WriteBudget {
   const uint64_t bytes_per_day_;
   double left_;
   absl::Time looked_;
-  std::vector<uint32_t>
-      seen_;  // one part of a key, at an index that another part determines; 0: none
+  std::vector<uint32_t> seen_;  // a part of each key, placed by another part; 0: none
 };
 
 }  // namespace cairn

@@ -79,8 +79,7 @@ class SsdDevice {
     std::string fstab = "/etc/fstab";             // lists the file systems that should be mounted
     // The free space that the device leaves on the file system.
     uint64_t keep_free_bytes = 0;
-    absl::Duration lock_wait =
-        absl::Seconds(30);  // the longest wait for the previous process to end
+    absl::Duration lock_wait = absl::Seconds(30);    // for the previous process to end
     absl::Duration probe_after = absl::Seconds(30);  // the longest time between tests after a fault
     // Called by Open() with a description of its current step, on its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
@@ -165,8 +164,7 @@ class SsdDevice {
   };
   struct SpaceNumber {
     uint32_t number = 0;
-    uint64_t version =
-        0;  // version of the record in the ledger; 0: none, or from a previous process
+    uint64_t version = 0;  // in the ledger; 0: none, or from a previous process
   };
   // Once writes to this many segments have failed, the device is read-only.
   static constexpr size_t kSetAsideMax = 3;
@@ -334,8 +332,7 @@ class SsdDevice {
   uint64_t next_seq_ ABSL_GUARDED_BY(mutex_) = 1;
   Round queued_ ABSL_GUARDED_BY(mutex_);
   std::vector<TierDone> syncs_ ABSL_GUARDED_BY(mutex_);
-  absl::Time sync_at_ ABSL_GUARDED_BY(mutex_) =
-      absl::InfiniteFuture();  // the latest time of the next sync
+  absl::Time sync_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // latest time of a sync
   // Running writes, in the order in which they began. A write runs from the reservation of its
   // place until its completion has returned. Moves of reclaim are writes, too. If the image of a
   // write is deleted meanwhile, the write may still record the image, and then frees it.

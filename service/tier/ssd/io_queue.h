@@ -92,10 +92,9 @@ class IoQueue {
     IoId id = 0;
     IoTransfer io;
     IoDone done;
-    uint64_t dispatched_bytes =
-        0;                // bytes passed to the kernel, counted from the start of the transfer
-    int pieces = 0;       // pieces that the kernel has
-    absl::Status status;  // the first failure; after it no further piece begins
+    uint64_t dispatched_bytes = 0;  // bytes passed to the kernel, from the start
+    int pieces = 0;                 // pieces that the kernel has
+    absl::Status status;            // the first failure; after it no further piece begins
   };
   using Transfers = std::list<Transfer>;
   // Completions, to be run after the lock is released.
@@ -139,16 +138,13 @@ class IoQueue {
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   IoId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   // Each transfer is in one of these lists. It moves between them without being copied.
-  PerKind<Transfers> foreground_
-      ABSL_GUARDED_BY(mutex_);  // with bytes that the kernel does not have yet
-  PerKind<Transfers> background_ ABSL_GUARDED_BY(mutex_);  // likewise
-  Transfers dispatched_
-      ABSL_GUARDED_BY(mutex_);  // all bytes are passed to the kernel, or the transfer has failed
+  PerKind<Transfers> foreground_ ABSL_GUARDED_BY(mutex_);  // have bytes for the kernel
+  PerKind<Transfers> background_ ABSL_GUARDED_BY(mutex_);  // have bytes for the kernel
+  Transfers dispatched_ ABSL_GUARDED_BY(mutex_);           // completely in the kernel, or failed
   std::unordered_map<IoId, Transfers::iterator> transfers_ ABSL_GUARDED_BY(mutex_);
   // The deadlines of transfers that have not begun.
   std::set<std::pair<absl::Time, IoId>> deadlines_ ABSL_GUARDED_BY(mutex_);
-  PerKind<std::vector<IoPiece>> short_pieces_
-      ABSL_GUARDED_BY(mutex_);                 // rests that the kernel must get
+  PerKind<std::vector<IoPiece>> short_pieces_ ABSL_GUARDED_BY(mutex_);  // rests for the kernel
   size_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;  // pieces that the kernel has, and rests
   // The bytes of these pieces, of foreground reads and of all others.
   uint64_t foreground_read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
