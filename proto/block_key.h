@@ -82,7 +82,7 @@ BlockKey DeriveKey(const Fingerprint& space, const BlockKey& parent,
 // REQUIRES: tokens_per_block > 0.
 std::vector<BlockKey> DeriveChain(const Fingerprint& space, std::span<const uint32_t> tokens,
                                   uint32_t tokens_per_block, std::span<const KeyExtra> extras = {});
-// Derives the key of a block that an engine identifies by its own hash.
+// Derives the key of a block that has a hash of the engine's own.
 BlockKey OpaqueKey(const Fingerprint& space, std::span<const std::byte> engine_key);
 
 // Returns lower-case hexadecimal.
