@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a test may expect of a program that a sanitizer slows down and fattens.
+// Limits of time and memory for tests of programs that a sanitizer makes slower and larger.
 
 namespace cairn {
 
