@@ -38,10 +38,10 @@ inline constexpr uint64_t kPayloadBytesMax = uint64_t{64} << 20;
 inline constexpr uint32_t kWindowMax = 256;  // requests in flight on a connection
 inline constexpr uint16_t kBatchMax = 32;    // requests in one message
 inline constexpr uint32_t kDeadlineMsMax = 60'000;
-inline constexpr uint32_t kGroupsMax = 16;                   // of a space
-inline constexpr uint32_t kLayersMax = 1024;                 // of a group
-inline constexpr uint32_t kHeadsMax = 1024;                  // of a group
-inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;  // of a token in its sequence
+inline constexpr uint32_t kGroupsMax = 16;                   // groups of a space
+inline constexpr uint32_t kLayersMax = 1024;                 // layers of a group
+inline constexpr uint32_t kHeadsMax = 1024;                  // heads of a group
+inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;  // position of a token in its sequence
 
 using Ticket = std::array<std::byte, 16>;      // names a session; OpenSession returns it
 using LeaseToken = std::array<std::byte, 16>;  // names a lease; all zero: no lease
@@ -85,7 +85,7 @@ struct Hello {
 struct HelloReply {
   uint16_t version = 1;
   uint32_t window = 0;             // the daemon's limit for requests in flight
-  uint64_t payload_bytes_max = 0;  // of one transfer
+  uint64_t payload_bytes_max = 0;  // limit for one transfer
   uint16_t batch_max = 0;          // limit for the requests in one message; 0: one
 };
 struct Get {
@@ -155,21 +155,21 @@ struct Ping {};
 struct Pong {};
 struct Goodbye {};
 struct ErrorReply {
-  std::string text;  // at most kErrorTextBytesMax bytes, UTF-8, names the field and the limit
+  std::string text;  // UTF-8, at most kErrorTextBytesMax; names the field and the limit
 };
 
 using Body =
     std::variant<Hello, HelloReply, Get, GetReply, Put, PutReply, Ping, Pong, Goodbye, ErrorReply>;
 
 struct Frame {
-  uint64_t seq = 0;  // increases within a connection; a reply repeats the number of its request
+  uint64_t seq = 0;  // increases within a connection; a reply has its request's number
   Ticket ticket{};
   uint64_t payload_bytes = 0;
   uint32_t payload_crc32c = 0;
   // The time that the sender has left. 0 in replies.
   uint32_t deadline_ms = 0;
-  absl::StatusCode status = absl::StatusCode::kOk;  // for replies
-  uint64_t trace = 0;  // for requests: identifies them in logs; 0: none
+  absl::StatusCode status = absl::StatusCode::kOk;  // set in replies
+  uint64_t trace = 0;  // set in requests: identifies them in logs; 0: none
   Body body;
   FrameKind kind() const { return static_cast<FrameKind>(body.index() + 1); }
 };

@@ -57,7 +57,7 @@ absl::StatusOr<std::optional<GpuShare>> ParseGpu(std::string_view text);
 // The daily write budget, in one of two units. If both are 0, there is no budget.
 struct WriteBudgetValue {
   uint64_t bytes = 0;
-  uint64_t percent = 0;  // of the tier's size
+  uint64_t percent = 0;  // percentage of the tier's size
 };
 // Parses bytes or "100%".
 absl::StatusOr<WriteBudgetValue> ParseWriteBudget(std::string_view text);

@@ -149,7 +149,7 @@ class Daemon {
   std::unique_ptr<Puts> puts_;
   std::unique_ptr<Gets> gets_;
   std::unique_ptr<Upkeep> upkeep_;
-  std::vector<std::unique_ptr<DataServer>> data_servers_;  // by PeerRef::server
+  std::vector<std::unique_ptr<DataServer>> data_servers_;  // indexed by PeerRef::server
   std::vector<std::unique_ptr<transport::Server>> transports_;
   std::string local_address_, stream_address_, ucx_address_;
   std::string local_gets_;  // "mapped", or "copied: " and why

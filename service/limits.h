@@ -30,11 +30,12 @@ inline constexpr size_t kPutsPerSessionMax = 64;   // admitted and not answered 
 inline constexpr uint64_t kPutBytesPerSessionMax = 256_MiB;  // bytes of these puts in staging
 
 // --- Side objects: in memory outside the arena
-inline constexpr uint64_t kSideObjectBytesMax = proto::kSideObjectBytesMax;  // for one
-inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;                    // shared
-inline constexpr size_t kSideObjectsMax = 8192;                              // shared
-inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;  // one part of an upload or a download
-inline constexpr uint64_t kUploadBytesMax = 64_MiB;       // incomplete uploads of all sessions
+inline constexpr uint64_t kSideObjectBytesMax =
+    proto::kSideObjectBytesMax;                            // limit for one side object
+inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;  // shared
+inline constexpr size_t kSideObjectsMax = 8192;            // shared
+inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;   // one part of an upload or a download
+inline constexpr uint64_t kUploadBytesMax = 64_MiB;        // incomplete uploads of all sessions
 inline constexpr uint64_t kUploadBytesPerTenantMax = 32_MiB;
 inline constexpr uint64_t kQuerySquaresBytesMax = 64_MiB;  // sums of squared queries; shared
 // Upkeep mines profiles only for groups with at most this many channels of K and V. Mining then
@@ -82,8 +83,8 @@ inline constexpr int kMatchPlansMax = 16;
 inline constexpr size_t kLeasesMax = 16384;  // shared
 inline constexpr size_t kLeasesPerSessionMax = 1024;
 inline constexpr size_t kLeasedImagesMax = size_t{1} << 21;  // shared; limits the memory of leases
-inline constexpr uint32_t kLeaseMs = 60'000;                 // from its start or renewal
-inline constexpr uint32_t kLeaseMsMax = 600'000;             // from its start
+inline constexpr uint32_t kLeaseMs = 60'000;                 // counted from its start or renewal
+inline constexpr uint32_t kLeaseMsMax = 600'000;             // counted from its start
 inline constexpr uint64_t kPinnedPercentMax = 50;  // the part of a tier that leases may pin; shared
 inline constexpr size_t kWaitersMax = 2048;        // waiting Match calls; shared
 inline constexpr size_t kWaitersPerSessionMax = 64;
@@ -106,7 +107,7 @@ inline constexpr uint16_t kBatchMax = 32;
 static_assert(kBatchMax <= proto::kBatchMax);
 
 // --- Deadlines
-inline constexpr uint32_t kDataDeadlineMs = 2'000;  // for a data-plane request without a deadline
+inline constexpr uint32_t kDataDeadlineMs = 2'000;  // used if a data-plane request has no deadline
 inline constexpr uint32_t kDeadlineMsMax = proto::kDeadlineMsMax;
 
 // --- Index

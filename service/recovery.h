@@ -82,7 +82,7 @@ class Restorer final : public RecoverySink {
   Spaces& spaces_;
   BlockIndex& index_;
   const Clock& clock_;
-  absl::flat_hash_map<uint64_t, SpaceRef> found_;  // by space id
+  absl::flat_hash_map<uint64_t, SpaceRef> found_;  // keyed by space id
   absl::flat_hash_map<SideObjectName, SideObjectRef> side_objects_;
   absl::flat_hash_set<SideObjectName> missing_;  // missing in the current source
   uint64_t spaces_restored_ = 0, spaces_dropped_ = 0, side_objects_lost_ = 0;

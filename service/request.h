@@ -31,8 +31,8 @@ struct Request {
   Session session;
   DataOp op = DataOp::kOther;
   uint64_t trace = 0;        // trace id of the client; 0: none
-  uint64_t space_id = 0;     // for a get or a put
-  proto::BlockKey key = {};  // for a get or a put
+  uint64_t space_id = 0;     // set for a get or a put
+  proto::BlockKey key = {};  // set for a get or a put
   absl::Time arrived, deadline;
   RequestTimes times = {};
 

@@ -177,7 +177,7 @@ class Sessions {
   struct Info {
     uint64_t id = 0;
     std::string tenant, client_name;
-    PeerIdentity identity;  // of the client that opened it
+    PeerIdentity identity;  // the client that opened it
     size_t peers = 0, puts = 0;
   };
   std::vector<Info> List() const;
@@ -194,7 +194,7 @@ class Sessions {
   };
   struct State {
     Session session;
-    PeerIdentity identity;  // of the client that opened it
+    PeerIdentity identity;  // the client that opened it
     proto::Ticket ticket{};
     std::string client_name;
     std::vector<PeerRef> peers;

@@ -42,7 +42,7 @@ struct CodecJob {
   CodecDone done;  // null after the owner has received the result
   Extent made;     // empty until allocated
   absl::Time asked = absl::InfinitePast(), give_up = absl::InfiniteFuture();
-  uint64_t device_bytes = 0;  // without the side object
+  uint64_t device_bytes = 0;  // not including the side object
 };
 
 // Tells the owner that the CPU must do the work. Does nothing if the owner was told before.
@@ -161,12 +161,12 @@ class DeviceBatch {
   // parents_: per encode job, the images of the previous blocks
   std::deque<std::vector<std::byte*>> layers_;
   std::deque<std::vector<kernels::StoredImage>> parents_;
-  CodecOp op_ = CodecOp::kEncode;  // for all jobs
+  CodecOp op_ = CodecOp::kEncode;  // the operation of all jobs
   std::vector<kernels::EncodeJob> encodes_;
   std::vector<kernels::DecodeJob> decodes_;
   kernels::EncodePlan encode_plan_;
   kernels::DecodePlan decode_plan_;
-  uint64_t used_bytes_ = 0;  // from the start of memory_
+  uint64_t used_bytes_ = 0;  // used bytes at the start of memory_
   uint64_t side_begin_ = 0;  // where the side objects begin in memory_
   std::vector<SideObjectThere> sides_;
   std::vector<NextCopy> noted_;

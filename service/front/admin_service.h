@@ -37,7 +37,7 @@ class AdminService {
     Tiers& tiers;
     FreedCalls& freed;
     std::function<void()> drain;
-    const DeviceCodec* codec = nullptr;  // of a device that no tier has; null: no such device
+    const DeviceCodec* codec = nullptr;  // the codec of a device that no tier has; null: none
     Audit* audit = nullptr;              // null: no audit file
   };
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}

@@ -25,7 +25,7 @@ namespace cairn {
 
 class ControlConnections {
  public:
-  struct Limits {  // for connections without a session
+  struct Limits {  // limits for connections without a session
     size_t count_max = 0;
     size_t operators_max = 0;  // in addition, for operators' listener
   };
@@ -74,8 +74,9 @@ class ControlConnections {
   void Leave(Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
-  absl::flat_hash_map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mutex_);  // by number
-  absl::flat_hash_map<int, uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);             // by gRPC's fd
+  absl::flat_hash_map<uint64_t, Connection> connections_
+      ABSL_GUARDED_BY(mutex_);                                          // keyed by number
+  absl::flat_hash_map<int, uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);  // keyed by gRPC's fd
   absl::flat_hash_map<uint64_t, uint64_t> by_turn_ ABSL_GUARDED_BY(mutex_);
   uint64_t turns_ ABSL_GUARDED_BY(mutex_) = 0;
   Newcomers newcomers_ ABSL_GUARDED_BY(mutex_), operators_ ABSL_GUARDED_BY(mutex_);

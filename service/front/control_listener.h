@@ -117,14 +117,14 @@ class ControlListener {
 
   // Used by the thread only.
   uint64_t numbers_ = 0;               // numbers of connections, also the tags of epoll events
-  std::map<uint64_t, Silent> silent_;  // by number, which is also their order by age
+  std::map<uint64_t, Silent> silent_;  // keyed by number, so ordered by age
   Newcomers silent_all_, silent_operators_;
   absl::Time accepts_again_ = absl::InfinitePast();  // set when descriptors ran out
 
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_unwatched_ ABSL_GUARDED_BY(mutex_) = false;   // a socket was made again
-  std::vector<Fd> probes_ ABSL_GUARDED_BY(mutex_);      // for gRPC
+  std::vector<Fd> probes_ ABSL_GUARDED_BY(mutex_);      // connections for gRPC
   std::vector<Proved> proved_ ABSL_GUARDED_BY(mutex_);  // connections for gRPC
   absl::Status probed_ ABSL_GUARDED_BY(mutex_);
   absl::Time probed_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -36,7 +36,7 @@ class HttpServer {
   struct Limits {
     size_t connections_max = 64;  // if there are more, the oldest one is closed
     size_t head_bytes_max = 8192;
-    absl::Duration time_max = absl::Seconds(5);  // for one connection, from accept to close
+    absl::Duration time_max = absl::Seconds(5);  // limit for one connection, from accept to close
   };
 
   // Binds to exactly that address. Errors: Unavailable (cannot bind), InvalidArgument (`address` is

@@ -22,7 +22,7 @@ struct RequestBound {
   // such field.
   uint32_t bulk_field = 0;
   size_t bulk_count_max = 0;          // the limit for the number of values of that field
-  size_t rest_bytes_max = 64 * 1024;  // for all other fields together
+  size_t rest_bytes_max = 64 * 1024;  // limit for all other fields together
 };
 
 // Errors: InvalidArgument (not a protobuf message, or over the bound). Does not change `message`.

@@ -113,7 +113,7 @@ struct GetOp {
   // Set by Check and Lookup:
   SpaceRef space = {};
   codecs::Slice slice = {};
-  uint64_t source_bytes = 0;  // of the slice
+  uint64_t source_bytes = 0;  // size of the slice in source form
   CopyPins pins = {};         // pins of images that together cover the slice
   // Set by Promote, one per image: the read of its bytes, or null if they are addressable.
   absl::InlinedVector<std::shared_ptr<const Promotion>, 4> reads = {};

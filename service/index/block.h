@@ -73,9 +73,9 @@ struct Image {
   uint32_t next_free = 0;  // used by the slab
   ImageFacts facts;        // immutable while the image or one of its copies is pinned
   Block* block = nullptr;  // null once unlinked
-  std::array<Copy*, kTierCount> copies{};     // by IndexOf(tier); null: no copy there
-  std::array<bool, kTierCount> is_writing{};  // by IndexOf(tier): a CopyWriter exists
-  std::array<uint64_t, kTierCount> leased{};  // by IndexOf(tier): bytes counted as leased
+  std::array<Copy*, kTierCount> copies{};     // indexed by IndexOf(tier); null: no copy there
+  std::array<bool, kTierCount> is_writing{};  // indexed by IndexOf(tier): a CopyWriter exists
+  std::array<uint64_t, kTierCount> leased{};  // indexed by IndexOf(tier): bytes counted as leased
   uint32_t pins = 0;                          // includes the pins of leases
   uint32_t lease_pins = 0;
   uint32_t users = 0;  // number of copies (linked or not), writers and pins that need this record
@@ -128,11 +128,11 @@ struct AwakeBlock {
   uint32_t followers_on_their_way = 0;  // followers that have running puts but no images yet
   // The number of children, counted from the first, whose is_orphaned may be out of date.
   uint32_t stale_children = 0;
-  uint32_t stale_index = 0;  // in Chains::stale_parents_, if stale_children > 0
+  uint32_t stale_index = 0;  // its index in Chains::stale_parents_, if stale_children > 0
   uint32_t search = 0;  // number of the last window search, if that search must not evict the block
   bool is_noted = false;                     // RestStore::Rest() will check it
-  std::array<BlockInTier, kTierCount> in{};  // by IndexOf(tier)
-  ImageRefs images;                          // in the order of publication
+  std::array<BlockInTier, kTierCount> in{};  // indexed by IndexOf(tier)
+  ImageRefs images;                          // ordered by publication
 };
 
 // An image of a block at rest.
@@ -163,14 +163,14 @@ struct Block {
   uint32_t follower_count = 0;       // number of blocks in that circle
   uint32_t used_at_s = 0;            // seconds since 1970
   uint32_t expires_unix_s = 0;       // the earliest expiry of its images; 0: never
-  uint64_t first_position : 48 = 0;  // of a missing block: the first position of its children
-  uint64_t tokens : 16 = 0;          // of a missing block: 0
+  uint64_t first_position : 48 = 0;  // if the block is missing: the first position of its children
+  uint64_t tokens : 16 = 0;          // 0 if the block is missing
   uint64_t last_use : 48 = 0;        // RestStore::uses() at the time of the last use
   uint64_t is_linked : 1 = 0;        // the block is present
   // True if this block, or one before it in its chain, is missing. May be out of date until
   // Chains::PropagateOrphans() has reached the block (AwakeBlock::stale_children).
   uint64_t is_orphaned : 1 = 0;
-  uint64_t is_used : 1 = 0;         // at rest: used since its copies were written
+  uint64_t is_used : 1 = 0;         // if the block is at rest: used since its copies were written
   uint64_t has_suppressed : 1 = 0;  // true if an image is or was suppressed; false: no image is
   uint64_t resting_count : 7 = 0;   // number of images; 0: the block is not at rest
   uint64_t rank : 3 = kPlainRank;   // kPlainRank unless it is linked

@@ -59,11 +59,11 @@ namespace cairn {
 // An image that is being written to the persistent tier. If it is destroyed without FinishCopy(),
 // the image returns to the end of the write-back queue.
 struct WriteBackCandidate {
-  CopyPin source;  // in the host tier
+  CopyPin source;  // a copy in the host tier
   CopyWriter writer;
   proto::BlockKey parent{};   // all zero: none
   CopyPin parent_copy;        // a copy of that block in the persistent tier; empty: it has none yet
-  EngineNamesRef names = {};  // of the block; null: none
+  EngineNamesRef names = {};  // names of the block; null: none
   bool is_used = false;       // the block was requested since it was stored
 };
 
@@ -88,7 +88,7 @@ struct BlockFate {
   bool is_stored = false;
   std::optional<uint16_t> missing_group;  // the first wanted group that is not completely stored
   absl::InlinedVector<TierId, kTierCount> tiers;
-  std::optional<Removal> removal;  // of a block that is not stored; nullopt: not recorded
+  std::optional<Removal> removal;  // why a block is not stored; nullopt: not recorded
 };
 struct Explanation {
   std::vector<BlockFate> blocks;  // one per key
@@ -310,7 +310,7 @@ class BlockIndex final : public Evictor {
   CopyFigures figures(TierId tier) const;
   // The bytes of pinned copies in the host tier. Includes unlinked copies.
   uint64_t pinned_bytes() const;
-  uint64_t leased_bytes() const;  // in the host tier
+  uint64_t leased_bytes() const;  // leased bytes of the host tier
   uint64_t lease_count() const;
   uint64_t lease_count(std::string_view tenant) const;
   uint64_t waiter_count() const;
@@ -393,7 +393,7 @@ class BlockIndex final : public Evictor {
   Evictions evictions_ ABSL_GUARDED_BY(mutex_);
   Leases leases_ ABSL_GUARDED_BY(mutex_);
   Waiters waiters_ ABSL_GUARDED_BY(mutex_);
-  bool is_wake_due_ ABSL_GUARDED_BY(mutex_) = false;  // for the next Announce()
+  bool is_wake_due_ ABSL_GUARDED_BY(mutex_) = false;  // the next Announce() must call wake_
   uint64_t expired_total_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // the largest number of visits in one hold

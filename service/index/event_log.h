@@ -131,10 +131,10 @@ class EventLog {
   const uint64_t names_bytes_max_;
   std::atomic<bool> is_recording_{false};  // there are streams
   mutable Mutex mutex_;
-  absl::flat_hash_map<uint64_t, std::string> tenants_ ABSL_GUARDED_BY(mutex_);  // by space
-  Streams streams_ ABSL_GUARDED_BY(mutex_);                                     // by tenant
-  size_t kept_count_ ABSL_GUARDED_BY(mutex_) = 0;                               // of all streams
-  uint64_t names_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                            // likewise
+  absl::flat_hash_map<uint64_t, std::string> tenants_ ABSL_GUARDED_BY(mutex_);  // keyed by space
+  Streams streams_ ABSL_GUARDED_BY(mutex_);                                     // keyed by tenant
+  size_t kept_count_ ABSL_GUARDED_BY(mutex_) = 0;     // events of all streams
+  uint64_t names_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of their names
   // The time of the last DropLeft().
   absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   TenantShares watchers_ ABSL_GUARDED_BY(mutex_){"watchers", limits::kWatchersMax};

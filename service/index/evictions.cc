@@ -114,7 +114,7 @@ Block* Evictions::PastHeldLeaves(TierSet::Order& order, const Eviction& eviction
     }
     if (ancestor != nullptr &&
         (last_resort == nullptr || ancestor->first_position > last_resort->first_position)) {
-      last_resort = ancestor;  // the last block after the newcomer in its chain
+      last_resort = ancestor;  // the candidate with the largest position
     }
     // Skip a leaf whose held ancestors do not fit into one hold.
     if (visits.is_spent() && !is_fresh) {

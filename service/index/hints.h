@@ -89,7 +89,7 @@ class Hints {
  private:
   struct Owner {
     std::string tenant;
-    uint64_t count = 0;  // of hints
+    uint64_t count = 0;  // number of hints
   };
   using Due = std::tuple<uint32_t, uint64_t, proto::BlockKey>;
   static Due DueOf(const BlockName& name, const Hint& hint) {
@@ -97,7 +97,7 @@ class Hints {
   }
 
   absl::flat_hash_map<BlockName, Hint> hints_;
-  absl::flat_hash_map<uint64_t, Owner> owners_;  // by space
+  absl::flat_hash_map<uint64_t, Owner> owners_;  // keyed by space
   std::set<Due> by_due_;
   TenantShares shares_;
   uint64_t version_ = 0;

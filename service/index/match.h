@@ -44,7 +44,7 @@ struct MatchQuery {
 
 struct BlockMatch {
   TierId tier = TierId::kHost;
-  uint64_t image_bytes = 0;  // of the wanted slices; 0 if no rule needs the block
+  uint64_t image_bytes = 0;  // bytes of wanted slices; 0 if no rule needs the block
 };
 
 struct MatchAnswer {
@@ -88,7 +88,7 @@ class MatchScan {
   // Chooses the longest prefix that is complete by each group's rule. If a lease is wanted, its
   // images that are not leased yet may have at most `lease_bytes_free` allocated bytes.
   void Plan(uint64_t lease_bytes_free);
-  size_t block_count() const { return block_count_; }  // of that prefix
+  size_t block_count() const { return block_count_; }  // blocks of that prefix
   // The bytes that this Match has leased so far.
   uint64_t leased_bytes() const { return leased_bytes_; }
 

@@ -57,7 +57,7 @@ class Removals {
   struct Entry {
     uint64_t hash = 0;
     uint32_t at_unix_s = 0;
-    uint32_t next : 32 - kReasonBits = kNone;  // in its bucket
+    uint32_t next : 32 - kReasonBits = kNone;  // the next entry of the bucket
     uint32_t reason : kReasonBits = 0;
   };
   static_assert(sizeof(Entry) + sizeof(uint32_t) == limits::kRemovalBytes);
@@ -67,7 +67,7 @@ class Removals {
   const uint32_t capacity_;
   std::vector<Entry> entries_;     // a ring
   std::vector<uint32_t> buckets_;  // the newest entry of each bucket
-  uint32_t next_ = 0;              // in the ring
+  uint32_t next_ = 0;              // next place in the ring
   bool is_full_ = false;
   uint32_t since_unix_s_;
 };

@@ -77,7 +77,7 @@ class ImageKinds {
     SideObjectRef side_object;
     uint64_t image_count = 0;
   };
-  std::vector<Entry> entries_;  // by number
+  std::vector<Entry> entries_;  // indexed by number
   std::vector<uint32_t> free_;
   absl::flat_hash_map<ImageKind, uint32_t> numbers_;
 };
@@ -208,7 +208,7 @@ class RestStore {
   ImageKinds kinds_;
   uint64_t uses_ = 0;
   uint64_t resting_many_bytes_ = 0;
-  absl::flat_hash_map<uint32_t, EngineNamesRef> names_;  // by slot
+  absl::flat_hash_map<uint32_t, EngineNamesRef> names_;  // keyed by slot
   uint64_t names_bytes_ = 0;
   std::vector<uint32_t> idle_;  // slots of blocks that Rest() will check
 };

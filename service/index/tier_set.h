@@ -52,7 +52,7 @@ struct IndexFigures {
   uint64_t block_count = 0;
   uint64_t image_count = 0;
   uint64_t source_bytes = 0;                      // decoded size, each image counted once
-  uint64_t image_bytes = 0;                       // of all copies in all tiers
+  uint64_t image_bytes = 0;                       // bytes of all copies in all tiers
   uint64_t copies_source_bytes = 0;               // decoded size of all these copies
   std::array<uint64_t, kTierCount> tier_bytes{};  // image_bytes of each tier, by IndexOf(tier)
 };
@@ -232,7 +232,7 @@ class TierSet {
   WriteBackQueue& write_back_;
   const Clock& clock_;
   EventLog& events_;
-  std::array<InTier, kTierCount> tiers_;  // by IndexOf(tier)
+  std::array<InTier, kTierCount> tiers_;  // indexed by IndexOf(tier)
   IndexFigures figures_;
   absl::flat_hash_map<uint64_t, IndexFigures> figures_by_space_;
   // By index in codecs::AllRecipes(), followed by kRecipeFamilies.

@@ -46,7 +46,7 @@ class Extent {
 
   bool is_empty() const { return handle_.is_empty(); }
   std::span<std::byte> bytes() const;
-  uint64_t size_bytes() const { return handle_.value().bytes; }  // as requested
+  uint64_t size_bytes() const { return handle_.value().bytes; }  // the requested size
   uint64_t rounded_bytes() const { return is_empty() ? 0 : RoundedExtentBytes(size_bytes()); }
   uint64_t offset() const { return handle_.value().offset; }  // offset in the arena, as in logs
 

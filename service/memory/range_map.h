@@ -58,7 +58,7 @@ class RangeMap {
  private:
   enum State : uint32_t { kInside = 0, kFree = 1, kTakenPlaced = 2, kTakenStaging = 3 };
   static constexpr uint32_t kNone = UINT32_MAX;
-  static constexpr uint32_t kClassCount = 448;  // for sizes below 2^30 pages
+  static constexpr uint32_t kClassCount = 448;  // enough for sizes below 2^30 pages
 
   // One per page. All fields are valid for the first page of a range. For its last page, only
   // tail_pages is valid.

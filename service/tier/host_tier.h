@@ -88,7 +88,7 @@ class HostTier final : public CopyTier {
 
   std::unique_ptr<Arena> arena_;
   Evictor* evictor_ = nullptr;
-  std::atomic<bool> is_evicting_to_low_{false};  // relaxed: state of upkeep between calls
+  std::atomic<bool> is_evicting_to_low_{false};  // relaxed, because only upkeep uses it
   std::array<Counter, kUseCount> refused_;
 };
 

@@ -24,7 +24,7 @@ struct FoundImage {
   codecs::Recipe recipe;
   uint32_t directory_crc = 0;
   codecs::Digest side_object{};  // all zero: none
-  EngineNamesRef names = {};     // of the block; null: none
+  EngineNamesRef names = {};     // names of the block; null: none
   TierExtent place;              // size_bytes() is the size of the image
 };
 

@@ -31,7 +31,7 @@ struct SpaceRecord {
     friend bool operator==(const Current&, const Current&) = default;
   };
 
-  proto::Fingerprint fingerprint{};  // of the identity
+  proto::Fingerprint fingerprint{};  // fingerprint of the identity
   proto::SpaceIdentity identity;
   // Increases with each change. Two records of one space with the same version are equal. Not
   // stored, because it is valid in this process only.

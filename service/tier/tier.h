@@ -72,7 +72,7 @@ struct Placement {
 // Keep a CopyPin for `place`, and own `target`.
 struct TierRead {
   const TierExtent* place = nullptr;
-  uint64_t offset = 0;  // in the image
+  uint64_t offset = 0;  // offset in the image
   std::span<std::byte> target;
   absl::Time deadline = absl::InfiniteFuture();
   // Nobody waits for the read. It runs after all other transfers and does not count as a use of the
@@ -91,8 +91,8 @@ struct TierWrite {
 
   // A persistent tier needs these to recover the image:
   proto::BlockKey parent{};
-  EngineNamesRef names = {};           // of the block; null: none
-  codecs::Digest side_object{};        // of the copy; all zero: none
+  EngineNamesRef names = {};           // names of the block; null: none
+  codecs::Digest side_object{};        // side object of the copy; all zero: none
   const SpaceRecord* space = nullptr;  // REQUIRES, for a persistent tier: not null
   // The side objects that `side_object` and `space` name.
   std::span<const NamedSideObject> side_objects = {};
@@ -132,7 +132,7 @@ struct DeviceReport {
   bool is_trying = false;   // read-only, and being tested with a write
   uint64_t capacity_bytes = 0, used_bytes = 0;
   uint64_t image_count = 0;
-  std::vector<std::pair<std::string_view, uint64_t>> segments;  // by state
+  std::vector<std::pair<std::string_view, uint64_t>> segments;  // number in each state
   // Bytes of images, since the process started.
   uint64_t written_bytes = 0, carried_bytes = 0, read_bytes = 0;
   uint64_t fault_count = 0;     // failed transfers, and images that the device has damaged

@@ -57,7 +57,7 @@ class TierExtent {
   static void Release(CopyTier& tier, Place place);
 
   // At most one of the two is not empty.
-  Extent extent_;  // for the host tier
+  Extent extent_;  // set for a place in the host tier
   Handle<CopyTier, Place, &TierExtent::Release> place_;
 };
 

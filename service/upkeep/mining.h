@@ -70,7 +70,7 @@ class Mining {
     Target target;
     codecs::Recipe recipe;      // the space's recipe when the work began
     uint64_t refusals = 0;      // the tier's refusals at that time
-    uint64_t cursor = 0;        // of the walk that searches blocks
+    uint64_t cursor = 0;        // position of the walk that searches blocks
     absl::Duration gathering;   // time spent on that walk
     size_t blocks_to_skip = 0;  // blocks that earlier samples used
     std::vector<SampleBlock> blocks;
@@ -98,9 +98,9 @@ class Mining {
   // Earlier attempts for a target.
   struct Trial {
     size_t blocks_to_skip = 0;
-    size_t sample_blocks = 0;  // in the last attempt
+    size_t sample_blocks = 0;  // sample of the last attempt
     Rest rest;
-    uint64_t query_tokens = 0;  // of the profile, if this process has mined it
+    uint64_t query_tokens = 0;  // tokens of the profile, if this process has mined it
     int replaced = 0;           // how often a mined profile has replaced another
     Rest replacing_rest;
   };
@@ -146,7 +146,7 @@ class Mining {
   std::vector<Target> targets_;  // groups that the last search found, still to be tried
   absl::Time next_look_ = absl::InfinitePast();
   std::optional<Work> work_;
-  std::map<std::pair<uint64_t, uint16_t>, Trial> trials_;  // by space and group
+  std::map<std::pair<uint64_t, uint16_t>, Trial> trials_;  // keyed by space and group
   Counter mined_, replaced_, given_up_;
   Histogram slice_seconds_;
 };

@@ -104,7 +104,7 @@ class Upkeep {
   WriteDown write_down_;
   DeviceCopies device_copies_;
   Scrub scrub_;
-  absl::Time next_retirement_ = absl::InfinitePast();  // of idle spaces
+  absl::Time next_retirement_ = absl::InfinitePast();  // next retirement of idle spaces
   absl::Time next_collection_ = absl::InfinitePast();  // of expired blocks
   uint64_t collected_ = 0;                             // slots visited in the current collection
   absl::Time next_hints_save_ = absl::InfinitePast();

@@ -36,7 +36,7 @@ struct MemoryDisk {
   };
   std::map<proto::Fingerprint, SpaceRecord> spaces;
   std::map<codecs::Digest, std::vector<std::byte>> side_objects;
-  std::map<uint64_t, Kept> copies;  // by offset
+  std::map<uint64_t, Kept> copies;  // keyed by offset
 
   // Returns a copy of the block, or null.
   const Kept* Find(const proto::BlockKey& key) const {
@@ -239,8 +239,8 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
   }
   // A read that was requested since the last call.
   struct Asked {
-    uint64_t place = 0;   // in the tier
-    uint64_t offset = 0;  // in the image
+    uint64_t place = 0;   // place in the tier
+    uint64_t offset = 0;  // offset in the image
     uint64_t bytes = 0;
     absl::Time deadline;  // the test must complete late reads itself
   };
@@ -362,7 +362,7 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
   uint64_t next_offset_ ABSL_GUARDED_BY(mutex_) = 0;
   TransferId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t synced_parts_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, std::vector<std::byte>> extents_;  // by offset
+  std::map<uint64_t, std::vector<std::byte>> extents_;  // keyed by offset
   std::deque<Written> written_;
   std::vector<Asked> reads_ ABSL_GUARDED_BY(mutex_);
   std::map<TransferId, Transfer> waiting_;

@@ -78,7 +78,7 @@ class GpuTier final : public CopyTier {
 
   struct Transfer {
     TransferId id = 0;
-    uint64_t offset = 0;  // in the arena
+    uint64_t offset = 0;  // offset in the arena
     std::byte* host = nullptr;
     size_t bytes = 0;
     absl::Time deadline = absl::InfiniteFuture();

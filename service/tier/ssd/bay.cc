@@ -103,7 +103,7 @@ bool SsdBay::Close(std::shared_ptr<SsdDevice> device) {
     }
     device_.reset();
   }
-  while (device.use_count() > 1) {  // each other owner is in a call, and no call waits
+  while (device.use_count() > 1) {  // other owners are in calls, which do not wait
     absl::SleepFor(kCallStep);
   }
   return true;

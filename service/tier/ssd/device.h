@@ -54,7 +54,7 @@ struct SsdBudget {
   uint64_t segment_bytes = 0;
   uint32_t slot_count = 0;
   uint64_t extents_max = 0;
-  uint64_t write_buffer_bytes = 0;  // of the ledger
+  uint64_t write_buffer_bytes = 0;  // write buffer of the ledger
   uint64_t ledger_bytes_max = 0;
   uint64_t side_bytes_max = 0;
 };
@@ -74,12 +74,12 @@ class SsdDevice {
     std::string path;
     uint64_t budget_bytes = 0;
     uint64_t segment_bytes = 0, extents_max = 0;  // 0: a default that depends on the budget
-    uint64_t number = 0;                          // of the device in the tier
+    uint64_t number = 0;                          // the device's number in the tier
     Deletions* deletions = nullptr;               // the tier's; must outlive the device
     std::string fstab = "/etc/fstab";             // lists the file systems that should be mounted
     // The free space that the device leaves on the file system.
     uint64_t keep_free_bytes = 0;
-    absl::Duration lock_wait = absl::Seconds(30);    // for the previous process to end
+    absl::Duration lock_wait = absl::Seconds(30);    // how long to wait for the previous process
     absl::Duration probe_after = absl::Seconds(30);  // the longest time between tests after a fault
     // Called by Open() with a description of its current step, on its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
@@ -314,7 +314,7 @@ class SsdDevice {
   DeletionFile deletion_file_;              // used by the thread that writes the ledger
   std::optional<uint64_t> done_epoch_;      // epoch of the ledger when it was opened
   std::optional<DeletionHistory> history_;  // content of the file when it was opened
-  std::vector<Fd> files_;                   // by slot; set by `care` before the segment is ready
+  std::vector<Fd> files_;  // indexed by slot; set by `care` before the segment is ready
   std::thread commit_thread_, care_thread_;
 
   mutable Mutex mutex_;
@@ -358,7 +358,7 @@ class SsdDevice {
   uint64_t records_synced_round_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t records_wanted_round_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<proto::Fingerprint, SpaceNumber> spaces_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint32_t, uint64_t> space_ids_ ABSL_GUARDED_BY(mutex_);  // by number
+  absl::flat_hash_map<uint32_t, uint64_t> space_ids_ ABSL_GUARDED_BY(mutex_);  // keyed by number
   uint32_t last_space_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time probe_again_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   absl::Duration probe_rest_ ABSL_GUARDED_BY(mutex_);

@@ -54,7 +54,7 @@ struct SegmentHeader {
   SsdTierId tier_id{};
   uint32_t slot = 0;           // the file's slot
   uint64_t seq = 0;            // greater than those of all segments written before; not 0
-  uint64_t segment_bytes = 0;  // of the file, including this header
+  uint64_t segment_bytes = 0;  // size of the file, including this header
   friend bool operator==(const SegmentHeader&, const SegmentHeader&) = default;
 };
 

@@ -44,7 +44,7 @@ enum class IoKind : uint8_t { kRead, kWrite };
 struct IoTransfer {
   IoKind kind = IoKind::kRead;
   int fd = -1;
-  uint64_t offset = 0;  // in the file
+  uint64_t offset = 0;  // offset in the file
   // Memory for consecutive bytes of the file. The second part may be empty. Writes only read it.
   std::array<std::span<std::byte>, 2> parts{};
   // On the clock of MonotonicNow(). A transfer that has begun before the deadline is not ended

@@ -125,7 +125,7 @@ class Ledger {
   // them.
   struct Skipped {
     uint64_t damaged = 0;
-    uint64_t unknown = 0;  // of a version or recipe that this program does not know
+    uint64_t unknown = 0;  // their version or recipe is unknown to this program
   };
   Skipped skipped() const;
   // Returns OK until the first failure.

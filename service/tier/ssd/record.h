@@ -39,7 +39,7 @@ enum class RecordKind : char {
 // --- Keys. Numbers are big-endian, so that they sort.
 
 struct ExtentPlace {
-  uint64_t seq = 0;   // of the segment
+  uint64_t seq = 0;   // number of the segment
   uint32_t page = 0;  // number of a 4 KiB page in it
   friend auto operator<=>(const ExtentPlace&, const ExtentPlace&) = default;
 };

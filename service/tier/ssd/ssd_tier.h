@@ -118,7 +118,7 @@ class SsdTier final : public CopyTier {
   const absl::Duration probe_after_;
   Deletions deletions_;
   std::vector<std::unique_ptr<SsdBay>> bays_;
-  std::atomic<size_t> next_{0};  // for kStripe
+  std::atomic<size_t> next_{0};  // used by kStripe
   std::thread tend_thread_;
 
   Mutex mutex_;
