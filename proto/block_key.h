@@ -25,8 +25,7 @@ using Fingerprint = std::array<std::byte, 32>;
 inline constexpr size_t kTenantBytesMax = 64;
 inline constexpr size_t kNameBytesMax = 256;          // limit for model and weights_revision
 inline constexpr uint32_t kDimMax = codecs::kDimMax;  // elements of a K, V or latent row
-inline constexpr uint32_t kLayerIndexMax =
-    65535;  // limit for an index in the model; a group has at most kLayersMax
+inline constexpr uint32_t kLayerIndexMax = 65535;     // in a model; a group has at most kLayersMax
 inline constexpr uint32_t kWindowTokensMax = 1u << 30;
 
 struct Rope {

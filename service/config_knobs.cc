@@ -40,8 +40,8 @@ constexpr std::string_view kPlacements[] = {"chain", "stripe"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
 constexpr std::string_view kLogLevels[] = {"error", "warn", "info", "debug"};
 
-// The rows have the order of --help and docs/reference/cairnd.md. staging-bytes must follow
-// host-bytes, from which its default is derived.
+// The rows have the order of --help and docs/reference/cairnd.md. The row of staging-bytes must
+// come after host-bytes, because its default depends on it.
 constexpr Knob kTable[] = {
     {"control", "127.0.0.1:50151",
      Text{

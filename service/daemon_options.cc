@@ -57,8 +57,8 @@ uint64_t AwakeBytesMaxOf(const Config& config) {
   if (!index_bytes.has_value()) {
     return limits::AwakeBytesMax(memory_bytes, limits::kIndexBytesMax);
   }
-  // A configured budget is divided: the part that the drives cannot use is for blocks in memory.
-  // (`auto` assumes larger blocks.)
+  // A configured budget allows for smaller blocks than `auto` assumes. The part of it that the
+  // drives cannot use is for blocks in memory.
   uint64_t at_rest_bytes = 0;
   for (const SsdFolder& folder : SsdFoldersOf(config)) {
     at_rest_bytes += folder.budget_bytes / limits::kSsdBytesPerImageMin * limits::kIndexBytesAtRest;

@@ -25,7 +25,7 @@ std::vector<SsdFolder> SsdFoldersOf(const Config& config);
 std::optional<GpuShare> GpuOf(const Config& config);
 // Returns the part of the GPU's memory that the GPU tier gets. Returns 0 if there is no GPU tier.
 uint64_t GpuTierBytesOf(const Config& config);
-// Returns the limit for the index memory of blocks that are not compacted.
+// Returns the limit for the index memory of awake blocks (index/block.h).
 uint64_t AwakeBytesMaxOf(const Config& config);
 // Returns the limit for the number of blocks in the host tier.
 uint64_t BlocksMaxOf(const Config& config);

@@ -30,12 +30,11 @@ inline constexpr size_t kPutsPerSessionMax = 64;   // admitted and not answered 
 inline constexpr uint64_t kPutBytesPerSessionMax = 256_MiB;  // bytes of these puts in staging
 
 // --- Side objects: in memory outside the arena
-inline constexpr uint64_t kSideObjectBytesMax =
-    proto::kSideObjectBytesMax;                            // limit for one side object
-inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;  // shared
-inline constexpr size_t kSideObjectsMax = 8192;            // shared
-inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;   // one part of an upload or a download
-inline constexpr uint64_t kUploadBytesMax = 64_MiB;        // incomplete uploads of all sessions
+inline constexpr uint64_t kSideObjectBytesMax = proto::kSideObjectBytesMax;  // for each
+inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;                    // shared
+inline constexpr size_t kSideObjectsMax = 8192;                              // shared
+inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;  // one part of an upload or a download
+inline constexpr uint64_t kUploadBytesMax = 64_MiB;       // incomplete uploads of all sessions
 inline constexpr uint64_t kUploadBytesPerTenantMax = 32_MiB;
 inline constexpr uint64_t kQuerySquaresBytesMax = 64_MiB;  // sums of squared queries; shared
 // Upkeep mines profiles only for groups with at most this many channels of K and V. Mining then
@@ -100,6 +99,8 @@ inline constexpr uint64_t kEventNamesPerBatchMax = 1_MiB;  // bytes of engines' 
 inline constexpr int kSnapshotHoldsMax = 64;
 inline constexpr size_t kListBlocksMax = 10'000;  // one page of ListBlocks
 inline constexpr size_t kListBlocksDefault = 1000;
+
+// --- Requests of the data plane
 
 // Requests in one message, for clients that ask for many blocks at once. Each counts in the peer's
 // window.

@@ -84,7 +84,7 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
 }
 
 absl::Status Sessions::NoSession() const {
-  // While the daemon stops, it has ended the sessions itself.
+  // While the daemon stops, it ends sessions that did nothing wrong.
   if (refuses_new_) return absl::UnavailableError("draining: the session has ended");
   return absl::NotFoundError("no such session");
 }

@@ -4,8 +4,9 @@
 // the stream ends, the session's data-plane connections are disconnected and its leases are
 // released. Its running puts are aborted, and nothing of them becomes visible.
 //
-// Thread-safety: Thread-safe. Locks:         one, for look-ups. No other lock is taken under it.
-// The policy is asked without it.
+// Thread-safety: Thread-safe.
+// Locks:         one, for look-ups. No other lock is taken under it. The policy is asked without
+//                it.
 
 #include <array>
 #include <cstdint>

@@ -7,7 +7,8 @@
 // earlier if another space needs its room. Its id is then invalid. Ids are random and never used
 // again, because clients and frames carry them.
 //
-// Thread-safety: Thread-safe. Locks: spaces < index.
+// Thread-safety: Thread-safe.
+// Locks:         spaces < index.
 
 #include <cstdint>
 #include <functional>

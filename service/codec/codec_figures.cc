@@ -48,7 +48,7 @@ void CodecFigures::NoteSeconds(CodecOp op, std::span<const codecs::RecipeId> rec
 }
 
 uint64_t CodecFigures::waiting(CodecOp op) const {
-  // Read the completed counts first, so that no request is completed but not yet requested.
+  // Read the completed counts first, so that the difference cannot be negative.
   uint64_t over = of(op).made.Value();
   for (const Counter& fallbacks : of(op).fallbacks) {
     over += fallbacks.Value();

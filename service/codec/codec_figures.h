@@ -53,8 +53,7 @@ class CodecFigures {
   void Report(MetricSink& sink) const;
 
  private:
-  static constexpr size_t kRecipeCount =
-      12;  // indexed by RecipeId; 0 is for batches of several recipes
+  static constexpr size_t kRecipeCount = 12;  // per RecipeId; 0 is for batches of several recipes
   struct Figures {
     Figures();
     Counter asked, made, source_bytes, image_bytes;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Encodes and decodes images on a device instead of on the caller's thread. The bytes are the same,
-// and many images are processed at a time. Some work falls back, which means that its owner does it
-// on the CPU: if it is not worth a launch, if there is no room, or if the device is late or has
-// failed. So every request is answered in time, with or without the device.
+// and many images are processed at a time. Work falls back if it is not worth a launch, if there is
+// no room, or if the device is late or has failed. Its owner then does it on the CPU. So every
+// request is answered in time, with or without the device.
 //
 // The thread `gpu-codec` starts waiting work as soon as the device has room. Images that arrive
 // while the device is busy form one batch. There are two batches, so that one is copied while the
-// device works on the other. Work that misses its deadline falls back, even if it is on the device;
-// its memory stays in use until the device has finished. A device that needs longer than
+// device works on the other. Work that misses its deadline falls back, even if it is on the device.
+// Its memory stays in use until the device has finished. A device that needs longer than
 // `late_after` for one phase of a batch counts as failed.
 //
-// Thread-safety: Thread-safe, except Make() and Stop(), which one thread calls. Locks:         no
-// lock is held while it calls the device or a completion.
+// Thread-safety: Thread-safe, except Make() and Stop(), which one thread calls.
+// Locks:         no lock is held while it calls the device or a completion.
 
 #include <array>
 #include <cstddef>

@@ -6,7 +6,7 @@
 // cairn.v1.Admin from all peers that are not operators.
 //
 // Thread-safety: call AddProbe() before the server starts. Call Add() before Open(), on the same
-// thread. The rest is Thread-safe.
+//                thread. The rest is Thread-safe.
 
 #include <atomic>
 #include <functional>

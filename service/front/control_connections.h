@@ -31,9 +31,11 @@ class ControlConnections {
   };
   struct Peer {
     PeerIdentity identity;
-    bool is_operator = false;  // by the connection's address; the policy is asked too, unless
-    bool is_trusted = false;   // only the daemon's own user can use that address
-    uint64_t number = 0;       // the connection's number, never reused; 0: no such peer
+    // The connection came through the operators' address. The policy is asked as well, unless the
+    // peer is trusted.
+    bool is_operator = false;
+    bool is_trusted = false;  // only the daemon's own user can use the address
+    uint64_t number = 0;      // the connection's number, never reused; 0: no such peer
   };
 
   explicit ControlConnections(const Limits& limits)
@@ -74,9 +76,8 @@ class ControlConnections {
   void Leave(Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
-  absl::flat_hash_map<uint64_t, Connection> connections_
-      ABSL_GUARDED_BY(mutex_);                                          // keyed by number
-  absl::flat_hash_map<int, uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);  // keyed by gRPC's fd
+  absl::flat_hash_map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mutex_);  // by number
+  absl::flat_hash_map<int, uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);             // by gRPC's fd
   absl::flat_hash_map<uint64_t, uint64_t> by_turn_ ABSL_GUARDED_BY(mutex_);
   uint64_t turns_ ABSL_GUARDED_BY(mutex_) = 0;
   Newcomers newcomers_ ABSL_GUARDED_BY(mutex_), operators_ ABSL_GUARDED_BY(mutex_);

@@ -8,8 +8,8 @@
 // If memory has no room for a block, the block leaves the queue unread. Each tenant has a share of
 // the queue.
 //
-// Thread-safety: Thread-safe. Locks:         no lock is held while it calls the index, the spaces
-// or Promotions.
+// Thread-safety: Thread-safe.
+// Locks:         no lock is held while it calls the index, the spaces or Promotions.
 
 #include <cstddef>
 #include <cstdint>

@@ -15,8 +15,9 @@
 // (evictor.h).
 //
 // Thread-safety: Thread-safe. The lock is held only for work in memory. A call that examines many
-// keys or images releases it after every kVisitsPerHoldMax, so that waiting threads proceed.
-// Callbacks run without locks held. Locks:         index < arena, side objects, events.
+//                keys or images releases it after every kVisitsPerHoldMax, so that waiting threads
+//                proceed. Callbacks run without locks held.
+// Locks:         index < arena, side objects, events.
 
 #include <algorithm>
 #include <array>

@@ -136,7 +136,7 @@ Block* Evictions::UnheldAncestor(Block& block, const Eviction& eviction, bool* i
     *is_being_put |= last->child_put_count() > 0;
     Block* ancestor = parts_.records.ParentOf(*last);
     if (ancestor->in(tier).copy_count > 0 && ancestor->in(tier).held_count == 0) {
-      // A chain that is being put is only cut for a block before it.
+      // Cut a chain that is being put only for a block before the cut.
       const bool may_go =
           *is_being_put
               ? newcomer != nullptr &&
@@ -186,7 +186,7 @@ bool Evictions::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newco
     }
     // The whole block is evicted, and its copies have similar sizes.
     const uint64_t block_bytes = copy.facts.image_bytes * in.copy_count;
-    // An orphan costs nothing, because it is useless without its parent.
+    // An orphan is cheap, because it is useless without its parent.
     if (owned.is_orphaned) {
       return block_bytes / 16;
     }

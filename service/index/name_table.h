@@ -7,8 +7,8 @@
 // It grows by linear hashing: if there is no spare bucket, adding a block splits one bucket. So an
 // insertion rehashes only about two blocks, whatever the size. A removal leaves no tombstone.
 //
-// Thread-safety: Thread-compatible (the index's lock). Cost:          a look-up accesses a bucket
-// and 1.5 blocks on average.
+// Thread-safety: Thread-compatible (the index's lock).
+// Cost:          a look-up accesses a bucket and 1.5 blocks on average.
 
 #include <array>
 #include <cstddef>

@@ -17,7 +17,7 @@
 // All four are move-only. They are empty when default-constructed or moved from.
 //
 // Thread-safety: Thread-compatible. They may move between threads. The BlockIndex must outlive
-// them.
+//                them.
 // Cost:          destruction takes the index's lock for a short time.
 
 #include <cstddef>

@@ -4,10 +4,11 @@
 // sums the squares of the queries over all blocks whose put carried these statistics. Mining uses
 // the sums to make profiles.
 //
-// Queries are taken after RoPE. If several query heads read one K head, the square is their mean.
-// docs/internals/formats/frame.md describes how a put carries the statistics.
+// Queries are taken after RoPE. If several query heads read one K head, the mean of their squares
+// is used. docs/internals/formats/frame.md describes how a put carries the statistics.
 //
-// Thread-safety: Thread-safe. Locks:         it takes no other lock while it holds its own.
+// Thread-safety: Thread-safe.
+// Locks:         it takes no other lock while it holds its own.
 
 #include <cstdint>
 #include <span>

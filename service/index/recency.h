@@ -5,8 +5,9 @@
 // block.last_use. A search for the oldest block first files the blocks again that were touched
 // since then.
 //
-// Thread-safety: Thread-compatible (the index's lock). Cost:          Add, Remove and Oldest O(log
-// n), amortised over touches. Allocates nothing up to `blocks_max` blocks.
+// Thread-safety: Thread-compatible (the index's lock).
+// Cost:          Add, Remove and Oldest O(log n), amortised over touches. Allocates nothing up to
+//                `blocks_max` blocks.
 
 #include <cstdint>
 #include <vector>
@@ -17,7 +18,7 @@ namespace cairn {
 
 class Recency {
  public:
-  // `tier` is IndexOf() the tier. Uses the blocks' queue_index in that tier.
+  // `tier` is the IndexOf() of the tier. Uses the blocks' queue_index in that tier.
   Recency(size_t tier, uint64_t blocks_max) : tier_(tier) { entries_.reserve(blocks_max); }
 
   size_t count() const { return entries_.size(); }

@@ -9,7 +9,8 @@
 //
 // Thread-safety: Thread-safe. SideObject is Immutable.
 // Locks:         index < side objects. It takes no other lock while it holds its own. Bytes are
-//                freed without its lock; if the index drops a reference, under the index's lock.
+//                freed without its lock. If the index drops a reference, they are freed under the
+//                index's lock.
 
 #include <cstddef>
 #include <cstdint>

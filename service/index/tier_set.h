@@ -22,8 +22,8 @@
 //
 // Each tier has its own order, child counts and statistics.
 //
-// Thread-safety: Thread-compatible (the index's lock). Locks:         frees extents under the
-// index's lock: index < arena.
+// Thread-safety: Thread-compatible (the index's lock).
+// Locks:         frees extents under the index's lock: index < arena.
 
 #include <array>
 #include <cstddef>

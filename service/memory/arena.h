@@ -6,10 +6,10 @@
 // Adjacent free ranges are merged. A request takes a free range of the smallest size class that
 // fits. Extents never move.
 //
-// Thread-safety: Thread-safe: the Arena and distinct Extents. Ownership:     an Extent owns its
-// bytes. The Arena must outlive it (CAIRN_CHECKed). Cost:          O(log free ranges) per call; no
-// system call after construction. Accounting:    exact: for every Use, used_bytes is the sum of
-// rounded_bytes() of its extents.
+// Thread-safety: Thread-safe: the Arena and distinct Extents.
+// Ownership:     an Extent owns its bytes. The Arena must outlive it (CAIRN_CHECKed).
+// Cost:          O(log free ranges) per call; no system call after construction.
+// Accounting:    exact: for every Use, used_bytes is the sum of rounded_bytes() of its extents.
 
 #include <array>
 #include <cstddef>

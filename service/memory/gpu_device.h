@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A GPU that the GPU tier and the codec share. If one of them sees the GPU fail, it counts as
-// failed for both until the process ends: no more work is put on its streams.
+// A GPU that the GPU tier and the codec share. If one of them finds that the GPU has failed, it
+// counts as failed for both until the process ends. No more work is then put on its streams.
 //
 // Thread-safety: Thread-safe.
 
@@ -37,7 +37,8 @@ class GpuDevice {
   // Registers host memory, so that the device can copy it by itself. All users of the device must
   // register the same memory. Errors: ResourceExhausted if the driver refuses.
   absl::Status RegisterHost(std::span<std::byte> memory);
-  // REQUIRES: one call for each successful RegisterHost(); the caller has no work on a stream.
+  // REQUIRES: RegisterHost() has succeeded, and this is its only UnregisterHost(). The caller has
+  // no work on a stream.
   void UnregisterHost();
 
   // Loads with acquire order: a thread that sees true also sees the reason.

@@ -23,7 +23,7 @@ inline constexpr size_t kPolicyBytesMax = size_t{1} << 20;
 inline constexpr size_t kPolicyRulesMax = 1024;      // rules of `identities`, and of `deny`
 inline constexpr size_t kPolicyTenantsMax = 64;      // tenants of a rule, and in `tenants`
 inline constexpr size_t kPolicyNameBytesMax = 2048;  // size of a name to match
-inline constexpr uint32_t kUnmappedUid = 65534;      // every user of another user namespace
+inline constexpr uint32_t kUnmappedUid = 65534;  // the uid of all users of another user namespace
 
 // Matches peers by one of its fields, the one that is set.
 struct PeerPattern {

@@ -9,8 +9,8 @@
 // window, in a bounded number of ranges. If it finds none, it is refused. The next search continues
 // where this one ended.
 //
-// Thread-safety: Thread-safe. Locks:         no lock is held while it calls the evictor, which may
-// take the index's lock.
+// Thread-safety: Thread-safe.
+// Locks:         no lock is held while it calls the evictor, which may take the index's lock.
 
 #include <array>
 #include <atomic>

@@ -8,8 +8,9 @@
 // deadline. A caller that must answer earlier answers without the bytes, and leaves the memory to
 // the completion.
 //
-// Thread-safety: Thread-safe. Locks:         callers hold none, with the exceptions that TierExtent
-// names. Completions run without locks held.
+// Thread-safety: Thread-safe.
+// Locks:         callers hold none, with the exceptions that TierExtent names. Completions run
+//                without locks held.
 
 #include <cstddef>
 #include <cstdint>

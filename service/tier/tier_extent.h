@@ -2,8 +2,9 @@
 #pragma once
 // Owns room for one copy in a tier. Move-only; empty when default-constructed or moved from.
 //
-// Thread-safety: Thread-compatible. The tier must outlive it. Locks:         may be destroyed under
-// the index's lock. It then calls the tier, which only works in memory.
+// Thread-safety: Thread-compatible. The tier must outlive it.
+// Locks:         may be destroyed under the index's lock. It then calls the tier, which only works
+//                in memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +22,8 @@ class TierExtent {
  public:
   TierExtent() = default;
   // A place in the host tier.
-  TierExtent(Extent extent);  // NOLINT(google-explicit-constructor): an extent is a place
+  TierExtent(Extent extent);  // The tier's Reserve() makes it. `rounded_bytes` is the size that the
+                              // tier counts.
   // A result of the tier's Reserve(). `rounded_bytes` is the size that the tier counts.
   TierExtent(CopyTier& tier, uint64_t offset, uint64_t bytes, uint64_t rounded_bytes)
       : place_(tier, {.offset = offset, .bytes = bytes, .rounded_bytes = rounded_bytes}) {}

@@ -9,8 +9,8 @@
 // of them is missing, it may be arriving on another connection. The put then waits for it until its
 // deadline.
 //
-// Thread-safety: Thread-safe, except Stop(), which one thread calls. Locks:         no lock is held
-// while it calls the index, the tier or a completion.
+// Thread-safety: Thread-safe, except Stop(), which one thread calls.
+// Locks:         no lock is held while it calls the index, the tier or a completion.
 
 #include <array>
 #include <cstddef>

@@ -42,8 +42,8 @@ std::span<const std::byte> SourceWithin(const codecs::ImageView& view) {
 
 }  // namespace
 
-// An image that is being encoded. A device that is late keeps it alive. Thread-safety:
-// Thread-compatible, except Made() and Await().
+// An image that is being encoded. A device that is late keeps it alive.
+// Thread-safety: Thread-compatible, except Made() and Await().
 class PendingEncodes::Encoding {
  public:
   CopyPin pin;

@@ -45,8 +45,7 @@ class FaultyIoEngine final : public IoEngine {
     int error = EIO;
     std::optional<IoKind> kind = std::nullopt;
     std::string file = "";  // the end of the file's path
-    uint64_t first_byte = 0,
-             end_byte = std::numeric_limits<uint64_t>::max();  // the bytes it touches
+    uint64_t first_byte = 0, end_byte = std::numeric_limits<uint64_t>::max();  // in it
     uint64_t calls_max = std::numeric_limits<uint64_t>::max();
   };
 

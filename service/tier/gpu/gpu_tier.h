@@ -13,8 +13,8 @@
 // the device reports the failure, for which the thread checks at least once a second. Memory that a
 // stream uses is kept until the stream completes or the device fails.
 //
-// Thread-safety: Thread-safe, except Make() and Stop(), which one thread calls. Locks:         no
-// lock is held while it calls the device, the evictor or a completion.
+// Thread-safety: Thread-safe, except Make() and Stop(), which one thread calls.
+// Locks:         no lock is held while it calls the device, the evictor or a completion.
 
 #include <array>
 #include <cstddef>

@@ -5,7 +5,7 @@
 // it. When the device is opened again, its contents are recovered as at start.
 //
 // Thread-safety: Thread-safe, except Open(), Recover(), Tend() and Stop(), which only one thread at
-// a time may call.
+//                a time may call.
 
 #include <functional>
 #include <memory>

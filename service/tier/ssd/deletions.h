@@ -4,12 +4,12 @@
 //
 // Every device has a file with the last deletions, beside its ledger. The ledger has an epoch: the
 // device has done all deletions up to it. The epoch increases with each call that deletes. It is at
-// least the clock's time in microseconds, so that devices that were used separately never use a
-// number twice. If the other devices have forgotten some deletions after a device's epoch, nothing
-// on that device is trusted. docs/internals/formats/ssd.md has the file's layout.
+// least the clock's time in microseconds. So devices that were used separately never use a number
+// twice. If the other devices have forgotten some deletions after a device's epoch, nothing on that
+// device is trusted. docs/internals/formats/ssd.md has the file's layout.
 //
-// The file also repairs a ledger that has lost its last writes. Without the file, blocks would
-// return whose deletion was recorded only in these writes.
+// The file also repairs a ledger that has lost its last writes. If only these writes recorded a
+// deletion, the ledger would otherwise restore the deleted blocks.
 
 #include <array>
 #include <cstddef>

@@ -17,9 +17,9 @@
 // There are three kinds of threads. The engine's threads move bytes, `commit` writes records, and
 // `care` seals, prepares and reclaims segments.
 //
-// Thread-safety: Thread-safe, except Open(), Recover() and Stop(), which one thread calls. Locks:
-// index < device. No lock is held while it calls the evictor or a completion, or waits for the
-// drive.
+// Thread-safety: Thread-safe, except Open(), Recover() and Stop(), which one thread calls.
+// Locks:         index < device. No lock is held while it calls the evictor or a completion, or
+//                waits for the drive.
 
 #include <cstddef>
 #include <cstdint>

@@ -78,7 +78,7 @@ absl::StatusOr<TierMeta> ReadTierMeta(const std::string& folder);
 // The side objects of a device: one file each, with the digest of its content as its name.
 //
 // Thread-safety: Thread-safe, except Open() and KeepOnly(), which one thread calls before all
-// others.
+//                others.
 // Cost:          all calls wait for the drive, except Has() and bytes().
 class SideFiles final : public SideObjectSource {
  public:

@@ -12,8 +12,9 @@
 // After each piece of a transfer, other transfers may run before its next piece.
 //
 // Thread-safety: Thread-safe, except Stop() and the destructor. One thread, which is not one of the
-// engine's, calls these. Memory:        `fd` and `parts` must stay valid until the completion runs.
-// The kernel accesses the memory until then, even after the deadline.
+//                engine's, calls these.
+// Memory:        `fd` and `parts` must stay valid until the completion runs. The kernel accesses
+//                the memory until then, even after the deadline.
 
 #include <sys/types.h>
 #include <sys/uio.h>

@@ -371,10 +371,10 @@ absl::Status SsdDevice::Prepare(uint32_t slot) {
 
 // --- Reclaim -------------------------------------------------------------------------------------
 // The oldest segment is reused. Its images are moved ("carried") to the open segment if they were
-// read since they were written, or if the index holds them. So the order of segments becomes an
-// order of use. All other images are dropped. While less than half of the device is in use, nothing
-// is dropped, and the live images of the emptiest segment are carried. If a process ended during
-// reclaim and left no segment to carry to, reclaim drops images nevertheless.
+// read since they were written, or if the index holds them. So images that are used stay. All other
+// images are dropped. While less than half of the device is in use, nothing is dropped, and the
+// live images of the emptiest segment are carried. If a process ended during reclaim and left no
+// segment to carry to, reclaim drops images nevertheless.
 
 std::vector<std::pair<uint32_t, ExtentRecord>> SsdDevice::RecordsOf(uint64_t seq) {
   std::vector<std::pair<uint32_t, ExtentRecord>> records;
