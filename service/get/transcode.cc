@@ -53,7 +53,8 @@ std::span<const std::byte> SourceWithin(const GetOp& op, const ImageView& view, 
       begin = end = tile.offset;
     }
     if (tile.form != codecs::kRawForm || tile.offset != end) {
-      return codecs::Error::kMismatch;  // the tile is encoded, or follows a tile of another head
+      return codecs::Error::kMismatch;  // the tile is encoded, or tiles of other heads are before
+                                        // it
     }
     join.Append(tile.crc, tile.bytes);
     end += tile.bytes;

@@ -2,9 +2,9 @@
 #pragma once
 // Hints of clients on how long blocks are worth keeping. Part of BlockIndex.
 //
-// A hint names a block, which need not be stored yet. It retains the block with a priority until a
-// time, or demotes it at a time. A block has at most one hint. The index ranks blocks by hints and
-// evicts lower ranks first (TierSet); a hint pins nothing.
+// A hint names a block, which need not be stored yet. It either retains the block until the hint's
+// time, with a priority, or demotes the block at that time. A block has at most one hint. The index
+// ranks blocks by hints and evicts lower ranks first (TierSet). A hint pins nothing.
 //
 // Each tenant has a share of all hints.
 //

@@ -146,7 +146,7 @@ class IoQueue {
   std::set<std::pair<absl::Time, IoId>> deadlines_ ABSL_GUARDED_BY(mutex_);
   PerKind<std::vector<IoPiece>> short_pieces_ ABSL_GUARDED_BY(mutex_);  // rests for the kernel
   size_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;  // pieces that the kernel has, and rests
-  // The bytes of these pieces, of foreground reads and of all others.
+  // The bytes of these pieces: first of foreground reads, then of all other transfers.
   uint64_t foreground_read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t other_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // The time at which the last foreground read ended.

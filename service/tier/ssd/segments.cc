@@ -275,7 +275,8 @@ bool SsdDevice::PrepareOne() {
   {
     const MutexLock lock(mutex_);
     const bool may_grow = MonotonicNow() >= grow_again_;
-    // A device without room for all segments looks for room again, even if reclaim frees enough.
+    // In state kCapped, look for room again from time to time, even if reclaim frees enough
+    // segments.
     is_retry = state_ == State::kCapped && may_grow && segments_->count(SegmentState::kAbsent) > 0;
     if (!TakesImages() || (segments_->count(SegmentState::kReady) >= kReadyMin && !is_retry)) {
       return false;
