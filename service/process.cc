@@ -56,7 +56,7 @@ double OpenFiles() {
 }
 
 // The UCX variables that the daemon accepts. It removes all others, because they could end the
-// process.
+// process. So could a value of GRPC_POLL_STRATEGY that gRPC does not know any more.
 constexpr std::string_view kUcxVariablesTaken[] = {"UCX_LOG_LEVEL", "UCX_MODULE_DIR"};
 // Disable memory hooks and signal handlers. Keep stdout free for the ready line.
 constexpr std::pair<const char*, const char*> kUcxVariablesSet[] = {

@@ -18,7 +18,7 @@ namespace {
 
 // Below gRPC's usual limit for a received message, which is 4 MiB.
 constexpr size_t kPageBytesMax = 3 * kMiB;
-// The length of a path in a log line.
+// The largest length of a path in a log line.
 constexpr size_t kPathShown = 256;
 
 void FillBlock(const ListedBlock& block, v1::BlockInfo* info) {

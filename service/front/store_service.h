@@ -60,7 +60,7 @@ class StoreService {
   // A session may ask about its tenant's spaces, an operator about all spaces.
   absl::StatusOr<v1::ExplainReply> Explain(const ControlCall& call,
                                            const v1::ExplainRequest& request) const;
-  // Delete and Clear answer when no restart brings the blocks back.
+  // Delete() and Invalidate() answer when no restart brings the blocks back.
   void Delete(const ControlCall& call, const v1::DeleteRequest& request,
               const ReplyDone<v1::DeleteReply>& done);
   void Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,

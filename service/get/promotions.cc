@@ -352,8 +352,9 @@ void Promotions::FinishRead(std::shared_ptr<Promotion> promotion, absl::Status s
   } else if (status.ok()) {
     status = CheckSlice(*promotion);
   }
-  if (!status.ok()) {  // free the copy: the next read, of another copy, may need its place in the
-                       // host tier
+  // After a failure, free the copy. A later read, of another copy, may then become the one in the
+  // host tier.
+  if (!status.ok()) {
     (absl::IsDeadlineExceeded(status) ? late_ : failed_).Add();
     promotion->writer_.Reset();
     promotion->memory_.Reset();

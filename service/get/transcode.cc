@@ -53,8 +53,7 @@ std::span<const std::byte> SourceWithin(const GetOp& op, const ImageView& view, 
       begin = end = tile.offset;
     }
     if (tile.form != codecs::kRawForm || tile.offset != end) {
-      return codecs::Error::kMismatch;  // the tile is encoded, or tiles of other heads are before
-                                        // it
+      return codecs::Error::kMismatch;  // encoded, or another tile is before it
     }
     join.Append(tile.crc, tile.bytes);
     end += tile.bytes;

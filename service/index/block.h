@@ -46,8 +46,7 @@ enum class Suppressed : uint8_t {
 // The queue of WriteBackQueue that contains an image.
 enum class QueueId : uint8_t {
   kNone,
-  kPending,   // stored raw and not encoded yet, which write-back waits for; has a copy in the host
-              // tier
+  kPending,   // stored raw, and written only after it is encoded; in the host tier
   kUncopied,  // the persistent tier has no copy
   kClean,     // the host tier can drop its copy without losing the image
 };

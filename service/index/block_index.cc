@@ -597,7 +597,7 @@ absl::StatusOr<std::optional<uint64_t>> BlockIndex::Check(const BlockClaim& clai
   const MutexLock lock(mutex_);
   const Block* block = parts_.chains.Find(claim.name);
   if (block != nullptr && parts_.chains.IsExpired(*block)) {
-    return std::nullopt;  // the block could be gone before the put
+    return std::nullopt;  // it has expired, and will be gone then
   }
   return parts_.Check(claim);
 }

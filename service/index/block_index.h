@@ -343,7 +343,7 @@ class BlockIndex final : public Evictor {
   void Unpin(Image* image);
   void Unpin(Copy* copy);
   void GiveUp(Image* image, TierId tier);
-  // Drop the copies in a part of a tier, or in the whole tier, like TakeOut() and LoseCopies().
+  // Drops the copies in [begin, end) of a tier, for TakeOut() and LoseCopies().
   uint64_t LoseIn(TierId tier, uint64_t begin, uint64_t end);
   void EndReservation(Block* block);
   BlockFate FateOf(const BlockName& name, absl::Span<const WantedGroup> wanted) const

@@ -75,7 +75,7 @@ Block* Evictions::Oldest(Eviction& eviction, Visits& visits) {
   }
   // All remaining unheld blocks have held children.
   eviction.is_past_leaves = true;
-  // Begin with broken chains, because most of them have only held leaves.
+  // Begin with whole chains. Of a broken chain, usually only held leaves are left.
   for (size_t i = 1; i <= order_count; ++i) {
     const size_t order = i == order_count ? size_t{TierSet::kOrphaned} : i;
     Block* block = PastHeldLeaves(tiers.order(eviction.tier, order), eviction, visits);

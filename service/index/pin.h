@@ -129,9 +129,8 @@ codecs::Error CheckPinned(const CopyPin& pin, const codecs::ImagePrefix& prefix,
 // Parses the image without verifying its tiles. `bytes` were read from the pinned copy; if it is
 // addressable, they are pin.bytes(). `space` is the fingerprint of the pin's space. Errors are
 // those of codecs::ParseImage(), and:
-//   kMismatch   the space, key, group, slice, token count or position in the header differs from
-//   the
-//               pin's facts, or the header and directory are not those of the copy
+//   kMismatch   the header's space, key, group, slice, token count or position differs from the
+//               pin's facts, or header and directory are not those of the copy
 //   kNoProfile  the header names another side object than the one of the publication
 codecs::Error ParsePinned(const CopyPin& pin, std::span<const std::byte> bytes,
                           const proto::Fingerprint& space, codecs::ImageView* view);

@@ -16,8 +16,7 @@
 // - The others hold half. The limit is an eighth of the total.
 // - Ten tenants have each taken their maximum. A seventh of the total is left.
 // - A hundred tenants have each taken their maximum. 1/53 is left. If the total is 1,024, nothing
-// is
-//   left after 78 tenants.
+//   is left after 78 tenants.
 //
 // A tenant that holds little hardly lowers the limits of the others.
 //

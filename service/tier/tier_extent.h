@@ -22,9 +22,8 @@ class TierExtent {
  public:
   TierExtent() = default;
   // A place in the host tier.
-  TierExtent(Extent extent);  // The tier's Reserve() makes it. `rounded_bytes` is the size that the
-                              // tier counts.
-  // A result of the tier's Reserve(). `rounded_bytes` is the size that the tier counts.
+  TierExtent(Extent extent);  // NOLINT(google-explicit-constructor): an extent is a place
+  // The tier's Reserve() makes it. `rounded_bytes` is the size that the tier counts.
   TierExtent(CopyTier& tier, uint64_t offset, uint64_t bytes, uint64_t rounded_bytes)
       : place_(tier, {.offset = offset, .bytes = bytes, .rounded_bytes = rounded_bytes}) {}
   // Frees the room. The extent is then empty.

@@ -21,14 +21,16 @@ namespace {
 // The time of one slice in a round of upkeep. A slice may exceed it by one strip.
 constexpr absl::Duration kSlice = absl::Milliseconds(5);
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
-constexpr int kRestPerGather = 20;  // the pause after a failed search, in durations of it
+// The pause after a failed search, as a multiple of the search's duration.
+constexpr int kRestPerGather = 20;
 constexpr absl::Duration kGiveUpFor = absl::Seconds(10);
 constexpr absl::Duration kTrialRestMax = absl::Minutes(10);  // for one target
 constexpr uint64_t kTokensMin = 512;   // per head: the fewest tokens for a profile
 constexpr uint64_t kTokensMax = 1024;  // per head: more would be better, but takes longer
 constexpr uint64_t kPinnedShare = 8;   // the sample may pin this part of the tier
-constexpr uint64_t kQueryGrowth = 8;   // mine again at this many times a profile's queries
-constexpr int kReplacedMax = 2;        // per group and process
+// A group is mined again when there are this many times the queries of its profile.
+constexpr uint64_t kQueryGrowth = 8;
+constexpr int kReplacedMax = 2;  // per group and process
 
 // Returns true if the profile was mined with query statistics. A profile without them has the same
 // step for all channels of K in a layer. So this also works for profiles of an earlier process.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The engine with threads, over a kernel that fails, hangs or loses transfers as a test requests.
-// For the engine, the kernel has a held transfer: budgets fill up, deadlines pass, Stop() waits,
-// and the transfer's memory is accessed late.
+// The thread engine with an emulated kernel, which fails, holds or loses transfers as a test
+// requests. The engine does not know that a transfer is held. So budgets fill up, deadlines pass,
+// Stop() waits, and the memory of the transfer is accessed late.
 //
 //   auto engine = std::make_unique<FaultyIoEngine>();
 //   engine->Inject({.act = FaultyIoEngine::kHold, .kind = IoKind::kRead, .file = "000003"});

@@ -309,7 +309,7 @@ IoId SsdDevice::Write(const TierWrite& write, TierDone done) {
     written.id = reserved->second;
     reserved_.erase(reserved);
   }
-  // The image's last page is filled with zeros.
+  // The rest of the image's last page is filled with zeros.
   const std::span<const std::byte> source = write.source;
   const size_t direct =
       AreWholePages(source.data(), 0) ? source.size() / kPageBytes * kPageBytes : 0;

@@ -52,9 +52,8 @@ class Ledger {
   // - DataLoss: it is damaged, missing or not a ledger. The tier should start empty.
   // - Unavailable: the drive or another process prevents it. Delete nothing, and try again.
   // - ResourceExhausted: there is no space. Delete nothing, and try again.
-  // - FailedPrecondition: the folder does not support direct I/O, or the database was made with
-  // other
-  //   options.
+  // - FailedPrecondition: the folder does not support direct I/O, or this program's options do not
+  //   fit the database.
   static absl::StatusOr<std::unique_ptr<Ledger>> Open(const Options& options);
   ~Ledger();
   Ledger(const Ledger&) = delete;
