@@ -95,7 +95,7 @@ struct PutOp {
   proto::Put put = {};
   uint64_t payload_bytes = 0;
   uint32_t payload_crc32c = 0;
-  // the slice is stored already; also set by Publish
+  // Set by Admit:
   bool is_duplicate = false;  // the slice is stored already; Publish may set it, too
   uint64_t image_bytes = 0;   // the size of the duplicate, or of the published image
   SpaceRef space = {};

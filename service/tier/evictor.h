@@ -26,9 +26,8 @@ std::string_view Name(EvictionReason reason);
 
 // Evicts copies, by these rules:
 //
-// - First evict blocks of broken chains, which are blocks after one that is in no tier and not
-// being
-//   put.
+// - First evict blocks of broken chains. These are blocks after one that is in no tier and not
+//   being put.
 // - Then evict blocks without children in the tier. Those of the lowest rank (hints.h) are first,
 //   and of these the least recently used.
 // - Never evict copies that are held. A copy is held if it is pinned, or if it is the last copy of
