@@ -52,7 +52,7 @@ absl::Status CheckRope(absl::string_view field, const GroupGeometry& group) {
   if (rope.rotary_dims % 2 != 0) {
     return Bad(name("rotary_dims"), absl::StrCat(rope.rotary_dims), "an even number");
   }
-  if (!(rope.base > 1 && rope.base < 1e30)) {  // also false for NaN
+  if (!(rope.base > 1 && rope.base < 1e30)) {  // refuses NaN, too
     return Bad(name("base"), absl::StrCat(rope.base), "more than 1 and less than 1e30");
   }
   if (!rope.inverse_frequencies.empty()) {

@@ -52,8 +52,8 @@ class SsdTier final : public CopyTier {
     uint64_t segment_bytes = 0, extents_max = 0;  // per device; 0: a default for its budget
     // For all devices together, divided in proportion to their budgets. 0: extents_max for each.
     uint64_t images_max = 0;
-    // The free space that the tier leaves on each file system. nullopt: the larger of 1 GiB and 2
-    // %.
+    // The free space that the tier leaves on each file system. nullopt: 1 GiB or 2 %, whichever is
+    // larger.
     std::optional<uint64_t> keep_free_bytes;
     absl::Duration lock_wait = absl::Seconds(30);
     std::string fstab = "/etc/fstab";  // a disk that it lists counts as missing until it is mounted
