@@ -180,7 +180,8 @@ class EmulatedMemory : public kernels::Runtime {
     }
   }
   using Work = std::vector<std::function<void()>>;
-  static constexpr size_t kDamagedBytesMin = 2000;  // only plans are larger
+  // Pages and side objects are smaller. Plans are larger.
+  static constexpr size_t kDamagedBytesMin = 2000;
 
   void NoteHost(const std::byte* at, size_t bytes) {
     if (IsKnown(at, bytes)) {

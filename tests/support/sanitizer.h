@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Limits of time and memory for tests of programs that a sanitizer makes slower and larger.
+// How much a sanitizer slows a program down, for the limits of tests.
 
 namespace cairn {
 
