@@ -257,7 +257,7 @@ void ControlListener::TakeIn(const Door& door, Fd socket) {
   accepted_.Add();
   const uint64_t number = numbers_++;
   const std::optional<uint64_t> goes = SilentOf(door).Add(number, PartyOf(socket.get()));
-  // Report the first bytes once, also bytes that have arrived already.
+  // Report once that bytes have arrived. They may be there already.
   WatchSocket(epoll_.get(), socket.get(), number, EPOLLIN | EPOLLONESHOT);
   silent_.emplace(
       number,

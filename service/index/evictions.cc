@@ -163,7 +163,7 @@ bool Evictions::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newco
   const bool is_orphaned = IsOrphaned(newcomer);
   Block* block = newcomer == nullptr ? nullptr : parts_.chains.FindKnown(*newcomer);
   ++search_;
-  uint64_t unknown_below = 0;  // blocks of the space before the newcomer may be here
+  uint64_t unknown_below = 0;  // below it, a block may be an unexamined ancestor
   for (Block* before = block == nullptr ? nullptr : parts_.records.ParentOf(*block);
        before != nullptr; before = parts_.records.ParentOf(*before)) {
     if (!visits.Take()) {

@@ -206,9 +206,9 @@ class CopyTier {
   // In the order of the configuration. Empty if the tier is memory.
   virtual std::vector<DeviceReport> Devices() const { return {}; }
   // Retires a device, or ends its retirement. A retired device gets no new copies until its
-  // retirement or the process ends. Its copies are still read. If writes to a device have failed,
-  // ending the retirement tests it at once, on a thread of the tier. Errors: NotFound (no device
-  // with that path), FailedPrecondition (the device has failed).
+  // retirement ends or the process ends. Its copies are still read. If writes to a device have
+  // failed, ending the retirement tests it at once, on a thread of the tier. Errors: NotFound (no
+  // device with that path), FailedPrecondition (the device has failed).
   virtual absl::Status SetRetired(std::string_view path, bool is_retired);
 
  private:
