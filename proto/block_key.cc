@@ -21,7 +21,7 @@ std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// Collects length-prefixed fields; docs/internals/formats/key.md draws them.
+// Collects length-prefixed fields, as described in docs/internals/formats/key.md.
 class FieldWriter {
  public:
   FieldWriter& Bytes(std::span<const std::byte> field) {
@@ -34,10 +34,10 @@ class FieldWriter {
   FieldWriter& U8(uint8_t value) { return Fixed(&value, 1); }
   FieldWriter& U32(uint32_t value) { return Fixed(&value, sizeof(value)); }
   FieldWriter& F64(double value) {
-    const uint64_t bits = std::bit_cast<uint64_t>(value == 0 ? 0.0 : value);  // -0 is 0
+    const uint64_t bits = std::bit_cast<uint64_t>(value == 0 ? 0.0 : value);  // -0 becomes 0
     return Fixed(&bits, sizeof(bits));
   }
-  // One field: the integers one after another, little-endian.
+  // Adds the integers as one field, in little-endian order.
   FieldWriter& U32s(std::span<const uint32_t> values) { return Bytes(std::as_bytes(values)); }
 
   std::span<const std::byte> bytes() const { return bytes_; }
@@ -62,7 +62,7 @@ std::array<std::byte, 32> Sha256(std::span<const std::byte> bytes) {
   const int ok =
       EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()),
                  &digest_bytes, EVP_sha256(), nullptr);
-  CAIRN_CHECK(ok == 1 && digest_bytes == digest.size());  // fails only without memory
+  CAIRN_CHECK(ok == 1 && digest_bytes == digest.size());  // fails only if memory is exhausted
   return digest;
 }
 

@@ -23,9 +23,9 @@ namespace cairn::proto {
 using Fingerprint = std::array<std::byte, 32>;
 
 inline constexpr size_t kTenantBytesMax = 64;
-inline constexpr size_t kNameBytesMax = 256;          // for model and weights_revision
+inline constexpr size_t kNameBytesMax = 256;          // limit for model and weights_revision
 inline constexpr uint32_t kDimMax = codecs::kDimMax;  // elements of a K, V or latent row
-inline constexpr uint32_t kLayerIndexMax = 65535;  // in the model; a group has at most kLayersMax
+inline constexpr uint32_t kLayerIndexMax = 65535;     // in a model; a group has at most kLayersMax
 inline constexpr uint32_t kWindowTokensMax = 1u << 30;
 
 struct Rope {
@@ -82,7 +82,7 @@ BlockKey DeriveKey(const Fingerprint& space, const BlockKey& parent,
 // REQUIRES: tokens_per_block > 0.
 std::vector<BlockKey> DeriveChain(const Fingerprint& space, std::span<const uint32_t> tokens,
                                   uint32_t tokens_per_block, std::span<const KeyExtra> extras = {});
-// Derives the key of a block that an engine identifies by its own hash.
+// Derives the key of a block that has a hash of the engine's own.
 BlockKey OpaqueKey(const Fingerprint& space, std::span<const std::byte> engine_key);
 
 // Returns lower-case hexadecimal.

@@ -19,7 +19,7 @@ absl::Status OutOfRange(absl::string_view field, uint64_t value, absl::string_vi
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", expected ", limit));
 }
 
-// " (did you mean exact?)", or an empty string.
+// Returns " (did you mean exact?)" for a similar name, or an empty string.
 std::string DidYouMeanRecipe(std::string_view name) {
   std::vector<std::string_view> known;
   for (const absl::string_view one : absl::StrSplit(ToAbsl(codecs::PolicyRecipes()), ", ")) {
@@ -101,7 +101,7 @@ absl::StatusOr<std::array<std::byte, kBytes>> FromBytes(std::string_view bytes,
   return value;
 }
 
-// Returns the length of the part [first, first + count) of `whole`; a count of 0 means the rest.
+// Returns the length of the part [first, first + count) of `whole`. A count of 0 means the rest.
 absl::StatusOr<uint32_t> CountOf(absl::string_view field, uint32_t first, uint32_t count,
                                  uint32_t whole) {
   if (first >= whole) {
@@ -132,7 +132,7 @@ absl::StatusOr<codecs::Slice> Resolve(const v1::GroupSlice& slice,
 }  // namespace
 
 absl::StatusOr<SpaceIdentity> FromSpec(const v1::SpaceSpec& spec) {
-  // Checked before anything is copied: the number of groups.
+  // Check the number of groups before anything is copied.
   if (spec.groups_size() > static_cast<int>(kGroupsMax)) {
     return OutOfRange("spec.groups count", spec.groups_size(), absl::StrCat("1 to ", kGroupsMax));
   }

@@ -43,12 +43,12 @@ std::string ToRecipeName(const codecs::Recipe& recipe);
 absl::StatusOr<codecs::Slice> FromSlice(const v1::GroupSlice& slice,
                                         const std::vector<codecs::GroupShape>& shapes);
 v1::GroupSlice ToSlice(uint32_t group, const codecs::Slice& slice);
-// The same for a frame's range: it is within the group. ParseFrame() checks that it is not empty.
+// Like FromSlice(), for a frame's range. ParseFrame() checks that the range is not empty.
 absl::StatusOr<codecs::Slice> FromRange(uint16_t group, const SliceRange& range,
                                         const std::vector<codecs::GroupShape>& shapes);
 SliceRange ToRange(const codecs::Slice& slice);
 
-// These parse exactly 32 or 16 bytes. Error messages name `field`.
+// The functions below parse exactly 32 or 16 bytes. Error messages name `field`.
 absl::StatusOr<BlockKey> FromKeyBytes(std::string_view bytes, std::string_view field);
 absl::StatusOr<Ticket> FromTicketBytes(std::string_view bytes);
 absl::StatusOr<LeaseToken> FromLeaseBytes(std::string_view bytes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Names that an engine has for a block: its own hash of the block, that of the block before it, and
-// the block's tokens. Routers match events by them. Cairn itself finds blocks by keys only.
+// Names that an engine has for a block: its own hash of the block, its hash of the previous block,
+// and the block's tokens. Routers match events by them. Cairn itself finds blocks only by keys.
 //
 // Thread-safety: values.
 
@@ -39,10 +39,10 @@ class EngineHash {
 
 struct EngineNames {
   EngineHash hash;
-  EngineHash parent;             // of the block before it; empty: none, or unknown
+  EngineHash parent;             // hash of the previous block; empty: none, or unknown
   std::vector<uint32_t> tokens;  // empty: not kept
 
-  // Memory that the index counts for them, with their entry of a table.
+  // The memory that the index counts for the names, including their table entry.
   [[nodiscard]] uint64_t bytes() const { return 128 + tokens.size() * sizeof(uint32_t); }
 
   friend bool operator==(const EngineNames&, const EngineNames&) = default;

@@ -240,7 +240,7 @@ absl::StatusOr<Body> ReadError(std::span<const std::byte> bytes) {
   return ErrorReply{std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())};
 }
 
-// In the order of FrameKind, from kHello on.
+// In the order of FrameKind, starting with kHello.
 constexpr KindRow kKinds[] = {
     {sizeof(HelloLayout), sizeof(HelloLayout), &ReadHello},
     {sizeof(HelloLayout), sizeof(HelloLayout), &ReadHelloReply},
@@ -329,8 +329,8 @@ std::optional<uint64_t> SeqOf(std::span<const std::byte> bytes) {
 }
 
 bool TicketsEqual(const Ticket& a, const Ticket& b) {
-  // Or-ing all differences needs no branch, so the time does not depend on the data; volatile keeps
-  // it so.
+  // Combining all differences with OR needs no branch, so the time does not depend on the data.
+  // `volatile` keeps the compiler from adding one.
   volatile uint8_t difference = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     difference = difference | static_cast<uint8_t>(a[i] ^ b[i]);

@@ -29,19 +29,19 @@ inline constexpr size_t kFrameHeadBytes = 64;
 inline constexpr size_t kErrorTextBytesMax = 160;
 inline constexpr uint16_t kFrameVersion = 1;
 // The version on which Hello and HelloReply agree. From version 2 on, clients of transport/local
-// map memory of the daemon, and the daemon may lend payloads of replies.
+// map memory of the daemon, and the daemon may lend the payloads of replies.
 inline constexpr uint16_t kVersionWithLoans = 2;
 // A Hello with this version reads HelloReply::batch_max.
 inline constexpr uint16_t kVersionWithBatches = 3;
-// The limits of all frames; a daemon's configuration may set lower ones.
+// The limits of all frames. A daemon's configuration may set lower ones.
 inline constexpr uint64_t kPayloadBytesMax = uint64_t{64} << 20;
 inline constexpr uint32_t kWindowMax = 256;  // requests in flight on a connection
 inline constexpr uint16_t kBatchMax = 32;    // requests in one message
 inline constexpr uint32_t kDeadlineMsMax = 60'000;
-inline constexpr uint32_t kGroupsMax = 16;                   // of a space
-inline constexpr uint32_t kLayersMax = 1024;                 // of a group
-inline constexpr uint32_t kHeadsMax = 1024;                  // of a group
-inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;  // of a token in its sequence
+inline constexpr uint32_t kGroupsMax = 16;                   // groups of a space
+inline constexpr uint32_t kLayersMax = 1024;                 // layers of a group
+inline constexpr uint32_t kHeadsMax = 1024;                  // heads of a group
+inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;  // position of a token in its sequence
 
 using Ticket = std::array<std::byte, 16>;      // names a session; OpenSession returns it
 using LeaseToken = std::array<std::byte, 16>;  // names a lease; all zero: no lease
@@ -85,8 +85,8 @@ struct Hello {
 struct HelloReply {
   uint16_t version = 1;
   uint32_t window = 0;             // the daemon's limit for requests in flight
-  uint64_t payload_bytes_max = 0;  // of one transfer
-  uint16_t batch_max = 0;          // requests that one message may bring; 0: one
+  uint64_t payload_bytes_max = 0;  // limit for one transfer
+  uint16_t batch_max = 0;          // limit for the requests in one message; 0: one
 };
 struct Get {
   uint64_t space_id = 0;
@@ -116,11 +116,11 @@ struct Put {
   bool is_durable = false;    // the reply waits until the block survives a power loss
   StatisticSet statistics{};  // after the slice in the payload: docs/internals/formats/frame.md
   bool has_tokens = false;    // ids of the block's tokens, as u32, end the payload
-  // Only for daemons that said in SessionOpened that they take it.
+  // Only for a daemon whose SessionOpened has takes_engine_hashes.
   EngineHash engine_hash{};    // empty: none
   EngineHash engine_parent{};  // likewise
 };
-// The bit of the frame's `aux` that says has_tokens; those below it are a StatisticSet.
+// The bit of the frame's `aux` for has_tokens. The lower bits are a StatisticSet.
 inline constexpr uint8_t kTokensBit = StatisticSet::kBitsMax + 1;
 // The outcome of a put that asked to be durable, that is, to survive a power loss. In all cases the
 // block is stored and visible. docs/internals/formats/frame.md has the numbers.
@@ -131,7 +131,7 @@ enum class Durability : uint8_t {
   kReadOnly = 3,   // the tier is read-only, or has failed
   kNoRoom = 4,     // the tier has no room now, or its write budget is used up
   kLate = 5,       // not durable by the put's deadline
-  kAncestors = 6,  // a block before it is missing or not durable
+  kAncestors = 6,  // a previous block of the chain is missing or not durable
   kTooLarge = 7,   // the image is larger than the tier accepts
   kGone = 8,       // the block was deleted or evicted in the meantime
   kStopping = 9,   // the daemon is stopping
@@ -155,21 +155,21 @@ struct Ping {};
 struct Pong {};
 struct Goodbye {};
 struct ErrorReply {
-  std::string text;  // at most kErrorTextBytesMax bytes, UTF-8, names the field and the limit
+  std::string text;  // UTF-8, at most kErrorTextBytesMax; names the field and the limit
 };
 
 using Body =
     std::variant<Hello, HelloReply, Get, GetReply, Put, PutReply, Ping, Pong, Goodbye, ErrorReply>;
 
 struct Frame {
-  uint64_t seq = 0;  // increases within a connection; a reply repeats the number of its request
+  uint64_t seq = 0;  // increases within a connection; a reply has its request's number
   Ticket ticket{};
   uint64_t payload_bytes = 0;
   uint32_t payload_crc32c = 0;
   // The time that the sender has left. 0 in replies.
   uint32_t deadline_ms = 0;
-  absl::StatusCode status = absl::StatusCode::kOk;  // for replies
-  uint64_t trace = 0;                               // for requests: names them in logs; 0: none
+  absl::StatusCode status = absl::StatusCode::kOk;  // set in replies
+  uint64_t trace = 0;  // set in requests: identifies them in logs; 0: none
   Body body;
   FrameKind kind() const { return static_cast<FrameKind>(body.index() + 1); }
 };

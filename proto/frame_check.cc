@@ -93,7 +93,7 @@ absl::Status CheckBody(const ErrorReply& reply) {
   return CheckRange("error.text bytes", reply.text.size(), 0, kErrorTextBytesMax);
 }
 
-template <typename Fixed>  // PutReply, Ping, Pong, Goodbye: every value is meant
+template <typename Fixed>  // PutReply, Ping, Pong, Goodbye: every value is allowed
 absl::Status CheckBody(const Fixed&) {
   return absl::OkStatus();
 }

@@ -14,10 +14,11 @@ namespace {
 
 constexpr uint16_t kUsualRates[] = {23, 30, 43};
 
-// Returns the turns of each pair; empty if the space's identity does not describe how K is rotated.
+// Returns the turns of each pair. Empty if the space's identity does not describe the rotation of
+// K.
 std::vector<uint64_t> TurnsOfGroup(const GroupGeometry& group) {
   std::vector<uint64_t> turns;
-  // For a latent the identity does not say which channels are rotated.
+  // The identity does not describe which channels of a latent are rotated.
   if (group.kind != GroupGeometry::Kind::kKv || group.rope.kind == Rope::Kind::kNone) {
     return turns;
   }

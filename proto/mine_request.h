@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Makes a request to mine a profile of a group. The daemon mines blocks of the space. A client
-// mines an engine's cache.
+// Makes a request to mine a profile of a group. The daemon mines from blocks of the space. A client
+// mines from an engine's cache.
 //
 // Thread-safety: pure functions.
 
@@ -14,8 +14,8 @@
 namespace cairn::proto {
 
 // Returns a request without query_squares. It is not validated. RoPE is that of the identity and
-// starts at channel 0; latents have none. The rates are the usual ones, so that the space's recipe
-// can be changed later. If `recipe` needs a profile, its rate is added. REQUIRES:
+// starts at channel 0. Latents have none. The request has the usual rates, so that the space's
+// recipe can be changed later. If `recipe` needs a profile, its rate is added. REQUIRES:
 // Validate(identity) is OK; group < identity.groups.size().
 codecs::MineRequest MineRequestOf(const SpaceIdentity& identity, size_t group,
                                   const codecs::Recipe& recipe);

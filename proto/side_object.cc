@@ -24,7 +24,7 @@ codecs::Digest SideObjectId(std::span<const std::byte> bytes) {
   unsigned int id_bytes = 0;
   const int done =
       EVP_Digest(bytes.data(), bytes.size(), id.data(), &id_bytes, EVP_sha256(), nullptr);
-  CAIRN_CHECK(done == 1 && id_bytes == id.size());  // fails only without memory
+  CAIRN_CHECK(done == 1 && id_bytes == id.size());  // fails only if memory is exhausted
   return id;
 }
 

@@ -30,7 +30,7 @@ inline constexpr size_t kSideObjectBytesMax = size_t{32} << 20;
 // Returns the SHA-256 by which images name a side object.
 [[nodiscard]] codecs::Digest SideObjectId(std::span<const std::byte> bytes);
 
-// Returns the kind that the first bytes say, or nullopt.
+// Returns the kind that the first bytes indicate, or nullopt.
 [[nodiscard]] std::optional<SideObjectKind> KindOf(std::span<const std::byte> bytes);
 
 // Returns the kind that the recipe needs, or that improves the recipe's compression.

@@ -52,7 +52,7 @@ absl::Status CheckRope(absl::string_view field, const GroupGeometry& group) {
   if (rope.rotary_dims % 2 != 0) {
     return Bad(name("rotary_dims"), absl::StrCat(rope.rotary_dims), "an even number");
   }
-  if (!(rope.base > 1 && rope.base < 1e30)) {  // NaN fails too
+  if (!(rope.base > 1 && rope.base < 1e30)) {  // refuses NaN, too
     return Bad(name("base"), absl::StrCat(rope.base), "more than 1 and less than 1e30");
   }
   if (!rope.inverse_frequencies.empty()) {
@@ -68,7 +68,7 @@ absl::Status CheckRope(absl::string_view field, const GroupGeometry& group) {
   return absl::OkStatus();
 }
 
-// Checks the sizes that a kind has; all others must be 0.
+// Checks the sizes that the group's kind has. All other sizes must be 0.
 absl::Status CheckSizes(absl::string_view field, const GroupGeometry& group) {
   using Kind = GroupGeometry::Kind;
   const auto name = [field](absl::string_view part) { return absl::StrCat(field, ".", part); };

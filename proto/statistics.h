@@ -19,8 +19,8 @@ enum class Statistic : uint8_t {
   // values are finite and not negative.
   kQuerySquares = 0,     // q * q: for mining a profile
   kQueryMagnitudes = 1,  // |q|: for mixkvq's choice of channels
-  // Scores of tokens, for arkv. A token with an infinite score is kept at full precision. NaN, and
-  // values that are not above 0, mean that the score is unknown.
+  // Scores of tokens, for arkv. A token with an infinite score is kept at full precision. A score
+  // that is NaN or not above 0 is unknown.
   kTokenScores = 2,
 };
 inline constexpr Statistic kStatistics[] = {Statistic::kQuerySquares, Statistic::kQueryMagnitudes,
@@ -57,7 +57,7 @@ class StatisticSet {
 [[nodiscard]] uint64_t CountOf(Statistic kind, const codecs::TileShape& tile,
                                const codecs::Slice& slice, uint32_t tokens);
 
-// Returns whether the recipe's encoder reads this kind.
+// Returns true if the recipe's encoder reads this kind.
 [[nodiscard]] bool IsCodedWith(const codecs::Recipe& recipe, Statistic kind);
 
 }  // namespace cairn::proto

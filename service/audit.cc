@@ -71,7 +71,7 @@ absl::Status Audit::WriteLine(const Line& content) {
   if (written != static_cast<ssize_t>(line.size())) {
     if (written >= 0) errno = ENOSPC;
     const int error = errno;
-    // Half a line would make the next one unreadable too.
+    // Remove the incomplete line: it would make the next line unreadable, too.
     if (::ftruncate(file_.get(), before.st_size) != 0) file_.Reset();
     errno = error;
     return Failed("write");

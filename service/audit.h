@@ -4,8 +4,8 @@
 // peer that was refused, and for each policy and TLS file set that was loaded or not taken.
 // docs/reference/audit.md lists the lines and their fields.
 //
-// A change is on the drive before it is made: if its line cannot be written, it is refused. Other
-// lines reach the drive within a second, and wait for nobody.
+// The line of a change is durable before the change is made. If the line cannot be written, the
+// change is refused. Other lines become durable within a second, and their callers do not wait.
 //
 // Thread-safety: Thread-safe.
 
@@ -29,15 +29,16 @@ namespace cairn {
 
 class Audit {
  public:
-  // Appends to the file, which only our user may read. Errors: Unavailable, which names the path.
+  // Opens the file for appending. Only the daemon's user may read it. Errors: Unavailable; the text
+  // names the path.
   static absl::StatusOr<std::unique_ptr<Audit>> Open(const std::string& path);
 
-  // An operator is about to make a change. Waits for the drive. Errors: Unavailable; then the
-  // change must not be made.
+  // Writes the line of a change that an operator is about to make. Returns when the line is
+  // durable. Errors: Unavailable; then the change must not be made.
   absl::Status Change(std::string_view call, const PeerIdentity& peer, std::string_view detail);
-  // A session that was refused. More than kNotesPerSecond are counted and left out.
+  // Records a refused session. Above kNotesPerSecond, refused sessions are counted but not written.
   void Refused(const PeerIdentity& peer, std::string_view tenant, const absl::Status& reason);
-  // A policy was loaded, or not taken.
+  // Records that a policy was loaded, or why it was rejected.
   void Policy(const absl::Status& outcome);
   // TLS files were loaded, or not taken.
   void Tls(const absl::Status& outcome);
@@ -54,10 +55,9 @@ class Audit {
                         std::string_view certificate, std::string_view reason,
                         std::string_view why);
 
-  // Brings the lines to the drive. If the file was moved away, goes on in a new one. Call it once a
-  // second.
+  // Makes the written lines durable. If the file was moved, opens a new one. Call it once a second.
   void Look();
-  // Why the last line was not written. Empty: it was.
+  // Returns why the last line could not be written, or an empty string if it was written.
   std::string remark() const;
   void Report(MetricSink& sink) const;
 
@@ -85,7 +85,7 @@ class Audit {
   Fd file_ ABSL_GUARDED_BY(mutex_);
   uint64_t number_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_unsynced_ ABSL_GUARDED_BY(mutex_) = false;
-  int notes_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last look
+  int notes_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last Look()
   std::string failure_ ABSL_GUARDED_BY(mutex_);
   Counter lines_, failures_, omitted_;
 

@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kFileBytesMax = 64 * kKiB;
 
-// How an error tells a value from outside: quoted, printable, cut.
+// Quotes an untrusted value for an error message. The result is printable and not too long.
 std::string Quoted(std::string_view text) {
   return absl::StrCat("'", absl::CHexEscape(ToAbsl(text.substr(0, 64))),
                       text.size() > 64 ? "…'" : "'");
@@ -40,7 +40,7 @@ constexpr std::pair<std::string_view, Action> kActions[] = {{"help", Action::kHe
                                                             {"check-config", Action::kCheckConfig},
                                                             {"print-config", Action::kPrintConfig}};
 
-// All that is wrong, so that nobody has to mend one error to see the next.
+// Collects all errors, so that the user can correct them together.
 class Errors {
  public:
   template <typename... Parts>
@@ -48,7 +48,7 @@ class Errors {
     texts_.push_back(absl::StrCat(parts...));
   }
   bool empty() const { return texts_.empty(); }
-  // OK, or InvalidArgument with an error a line.
+  // Returns OK, or InvalidArgument with one error per line.
   absl::Status ToStatus() const {
     return empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(texts_, "\n"));
   }
@@ -122,7 +122,7 @@ void ReadFileOf(const std::string& path, Givens* givens, Errors* errors) {
   }
 }
 
-// What the settings say of TCP addresses without TLS.
+// Checks that the settings allow TCP addresses without TLS.
 void CheckPlaintext(const Config& config, Errors* errors) {
   const auto check = [&](std::string_view name, const std::string& text, bool has_tls) {
     const absl::StatusOr<ControlAddress> address = ParseControlAddress(text);

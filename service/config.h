@@ -22,10 +22,10 @@
 
 namespace cairn {
 
-// The row in config_knobs.cc with a field's name has the field's meaning and limits.
+// Each field has the meaning and limits of the row in config_knobs.cc with the same name.
 struct Config {
   std::string control;  // parsed by ParseControlAddress()
-  std::string admin;    // as `control`, or "off"
+  std::string admin;    // parsed likewise, or "off"
   HostPort data, http, stream;
   std::string socket, data_port_range;
   uint64_t host_bytes = 0, staging_bytes = 0, quarantine_bytes = 0;
@@ -56,7 +56,7 @@ std::string_view SourceName(Source source);
 struct CommandLine {
   Action action = Action::kRun;
   Config config;                          // not filled in for kHelp and kVersion
-  std::map<std::string, Source> sources;  // by setting
+  std::map<std::string, Source> sources;  // keyed by setting
   // CAIRN_… variables that are not settings. They only cause a warning: Kubernetes sets some.
   std::vector<std::string> unknown_variables;
 };

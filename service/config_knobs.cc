@@ -41,7 +41,8 @@ constexpr std::string_view kPlacements[] = {"chain", "stripe"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
 constexpr std::string_view kLogLevels[] = {"error", "warn", "info", "debug"};
 
-// The order is that of --help and docs/reference/cairnd.md; staging-bytes follows host-bytes.
+// The rows have the order of --help and docs/reference/cairnd.md. The row of staging-bytes must
+// come after host-bytes, because its default depends on it.
 constexpr Knob kTable[] = {
     {"control", "127.0.0.1:50151",
      Text{
@@ -217,7 +218,7 @@ std::string DefaultSocket(const Environment& environment) {
   return absl::StrCat("/tmp/cairn-", ::geteuid(), "/cairnd.sock");
 }
 
-// Beside an existing socket, so that daemons with sockets in one folder do not conflict.
+// The default is in the folder of an existing socket, so that several daemons do not conflict.
 std::string DefaultAdmin(const Environment& environment, const Config& so_far) {
   constexpr absl::string_view kUnix = "unix:";
   absl::string_view beside = so_far.control;

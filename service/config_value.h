@@ -21,7 +21,7 @@ struct HostPort {
   std::string ToString() const;  // "127.0.0.1:80", "[::1]:80", "off"
 };
 
-// Whether it names this host alone: "localhost", 127.0.0.0/8 or ::1.
+// Returns true if the name is "localhost" or an address in 127.0.0.0/8 or ::1.
 bool IsLoopback(std::string_view host);
 
 // The address of the control plane.
@@ -64,7 +64,7 @@ absl::StatusOr<std::optional<GpuShare>> ParseGpu(std::string_view text);
 // The daily write budget, in one of two units. If both are 0, there is no budget.
 struct WriteBudgetValue {
   uint64_t bytes = 0;
-  uint64_t percent = 0;  // of the tier's size
+  uint64_t percent = 0;  // percentage of the tier's size
 };
 // Parses bytes or "100%".
 absl::StatusOr<WriteBudgetValue> ParseWriteBudget(std::string_view text);
@@ -88,15 +88,15 @@ std::string VariableOf(std::string_view name);
 
 // Accepts "off", or an absolute, printable path that fits into sockaddr_un.
 absl::Status CheckSocketPath(std::string_view text);
-// "off", or an absolute, printable path.
+// Accepts "off", or an absolute, printable path.
 absl::Status CheckPath(std::string_view text);
-// "off", or PATH and DOMAIN=PATH, separated by commas.
+// Accepts "off", or PATH and DOMAIN=PATH, separated by commas.
 absl::Status CheckTlsCa(std::string_view text);
 absl::Status CheckPortRange(std::string_view text);
 absl::Status CheckRecipe(std::string_view text);
 absl::Status CheckWriteBudget(std::string_view text);
 absl::Status CheckScrubRate(std::string_view text);
-// The accepted forms, for people.
+// Returns a description of the accepted forms, for error messages.
 std::string_view PathForm();
 std::string_view TlsCaForm();
 std::string_view WriteBudgetForm();

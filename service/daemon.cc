@@ -66,7 +66,7 @@ absl::Status Daemon::LoadPolicy() {
   }
   maps_arena_ = MapsArena(config_);
   if (config_.policy == "off") return absl::OkStatus();
-  // A tenant that is kept apart from others must not be able to read their memory.
+  // The memory must not be mapped if tenants must be kept apart.
   auto loaded = PolicyWatch::Open(config_.policy, /*keeps_tenants_apart=*/config_.map != "on");
   if (!loaded.ok()) return Annotate(loaded.status(), "policy");
   policy_ = *std::move(loaded);
@@ -129,7 +129,7 @@ void Daemon::Look() {
 absl::Status Daemon::StartAll() {
   CAIRN_RETURN_IF_ERROR(LoadPolicy());
   MemoryRoom room = FindMemoryRoom();
-  // Clients let go of the memory of a daemon that died as soon as they notice.
+  // The clients of a dead daemon unmap its memory as soon as they notice its death.
   for (absl::Duration waited; !CheckMemoryRoom(config_, room).ok() &&
                               MayWaitForRoom(config_, room) && waited < kOldArenaWait;
        waited += kOldArenaStep) {
@@ -419,8 +419,9 @@ void Daemon::BeginDrain() {
 Daemon::Drained Daemon::AwaitDrained() {
   const absl::Time deadline = clock_.Now() + absl::Milliseconds(config_.drain_ms);
   uint64_t last_unwritten = 0;
-  absl::Time moved = clock_.Now();  // when writing down last got on, or others were waited for
-  while (true) {                    // ends: the deadline
+  // The time of the last completed write, request or lease.
+  absl::Time moved = clock_.Now();
+  while (true) {  // until the deadline
     int64_t in_flight = 0;
     for (const auto& server : data_servers_) in_flight += server->in_flight();
     const uint64_t unwritten = upkeep_->unwritten_count();
@@ -456,11 +457,11 @@ void Daemon::Stop() {
   if (handshakes_ != nullptr) handshakes_->Stop();
   for (const auto& server : transports_) server->Stop();
   if (gets_ != nullptr) gets_->Stop();
-  if (codec_ != nullptr) codec_->Stop();  // what it hands back, the pool does
+  if (codec_ != nullptr) codec_->Stop();  // the pool does the work that falls back
   if (pool_ != nullptr) pool_->Stop();
   if (upkeep_ != nullptr) upkeep_->Stop();
   if (tiers_ != nullptr)
-    tiers_->Stop();  // what the index gives back now stays for the next process
+    tiers_->Stop();  // images that the index frees from now on stay for the next process
 }
 
 void Daemon::ReportParts(MetricSink& sink) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// cairnd: owns all components. It starts them in the order of dependency and stops them in reverse.
+// cairnd. Owns all components, starts them in the order of their dependencies, and stops them in
+// reverse.
 //
 // Thread-safety: BeginDrain() and is_draining() are Thread-safe. The rest is Owned by the main
 // thread.
@@ -55,7 +56,7 @@ std::string_view DaemonVersion();
 
 // The daemon's interfaces to hardware, other than files and sockets. Tests replace them.
 struct Machine {
-  // Returns null if there is no such device; kernels::Probe() says why.
+  // Returns null if there is no such device. kernels::Probe() then returns the reason.
   std::function<std::unique_ptr<kernels::Runtime>(int device)> open_device =
       kernels::OpenCudaRuntime;
   // The smallest source that the device codec accepts. Tests with slow devices change it.
@@ -67,8 +68,8 @@ class Daemon {
   // Starts the daemon. The http and control ports listen at once. During the start, /healthz
   // answers 200, /readyz answers 503 with the progress, gRPC health answers NOT_SERVING, and all
   // other calls answer UNAVAILABLE. On return, the tiers have recovered the data of the previous
-  // process, the data planes listen, all calls are answered, and /readyz answers 200. An error
-  // names the setting or the address; then everything that was started is stopped.
+  // process, the data planes listen, all calls are served, and /readyz answers 200. On an error,
+  // stops everything that was started. The error names the setting or the address.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config,
                                                        Machine machine = Machine());
   ~Daemon();
@@ -85,8 +86,8 @@ class Daemon {
   enum class Drained : uint8_t { kAll, kLate, kStalled };
   Drained AwaitDrained();
 
-  // Repairs the files of the sockets. Reads a changed policy and revocation list, and ends what
-  // they no longer allow. The main thread calls it once a second.
+  // Repairs the socket files. Reads a changed policy and a changed revocation list, and ends the
+  // sessions and connections that they no longer allow. The main thread calls it once a second.
   void Look();
 
   // Ends every session, then stops every component. Idempotent.
@@ -119,7 +120,7 @@ class Daemon {
   // Returns the answer of /readyz.
   absl::Status Readiness() const;
   std::string Remarks() const;
-  // Sets the current phase of the start. Empty: the tiers recover.
+  // Sets the phase of the start that /readyz shows. Empty: the tiers recover.
   void SetStep(std::string_view step);
   std::string Step() const;
   void ReportParts(MetricSink& sink) const;
@@ -136,23 +137,24 @@ class Daemon {
   mutable Mutex step_mutex_;
   std::string step_ ABSL_GUARDED_BY(step_mutex_) = "starting";
 
-  // In the order of dependency: each uses only earlier ones. Destroyed in reverse.
+  // The components are in the order of their dependencies: each uses only earlier ones. They are
+  // destroyed in reverse.
   std::unique_ptr<Tiers> tiers_;
   SideObjects side_objects_;
   QuerySquares query_squares_;
   Spaces spaces_;                        // uses index_, but only in calls from front/ and upkeep/
-  std::unique_ptr<Audit> audit_;         // null: none
-  std::unique_ptr<PolicyWatch> policy_;  // null: none
-  bool maps_arena_ = false;              // clients of the socket read the host tier where it lies
+  std::unique_ptr<Audit> audit_;         // null: no audit file
+  std::unique_ptr<PolicyWatch> policy_;  // null: no policy file
+  bool maps_arena_ = false;              // local clients map the host tier and read blocks in place
   Sessions sessions_;  // its hooks use index_ and data_servers_, only in calls from front/
   std::unique_ptr<BlockIndex> index_;
   std::unique_ptr<Restorer> restorer_;  // restores the previous process's data
   std::unique_ptr<DeviceCodec> codec_;  // null: no device
-  std::unique_ptr<PathPool> pool_;      // Stop() ends its jobs before members below are destroyed
+  std::unique_ptr<PathPool> pool_;  // Stop() ends its jobs before the members below are destroyed
   std::unique_ptr<Puts> puts_;
   std::unique_ptr<Gets> gets_;
   std::unique_ptr<Upkeep> upkeep_;
-  std::vector<std::unique_ptr<DataServer>> data_servers_;  // by PeerRef::server
+  std::vector<std::unique_ptr<DataServer>> data_servers_;  // indexed by PeerRef::server
   std::vector<std::unique_ptr<transport::Server>> transports_;
   std::string local_address_, stream_address_, ucx_address_;
   std::string local_gets_;            // "mapped", or "copied: " and why
@@ -160,7 +162,7 @@ class Daemon {
   std::unique_ptr<StoreService> store_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<transport::TlsFiles> tls_;           // null: no TLS
-  std::unique_ptr<transport::Handshakes> handshakes_;  // likewise
+  std::unique_ptr<transport::Handshakes> handshakes_;  // null: no TLS
   uint64_t tls_generation_ = 0;                        // the generation that Look() saw last
   std::unique_ptr<ControlServer> control_;
   // Of a daemon in a cluster; else null.

@@ -56,21 +56,21 @@ std::unique_ptr<MemberSource> SourceOf(const MembersValue& value, const Members:
 
 ControlAddress ControlOf(const Config& config) {
   absl::StatusOr<ControlAddress> address = ParseControlAddress(config.control);
-  CAIRN_CHECK_OK(address);  // a row checks it
+  CAIRN_CHECK_OK(address);  // a row of the table has checked it
   return *std::move(address);
 }
 
 std::optional<ControlAddress> AdminOf(const Config& config) {
   if (config.admin == "off") return std::nullopt;
   absl::StatusOr<ControlAddress> address = ParseControlAddress(config.admin);
-  CAIRN_CHECK_OK(address);  // a row checks it
+  CAIRN_CHECK_OK(address);  // a row of the table has checked it
   return *std::move(address);
 }
 
 codecs::Recipe RecipeOf(const Config& config) {
   codecs::Recipe recipe;
   CAIRN_CHECK(codecs::ParsePolicyRecipe(config.recipe, &recipe) ==
-              codecs::Error::kOk);  // a row checks it
+              codecs::Error::kOk);  // a row of the table has checked it
   return recipe;
 }
 
@@ -82,19 +82,19 @@ std::vector<std::string> DoorsOf(const Config& config) {
 
 std::vector<SsdFolder> SsdFoldersOf(const Config& config) {
   absl::StatusOr<std::vector<SsdFolder>> folders = ParseSsd(config.ssd);
-  CAIRN_CHECK_OK(folders);  // a row checks it
+  CAIRN_CHECK_OK(folders);  // a row of the table has checked it
   return *std::move(folders);
 }
 
 std::optional<GpuShare> GpuOf(const Config& config) {
   absl::StatusOr<std::optional<GpuShare>> gpu = ParseGpu(config.gpu);
-  CAIRN_CHECK_OK(gpu);  // a row checks it
+  CAIRN_CHECK_OK(gpu);  // a row of the table has checked it
   return *gpu;
 }
 
 uint64_t GpuTierBytesOf(const Config& config) {
   const uint64_t bytes = GpuOf(config).value_or(GpuShare()).bytes;
-  // No copy there is the only one, so that it needs a tier that holds the others.
+  // A GPU copy is never the only one, so the GPU tier needs an SSD tier for the others.
   return bytes == 0 || config.ssd == "off" ? 0 : bytes - limits::GpuCodecBytes(bytes);
 }
 
@@ -104,8 +104,8 @@ uint64_t AwakeBytesMaxOf(const Config& config) {
   if (!index_bytes.has_value()) {
     return limits::AwakeBytesMax(memory_bytes, limits::kIndexBytesMax);
   }
-  // Whoever names a budget has smaller blocks than `auto` counts on: what the drives cannot need of
-  // it is for blocks in memory.
+  // A configured budget allows for smaller blocks than `auto` assumes. The part of it that the
+  // drives cannot use is for blocks in memory.
   uint64_t at_rest_bytes = 0;
   for (const SsdFolder& folder : SsdFoldersOf(config)) {
     at_rest_bytes += folder.budget_bytes / limits::kSsdBytesPerImageMin * limits::kIndexBytesAtRest;
@@ -130,13 +130,13 @@ IoChoice IoOf(const Config& config) {
 
 std::optional<uint64_t> ScrubRateOf(const Config& config) {
   absl::StatusOr<std::optional<uint64_t>> rate = ParseScrubRate(config.ssd_scrub_rate);
-  CAIRN_CHECK_OK(rate);  // a row checks it
+  CAIRN_CHECK_OK(rate);  // a row of the table has checked it
   return *rate;
 }
 
 uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers) {
   const absl::StatusOr<WriteBudgetValue> value = ParseWriteBudget(config.ssd_write_budget);
-  CAIRN_CHECK_OK(value);  // a row checks it
+  CAIRN_CHECK_OK(value);  // a row of the table has checked it
   const CopyTier* ssd = tiers.Find(TierId::kSsd);
   return value->percent > 0 && ssd != nullptr ? ssd->capacity_bytes() / 100 * value->percent
                                               : value->bytes;
@@ -144,7 +144,7 @@ uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers) {
 
 std::optional<uint64_t> IndexBytesOf(const Config& config) {
   absl::StatusOr<std::optional<uint64_t>> bytes = ParseIndexBytes(config.index_bytes);
-  CAIRN_CHECK_OK(bytes);  // a row checks it
+  CAIRN_CHECK_OK(bytes);  // a row of the table has checked it
   return *bytes;
 }
 
@@ -159,7 +159,7 @@ std::optional<transport::TlsPaths> TlsOf(const Config& config) {
   paths.key = config.tls_key;
   for (const absl::string_view one : absl::StrSplit(config.tls_ca, ',')) {
     absl::StatusOr<transport::TlsBundle> bundle = transport::ParseTlsBundle(ToStd(one));
-    CAIRN_CHECK_OK(bundle);  // a row checks it
+    CAIRN_CHECK_OK(bundle);  // a row of the table has checked it
     paths.ca.push_back(*std::move(bundle));
   }
   if (config.tls_crl != "off") paths.crl = config.tls_crl;

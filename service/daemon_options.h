@@ -27,25 +27,25 @@ std::vector<std::string> DoorsOf(const Config& config);
 std::vector<SsdFolder> SsdFoldersOf(const Config& config);
 // Returns nullopt if the setting is off.
 std::optional<GpuShare> GpuOf(const Config& config);
-// Returns the part of the GPU's memory that the GPU tier gets; 0: there is no GPU tier.
+// Returns the part of the GPU's memory that the GPU tier gets. Returns 0 if there is no GPU tier.
 uint64_t GpuTierBytesOf(const Config& config);
-// Returns the limit for the index memory of awake blocks.
+// Returns the limit for the index memory of awake blocks (index/block.h).
 uint64_t AwakeBytesMaxOf(const Config& config);
 // Returns the limit for the number of blocks in the host tier.
 uint64_t BlocksMaxOf(const Config& config);
 IoChoice IoOf(const Config& config);
 std::optional<uint64_t> ScrubRateOf(const Config& config);
-// Returns bytes per day; 0: no limit.
+// Returns bytes per day, or 0 for no limit.
 uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers);
 std::optional<uint64_t> IndexBytesOf(const Config& config);
-// nullopt: off.
+// Returns nullopt if TLS is off.
 std::optional<transport::TlsPaths> TlsOf(const Config& config);
-// Slower requests are logged.
+// Returns the duration above which requests are logged as slow.
 absl::Duration SlowOf(const Config& config);
-// Returns the limit for all transports together.
+// Returns the limit for the peers of all transports together.
 uint64_t PeersMax(const Config& config);
-// Whether clients of the socket shall map the arena, and can then read the blocks of all tenants. A
-// policy that names more than one tenant keeps them apart: Daemon then does not map.
+// Returns true if local clients may map the arena. They can then read the blocks of all tenants. So
+// the daemon does not map it if its policy names more than one tenant.
 bool MapsArena(const Config& config);
 
 // Returns null if the daemon belongs to no cluster.

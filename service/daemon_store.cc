@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of the daemon's start makes its store: tiers, the codec of a device, the index, and what
-// outlived the process before.
+// The part of the daemon's start that makes the store: the tiers, the device codec, the index, and
+// the data of the previous process.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -97,7 +97,7 @@ absl::Status Daemon::StartStore() {
     CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<GpuTier> tier, MakeGpuTier(device, *host));
     if (tier != nullptr) others.push_back(std::move(tier));
   }
-  uint64_t extents_max = 0;  // of the SSD tier
+  uint64_t extents_max = 0;  // limit of the SSD tier
   if (const std::vector<SsdFolder> folders = SsdFoldersOf(config_); !folders.empty()) {
     CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SsdTier> ssd, OpenSsd(folders));
     extents_max = ssd->extents_max();

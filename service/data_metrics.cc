@@ -6,7 +6,7 @@ namespace {
 
 constexpr std::array<std::string_view, kDataOpCount> kOpNames = {"hello", "get",     "put",
                                                                  "ping",  "goodbye", "other"};
-// Those that the data plane answers with; whatever else comes is counted as internal.
+// The codes of data-plane answers. Other codes are counted as internal.
 constexpr std::pair<absl::StatusCode, std::string_view> kCodes[] = {
     {absl::StatusCode::kOk, "ok"},
     {absl::StatusCode::kInvalidArgument, "invalid_argument"},

@@ -23,7 +23,7 @@ class DataMetrics {
  public:
   explicit DataMetrics(std::string_view transport_label) : transport_(transport_label) {}
 
-  // Counts a completed request that was answered with `code`.
+  // Counts a request that was answered with `code`.
   void Count(DataOp op, absl::StatusCode code, absl::Duration took);
   Gauge in_flight, peers;
   Counter bad_frames, bad_tickets, peers_broken;

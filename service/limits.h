@@ -4,8 +4,8 @@
 // (ResourceExhausted, InvalidArgument) or a shorter result. Memory never grows. The format's limits
 // are in codecs/types/shape.h, the transports' limits in transport/transport.h.
 //
-// A "shared" limit is for all tenants together. index/tenant_shares.h gives each tenant its share:
-// half of it while no other tenant uses any.
+// A "shared" limit is for all tenants together. index/tenant_shares.h gives each tenant its share.
+// A tenant's share is half of the limit while no other tenant uses any of it.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,25 +20,25 @@ namespace cairn::limits {
 
 // --- Spaces and sessions
 inline constexpr size_t kSpacesMax = 1024;         // shared
-inline constexpr uint32_t kSpaceIdleMs = 600'000;  // time without sessions, calls and blocks
+inline constexpr uint32_t kSpaceIdleMs = 600'000;  // after this, an idle space is retired
 inline constexpr size_t kGroupsPerSpaceMax = proto::kGroupsMax;
 inline constexpr size_t kTenantBytesMax = proto::kTenantBytesMax;
 inline constexpr size_t kClientNameBytesMax = 128;
-inline constexpr size_t kSessionsMax = 1024;                 // shared; so are connections
-inline constexpr size_t kPeersPerSessionMax = 32;            // data-plane connections
-inline constexpr size_t kPutsPerSessionMax = 64;             // admitted, and not answered yet
-inline constexpr uint64_t kPutBytesPerSessionMax = 256_MiB;  // their bytes in staging
+inline constexpr size_t kSessionsMax = 1024;       // shared; also the limit for connections
+inline constexpr size_t kPeersPerSessionMax = 32;  // data-plane connections
+inline constexpr size_t kPutsPerSessionMax = 64;   // admitted and not answered yet
+inline constexpr uint64_t kPutBytesPerSessionMax = 256_MiB;  // bytes of these puts in staging
 
 // --- Side objects: in memory outside the arena
-inline constexpr uint64_t kSideObjectBytesMax = proto::kSideObjectBytesMax;  // for one
+inline constexpr uint64_t kSideObjectBytesMax = proto::kSideObjectBytesMax;  // for each
 inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;                    // shared
 inline constexpr size_t kSideObjectsMax = 8192;                              // shared
-inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;  // one part, when uploaded or read
+inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;  // one part of an upload or a download
 inline constexpr uint64_t kUploadBytesMax = 64_MiB;       // incomplete uploads of all sessions
 inline constexpr uint64_t kUploadBytesPerTenantMax = 32_MiB;
 inline constexpr uint64_t kQuerySquaresBytesMax = 64_MiB;  // sums of squared queries; shared
-// Upkeep mines profiles only for groups with at most so many channels of K and V. Mining then uses
-// 80 MiB.
+// Upkeep mines profiles only for groups with at most this many channels of K and V. Mining then
+// uses 80 MiB.
 inline constexpr uint64_t kMinedChannelsMax = uint64_t{1} << 20;
 
 // --- Calls of the control plane
@@ -54,65 +54,68 @@ inline constexpr uint64_t kControlBytesMax = 192_MiB;
 inline constexpr uint32_t kCallGraceMs = 250;
 inline constexpr size_t kCallsMax = 4096;  // calls that hold memory
 inline constexpr int kCallsPerConnectionMax = 128;
-// Limits for connections that have sent nothing, and for connections without a session. If there is
-// one more, the oldest connection of the user or host with the most connections is closed.
+// Limits for connections that have sent nothing, and for connections without a session. Above a
+// limit, the oldest connection of the user or host with the most connections is closed.
 // transport/local/greeter.h limits data-plane connections that have not sent their hello.
 inline constexpr size_t kSilentConnectionsMax = 256;
 inline constexpr size_t kSessionlessConnectionsMax = 256;
-// Limit for either kind on the administrative listener.
+// The same two limits for the administrative listener.
 inline constexpr size_t kAdminConnectionsMax = 64;
-inline constexpr int kReflectionThreadsMax = 8;  // each serves one stream of reflection
+inline constexpr int kReflectionThreadsMax = 8;  // each serves one reflection stream
 
 // --- Match, leases, waiters
 inline constexpr size_t kKeysPerCallMax = 65536;
-// The number of keys, groups and images that one Match examines. Then it answers a shorter prefix.
+// The limit for the keys, groups and images that one Match examines. At the limit it answers a
+// shorter prefix.
 inline constexpr size_t kMatchWorkMax = size_t{1} << 20;
-// The number of keys, groups and images that are examined, pinned, leased or released in one hold
-// of the index's lock. A longer call releases the lock in between.
+// The limit for the keys, groups and images that are examined, pinned, leased or released in one
+// hold of the index's lock. A longer call releases the lock in between.
 inline constexpr size_t kVisitsPerHoldMax = 1024;
-// The number of holds in which one eviction examines ancestors, if every leaf is held.
+// If every leaf is held, one eviction examines ancestors in at most this many holds of the lock.
 inline constexpr int kEvictionSearchesMax = 16;
-// The number of holds in which one search for an image to write back skips images that wait for
-// their previous block.
+// One search for an image to write back skips images that wait for their previous block. It does so
+// in at most this many holds of the lock.
 inline constexpr int kWriteBackSearchesMax = 16;
-// The number of plans of one Match. A plan fails if a block disappears or a lease is taken
+// One Match makes at most this many plans. A plan fails if a block disappears or a lease is taken
 // meanwhile.
 inline constexpr int kMatchPlansMax = 16;
 inline constexpr size_t kLeasesMax = 16384;  // shared
 inline constexpr size_t kLeasesPerSessionMax = 1024;
 inline constexpr size_t kLeasedImagesMax = size_t{1} << 21;  // shared; limits the memory of leases
-inline constexpr uint32_t kLeaseMs = 60'000;                 // from its start or renewal
-inline constexpr uint32_t kLeaseMsMax = 600'000;             // from its start
-inline constexpr uint64_t kPinnedPercentMax = 50;            // of a tier, leased; shared
-inline constexpr size_t kWaitersMax = 2048;                  // waiting Match calls; shared
+inline constexpr uint32_t kLeaseMs = 60'000;                 // counted from its start or renewal
+inline constexpr uint32_t kLeaseMsMax = 600'000;             // counted from its start
+inline constexpr uint64_t kPinnedPercentMax = 50;  // the part of a tier that leases may pin; shared
+inline constexpr size_t kWaitersMax = 2048;        // waiting Match calls; shared
 inline constexpr size_t kWaitersPerSessionMax = 64;
 inline constexpr size_t kWaitedKeysMax = 524'288;  // shared; limits the memory of waiters
 inline constexpr uint32_t kWaitMsMax = 60'000;
 inline constexpr size_t kWatchersMax = 64;               // WatchEvents calls, shared
 inline constexpr size_t kEventsMax = 65'536;             // kept for watchers: 7 MiB
-inline constexpr uint64_t kEventNamesBytesMax = 32_MiB;  // engines' names and tokens in them
+inline constexpr uint64_t kEventNamesBytesMax = 32_MiB;  // engines' names and tokens in events
 inline constexpr int64_t kEventsKeptMs = 300'000;        // after the last watcher has left
 inline constexpr size_t kEventsPerBatchMax = 1024;
-inline constexpr uint64_t kEventNamesPerBatchMax = 1_MiB;  // bytes, of engines' names and tokens
-// Holds of the index's lock for a page of a snapshot.
+inline constexpr uint64_t kEventNamesPerBatchMax = 1_MiB;  // bytes of engines' names and tokens
+// One page of a snapshot takes at most this many holds of the index's lock.
 inline constexpr int kSnapshotHoldsMax = 64;
 inline constexpr size_t kListBlocksMax = 10'000;  // one page of ListBlocks
 inline constexpr size_t kListBlocksDefault = 1000;
 
 // --- Requests of the data plane
-// In one message, for clients that ask for many blocks at once. Each is a request of its own in the
-// peer's window.
+
+// Requests in one message, for clients that ask for many blocks at once. Each counts in the peer's
+// window.
 inline constexpr uint16_t kBatchMax = 32;
 static_assert(kBatchMax <= proto::kBatchMax);
 
 // --- Deadlines
-inline constexpr uint32_t kDataDeadlineMs = 2'000;  // for a data-plane request without a deadline
+inline constexpr uint32_t kDataDeadlineMs = 2'000;  // used if a data-plane request has no deadline
 inline constexpr uint32_t kDeadlineMsMax = proto::kDeadlineMsMax;
 
 // --- Index
 
-// There is at most one block for each kBytesPerBlockMin of the host tier, so that small blocks
-// cannot make the index larger than the tier. Above it, the least recently used block is evicted.
+// The index has at most one block for each kBytesPerBlockMin of the host tier, so that small blocks
+// cannot make the index larger than the tier. Above the limit, the least recently used block is
+// evicted.
 inline constexpr uint64_t kBytesPerBlockMin = 16_KiB;
 inline constexpr uint64_t kBlocksMin = 1024;
 inline constexpr uint64_t kBlocksMax = uint64_t{1} << 22;
@@ -121,29 +124,30 @@ inline constexpr uint64_t BlocksMax(uint64_t host_bytes) {
   return blocks < kBlocksMin ? kBlocksMin : blocks > kBlocksMax ? kBlocksMax : blocks;
 }
 
-// Limit for images. Above it, blocks are evicted, too. A block may have codecs::kImagesPerBlockMax.
+// The limit for images allows this many per block on average. Above the limit, blocks are evicted.
+// A single block may have codecs::kImagesPerBlockMax.
 constexpr uint64_t kImagesPerBlockMean = 4;
 inline constexpr uint64_t ImagesMax(uint64_t blocks_max) {
   return blocks_max * kImagesPerBlockMean;
 }
 
-// The most index memory that a block takes. At rest: a block with one image that is only on a
-// drive, including the drive's own map (docs/internals/adr/0019-blocks-at-rest.md). Awake: a block
-// with four images that is also in memory.
+// The most index memory that a block takes. At rest: for a block with one image that is only on a
+// drive. This includes the drive's own map (docs/internals/adr/0019-blocks-at-rest.md). Awake: for
+// a block with four images that is also in memory.
 inline constexpr uint64_t kIndexBytesAtRest = 128;
 inline constexpr uint64_t kIndexBytesAwake = 2_KiB;
 inline constexpr uint64_t kIndexBytesMin = 16_MiB;
 inline constexpr uint64_t kIndexBytesMax = kTiB;
-// Returns the part of an index budget for awake blocks: at most half. Eviction begins when seven
-// eighths of this part are used, so that leases can still wake some blocks.
+// Returns the part of an index budget for awake blocks, which is at most half. Eviction begins when
+// seven eighths of this part are used, so that leases can still wake some blocks.
 inline constexpr uint64_t AwakeBytesMax(uint64_t host_bytes, uint64_t index_bytes) {
   const uint64_t bytes = BlocksMax(host_bytes) * kIndexBytesAwake;
   return bytes < index_bytes / 2 ? bytes : index_bytes / 2;
 }
 inline constexpr uint64_t kAwakePercentBusy = 87;
 
-// Removals of blocks that Explain knows the reasons of. They use a sixteenth of the memory of
-// blocks that are not at rest, at most 20 MiB.
+// The removals that Explain can give a reason for. They use a sixteenth of the memory of blocks
+// that are not at rest, at most 20 MiB.
 inline constexpr uint64_t kRemovalBytes = 20;
 inline constexpr uint64_t kRemovalsMax = uint64_t{1} << 20;
 inline constexpr uint64_t RemovalsMax(uint64_t awake_bytes) {
@@ -151,26 +155,26 @@ inline constexpr uint64_t RemovalsMax(uint64_t awake_bytes) {
   return removals < 1 ? 1 : removals > kRemovalsMax ? kRemovalsMax : removals;
 }
 
-// Hints of clients on how long blocks are worth keeping, shared. They use a sixteenth of that
-// memory, at most 12 MiB.
+// Hints of clients on how long blocks are worth keeping, shared. They use a sixteenth of the memory
+// of blocks that are not at rest, at most 12 MiB.
 inline constexpr uint64_t kHintBytes = 192;
 inline constexpr uint64_t kHintsMax = 65'536;
 inline constexpr uint64_t HintsMax(uint64_t awake_bytes) {
   const uint64_t hints = awake_bytes / 16 / kHintBytes;
   return hints < 1 ? 1 : hints > kHintsMax ? kHintsMax : hints;
 }
-inline constexpr uint32_t kHintSecondsMax = 604'800;  // how long one lasts: a week
+inline constexpr uint32_t kHintSecondsMax = 604'800;  // the longest duration of a hint: a week
 inline constexpr uint32_t kRetainPriorityMax = 5;
-// Between saves of changed hints to a tier that survives restarts.
+// The time between saves of changed hints to a tier that survives restarts.
 inline constexpr uint32_t kHintsSavedMs = 10'000;
 
 // --- Host memory
 inline constexpr uint64_t kHostBytesMin = 16_MiB;
 inline constexpr uint64_t kHostBytesMax = 4 * kTiB;
 inline constexpr uint64_t kTransferBytesMax = codecs::kImageBytesMax;
-// Staging is in the same arena as the host tier, and has its own bytes. It has payloads of running
-// puts, images being written, and answers being made. At the least it has room for a put, its image
-// and a get's answer, each of the largest size.
+// Staging is in the same arena as the host tier, and has its own budget. It holds the payloads of
+// running puts, images that are being written, and answers that are being made. It must have room
+// for a put, its image and a get's answer, each of the largest size.
 inline constexpr uint64_t kStagingBytesMin = 3 * kTransferBytesMax;
 inline constexpr uint64_t kStagingBytesMax = 1_GiB;
 inline constexpr uint64_t StagingBytes(uint64_t host_bytes) {
@@ -185,20 +189,20 @@ inline constexpr uint64_t kPutStagingPercentMax = 60;
 inline constexpr uint64_t kHighWatermarkPercent = 97;
 inline constexpr uint64_t kLowWatermarkPercent = 95;
 
-// --- Loans: clients on this host read images in the arena, in place
+// --- Loans: clients on this host read images in place, in the arena
 // (docs/internals/adr/0030-one-host-one-memory.md). A loan pins the image, as a lease does. Above
 // these limits the client gets a copy.
-inline constexpr uint32_t kLoanMsMax = 10'000;   // or the get's own deadline, if earlier
-inline constexpr uint64_t kLentPercentMax = 25;  // of the host tier, by all loans
+inline constexpr uint32_t kLoanMsMax = 10'000;   // or the get's deadline, if earlier
+inline constexpr uint64_t kLentPercentMax = 25;  // the part of the host tier that may be lent
 inline constexpr uint64_t kLentPercentPerSessionMax = 12;
 inline constexpr size_t kLoansPerSessionMax = 256;
-// Limit for header and directory of an image that a lane answers with. The lane parses them itself;
-// other transfers wait meanwhile.
+// If a lane answers with an image, its header and directory may have at most this size. The lane
+// parses them itself, and other transfers wait meanwhile.
 inline constexpr uint64_t kPrefixBytesAtOnce = 64_KiB;
 
-// A put that the lane finishes itself, without the path pool: its payload in source form, if the
-// image is made around it, and otherwise. Either takes about as long as copying a piece of a
-// transfer (transport/local/lane.h).
+// The limits under which the lane finishes a put itself, without the path pool. The first is for a
+// payload in source form whose image is made in place, the second for all others. Either takes
+// about as long as copying a piece of a transfer (transport/local/lane.h).
 inline constexpr uint64_t kRawPutBytesAtOnce = 1_MiB;
 inline constexpr uint64_t kPutBytesAtOnce = 64_KiB;
 
@@ -207,11 +211,11 @@ inline constexpr int kPathThreadsMax = 64;
 inline constexpr size_t kPathPutsMax = 256;  // puts that wait for a thread
 // Gets that wait for a thread. Each is a request in a peer's window and has a deadline.
 inline constexpr size_t kPathGetsMax = 8192;
-// After so many gets in a row, a waiting put runs.
+// A waiting put runs after this many gets in a row.
 inline constexpr size_t kGetsPerPut = 16;
-// The number of gets, and of puts, that have memory from the start.
+// The number of gets, and of puts, for which memory is allocated at start.
 inline constexpr size_t kOpsAtStart = 64;
-// If more jobs are queued, puts store their blocks raw, and upkeep encodes them later.
+// If more jobs than this are queued, puts store their blocks raw, and upkeep encodes them later.
 inline constexpr size_t kPathQueueBusy = 64;
 
 // --- Reads of colder tiers
@@ -225,15 +229,16 @@ inline constexpr uint64_t kPromotedShareOfHost = 8;
 // takes.
 inline constexpr uint64_t kSlicedImageBytesMin = 256_KiB;
 inline constexpr uint64_t kSlicePageBytes = 4_KiB;  // reads begin and end at multiples of it
-// If the gap between two parts is smaller, they are read together.
+// Two parts with a smaller gap are read together.
 inline constexpr uint64_t kSliceGapBytesMax = 16_KiB;
 inline constexpr size_t kSlicePartsMax = 16;      // parts of one image that are read at once
-inline constexpr size_t kSlicedCopiesMax = 4096;  // copies remembered, 16 bytes each
+inline constexpr size_t kSlicedCopiesMax = 4096;  // with remembered slices, 16 bytes each
 // Limit for the bytes of running read-aheads; one image may always run. A read-ahead begins only
 // while all reads together use at most half of their limit.
 inline constexpr uint64_t kPrefetchBytesMax = 8_MiB;
-inline constexpr size_t kPrefetchesMax = 2 * kKeysPerCallMax;  // waiting slices; shared
-// A get of a leased block reads so many of the following blocks ahead, but at least one.
+inline constexpr size_t kPrefetchesMax = 2 * kKeysPerCallMax;  // slices in the queue; shared
+// A get of a leased block starts read-aheads of this many bytes of the following blocks, but of at
+// least one block.
 inline constexpr uint64_t kReadAheadBytesMax = 16_MiB;
 inline constexpr uint64_t kReadAheadBlocksMax = 16;
 
@@ -244,16 +249,16 @@ inline constexpr size_t kDoorsMax = 64;  // folders of --door
 // Deletions kept for absent devices: 80 bytes on each device and about 130 bytes of memory each. A
 // device that missed more starts empty.
 inline constexpr size_t kDeletionsMax = 65536;
-// At shutdown: the longest wait for a device that makes no progress, and the longest time of the
-// whole shutdown.
+// At shutdown, the longest wait for a device that makes no progress, and the longest duration of
+// the whole shutdown.
 inline constexpr uint32_t kDrainStallMs = 2'000;
 inline constexpr uint32_t kStopMs = 3'000;
 inline constexpr uint64_t kSsdBytesMin = 256_MiB;
 inline constexpr uint64_t kSsdBytesMax = 256 * kTiB;
 // The ledger has room for one image per this many bytes of the budget.
 inline constexpr uint64_t kSsdBytesPerImageMin = 16_KiB;
-// Returns the default number of images of a device. A small drive may have small images only. On a
-// large drive so many small images would make the index too large.
+// Returns the default number of images of a device. On a small drive all images may be small. On a
+// large drive that many small images would make the index too large.
 inline constexpr uint64_t SsdImagesAuto(uint64_t budget_bytes) {
   const uint64_t small = budget_bytes / 32_KiB, large = budget_bytes / 512_KiB;
   const uint64_t bounded = small < (uint64_t{1} << 19) ? small : uint64_t{1} << 19;
@@ -278,7 +283,7 @@ inline constexpr uint64_t kIoPieceBytes = 4_MiB;  // the kernel would split larg
 inline constexpr uint64_t kIoReadInflightBytes = 8_MiB;
 inline constexpr uint64_t kIoWriteInflightBytes = 8_MiB;
 inline constexpr uint64_t kIoInflightBesideReadsBytes = 2_MiB;
-// The time after the last read during which the limit for transfers beside reads still holds.
+// The limit for transfers beside reads still holds for this time after the last read.
 inline constexpr uint32_t kIoReadsLingerMs = 5;
 inline constexpr size_t kIoQueueMax = 4096;      // unfinished transfers
 inline constexpr int kIoInterruptionsMax = 100;  // signals that may interrupt one piece
@@ -291,11 +296,11 @@ inline constexpr uint64_t kGpuBytesMax = kTiB;
 inline constexpr uint64_t kGpuDeviceMax = 63;  // CUDA's device number
 inline constexpr size_t kGpuQueueMax = 4096;   // waiting transfers, in each direction
 inline constexpr size_t kGpuBatchMax = 16;     // transfers on a stream at once
-// A device counts as failed if it needs longer for a batch of transfers, or for one phase of a
-// batch of coding.
+// A device counts as failed if one batch of transfers, or one phase of a batch of coding, takes
+// longer.
 inline constexpr uint32_t kGpuLateMs = 5'000;
-// The codec's part of the device's memory: an eighth, within these bounds. It is for two batches. 1
-// GiB has room for 15 whole blocks of an 8B model with 17 MiB each: source, slots and image.
+// The codec's part of the device's memory is an eighth, within these bounds. It is for two batches.
+// 1 GiB has room for 15 whole blocks of an 8B model with 17 MiB each, for source, slots and image.
 inline constexpr uint64_t kGpuCodecShare = 8;
 inline constexpr uint64_t kGpuCodecBytesMin = 32_MiB;
 inline constexpr uint64_t kGpuCodecBytesMax = 2 * kGiB;
@@ -305,31 +310,32 @@ inline constexpr uint64_t GpuCodecBytes(uint64_t gpu_bytes) {
          : bytes > kGpuCodecBytesMax ? kGpuCodecBytesMax
                                      : bytes;
 }
-// The smallest source for the device. A core codes less data in the time that launches and copies
-// take: about 50 us (an estimate).
+// The smallest source that the device codes. A CPU core codes a smaller one while launches and
+// copies run: about 50 us (an estimate).
 inline constexpr uint64_t kGpuCodedBytesMin = 128_KiB;
 inline constexpr size_t kGpuCodecQueueMax = 256;  // waiting images, like the path pool's jobs
-// Limit for the codec's continuations in the path pool: the waiting images and those of two
+// Limit for the codec's continuations in the path pool: the waiting images and the images of two
 // batches.
 inline constexpr size_t kGpuCodecJobsMax = kGpuCodecQueueMax + 2 * size_t{64};
-// After this time, or after half of the time that its owner has left, a core codes an image that
-// the device has not coded.
+// If the device has not coded an image after this time, the CPU does. The CPU also does after half
+// of the time that its owner has left.
 inline constexpr uint32_t kGpuCodecPatienceMs = 500;
-// For copies to the device: how many blocks that gets have read are remembered (16 bytes each);
-// after how many reads a block is copied (a read from a drive counts as several); how many blocks
-// may wait.
+// For copies to the device:
+// - the number of blocks read by gets that are remembered, 16 bytes each
+// - the number of reads after which a block is copied; a read from a drive counts as several
+// - the number of blocks that may wait
 inline constexpr size_t kReadBlocksMax = 16'384;
 inline constexpr uint32_t kReadsPerDeviceCopy = 2;
 inline constexpr size_t kDeviceCopiesWaitingMax = 4096;
-// Limit for copies in transit to the device. Meanwhile their host copies cannot be evicted. The
-// limits are those of write-back.
+// Limit for copies in transit to the device, with the values of write-back. Their host copies
+// cannot be evicted meanwhile.
 inline constexpr uint64_t kDeviceCopyBytesMax = 32_MiB;
 inline constexpr uint64_t kDeviceCopyShareOfHost = 8;
 
 // --- Write-back to the SSD tier
 
-// Limit for images that are being written: these bytes, but at most an eighth of the host tier, and
-// always at least one image. Meanwhile their host copies cannot be evicted.
+// Limit for images that are being written. It is this number of bytes, but at most an eighth of the
+// host tier, and always at least one image. Their host copies cannot be evicted meanwhile.
 inline constexpr uint64_t kWriteDownBytesMax = 32_MiB;
 inline constexpr uint64_t kWriteDownShareOfHost = 8;
 // Puts that wait to be durable. Each is a request in a peer's window.
@@ -337,8 +343,8 @@ inline constexpr size_t kDurableWaitsMax = 8192;
 
 // --- The scrubber
 
-// Without a configured rate, the scrubber reads the whole tier in this many days, within these
-// limits in bytes per second.
+// Without a configured rate, the scrubber reads the whole tier in this many days. The rate stays
+// within these limits in bytes per second.
 inline constexpr uint64_t kScrubPassDays = 10;
 inline constexpr uint64_t kScrubRateBytesMin = 64_KiB;
 inline constexpr uint64_t kScrubRateBytesMax = 16_MiB;
@@ -351,9 +357,9 @@ inline constexpr uint32_t kVerifyMsMax = 86'400'000;
 
 // --- The write budget
 
-// At start, the daemon may use a day's bytes divided by this number.
+// At start, the daemon may use the budget of a day divided by this number.
 inline constexpr uint64_t kWriteBudgetStartShare = 8;
-// Blocks remembered, 4 bytes each.
+// Recently seen blocks that are remembered, 4 bytes each.
 inline constexpr uint64_t kWriteBudgetSeenMax = uint64_t{1} << 22;
 
 static_assert(kKeysPerCallMax <= kLeasedImagesMax / 2, "a tenant alone can lease one Match");

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// cairnd. Exit codes: 0 ended as asked, 1 could not start, 2 wrong configuration, 3 ended as asked
-// without waiting for what holds it up (a device, a client's descriptor), 128 + n second signal n.
+// cairnd. Exit codes:
+//   0        stopped on request
+//   1        could not start
+//   2        the configuration is invalid
+//   3        stopped on request, without waiting for a hanging device or client
+//   128 + n  stopped by a second signal n
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -28,9 +32,9 @@ void Print(const std::string& text) {
   std::fflush(stdout);
 }
 
-// What Stop() waits for may never end: a transfer that the kernel has of a device, or a thread that
-// closes a descriptor which a client sent. Then the process ends without it. What was acknowledged
-// is in the logs of the ledgers by now.
+// Stops the daemon. Stop() may wait forever for a device's transfer, or for a thread that closes a
+// client's descriptor. The process then ends without it. All acknowledged data is in the ledgers'
+// logs by then.
 void End(std::unique_ptr<Daemon> daemon, Daemon::Drained drained) {
   const bool has_devices = !daemon->Devices().empty();
   const absl::Duration limit = absl::Milliseconds(
@@ -50,7 +54,8 @@ void End(std::unique_ptr<Daemon> daemon, Daemon::Drained drained) {
   daemon.reset();
 }
 
-// What Serve() would warn of, or not start for: the configuration may be meant for another machine.
+// Prints warnings for everything that Serve() would warn of or refuse to start for. They are only
+// warnings, because the configuration may be for another machine.
 int CheckConfig(const CommandLine& line) {
   const auto warn = [](const std::string& text) {
     std::fprintf(stderr, "cairnd: warning: %s\n", text.c_str());

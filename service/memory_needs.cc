@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kRestBytes = 64_MiB;
 
-// Whether the arena finds huge pages that are set aside: then it takes nothing that `room` counts.
+// Returns true if the arena gets reserved huge pages. `room` does not count these.
 bool HasHugePages(const Config& config, const MemoryRoom& room) {
   return config.huge_pages == "required" || room.huge_page_bytes >= StartBytesOf(config);
 }

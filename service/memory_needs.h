@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Compares the memory that a configuration needs with the memory that the process may use. Without
-// this check, the kernel kills the process when it uses a page too many, and no log line says why.
-// All functions are pure.
-// REQUIRES: ParseCommandLine() made `config`.
+// this check, the kernel kills the process when it uses too much, and no log line gives the reason.
+// All functions are pure. REQUIRES: ParseCommandLine() made `config`.
 
 #include <cstdint>
 #include <string>
@@ -24,8 +23,8 @@ uint64_t BytesMaxOf(const Config& config);
 // Errors: FailedPrecondition if the kernel would kill the process during the start. The message
 // names the settings, the limit on memory, and the largest host-bytes that fits.
 absl::Status CheckMemoryRoom(const Config& config, const MemoryRoom& room);
-// Returns whether the daemon could start if the shared memory that is now in use were free. It may
-// belong to a daemon that has died, for example, if clients have not unmapped it yet.
+// Returns true if the daemon could start once the shared memory that is now in use is freed. For
+// example, it may belong to a dead daemon whose clients have not unmapped it yet.
 bool MayWaitForRoom(const Config& config, const MemoryRoom& room);
 // Returns why a running daemon could be killed once its index is full, or an empty string.
 std::string MemoryWarning(const Config& config, const MemoryRoom& room);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A pool of operations: gets or puts, each from its arrival to its answer. Memory is used again:
-// the pool allocates only if more run at once than ever before. It never frees memory.
+// A pool of operations: gets or puts, each from its arrival to its answer. The pool reuses memory
+// and never frees it. It allocates only if more operations run at once than ever before.
 //
 // Thread-safety: Thread-safe. The pool must outlive its Ops.
 

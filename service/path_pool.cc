@@ -66,7 +66,7 @@ bool PathPool::TakeJob(absl::Time until, Job* job) {
     };
     while (is_idle() && pushed_.WaitUntil(mutex_, until)) {
     }
-    // Deadlines first: a thread that comes back here has handled them.
+    // Check the deadlines before the jobs. A thread that returns here has already checked them.
     if (!std::exchange(is_woken_, false)) {
       if (gets_.empty() && puts_.empty()) {
         return !is_stopping_;
@@ -95,11 +95,11 @@ void PathPool::RunJobs(int index) {
   Job job;
   while (TakeJob(NextDeadline(), &job)) {
     if (job == nullptr) {
-      continue;  // a deadline has come, or Wake()
+      continue;  // a deadline has passed, or Wake() was called
     }
     running_.Add(1);
     job(absl::OkStatus());
-    // The memory that the job owned is free before the next job waits.
+    // Free the job's memory before waiting for the next job.
     job = nullptr;
     running_.Add(-1);
     jobs_.Add();
@@ -107,7 +107,7 @@ void PathPool::RunJobs(int index) {
 }
 
 absl::Time PathPool::NextDeadline() {
-  // Acquire: pairs with SetAnswerLate()'s release.
+  // The acquire load pairs with the release store in SetAnswerLate().
   const absl::Duration rest =
       has_answer_late_.load(std::memory_order_acquire) ? answer_late_() : absl::InfiniteDuration();
   return MonotonicNow() + std::min(rest, absl::Hours(1));
@@ -116,7 +116,7 @@ absl::Time PathPool::NextDeadline() {
 void PathPool::SetAnswerLate(AnswerLate answer_late) {
   CAIRN_CHECK(answer_late_ == nullptr);
   answer_late_ = std::move(answer_late);
-  // Release: pairs with NextDeadline()'s acquire.
+  // The release store pairs with the acquire load in NextDeadline().
   has_answer_late_.store(true, std::memory_order_release);
   Wake();
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A bounded thread pool for the work of puts and gets, after a lane has received a request and
-// before a lane sends its answer. Between jobs, the threads answer gets whose deadline has passed.
-// So a get whose tier does not respond occupies no thread.
+// A bounded thread pool for the work of puts and gets, between the request's arrival on a lane and
+// the lane's answer. Between jobs, the threads answer gets whose deadline has passed. So a get
+// whose tier does not respond occupies no thread.
 //
-// Gets run before puts, because one put can take as long to encode as ten gets, and no reader waits
+// Gets run before puts, because encoding one put can take as long as ten gets, and no reader waits
 // for its bytes. If a put waits while limits::kGetsPerPut gets run, it runs next. So gets slow puts
 // down but do not stop them. Jobs of one kind run first in, first out.
 //
@@ -31,8 +31,8 @@ namespace cairn {
 
 class PathPool {
  public:
-  // Runs once, without locks held: with OK on a thread of the pool, or with the reason of a refusal
-  // in the call that refuses it. So a job that owns a request can answer it in either case.
+  // Runs once, without locks held. Runs with OK on a thread of the pool, or with the reason of a
+  // refusal in the call that refuses it. So a job that owns a request can answer it in either case.
   using Job = absl::AnyInvocable<void(const absl::Status& refusal)>;
   enum class Kind : uint8_t { kGet, kPut };
 
@@ -45,10 +45,9 @@ class PathPool {
   // Queues `job` for a thread of the pool. Refusals: ResourceExhausted (too many jobs of the kind
   // wait), Unavailable (the pool stops).
   void Submit(Job job, Kind kind);
-  // Queues a continuation after a tier or a device has completed its work. It takes its turn among
-  // the gets. It is never refused for lack of room, because each continuation has a resource that
-  // limits their number: a request in a peer's window, the memory of a read, or one of
-  // kGpuCodecJobsMax.
+  // Queues a continuation after a tier or a device has completed its work. It is queued with the
+  // gets. It is never refused for lack of room, because another resource limits the number of
+  // continuations: a peer's window, the memory for reads, or kGpuCodecJobsMax.
   void Continue(Job job, Kind kind);
 
   // Returns true if so many jobs wait that puts should store blocks raw instead of encoding them.
@@ -60,13 +59,13 @@ class PathPool {
   // Sets the function that is called at each deadline until Stop(). If no thread is idle, it is
   // called after the next job. REQUIRES: SetAnswerLate() is called once.
   void SetAnswerLate(AnswerLate answer_late);
-  // Call it if there is a deadline earlier than the function has returned.
+  // Call it if there is a deadline earlier than the one that AnswerLate returned.
   void Wake();
 
   // Runs the queued jobs, then joins. Idempotent.
   void Stop();
 
-  // The time that jobs of the kind have waited for a thread.
+  // How long jobs of the kind have waited for a thread.
   const Histogram& queue_seconds(Kind kind) const {
     return queue_seconds_[static_cast<size_t>(kind)];
   }
@@ -81,12 +80,12 @@ class PathPool {
   using Queue = std::deque<Waiting>;
 
   void RunJobs(int index);
-  // Returns the time of the next deadline, a point of MonotonicNow().
+  // Returns the time of the next deadline, on the clock of MonotonicNow().
   absl::Time NextDeadline();
-  // `count_max` is the limit; nullopt for a continuation.
+  // `count_max` is the limit for waiting jobs of the kind. nullopt for a continuation.
   void PushJob(Job job, Kind kind, std::optional<size_t> count_max) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits until `until` for a job. Returns false if the pool stops and no job waits. *job is null
-  // if a deadline may have passed.
+  // Waits for a job, at most until `until`. Returns false if the pool stops and no job waits. Sets
+  // *job to null if a deadline may have passed.
   bool TakeJob(absl::Time until, Job* job) ABSL_LOCKS_EXCLUDED(mutex_);
   Waiting TakeJobLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

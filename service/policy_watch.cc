@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// A file that is being written in place must not be taken in part.
+// The time for which a file must be unchanged, so that no partly written file is read.
 constexpr absl::Duration kSettleTime = absl::Milliseconds(20);
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
@@ -54,7 +54,7 @@ bool PolicyWatch::Look() {
   absl::StatusOr<std::string> text = ReadText(path_);
   if (text == seen_) return false;
   absl::SleepFor(kSettleTime);
-  if (ReadText(path_) != text) return false;  // the next look finds it settled
+  if (ReadText(path_) != text) return false;  // the next Look() reads it again
   seen_ = std::move(text);
   absl::StatusOr<Policy> policy = Judge(seen_);
   if (!policy.ok()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The policy in force, and the file that it comes from. A changed file is taken whole or not at
-// all. If it cannot be taken, the policy in force stays, and remark() says why.
+// The current policy, and the file that it was loaded from. If a changed file has an error, the
+// whole file is rejected. The current policy then stays, and remark() returns the reason.
 //
 // Thread-safety: Thread-safe. Look() is Owned by one thread.
 
@@ -20,15 +20,15 @@ namespace cairn {
 
 class PolicyWatch final : public TenantPolicy {
  public:
-  // Reads the file at `path`. `keeps_tenants_apart`: false if clients can read the memory of all
-  // tenants, so that a policy may name only one. Errors: InvalidArgument, which names the file, the
-  // line and the field.
+  // Reads the file at `path`. `keeps_tenants_apart` is false if clients can read the memory of all
+  // tenants. The policy may then name only one tenant. Errors: InvalidArgument, which names the
+  // file, the line and the field.
   static absl::StatusOr<std::unique_ptr<PolicyWatch>> Open(const std::string& path,
                                                            bool keeps_tenants_apart);
 
-  // Whether later policies may name several tenants. REQUIRES: no Look() yet.
+  // Sets whether later policies may name several tenants. REQUIRES: no Look() yet.
   void SetKeepsTenantsApart(bool keeps) { keeps_tenants_apart_ = keeps; }
-  // Reads the file. Returns true if a new policy was taken.
+  // Reads the file. Returns true if it loaded a new policy.
   bool Look();
   bool has_many_tenants() const;
 
@@ -39,18 +39,18 @@ class PolicyWatch final : public TenantPolicy {
   absl::Status MayConnect(const PeerIdentity& identity) const override;
   absl::Status MayBeMember(const PeerIdentity& identity) const override;
 
-  // Why the file is not in force. Empty: it is.
+  // Returns why the file was rejected, or an empty string if it is the current policy.
   std::string remark() const;
   void Report(MetricSink& sink) const;
 
  private:
   PolicyWatch(std::string path, bool keeps_tenants_apart);
-  // Parses a text that was read, and checks it.
+  // Parses and checks a text that was read.
   absl::StatusOr<Policy> Judge(const absl::StatusOr<std::string>& text) const;
 
   const std::string path_;
   bool keeps_tenants_apart_;
-  absl::StatusOr<std::string> seen_ = std::string();  // judged last; of the thread that looks
+  absl::StatusOr<std::string> seen_ = std::string();  // the last text; used by Look()
 
   mutable Mutex mutex_;
   Policy policy_ ABSL_GUARDED_BY(mutex_);

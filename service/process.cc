@@ -39,7 +39,7 @@ sigset_t EndSignals() {
   return signals;
 }
 
-// Of "Name:   123 kB" lines. 0 where there is no such line.
+// Returns the number in a line like "Name:   123 kB", or 0 if there is no such line.
 uint64_t KibOf(std::string_view status, std::string_view name) {
   const size_t begin = status.find(name);
   if (begin == std::string_view::npos) return 0;
@@ -52,13 +52,13 @@ double OpenFiles() {
   int count = 0;
   while (::readdir(folder) != nullptr) ++count;
   ::closedir(folder);
-  return count - 3;  // ".", ".." and the folder itself
+  return count - 3;  // ".", ".." and the descriptor of the folder
 }
 
-// Of a node's variables for others that use UCX the daemon takes these. The rest could end it, as a
-// way to poll that gRPC no longer knows does.
+// The UCX variables that the daemon accepts. It removes all others, because they could end the
+// process. So could a value of GRPC_POLL_STRATEGY that gRPC does not know any more.
 constexpr std::string_view kUcxVariablesTaken[] = {"UCX_LOG_LEVEL", "UCX_MODULE_DIR"};
-// No memory hooks, no signal handlers, nothing on stdout, where the ready line stands alone.
+// Disable memory hooks and signal handlers. Keep stdout free for the ready line.
 constexpr std::pair<const char*, const char*> kUcxVariablesSet[] = {
     {"UCX_MEM_EVENTS", "n"}, {"UCX_HANDLE_ERRORS", "none"}, {"UCX_LOG_FILE", "stderr"}};
 
@@ -104,7 +104,7 @@ int AwaitEndSignal(const std::function<void()>& each_second) {
   const sigset_t signals = EndSignals();
   constexpr timespec kSecond{.tv_sec = 1, .tv_nsec = 0};
   int signal = -1;
-  while (signal < 0) {  // ends: a signal
+  while (signal < 0) {  // until a signal comes
     signal = ::sigtimedwait(&signals, nullptr, &kSecond);
     CAIRN_CHECK(signal > 0 || errno == EAGAIN || errno == EINTR);
     if (signal < 0) each_second();
@@ -134,7 +134,7 @@ EndsWhileStarting::~EndsWhileStarting() {
 void EndsWhileStarting::Run() {
   ::pthread_setname_np(::pthread_self(), "start-signals");
   pollfd polled[] = {{over_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-  while (polled[0].revents == 0) {  // ends: the destructor
+  while (polled[0].revents == 0) {  // until the destructor runs
     if (::poll(polled, std::size(polled), -1) <= 0 || polled[1].revents == 0) continue;
     LogInfo("daemon", "asked to end while starting");
     ::_exit(0);
@@ -146,7 +146,7 @@ EndsAnyway::EndsAnyway(absl::Duration limit, std::function<void()> say)
         ::pthread_setname_np(::pthread_self(), "ends-anyway");
         {
           const MutexLock lock(mutex_);
-          while (!is_over_) {  // ends: the deadline
+          while (!is_over_) {  // until the deadline
             if (!over_.WaitUntil(mutex_, deadline)) break;
           }
           if (is_over_) return;

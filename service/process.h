@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Settings of the daemon's process, which are made once at start, and the metrics of the process.
+// Process-wide settings, which are made once at start, and the metrics of the process.
 
 #include <functional>
 #include <thread>
@@ -41,8 +41,8 @@ class EndsWhileStarting {
   std::thread thread_;
 };
 
-// Ends the process with kExitHung if it still runs after `limit`. Before that, it calls `say`,
-// which logs the reason. It destroys nothing, because hanging threads still use everything.
+// Ends the process with kExitHung if it still runs after `limit`. First calls `say`, which logs the
+// reason. Destroys nothing, because hanging threads still use the objects.
 inline constexpr int kExitHung = 3;
 class EndsAnyway {
  public:
@@ -58,7 +58,7 @@ class EndsAnyway {
   std::thread thread_;
 };
 
-// Reports memory, descriptors and processor time of the process, from /proc.
+// Reports memory, descriptors and CPU time of the process, from /proc.
 void ReportProcess(MetricSink& sink);
 
 }  // namespace cairn

@@ -135,7 +135,7 @@ std::optional<Restorer::Drop> Restorer::Restore(FoundImage& found, SideObjectSou
       absl::ToUnixSeconds(clock_.Now()) >= found.image.expires_unix_s) {
     return Drop::kExpired;
   }
-  // A clock that ran ahead when the block came would keep it for as long.
+  // If the clock was ahead when the block was put, the expiry would be too late.
   const uint32_t latest = ExpiryAt(space.coding().policy(), clock_.Now());
   if (latest != 0 && found.image.expires_unix_s != 0) {
     found.image.expires_unix_s = std::min(found.image.expires_unix_s, latest);
@@ -186,7 +186,7 @@ void Restorer::FoundImages(std::vector<FoundImage> images, SideObjectSource& sid
     images_restored_.Add();
     bytes_restored_.Add(bytes);
     if (is_serving_) {
-      index_.Announce(name);  // a device has come back, and somebody may wait for what it has
+      index_.Announce(name);  // a device has returned, and a waiter may need its blocks
     }
   }
 }

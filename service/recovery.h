@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Restores spaces and index entries from the data of a previous process, as tiers find it.
+// Restores spaces and index entries from the data of a previous process, which tiers find.
 //
 // It checks the tiers' records. A space must have the fingerprint of its identity. An image must
 // fit into its space and its chain, and its side object must exist. The image's bytes are not
 // verified here, because each read verifies them.
 //
-// A device may also come back with its data while the daemon serves. Existing spaces then stay
+// A device may also return with its data while the daemon serves. Existing spaces then stay
 // unchanged.
 //
 // Thread-safety: one thread recovers at a time. Any thread may call Report() and the counts.
@@ -50,14 +50,14 @@ class Restorer final : public RecoverySink {
       : spaces_(spaces), index_(index), clock_(clock) {}
 
   // If several tiers or devices have the space, the first one determines its recipe and its current
-  // side objects. An exception: an installed side object always replaces a mined one, even one from
-  // an earlier tier or device.
+  // side objects. There is one exception: an installed side object replaces a mined one of an
+  // earlier tier or device.
   uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource& side_objects) override;
   void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) override;
 
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
-  // Takes over the hints only while the daemon starts. The hints of a device that comes back later
-  // are outdated.
+  // Uses the hints only while the daemon starts. The hints of a device that returns later are
+  // outdated.
   void FoundHints(std::span<const HintRecord> hints) override;
   // Allows the daemon to retire spaces without blocks again, and drops side objects that no space
   // or image names. Logs the result of the recovery.
@@ -82,9 +82,9 @@ class Restorer final : public RecoverySink {
   Spaces& spaces_;
   BlockIndex& index_;
   const Clock& clock_;
-  absl::flat_hash_map<uint64_t, SpaceRef> found_;  // by space id
+  absl::flat_hash_map<uint64_t, SpaceRef> found_;  // keyed by space id
   absl::flat_hash_map<SideObjectName, SideObjectRef> side_objects_;
-  absl::flat_hash_set<SideObjectName> missing_;  // those that the current source lacks
+  absl::flat_hash_set<SideObjectName> missing_;  // missing in the current source
   uint64_t spaces_restored_ = 0, spaces_dropped_ = 0, side_objects_lost_ = 0;
   bool is_serving_ = false;  // true after the first Finish()
   Counter images_restored_, bytes_restored_;

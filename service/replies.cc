@@ -13,16 +13,16 @@
 namespace cairn {
 namespace {
 
-// An answer that comes late still has to leave: the peer may be waiting with a deadline of its own.
+// A late answer must still be sent, because the peer may be waiting with a deadline of its own.
 constexpr absl::Duration kReplyGrace = absl::Seconds(1);
 constexpr int kSubmitTriesMax = 50;
 constexpr absl::Duration kSubmitPause = absl::Microseconds(200);
 constexpr size_t kKeyBytesLogged = 8;
 
-// Whole microseconds: no more of it means anything.
+// Rounds down to whole microseconds.
 absl::Duration Rounded(absl::Duration step) { return absl::Trunc(step, absl::Microseconds(1)); }
 
-// From one time to the next that there is; zero where it was not reached.
+// Returns the time between two events, or zero if the second one did not happen.
 absl::Duration Between(absl::Time from, absl::Time to) {
   return to == absl::InfinitePast() ? absl::ZeroDuration() : Rounded(to - from);
 }
@@ -110,7 +110,7 @@ void Replies::RefuseRequest(transport::Lane& lane, const Request& request,
 
 void Replies::EndRequest(transport::Lane& lane, const Request& request, absl::StatusCode code) {
   request_done_(lane, request);
-  // In this order, so that a request that is no longer in flight is counted and logged.
+  // Count and log the request before it leaves in_flight.
   const absl::Time now = clock_.Now();
   metrics_.Count(request.op, code, now - request.arrived);
   if (now - request.arrived > slow_ && (request.op == DataOp::kGet || request.op == DataOp::kPut)) {
@@ -157,13 +157,13 @@ void Replies::ScheduleDrain(Outbox& outbox, transport::Lane& lane) {
   }
   if (status.ok()) return;
   if (absl::IsResourceExhausted(status)) {
-    // The replies stay: with the next one the lane is asked again.
+    // The replies stay in the outbox. The next reply schedules the task again.
     LogError("data", "lane accepts no tasks", {{"error", status}});
     const MutexLock lock(outbox.mutex);
     outbox.is_scheduled = false;
     return;
   }
-  // The server is stopping: all its peers are gone, so the replies have no receiver.
+  // The server is stopping and all its peers are disconnected, so nobody receives the replies.
   std::vector<Outgoing> dropped;
   {
     const MutexLock lock(outbox.mutex);

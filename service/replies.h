@@ -62,28 +62,29 @@ class Replies {
   // Ends a request that was answered with `code`. Also ends a Goodbye, which has no answer.
   void EndRequest(transport::Lane& lane, const Request& request, absl::StatusCode code);
 
-  // Sends a reply at once if it is called on the reply's lane. Otherwise queues it for the lane.
+  // Sends a reply at once if called on the reply's lane. Otherwise queues it for the lane.
   void PostReply(Outgoing outgoing);
-  // Queues the disconnection of a peer. Unknown peers are ignored.
+  // Queues the disconnection of a peer. Ignores unknown peers.
   void BreakPeer(const PeerRef& peer);
 
  private:
   struct Outbox {
     Mutex mutex;
     transport::Lane* lane ABSL_GUARDED_BY(mutex) = nullptr;
-    std::thread::id thread ABSL_GUARDED_BY(mutex);  // the lane's
+    std::thread::id thread ABSL_GUARDED_BY(mutex);  // the thread of the lane
     // Has at most window * peers replies, and one disconnection per peer.
     std::vector<Outgoing> replies ABSL_GUARDED_BY(mutex);
     std::vector<transport::PeerId> breaks ABSL_GUARDED_BY(mutex);
     bool is_scheduled ABSL_GUARDED_BY(mutex) = false;
-    // Used by the lane's thread only. They keep their memory, so that nothing is allocated.
+    // Used by the lane's thread only. The vectors keep their memory, so that nothing is allocated.
     std::vector<Outgoing> leaving;
     std::vector<transport::PeerId> breaking;
   };
   Outbox& OutboxOf(int lane) { return *outboxes_[static_cast<size_t>(lane)]; }
-  // Returns false, and takes nothing, if the payload must be sent instead.
+  // Lends the payload to the peer. Returns false, and takes nothing, if the payload must be sent
+  // instead.
   bool LendPayload(transport::Lane& lane, const proto::FrameBytes& frame, Outgoing& outgoing);
-  // Schedules the emptying of the outbox. REQUIRES: the caller has changed is_scheduled to true.
+  // Schedules a task that empties the outbox. REQUIRES: the caller has set is_scheduled to true.
   void ScheduleDrain(Outbox& outbox, transport::Lane& lane);
   void DrainOutbox(transport::Lane& lane);
 

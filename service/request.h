@@ -15,24 +15,24 @@
 
 namespace cairn {
 
-// When the steps of a request happened. InfinitePast: not reached, or the request has no such step.
+// The times of a request's steps. InfinitePast: not reached, or the request has no such step.
 struct RequestTimes {
   absl::Time landed = absl::InfinitePast();   // a put's payload was complete
-  absl::Time started = absl::InfinitePast();  // the work began, most often on the path pool
+  absl::Time started = absl::InfinitePast();  // the work began, usually on the path pool
   absl::Time made = absl::InfinitePast();     // the answer was ready
-  absl::Duration promote;                     // how long it waited for a tier, in between
+  absl::Duration promote;  // how long it waited for a tier between `started` and `made`
 };
 
 struct Request {
   transport::ReplyTo reply_to;
   int lane = 0;
-  uint64_t seq = 0;  // the frame's
+  uint64_t seq = 0;  // sequence number of the frame
   proto::Ticket ticket{};
   Session session;
   DataOp op = DataOp::kOther;
-  uint64_t trace = 0;        // the client's; 0: none
-  uint64_t space_id = 0;     // for a get or a put
-  proto::BlockKey key = {};  // for a get or a put
+  uint64_t trace = 0;        // trace id of the client; 0: none
+  uint64_t space_id = 0;     // set for a get or a put
+  proto::BlockKey key = {};  // set for a get or a put
   absl::Time arrived, deadline;
   RequestTimes times = {};
 

@@ -56,12 +56,12 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
   }
   const uint64_t sessions_max = policy_->SessionsMax(tenant).value_or(limits::kSessionsMax);
   const TenantName name(tenant);
-  const MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);  // released before `space`
   if (refuses_new_) {
     refused_.Add();
     return absl::UnavailableError("draining: no new sessions");
   }
-  // Ended sessions whose puts are not over count too: their state is still held.
+  // Ended sessions whose puts still run count, too, because they still use memory.
   absl::Status room = shares_.CheckRoom(tenant, 1);
   if (room.ok() && shares_.Of(tenant) >= sessions_max) {
     room = absl::ResourceExhaustedError(
@@ -84,7 +84,7 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
 }
 
 absl::Status Sessions::NoSession() const {
-  // Who stops has ended sessions that did nothing wrong.
+  // While the daemon stops, it ends sessions that did nothing wrong.
   if (refuses_new_) return absl::UnavailableError("draining: the session has ended");
   return absl::NotFoundError("no such session");
 }
@@ -120,7 +120,7 @@ bool Sessions::IsOpen(uint64_t session_id) const {
 
 void Sessions::End(uint64_t session_id) {
   std::vector<PeerRef> peers;
-  std::vector<SpaceRef> spaces;  // let go of without the lock
+  std::vector<SpaceRef> spaces;  // destroyed after the lock is released
   {
     const MutexLock lock(mutex_);
     const auto found = sessions_.find(session_id);
@@ -136,7 +136,7 @@ void Sessions::End(uint64_t session_id) {
     quarantine_bytes_ += state.put_bytes;
     peer_shares_.Remove(state.session.tenant.view(), peers.size());
     ended_.Add();
-    // Ends: actions are memory work, and none begins any more. The map may move meanwhile.
+    // The loop ends, because actions are short and no new one begins. The map may rehash meanwhile.
     auto position = found;
     while (position != sessions_.end() && position->second.actions > 0) {
       action_over_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
@@ -196,7 +196,8 @@ void Sessions::DetachPeer(uint64_t session_id, const PeerRef& peer) {
 }
 
 absl::Status Sessions::Keep(uint64_t session_id, SpaceRef space) {
-  const MutexLock lock(mutex_);  // ends before `space` does, which takes that of the spaces
+  // Released before `space`, whose destructor takes the lock of Spaces.
+  const MutexLock lock(mutex_);
   const auto found = sessions_.find(session_id);
   if (found == sessions_.end() || !found->second.is_open) {
     return absl::NotFoundError("no such session");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Sessions: one for each connected client. A control stream opens a session and keeps it open. When
-// the stream ends, the session's data-plane connections are disconnected, its puts are aborted so
-// that nothing of them becomes visible, and its leases are released.
+// the stream ends, the session's data-plane connections are disconnected and its leases are
+// released. Its running puts are aborted, and nothing of them becomes visible.
 //
 // Thread-safety: Thread-safe.
-// Locks:         one, for look-ups. No other lock is taken under it; the policy is asked without
-// it.
+// Locks:         one, for look-ups. No other lock is taken under it. The policy is asked without
+//                it.
 
 #include <array>
 #include <cstdint>
@@ -58,14 +58,15 @@ class TenantPolicy {
   virtual ~TenantPolicy() = default;
   // Errors: PermissionDenied, with the reason.
   virtual absl::Status MayUse(const PeerIdentity& identity, std::string_view tenant) const = 0;
-  // Whether a tenant's data connections may be of a transport that identifies no peers (UCX).
+  // Returns OK if the tenant may use data connections over a transport that identifies no peers
+  // (UCX).
   virtual absl::Status MayUseUcx(std::string_view tenant) const = 0;
-  // Limit for the sessions of a tenant, besides its share; nullopt: none.
+  // Returns the limit for the sessions of a tenant, in addition to its share. nullopt: none.
   virtual std::optional<uint64_t> SessionsMax(std::string_view tenant) const = 0;
-  // Whether the peer may make administrative calls where the address alone does not decide it.
-  // Errors: PermissionDenied.
+  // Decides whether the peer may make administrative calls. Called where the address alone does not
+  // decide it. Errors: PermissionDenied.
   virtual absl::Status MayOperate(const PeerIdentity& identity) const = 0;
-  // Whether the peer may do anything at all. Errors: PermissionDenied.
+  // Decides whether the peer may connect at all. Errors: PermissionDenied.
   virtual absl::Status MayConnect(const PeerIdentity& identity) const = 0;
   // Whether the peer may be a member of the cluster. Errors: PermissionDenied.
   virtual absl::Status MayBeMember(const PeerIdentity& identity) const = 0;
@@ -100,8 +101,8 @@ class Sessions {
   void EndPut(RunningPut put);
 
  public:
-  // What other components do at the end of a session. Called without locks held, on the thread that
-  // ends the session.
+  // Called at the end of a session, without locks held, on the thread that ends the session. Other
+  // components set them.
   struct Hooks {
     std::function<void(uint64_t session_id)> release_leases;
     std::function<void(const PeerRef&)> break_peer;
@@ -110,11 +111,12 @@ class Sessions {
   // free again. The Sessions must outlive it.
   using InFlightPut = Handle<Sessions, RunningPut, &Sessions::EndPut>;
 
-  // `peers_max`: limit for the data-plane connections of all sessions.
+  // `peers_max` is the limit for the data-plane connections of all sessions.
   Sessions(Hooks hooks, uint64_t peers_max)
       : hooks_(std::move(hooks)), peer_shares_("connections", peers_max) {}
 
-  // Without it, AnyTenant. `policy` must outlive the object. REQUIRES: nothing else was called.
+  // Sets the policy, which must outlive the object. Without it, the policy is AnyTenant. REQUIRES:
+  // no other function was called before.
   void SetPolicy(const TenantPolicy& policy) { policy_ = &policy; }
   // `note` is called when a peer shows the ticket of a session of `tenant` that another peer has
   // opened. It must not block. Call it before the first session.
@@ -126,8 +128,8 @@ class Sessions {
     uint64_t id = 0;
     proto::Ticket ticket{};
   };
-  // Opens a session. Errors: InvalidArgument (tenant or name exceeds its limits, see store.proto),
-  // ResourceExhausted (the tenant has its share of sessions), Unavailable (RefuseNew() was called),
+  // Opens a session. Errors: InvalidArgument (tenant or name exceeds its limit, see store.proto),
+  // ResourceExhausted (the tenant has too many sessions), Unavailable (RefuseNew() was called),
   // PermissionDenied (the identity may not use that tenant).
   absl::StatusOr<Opened> Open(std::string_view tenant, std::string_view client_name,
                               const PeerIdentity& identity = {});
@@ -141,20 +143,20 @@ class Sessions {
   absl::StatusOr<Session> Find(const proto::Ticket& ticket) const;
   bool IsOpen(uint64_t session_id) const;
 
-  // Ends a session. Its ticket becomes invalid, running IfOpen() actions complete, and the session
-  // can publish nothing more. Then disconnects its peers and releases its leases. Bytes of its puts
-  // that are in transfer count as quarantine until the transfers complete. Idempotent: a second
-  // caller does not wait.
+  // Ends a session. Its ticket becomes invalid, and the session can publish nothing more. Waits for
+  // running IfOpen() actions, then disconnects the session's peers and releases its leases. If
+  // bytes of its puts are still being transferred, they count as quarantine until the transfers
+  // complete. Idempotent: a second caller does not wait.
   void End(uint64_t session_id);
 
-  // Binds a connection to the session, whose end breaks it. `identity` is null if the transport
-  // identifies no peers. Errors: ResourceExhausted (too many of the session or the tenant),
-  // PermissionDenied (the connection is of another peer than the session, or the tenant may not use
-  // that transport). A session that was opened over plain TCP has no peer to compare with: any
-  // connection may show its ticket.
+  // Binds a connection to the session. The end of the session disconnects it. `identity` is null if
+  // the transport identifies no peers. A session that was opened over plain TCP has no identity, so
+  // any connection may show its ticket. Errors: ResourceExhausted (too many connections of the
+  // session or the tenant), PermissionDenied (the connection's peer is not the session's, or the
+  // tenant may not use that transport).
   absl::Status AttachPeer(uint64_t session_id, const PeerRef& peer,
                           const PeerIdentity* identity = nullptr);
-  // Removes a closed connection. Unknown ones are ignored.
+  // Removes a closed connection. Ignores unknown ones.
   void DetachPeer(uint64_t session_id, const PeerRef& peer);
 
   // Keeps the space alive until the session ends. Errors: NotFound if the session has ended.
@@ -169,7 +171,7 @@ class Sessions {
   // ends no session.
   absl::Status IfOpen(uint64_t session_id, absl::FunctionRef<absl::Status()> action);
 
-  // Ends the sessions whose peer the policy no longer allows to use their tenant. Returns them.
+  // Ends the sessions whose peer may no longer use their tenant. Returns their ids.
   std::vector<uint64_t> EndRefused();
 
   // Refuses new sessions, for draining.
@@ -178,12 +180,12 @@ class Sessions {
 
   uint64_t count() const;
   uint64_t count(std::string_view tenant) const;
-  uint64_t in_flight_bytes() const;   // bytes of puts of open sessions
-  uint64_t quarantine_bytes() const;  // bytes of puts of ended sessions
+  uint64_t in_flight_bytes() const;   // bytes of running puts of open sessions
+  uint64_t quarantine_bytes() const;  // bytes of running puts of ended sessions
   struct Info {
     uint64_t id = 0;
     std::string tenant, client_name;
-    PeerIdentity identity;  // of the client that opened it
+    PeerIdentity identity;  // the client that opened it
     size_t peers = 0, puts = 0;
   };
   std::vector<Info> List() const;
@@ -201,7 +203,7 @@ class Sessions {
   absl::Status RefuseBearer(const PeerIdentity& identity, std::string_view tenant) const;
   struct State {
     Session session;
-    PeerIdentity identity;  // of the client that opened it
+    PeerIdentity identity;  // the client that opened it
     proto::Ticket ticket{};
     std::string client_name;
     std::vector<PeerRef> peers;
@@ -215,7 +217,7 @@ class Sessions {
   absl::Status NoSession() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The part of AttachPeer() that asks the policy.
   absl::Status CheckPeer(uint64_t session_id, const PeerIdentity* identity) const;
-  // Removes an ended session once none of its puts and actions runs any more.
+  // Removes an ended session once it has no running put or action.
   void ForgetIfOver(StateMap::iterator position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Hooks hooks_;
@@ -225,7 +227,7 @@ class Sessions {
   CondVar action_over_;  // signalled when the last action of an ended session completes
   bool refuses_new_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Ended sessions stay here, with is_open false, until their last put has finished.
+  // An ended session stays here, with is_open false, until its last put has finished.
   StateMap sessions_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<proto::Ticket, uint64_t, TicketHash, TicketEqual> tickets_
       ABSL_GUARDED_BY(mutex_);

@@ -25,7 +25,7 @@ std::string RatesOf(const codecs::Profile& profile) {
   return rates;
 }
 
-// Of a profile; all banks do for all recipes with one.
+// Returns true if the profile has the recipe's rate. (A bank has all rates.)
 bool HasRate(const codecs::Recipe& recipe, const codecs::Profile& profile) {
   codecs::ImageSpec spec;
   return !recipe.NeedsProfile() ||
@@ -54,7 +54,8 @@ absl::Status CheckGeometry(const codecs::GroupShape& shape, uint32_t group, cons
       shape.heads, " heads, dims ", shape.tile.k_dim, " and ", shape.tile.v_dim));
 }
 
-// Never given twice: a space that is retired and made again has another.
+// Returns a version that was never returned before. So a space that was retired and made again has
+// another version.
 uint64_t NextVersion() {
   static std::atomic<uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -99,7 +100,7 @@ absl::Status SpaceCoding::SetPolicy(const SpacePolicy& policy) {
   const MutexLock changes(changes_);
   for (uint32_t group = 0; group < groups_.size(); ++group) {
     const SideObjectRef current = Current(group, proto::SideObjectKind::kProfile);
-    // What was mined is mined again for another rate.
+    // A mined profile is mined again for another rate.
     if (current.get() != nullptr &&
         side_objects_.OriginOf(current) == SideObjectOrigin::kInstalled) {
       CAIRN_RETURN_IF_ERROR(CheckRate(policy.recipe, group, *current.inputs().profile));

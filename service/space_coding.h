@@ -29,7 +29,7 @@ namespace cairn {
 
 // The policy for the blocks of a space. It is not part of the space's identity.
 struct SpacePolicy {
-  // Without the parameters that come from a side object.
+  // Does not have the parameters that come from a side object.
   codecs::Recipe recipe;
   // The recipe of copies in the SSD tier. nullopt: copies have the same bytes as the image.
   std::optional<codecs::Recipe> cold_recipe = std::nullopt;
@@ -55,7 +55,7 @@ class SpaceCoding {
   // The policy for new puts.
   SpacePolicy policy() const;
   codecs::Recipe recipe() const { return policy().recipe; }
-  // Returns whether an image of that recipe matches the space's policy: the names are equal.
+  // Returns true if an image of that recipe matches the space's policy. The names must be equal.
   bool IsInForce(const codecs::Recipe& recipe) const;
   // Errors: InvalidArgument if an installed profile lacks the recipe's rate. The message lists the
   // profile's rates.
@@ -64,9 +64,11 @@ class SpaceCoding {
   // --- Side objects
 
   // Makes the bytes the group's current side object of that kind. New images are encoded with it.
-  // Errors: InvalidArgument (names the field: no such group; bytes not of that kind; another
-  // geometry than the group's; a profile without the rate of the space's recipe),
-  // ResourceExhausted, AlreadyExists (`origin` is kMined, and an installed side object is current).
+  // Errors:
+  //   InvalidArgument    names the field: no such group, bytes not of that kind, another geometry
+  //                      than the group's, or a profile without the rate of the space's recipe
+  //   ResourceExhausted  no room for the bytes
+  //   AlreadyExists      `origin` is kMined, and an installed side object is current
   struct Installed {
     codecs::Digest id{};
     bool is_new = false;
@@ -83,12 +85,12 @@ class SpaceCoding {
   bool WantsProfile(uint32_t group) const;
   // Returns the group's current profile if it was mined. Otherwise returns an empty reference.
   SideObjectRef MinedProfile(uint32_t group) const;
-  // Ends the use of a mined profile for new puts. Returns false if the profile with that id is not
+  // Stops the use of a mined profile for new puts. Returns false if the profile with that id is not
   // current, or was not mined.
   bool Withdraw(uint32_t group, const codecs::Digest& id);
   // Sets the recipe of *spec to the space's recipe. If that recipe uses a profile or a bank, adds
-  // the group's current one and returns it; the image must keep the reference. If the group lacks a
-  // side object that the recipe needs, sets the recipe `exact`.
+  // the group's current one and returns a reference, which the image must keep. If the group lacks
+  // a side object that the recipe needs, sets the recipe `exact`.
   SideObjectRef ChooseRecipe(codecs::ImageSpec* spec) const;
   // Returns an empty reference if the space has no side object with that id.
   SideObjectRef Find(const codecs::Digest& id) const;
@@ -96,8 +98,8 @@ class SpaceCoding {
 
   // --- For writing records of the space
 
-  // The version of policy and current side objects. Every change makes a new version, which is
-  // unique among all spaces of this process.
+  // The version of the policy and the current side objects. Every change makes a new version, which
+  // is unique among all spaces of this process.
   uint64_t version() const;
   // Sets version, policy and current side objects in *record. Returns the side objects in the order
   // of record->current.
@@ -115,7 +117,7 @@ class SpaceCoding {
 
  private:
   SideObjectRef Current(uint32_t group, proto::SideObjectKind kind) const;
-  // The checks of Install() and Keep() that need only the bytes.
+  // Parses the bytes and makes those checks of Install() and Keep() that need nothing else.
   absl::StatusOr<std::unique_ptr<SideObject>> Parse(uint32_t group, proto::SideObjectKind kind,
                                                     std::span<const std::byte> bytes) const;
 

@@ -58,7 +58,7 @@ WantedGroup WholeGroup(uint16_t group, const codecs::GroupShape& shape) {
   return wanted;
 }
 
-// [first, first + count) within `whole`; a count of 0 means all from first on.
+// Returns the count of [first, first + count) within `whole`. A count of 0 means all from first on.
 absl::StatusOr<uint16_t> CountOf(std::string_view name, uint32_t first, uint32_t count,
                                  uint32_t whole) {
   if (first >= whole || count > whole - first) {
@@ -265,14 +265,14 @@ absl::StatusOr<Spaces::Opened> Spaces::Make(const proto::SpaceIdentity& identity
   }
   const proto::Fingerprint fingerprint = proto::FingerprintOf(identity);
 
-  Retired retired;  // destroyed after the lock
+  Retired retired;  // destroyed after the lock is released
   const MutexLock lock(mutex_);
   if (const auto found = by_fingerprint_.find(fingerprint); found != by_fingerprint_.end()) {
     return Opened{.space = RefLocked(found->second), .is_created = false};
   }
   CAIRN_RETURN_IF_ERROR(MakeRoom(identity.tenant, &retired));
   uint64_t id = 0;
-  while (id == 0 || by_id_.contains(id)) {  // ends: 64 random bits
+  while (id == 0 || by_id_.contains(id)) {  // ends, because it draws 64 random bits
     id = std::bit_cast<uint64_t>(RandomBytes<sizeof(id)>());
   }
   std::unique_ptr<SpaceEntry> made(new SpaceEntry(id, fingerprint, identity, std::move(groups),
@@ -316,7 +316,7 @@ std::vector<SpaceRef> Spaces::List() {
 
 // --- Retiring ------------------------------------------------------------------------------------
 
-// With no reference nobody publishes into the space, so once it has no blocks it gets none.
+// A space without references and blocks gets no new blocks, because publishing needs a reference.
 bool Spaces::IsIdle(const SpaceEntry& entry) const {
   return entry.references_ == 0 && !parts_.has_blocks(entry.id());
 }
@@ -343,7 +343,8 @@ void Spaces::Retire(SpaceEntry* entry, Retired* retired) {
 }
 
 absl::Status Spaces::MakeRoom(std::string_view tenant, Retired* retired) {
-  // A tenant's own go first. Those of others make room too: they count against its share.
+  // Retire the tenant's own spaces first. Retiring those of others helps as well, because they
+  // reduce the tenant's share.
   while (shares_.FreeFor(tenant) == 0) {
     SpaceEntry* oldest = OldestIdle(tenant);
     if (oldest == nullptr) {
@@ -358,7 +359,7 @@ absl::Status Spaces::MakeRoom(std::string_view tenant, Retired* retired) {
 }
 
 void Spaces::RetireIdle() {
-  Retired retired;  // destroyed after the lock
+  Retired retired;  // destroyed after the lock is released
   const absl::Time now = parts_.clock.Now();
   const MutexLock lock(mutex_);
   std::vector<SpaceEntry*> due;

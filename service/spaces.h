@@ -2,12 +2,13 @@
 #pragma once
 // The spaces of all tenants, by identity and by id.
 //
-// A space lives while something refers to it: a session that opened it, a call that uses it, or its
-// blocks. A space without references is idle. It is retired after limits::kSpaceIdleMs, or earlier
-// if another space needs its room. Then its id is invalid. Ids are random and never used again,
-// because clients and frames carry them.
+// A space exists while something refers to it: a session that opened it, a call that uses it, or
+// its blocks. A space without references is idle. It is retired after limits::kSpaceIdleMs, or
+// earlier if another space needs its room. Its id is then invalid. Ids are random and never used
+// again, because clients and frames carry them.
 //
-// Thread-safety: Thread-safe. Locks: spaces < index.
+// Thread-safety: Thread-safe.
+// Locks:         spaces < index.
 
 #include <cstdint>
 #include <functional>
@@ -60,7 +61,7 @@ class SpaceEntry {
   };
   Snapshot Describe() const;
 
-  // The part of one group that a reader wants. A count of 0 means all from `first` on.
+  // The part of one group that a reader wants. A count of 0 means all, beginning with `first`.
   struct Ask {
     uint32_t group = 0;
     uint32_t layer_first = 0, layer_count = 0, head_first = 0, head_count = 0;
@@ -88,7 +89,7 @@ class SpaceEntry {
   SpaceCoding coding_;
   // Guarded by the lock of Spaces.
   uint64_t references_ = 0;
-  absl::Time idle_since_ = absl::InfinitePast();  // valid without references; may be too early
+  absl::Time idle_since_ = absl::InfinitePast();  // meaningful without references; may be too early
 };
 
 class Spaces;
@@ -119,7 +120,7 @@ class Spaces {
     SideObjects& side_objects;
     QuerySquares& query_squares;
     const Clock& clock;
-    // Returns whether the index has blocks of a space. Called with the lock held: spaces < index.
+    // Returns true if the index has blocks of the space. Called with the lock held: spaces < index.
     std::function<bool(uint64_t space_id)> has_blocks;
     // `made` and `gone` are called when a space was made or retired, also with the lock held.
     std::function<void(uint64_t space_id, std::string_view tenant)> made = [](uint64_t,
@@ -134,9 +135,9 @@ class Spaces {
     SpaceRef space;
     bool is_created = false;
   };
-  // Opens a space. A new space is made; an existing space keeps its policy. Errors:
+  // Opens a space. Makes it if it does not exist; otherwise it keeps its policy. Errors:
   // PermissionDenied (identity.tenant differs from `tenant`), InvalidArgument (the identity is
-  // invalid), ResourceExhausted (the tenant has its share of spaces, and no space is idle).
+  // invalid), ResourceExhausted (the tenant has too many spaces, and no space is idle).
   absl::StatusOr<Opened> Open(const proto::SpaceIdentity& identity, const SpacePolicy& policy,
                               std::string_view tenant);
   // Like Open() above, with a policy that has only a recipe. Errors: also InvalidArgument for the
@@ -152,16 +153,16 @@ class Spaces {
   // Errors: NotFound (no such space, it was retired, or it belongs to another tenant: a tenant does
   // not learn which numbers others have). Allocates only for errors.
   absl::StatusOr<SpaceRef> Find(uint64_t space_id, std::string_view tenant);
-  // The same for operators, who may use any tenant's space.
+  // Like Find() above, for operators, who may use any tenant's space.
   absl::StatusOr<SpaceRef> Find(uint64_t space_id);
   // Returns all spaces in order of id.
   std::vector<SpaceRef> List();
-  // Returns the recipe with that name; for an empty name, the default. Errors: InvalidArgument,
-  // which lists the recipes.
+  // Returns the recipe with that name, or the default recipe for an empty name. Errors:
+  // InvalidArgument; the text lists the recipes.
   absl::StatusOr<codecs::Recipe> RecipeOf(std::string_view name) const;
   // Returns a policy from the names of recipes. An empty `cold_recipe` means none. Errors:
   // InvalidArgument as for RecipeOf(), or if there is no exact conversion from `recipe` to
-  // `cold_recipe`, or if only `recipe` is lossless.
+  // `cold_recipe`, or if `recipe` is lossless and `cold_recipe` is not.
   absl::StatusOr<SpacePolicy> PolicyOf(std::string_view recipe, std::string_view cold_recipe,
                                        uint32_t ttl_s) const;
 
@@ -179,8 +180,8 @@ class Spaces {
   void Unref(SpaceEntry* entry);
   SpaceRef RefLocked(SpaceEntry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsIdle(const SpaceEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns the space that has been idle longest: of the tenant, or of all tenants if the name is
-  // empty. Null: no space is idle.
+  // Returns the space that has been idle longest, of the tenant or, if the name is empty, of all
+  // tenants. Returns null if no space is idle.
   SpaceEntry* OldestIdle(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Moves the space to *retired. The caller destroys it without locks held.
   void Retire(SpaceEntry* entry, Retired* retired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kOpNames[kCodecOpCount] = {"encode", "decode"};
 constexpr std::string_view kReasons[kCodecFallbackCount] = {
     "small", "large", "unsupported", "full", "late", "lost", "no_room", "refused", "stopping"};
-// By RecipeId.
+// Indexed by RecipeId.
 constexpr std::string_view kRecipes[] = {"mixed", "raw",       "kivi",      "exact",
                                          "cairn", "cairn-hot", "patternkv", "ott",
                                          "arkv",  "mixkvq",    "logquant",  "fp8"};
@@ -48,7 +48,7 @@ void CodecFigures::NoteSeconds(CodecOp op, std::span<const codecs::RecipeId> rec
 }
 
 uint64_t CodecFigures::waiting(CodecOp op) const {
-  // What is over is read first: it was asked before.
+  // Read the completed counts first, so that the difference cannot be negative.
   uint64_t over = of(op).made.Value();
   for (const Counter& fallbacks : of(op).fallbacks) {
     over += fallbacks.Value();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The metrics of a device's codec. Each request is counted once: as done by the device, or as a
-// fallback to the processor, with one reason.
+// The metrics of a device codec. Each request is counted once: as done by the device, or as a
+// fallback to the CPU with one reason.
 //
 // Thread-safety: Thread-safe.
 
@@ -19,15 +19,15 @@ namespace cairn {
 enum class CodecOp : uint8_t { kEncode, kDecode };
 inline constexpr size_t kCodecOpCount = 2;
 
-// Why the processor does the work instead of the device.
+// Why the CPU does the work instead of the device.
 enum class CodecFallback : uint8_t {
-  kSmall,        // not worth a launch
+  kSmall,        // too small to be worth a launch
   kLarge,        // too large for the memory of a batch, or for a plan
   kUnsupported,  // there is no kernel for it
   kFull,         // too many requests wait
   kLate,         // the device was not done in time
   kLost,         // the device has failed
-  kNoRoom,       // the host had no memory for the result
+  kNoRoom,       // no host memory for the result
   kRefused,      // the kernels found the image invalid
   kStopping,
 };
@@ -45,15 +45,15 @@ class CodecFigures {
   void NoteFallback(CodecOp op, CodecFallback reason) {
     of(op).fallbacks[static_cast<size_t>(reason)].Add();
   }
-  // Records the time from the launch of a batch until its completion was seen. `recipes` are those
-  // of the batch's images.
+  // Records the time between the launch of a batch and the poll that saw its completion. `recipes`
+  // are the recipes of the batch's images.
   void NoteSeconds(CodecOp op, std::span<const codecs::RecipeId> recipes, absl::Duration seconds);
-  // The number of requests without an answer yet.
+  // The number of requests that have not been answered yet.
   uint64_t waiting(CodecOp op) const;
   void Report(MetricSink& sink) const;
 
  private:
-  static constexpr size_t kRecipeCount = 12;  // by RecipeId; 0 is for batches of several recipes
+  static constexpr size_t kRecipeCount = 12;  // per RecipeId; 0 is for batches of several recipes
   struct Figures {
     Figures();
     Counter asked, made, source_bytes, image_bytes;

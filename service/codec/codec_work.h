@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Requests to a device's codec.
+// Requests to a device codec.
 //
-// Thread-safety: Thread-compatible. They are handed from thread to thread.
+// Thread-safety: Thread-compatible. Requests are handed from thread to thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace cairn {
 
-// Allocates memory for the result, in the arena. Called once the size is known, on the codec's
-// thread and without locks held. Not called if the owner was already told to do the work itself.
+// Allocates arena memory for the result. Called once the size is known, on the codec's thread,
+// without locks held. Not called after the request has fallen back to its owner.
 using CodecRoom = absl::AnyInvocable<absl::StatusOr<Extent>(uint64_t bytes)>;
 
 // A request to encode a payload in source form. The result is what codecs::Encode() makes. Large
@@ -32,8 +32,8 @@ struct EncodeWork {
   const SideObject* side_object = nullptr;  // the one that the spec names
   std::span<const float> query_magnitudes = {}, token_scores = {};
   std::span<const codecs::ImageView> parents = {};
-  // Keeps alive everything that is borrowed above, until the device no longer uses it. This may be
-  // after the owner was told to do the work itself, from the same bytes.
+  // Keeps all borrowed objects above alive until the device no longer uses them. After a fallback
+  // the device may still use them, while the owner reads the same bytes.
   std::shared_ptr<const void> keeps = {};
 };
 
@@ -42,20 +42,20 @@ struct EncodeWork {
 struct DecodeWork {
   codecs::ImageView view = {};
   codecs::Slice slice = {};                 // within the image's slice
-  uint64_t source_bytes = 0;                // of the slice
+  uint64_t source_bytes = 0;                // bytes of the slice in source form
   CodecRoom room = {};                      // called before the device begins
   const SideObject* side_object = nullptr;  // the one that the image names
   std::shared_ptr<const void> keeps = {};   // as in EncodeWork
 };
 
-// How a request ended.
+// The outcome of a request.
 struct Coded {
-  absl::StatusOr<Extent> result;  // after an error, the processor must do the work
-  bool is_refused = false;        // refused at once, in the owner's call
+  absl::StatusOr<Extent> result;  // after an error, the CPU must do the work
+  bool is_refused = false;        // refused during the owner's call
 };
 
-// Receives the result. Runs exactly once, without locks held: in the call that refuses the request,
-// on the codec's thread, or in Stop(). Must be short, unless the request is refused.
+// Receives the result. Runs exactly once, without locks held: during the call that refuses the
+// request, on the codec's thread, or in Stop(). It must be short, unless the request is refused.
 using CodecDone = absl::AnyInvocable<void(Coded)>;
 
 }  // namespace cairn

@@ -18,8 +18,8 @@
 namespace cairn {
 namespace {
 
-// Offsets of the parts of a batch that do not depend on its images, equal in host and device
-// memory. Thread-safety: Immutable.
+// Offsets of those parts of a batch that do not depend on its images. They are equal in host and
+// device memory. Thread-safety: Immutable.
 struct BatchLayout {
   static constexpr uint64_t kAlignment = 256;
   static constexpr uint64_t Rounded(uint64_t bytes) {
@@ -135,7 +135,7 @@ bool DeviceBatch::Took(LaunchResult result) {
   if (result == LaunchResult::kOk) {
     return true;
   }
-  phase_ = Phase::kLeaving;  // what is on the stream already goes on
+  phase_ = Phase::kLeaving;  // work that is on the stream already continues
   if (result == LaunchResult::kDeviceError) {
     device_->Lose(kernels::LastDeviceError());
   }
@@ -186,7 +186,7 @@ void DeviceBatch::CopyNoted() {
   noted_.clear();
 }
 
-// By layer, head and plane, one token behind another.
+// The source as pages: by layer, head and plane, then token by token.
 kernels::PagedView DeviceBatch::ViewOfSource(const codecs::ImageSpec& spec, std::byte* base) {
   std::vector<std::byte*>& layers = layers_.emplace_back();
   const uint32_t planes = codecs::PlaneCount(spec.tile.kind);
@@ -195,7 +195,7 @@ kernels::PagedView DeviceBatch::ViewOfSource(const codecs::ImageSpec& spec, std:
     head_bytes += codecs::GeometryOf(spec, plane).SourceBytes();
   }
   const uint64_t layer_bytes = head_bytes * spec.slice.head_count;
-  layers.reserve(size_t{planes} * spec.slice.layer_count);  // spans of it are taken
+  layers.reserve(size_t{planes} * spec.slice.layer_count);  // keeps pointers into it valid
   kernels::PagedView view;
   view.page_count = 1;
   view.page_tokens = codecs::TileRows(spec.tile.kind, spec.tokens);
@@ -221,7 +221,7 @@ const uint32_t* DeviceBatch::statuses() const {
 }
 
 void DeviceBatch::PlaceAll(std::deque<CodecJob> jobs) {
-  uint64_t below = used_bytes_;  // what the jobs take
+  uint64_t below = used_bytes_;  // the end of the memory for jobs
   uint64_t sides = 0;
   for (const CodecJob& job : jobs) {
     below += job.device_bytes;
@@ -278,14 +278,14 @@ std::deque<CodecJob> DeviceBatch::Begin(std::deque<CodecJob> jobs) {
   std::move(jobs_.begin() + static_cast<std::ptrdiff_t>(taken), jobs_.end(),
             std::back_inserter(left));
   for (CodecJob& job : left) {
-    job.made.Reset();  // others may need the room meanwhile
+    job.made.Reset();  // other jobs may need the memory
   }
   jobs_.resize(taken);
   Forget(planned);
   began_ = MonotonicNow();
   CopyNoted();
   if (planned == 0) {
-    End();  // nothing is on the stream
+    End();  // no work is on the stream
     return left;
   }
   figures_.NoteBatch(op_, planned);
@@ -293,7 +293,7 @@ std::deque<CodecJob> DeviceBatch::Begin(std::deque<CodecJob> jobs) {
   waits_since_ = MonotonicNow();
   if (phase_ == Phase::kLeaving) {
     FallBackAll(device_->is_out() ? CodecFallback::kLost : CodecFallback::kUnsupported);
-    sides_.clear();  // they may not have got there
+    sides_.clear();  // their copies may have failed
   }
   return left;
 }
@@ -336,7 +336,7 @@ void DeviceBatch::Finish() {
     const uint64_t made_bytes = job.made.size_bytes();
     figures_.NoteMade(op_, is_encode ? job.encode.source.size() : made_bytes,
                       is_encode ? made_bytes : job.decode.view.image_bytes());
-    job.encode.keeps = job.decode.keeps = nullptr;  // before its owner answers
+    job.encode.keeps = job.decode.keeps = nullptr;  // freed before the owner answers
     std::exchange(job.done, nullptr)({.result = std::move(job.made)});
   }
   figures_.NoteSeconds(op_, recipes, seconds);
@@ -367,11 +367,11 @@ void DeviceBatch::FallBackAll(CodecFallback reason) {
 }
 
 // --- Encoding ------------------------------------------------------------------------------------
-// An encode's operations on the stream, and its results.
+// The operations of an encode on the stream, and its results.
 
 namespace {
 
-// Small inputs of an image: a float an element.
+// Small inputs of an image, with one float per element.
 uint64_t InputBytes(const EncodeWork& work) {
   return BatchLayout::Rounded(work.query_magnitudes.size_bytes()) +
          BatchLayout::Rounded(work.token_scores.size_bytes());
@@ -493,11 +493,11 @@ void DeviceBatch::CopyImages() {
 }
 
 // --- Decoding ------------------------------------------------------------------------------------
-// A decode's operations on the stream.
+// The operations of a decode on the stream.
 
 namespace {
 
-// The bytes of an image that have the tiles of a slice.
+// The range of an image's bytes that has the tiles of a slice.
 struct TileRange {
   uint64_t begin = UINT64_MAX, end = 0;
 
@@ -537,7 +537,7 @@ bool DeviceBatch::PlaceDecode(CodecJob& job, uint64_t below) {
   codecs::ImageSpec spec = work.view.spec();
   spec.slice = work.slice;
   made.prefix = &work.view;
-  made.image = tiles - range.begin;  // of which kernels read tiles alone
+  made.image = tiles - range.begin;  // only the tiles are there; kernels read nothing else
   made.slice = work.slice;
   made.target = ViewOfSource(spec, Take(work.source_bytes));
   if (work.side_object != nullptr) {

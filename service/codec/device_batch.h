@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A batch of images that a device codes together. It has a stream, device memory, and host memory
-// for plans and results. All of it is allocated once.
+// A batch of images that the device encodes or decodes together. It has a stream, device memory,
+// and host memory for plans and results. All of it is allocated once.
 //
-//   layout of the device memory: plan, status, results | sources, slots, images … → free ← side
-//   objects
+// layout of the device memory:
+//   plan, status, results | sources, slots, images … → free ← side objects
 //
 // Side objects stay on the device between batches while there is room. The memory of a job stays in
-// use until the stream completes or the device fails, even if its owner was told to do the work
-// itself.
+// use until the stream completes or the device fails, even after the job has fallen back.
 //
 // Thread-safety: Owned by the codec's thread, except Make() and the destructor.
 
@@ -40,19 +39,20 @@ struct CodecJob {
   CodecOp op = CodecOp::kEncode;
   EncodeWork encode;  // if `op` is kEncode; otherwise `decode` is set
   DecodeWork decode;
-  CodecDone done;  // null after the owner was told the result
+  CodecDone done;  // null after the owner has received the result
   Extent made;     // empty until allocated
   absl::Time asked = absl::InfinitePast(), give_up = absl::InfiniteFuture();
-  uint64_t device_bytes = 0;  // without the side object
+  uint64_t device_bytes = 0;  // not including the side object
 };
 
-// Tells the owner that the processor must do the work, unless it has been told already.
+// Tells the owner that the CPU must do the work. Does nothing if the owner was told before.
 void FallBack(CodecFigures& figures, CodecJob& job, CodecFallback reason);
 
-// Returns the part of a batch's memory for images. The rest is for plan, status and results.
+// Returns how many bytes of a batch's memory are for images. The rest is for plan, status and
+// results.
 uint64_t RoomForImages(uint64_t batch_bytes);
-// Return the device memory that the work needs, without its side object: other jobs of the batch
-// may share it.
+// Returns the device memory that the work needs, except for its side object, which other jobs of
+// the batch may share.
 uint64_t DeviceBytesOf(const EncodeWork& work);
 uint64_t DeviceBytesOf(const DecodeWork& work);
 uint64_t SideBytesOf(const SideObject* side);
@@ -60,24 +60,24 @@ uint64_t SideBytesOf(const SideObject* side);
 class DeviceBatch {
  public:
   // Errors: ResourceExhausted if the device or its driver has no room. `host` and `figures` must
-  // outlive it. REQUIRES: the arena of `host` is registered with the device.
+  // outlive the batch. REQUIRES: the arena of `host` is registered with the device.
   static absl::StatusOr<std::unique_ptr<DeviceBatch>> Make(std::shared_ptr<GpuDevice> device,
                                                            HostTier& host, uint64_t bytes,
                                                            CodecFigures& figures);
   ~DeviceBatch();  // REQUIRES: is_idle()
 
-  // Whether it has no work on the stream.
+  // Returns true if no work is on the stream.
   bool is_idle() const { return phase_ == Phase::kIdle; }
-  // When it began to wait for the stream.
+  // Returns the time at which the batch began to wait for the stream.
   absl::Time waits_since() const { return waits_since_; }
   size_t image_count() const { return jobs_.size(); }
 
-  // Puts jobs of one kind on the stream. If the plan has no room for the last jobs, returns them.
-  // REQUIRES: it is idle, and has memory for all jobs together.
+  // Puts jobs of one kind on the stream. Returns the last jobs if the plan has no room for them.
+  // REQUIRES: the batch is idle, and its memory has room for all jobs.
   std::deque<CodecJob> Begin(std::deque<CodecJob> jobs);
-  // Continues if the stream has completed. Returns false if it has not.
+  // Goes to the next phase if the stream has completed. Returns false if it has not.
   bool Advance();
-  // Tell owners that the processor must do the work: owners whose time is over, or all owners.
+  // Make jobs fall back: the jobs past their deadline, or all jobs.
   void FallBackLate(absl::Time now);
   void FallBackAll(CodecFallback reason);
 
@@ -85,8 +85,8 @@ class DeviceBatch {
   enum class Phase : uint8_t {
     kIdle,
     kCoding,   // encodes only: the kernels run, until their results are read
-    kCopying,  // images are copied to host memory; for decodes, the kernels run, too
-    kLeaving,  // all owners have been told; waits for the stream to complete
+    kCopying,  // images are copied to host memory; when decoding, also the kernels run
+    kLeaving,  // all jobs have been answered; waits for the stream to complete
   };
   struct SideObjectThere {
     codecs::Digest id{};
@@ -106,22 +106,22 @@ class DeviceBatch {
 
   std::byte* Take(uint64_t bytes);
   bool IsThere(const SideObject* side) const;
-  // Sets *placed to the address of the side object on the device. The object is there, or will be
-  // copied there. If `side` is null, sets null. Returns false if there is no staging for it.
+  // Sets *placed to the device address of the side object. Notes a copy if the object is not there
+  // yet. Sets null if `side` is null. Returns false if there is no staging for the copy.
   bool PlaceSide(const SideObject* side, uint64_t below, const std::byte** placed);
-  // Records a launch result. Returns false if the launch failed; then no more work is put on the
-  // stream.
+  // Records a launch result. Returns false if the launch failed. After a failure, nothing more is
+  // put on the stream.
   bool Took(kernels::LaunchResult result);
   bool CopyIn(std::byte* to, const void* from, size_t bytes);
-  // Notes a copy. It is made if the job stays in the batch.
+  // Notes a copy, which is made only if the job stays in the batch.
   void Note(std::byte* to, const void* from, size_t bytes, bool is_side = false);
   // Notes a copy from memory that is not registered with the device. A direct copy would wait for
   // all work on the device, so it goes through staging. Returns false if no staging is left.
   bool NoteStaged(std::byte* to, std::span<const std::byte> from, bool is_side = false);
   void CopyNoted();
-  // Drops the noted copies of that job and of the jobs after it.
+  // Drops the noted copies of that job and of all later jobs.
   void Forget(size_t first_job);
-  // Gives completed results to their owners.
+  // Gives finished results to their owners.
   void Finish();
   void End();
 
@@ -157,17 +157,16 @@ class DeviceBatch {
   absl::Time began_ = absl::InfinitePast();  // when Begin() was called
   absl::Time waits_since_ = absl::InfinitePast();
   std::deque<CodecJob> jobs_;
-  // layers_ has one element for each job: the addresses of the layers in its source (or in the
-  // target of a decode job), for each plane. parents_ has one element for each encode job: the
-  // images of the previous blocks.
+  // layers_:  per job and plane, the addresses of the layers in its source (decode: in its target)
+  // parents_: per encode job, the images of the previous blocks
   std::deque<std::vector<std::byte*>> layers_;
   std::deque<std::vector<kernels::StoredImage>> parents_;
-  CodecOp op_ = CodecOp::kEncode;  // for all jobs
+  CodecOp op_ = CodecOp::kEncode;  // the operation of all jobs
   std::vector<kernels::EncodeJob> encodes_;
   std::vector<kernels::DecodeJob> decodes_;
   kernels::EncodePlan encode_plan_;
   kernels::DecodePlan decode_plan_;
-  uint64_t used_bytes_ = 0;  // from the start of memory_
+  uint64_t used_bytes_ = 0;  // used bytes at the start of memory_
   uint64_t side_begin_ = 0;  // where the side objects begin in memory_
   std::vector<SideObjectThere> sides_;
   std::vector<NextCopy> noted_;

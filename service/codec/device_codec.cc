@@ -93,7 +93,7 @@ void DeviceCodec::SubmitJob(CodecJob job, uint64_t source_bytes, absl::Duration 
     return;
   }
   CodecDone done = std::move(job.done);
-  job = CodecJob();  // its memory is the owner's alone
+  job = CodecJob();  // free its memory before the owner does the work
   done({.result = absl::UnavailableError("the device does not take it"), .is_refused = true});
 }
 
@@ -141,7 +141,7 @@ void DeviceCodec::Stop() {
 
 void DeviceCodec::Run() {
   pthread_setname_np(pthread_self(), "gpu-codec");
-  while (Take()) {  // ends: Stop()
+  while (Take()) {  // until Stop()
     HandBackLate();
     bool has_moved = false;
     for (size_t i = 0; i < batches_.size(); ++i) {
@@ -174,7 +174,7 @@ void DeviceCodec::Begin(DeviceBatch& batch, std::deque<CodecJob> jobs) {
 }
 
 bool DeviceCodec::Watch(DeviceBatch& batch) {
-  if (batch.Advance()) {  // what is over is not late, however late it is seen
+  if (batch.Advance()) {  // a batch that has completed is not late, even if this is seen late
     return true;
   }
   const absl::Time now = MonotonicNow();

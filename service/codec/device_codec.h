@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Encodes and decodes images on a device instead of on the caller's thread: the same bytes, many
-// images at a time. The owner does the work itself if it is not worth a launch, if there is no
-// room, or if the device is late or has failed ("falls back"). So no answer depends on the device.
+// Encodes and decodes images on a device instead of on the caller's thread. The bytes are the same,
+// and many images are processed at a time. Work falls back if it is not worth a launch, if there is
+// no room, or if the device is late or has failed. Its owner then does it on the CPU. So every
+// request is answered in time, with or without the device.
 //
-// The thread `gpu-codec` starts waiting work as soon as the device has room. A single image goes
-// alone; images that arrive while the device is busy go together. There are two batches, so that
-// one can be copied while the other is coded. Work that misses its deadline falls back, even if it
-// is on the device; the device then still uses its memory until it is done. A device that needs
-// longer than `late_after` for a phase of a batch counts as failed.
+// The thread `gpu-codec` starts waiting work as soon as the device has room. Images that arrive
+// while the device is busy form one batch. There are two batches, so that one is copied while the
+// device works on the other. Work that misses its deadline falls back, even if it is on the device.
+// Its memory stays in use until the device has finished. A device that needs longer than
+// `late_after` for one phase of a batch counts as failed.
 //
 // Thread-safety: Thread-safe, except Make() and Stop(), which one thread calls.
 // Locks:         no lock is held while it calls the device or a completion.
@@ -39,8 +40,7 @@ class DeviceCodec {
  public:
   struct Options {
     uint64_t bytes = 0;  // device memory that the codec may use
-    // Has the sources and images. Its arena is registered with the device. Must outlive the
-    // codec.
+    // Has the sources and images. Its arena is registered with the device. Must outlive the codec.
     HostTier* host = nullptr;
     uint64_t source_bytes_min = limits::kGpuCodedBytesMin;
     size_t queue_max = limits::kGpuCodecQueueMax;
@@ -53,14 +53,15 @@ class DeviceCodec {
   ~DeviceCodec();
 
   // Takes the work and calls `done` in time, or refuses the work at once. `left` is the time until
-  // the owner's deadline. Half of it is kept for doing the work without the device.
+  // the owner's deadline. The codec uses at most half of it, so that the owner has the rest for a
+  // fallback.
   void Encode(EncodeWork work, absl::Duration left, CodecDone done);
   void Decode(DecodeWork work, absl::Duration left, CodecDone done);
 
-  // Waiting work falls back. Then waits for the work on the device. Idempotent.
+  // Makes waiting work fall back, then waits for the work on the device. Idempotent.
   void Stop();
 
-  // Describes the device for operators, if no tier does.
+  // Describes the device for operators. Used if no tier has the device.
   DeviceReport Device() const;
   void Report(MetricSink& sink) const;
 
@@ -74,19 +75,20 @@ class DeviceCodec {
   // Returns false, and leaves the job unchanged, if too many jobs wait or the codec is stopping.
   bool TrySubmitJob(CodecJob& job, absl::Duration left) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Used by the thread only.
+  // Only the codec's thread calls the functions below.
   void Run();
-  // Waits for work while the device is idle, and gives jobs to each idle batch. Returns false if
-  // the codec is stopping and no work is left.
+  // Waits for work while the device is idle, and gives jobs to idle batches. Returns false if the
+  // codec is stopping and no work is left.
   bool Take();
-  // Returns jobs of one kind: of the kind whose first job has waited longer.
+  // Returns jobs of one kind: encodes or decodes, whichever has the job that has waited longest.
   std::deque<CodecJob> NextJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t WaitingCount() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Begin(DeviceBatch& batch, std::deque<CodecJob> jobs);
-  // Waiting jobs fall back if their time is over; all of them do if the device has failed.
+  // Makes waiting jobs fall back: those past their deadline, or all of them if the device has
+  // failed.
   void HandBackLate();
-  // Polls a batch. Returns true on progress. Late jobs fall back. A device without progress is
-  // marked as failed.
+  // Polls a batch. Returns true on progress. Makes late jobs fall back. Marks a device without
+  // progress as failed.
   bool Watch(DeviceBatch& batch);
   bool AreIdle() const;
 
@@ -100,7 +102,7 @@ class DeviceCodec {
   CondVar work_due_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::array<std::deque<CodecJob>, kCodecOpCount> waiting_ ABSL_GUARDED_BY(mutex_);
-  // The number of images in batches, whether or not their owners have been told.
+  // The number of images in batches. Includes images whose owners have been answered.
   size_t on_device_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };

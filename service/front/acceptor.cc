@@ -69,11 +69,11 @@ Acceptor::Outcome Acceptor::Accept(Fd* socket) {
     case ENOBUFS:
     case ENOMEM:
       break;
-    default:  // what accept(2) says of the peer's connection
+    default:  // an error of the peer's connection, as accept(2) lists them
       return Outcome::kGone;
   }
-  // The kernel says so even when nobody waits. Another thread may take what is freed here: then the
-  // peer waits for the next turn.
+  // The kernel reports this even when no peer waits. Another thread may take the freed descriptor.
+  // The peer then waits for the next call.
   spare_.Reset();
   errno = 0;
   const bool is_turned_away = accept().is_valid();

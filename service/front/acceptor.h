@@ -2,7 +2,7 @@
 #pragma once
 // A listening socket that keeps working when the process runs out of file descriptors. It then
 // closes a spare descriptor, accepts the next connection with it, and closes that connection. So
-// the peer sees the end of its connection, and the accepting thread does not spin.
+// the peer sees a closed connection, and the accepting thread does not spin.
 //
 // Thread-safety: Owned by the thread that accepts.
 
@@ -25,12 +25,12 @@ class Acceptor {
 
   enum class Outcome {
     kPeer,        // *socket is the new connection
-    kGone,        // the peer closed the connection already: call again
+    kGone,        // the peer has closed the connection: call again
     kTurnedAway,  // accepted and closed, because descriptors ran out: wait a moment
     kStuck,       // descriptors ran out, and the peer still waits: wait a moment
     kNone,        // no peer waits
   };
-  // Gives the listening socket away. REQUIRES: Listen() made it; no other call follows.
+  // Gives the listening socket away. REQUIRES: Listen() made it. Call no other function afterwards.
   Fd TakeSocket() { return std::move(owned_); }
   // *socket is non-blocking and closed on exec.
   Outcome Accept(Fd* socket);

@@ -18,7 +18,7 @@ namespace {
 
 // Below gRPC's usual limit for a received message, which is 4 MiB.
 constexpr size_t kPageBytesMax = 3 * kMiB;
-// Of a path that a call names, in the log.
+// The largest length of a path in a log line.
 constexpr size_t kPathShown = 256;
 
 void FillBlock(const ListedBlock& block, v1::BlockInfo* info) {
@@ -216,7 +216,7 @@ absl::Status AdminService::Verify(VerifyStream& stream, uint64_t space_id) {
     }
     if (refusal.ok()) {
       is_verifying_ = true;
-      last = std::move(verify_thread_);  // it has ended, or does nothing more
+      last = std::move(verify_thread_);  // it has ended, or is about to end
       verify_thread_ = std::thread([this, &stream, space_id] { RunVerify(stream, space_id); });
     }
   }
@@ -304,7 +304,7 @@ absl::Status AdminService::ListTiers(const v1::ListTiersRequest&, v1::ListTiersR
       FillWrites(parts_.upkeep.writes(), info.mutable_writes());
     }
   }
-  if (parts_.codec != nullptr) {  // a tier that holds nothing
+  if (parts_.codec != nullptr) {  // a GPU without copies
     v1::TierInfo& info = *reply->add_tiers();
     info.set_tier(static_cast<v1::Tier>(TierId::kGpu));
     FillDevice(parts_.codec->Device(), info.add_devices());

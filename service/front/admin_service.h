@@ -46,7 +46,7 @@ class AdminService {
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}
   ~AdminService() { Stop(); }
 
-  // Refuses new verifications and ends the running one. REQUIRES: the running Verify call is
+  // Refuses new verifications and stops the running one. REQUIRES: the running Verify call is
   // cancelled, or ends soon.
   void Stop();
 
@@ -58,7 +58,7 @@ class AdminService {
  private:
   absl::Status ListSpaces(const v1::ListSpacesRequest& request, v1::ListSpacesReply* reply);
   absl::Status ListBlocks(const v1::ListBlocksRequest& request, v1::ListBlocksReply* reply);
-  // Answers once the change survives a restart.
+  // Answers when the change is durable.
   void SetPolicy(const ControlCall& call, const v1::SetPolicyRequest& request,
                  const ReplyDone<v1::SetPolicyReply>& done);
   absl::Status ListTiers(const v1::ListTiersRequest& request, v1::ListTiersReply* reply);
@@ -66,7 +66,7 @@ class AdminService {
   absl::StatusOr<v1::SetDeviceReply> SetDevice(const ControlCall& call,
                                                const v1::SetDeviceRequest& request);
   absl::StatusOr<v1::DrainReply> Drain(const ControlCall& call);
-  // Writes the change to the audit file. Errors: Unavailable; then it must not be made.
+  // Writes the change to the audit file. Errors: Unavailable; then the change must not be made.
   absl::Status Announce(const ControlCall& call, std::string_view name,
                         const google::protobuf::Message& request);
   // Notes the outcome in the audit file, then calls `done`.

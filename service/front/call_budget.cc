@@ -32,7 +32,7 @@ void CallBudget::Remove(Holder& holder) {
 }
 
 void CallBudget::MakeRoom(absl::Time now) {
-  while (!held_.empty()) {  // ends: each turn takes one out, or is the last
+  while (!held_.empty()) {  // each iteration removes one, or returns
     const Holder::Held& longest = held_.front();
     const absl::Duration time = now - longest.since;
     if (time < limits_.grace || (bytes_ <= limits_.bytes_max && time < limits_.time_max)) return;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A memory budget for the calls of the control plane. A call holds memory while its request arrives
-// and until its reply is sent. Above the budget the oldest calls are cancelled: an honest call
-// takes only milliseconds. A session's stream and a waiting Match hold no memory.
+// and until its reply is sent. If the calls exceed the budget, the oldest ones are cancelled,
+// because a normal call takes only milliseconds. A session's stream and a waiting Match hold no
+// memory.
 //
 // Thread-safety: Thread-safe.
 
@@ -20,15 +21,15 @@ class CallBudget {
  public:
   struct Limits {
     uint64_t bytes_max = 0;   // for all calls; calls younger than `grace` may exceed it
-    size_t calls_max = 0;     // the number of calls that hold memory
-    absl::Duration grace;     // a younger call is not cancelled
-    absl::Duration time_max;  // an older call is cancelled even if nothing needs its memory
+    size_t calls_max = 0;     // the limit for calls that hold memory
+    absl::Duration grace;     // calls younger than this are not cancelled
+    absl::Duration time_max;  // older calls are cancelled even if there is room
   };
-  // A call that holds memory. Thread-safety: the budget's lock guards its list position.
+  // A call that holds memory. The budget's lock guards its position in the list.
   class Holder {
    public:
-    // Cancels the call. It is called under the budget's lock, so that the call cannot end
-    // meanwhile. REQUIRES of the implementation: it only queues work.
+    // Cancels the call. Called under the budget's lock, so that the call cannot end meanwhile.
+    // REQUIRES of the implementation: it only queues work.
     virtual void GiveWay() = 0;
 
    protected:
@@ -48,8 +49,8 @@ class CallBudget {
 
   CallBudget(const Limits& limits, const Clock& clock) : limits_(limits), clock_(clock) {}
 
-  // Sets the number of bytes that `holder` holds. If too many calls hold memory, returns false, and
-  // `holder` holds nothing.
+  // Sets the number of bytes that `holder` holds. If too many calls hold memory, returns false and
+  // sets it to 0.
   bool Hold(Holder& holder, uint64_t bytes);
   // Releases all bytes of `holder`. Idempotent. REQUIRES: called before `holder` is destroyed.
   void Release(Holder& holder);

@@ -42,7 +42,7 @@ inline constexpr size_t kCallCount = 25;
 
 class CallMetrics {
  public:
-  // For one service: the calls from `first` to `last`.
+  // Counts the calls of one service, which are the calls from `first` to `last`.
   CallMetrics(Call first, Call last) : first_(first), last_(last) {}
 
   void Count(Call call, const absl::Status& status) {

@@ -2,11 +2,11 @@
 #pragma once
 // Routes calls of the control plane to their methods.
 //
-// Until Open() it refuses every call except probes, as UNAVAILABLE. It always refuses calls of
-// cairn.v1.Admin from peers that are not operators.
+// Until Open(), it refuses every call except probes with UNAVAILABLE. It refuses calls of
+// cairn.v1.Admin from all peers that are not operators.
 //
 // Thread-safety: call AddProbe() before the server starts. Call Add() before Open(), on the same
-//                thread. Everything else is Thread-safe.
+//                thread. The rest is Thread-safe.
 
 #include <atomic>
 #include <functional>

@@ -21,17 +21,18 @@
 namespace cairn {
 namespace {
 
-// The codes have equal numbers on both sides.
+// The codes have equal numbers in gRPC and absl.
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }
 
-// Beside its messages: what gRPC and we keep of a call.
+// The memory of a call besides its messages, in gRPC and in this process.
 constexpr uint64_t kCallBytes = 16 << 10;
 constexpr int kWriteBlockBytes = 1 << 20;
 
-// What came as metadata; 0 where it is none, or not one. As W3C has it, that is no error.
+// Returns the trace id in the metadata, or 0 if there is none or it is invalid. W3C Trace Context
+// does not treat an invalid one as an error.
 uint64_t TraceOf(const grpc::GenericCallbackServerContext& context) {
   const auto [first, last] = context.client_metadata().equal_range("traceparent");
   if (first == last || std::next(first) != last) return 0;
@@ -118,7 +119,7 @@ void ControlCall::FinishAs(const absl::Status& status) {
   Finish(ToGrpc(status));
 }
 
-// Where the budget has no room, the call ends all the same.
+// If the budget has no room, the call still completes.
 void ControlCall::HoldCall() { (void)budget_.Hold(*this, kCallBytes); }
 
 void ControlCall::OnDone() {
@@ -130,7 +131,7 @@ void ControlCall::OnDone() {
 
 void ControlCall::LogSlow(absl::Time now) const {
   const auto step = [](absl::Duration took) { return absl::Trunc(took, absl::Microseconds(1)); };
-  // Where the request never came, all of it is that it did not.
+  // If the request never arrived, the whole time counts as waiting for it.
   const absl::Time taken = std::clamp(taken_, began_, answered_);
   const std::string& method = context_.method();
   LogWarn("control", "call was slow",

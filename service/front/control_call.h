@@ -31,10 +31,10 @@
 
 namespace cairn {
 
-// The time that a waiting call keeps in reserve for sending its answer.
+// A waiting call ends this long before its deadline, to have time for sending its answer.
 inline constexpr absl::Duration kAnswerTime = absl::Milliseconds(50);
 
-// The origin of a call. Borrowed for the call's lifetime.
+// The connection and the environment of a call. Borrowed for the call's lifetime.
 struct CallPlace {
   grpc::GenericCallbackServerContext& context;
   CallBudget& budget;
@@ -45,7 +45,7 @@ struct CallPlace {
   uint64_t connection = 0;             // its connection's number
   const Sessions* sessions = nullptr;  // null: the store does not serve calls yet
 
-  // Returns the place of a stream that may last as long as its client wants.
+  // Returns the place for a stream that may last without limit.
   CallPlace ForStream() const {
     CallPlace place = *this;
     place.slow = absl::InfiniteDuration();
@@ -55,7 +55,7 @@ struct CallPlace {
 
 class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget::Holder {
  public:
-  // Returns the client's deadline, but not more than `longest` from now.
+  // Returns the client's deadline, but at most `longest` from now.
   absl::Time deadline(absl::Duration longest = absl::Milliseconds(limits::kDeadlineMsMax)) const;
   const PeerIdentity& identity() const { return identity_; }
   bool is_operator() const { return is_operator_; }
@@ -71,12 +71,15 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
         slow_(place.slow),
         began_(MonotonicNow()) {}
 
-  // Reads the next message into message(); OnReadDone() follows. Returns false, and reads nothing,
-  // if the budget has no room. `bytes` is the memory of the call in addition to the message.
+  // Reads the next message into message(). OnReadDone() follows. Returns false, and reads nothing,
+  // if the budget has no room. `bytes` is the memory that the call needs in addition to the
+  // message.
   bool ReadHeld(uint64_t bytes = 0);
-  // Parses the message that was read. Errors: InvalidArgument (the message is invalid or over its
-  // bound). If it has a ticket, also those of Sessions::CheckBearer(). If it has none, also
-  // PermissionDenied (the caller has a certificate, but the policy does not know the caller).
+  // Parses the message that was read. Errors:
+  //   InvalidArgument   the message is invalid or over its bound
+  //   PermissionDenied  the message has no ticket, and the policy does not know the caller's
+  //                     certificate
+  //   those of Sessions::CheckBearer(), if the message has a ticket
   template <typename Request>
   absl::Status TakeRequest(const RequestBound& bound, Request* request) {
     CAIRN_RETURN_IF_ERROR(ParseRequest(bound, request));
@@ -85,17 +88,17 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
     }
     return CheckPeer();
   }
-  // Serializes a message into written_. The caller then lends the result to gRPC. It is valid until
-  // the next Serialize().
+  // Serializes a message into written_ and returns it, so that the caller can lend it to gRPC. The
+  // result is valid until the next Serialize().
   const grpc::ByteBuffer* Serialize(const google::protobuf::Message& message);
   void ReplyAndFinish(const google::protobuf::Message& reply);
   void FinishAs(const absl::Status& status);
-  // From now on the call holds no memory of the budget, and is not cancelled to make room.
+  // Releases the call's memory from the budget. The call is then not cancelled to make room.
   void HoldNothing() { budget_.Release(*this); }
 
-  // From now on the call holds memory again, because it is being answered.
+  // Holds memory again, because the call is about to be answered.
   void HoldCall();
-  // The client lets the call wait for that long. This time does not count as slow.
+  // Adds time that the client lets the call wait. This time does not count as slow.
   void MayWait(absl::Duration wait) { slow_ += wait; }
 
   void OnDone() override;

@@ -31,7 +31,8 @@ void ControlConnections::Enter(Connection& connection) {
   by_turn_.erase(*goes);
   old.turn = 0;
   ended_.Add();
-  // Does not wait. gRPC sees the end and lets go of it; then it is removed.
+  // Does not wait. gRPC sees the end of the connection and closes it. The connection is then
+  // removed.
   ::shutdown(old.ours.get(), SHUT_RDWR);
 }
 
@@ -43,7 +44,7 @@ void ControlConnections::Leave(Connection& connection) {
 }
 
 void ControlConnections::Remove(uint64_t number) {
-  Fd ours;  // closed without the lock
+  Fd ours;  // closed after the lock is released
   const MutexLock lock(mutex_);
   const auto found = connections_.find(number);
   if (found == connections_.end()) return;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // gRPC's connections of the control plane. For each connection, this class knows the user at the
-// other end. It closes a connection when too many have no session (base/newcomers.h).
+// other end. If too many connections have no session, it closes one (base/newcomers.h).
 //
 // gRPC names the connection of a call by the number of its file descriptor ("fd:17"). gRPC closes
-// the descriptor after the connection's last call. So, as long as a call may ask for its peer, no
-// other connection has the number; a test checks this. This class keeps a second descriptor of each
-// connection, so that it can end a connection even after gRPC has closed the first descriptor.
+// the descriptor only after the connection's last call. So no other connection gets the number
+// while a call may ask for its peer. A test checks this. This class keeps a second descriptor of
+// each connection, so that it can end a connection even after gRPC has closed the first descriptor.
 //
 // Thread-safety: Thread-safe.
 
@@ -25,23 +25,26 @@ namespace cairn {
 
 class ControlConnections {
  public:
-  struct Limits {  // for connections without a session
+  struct Limits {  // limits for connections without a session
     size_t count_max = 0;
-    size_t operators_max = 0;  // in addition, for the listener that only operators can reach
+    size_t operators_max = 0;  // in addition, for operators' listener
   };
   struct Peer {
     PeerIdentity identity;
-    bool is_operator = false;  // by the address it came through; the policy is asked too, unless
-    bool is_trusted = false;   // only the daemon's own user can use that address
-    uint64_t number = 0;       // of the connection, never reused; 0: no such peer
+    // The connection came through the operators' address. The policy is asked as well, unless the
+    // peer is trusted.
+    bool is_operator = false;
+    bool is_trusted = false;  // only the daemon's own user can use the address
+    uint64_t number = 0;      // the connection's number, never reused; 0: no such peer
   };
 
   explicit ControlConnections(const Limits& limits)
       : newcomers_(limits.count_max), operators_(limits.operators_max) {}
 
-  // Adds a connection that gRPC is about to get as `fd`; `ours` is another descriptor of it.
-  // `is_apart`: it came through a listener for operators only. Ends a connection if there are too
-  // many, by the parties of their peers (base/newcomers.h).
+  // Adds a connection that gRPC is about to get as `fd`. `ours` is another descriptor of the
+  // connection. `is_apart` is true if the connection came through a listener for operators only.
+  // Ends a connection if there are too many. base/newcomers.h says which one, by the `party` of
+  // each.
   void Add(int fd, Fd ours, const Peer& peer, bool is_apart, uint64_t party);
   // Removes a closed connection.
   void Remove(uint64_t number);
@@ -58,7 +61,7 @@ class ControlConnections {
 
  private:
   struct Connection {
-    int fd = -1;  // gRPC's
+    int fd = -1;  // the number that gRPC uses
     Fd ours;
     Peer peer;
     uint64_t party = 0;

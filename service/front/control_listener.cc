@@ -39,12 +39,12 @@ static_assert(kFirstDoorTag + limits::kDoorsMax + 2 <= kFirstNumber);
 constexpr absl::Duration kSilentTime = absl::Seconds(10);
 constexpr absl::Duration kProbeTime = absl::Milliseconds(500);
 constexpr absl::Duration kProbeHolds = absl::Seconds(1);
-// What a client of HTTP/2 begins with: the preface and an empty SETTINGS frame.
+// The first bytes of an HTTP/2 client: the preface and an empty SETTINGS frame.
 constexpr std::string_view kPreface("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
 constexpr size_t kFrameHeadBytes = 9;
 constexpr char kSettings = 4;
 
-// Whether `socket` has one of `events` before `deadline`.
+// Returns true if `socket` has one of `events` before `deadline`.
 bool Await(int socket, short events, absl::Time deadline) {
   pollfd polled{socket, events, 0};
   const int64_t wait_ms = absl::ToInt64Milliseconds(deadline - MonotonicNow());
@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Bind(
     opened = Annotate(listener->Open(*admin, /*is_admin=*/true, kModeOfOurs, tls), "admin");
   }
   if (!opened.ok()) {
-    if (tls != nullptr) tls->Close();  // it would give connections to a listener that is gone
+    if (tls != nullptr) tls->Close();  // it would pass connections to a destroyed listener
     return opened;
   }
   listener->wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -217,12 +217,13 @@ void ControlListener::Run() {
   ::pthread_setname_np(::pthread_self(), "control");
   WatchSocket(epoll_.get(), wake_.get(), kWakeTag, EPOLLIN);
   WatchDoors(true);
-  while (true) {  // ends: Stop() wakes it
+  while (true) {  // until Stop() wakes it
     std::array<epoll_event, kEventsMax> events;
     const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsMax, WaitMs());
     CAIRN_CHECK(count >= 0 || errno == EINTR);
     std::array<bool, kFirstNumber> is_called{};
-    // Those that have spoken first: they are not silent when a newer one needs a place.
+    // Handle connections that have sent something first. They then do not count as silent when a
+    // new connection needs a place.
     for (int i = 0; i < count; ++i) {
       const uint64_t tag = events[static_cast<size_t>(i)].data.u64;
       if (tag < kFirstNumber) {
@@ -301,7 +302,7 @@ void ControlListener::TakeIn(const Door& door, Fd socket) {
       Silent{.socket = std::move(socket), .door = &door, .deadline = MonotonicNow() + kSilentTime});
   if (!goes.has_value()) return;
   if (Await(silent_.at(*goes).socket.get(), POLLIN, absl::InfinitePast())) {
-    Pass(*goes);  // it has spoken since it was looked at last
+    Pass(*goes);  // it has sent something since the last check
   } else {
     gave_way_.Add();
     silent_.erase(*goes);
@@ -327,7 +328,7 @@ void ControlListener::Give(uint64_t number, Fd socket, PeerIdentity identity, ui
                            const Door& door) {
   Fd ours(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
   if (!ours.is_valid()) return out_of_files_.Add();
-  WatchSocket(epoll_.get(), ours.get(), number, EPOLLET);  // its end is always said
+  WatchSocket(epoll_.get(), ours.get(), number, EPOLLET);  // reports the end
   connections_.Add(socket.get(), std::move(ours),
                    {.identity = std::move(identity),
                     .is_operator = door.is_admin,
@@ -339,7 +340,7 @@ void ControlListener::Give(uint64_t number, Fd socket, PeerIdentity identity, ui
 
 void ControlListener::ExpireSilent() {
   const absl::Time now = MonotonicNow();
-  while (!silent_.empty() && silent_.begin()->second.deadline <= now) {  // ends: takes one out
+  while (!silent_.empty() && silent_.begin()->second.deadline <= now) {  // removes one
     late_.Add();
     SilentOf(*silent_.begin()->second.door).Remove(silent_.begin()->first);
     silent_.erase(silent_.begin());
@@ -378,7 +379,7 @@ absl::Status ControlListener::Ask() {
     return failure("takes no connection");
   }
   std::array<char, kFrameHeadBytes> head{};
-  for (size_t got = 0; got < head.size();) {  // ends: each turn takes a byte, or fails
+  for (size_t got = 0; got < head.size();) {  // each iteration reads a byte, or fails
     if (!Await(socket.get(), POLLIN, deadline)) return failure("does not answer");
     const ssize_t count = ::recv(socket.get(), head.data() + got, head.size() - got, 0);
     if (count == 0) return failure("turns connections away");

@@ -5,8 +5,9 @@
 // forever after a failed accept, and does not tell which user a peer is.
 //
 // A connection is passed to gRPC when it sends its first byte. Until then it is silent, and costs
-// only a descriptor. If too many are silent, one is closed: the oldest of the party with the most
-// (base/newcomers.h). ControlConnections does the same with gRPC's connections without a session.
+// only a descriptor. If too many connections are silent, the oldest one of the party with the most
+// is closed (base/newcomers.h). ControlConnections applies the same rule to gRPC's connections
+// without a session.
 //
 // Thread-safety: Thread-safe. The thread is named "control".
 
@@ -51,14 +52,14 @@ class ControlListener {
       TlsDoor* tls = nullptr, const std::vector<std::string>& folders = {});
   ~ControlListener() { Stop(); }
 
-  // The address of the socket, with the port that is bound.
+  // Returns the address of clients, with the port that is bound.
   const ControlAddress& address() const { return doors_.front().address; }
   // Returns null if there is no address for operators.
   const ControlAddress* admin_address() const {
     if (doors_.back().is_admin) return &doors_.back().address;
     return doors_.front().is_admin ? &doors_.front().address : nullptr;
   }
-  // Registers the socket files, to be repaired until Stop().
+  // Registers the socket files, so that `doors` repairs them until Stop().
   void AddTo(Doors& doors);
   // Passes connections to `take`, on the thread. Call it once.
   void Start(std::function<void(Fd socket)> take);
@@ -66,8 +67,8 @@ class ControlListener {
   void Stop();
 
   ControlConnections& connections() { return connections_; }
-  // Returns OK if the thread runs, and gRPC's server answers a new connection in HTTP/2. The probe
-  // uses a connection of its own, which counts in no limit. The result is reused for a second.
+  // Returns OK if the thread runs and gRPC's server answers a new connection in HTTP/2. The probe
+  // uses a connection of its own, which no limit counts. The result is reused for a second.
   absl::Status Probe();
   void Report(MetricSink& sink) const;
 
@@ -79,7 +80,7 @@ class ControlListener {
     std::optional<transport::DoorFile> folder;  // of --door
     std::optional<Acceptor> acceptor;           // nullopt: TLS accepts there
   };
-  // A connection that TLS has let in.
+  // A connection after a successful TLS handshake.
   struct Proved {
     Fd plain;
     PeerIdentity identity;
@@ -99,10 +100,11 @@ class ControlListener {
   void WatchDoors(bool accepts);
   void WatchAgain();  // a socket was made again. Thread-safe.
   int WaitMs() const;
-  // Passes probes and proved connections to gRPC, and watches sockets that were made again. Returns
-  // false if it must stop.
+  // Passes probes and TLS connections to gRPC, and watches sockets that were made again. Returns
+  // false if the thread must stop.
   bool TakeNews();
-  // Returns false if descriptors ran out: wait a moment before the next call.
+  // Accepts all connections that wait. Returns false if descriptors ran out; wait a moment before
+  // the next call.
   bool AcceptAll(Door& door);
   // Adds an accepted connection as silent.
   void TakeIn(const Door& door, Fd socket);
@@ -126,15 +128,15 @@ class ControlListener {
 
   // Used by the thread only.
   uint64_t numbers_ = 0;               // numbers of connections, also the tags of epoll events
-  std::map<uint64_t, Silent> silent_;  // by number, which is also their order by age
+  std::map<uint64_t, Silent> silent_;  // keyed by number, so ordered by age
   Newcomers silent_all_, silent_operators_;
-  absl::Time accepts_again_ = absl::InfinitePast();  // descriptors ran out: no accept before this
+  absl::Time accepts_again_ = absl::InfinitePast();  // set when descriptors ran out
 
   mutable Mutex mutex_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_unwatched_ ABSL_GUARDED_BY(mutex_) = false;   // a socket was made again
-  std::vector<Fd> probes_ ABSL_GUARDED_BY(mutex_);      // for gRPC
-  std::vector<Proved> proved_ ABSL_GUARDED_BY(mutex_);  // likewise
+  std::vector<Fd> probes_ ABSL_GUARDED_BY(mutex_);      // connections for gRPC
+  std::vector<Proved> proved_ ABSL_GUARDED_BY(mutex_);  // connections for gRPC
   absl::Status probed_ ABSL_GUARDED_BY(mutex_);
   absl::Time probed_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   Counter accepted_, gave_way_, late_, out_of_files_;

@@ -24,8 +24,9 @@ namespace {
 using HealthRequest = grpc::health::v1::HealthCheckRequest;
 using HealthReply = grpc::health::v1::HealthCheckResponse;
 
-// A service by name, so that reflection lists it, which takes a method that is not generic: it has
-// one that refuses. All that are declared go to the CallRouter.
+// Registers a service by its name, so that reflection lists it. The CallRouter handles all declared
+// methods. gRPC accepts only a service with a method that is not generic, so this one has a method
+// that refuses its calls.
 template <typename Service>
 class NameOf final : public Service {
  public:
@@ -67,29 +68,29 @@ std::vector<std::unique_ptr<grpc::Service>> NamesFor(ControlServer::Callers call
 
 void SetLimits(grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(limits::kControlMessageBytesMax);
-  // Reflection is the one service of the synchronous kind: a thread for each of its streams, and
-  // past them RESOURCE_EXHAUSTED.
+  // Reflection is the only synchronous service. Each of its streams occupies a thread. Further
+  // streams are refused with RESOURCE_EXHAUSTED.
   grpc::ResourceQuota quota("control");
   quota.SetMaxThreads(limits::kReflectionThreadsMax);
   builder.SetResourceQuota(quota);
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-  // A compressed message would be unpacked without a limit.
+  // A compressed message would be decompressed without a limit.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  // What comes unasked of a call that is not read yet: 64 KiB, whatever the line would take.
+  // A peer may send 64 KiB of a call that nobody reads yet. A BDP probe would raise this limit.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits::kCallsPerConnectionMax);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
-  // A half-dead client is noticed within 15 s, and its session ended; so is a peer that never gets
-  // to speak HTTP/2.
+  // A dead client is noticed within 15 s, and its session ends. So is a peer that never speaks
+  // HTTP/2.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
-  // A connection without a session and without calls.
+  // Applies to a connection without a session and without calls.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 60'000);
 }
 

@@ -47,25 +47,25 @@ class ControlServer {
   void Serve(PeerService& peer);
   ~ControlServer() { Stop(); }
 
-  // The address of clients, with the port that is bound.
+  // Returns the address of clients, with the port that is bound.
   const ControlAddress& address() const { return listener_->address(); }
-  // The address of operators; "off" if there is none.
+  // Returns the address of operators, or "off".
   std::string admin_address() const {
     const ControlAddress* address = listener_->admin_address();
     return address == nullptr ? "off" : address->ToString();
   }
-  // Registers the socket files of both addresses, to be repaired until Stop().
+  // Registers the socket files of both addresses, so that `doors` repairs them until Stop().
   void AddTo(Doors& doors) { listener_->AddTo(doors); }
-  // Returns OK if a client that connects now is answered. May take half a second.
+  // Returns OK if a client that connects now would be answered. May take half a second.
   absl::Status Probe() { return listener_->Probe(); }
   // Sets the answer of the health service.
   void SetServing(bool is_serving) { is_serving_.store(is_serving, std::memory_order_relaxed); }
-  // Ends connections whose certificates were revoked. Returns at once.
+  // Ends connections whose certificates were revoked. Does not wait.
   void EndRevoked() {
     if (tls_ != nullptr) tls_->EndRevoked();
   }
-  // Ends every call, streams included, within a second, then returns. Idempotent. REQUIRES: calls
-  // that wait in the index have been answered.
+  // Ends every call within a second, streams included. Idempotent. REQUIRES: calls that wait in the
+  // index have been answered.
   void Stop();
   void Report(MetricSink& sink) const;
 
@@ -75,12 +75,12 @@ class ControlServer {
   void AddHealth();
 
   std::atomic<bool> is_serving_{false};
-  const std::unique_ptr<TlsDoor> tls_;  // null: none
+  const std::unique_ptr<TlsDoor> tls_;  // null: no TLS
   const std::unique_ptr<ControlListener> listener_;
   CallBudget budget_;
   CallRouter router_;
   CallMetrics calls_{Call::kHealthCheck, Call::kHealthCheck};
-  const std::vector<std::unique_ptr<grpc::Service>> names_;  // listed by reflection
+  const std::vector<std::unique_ptr<grpc::Service>> names_;  // services that reflection lists
   std::unique_ptr<grpc::Server> server_;
 };
 

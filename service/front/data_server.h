@@ -51,24 +51,24 @@ class DataServer final : public transport::LaneHandler {
     int server = 0;                              // the number of this server in PeerRef
     std::string_view transport_label = "local";  // static storage
     int lanes = 1;
-    uint32_t window = 32;  // requests at once per peer
+    uint32_t window = 32;  // the limit for running requests per peer
     uint64_t payload_bytes_max = limits::kTransferBytesMax;
-    uint64_t regions_bytes_max = 0;                  // memory that all clients may share; 0: none
-    uint64_t lent_host_bytes = 0;                    // memory that may be lent at once; 0: none
+    uint64_t regions_bytes_max = 0;  // limit for memory that clients share; 0: none
+    uint64_t lent_host_bytes = 0;  // the limit for host memory lent to clients; 0: nothing is lent
     absl::Duration slow = absl::InfiniteDuration();  // slower gets and puts are logged
   };
   DataServer(const Parts& parts, const Options& options);
 
   void OnArrival(transport::Lane& lane, transport::Arrival arrival) override;
   void OnPeerGone(transport::Lane& lane, transport::PeerId peer) override;
-  // Returns the tenant that pays for the client's memory region. All tickets without a session
-  // share one name.
+  // Returns the tenant to which the client's memory region is counted. All tickets without a
+  // session share one name.
   absl::StatusOr<std::string> OnRegion(const proto::Ticket& ticket, uint64_t bytes) override;
   void OnRegionGone(const std::string& owner, uint64_t bytes) override;
 
-  // Disconnects a peer. Unknown peers are ignored. May be called on any thread.
+  // Disconnects a peer. Ignores unknown peers.
   void BreakPeer(const PeerRef& peer) { replies_.BreakPeer(peer); }
-  // The number of requests that have arrived and are not complete.
+  // Returns the number of requests that have arrived and are not complete.
   int64_t in_flight() const { return metrics_.in_flight.Value(); }
   void Report(MetricSink& sink) const;
 
@@ -90,7 +90,7 @@ class DataServer final : public transport::LaneHandler {
                 transport::Arrival arrival, Peer& peer);
   void Greet(transport::Lane& lane, const Request& request, const proto::Frame& frame,
              const PeerIdentity* identity, Peer& peer);
-  // Refuses a request and counts it against the peer, which is disconnected at the last strike.
+  // Refuses a request and counts a strike against the peer. The last strike disconnects the peer.
   void Strike(transport::Lane& lane, const Request& request, Peer& peer, const absl::Status& status,
               bool is_last);
   void OnRequestDone(transport::Lane& lane, const Request& request);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The socket files of the daemon. A file can be deleted, moved or replaced without the daemon
-// noticing. Look() makes a missing file again. If another process listens at the path, Look()
-// records and logs it, and state() returns the error, so that the daemon is not ready.
+// The socket files of the daemon. Other programs can delete, move or replace a file without the
+// daemon noticing. Look() makes a missing file again. If another process listens at the path,
+// Look() records and logs it. state() then returns the error, so that the daemon is not ready.
 //
 // Thread-safety: call Add() before all other functions. Look() is Owned by one thread. The rest is
 // Thread-safe.
@@ -22,12 +22,12 @@ namespace cairn {
 
 class Doors {
  public:
-  // SocketFile::Keep(): returns true if the file was missing and was made again.
+  // Returns true if the file was missing and was made again, as SocketFile::Keep() does.
   using Keep = std::function<absl::StatusOr<bool>()>;
-  // `name` is the setting that has the path. Static storage.
+  // `name` is the setting that holds the path. It has static storage.
   void Add(std::string_view name, Keep keep);
   void Look();
-  // Returns OK, or the error of the first file that does not belong to this daemon any more.
+  // Returns OK, or the error of the first file that no longer belongs to this daemon.
   absl::Status state() const;
   void Report(MetricSink& sink) const;
 

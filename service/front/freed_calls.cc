@@ -15,7 +15,7 @@
 namespace cairn {
 namespace {
 
-// Of one wait: calls that come meanwhile may have earlier deadlines, and so has the daemon's end.
+// The longest single wait. New calls may have earlier deadlines, and the daemon may stop.
 constexpr absl::Duration kStep = absl::Milliseconds(100);
 
 absl::Status NotYetGone(absl::StatusCode code, std::string_view why) {
@@ -55,7 +55,7 @@ void FreedCalls::AwaitSome(std::vector<Waiting>& waiting) {
     until = std::min(until, call.deadline);
   }
   const bool are_gone = tiers_.AwaitFreed(until);
-  // Sooner than it had to: a device is out.
+  // If the wait ended early, a device has failed.
   const bool is_out = !are_gone && MonotonicNow() < until;
   std::vector<Waiting> left;
   for (Waiting& call : waiting) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Answers calls that deleted blocks or changed a policy, once no restart can undo the change. A
-// thread waits for this, for all calls at once, because the wait blocks.
+// Answers calls that deleted blocks or changed a policy, once the change is durable. A thread waits
+// for all such calls, because the wait blocks.
 //
 // Thread-safety: Thread-safe. The thread is named "freed". It runs only with a persistent tier.
 
@@ -24,11 +24,11 @@ class FreedCalls {
   explicit FreedCalls(Tiers& tiers);
   ~FreedCalls() { Stop(); }
 
-  // Runs exactly once: during Await(), or later on the thread. The status is OK, or:
-  // - DeadlineExceeded, Unavailable: the change is made, but a restart may undo it.
+  // Runs exactly once: during Await(), or later on the thread. The status is OK if the change is
+  // durable. With DeadlineExceeded or Unavailable the change is made, but a restart may undo it.
   using Done = absl::AnyInvocable<void(absl::Status status) &&>;
   void Await(absl::Time deadline, Done done);
-  // Answers the call once no restart can undo its change, or at its deadline.
+  // Answers the call when its change is durable, or at its deadline.
   template <typename Reply>
   void Answer(const ControlCall& call, Reply reply, const ReplyDone<Reply>& done) {
     Await(call.deadline() - kAnswerTime,
@@ -47,7 +47,7 @@ class FreedCalls {
   };
 
   void Run();
-  // Answers those calls that need not wait any longer, and keeps the others in `waiting`.
+  // Answers the calls that can be answered now, and keeps the others in `waiting`.
   void AwaitSome(std::vector<Waiting>& waiting);
 
   Tiers& tiers_;

@@ -21,7 +21,7 @@
 namespace cairn {
 namespace {
 
-// Of those accepted in one turn, each has a chance to be read before another takes its place.
+// Each connection of one turn gets a chance to be read before a newer one replaces it.
 constexpr int kAcceptedPerTurnMax = 32;
 constexpr int kBackoffMs = 10;
 
@@ -46,7 +46,7 @@ struct RequestLine {
   std::string_view method, path;
 };
 
-// "GET /metrics?x HTTP/1.1". An empty method says that it is no request.
+// Parses a line such as "GET /metrics?x HTTP/1.1". Returns an empty method if it is not a request.
 RequestLine ParseRequestLine(std::string_view head) {
   const std::string_view line = head.substr(0, head.find("\r\n"));
   const size_t first = line.find(' ');
@@ -90,7 +90,7 @@ void HttpServer::Stop() {
 void HttpServer::Run() {
   ::pthread_setname_np(::pthread_self(), "http");
   std::vector<pollfd> polled;
-  while (true) {  // ends: Stop() wakes it
+  while (true) {  // until Stop() wakes it
     const short accepts = MonotonicNow() < accepts_again_ ? 0 : POLLIN;
     polled.assign({{wake_.get(), POLLIN, 0}, {acceptor_->get(), accepts, 0}});
     absl::Time next = MonotonicNow() + absl::Seconds(60);
@@ -105,7 +105,7 @@ void HttpServer::Run() {
     const int ready =
         ::poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(wait_ms, 0)));
     if (ready < 0 && errno != EINTR) {
-      // For want of memory, say. Probes and scrapes are answered again once there is some.
+      // For example, the kernel has no memory. Probes and scrapes are answered again once it has.
       LogError("http", "poll failed", {{"errno", errno}});
       absl::SleepFor(absl::Milliseconds(kBackoffMs));
       continue;
@@ -148,7 +148,7 @@ void HttpServer::Accept() {
     auto connection = std::make_unique<Connection>();
     connection->fd = std::move(fd);
     connection->deadline = MonotonicNow() + limits_.time_max;
-    // Mostly the request is there already.
+    // The request has usually arrived already.
     if (Read(*connection)) connections_.push_back(std::move(connection));
   }
 }
@@ -198,8 +198,8 @@ bool HttpServer::Write(Connection& connection) {
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   connection.output_sent += static_cast<size_t>(count);
   if (connection.output_sent < connection.output.size()) return true;
-  // Closing with unread input would reset the connection and could take the reply with it: say that
-  // this was all and wait, shortly, for the peer to close.
+  // Closing a socket with unread input resets the connection, which may lose the reply. So end the
+  // output, and wait a short time for the peer to close.
   connection.output = std::string();
   connection.output_sent = 0;
   connection.deadline = std::min(connection.deadline, MonotonicNow() + absl::Seconds(1));

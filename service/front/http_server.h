@@ -30,13 +30,13 @@ class HttpServer {
     std::string content_type = "text/plain; charset=utf-8";
     std::string body;
   };
-  // Returns the response for a path, which is passed without its query. Runs on the http thread.
+  // Returns the response for a path. The path has no query. Runs on the http thread.
   using Responder = std::function<Response(std::string_view path)>;
 
   struct Limits {
     size_t connections_max = 64;  // if there are more, the oldest one is closed
     size_t head_bytes_max = 8192;
-    absl::Duration time_max = absl::Seconds(5);  // for one connection, from accept to close
+    absl::Duration time_max = absl::Seconds(5);  // limit for one connection, from accept to close
   };
 
   // Binds to exactly that address. Errors: Unavailable (cannot bind), InvalidArgument (`address` is
@@ -49,7 +49,7 @@ class HttpServer {
   ~HttpServer() { Stop(); }
 
   HostPort address() const { return address_; }  // with the port that is bound
-  // Starts answering, also the peers that have connected since Bind(). Call it once.
+  // Starts answering. Also answers peers that have connected since Bind(). Call it once.
   void Start(Responder responder);
   void Stop();  // idempotent
   void Report(MetricSink& sink) const;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// /metrics, /healthz and /readyz. The only user of prometheus-cpp.
+// Serves /metrics, /healthz and /readyz. The only user of prometheus-cpp.
 //
 //   /metrics   200, Prometheus text format: the current metrics of every component
 //   /healthz   200 while the process runs
-//   /readyz    200 when new work is accepted, else 503 with the reason (starting, draining). A 200
-//              may have remarks, one per line: problems that do not affect readiness
+//   /readyz    200 while new work is accepted, else 503 with the reason (starting, draining)
+//
+// A 200 of /readyz may have remarks, one per line. They name problems that do not affect readiness.
 //
 // Thread-safety: Thread-safe.
 

@@ -15,7 +15,7 @@ enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 }
 
 absl::Status Malformed() { return absl::InvalidArgumentError("the request is not a message"); }
 
-// Steps over the value of a field. Groups (wire types 3 and 4) are not of proto3.
+// Skips the value of a field. proto3 does not have groups (wire types 3 and 4).
 bool SkipValue(CodedInputStream& stream, uint32_t wire_type) {
   uint64_t value = 0;
   switch (wire_type) {
@@ -43,7 +43,7 @@ absl::Status CheckRequest(grpc::ByteBuffer& message, const RequestBound& bound) 
   CodedInputStream stream(&reader);
   size_t bulk_count = 0, rest_bytes = 0;
   int at = 0;
-  while (const uint32_t tag = stream.ReadTag()) {  // ends: each turn reads at least a byte
+  while (const uint32_t tag = stream.ReadTag()) {  // each iteration reads at least one byte
     if (!SkipValue(stream, tag & 7)) return Malformed();
     const int end = stream.CurrentPosition();
     if (bound.bulk_field != 0 && tag == (bound.bulk_field << 3 | kBytes)) {

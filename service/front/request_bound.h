@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Limits the memory that parsing a request can allocate. An empty sub-message takes two bytes on
-// the wire and about fifty in memory, so a message of 3 MB could take 150 MB. The wire format is
-// therefore scanned first. A message that exceeds its bound is not parsed.
+// the wire and about fifty in memory. So a message of 3 MB could take 150 MB. The wire format is
+// therefore scanned first, and a message over its bound is not parsed.
 //
 // Pure functions, thread-safe.
 
@@ -18,10 +18,11 @@ namespace cairn {
 // Parsing a request within this bound allocates, in addition to the request's own bytes, at most
 // about 30 * rest_bytes_max + 64 * bulk_count_max bytes.
 struct RequestBound {
-  // The one field that may be long: a list of keys, or the bytes of a side object. 0: no field.
+  // The one field that may be long, such as a list of keys or the bytes of a side object. 0: no
+  // such field.
   uint32_t bulk_field = 0;
-  size_t bulk_count_max = 0;          // the number of values of that field
-  size_t rest_bytes_max = 64 * 1024;  // for all other fields together
+  size_t bulk_count_max = 0;          // the limit for the number of values of that field
+  size_t rest_bytes_max = 64 * 1024;  // limit for all other fields together
 };
 
 // Errors: InvalidArgument (not a protobuf message, or over the bound). Does not change `message`.

@@ -91,7 +91,7 @@ class Upload final : public ControlCall {
   const UploadParts& parts_;
   const absl::Time deadline_;
   bool has_first_ = false;
-  v1::PutSideObjectRequest first_;  // without its content
+  v1::PutSideObjectRequest first_;  // its content is removed
   uint64_t total_bytes_ = 0;
   UploadBudget::Share share_;
   std::string content_;

@@ -42,7 +42,8 @@ class UploadBudget {
 struct UploadParts {
   UploadBudget& budget;
   CallMetrics& calls;
-  // Returns the tenant of the session that the first part names. Fails where Install() would fail.
+  // Returns the tenant of the session that the first part names. Fails in every case in which
+  // Install() would fail.
   std::function<absl::StatusOr<std::string>(const v1::PutSideObjectRequest& first)> check;
   std::function<absl::StatusOr<v1::PutSideObjectReply>(const v1::PutSideObjectRequest& first,
                                                        std::string_view content)>

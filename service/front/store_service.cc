@@ -80,7 +80,7 @@ void FillFate(const BlockFate& fate, const Explanation& all, absl::Time now,
   }
 }
 
-// What a request wants of each group: a MatchRequest or a PrefetchRequest.
+// Returns the wanted part of each group, from a MatchRequest or a PrefetchRequest.
 template <typename Request>
 absl::StatusOr<std::vector<WantedGroup>> WantedOf(const SpaceEntry& space, const Request& request) {
   if (static_cast<size_t>(request.slices_size()) > limits::kGroupsPerSpaceMax ||
@@ -146,7 +146,7 @@ void StoreService::AddTo(CallRouter& router) {
   const auto add = [&](const char* name, Call call, const RequestBound& bound, auto step) {
     router.AddUnary(absl::StrCat("/cairn.v1.Store/", name), calls_, call, bound, this, step);
   };
-  // Key lists are long; nothing else is.
+  // For requests whose only long part is the list of keys.
   constexpr RequestBound kShort;
   add("OpenSpace", Call::kOpenSpace, {.rest_bytes_max = limits::kSpecBytesMax},
       &StoreService::OpenSpace);
@@ -236,7 +236,7 @@ void StoreService::Match(const ControlCall& call, const v1::MatchRequest& reques
   if (!query.ok()) return done(query.status());
   auto answer = [this, &call, done, tenant = query->tenant](absl::StatusOr<MatchAnswer> result) {
     if (!result.ok()) return done(result.status());
-    // A client that has left cannot release what it was never told of.
+    // A client that has left never learns of its lease and cannot release it.
     if (result->lease.has_value() && call.is_cancelled()) {
       parts_.index.Release(tenant, {&*result->lease, 1});
     }
@@ -382,7 +382,7 @@ void StoreService::Stats(const ControlCall& call, const v1::StatsRequest& reques
   reply.set_uptime_ms(
       static_cast<uint64_t>(absl::ToInt64Milliseconds(parts_.clock.Now() - started_)));
   reply.set_draining(terms_.is_draining());
-  // Operators and strangers look while it drains, when no session can be opened.
+  // Peers without a session may ask, too: no session can be opened while the daemon drains.
   if (!request.ticket().empty()) {
     const absl::StatusOr<Session> session = SessionOf(request.ticket());
     if (!session.ok()) return done(session.status());

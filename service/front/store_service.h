@@ -42,7 +42,7 @@ class StoreService {
   // Registers the calls with the router.
   void AddTo(CallRouter& router);
 
-  // Answers the calls that wait for a drive. Idempotent.
+  // Answers the calls that wait for a durable change. Idempotent.
   void Stop() { freed_.Stop(); }
   FreedCalls& freed() { return freed_; }
   const Sessions& sessions() const { return parts_.sessions; }
@@ -58,10 +58,10 @@ class StoreService {
   absl::Status Contains(const v1::ContainsRequest& request, v1::ContainsReply* reply);
   absl::Status Retain(const v1::RetainRequest& request, v1::RetainReply* reply);
   absl::Status Demote(const v1::DemoteRequest& request, v1::DemoteReply* reply);
-  // For a session, of its tenant's spaces; for an operator, of any.
+  // A session may ask about its tenant's spaces, an operator about all spaces.
   absl::StatusOr<v1::ExplainReply> Explain(const ControlCall& call,
                                            const v1::ExplainRequest& request) const;
-  // Both answer once no restart brings the blocks back.
+  // Delete() and Invalidate() answer when no restart brings the blocks back.
   void Delete(const ControlCall& call, const v1::DeleteRequest& request,
               const ReplyDone<v1::DeleteReply>& done);
   void Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,

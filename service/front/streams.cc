@@ -37,16 +37,16 @@ class PacedStream : public ControlCall {
   // Borrowed until the next call of Begin() or Next(); null: nothing to write now.
   using Message = const google::protobuf::Message*;
 
-  // Begins to read the request. `end`: the status of the stream if nothing fails.
+  // Begins to read the request. `end` is the status of a stream that ends without an error.
   PacedStream(const CallPlace& place, absl::Status end);
 
-  // Called when the request has arrived: TakeRequest() returns it. Returns the first message.
+  // Called when the request has arrived; TakeRequest() returns it. Returns the first message.
   virtual absl::StatusOr<Message> Begin() = 0;
   // Returns the next message, after a pause.
   virtual absl::StatusOr<Message> Next() = 0;
-  // The pause before the next message; zero: it is ready.
+  // The pause before the next message. Zero: it is ready.
   virtual absl::Duration pause() const = 0;
-  // The reader is gone. May run during Begin() or Next().
+  // Called when the reader has left. May run during Begin() or Next().
   virtual void OnGone() {}
 
  private:
@@ -56,11 +56,11 @@ class PacedStream : public ControlCall {
   void OnWriteDone(bool ok) final;
   void OnCancel() final;
   void OnAlarm();
-  // REQUIRES: no operation runs. Writes, pauses or ends.
+  // Writes, pauses or ends. REQUIRES: no operation runs.
   void GoOn(const absl::StatusOr<Message>& message);
-  // REQUIRES: no operation runs. `ok`: the last message was sent.
+  // Pauses. `ok` is true if the last message was sent. REQUIRES: no operation runs.
   void Pause(bool ok);
-  // Ends the stream: no operation runs, and none shall start.
+  // Ends the stream. REQUIRES: no operation runs, and none will start.
   void EndAs(const absl::Status& status);
   void FinishIfOver();
 
@@ -114,11 +114,11 @@ void PacedStream::OnCancel() {
   {
     const MutexLock lock(mutex_);
     is_ending_ = true;
-    if (under_way_ == Step::kAlarm) alarm_.Cancel();  // its callback runs, soon
+    if (under_way_ == Step::kAlarm) alarm_.Cancel();  // its callback runs soon
   }
   OnGone();
   FinishIfOver();
-  HandOver(this);  // to OnDone(), which gRPC calls once this is over, whoever finished
+  HandOver(this);  // released in OnDone(), which gRPC calls after the stream has finished
 }
 
 void PacedStream::OnAlarm() {
@@ -247,7 +247,7 @@ class SessionStream final : public PacedStream {
   const uint64_t connection_;
   v1::SessionEvent event_;
   Mutex mutex_;
-  uint64_t id_ = 0;  // of the session; 0: none. Changes under the lock, before the first event.
+  uint64_t id_ = 0;  // id of the session; 0: none. Changes under the lock, before the first event.
 };
 
 }  // namespace
@@ -261,7 +261,7 @@ ControlCall* OpenSessionStream(const CallPlace& place, const SessionTerms& terms
 
 namespace {
 
-constexpr absl::Duration kPause = absl::Milliseconds(20);  // between looks at the log
+constexpr absl::Duration kPause = absl::Milliseconds(20);  // between reads of the log
 
 class EventStream final : public PacedStream {
  public:
@@ -320,7 +320,7 @@ class EventStream final : public PacedStream {
     PacedStream::OnDone();
   }
 
-  // What the reader knows is void; it goes on from the cursor.
+  // Tells the reader to discard its state. The stream continues at the cursor.
   Message Reset() {
     goes_on_ = false;
     is_full_ = is_in_snapshot_ = wants_snapshot_;
@@ -333,7 +333,8 @@ class EventStream final : public PacedStream {
     return &batch_;
   }
 
-  // The next page of the snapshot; it may be empty. The events that follow it begin at the cursor.
+  // Returns the next page of the snapshot, which may be empty. The following events begin at the
+  // cursor.
   Message Page() {
     EventBatchRoom room;
     for (int i = 0; i < limits::kSnapshotHoldsMax && is_in_snapshot_ && !room.is_full(); ++i) {
@@ -351,14 +352,15 @@ class EventStream final : public PacedStream {
     return &batch_;
   }
 
-  // Those of a batch that leaves the cursor where it is. Without an epoch nobody goes on from it.
+  // Sets the numbers of a batch that does not move the cursor. A reader cannot resume at a batch
+  // without an epoch.
   void SetNumbers() {
     batch_.set_epoch(is_in_snapshot_ ? 0 : cursor_.epoch);
     batch_.set_first_sequence(cursor_.next);
     batch_.set_next_sequence(cursor_.next);
   }
 
-  // Spaces come and go for as long as somebody watches.
+  // Drops retired spaces, because a stream may outlive many spaces.
   void ForgetGone() {
     if (spaces_told_.size() < limits::kSpacesMax) return;
     absl::erase_if(spaces_told_, [this](const auto& space) {
@@ -366,7 +368,7 @@ class EventStream final : public PacedStream {
     });
   }
 
-  // False: it is of a space that is gone, and may be one of which the reader knows blocks.
+  // Adds the event. Returns false if its space is retired and the reader may know blocks of it.
   bool Add(const IndexEvent& event) {
     const auto [told, is_new] = spaces_told_.try_emplace(event.name.space_id, false);
     if (is_new) {
@@ -406,18 +408,18 @@ class EventStream final : public PacedStream {
   EventLog& log_;
   Sessions& sessions_;
   Spaces& spaces_;
-  // All of these: of one step at a time.
+  // Only one operation at a time uses these:
   proto::Ticket ticket_{};
   TenantName tenant_;
-  uint64_t space_id_ = 0;  // 0: all of the tenant
+  uint64_t space_id_ = 0;  // 0: all spaces of the tenant
   EventCursor cursor_;
   bool is_watching_ = false;
   bool wants_snapshot_ = false;
   bool is_in_snapshot_ = false;  // pages of it are left
-  uint64_t slot_ = 0;            // of the index, where its next page begins
-  bool goes_on_ = false;         // from an earlier stream, and nothing was written yet
-  bool is_full_ = false;         // the last batch: there is more
-  absl::flat_hash_map<uint64_t, bool> spaces_told_;  // false: not asked for, or gone
+  uint64_t slot_ = 0;            // the slot of the index where the next page begins
+  bool goes_on_ = false;         // resumes an earlier stream, and has not written anything yet
+  bool is_full_ = false;         // the last batch was full, so there is more
+  absl::flat_hash_map<uint64_t, bool> spaces_told_;  // false: not requested, or retired
   std::vector<IndexEvent> events_;
   v1::EventBatch batch_;
 };

@@ -25,12 +25,13 @@ namespace {
 using transport::TlsStep;
 
 constexpr size_t kStepBytes = size_t{64} << 10;
-constexpr int kStepsPerTurn = 4;  // a direction's share of a turn: 256 KiB
+constexpr int kStepsPerTurn = 4;  // per direction: 256 KiB
 constexpr int kEventsMax = 64;
 constexpr absl::Duration kSweepTime = absl::Seconds(1);
-constexpr absl::Duration kFlushTime = absl::Seconds(5);  // for what gRPC said last
-constexpr uint64_t kWakeTag = 0;  // the two sockets of connection N are 2 N and 2 N + 1
-// Connections end after a day, spread so that they do not all return at once.
+constexpr absl::Duration kFlushTime = absl::Seconds(5);  // to send gRPC's last bytes
+constexpr uint64_t kWakeTag = 0;  // connection N has the tags 2 N and 2 N + 1 for its two sockets
+// The minimum age at which connections end. The end is spread up to a day, so that they do not all
+// reconnect at once.
 constexpr absl::Duration kAgeMin = absl::Minutes(24 * 60 * 9 / 10);
 constexpr int64_t kAgeSpreadMinutes = 24 * 60 / 5;
 
@@ -92,7 +93,7 @@ void TlsDoor::Wake() {
   CAIRN_CHECK(::write(wake_.get(), &one, sizeof one) == sizeof one);
 }
 
-// On the thread of the handshakes.
+// Runs on the thread of the handshakes.
 void TlsDoor::Add(transport::TlsArrival arrival, const Take& take) {
   int ends[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -151,7 +152,7 @@ void TlsDoor::Run() {
   WatchSocket(epoll_.get(), wake_.get(), kWakeTag, EPOLLIN);
   std::vector<uint64_t> due;
   absl::Time next_sweep = MonotonicNow() + kSweepTime;
-  while (true) {  // ends: Stop() wakes it
+  while (true) {  // until Stop() wakes it
     std::array<epoll_event, kEventsMax> events;
     const int wait_ms = due.empty() ? static_cast<int>(absl::ToInt64Milliseconds(kSweepTime)) : 0;
     const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsMax, wait_ms);
@@ -161,7 +162,7 @@ void TlsDoor::Run() {
       if (tag != kWakeTag) due.push_back(tag / 2);
     }
     if (!TakeNews(&due)) break;
-    if (const absl::Time now = MonotonicNow(); now >= next_sweep) {  // some may be of age
+    if (const absl::Time now = MonotonicNow(); now >= next_sweep) {  // some may be too old
       for (const auto& [id, connection] : connections_) due.push_back(id);
       next_sweep = now + kSweepTime;
     }
@@ -258,7 +259,7 @@ void TlsDoor::Watch(uint64_t id, const Connection& connection) {
   if (connection.to_peer.empty() && !connection.is_grpc_gone) plain |= EPOLLIN;
   if (!connection.to_plain.empty()) plain |= EPOLLOUT;
   const auto watch = [this](int socket, uint64_t tag, uint32_t events, bool is_gone) {
-    // The end of a socket is always said: who knows it already would be told without end.
+    // epoll reports the end of a socket forever, so remove the socket once its end is known.
     if (is_gone) {
       ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket, nullptr);
     } else {

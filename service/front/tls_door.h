@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The inside of the control plane's TLS address. A connection that has proved itself
-// (transport/tls/handshakes.h) gets one end of a socket pair; the other end goes to gRPC. One
-// thread decrypts and encrypts between the two.
+// The TLS address of the control plane, behind the handshake. A connection that has completed its
+// handshake (transport/tls/handshakes.h) gets one end of a socket pair, and gRPC gets the other
+// end. One thread decrypts and encrypts between the two.
 //
-// gRPC's own TLS is not used: it gives no reasons, reads its files once or ends the process over an
-// empty one, and does not see a changed revocation list (docs/internals/adr/0038-trust.md).
+// gRPC's own TLS is not used. It reports no reasons, reads its files only once, ends the process if
+// a file is empty, and does not notice a changed revocation list
+// (docs/internals/adr/0038-trust.md).
 //
 // Thread-safety: Thread-safe. The thread is named "control-tls".
 
@@ -33,21 +34,21 @@ inline constexpr std::string_view kControlAlpn = "h2";
 
 class TlsDoor {
  public:
-  // Takes the plain end of a connection, with the party of its peer (base/newcomers.h). Must not
-  // block.
+  // Takes the plain end of a connection. `party` is the party of its peer (base/newcomers.h). Must
+  // not block.
   using Take = std::function<void(Fd plain, PeerIdentity identity, uint64_t party)>;
 
   explicit TlsDoor(transport::Handshakes& handshakes) : handshakes_(handshakes) {}
   ~TlsDoor() { Stop(); }
 
-  // Accepts from a listening socket. `is_admin`: it is an address of its own for operators.
+  // Accepts from a listening socket. `is_admin` is true for a separate address for operators.
   void Listen(Fd socket, bool is_admin, Take take);
   void Start();
-  // Accepts no more.
+  // Stops accepting.
   void Close();
-  // Ends all connections as well. Idempotent.
+  // Stops accepting and ends all connections. Idempotent.
   void Stop();
-  // Ends connections whose certificates a list has revoked since. Returns at once.
+  // Ends connections whose certificates were revoked since their handshake. Does not wait.
   void EndRevoked();
 
   void Report(MetricSink& sink) const;
@@ -55,23 +56,23 @@ class TlsDoor {
  private:
   struct Connection {
     transport::TlsArrival arrival;
-    Fd plain;                         // ours; gRPC has the other end
-    std::vector<std::byte> to_plain;  // decrypted, and not taken by gRPC yet
-    std::vector<std::byte> to_peer;   // of gRPC, and not encrypted yet
+    Fd plain;                         // our end; gRPC has the other end
+    std::vector<std::byte> to_plain;  // decrypted bytes that gRPC has not taken yet
+    std::vector<std::byte> to_peer;   // bytes from gRPC that are not encrypted yet
     bool is_peer_gone = false, is_grpc_gone = false;
-    bool reading_wants_write = false;  // TLS has to send before it can read
-    absl::Time until;                  // a certificate is proved again after a day
+    bool reading_wants_write = false;  // TLS must send before it can read
+    absl::Time until;                  // when it ends: certificates are proved once a day
   };
 
   void Add(transport::TlsArrival arrival, const Take& take);
   void Run();
-  // Moves what can be moved. Returns false if the connection is over; *is_busy if it is to be
-  // called again without waiting.
+  // Moves all bytes that can be moved. Returns false if the connection is over. Sets *is_busy if it
+  // must be called again without waiting.
   bool Pump(Connection& connection, bool* is_busy);
   void MoveToPlain(Connection& connection, bool* has_moved);
   void MoveToPeer(Connection& connection, bool* has_moved);
   void Watch(uint64_t id, const Connection& connection);
-  // *due: connections that have to be looked at. Returns false once the door stops.
+  // Sets *due to the connections that must be processed. Returns false once the door stops.
   bool TakeNews(std::vector<uint64_t>* due);
   void Wake();
 

@@ -42,14 +42,14 @@ void VerifyStream::End(absl::Status status) {
   if (absl::IsCancelled(status) && MonotonicNow() >= deadline_) {
     status = absl::DeadlineExceededError("verify: the deadline has passed");
   }
-  HoldCall();  // while a slow reader takes what is left
+  HoldCall();  // until the reader has read the rest
   Step step = Step::kNone;
   {
     const MutexLock lock(mutex_);
     end_ = std::move(status);
     step = TakeStep();
   }
-  Take(step);  // with kNone the stream may be gone
+  Take(step);  // if it is kNone, the stream may be destroyed already
 }
 
 VerifyStream::Step VerifyStream::TakeStep() {

@@ -17,13 +17,14 @@ namespace cairn {
 // Thread-safety: Write() and End() are Owned by one thread.
 class VerifyStream final : public ControlCall {
  public:
-  // Starts the verification. If it returns OK, someone calls End() later. Runs on a gRPC thread.
+  // Starts the verification. If it returns OK, End() is called later. Runs on a gRPC thread.
   using Begin = std::function<absl::Status(VerifyStream& stream, uint64_t space_id)>;
   VerifyStream(const CallPlace& place, const Begin& begin);
 
   // Returns false if the client is gone or the deadline has passed.
   bool Write(const v1::VerifyProgress& progress);
-  // Ends the stream. Call it last. If the deadline caused Cancelled, sends DeadlineExceeded.
+  // Ends the stream. Call it last. Changes Cancelled to DeadlineExceeded if the deadline was the
+  // cause.
   void End(absl::Status status);
 
   void OnReadDone(bool ok) override;
@@ -32,7 +33,7 @@ class VerifyStream final : public ControlCall {
 
  private:
   enum class Step : uint8_t { kNone, kWrite, kFinish };
-  // Returns the next action. Each action is returned to one caller only, which performs it.
+  // Returns the next action, which the caller must perform. Each action is returned only once.
   Step TakeStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Take(Step step);
 

@@ -15,7 +15,7 @@
 namespace cairn {
 namespace {
 
-// Whether some of the pinned images must be read through their tier.
+// Returns true if some pinned images must be read through their tier.
 bool NeedsReads(const CopyPins& pins) {
   return std::any_of(pins.begin(), pins.end(),
                      [](const CopyPin& pin) { return pin.bytes().empty(); });
@@ -23,10 +23,10 @@ bool NeedsReads(const CopyPins& pins) {
 
 }  // namespace
 
-// The way of a get: Check → Lookup → Promote → Transcode, which ends with Reply.
+// The steps of a get: Check → Lookup → Promote → Transcode, which ends with Reply.
 void Gets::StartGet(Replies& replies, Request request, const proto::Frame& frame) {
   GetOwner op = MakeOp(std::move(request), std::get<proto::Get>(frame.body), AnswerTo(replies));
-  // On the lane, if that takes only look-ups.
+  // On the lane, if only look-ups are needed.
   if (LookupAtOnce(*op)) return Transcode(std::move(op));
   pool_.Submit(
       [this, op = std::move(op)](const absl::Status& refusal) mutable {
@@ -40,7 +40,8 @@ void Gets::RunGet(GetOwner op) {
   absl::Status found = Check(*op);
   if (found.ok()) found = Lookup(*op);
   if (!found.ok()) return Reply(std::move(op), std::move(found));
-  // On this thread, or after a tier's reads; then, for a device, once more on another.
+  // Continues on this thread, or after a tier's reads. If a device decodes, continues once more
+  // later.
   Promote(std::move(op), [this](GetOwner op, absl::Status promoted) {
     return promoted.ok() ? Transcode(std::move(op)) : Reply(std::move(op), std::move(promoted));
   });
@@ -68,7 +69,7 @@ bool Gets::LookupAtOnce(GetOp& op) {
     op.request.times.started = clock_.Now();
     return true;
   }
-  op.pins.clear();  // while it waits for its turn
+  op.pins.clear();  // no pins while the get waits for a thread
   op.space.Reset();
   return false;
 }
@@ -96,7 +97,7 @@ absl::Status Gets::Check(GetOp& op) const {
 absl::Status Gets::Lookup(GetOp& op) {
   const StepTimer timer(seconds(Step::kLookup));
   op.pins = index_.Lookup(op.block(), op.get.group, op.slice);
-  // A code without a text: a miss does not allocate.
+  // The status has no text, because a miss must not allocate.
   return op.pins.empty() ? absl::Status(absl::StatusCode::kNotFound, "") : absl::OkStatus();
 }
 
@@ -135,7 +136,7 @@ void Gets::BeginReads(GetOwner op) {
       whole_bytes += op->reads[i]->is_whole() ? op->reads[i]->pin().copy().image_bytes : 0;
     }
   }
-  if (!joined.ok()) {  // the reads that it has joined continue without it
+  if (!joined.ok()) {  // the reads that the get has joined continue without it
     waiting_.CloseGet(id);
     return RunNext(std::move(op), absl::NotFoundError(joined.message()));
   }
@@ -145,9 +146,9 @@ void Gets::BeginReads(GetOwner op) {
   if (GetOwner ready = waiting_.AwaitReads(id, std::move(op), reads, deadline); ready != nullptr) {
     Resume(std::move(ready));
   } else {
-    pool_.Wake();  // for its deadline
+    pool_.Wake();  // to wait for its deadline
   }
-  if (whole_bytes > 0) {  // a reader of single slices has no use for whole images
+  if (whole_bytes > 0) {  // a reader of single slices does not need whole images
     prefetches_.ReadAhead(block, group, slice, whole_bytes);
   }
 }
@@ -155,7 +156,7 @@ void Gets::BeginReads(GetOwner op) {
 void Gets::EndRead(GetId id) {
   GetOwner op = waiting_.CountRead(id);
   if (op == nullptr) {
-    return;  // it waits for other reads, or was answered late
+    return;  // the get waits for other reads, or was answered late
   }
   pool_.Continue(
       [this, op = std::move(op)](const absl::Status& refusal) mutable {
@@ -288,11 +289,11 @@ void Gets::Reply(GetOwner op, absl::Status status) {
       status.ok() ? absl::StatusOr<Answer>(std::move(op->answer)) : std::move(status);
   Request request = std::move(op->request);
   GetDone done = std::move(op->done);
-  op.reset();  // pins that the answer does not need are gone before it leaves
+  op.reset();  // releases unneeded pins before the answer is sent
   done(std::move(request), std::move(answer));
 }
 
-// For the reader damaged bytes are absent bytes.
+// Counts the outcome. Changes DataLoss to NotFound: for the reader, damaged bytes are a miss.
 absl::Status Gets::CountOutcome(const GetOp& op, absl::Status status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:
@@ -319,7 +320,7 @@ GetDone Gets::AnswerTo(Replies& replies) {
   };
 }
 
-// The lane sends the payload from its place, or lends it, and then drops the answer.
+// The lane sends or lends the payload in place, and then drops the answer.
 void Gets::SendAnswer(Replies& replies, Request request, Answer answer) {
   Outgoing outgoing = {.request = std::move(request), .frame = {}};
   const Request& asked = outgoing.request;
@@ -327,7 +328,7 @@ void Gets::SendAnswer(Replies& replies, Request request, Answer answer) {
   outgoing.payload = answer.payload;
   outgoing.frame.payload_bytes = answer.payload.size();
   outgoing.frame.payload_crc32c = answer.payload_crc32c;
-  // Staging is not lent: it is for puts and answers on their way.
+  // Staging is not lent, because it is needed for running puts and gets.
   if (asked.reply_to.takes_loan && !answer.pin.is_empty() && !answer.payload.empty()) {
     outgoing.lent_bytes = answer.pin.bytes().size();
     outgoing.lent_until =

@@ -3,22 +3,23 @@
 // How a get is processed, from its frame to its reply. Read get.cc first: its first two functions
 // are the steps, in order.
 //
-// - At once on the lane, if only look-ups are needed: the image is in memory, and the client wants
-//   it unchanged and verifies it itself. All other gets wait for a thread of the path pool.
+// - On the lane: a get is answered at once if only look-ups are needed. That is so if the image is
+//   in memory, and the client wants it unchanged and verifies it itself. All other gets wait for a
+//   thread of the path pool.
 // - Check and Lookup: check the request's fields, and pin images that cover the slice.
-// - Promote: has images read that are not in memory. No thread waits for the reads: the get is a
-//   record in WaitingGets (promotions.h describes the reads).
-// - Transcode: verifies the images and makes one payload of the wanted form: the image itself, a
-//   gathered image, a recoded image, or source (transcode.cc). If a device decodes, no thread
-//   waits.
+// - Promote: starts reads of images that are not in memory. No thread waits for the reads. The get
+//   waits in WaitingGets (promotions.h describes the reads).
+// - Transcode: verifies the images and makes one payload of the wanted form (transcode.cc). The
+//   form is the image itself, a gathered image, a recoded image, or source. No thread waits while a
+//   device decodes.
 // - Reply: counts the outcome. The lane sends or lends the payload, and then drops the answer.
 //
 // One GetOp goes through all steps. A get past its deadline is answered with a miss at once. Its
 // read continues, and keeps its memory until the read's completion has run.
 //
-// A miss is NotFound: it is counted, and never logged. If bytes fail their CRC, or belong to
-// another image, the image is dropped, cairn_corrupt_tiles_total counts it, and one log line says
-// where it was. The client gets a miss.
+// A miss is NotFound. It is counted, and never logged. If bytes fail their checksum, or belong to
+// another image, the image is dropped and the client gets a miss. cairn_corrupt_tiles_total counts
+// the image, and one log line says where it was.
 
 #include <array>
 #include <cstddef>
@@ -72,7 +73,7 @@ struct Answer {
   proto::GetReply reply;
   std::span<const std::byte> payload;
   uint32_t payload_crc32c = 0;
-  // Exactly one of these owns the payload.
+  // Exactly one of the two members owns the payload.
   CopyPin pin;
   Extent staging;
   std::shared_ptr<const Promotion> read;
@@ -104,7 +105,7 @@ struct GetOp {
   GetDone done = nullptr;
   GetNext next = nullptr;  // set while a step is running
   proto::Get get = {};     // from the frame
-  // The limit for the payload: the smaller one of the frame's and the transport's.
+  // The limit for the payload. It is the smaller of the limits of the frame and the transport.
   uint64_t target_bytes = 0;
   // The client verifies every tile of the image itself, so an image in memory is not verified here.
   // If a tile is damaged, the client asks again without this flag.
@@ -112,17 +113,17 @@ struct GetOp {
   // Set by Check and Lookup:
   SpaceRef space = {};
   codecs::Slice slice = {};
-  uint64_t source_bytes = 0;  // of the slice
+  uint64_t source_bytes = 0;  // size of the slice in source form
   CopyPins pins = {};         // pins of images that together cover the slice
   // Set by Promote, one per image: the read of its bytes, or null if they are addressable.
   absl::InlinedVector<std::shared_ptr<const Promotion>, 4> reads = {};
   absl::Time promote_began = absl::InfinitePast();
-  bool is_retry = false;                // second and last attempt, after a spare copy failed
+  bool is_retry = false;  // second and last attempt, after a spare copy could not be read
   TierId damaged_tier = TierId::kHost;  // the tier of damaged bytes
   // Set by Transcode:
   absl::Time transcode_began = absl::InfinitePast();    // on the monotonic clock
   Views views = {};                                     // one per image
-  std::shared_ptr<const CopyPin> shared_pin = nullptr;  // the only pin; a late device shares it
+  std::shared_ptr<const CopyPin> shared_pin = nullptr;  // the only pin; shared with the device
   Answer answer = {};
 };
 
@@ -131,15 +132,16 @@ struct GetOp {
 // Thread-safety: Thread-safe. It calls no other component.
 class WaitingGets {
  public:
-  // Returns an id for a get that is about to wait. Returns 0 if limits::kWaitingGetsMax gets wait.
+  // Returns an id for a get that is about to wait. Returns 0 if limits::kWaitingGetsMax gets wait
+  // already.
   GetId OpenGet();
-  // Gives the id back without waiting.
+  // Frees the id of a get that does not wait.
   void CloseGet(GetId id);
-  // Waits for `reads` reads, until `deadline` at the latest. Some of them may have completed
-  // already. If all have, returns the get at once. Otherwise returns null, and the get waits.
+  // Makes the get wait for `reads` reads, until `deadline` at the latest. Some reads may have
+  // completed already. If all have, returns the get at once; otherwise returns null.
   GetOwner AwaitReads(GetId id, GetOwner op, size_t reads, absl::Time deadline);
-  // Counts a completed read. Returns the get if this was its last read. Returns null if other reads
-  // are running, or if the get was returned before.
+  // Counts a completed read. Returns the get if this was its last read. Otherwise returns null,
+  // also if the get was returned before.
   GetOwner CountRead(GetId id);
   // Returns the gets whose deadline has passed.
   std::vector<GetOwner> TakeLateGets(absl::Time now);
@@ -165,10 +167,11 @@ class WaitingGets {
 // Thread-safety: Thread-safe. Must outlive its GetOps, which the path pool's jobs own.
 class Gets {
  public:
-  // Late gets are answered on the pool's threads: stop the pool before you destroy this object.
+  // REQUIRES: the pool is stopped before this object is destroyed, because late gets are answered
+  // on the pool's threads.
   Gets(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool, const Clock& clock);
 
-  // Set it once, before the first get. Null: nobody wants to know.
+  // Is told of each read. Set it once, before the first get. May be null.
   using NoteRead = std::function<void(const BlockName&, TierId)>;
   void SetNoteRead(NoteRead note_read) { note_read_ = std::move(note_read); }
   // Set it once, before the first get. Null: no device decodes.
@@ -211,19 +214,18 @@ class Gets {
   void RunNext(GetOwner op, absl::Status status);
 
   void Promote(GetOwner op, GetNext next);
-  // Starts the reads, and adds the get to WaitingGets. It continues in Resume() on the path pool,
-  // or is answered with a miss at its deadline.
+  // Starts the reads, and adds the get to WaitingGets. The get continues in Resume() on the path
+  // pool, or is answered with a miss at its deadline.
   void BeginReads(GetOwner op);
   // Called when a read of the get has completed.
   void EndRead(GetId id);
   // Continues the get after all its reads have completed.
   void Resume(GetOwner op);
   // Drops copies that could not be read, in tiers that never hold the only copy of an image.
-  // Returns whether there were any. If so, the get looks for other copies.
+  // Returns true if it dropped any. The get then looks for other copies.
   bool DropSpares(const GetOp& op);
   void Retry(GetOwner op);
-  // Answers gets whose deadline has passed while a tier was reading for them. Returns the time
-  // until the next deadline.
+  // Answers waiting gets whose deadline has passed. Returns the time until the next deadline.
   absl::Duration AnswerLate();
 
   void Reply(GetOwner op, absl::Status status);
@@ -235,8 +237,8 @@ class Gets {
   // Makes the payload, here or on a device, and replies.
   void Transcode(GetOwner op);
   void EndTranscode(GetOwner op, absl::StatusOr<Answer> answer);
-  // Parses every image, and verifies the tiles that the answer needs. Does not verify again bytes
-  // that were read for this get.
+  // Parses every image, and verifies the tiles that the answer needs. Bytes that were read for this
+  // get are already verified.
   absl::Status Verify(GetOp& op);
   bool IsForDevice(const GetOp& op) const;
   void DecodeOnDevice(GetOwner op);
@@ -275,7 +277,8 @@ class Gets {
   Promotions promotions_;
   Prefetches prefetches_;
   Counter sent_bytes_;
-  // Hits, by how the payload was made: sent unchanged, gathered, decoded, or decoded and encoded
+  // Hits, by the way the payload was made: sent unchanged, gathered, decoded, or decoded and
+  // encoded
   Counter direct_, gathered_, decoded_, recoded_;
   std::array<std::array<Counter, kTierCount>, kOutcomeCount> outcomes_;
   std::array<Counter, kTierCount> corrupt_tiles_;

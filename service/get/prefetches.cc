@@ -41,7 +41,8 @@ Prefetches::Answer Prefetches::QueueReads(uint64_t space_id, absl::Span<const pr
     std::erase_if(to_read, [&](const Item& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return waiting_.contains(item);
     });
-    // Once it is refused, so is the rest of the call, which is counted once by the limit.
+    // After the first refusal, the rest of the call is refused, too. The limit counts only one
+    // refusal.
     const bool is_taken = answer.refused > 0 ? shares_.FreeFor(tenant) >= to_read.size()
                                              : shares_.CheckRoom(tenant, to_read.size()).ok();
     ++(is_taken ? answer.on_their_way : answer.refused);
@@ -70,7 +71,7 @@ void Prefetches::ReadAhead(const BlockName& block, uint16_t group, const codecs:
   }
   const std::string tenant((*space)->tenant());
   {
-    // Before the blocks that clients named: a reader is about to need these.
+    // Put them before blocks that clients named: a reader is about to need these.
     const MutexLock lock(mutex_);
     for (auto name = next.rbegin(); name != next.rend() && shares_.FreeFor(tenant) > 0; ++name) {
       AddItem({*name, group, slice, tenant}, /*is_first=*/true);
@@ -119,7 +120,7 @@ void Prefetches::StartReads() {
       return;
     }
   }
-  for (;;) {  // ends: each turn takes an item, but for one each time that room has come
+  for (;;) {  // each iteration takes an item, or repeats after has_room_come_
     Item item;
     {
       const MutexLock lock(mutex_);

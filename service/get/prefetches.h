@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reads blocks into memory before gets ask for them. These are blocks that a client named, and
-// blocks that follow a block of a leased prefix that had to be read. Blocks wait in a queue, by
-// name. Only a few reads run at a time, so that a get never waits behind many reads. When a read
-// ends, the next one begins.
+// Reads blocks into memory before gets ask for them. A block is prefetched if a client named it, or
+// if it follows a block of a leased prefix that had to be read. Blocks wait in a queue, by name.
+// Only a few reads run at a time, so that a get never waits behind many reads. When a read ends,
+// the next one begins.
 //
 // If memory has no room for a block, the block leaves the queue unread. Each tenant has a share of
 // the queue.
@@ -46,8 +46,8 @@ class Prefetches {
   // Queues reads. Does not wait for a tier.
   Answer QueueReads(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                     absl::Span<const WantedGroup> wanted);
-  // Called when a get reads that slice of the block from a tier; `bytes` is the size of the read.
-  // Queues reads of the leased blocks that follow it in its chain.
+  // Called when a get reads that slice of the block from a tier. `bytes` is the size of the read.
+  // Queues reads of the leased blocks that follow the block in its chain.
   void ReadAhead(const BlockName& block, uint16_t group, const codecs::Slice& slice,
                  uint64_t bytes);
   // Starts as many of the next reads as there is room for.
@@ -60,7 +60,7 @@ class Prefetches {
     BlockName block;
     uint16_t group = 0;
     codecs::Slice slice;
-    std::string tenant;  // the space's
+    std::string tenant;  // the tenant of the space
     friend bool operator==(const Item&, const Item&) = default;
     template <typename H>
     friend H AbslHashValue(H state, const Item& item) {  // hashes the most distinctive fields
@@ -81,7 +81,7 @@ class Prefetches {
   absl::flat_hash_set<Item> waiting_ ABSL_GUARDED_BY(mutex_);  // the same items, to find duplicates
   TenantShares shares_ ABSL_GUARDED_BY(mutex_){"prefetches", limits::kPrefetchesMax};
   bool is_starting_ ABSL_GUARDED_BY(mutex_) = false;
-  bool has_room_come_ ABSL_GUARDED_BY(mutex_) = false;  // more room, while StartReads() runs
+  bool has_room_come_ ABSL_GUARDED_BY(mutex_) = false;  // set while StartReads() runs
   Counter begun_, dropped_, refused_;
 };
 

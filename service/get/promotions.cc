@@ -25,7 +25,7 @@ uint64_t HeadsOf(const codecs::Slice& slice) {
   return uint64_t{slice.layer_count} * slice.head_count;
 }
 
-// Estimates the bytes of PartsOf(), as if all tiles were of one size.
+// Estimates the bytes of PartsOf(), assuming that all tiles have the same size.
 uint64_t EstimateBytes(const codecs::Slice& image, uint64_t image_bytes,
                        const codecs::Slice& slice) {
   const uint64_t layer_bytes = image_bytes / image.layer_count;
@@ -35,14 +35,16 @@ uint64_t EstimateBytes(const codecs::Slice& image, uint64_t image_bytes,
                      : slice.layer_count * (run_bytes + limits::kSlicePageBytes);
 }
 
-// The size of the first read: header and directory of an image, in whole pages if it has them.
+// Returns the size of the first read: the image's header and directory, rounded up to whole pages
+// if the image has them.
 uint64_t PrefixReadBytes(codecs::GroupKind kind, const CopyPin& pin) {
   const codecs::Tiling tiling(kind, pin.facts().slice, {});
   return std::min(PageEnd(codecs::PrefixBytes(tiling.count())), pin.copy().image_bytes);
 }
 
-// The parts of an image that contain the tiles of a slice, in whole pages; parts with small gaps
-// are merged. They have places in a buffer of `bytes`, as codecs::GatherParts() expects them.
+// The parts of an image that contain the tiles of a slice, in whole pages. Parts with small gaps
+// between them are merged. They have places in a buffer of `bytes`, as codecs::GatherParts()
+// expects them.
 struct SliceParts {
   std::vector<codecs::ImagePart> parts;
   uint64_t bytes = 0;
@@ -116,7 +118,7 @@ absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::JoinRead(CopyPin pi
   {
     const MutexLock lock(mutex_);
     if (std::shared_ptr<const Promotion> shared = JoinLocked(key, get, deadline)) {
-      // Another was faster.
+      // Another thread has started the read.
       GiveShareBack(*promotion);
       return shared;
     }
@@ -233,7 +235,7 @@ Promotions::Prefetched Promotions::PrefetchCopy(CopyPin pin, const SpaceRef& spa
   const bool is_allocated = AllocateCopy(*promotion);
   {
     const MutexLock lock(mutex_);
-    const bool is_read = promotions_.contains(key);  // a get was faster
+    const bool is_read = promotions_.contains(key);  // a get started the read first
     if (!is_allocated || is_read || is_stopping_) {
       GiveShareBack(*promotion);
       prefetching_bytes_ -= bytes;
@@ -252,14 +254,14 @@ void Promotions::BeginParts(const std::shared_ptr<Promotion>& promotion) {
   CopyTier* tier = parts_.tiers.Find(promotion->pin_.copy().tier);
   CAIRN_CHECK(tier != nullptr);
   bool is_beginner = false;
-  for (;;) {  // ends: each turn begins a part
+  for (;;) {  // each iteration begins a part
     TierRead read;
     read.place = &promotion->pin_.extent();
-    size_t place = 0;  // of the part
+    size_t place = 0;  // index of the part
     {
       const MutexLock lock(mutex_);
       if (promotion->is_beginning_ && !is_beginner) {
-        return;  // another thread begins parts, and looks again; this may be within its Read()
+        return;  // the other thread, which may be inside its Read(), begins the remaining parts
       }
       std::vector<size_t>& unread = promotion->unread_;
       const bool has_part = promotion->begun_ < promotion->parts_.size() || !unread.empty();
@@ -306,7 +308,7 @@ void Promotions::EndPart(std::shared_ptr<Promotion> promotion, size_t part, absl
     std::vector<size_t>& unread = promotion->unread_;
     if (absl::IsDeadlineExceeded(status) && !is_stopping_ && promotion->deadline_ > deadline &&
         promotion->deadline_ > now) {
-      unread.push_back(part);  // a get that joined meanwhile has more time
+      unread.push_back(part);  // another get with a later deadline has joined
       status = absl::OkStatus();
     } else {
       ++promotion->ended_;
@@ -320,9 +322,9 @@ void Promotions::EndPart(std::shared_ptr<Promotion> promotion, size_t part, absl
               (is_last || !promotion->read_.ok());
     status = promotion->read_;
     if (is_over && absl::IsDeadlineExceeded(status)) {
-      ForgetLocked(promotion);  // a get that comes from now on has it read anew
+      ForgetLocked(promotion);  // later gets start a new read
     }
-    if (!is_over) in_flight_.Enter();  // Stop() waits for this thread, which has the pin
+    if (!is_over) in_flight_.Enter();  // makes Stop() wait for this thread, which holds the pin
   }
   if (!is_over) {
     BeginParts(promotion);
@@ -350,7 +352,9 @@ void Promotions::FinishRead(std::shared_ptr<Promotion> promotion, absl::Status s
   } else if (status.ok()) {
     status = CheckSlice(*promotion);
   }
-  if (!status.ok()) {  // the next read, of another copy, may become one in the host tier
+  // After a failure, free the copy. A later read, of another copy, may then become the one in the
+  // host tier.
+  if (!status.ok()) {
     (absl::IsDeadlineExceeded(status) ? late_ : failed_).Add();
     promotion->writer_.Reset();
     promotion->memory_.Reset();
@@ -364,7 +368,7 @@ void Promotions::FinishRead(std::shared_ptr<Promotion> promotion, absl::Status s
     GiveShareBack(*promotion);
     ForgetLocked(promotion);
   }
-  promotion.reset();  // its pin is gone before Stop() returns, where no get has it
+  promotion.reset();  // releases the pin before Stop() returns, unless a get holds it
   for (const GetId get : gets) {
     parts_.ended(get);
   }
@@ -490,7 +494,7 @@ void Promotions::Stop() {
   for (const auto& [tier, transfer] : transfers) {
     tier->Cancel(transfer);
   }
-  in_flight_.Await();  // ends: a tier completes every transfer
+  in_flight_.Await();  // ends, because a tier completes every transfer
 }
 
 void Promotions::Report(MetricSink& sink) const {

@@ -3,14 +3,15 @@
 // Promotions: reads of copies from tiers whose bytes are not addressable. If several gets want the
 // same copy, or the same slice of it, at the same time, they share one read.
 //
-// An image that is read completely becomes a copy in the host tier. The reads together may use a
+// An image that is read completely becomes a copy in the host tier. All reads together may use a
 // share of the host tier (1 / limits::kPromotedShareOfHost). If the host tier has no room, or the
 // share is used up, the image is read into staging and does not become a copy. If staging has no
 // room either, the read is refused.
 //
-// Some slices are read alone (SliceReads): first header and directory, then the parts of the image
-// that contain the slice's tiles. An image of that slice is made in staging, and never becomes a
-// copy. It also counts in the reads' share of the host tier. Above the share the read is refused.
+// Some slices are read alone (SliceReads). The header and the directory are read first, then the
+// parts of the image that contain the slice's tiles. The result is an image of that slice in
+// staging, which never becomes a copy. It counts in the share as well. If the share is used up, the
+// read is refused.
 //
 // A read has the latest deadline of its gets. If the device has not begun it by then, it is
 // dropped. Once begun, it continues even if no get waits. It owns its memory and its place until
@@ -46,18 +47,18 @@
 
 namespace cairn {
 
-// Names a get that waits for reads.
+// The id of a get that waits for reads.
 using GetId = uint64_t;
 
 // Decides which slices are read from a tier without the rest of their image.
 //
-// A slice is read alone if that takes less than half of the image's bytes, and if the image is so
-// large that two small reads, one after the other, take less time than a complete read. For
-// repeated readers it is better to have the image in memory. So, once the slices read from a copy
-// add up to the image's size, the next read is complete. All reads together then read at most twice
-// the image's bytes.
+// A slice is read alone if two conditions hold. It takes less than half of the image's bytes. And
+// the image is so large that two small reads, one after the other, take less time than a complete
+// read. If slices of a copy are read repeatedly, it is better to have the image in memory. So the
+// next read is complete once the slices add up to the image's size. All reads of a copy together
+// read at most twice the image's bytes.
 //
-// Remembers the slices read from limits::kSlicedCopiesMax copies. A new copy may replace another.
+// Remembers the slices of limits::kSlicedCopiesMax copies. A new copy may replace another.
 // Thread-safety: Thread-compatible.
 class SliceReads {
  public:
@@ -80,8 +81,8 @@ class Promotion {
  public:
   // The outcome.
   //   OK         view() is the image, verified
-  //   DataLoss   the bytes are damaged or another image's, or the tier cannot read them: the
-  //              copy has been dropped
+  //   DataLoss   the bytes are damaged or another image's, or the tier cannot read them; the copy
+  //              has been dropped
   //   else       the tier did not read it, or not before the deadlines of all its gets
   // REQUIRES, for this and view(): the read has completed.
   const absl::Status& status() const { return status_; }
@@ -103,7 +104,7 @@ class Promotion {
   CopyPin resident_;            // pins the published copy
   codecs::ImageView view_;
   uint64_t share_bytes_ = 0;  // the bytes of the reads' share that this read uses
-  bool is_prefetch_ = false;  // no get wanted it when it began
+  bool is_prefetch_ = false;  // no get wanted the copy when the read began
   absl::Status status_;
   // Guarded by the lock of Promotions until the read has completed:
   std::vector<GetId> gets_;
@@ -111,11 +112,11 @@ class Promotion {
   std::vector<codecs::ImagePart> parts_;
   std::span<std::byte> target_;
   size_t begun_ = 0, ended_ = 0;  // counts of parts, each part once
-  // Parts whose read was dropped at a deadline, and begins again for gets with a later deadline.
+  // Parts whose read was dropped at a deadline. They begin again for gets with a later deadline.
   std::vector<size_t> unread_;
   bool is_beginning_ = false;                     // a thread is beginning parts
-  absl::Status read_;                             // the first failure; then no further part begins
-  absl::Time deadline_ = absl::InfiniteFuture();  // the latest of its gets
+  absl::Status read_;                             // the first failure; after it no part begins
+  absl::Time deadline_ = absl::InfiniteFuture();  // the latest deadline of its gets
   std::vector<TransferId> transfers_;
 };
 
@@ -128,22 +129,22 @@ class Promotions {
     Tiers& tiers;
     PathPool& pool;
     const Clock& clock;
-    // Drops a copy whose bytes are wrong or cannot be read. Returns DataLoss. Runs on the path
-    // pool.
+    // Drops a copy that is damaged or cannot be read. Returns DataLoss. Runs on the path pool.
     std::function<absl::Status(const CopyPin&, std::string_view what)> drop_damaged;
-    // Called when a read that the get has joined completes. Runs on the path pool. When the daemon
-    // stops, it may run on a tier's thread instead; the read has then failed.
+    // Called for each get that has joined a read, when the read completes. Runs on the path pool.
+    // When the daemon stops, it may run on a tier's thread instead; the read has then failed.
     std::function<void(GetId)> ended;
-    // Called after `ended` was called for all gets of a read: there may now be room for a prefetch.
+    // Called after `ended` was called for all gets of a read. There may now be room for a prefetch.
     // Runs on the same threads as `ended`.
     std::function<void()> has_room;
   };
   explicit Promotions(Parts parts);
   // REQUIRES at destruction: Stop() has returned, or no read was ever started.
 
-  // Joins a running read of the slice of the pinned copy, or starts one. On success ended(get) runs
-  // once, possibly before this returns. `deadline` is the get's. REQUIRES: the image contains the
-  // slice. Errors: ResourceExhausted (no room for the bytes), Unavailable (the daemon is stopping).
+  // Joins a running read of the slice of the pinned copy, or starts one. On success, ended(get) is
+  // called once, possibly before this returns. `deadline` is the get's. REQUIRES: the image
+  // contains the slice. Errors: ResourceExhausted (no room for the bytes), Unavailable (the daemon
+  // is stopping).
   absl::StatusOr<std::shared_ptr<const Promotion>> JoinRead(CopyPin pin, const SpaceRef& space,
                                                             const codecs::Slice& slice, GetId get,
                                                             absl::Time deadline);
@@ -163,7 +164,8 @@ class Promotions {
   void Report(MetricSink& sink) const;
 
  private:
-  // Identifies a read: the place of the copy, unique while it is pinned, and the slice.
+  // Identifies a read by the place of the copy and the slice. The place is unique while the copy is
+  // pinned.
   using Key = std::tuple<TierId, uint64_t, uint64_t>;
 
   static Key KeyOf(const CopyPin& pin, const codecs::Slice& slice) {
@@ -186,12 +188,12 @@ class Promotions {
 
   // Begins as many parts as may be read at once.
   void BeginParts(const std::shared_ptr<Promotion>& promotion);
-  // The completion of a part that was begun with `deadline`. Runs on any thread.
+  // Completes a part that was begun with `deadline`. Runs on any thread.
   void EndPart(std::shared_ptr<Promotion> promotion, size_t part, absl::Time deadline,
                absl::Status status);
   // Called when the current reads have completed, or one has failed.
   void FinishRead(std::shared_ptr<Promotion> promotion, absl::Status status);
-  // From now on, no get can join the read.
+  // Removes the read, so that no get can join it.
   void ForgetLocked(const std::shared_ptr<Promotion>& promotion)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Verifies header and directory, and allocates memory for the parts to read.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step Transcode of a get: from pinned images to one payload.
+// The step Transcode of a get: makes one payload from pinned images.
 #include <algorithm>
 #include <utility>
 
@@ -31,7 +31,8 @@ absl::Status Internal(std::string_view step, codecs::Error error) {
   return absl::InternalError(absl::StrCat(ToAbsl(step), ": ", ToAbsl(codecs::Name(error))));
 }
 
-// They differ only in their slices, and so can be put together without decoding.
+// Returns true if the images differ only in their slices. They can then be combined without
+// decoding.
 bool HaveOneCoding(const Views& views) {
   return std::all_of(views.begin(), views.end(), [&](const ImageView& view) {
     codecs::ImageSpec spec = view.spec();
@@ -40,8 +41,8 @@ bool HaveOneCoding(const Views& views) {
   });
 }
 
-// Where the tiles of a lossless image lie as a source payload already, with its CRC; empty if they
-// do not.
+// If the tiles of the slice are a source payload already, returns their bytes and sets *crc32c.
+// Otherwise returns an empty span. Only lossless images have such tiles.
 std::span<const std::byte> SourceWithin(const GetOp& op, const ImageView& view, uint32_t* crc32c) {
   codecs::CrcJoin join;
   uint64_t begin = 0;
@@ -52,20 +53,20 @@ std::span<const std::byte> SourceWithin(const GetOp& op, const ImageView& view, 
       begin = end = tile.offset;
     }
     if (tile.form != codecs::kRawForm || tile.offset != end) {
-      return codecs::Error::kMismatch;  // coded, or tiles of other heads between them
+      return codecs::Error::kMismatch;  // encoded, or another tile is before it
     }
     join.Append(tile.crc, tile.bytes);
     end += tile.bytes;
     return codecs::Error::kOk;
   });
   if (error != codecs::Error::kOk || end - begin != op.source_bytes) {
-    return {};  // there is padding between them, if all are raw
+    return {};  // all tiles are raw, but there is padding between them
   }
   *crc32c = join.crc();
   return view.bytes().subspan(begin, end - begin);
 }
 
-// Keeps the bytes of the first image, in which the payload lies, until the answer is sent.
+// Keeps the bytes of the first image until the answer is sent. They contain the payload.
 void KeepFirst(GetOp& op, Answer* answer) {
   if (op.IsRead(0)) {
     answer->read = op.reads[0];
@@ -74,7 +75,7 @@ void KeepFirst(GetOp& op, Answer* answer) {
   }
 }
 
-// The answer without its payload.
+// Returns the answer without its payload.
 Answer EmptyAnswer(const GetOp& op) {
   const CopyPin& pin = op.PinOf(0);
   Answer answer;
@@ -136,7 +137,7 @@ absl::Status Gets::Verify(GetOp& op) {
     }
     const CopyPin& pin = op.pins[i];
     codecs::Error error = ParsePinned(pin, pin.bytes(), op.space->fingerprint(), &op.views[i]);
-    // The answer may be made of the decoded values of several images.
+    // The decoded values of several images may be combined, so verify them here.
     const bool is_checked_here = !op.is_checked_by_client || op.pins.size() > 1;
     if (error == codecs::Error::kOk && is_checked_here) {
       error = codecs::VerifyTiles(op.views[i], PartWithin(op.slice, op.views[i].spec().slice));
@@ -182,7 +183,7 @@ absl::StatusOr<Extent> Gets::DecodeToStaging(GetOp& op) {
   return source;
 }
 
-// Decodes the slice, run of heads by run, each from the first image that has it.
+// Decodes the slice. Each run of heads is decoded from the first image that has it.
 absl::Status Gets::DecodeInto(GetOp& op, std::span<std::byte> target) {
   const Slice& slice = op.slice;
   const Views& views = op.views;
@@ -196,7 +197,8 @@ absl::Status Gets::DecodeInto(GetOp& op, std::span<std::byte> target) {
         return candidate.spec().slice.Contains(tile);
       });
       CAIRN_CHECK(view != views.end());
-      // Up to the end of this image's heads, or to the first head that an earlier image has.
+      // A run ends at the last head of this image, or before the first head that an earlier image
+      // has.
       Slice run = tile;
       while (head + run.head_count < slice.head_first + slice.head_count) {
         const Slice next = {layer, 1, static_cast<uint16_t>(head + run.head_count), 1};
@@ -216,7 +218,7 @@ absl::Status Gets::DecodeInto(GetOp& op, std::span<std::byte> target) {
   return absl::OkStatus();
 }
 
-// Decodes a part of one image, and advances `target` behind it.
+// Decodes a part of one image, and moves `target` past it.
 absl::Status Gets::DecodeImage(GetOp& op, size_t image, const Slice& part,
                                std::span<std::byte>& target) {
   const ImageView& view = op.views[image];
@@ -273,8 +275,7 @@ absl::StatusOr<Extent> Gets::Gather(GetOp& op) {
   return image;
 }
 
-// Images that are coded differently have no common image except a lossless one of their decoded
-// values.
+// If images are coded differently, only a lossless image of their decoded values can combine them.
 absl::StatusOr<Extent> Gets::Recode(GetOp& op) {
   codecs::ImageSpec spec = op.views.front().spec();
   spec.slice = op.slice;
@@ -298,7 +299,7 @@ absl::StatusOr<Extent> Gets::Recode(GetOp& op) {
 
 // --- The device ----------------------------------------------------------------------------------
 
-// A slice of one image, which has to be decoded, and there is a device to ask.
+// Returns true if there is a device, and the answer is decoded from one image.
 bool Gets::IsForDevice(const GetOp& op) const {
   uint32_t crc32c = 0;
   return device_ != nullptr && op.get.form == proto::Form::kSource && op.views.size() == 1 &&
@@ -321,7 +322,7 @@ void Gets::DecodeOnDevice(GetOwner op) {
   const absl::Duration left = op->request.deadline - clock_.Now();
   device_->Decode(std::move(work), left, [this, op = std::move(op)](Coded coded) mutable {
     if (coded.is_refused) return TakeDecoded(std::move(op), std::move(coded.result));
-    // Also where the pool refuses, because the daemon stops.
+    // Also runs if the pool refuses because the daemon stops.
     pool_.Continue(
         [this, op = std::move(op), source = std::move(coded.result)](const absl::Status&) mutable {
           TakeDecoded(std::move(op), std::move(source));

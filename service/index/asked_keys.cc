@@ -13,7 +13,7 @@ void AskedKeys::Add(uint64_t space_id, absl::Span<const proto::BlockKey> keys, s
   for (size_t i = 0; i < keys.size(); ++i) {
     const uint64_t hash = absl::HashOf(space_id, keys[i]);
     uint8_t& longest = longest_[hash & (kRegisters - 1)];
-    const uint64_t rest = (hash >> kRegisterBits) | 1;  // ends the run of a hash that is all zeros
+    const uint64_t rest = (hash >> kRegisterBits) | 1;  // bounds the run if all is 0
     const int run = std::countl_zero(rest) - kRegisterBits + 1;
     if (run <= longest) {
       continue;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A sketch of the requested keys. It estimates how many misses a cache without limit would have.
-// From this follows the share of misses that a larger cache could turn into hits.
+// The difference to the real misses shows how many hits a larger cache could add.
 //
 // It has the registers of HyperLogLog (Flajolet et al., 2007) and the martingale estimator of Ting
-// (KDD 2014, "Streamed approximate counting of distinct elements"): a new key changes a register
+// (KDD 2014, "Streamed approximate counting of distinct elements"). A new key changes a register
 // with a known probability p, and then counts as 1 / p keys. The estimate is unbiased for any
-// subset of the keys. So AskedKeys may record the keys of hits in the registers without counting
-// them.
+// subset of the keys. So the keys of hits may enter the registers without being counted.
 
 #include <array>
 #include <cstddef>
@@ -32,7 +31,7 @@ class AskedKeys {
   // Records a request for these keys. The first `found` of them were stored.
   void Add(uint64_t space_id, absl::Span<const proto::BlockKey> keys, size_t found);
 
-  // The number of keys that were not stored when they were first requested. Never decreases.
+  // Returns how many keys were not stored when they were first requested. Never decreases.
   uint64_t first_misses() const;
 
  private:
@@ -40,10 +39,10 @@ class AskedKeys {
   static constexpr uint32_t kRegisters = 1U << kRegisterBits;
 
   mutable Mutex mutex_;
-  // For each register: one more than the longest run of leading zeros of its hashes; 0: no hash
+  // For each register, one more than the longest run of leading zeros of its hashes. 0: no hash
   // yet.
   std::array<uint8_t, kRegisters> longest_ ABSL_GUARDED_BY(mutex_) = {};
-  // The sum of 2^-longest_: kRegisters * p.
+  // The sum of 2^-longest_, which is kRegisters * p.
   double weight_ ABSL_GUARDED_BY(mutex_) = kRegisters;
   double first_misses_ ABSL_GUARDED_BY(mutex_) = 0;
 };

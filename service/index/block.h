@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The entries of the index. The index's lock guards all fields, except the marked fields of a
-// pinned copy and its image. docs/internals/adr/0012-images-and-copies.md describes the states of a
-// copy.
+// The entries of the index. The index's lock guards all fields, except fields that are marked
+// immutable while an image or a copy is pinned. docs/internals/adr/0012-images-and-copies.md
+// describes the states of a copy.
 //
-// Most blocks are only in the persistent tier and unused. Such a block is at rest: it consists of a
+// Most blocks are unused and only in the persistent tier. Such a block is at rest: it consists of a
 // Block and one RestingImage per image, together 112 bytes if it has one image. All other blocks
 // with images are awake: they have an AwakeBlock, an Image for each image and a Copy for each copy.
-// Code that needs these has RestStore wake the block. At the end of each hold of the lock,
+// Code that needs these records has RestStore wake the block. At the end of each hold of the lock,
 // RestStore puts awake blocks to rest that nothing needs any more.
 
 #include <array>
@@ -31,25 +31,24 @@ namespace cairn {
 struct Block;
 struct Image;
 
-// What hints make of a block: of two blocks in a tier, that of the lower rank is evicted first.
-// Ranks above kPlainRank are those of retained blocks, by priority.
+// The ranks of blocks, which hints set. Of two blocks in a tier, the one with the lower rank is
+// evicted first. Ranks above kPlainRank are those of retained blocks, by priority.
 inline constexpr uint8_t kDemotedRank = 0, kPlainRank = 1;
 inline constexpr uint8_t kRankCount = kPlainRank + 1 + limits::kRetainPriorityMax;
 
-// Whether write-back leaves an image out, and why, until its block is used. Set only by
-// WriteBackQueue.
+// Whether write-back skips an image until its block is used, and why. Set only by WriteBackQueue.
 enum class Suppressed : uint8_t {
   kNot,
-  kDropped,   // the persistent tier dropped the unused copy; written again if a child needs it
+  kDropped,   // the persistent tier dropped the unused copy; a child's write-back writes it again
   kWithheld,  // the write budget was low; an unused child is written without it
 };
 
 // The queue of WriteBackQueue that contains an image.
 enum class QueueId : uint8_t {
   kNone,
-  kPending,   // stored raw, and to be encoded before it is written; has a copy in the host tier
+  kPending,   // stored raw, and written only after it is encoded; in the host tier
   kUncopied,  // the persistent tier has no copy
-  kClean,     // the host tier could drop its copy
+  kClean,     // the host tier can drop its copy without losing the image
 };
 
 // A copy: the bytes of an image in one tier.
@@ -61,28 +60,27 @@ struct Copy {
   TierExtent extent;          // immutable while pinned
   SideObjectRef side_object;  // immutable while pinned; null: none
   uint32_t pins = 0;          // number of CopyPins
-  bool is_held = false;       // must not be evicted, and is counted as held
-  uint64_t linked_at = 0;     // RestStore::uses() when it was linked or queued again
+  bool is_held = false;       // must not be evicted; counted as held
+  uint64_t linked_at = 0;     // RestStore::uses() at the time it was linked or queued again
 
-  // Whether its image has it. A copy that is not linked is leaving or lost, and is freed at its
-  // last unpin.
+  // Returns true if its image refers to it. A copy that is not linked is freed at its last unpin.
   inline bool is_linked() const;
 };
 
 struct Image {
   uint32_t slot = 0;
-  uint32_t next_free = 0;                     // used by the slab
-  ImageFacts facts;                           // immutable while it or a copy is pinned
-  Block* block = nullptr;                     // null once unlinked
-  std::array<Copy*, kTierCount> copies{};     // by IndexOf(tier); null: no copy there
-  std::array<bool, kTierCount> is_writing{};  // by IndexOf(tier): a CopyWriter exists
-  std::array<uint64_t, kTierCount> leased{};  // by IndexOf(tier): bytes counted as leased
+  uint32_t next_free = 0;  // used by the slab
+  ImageFacts facts;        // immutable while the image or one of its copies is pinned
+  Block* block = nullptr;  // null once unlinked
+  std::array<Copy*, kTierCount> copies{};     // indexed by IndexOf(tier); null: no copy there
+  std::array<bool, kTierCount> is_writing{};  // indexed by IndexOf(tier): a CopyWriter exists
+  std::array<uint64_t, kTierCount> leased{};  // indexed by IndexOf(tier): bytes counted as leased
   uint32_t pins = 0;                          // includes the pins of leases
   uint32_t lease_pins = 0;
-  uint32_t users = 0;  // copies (also leaving ones), writers and pins that need this record
+  uint32_t users = 0;  // number of copies (linked or not), writers and pins that need this record
   Suppressed suppressed = Suppressed::kNot;
   QueueId queue = QueueId::kNone;
-  uint32_t passed_over = 0;  // the last round of write-back that skipped this image
+  uint32_t passed_over = 0;  // number of the last round of write-back that skipped this image
   Image* queue_previous = nullptr;
   Image* queue_next = nullptr;
 
@@ -100,7 +98,8 @@ struct Image {
 
 inline bool Copy::is_linked() const { return image->copies[IndexOf(facts.tier)] == this; }
 
-// The fields that comparing slices needs. They are in the block, so that images are not accessed.
+// The fields for comparing slices. They are stored in the block, so that comparing does not access
+// the images.
 struct ImageRef {
   uint16_t group = 0;
   codecs::Slice slice;
@@ -113,8 +112,8 @@ using ImageList = absl::InlinedVector<Image*, 4>;
 struct BlockInTier {
   static constexpr uint32_t kNotQueued = UINT32_MAX;
   uint32_t copy_count = 0;
-  uint32_t child_count = 0;           // children with copies there; counted in leaf-first tiers
-  uint32_t held_count = 0;            // held copies
+  uint32_t child_count = 0;  // children with copies in the tier; counted in leaf-first tiers
+  uint32_t held_count = 0;   // held copies
   uint32_t queue_index = kNotQueued;  // its index in one of the tier's orders
 };
 
@@ -125,19 +124,19 @@ struct AwakeBlock {
   uint32_t next_free = 0;               // used by the slab
   uint32_t put_count = 0;               // running puts of this block
   uint32_t child_put_count = 0;         // followers with running puts
-  uint32_t followers_on_their_way = 0;  // followers that have running puts and no images yet
-  // The number of children, from the first, whose is_orphaned may be out of date.
+  uint32_t followers_on_their_way = 0;  // followers that have running puts but no images yet
+  // The number of children, counted from the first, whose is_orphaned may be out of date.
   uint32_t stale_children = 0;
-  uint32_t stale_index = 0;                  // in Chains::stale_parents_, if stale_children > 0
-  uint32_t search = 0;                       // the last window search that must not evict it
+  uint32_t stale_index = 0;  // its index in Chains::stale_parents_, if stale_children > 0
+  uint32_t search = 0;  // number of the last window search, if that search must not evict the block
   bool is_noted = false;                     // RestStore::Rest() will check it
-  std::array<BlockInTier, kTierCount> in{};  // by IndexOf(tier)
-  ImageRefs images;                          // in the order of publication
+  std::array<BlockInTier, kTierCount> in{};  // indexed by IndexOf(tier)
+  ImageRefs images;                          // ordered by publication
 };
 
 // An image of a block at rest.
 struct RestingImage {
-  uint32_t kind;  // number in ImageKinds: the properties that many images share
+  uint32_t kind;  // number in ImageKinds, which has the properties that many images share
   uint32_t directory_crc;
   // The place in the persistent tier. Its offset is device << 48 | page << 12.
   uint32_t page;
@@ -163,18 +162,18 @@ struct Block {
   uint32_t follower_count = 0;       // number of blocks in that circle
   uint32_t used_at_s = 0;            // seconds since 1970
   uint32_t expires_unix_s = 0;       // the earliest expiry of its images; 0: never
-  uint64_t first_position : 48 = 0;  // of a missing block: where its children begin
-  uint64_t tokens : 16 = 0;          // of a missing block: 0
-  uint64_t last_use : 48 = 0;        // RestStore::uses() at the last use
-  uint64_t is_linked : 1 = 0;        // present
-  // Whether this block, or one before it in its chain, is missing. May be out of date until
-  // Chains::PropagateOrphans() has reached the block: see AwakeBlock::stale_children.
+  uint64_t first_position : 48 = 0;  // if the block is missing: the first position of its children
+  uint64_t tokens : 16 = 0;          // 0 if the block is missing
+  uint64_t last_use : 48 = 0;        // RestStore::uses() at the time of the last use
+  uint64_t is_linked : 1 = 0;        // the block is present
+  // True if this block, or one before it in its chain, is missing. May be out of date until
+  // Chains::PropagateOrphans() has reached the block (AwakeBlock::stale_children).
   uint64_t is_orphaned : 1 = 0;
-  uint64_t is_used : 1 = 0;         // at rest: used since its copies were written
-  uint64_t has_suppressed : 1 = 0;  // an image is suppressed, or was; false: none is
-  uint64_t resting_count : 7 = 0;   // images; 0: it is not at rest
+  uint64_t is_used : 1 = 0;         // if the block is at rest: used since its copies were written
+  uint64_t has_suppressed : 1 = 0;  // true if an image is or was suppressed; false: no image is
+  uint64_t resting_count : 7 = 0;   // number of images; 0: the block is not at rest
   uint64_t rank : 3 = kPlainRank;   // kPlainRank unless it is linked
-  uint64_t may_demote : 1 = 0;      // a demotion is pending, and it was not used since the hint
+  uint64_t may_demote : 1 = 0;  // a demotion is pending, and the block was not used since the hint
   union {
     AwakeBlock* awake = nullptr;  // null if at rest or missing
     RestingImage resting_one;     // if resting_count is 1
@@ -203,7 +202,8 @@ static_assert(sizeof(RestingImage) == 16 && sizeof(Block) == 112,
 
 // --- What a put tells the index
 
-// A put's description of its block, given before the image exists and again with it.
+// The block as described by a put. A put describes its block before the image exists, and again
+// with the image.
 struct BlockClaim {
   BlockName name;
   proto::BlockKey parent{};  // all zero: none
@@ -216,9 +216,9 @@ struct BlockClaim {
 // A copy that is ready to be published: verified, encoded and in its tier.
 struct NewCopy {
   codecs::Recipe recipe;
-  TierExtent extent;           // size_bytes() is the image's; in the host tier, Use::kPlaced
+  TierExtent extent;  // size_bytes() is the size of the image; in the host tier, Use::kPlaced
   SideObjectRef side_object;   // null: none
-  uint32_t directory_crc = 0;  // set if it cannot be read from extent.bytes()
+  uint32_t directory_crc = 0;  // set only if it cannot be read from extent.bytes()
   // The space's tenant. Set for another copy of an existing image, which may be leased. Borrowed
   // for the call.
   std::string_view tenant = {};
@@ -236,8 +236,8 @@ struct NewImage {
 
 // --- Holds of the index's lock
 
-// Counts the work in one hold of the lock. A hold may make kVisitsPerHoldMax visits. Each key,
-// image or queued block that the code examines is a visit.
+// Counts the work in one hold of the lock. Each key, image or queued block that the code examines
+// is a visit. A hold may make kVisitsPerHoldMax visits.
 class Visits {
  public:
   // Returns false if the work must wait for the next hold. The first request of a hold always

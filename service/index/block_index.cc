@@ -14,12 +14,12 @@
 namespace cairn {
 namespace {
 
-// Before the lock: the kernel is asked.
+// Call it without the lock, because it makes a system call.
 proto::LeaseToken NewToken(const MatchQuery& query) {
   return query.wants_lease ? RandomBytes<16>() : proto::LeaseToken{};
 }
 
-// Blocks whose images are all examined or unlinked: a thousand images a hold.
+// The number of blocks whose images can all be examined or unlinked in one hold.
 constexpr size_t kKeysPerStep = limits::kVisitsPerHoldMax / codecs::kImagesPerBlockMax;
 constexpr uint32_t kSlotsPerStep = limits::kVisitsPerHoldMax;
 
@@ -170,7 +170,7 @@ absl::Status BlockIndex::FileIfMissing(std::unique_ptr<Waiter>& waiter) {
     }
     return true;
   });
-  // A session that ended while the waiter was not on file did not find it there.
+  // The session may have ended while the waiter was not filed. EndSession() then did not find it.
   if (waiter == nullptr && is_session_open_ && !is_session_open_(session_id)) {
     EndSession(session_id);
   }
@@ -192,7 +192,7 @@ void BlockIndex::MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone
 void BlockIndex::TryWaiter(std::unique_ptr<Waiter> waiter, bool is_last_try) {
   const uint64_t session_id = waiter->query.session_id;
   if (!is_last_try && (!is_session_open_ || is_session_open_(session_id))) {
-    CAIRN_CHECK_OK(FileIfMissing(waiter));  // it is admitted
+    CAIRN_CHECK_OK(FileIfMissing(waiter));  // cannot fail for a waiter that is admitted
   }
   if (waiter != nullptr) {
     AnswerWaiter(std::move(waiter));
@@ -392,7 +392,7 @@ absl::Time BlockIndex::EndHints() {
   const absl::Time now = clock_.Now();
   absl::Time next = absl::InfiniteFuture();
   InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    while (visits.Take()) {  // ends: each turn removes a hint
+    while (visits.Take()) {  // each iteration removes a hint
       const auto due = parts_.hints.TakeDue(DueAt(now, 0));
       if (!due.has_value()) {
         const uint32_t next_due = parts_.hints.next_due();
@@ -597,7 +597,7 @@ absl::StatusOr<std::optional<uint64_t>> BlockIndex::Check(const BlockClaim& clai
   const MutexLock lock(mutex_);
   const Block* block = parts_.chains.Find(claim.name);
   if (block != nullptr && parts_.chains.IsExpired(*block)) {
-    return std::nullopt;  // gone by the time that it is put
+    return std::nullopt;  // it has expired, and will be gone then
   }
   return parts_.Check(claim);
 }
@@ -966,7 +966,7 @@ bool BlockIndex::EvictWindow(uint64_t bytes, const BlockName* newcomer, uint64_t
 uint64_t BlockIndex::TakeOut(TierId tier) {
   {
     const MutexLock lock(mutex_);
-    parts_.tiers.SetOut(tier, true);  // what is published from now on is elsewhere
+    parts_.tiers.SetOut(tier, true);  // images that are published from now on get no copy there
   }
   return LoseIn(tier, 0, UINT64_MAX);
 }
@@ -1025,7 +1025,7 @@ bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, Copy
   pin->Reset();
   const Hold hold(*this);
   uint64_t slot = *cursor / codecs::kImagesPerBlockMax;
-  size_t place = *cursor % codecs::kImagesPerBlockMax;  // in the block's images
+  size_t place = *cursor % codecs::kImagesPerBlockMax;  // index of the image in its block
   const uint64_t end = std::min<uint64_t>(parts_.records.slot_count(), slot + kSlotsPerStep);
   for (; slot < end && pin->is_empty(); place = 0, ++slot) {
     Block* block = parts_.records.LinkedAt(static_cast<uint32_t>(slot));
@@ -1051,7 +1051,8 @@ std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
                                           absl::Span<const WantedGroup> whole,
                                           bool* has_more) const {
   CAIRN_CHECK(limit > 0 && limit <= limits::kListBlocksMax);
-  // The smallest keys beyond `after`, one more than asked for, as a heap with the largest on top.
+  // A heap with the smallest keys after `after`. It has one key more than requested. The largest is
+  // on top.
   std::vector<proto::BlockKey> keys;
   bool is_over = false;
   for (uint32_t first = 0; !is_over; first += kSlotsPerStep) {

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The index: the only map from (space, key) to images, with chains, pins, leases, recency and
-// waiters. It is the only mutable state that puts and gets share. It owns the lock; the blocks are
-// in its parts (index_parts.h), Match, leases and waiters beside them.
+// The index: the only map from (space, key) to images. It also has the chains, pins, leases,
+// recency and waiters. It is the only mutable state that puts and gets share. It owns the lock. The
+// blocks are in its parts (index_parts.h); the leases and waiters are in members of this class.
 //
 // A block exists while it has at least one image. The first publication wins: an image is a
 // duplicate if the images of the same block and group cover its slice already. If two equal puts
 // run at the same time, the second to publish is the duplicate. Overlapping slices are accepted.
 //
-// Eviction is leaf-first: a block with resident children is not evicted by age; of the others those
-// of the lowest rank (hints.h), and of these the least recently used, are evicted first. Blocks
-// without parent and children are in plain LRU order. Blocks of broken chains are evicted before
-// all others, and no block is evicted for a block that follows it (evictor.h).
+// Eviction is leaf-first: a block with resident children is not evicted by age. Of the other
+// blocks, those of the lowest rank (hints.h) are evicted first, and of these the least recently
+// used. Blocks without parent and children are in plain LRU order. Blocks of broken chains are
+// evicted before all others. No block is evicted to make room for a block that follows it
+// (evictor.h).
 //
-// Thread-safety: Thread-safe. One lock, held only for work in memory: a call that examines many
+// Thread-safety: Thread-safe. The lock is held only for work in memory. A call that examines many
 //                keys or images releases it after every kVisitsPerHoldMax, so that waiting threads
 //                proceed. Callbacks run without locks held.
 // Locks:         index < arena, side objects, events.
@@ -57,14 +58,14 @@
 namespace cairn {
 
 // An image that is being written to the persistent tier. If it is destroyed without FinishCopy(),
-// the image waits again, behind all other waiting images.
+// the image returns to the end of the write-back queue.
 struct WriteBackCandidate {
-  CopyPin source;  // in the host tier
+  CopyPin source;  // a copy in the host tier
   CopyWriter writer;
   proto::BlockKey parent{};   // all zero: none
-  CopyPin parent_copy;        // a copy of that block in the persistent tier; empty: none yet
-  EngineNamesRef names = {};  // of the block; null: none
-  bool is_used = false;       // the block was requested since it is stored
+  CopyPin parent_copy;        // a copy of that block in the persistent tier; empty: it has none yet
+  EngineNamesRef names = {};  // names of the block; null: none
+  bool is_used = false;       // the block was requested since it was stored
 };
 
 struct ListedImage {
@@ -86,39 +87,40 @@ struct ListedBlock {
 // Where a block is, or why it is not stored.
 struct BlockFate {
   bool is_stored = false;
-  std::optional<uint16_t> missing_group;  // the first wanted group that is not stored whole
+  std::optional<uint16_t> missing_group;  // the first wanted group that is not completely stored
   absl::InlinedVector<TierId, kTierCount> tiers;
-  std::optional<Removal> removal;  // of a block that is not stored; nullopt: not recorded
+  std::optional<Removal> removal;  // why a block is not stored; nullopt: not recorded
 };
 struct Explanation {
   std::vector<BlockFate> blocks;  // one per key
-  uint32_t since_unix_s = 0;      // removals since then are recorded
-  bool has_all_removals = false;  // since the start
+  uint32_t since_unix_s = 0;      // the removals since then are recorded
+  bool has_all_removals = false;  // all removals since the start are recorded
 };
 
 class BlockIndex final : public Evictor {
  public:
   struct Options {
-    uint64_t blocks_max = 0;                 // limits::BlocksMax(capacity)
-    uint64_t images_max = 0;                 // limits::ImagesMax(blocks_max)
-    uint64_t lease_bytes_max = 0;            // for all leases at once: half of the tier
+    uint64_t blocks_max = 0;       // limits::BlocksMax(capacity)
+    uint64_t images_max = 0;       // limits::ImagesMax(blocks_max)
+    uint64_t lease_bytes_max = 0;  // the limit for all leases together: half of the host tier
     uint64_t awake_bytes_max = UINT64_MAX;   // limits::AwakeBytesMax(host_bytes, index_bytes)
     uint32_t removals_max = 4096;            // limits::RemovalsMax(awake bytes)
     uint64_t hints_max = limits::kHintsMax;  // limits::HintsMax(awake bytes)
     uint64_t bytes_max = 0;                  // size limit of the whole index, for operators
-    bool keeps_tokens = false;               // of blocks, for events: the operator asks for it
+    bool keeps_tokens = false;               // whether blocks keep token ids for events
   };
   // Becomes the evictor of the tiers.
   BlockIndex(const Options& options, Tiers& tiers, const Clock& clock);
   ~BlockIndex() override;  // REQUIRES: no CopyPin exists
 
-  // Set both once, before use. `is_open` tells whether a session may still take leases. `wake` is
+  // Set both once, before use. `is_open` returns true if a session may still take leases. `wake` is
   // called when upkeep may have to run: a waiter has a new deadline, or the persistent tier lacks
-  // an image again. Both are called without locks held.
+  // another image. Both are called without locks held.
   void SetSessionCheck(std::function<bool(uint64_t session_id)> is_open);
   void SetWake(std::function<void()> wake);
 
-  // Puts may carry the ids of the block's tokens. False: only names without tokens may come.
+  // Returns true if puts may carry the token ids of the block. If false, puts may only carry names
+  // without tokens.
   bool keeps_tokens() const { return keeps_tokens_; }
   // Events of blocks that enter or leave tiers, for watchers.
   EventLog& events() { return events_; }
@@ -129,14 +131,14 @@ class BlockIndex final : public Evictor {
   // blocks as used. If no block matches, token_count is 0 and there is no lease. With a lease,
   // images are pinned as they are found; a block that is deleted before it is leased ends the
   // prefix. Without a lease, each block was present when it was examined. If a lease of the whole
-  // prefix would pin more than lease_bytes_max, returns a shorter prefix and flags it. Errors:
-  // ResourceExhausted (too many leases of the session, or in total).
+  // prefix would pin more than lease_bytes_max, the prefix is shorter and the answer says so.
+  // Errors: ResourceExhausted (too many leases of the session, or in total).
   absl::StatusOr<MatchAnswer> Match(const MatchQuery& query);
   using MatchDone = absl::AnyInvocable<void(absl::StatusOr<MatchAnswer>)>;
   // Like Match(), but waits until all keys (cut to token_limit) are present. `done` runs exactly
-  // once: in this call if nothing is missing; on the thread whose publication completed the keys;
-  // or on upkeep's thread at `deadline` or at the session's end, with the prefix that exists then.
-  // Errors, passed to `done`: ResourceExhausted (too many waiters).
+  // once: in this call if nothing is missing, on the thread whose publication completed the keys,
+  // or on upkeep's thread. Upkeep calls it at `deadline` or at the end of the session, with the
+  // prefix that exists then. Errors, passed to `done`: ResourceExhausted (too many waiters).
   void MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone done);
   // Answers waiters past their deadline. Returns the next deadline, or InfiniteFuture.
   absl::Time AnswerLateWaiters();
@@ -152,22 +154,23 @@ class BlockIndex final : public Evictor {
 
   // --- Hints
 
-  // Sets the hint of each block: retained with `priority` (1 to kRetainPriorityMax) for so long, or
-  // demoted after it (0). A demotion at once needs no hint. Returns the number of blocks that are
-  // stored. Errors: ResourceExhausted (the tenant's share of the hints), and nothing is changed.
+  // Sets the hint of each block: retained with `priority` (1 to kRetainPriorityMax) for the given
+  // time, or demoted after it (priority 0). A demotion without delay needs no hint. Returns the
+  // number of blocks that are stored. Errors: ResourceExhausted (the tenant's share of the hints is
+  // used up); then nothing is changed.
   absl::StatusOr<uint32_t> SetHints(uint64_t space_id, std::string_view tenant,
                                     absl::Span<const proto::BlockKey> keys, uint8_t priority,
                                     uint32_t seconds);
   // Sets a hint of a previous process. Does nothing if there is no room.
   void RestoreHint(const BlockName& name, std::string_view tenant, uint8_t priority,
                    uint32_t due_unix_s);
-  // Ends the hints that are due. Returns when the next one is, or InfiniteFuture.
+  // Ends the hints that are due. Returns the time at which the next hint is due, or InfiniteFuture.
   absl::Time EndHints();
   struct NamedHint {
     BlockName name;
     Hint hint;
   };
-  // Returns all hints if they changed since *version, which it sets.
+  // Returns all hints if they changed since *version. Sets *version to the current version.
   std::optional<std::vector<NamedHint>> ChangedHints(uint64_t* version) const;
 
   // --- Images, for puts that publish and gets that read
@@ -175,8 +178,8 @@ class BlockIndex final : public Evictor {
   // Returns, for each key, whether it is complete for all of `wanted`. Does not change recency.
   std::vector<bool> Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                              absl::Span<const WantedGroup> wanted) const;
-  // Returns where the wanted images are: for each key in turn, one answer for each element of
-  // `wanted`. Does not change recency.
+  // Returns, for each key, the place of the images of each element of `wanted`. Does not change
+  // recency.
   enum class Where : uint8_t { kNowhere, kInMemory, kCold };  // kCold: not completely in memory
   std::vector<Where> Locate(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                             absl::Span<const WantedGroup> wanted) const;
@@ -185,8 +188,9 @@ class BlockIndex final : public Evictor {
                       absl::Span<const WantedGroup> wanted) const;
   // Records for Explain() that a put of the block was refused.
   void NoteRefused(const BlockName& name);
-  // Returns pins of images that together cover the slice, each of its best copy: one pin if one
-  // image does. Touches the block. Empty: a miss. Allocates only for more than four images.
+  // Returns pins of images that together cover the slice, each of its best copy. Returns one pin if
+  // one image covers it, and no pin on a miss. Marks the block as used. Allocates only for more
+  // than four images.
   CopyPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice);
   // Returns up to `count` leased blocks that follow this one in its chain, the next one first.
   std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count) const;
@@ -202,10 +206,10 @@ class BlockIndex final : public Evictor {
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
   // Begins a put of the block. Errors: as Check().
   absl::StatusOr<PutReservation> ReservePut(const BlockClaim& claim);
-  // Gives a stored block the engine's names, unless it has some. A block that is not stored gets
-  // none.
+  // Gives a stored block the engine's names, unless it has names already. Ignores a block that is
+  // not stored.
   void SetNames(const BlockName& name, EngineNamesRef names);
-  // Makes an image visible, complete, to all readers. Returns true if it was published: call
+  // Makes an image visible, complete, to all readers. Returns true if it was published; call
   // Announce() then. Returns false, and frees the extent, if it is a duplicate. Errors: as Check().
   absl::StatusOr<bool> Publish(NewImage image);
   // Retries the waiters for the block, and wakes write-back. Runs the waiters' callbacks, so call
@@ -219,8 +223,8 @@ class BlockIndex final : public Evictor {
   uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys);
   // Unlinks every block that the space had when the call began.
   uint64_t Invalidate(uint64_t space_id);
-  // Unlinks expired blocks, which readers do not see any more. Examines the next slots from *cursor
-  // on (start with 0), in one short hold of the lock. Returns false at the end of the walk.
+  // Unlinks expired blocks, which readers no longer see. Examines the next slots from *cursor on
+  // (start with 0), in one short hold of the lock. Returns false at the end of the walk.
   bool CollectExpired(uint64_t* cursor);
 
   // --- Copies, for upkeep, which recodes them, copies them between tiers and verifies them
@@ -236,30 +240,34 @@ class BlockIndex final : public Evictor {
   // Completes the copy. Returns false, and frees `copy`, if the image is gone or the tier's device
   // has failed meanwhile. REQUIRES: `copy` is in that tier.
   bool FinishCopy(CopyWriter writer, NewCopy copy);
-  // Returns the next image to write to the persistent tier: in the order of publication, but a
-  // block before its followers. Skips images with a pending encoding. nullopt: none now.
+  // Returns the next image to write to the persistent tier. Images come in the order of
+  // publication, but a block comes before its followers. Skips images with a pending encoding.
+  // Returns nullopt if there is none now.
   std::optional<WriteBackCandidate> TakeWriteBack();
   uint64_t uncopied_count() const;
   // Takes the image out of the write-back queue until its block, or a block after it, is used.
   void StopWritingBack(CopyWriter writer);
   // Moves the images of a slice to the front of TakeWriteBack(), behind their ancestors. If the
   // persistent tier has them already, moves the nearest ancestor that it lacks. Examines only as
-  // many ancestors as fit into one hold of the lock: the writes of earlier ones began long ago.
+  // many ancestors as fit into one hold of the lock. The writes of earlier ancestors have begun
+  // before.
   WriteBackProgress Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice);
   // Call it when the tier's device has failed. Drops its copies, and refuses new ones until
   // PutBack(). Returns the number of blocks that had copies there.
   uint64_t TakeOut(TierId tier);
   void PutBack(TierId tier);
-  // Returns whether no pinned copy was unlinked since it was pinned.
+  // Returns true if no pinned copy was unlinked since it was pinned.
   bool ArePublished(std::span<const CopyPin> pins) const;
   // The number of images with a pending encoding.
   uint64_t pending_count() const;
   // Returns pins of up to `count` images with a pending encoding, the oldest first. Each is
   // returned once. REQUIRES: count <= kVisitsPerHoldMax.
   CopyPins TakePending(size_t count);
-  // Returns whether a pinned image has a pending encoding. If so, no other call returns the image.
+  // Returns true if the pinned image has a pending encoding. If so, no other call returns the
+  // image.
   bool TakePending(const CopyPin& pin);
-  // Returns the block before that of a pinned image, if there is one and the copy is still linked.
+  // Returns the previous block of a pinned image's block. Returns nullopt if there is none, or if
+  // the copy is unlinked.
   std::optional<BlockName> BlockBefore(const CopyPin& pin) const;
   // Makes an image pending again because it could not be encoded yet.
   void PutBackPending(const CopyPin& pin);
@@ -285,9 +293,9 @@ class BlockIndex final : public Evictor {
 
   // --- Events
 
-  // Adds an event for each block that the tenant has stored, and each tier that has it, in the next
-  // slots from *cursor on (start with 0), while `room` is not full, in one short hold. Returns
-  // false at the end of the walk.
+  // Adds the tenant's stored blocks to a batch of events, one event per block and tier. Examines
+  // the next slots from *cursor on (start with 0) while `room` is not full, in one short hold of
+  // the lock. Returns false at the end of the walk.
   bool Snapshot(std::string_view tenant, uint64_t* cursor, EventBatchRoom& room,
                 std::vector<IndexEvent>* events) const;
 
@@ -301,9 +309,9 @@ class BlockIndex final : public Evictor {
   IndexFigures figures() const;
   IndexFigures figures(uint64_t space_id) const;
   CopyFigures figures(TierId tier) const;
-  // Bytes in the host tier with a pin of any kind, also of unlinked copies.
+  // The bytes of pinned copies in the host tier. Includes unlinked copies.
   uint64_t pinned_bytes() const;
-  uint64_t leased_bytes() const;  // in the host tier
+  uint64_t leased_bytes() const;  // leased bytes of the host tier
   uint64_t lease_count() const;
   uint64_t lease_count(std::string_view tenant) const;
   uint64_t waiter_count() const;
@@ -335,15 +343,15 @@ class BlockIndex final : public Evictor {
   void Unpin(Image* image);
   void Unpin(Copy* copy);
   void GiveUp(Image* image, TierId tier);
-  // Like TakeOut() and LoseCopies().
+  // Drops the copies in [begin, end) of a tier, for TakeOut() and LoseCopies().
   uint64_t LoseIn(TierId tier, uint64_t begin, uint64_t end);
   void EndReservation(Block* block);
   BlockFate FateOf(const BlockName& name, absl::Span<const WantedGroup> wanted) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   CopyPin PinCopyLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Unlinks the block if it has expired. Returns whether it did. `block` may be null.
+  // Unlinks the block if it has expired. Returns true if it did. `block` may be null.
   bool DropIfExpired(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether there is a persistent tier, and its device works.
+  // Returns true if there is a persistent tier whose device works.
   bool HasLasting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportParts(MetricSink& sink) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -354,10 +362,11 @@ class BlockIndex final : public Evictor {
       Step step, absl::FunctionRef<void()> prepare = [] {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<MatchAnswer> RunMatch(const MatchQuery& query, const proto::LeaseToken& token);
-  // Runs `change`, and adds the change of leased bytes to the tenant's. Returns the result.
+  // Runs `change`, and adds the change of leased bytes to the tenant's. Returns the result of
+  // `change`.
   bool CountLeased(std::string_view tenant, absl::FunctionRef<bool()> change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Plans and leases a prefix. If blocks have disappeared meanwhile, it is a shorter one.
+  // Plans and leases a prefix. If blocks have disappeared meanwhile, the prefix is shorter.
   void LeaseFound(MatchScan& scan, std::string_view tenant);
   // Releases lease pins.
   void Unlease(const Leases::Dropped& dropped);
@@ -385,10 +394,10 @@ class BlockIndex final : public Evictor {
   Evictions evictions_ ABSL_GUARDED_BY(mutex_);
   Leases leases_ ABSL_GUARDED_BY(mutex_);
   Waiters waiters_ ABSL_GUARDED_BY(mutex_);
-  bool is_wake_due_ ABSL_GUARDED_BY(mutex_) = false;  // for the next Announce()
+  bool is_wake_due_ ABSL_GUARDED_BY(mutex_) = false;  // the next Announce() must call wake_
   uint64_t expired_total_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // the most in one hold
+  size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // the largest number of visits in one hold
   Histogram match_seconds_, hold_seconds_;
   Counter asked_blocks_, matched_blocks_, shortened_matches_, window_searches_;
   AskedKeys asked_keys_;

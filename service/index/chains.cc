@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-// Far below what could overflow the 48 bits of a position when a block's tokens are added.
+// So small that adding a block's tokens cannot overflow the 48 bits of a position.
 constexpr uint64_t kFirstPositionMax = uint64_t{1} << 47;
 
 bool IsNone(const proto::BlockKey& key) { return key == proto::BlockKey{}; }
@@ -53,7 +53,7 @@ absl::Status Chains::CheckPlace(const BlockClaim& claim) const {
 void Chains::JoinCircle(Block* parent, Block* child) {
   if (parent->first_child == kNoSlot) {
     parent->first_child = child->next_sibling = child->previous_sibling = child->slot;
-  } else {  // the last of them
+  } else {  // the last follower
     Block* first = records_.At(parent->first_child);
     child->next_sibling = first->slot;
     child->previous_sibling = first->previous_sibling;
@@ -182,7 +182,7 @@ void Chains::EndReservation(Block* block) {
 
 void Chains::Link(Block* block, absl::Time now) {
   CAIRN_CHECK(!block->is_linked && block->has_place());
-  tiers_.Touch(block, now);  // not linked yet, so no use again
+  tiers_.Touch(block, now);  // not linked yet, so this is not counted as a second use
   block->is_linked = true;
   tiers_.CountBlock(*block, true);
   if (Block* parent = records_.ParentOf(*block); parent != nullptr) {
@@ -212,13 +212,13 @@ std::vector<BlockName> Chains::LeasedAfter(const BlockName& name, size_t count,
   const auto is_leased = [](const ImageRef& ref) { return ref.image->lease_pins > 0; };
   std::vector<BlockName> names;
   const Block* block = Find(name);
-  while (block != nullptr && names.size() < count) {  // ends: each turn adds one
+  while (block != nullptr && names.size() < count) {  // each iteration adds a name
     const Block* next = nullptr;
     uint32_t slot = block->first_child;
     for (uint32_t i = 0; i < block->follower_count && next == nullptr; ++i) {
       const Block* child = records_.At(slot);
       slot = child->next_sibling;
-      const bool is_awake = child->is_awake();  // else nobody leases it
+      const bool is_awake = child->is_awake();  // a block that is not awake is not leased
       if (!visits.Take(1 + (is_awake ? child->awake->images.size() : 0))) {
         return names;
       }
@@ -262,7 +262,7 @@ void Chains::SetStaleChildren(Block* block, uint32_t count) {
 }
 
 bool Chains::PropagateOrphans(Visits& visits) {
-  while (!stale_parents_.empty()) {  // ends: each child is looked at once a change above it
+  while (!stale_parents_.empty()) {  // visits each child once per change
     if (!visits.Take()) {
       return false;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Names and chains: which blocks are known, which block follows which, which blocks are being put,
-// and which chains are broken. Part of BlockIndex.
+// Names and chains: the known blocks, their order in chains, the running puts, and the broken
+// chains. Part of BlockIndex.
 //
 // State: the names, each block's parent and children, running puts, and the blocks with children
 // whose `is_orphaned` may be out of date.
@@ -9,12 +9,12 @@
 // Invariants:
 //
 // - A name is known while its block is present or expected (Block::has_place()) or has followers.
-//   Chains go by name: a block that is missing and is published again finds its children.
+//   Chains are linked by name. So a missing block that is published again finds its children.
 // - Links only join blocks whose first positions are one block apart. So a chain has no cycle.
 // - A chain is broken at a block that is neither present nor expected. The blocks after it are
-//   orphans: they are useless until that block comes, and are evicted first. When a block appears
-//   or disappears, its followers are updated later: PropagateOrphans() updates a few at a time, and
-//   stale_parents_ has the blocks with children that are not up to date.
+//   orphans: they are useless until that block is published, and are evicted first. When a block
+//   appears or disappears, its followers are updated later. PropagateOrphans() updates a few at a
+//   time, and stale_parents_ has the blocks whose children are not up to date.
 // - The last copies of a block are held while a child of the block is being put (TierSet).
 //
 // Thread-safety: Thread-compatible (the index's lock).
@@ -46,7 +46,7 @@ class Chains {
   Block* Find(const BlockName& name) const;
   // Like Find(), but null if the block has expired.
   Block* FindUnexpired(const BlockName& name) const;
-  // Finds the name, whether or not the block is linked. Null: the name is unknown.
+  // Returns null if the name is unknown. The block need not be linked.
   Block* FindKnown(const BlockName& name) const { return names_.Find(name); }
 
   // --- Expiry
@@ -67,20 +67,20 @@ class Chains {
   void EndReservation(Block* block);
   // Makes the block present. REQUIRES: it is being put.
   void Link(Block* block, absl::Time now);
-  // Ends the block's presence. REQUIRES: it is present, and has no images.
+  // Makes the block absent. REQUIRES: it is present, and has no images.
   void Unlink(Block* block);
   // Like BlockIndex::LeasedAfter(), as far as `visits` allow.
   std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count, Visits& visits) const;
 
   // --- Broken chains
 
-  // Updates the followers of blocks that came or went. Returns false if `visits` are spent before
-  // all followers are updated.
+  // Updates the followers of blocks that appeared or disappeared. Returns false if `visits` are
+  // spent before all followers are updated.
   bool PropagateOrphans(Visits& visits);
-  // Returns whether the block is present or expected, and its chain is broken.
+  // Returns true if the block is present or expected, and its chain is broken.
   bool IsOrphaned(const BlockName& name) const;
-  // Returns whether the block is in the follower's chain, before it. Returns `if_spent` if `visits`
-  // are spent before this is known.
+  // Returns true if the block is in the follower's chain, before the follower. Returns `if_spent`
+  // if `visits` are spent before this is known.
   bool IsBefore(const Block& block, const Block& follower, bool if_spent, Visits& visits) const;
 
   uint64_t bytes() const { return names_.bytes(); }
@@ -100,7 +100,7 @@ class Chains {
   const Clock& clock_;
   NameTable names_;
   uint64_t expiring_count_ = 0;
-  std::vector<Block*> stale_parents_;  // blocks with children that may be out of date
+  std::vector<Block*> stale_parents_;  // blocks whose children may be out of date
 };
 
 }  // namespace cairn

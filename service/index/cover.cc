@@ -10,7 +10,7 @@ namespace {
 
 using codecs::Slice;
 
-// Of one axis, where each image may begin and end within the slice.
+// Limit for the cells of one axis. Each image may begin and end within the slice.
 constexpr size_t kCellsMax = 2 * codecs::kImagesPerBlockMax + 1;
 using Cells = std::bitset<kCellsMax>;
 
@@ -35,8 +35,8 @@ uint64_t TilesInCommon(const Slice& a, const Slice& b) {
   return uint64_t{layers.end - layers.first} * (heads.end - heads.first);
 }
 
-// One axis of a slice, cut wherever an image begins or ends, so that no image covers part of a
-// cell.
+// One axis of a slice. It is cut into cells wherever an image begins or ends, so that no image
+// covers only a part of a cell.
 class Axis {
  public:
   explicit Axis(const Range& range) : edges_{range.first, range.end}, count_(2) {}
@@ -100,7 +100,7 @@ bool FindCover(absl::Span<const ImageRef> refs, uint16_t group, const Slice& sli
       heads.Cut(Common(Heads(ref.slice), Heads(slice)));
     }
   }
-  std::array<Cells, kCellsMax> covered;  // by layer, of heads
+  std::array<Cells, kCellsMax> covered;  // per layer, the covered heads
   size_t missing = layers.cell_count() * heads.cell_count();
   for (const ImageRef& ref : refs) {
     if (ref.group != group || !ref.slice.Overlaps(slice)) {

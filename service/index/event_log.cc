@@ -15,7 +15,7 @@ namespace {
 
 constexpr absl::Duration kKept = absl::Milliseconds(limits::kEventsKeptMs);
 constexpr absl::Duration kLookEach = absl::Seconds(1);
-// Streams without watchers are kept beside those with watchers.
+// Streams without watchers are kept, too.
 constexpr size_t kStreamsMax = 2 * limits::kWatchersMax;
 
 }  // namespace

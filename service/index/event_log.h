@@ -5,7 +5,7 @@
 // kept events is told so, and continues with new ones.
 //
 // Events of a tenant are kept while it has a watcher, and for a while after the last watcher left.
-// All tenants together have one limit; at the limit, the tenant with the most events drops its
+// All tenants together have one limit. At the limit, the tenant with the most events drops its
 // oldest. Each tenant has its own numbers. So a tenant learns nothing about others, and a busy
 // tenant does not remove the events of a quiet one.
 //
@@ -45,7 +45,7 @@ struct IndexEvent {
   uint64_t first_position = 0;
   EngineNamesRef names = {};  // null: none
 
-  // Names are shared with the block, but may outlive it.
+  // The names are shared with the block and may outlive it.
   uint64_t names_bytes() const { return names == nullptr ? 0 : names->bytes(); }
 };
 
@@ -69,7 +69,7 @@ class EventBatchRoom {
 };
 
 // The position of a reader. A tenant gets a new epoch after a restart, and after its events were
-// dropped because nobody watched. So numbers of an old epoch are recognized as such.
+// dropped because nobody watched. So a reader with a number of an old epoch is recognized.
 struct EventCursor {
   uint64_t epoch = 0;
   uint64_t next = 0;
@@ -97,9 +97,9 @@ class EventLog {
   // ResourceExhausted (the tenant has too many watchers).
   absl::Status Begin(std::string_view tenant, EventCursor* cursor, bool* can_go_on);
   void End(std::string_view tenant);
-  // Adds events from *cursor on, as many as `room` has, and moves *cursor past them. Returns false,
-  // with *cursor set to now, if some of them are gone. REQUIRES: between Begin() and End() of the
-  // tenant.
+  // Adds events from *cursor on, as many as `room` has space for, and moves *cursor past them. If
+  // some of these events were dropped, returns false and sets *cursor to the next new event.
+  // REQUIRES: between Begin() and End() of the tenant.
   bool Read(std::string_view tenant, EventCursor* cursor, EventBatchRoom room,
             std::vector<IndexEvent>* events);
 
@@ -110,7 +110,7 @@ class EventLog {
     EventCursor now;
     std::deque<IndexEvent> kept;  // the last events before `now`
     size_t watchers = 0;
-    absl::Time left = absl::InfiniteFuture();  // when the last watcher left
+    absl::Time left = absl::InfiniteFuture();  // the time at which the last watcher left
 
     bool Has(const EventCursor& cursor) const {
       return cursor.epoch == now.epoch && now.next - kept.size() <= cursor.next &&
@@ -120,9 +120,9 @@ class EventLog {
   using Streams = absl::flat_hash_map<std::string, Stream>;
 
   Stream& StreamOf(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Drops the oldest event of the tenant with the most.
+  // Drops the oldest event of the tenant that has the most events.
   void DropOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Drops the streams without a watcher whose time is over.
+  // Drops the streams that had no watcher for too long.
   void DropLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(Streams::iterator stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -131,11 +131,11 @@ class EventLog {
   const uint64_t names_bytes_max_;
   std::atomic<bool> is_recording_{false};  // there are streams
   mutable Mutex mutex_;
-  absl::flat_hash_map<uint64_t, std::string> tenants_ ABSL_GUARDED_BY(mutex_);  // by space
-  Streams streams_ ABSL_GUARDED_BY(mutex_);                                     // by tenant
-  size_t kept_count_ ABSL_GUARDED_BY(mutex_) = 0;                               // of all streams
-  uint64_t names_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                            // likewise
-  // When DropLeft() last ran.
+  absl::flat_hash_map<uint64_t, std::string> tenants_ ABSL_GUARDED_BY(mutex_);  // keyed by space
+  Streams streams_ ABSL_GUARDED_BY(mutex_);                                     // keyed by tenant
+  size_t kept_count_ ABSL_GUARDED_BY(mutex_) = 0;     // events of all streams
+  uint64_t names_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of their names
+  // The time of the last DropLeft().
   absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   TenantShares watchers_ ABSL_GUARDED_BY(mutex_){"watchers", limits::kWatchersMax};
   uint64_t events_total_ ABSL_GUARDED_BY(mutex_) = 0, resets_total_ ABSL_GUARDED_BY(mutex_) = 0;

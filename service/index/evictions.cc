@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-// The index itself is full: an evicted block leaves every tier.
+// Returns true if the index itself is full. An evicted block then leaves every tier.
 bool IsOfIndex(EvictionReason reason) {
   return reason == EvictionReason::kBlocks || reason == EvictionReason::kImages;
 }
@@ -55,10 +55,10 @@ Block* Evictions::Oldest(Eviction& eviction, Visits& visits) {
       }
     }
   }
-  // What the lasting tier has too is not lost, and cuts no chain here.
+  // A block that is also in the persistent tier is not lost, so its eviction breaks no chain.
   const bool is_dirty = leaf == nullptr || parts_.write_back.HasDirty(*leaf);
   if (is_dirty && eviction.tier == TierId::kHost && !IsOfIndex(eviction.reason)) {
-    // Nothing that is to be kept for longer goes for it.
+    // Evict no block that should be kept longer than the leaf.
     const uint8_t rank_max = leaf == nullptr     ? kRankCount
                              : leaf->is_orphaned ? kPlainRank
                                                  : static_cast<uint8_t>(leaf->rank);
@@ -73,9 +73,9 @@ Block* Evictions::Oldest(Eviction& eviction, Visits& visits) {
   if (tiers.is_all_held(eviction.tier)) {
     return nullptr;
   }
-  // What is left and not held has children that are.
+  // All remaining unheld blocks have held children.
   eviction.is_past_leaves = true;
-  // Whole chains first: of those that are broken already the held leaves are mostly all there is.
+  // Begin with whole chains. Of a broken chain, usually only held leaves are left.
   for (size_t i = 1; i <= order_count; ++i) {
     const size_t order = i == order_count ? size_t{TierSet::kOrphaned} : i;
     Block* block = PastHeldLeaves(tiers.order(eviction.tier, order), eviction, visits);
@@ -87,7 +87,7 @@ Block* Evictions::Oldest(Eviction& eviction, Visits& visits) {
 }
 
 Block* Evictions::OldestLeaf(TierSet::Order& order, TierId tier, Visits& visits) {
-  for (;;) {  // ends: `visits`, or all leaves were looked at
+  for (;;) {  // until `visits` are spent or all leaves were examined
     Block* leaf = order.recency->Oldest(visits);
     if (leaf == nullptr || leaf->in(IndexOf(tier)).held_count == 0) {
       return leaf;
@@ -101,7 +101,7 @@ Block* Evictions::OldestLeaf(TierSet::Order& order, TierId tier, Visits& visits)
 
 Block* Evictions::PastHeldLeaves(TierSet::Order& order, const Eviction& eviction, Visits& visits) {
   Block* last_resort = nullptr;
-  for (;;) {  // ends: `visits`, or all leaves were looked at
+  for (;;) {  // until `visits` are spent or all leaves were examined
     Block* leaf = order.recency->Oldest(visits);
     if (leaf == nullptr || leaf->last_use > eviction.since) {
       return last_resort;
@@ -114,9 +114,9 @@ Block* Evictions::PastHeldLeaves(TierSet::Order& order, const Eviction& eviction
     }
     if (ancestor != nullptr &&
         (last_resort == nullptr || ancestor->first_position > last_resort->first_position)) {
-      last_resort = ancestor;  // the end of what follows the newcomer
+      last_resort = ancestor;  // the candidate with the largest position
     }
-    // One whose held ancestors take more than a hold is left alone.
+    // Skip a leaf whose held ancestors do not fit into one hold.
     if (visits.is_spent() && !is_fresh) {
       return last_resort;
     }
@@ -136,7 +136,7 @@ Block* Evictions::UnheldAncestor(Block& block, const Eviction& eviction, bool* i
     *is_being_put |= last->child_put_count() > 0;
     Block* ancestor = parts_.records.ParentOf(*last);
     if (ancestor->in(tier).copy_count > 0 && ancestor->in(tier).held_count == 0) {
-      // A chain that is being put is cut for a block before it only.
+      // Cut a chain that is being put only for a block before the cut.
       const bool may_go =
           *is_being_put
               ? newcomer != nullptr &&
@@ -163,14 +163,14 @@ bool Evictions::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newco
   const bool is_orphaned = IsOrphaned(newcomer);
   Block* block = newcomer == nullptr ? nullptr : parts_.chains.FindKnown(*newcomer);
   ++search_;
-  uint64_t unknown_below = 0;  // where a block of the space may be before the newcomer
+  uint64_t unknown_below = 0;  // below it, a block may be an unexamined ancestor
   for (Block* before = block == nullptr ? nullptr : parts_.records.ParentOf(*block);
        before != nullptr; before = parts_.records.ParentOf(*before)) {
     if (!visits.Take()) {
       unknown_below = before->end_position();
       break;
     }
-    if (before->is_awake()) {  // others have nothing there
+    if (before->is_awake()) {  // other blocks have no copies there
       before->awake->search = search_;
     }
   }
@@ -184,9 +184,9 @@ bool Evictions::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newco
         (is_orphaned && !owned.is_orphaned)) {
       return UINT64_MAX;
     }
-    // The block goes whole, and its copies are about alike.
+    // The whole block is evicted, and its copies have similar sizes.
     const uint64_t block_bytes = copy.facts.image_bytes * in.copy_count;
-    // Children without their parent are of no use; nor is a block without its own.
+    // An orphan is cheap, because it is useless without its parent.
     if (owned.is_orphaned) {
       return block_bytes / 16;
     }
@@ -197,7 +197,7 @@ bool Evictions::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newco
   };
   const std::vector<void*> owners =
       arena.CheapestWindow(bytes, limits::kVisitsPerHoldMax, cost, bytes_passed);
-  // A block may stand in the window with several images; it goes with the first.
+  // A block with several images in the window is evicted once, with its first image.
   std::vector<Block*> blocks;
   for (void* owner : owners) {
     blocks.push_back(static_cast<Copy*>(owner)->image->block);
@@ -214,20 +214,20 @@ bool Evictions::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newco
 
 absl::Status Evictions::MakeRoom(Block* block, absl::Time now) {
   Visits settling, visits;
-  parts_.chains.PropagateOrphans(settling);  // what is left of it is for the next
+  parts_.chains.PropagateOrphans(settling);  // the next call continues the work that is left
   MakeRoomForAwake(block->name);
   if (parts_.records.is_full_of_awake()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "index: blocks in memory or in use take all ", parts_.records.awake_bytes_max(),
         " bytes of their limit, and all are pinned or ancestors of the new block"));
   }
-  for (;;) {  // ends: each turn evicts a block
+  for (;;) {  // each iteration evicts a block
     const bool is_of_images = parts_.tiers.figures().image_count >= images_max_;
     if (!is_of_images && (block->is_linked || block_count() < blocks_max_)) {
       return absl::OkStatus();
     }
     if (block->is_linked) {
-      parts_.tiers.Touch(block, now);  // the last to go
+      parts_.tiers.Touch(block, now);  // makes it the last block to be evicted
     }
     if (!EvictAnywhere(is_of_images ? EvictionReason::kImages : EvictionReason::kBlocks,
                        block->name, visits)) {
@@ -243,7 +243,7 @@ void Evictions::MakeRoomForAwake(const BlockName& newcomer) {
   while (parts_.records.awake_bytes() >
          parts_.records.awake_bytes_max() / 100 * limits::kAwakePercentBusy) {
     bool has_evicted = false;
-    // With copies on a device nothing is lost.
+    // Begin with the GPU tier, because its copies are never the only ones.
     for (const TierId tier : {TierId::kGpu, TierId::kHost}) {
       Eviction eviction = {.tier = tier,
                            .reason = EvictionReason::kIndex,
@@ -264,7 +264,7 @@ void Evictions::MakeRoomForAwake(const BlockName& newcomer) {
 }
 
 bool Evictions::EvictAnywhere(EvictionReason reason, const BlockName& newcomer, Visits& visits) {
-  // The slowest tier first: what is there only was not wanted for longest.
+  // Begin with the slowest tier: blocks that are only there were unused for longest.
   for (auto tier = kReadOrder.rbegin(); tier != kReadOrder.rend(); ++tier) {
     Eviction eviction = {
         .tier = *tier, .reason = reason, .newcomer = &newcomer, .since = parts_.records.uses()};
@@ -272,7 +272,7 @@ bool Evictions::EvictAnywhere(EvictionReason reason, const BlockName& newcomer, 
     if (block == nullptr) {
       continue;
     }
-    // Elsewhere first, so that what is held there keeps the block.
+    // Evict from the other tiers first, so that held copies there keep the block.
     const BlockName name = block->name;
     for (const TierId other : kReadOrder) {
       block = parts_.chains.Find(name);

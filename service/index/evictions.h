@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Evicts blocks by the rules of Evictor: by age, leaf by leaf; or by place, as the cheapest range
+// Evicts blocks by the rules of Evictor: by age, leaf by leaf, or by place, as the cheapest range
 // of an arena. Keeps the index within its limits of blocks, images and memory.
 //
 // Thread-safety: Thread-compatible (the index's lock).
@@ -24,8 +24,8 @@ struct Eviction {
   TierId tier = TierId::kHost;
   EvictionReason reason = EvictionReason::kCapacity;
   const BlockName* newcomer = nullptr;  // the block that needs the room; null: none
-  // The count of uses when it was found that every leaf is held. A leaf that was used after that
-  // was examined after it, and is not examined again.
+  // The count of uses at the time when every leaf was found to be held. A leaf that was used later
+  // was examined later, and is not examined again.
   uint64_t since = UINT64_MAX;
   bool is_past_leaves = false;  // the last hold examined the ancestors of held leaves
 };
@@ -35,7 +35,8 @@ class Evictions {
   // Borrows the parts.
   Evictions(IndexParts& parts, uint64_t blocks_max, uint64_t images_max);
 
-  // Like Evictor, but ends when `visits` are spent. EvictOldest() then continues at the next call.
+  // Like Evictor, but returns when `visits` are spent. The next call of EvictOldest() then
+  // continues.
   uint64_t EvictOldest(Eviction& eviction, Visits& visits);
   bool EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newcomer, uint64_t* bytes_passed,
                    Visits& visits);
@@ -48,7 +49,8 @@ class Evictions {
   void MakeRoomForAwake(const BlockName& newcomer);
 
  private:
-  // Names of engines take the memory of so many blocks at rest.
+  // The number of blocks, for the limit. The names of engines are counted as the number of blocks
+  // at rest that would use the same memory.
   uint64_t block_count() const {
     return parts_.tiers.figures().block_count +
            parts_.records.names_bytes() / limits::kIndexBytesAtRest;
@@ -56,13 +58,14 @@ class Evictions {
   bool IsOrphaned(const BlockName* newcomer) const {
     return newcomer != nullptr && parts_.chains.IsOrphaned(*newcomer);
   }
-  // Returns the next block of the tier to evict. Null: there is none, or `visits` are spent.
+  // Returns the next block of the tier to evict. Returns null if there is none, or if `visits` are
+  // spent.
   Block* Oldest(Eviction& eviction, Visits& visits);
   Block* OldestLeaf(TierSet::Order& order, TierId tier, Visits& visits);
   Block* PastHeldLeaves(TierSet::Order& order, const Eviction& eviction, Visits& visits);
   // Returns the nearest ancestor that has unheld copies in the tier and may be evicted for the
-  // newcomer. Null: there is none, or `visits` are spent. Sets *is_being_put if a follower of it is
-  // being put.
+  // newcomer. Returns null if there is none, or if `visits` are spent. Sets *is_being_put if a
+  // follower of the ancestor is being put.
   Block* UnheldAncestor(Block& block, const Eviction& eviction, bool* is_being_put, Visits& visits);
   // Evicts a block's copies in a tier. The block leaves the index with its last image. Returns the
   // bytes that are free now.

@@ -63,7 +63,7 @@ std::optional<std::pair<BlockName, Hint>> Hints::TakeDue(uint32_t now_unix_s) {
 }
 
 uint64_t Hints::bytes() const {
-  constexpr uint64_t kTreeNodeBytes = 32;  // beside its value
+  constexpr uint64_t kTreeNodeBytes = 32;  // besides its value
   return hints_.capacity() * (sizeof(BlockName) + sizeof(Hint) + 1) +
          by_due_.size() * (sizeof(Due) + kTreeNodeBytes);
 }

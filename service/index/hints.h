@@ -2,9 +2,9 @@
 #pragma once
 // Hints of clients on how long blocks are worth keeping. Part of BlockIndex.
 //
-// A hint names a block, which need not be stored yet. It retains the block with a priority until a
-// time, or demotes it at a time. A block has at most one hint. The index ranks blocks by hints and
-// evicts lower ranks first (TierSet); a hint pins nothing.
+// A hint names a block, which need not be stored yet. It either retains the block until the hint's
+// time, with a priority, or demotes the block at that time. A block has at most one hint. The index
+// ranks blocks by hints and evicts lower ranks first (TierSet). A hint pins nothing.
 //
 // Each tenant has a share of all hints.
 //
@@ -60,16 +60,17 @@ class Hints {
 
   // Takes room for `count` hints of the tenant. Errors: ResourceExhausted, naming the limit.
   absl::Status Reserve(std::string_view tenant, uint64_t count);
-  // Set() used `used` of the reserved places; more if hints ended meanwhile.
+  // Ends Reserve(): Set() used `used` of the reserved places. This may be more than `reserved` if
+  // hints ended meanwhile.
   void Settle(std::string_view tenant, uint64_t reserved, uint64_t used);
-  // Sets or replaces the hint of a block. Returns true if it had none: the hint then uses a place
-  // that was reserved.
+  // Sets or replaces the hint of a block. Returns true if the block had no hint. The new hint then
+  // uses a reserved place.
   bool Set(const BlockName& name, std::string_view tenant, const Hint& hint);
   void Remove(const BlockName& name);
 
-  // Removes and returns a hint that is due. nullopt: none is.
+  // Removes and returns a hint that is due. Returns nullopt if none is.
   std::optional<std::pair<BlockName, Hint>> TakeDue(uint32_t now_unix_s);
-  // UINT32_MAX: none.
+  // Returns UINT32_MAX if there is no hint.
   uint32_t next_due() const { return by_due_.empty() ? UINT32_MAX : std::get<0>(*by_due_.begin()); }
 
   // Calls `visit` with each block and its hint.
@@ -88,7 +89,7 @@ class Hints {
  private:
   struct Owner {
     std::string tenant;
-    uint64_t count = 0;  // of hints
+    uint64_t count = 0;  // number of hints
   };
   using Due = std::tuple<uint32_t, uint64_t, proto::BlockKey>;
   static Due DueOf(const BlockName& name, const Hint& hint) {
@@ -96,7 +97,7 @@ class Hints {
   }
 
   absl::flat_hash_map<BlockName, Hint> hints_;
-  absl::flat_hash_map<uint64_t, Owner> owners_;  // by space
+  absl::flat_hash_map<uint64_t, Owner> owners_;  // keyed by space
   std::set<Due> by_due_;
   TenantShares shares_;
   uint64_t version_ = 0;

@@ -82,7 +82,7 @@ Image* IndexParts::Add(Block* block, NewImage image, absl::Time now) {
   const bool was_linked = block->is_linked;
   if (!was_linked) {
     chains.Link(block, now);
-    block->rank = hints.RankOf(block->name) & 7U;  // in no order yet
+    block->rank = hints.RankOf(block->name) & 7U;  // the block is in no order yet
   }
   if (records.SetNames(*block, std::move(image.names)) && was_linked) {
     tiers.EmitNamed(*block);

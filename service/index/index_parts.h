@@ -5,7 +5,7 @@
 //
 //   RestStore       the records of blocks, images and copies, in use or at rest
 //   WriteBackQueue  the images that the persistent tier lacks
-//   TierSet         the copies in the tiers: held, leased, in the order of their last use
+//   TierSet         the copies in the tiers, which of them are held or leased, and their recency
 //   Chains          names, parents, running puts, orphans
 //   Removals        why blocks are gone
 //   Hints           how long clients want blocks kept
@@ -66,8 +66,8 @@ struct IndexParts {
   void Lose(Copy* copy);
   // Unlinks a block that has lost its last image, and records why.
   void UnlinkIfEmpty(Block* block, RemovalReason reason);
-  // Call it when a hint of a block is due. Takes the hint's rank from the block, or demotes the
-  // block.
+  // Call it when the hint of a block is due. Resets the block's rank if the hint had retained it.
+  // Otherwise demotes the block.
   void EndHint(const BlockName& name, const Hint& hint);
   // Records that the block is gone, or was refused.
   void NoteRemoval(const BlockName& name, RemovalReason reason);

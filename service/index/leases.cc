@@ -97,7 +97,7 @@ void Leases::Renew(uint64_t session_id, absl::Time now) {
 }
 
 bool Leases::EndSession(uint64_t session_id, Visits& visits, Dropped* dropped) {
-  for (;;) {  // ends: each turn drops one
+  for (;;) {  // each iteration drops a lease
     const auto session = by_session_.find(session_id);
     if (session == by_session_.end()) {
       return true;
@@ -110,7 +110,7 @@ bool Leases::EndSession(uint64_t session_id, Visits& visits, Dropped* dropped) {
 }
 
 bool Leases::Expire(absl::Time now, Visits& visits, Dropped* dropped) {
-  while (next_expiry() <= now) {  // ends: each turn drops one, or files it past now
+  while (next_expiry() <= now) {  // each iteration drops a lease, or files it again
     if (!visits.Take()) {
       return false;
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Leases: pins that a tenant holds under a token, until they are released or expire, or until the
-// session ends. The caller sets the pins when it takes a lease, and releases them when a lease is
-// dropped, because they may be many. A function that may drop many leases takes Visits, one per
-// lease that it examines. If they are spent it returns false, and the caller continues in its next
-// hold.
+// Leases: pins that a tenant holds under a token. They last until they are released or expire, or
+// until the session ends. The caller sets the pins when it takes a lease, and releases them when a
+// lease is dropped, because they may be many. A function that may drop many leases takes Visits,
+// one per lease that it examines. If they are spent it returns false, and the caller continues in
+// its next hold.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -40,9 +40,9 @@ class Leases {
   explicit Leases(uint64_t bytes_max) : bytes_("leased_bytes", bytes_max) {}
   Dropped Clear();
 
-  // Errors: ResourceExhausted (leases of the session or the tenant, or their images).
+  // Errors: ResourceExhausted (too many leases of the session or the tenant, or too many images).
   absl::Status CheckRoom(std::string_view tenant, uint64_t session_id, size_t image_count);
-  // The bytes of images that are not leased yet and that the tenant may lease.
+  // Returns how many more bytes of images the tenant may lease.
   uint64_t BytesFreeFor(std::string_view tenant) const { return bytes_.FreeFor(tenant); }
   // Call it when an action for the tenant changed the leased bytes from `before` to `after`.
   void CountBytes(std::string_view tenant, uint64_t before, uint64_t after);
@@ -58,8 +58,8 @@ class Leases {
   bool EndSession(uint64_t session_id, Visits& visits, Dropped* dropped);
   // Drops expired leases.
   bool Expire(absl::Time now, Visits& visits, Dropped* dropped);
-  // A time before which no lease expires. It may be earlier than the next expiry. InfiniteFuture if
-  // there is no lease.
+  // Returns a time before which no lease expires. It may be earlier than the next expiry. Returns
+  // InfiniteFuture if there is no lease.
   absl::Time next_expiry() const {
     return by_expiry_.empty() ? absl::InfiniteFuture() : by_expiry_.begin()->first;
   }
@@ -74,14 +74,14 @@ class Leases {
     std::string tenant;
     uint64_t session_id = 0;
     absl::Time started, expires;
-    absl::Time filed;  // the lease's time in by_expiry_; after a renewal, still the old `expires`
+    absl::Time filed;  // the lease's time in by_expiry_; after a renewal, still the old one
     std::vector<Image*> images;
   };
   DroppedLease Drop(const proto::LeaseToken& token);
 
   absl::flat_hash_map<proto::LeaseToken, std::unique_ptr<Lease>> leases_;
   absl::flat_hash_map<uint64_t, absl::flat_hash_set<Lease*>> by_session_;
-  // Has each lease once. A renewed lease gets its new time here when its old time comes.
+  // Has each lease once. A renewed lease is moved to its new time only when its old time comes.
   std::set<std::pair<absl::Time, Lease*>> by_expiry_;
   TenantShares shares_{"leases", limits::kLeasesMax};
   TenantShares image_shares_{"leased_images", limits::kLeasedImagesMax};

@@ -10,14 +10,14 @@
 namespace cairn {
 namespace {
 
-// What looking at a block for one group costs.
+// Returns the number of visits for examining a block for one group.
 size_t WorkOf(absl::Span<const ImageRef> refs) { return 1 + refs.size(); }
 
 absl::Span<const ImageRef> RefsOf(const IndexParts& parts, const Block* block, ImageRefs* scratch) {
   return block == nullptr ? absl::Span<const ImageRef>() : parts.records.RefsOf(*block, scratch);
 }
 
-// Makes room for `count` more, seldom.
+// Makes room for `count` more elements. Allocates rarely.
 template <typename T>
 void ReserveMore(std::vector<T>& values, size_t count) {
   if (values.capacity() - values.size() < count) {
@@ -100,7 +100,7 @@ bool MatchScan::Look(IndexParts& parts, uint64_t lease_bytes_free, Visits& visit
       }
     }
   }
-  // Of a block that was not seen whole nothing is known.
+  // Drop the results of a block that was not examined completely.
   seen_.resize(blocks_.size() * group_count_);
   return true;
 }
@@ -182,7 +182,7 @@ void MatchScan::Plan(uint64_t lease_bytes_free) {
     }
     is_shortened_ = true;
   }
-  // Before the lock is held.
+  // Allocate before the lock is taken.
   leased_.reserve(held_.size());
 }
 

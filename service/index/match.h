@@ -36,7 +36,7 @@ struct MatchQuery {
   std::vector<proto::BlockKey> keys;  // consecutive blocks from the start; at most kKeysPerCallMax
   std::vector<WantedGroup> wanted;    // at least one
   uint32_t token_limit = 0;           // 0: no limit
-  // Whether to lease the prefix, for this session, in the name of its tenant.
+  // Whether to lease the prefix. The lease belongs to this session and counts for its tenant.
   bool wants_lease = false;
   uint64_t session_id = 0;
   std::string tenant;
@@ -44,7 +44,7 @@ struct MatchQuery {
 
 struct BlockMatch {
   TierId tier = TierId::kHost;
-  uint64_t image_bytes = 0;  // of the images of the wanted slices; 0 if no rule needs the block
+  uint64_t image_bytes = 0;  // bytes of wanted slices; 0 if no rule needs the block
 };
 
 struct MatchAnswer {
@@ -66,7 +66,8 @@ size_t BlocksAsked(const MatchQuery& query);
 //
 //   Look         finds the complete blocks, from the first on
 //   Plan         chooses the longest prefix that is complete for the reader
-//   Lease        leases the images of that prefix; if some were deleted meanwhile: Plan again
+//   Lease        leases the images of that prefix; if some were deleted meanwhile, Plan() must
+//                run again
 //   ReleasePins  releases the pins that the lease does not need
 //   Touch        marks the blocks of the prefix as used
 //
@@ -87,20 +88,21 @@ class MatchScan {
   // Chooses the longest prefix that is complete by each group's rule. If a lease is wanted, its
   // images that are not leased yet may have at most `lease_bytes_free` allocated bytes.
   void Plan(uint64_t lease_bytes_free);
-  size_t block_count() const { return block_count_; }  // of that prefix
+  size_t block_count() const { return block_count_; }  // blocks of that prefix
   // The bytes that this Match has leased so far.
   uint64_t leased_bytes() const { return leased_bytes_; }
 
-  // Leases the pinned images of the prefix. If it returns true and is_leased() is false, a block
-  // was deleted since Look(), or others have leased too much meanwhile: plan a shorter prefix.
+  // Leases the pinned images of the prefix. It may return true while is_leased() is false. Then a
+  // block was deleted since Look(), or others have leased too much meanwhile: plan a shorter
+  // prefix.
   bool Lease(IndexParts& parts, uint64_t lease_bytes_max, Visits& visits);
   bool is_leased() const { return is_leased_; }
   // Gives up the planned prefix. Then ReleasePins() releases everything that is pinned and leased.
   void Abandon();
 
   bool ReleasePins(IndexParts& parts, Visits& visits);
-  // Touches the last block of the prefix first. So, if parents are unknown, the end of the prefix
-  // is evicted before its beginning.
+  // Marks the blocks of the prefix as used, the last block first. So, if parents are unknown, the
+  // end of the prefix is evicted before its beginning.
   bool Touch(IndexParts& parts, absl::Time now, Visits& visits);
 
   // The leased images. REQUIRES: ReleasePins() has completed.
@@ -132,15 +134,15 @@ class MatchScan {
   const size_t group_count_;
   const size_t asked_;
   const bool needs_every_;      // whether every group's rule needs every block
-  std::vector<Block*> blocks_;  // as found; a record may belong to another block by now
+  std::vector<Block*> blocks_;  // as they were found; the record may belong to another block now
   std::vector<Seen> seen_;      // block by block, group by group
   std::vector<Held> held_;      // in the same order
   std::vector<Image*> leased_;
   ImageRefs refs_;      // scratch: the images of the current block
   ImagePlaces places_;  // scratch: those images that serve the current group
   size_t work_ = 0;
-  uint64_t every_bytes_ = 0;  // bytes to lease, of groups that need every block
-  size_t leasable_;           // limit for the number of blocks to lease
+  uint64_t every_bytes_ = 0;  // bytes to lease for groups that need every block
+  size_t leasable_;           // the limit for the number of blocks to lease
   size_t block_count_ = 0;
   bool is_shortened_ = false;
   bool is_leased_ = false;
@@ -156,7 +158,7 @@ class MissingScan {
   explicit MissingScan(const MatchQuery& query) : query_(query), left_(BlocksAsked(query)) {}
   // Returns true when complete. Use missing() in the same hold of the lock.
   bool Look(const IndexParts& parts, Visits& visits);
-  // nullopt: the query would match completely, or the limit of work was reached.
+  // Returns nullopt if the query would match completely, or if the limit of work was reached.
   std::optional<size_t> missing() const { return missing_; }
 
  private:

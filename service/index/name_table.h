@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A hash table of blocks by name. The blocks of a bucket form a list through next_in_bucket. The
-// number of buckets, of 4 bytes each, is the largest number of blocks that ever existed at once.
+// table has as many buckets as the largest number of blocks that ever existed at once. A bucket
+// takes 4 bytes.
 //
 // It grows by linear hashing: if there is no spare bucket, adding a block splits one bucket. So an
-// insertion rehashes only about two blocks, whatever the size. A removal leaves nothing behind.
+// insertion rehashes only about two blocks, whatever the size. A removal leaves no tombstone.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 // Cost:          a look-up accesses a bucket and 1.5 blocks on average.
@@ -81,7 +82,7 @@ class NameTable {
     chunks_.push_back(std::make_unique<Chunk>());
     chunks_.back()->fill(kNoSlot);
   }
-  // Splits the next bucket. A round splits its buckets in order. At its end there are twice as
+  // Splits the next bucket. A round splits the buckets in order. At its end there are twice as
   // many, and the next round begins.
   void Split() {
     uint32_t& from = At(bucket_count_ - round_);

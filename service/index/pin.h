@@ -17,7 +17,7 @@
 // All four are move-only. They are empty when default-constructed or moved from.
 //
 // Thread-safety: Thread-compatible. They may move between threads. The BlockIndex must outlive
-// them.
+//                them.
 // Cost:          destruction takes the index's lock for a short time.
 
 #include <cstddef>
@@ -66,7 +66,7 @@ class CopyPin {
   // REQUIRES, as do the functions below: not empty.
   const ImageFacts& facts() const;
   const CopyFacts& copy() const;
-  // The bytes of the whole image. Empty if it must be read through its tier.
+  // The bytes of the whole image. Empty if only its tier can read it.
   std::span<const std::byte> bytes() const;
   // The side object of the copy; null: none.
   const SideObject* side_object() const;
@@ -119,18 +119,19 @@ using CopyPins = absl::InlinedVector<CopyPin, 4>;
 // --- The bytes of a pinned image
 //
 // The functions below parse the header of a pinned image and compare it with the index's record. A
-// CRC only shows that bytes are as they were written. If a tier reads the wrong place, it finds a
-// valid image of another block.
+// checksum only shows that bytes are as they were written. If a tier reads the wrong place, it
+// finds a valid image of another block.
 
 // Checks that header and directory belong to the pinned copy. Errors: as ParsePinned().
 codecs::Error CheckPinned(const CopyPin& pin, const codecs::ImagePrefix& prefix,
                           const proto::Fingerprint& space);
 
 // Parses the image without verifying its tiles. `bytes` were read from the pinned copy; if it is
-// addressable, they are pin.bytes(). `space` is the fingerprint of the pin's space. Errors: those
-// of codecs::ParseImage(); kMismatch if the header has another space, key, group, slice, token
-// count or position than the pin's facts, or if header and directory are not the copy's; kNoProfile
-// if the header names another side object than the one that the image was published with.
+// addressable, they are pin.bytes(). `space` is the fingerprint of the pin's space. Errors are
+// those of codecs::ParseImage(), and:
+//   kMismatch   the header's space, key, group, slice, token count or position differs from the
+//               pin's facts, or header and directory are not those of the copy
+//   kNoProfile  the header names another side object than the one of the publication
 codecs::Error ParsePinned(const CopyPin& pin, std::span<const std::byte> bytes,
                           const proto::Fingerprint& space, codecs::ImageView* view);
 

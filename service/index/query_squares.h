@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Statistics of the queries that read K, from puts. For each channel of each head of a group, it
-// sums the squares of the queries, over all blocks whose put had these statistics. Mining uses them
-// to make profiles.
+// sums the squares of the queries over all blocks whose put carried these statistics. Mining uses
+// the sums to make profiles.
 //
-// Queries are taken after RoPE. If several query heads read one K head, the square is their mean.
-// docs/internals/formats/frame.md describes how a put carries the statistics.
+// Queries are taken after RoPE. If several query heads read one K head, the mean of their squares
+// is used. docs/internals/formats/frame.md describes how a put carries the statistics.
 //
 // Thread-safety: Thread-safe.
 // Locks:         it takes no other lock while it holds its own.
@@ -32,9 +32,10 @@ class QuerySquares {
 
   // The statistics of one group. Slices that tensor-parallel ranks put separately are combined.
   struct Snapshot {
-    // The number of tokens of the head with the fewest; 0 if a head has none.
+    // The number of tokens of the head that has the fewest. 0 if a head has none.
     uint64_t tokens = 0;
-    // [layer][head][channel of K], means over tokens; 0 where unknown. Empty: the group is unknown.
+    // [layer][head][channel of K]: the mean over the tokens, or 0 where unknown. Empty if the group
+    // is unknown.
     std::vector<float> means;
   };
 

@@ -68,7 +68,8 @@ Block* Recency::Oldest(Visits& visits) {
     if (!visits.Take()) {
       return nullptr;
     }
-    // Touched since it was filed. Ends: each block is re-filed at most once a touch.
+    // The block was touched since it was filed. The loop ends, because each block is filed again at
+    // most once per touch.
     top.use = top.block->last_use;
     SiftDown(0);
   }

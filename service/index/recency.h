@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The blocks of one tier in exact least-recently-used order, with O(1) per touch. A binary heap
-// orders the blocks by the use count that each had when it was filed. A touch only increases
-// block.last_use. A search for the oldest block first files blocks again that were touched since
-// then.
+// orders the blocks by the use counts that they had when they were filed. A touch only increases
+// block.last_use. A search for the oldest block first files the blocks again that were touched
+// since then.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 // Cost:          Add, Remove and Oldest O(log n), amortised over touches. Allocates nothing up to
@@ -18,7 +18,7 @@ namespace cairn {
 
 class Recency {
  public:
-  // `tier` is IndexOf() the tier. Uses the blocks' queue_index in that tier.
+  // `tier` is the IndexOf() of the tier. Uses the blocks' queue_index in that tier.
   Recency(size_t tier, uint64_t blocks_max) : tier_(tier) { entries_.reserve(blocks_max); }
 
   size_t count() const { return entries_.size(); }
@@ -26,8 +26,8 @@ class Recency {
   void Add(Block* block);
   // Does nothing if the block is not in it.
   void Remove(Block* block);
-  // Returns the least recently used block without removing it. Null: there is none, or `visits`
-  // were spent on blocks that were touched since they were filed.
+  // Returns the least recently used block without removing it. Returns null if there is none, or if
+  // `visits` were spent on blocks that were touched since they were filed.
   Block* Oldest(Visits& visits);
 
  private:

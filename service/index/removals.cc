@@ -52,7 +52,7 @@ void Removals::Forget(uint32_t index) {
     bucket = entry.next;
     return;
   }
-  // Ends: the entry is in its bucket, where it is the oldest.
+  // The loop ends, because the entry is the oldest of its bucket.
   uint32_t before = bucket;
   while (entries_[before].next != index) {
     before = entries_[before].next;

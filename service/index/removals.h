@@ -36,16 +36,17 @@ struct Removal {
 
 class Removals {
  public:
-  // Keeps `capacity` entries, of at least 1. `start_unix_s`: the current time.
+  // Keeps `capacity` entries, but at least 1. `start_unix_s` is the current time.
   Removals(uint32_t capacity, uint32_t start_unix_s);
 
   void Add(const BlockName& name, RemovalReason reason, uint32_t at_unix_s);
   // Returns the block's last removal. nullopt: not recorded.
   std::optional<Removal> Find(const BlockName& name) const;
 
-  // The record has every removal since then.
+  // The record has every removal since that time.
   uint32_t since_unix_s() const { return since_unix_s_; }
-  // No entry was replaced: a block without an entry was not removed since the start.
+  // Returns true if no entry was replaced. A block without an entry was then not removed since the
+  // start.
   bool is_complete() const { return !is_full_; }
   uint64_t bytes() const { return uint64_t{capacity_} * limits::kRemovalBytes; }
 
@@ -56,7 +57,7 @@ class Removals {
   struct Entry {
     uint64_t hash = 0;
     uint32_t at_unix_s = 0;
-    uint32_t next : 32 - kReasonBits = kNone;  // in its bucket
+    uint32_t next : 32 - kReasonBits = kNone;  // the next entry of the bucket
     uint32_t reason : kReasonBits = 0;
   };
   static_assert(sizeof(Entry) + sizeof(uint32_t) == limits::kRemovalBytes);
@@ -66,7 +67,7 @@ class Removals {
   const uint32_t capacity_;
   std::vector<Entry> entries_;     // a ring
   std::vector<uint32_t> buckets_;  // the newest entry of each bucket
-  uint32_t next_ = 0;              // in the ring
+  uint32_t next_ = 0;              // next place in the ring
   bool is_full_ = false;
   uint32_t since_unix_s_;
 };

@@ -17,7 +17,7 @@ static_assert(codecs::kImagesPerBlockMax < 1 << 7);
 
 uint64_t RoundedBytes(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
-// A RestingImage can say where it lies.
+// Returns true if a RestingImage can describe the place.
 bool FitsRestingImage(const TierExtent& extent) {
   const uint64_t page = extent.offset() % (uint64_t{1} << kDeviceShift) >> kPageShift;
   return extent.offset() % kPageBytes == 0 && page <= UINT32_MAX &&
@@ -185,7 +185,7 @@ AwakeBlock& RestStore::Awake(Block* block) {
   return *awake;
 }
 
-// As TierSet counted them: no figure changes.
+// Makes the records as TierSet counted them, so that no statistics change.
 void RestStore::WakeImage(Block* block, const RestingImage& resting) {
   const ImageKind& kind = kinds_.At(resting.kind);
   const size_t lasting = IndexOf(*lasting_);
@@ -215,7 +215,7 @@ void RestStore::NoteIdle(Block* block) {
 
 void RestStore::Rest() {
   for (const uint32_t slot : idle_) {
-    Block* block = blocks_.At(slot);  // another one by now, or none, if it went
+    Block* block = blocks_.At(slot);  // if the block was removed, this may be another block or none
     if (!block->is_awake()) {
       continue;
     }

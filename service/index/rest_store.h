@@ -77,7 +77,7 @@ class ImageKinds {
     SideObjectRef side_object;
     uint64_t image_count = 0;
   };
-  std::vector<Entry> entries_;  // by number
+  std::vector<Entry> entries_;  // indexed by number
   std::vector<uint32_t> free_;
   absl::flat_hash_map<ImageKind, uint32_t> numbers_;
 };
@@ -121,12 +121,12 @@ class RestStore {
   absl::Span<const ImageRef> RefsOf(const Block& block, ImageRefs* scratch) const;
   // Describes the image at index `place` of RefsOf().
   struct Brief {
-    TierId tier = TierId::kHost;  // the best copy's
-    uint64_t image_bytes = 0;     // the best copy's
-    uint64_t lease_bytes = 0;     // what a lease would add in the host tier; 0 if leased already
+    TierId tier = TierId::kHost;  // the tier of the best copy
+    uint64_t image_bytes = 0;     // the size of the best copy
+    uint64_t lease_bytes = 0;  // bytes that a lease would add in the host tier; 0 if leased already
   };
   Brief BriefOf(const Block& block, size_t place) const;
-  // Is called with each image and its best copy.
+  // Called with each image and its best copy.
   using Described = absl::FunctionRef<void(const ImageFacts& facts, const CopyFacts& copy,
                                            uint32_t pin_count, const SideObject* side_object)>;
   void Describe(const Block& block, Described described) const;
@@ -150,9 +150,9 @@ class RestStore {
       NoteIdle(image->block);
     }
   }
-  // Puts the noted blocks to rest if nothing uses them any more. REQUIRES: no caller still refers
-  // to an Image or a Copy that nothing keeps, such as a pin. Cost: proportional to the number of
-  // blocks woken or released since the last call.
+  // Puts the noted blocks to rest if nothing uses them any more. REQUIRES: the caller does not use
+  // an Image or a Copy that nothing, such as a pin, keeps alive. Cost: proportional to the number
+  // of blocks woken or released since the last call.
   void Rest();
 
   // --- Records of images and copies. These functions do not count them in statistics.
@@ -171,7 +171,8 @@ class RestStore {
     const auto found = names_.find(block.slot);
     return found == names_.end() ? nullptr : found->second;
   }
-  // The first names win. Returns whether the block had none. REQUIRES: linked.
+  // Sets the names unless the block has some already. Returns true if it had none. REQUIRES:
+  // linked.
   bool SetNames(const Block& block, EngineNamesRef names);
   void ForgetNames(const Block& block);
   uint64_t names_bytes() const { return names_bytes_; }
@@ -207,9 +208,9 @@ class RestStore {
   ImageKinds kinds_;
   uint64_t uses_ = 0;
   uint64_t resting_many_bytes_ = 0;
-  absl::flat_hash_map<uint32_t, EngineNamesRef> names_;  // by slot
+  absl::flat_hash_map<uint32_t, EngineNamesRef> names_;  // keyed by slot
   uint64_t names_bytes_ = 0;
-  std::vector<uint32_t> idle_;  // slots that Rest() will look at
+  std::vector<uint32_t> idle_;  // slots of blocks that Rest() will check
 };
 
 }  // namespace cairn

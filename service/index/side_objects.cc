@@ -9,14 +9,14 @@
 
 namespace cairn {
 
-// Fields but for the first two are guarded by the owner's lock.
+// The owner's lock guards all fields except the first two.
 struct SideObjectRef::Entry {
   std::unique_ptr<SideObject> object;
   uint64_t space_id = 0;
   std::string tenant;
   uint64_t references = 0;
-  uint64_t current_count = 0;                          // slots that it is the current one of
-  SideObjectOrigin origin = SideObjectOrigin::kMined;  // installed once: for ever
+  uint64_t current_count = 0;                          // number of slots for which it is current
+  SideObjectOrigin origin = SideObjectOrigin::kMined;  // once installed, it stays kInstalled
 };
 
 absl::StatusOr<std::unique_ptr<SideObject>> SideObject::Parse(proto::SideObjectKind kind,
@@ -107,7 +107,7 @@ absl::StatusOr<SideObjects::Entry*> SideObjects::AddLocked(const GroupPlace& pla
 absl::StatusOr<bool> SideObjects::Install(const GroupPlace& place,
                                           std::unique_ptr<SideObject> object,
                                           SideObjectOrigin origin) {
-  std::unique_ptr<Entry> freed;  // after the lock
+  std::unique_ptr<Entry> freed;  // destroyed after the lock is released
   const MutexLock lock(mutex_);
   const Slot slot = {place.space_id, place.group, object->kind()};
   if (const auto held = current_.find(slot); origin == SideObjectOrigin::kMined &&
@@ -148,7 +148,7 @@ absl::StatusOr<SideObjectRef> SideObjects::Keep(const GroupPlace& place,
 }
 
 bool SideObjects::Withdraw(uint64_t space_id, uint32_t group, const codecs::Digest& id) {
-  std::unique_ptr<Entry> freed;  // after the lock
+  std::unique_ptr<Entry> freed;  // destroyed after the lock is released
   const MutexLock lock(mutex_);
   const auto found = current_.find(Slot{space_id, group, proto::SideObjectKind::kProfile});
   if (found == current_.end() || found->second->object->id() != id ||
@@ -163,7 +163,7 @@ bool SideObjects::Withdraw(uint64_t space_id, uint32_t group, const codecs::Dige
 }
 
 void SideObjects::Forget(uint64_t space_id) {
-  std::vector<std::unique_ptr<Entry>> freed;  // after the lock
+  std::vector<std::unique_ptr<Entry>> freed;  // destroyed after the lock is released
   const MutexLock lock(mutex_);
   absl::erase_if(current_, [&](const auto& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (slot.first.space_id != space_id) {

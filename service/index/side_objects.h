@@ -9,7 +9,8 @@
 //
 // Thread-safety: Thread-safe. SideObject is Immutable.
 // Locks:         index < side objects. It takes no other lock while it holds its own. Bytes are
-//                freed without its lock; if the index drops a reference, under the index's lock.
+//                freed without its lock. If the index drops a reference, they are freed under the
+//                index's lock.
 
 #include <cstddef>
 #include <cstdint>
@@ -110,11 +111,11 @@ class SideObjects {
   absl::StatusOr<bool> Install(const GroupPlace& place, std::unique_ptr<SideObject> object,
                                SideObjectOrigin origin = SideObjectOrigin::kInstalled);
 
-  // Stores it without making it current, because images name it. Errors: ResourceExhausted (the
-  // message names the limit).
+  // Stores a side object that images name, without making it current. Errors: ResourceExhausted
+  // (the message names the limit).
   absl::StatusOr<SideObjectRef> Keep(const GroupPlace& place, std::unique_ptr<SideObject> object);
 
-  // Ends the use of a mined profile for new puts. Returns false if the profile with that id is not
+  // Stops the use of a mined profile for new puts. Returns false if the profile with that id is not
   // current, or was not mined.
   bool Withdraw(uint64_t space_id, uint32_t group, const codecs::Digest& id);
   // Call it when the space is retired. Its groups then have no current side objects.

@@ -30,7 +30,7 @@ absl::Status TenantShares::CheckRoom(std::string_view tenant, uint64_t amount) {
   }
   ++refusals_;
   const uint64_t held = Of(tenant);
-  // Its share moves with what the others hold, so it is not for the tenant to read.
+  // The text does not name the share, because it depends on other tenants.
   return absl::ResourceExhaustedError(absl::StrCat(ToAbsl(name_), ": the tenant holds ", held,
                                                    " and asks for ", amount,
                                                    " more: over its share of ", max_));

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A limit that tenants share. It says how much each tenant may hold.
+// A limit that tenants share. It determines how much each tenant may hold.
 //
 // Clients can invent tenant names. With a fixed share per tenant, a few names could take
 // everything. Therefore the limit of a tenant decreases with the square of the part that the others
 // leave:
 //
-//   max * left * left / 2
+//     max * left * left / 2
 //
-// where `left` is the part of the total that the other tenants do not hold. The limit is at least 1
-// while anything is left.
+// `left` is the part of the total that the other tenants do not hold. The limit is at least 1 while
+// anything is left. Examples:
 //
-//   - Others hold nothing: half of the total.
-//   - Others hold a quarter: 9 of 32 parts.
-//   - Others hold half: an eighth.
-//   - Ten tenants have each taken their maximum: a seventh of the total is left.
-//   - A hundred have: 1/53 is left. If the total is 1,024, nothing is left after 78 tenants.
+// - The others hold nothing. The limit is half of the total.
+// - The others hold a quarter. The limit is 9/32 of the total.
+// - The others hold half. The limit is an eighth of the total.
+// - Ten tenants have each taken their maximum. A seventh of the total is left.
+// - A hundred tenants have each taken their maximum. 1/53 is left. If the total is 1,024, nothing
+//   is left after 78 tenants.
 //
 // A tenant that holds little hardly lowers the limits of the others.
 //
@@ -34,7 +35,8 @@ namespace cairn {
 
 class TenantShares {
  public:
-  // `name` says what is held, in errors and as a metric's label. It must outlive this object.
+  // `name` names the limited resource, in errors and as a metric's label. It must outlive this
+  // object.
   TenantShares(std::string_view name, uint64_t max) : name_(name), max_(max) {}
 
   uint64_t max() const { return max_; }
@@ -44,12 +46,12 @@ class TenantShares {
   // The additional amount that the tenant may hold now.
   uint64_t FreeFor(std::string_view tenant) const;
 
-  // Errors: ResourceExhausted, which is counted, if the tenant may not hold `amount` in addition.
-  // The message names the limit.
+  // Errors: ResourceExhausted, which is counted, if the tenant may not hold `amount` more. The
+  // message names the limit.
   absl::Status CheckRoom(std::string_view tenant, uint64_t amount);
-  // Does not check the limit.
+  // Adds an amount without checking the limit.
   void Add(std::string_view tenant, uint64_t amount);
-  // Subtracts an amount that was added. A tenant that holds nothing is forgotten.
+  // Subtracts an amount that was added. Removes a tenant that holds nothing.
   void Remove(std::string_view tenant, uint64_t amount);
 
   size_t tenant_count() const { return of_.size(); }

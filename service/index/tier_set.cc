@@ -12,11 +12,11 @@
 namespace cairn {
 namespace {
 
-// A match and the get after it, or two slices of one put, are one use. Uses are known to the
-// second.
+// A match and the get that follows count as one use. So do two slices of one put. The time of a use
+// has a resolution of one second.
 constexpr absl::Duration kReuseMin = absl::Seconds(2);
 
-// The index was full, not the tier.
+// Returns true if the index was full, not the tier.
 bool IsForIndex(EvictionReason reason) {
   return reason == EvictionReason::kBlocks || reason == EvictionReason::kImages ||
          reason == EvictionReason::kIndex;
@@ -180,7 +180,7 @@ void TierSet::Replace(Copy* copy, NewCopy successor) {
   Image* image = copy->image;
   const TierId tier = copy->facts.tier;
   uint32_t& copy_count = image->block->awake->in[IndexOf(tier)].copy_count;
-  ++copy_count;  // the block neither goes nor comes
+  ++copy_count;  // the block is neither added nor removed
   UnlinkCopy(copy);
   LinkCopy(image, std::move(successor));
   --copy_count;
@@ -206,7 +206,7 @@ void TierSet::Lose(Block* block, TierId tier, uint64_t begin, uint64_t end) {
   for (const ImageRef& ref : records_.Wake(block)) {
     images.push_back(ref.image);
   }
-  for (Image* image : images) {  // some may go with their copies
+  for (Image* image : images) {  // some images may be unlinked with their copies
     Copy* copy = image->copies[IndexOf(tier)];
     if (copy != nullptr && copy->extent.offset() >= begin && copy->extent.offset() < end) {
       Lose(copy);
@@ -299,7 +299,7 @@ void TierSet::SetHeld(Copy* copy, bool is_held) {
   }
   copy->is_held = is_held;
   InTier& tier = At(copy->facts.tier);
-  const uint64_t one = is_held ? 1 : UINT64_MAX;  // wraps: adds or takes away
+  const uint64_t one = is_held ? 1 : UINT64_MAX;  // unsigned wraparound: adds or subtracts
   tier.figures.pinned_bytes += one * copy->extent.rounded_bytes();
   if (!copy->is_linked()) {
     return;
@@ -374,7 +374,7 @@ void TierSet::Unpin(Copy* copy) {
 
 void TierSet::CountLease(Image* image, TierId tier, uint64_t bytes) {
   uint64_t& counted = image->leased[IndexOf(tier)];
-  At(tier).figures.leased_bytes += bytes - counted;  // wraps: adds or takes away
+  At(tier).figures.leased_bytes += bytes - counted;  // unsigned wraparound: adds or subtracts
   counted = bytes;
 }
 
@@ -420,7 +420,7 @@ void TierSet::Touch(Block* block, absl::Time now) {
   block->is_used = true;
   block->may_demote = false;
   if (block->rank == kDemotedRank) {
-    SetRank(block, kPlainRank);  // somebody wants it
+    SetRank(block, kPlainRank);  // the block is wanted again
   }
   write_back_.NoteUse(block);
 }
@@ -491,7 +491,7 @@ uint64_t TierSet::Evict(Block* block, TierId tier, EvictionReason reason) {
   for (const ImageRef& ref : records_.Wake(block)) {
     images.push_back(ref.image);
   }
-  for (Image* image : images) {  // some may go with their copies
+  for (Image* image : images) {  // some images may be unlinked with their copies
     Copy* copy = image->copies[IndexOf(tier)];
     if (copy == nullptr) {
       continue;
@@ -513,7 +513,7 @@ void TierSet::Evict(Copy* copy, EvictionReason reason) {
   const Block* block = image->block;
   const TierId tier = copy->facts.tier;
   InTier& in = At(tier);
-  // A block that was used since goes back there, so that the next process has it.
+  // A block that was used since the write is written again, so that the next process finds it.
   if (in.traits.is_lasting && block->last_use <= copy->linked_at) {
     write_back_.SetSuppressed(image, Suppressed::kDropped);
   }
@@ -534,7 +534,7 @@ void TierSet::CountEvicted(const Block& block, TierId tier, EvictionReason reaso
 // --- Statistics ----------------------------------------------------------------------------------
 
 void TierSet::CountBlock(const Block& block, bool is_there) {
-  const uint64_t one = is_there ? 1 : UINT64_MAX;  // wraps: adds or takes away
+  const uint64_t one = is_there ? 1 : UINT64_MAX;  // unsigned wraparound: adds or subtracts
   figures_.block_count += one;
   const auto figures = figures_by_space_.try_emplace(block.name.space_id).first;
   figures->second.block_count += one;
@@ -549,7 +549,7 @@ IndexFigures TierSet::figures(uint64_t space_id) const {
 }
 
 void TierSet::Count(const Copy& copy, int sign) {
-  const uint64_t one = static_cast<uint64_t>(sign);  // wraps: adds or takes away
+  const uint64_t one = static_cast<uint64_t>(sign);  // unsigned wraparound: adds or subtracts
   const ImageFacts& facts = copy.image->facts;
   const uint64_t bytes = one * copy.facts.image_bytes, source_bytes = one * facts.source_bytes;
   for (IndexFigures* figures : {&figures_, &figures_by_space_[facts.space_id]}) {

@@ -9,14 +9,16 @@
 //
 // Invariants:
 //
-// - An image of a block has a copy in a tier that may hold the last one, except between
-//   UnlinkCopy() and the UnlinkIfLost() that follows.
-// - A copy is held (is_held) while it is pinned, or while it is the last copy of an image that is
-//   pinned or whose block is the parent of a running put. held_count and Order::held count them.
+// - Each image of a block has a copy in a tier that may hold the last one. The only exception is
+//   the time between UnlinkCopy() and the UnlinkIfLost() that follows.
+// - A copy is held (is_held) while it is pinned. It is also held while it is the last copy of its
+//   image and either the image is pinned or its block is the parent of a running put. held_count
+//   and Order::held count held copies.
 // - In a leaf-first tier, a block is in one order of that tier while it has copies there and no
-//   child has: in that of broken chains if it is orphaned, else in that of its rank.
-// - Figures are those of the linked copies, and pinned_bytes those of held ones, linked or not.
-// - WriteBackQueue is told of each copy that comes or goes, and of each use of a block.
+//   child has. An orphaned block is in the order of broken chains, any other in the order of its
+//   rank.
+// - The statistics count linked copies. pinned_bytes counts held copies, linked or not.
+// - WriteBackQueue is told of each copy that is added or removed, and of each use of a block.
 //
 // Each tier has its own order, child counts and statistics.
 //
@@ -49,28 +51,28 @@ namespace cairn {
 struct IndexFigures {
   uint64_t block_count = 0;
   uint64_t image_count = 0;
-  uint64_t source_bytes = 0;                      // decoded size, each image once
-  uint64_t image_bytes = 0;                       // of all copies in all tiers
+  uint64_t source_bytes = 0;                      // decoded size, each image counted once
+  uint64_t image_bytes = 0;                       // bytes of all copies in all tiers
   uint64_t copies_source_bytes = 0;               // decoded size of all these copies
   std::array<uint64_t, kTierCount> tier_bytes{};  // image_bytes of each tier, by IndexOf(tier)
 };
 
 // Statistics of the copies in one tier.
 struct CopyFigures {
-  uint64_t block_count = 0;  // with copies there
+  uint64_t block_count = 0;  // blocks with copies in the tier
   uint64_t copy_count = 0;
   uint64_t image_bytes = 0;
   uint64_t source_bytes = 0;  // decoded size
   // Allocated bytes of held copies, including unlinked ones.
   uint64_t pinned_bytes = 0;
   uint64_t leased_bytes = 0;  // allocated bytes of leased images
-  // Blocks evicted because the index was full, not the tier; since the start.
+  // The number of blocks evicted since the start because the index was full while the tier was not.
   uint64_t evicted_for_index = 0;
   uint64_t lost_count = 0;  // copies lost since the start
 };
 
-// Families of recipes whose names are too many for the values of a label: those that use a profile
-// (cairn) or a bank (patternkv).
+// Families of recipes that have too many names for the values of a label. Their recipes use a
+// profile (cairn) or a bank (patternkv).
 inline constexpr std::string_view kRecipeFamilies[] = {"cairn", "patternkv"};
 
 class TierSet {
@@ -82,15 +84,16 @@ class TierSet {
 
     bool has_unheld() const { return held < recency->count(); }
   };
-  // The orders of a tier, the first to be evicted first: blocks of broken chains, then the others
-  // by rank.
+  // The orders of a tier, in the order of eviction: first the blocks of broken chains, then the
+  // others by rank.
   enum : size_t { kOrphaned = 0, kRanked = 1, kOrderCount = kRanked + kRankCount };
 
   // Borrows the tiers for the call, and the other arguments for its lifetime.
   TierSet(RestStore& records, WriteBackQueue& write_back, std::span<CopyTier* const> tiers,
           uint64_t blocks_max, const Clock& clock, EventLog& events);
 
-  // The tier's device has failed, or works again. Meanwhile the tier gets no copies.
+  // Call it when the tier's device has failed, or works again. A tier gets no copies while its
+  // device has failed.
   void SetOut(TierId tier, bool is_out) { At(tier).is_out = is_out; }
   bool is_out(TierId tier) const { return At(tier).is_out; }
 
@@ -128,11 +131,11 @@ class TierSet {
   void Unpin(Image* image);
   void Pin(Copy* copy);
   void Unpin(Copy* copy);
-  // The bytes that a lease counts for an image do not change until the lease ends, unless the image
-  // gets a new copy. A deleted image still counts.
+  // The lease counts a number of bytes for the image. This number does not change until the lease
+  // ends, unless the image gets a new copy. A deleted image still counts.
   void LeasePin(Image* image);
   void LeaseUnpin(Image* image);
-  // Returns whether leases pin more than `host_bytes_max` of the host tier, or more than
+  // Returns true if leases pin more than `host_bytes_max` of the host tier, or more than
   // kPinnedPercentMax of another tier.
   bool IsLeasedPast(uint64_t host_bytes_max) const;
   // Call it when a put of a child of the block has begun or ended.
@@ -142,10 +145,11 @@ class TierSet {
 
   // Marks the block as used.
   void Touch(Block* block, absl::Time now);
-  // Call it when the block's chain is broken, or complete again. Moves the block to the order for
-  // that, in each tier.
+  // Call it when the block's chain has broken, or is complete again. Moves the block to the
+  // matching order in each tier.
   void SetOrphaned(Block* block, bool is_orphaned);
-  // Its hint changed, or ended: moves it to that order in each tier. REQUIRES: linked.
+  // Call it when the block's hint has changed or ended. Moves the block to the order of its rank in
+  // each tier. REQUIRES: linked.
   void SetRank(Block* block, uint8_t rank);
   bool is_leaf_first(TierId tier) const { return At(tier).traits.is_leaf_first; }
   // REQUIRES: the tier is leaf-first.
@@ -161,7 +165,7 @@ class TierSet {
   // --- Events
 
   IndexEvent EventOf(const Block& block, TierId tier, bool is_stored) const;
-  // The block got names: emits that it is stored, for each tier that has it.
+  // Call it when the block has got names. Emits that it is stored, for each tier that has it.
   void EmitNamed(const Block& block);
 
   // --- Statistics
@@ -200,7 +204,7 @@ class TierSet {
     return tier.orders[block.is_orphaned ? kOrphaned : kRanked + block.rank];
   }
 
-  // Returns the bytes that are free now. The image may have no copies then: call UnlinkIfLost()
+  // Returns the bytes that are free now. The image may have no copies then, so call UnlinkIfLost()
   // next.
   uint64_t UnlinkCopy(Copy* copy);
   // Unlinks the image if no tier that may hold the last copy has one.
@@ -208,14 +212,14 @@ class TierSet {
   void ForgetImage(Image* image);  // REQUIRES: no copies, and no longer in the block
   // Emits the event that a block got its first copy in a tier, or loses its last.
   void EmitEvent(const Block& block, TierId tier, bool is_stored);
-  // Counts a child that came to a tier, or left it.
+  // Counts a child whose first copy in a tier was added, or whose last one was removed.
   void CountChildIn(const Block& child, TierId tier, int sign);
   // Removes the block from its order in each tier. Requeue() follows.
   void Unqueue(Block* block);
   // Adds the block to the tier's order or removes it, according to its copies and children.
   void Requeue(Block* block, TierId tier);
   bool IsLast(const Copy& copy) const;
-  // Returns whether the image's last copy must not be evicted.
+  // Returns true if the image's last copy must not be evicted.
   static bool IsKept(const Image& image);
   void SetHeld(Copy* copy, bool is_held);
   void RefreshHeld(Image* image);
@@ -228,7 +232,7 @@ class TierSet {
   WriteBackQueue& write_back_;
   const Clock& clock_;
   EventLog& events_;
-  std::array<InTier, kTierCount> tiers_;  // by IndexOf(tier)
+  std::array<InTier, kTierCount> tiers_;  // indexed by IndexOf(tier)
   IndexFigures figures_;
   absl::flat_hash_map<uint64_t, IndexFigures> figures_by_space_;
   // By index in codecs::AllRecipes(), followed by kRecipeFamilies.

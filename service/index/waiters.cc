@@ -63,7 +63,7 @@ std::unique_ptr<Waiter> Waiters::Take(uint64_t id) {
 
 template <typename Map, typename Key>
 bool Waiters::TakeAll(const Map& map, const Key& key, Visits& visits, Taken* taken) {
-  for (;;) {  // ends: each turn takes one
+  for (;;) {  // each iteration takes a waiter
     const auto found = map.find(key);
     if (found == map.end()) {
       return true;
@@ -84,7 +84,7 @@ bool Waiters::TakeOf(uint64_t session_id, Visits& visits, Taken* taken) {
 }
 
 bool Waiters::TakeLate(absl::Time now, Visits& visits, Taken* taken) {
-  while (next_deadline() <= now) {  // ends: each turn takes one
+  while (next_deadline() <= now) {  // each iteration takes a waiter
     if (!visits.Take()) {
       return false;
     }

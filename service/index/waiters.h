@@ -41,7 +41,7 @@ class Waiters {
   // Counts a new waiter. Errors: ResourceExhausted (waiters of the session or the tenant, or their
   // keys).
   absl::Status Admit(const MatchQuery& query);
-  // Ends the counting of a waiter that is, or is about to be, answered.
+  // Uncounts a waiter that is answered, or about to be answered.
   void Discharge(const MatchQuery& query);
 
   // REQUIRES: the waiter is admitted.
@@ -49,7 +49,7 @@ class Waiters {
   bool TakeFor(const BlockName& name, Visits& visits, Taken* taken);
   bool TakeLate(absl::Time now, Visits& visits, Taken* taken);
   bool TakeOf(uint64_t session_id, Visits& visits, Taken* taken);
-  // InfiniteFuture if no waiter is filed.
+  // Returns InfiniteFuture if no waiter is filed.
   absl::Time next_deadline() const {
     return by_deadline_.empty() ? absl::InfiniteFuture() : by_deadline_.begin()->first;
   }

@@ -51,7 +51,7 @@ void WriteBackQueue::Refresh(Image* image) {
   const bool is_in_host =
       image->block != nullptr && image->copies[IndexOf(TierId::kHost)] != nullptr;
   if (!is_in_host) {
-    pending_.RemoveIfThere(image);  // nothing of it is left that could be encoded
+    pending_.RemoveIfThere(image);  // its raw bytes are gone
   }
   if (!records_.lasting().has_value() || pending_.Has(*image)) {
     return;
@@ -113,7 +113,7 @@ bool WriteBackQueue::Hurry(Image* image) {
   if (source == nullptr || source->facts.image_bytes > image_bytes_max_) {
     return false;
   }
-  records_.Use(image->block);  // a short write budget is no reason to leave it out
+  records_.Use(image->block);  // write it even if the write budget is low
   SetSuppressed(image, Suppressed::kNot);
   uncopied_.Remove(image);
   uncopied_.PushFront(image);
@@ -131,7 +131,7 @@ WriteBackProgress WriteBackQueue::Expedite(const Block& block, uint16_t group,
     return {.state = State::kGone, .block = block.name};
   }
   uint64_t parts = 0;
-  // Ends: a chain is no circle.
+  // The loop ends, because a chain has no cycle.
   for (const Block* at = &block; at != nullptr; at = records_.ParentOf(*at)) {
     const bool has_images = at->is_awake() && !at->awake->images.empty();
     if (!visits.Take(1 + (has_images ? at->awake->images.size() : 0))) {
@@ -140,7 +140,7 @@ WriteBackProgress WriteBackQueue::Expedite(const Block& block, uint16_t group,
     }
     if (at->is_resting()) {
       parts |= records_.PartsOf(*at);
-      continue;  // the lasting tier has all of it
+      continue;  // the persistent tier has the whole block
     }
     if (!has_images) {
       return {.state = State::kOnItsWay, .block = at->name};
@@ -167,8 +167,8 @@ WriteBackProgress WriteBackQueue::Expedite(const Block& block, uint16_t group,
 }
 
 Image* WriteBackQueue::Next(uint32_t round, Visits& visits) {
-  // Ends: `visits`, or all were passed over. Each step passes one over or climbs up a chain, which
-  // is no circle.
+  // The loop ends when `visits` are spent or all images were skipped. Each iteration skips one or
+  // moves up a chain, which has no cycle.
   for (;;) {
     Image* image = uncopied_.front();
     if (image == nullptr || image->passed_over == round) {
@@ -182,11 +182,11 @@ Image* WriteBackQueue::Next(uint32_t round, Visits& visits) {
     }
     const bool is_used = image->block->last_use > image->copies[IndexOf(TierId::kHost)]->linked_at;
     if (parent != nullptr && HasWithheld(*parent)) {
-      if (is_used) {  // what it follows is used with it
+      if (is_used) {  // the block that it follows counts as used, too
         records_.Use(parent);
         WantAgain(parent);
       } else {
-        parent = nullptr;  // it may be left out as well
+        parent = nullptr;  // the parent may be skipped as well
       }
     }
     Image* first = parent == nullptr ? nullptr : WaitsFor(*parent);
@@ -196,7 +196,7 @@ Image* WriteBackQueue::Next(uint32_t round, Visits& visits) {
     if (uncopied_.Has(*first) && first->passed_over != round) {
       uncopied_.Remove(first);
       uncopied_.PushFront(first);
-    } else {  // what it waits for waits itself
+    } else {  // the parent itself must wait
       image->passed_over = round;
       uncopied_.Remove(image);
       uncopied_.PushBack(image);
@@ -208,7 +208,7 @@ Image* WriteBackQueue::Next(uint32_t round, Visits& visits) {
 
 void WriteBackQueue::SetSuppressed(Image* image, Suppressed suppressed) {
   if (image->block != nullptr && suppressed != Suppressed::kNot) {
-    image->block->has_suppressed = true;  // so that its next use is seen
+    image->block->has_suppressed = true;  // so that its next use is noticed
   }
   image->suppressed = suppressed;
   Refresh(image);
@@ -251,7 +251,7 @@ Block* WriteBackQueue::OldestClean(uint8_t rank_max, Visits& visits) {
       return nullptr;
     }
     Copy& copy = *image->copies[kHost];
-    if (block->last_use > copy.linked_at) {  // used since: it is queued once more
+    if (block->last_use > copy.linked_at) {  // used since the write: it is queued again
       copy.linked_at = records_.uses();
     } else if (block->in(kHost).held_count == 0 && block->rank <= rank_max && !HasDirty(*block)) {
       return block;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The write-back queue: the images that the persistent tier lacks, in the order of publication. It
-// also has the images that the host tier could drop because the persistent tier has them. Part of
+// also has the images that the host tier can drop because the persistent tier has them. Part of
 // BlockIndex.
 //
 // State: three queues of images, and which images write-back skips (Suppressed).
@@ -9,7 +9,7 @@
 // Invariants, each as of the last Refresh() of the image:
 //
 // - An image is in at most one queue, and only while the host tier has a copy.
-// - Pending: its encoding is pending. It enters another queue only after that.
+// - Pending: its encoding is pending. It enters another queue only after it is encoded.
 // - Uncopied: the persistent tier has no copy and accepts the image, no write of it is running, and
 //   it is not suppressed.
 // - Clean: both the host tier and the persistent tier have a copy.
@@ -58,32 +58,33 @@ class ImageQueue {
   uint64_t count_ = 0;
 };
 
-// How far an image, and the chain before it, is written to the persistent tier.
+// The progress of writing an image, and the chain before it, to the persistent tier.
 struct WriteBackProgress {
   enum class State : uint8_t {
     kThere,     // the tier has all of them
-    kOnItsWay,  // `block` is not written yet, or not completely
+    kOnItsWay,  // `block` is not written completely yet
     kTooLarge,  // `block` has an image that the tier never accepts
     kGone,      // the image is in no tier
     kNoTier,    // there is no persistent tier, or its device has failed
   };
   State state = State::kNoTier;
   BlockName block;
-  uint64_t parts = kAllParts;  // if kThere: the parts of the tier that contain them
+  uint64_t parts = kAllParts;  // if kThere, the parts of the tier that contain them
   friend bool operator==(const WriteBackProgress&, const WriteBackProgress&) = default;
 };
 
 class WriteBackQueue {
  public:
-  // Borrows the records, which know the persistent tier.
+  // Borrows `records`, which know the persistent tier.
   explicit WriteBackQueue(RestStore& records);
 
-  // Files the image again. Call it when it got or lost a copy, or a write of it began or ended.
+  // Moves the image to the queue where it belongs. Call it when the image got or lost a copy, or
+  // when a write of it began or ended.
   void Refresh(Image* image);
 
   // --- Pending encodings
 
-  // The number of images with a pending encoding, and the one that has waited longest (or null).
+  // The number of images with a pending encoding, and the image that has waited longest (or null).
   uint64_t pending_count() const { return pending_.count(); }
   Image* FirstPending() const { return pending_.front(); }
   // REQUIRES: the image has a copy in the host tier.
@@ -97,8 +98,9 @@ class WriteBackQueue {
   // search, for Next().
   uint32_t BeginRound() { return ++round_; }
   // Returns the first image whose previous block is in the persistent tier, is being written to it,
-  // or is not in the host tier. An image that must wait for its previous block goes behind all
-  // others, and is examined once per search. Null: none, or `visits` are spent.
+  // or is not in the host tier. An image that must wait for its previous block moves to the end of
+  // the queue, and is examined once per search. Returns null if there is none, or if `visits` are
+  // spent.
   Image* Next(uint32_t round, Visits& visits);
   // Like BlockIndex::Expedite(), for a linked block. Follows the chain as far as `visits` allow.
   WriteBackProgress Expedite(const Block& block, uint16_t group, const codecs::Slice& slice,
@@ -115,39 +117,39 @@ class WriteBackQueue {
     }
   }
 
-  // Call it when the block has no images any more.
+  // Call it when the block has lost its last image.
   void Forget(Block* block) { block->has_suppressed = false; }
 
   // --- Images that the host tier could drop
 
-  // Returns whether no persistent tier has a copy, so that dropping this one loses the image.
+  // Returns true if no persistent tier has a copy. Dropping this copy would then lose the image.
   bool IsDirty(const Copy& copy) const {
     const std::optional<TierId> lasting = records_.lasting();
     return lasting.has_value() && copy.facts.tier == TierId::kHost &&
            copy.image->copies[IndexOf(*lasting)] == nullptr;
   }
   bool HasDirty(const Block& block) const;
-  // Returns the block that the host tier can drop and that was written to the persistent tier
-  // first: it is complete there and not held, and of rank_max at most. Null: none, or `visits` are
-  // spent.
+  // Returns the block that was written to the persistent tier first, among those that the host tier
+  // can drop. Such a block is complete in the persistent tier, is not held, and has at most
+  // rank_max. Returns null if there is none, or if `visits` are spent.
   Block* OldestClean(uint8_t rank_max, Visits& visits);
 
  private:
-  // Returns whether the persistent tier has no copy, is not getting one, and accepts the image.
+  // Returns true if the persistent tier accepts the image, has no copy, and is not getting one.
   bool IsMissing(const Image& image) const;
   // Ends the suppression of all images of the block.
   void WantAgain(Block* block);
-  // Returns whether the block has an image that is suppressed because the write budget was low.
+  // Returns true if the block has an image that is suppressed because the write budget was low.
   static bool HasWithheld(const Block& block);
   // Moves an image that the persistent tier lacks to the front of its queue. Returns false if the
   // tier can never accept the image in its current form.
   bool Hurry(Image* image);
-  // Returns an image of the block that must be written to the persistent tier before its children.
-  // Null: none.
+  // Returns an image of the block that must be written to the persistent tier before the block's
+  // children, or null.
   Image* WaitsFor(const Block& parent);
 
   RestStore& records_;
-  const uint64_t image_bytes_max_;  // of the persistent tier
+  const uint64_t image_bytes_max_;  // the persistent tier's limit
   ImageQueue pending_{QueueId::kPending};
   ImageQueue uncopied_{QueueId::kUncopied};
   ImageQueue clean_{QueueId::kClean};

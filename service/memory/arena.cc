@@ -120,7 +120,7 @@ absl::Status Arena::TakeHugetlb(uint64_t bytes, const Options& options) {
 }
 
 absl::Status Arena::TakeOrdinary(uint64_t bytes, const Options& options) {
-  // One huge page more, so that the part in use starts on a boundary.
+  // Map one huge page more, so that the used part can start at a huge-page boundary.
   const uint64_t mapped = bytes + kHugePageBytes;
   void* base = Map(mapped, 0);
   if (base == MAP_FAILED) {
@@ -156,7 +156,7 @@ absl::Status Arena::TakeShared(uint64_t bytes, bool is_hugetlb, const Options& o
   }
   mapping_ = aligned_ = {base, bytes};
   pages_ = is_hugetlb ? Pages::kHugetlb : Pages::kTransparent;
-  // If the system allows it for shared memory, pages are huge at once.
+  // If the system allows huge pages for shared memory, it allocates them directly.
   if (!is_hugetlb) madvise(base, bytes, MADV_HUGEPAGE);
   absl::Status taken = TakePages(options);
   if (taken.ok()) {
@@ -169,7 +169,7 @@ absl::Status Arena::TakeShared(uint64_t bytes, bool is_hugetlb, const Options& o
 }
 
 absl::Status Arena::TakePages(const Options& options) {
-  // Tenants' bytes are not for core files.
+  // Exclude tenants' bytes from core files.
   if (madvise(mapping_.data(), mapping_.size(), MADV_DONTDUMP) != 0) {
     LogWarn("memory", "core files will contain the arena", {{"error", strerror(errno)}});
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The memory for blocks: one mapping, which is allocated in full at start and handed out in
-// extents. It is anonymous memory, or a memfd that other processes may map for reading. Sizes are
-// rounded up to one of 16 steps per doubling, in units of 4 KiB, so that a freed extent fits a
-// later one. Adjacent free ranges are merged. A request takes a free range of the smallest size
-// class that fits. Extents never move.
+// The memory for blocks: one mapping, which is allocated in full at start and divided into extents.
+// It is anonymous memory, or a memfd that other processes may map for reading. Sizes are rounded up
+// to one of 16 steps per doubling, in units of 4 KiB, so that a freed extent fits a later one.
+// Adjacent free ranges are merged. A request takes a free range of the smallest size class that
+// fits. Extents never move.
 //
 // Thread-safety: Thread-safe: the Arena and distinct Extents.
 // Ownership:     an Extent owns its bytes. The Arena must outlive it (CAIRN_CHECKed).
@@ -34,7 +34,7 @@ namespace cairn {
 
 class Arena;
 
-// Rounds up to a size that the arena hands out: a multiple of 4 KiB with at most 5 significant
+// Rounds up to a size that the arena can allocate: a multiple of 4 KiB with at most 5 significant
 // bits.
 uint64_t RoundedExtentBytes(uint64_t bytes);
 
@@ -46,11 +46,11 @@ class Extent {
 
   bool is_empty() const { return handle_.is_empty(); }
   std::span<std::byte> bytes() const;
-  uint64_t size_bytes() const { return handle_.value().bytes; }  // as requested
+  uint64_t size_bytes() const { return handle_.value().bytes; }  // the requested size
   uint64_t rounded_bytes() const { return is_empty() ? 0 : RoundedExtentBytes(size_bytes()); }
-  uint64_t offset() const { return handle_.value().offset; }  // in the arena, as in logs
+  uint64_t offset() const { return handle_.value().offset; }  // offset in the arena, as in logs
 
-  // Marks the extent as evictable, with `owner` as its name. nullptr: not evictable (the default).
+  // Makes the extent evictable and sets its owner. nullptr: not evictable (the default).
   void SetOwner(void* owner);
   // Frees the bytes after the first `bytes`. REQUIRES: 0 < bytes <= size_bytes().
   void ShrinkTo(uint64_t bytes);
@@ -71,15 +71,15 @@ class Extent {
 class Arena {
  public:
   struct Options {
-    // One for each use. The mapping has their sum, rounded up to 2 MiB.
+    // One budget for each use. The mapping has the size of their sum, rounded up to 2 MiB.
     std::array<uint64_t, kUseCount> budget_bytes{};
-    bool fault_in = true;  // false (tests): pages are allocated at their first access
+    bool fault_in = true;  // false, for tests: pages are allocated at their first access
     FaultInProgress on_faulted_in = nullptr;
-    bool needs_hugetlb = false;  // if there are no hugetlb pages: fail
+    bool needs_hugetlb = false;  // fail if there are no hugetlb pages
     // Maps hugetlb pages, like mmap().
     void* (*map_hugetlb)(uint64_t bytes) = MapHugetlb;
-    // Whether other processes can map the memory. If the kernel does not provide such memory, it is
-    // anonymous, and why_not_shared() has the reason.
+    // Whether other processes can map the memory. If the kernel does not provide such memory, the
+    // mapping is anonymous, and why_not_shared() returns the reason.
     bool is_shared = false;
   };
   enum class Pages : uint8_t { kHugetlb, kTransparent, kSmall };
@@ -96,20 +96,20 @@ class Arena {
   enum class Refusal : uint8_t {
     kNone,
     kOverBudget,  // the budget of the use is exhausted: free bytes of that use
-    kNoRoom,      // no free range is long enough: free a window
+    kNoRoom,      // no free range is long enough: free a contiguous range
   };
   // Returns an empty extent, and sets *refusal, if the bytes do not fit. REQUIRES: bytes > 0.
   Extent Allocate(uint64_t bytes, Use use, Refusal* refusal);
 
-  // Changes the use of an extent; its bytes stay. Returns false, and changes nothing, if the budget
-  // of `use` would be exceeded.
+  // Changes the use of an extent, whose bytes stay. Returns false, and changes nothing, if the
+  // budget of `use` would be exceeded.
   bool ChangeUse(const Extent& extent, Use use);
 
-  // Examines the next `ranges_max` ranges, and returns the owners in the cheapest run of `bytes`
-  // among them. A free range costs nothing. An owner costs `cost(owner)`; UINT64_MAX: not
-  // evictable. Returns an empty vector if there is no such run. Adds the bytes examined to
-  // *bytes_passed. The next call continues there. `cost` runs under the arena's lock and must not
-  // call the arena.
+  // Examines the next `ranges_max` ranges, and returns the owners in the cheapest contiguous run of
+  // `bytes` among them. A free range costs nothing. An owner costs `cost(owner)`; UINT64_MAX means
+  // not evictable. Returns an empty vector if there is no such run. Adds the examined bytes to
+  // *bytes_passed. The next call continues after them. `cost` runs under the arena's lock and must
+  // not call the arena.
   std::vector<void*> CheapestWindow(uint64_t bytes, size_t ranges_max,
                                     absl::FunctionRef<uint64_t(void*)> cost,
                                     uint64_t* bytes_passed);
@@ -117,27 +117,27 @@ class Arena {
   uint64_t capacity_bytes() const { return aligned_.size(); }
   uint64_t budget_bytes(Use use) const { return budget_bytes_[static_cast<size_t>(use)]; }
   uint64_t used_bytes(Use use) const;
-  // All bytes ever allocated, and ever freed; both rounded. The difference is in use.
+  // All bytes ever allocated, and all ever freed; both rounded. The difference is in use.
   uint64_t allocated_bytes_total() const;
   uint64_t freed_bytes_total() const;
   Pages pages() const { return pages_; }
   std::span<std::byte> mapping() const { return aligned_; }
-  // A read-only descriptor of the memory. -1 if it is not shared. The memory is sealed: it keeps
-  // its size and its pages, and only mapping() can write to it.
+  // Returns a read-only descriptor of the memory, or -1 if it is not shared. The memory is sealed:
+  // it keeps its size and its pages, and only mapping() can write to it.
   int shared_fd() const { return shared_fd_.get(); }
-  // Why the memory is not shared although Options::is_shared was set.
+  // Returns why the memory is not shared although Options::is_shared was set.
   const std::string& why_not_shared() const { return why_not_shared_; }
-  // The largest extent that fits now, if budgets are ignored.
+  // Returns the size of the largest extent that fits now, without regard to budgets.
   uint64_t largest_free_bytes() const;
 
  private:
   friend class Extent;
   Arena() = default;
   static void* MapHugetlb(uint64_t bytes);
-  // If they fail, they leave no mapping behind.
+  // On failure, they leave no mapping behind.
   absl::Status TakeHugetlb(uint64_t bytes, const Options& options);
   absl::Status TakeOrdinary(uint64_t bytes, const Options& options);
-  // Makes the mapping from a memfd, with hugetlb pages or with others.
+  // Makes the mapping from a memfd, with hugetlb pages or with other pages.
   absl::Status TakeShared(uint64_t bytes, bool is_hugetlb, const Options& options);
   absl::Status TakePages(const Options& options);
   void Unmap();

@@ -22,15 +22,15 @@ namespace {
 constexpr uint64_t kStepBytes = 64_MiB;
 constexpr uint64_t kSmallPageBytes = 4_KiB;
 constexpr unsigned kThreadsMax = 16;
-constexpr int kCollapsesMax = 3;  // of one page that was busy
+constexpr int kCollapsesMax = 3;  // tries for a page that is busy
 constexpr uint64_t kCollapsedBytes = 2_MiB;
 constexpr int kMadvisePopulateWrite = 23;  // Linux 5.14; EINVAL before
 constexpr int kMadviseCollapse = 25;       // Linux 6.1; EINVAL before
 
-// Zero, or the error.
+// Allocates the pages. Returns 0 or the error.
 int TakePages(std::span<std::byte> pages) {
   int error = 0;
-  do {  // ends: a signal interrupts it now and then at most
+  do {  // a signal interrupts it only now and then
     error = ::madvise(pages.data(), pages.size(), kMadvisePopulateWrite) == 0 ? 0 : errno;
   } while (error == EINTR || error == EAGAIN);
   if (error != EINVAL) return error;
@@ -40,25 +40,26 @@ int TakePages(std::span<std::byte> pages) {
   return 0;
 }
 
-// Makes each 2 MiB one page, as far as the kernel does it: how many bytes those are. A page that is
-// there already is enough for the kernel, so one byte is touched and no other is zeroed twice.
+// Collapses each 2 MiB into one page, if the kernel can. Returns the number of collapsed bytes. The
+// kernel needs only one allocated small page, so only one is allocated, and no other page is zeroed
+// twice.
 uint64_t Collapse(std::span<std::byte> pages) {
   uint64_t huge_bytes = 0;
   for (uint64_t at = 0; at + kCollapsedBytes <= pages.size(); at += kCollapsedBytes) {
     const std::span<std::byte> page = pages.subspan(at, kCollapsedBytes);
-    if (TakePages(page.first(kSmallPageBytes)) != 0) return huge_bytes;  // the caller finds out why
+    if (TakePages(page.first(kSmallPageBytes)) != 0) return huge_bytes;  // the caller gets it
     int error = 0;
     for (int i = 0; i < kCollapsesMax; ++i) {
       error = ::madvise(page.data(), page.size(), kMadviseCollapse) == 0 ? 0 : errno;
       if (error != EAGAIN && error != EBUSY && error != EINTR) break;
     }
-    if (error == EINVAL) return huge_bytes;  // a kernel that does not collapse
+    if (error == EINVAL) return huge_bytes;  // the kernel does not support it
     huge_bytes += error == 0 ? kCollapsedBytes : 0;
   }
   return huge_bytes;
 }
 
-// One mapping, shared out among threads in steps.
+// The allocation of one mapping. Threads take it in steps.
 class Work {
  public:
   Work(std::span<std::byte> mapping, bool collapses) : mapping_(mapping), collapses_(collapses) {}
@@ -70,7 +71,7 @@ class Work {
 
   void Run(const FaultInProgress& progress) {
     absl::Time told = MonotonicNow();
-    while (error() == 0) {  // ends: no step is left
+    while (error() == 0) {  // returns when no step is left
       const uint64_t at = next_.fetch_add(1, std::memory_order_relaxed) * kStepBytes;
       if (at >= mapping_.size()) return;
       const uint64_t bytes = std::min<uint64_t>(kStepBytes, mapping_.size() - at);
@@ -92,7 +93,7 @@ class Work {
   const std::span<std::byte> mapping_;
   const bool collapses_;
   std::atomic<uint64_t> huge_ = 0;  // bytes
-  std::atomic<uint64_t> next_ = 0;  // steps handed out
+  std::atomic<uint64_t> next_ = 0;  // steps that threads have taken
   std::atomic<uint64_t> done_ = 0;  // bytes
   std::atomic<int> error_ = 0;
 };

@@ -15,10 +15,10 @@ namespace cairn {
 using FaultInProgress = std::function<void(uint64_t bytes_done)>;
 
 // Allocates every page. Zeroing small pages takes one core about two seconds per GiB. Therefore up
-// to 16 threads, but at most one per processor, share the work. Errors: ResourceExhausted if the
-// kernel runs out of memory, for example because there are fewer huge pages than promised. The
-// pages allocated so far stay until the mapping is removed. REQUIRES: `mapping` is private and
-// reads as zeros, and no other thread writes to it.
+// to 16 threads, but at most one per CPU, share the work. Errors: ResourceExhausted if the kernel
+// runs out of memory, for example because it has fewer huge pages than promised. The pages
+// allocated so far stay until the mapping is removed. REQUIRES: `mapping` is private and reads as
+// zeros, and no other thread writes to it.
 absl::Status FaultIn(std::span<std::byte> mapping, const FaultInProgress& progress);
 
 // Like FaultIn(), but for shared memory (a memfd). For such memory the kernel makes 2 MiB pages

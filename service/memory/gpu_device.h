@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A GPU that the GPU tier and the codec share. If one of them sees the GPU fail, it counts as
-// failed for both until the process ends: no more work is put on its streams.
+// A GPU that the GPU tier and the codec share. If one of them finds that the GPU has failed, it
+// counts as failed for both until the process ends. No more work is then put on its streams.
 //
 // Thread-safety: Thread-safe.
 
@@ -30,17 +30,18 @@ class GpuDevice {
   kernels::Runtime& runtime() const { return *runtime_; }
   const std::string& path() const { return path_; }
 
-  // Returns ResourceExhausted with a text like "gpu:0 (NVIDIA H200) has no stream left", where
-  // `what` is the missing thing.
+  // Returns ResourceExhausted with a text like "gpu:0 (NVIDIA H200) has no stream left". `what` is
+  // the missing resource.
   absl::Status Refused(std::string_view what) const;
 
-  // Registers host memory, so that copies need no processor. All users of the device must register
-  // the same memory. Errors: ResourceExhausted if the driver refuses.
+  // Registers host memory, so that the device can copy it by itself. All users of the device must
+  // register the same memory. Errors: ResourceExhausted if the driver refuses.
   absl::Status RegisterHost(std::span<std::byte> memory);
-  // REQUIRES: one call for each successful RegisterHost(); the caller has no work on a stream.
+  // REQUIRES: RegisterHost() has succeeded, and this is its only UnregisterHost(). The caller has
+  // no work on a stream.
   void UnregisterHost();
 
-  // Acquire: if a thread sees true, it also sees the reason.
+  // Loads with acquire order: a thread that sees true also sees the reason.
   bool is_out() const { return is_out_.load(std::memory_order_acquire); }
   // Marks the device as failed. The first call sets and logs the reason.
   void Lose(std::string_view why);
@@ -49,7 +50,7 @@ class GpuDevice {
  private:
   const std::unique_ptr<kernels::Runtime> runtime_;
   const std::string path_;
-  std::atomic<bool> is_out_{false};  // released by Lose(), acquired by is_out()
+  std::atomic<bool> is_out_{false};  // stored with release order by Lose()
   mutable Mutex mutex_;
   std::string reason_ ABSL_GUARDED_BY(mutex_);
   std::span<std::byte> registered_ ABSL_GUARDED_BY(mutex_);

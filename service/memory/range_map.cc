@@ -86,7 +86,7 @@ std::optional<uint32_t> RangeMap::Take(uint32_t pages, Use use) {
   if (index == kNone) {
     return std::nullopt;
   }
-  // A rounded size is the smallest of its class, so whatever is listed there is long enough.
+  // A rounded size is the smallest of its class, so every range in that list is long enough.
   const uint32_t first = heads_[index];
   const uint32_t found = entries_[first].pages;
   CAIRN_CHECK(found >= pages);
@@ -159,7 +159,7 @@ uint32_t RangeMap::largest_free() const {
     if (nonempty_[i] == 0) {
       continue;
     }
-    // Every range of the topmost class fits a request of the class's smallest size.
+    // Every range of the largest nonempty class fits the smallest size of that class.
     const uint32_t index = i * 64 + 63 - static_cast<uint32_t>(std::countl_zero(nonempty_[i]));
     return index < 32 ? index : (16 + index % 16) << (index / 16 - 1);
   }
@@ -182,7 +182,7 @@ std::optional<uint64_t> RangeMap::CostOf(uint32_t first,
 std::vector<void*> RangeMap::CheapestWindow(uint32_t pages, size_t ranges_max,
                                             absl::FunctionRef<uint64_t(void*)> cost,
                                             uint32_t* pages_passed) {
-  // Two fingers over the ranges in address order; [left, right) is the window.
+  // Moves a window [left, right) over the ranges in the order of addresses.
   const uint32_t start = hand_;
   uint32_t left = start, right = start, best_left = kNone, best_right = 0;
   uint64_t sum = 0, best = UINT64_MAX;
@@ -205,7 +205,8 @@ std::vector<void*> RangeMap::CheapestWindow(uint32_t pages, size_t ranges_max,
       left += entries_[left].pages;
     }
   }
-  // The next search goes on with the window that was being made, if it has left the start.
+  // If no window was found, the next search continues with the current window, provided that the
+  // window has moved past the start.
   hand_ = best_left != kNone ? best_right : left > start ? left : right;
   *pages_passed += hand_ - start;
   if (hand_ == entries_.size() || right == entries_.size()) {

@@ -41,7 +41,8 @@ class RangeMap {
   std::optional<uint32_t> Take(uint32_t pages, Use use);
   // REQUIRES, as do the functions below: `first` is the first page of a taken range.
   void Return(uint32_t first);
-  // Frees the pages after the first `pages`. REQUIRES: 0 < pages <= the range's pages.
+  // Frees the pages after the first `pages`. REQUIRES: 0 < pages <= the number of pages of the
+  // range.
   void Shrink(uint32_t first, uint32_t pages);
   uint32_t PagesOf(uint32_t first) const;
   Use UseOf(uint32_t first) const;
@@ -57,16 +58,17 @@ class RangeMap {
  private:
   enum State : uint32_t { kInside = 0, kFree = 1, kTakenPlaced = 2, kTakenStaging = 3 };
   static constexpr uint32_t kNone = UINT32_MAX;
-  static constexpr uint32_t kClassCount = 448;  // for sizes below 2^30 pages
+  static constexpr uint32_t kClassCount = 448;  // enough for sizes below 2^30 pages
 
-  // One per page. All fields are valid for the first page of a range, tail_pages for its last page.
+  // One per page. All fields are valid for the first page of a range. For its last page, only
+  // tail_pages is valid.
   struct Entry {
     uint32_t pages : 30;
     uint32_t state : 2;
     uint32_t tail_pages;  // pages of the free range that ends here; 0: none
     union {
       struct {
-        uint32_t next, previous;  // in the list of its class
+        uint32_t next, previous;  // links in the list of its class
       } free;
       void* owner;
     };
@@ -80,7 +82,7 @@ class RangeMap {
   void Link(uint32_t first, uint32_t pages);
   void Unlink(uint32_t first);
   void Free(uint32_t first, uint32_t pages);
-  // Returns the cost of the range at `first` in a window. nullopt: not evictable.
+  // Returns the cost of evicting the range at `first`. Returns nullopt if it is not evictable.
   std::optional<uint64_t> CostOf(uint32_t first, absl::FunctionRef<uint64_t(void*)> cost) const;
 
   std::vector<Entry> entries_;

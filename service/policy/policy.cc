@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-// Whether each part of `name` equals that of `pattern`, or stands for its `*`.
+// Returns true if each part of `name` equals that part of `pattern`, or the pattern's part is `*`.
 bool MatchesParts(std::string_view pattern, std::string_view name, char separator) {
   const std::vector<absl::string_view> patterns = absl::StrSplit(ToAbsl(pattern), separator);
   const std::vector<absl::string_view> parts = absl::StrSplit(ToAbsl(name), separator);

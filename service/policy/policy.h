@@ -20,10 +20,10 @@
 namespace cairn {
 
 inline constexpr size_t kPolicyBytesMax = size_t{1} << 20;
-inline constexpr size_t kPolicyRulesMax = 1024;      // of identities, and of deny
-inline constexpr size_t kPolicyTenantsMax = 64;      // of a rule, and in `tenants`
-inline constexpr size_t kPolicyNameBytesMax = 2048;  // of a name to match
-inline constexpr uint32_t kUnmappedUid = 65534;      // every user of another user namespace
+inline constexpr size_t kPolicyRulesMax = 1024;      // rules of `identities`, and of `deny`
+inline constexpr size_t kPolicyTenantsMax = 64;      // tenants of a rule, and in `tenants`
+inline constexpr size_t kPolicyNameBytesMax = 2048;  // size of a name to match
+inline constexpr uint32_t kUnmappedUid = 65534;  // the uid of all users of another user namespace
 
 // Names peers. One of `uri`, `dns`, `serial`, `door` and `uid` is set.
 struct PeerPattern {
@@ -50,13 +50,12 @@ class Policy {
     bool ucx = false;
   };
   struct Parts {
-    std::string name;  // of the file, for errors
+    std::string name;  // name of the file, for errors
     std::vector<Rule> identities, deny;
-    std::map<std::string, Tenant, std::less<>> tenants;  // "*": those without an entry
+    std::map<std::string, Tenant, std::less<>> tenants;  // "*": tenants without an entry
   };
 
-  // Parses the text of a file, which is not trusted. Errors: InvalidArgument, with
-  // "NAME:LINE: FIELD: …".
+  // Parses the text of an untrusted file. Errors: InvalidArgument, with "NAME:LINE: FIELD: …".
   static absl::StatusOr<Policy> Parse(std::string_view text, std::string name);
   explicit Policy(Parts parts) : parts_(std::move(parts)) {}
 
@@ -68,13 +67,14 @@ class Policy {
   // OK if a rule names the identity.
   absl::Status MayConnect(const PeerIdentity& identity) const;
   const Tenant& TenantOf(std::string_view tenant) const;
-  // Whether peers may use different tenants.
+  // Returns true if peers may use different tenants.
   bool has_many_tenants() const;
   size_t rule_count() const { return parts_.identities.size(); }
   size_t deny_count() const { return parts_.deny.size(); }
 
  private:
-  // The first rule that names the peer. Errors: PermissionDenied (it is denied, or there is none).
+  // Returns the first rule that matches the peer. Errors: PermissionDenied (the peer is denied, or
+  // no rule matches).
   absl::StatusOr<const Rule*> RuleOf(const PeerIdentity& identity) const;
   std::string Place(const Rule& rule) const;  // "policy.yaml:3"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Policy::Parse(). yaml-cpp throws; nothing of it leaves this file.
+// Policy::Parse(). yaml-cpp throws; its exceptions do not leave this file.
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -20,7 +20,8 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kSessionsMax = 1'000'000;
-// Of later versions. A limit that is not kept must not look as if it were.
+// Limits of later versions. They are refused, because a limit that is not enforced must not be
+// accepted.
 constexpr std::string_view kNotEnforced[] = {"weight", "host", "ssd", "bandwidth", "keys"};
 
 std::string Shown(std::string_view text) {
@@ -39,7 +40,7 @@ bool IsPlain(std::string_view text) {
          std::ranges::all_of(text, [](char c) { return c > ' ' && c < 0x7f; });
 }
 
-// A `*` is a whole part, or not there.
+// Returns true if each `*` is a whole part.
 bool HasWholeStars(std::string_view text, char separator) {
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '*') continue;

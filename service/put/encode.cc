@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step Encode of a put: from the payload to a verified image.
+// The step Encode of a put: makes a verified image from the payload.
 #include "codecs/image/encode.h"
 
 #include <algorithm>
@@ -116,7 +116,7 @@ absl::Status Puts::NoteCorrupt(const proto::Put& put, std::string_view what) {
   return absl::DataLossError(absl::StrCat("payload: ", ToAbsl(what)));
 }
 
-// The image must be the one that the put announced, coded in a way that the space allows.
+// Checks that the payload is the announced image, in a recipe that the space allows.
 absl::Status Puts::CheckImage(PutOp& op, std::span<const std::byte> payload) {
   codecs::ImageView view;
   codecs::Error error = codecs::ParseImage(payload, &view);
@@ -154,7 +154,7 @@ absl::Status Puts::CheckImage(PutOp& op, std::span<const std::byte> payload) {
   return absl::OkStatus();
 }
 
-// How a payload in source form is encoded.
+// Decides how to encode a payload in source form.
 void Puts::ChooseEncoding(PutOp& op, Extent payload) {
   const codecs::Recipe policy = op.space->recipe();
   const bool keeps_raw = op.keeps_raw || FollowsRaw(op, policy);
@@ -175,8 +175,8 @@ void Puts::ChooseEncoding(PutOp& op, Extent payload) {
   }
 }
 
-// A block of ott whose parent is kept raw waits for upkeep with it: encoded now it would be local,
-// and so would all blocks that follow it.
+// Returns true if the recipe is `ott` and the parent is stored raw. Upkeep then encodes both. If
+// the block were encoded now, it would be local, and all its followers, too.
 bool Puts::FollowsRaw(const PutOp& op, const codecs::Recipe& policy) {
   if (!codecs::FollowsChain(policy, op.spec.first_position)) {
     return false;
@@ -186,8 +186,8 @@ bool Puts::FollowsRaw(const PutOp& op, const codecs::Recipe& policy) {
                      [](const CopyPin& pin) { return pin.copy().recipe.IsLossless(); });
 }
 
-// Returns nothing if they are not resident or have changed: the image is then encoded as local.
-// Readers of damaged parents drop them.
+// Finds the parents of the block. Returns none if they are absent or have changed; the image is
+// then encoded as local. Damaged parents are dropped by their readers.
 Parents Puts::FindParents(const PutOp& op) {
   Parents parents;
   if (!codecs::FollowsChain(op.spec)) {
@@ -207,7 +207,7 @@ Parents Puts::FindParents(const PutOp& op) {
 
 // --- The image -----------------------------------------------------------------------------------
 
-// Staging first; if payloads fill it, straight into the tier, which can make room.
+// Allocates staging. If staging is full of payloads, allocates in the tier, which can evict.
 absl::StatusOr<Extent> Puts::AllocateTarget(PutOp& op, uint64_t bytes) {
   HostTier& host = tiers_.host();
   const BlockName block = op.block();
@@ -218,12 +218,12 @@ absl::StatusOr<Extent> Puts::AllocateTarget(PutOp& op, uint64_t bytes) {
 
 absl::Status Puts::EncodeHere(PutOp& op) {
   if (!op.sources.has_value() && op.shared == nullptr) {
-    return absl::OkStatus();  // the payload is an image
+    return absl::OkStatus();  // the payload is an image already
   }
   const Sources& sources = op.shared != nullptr ? *op.shared : *op.sources;
   const std::span<const std::byte> source = sources.payload.bytes().subspan(op.payload_offset);
   if (op.payload_offset > 0 && op.spec.recipe.IsRaw()) {
-    op.image = std::move(op.sources->payload);  // it is made around the source
+    op.image = std::move(op.sources->payload);  // the image is made in place, around the source
   } else {
     uint64_t bytes_max = 0;
     CAIRN_CHECK(codecs::MaxImageBytes(op.spec, &bytes_max) == codecs::Error::kOk);
@@ -243,7 +243,7 @@ absl::Status Puts::EncodeHere(PutOp& op) {
 
 bool Puts::IsForDevice(const PutOp& op) const {
   const codecs::Recipe& recipe = op.spec.recipe;
-  // The next block of a chain of ott may be here already, and is encoded with this one's image.
+  // If the recipe is `ott`, the next block may already be waiting for this image.
   const bool is_awaited = recipe.FollowsChain();
   return device_ != nullptr && op.sources.has_value() && !is_awaited && !recipe.IsRaw();
 }
@@ -260,12 +260,12 @@ void Puts::EncodeOnDevice(PutOwner op) {
                      .token_scores = inputs.token_scores,
                      .parents = sources.parents.views,
                      .keeps = op->shared};
-  // `put` outlives `room`: the completion below owns it, and runs last.
+  // `put` outlives `room`, because the completion below owns it and runs last.
   work.room = [this, &put = *op](uint64_t bytes) { return AllocateTarget(put, bytes); };
   const absl::Duration left = op->request.deadline - clock_.Now();
   device_->Encode(std::move(work), left, [this, op = std::move(op)](Coded coded) mutable {
     if (coded.is_refused) return TakeEncoded(std::move(op), std::move(coded.result));
-    // Also where the pool refuses, because the daemon stops: the put does not suffer from it.
+    // Also runs if the pool refuses because the daemon stops. The put is completed anyway.
     pool_.Continue(
         [this, op = std::move(op), image = std::move(coded.result)](const absl::Status&) mutable {
           TakeEncoded(std::move(op), std::move(image));

@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-// The way of a put: Admit → Receive → Encode → Place → Publish → Reply.
+// The steps of a put: Admit → Receive → Encode → Place → Publish → Reply.
 void Puts::StartPut(transport::Lane& lane, Replies& replies, Request request,
                     const proto::Frame& frame, transport::Arrival arrival) {
   if (refuses_new_.load(std::memory_order_relaxed)) {
@@ -21,11 +21,11 @@ void Puts::StartPut(transport::Lane& lane, Replies& replies, Request request,
     return replies.RefuseRequest(lane, request, absl::UnavailableError("draining: no new puts"));
   }
   PutOwner op = MakeOp(std::move(request), frame, AnswerTo(replies));
-  // On the lane, before the payload moves.
+  // On the lane, before the payload is transferred.
   if (absl::Status admitted = Admit(*op); !admitted.ok() || op->is_duplicate) {
     return Reply(std::move(op), std::move(admitted));
   }
-  // The lane copies the payload. What follows is on a thread of the path pool, if it takes long.
+  // The lane copies the payload. The rest runs on a thread of the path pool, unless it is short.
   Receive(lane, std::move(op), std::move(arrival), [this](PutOwner op, absl::Status received) {
     return received.ok() ? FinishPut(std::move(op)) : Reply(std::move(op), std::move(received));
   });
@@ -33,7 +33,7 @@ void Puts::StartPut(transport::Lane& lane, Replies& replies, Request request,
 
 void Puts::FinishPut(PutOwner op) {
   op->request.times.started = clock_.Now();
-  // On this thread, before and after the device's part.
+  // Runs on this thread. If a device encodes, it continues on another thread.
   Encode(std::move(op), [this](PutOwner op, absl::Status status) {
     if (status.ok()) status = Place(*op);
     if (status.ok()) status = Publish(*op);
@@ -129,7 +129,7 @@ absl::Status CheckPayloadBytes(const codecs::ImageSpec& spec, const proto::Put& 
 
 namespace {
 
-// Null: the put names nothing.
+// Returns null if the put has no names.
 EngineNamesRef NamesOf(PutOp& op) {
   return ShareNames(
       {.hash = op.put.engine_hash, .parent = op.put.engine_parent, .tokens = std::move(op.tokens)});
@@ -171,7 +171,7 @@ absl::Status Puts::Admit(PutOp& op) {
     op.image_bytes = *covered;
     return absl::OkStatus();
   }
-  // Payloads leave room for the images that are made of them, and for answers.
+  // Payloads must leave room for their images and for answers.
   HostTier& host = tiers_.host();
   const uint64_t staging_max = host.staging_capacity_bytes() / 100 * limits::kPutStagingPercentMax;
   if (host.staging_bytes() + op.payload_bytes > staging_max) {
@@ -184,7 +184,7 @@ absl::Status Puts::Admit(PutOp& op) {
   const codecs::Recipe recipe = op.space->recipe();
   op.payload_offset = is_plain && recipe.IsRaw() ? codecs::RawPrefixBytes(op.spec) : 0;
   const uint64_t bytes = op.payload_offset + op.payload_bytes;
-  // Nothing that may take longer than the payload's bytes do: no eviction, parents or device.
+  // The lane runs only short work: no eviction, no parents, no device, and little to encode.
   op.ends_on_lane = is_plain && !put.is_durable && !recipe.FollowsChain() && device_ == nullptr &&
                     op.payload_bytes <= (op.payload_offset > 0 ? limits::kRawPutBytesAtOnce
                                                                : limits::kPutBytesAtOnce) &&
@@ -207,7 +207,7 @@ void Puts::Receive(transport::Lane& lane, PutOwner op, transport::Arrival arriva
         if (!received.status.ok()) return RunNext(std::move(op), std::move(received.status));
         op->received_crc32c = received.crc32c;
         if (op->ends_on_lane) return RunNext(std::move(op), absl::OkStatus());
-        // An image that is kept raw is not written down until it is encoded.
+        // A durable put must not stay raw, because write-back waits until the image is encoded.
         op->keeps_raw = pool_.is_busy() && !op->put.is_durable;
         pool_.Submit([this, op = std::move(op)](
                          const absl::Status& refusal) mutable { RunNext(std::move(op), refusal); },
@@ -244,7 +244,8 @@ absl::Status Puts::Publish(PutOp& op) {
                     .is_encode_pending = op.is_encode_pending,
                     .expires_unix_s = ExpiryAt(op.space->coding().policy(), clock_.Now()),
                     .names = NamesOf(op)};
-  // A session cannot end between the check and the publication, so after its end nothing appears.
+  // The session cannot end between the check and the publication. So nothing is published after its
+  // end.
   CAIRN_RETURN_IF_ERROR(sessions_.IfOpen(op.request.session.id, [&] {
     const absl::StatusOr<bool> is_published = index_.Publish(std::move(image));
     op.is_duplicate = is_published.ok() && !*is_published;
@@ -278,7 +279,7 @@ void Puts::Reply(PutOwner op, absl::Status status) {
   const bool is_durable = op->put.is_durable;
   const BlockName block = op->block();
   const WantedGroup wanted = {.group = op->put.group, .slice = op->spec.slice};
-  // Only of the tenant's own space.
+  // Only for spaces of the tenant.
   if (!op->space.is_empty() && IsRefused(status)) index_.NoteRefused(block);
   Request request = std::move(op->request);
   PutDone done = std::move(op->done);

@@ -3,19 +3,19 @@
 // How a put is processed, from its frame to its reply. Read put.cc first: its first two functions
 // are the steps, in order.
 //
-// - Admit: runs on the lane, the thread that moves the peer's bytes, before the payload moves.
-//   Checks fields and limits, and allocates staging.
+// - Admit: runs on the lane before the payload is transferred. The lane is the thread that moves
+//   the peer's bytes. Checks fields and limits, and allocates staging.
 // - Receive: the lane copies the payload into staging. Then the put waits for a thread of the path
 //   pool.
 // - Encode: checks the payload and encodes it with the space's recipe (encode.cc). If a device
 //   encodes it, no thread waits for the device.
 // - Place and Publish: move the image into a tier, with evictions if needed, and make the complete
 //   image visible to all readers.
-// - Reply: frees all memory of the put, then answers. A put that asked to be durable is answered
-//   once it is durable, or once it is known that it will not be.
+// - Reply: frees all memory of the put, then answers. If the put asked to be durable, the answer
+//   waits until the put is durable, or until it is known that it will not be.
 //
-// One PutOp goes through all steps. Nothing is visible before Publish: if the PutOp is destroyed
-// before, nothing is left behind.
+// One PutOp goes through all steps. Nothing is visible before Publish. If the PutOp is destroyed
+// earlier, nothing is left of the put.
 
 #include <array>
 #include <atomic>
@@ -99,26 +99,26 @@ struct PutOp {
   bool is_duplicate = false;  // the slice is stored already; Publish may set it, too
   uint64_t image_bytes = 0;   // the size of the duplicate, or of the published image
   SpaceRef space = {};
-  codecs::ImageSpec spec = {};           // of the image; Encode sets its recipe
+  codecs::ImageSpec spec = {};           // Encode sets its recipe
   Sessions::InFlightPut in_flight = {};  // destroyed after `payload` has freed its bytes
-  Extent payload = {};                   // in staging; includes the frame's payload_bytes
-  uint64_t payload_offset = 0;           // where the payload begins, after room for a raw prefix
-  bool ends_on_lane = false;             // the lane runs the remaining steps: they are short
-  PutReservation reservation = {};       // of the block, until it is published
+  Extent payload = {};                   // staging for the frame's payload_bytes, and more
+  uint64_t payload_offset = 0;  // offset of the frame's payload; before it is room for a raw prefix
+  bool ends_on_lane = false;    // the remaining steps are short, so the lane runs them
+  PutReservation reservation = {};  // held until the block is published
   // Set by Receive:
   uint32_t received_crc32c = 0;  // CRC of the bytes in target()
-  // Because the path pool is busy, the block is stored raw, and upkeep encodes it later. Not set if
-  // the recipe reads the block's statistics: they would be gone by then.
+  // Store the block raw, because the path pool is busy; upkeep encodes it later. Not set if the
+  // recipe reads the statistics of the block, because they would no longer exist.
   bool keeps_raw = false;
   // Set by Encode:
   absl::Time began = absl::InfinitePast();     // when Encode began, on the monotonic clock
   Statistics statistics = {};                  // from the payload, checked
-  std::vector<uint32_t> tokens = {};           // likewise
+  std::vector<uint32_t> tokens = {};           // from the payload, checked
   std::optional<Sources> sources = {};         // nullopt: nothing to encode
-  std::shared_ptr<const Sources> shared = {};  // replaces `sources`; a late device shares them
+  std::shared_ptr<const Sources> shared = {};  // replaces `sources` on a device
   Extent image = {};                           // verified, in staging or in the tier
   bool is_placed = false;                      // the image is in the tier
-  codecs::Recipe recipe = {};                  // the image's
+  codecs::Recipe recipe = {};                  // recipe of the image
   SideObjectRef side_object = {};              // null: none
   bool is_encode_pending = false;              // stored raw, to be encoded later
 };
@@ -132,8 +132,7 @@ class Puts {
        const Clock& clock);
 
   // Writes the images of a slice to the persistent tier before other images. Runs `done` once: when
-  // all are durable, or when it is known that they will not be. At the deadline it runs in any
-  // case.
+  // all are durable, when it is known that they will not be, or at the deadline.
   using DurableDone = absl::AnyInvocable<void(proto::Durability)>;
   using AwaitDurable =
       std::function<void(const BlockName&, const WantedGroup&, absl::Time deadline, DurableDone)>;
@@ -146,7 +145,7 @@ class Puts {
   // REQUIRES: frame.body is a Put, and the request has been checked.
   void StartPut(transport::Lane& lane, Replies& replies, Request request, const proto::Frame& frame,
                 transport::Arrival arrival);
-  // From now on, answers new puts with Unavailable. For draining.
+  // From now on, answers new puts with Unavailable. Used for draining.
   void RefuseNew() { refuses_new_.store(true, std::memory_order_relaxed); }
 
   // MakeOp(), Admit() and FinishPut() are the parts of StartPut(), for tests without a lane.
@@ -169,8 +168,8 @@ class Puts {
   // - Unavailable: the session has ended. Nothing became visible.
   // - DeadlineExceeded: the put waited too long for a thread.
   void FinishPut(PutOwner op);
-  // Frees the put's memory, counts the outcome and answers. While a put waits to be durable, it
-  // holds no memory. If it cannot be durable, the block is still stored, and the reply says so.
+  // Frees the put's memory, counts the outcome and answers. A put that waits to be durable holds no
+  // memory. If it cannot be durable, the block is still stored, and the reply says so.
   void Reply(PutOwner op, absl::Status status);
 
   void Report(MetricSink& sink) const;

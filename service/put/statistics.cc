@@ -15,7 +15,7 @@ uint64_t BytesOf(proto::Statistic kind, const codecs::ImageSpec& spec) {
   return proto::CountOf(kind, spec.tile, spec.slice, spec.tokens) * sizeof(float);
 }
 
-// Scores may be anything: a value that is not a usable number counts as unknown.
+// Checks the values. Token scores may have any value; an invalid number counts as unknown.
 absl::Status CheckValues(proto::Statistic kind, const codecs::ImageSpec& spec,
                          std::span<const float> values) {
   if (kind == proto::Statistic::kTokenScores) {

@@ -15,7 +15,7 @@
 
 namespace cairn {
 
-// The statistics of one put. A statistic that was not given is empty. Thread-compatible.
+// The statistics of one put. A statistic that the put does not have is empty. Thread-compatible.
 class Statistics {
  public:
   std::vector<float>& of(proto::Statistic kind) { return values_[static_cast<size_t>(kind)]; }
@@ -27,9 +27,9 @@ class Statistics {
   std::array<std::vector<float>, proto::kStatisticCount> values_;
 };
 
-// Returns the size of these statistics. They are at the end of the put's payload.
+// Returns the size of these statistics, which are at the end of the put's payload.
 uint64_t StatisticsBytes(proto::StatisticSet kinds, const codecs::ImageSpec& spec);
-// Returns the size of the ids of the block's tokens, which end the payload; 0: it has none.
+// Returns the size of the block's token ids, which end the payload. Returns 0 if there are none.
 inline uint64_t TokensBytes(const proto::Put& put) {
   return put.has_tokens ? put.tokens * sizeof(uint32_t) : 0;
 }
@@ -37,7 +37,7 @@ inline uint64_t TokensBytes(const proto::Put& put) {
 // REQUIRES: bytes.size() == StatisticsBytes(kinds, spec).
 absl::StatusOr<Statistics> ReadStatistics(proto::StatisticSet kinds, const codecs::ImageSpec& spec,
                                           std::span<const std::byte> bytes);
-// Returns whether the recipe's encoder reads at least one of the statistics.
+// Returns true if the recipe's encoder reads at least one of the statistics.
 bool AreCodedWith(proto::StatisticSet kinds, const codecs::Recipe& recipe);
 
 }  // namespace cairn

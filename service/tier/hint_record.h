@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Hints as a persistent tier keeps them for the next process: one list, written whole.
+// Hints in the form in which a persistent tier stores them for the next process. They are one list,
+// which is always written as a whole.
 //
-//   ┌────────────┬──────────────────────────────────────────────────────────────────────┐
-//   │ u8 version │ records: fingerprint 32 | key 32 | u32 LE due | u8 priority          │ …
-//   └────────────┴──────────────────────────────────────────────────────────────────────┘
+//    ┌────────────┬──────────────────────────────────────────────────────────────────────┐
+//    │ u8 version │ records: fingerprint 32 | key 32 | u32 LE due | u8 priority          │ …
+//    └────────────┴──────────────────────────────────────────────────────────────────────┘
 
 #include <cstdint>
 #include <span>
@@ -26,7 +27,7 @@ struct HintRecord {
 };
 
 std::string SerializeHints(std::span<const HintRecord> hints);
-// Errors: Unimplemented (another version), DataLoss (cut short, or a priority that does not exist).
+// Errors: Unimplemented (another version), DataLoss (truncated, or an invalid priority).
 absl::StatusOr<std::vector<HintRecord>> ParseHints(std::string_view bytes);
 
 }  // namespace cairn

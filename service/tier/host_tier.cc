@@ -12,10 +12,12 @@
 namespace cairn {
 namespace {
 
-// Evictions that one allocation may ask for. What one evicts another may take, so there is a bound.
+// Limit for the evictions of one allocation. Other threads may take the freed room, so there must
+// be a limit.
 constexpr int kEvictionsMax = 100'000;
 
-// Of one allocation. Where no window may go, what goes by age may leave a gap that is long enough.
+// Limit for evictions by age if no window can be evicted. They may free a range that is long
+// enough.
 constexpr int kLeavesForWindowMax = 64;
 
 constexpr MetricLabel kHostLabel[] = {{"tier", "host"}};
@@ -42,7 +44,7 @@ absl::StatusOr<std::unique_ptr<HostTier>> HostTier::Make(const Options& options)
 absl::Status HostTier::MakeRoom(uint64_t bytes, const BlockName* newcomer,
                                 absl::FunctionRef<Arena::Refusal()> attempt) {
   CAIRN_CHECK(evictor_ != nullptr);
-  int leaves = 0;  // evicted for want of a window
+  int leaves = 0;  // evictions because there was no window
   if (RoundedExtentBytes(bytes) <= capacity_bytes()) {
     for (int evictions = 0; evictions < kEvictionsMax; ++evictions) {
       const Arena::Refusal refusal = attempt();
@@ -65,7 +67,7 @@ absl::Status HostTier::MakeRoom(uint64_t bytes, const BlockName* newcomer,
 }
 
 bool HostTier::EvictWindow(uint64_t bytes, const BlockName* newcomer) {
-  // A window may lie across where the search began.
+  // A window may lie across the start of the search.
   const uint64_t once_around = arena_->capacity_bytes() + RoundedExtentBytes(bytes);
   for (uint64_t bytes_passed = 0; bytes_passed < once_around;) {
     if (evictor_->EvictWindow(bytes, newcomer, &bytes_passed)) {
@@ -118,7 +120,7 @@ void HostTier::Free(uint64_t, uint64_t) {
 absl::StatusOr<Extent> HostTier::AllocateStaging(uint64_t bytes, const BlockName* newcomer) {
   Arena::Refusal refusal;
   Extent extent = arena_->Allocate(bytes, Use::kStaging, &refusal);
-  // In budget but in pieces: placed images may stand between them.
+  // The budget is sufficient, but placed images may separate the free ranges.
   if (uint64_t bytes_passed = 0; refusal == Arena::Refusal::kNoRoom) {
     evictor_->EvictWindow(bytes, newcomer, &bytes_passed);
     extent = arena_->Allocate(bytes, Use::kStaging, &refusal);

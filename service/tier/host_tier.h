@@ -5,9 +5,9 @@
 //
 // The tier evicts by itself: PlaceStaged() and Allocate() make room, oldest leaf first. If the free
 // bytes are not contiguous, they evict the images in a cheap contiguous window. Staging is not
-// evicted: only its owners free it. A lane that needs contiguous staging searches a bounded number
-// of ranges for a window, once. If it finds none, it is refused. The next search continues from
-// there.
+// evicted: only its owners free it. A lane that needs contiguous staging searches once for a
+// window, in a bounded number of ranges. If it finds none, it is refused. The next search continues
+// where this one ended.
 //
 // Thread-safety: Thread-safe.
 // Locks:         no lock is held while it calls the evictor, which may take the index's lock.
@@ -43,14 +43,15 @@ class HostTier final : public CopyTier {
   void SetEvictor(Evictor* evictor) override { evictor_ = evictor; }
   using CopyTier::Reserve;
   absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement& placement) override;
-  // Copy in memory. Complete when the call returns.
+  // Copies in memory. Complete when the call returns.
   TransferId Read(const TierRead& read, TierDone done) override;
   TransferId Write(const TierWrite& write, TierDone done) override;
   void Cancel(TransferId) override {}
 
-  // Allocates room for an image. `newcomer` is its block, for the Evictor; null: no block. Errors:
-  // ResourceExhausted if the image is larger than the tier, or if everything else is pinned, being
-  // written, or before the newcomer in its chain.
+  // Allocates room for an image. `newcomer` is its block, for the Evictor, or null. Errors:
+  // ResourceExhausted if the image is larger than the tier, or if nothing can be evicted. Copies
+  // that are pinned or being written, and those before the newcomer in its chain, cannot be
+  // evicted.
   absl::StatusOr<Extent> Allocate(uint64_t bytes, const BlockName* newcomer = nullptr);
   // Allocates room for a payload or an answer. Errors: ResourceExhausted if the staging budget is
   // used up.
@@ -59,8 +60,8 @@ class HostTier final : public CopyTier {
   // Allocate(); then `staged` is unchanged.
   absl::Status PlaceStaged(Extent& staged, const BlockName* newcomer = nullptr);
 
-  // For upkeep. When the tier is above the high watermark, each call evicts one block and returns
-  // true, until the low watermark is reached.
+  // Upkeep calls it. When the tier is above the high watermark, each call evicts one block and
+  // returns true, until the low watermark is reached.
   bool EvictToWatermark();
 
   Arena& arena() { return *arena_; }
@@ -87,7 +88,7 @@ class HostTier final : public CopyTier {
 
   std::unique_ptr<Arena> arena_;
   Evictor* evictor_ = nullptr;
-  std::atomic<bool> is_evicting_to_low_{false};  // relaxed: state of upkeep between calls
+  std::atomic<bool> is_evicting_to_low_{false};  // relaxed, because only upkeep uses it
   std::array<Counter, kUseCount> refused_;
 };
 

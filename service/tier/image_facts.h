@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Descriptions of an image, and of one copy of it, which index and tiers share. They are values.
+// Descriptions of an image, and of one copy of it, shared by the index and the tiers. They are
+// values.
 
 #include <array>
 #include <cstddef>
@@ -53,8 +54,8 @@ struct ImageFacts {
   uint64_t source_bytes = 0;
 };
 
-// The names that an engine has for a block. Shared by the index, the events that tell of the block
-// and writes of its images, which end in any order. Null: none.
+// The names that an engine has for a block. Shared by the index, the events about the block, and
+// the writes of its images, which end in any order. Null: none.
 using EngineNamesRef = std::shared_ptr<const proto::EngineNames>;
 // Returns null if there are none.
 inline EngineNamesRef ShareNames(proto::EngineNames names) {
@@ -63,13 +64,13 @@ inline EngineNamesRef ShareNames(proto::EngineNames names) {
              : std::make_shared<const proto::EngineNames>(std::move(names));
 }
 
-// Properties of one copy. Immutable: different bytes are another copy.
+// Properties of one copy. Immutable: a copy with other bytes is another copy.
 struct CopyFacts {
   TierId tier = TierId::kHost;
   codecs::Recipe recipe;
   uint64_t image_bytes = 0;
-  // CRC32C of header and directory, which contain the CRCs of the tiles. So copies of one image are
-  // equal if they have equal values here.
+  // CRC32C of header and directory, which contain the CRCs of the tiles. So copies of one image
+  // with equal values here have equal bytes.
   uint32_t directory_crc = 0;
 };
 

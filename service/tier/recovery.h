@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Recovery: what a persistent tier finds at start, and the interface that receives it.
+// Recovery: the data that a persistent tier finds at start, and the interface that receives it.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +24,8 @@ struct FoundImage {
   codecs::Recipe recipe;
   uint32_t directory_crc = 0;
   codecs::Digest side_object{};  // all zero: none
-  EngineNamesRef names = {};     // of the block; null: none
-  TierExtent place;              // size_bytes() is the image's
+  EngineNamesRef names = {};     // names of the block; null: none
+  TierExtent place;              // size_bytes() is the size of the image
 };
 
 class SideObjectSource {
@@ -38,22 +38,22 @@ class SideObjectSource {
 // Receives recovered data.
 //
 // Thread-safety: Thread-compatible: one thread recovers at a time. A tier calls it from Recover().
-// If a device comes back, the tier calls it from its own thread, until Stop() of the tier.
+// If a device returns later, the tier calls it from its own thread, until Stop() of the tier.
 class RecoverySink {
  public:
   virtual ~RecoverySink() = default;
-  // Returns the space's id in this process. 0: do not find the space's images. Called before the
+  // Returns the space's id in this process, or 0 to skip the space's images. Called before the
   // first image of the space, and again for each device that has the space.
   virtual uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource& side_objects) = 0;
   // Takes found images. It destroys those that are not wanted, which frees their places.
   virtual void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) = 0;
-  // Deletes blocks from all stored data; without keys, all blocks of the space. A device has
-  // learned of the deletion while other devices were absent, or it came during the recovery.
+  // Deletes blocks from all stored data, or all blocks of the space if there are no keys. Called
+  // for a deletion that other devices missed, or that came during the recovery.
   virtual void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) = 0;
-  // Hints that a device kept; after the spaces that they are of.
+  // Receives the hints that a device has stored, after all spaces.
   virtual void FoundHints(std::span<const HintRecord>) {}
-  // Everything has been found. The caller of Recover() calls it after that; for a device that comes
-  // back, the tier does.
+  // Called when everything has been found: by the caller of Recover(), or by the tier if a device
+  // has returned.
   virtual void Finish(absl::Duration took) = 0;
 };
 

@@ -31,10 +31,10 @@ struct SpaceRecord {
     friend bool operator==(const Current&, const Current&) = default;
   };
 
-  proto::Fingerprint fingerprint{};  // of the identity
+  proto::Fingerprint fingerprint{};  // fingerprint of the identity
   proto::SpaceIdentity identity;
-  // Increases with each change: records of one space with equal versions are equal. Not stored,
-  // because it is valid in this process only.
+  // Increases with each change. Two records of one space with the same version are equal. Not
+  // stored, because it is valid in this process only.
   uint64_t version = 0;
   // The policy, with recipes by name.
   std::string recipe;

@@ -3,8 +3,8 @@
 // Owns room for one copy in a tier. Move-only; empty when default-constructed or moved from.
 //
 // Thread-safety: Thread-compatible. The tier must outlive it.
-// Locks:         its destruction may run under the index's lock, because it calls the tier, which
-//                then works in memory only.
+// Locks:         may be destroyed under the index's lock. It then calls the tier, which only works
+//                in memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,15 +23,15 @@ class TierExtent {
   TierExtent() = default;
   // A place in the host tier.
   TierExtent(Extent extent);  // NOLINT(google-explicit-constructor): an extent is a place
-  // A result of the tier's Reserve(). `rounded_bytes` is the size that the tier counts.
+  // The tier's Reserve() makes it. `rounded_bytes` is the size that the tier counts.
   TierExtent(CopyTier& tier, uint64_t offset, uint64_t bytes, uint64_t rounded_bytes)
       : place_(tier, {.offset = offset, .bytes = bytes, .rounded_bytes = rounded_bytes}) {}
   // Frees the room. The extent is then empty.
   void Reset();
-  // From now on, no restart finds the contents. The room stays reserved.
+  // After this call, no restart finds the contents. The room stays reserved.
   void Unlist();
-  // Gives up ownership. The caller has recorded the place, and makes an extent from it later. The
-  // extent is then empty. REQUIRES: not in the host tier.
+  // Gives up ownership, and is then empty. The caller has recorded the place, and makes an extent
+  // from it later. REQUIRES: not in the host tier.
   void Forget() { (void)place_.Take(); }
 
   bool is_empty() const { return place_.is_empty() && extent_.is_empty(); }
@@ -44,7 +44,7 @@ class TierExtent {
   uint64_t rounded_bytes() const {
     return extent_.is_empty() ? place_.value().rounded_bytes : extent_.rounded_bytes();
   }
-  // Empty if the bytes must be read through the tier.
+  // Empty if only the tier can read the bytes.
   std::span<std::byte> bytes() const {
     return extent_.is_empty() ? std::span<std::byte>() : extent_.bytes();
   }
@@ -58,7 +58,7 @@ class TierExtent {
   static void Release(CopyTier& tier, Place place);
 
   // At most one of the two is not empty.
-  Extent extent_;  // for the host tier
+  Extent extent_;  // set for a place in the host tier
   Handle<CopyTier, Place, &TierExtent::Release> place_;
 };
 

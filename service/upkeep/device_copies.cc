@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-// Of one round, so that a deadline never waits long for it.
+// Limit for one round, so that no deadline waits long for it.
 constexpr int kBlocksPerRound = 64;
 
 CopyTier* DeviceTier(const Tiers& tiers) {
@@ -48,7 +48,7 @@ void DeviceCopies::NoteRead(const BlockName& block, TierId tier) {
     }
     const bool was_due = seen.reads >= limits::kReadsPerDeviceCopy;
     seen.reads += tier == TierId::kHost ? 1 : limits::kReadsPerDeviceCopy;
-    // One that had to be read from a drive lost the copy that it had, if any.
+    // A block that was read from a drive has lost its copy, if it had one.
     const bool is_due = seen.reads >= limits::kReadsPerDeviceCopy;
     seen.reads = std::min(seen.reads, limits::kReadsPerDeviceCopy);
     if (!is_due || (was_due && tier == TierId::kHost) || is_stopping_) {
@@ -74,7 +74,7 @@ bool DeviceCopies::HasRoom() const {
 bool DeviceCopies::RunOnce() {
   for (int blocks = 0; blocks < kBlocksPerRound; ++blocks) {
     if (!HasRoom()) {
-      return false;  // a copy that ends wakes
+      return false;  // the completion of a copy wakes upkeep
     }
     BlockName block;
     {
@@ -99,7 +99,7 @@ void DeviceCopies::CopyBlock(const BlockName& block) {
     running->space = *std::move(space);
     running->writer = index_.BeginCopy(running->source, tier_->id());
     if (running->writer.is_empty()) {
-      continue;  // it has one, or gets one
+      continue;  // the device has a copy, or gets one
     }
     absl::StatusOr<TierExtent> place = tier_->Reserve(running->source.bytes().size());
     if (!place.ok()) {
@@ -149,7 +149,7 @@ void DeviceCopies::Completed(std::unique_ptr<RunningCopy> running, const absl::S
   } else {
     (Finish(*running) ? copied_ : gone_).Add();
   }
-  running.reset();  // its pins are gone before Stop() returns
+  running.reset();  // releases its pins before Stop() returns
   bool is_more_due = false;
   {
     const MutexLock lock(mutex_);
@@ -167,7 +167,7 @@ void DeviceCopies::Stop() {
     const MutexLock lock(mutex_);
     is_stopping_ = true;
   }
-  in_flight_.Await();  // ends: a tier completes every transfer
+  in_flight_.Await();  // ends, because a tier completes every transfer
 }
 
 void DeviceCopies::Report(MetricSink& sink) const {

@@ -3,10 +3,10 @@
 // Copies frequently read images from the host tier to the GPU tier. So a get can still read them
 // fast after their eviction from the host tier. Such a copy is never an image's only copy.
 //
-// A block is copied after limits::kReadsPerDeviceCopy reads. It is copied after its first read if a
-// get found it on a drive: it is in use, but memory was too small for it. Blocks to copy wait in a
-// queue, by name. The bytes in transit are limited, no thread waits for the device, and blocks for
-// which the device has no room are skipped.
+// A block is copied after limits::kReadsPerDeviceCopy reads. If a get found it on a drive, it is
+// copied after its first read, because it is in use and memory was too small for it. Blocks to copy
+// wait in a queue, by name. The bytes in transit are limited, no thread waits for the device, and
+// blocks for which the device has no room are skipped.
 //
 // Thread-safety: only one thread at a time may call RunOnce() and Stop(). The rest is Thread-safe.
 // Locks:         no lock is held while it calls a tier, the index or a space.
@@ -34,7 +34,7 @@ class DeviceCopies {
   // REQUIRES at destruction: Stop() has returned, or nothing was copied.
   ~DeviceCopies() = default;
 
-  // Whether there is a tier for such copies.
+  // Returns true if there is a tier for such copies.
   bool has_tier() const { return tier_ != nullptr; }
   // Call it, without locks held, when a get has read the block's bytes from that tier.
   void NoteRead(const BlockName& block, TierId tier);
@@ -47,7 +47,7 @@ class DeviceCopies {
   void Report(MetricSink& sink) const;
 
  private:
-  // Counts the reads of one block, since the block got this entry of the table.
+  // Counts the reads of a block since the block got this entry of the table.
   struct Seen {
     uint64_t hash = 0;
     uint32_t reads = 0;

@@ -11,12 +11,13 @@ namespace {
 
 using proto::Durability;
 
-// The answer has to be on its way before the client gives up: by a part of what is left, at most.
+// The answer is sent before the deadline, by this part of the remaining time, but at most by
+// kMarginMax.
 constexpr int kMarginPart = 8;
 constexpr absl::Duration kMarginMax = absl::Milliseconds(100);
 // The puts that are tried again when the tier has no room.
 constexpr size_t kTriedAgainMax = 16;
-// Examines a put's chain repeatedly, while the block that it waits for changes.
+// The number of times that a put's chain is examined while the block that it waits for changes.
 constexpr int kLooksMax = 8;
 
 }  // namespace
@@ -80,7 +81,7 @@ void DurablePuts::Try(Id id) {
         return;
       case WriteBackProgress::State::kOnItsWay:
         if (WaitsAnew(id, progress.block)) {
-          continue;  // it may have been written before it was waited for
+          continue;  // the block may have been written before the put waited for it
         }
         return;
       case WriteBackProgress::State::kTooLarge:
@@ -120,7 +121,8 @@ bool DurablePuts::BeginSync(Id id) {
 
 void DurablePuts::Synced(Id id, const absl::Status& status, uint64_t lost) {
   if (status.ok() && index_.figures(tier_->id()).lost_count != lost) {
-    // Perhaps one of these, after it was seen to be there: the tier keeps what it has now alone.
+    // One of the lost copies may be an image of this put, so try again. The sync covers only copies
+    // that the tier still has.
     EndSync(id);
     Try(id);
   } else {
@@ -154,7 +156,7 @@ void DurablePuts::Answer(Id id, Durability durability) {
     const MutexLock lock(mutex_);
     const auto found = waiters_.find(id);
     if (found == waiters_.end()) {
-      return;  // it was late, or the daemon stops
+      return;  // the deadline has passed, or the daemon stops
     }
     StopWaiting(id, found->second);
     deadlines_.erase({found->second.answer_at, id});
@@ -199,13 +201,13 @@ void DurablePuts::Refused(const absl::Status& status) {
     if (takes_none) {
       Answer(id, Durability::kReadOnly);
     } else {
-      Try(id);  // what was refused went behind all others
+      Try(id);  // the refused image is now at the end of the queue
     }
   }
 }
 
 absl::Time DurablePuts::AnswerLate(absl::Time now) {
-  for (;;) {  // ends: each answer takes one away
+  for (;;) {  // each iteration answers a put
     Id id = 0;
     Durability durability = Durability::kLate;
     {
@@ -237,7 +239,7 @@ void DurablePuts::Stop() {
   for (const Id id : ids) {
     Answer(id, Durability::kStopping);
   }
-  syncs_.Await();  // ends: a tier completes every sync
+  syncs_.Await();  // ends, because a tier completes every sync
 }
 
 size_t DurablePuts::count() const {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Puts that wait until they are durable. Each waits as a record, not as a thread. It waits until
-// the persistent tier has its images, then until the tier has the blocks before them, then for a
-// Sync() of the tier, which many puts share. It waits for blocks by name: write-back reports each
-// block that it has written.
+// Puts that wait until they are durable. A waiting put is a record, not a thread. First it waits
+// until the persistent tier has its images, then until the tier has the blocks before them. Then it
+// waits for a Sync() of the tier, which many puts share. It waits for blocks by name: write-back
+// reports each block that it has written.
 //
-// The blocks before it must be durable first, because a block is not found without them. If one of
-// them is missing, it may be arriving on another connection: the put waits for it until its
+// The blocks before a put must be durable first, because a block is not found without them. If one
+// of them is missing, it may be arriving on another connection. The put then waits for it until its
 // deadline.
 //
 // Thread-safety: Thread-safe, except Stop(), which one thread calls.
@@ -42,25 +42,26 @@ class DurablePuts {
  public:
   using Done = absl::AnyInvocable<void(proto::Durability)>;
 
-  // `tier` is the persistent tier; null: none. `hurry` makes write-back try again at once.
+  // `tier` is the persistent tier, or null. `hurry` makes write-back try again at once.
   DurablePuts(BlockIndex& index, CopyTier* tier, const Clock& clock, std::function<void()> hurry);
   ~DurablePuts();  // REQUIRES: Stop() has returned, or no put ever waited
 
-  // Has the images of the slice, and the blocks before them, written before other images. Runs
-  // `done` exactly once, without locks held, possibly before this returns: when all of them are
+  // Writes the images of the slice, and the blocks before them, before other images. Runs `done`
+  // exactly once, without locks held, possibly before this returns. It runs when all of them are
   // durable, when it is known that they will not be, or shortly before the deadline, so that the
   // answer is in time. Call it without locks held.
   void AwaitDurable(const BlockName& block, const WantedGroup& wanted, absl::Time deadline,
                     Done done);
 
-  // Call it when write-back has written an image of the block, or has failed to.
+  // Call it when write-back has written an image of the block, or has failed to write it.
   void Tried(const BlockName& block, const absl::Status& status);
-  // Call it when the tier had no room for an image. Unavailable: the tier accepts no images.
+  // Call it when the tier had no room for an image. If `status` is Unavailable, the tier accepts no
+  // images.
   void Refused(const absl::Status& status);
   // Answers puts whose deadline is near. Returns the next deadline, or InfiniteFuture.
   absl::Time AnswerLate(absl::Time now);
-  // Answers all waiting puts. Later ones are answered at once. Waits until the tier does not use
-  // this object any more. Idempotent.
+  // Answers all waiting puts. Answers later ones at once. Waits until the tier does not use this
+  // object any more. Idempotent.
   void Stop();
 
   size_t count() const;
@@ -68,7 +69,7 @@ class DurablePuts {
 
  private:
   using Id = uint64_t;
-  struct Images {  // of a slice
+  struct Images {  // of one slice
     BlockName block;
     WantedGroup wanted;
   };
@@ -76,18 +77,19 @@ class DurablePuts {
     Images images;
     absl::Time answer_at;
     Done done;
-    std::optional<BlockName> waits_for;  // nullopt: it is being tried, or waits for a sync
+    std::optional<BlockName> waits_for;  // nullopt: the put is being tried, or waits for a sync
     bool is_syncing = false;
   };
 
-  // Determines what the put waits for next.
+  // Determines the next event that the put waits for.
   void Try(Id id);
-  // Returns false if it was answered, or if the block was reported since the put was last tried.
+  // Makes the put wait for `block`. Returns false if the put was answered, or if the block was
+  // reported since the put was last tried.
   bool WaitsAnew(Id id, const BlockName& block);
   bool BeginSync(Id id);
   // Ends the sync: the put must be tried again.
   void EndSync(Id id);
-  // `lost` is the tier's count of lost copies before it was seen that all images are there.
+  // `lost` is the tier's count of lost copies, read before all images were found to be there.
   void Synced(Id id, const absl::Status& status, uint64_t lost);
   void Answer(Id id, proto::Durability durability);
   void StopWaiting(Id id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -15,7 +15,7 @@ bool ImageCheck::Check(const CopyPin& pin, std::span<const std::byte> bytes) {
   codecs::ImageView view;
   const absl::StatusOr<SpaceRef> space = spaces_.Find(pin.facts().space_id);
   if (!space.ok()) {
-    return true;  // nobody can ask for it any more
+    return true;  // nobody can request it any more
   }
   codecs::Error error = ParsePinned(pin, bytes, (*space)->fingerprint(), &view);
   if (error == codecs::Error::kOk) {

@@ -18,20 +18,22 @@
 namespace cairn {
 namespace {
 
-// Of a round of upkeep, besides a strip that it ends with.
+// The time of one slice in a round of upkeep. A slice may exceed it by one strip.
 constexpr absl::Duration kSlice = absl::Milliseconds(5);
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
-constexpr int kRestPerGather = 20;  // times what looking for blocks took in vain
+// The pause after a failed search, as a multiple of the search's duration.
+constexpr int kRestPerGather = 20;
 constexpr absl::Duration kGiveUpFor = absl::Seconds(10);
-constexpr absl::Duration kTrialRestMax = absl::Minutes(10);  // of a target
-constexpr uint64_t kTokensMin = 512;   // of every head: what a profile can be made of
-constexpr uint64_t kTokensMax = 1024;  // more is better, but takes longer
-constexpr uint64_t kPinnedShare = 8;   // one part in so many of the tier
-constexpr uint64_t kQueryGrowth = 8;   // times the tokens that a profile knows the queries of
-constexpr int kReplacedMax = 2;        // of a group, in the life of a process
+constexpr absl::Duration kTrialRestMax = absl::Minutes(10);  // for one target
+constexpr uint64_t kTokensMin = 512;   // per head: the fewest tokens for a profile
+constexpr uint64_t kTokensMax = 1024;  // per head: more would be better, but takes longer
+constexpr uint64_t kPinnedShare = 8;   // the sample may pin this part of the tier
+// A group is mined again when there are this many times the queries of its profile.
+constexpr uint64_t kQueryGrowth = 8;
+constexpr int kReplacedMax = 2;  // per group and process
 
-// A profile that is mined without queries has one step for all of K in a layer: so what an earlier
-// process mined says by itself whether it knows any.
+// Returns true if the profile was mined with query statistics. A profile without them has the same
+// step for all channels of K in a layer. So this also works for profiles of an earlier process.
 bool KnowsQueries(const codecs::Profile& profile) {
   for (uint32_t layer = 0; layer < profile.layers(); ++layer) {
     const int16_t first = profile.Channel(0, {layer, 0}, 0).step_log;
@@ -91,7 +93,7 @@ absl::Time Mining::RunSlice(absl::Time now) {
   const absl::Time until = MonotonicNow() + kSlice;
   if (work_->miner == nullptr) {
     if (!Gather(*work_, until)) {
-      // Until there are more; a large index is not gone through all the time.
+      // Wait for more blocks. A large index must not be searched all the time.
       next_look_ = std::max(next_look_, now + kRestPerGather * work_->gathering);
       Trial& trial = TrialOf(work_->target.space->id(), work_->target.group);
       trial.blocks_to_skip = 0;
@@ -150,7 +152,7 @@ absl::Time Mining::Review(absl::Time now) {
 std::vector<Mining::Target> Mining::FindTargets(absl::Time now) {
   std::vector<Target> targets;
   const std::vector<SpaceRef> spaces = spaces_.List();
-  std::erase_if(trials_, [&](const auto& trial) {  // of spaces that were retired
+  std::erase_if(trials_, [&](const auto& trial) {  // those of retired spaces
     return std::none_of(spaces.begin(), spaces.end(),
                         [&](const SpaceRef& space) { return space->id() == trial.first.first; });
   });
@@ -218,7 +220,7 @@ bool Mining::Gather(Work& work, absl::Time until) {
   CopyPins pins;
   do {
     has_more = index_.Walk(space_id, &work.cursor, &pins);
-    // Images of a block come one after another.
+    // The images of a block are adjacent.
     for (size_t first = 0, end = 0; first < pins.size(); first = end) {
       const proto::BlockKey key = pins[first].facts().key;
       CopyPins of_block;
@@ -246,7 +248,8 @@ bool Mining::Gather(Work& work, absl::Time until) {
   }
   codecs::MineRequest request =
       proto::MineRequestOf(work.target.space->identity(), work.target.group, work.recipe);
-  // Of some heads alone they would say that the others' queries are nothing.
+  // Use the statistics only if every head has some. Otherwise heads without queries would seem
+  // unused.
   QuerySquares::Snapshot squares = work.target.space->coding().query_squares(work.target.group);
   if (squares.tokens > 0) {
     request.query_squares = std::move(squares.means);
@@ -273,7 +276,7 @@ void Mining::Take(Work& work, CopyPins pins) {
   block.first_position = pins[0].facts().first_position;
   block.tokens = pins[0].facts().tokens;
   for (const CopyPin& pin : pins) {
-    // Damaged memory is reported by the gets and checks that find it.
+    // Damaged images are reported by the gets and checks that find them.
     if (codecs::ParseImage(pin.bytes(), &block.views.emplace_back()) != codecs::Error::kOk) {
       return;
     }
@@ -324,7 +327,7 @@ void Mining::Report(MetricSink& sink) const {
 }
 
 // --- Profiles ------------------------------------------------------------------------------------
-// From a sample to a profile, judged and installed.
+// Makes a profile from a sample, tests it and installs it.
 
 std::string_view Mining::Proceed(Work& work, absl::Time until, bool* is_done) {
   if (const std::string_view reason = ReasonToEnd(work); !reason.empty()) {

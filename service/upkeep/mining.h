@@ -5,18 +5,21 @@
 // profile.
 //
 // A profile that was mined with few or no query statistics is mined again once puts have brought
-// enough statistics, at most kReplacedMax times. This needs blocks that are still `exact`. If there
-// are too few, the old profile stays. Images keep the profile with which they were encoded.
+// enough, at most kReplacedMax times. This needs blocks that are still `exact`. If there are too
+// few, the old profile stays. Images keep the profile with which they were encoded.
 //
-// A profile is tested before it becomes current: a block that is not in its sample must not be
+// A profile is tested before it becomes current. A block that is not in its sample must not be
 // larger with the profile than with `exact`. If it is larger, for example because the sample was
 // zeros or NaN, the next sample begins with later blocks. If images become too large later,
 // ProfileReview withdraws the profile, and mining starts again.
 //
 // Work is divided into slices of some milliseconds, so that upkeep's other tasks are not late. The
-// blocks of a sample are pinned until the work ends. The work ends, and starts again later, if one
-// of them is deleted or damaged, if the tier had to refuse an image, or if the profile is too
-// large, cannot be stored or is no longer needed.
+// blocks of a sample are pinned until the work ends. In these cases the work ends, and starts again
+// later:
+//
+// - A block of the sample is deleted or damaged.
+// - The tier had to refuse an image.
+// - The profile is too large, cannot be stored, or is not needed any more.
 //
 // Thread-safety: Owned by upkeep's thread, except Report().
 
@@ -70,7 +73,7 @@ class Mining {
     Target target;
     codecs::Recipe recipe;      // the space's recipe when the work began
     uint64_t refusals = 0;      // the tier's refusals at that time
-    uint64_t cursor = 0;        // of the walk that searches blocks
+    uint64_t cursor = 0;        // position of the walk that searches blocks
     absl::Duration gathering;   // time spent on that walk
     size_t blocks_to_skip = 0;  // blocks that earlier samples used
     std::vector<SampleBlock> blocks;
@@ -98,9 +101,9 @@ class Mining {
   // Earlier attempts for a target.
   struct Trial {
     size_t blocks_to_skip = 0;
-    size_t sample_blocks = 0;  // in the last attempt
+    size_t sample_blocks = 0;  // sample of the last attempt
     Rest rest;
-    uint64_t query_tokens = 0;  // of the profile, if this process has mined it
+    uint64_t query_tokens = 0;  // tokens of the profile, if this process has mined it
     int replaced = 0;           // how often a mined profile has replaced another
     Rest replacing_rest;
   };
@@ -117,7 +120,7 @@ class Mining {
   void End(absl::Time now, bool is_done);
   // Runs a slice of the review of mined profiles. Returns when the next slice is due.
   absl::Time Review(absl::Time now);
-  // Returns the reason why the work cannot continue. Empty: it can.
+  // Returns the reason why the work cannot continue, or an empty string.
   std::string_view ReasonToEnd(const Work& work) const;
   // Searches for blocks, at most until `until`. Returns false if the search is complete and has
   // found too few.
@@ -134,7 +137,8 @@ class Mining {
   // Encodes a head of the test block with the profile and with `exact`.
   absl::Status Judge(Work& work);
   absl::Status Install(const Work& work);
-  // Does some of the work. Returns the reason why it cannot continue. Empty: it can, or *is_done.
+  // Does some of the work. Returns the reason why it cannot continue. Returns an empty string if it
+  // can, or if *is_done.
   std::string_view Proceed(Work& work, absl::Time until, bool* is_done);
 
   Spaces& spaces_;
@@ -146,7 +150,7 @@ class Mining {
   std::vector<Target> targets_;  // groups that the last search found, still to be tried
   absl::Time next_look_ = absl::InfinitePast();
   std::optional<Work> work_;
-  std::map<std::pair<uint64_t, uint16_t>, Trial> trials_;  // by space and group
+  std::map<std::pair<uint64_t, uint16_t>, Trial> trials_;  // keyed by space and group
   Counter mined_, replaced_, given_up_;
   Histogram slice_seconds_;
 };

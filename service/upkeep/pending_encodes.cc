@@ -21,14 +21,15 @@ namespace cairn {
 namespace {
 
 constexpr size_t kEncodesPerRound = 4;
-// After a round that could not encode for want of room; twice as long each time in a row.
+// The pause after a round that lacked room. It doubles each time in a row.
 constexpr absl::Duration kRetryMin = absl::Milliseconds(100);
 constexpr absl::Duration kRetryMax = absl::Seconds(10);
-// Images that wait for the image of the block before to be encoded first.
+// The limit for a chain of images that wait for the encoding of their previous block.
 constexpr size_t kClimbMax = 4096;
 constexpr std::string_view kFailureNames[] = {"space", "room", "codec"};
 
-// Where the tiles of a raw image lie as a payload does; empty: there is padding between them.
+// If the tiles of a raw image are a source payload, returns their bytes. Otherwise there is padding
+// between them, and the result is empty.
 std::span<const std::byte> SourceWithin(const codecs::ImageView& view) {
   const codecs::ImageSpec& spec = view.spec();
   uint64_t bytes = 0;
@@ -41,7 +42,7 @@ std::span<const std::byte> SourceWithin(const codecs::ImageView& view) {
 
 }  // namespace
 
-// An image being encoded, which a late device keeps.
+// An image that is being encoded. A device that is late keeps it alive.
 // Thread-safety: Thread-compatible, except Made() and Await().
 class PendingEncodes::Encoding {
  public:
@@ -66,7 +67,7 @@ class PendingEncodes::Encoding {
   }
   absl::StatusOr<Extent> Await() {
     const MutexLock lock(mutex_);
-    while (!image_.has_value()) {  // ends: the codec runs every completion
+    while (!image_.has_value()) {  // ends, because the codec runs every completion
       made_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
     }
     return *std::move(image_);
@@ -94,10 +95,10 @@ bool PendingEncodes::RunOnce(absl::Time now) {
   if (now < again_) {
     return false;
   }
-  std::vector<CopyPin> to_do;  // one, and what has to be encoded before it
+  std::vector<CopyPin> to_do;  // an image, and those that must be encoded before it
   std::vector<std::shared_ptr<Encoding>> begun;
   bool has_room = true;
-  // Ends: what is taken is pending no more, and a chain is shorter than kClimbMax or cut there.
+  // The loop ends, because a taken image is no longer pending, and a chain is cut at kClimbMax.
   for (size_t encoded = 0; encoded < kEncodesPerRound && has_room;) {
     if (to_do.empty()) {
       CopyPins taken = index_.TakePending(1);
@@ -114,7 +115,7 @@ bool PendingEncodes::RunOnce(absl::Time now) {
       continue;
     }
     if (GoesOnWithParents(to_do.back()) && !FinishAll(begun)) {
-      has_room = false;  // which may be those that it goes on with
+      has_room = false;  // the images that lacked room may be the parents
       continue;
     }
     absl::StatusOr<std::shared_ptr<Encoding>> encoding = Plan(to_do.back());
@@ -188,7 +189,7 @@ absl::StatusOr<std::shared_ptr<PendingEncodes::Encoding>> PendingEncodes::Plan(C
   CAIRN_CHECK(codecs::ParseImage(pin.bytes(), &encoding->view) == codecs::Error::kOk);
   encoding->spec = encoding->view.spec();
   encoding->side_object = space->coding().ChooseRecipe(&encoding->spec);
-  // Since it was kept raw the space may have turned raw.
+  // The space's recipe may have become raw meanwhile.
   if (encoding->spec == encoding->view.spec()) {
     return nullptr;
   }
@@ -220,8 +221,8 @@ absl::StatusOr<Extent> PendingEncodes::EncodeHere(const Encoding& encoding) cons
              : recoder_.Encode(encoding.view, encoding.spec, encoding.inputs());
 }
 
-// ResourceExhausted: no room now, the image is to be pending again. Any other error is final: the
-// image stays as it was put.
+// Returns ResourceExhausted if there is no room now; the image must then be pending again. Any
+// other error is final: the image stays as it was put.
 absl::Status PendingEncodes::Finish(Encoding& encoding) {
   absl::StatusOr<Extent> image = absl::UnavailableError("there is no device");
   if (encoding.is_asked_of_device) {

@@ -27,18 +27,18 @@ namespace cairn {
 
 class PendingEncodes {
  public:
-  // All arguments must outlive it. `device` may be null: none.
+  // All arguments must outlive it. `device` may be null.
   PendingEncodes(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
                  ImageCheck& check, const Recoder& recoder, DeviceCodec* device);
 
   // Encodes a few blocks. Returns true if there may be more to do at once.
   bool RunOnce(absl::Time now);
-  // After a lack of room: when to call RunOnce() again.
+  // After a lack of room, the time of the next RunOnce().
   absl::Time again() const { return again_; }
   void Report(MetricSink& sink) const;
 
  private:
-  // Why an image keeps the form in which it was put.
+  // Why an image stays in the form in which it was put.
   enum class Failure : uint8_t { kSpace, kRoom, kCodec };
   static constexpr size_t kFailureCount = 3;
   // Further inputs of an encoder: the images of the previous block, from which `ott` continues.
@@ -50,19 +50,20 @@ class PendingEncodes {
 
   void PutBack(std::vector<CopyPin>& pins);
   bool GoesOnWithParents(const CopyPin& pin) const;
-  // Returns pins of images of the previous block that `pin` continues from and that are pending,
-  // too. They must be encoded first.
+  // Returns pins of images of the previous block that are pending, too, and from which `pin`
+  // continues. They must be encoded first.
   CopyPins TakePendingParents(const CopyPin& pin);
-  // Returns nothing if the images are absent or damaged. The image is then encoded without them.
+  // Returns empty Parents if the images are absent or damaged. The image is then encoded without
+  // them.
   Parents ParentsOf(const CopyPin& pin, const SpaceEntry& space, const codecs::ImageSpec& spec);
-  // Decides how to encode the image. Null: the image stays as it is.
+  // Decides how to encode the image. Null: the image is not encoded.
   absl::StatusOr<std::shared_ptr<Encoding>> Plan(CopyPin& pin);
   // Starts encoding on the device, if there is a device that accepts the work.
   void Begin(const std::shared_ptr<Encoding>& encoding);
   absl::Status Finish(Encoding& encoding);
   absl::StatusOr<Extent> EncodeHere(const Encoding& encoding) const;
-  // Finishes the encodings that were begun, and clears the list. Returns false if there was no room
-  // for some of them; these are pending again.
+  // Finishes the encodings that were begun, and clears the list. If there was no room for some of
+  // them, makes these pending again and returns false.
   bool FinishAll(std::vector<std::shared_ptr<Encoding>>& begun);
   void CountFailure(const CopyPin& pin, const absl::Status& status);
 
@@ -74,7 +75,7 @@ class PendingEncodes {
   const Recoder& recoder_;
   DeviceCodec* const device_;
 
-  // After a lack of room: when to continue, and the length of the pause.
+  // After a lack of room, the time of the next try and the length of the pause.
   absl::Time again_ = absl::InfinitePast();
   absl::Duration retry_;
   Counter encoded_;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr absl::Duration kReviewSlice = absl::Milliseconds(5);
 constexpr absl::Duration kEvery = absl::Seconds(10);
-constexpr int kRestPerWalk = 50;  // times what the walk took
+constexpr int kRestPerWalk = 50;  // the pause after a walk, as a multiple of its duration
 constexpr uint64_t kLargerMin = 2;
 
 }  // namespace
@@ -83,7 +83,7 @@ void ProfileReview::Weigh(const CopyPin& pin) {
 bool ProfileReview::IsLargerThanExact(const CopyPin& pin) {
   codecs::ImageView view;
   if (codecs::ParseImage(pin.bytes(), &view) != codecs::Error::kOk) {
-    return false;  // damaged: gets and checks report it
+    return false;  // damaged; gets and checks report it
   }
   codecs::ImageSpec spec = view.spec();
   spec.slice.layer_count = 1;

@@ -39,7 +39,7 @@ class ProfileReview {
   void Report(MetricSink& sink) const;
 
  private:
-  // Counts images of one current mined profile.
+  // Counts the images of one current mined profile.
   struct Tally {
     codecs::Digest id{};
     uint64_t seen = 0;

@@ -13,14 +13,14 @@ namespace cairn {
 
 std::optional<codecs::Recipe> ColderRecipe(const codecs::Recipe& recipe,
                                            const codecs::Recipe& cold) {
-  // What was put without loss stays without, whatever the policy has become since.
+  // A lossless image stays lossless, even if the policy has changed.
   if (recipe.IsLossless() && !cold.IsLossless()) {
     return std::nullopt;
   }
   codecs::Recipe colder = recipe.IsLossless() ? cold : recipe;
   colder.bits = cold.bits;
   colder.level = cold.level;
-  // Of a recipe that needs a side object the policy has the name alone.
+  // The policy has only the name of a recipe that needs a side object, so compare the names.
   const bool is_asked_for = codecs::FormatRecipe(colder) == codecs::FormatRecipe(cold);
   return is_asked_for && colder != recipe && codecs::IsDemotable(recipe, colder)
              ? std::optional<codecs::Recipe>(colder)

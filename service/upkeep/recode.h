@@ -25,8 +25,8 @@
 namespace cairn {
 
 // Returns the recipe of a copy in the SSD tier, for an image with `recipe` in a space with the cold
-// recipe `cold`. nullopt: the copy has the image's bytes, because there is no exact conversion, or
-// because the conversion would make a lossless image lossy.
+// recipe `cold`. Returns nullopt if the copy gets the image's bytes. This is so if there is no
+// exact conversion, or if it would make a lossless image lossy.
 std::optional<codecs::Recipe> ColderRecipe(const codecs::Recipe& recipe,
                                            const codecs::Recipe& cold);
 
@@ -49,7 +49,7 @@ class Recoder {
  private:
   using Step = absl::FunctionRef<codecs::Error(std::span<std::byte> image, size_t* bytes)>;
   absl::Status CheckStaging(uint64_t bytes) const;
-  // Returns the image that `make` writes, in staging.
+  // Returns a staging extent with the image that `make` writes.
   absl::StatusOr<Extent> Make(std::string_view step, uint64_t bytes_max, Step make) const;
 
   Tiers& tiers_;

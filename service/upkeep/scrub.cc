@@ -9,9 +9,9 @@
 namespace cairn {
 namespace {
 
-// Of one round, so that a deadline never waits long for it: 64 slots of the index each.
+// Limit for one round, so that no deadline waits long for it. A walk visits 64 slots of the index.
 constexpr int kWalksPerRound = 64;
-// After a read for which there was no staging, or that the device did not do.
+// The pause after a read that got no staging, or that the device did not do.
 constexpr absl::Duration kRest = absl::Seconds(1);
 
 uint64_t RateOf(const CopyTier* tier, std::optional<uint64_t> rate_bytes) {
@@ -49,7 +49,7 @@ absl::Time Scrub::RunOnce(absl::Time now) {
   {
     const MutexLock lock(mutex_);
     if (is_stopping_ || (is_reading_ && !read_.has_value())) {
-      return absl::InfiniteFuture();  // a read that ends wakes
+      return absl::InfiniteFuture();  // the completion of a read wakes upkeep
     }
     read.swap(read_);
     is_reading_ = false;
@@ -100,8 +100,8 @@ void Scrub::Begin(absl::Time now) {
   const uint64_t bytes = pin_.copy().image_bytes;
   const absl::Duration took = absl::Seconds(static_cast<double>(bytes) / rate_bytes_);
   Arena::Refusal refusal;
-  memory_ = tiers_.host().arena().Allocate(bytes, Use::kStaging, &refusal);  // evicts nothing
-  if (memory_.is_empty()) {  // the next pass may have more luck
+  memory_ = tiers_.host().arena().Allocate(bytes, Use::kStaging, &refusal);  // does not evict
+  if (memory_.is_empty()) {  // the next pass tries this copy again
     pin_.Reset();
     again_ = now + kRest;
     return;
@@ -153,8 +153,8 @@ void Scrub::Stop() {
       return;
     }
   }
-  tier_->Cancel(transfer_);  // nothing if it is over
-  in_flight_.Await();        // ends: a tier completes every transfer
+  tier_->Cancel(transfer_);  // does nothing if the read has completed
+  in_flight_.Await();        // ends, because a tier completes every transfer
   {
     const MutexLock lock(mutex_);
     is_reading_ = false;

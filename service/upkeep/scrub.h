@@ -33,15 +33,15 @@ struct ScrubReport {
   uint64_t rate_bytes = 0;  // per second; 0: off, or nothing to read
   uint64_t pass_count = 0;  // complete passes
   uint64_t corrupt_count = 0;
-  // Of the running pass; of the last one if none runs.
+  // Counts of the running pass, or of the last one if none runs.
   uint64_t image_count = 0, image_bytes = 0;
   std::optional<absl::Duration> since_last_pass = std::nullopt;  // since the end of the last pass
 };
 
 class Scrub {
  public:
-  // `rate_bytes` is the number of bytes to read per second; 0: none; nullopt: the rate that reads
-  // the tier once in kScrubPassDays. `wake` is called when RunOnce() has work: on any thread,
+  // `rate_bytes` is the number of bytes to read per second. 0: none are read. nullopt: the rate
+  // reads the tier once in kScrubPassDays. `wake` is called when RunOnce() has work, on any thread,
   // without locks held.
   Scrub(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
         std::optional<uint64_t> rate_bytes, std::function<void()> wake);
@@ -58,14 +58,14 @@ class Scrub {
   void Report(MetricSink& sink) const;
 
  private:
-  // Returns the tier to read. Null: none.
+  // Returns the tier to read, or null.
   static CopyTier* TierOf(const Tiers& tiers);
   // The completion. Runs on any thread.
   void Completed(absl::Status status);
   // Verifies the bytes that were read. REQUIRES: the read has completed.
   void CheckRead(const absl::Status& status);
-  // Finds the next copy. Returns false if the pass has ended, or if the examined slots have none;
-  // then *next says when to continue.
+  // Finds the next copy. Returns false if the pass has ended, or if the examined slots have no
+  // copy. Then sets *next to the time at which to continue.
   bool FindNext(absl::Time now, absl::Time* next);
   void Begin(absl::Time now);
 
@@ -82,7 +82,7 @@ class Scrub {
   uint64_t cursor_ = 0;
   absl::Time pass_began_ = absl::InfinitePast();
   absl::Time again_ = absl::InfinitePast();
-  CopyPin pin_;  // the copy that is being read, or that is read next
+  CopyPin pin_;  // the copy that is being read, or that will be read next
   Extent memory_;
   TransferId transfer_ = 0;
 

@@ -13,12 +13,12 @@
 namespace cairn {
 namespace {
 
-// Of one round, so that a deadline never waits long for it.
+// Limit for one round, so that no deadline waits long for it.
 constexpr int kEvictionsPerRound = 256;
 constexpr int kCollectionsPerRound = 64;
-// From the end of one collection of expired blocks to the next.
+// The pause between two collections of expired blocks.
 constexpr absl::Duration kCollectionRest = absl::Seconds(10);
-// The longest sleep: the watermark is looked at so often.
+// The longest sleep. The watermark is checked at least this often.
 constexpr absl::Duration kSleepMax = absl::Seconds(1);
 
 }  // namespace

@@ -47,7 +47,7 @@ class Upkeep {
   void Start();
   // Ends the thread after its current task, and waits for running writes. Idempotent.
   void Stop();
-  // Tells the thread that a task may be due earlier.
+  // Makes the thread check at once whether a task is due.
   void Wake();
 
   // Runs one round of all tasks on the calling thread. Returns when the next round is due. The
@@ -74,8 +74,8 @@ class Upkeep {
   };
   // Verifies every published tile of the copies in all tiers, on the calling thread and at full
   // speed. Damaged copies are dropped, counted and logged. `progress` is called at least once a
-  // second and at the end. If it returns false, the walk stops (Cancelled). The counts in
-  // VerifyProgress count each copy of an image separately.
+  // second and at the end. If it returns false, the walk stops (Cancelled). VerifyProgress counts
+  // each copy of an image separately.
   absl::Status Verify(uint64_t space_id,
                       const std::function<bool(const VerifyProgress&)>& progress);
 
@@ -83,8 +83,7 @@ class Upkeep {
 
  private:
   void Run();
-  // Continues collecting expired blocks. Returns true if more expired blocks may be left to collect
-  // at once.
+  // Continues to collect expired blocks. Returns true if more may be left to collect at once.
   bool CollectExpired(absl::Time now);
   // Has the tiers store the hints for the next process, if hints have changed. Returns false if no
   // hint has changed.
@@ -105,8 +104,8 @@ class Upkeep {
   WriteDown write_down_;
   DeviceCopies device_copies_;
   Scrub scrub_;
-  absl::Time next_retirement_ = absl::InfinitePast();  // when idle spaces are retired next
-  absl::Time next_collection_ = absl::InfinitePast();  // when collecting expired blocks begins next
+  absl::Time next_retirement_ = absl::InfinitePast();  // next retirement of idle spaces
+  absl::Time next_collection_ = absl::InfinitePast();  // of expired blocks
   uint64_t collected_ = 0;                             // slots visited in the current collection
   absl::Time next_hints_save_ = absl::InfinitePast();
   uint64_t saved_hints_ = 0;  // the version of the last save

@@ -8,10 +8,10 @@ namespace cairn {
 namespace {
 
 constexpr absl::Duration kProgressStep = absl::Milliseconds(500);
-// Between looks for room where staging is full.
+// The time between tries while staging is full.
 constexpr absl::Duration kStagingStep = absl::Milliseconds(10);
 
-// Reads the copy while the calling thread waits, and cancels the read once `goes_on` says so.
+// Reads the copy and waits for it. Cancels the read once `goes_on` returns false.
 absl::Status AwaitRead(CopyTier& tier, const CopyPin& pin, std::span<std::byte> target,
                        const std::function<bool()>& goes_on) {
   absl::Status result;
@@ -23,7 +23,7 @@ absl::Status AwaitRead(CopyTier& tier, const CopyPin& pin, std::span<std::byte> 
                                     in_flight.Leave();
                                   });
   bool is_cancelled = false;
-  // Ends: a tier completes every transfer.
+  // The loop ends, because a tier completes every transfer.
   while (!in_flight.AwaitUntil(MonotonicNow() + kProgressStep)) {
     if (!is_cancelled && !goes_on()) {
       is_cancelled = true;
@@ -33,10 +33,11 @@ absl::Status AwaitRead(CopyTier& tier, const CopyPin& pin, std::span<std::byte> 
   return result;
 }
 
-// Memory for an image, as soon as there is room. Cancelled: nobody waits for it any more.
+// Allocates memory for an image as soon as there is room. Returns Cancelled once `goes_on` returns
+// false.
 absl::StatusOr<Extent> AwaitStaging(HostTier& host, uint64_t bytes,
                                     const std::function<bool()>& goes_on) {
-  for (;;) {  // ends: gets and puts give their memory back, or the caller gives up
+  for (;;) {  // until gets and puts free memory, or the caller gives up
     absl::StatusOr<Extent> memory = host.AllocateStaging(bytes);
     if (!absl::IsResourceExhausted(memory.status())) {
       return memory;
@@ -105,7 +106,7 @@ absl::Status Upkeep::Verify(uint64_t space_id,
   for (CopyTier* tier : tiers_.all()) {
     CAIRN_RETURN_IF_ERROR(VerifyTier(*tier, space_id, done, goes_on));
   }
-  // Copies that came or went meanwhile.
+  // Copies may have been added or removed meanwhile.
   done.images_total = done.images_checked;
   progress(done);
   return absl::OkStatus();

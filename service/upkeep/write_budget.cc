@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-// Below this share of a day's bytes it is short.
+// The budget is short if less than this part of a day's bytes is left.
 constexpr double kShortShare = 1.0 / 16;
 
 size_t SeenCount(uint64_t blocks_max) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A daily budget of bytes for writes to a tier whose drives wear. Unused budget is kept for at most
-// a day. While little of the budget is left, a block is written only once it is used again.
+// a day. While little of the budget is left, a block is written only if it is used again.
 //
 // Thread-safety: Thread-compatible.
 
@@ -21,17 +21,17 @@ class WriteBudget {
     kSpent,  // write nothing
   };
 
-  // `bytes_per_day` is the budget; 0: no limit. At start limits::kWriteBudgetStartShare of a day's
-  // budget is left. `blocks_max` is the capacity of the tier; the object remembers four times as
+  // `bytes_per_day` is the budget; 0: no limit. At start, limits::kWriteBudgetStartShare of a day's
+  // budget is left. `blocks_max` is the capacity of the tier. The object remembers four times as
   // many blocks, up to a limit.
   WriteBudget(uint64_t bytes_per_day, uint64_t blocks_max, absl::Time now);
 
   // Adds the budget for the time since the last call. Returns the state.
   State Look(absl::Time now);
   void Spend(uint64_t bytes) { left_ -= bytes_per_day_ == 0 ? 0 : static_cast<double>(bytes); }
-  // Returns when there will be budget again. REQUIRES: the state is kSpent.
+  // Returns the time at which there will be budget again. REQUIRES: the state is kSpent.
   absl::Time RefilledAt(absl::Time now) const;
-  // Remembers the block. Returns whether it was remembered already; it may have been forgotten.
+  // Remembers the block. Returns true if it was remembered before. A block may be forgotten.
   bool See(const proto::BlockKey& key);
 
   uint64_t bytes_per_day() const { return bytes_per_day_; }
@@ -43,7 +43,7 @@ class WriteBudget {
   const uint64_t bytes_per_day_;
   double left_;
   absl::Time looked_;
-  std::vector<uint32_t> seen_;  // one part of a key, at the index that another part gives; 0: none
+  std::vector<uint32_t> seen_;  // a part of each key, placed by another part; 0: none
 };
 
 }  // namespace cairn

@@ -18,11 +18,11 @@
 namespace cairn {
 namespace {
 
-// Of one round, so that a deadline never waits long for it.
+// Limit for one round, so that no deadline waits long for it.
 constexpr int kWritesPerRound = 64;
 constexpr absl::Duration kRestMin = absl::Milliseconds(100);
 constexpr absl::Duration kRestMax = absl::Seconds(10);
-// How often it is asked what reclaim has written.
+// The interval for asking the tier how much reclaim has written.
 constexpr absl::Duration kCarriedStep = absl::Seconds(1);
 
 CopyTier* LastingTier(const Tiers& tiers) {
@@ -38,7 +38,7 @@ uint64_t HashOf(const proto::BlockKey& key) {
   return hash;
 }
 
-// About: images are half a MiB or more, most of them.
+// An estimate: most images have half a MiB or more.
 uint64_t BlocksMax(const CopyTier* tier) {
   return tier == nullptr ? 0 : tier->capacity_bytes() / 512_KiB;
 }
@@ -80,7 +80,7 @@ absl::Time WriteDown::BeginSome(absl::Time now) {
     {
       const MutexLock lock(mutex_);
       if (is_stopping_ || bytes_ >= bytes_max_) {
-        return absl::InfiniteFuture();  // a write that ends wakes
+        return absl::InfiniteFuture();  // the completion of a write wakes upkeep
       }
       if (now < again_) {
         return again_;
@@ -93,7 +93,7 @@ absl::Time WriteDown::BeginSome(absl::Time now) {
       return refilled_at;
     }
     if (!BeginOne(budget)) {
-      snapshot_.reset();  // with the side objects that it keeps
+      snapshot_.reset();  // frees the side objects that the snapshot keeps
       const MutexLock lock(mutex_);
       return again_ > now ? again_ : absl::InfiniteFuture();
     }
@@ -137,12 +137,12 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
   write->image = *std::move(taken);
   absl::StatusOr<SpaceRef> space = spaces_.Find(write->image.source.facts().space_id);
   if (!space.ok()) {
-    return true;  // deleted meanwhile, and its space retired
+    return true;  // it was deleted, and its space was retired
   }
   write->space = *std::move(space);
   const auto refuse = [&](const absl::Status& status) {
     refused_.Add();
-    write.reset();  // it goes behind all others
+    write.reset();  // moves the image to the end of the queue
     Rest(status);
     durable_puts_.Refused(status);
     return false;
@@ -165,8 +165,9 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
     return refuse(place.status());
   }
   write->place = *std::move(place);
-  // Making the copy took a while. A deletion since the place was reserved waits for the write; one
-  // from before it may have been answered, and no record may follow it.
+  // Making the copy took some time. If the image was deleted before the place was reserved, the
+  // deletion may be answered already, and nothing may be recorded. A later deletion waits for the
+  // write.
   if (!index_.ArePublished({&write->image.source, 1})) {
     const BlockName name = NameOf(write->image.source.facts());
     gone_.Add();
@@ -189,7 +190,7 @@ absl::Status WriteDown::MakeCopy(Write& write) {
   if (!colder.has_value()) {
     return absl::OkStatus();
   }
-  if (!check_.Check(source, source.bytes())) {  // else its copy would be sealed with good checksums
+  if (!check_.Check(source, source.bytes())) {  // never copy damaged bytes
     return absl::DataLossError("damaged");
   }
   absl::StatusOr<Extent> made = MakeColder(write, *colder);
@@ -313,7 +314,7 @@ void WriteDown::Completed(std::unique_ptr<Write> write, const absl::Status& stat
   } else {
     gone_.Add();
   }
-  write.reset();  // its pins are gone before Stop() returns
+  write.reset();  // releases its pins before Stop() returns
   bool is_room_wanted = false;
   {
     const MutexLock lock(mutex_);
@@ -338,7 +339,7 @@ void WriteDown::Rest(const absl::Status& status) {
   {
     const MutexLock lock(mutex_);
     if (again_ > now) {
-      return;  // writes that ended together rest together
+      return;  // writes that ended together share one pause
     }
     rest = rest_;
     again_ = now + rest_;
@@ -364,7 +365,7 @@ void WriteDown::Stop() {
     const MutexLock lock(mutex_);
     is_stopping_ = true;
   }
-  in_flight_.Await();  // ends: a tier completes every transfer
+  in_flight_.Await();  // ends, because a tier completes every transfer
 }
 
 // --- Figures -------------------------------------------------------------------------------------

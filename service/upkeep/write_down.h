@@ -3,13 +3,13 @@
 // Write-back: writes images of the host tier to the persistent tier in advance. So the host tier
 // can evict copies that also exist there, and the next process finds the images.
 //
-// Images are written in the order of publication, but a block before the blocks that follow it;
-// these writes may overlap. No thread waits for the device: the bytes in transit are limited, and a
+// Images are written in the order of publication, but a block before the blocks that follow it.
+// These writes may overlap. No thread waits for the device: the bytes in transit are limited, and a
 // completed write makes room for the next. An image whose write failed moves to the end of the
 // queue. Then write-back pauses, for longer with each further failure.
 //
-// While the write budget is low, a block is written only once it has been requested or put a second
-// time. Once the budget is used up, nothing is written.
+// While the write budget is low, a block is written only if it was requested or put a second time.
+// Once the budget is used up, nothing is written.
 //
 // If the space's policy has a cold recipe, and there is an exact conversion to it, the image is
 // verified and recoded to that recipe. Otherwise it is written unchanged.
@@ -45,7 +45,7 @@ namespace cairn {
 struct WriteReport {
   uint64_t budget_bytes = 0;  // per day; 0: no budget
   double budget_left_bytes = 0;
-  // The number of images that were not written while the budget was low, since they were used once.
+  // The number of images that were not written at first because the budget was low.
   uint64_t withheld_count = 0;
   absl::Duration uptime;  // the time over which the devices have counted
 };
@@ -69,13 +69,13 @@ class WriteDown {
   // The puts that wait to be durable.
   DurablePuts& durable_puts() { return durable_puts_; }
 
-  // The number of images that the persistent tier should have but lacks; 0 without such a tier.
+  // The number of images that the persistent tier should have but lacks. 0 without such a tier.
   uint64_t left() const;
   WriteReport Describe() const;
   void Report(MetricSink& sink) const;
 
  private:
-  // Where to place the blocks that follow a block, while that block is being written.
+  // The place for the blocks that follow a block, while that block is being written.
   struct PlacementHint {
     std::shared_ptr<const CopyPin> parent_copy;  // null: `hash` chooses
     uint64_t hash = 0;
@@ -88,9 +88,9 @@ class WriteDown {
     std::vector<NamedSideObject> side_objects;
     PlacementHint hint;
     TierExtent place;
-    Extent colder;  // the recoded bytes to write; empty: the image's bytes are written
+    Extent colder;  // the recoded bytes to write; empty: the image's own bytes are written
     CopyFacts copy;
-    const SideObject* own = nullptr;  // the copy's side object
+    const SideObject* own = nullptr;  // the side object of the copy
 
     std::span<const std::byte> bytes() const {
       return colder.is_empty() ? image.source.bytes() : std::as_bytes(colder.bytes());
@@ -98,11 +98,12 @@ class WriteDown {
   };
 
   absl::Time BeginSome(absl::Time now);
-  // Returns false if there is no room now, or nothing to write.
+  // Begins one write. Returns false if there is no room now, or nothing to write.
   bool BeginOne(WriteBudget::State budget);
-  // Charges the bytes that reclaim has written, because they also wear the drives.
+  // Subtracts the bytes that reclaim has written from the budget, because they also wear the
+  // drives.
   void CountCarried(absl::Time now);
-  // Sets the bytes to write. Errors: ResourceExhausted (there is no room for them now), DataLoss
+  // Makes the bytes to write. Errors: ResourceExhausted (there is no room for them now), DataLoss
   // (the image is damaged, and was dropped).
   absl::Status MakeCopy(Write& write);
   absl::StatusOr<Extent> MakeColder(const Write& write, const codecs::Recipe& colder) const;
@@ -130,7 +131,7 @@ class WriteDown {
   // Used by the thread that calls RunOnce().
   uint64_t carried_bytes_ = 0;
   absl::Time carried_at_ = absl::InfinitePast();
-  // The space that was written last. Blocks of a space usually come together.
+  // The space that was written last. Consecutive blocks usually belong to one space.
   uint64_t snapshot_space_ = 0;
   std::shared_ptr<const SpaceEntry::Snapshot> snapshot_;
 

@@ -9,7 +9,7 @@ namespace {
 std::atomic<int> allocation_count{0};
 }  // namespace
 
-// The other forms of new and delete come to these.
+// The other forms of new and delete call these.
 void* operator new(std::size_t bytes) {
   allocation_count.fetch_add(1, std::memory_order_relaxed);
   if (void* block = std::malloc(bytes)) return block;

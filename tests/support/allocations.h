@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A program that links this counts what it takes from the heap with operator new.
+// Counts the heap allocations by operator new, in a program that links this file.
 
 namespace cairn {
 
-// So far, by all threads. Thread-safe.
+// Returns the number so far, for all threads. Thread-safe.
 int AllocationCount();
 
 }  // namespace cairn

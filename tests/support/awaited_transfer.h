@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A transfer of a tier or of an engine, and its end, which comes once and on any thread.
+// Waits for the completion of a transfer of a tier or an engine. The completion may run on any
+// thread.
 
 #include <atomic>
 #include <utility>
@@ -11,9 +12,9 @@
 
 namespace cairn {
 
-// Lives until the transfer is over.
+// Must exist until the transfer has completed.
 struct AwaitedTransfer {
-  // What the transfer is to call.
+  // Returns the completion for the transfer.
   auto Done() {
     return [this](absl::Status result) {
       status = std::move(result);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How far decoded values are off.
+// Measures the error of decoded values.
 
 #include <cmath>
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-// Root of the mean square of the difference of bf16 values. REQUIRES: as many bytes of each.
+// Returns the root mean square of the differences of bf16 values. REQUIRES: equal sizes.
 inline double Bf16Error(std::span<const std::byte> a, std::span<const std::byte> b) {
   const auto value = [](std::span<const std::byte> bytes, size_t at) {
     return codecs::Bf16ToFloat(codecs::Load<uint16_t>(bytes.data() + at));

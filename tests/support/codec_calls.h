@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Calls of the codecs that tests make over and over. One that fails fails the test.
+// Codec calls that many tests make. If a call fails, the test fails.
 
 #include <gtest/gtest.h>
 

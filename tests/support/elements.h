@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Elements of every dtype, as tests make them: unlike codecs/pack/elements.h, a value that is no
-// number stays none, in dtypes that have such.
+// Makes elements of every dtype for tests. Unlike codecs/pack/elements.h, it keeps NaN in dtypes
+// that have it.
 
 #include <cmath>
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace cairn::codecs {
 
-// The bits of a value in a dtype.
+// Returns the bits of a value in a dtype.
 inline uint32_t BitsOfValue(DType dtype, float value) {
   switch (dtype) {
     case DType::kBf16:
@@ -31,7 +31,7 @@ inline uint32_t BitsOfValue(DType dtype, float value) {
   }
 }
 
-// The lowest bit of the exponent.
+// Returns the index of the lowest bit of the exponent.
 inline uint32_t ExponentShift(DType dtype) {
   switch (dtype) {
     case DType::kFp32:

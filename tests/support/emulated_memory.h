@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A device that is named `emulated`: memory of its own, streams, copies between it and the host,
-// and faults when the test says. It has no kernels; the device of the SDK's tests adds those.
+// A device named `emulated`. It has memory, streams, and copies between its memory and the host's.
+// A test can inject faults. It has no kernels; the device of the SDK's tests adds them.
 //
-// Thread-safety: Thread-safe, but for copies on one stream: one thread.
+// Thread-safety: Thread-safe. Only one thread at a time may use a stream.
 
 #include <atomic>
 #include <cstddef>
@@ -31,17 +31,17 @@ class EmulatedMemory : public kernels::Runtime {
   using LaunchResult = kernels::LaunchResult;
   using Stream = kernels::Stream;
 
-  // What a test keeps of a device that somebody else owns.
+  // The faults of a device that another object owns. A test keeps them to inject faults.
   struct Faults {
-    std::atomic<int> calls_left{-1};   // until all fail; below 0: they do not
-    std::atomic<int> damaged_copy{0};  // the copy to the device of that number is damaged, from 1
-    std::atomic<bool> hangs{false};    // nothing on a stream is done
-    std::atomic<bool> is_full{false};  // no memory is left
+    std::atomic<int> calls_left{-1};   // after so many calls, all calls fail; negative: none
+    std::atomic<int> damaged_copy{0};  // number of the copy to the device to damage, counted from 1
+    std::atomic<bool> hangs{false};    // no work on a stream completes
+    std::atomic<bool> is_full{false};  // allocations fail
     std::atomic<bool> refuses_host{false};
     std::atomic<bool> is_dead{false};
     std::atomic<uint64_t> copies_in{0}, copies_out{0};
-    std::atomic<uint64_t> slow_copies{0};  // of them, with memory of the host that it does not know
-    std::atomic<bool> slow_copies_wait{false};  // for what hangs, as those of a device may
+    std::atomic<uint64_t> slow_copies{0};  // copies from or to host memory that is not registered
+    std::atomic<bool> slow_copies_wait{false};  // as on a real device, while it hangs
   };
 
   explicit EmulatedMemory(std::shared_ptr<Faults> faults = std::make_shared<Faults>())
@@ -135,7 +135,7 @@ class EmulatedMemory : public kernels::Runtime {
                         Stream) override {
     return LaunchResult::kUnavailable;
   }
-  // What is on the stream is done here.
+  // Does the work of the stream.
   LaunchResult Poll(Stream stream, bool* is_over) override {
     *is_over = !faults_->hangs;
     if (faults_->is_dead) {
@@ -148,15 +148,15 @@ class EmulatedMemory : public kernels::Runtime {
   }
 
   Faults& faults() { return *faults_; }
-  // From the call of that number on, which counts from now, all fail.
+  // Makes all calls fail, beginning with the one of this number, counted from now.
   void DieAfter(int calls) { faults_->calls_left = calls; }
-  // Damages the copy of that number, which counts from now, to the device, of those of images.
+  // Damages the copy of this number to the device. Counts copies of images, from now.
   void Damage(int copy) { faults_->damaged_copy = copy; }
   void SetHung(bool hangs) { faults_->hangs = hangs; }
   void SetFull() { faults_->is_full = true; }
 
  protected:
-  // Puts work on a stream; on one that is not this device's it is done at once.
+  // Puts work on a stream. Work on a stream of another device is done at once.
   LaunchResult Put(Stream stream, std::function<void()> act) {
     if (faults_->calls_left >= 0 && faults_->calls_left-- == 0) {
       faults_->is_dead = true;
@@ -180,14 +180,15 @@ class EmulatedMemory : public kernels::Runtime {
     }
   }
   using Work = std::vector<std::function<void()>>;
-  static constexpr size_t kDamagedBytesMin = 2000;  // pages and side objects are less, plans more
+  // Pages and side objects are smaller. Plans are larger.
+  static constexpr size_t kDamagedBytesMin = 2000;
 
   void NoteHost(const std::byte* at, size_t bytes) {
     if (IsKnown(at, bytes)) {
       return;
     }
     ++faults_->slow_copies;
-    while (faults_->slow_copies_wait && faults_->hangs) {  // ends: the test says so
+    while (faults_->slow_copies_wait && faults_->hangs) {  // until the test changes the faults
       absl::SleepFor(absl::Milliseconds(1));
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A clock that moves when told. Starts at 2026-01-01 00:00 UTC.
+// A clock that tests move forward. It starts at 2026-01-01 00:00 UTC.
 //
 // Thread-safety: Thread-safe.
 #include "absl/time/civil_time.h"

@@ -30,9 +30,9 @@ struct Slot {
   std::array<char, 256> path{};
 };
 
-// Memory of one process or of several: zero is a good beginning.
+// Shared by one or several processes. Memory of zeros is a valid initial state.
 struct Faults {
-  std::atomic<size_t> count;  // without it the calls cost nothing
+  std::atomic<size_t> count;  // while it is 0, the calls only check it
   std::atomic<bool> is_locked;
   std::array<Slot, kFaultsMax> slots;
   uint64_t met;
@@ -45,7 +45,8 @@ struct Faults {
   void unlock() { is_locked.store(false, std::memory_order_release); }
 };
 
-// By the system's own calls: those below need it. Null: it cannot be had.
+// Maps the file. Uses system calls directly, because the functions below call this. Returns null on
+// failure.
 Faults* Map(const char* path, int flags) {
   const long fd = ::syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC | flags, 0600);
   if (fd < 0 || ::ftruncate(static_cast<int>(fd), sizeof(Faults)) != 0) {
@@ -57,7 +58,7 @@ Faults* Map(const char* path, int flags) {
   return memory == MAP_FAILED ? nullptr : static_cast<Faults*>(memory);
 }
 
-// Never destroyed: the process calls to its end.
+// Never destroyed, because the process makes calls until its end.
 std::atomic<Faults*>& TheFaultsPointer() {
   static std::atomic<Faults*> faults = [] {
     const char* const path = std::getenv(FaultyCalls::kFileVariable);
@@ -68,7 +69,7 @@ std::atomic<Faults*>& TheFaultsPointer() {
 }
 Faults& TheFaults() { return *TheFaultsPointer().load(); }
 
-// The error of the call; 0: none. `is_first`: it is counted.
+// Returns the error of the call, or 0 for none. `is_first`: the call is counted.
 int ErrorOf(FaultyCalls::Call call, std::string_view path, bool is_first) {
   Faults& all = TheFaults();
   const std::scoped_lock lock(all);
@@ -85,10 +86,10 @@ int ErrorOf(FaultyCalls::Call call, std::string_view path, bool is_first) {
   return 0;
 }
 
-// True, and errno: it fails.
+// Returns true and sets errno if the call must fail.
 bool Fails(FaultyCalls::Call call, std::string_view path) {
   int error = ErrorOf(call, path, /*is_first=*/true);
-  while (error == FaultyCalls::kHang) {  // ends: with Clear()
+  while (error == FaultyCalls::kHang) {  // until Clear()
     ::usleep(kHangStepMicroseconds);
     error = ErrorOf(call, path, /*is_first=*/false);
   }
@@ -108,7 +109,7 @@ bool Fails(FaultyCalls::Call call, int fd) {
   return bytes > 0 && Fails(call, std::string_view(path.data(), static_cast<size_t>(bytes)));
 }
 
-// The system's call `number`, or its failure.
+// Makes the system call `number`, or fails.
 template <typename... Rest>
 long Do(FaultyCalls::Call call, long number, int fd, Rest... rest) {
   return Fails(call, fd) ? -1 : ::syscall(number, fd, rest...);
@@ -161,7 +162,7 @@ extern "C" {
 CAIRN_INSTEAD int open(const char* path, int flags, ...) {
   va_list arguments;
   va_start(arguments, flags);
-  const mode_t mode = va_arg(arguments, mode_t);  // read in vain where there is none
+  const mode_t mode = va_arg(arguments, mode_t);  // if there is no mode, the kernel ignores it
   va_end(arguments);
   return cairn::Open(path, flags, mode);
 }

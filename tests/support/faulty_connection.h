@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A connection with faults, for tests of what stands on either side of it: wraps any transport's.
+// A connection with faults, which wraps the connection of any transport.
 //
 //   auto faults = std::make_shared<Faults>();
 //   FaultyConnection connection(std::move(real), faults);
-//   faults->flip_request_bits = 1;   // the next put's payload is damaged on its way
+//   faults->flip_request_bits = 1;  // damages the payload of the next put
 //
 // Thread-safety: a FaultyConnection as its real one; Faults are Thread-safe.
 #include <algorithm>
@@ -22,21 +22,19 @@
 
 namespace cairn {
 
-// Each number is how many of the next calls it strikes; a call is struck by all that apply to it.
+// Each number is how many of the next calls have the fault. A call has all faults that apply to it.
 struct Faults {
-  std::atomic<int> flip_request_bits{
-      0};  // calls with a payload: one bit of it is flipped on its way
-  std::atomic<int> flip_reply_bits{
-      0};  // calls whose reply has a payload: one bit of that is flipped
-  std::atomic<int> flip_frame_bits{0};  // a bit of the reply frame is flipped
-  std::atomic<int> drop{
-      0};  // never sent: ends with DeadlineExceeded at its deadline, connection broken
-  std::atomic<int> refuse{0};  // Start() answers Unavailable, connection broken
-  std::atomic<int> delay{0};   // the reply is held back for delay_ms, at most to the deadline
+  std::atomic<int> flip_request_bits{0};  // calls with a payload: flips one bit of it
+  std::atomic<int> flip_reply_bits{0};    // calls whose reply has a payload: flips one bit of it
+  std::atomic<int> flip_frame_bits{0};    // flips a bit of the reply frame
+  // Not sent. Fails at its deadline with DeadlineExceeded, and breaks the connection.
+  std::atomic<int> drop{0};
+  std::atomic<int> refuse{0};  // Start() fails with Unavailable and breaks the connection
+  std::atomic<int> delay{0};   // the reply is delayed by delay_ms, but at most until the deadline
   std::atomic<int> delay_ms{0};
-  std::atomic<int> struck{0};  // faults that took place
+  std::atomic<int> struck{0};  // number of faults that happened
 
-  // One stroke of `fault`, if one is left.
+  // Uses one `fault`. Returns false if none is left.
   bool Take(std::atomic<int>& fault) {
     int left = fault.load();
     while (left > 0) {
@@ -73,7 +71,7 @@ class FaultyConnection final : public transport::Connection {
     flight->outer = call;
     flight->inner.request = call->request;
     flight->inner.payload = call->payload;
-    flight->inner.target = call->target;  // no loan: what is damaged is what was moved
+    flight->inner.target = call->target;  // no loan: damage the moved bytes
     flight->inner.deadline = call->deadline;
     if (!call->payload.empty() && faults_->Take(faults_->flip_request_bits)) {
       flight->damaged.assign(call->payload.begin(), call->payload.end());
@@ -95,7 +93,7 @@ class FaultyConnection final : public transport::Connection {
   }
 
   void Poll(absl::Time until) override {
-    do {  // ends at `until`
+    do {  // until `until`
       if (real_ == nullptr) {
         return;
       }
@@ -134,7 +132,7 @@ class FaultyConnection final : public transport::Connection {
     return next;
   }
 
-  // Hands over what is over and not held back. True when a call ended.
+  // Delivers completed calls that are not delayed. Returns true if a call ended.
   bool Deliver() {
     bool has_ended = false;
     const absl::Time now = MonotonicNow();
@@ -184,7 +182,7 @@ class FaultyConnection final : public transport::Connection {
     return false;
   }
 
-  // Ends the real connection, and with it every call.
+  // Closes the real connection, which ends all calls.
   void Break(const absl::Status& status) {
     real_.reset();
     for (const auto& flight : flights_) {

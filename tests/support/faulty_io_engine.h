@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The engine with threads over a kernel that fails, hangs or loses transfers where a test says so.
-// What is held is with the kernel as far as the engine knows: budgets fill up behind it, deadlines
-// pass, Stop() waits, and its memory is touched late.
+// The thread engine with an emulated kernel, which fails, holds or loses transfers as a test
+// requests. The engine does not know that a transfer is held. So budgets fill up, deadlines pass,
+// Stop() waits, and the memory of the transfer is accessed late.
 //
 //   auto engine = std::make_unique<FaultyIoEngine>();
 //   engine->Inject({.act = FaultyIoEngine::kHold, .kind = IoKind::kRead, .file = "000003"});
@@ -35,17 +35,17 @@ namespace cairn {
 class FaultyIoEngine final : public IoEngine {
  public:
   enum Act {
-    kFail,  // with `error`
-    kHold,  // until Clear(), and then it is done
-    kLose,  // answered as if it were done: a write leaves the file, a read its target as they were
+    kFail,  // fails with `error`
+    kHold,  // waits until Clear(), then runs
+    kLose,  // reports success, but a write does not change the file, and a read not its target
   };
-  // What calls it meets: those to which all fields apply.
+  // Applies to the calls that match all fields.
   struct Fault {
     Act act = kFail;
     int error = EIO;
     std::optional<IoKind> kind = std::nullopt;
-    std::string file = "";  // the end of its path
-    uint64_t first_byte = 0, end_byte = std::numeric_limits<uint64_t>::max();  // touched in it
+    std::string file = "";  // the end of the file's path
+    uint64_t first_byte = 0, end_byte = std::numeric_limits<uint64_t>::max();  // in it
     uint64_t calls_max = std::numeric_limits<uint64_t>::max();
   };
 
@@ -53,19 +53,19 @@ class FaultyIoEngine final : public IoEngine {
       : engine_(MakeThreadEngine(limits, [this](auto... call) { return Call(call...); })) {}
   ~FaultyIoEngine() override { Clear(); }
 
-  // The oldest fault that applies to a call is the one that it meets.
+  // A call gets the oldest fault that applies to it.
   void Inject(Fault fault) {
     const MutexLock lock(mutex_);
     faults_.push_back(std::move(fault));
   }
-  // No more faults; what is held goes on.
+  // Removes all faults. Held calls continue.
   void Clear() {
     const MutexLock lock(mutex_);
     faults_.clear();
     ++clears_;
     cleared_.NotifyAll();
   }
-  uint64_t met() const {  // calls that met a fault
+  uint64_t met() const {  // number of calls that got a fault
     const MutexLock lock(mutex_);
     return met_;
   }
@@ -73,7 +73,7 @@ class FaultyIoEngine final : public IoEngine {
     const MutexLock lock(mutex_);
     return held_;
   }
-  // Whether the last read that began there failed, and nothing was written there since.
+  // Returns true if the last read that began there failed, and nothing was written there since.
   bool HasFailedToRead(std::string_view file, uint64_t offset) const {
     const MutexLock lock(mutex_);
     const auto found = unread_.find(file);
@@ -106,7 +106,7 @@ class FaultyIoEngine final : public IoEngine {
                ? static_cast<ssize_t>(bytes)
                : CallKernel(kind, fd, parts, parts_count, offset);
   }
-  // Waits where the fault says so.
+  // Returns the fault of the call. Waits if it is kHold.
   std::optional<Fault> Meet(IoKind kind, int fd, uint64_t offset, uint64_t bytes) {
     std::error_code ignored;
     const std::string path =
@@ -151,7 +151,7 @@ class FaultyIoEngine final : public IoEngine {
   uint64_t met_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t held_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::set<uint64_t>, std::less<>> unread_ ABSL_GUARDED_BY(mutex_);
-  const std::unique_ptr<IoEngine> engine_;  // last: its threads use the rest
+  const std::unique_ptr<IoEngine> engine_;  // last: its threads use the members above
 };
 
 }  // namespace cairn

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a fuzz harness over files: each argument is a file or a folder searched for files. Linked in
-// place of libFuzzer by every preset but `fuzz`, so that the corpus is replayed on every test run.
+// Runs a fuzz harness over files. Each argument is a file or a folder to search for files. Every
+// preset except `fuzz` links it in place of libFuzzer, so that each test run replays the corpus.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -16,7 +16,8 @@ namespace {
 void Replay(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> text((std::istreambuf_iterator<char>(file)), {});
-  // A copy of exactly the input's size, so that a sanitizer sees a read past its end.
+  // Copy the input into a buffer of exactly its size, so that a sanitizer detects a read past its
+  // end.
   const std::vector<std::uint8_t> input(text.begin(), text.end());
   LLVMFuzzerTestOneInput(input.data(), input.size());
 }

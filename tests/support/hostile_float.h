@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Floating point as a caller may leave it: rounds towards zero, and flushes denormals where the CPU
-// can.
+// Sets the floating-point environment to unusual values that a caller may have left. It rounds
+// towards zero, and flushes denormals if the CPU can.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace cairn {
 
 #if defined(__x86_64__)
-// Beside rounding, control bits that are none of the C library's.
+// Returns the control bits, including those that the C library does not know.
 inline uint32_t FloatControl() { return __builtin_ia32_stmxcsr(); }
 inline void SetFloatControl(uint32_t control) { __builtin_ia32_ldmxcsr(control); }
 inline constexpr uint32_t kFlushDenormals = 0x8040;  // FTZ and DAZ
@@ -21,7 +21,8 @@ inline void SetFloatControl(uint32_t control) { std::fesetround(static_cast<int>
 inline constexpr uint32_t kFlushDenormals = 0;
 #endif
 
-// Of the calling thread while it lives; fails the test where somebody has changed it meanwhile.
+// Changes the environment of the calling thread while it exists. Fails the test if somebody has
+// changed the environment meanwhile.
 class HostileFloat {
  public:
   HostileFloat() {
@@ -43,7 +44,7 @@ class HostileFloat {
   uint32_t hostile_ = 0;
 };
 
-// What call() returns, which has to be the same in a hostile environment.
+// Returns the result of call(), which must be the same in a hostile environment.
 template <typename Call>
 auto InAnyFloat(Call call) {
   auto result = call();

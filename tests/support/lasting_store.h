@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A store with a lasting tier in memory, which begins with what the disk has and can be killed.
+// A store with a persistent tier in memory. It starts with the contents of a disk, and can be
+// killed.
 //
 // Thread-safety: as StoreFixture.
 
@@ -31,20 +32,20 @@ class LastingStore : public StoreFixture {
     restorer.Finish(absl::ZeroDuration());
   }
 
-  // Upkeep runs until all that was put is in the tier.
+  // Runs upkeep until the tier has all images.
   void WriteAllDown() {
     CAIRN_CHECK(WaitFor([&] {
       upkeep->RunOnce();
       return upkeep->unwritten_count() == 0;
     }));
   }
-  // What is freed from now on is there after the restart.
+  // After this, images that are freed stay on the disk for the restart.
   void Kill() {
     upkeep->Stop();
     lasting.Stop();
   }
 
-  // A get, which may wait for the tier.
+  // Runs a get, which may wait for the tier.
   std::vector<std::byte> Fetch(const SpaceEntry& space, const proto::BlockKey& key) {
     return Fetch(space, key, Whole(space));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A descriptor whose last close() takes its time, as a hostile client would send one.
+// A descriptor whose last close() blocks. A hostile client could send one.
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -15,8 +15,8 @@
 
 namespace cairn {
 
-// A TCP connection on loopback with bytes that its other end does not read. Whoever closes `socket`
-// last waits for that, until `reader` is closed.
+// A TCP connection on loopback with bytes that its other end does not read. The last close() of
+// `socket` blocks until `reader` is closed.
 struct LingeringSocket {
   Fd socket;
   Fd reader;
@@ -29,7 +29,7 @@ struct LingeringSocket {
     reader.Reset();
     if (closing.joinable()) closing.join();
   }
-  // Closes our copy, which `is_sent` or not, and does not wait where we are the last.
+  // Closes this process's copy. Unless `is_sent`, the close does not block.
   void LetGo(bool is_sent) {
     const linger none{};
     if (!is_sent) ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
@@ -37,7 +37,7 @@ struct LingeringSocket {
   }
 };
 
-// One that lingers for so many seconds.
+// Makes a socket that blocks for at most so many seconds.
 inline LingeringSocket MakeLingeringSocket(int seconds) {
   const Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Takes all log records of the process while it lives, instead of stderr. One at a time.
+// Captures all log records of the process while it exists, instead of writing them to stderr. Only
+// one may exist at a time.
 //
 //   LogCapture log;
 //   …
@@ -33,7 +34,7 @@ class LogCapture {
     const MutexLock lock(mutex_);
     return lines_;
   }
-  // Lines that contain `text`.
+  // Returns the number of lines that contain `text`.
   std::size_t Count(std::string_view text) const {
     const MutexLock lock(mutex_);
     std::size_t count = 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A tier of the test suite: bytes on the heap that are reached through Read() and Write() only, and
-// completions that come when the test says, in the order it says, with the status it says. With a
-// MemoryDisk it is lasting: what was written is found again by the next tier of that disk.
+// A tier for tests. Its bytes are on the heap, and only Read() and Write() access them. The test
+// chooses when transfers complete, in which order, and with which status. With a MemoryDisk the
+// tier is persistent: the next tier of that disk finds what was written.
 //
-// Thread-safety: Thread-safe; completions run on the thread that calls Complete().
+// Thread-safety: Thread-safe. Completions run on the thread that calls Complete().
 
 #include <algorithm>
 #include <cstdint>
@@ -23,7 +23,8 @@
 
 namespace cairn {
 
-// What outlives a MemoryTier. Thread-safety: guarded by the lock of the tier that has it.
+// The contents that outlive a MemoryTier. Thread-safety: guarded by the lock of the tier that uses
+// it.
 struct MemoryDisk {
   struct Kept {
     proto::Fingerprint space{};
@@ -35,9 +36,9 @@ struct MemoryDisk {
   };
   std::map<proto::Fingerprint, SpaceRecord> spaces;
   std::map<codecs::Digest, std::vector<std::byte>> side_objects;
-  std::map<uint64_t, Kept> copies;  // by offset
+  std::map<uint64_t, Kept> copies;  // keyed by offset
 
-  // A copy of the block; null: there is none.
+  // Returns a copy of the block, or null.
   const Kept* Find(const proto::BlockKey& key) const {
     const auto found = std::ranges::find_if(
         copies, [&](const auto& copy) { return copy.second.image.key == key; });
@@ -150,7 +151,8 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
       disk_->spaces[space.fingerprint] = space;
     }
   }
-  // Whether what was freed is gone for good: it is, or not before the deadline, or nobody knows.
+  // The result of AwaitFreed(): the freed images are gone, or not before the deadline, or no device
+  // can record it.
   enum class Freed : uint8_t { kGone, kLate, kOut };
   void SetFreed(Freed freed) {
     const MutexLock lock(mutex_);
@@ -170,7 +172,7 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     }
     Submit([] {}, std::move(done));
   }
-  // Of the last sync that was asked for.
+  // Returns the parts of the last Sync().
   uint64_t synced_parts() const {
     const MutexLock lock(mutex_);
     return synced_parts_;
@@ -180,14 +182,14 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     is_stopped_ = true;
   }
 
-  // Called at the beginning of each Reserve(). REQUIRES: nobody reserves meanwhile.
+  // Sets a function to call at the beginning of each Reserve(). REQUIRES: no Reserve() is running.
   void BeforeReserve(std::function<void()> call) { before_reserve_ = std::move(call); }
-  // From now on completions wait for Complete(), or do not.
+  // If true, completions wait for Complete().
   void HoldCompletions(bool is_holding) {
     const MutexLock lock(mutex_);
     is_holding_ = is_holding;
   }
-  // Those that wait, in the order submitted.
+  // Returns the waiting transfers, in the order of submission.
   std::vector<TransferId> waiting() const {
     const MutexLock lock(mutex_);
     std::vector<TransferId> ids;
@@ -196,7 +198,8 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     }
     return ids;
   }
-  // Ends a transfer; it is done if `status` is OK. Nothing if it is over.
+  // Completes a transfer, which moves its bytes if `status` is OK. Does nothing if it has
+  // completed.
   void Complete(TransferId id, const absl::Status& status) {
     TierDone done;
     {
@@ -213,13 +216,14 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     }
     std::move(done)(status);
   }
-  // Ends those that wait now; what follows on them, as the sync of a write, waits on.
+  // Completes all transfers that wait now. Transfers that these cause, such as a sync after a
+  // write, wait.
   void CompleteAll(const absl::Status& status = absl::OkStatus()) {
     for (const TransferId id : waiting()) {
       Complete(id, status);
     }
   }
-  // The device is out: its transfers, and those to come, fail; or it is back, empty.
+  // Makes the device fail, with all its transfers, or makes it work again, without contents.
   void SetOut(bool is_out) {
     {
       const MutexLock lock(mutex_);
@@ -227,18 +231,18 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     }
     CompleteAll(absl::UnavailableError("the device is out"));
   }
-  // Flips a bit of what lies at `offset` of the tier, in its last byte or that of `at`.
+  // Flips a bit of the copy at `offset` of the tier, in its last byte or in byte `at`.
   void Damage(uint64_t offset, std::optional<size_t> at = std::nullopt) {
     const MutexLock lock(mutex_);
     std::vector<std::byte>& bytes = extents_.at(offset);
     bytes[at.value_or(bytes.size() - 1)] ^= std::byte{1};
   }
-  // What it was asked to read since the last call.
+  // A read that was requested since the last call.
   struct Asked {
-    uint64_t place = 0;   // in the tier
-    uint64_t offset = 0;  // in the image
+    uint64_t place = 0;   // place in the tier
+    uint64_t offset = 0;  // offset in the image
     uint64_t bytes = 0;
-    absl::Time deadline;  // the test ends what is late
+    absl::Time deadline;  // the test must complete late reads itself
   };
   std::vector<Asked> TakeReads() {
     const MutexLock lock(mutex_);
@@ -259,7 +263,7 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     uint64_t offset = 0;
   };
 
-  // `act` runs under the lock.
+  // Runs `act` under the lock.
   TransferId Submit(absl::AnyInvocable<void() &&> act, TierDone done) {
     absl::Status status;
     {
@@ -276,7 +280,7 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     std::move(done)(status);
     return 0;
   }
-  // By the index's order, or by the order written; what is held is carried along.
+  // Evicts one copy, by the index's order or in the order of writing. Keeps held copies.
   bool EvictOne() {
     if (traits_.is_leaf_first) {
       return evictor_->EvictOldest(id(), EvictionReason::kCapacity) > 0;
@@ -358,7 +362,7 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
   uint64_t next_offset_ ABSL_GUARDED_BY(mutex_) = 0;
   TransferId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t synced_parts_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, std::vector<std::byte>> extents_;  // by offset
+  std::map<uint64_t, std::vector<std::byte>> extents_;  // keyed by offset
   std::deque<Written> written_;
   std::vector<Asked> reads_ ABSL_GUARDED_BY(mutex_);
   std::map<TransferId, Transfer> waiting_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Collects what a component reports, by name{label="value",…}.
+// Collects the metrics that a component reports, by name{label="value",…}.
 //
 //   MetricCapture metrics;
 //   index.Report(metrics);
@@ -28,7 +28,7 @@ class MetricCapture final : public MetricSink {
                 double value) override {
     values_[Series(name, labels)] += value;
   }
-  // Kept as its count, and as NAME_sum.
+  // Stores a histogram as its count, and its sum as NAME_sum.
   void AddHistogram(std::string_view name, std::string_view, MetricLabels labels,
                     const HistogramSnapshot& value) override {
     values_[Series(name, labels)] += static_cast<double>(value.count);

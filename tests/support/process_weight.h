@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a process holds, as the kernel counts it.
+// The memory and descriptors of a process, as the kernel counts them.
 
 #include <sys/types.h>
 

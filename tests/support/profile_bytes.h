@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bytes of profiles, as docs/internals/formats/profile.md draws them, for tests.
+// Makes bytes of profiles for tests, in the format of docs/internals/formats/profile.md.
 
 #include <cmath>
 #include <cstddef>
@@ -20,15 +20,15 @@ struct ProfileShape {
   uint16_t layers = 1;
   uint16_t heads = 1;
   uint32_t k_dim = 16;
-  uint32_t v_dim = 16;  // 0: of latents
+  uint32_t v_dim = 16;  // 0: a profile of latents
   RopeKind rope = RopeKind::kNone;
   uint16_t rotary_first = 0;
   uint16_t rotary_dims = 0;
   bool has_basis = false;
-  bool has_own_tables = false;  // tables and offsets differ by plane and by profile
+  bool has_own_tables = false;  // each plane and profile has tables and offsets of its own
 };
 
-// Of K's dim: any V, RoPE or none, at times a basis.
+// Returns a shape with this K dimension, and with random V, RoPE and basis.
 inline ProfileShape AnyProfileShape(uint32_t dim, std::mt19937_64& random) {
   const auto below = [&](uint64_t bound) { return static_cast<uint32_t>(random() % bound); };
   ProfileShape shape{.heads = 2, .k_dim = dim, .v_dim = 1 + below(140)};
@@ -96,9 +96,9 @@ class ProfileBytes {
     bytes_.resize(kProfileHeaderBytes);
   }
 
-  // Bells that widen with the table's number.
+  // Writes tables whose bell curves are wider for each next table.
   void Tables(uint32_t plane) {
-    std::mt19937_64 own = random_;  // so that what follows does not depend on it
+    std::mt19937_64 own = random_;  // keeps random_ independent of the tables
     own.discard(plane);
     const bool is_own = shape_.has_own_tables;
     const double wider = is_own ? 1 + static_cast<double>(own() % 64) / 128 : 1;
@@ -143,7 +143,7 @@ class ProfileBytes {
     Align();
   }
 
-  // A random reflection: its own inverse.
+  // Writes a random reflection, which is its own inverse.
   void Reflection() {
     std::vector<float> normal(shape_.k_dim);
     float square = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Random numbers a failed test can be run again with: the seed is printed when made, and
-// CAIRN_SEED=<n> replays it.
+// Random numbers with a seed that is printed when they are made. CAIRN_SEED=<n> repeats a test with
+// the seed n.
 //
 //   std::mt19937_64 random = SeededRandom();
 #include <cstdint>
@@ -24,7 +24,8 @@ inline std::uint64_t TestSeed() {
   return seed;
 }
 
-// A generator at the start of the seed's sequence; `stream` tells several in one test apart.
+// Returns a generator at the start of the seed's sequence. Several generators of one test must have
+// different values of `stream`.
 inline std::mt19937_64 SeededRandom(std::uint64_t stream = 0) {
   return std::mt19937_64(TestSeed() + stream * 0x9e3779b97f4a7c15ULL);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Runs a program to its end, as a shell would.
+// Runs a command in a shell and waits for its end.
 
 #include <sys/wait.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a test may expect of a program that a sanitizer slows down and fattens.
+// How much a sanitizer slows a program down, for the limits of tests.
 
 namespace cairn {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Side objects of every kind, for tests that hold for all of them.
+// Makes side objects of every kind, for tests that run with all kinds.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace cairn {
 
 struct SideObjectCase {
   proto::SideObjectKind kind;
-  const char* recipe;  // that codes with it
+  const char* recipe;  // a recipe that uses it
 };
 inline constexpr SideObjectCase kProfileCase = {proto::SideObjectKind::kProfile, "cairn:2.3"};
 inline constexpr SideObjectCase kBankCase = {proto::SideObjectKind::kBank, "patternkv:2"};
@@ -29,8 +29,8 @@ inline std::string NameOfCase(const testing::TestParamInfo<SideObjectCase>& info
   return NameOfKind(info.param.kind);
 }
 
-// One for a group of this shape; another for each seed, all of one size. What of the shape is about
-// RoPE and bases is for profiles alone.
+// Returns a side object for a group of this shape. Each seed gives other bytes of the same size.
+// Only profiles use the parts of the shape for RoPE and bases.
 inline std::vector<std::byte> SideObjectBytes(proto::SideObjectKind kind, uint64_t seed,
                                               const codecs::ProfileShape& shape) {
   std::mt19937_64 random(seed);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// An SSD tier with the least of a store around it: what it holds is a map from numbers to places,
-// and what an image of a number contains follows from the number. Restart() is a process that ends
-// well, Crash() one that does not: the tier is opened on a copy of the folders as they are.
+// An SSD tier with a minimal store. The store is a map from numbers to places. The number of an
+// image determines its contents. Restart() ends the process normally. Crash() does not: it opens
+// the tier on a copy of the folders in their current state.
 //
-// Thread-safety: Thread-safe, but for Restart() and Crash().
+// Thread-safety: Thread-safe, except Restart() and Crash().
 
 #include <algorithm>
 #include <atomic>
@@ -38,7 +38,7 @@ namespace cairn {
 class SsdShelf final : public Evictor, public RecoverySink {
  public:
   static constexpr uint64_t kSpaceId = 77;
-  // A budget for so few segments that reclaim is nearly always under way.
+  // A budget with so few segments that reclaim runs nearly all the time.
   static constexpr uint64_t kSmallBudgetBytes = 24_MiB;
 
   struct Options {
@@ -47,21 +47,21 @@ class SsdShelf final : public Evictor, public RecoverySink {
     uint64_t extents_max = 0;
     size_t devices = 1;
     size_t deletions_max = limits::kDeletionsMax;
-    uint64_t chain_blocks = 1;  // so many numbers after each other are a chain
-    std::string folder = "";    // empty: one of its own
+    uint64_t chain_blocks = 1;  // so many consecutive numbers form a chain
+    std::string folder = "";    // empty: a temporary folder
     IoChoice io = IoChoice::kThreads;
-    std::string fstab = "";  // none
+    std::string fstab = "";  // empty: no such file
     SsdPlacement placement = SsdPlacement::kChain;
     absl::Duration probe_after = absl::Seconds(30);
-    absl::Duration room_wait = absl::Seconds(30);  // of a put
+    absl::Duration room_wait = absl::Seconds(30);  // the longest wait of a put for room
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;
-    // Called before the copy of that number goes, evicted or lost.
+    // Called before the copy with this number is evicted or lost.
     std::function<void(uint64_t number, bool is_lost)> on_gone = nullptr;
   };
   SsdShelf() : SsdShelf(Options()) {}
   explicit SsdShelf(const Options& options) : options_(options) {
     if (options_.folder.empty()) {
-      folders_ = std::make_unique<TempDir>(std::filesystem::current_path());  // O_DIRECT: a disk
+      folders_ = std::make_unique<TempDir>(std::filesystem::current_path());  // for O_DIRECT
       options_.folder = folders_->path().string();
     }
     Open();
@@ -92,7 +92,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     space.recipe = "raw";
     return space;
   }
-  // Of one to eight layers, 32 KiB each.
+  // Returns an image of one to eight layers with 32 KiB each.
   static std::vector<std::byte> Image(uint64_t number) {
     codecs::ImageSpec spec;
     const proto::BlockKey key = KeyOf(number);
@@ -130,7 +130,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
             .source_bytes = 32_KiB * SliceOf(number).layer_count};
   }
 
-  // Writes the image of that number, waiting for room as upkeep does.
+  // Writes the image with this number. Waits for room, as upkeep does.
   absl::Status Put(uint64_t number, bool is_durable = false) {
     const std::vector<std::byte> image = Image(number);
     absl::StatusOr<TierExtent> place;
@@ -158,7 +158,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     CAIRN_RETURN_IF_ERROR(Await([&](TierDone done) {
       tier_->Write(write, [this, number, &place,
                            done = std::move(done)](const absl::Status& status) mutable {
-        if (status.ok()) {  // before its segment can be lost
+        if (status.ok()) {  // set it before the segment can be lost
           const MutexLock lock(mutex_);
           Leave(number);
           places_.emplace(number, *std::move(place));
@@ -172,12 +172,12 @@ class SsdShelf final : public Evictor, public RecoverySink {
     return !is_durable || lost == lost_ ? absl::OkStatus()
                                         : absl::UnavailableError("it may be lost");
   }
-  // OK: it is there, and as it was written. DataLoss: it is there, and is not.
+  // Returns OK if the image is stored and intact, and DataLoss if it is stored but wrong.
   absl::Status Get(uint64_t number) {
     CAIRN_ASSIGN_OR_RETURN(const std::vector<std::byte> read, Read(number));
     return read == Image(number) ? absl::OkStatus() : absl::DataLossError("other bytes");
   }
-  // What is there, unchecked.
+  // Returns the stored bytes without checking them.
   absl::StatusOr<std::vector<std::byte>> Read(uint64_t number, bool is_background = false) {
     const TierExtent* place = nullptr;
     {
@@ -206,14 +206,15 @@ class SsdShelf final : public Evictor, public RecoverySink {
     tier_->Deleted(Space().fingerprint, {&key, 1});
     Drop(number);
   }
-  // Likewise, but that somebody still reads it: Drop() is when it has been read.
+  // Deletes the image while a reader still has it. Call Drop() when the reader is done.
   void DeleteWhileRead(uint64_t number) {
     const proto::BlockKey key = KeyOf(number);
     tier_->Deleted(Space().fingerprint, {&key, 1});
     const MutexLock lock(mutex_);
     places_.at(number).Unlist();
   }
-  // It leaves, as what is evicted; what is read keeps its place until then.
+  // Removes the image like an eviction. An image that is being read keeps its place until the
+  // reader is done.
   void Drop(uint64_t number) {
     const MutexLock lock(mutex_);
     Leave(number);
@@ -239,11 +240,11 @@ class SsdShelf final : public Evictor, public RecoverySink {
     Close();
     Open();
   }
-  // REQUIRES: the folders are its own.
+  // REQUIRES: the shelf has made the folders itself.
   void Crash() {
     CrashThen([] {});
   }
-  // `after` is called once the process has ended, and before its threads are waited for.
+  // Like Crash(). Calls `after` when the process has ended, before waiting for its threads.
   void CrashThen(absl::FunctionRef<void()> after) {
     std::unique_ptr<TempDir> copies = folders_->Copy();
     after();
@@ -252,7 +253,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     options_.folder = folders_->path().string();
     Open();
   }
-  // Between the two something may be done to the folders.
+  // The test may change the folders between Close() and Open().
   void Close() {
     if (tier_ != nullptr) {
       tier_->Stop();
@@ -288,14 +289,14 @@ class SsdShelf final : public Evictor, public RecoverySink {
   std::string folder(size_t device = 0) const { return absl::StrCat(options_.folder, "/", device); }
   SsdTier& tier() { return *tier_; }
   Options& options() { return options_; }
-  // Of the space, as it was last found.
+  // The recipe of the space, as it was last found.
   const std::string& recipe() const { return recipe_; }
   uint64_t evicted() const { return evicted_; }
   uint64_t evicted_for_index() const { return evicted_for_index_; }
   uint64_t moved() const { return moved_; }
   uint64_t lost() const { return lost_; }
 
-  // Evictor.
+  // Implements Evictor.
   uint64_t EvictOldest(TierId, EvictionReason, const BlockName*) override { return 0; }
   bool EvictWindow(uint64_t, const BlockName*, uint64_t*) override { return false; }
   bool EvictCopy(TierId, const ImageFacts& image, uint64_t offset, EvictionReason reason) override {
@@ -346,7 +347,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     }
   }
 
-  // RecoverySink.
+  // Implements RecoverySink.
   uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource&) override {
     CAIRN_CHECK(space.fingerprint == Space().fingerprint);
     recipe_ = space.recipe;
@@ -369,7 +370,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
                   found.image.source_bytes == facts.source_bytes &&
                   found.parent == KeyOf(number + 1'000'000));
       const MutexLock lock(mutex_);
-      places_.try_emplace(number, std::move(found.place));  // carried along twice, perhaps
+      places_.try_emplace(number, std::move(found.place));  // reclaim may have carried it twice
     }
   }
 
@@ -405,12 +406,12 @@ class SsdShelf final : public Evictor, public RecoverySink {
   }
 
   Options options_;
-  std::unique_ptr<TempDir> folders_;  // null: they are the test's
+  std::unique_ptr<TempDir> folders_;  // null: the test owns the folders
   std::unique_ptr<SsdTier> tier_;
   std::string recipe_;
   Mutex mutex_;
   std::map<uint64_t, TierExtent> places_ ABSL_GUARDED_BY(mutex_);
-  std::multimap<uint64_t, TierExtent> leaving_ ABSL_GUARDED_BY(mutex_);  // still read
+  std::multimap<uint64_t, TierExtent> leaving_ ABSL_GUARDED_BY(mutex_);  // still being read
   std::map<uint64_t, int> reading_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> held_ ABSL_GUARDED_BY(mutex_);
   std::atomic<uint64_t> evicted_{0}, evicted_for_index_{0}, moved_{0}, lost_{0};

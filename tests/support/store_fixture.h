@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The store without its fronts: every part below the lanes, over a small arena and a clock that
-// moves when told, with puts and gets as a lane would run them.
+// The store without its servers: every component below the lanes, with a small arena and a clock
+// that tests move. Puts and gets run as on a lane.
 //
-// Thread-safety: Thread-compatible to set up; the parts are as they are.
+// Thread-safety: Thread-compatible. The components are as they are.
 
 #include <algorithm>
 #include <cstring>
@@ -33,7 +33,7 @@
 
 namespace cairn {
 
-// Halves of the heads of a space that StoreFixture::Identity() describes.
+// Halves of the heads, in a space of StoreFixture::Identity().
 inline constexpr codecs::Slice kLeft = {0, 2, 0, 2}, kRight = {0, 2, 2, 2};
 
 class StoreFixture {
@@ -86,7 +86,7 @@ class StoreFixture {
     return *sessions.Find(opened->ticket);
   }
 
-  // Two layers of four heads, K and V of 32 bf16: 1 KiB a token.
+  // Two layers with four heads, and K and V of 32 bf16 values. A token has 1 KiB.
   static proto::SpaceIdentity Identity(std::string_view tenant = "acme") {
     proto::SpaceIdentity identity;
     identity.tenant = std::string(tenant);
@@ -102,7 +102,7 @@ class StoreFixture {
     identity.groups = {group};
     return identity;
   }
-  // The fixture keeps it.
+  // The fixture keeps a reference to the space.
   SpaceEntry& OpenSpace(std::string_view recipe = "raw",
                         const proto::SpaceIdentity& identity = Identity()) {
     auto opened = spaces.Open(identity, recipe, identity.tenant);
@@ -124,8 +124,8 @@ class StoreFixture {
     return codecs::WholeOf(space.groups()[group]);
   }
 
-  // Finite bf16 values that depend on the key, the group and the tile only, so that whatever slices
-  // they come in fit together.
+  // Returns finite bf16 values that depend only on the key, the group and the tile. So slices of
+  // one block fit together.
   static std::vector<std::byte> Source(const SpaceEntry& space, const proto::BlockKey& key,
                                        uint16_t group, const codecs::Slice& slice) {
     const codecs::TileShape& tile = space.groups()[group].tile;
@@ -142,7 +142,7 @@ class StoreFixture {
               codecs::TileBytes(tile, codecs::PlaneAt(tile.kind, p), space.tokens_per_block());
           for (uint64_t i = 0; i < bytes; i += 2) {
             const uint32_t word = random();
-            // Sign and mantissa at random, magnitude about one.
+            // The sign and the mantissa are random, and the magnitude is about one.
             source.push_back(static_cast<std::byte>(word & 0xFF));
             source.push_back(static_cast<std::byte>(0x3F | ((word >> 8) & 0x80)));
           }
@@ -198,7 +198,7 @@ class StoreFixture {
     request.deadline = deadline;
     return request;
   }
-  // A put from its frame to its reply. `keeps_raw`: as if the path pool were busy.
+  // Runs a put from its frame to its reply. `keeps_raw`: as if the path pool were busy.
   absl::StatusOr<proto::PutReply> RunPut(const proto::Frame& frame,
                                          std::span<const std::byte> payload, const Session& by,
                                          bool keeps_raw = false) {
@@ -215,7 +215,7 @@ class StoreFixture {
     }
     return result;
   }
-  // An admitted put, or why it is refused.
+  // Returns an admitted put, or the reason of its refusal.
   absl::StatusOr<PutOwner> AdmitPut(const proto::Frame& frame) { return AdmitPut(frame, session); }
   absl::StatusOr<PutOwner> AdmitPut(const proto::Frame& frame, const Session& by,
                                     absl::Time deadline = absl::InfiniteFuture()) {
@@ -224,7 +224,7 @@ class StoreFixture {
     CAIRN_RETURN_IF_ERROR(puts->Admit(*op));
     return op;
   }
-  // The rest of an admitted put, once `payload` has landed.
+  // Runs the rest of an admitted put, after `payload` has arrived.
   void FinishPut(PutOwner op, std::span<const std::byte> payload) {
     CAIRN_CHECK(op->target().size() == payload.size());
     std::copy(payload.begin(), payload.end(), op->target().begin());
@@ -250,7 +250,7 @@ class StoreFixture {
     body.first_position = first_position;
     return RunPut(frame, source, session);
   }
-  // A chain of whole blocks: keys 1, 2, …
+  // Puts a chain of whole blocks with the keys 1, 2, …
   std::vector<proto::BlockKey> PutChain(const SpaceEntry& space, uint64_t count,
                                         uint64_t first = 1) {
     std::vector<proto::BlockKey> keys;
@@ -264,7 +264,8 @@ class StoreFixture {
     return keys;
   }
 
-  // An image of one page in a space of no entry; block `number` after block `parent`, if any.
+  // Publishes an image of one page as block `number`, which follows block `parent`, if any. The
+  // space is not registered.
   void PublishPage(uint64_t number, uint64_t parent = 0, uint64_t position = 0) {
     NewImage image;
     image.claim.name = {7, Key(number)};
@@ -294,7 +295,7 @@ class StoreFixture {
            [&result](absl::StatusOr<Answer> answer) { result = std::move(answer); });
     return result;
   }
-  // A get that may be answered later, by another thread.
+  // Runs a get. Another thread may answer it later.
   template <typename Done>
   static void RunGet(Gets& gets, const proto::Get& body, Request request, uint64_t target_bytes,
                      Done done) {
@@ -307,7 +308,7 @@ class StoreFixture {
     gets.RunGet(std::move(op));
   }
 
-  // All that may leave memory.
+  // Evicts everything that may be evicted from memory.
   void EvictHost() {
     while (index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
     }
@@ -328,7 +329,7 @@ class StoreFixture {
   FakeClock clock;
   std::vector<PeerRef> broken;
   std::unique_ptr<Tiers> tiers;
-  HostTier* host = nullptr;  // of the tiers
+  HostTier* host = nullptr;  // borrowed from the tiers
   SideObjects side_objects;
   QuerySquares query_squares;
   Spaces spaces;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A folder of its own for a test, removed with everything in it on destruction. Short enough a path
-// for a unix socket.
+// A temporary folder of a test. Its destruction removes it with its contents. Its path is short
+// enough for a unix socket.
 //
 // Thread-safety: Immutable.
 #include <stdlib.h>
@@ -23,14 +23,16 @@ namespace cairn {
 class TempDir {
  public:
   TempDir() : TempDir(std::filesystem::temp_directory_path()) {}
-  // In that folder, for what needs a file system that the system's temporary folder may not have.
+  // Makes it in the folder `where`. Use this if the system's temporary folder may be on an
+  // unsuitable file system.
   explicit TempDir(const std::filesystem::path& where) {
     std::string pattern = (where / "cairn-XXXXXX").string();
     CAIRN_CHECK(::mkdtemp(pattern.data()) != nullptr, pattern);
     path_ = pattern;
   }
-  // Another, in the same folder, with what is in this one at one moment: what a kill of the process
-  // that writes here would leave. Waits until nothing is written while files are copied.
+  // Copies the folder, in the same parent folder, in the state at one moment. This is the state
+  // that a kill of the writing process would leave. Waits until nothing is written during the
+  // copying.
   std::unique_ptr<TempDir> Copy() const {
     std::unique_ptr<TempDir> copy;
     CAIRN_CHECK(WaitFor([&] {
@@ -58,10 +60,10 @@ class TempDir {
  private:
   struct Files {
     std::map<std::string, std::pair<uintmax_t, std::filesystem::file_time_type>> marks;
-    bool is_calm = true;  // whatever is written from now on has another time than what was
+    bool is_calm = true;  // writes from now on have a newer time than earlier ones
   };
   Files AllFiles() const {
-    constexpr std::chrono::milliseconds kTick(20);  // of file times, at most
+    constexpr std::chrono::milliseconds kTick(20);  // the largest granularity of file times
     Files files;
     const auto now = std::filesystem::file_time_type::clock::now();
     std::error_code error;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A device's folder of the SSD tier (docs/internals/formats/ssd.md) while no process has it: what
-// lies where, and ways to damage it.
+// A device's folder of the SSD tier (docs/internals/formats/ssd.md) while no process uses it. Finds
+// places in its files, and damages them.
 //
 // Thread-safety: Thread-compatible.
 
@@ -36,9 +36,9 @@ class TierFolder {
   const std::string& path() const { return path_; }
   std::string File(const std::string& name) const { return absl::StrCat(path_, "/", name); }
   std::string Segment(uint64_t slot) const { return File(absl::StrFormat("segments/%06d", slot)); }
-  // Those there are, by slot.
+  // Returns the existing segments, by slot.
   std::vector<std::string> Segments() const { return FilesOf("segments", ""); }
-  // Files of the ledger whose name begins or ends so.
+  // Returns the ledger's files whose name begins or ends with `kind`.
   std::vector<std::string> Index(const std::string& kind) const { return FilesOf("index", kind); }
 
   static void RemoveAll(const std::vector<std::string>& paths) {
@@ -66,7 +66,7 @@ class TierFolder {
     std::filesystem::rename(b, a);
     std::filesystem::rename(File("aside"), b);
   }
-  // In the place of what is there.
+  // Replaces the ledger with that of the other folder.
   void TakeIndexOf(const TierFolder& other) const {
     std::filesystem::remove_all(File("index"));
     std::filesystem::copy(other.File("index"), File("index"));
@@ -76,8 +76,8 @@ class TierFolder {
     std::string segment;
     uint64_t offset = 0;
   };
-  // Where headers of images lie, by the key that they state: those of images that are no more, and
-  // of earlier uses of a segment, among them.
+  // Returns the places of image headers, by the key in each header. Includes headers of removed
+  // images and of earlier uses of a segment.
   std::multimap<proto::BlockKey, Place> Headers() const {
     constexpr uint64_t kPage = 4096;
     std::multimap<proto::BlockKey, Place> found;
@@ -97,7 +97,7 @@ class TierFolder {
     }
     return found;
   }
-  // That the file system has given to its files.
+  // Returns the number of bytes that the file system has allocated for its files.
   uint64_t AllocatedBytes() const {
     uint64_t bytes = 0;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(path_)) {

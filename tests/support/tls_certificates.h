@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Certificates for tests, made by OpenSSL in the test: a CA that signs what it is asked for, good
-// or bad.
+// Makes certificates for tests with OpenSSL. The CA signs all certificates, even invalid ones.
 
 #include <openssl/asn1.h>
 #include <openssl/ec.h>
@@ -85,7 +84,7 @@ class TestCa {
     return made;
   }
 
-  // A list that revokes these serial numbers.
+  // Returns a list that revokes these serial numbers.
   std::string Revoke(const std::vector<long>& serials, long next_update_in_s = 3600) {
     X509_CRL* const list = X509_CRL_new();
     X509_CRL_set_version(list, 1);
@@ -148,7 +147,7 @@ class TestCa {
     X509_add_ext(certificate, extension, -1);
     X509_EXTENSION_free(extension);
   }
-  // Names as they are, bytes that no text may have included.
+  // Adds the names unchanged, even with bytes that are not allowed in a text.
   static void AddNames(X509* certificate, const TestCertificateOptions& options) {
     GENERAL_NAMES* const names = sk_GENERAL_NAME_new_null();
     const auto add = [&](int kind, const std::string& text) {
@@ -190,17 +189,17 @@ class TestCa {
   long serials_ = 100;
 };
 
-// Writes a file in one step, as a careful administrator does.
+// Replaces a file atomically, as a careful administrator does.
 inline void WriteTestFile(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
 
-// A CA with a server and a client, as files in a folder.
+// The files of a CA, a server and a client in one folder.
 class TestPki {
  public:
   explicit TestPki(std::string folder) : folder_(std::move(folder)) {
     WriteTestFile(File("ca.pem"), ca_.pem());
-    // 127.0.0.1 and ::1 too: tests connect to these.
+    // The names include 127.0.0.1 and ::1, because tests connect to these addresses.
     Write("server", {.uris = {"spiffe://test.example/ns/cairn/sa/cairnd"},
                      .dns = {"localhost", "cairnd.test.example"},
                      .ips = {std::string("\x7f\0\0\1", 4),

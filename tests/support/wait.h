@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Waiting for what another thread or process is about to do.
+// Waits for a condition that another thread or process will make true.
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// Asks `condition()` until it is true, at most for `limit`; false when it did not come true.
+// Calls `condition()` until it returns true, at most for `limit`. Returns false if it did not.
 template <typename Condition>
 [[nodiscard]] bool WaitFor(Condition condition, absl::Duration limit = absl::Seconds(30),
                            absl::Duration pause = absl::Milliseconds(1)) {

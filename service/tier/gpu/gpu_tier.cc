@@ -19,8 +19,8 @@ namespace {
 using kernels::LaunchResult;
 
 constexpr uint64_t kPageBytes = RangeMap::kPageBytes;
-// Of one Reserve(); where the room is in pieces, what goes by age may leave one that is long
-// enough.
+// Limits for the evictions of one Reserve(). If the free bytes are not contiguous, an eviction by
+// age may free a range that is long enough.
 constexpr int kEvictionsMax = 100'000;
 constexpr int kEvictionsForPieceMax = 64;
 constexpr absl::Duration kPollPause = absl::Microseconds(20);
@@ -179,7 +179,7 @@ TransferId GpuTier::Submit(Direction direction, Transfer transfer) {
       refused = absl::ResourceExhaustedError("too many transfers wait for the device");
     } else {
       transfer.id = ++last_id_;
-      // What nobody waits for stays behind all others.
+      // Background transfers stay behind all others.
       const auto behind = std::find_if(
           waiting.rbegin(), waiting.rend(),
           [&](const Transfer& other) { return transfer.is_background || !other.is_background; });
@@ -237,7 +237,7 @@ void GpuTier::Stop() {
 void GpuTier::Run() {
   pthread_setname_np(pthread_self(), "gpu");
   std::array<bool, kDirectionCount> is_new{};
-  while (Take(&is_new)) {  // ends: Stop()
+  while (Take(&is_new)) {  // until Stop()
     LetGoIfOut();
     bool has_ended = false;
     bool is_late = false;
@@ -302,7 +302,7 @@ void GpuTier::Begin(Direction direction) {
             ? device_->runtime().CopyOut(transfer.host, at, transfer.bytes, streams_[direction])
             : device_->runtime().CopyIn(at, transfer.host, transfer.bytes, streams_[direction]);
     if (result != LaunchResult::kOk) {
-      batch.is_failed = true;  // what is on the stream already goes on
+      batch.is_failed = true;  // work that is on the stream already continues
       device_->Lose(kernels::LastDeviceError());
       return LetGoIfOut();
     }
@@ -322,7 +322,7 @@ bool GpuTier::Poll(Direction direction) {
     return true;
   }
   if (is_over) {
-    // None is published on a device that is out: its copies are lost by now.
+    // Publish nothing on a failed device: its copies are already dropped.
     const bool is_failed = batch.is_failed || (direction == kWrite && device_->is_out());
     End(direction, is_failed ? absl::UnavailableError(absl::StrCat(device_->path(), " failed"))
                              : absl::OkStatus());
@@ -367,7 +367,7 @@ void GpuTier::LetGoIfOut() {
       queue.clear();
     }
   }
-  // Before any reader is told, so that its next search finds another copy.
+  // Call it before any reader gets the error, so that a new search finds another copy.
   if (evictor != nullptr) {
     evictor->LoseCopies(TierId::kGpu, 0, UINT64_MAX);
   }
@@ -376,7 +376,7 @@ void GpuTier::LetGoIfOut() {
 }
 
 // --- Figures -------------------------------------------------------------------------------------
-// For operators: reports, and retirement.
+// Reports for operators, and retirement.
 
 std::vector<DeviceReport> GpuTier::Devices() const {
   DeviceReport report;

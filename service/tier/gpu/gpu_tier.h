@@ -7,11 +7,11 @@
 // on a stream and polls for their completion. There is one stream per direction, with one batch at
 // a time.
 //
-// A device counts as failed, until the process ends, if it reports an error or needs longer than
-// `late_after` for a batch. Then no more work is put on a stream, the index drops the device's
-// copies, and waiting transfers end with Unavailable. If another user of the device sees it fail,
-// the same happens; the thread checks for that at least once a second. Memory that a stream uses is
-// kept until the stream completes or the device fails.
+// A device counts as failed if it reports an error or needs longer than `late_after` for a batch.
+// It then stays failed until the process ends. No more work is put on a stream, the index drops the
+// device's copies, and waiting transfers end with Unavailable. The same happens if another user of
+// the device reports the failure, for which the thread checks at least once a second. Memory that a
+// stream uses is kept until the stream completes or the device fails.
 //
 // Thread-safety: Thread-safe, except Make() and Stop(), which one thread calls.
 // Locks:         no lock is held while it calls the device, the evictor or a completion.
@@ -78,7 +78,7 @@ class GpuTier final : public CopyTier {
 
   struct Transfer {
     TransferId id = 0;
-    uint64_t offset = 0;  // in the arena
+    uint64_t offset = 0;  // offset in the arena
     std::byte* host = nullptr;
     size_t bytes = 0;
     absl::Time deadline = absl::InfiniteFuture();
@@ -90,7 +90,7 @@ class GpuTier final : public CopyTier {
   struct Batch {
     Transfers transfers;
     absl::Time began = absl::InfinitePast();
-    bool is_failed = false;  // the device has failed or was too late
+    bool is_failed = false;  // the device has failed or exceeded `late_after`
   };
 
   GpuTier(std::shared_ptr<GpuDevice> device, const Options& options);

@@ -15,9 +15,9 @@
 namespace cairn {
 namespace {
 
-// Of the longest time between two tries: the second comes so soon.
+// The first pause between two tries is this part of the longest one.
 constexpr int kFirstRestShare = 32;
-// For calls that have the device.
+// The time between checks whether calls still use the device.
 constexpr absl::Duration kCallStep = absl::Milliseconds(1);
 
 absl::Status InFolder(const absl::Status& status, const std::string& path) {
@@ -103,7 +103,7 @@ bool SsdBay::Close(std::shared_ptr<SsdDevice> device) {
     }
     device_.reset();
   }
-  while (device.use_count() > 1) {  // ends: each of the others is in a call, of which none waits
+  while (device.use_count() > 1) {  // other owners are in calls, which do not wait
     absl::SleepFor(kCallStep);
   }
   return true;
@@ -127,8 +127,8 @@ void SsdBay::Tend(RecoverySink& sink) {
   absl::Status status = OpenDevice(absl::ZeroDuration());
   if (status.ok()) {
     const std::shared_ptr<SsdDevice> opened = device();
-    (void)opened->SetRetired(is_retired);  // it is not out
-    // Deletions that the device learned while the others were absent.
+    (void)opened->SetRetired(is_retired);  // cannot fail, because the device works
+    // The device may know deletions that the other devices missed.
     if (const auto& history = opened->history(); history.has_value()) {
       for (const Deletion& deletion : options_.device.deletions->Join(*history)) {
         TellSink(sink, deletion);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Has the device of one folder of the SSD tier. If there is no device, the bay has the reason, and
-// tries to open one, at growing intervals. It closes a failed device once no copy uses a place in
+// Owns the device of one folder of the SSD tier. If there is no device, the bay has the reason, and
+// tries to open one at growing intervals. It closes a failed device once no copy uses a place in
 // it. When the device is opened again, its contents are recovered as at start.
 //
 // Thread-safety: Thread-safe, except Open(), Recover(), Tend() and Stop(), which only one thread at
@@ -31,7 +31,7 @@ class SsdBay {
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine;
   };
 
-  // `tier` is the owner of the places that the bay's devices hand out.
+  // `tier` owns the places that the bay's devices reserve.
   SsdBay(Options options, const SsdBudget& budget, CopyTier& tier)
       : options_(std::move(options)), budget_(budget), tier_(tier) {}
 
@@ -49,7 +49,7 @@ class SsdBay {
   // Returns null if there is no device. Callers keep the result for one call only.
   std::shared_ptr<SsdDevice> device() const;
   const std::string& path() const { return options_.device.path; }
-  // Also valid if the device is missing.
+  // Valid even if the device is missing.
   uint64_t capacity_bytes() const;
   uint64_t extents_max() const { return budget_.extents_max; }
   uint64_t image_bytes_max() const;

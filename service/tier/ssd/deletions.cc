@@ -127,7 +127,7 @@ absl::Status DeletionFile::Append(std::span<const Deletion> deletions) {
     const Record record = Encode(deletion);
     bytes.insert(bytes.end(), record.begin(), record.end());
   }
-  // After the last whole record: later bytes may be the rest of a failed write.
+  // Write after the last complete record. Later bytes may be left from a failed write.
   const auto at = static_cast<off_t>(kHeaderBytes + kRecordBytes * count_);
   if (::pwrite(file.get(), bytes.data(), bytes.size(), at) != std::ssize(bytes) ||
       ::fdatasync(file.get()) != 0) {
@@ -137,7 +137,7 @@ absl::Status DeletionFile::Append(std::span<const Deletion> deletions) {
   return absl::OkStatus();
 }
 
-// --- What the tier knows -------------------------------------------------------------------------
+// --- The tier's list -----------------------------------------------------------------------------
 
 void Deletions::Join(const std::vector<DeletionHistory>& histories) {
   const MutexLock lock(mutex_);
@@ -145,7 +145,7 @@ void Deletions::Join(const std::vector<DeletionHistory>& histories) {
     epoch_ = std::max(epoch_, history.epoch);
     deletions_.insert(history.deletions.begin(), history.deletions.end());
   }
-  // Back from the newest, as far as one device's history follows another's.
+  // Go back from the newest epoch, as long as one device's history continues another's.
   base_ = epoch_;
   for (size_t round = 0; round < histories.size(); ++round) {
     for (const DeletionHistory& history : histories) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Remembers deletions for absent devices. When a device comes back, it drops the deleted blocks.
+// Remembers deletions for absent devices. When a device returns, it drops the deleted blocks.
 //
-// Every device has a file with the last deletions, beside its ledger. Its ledger has an epoch: the
+// Every device has a file with the last deletions, beside its ledger. The ledger has an epoch: the
 // device has done all deletions up to it. The epoch increases with each call that deletes. It is at
-// least the clock's time in microseconds, so that devices that were used separately never use a
-// number twice. The other devices may have forgotten some deletions after a device's epoch. Then
-// nothing on that device is trusted. docs/internals/formats/ssd.md has the file's layout.
+// least the clock's time in microseconds. So devices that were used separately never use a number
+// twice. If the other devices have forgotten some deletions after a device's epoch, nothing on that
+// device is trusted. docs/internals/formats/ssd.md has the file's layout.
 //
-// The file also repairs a ledger that has lost its last writes. Without the file, the blocks whose
-// deletion these writes recorded would come back.
+// The file also repairs a ledger that has lost its last writes. If only these writes recorded a
+// deletion, the ledger would otherwise restore the deleted blocks.
 
 #include <array>
 #include <cstddef>
@@ -35,7 +35,7 @@ struct Deletion {
   friend auto operator<=>(const Deletion&, const Deletion&) = default;
 };
 
-// The deletions after the epoch `base`, up to `epoch`, that a device knows.
+// The deletions that a device knows. They are those after the epoch `base`, up to `epoch`.
 struct DeletionHistory {
   uint64_t base = 0;
   uint64_t epoch = 0;
@@ -51,10 +51,10 @@ class DeletionFile {
  public:
   explicit DeletionFile(std::string path) : path_(std::move(path)) {}
 
-  // Reads up to the first incomplete record, where a write was interrupted. Errors: NotFound,
+  // Reads up to the first incomplete record, which an interrupted write has left. Errors: NotFound,
   // DataLoss (not such a file), others by errno.
   absl::StatusOr<DeletionHistory> Read() const;
-  // Replaces the file. If it returns OK, the file survives a power loss, and so do later Append()s.
+  // Replaces the file. If it returns OK, the file and all later Append()s survive a power loss.
   absl::Status Write(const DeletionHistory& history);
   // REQUIRES: Write() returned OK.
   absl::Status Append(std::span<const Deletion> deletions);
@@ -71,18 +71,18 @@ class Deletions {
  public:
   explicit Deletions(size_t count_max) : count_max_(count_max) {}
 
-  // Adds the histories of the devices that are there at start.
+  // Adds the histories of the devices that exist at start.
   void Join(const std::vector<DeletionHistory>& histories);
-  // Adds the history of a device that comes later. Returns the deletions that were new.
+  // Adds the history of a device that returns later. Returns the deletions that were new.
   std::vector<Deletion> Join(const DeletionHistory& history);
-  // Adds deletions; without keys, all blocks of the space. Calls `tell` with them, to pass them to
-  // every device. Concurrent calls run one after the other, so that devices get deletions in the
-  // order of epochs: if a ledger has an epoch, the device has done all earlier deletions.
+  // Adds deletions; without keys, of all blocks of the space. Calls `tell` with them, which passes
+  // them to every device. Concurrent calls run one after the other, so that devices get deletions
+  // in the order of epochs. So a device whose ledger has an epoch has done all earlier deletions.
   void Add(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys,
            absl::FunctionRef<void(const std::vector<Deletion>&)> tell);
 
   // Returns the deletions after `epoch` that a device with `history` must do. Returns nullopt if
-  // some of these deletions are forgotten. Then any block of the device may be a deleted one.
+  // some of these deletions are forgotten. Any block of the device may then be a deleted one.
   std::optional<std::vector<Deletion>> Missed(uint64_t epoch, const DeletionHistory& history) const;
   DeletionHistory All() const;
   uint64_t epoch() const;

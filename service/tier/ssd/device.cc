@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places, transfers of bytes, and records of both. Care of segments is in segments.cc, opening and
-// recovery in recovery.cc.
+// Places, transfers of bytes, and records of both. segments.cc has the care of segments;
+// recovery.cc has opening and recovery.
 #include "service/tier/ssd/device.h"
 
 #include <pthread.h>
@@ -28,8 +28,8 @@ namespace {
 constexpr std::string_view kSegmentStates[SegmentMap::kStateCount] = {
     "absent", "clean", "ready", "open", "full", "sealed", "reclaiming", "set aside"};
 
-// Calls `submit` with a completion, waits for it, and returns its status. REQUIRES: it runs, once.
-// Only for threads of the device, which may wait for it.
+// Calls `submit` with a completion, waits for it, and returns its status. REQUIRES: the completion
+// runs once. Only for threads of the device, which may wait.
 absl::Status AwaitDone(absl::FunctionRef<void(TierDone done)> submit) {
   absl::Status result;
   InFlight in_flight;
@@ -48,7 +48,8 @@ bool AreWholePages(const void* memory, uint64_t offset) {
 
 int64_t UnixSeconds() { return absl::ToUnixSeconds(MonotonicNow()); }
 
-// The number of callers that share a sync, and the longest time that the first of them waits.
+// The largest number of callers that share a sync, and the longest time that the first of them
+// waits.
 constexpr size_t kSyncsMax = 16;
 constexpr absl::Duration kSyncWait = absl::Milliseconds(2);
 
@@ -68,7 +69,8 @@ absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes
                                           limits::kSsdSegmentBytesMin, limits::kSsdSegmentBytesMax);
   budget.extents_max = extents_max > 0 ? extents_max : limits::SsdImagesAuto(budget_bytes);
   budget.write_buffer_bytes = limits::SsdWriteBufferBytes(budget_bytes);
-  // Tables, logs, and tables that compaction holds twice: measured over 10 M records.
+  // Room for tables, logs, and a second copy of tables during compaction. Measured with 10 M
+  // records.
   budget.ledger_bytes_max = 2 * budget.write_buffer_bytes + 256 * budget.extents_max;
   budget.side_bytes_max = std::min<uint64_t>(budget_bytes / 16, 1_GiB);
   const uint64_t others = budget.ledger_bytes_max + budget.side_bytes_max + kMiB;
@@ -124,10 +126,10 @@ void SsdDevice::Free(uint64_t tier_offset) {
   const uint64_t offset = DeviceOffset(tier_offset);
   const MutexLock lock(mutex_);
   if (const auto reserved = reserved_.find(offset); reserved != reserved_.end()) {
-    EndWrite(reserved->second);  // it was never written
+    EndWrite(reserved->second);  // it was reserved, but never written
     reserved_.erase(reserved);
   }
-  // A copy that is moved keeps its old record until the new place is durable.
+  // A copy that is being moved keeps its old record until the new place is durable.
   if (moving_from_ != offset) {
     UnlistLocked(offset);
   }
@@ -204,19 +206,20 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
     }
     return is_over();
   };
-  // Recovery applies the deletions known when it began, and they are recorded.
+  // Wait until recovery has recorded the deletions that it applies.
   if (!await([&] { return state_ != State::kRecovering; }) || state_ == State::kOut ||
       is_stopping_) {  // images freed during the stop stay in the ledger
     return false;
   }
-  // A running write may be of an image that is deleted already: it is recorded, and then freed.
+  // Wait for running writes. One may be of a deleted image, whose record is written and then
+  // deleted.
   const uint64_t next_write = next_write_;
   if (!await([&] { return writes_.empty() || *writes_.begin() >= next_write; })) {
     return false;
   }
-  // The running round may have some of the records, the queue the rest.
+  // The records are in the running round, or in the queue for the next one.
   const uint64_t last_round = queued_.is_empty() ? next_round_ - 1 : next_round_;
-  // A failed ledger is opened again, and loses the records of images freed meanwhile.
+  // If the ledger has failed, reopening it drops the records of images that were freed meanwhile.
   if (!await([&] { return rounds_over_ >= last_round && !is_ledger_failed_; })) {
     return false;
   }
@@ -226,7 +229,7 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
 }
 
 // --- Transfers -----------------------------------------------------------------------------------
-// The engine moves whole pages. Other bytes pass through pages of the transfer's own.
+// The engine moves whole pages. Other bytes are copied through a bounce buffer of whole pages.
 
 IoId SsdDevice::Read(const TierRead& read, TierDone done) {
   const uint64_t offset = DeviceOffset(read.place->offset());
@@ -242,8 +245,8 @@ IoId SsdDevice::Read(const TierRead& read, TierDone done) {
   }
   const uint64_t first = offset % budget_.segment_bytes + read.offset;
   const std::span<std::byte> target = read.target;
-  // Whole pages go straight to the target, the rest, or all where it is not aligned, through a
-  // bounce of whole pages.
+  // Whole pages are read into the target. The rest is read through the bounce buffer. If the target
+  // is not aligned, all bytes are.
   const size_t direct =
       AreWholePages(target.data(), first) ? target.size() / kPageBytes * kPageBytes : 0;
   const uint64_t begin = first / kPageBytes * kPageBytes;
@@ -306,7 +309,7 @@ IoId SsdDevice::Write(const TierWrite& write, TierDone done) {
     written.id = reserved->second;
     reserved_.erase(reserved);
   }
-  // The rest of the image's last page is zero.
+  // The rest of the image's last page is filled with zeros.
   const std::span<const std::byte> source = write.source;
   const size_t direct =
       AreWholePages(source.data(), 0) ? source.size() / kPageBytes * kPageBytes : 0;
@@ -315,7 +318,7 @@ IoId SsdDevice::Write(const TierWrite& write, TierDone done) {
     std::memcpy(bounce.bytes().data(), rest.data(), rest.size());
     std::memset(bounce.bytes().data() + rest.size(), 0, bounce.bytes().size() - rest.size());
   }
-  // The engine only reads them.
+  // The engine does not write to the parts of a write.
   const std::span<std::byte> whole(const_cast<std::byte*>(source.data()), direct);
   transfer.offset = offset % budget_.segment_bytes;
   transfer.parts[0] = direct > 0 ? whole : bounce.bytes();
@@ -351,7 +354,7 @@ void SsdDevice::End(Written& written, absl::Status status) {
 }
 
 void SsdDevice::CountError(uint32_t slot, IoKind kind, const absl::Status& status) {
-  // Errors of transfers that did not begin are no faults of the device.
+  // The error of a transfer that did not begin is not a fault of the device.
   if (!absl::IsDataLoss(status) && !absl::IsInternal(status)) {
     return;
   }
@@ -400,8 +403,8 @@ bool SsdDevice::IsImageOf(const ExtentRecord& record, std::span<const std::byte>
 }
 
 // --- Records -------------------------------------------------------------------------------------
-// The commit thread writes the records of images written and freed since its last round, in one
-// batch.
+// In each round, the commit thread writes one batch of records: those of images written and freed
+// since the last round.
 
 void SsdDevice::RunCommits() {
   pthread_setname_np(pthread_self(), "ssd-commit");
@@ -459,7 +462,7 @@ void SsdDevice::Commit(Round round) {
   }
   for (const SpaceRecord& space : round.changed) {
     const MutexLock lock(mutex_);
-    // A space that the ledger does not know has nothing on the device.
+    // The device has no images of a space that its ledger does not know.
     if (const auto found = spaces_.find(space.fingerprint); found != spaces_.end()) {
       PutSpace(found->second, space, batch);
     }
@@ -516,7 +519,7 @@ absl::Status SsdDevice::AddSpaceAndSideObjects(Written& written, Ledger::Batch& 
 }
 
 void SsdDevice::PutSpace(SpaceNumber& space, const SpaceRecord& record, Ledger::Batch& batch) {
-  // A write that began before a change may end after it.
+  // A write that began before the change may complete after it.
   if (space.version == 0 || space.version < record.version) {
     batch.PutSpace(space.number, record);
     space.version = record.version;

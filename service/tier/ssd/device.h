@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One folder of the SSD tier. It has segment files of equal size, which are written from front to
-// back and used again, and a ledger that records the place of each image.
+// One folder of the SSD tier. It has segment files of equal size and a ledger. A segment is written
+// from front to back, and later reused. The ledger records the place of each image.
 // docs/internals/formats/ssd.md has the files' layouts.
 //
-// Writes happen in this order, so that after a crash nothing wrong is found:
+// Writes happen in this order, so that a restart after a crash finds only valid data:
 //
 // 1. A segment gets a number that is greater than those of all earlier segments. Before its first
 //    extent is written, the old records are deleted durably, and the new header is durable.
@@ -14,7 +14,7 @@
 // 4. If reclaim moves an image, the image is durable in its new place before the old segment is
 //    dropped.
 //
-// There are three kinds of threads: the engine's threads move bytes, `commit` writes records, and
+// There are three kinds of threads. The engine's threads move bytes, `commit` writes records, and
 // `care` seals, prepares and reclaims segments.
 //
 // Thread-safety: Thread-safe, except Open(), Recover() and Stop(), which one thread calls.
@@ -49,12 +49,12 @@
 
 namespace cairn {
 
-// How the bytes of a device are divided.
+// The sizes of the parts of a device.
 struct SsdBudget {
   uint64_t segment_bytes = 0;
   uint32_t slot_count = 0;
   uint64_t extents_max = 0;
-  uint64_t write_buffer_bytes = 0;  // of the ledger
+  uint64_t write_buffer_bytes = 0;  // write buffer of the ledger
   uint64_t ledger_bytes_max = 0;
   uint64_t side_bytes_max = 0;
 };
@@ -65,23 +65,23 @@ absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes
 
 class SsdDevice {
  public:
-  // The bits of an offset from this one on are the device's number.
+  // The device's number begins at this bit of an offset.
   static constexpr int kNumberShift = 48;
-  // The ledger's name for the hints of the last process.
+  // The name under which the ledger stores the hints of the last process.
   static constexpr char kHintsMeta[] = "hints";
 
   struct Options {
     std::string path;
     uint64_t budget_bytes = 0;
     uint64_t segment_bytes = 0, extents_max = 0;  // 0: a default that depends on the budget
-    uint64_t number = 0;                          // of the device in the tier
+    uint64_t number = 0;                          // the device's number in the tier
     Deletions* deletions = nullptr;               // the tier's; must outlive the device
     std::string fstab = "/etc/fstab";             // lists the file systems that should be mounted
-    // Free space to leave on the file system.
+    // The free space that the device leaves on the file system.
     uint64_t keep_free_bytes = 0;
-    absl::Duration lock_wait = absl::Seconds(30);    // for the previous process to end
-    absl::Duration probe_after = absl::Seconds(30);  // longest time between tests after a fault
-    // Called by Open() with its current activity, on its thread.
+    absl::Duration lock_wait = absl::Seconds(30);    // how long to wait for the previous process
+    absl::Duration probe_after = absl::Seconds(30);  // the longest time between tests after a fault
+    // Called by Open() with a description of its current step, on its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
   };
 
@@ -109,7 +109,7 @@ class SsdDevice {
   void QueueDeletions(const std::vector<Deletion>& deletions);
   void PolicyChanged(const SpaceRecord& space);
   void SaveHints(std::string bytes);  // SerializeHints()
-  // Returns whether it can: it is not out, and its ledger works.
+  // Returns true if it can record deletions: it has not failed, and its ledger works.
   bool RecordsDeletions() const;
 
   // As in CopyTier, for places of this device.
@@ -127,7 +127,7 @@ class SsdDevice {
   uint64_t extents_max() const { return budget_.extents_max; }
   // Images are limited to a quarter of a segment, so that little of a segment's end stays unused.
   uint64_t image_bytes_max() const { return budget_.segment_bytes / 4; }
-  // Returns whether the device has failed. It does not recover from that.
+  // Returns true if the device has failed. A failed device stays failed.
   bool is_out() const;
   // Returns true if no copy uses a place in it, and no transfer runs.
   bool is_idle() const;
@@ -138,13 +138,13 @@ class SsdDevice {
   static void ReportState(MetricSink& sink, uint64_t number, State state);
 
  private:
-  // A write whose bytes are on the device, but not its record.
+  // A write whose bytes are on the device, while its record is not.
   struct Written {
     uint64_t id = 0;
     uint64_t offset = 0;
     ExtentRecord record;
-    // Null if the record has the space's number already. Otherwise this field and those below are
-    // the TierWrite's.
+    // Null if the record has the space's number already. Otherwise this field and those below have
+    // the values of the TierWrite.
     const SpaceRecord* space = nullptr;
     uint64_t space_id = 0;
     std::span<const NamedSideObject> side_objects = {};
@@ -164,7 +164,7 @@ class SsdDevice {
   };
   struct SpaceNumber {
     uint32_t number = 0;
-    uint64_t version = 0;  // of the record in the ledger; 0: none, or from a previous process
+    uint64_t version = 0;  // in the ledger; 0: none, or from a previous process
   };
   // Once writes to this many segments have failed, the device is read-only.
   static constexpr size_t kSetAsideMax = 3;
@@ -183,7 +183,7 @@ class SsdDevice {
 
   // --- Recovery (recovery.cc)
   struct Recovered;
-  // Finds the deletions that the device has missed while it was absent.
+  // Finds the deletions that the device missed while it was absent.
   void FindDeleted(Recovered& recovered);
   absl::Status FindAll(Recovered& recovered, RecoverySink& sink);
   absl::Status FindSegments(Recovered& recovered);
@@ -191,10 +191,10 @@ class SsdDevice {
   absl::Status FindExtents(Recovered& recovered, RecoverySink& sink);
   void FindHints(RecoverySink& sink);
   absl::Status SettleSegments(const Recovered& recovered);
-  // Returns whether the header of the record's segment cannot be read now. If so, the record is
-  // kept for the next start.
+  // Returns true if the header of the record's segment cannot be read now. The record is then kept
+  // for the next start.
   bool IsUnread(Recovered& recovered, ExtentPlace place, const ExtentRecord& record);
-  // Drops such records of these blocks.
+  // Drops the unread records of these blocks.
   void FreeUnread(const std::vector<Deletion>& deletions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns nullopt if the record refers to no existing image.
   std::optional<FoundImage> Find(Recovered& recovered, ExtentPlace place,
@@ -213,7 +213,8 @@ class SsdDevice {
   // --- Records (device.cc)
   void RunCommits();
   void Commit(Round round);
-  // Writes the deletions to the file durably. Adds to the batch that they are done.
+  // Writes the deletions to the file durably. Adds to the batch the epoch up to which they are
+  // done.
   absl::Status Record(const std::vector<Deletion>& deleted, Ledger::Batch& batch);
   absl::Status RecordAllDeletions(Ledger::Batch& batch);
   static void PutEpoch(uint64_t epoch, Ledger::Batch& batch);
@@ -226,17 +227,17 @@ class SsdDevice {
   // Waits until the write is in the ledger.
   absl::Status CommitNow(Written written);
   void QueueSync(TierDone done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns whether enough callers wait, or the first one has waited long enough.
+  // Returns true if enough callers wait, or if the first one has waited long enough.
   bool IsSyncDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunSyncs(std::vector<TierDone> syncs, uint64_t round);
-  // Returns whether a caller waits for records that are not durable yet.
+  // Returns true if a caller waits for records that are not durable yet.
   bool AreRecordsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SyncRecords(uint64_t round);
   // Makes the bytes of unsealed segments durable. Returns false if the device has lost some bytes,
   // and drops those segments. Only the thread that writes the ledger may call it, because the
   // kernel reports an error only once: a second flush of the same file would succeed.
   bool SyncUnsealed();
-  // For `care`: returns true once all writes are durable, if nothing was lost.
+  // `care` calls it. Returns true once all writes are durable, if nothing was lost.
   bool SyncNow();
 
   // --- Care of segments (segments.cc)
@@ -264,22 +265,23 @@ class SsdDevice {
   bool TakesImages() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return (state_ == State::kOk || state_ == State::kCapped) && !is_retired_;
   }
-  // The state that operators see, which includes retirement.
+  // The state that operators see. It includes retirement.
   State ShownState() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsCareDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsReclaimDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- After faults (segments.cc)
   void TurnReadOnly(std::string_view why, const absl::Status& status);
-  // The device is read-only until the ledger is reopened.
+  // Makes the device read-only until the ledger is reopened.
   void LedgerFailed(std::string_view why, const absl::Status& status);
   void GoOut(std::string_view why, const absl::Status& status);
   // Tests whether a read-only device accepts writes again.
   bool Probe();
-  // If a segment that was set aside accepts a header, all such segments are used again.
+  // Tries to write a header to a segment that was set aside. If this succeeds, all such segments
+  // are used again.
   bool TryOne();
   bool MendLedger();
-  // Returns whether the path now leads to another folder than the one that is open.
+  // Returns true if the path now leads to another folder than the open one.
   bool IsFolderGone() const;
   absl::Status ReopenLedger();
   // Removes the ledger's records of extents that the segment map does not have, and the index's
@@ -310,22 +312,22 @@ class SsdDevice {
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<SideFiles> side_files_;
   DeletionFile deletion_file_;              // used by the thread that writes the ledger
-  std::optional<uint64_t> done_epoch_;      // the ledger's epoch, when it was opened
-  std::optional<DeletionHistory> history_;  // the file's content, when it was opened
-  std::vector<Fd> files_;                   // by slot; set by `care` before the segment is ready
+  std::optional<uint64_t> done_epoch_;      // epoch of the ledger when it was opened
+  std::optional<DeletionHistory> history_;  // content of the file when it was opened
+  std::vector<Fd> files_;  // indexed by slot; set by `care` before the segment is ready
   std::thread commit_thread_, care_thread_;
 
   mutable Mutex mutex_;
   CondVar commit_due_, committed_, care_due_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kRecovering;
-  std::string why_ ABSL_GUARDED_BY(mutex_);  // the reason, if the state is not kOk
+  std::string why_ ABSL_GUARDED_BY(mutex_);  // the reason of any state except kOk
   bool is_retired_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_trying_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_ledger_failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_mending_ ABSL_GUARDED_BY(mutex_) = false;     // the commit thread must not begin a round
   bool is_committing_ ABSL_GUARDED_BY(mutex_) = false;  // the commit thread runs a round
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_landed_ ABSL_GUARDED_BY(mutex_) = false;  // there will be no more writes
+  bool is_landed_ ABSL_GUARDED_BY(mutex_) = false;  // no more writes will come
   std::unique_ptr<SegmentMap> segments_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_seq_ ABSL_GUARDED_BY(mutex_) = 1;
   Round queued_ ABSL_GUARDED_BY(mutex_);
@@ -336,9 +338,9 @@ class SsdDevice {
   // write is deleted meanwhile, the write may still record the image, and then frees it.
   std::set<uint64_t> writes_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_write_ ABSL_GUARDED_BY(mutex_) = 1;
-  // Writes that have reserved a place, and whose bytes are not written yet; by place.
+  // Places that are reserved for writes whose bytes are not written yet.
   absl::flat_hash_map<uint64_t, uint64_t> reserved_ ABSL_GUARDED_BY(mutex_);
-  // The old place of the copy that the index is being asked to move.
+  // The old place of the copy whose move the index is about to confirm.
   std::optional<uint64_t> moving_from_ ABSL_GUARDED_BY(mutex_);
   // The old place of each image that reclaim has moved, by its new place. The ledger has both
   // records until the old segment is reclaimed, because the new bytes are not durable before.
@@ -349,14 +351,14 @@ class SsdDevice {
   // Rounds of the commit thread: the next one, and the last completed one.
   uint64_t next_round_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t rounds_over_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The last round that recorded anything, and the last after which everything was durable.
+  // The last round that recorded anything, and the last round after which everything was durable.
   uint64_t recorded_round_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t synced_round_ ABSL_GUARDED_BY(mutex_) = 0;
   // The last round after which the ledger was durable, and the round whose records a caller awaits.
   uint64_t records_synced_round_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t records_wanted_round_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<proto::Fingerprint, SpaceNumber> spaces_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint32_t, uint64_t> space_ids_ ABSL_GUARDED_BY(mutex_);  // by number
+  absl::flat_hash_map<uint32_t, uint64_t> space_ids_ ABSL_GUARDED_BY(mutex_);  // keyed by number
   uint32_t last_space_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time probe_again_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   absl::Duration probe_rest_ ABSL_GUARDED_BY(mutex_);

@@ -35,7 +35,7 @@ using codecs::Store;
 constexpr uint32_t kTierMetaMagic = 0x54564B43;  // "CKVT"
 constexpr uint32_t kSegmentMagic = 0x53564B43;   // "CKVS"
 
-// The start of both.
+// Offsets of fields that both layouts have.
 constexpr size_t kMagic = 0;    // u32
 constexpr size_t kVersion = 4;  // u16
 constexpr size_t kBytes = 6;    // u16
@@ -157,7 +157,7 @@ absl::Status WriteTierMeta(const std::string& folder, const TierMeta& meta) {
 }
 
 absl::StatusOr<TierMeta> ReadTierMeta(const std::string& folder) {
-  // A later version may be larger.
+  // A later version may be longer.
   constexpr size_t kBytesMax = size_t{64} << 10;
   const auto text = ReadFile(absl::StrCat(folder, "/", kTierMetaFile), kBytesMax);
   if (!text.ok()) {
@@ -208,7 +208,7 @@ absl::Status SideFiles::Open() {
       const uint64_t bytes = entry->file_size(error);
       files_.emplace(*id, bytes);
       bytes_ += bytes;
-    } else {  // a write that was not finished
+    } else {  // left by an interrupted write
       leftovers.push_back(entry->path());
     }
   }
@@ -274,7 +274,7 @@ namespace {
 
 using Path = std::filesystem::path;
 
-// As the kernel names it: without links, without a slash at the end.
+// Returns the path as the kernel names it, without links and without a slash at the end.
 Path Canonical(const Path& path) {
   std::error_code error;
   const Path canonical = std::filesystem::weakly_canonical(path, error);
@@ -282,7 +282,7 @@ Path Canonical(const Path& path) {
   return whole.has_filename() || !whole.has_relative_path() ? whole : whole.parent_path();
 }
 
-// Of a table in the form of fstab(5).
+// Returns the mount points in a table in the format of fstab(5).
 std::vector<Path> MountPoints(const std::string& table) {
   std::vector<Path> points;
   const std::unique_ptr<FILE, int (*)(FILE*)> file(::setmntent(table.c_str(), "re"), ::endmntent);
@@ -292,7 +292,7 @@ std::vector<Path> MountPoints(const std::string& table) {
   mntent entry = {};
   std::array<char, 4096> text{};
   while (::getmntent_r(file.get(), &entry, text.data(), text.size()) != nullptr) {
-    points.emplace_back(entry.mnt_dir);  // of swap it is no path
+    points.emplace_back(entry.mnt_dir);  // not a path for swap
   }
   return points;
 }

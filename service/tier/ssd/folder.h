@@ -33,7 +33,7 @@ namespace cairn {
 //
 // Thread-safety: pure functions. The structs are values.
 
-// A random id of a tier's data. If the tier starts empty again, it gets a new id.
+// A random id of a tier's data. A tier that starts empty gets a new id.
 using SsdTierId = std::array<std::byte, 16>;
 
 inline constexpr uint16_t kTierMetaVersion = 1;
@@ -54,7 +54,7 @@ struct SegmentHeader {
   SsdTierId tier_id{};
   uint32_t slot = 0;           // the file's slot
   uint64_t seq = 0;            // greater than those of all segments written before; not 0
-  uint64_t segment_bytes = 0;  // of the file, including this header
+  uint64_t segment_bytes = 0;  // size of the file, including this header
   friend bool operator==(const SegmentHeader&, const SegmentHeader&) = default;
 };
 
@@ -78,7 +78,7 @@ absl::StatusOr<TierMeta> ReadTierMeta(const std::string& folder);
 // The side objects of a device: one file each, with the digest of its content as its name.
 //
 // Thread-safety: Thread-safe, except Open() and KeepOnly(), which one thread calls before all
-// others.
+//                others.
 // Cost:          all calls wait for the drive, except Has() and bytes().
 class SideFiles final : public SideObjectSource {
  public:
@@ -108,8 +108,8 @@ class SideFiles final : public SideObjectSource {
 
 // --- Mounts --------------------------------------------------------------------------------------
 // Checks that the file system of a folder is mounted. If it is not, the mount point is an empty
-// folder of the parent file system, and the cache would fill that. Errors: Unavailable if `fstab`
-// lists a file system at the folder or above it that is not mounted. A missing `fstab` lists none.
+// folder of the parent file system, which the cache would fill. Errors: Unavailable if `fstab`
+// lists an unmounted file system at the folder or above it. A missing `fstab` lists none.
 absl::Status CheckMounted(const std::string& folder, const std::string& fstab);
 
 }  // namespace cairn

@@ -2,19 +2,19 @@
 #pragma once
 // Moves bytes between files and memory without the page cache.
 //
-// A transfer has one completion, which runs exactly once, without locks held: on a thread of the
-// engine, or, if the transfer was not begun, inside Submit(), Cancel() or Stop(). The completion
-// must be short: on an engine with one thread, no other completion runs meanwhile. It may call
-// Submit() and Cancel().
+// A transfer has one completion, which runs exactly once, without locks held. It runs on a thread
+// of the engine, or inside Submit(), Cancel() or Stop() if the transfer was not begun. The
+// completion must be short: on an engine with one thread, no other completion runs meanwhile. It
+// may call Submit() and Cancel().
 //
-// Foreground reads run first, and have a budget of bytes in flight for themselves. All other
-// transfers share another budget (IoLimits). Transfers of one kind and class run in the order of
-// Submit(). But after each piece of a transfer, other transfers may run before its next piece.
+// Foreground reads run first, and have their own budget of bytes in flight. All other transfers
+// share another budget (IoLimits). Transfers of one kind and class begin in the order of Submit().
+// After each piece of a transfer, other transfers may run before its next piece.
 //
-// Thread-safety: Thread-safe, except Stop() and the destructor. One thread that is not the engine's
-//                calls these.
+// Thread-safety: Thread-safe, except Stop() and the destructor. One thread, which is not one of the
+//                engine's, calls these.
 // Memory:        `fd` and `parts` must stay valid until the completion runs. The kernel accesses
-//                the memory until then, whatever the deadline.
+//                the memory until then, even after the deadline.
 
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -45,10 +45,11 @@ enum class IoKind : uint8_t { kRead, kWrite };
 struct IoTransfer {
   IoKind kind = IoKind::kRead;
   int fd = -1;
-  uint64_t offset = 0;  // in the file
+  uint64_t offset = 0;  // offset in the file
   // Memory for consecutive bytes of the file. The second part may be empty. Writes only read it.
   std::array<std::span<std::byte>, 2> parts{};
-  // On the clock of MonotonicNow(). A transfer that has begun by then is not ended early.
+  // On the clock of MonotonicNow(). A transfer that has begun before the deadline is not ended
+  // early.
   absl::Time deadline = absl::InfiniteFuture();
   // Runs after all foreground transfers: for write-back, reclaim, scrubbing.
   bool is_background = false;
@@ -78,8 +79,8 @@ class IoEngine {
   virtual std::string_view name() const = 0;  // "uring", "threads"
   // Submits a transfer. REQUIRES: whole pages, at least one.
   virtual IoId Submit(const IoTransfer& transfer, IoDone done) = 0;
-  // Ends a transfer that has not begun, at once. Of a running transfer, no further piece is begun.
-  // Does nothing if it has completed.
+  // Ends a transfer at once if it has not begun. If it has, begins no further piece of it. Does
+  // nothing if it has completed.
   virtual void Cancel(IoId id) = 0;
   // Begins no more pieces. Returns true once all completions have run. Returns false at `deadline`
   // (on the clock of MonotonicNow()) if the kernel still has pieces. Idempotent.
@@ -94,10 +95,11 @@ struct IoLimits {
   uint64_t piece_bytes = limits::kIoPieceBytes;  // largest single request to the kernel
   uint64_t read_inflight_bytes = limits::kIoReadInflightBytes;
   uint64_t write_inflight_bytes = limits::kIoWriteInflightBytes;
-  // For writes and background reads together, if foreground reads run or have run a moment ago.
+  // The limit for writes and background reads together while foreground reads run, and shortly
+  // after.
   uint64_t inflight_beside_reads_bytes = limits::kIoInflightBesideReadsBytes;
   size_t queue_max = limits::kIoQueueMax;  // unfinished transfers
-  // For the thread engine.
+  // Only for the thread engine.
   int read_threads = limits::kIoReadThreads;
   int write_threads = limits::kIoWriteThreads;
 };
@@ -106,7 +108,7 @@ struct IoLimits {
 class PageMemory {
  public:
   PageMemory() = default;
-  // REQUIRES: `bytes` is whole pages. The contents are unspecified.
+  // REQUIRES: `bytes` is a multiple of the page size. The contents are unspecified.
   explicit PageMemory(size_t bytes)
       : memory_(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kPageBytes}))),
         bytes_(bytes) {}
@@ -132,21 +134,23 @@ using IoCall = absl::AnyInvocable<ssize_t(IoKind kind, int fd, const iovec* part
 // Calls the kernel.
 ssize_t CallKernel(IoKind kind, int fd, const iovec* parts, int parts_count, off_t offset);
 
-// Makes the engine that works everywhere: its threads call preadv() and pwritev(), and a running
-// transfer occupies a thread. Threads are named "io-read-0", "io-write-0", …, and "io-late", which
-// ends transfers that have not begun before their deadline. Several threads use `call` at once.
+// Makes the engine that works on every system. Its threads call preadv() and pwritev(), and a
+// running transfer occupies a thread. Threads are named "io-read-0", "io-write-0", …, and
+// "io-late", which ends transfers that have not begun before their deadline. Several threads use
+// `call` at once.
 std::unique_ptr<IoEngine> MakeThreadEngine(const IoLimits& limits, IoCall call = CallKernel);
 
 // Makes the engine that uses io_uring. One thread, "io-ring", begins pieces and takes completions,
-// so that no thread waits in the kernel for a drive. Errors: FailedPrecondition with the reason if
-// the system refuses io_uring: a container's seccomp profile, a sysctl, an old kernel, or a build
-// without liburing.
+// so that no thread waits in the kernel for a drive. Errors: FailedPrecondition if the system
+// refuses io_uring. The text has the reason, which may be a container's seccomp profile, a sysctl,
+// an old kernel, or a build without liburing.
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeUringEngine(const IoLimits& limits);
 
 enum class IoChoice { kAuto, kUring, kThreads };
 
-// Makes an engine. kAuto: io_uring if the system permits it, otherwise threads, with a log line
-// that gives the reason. Errors: FailedPrecondition with the reason if kUring is refused.
+// Makes an engine. kAuto makes the io_uring engine if the system permits it. Otherwise it makes the
+// thread engine, and logs the reason. Errors: FailedPrecondition with the reason if kUring is
+// refused.
 absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoChoice choice, const IoLimits& limits);
 
 }  // namespace cairn

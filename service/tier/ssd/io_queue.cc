@@ -23,7 +23,7 @@ bool IsPaged(const IoTransfer& transfer) {
   return IsPaged(transfer.offset) && is_paged(transfer.parts[0]) && is_paged(transfer.parts[1]);
 }
 
-// Returns whether it is an error of the block layer or the file system for a bad medium.
+// Returns true if the block layer or the file system reports this error for a bad medium.
 bool IsMediumError(int error) {
   switch (error) {
     case EIO:
@@ -130,7 +130,7 @@ void IoQueue::Cancel(IoId id) {
       return;
     }
     FailLocked(found->second, absl::CancelledError("the transfer was cancelled"), ended);
-    WakeLocked();  // those behind it
+    WakeLocked();  // those behind the cancelled one
   }
   Complete(std::move(ended));
 }
@@ -149,7 +149,7 @@ std::optional<IoPiece> IoQueue::Take() {
       Transfers* const read = NextLocked(IoKind::kRead);
       Transfers* const write = NextLocked(IoKind::kWrite);
       if (read != nullptr && write != nullptr) {
-        // Of two in the background, the older.
+        // If both are background transfers, the older one is first.
         const bool is_write_first =
             read->front().io.is_background &&
             (!write->front().io.is_background || write->front().id < read->front().id);
@@ -164,7 +164,7 @@ std::optional<IoPiece> IoQueue::Take() {
 }
 
 std::optional<IoPiece> IoQueue::AwaitPiece(IoKind kind) {
-  while (true) {  // ends: with a piece, or when the queue stops
+  while (true) {  // until there is a piece, or the queue stops
     Ended ended;
     {
       const MutexLock lock(mutex_);
@@ -177,7 +177,7 @@ std::optional<IoPiece> IoQueue::AwaitPiece(IoKind kind) {
           piece = CutLocked(*next);
         }
         if (piece.has_value() || is_stopping_) {
-          WakeLocked();  // there may be more for the others
+          WakeLocked();  // other threads may find more pieces
           return piece;
         }
         ++sleeping_[Index(kind)];
@@ -223,7 +223,7 @@ void IoQueue::End(const IoPiece& piece, int64_t result) {
 
 bool IoQueue::ResumeLocked(const IoPiece& piece, int64_t result) {
   const bool is_interrupted = result == -EINTR || result == -EAGAIN;
-  // Whole pages: where the kernel stopped inside one, it is moved again.
+  // If the kernel stopped inside a page, that page is moved again.
   const uint64_t moved = result > 0 ? static_cast<uint64_t>(result) / kPageBytes * kPageBytes : 0;
   if (is_interrupted ? piece.interruptions == limits::kIoInterruptionsMax
                      : moved == 0 || moved >= piece.bytes) {
@@ -253,7 +253,7 @@ absl::Time IoQueue::EndLate() {
 }
 
 void IoQueue::KeepDeadlines() {
-  while (true) {  // ends when the queue stops
+  while (true) {  // until the queue stops
     Ended ended;
     {
       const MutexLock lock(mutex_);
@@ -371,7 +371,7 @@ uint64_t IoQueue::PieceBytesLocked(const Transfer& transfer) {
 bool IoQueue::HasRoomLocked(const Transfer& transfer) {
   const bool is_read = transfer.io.kind == IoKind::kRead;
   const uint64_t bytes = PieceBytesLocked(transfer);
-  // One piece may always be in flight, however small the budget.
+  // At least one piece may be in flight, even with a small budget.
   if (is_read && !transfer.io.is_background) {
     return foreground_read_bytes_ == 0 ||
            foreground_read_bytes_ + bytes <= limits_.read_inflight_bytes;
@@ -422,7 +422,7 @@ IoPiece IoQueue::CutLocked(Transfers& from) {
   ++transfer.pieces;
   ++pieces_;
   AddInflightLocked(piece, static_cast<int64_t>(bytes));
-  // Others of the list come before its next piece.
+  // Other transfers of the list come before the next piece of this one.
   Transfers& to = ListOf(transfer);
   to.splice(to.end(), from, from.begin());
   return piece;

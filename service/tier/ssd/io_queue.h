@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The queue of a device's transfers. It chooses the next piece for the kernel. It is an engine
-// without the system calls. An engine takes pieces from it and gives back the kernel's answers:
+// The queue of a device's transfers, and the choice of the next piece for the kernel. It is the
+// part of an engine that makes no system calls. An engine takes pieces from it and returns the
+// kernel's results:
 //
-//   while (std::optional<IoPiece> piece = queue.Take()) { … }
-//   queue.End(*piece, result);
+//     while (std::optional<IoPiece> piece = queue.Take()) { … }
+//     queue.End(*piece, result);
 //
 // A call that ends transfers releases its lock and runs their completions before it returns.
 //
@@ -33,7 +34,7 @@
 
 namespace cairn {
 
-// One request to the kernel.
+// One system call's part of a transfer.
 struct IoPiece {
   IoId id = 0;  // the transfer's id
   IoKind kind = IoKind::kRead;
@@ -71,8 +72,8 @@ class IoQueue {
   std::optional<IoPiece> Take();
   // Waits for a piece of that kind. Returns nullopt if the queue stops.
   std::optional<IoPiece> AwaitPiece(IoKind kind);
-  // `result` is the number of bytes moved, or -errno. After a short transfer, its rest is taken
-  // again.
+  // `result` is the number of bytes moved, or -errno. After a short transfer, Take() returns the
+  // rest.
   void End(const IoPiece& piece, int64_t result);
 
   // Ends transfers that have not begun before their deadline. Returns the next deadline.
@@ -80,7 +81,7 @@ class IoQueue {
   // Calls EndLate() at each deadline until the queue stops.
   void KeepDeadlines();
 
-  // Ends transfers that have not begun. Then Take() returns only the rests of short transfers.
+  // Ends transfers that have not begun. Take() then returns only the rests of short transfers.
   void Stop();
   bool is_stopping() const;
   // Returns true once the kernel has no piece, or false at `deadline`.
@@ -93,7 +94,7 @@ class IoQueue {
     IoDone done;
     uint64_t dispatched_bytes = 0;  // bytes passed to the kernel, from the start
     int pieces = 0;                 // pieces that the kernel has
-    absl::Status status;            // the first failure; then no further piece begins
+    absl::Status status;            // the first failure; after it no further piece begins
   };
   using Transfers = std::list<Transfer>;
   // Completions, to be run after the lock is released.
@@ -143,12 +144,12 @@ class IoQueue {
   std::unordered_map<IoId, Transfers::iterator> transfers_ ABSL_GUARDED_BY(mutex_);
   // The deadlines of transfers that have not begun.
   std::set<std::pair<absl::Time, IoId>> deadlines_ ABSL_GUARDED_BY(mutex_);
-  PerKind<std::vector<IoPiece>> short_pieces_ ABSL_GUARDED_BY(mutex_);  // rests, for the kernel
-  size_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;  // pieces that the kernel has, or that are rests
-  // Bytes of these pieces: of foreground reads, and of all others.
+  PerKind<std::vector<IoPiece>> short_pieces_ ABSL_GUARDED_BY(mutex_);  // rests for the kernel
+  size_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;  // pieces that the kernel has, and rests
+  // The bytes of these pieces: first of foreground reads, then of all other transfers.
   uint64_t foreground_read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t other_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  // When the last foreground read ended.
+  // The time at which the last foreground read ended.
   absl::Time last_read_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 
   PerKind<CondVar> ready_;

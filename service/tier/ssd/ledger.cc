@@ -37,7 +37,7 @@ constexpr char kComponent[] = "ssd";
 
 std::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
-// Passes warnings and errors on, and nothing else; the log bounds how many it takes of each kind.
+// Forwards only warnings and errors. The log limits the number of each kind.
 class LogForwarder : public rocksdb::Logger {
  public:
   LogForwarder() : rocksdb::Logger(rocksdb::InfoLogLevel::WARN_LEVEL) {}
@@ -51,7 +51,8 @@ class LogForwarder : public rocksdb::Logger {
     }
     std::array<char, 1024> text{};
     (void)std::vsnprintf(text.data(), text.size(), format, arguments);
-    // Said whenever checksums are verified, for tables are then opened by their path alone.
+    // RocksDB logs this whenever checksums are verified, because it then opens tables by path
+    // alone.
     if (absl::StrContains(text.data(), "opened without unique ID")) {
       return;
     }
@@ -79,7 +80,7 @@ rocksdb::Options DatabaseOptions(const Ledger::Options& options) {
   to.max_manifest_file_size = 4 * kMiB;
   to.use_direct_reads = true;
   to.use_direct_io_for_flush_and_compaction = true;
-  // An error of a flush or a compaction stays one: nothing is tried again behind the tier's back.
+  // Do not retry a failed flush or compaction: the tier must learn of the error.
   to.max_bgerror_resume_count = 0;
   to.stats_dump_period_sec = 0;
   to.stats_persist_period_sec = 0;
@@ -115,8 +116,8 @@ absl::Status StatusFrom(const rocksdb::Status& status) {
   return absl::UnavailableError(text);
 }
 
-// The database says InvalidArgument both of damage and of a file that it cannot open, for whatever
-// reason. OK: it can be opened.
+// RocksDB returns InvalidArgument for damage, and also for a file that it cannot open for any
+// reason. This function distinguishes the two. Returns OK if the file can be opened.
 absl::Status CheckOpening(const std::string& path) {
   const std::string current = absl::StrCat(path, "/CURRENT");
   const Fd plain(::open(current.c_str(), O_RDONLY | O_CLOEXEC));
@@ -142,23 +143,24 @@ absl::Status MakeFolder(const std::string& path) {
   return errno == ENOSPC ? why : absl::UnavailableError(why.message());
 }
 
-// REQUIRES: the folder that `path` is to lie in is there.
+// REQUIRES: the parent folder of `path` exists.
 absl::Status MakeEmpty(const std::string& path, const rocksdb::Options& options) {
-  CAIRN_RETURN_IF_ERROR(MakeFolder(path));  // to destroy a database takes a lock in it
+  CAIRN_RETURN_IF_ERROR(MakeFolder(path));  // DestroyDB() takes a lock in the folder
   CAIRN_RETURN_IF_ERROR(StatusFrom(rocksdb::DestroyDB(path, options)));
-  return MakeFolder(path);  // which went with the database
+  return MakeFolder(path);  // DestroyDB() has removed the folder
 }
 
-// The folder's place in its own folder, too, has to outlive a power cut.
+// Makes the folder's entry in its parent folder durable, too.
 absl::Status SyncParent(const std::string& path) {
   const size_t slash = path.find_last_of('/');
   return SyncFolder(slash == std::string::npos || slash == 0 ? "/" : path.substr(0, slash));
 }
 
 std::string StartOf(RecordKind kind) { return std::string(1, static_cast<char>(kind)); }
-// Before which all keys of the kind are.
+// Returns a text that sorts after all keys of the kind.
 std::string EndOf(RecordKind kind) { return std::string(1, static_cast<char>(kind) + 1); }
-// The keys of extents, or of their fields, of segments: the first, and what comes after the last.
+// Return a range of keys for the extents of segments, or for the extents' fields. The range is
+// [PlacesFrom(), PlacesUntil()).
 std::string PlacesFrom(RecordKind kind, uint64_t seq) {
   const ExtentPlace place = {.seq = seq, .page = 0};
   return kind == RecordKind::kExtent ? ExtentKey(place) : FieldsKey(place);
@@ -263,7 +265,7 @@ absl::Status Ledger::Reopen(absl::Time deadline) {
 
 class Ledger::Call {
  public:
-  // Of one that writes: not after a failure.
+  // A call that writes fails if a write has failed before.
   Call(const Ledger& ledger, bool is_write) : ledger_(ledger) {
     const MutexLock lock(ledger.mutex_);
     if (is_write && !ledger.failure_.ok()) {
@@ -387,14 +389,14 @@ uint64_t Ledger::disk_bytes() const {
     return 0;
   }
   uint64_t blocks = 0;
-  while (const dirent* entry = ::readdir(folder.get())) {  // ends with the folder
+  while (const dirent* entry = ::readdir(folder.get())) {  // until the end of the folder
     struct stat facts {};
     if (::fstatat(::dirfd(folder.get()), entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0 &&
         S_ISREG(facts.st_mode)) {
       blocks += static_cast<uint64_t>(facts.st_blocks);
     }
   }
-  constexpr uint64_t kBlockBytes = 512;  // of st_blocks, whatever the file system's are
+  constexpr uint64_t kBlockBytes = 512;  // unit of st_blocks on every file system
   return blocks * kBlockBytes;
 }
 
@@ -404,7 +406,7 @@ Ledger::Batch::~Batch() = default;
 Ledger::Batch::Batch(Batch&& source) noexcept = default;
 Ledger::Batch& Ledger::Batch::operator=(Batch&& source) noexcept = default;
 
-// A batch in memory has no limit of bytes, so neither call can fail.
+// A batch in memory has no size limit, so neither call can fail.
 void Ledger::Batch::Put(const std::string& key, const std::string& value) {
   CAIRN_CHECK(writes_->Put(key, value).ok());
 }
@@ -459,14 +461,14 @@ absl::Status Ledger::ScanExtents(uint64_t seq_first, uint64_t seq_last, ExtentFn
     CAIRN_ASSIGN_OR_RETURN(const ExtentPlace place, ParseExtentKey(key));
     CAIRN_ASSIGN_OR_RETURN(ExtentRecord record, ParseExtent(key, value));
     const std::string wanted = FieldsKey(place);
-    while (fields->Valid() && fields->key().compare(wanted) < 0) {  // ends with the iterator
+    while (fields->Valid() && fields->key().compare(wanted) < 0) {  // until the iterator ends
       fields->Next();
     }
     if (fields->Valid() && fields->key() == rocksdb::Slice(wanted)) {
       const auto names = ParseFields(wanted, ToView(fields->value()));
       if (names.ok()) {
         record.names = *names;
-      } else {  // the image is whole without them
+      } else {  // the image is complete without its names
         NoteSkipped(names.status());
       }
     }
@@ -493,7 +495,7 @@ absl::Status Ledger::DropLostFields() {
     for (; fields->Valid() && fields->key().compare(end) < 0; fields->Next()) {
       std::string wanted = fields->key().ToString();
       wanted[0] = static_cast<char>(RecordKind::kExtent);
-      while (extents->Valid() && extents->key().compare(wanted) < 0) {  // ends with the iterator
+      while (extents->Valid() && extents->key().compare(wanted) < 0) {  // until the iterator ends
         extents->Next();
       }
       if (!extents->Valid() || extents->key() != rocksdb::Slice(wanted)) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The ledger of a tier on a drive: the place and the space of each extent. It is a RocksDB
-// database. At start, the tier recovers its extents from it; afterwards the index in memory is
+// database. At start, the tier recovers its extents from it. Afterwards the index in memory is
 // used. The ledger is disposable: if it cannot be read, the tier starts empty.
 //
 // A write that is not synced survives the end of the process, but not a power loss. A synced write,
 // and all writes before it, survive both.
 //
-// RocksDB writes no log file here: it would abort the process if there is no room for the log file.
+// RocksDB writes no log file here, because it would abort the process if there is no room for one.
 // Its warnings and errors go to base/log.h.
 
 #include <atomic>
@@ -36,11 +36,12 @@ namespace cairn {
 class Ledger {
  public:
   struct Options {
-    std::string path;  // a folder of its own, on a drive with direct I/O
-    // Limit for the memory of records that are not in tables yet. At least kWriteBufferBytesMin.
+    std::string path;  // a folder that nothing else uses, on a drive with direct I/O
+    // The limit for the memory of records that are not in tables yet. At least
+    // kWriteBufferBytesMin.
     uint64_t write_buffer_bytes = kWriteBufferBytesDefault;
-    // Removes an existing ledger, damaged or not, and makes an empty one. If false, the ledger must
-    // exist: it is never made silently.
+    // If true, an existing ledger is removed, even if it is intact, and an empty one is made. If
+    // false, the ledger must exist.
     bool create = false;
   };
   static constexpr uint64_t kWriteBufferBytesDefault = uint64_t{48} << 20;
@@ -48,11 +49,11 @@ class Ledger {
 
   // Opens the ledger. Reads all of it once, so that damage is detected before any record is used.
   // This takes 0.2 s of CPU time per million extents. Errors:
-  // - DataLoss: it is damaged, missing or foreign. The tier should start empty.
+  // - DataLoss: it is damaged, missing or not a ledger. The tier should start empty.
   // - Unavailable: the drive or another process prevents it. Delete nothing, and try again.
   // - ResourceExhausted: there is no space. Delete nothing, and try again.
   // - FailedPrecondition: the folder does not support direct I/O, or this program's options do not
-  //   fit.
+  //   fit the database.
   static absl::StatusOr<std::unique_ptr<Ledger>> Open(const Options& options);
   ~Ledger();
   Ledger(const Ledger&) = delete;
@@ -104,25 +105,26 @@ class Ledger {
   using SpaceFn = absl::FunctionRef<bool(uint32_t number, const SpaceRecord& record)>;
   // Includes seq_first and seq_last.
   absl::Status ScanExtents(uint64_t seq_first, uint64_t seq_last, ExtentFn fn) const;
-  // Deletes fields whose extent is gone: a program that does not know fields removed it.
+  // Deletes fields whose extent no longer exists. A program that does not know fields may have
+  // removed the extent.
   absl::Status DropLostFields();
   absl::Status ScanSegments(SegmentFn fn) const;
   absl::Status ScanSpaces(SpaceFn fn) const;
   // Errors: NotFound; DataLoss and Unimplemented as in record.h; Unavailable.
   absl::StatusOr<std::string> GetMeta(std::string_view name) const;
 
-  // Closes the database, opens it as Open() does, and accepts writes again. It has all writes
-  // before the first failure. It may have failed ones, as whole batches. Waits for running calls;
-  // returns Unavailable if some still run at `deadline`. The other errors are those of Open().
-  // After an error, nothing is read or written until a call returns OK. Thread-safety: one thread
-  // at a time.
+  // Closes the database, opens it as Open() does, and accepts writes again. The database then has
+  // all writes before the first failure, and may have failed ones as whole batches. Waits for
+  // running calls, and returns Unavailable if some still run at `deadline`. The other errors are
+  // those of Open(). After an error, nothing is read or written until a call returns OK.
+  // Thread-safety: one thread at a time.
   absl::Status Reopen(absl::Time deadline);
 
   // The number of records that scans have skipped since the ledger was opened. Each scan counts
   // them.
   struct Skipped {
     uint64_t damaged = 0;
-    uint64_t unknown = 0;  // of a version or recipe that this program does not know
+    uint64_t unknown = 0;  // their version or recipe is unknown to this program
   };
   Skipped skipped() const;
   // Returns OK until the first failure.

@@ -27,8 +27,8 @@ using codecs::Store;
 
 constexpr size_t kCrcBytes = sizeof(uint32_t);
 
-// Of an extent, from the value's first byte.
-constexpr size_t kFlags = 1;           // u8, of those below
+// Offsets in the value of an extent:
+constexpr size_t kFlags = 1;           // u8, with the flags below
 constexpr size_t kGroup = 2;           // u16
 constexpr size_t kSpace = 4;           // u32
 constexpr size_t kKey = 8;             // 32 bytes
@@ -41,7 +41,7 @@ constexpr size_t kDirectoryCrc = 104;  // u32
 constexpr size_t kTokens = 108;        // u16
 constexpr size_t kSlice = 110;         // 4 u16
 constexpr size_t kRecipe = 118;        // 16 bytes
-constexpr size_t kSideObject = 134;    // 32 bytes, where kHasSideObject
+constexpr size_t kSideObject = 134;    // 32 bytes, if kHasSideObject is set
 constexpr size_t kExtentBytes = kSideObject + kCrcBytes;
 constexpr size_t kRecipeBytes = kSideObject - kRecipe;
 constexpr uint8_t kHasSideObject = 1;
@@ -49,12 +49,12 @@ constexpr uint8_t kHasSideObject = 1;
 static_assert(kExtentBytes + sizeof(codecs::Digest) + sizeof(uint32_t) == kExtentRecordBytesMax);
 static_assert(kRecipeBytes >= codecs::kRecipeFieldsUsed);
 
-// Of a segment.
+// Offsets in the value of a segment:
 constexpr size_t kState = 1;  // u8
 constexpr size_t kSeq = 2;    // u64
 constexpr size_t kSegmentValueBytes = kSeq + sizeof(uint64_t) + kCrcBytes;
 
-// "e" with a seq and a page; "s" and "p" with a number.
+// "e" is followed by a seq and a page, "s" and "p" by a number.
 constexpr size_t kExtentKeyBytes = 1 + sizeof(uint64_t) + sizeof(uint32_t);
 constexpr size_t kNumberKeyBytes = 1 + sizeof(uint32_t);
 
@@ -62,7 +62,7 @@ std::span<const std::byte> Bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// A big-endian number, from and to the machine's.
+// Converts a big-endian number to and from the CPU's byte order.
 template <typename Integer>
 Integer Swapped(Integer value) {
   static_assert(std::endian::native == std::endian::little);
@@ -117,7 +117,7 @@ bool FitsNumbers(const codecs::Slice& slice) {
 
 bool IsImageSize(uint64_t bytes) { return bytes >= 1 && bytes <= codecs::kImageBytesMax; }
 
-// Those fields whose range is not the recipe's.
+// Checks the fields whose range does not depend on the recipe.
 bool AreNumbersInRange(const ExtentRecord& record) {
   return record.first_position <= proto::kPositionMax && record.tokens >= 1 &&
          record.tokens <= codecs::kTokensPerBlockMax && record.group < proto::kGroupsMax &&
@@ -308,7 +308,7 @@ absl::StatusOr<std::string> ParseMeta(std::string_view key, std::string_view val
 
 namespace {
 
-// Never given to another field.
+// A number is never reused for another field.
 enum class FieldId : uint16_t { kEngineHash = 1, kEngineParent = 2, kTokens = 3 };
 constexpr size_t kFieldHeadBytes = 2 * sizeof(uint16_t);
 
@@ -343,7 +343,7 @@ absl::Status TakeField(FieldId id, std::span<const std::byte> bytes, proto::Engi
       std::memcpy(names->tokens.data(), bytes.data(), bytes.size());
       return absl::OkStatus();
   }
-  return absl::OkStatus();  // of a later release
+  return absl::OkStatus();  // a field of a later release
 }
 
 }  // namespace
@@ -364,7 +364,7 @@ std::string EncodeFields(std::string_view key, const EngineNamesRef& names) {
 absl::StatusOr<EngineNamesRef> ParseFields(std::string_view key, std::string_view value) {
   CAIRN_ASSIGN_OR_RETURN(std::string_view rest, OpenRecord(key, value, kFieldsVersion));
   proto::EngineNames names;
-  while (!rest.empty()) {  // ends: each turn takes a field
+  while (!rest.empty()) {  // each iteration takes a field
     if (rest.size() < kFieldHeadBytes) {
       return Damaged("a field is cut short");
     }
@@ -381,7 +381,7 @@ absl::StatusOr<EngineNamesRef> ParseFields(std::string_view key, std::string_vie
 }
 
 // --- Spaces --------------------------------------------------------------------------------------
-// The value of a space has no fixed size: its fields lie one after another, lists and texts behind
+// The value of a space has no fixed size. Its fields follow each other. Lists and texts begin with
 // their count.
 
 namespace {
@@ -410,7 +410,7 @@ class FieldsOut {
   std::string* target_;
 };
 
-// Reads what FieldsOut wrote. Once a field does not fit, it and all later ones are zero or empty.
+// Reads the output of FieldsOut. If a field does not fit, it and all later ones are zero or empty.
 class FieldsIn {
  public:
   explicit FieldsIn(std::string_view rest) : rest_(rest) {}
@@ -424,7 +424,8 @@ class FieldsIn {
     return value;
   }
   std::string TakeText() { return std::string(Bytes(Take<uint16_t>())); }
-  // Of fields that take `bytes` at least; 0 if so many cannot follow.
+  // Reads the count of a list whose elements take at least `bytes` each. Returns 0 if the rest is
+  // too short for so many.
   size_t TakeCount(size_t bytes) {
     const size_t count = Take<uint16_t>();
     is_whole_ = is_whole_ && count * bytes <= rest_.size();
@@ -518,7 +519,7 @@ void PutCurrent(const SpaceRecord::Current& current, FieldsOut& out) {
   out.Put(current.id);
 }
 
-// Groups of the identity, ascending, each kind once.
+// Returns true if the side objects name groups of the identity, in ascending order, each kind once.
 bool IsInOrder(const SpaceRecord& record) {
   const auto place = [](const SpaceRecord::Current& c) { return std::tuple(c.group, c.kind); };
   for (size_t i = 0; i < record.current.size(); ++i) {

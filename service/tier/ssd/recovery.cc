@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The start of a device: its folder is opened, and what the previous process left is found.
+// The start of a device: opens its folder, and finds the data of the previous process.
 #include "service/tier/ssd/device.h"
 
 #include <fcntl.h>
@@ -124,7 +124,7 @@ absl::Status SsdDevice::OpenLedger() {
   CAIRN_RETURN_IF_ERROR(meta.status());
   tier_id_ = meta->tier_id;
   if (meta->segment_bytes != budget_.segment_bytes) {
-    // Another budget than before: segments keep their size.
+    // The budget has changed, but existing segments keep their size.
     const absl::StatusOr<SsdBudget> shared =
         ShareOut(options_.budget_bytes, meta->segment_bytes, options_.extents_max);
     if (!shared.ok()) {
@@ -169,14 +169,14 @@ absl::Status SsdDevice::ReadDeletions() {
   const absl::StatusOr<std::string> epoch = ledger_->GetMeta(kDeletions);
   if (absl::IsNotFound(epoch.status()) || absl::IsDataLoss(epoch.status()) ||
       (epoch.ok() && epoch->size() != sizeof(uint64_t))) {
-    return absl::OkStatus();  // it is new, and holds nothing that could be deleted
+    return absl::OkStatus();  // the device is new and has no blocks
   }
   CAIRN_RETURN_IF_ERROR(epoch.status());
   uint64_t done = 0;
   std::memcpy(&done, epoch->data(), sizeof(done));
   done_epoch_ = done;
   if (!history_.has_value() || history_->epoch < done) {
-    // The file has lost its end, or all of it: earlier deletions are unknown.
+    // The file has lost its end, or all of it. Earlier deletions are unknown.
     history_.emplace();
     history_->base = history_->epoch = done;
   }
@@ -193,7 +193,7 @@ absl::Status SsdDevice::StartEmpty(std::string_view why) {
   }
   CAIRN_ASSIGN_OR_RETURN(
       budget_, ShareOut(options_.budget_bytes, options_.segment_bytes, options_.extents_max));
-  // Segments of the tier before do not match the new name.
+  // Segments of the previous tier do not match the new id.
   tier_id_ = RandomBytes<sizeof(SsdTierId)>();
   ledger_.reset();
   CAIRN_ASSIGN_OR_RETURN(ledger_, Ledger::Open({.path = absl::StrCat(options_.path, "/index"),
@@ -208,8 +208,8 @@ absl::Status SsdDevice::StartEmpty(std::string_view why) {
 
 // --- Recover -------------------------------------------------------------------------------------
 // Finds the segments with headers of this tier, the spaces, and the extents that the ledger records
-// in those segments. Extents of unsealed segments are read and verified now, the others when they
-// are first read.
+// in those segments. Extents of unsealed segments are read and verified now. The others are
+// verified when they are first read.
 
 struct SsdDevice::Recovered {
   struct Segment {
@@ -217,18 +217,18 @@ struct SsdDevice::Recovered {
     bool is_sealed = false;
   };
   struct Space {
-    uint64_t id = 0;  // 0: not wanted
+    uint64_t id = 0;  // 0: the images are not wanted
     bool has_images = false;
     SpaceRecord record;
   };
   absl::flat_hash_map<uint64_t, Segment> by_seq;
   absl::flat_hash_map<uint32_t, Space> spaces;
-  absl::flat_hash_set<codecs::Digest> side_objects;  // that something names
-  bool has_unread = false;                           // segments whose headers cannot be read now
+  absl::flat_hash_set<codecs::Digest> side_objects;  // side objects that are named
+  bool has_unread = false;  // the headers of some segments cannot be read now
   uint64_t images = 0, dropped = 0;
-  // While it was away.
+  // Blocks that were deleted while the device was absent.
   absl::flat_hash_set<std::pair<proto::Fingerprint, proto::BlockKey>> deleted;
-  bool is_stale = false;  // anything may have been
+  bool is_stale = false;  // any block may have been deleted
 
   bool IsDeleted(const proto::Fingerprint& space, const proto::BlockKey& key) const {
     return is_stale || deleted.contains({space, key}) || deleted.contains({space, {}});
@@ -246,7 +246,7 @@ absl::Status SsdDevice::Recover(RecoverySink& sink) {
     since = queued_.deleted;
     FreeUnread(since);
   }
-  for (const Deletion& deletion : since) {  // images may have been found after it
+  for (const Deletion& deletion : since) {  // some images may have been found after the deletion
     TellSink(sink, deletion);
   }
   {
@@ -322,7 +322,7 @@ absl::Status SsdDevice::FindSegments(Recovered& recovered) {
       beyond.push_back(entry.path().string());
     }
   }
-  for (const std::string& path : beyond) {  // the budget is less than it was
+  for (const std::string& path : beyond) {  // the budget is smaller than before
     ::unlink(path.c_str());
   }
   PageMemory page(kSegmentHeaderBytes);
@@ -340,7 +340,7 @@ absl::Status SsdDevice::FindSegments(Recovered& recovered) {
     if (::fstat(file.get(), &facts) != 0) {
       read = absl::ErrnoToStatus(errno, path);
     } else if (static_cast<uint64_t>(facts.st_size) != budget_.segment_bytes) {
-      ::unlink(path.c_str());  // cut short, or of another size: made anew
+      ::unlink(path.c_str());  // truncated, or of another size: it is made again
       continue;
     }
     files_[slot] = std::move(file);
@@ -358,7 +358,7 @@ absl::Status SsdDevice::FindSegments(Recovered& recovered) {
     }
     if (read.ok() && !absl::IsUnimplemented(header.status())) {
       segments_->SetState(slot, SegmentState::kClean);
-    } else {  // it stays as it is, and so do the records that no header claims
+    } else {  // keep the segment and its records
       segments_->SetState(slot, SegmentState::kSetAside);
       files_[slot].Reset();
       recovered.has_unread = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The map of a device's segments, and what the device does with them: the care thread seals, makes
-// ready and reclaims them, and mends the device after faults.
+// The map of a device's segments, and the care thread. The thread seals, prepares and reclaims
+// segments, and repairs the device after faults.
 #include "service/tier/ssd/segments.h"
 
 #include <fcntl.h>
@@ -25,21 +25,22 @@ namespace {
 
 using SegmentState = SegmentMap::State;
 
-// Ready segments, so that writes do not wait for a header.
+// The number of ready segments to keep, so that writes do not wait for a header.
 constexpr size_t kReadyMin = 2;
 constexpr absl::Duration kRest = absl::Seconds(1);
 constexpr absl::Duration kGrowAgain = absl::Seconds(30);
-// The part of the ledger's budget at which it is compacted.
+// The ledger is compacted when it exceeds this percentage of its budget.
 constexpr uint64_t kCompactPercent = 70;
 
-// Spare segments that reclaim keeps for images that it carries, beside the one that is its own.
+// The number of spare segments that reclaim keeps for images that it carries, besides its own one.
 constexpr size_t kSpareMin = 3;
-// The part of a segment that read images may fill; images that the index holds are always carried.
+// The percentage of a segment that carried images may fill because they were read. Images that the
+// index holds are always carried.
 constexpr uint64_t kCarriedPercentMax = 90;
 // The time until a segment with running reads is tried again.
 constexpr absl::Duration kReclaimAgain = absl::Milliseconds(50);
 
-// The first test after a fault comes after this part of the longest time between two.
+// The first pause before a test after a fault is this part of the longest pause.
 constexpr int kFirstTryShare = 32;
 // The longest wait for running calls of the ledger.
 constexpr absl::Duration kLedgerWait = absl::Seconds(1);
@@ -59,7 +60,7 @@ void SegmentMap::SetState(uint32_t slot, State state) {
   ++counts_[static_cast<size_t>(state)];
   segments_[slot].state = state;
   if (state == State::kSealed) {
-    segments_[slot].extents.shrink_to_fit();  // it gets no more
+    segments_[slot].extents.shrink_to_fit();  // no extents are added any more
   }
   if (open_ == slot && state != State::kOpen) {
     open_.reset();
@@ -80,7 +81,7 @@ std::optional<uint64_t> SegmentMap::Allocate(uint64_t bytes, bool is_carried) {
   const auto page_count = static_cast<uint32_t>(RoundedBytes(bytes) / kPageBytes);
   CAIRN_CHECK(page_count > 0 && bytes <= extent_bytes_max());
   if (live_count_ >= extents_max_ && !is_carried) {
-    // An open segment is not reclaimed: if all extents are in it, it is closed.
+    // An open segment is not reclaimed. If it has all extents, close it.
     if (open_.has_value() &&
         count(State::kFull) + count(State::kSealed) + count(State::kReclaiming) == 0) {
       SetState(*open_, State::kFull);
@@ -189,7 +190,7 @@ std::optional<uint32_t> SegmentMap::Any(State state) const {
 }
 
 // --- Care ----------------------------------------------------------------------------------------
-// The care thread seals full segments, makes the next one ready and reclaims the oldest.
+// The care thread seals full segments, prepares the next one and reclaims the oldest.
 
 bool SsdDevice::IsCareDue() const {
   return segments_->count(SegmentState::kFull) > 0 ||
@@ -242,7 +243,7 @@ bool SsdDevice::SealOne() {
     record.seq = segments_->at(*slot).seq;
   }
   if (!SyncNow()) {
-    return true;  // it may be lost, or the device is only read
+    return true;  // its bytes may be lost, or the device may have turned read-only
   }
   Ledger::Batch batch;
   batch.PutSegment(*slot, record);
@@ -266,7 +267,7 @@ void SsdDevice::CheckLedgerSize() {
   }
 }
 
-// --- Making ready --------------------------------------------------------------------------------
+// --- Preparing -----------------------------------------------------------------------------------
 
 bool SsdDevice::PrepareOne() {
   std::optional<uint32_t> slot;
@@ -274,7 +275,8 @@ bool SsdDevice::PrepareOne() {
   {
     const MutexLock lock(mutex_);
     const bool may_grow = MonotonicNow() >= grow_again_;
-    // A device that found no room looks for it again, also where reclaim makes enough.
+    // In state kCapped, look for room again from time to time, even if reclaim frees enough
+    // segments.
     is_retry = state_ == State::kCapped && may_grow && segments_->count(SegmentState::kAbsent) > 0;
     if (!TakesImages() || (segments_->count(SegmentState::kReady) >= kReadyMin && !is_retry)) {
       return false;
@@ -301,7 +303,7 @@ bool SsdDevice::PrepareOne() {
         LogWarn("ssd", "no room for all segments: continues with fewer",
                 {{"path", options_.path}, {"error", status}});
       }
-      return is_retry;  // a clean one may be made ready
+      return is_retry;  // a clean segment may be prepared
     }
     const MutexLock lock(mutex_);
     segments_->SetState(*slot, SegmentState::kClean);
@@ -369,11 +371,11 @@ absl::Status SsdDevice::Prepare(uint32_t slot) {
 }
 
 // --- Reclaim -------------------------------------------------------------------------------------
-// The oldest segment is reused. Reclaim moves ("carries") its images to the open segment if they
-// were read since they were written, so that the order of writing becomes an order of use, or if
-// the index holds them. It drops all others. While less than half of the device is in use, it drops
-// none and carries the live images of the emptiest segment. If a process ended during reclaim and
-// left no segment to carry to, reclaim drops images all the same.
+// The oldest segment is reused. Its images are moved ("carried") to the open segment if they were
+// read since they were written, or if the index holds them. So images that are used stay. All other
+// images are dropped. While less than half of the device is in use, nothing is dropped, and the
+// live images of the emptiest segment are carried. If a process ended during reclaim and left no
+// segment to carry to, reclaim drops images nevertheless.
 
 std::vector<std::pair<uint32_t, ExtentRecord>> SsdDevice::RecordsOf(uint64_t seq) {
   std::vector<std::pair<uint32_t, ExtentRecord>> records;
@@ -488,7 +490,8 @@ SsdDevice::Carried SsdDevice::Carry(uint32_t slot, uint32_t page, const ExtentRe
   {
     const MutexLock lock(mutex_);
     from = segments_->OffsetOf(slot, page);
-    // A deletion comes before this, and nothing is carried, or waits until this write is over.
+    // If the image was deleted before this point, nothing is carried. A later deletion waits until
+    // this write has ended.
     const SegmentMap::Extent* extent = segments_->Look(from);
     if (extent == nullptr || !extent->is_recorded) {
       return Carried::kDropped;
@@ -574,7 +577,7 @@ SsdDevice::Carried SsdDevice::Move(uint64_t from, TierExtent& to, const ImageFac
   }
   moved_from_.erase(place);
   if (segments_->Look(from) == nullptr) {
-    QueueFreed(from);  // it was freed meanwhile, and not moved
+    QueueFreed(from);  // it was freed meanwhile, so it was not moved
   }
   if (moved == Evictor::Moved::kGone) {
     return Carried::kDropped;
@@ -593,7 +596,7 @@ bool SsdDevice::FinishReclaim(uint32_t slot) {
     }
     seq = segments_->at(slot).seq;
   }
-  // The carried images must be durable first. Lost ones are gone; the segment is tried again.
+  // The carried images must be durable first. If some were lost, the segment is tried again later.
   if (!SyncNow()) {
     const MutexLock lock(mutex_);
     reclaim_again_ = MonotonicNow() + kReclaimAgain;
@@ -614,9 +617,9 @@ bool SsdDevice::FinishReclaim(uint32_t slot) {
 }
 
 // --- Mend ----------------------------------------------------------------------------------------
-// After a fault the device is read-only and tests itself, less and less often. After failed writes
-// of segments, one segment that takes a header mends the device. A failed ledger is opened again
-// and compared with the map of segments.
+// After a fault the device is read-only and tests itself, with growing pauses. After failed writes
+// of segments, the device works again once one segment accepts a header. A failed ledger is
+// reopened and compared with the map of segments.
 
 void SsdDevice::TurnReadOnly(std::string_view why, const absl::Status& status) {
   {
@@ -699,7 +702,7 @@ bool SsdDevice::TryOne() {
       }
     }
   }
-  // Records that it may still have are of images that are gone.
+  // The segment has no live images, so delete its remaining records.
   Ledger::Batch batch;
   if (seq != 0) {
     batch.DeleteExtentsOf(seq);
@@ -708,7 +711,7 @@ bool SsdDevice::TryOne() {
     return false;
   }
   if (const absl::Status status = ledger_->Write(batch, /*is_synced=*/true); !status.ok()) {
-    LedgerFailed("the ledger failed a write", status);  // it takes none before it is opened anew
+    LedgerFailed("the ledger failed a write", status);  // it accepts no writes until it is reopened
     return false;
   }
   if (!Prepare(*slot).ok()) {
@@ -718,7 +721,8 @@ bool SsdDevice::TryOne() {
     const MutexLock lock(mutex_);
     state_ = State::kOk;
     probe_again_ = absl::InfiniteFuture();
-    // The other segments are sealed, or lost where that fails. Lost segments are emptied.
+    // The other segments will be sealed. If sealing fails, a segment is lost. Lost segments are
+    // emptied.
     for (uint32_t i = 0; i < segments_->slot_count(); ++i) {
       const SegmentMap::Segment& segment = segments_->at(i);
       if (segment.state == SegmentState::kSetAside && files_[i].is_valid()) {
@@ -737,7 +741,7 @@ bool SsdDevice::TryOne() {
 bool SsdDevice::MendLedger() {
   {
     const MutexLock lock(mutex_);
-    is_mending_ = true;  // no round begins
+    is_mending_ = true;  // the commit thread begins no round
   }
   const absl::Status status = ReopenLedger();
   bool is_mended = false;
@@ -747,7 +751,7 @@ bool SsdDevice::MendLedger() {
     commit_due_.NotifyOne();
     if (status.ok()) {
       is_ledger_failed_ = false;
-      // Segments that failed meanwhile are tried at once.
+      // If segments have failed meanwhile, test them at once.
       is_mended = segments_->count(SegmentState::kSetAside) < kSetAsideMax;
       state_ = is_mended ? State::kOk : state_;
       probe_again_ = is_mended ? absl::InfiniteFuture() : MonotonicNow();
@@ -778,17 +782,17 @@ absl::Status SsdDevice::ReopenLedger() {
   CAIRN_RETURN_IF_ERROR(CheckOwner());
   Ledger::Batch batch;
   if (const absl::Status recorded = RecordAllDeletions(batch); !recorded.ok()) {
-    return absl::UnavailableError(recorded.message());  // the ledger may be whole
+    return absl::UnavailableError(recorded.message());  // the ledger may be intact
   }
   CAIRN_RETURN_IF_ERROR(CompareLedger(batch));
-  SyncUnsealed();  // records of places that reclaim has moved from go, and no round is under way
+  SyncUnsealed();  // the write below deletes old places of moved images; no round runs now
   return ledger_->Write(batch, /*is_synced=*/true);
 }
 
 absl::Status SsdDevice::CompareLedger(Ledger::Batch& batch) {
   struct Segment {
     uint32_t slot = 0;
-    uint32_t recorded = 0;  // extents of it that are to be in the ledger
+    uint32_t recorded = 0;  // the number of its extents that the ledger should have
   };
   absl::flat_hash_map<uint64_t, Segment> by_seq;
   {
@@ -802,7 +806,7 @@ absl::Status SsdDevice::CompareLedger(Ledger::Batch& batch) {
       }
     }
     for (auto& [fingerprint, space] : spaces_) {
-      space.version = 0;  // it is written again with its next image
+      space.version = 0;  // writes the space again with its next image
     }
   }
   CAIRN_RETURN_IF_ERROR(
@@ -816,14 +820,14 @@ absl::Status SsdDevice::CompareLedger(Ledger::Batch& batch) {
             found == by_seq.end() ? nullptr
                                   : segments_->Look(segments_->OffsetOf(found->second.slot, page));
         if (extent == nullptr || !extent->is_recorded) {
-          batch.DeleteExtent(seq, page);  // freed since, or its write failed
+          batch.DeleteExtent(seq, page);  // the extent was freed, or its write failed
         } else if (found->second.recorded > 0) {
           --found->second.recorded;
         }
         return true;
       }));
   for (const auto& [seq, segment] : by_seq) {
-    if (segment.recorded > 0) {  // the next process would not find them
+    if (segment.recorded > 0) {  // the next process would not find all extents
       const uint64_t begin = segment.slot * budget_.segment_bytes;
       evictor_->LoseCopies(TierId::kSsd, TierOffset(begin),
                            TierOffset(begin + budget_.segment_bytes));

@@ -36,7 +36,7 @@ class SegmentMap {
     kSetAside,
   };
   static constexpr size_t kStateCount = 8;
-  // The smallest number of segments: one is open, reclaim needs some, and some have data.
+  // The smallest number of segments. One is open, reclaim needs some, and some have data.
   static constexpr uint32_t kSlotsMin = 6;
 
   struct Extent {
@@ -48,10 +48,10 @@ class SegmentMap {
   };
   struct Segment {
     State state = State::kAbsent;
-    bool is_lost = false;    // a flush failed; reset when the segment is written anew
-    uint64_t seq = 0;        // its number, which is in its header
+    bool is_lost = false;    // a flush failed; reset when the segment is written again
+    uint64_t seq = 0;        // its number, as in its header
     uint32_t next_page = 1;  // page 0 is the header
-    uint32_t writes = 0;     // running writes, until the ledger has them
+    uint32_t writes = 0;     // running writes that the ledger does not have yet
     uint32_t live_pages = 0;
     std::vector<Extent> extents;  // in ascending order of pages
   };
@@ -83,10 +83,11 @@ class SegmentMap {
     return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   }
 
-  // Allocates an extent in the open segment, or else in the next ready one. The last spare segment
-  // is reserved for extents that reclaim moves, until another one becomes free. (If the process
-  // ends meanwhile, the segment stays sealed.) Returns nullopt if no segment is ready or there are
-  // too many extents. Moved extents may exceed this limit until their old places are freed.
+  // Allocates an extent in the open segment, or else in the next ready one. Until another segment
+  // becomes free, the last spare segment is reserved for extents that reclaim moves. (If the
+  // process ends meanwhile, the segment stays sealed.) Returns nullopt if no segment is ready or
+  // there are too many extents. Moved extents may exceed this limit until their old places are
+  // freed.
   std::optional<uint64_t> Allocate(uint64_t bytes, bool is_carried);
   // Adds an extent of the previous process. REQUIRES: called in ascending order of pages.
   void Restore(uint32_t slot, uint32_t page, uint64_t bytes);
@@ -98,7 +99,7 @@ class SegmentMap {
   // being reclaimed.
   bool Free(uint64_t offset);
 
-  // Marks the segment as free to be written anew. REQUIRES: it has no live extent.
+  // Makes the segment writable again. REQUIRES: it has no live extent.
   void Empty(uint32_t slot);
 
   // Returns the oldest segment in that state.

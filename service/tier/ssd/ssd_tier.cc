@@ -19,14 +19,14 @@ namespace cairn {
 namespace {
 
 constexpr MetricLabel kSsdLabel[] = {{"tier", "ssd"}};
-// Below the number of the transfer in its engine.
+// A TransferId has the device's number in the bits below, and the engine's number above.
 constexpr int kTransferShift = 8;
 static_assert(limits::kSsdDevicesMax <= 1 << kTransferShift);
 
-// Between looks at devices that are out.
+// The time between checks of failed devices.
 constexpr absl::Duration kTendStep = absl::Seconds(1);
 
-// A device's part of the images of all devices, in proportion to its budget.
+// Returns a device's share of the images of all devices, in proportion to its budget.
 uint64_t ExtentsMax(const SsdTier::Options& options, const SsdTier::Device& device) {
   if (options.images_max == 0) {
     return options.extents_max;
@@ -41,7 +41,7 @@ uint64_t ExtentsMax(const SsdTier::Options& options, const SsdTier::Device& devi
       std::max<uint64_t>(1, device.budget_bytes / limits::kSsdBytesPerImageMin));
 }
 
-// The identity of the folder at `path`. nullopt: it is missing.
+// Returns the identity of the folder at `path`, or nullopt if it is missing.
 std::optional<std::pair<dev_t, ino_t>> FolderAt(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0) {
@@ -50,7 +50,7 @@ std::optional<std::pair<dev_t, ino_t>> FolderAt(const std::string& path) {
   return std::pair(facts.st_dev, facts.st_ino);
 }
 
-// Of those before it, whose folders were made if they were missing.
+// Checks that the folder differs from those of the earlier devices, which exist by now.
 absl::Status CheckIsApart(const SsdTier::Options& options, const SsdTier::Device& device) {
   const auto folder = FolderAt(device.path);
   for (const SsdTier::Device& before : options.devices) {
@@ -115,7 +115,7 @@ const TierTraits& SsdTier::traits() const {
                                          .may_hold_last = true,
                                          .is_lasting = true,
                                          .part_shift = SsdDevice::kNumberShift};
-  static_assert(limits::kSsdDevicesMax <= 64);  // a part each
+  static_assert(limits::kSsdDevicesMax <= 64);  // one part per device
   return kTraits;
 }
 
@@ -153,7 +153,7 @@ size_t SsdTier::FirstFor(const Placement& placement) {
 absl::StatusOr<TierExtent> SsdTier::Reserve(uint64_t bytes, const Placement& placement) {
   const size_t first = FirstFor(placement);
   absl::StatusOr<TierExtent> extent = absl::UnavailableError("ssd: no device is available");
-  // A device that takes nothing leaves its share to the others.
+  // If a device accepts no images, try the next one.
   for (size_t i = 0; absl::IsUnavailable(extent.status()) && i < bays_.size(); ++i) {
     if (const auto device = bays_[(first + i) % bays_.size()]->device(); device != nullptr) {
       extent = device->Reserve(bytes);
@@ -238,7 +238,7 @@ void SsdTier::SaveHints(std::span<const HintRecord> hints) {
 
 bool SsdTier::AwaitFreed(absl::Time deadline) {
   std::vector<std::shared_ptr<SsdDevice>> devices = Present();
-  // One that cannot record it now learns it from the others when it can.
+  // A device that cannot record the deletion now learns it later from the others.
   if (std::any_of(devices.begin(), devices.end(),
                   [](const auto& device) { return device->RecordsDeletions(); })) {
     std::erase_if(devices, [](const auto& device) { return !device->RecordsDeletions(); });

@@ -2,7 +2,7 @@
 #pragma once
 // The SSD tier: images in folders on one or more devices. The next process recovers them. Each
 // device has its own segments and its own ledger (device.h), so that a failing device does not
-// affect the others. Devices can fail and come back while the daemon runs (bay.h).
+// affect the others. Devices can fail and return while the daemon runs (bay.h).
 //
 // A chain is either on one device, which its first block determines, or striped over all devices.
 // The thread `ssd-tend` closes failed devices and opens them again.
@@ -35,8 +35,8 @@
 namespace cairn {
 
 enum class SsdPlacement {
-  kChain,   // if a device is lost, the prefixes on it are lost, and no other prefix gets shorter
-  kStripe,  // all devices read one prefix together; if one is lost, every chain gets shorter
+  kChain,   // losing a device loses the prefixes on it, and shortens no other prefix
+  kStripe,  // all devices read one prefix together; losing one shortens every chain
 };
 
 class SsdTier final : public CopyTier {
@@ -52,23 +52,23 @@ class SsdTier final : public CopyTier {
     uint64_t segment_bytes = 0, extents_max = 0;  // per device; 0: a default for its budget
     // For all devices together, divided in proportion to their budgets. 0: extents_max for each.
     uint64_t images_max = 0;
-    // Free space to leave on each file system. nullopt: the larger of 1 GiB and 2 %.
+    // The free space that the tier leaves on each file system. nullopt: 1 GiB or 2 %, whichever is
+    // larger.
     std::optional<uint64_t> keep_free_bytes;
     absl::Duration lock_wait = absl::Seconds(30);
-    std::string fstab =
-        "/etc/fstab";  // the folder of a disk that should be mounted is missing until it is
-    // Called by Make() with its current activity, on its thread.
+    std::string fstab = "/etc/fstab";  // a disk that it lists counts as missing until it is mounted
+    // Called by Make() with a description of its current step, on its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
     // The longest time until a failed device is tested again.
     absl::Duration probe_after = absl::Seconds(30);
     size_t deletions_max = limits::kDeletionsMax;  // kept for absent devices
-    // Makes the engine of a device. If null: MakeIoEngine(io).
+    // Makes the engine of a device. Null: MakeIoEngine(io) is used.
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;
   };
 
-  // Opens the devices. Errors name the folder, and remain until somebody changes the configuration.
-  // If a device cannot be opened for another reason, it counts as missing. It is added when it can
-  // be opened.
+  // Opens the devices. An error names the folder, and remains until somebody changes the
+  // configuration. If a device cannot be opened for another reason, it counts as missing, and is
+  // added when it can be opened.
   static absl::StatusOr<std::unique_ptr<SsdTier>> Make(const Options& options);
   ~SsdTier() override { Stop(); }
 
@@ -83,7 +83,7 @@ class SsdTier final : public CopyTier {
   absl::Status Recover(RecoverySink& sink) override;
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
   void PolicyChanged(const SpaceRecord& space) override;
-  // On each device.
+  // Saves the hints on each device.
   void SaveHints(std::span<const HintRecord> hints) override;
   bool AwaitFreed(absl::Time deadline) override;
   void Sync(uint64_t parts, TierDone done) override { SyncFrom(0, parts, std::move(done)); }
@@ -92,7 +92,7 @@ class SsdTier final : public CopyTier {
   uint64_t capacity_bytes() const override;
   uint64_t image_bytes_max() const override;
   uint64_t used_bytes() const override;
-  // The limit for the number of images, for which the index needs room.
+  // The limit for the number of images. The index needs room for as many.
   uint64_t extents_max() const;
   void Report(MetricSink& sink) const override;
   std::vector<DeviceReport> Devices() const override;
@@ -118,13 +118,13 @@ class SsdTier final : public CopyTier {
   const absl::Duration probe_after_;
   Deletions deletions_;
   std::vector<std::unique_ptr<SsdBay>> bays_;
-  std::atomic<size_t> next_{0};  // for kStripe
+  std::atomic<size_t> next_{0};  // used by kStripe
   std::thread tend_thread_;
 
   Mutex mutex_;
   CondVar tend_due_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_asked_ ABSL_GUARDED_BY(mutex_) = false;  // RunTend() must tend at once
+  bool is_asked_ ABSL_GUARDED_BY(mutex_) = false;  // RunTend() must run now
 };
 
 }  // namespace cairn

@@ -27,12 +27,12 @@
 namespace cairn {
 namespace {
 
-// Pieces that the kernel has at once. The budgets of bytes are reached sooner, except with pieces
-// of a few pages.
+// The number of pieces that the kernel may have. The budgets of bytes are usually reached first,
+// except with pieces of a few pages.
 constexpr unsigned kEntries = 128;
-// For io_uring_wait_cqe_timeout() and a queue that cannot overflow: Linux 5.11.
+// Needed for io_uring_wait_cqe_timeout() and a queue that cannot overflow. Linux 5.11 has both.
 constexpr unsigned kFeatures = IORING_FEAT_NODROP | IORING_FEAT_EXT_ARG;
-// user_data of the poll of the eventfd; others are numbers of slots.
+// The user_data of the poll of the eventfd. All other values are numbers of slots.
 constexpr uint64_t kWake = kEntries;
 constexpr absl::Duration kSleepMax = absl::Hours(1);
 
@@ -49,7 +49,7 @@ class Ring {
   Ring& operator=(const Ring&) = delete;
 
   absl::Status Open() {
-    // More than slots: the eventfd needs one too.
+    // The queue has more entries than slots, because the eventfd also needs one.
     if (const int result = io_uring_queue_init(2 * kEntries, &ring_, 0); result < 0) {
       return absl::FailedPreconditionError(
           absl::ErrnoToStatus(-result, "io_uring_setup").message());
@@ -63,7 +63,7 @@ class Ring {
   io_uring& get() { return ring_; }
 
  private:
-  // One operation: a filter may let the ring be made, and refuse to enter it.
+  // Tries one operation. A seccomp filter may allow making a ring, but not using it.
   absl::Status Try() {
     io_uring_prep_nop(io_uring_get_sqe(&ring_));
     io_uring_cqe* cqe = nullptr;
@@ -102,7 +102,7 @@ class UringEngine final : public IoEngine {
   }
   void Cancel(IoId id) override {
     queue_.Cancel(id);
-    Wake();  // for those behind it
+    Wake();  // those behind the cancelled one
   }
   bool Stop(absl::Time deadline) override {
     queue_.Stop();
@@ -127,19 +127,19 @@ class UringEngine final : public IoEngine {
   };
 
   void Wake() {
-    // Acquire and release: with the exchange in Run(). The caller that finds it false writes. If it
-    // is true, the thread has yet to look into the queue.
+    // The exchange pairs with the one in Run(). The caller that reads false writes to the eventfd.
+    // If it reads true, the thread will still look into the queue.
     if (!is_awake_.exchange(true, std::memory_order_acq_rel)) {
       const uint64_t one = 1;
-      std::ignore = ::write(wake_.get(), &one, sizeof(one));  // fails only if it is awake anyway
+      std::ignore = ::write(wake_.get(), &one, sizeof(one));  // can fail only if it is awake
     }
   }
 
   void Run() {
     pthread_setname_np(pthread_self(), "io-ring");
     AwaitWake();
-    while (true) {  // ends when the queue stops and the kernel has nothing
-      is_awake_.exchange(false, std::memory_order_acq_rel);  // with Wake()
+    while (true) {  // until the queue stops and the kernel has no piece
+      is_awake_.exchange(false, std::memory_order_acq_rel);  // pairs with Wake()
       const absl::Time late = queue_.EndLate();
       Begin();
       if (queue_.is_stopping() && free_.size() == kEntries) {
@@ -158,7 +158,7 @@ class UringEngine final : public IoEngine {
   }
 
   void Begin() {
-    while (!free_.empty()) {  // ends: each turn takes one, or there is none to take
+    while (!free_.empty()) {  // each iteration takes a slot
       const std::optional<IoPiece> piece = queue_.Take();
       if (!piece.has_value()) {
         return;
@@ -216,7 +216,7 @@ class UringEngine final : public IoEngine {
   const std::unique_ptr<Ring> ring_;
   const Fd wake_;
   std::atomic<bool> is_awake_{true};
-  // Of the thread.
+  // Used by the thread only.
   std::array<IoPiece, kEntries> slots_;
   std::vector<uint32_t> free_;
   std::thread thread_;
