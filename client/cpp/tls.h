@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// TLS of the control plane's channels: credentials from files, and what a failure means.
+// TLS for the channels of the control plane: credentials from files, and explanations of failures.
 //
 // Thread-safety: Thread-safe.
 
@@ -21,16 +21,16 @@ namespace cairn {
 // the file and the reason.
 absl::StatusOr<std::unique_ptr<transport::TlsFiles>> OpenTls(const TlsOptions& options);
 
-// Credentials for a channel to `address`, with the files in force, and what the channel's arguments
-// must say. `files` is null without TLS. A unix socket has no TLS.
+// Returns credentials for a channel to `address`, with the current files. Also sets the channel
+// arguments that they need. `files` is null without TLS. A unix socket has no TLS.
 std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& address,
                                                          const TlsOptions& options,
                                                          const transport::TlsFiles* files,
                                                          grpc::ChannelArguments* arguments);
 
-// Returns what a channel's failure to connect means, if TLS is the reason: the other end does not
-// speak it, only the other end speaks it, or one end refused the other's certificate. Other errors
-// are returned as they are. Asks the daemon, within a second.
+// Explains a channel's failure to connect if TLS is the reason: only one end speaks TLS, or one end
+// refused the other's certificate. Returns other errors unchanged. To find the reason, it connects
+// to the daemon, for at most a second.
 absl::Status ExplainFailure(const absl::Status& failure, const std::string& address,
                             const TlsOptions& options, const transport::TlsFiles* files);
 
