@@ -52,8 +52,8 @@ CAIRN_DEVICE uint32_t PlainVAt(uint32_t token, uint32_t piece) {
   return token * PlainStep<kDim>::kRowBytes + 16 * (piece ^ (token & 6));
 }
 
-// Returns where a token's source bits are. Null: nowhere; then *fault is set if its page is
-// invalid.
+// Returns the place of a token's source bits. Returns null if there is none, and sets *fault if its
+// page is invalid.
 template <uint32_t kDim>
 CAIRN_DEVICE const uint8_t* PlainPlace(const AttendReader& reader, const AttendPart& part,
                                        const TileTask& task, uint32_t token, Fault* fault) {
