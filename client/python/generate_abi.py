@@ -44,7 +44,7 @@ SCALARS = {
     "uint32_t": "u32",
     "uint64_t": "u64",
 }
-# ctypes calls them c_uint32, but keeps c_size_t.
+# ctypes calls them c_uint32 and so on, without the "_t", but c_size_t.
 ALIASES = {name if name == "size_t" else name.removesuffix("_t"): alias for name, alias in SCALARS.items()}
 ALIASES |= {"char_p": "text", "void_p": "pointer"}
 BYTES = {"cairn_key": "u8 * 32", "cairn_lease": "u8 * 16"}
