@@ -22,7 +22,7 @@
 
 namespace cairn {
 
-// What the exchanges of a space share and borrow.
+// Data that the exchanges of a space share. They borrow it.
 struct TransferContext {
   Fingerprint fingerprint{};
   uint64_t space_id = 0;
