@@ -24,9 +24,9 @@ namespace cairn::kernels {
 CAIRN_DEVICE uint32_t LanesAbove() { return ~1U << ThreadIndex() % kWarpLanes; }
 CAIRN_DEVICE int32_t CountOf(uint32_t lanes) { return static_cast<int32_t>(CountBits(lanes)); }
 
-// The coder of mode lanes32, backwards. Each of its lanes is a lane of the warp. What it has
-// written starts `stream` bytes after `part`. It continues down below `floor`, where escapes end,
-// but writes nothing there.
+// The coder of mode lanes32, backwards. Each of its lanes is a lane of the warp. Its output
+// starts `stream` bytes after `part`. Below `floor`, where the escapes end, it still counts bytes
+// but writes none.
 struct LaneWriter {
   uint8_t* part;
   int32_t stream, floor;
