@@ -42,7 +42,7 @@ struct EngineNames {
   EngineHash parent;             // of the block before it; empty: none, or unknown
   std::vector<uint32_t> tokens;  // empty: not kept
 
-  // Memory that the index counts for them, with their entry of a table.
+  // Returns the bytes that the index counts for the names, including their table entry.
   [[nodiscard]] uint64_t bytes() const { return 128 + tokens.size() * sizeof(uint32_t); }
 
   friend bool operator==(const EngineNames&, const EngineNames&) = default;

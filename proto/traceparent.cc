@@ -45,7 +45,7 @@ absl::StatusOr<Traceparent> ParseTraceparent(std::string_view text) {
   Traceparent result;
   result.trace_ = trace;
   std::ranges::copy(text.substr(0, kEnd), result.text_.begin());
-  std::ranges::fill_n(result.text_.begin(), 2, '0');  // a version that we write
+  std::ranges::fill_n(result.text_.begin(), 2, '0');  // writes version 00
   return result;
 }
 
