@@ -172,7 +172,7 @@ struct ServerLimits {
   int lanes = 1;
   int peers_max = 256;         // connections of all lanes together
   int arrivals_held_max = 64;  // per lane: arrivals that are neither received nor refused
-  uint64_t payload_bytes_max = uint64_t{64} << 20;  // of one transfer
+  uint64_t payload_bytes_max = uint64_t{64} << 20;  // maximum for one transfer
   uint64_t region_bytes_max = uint64_t{1} << 30;    // local: mapped client memory per connection
   uint64_t regions_bytes_max = uint64_t{8} << 30;   // local: mapped client memory of all together
   // Per lane: memory of transfers that are Breaking. Above this limit, Receive() is refused.

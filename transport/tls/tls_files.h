@@ -110,7 +110,7 @@ class TlsFiles {
   std::string remark() const;
   // Returns subject and end of our certificate: "subject CN=engine, until 2026-12-01T00:00:00Z".
   std::string own_certificate() const;
-  absl::Time not_after() const;  // of our certificate; InfiniteFuture() if there is none
+  absl::Time not_after() const;  // end of our certificate; InfiniteFuture() if there is none
 
   void Report(MetricSink& sink) const;
 
