@@ -24,7 +24,7 @@ struct PlainStep {
   static constexpr uint32_t kDim = kOfDim, kRowBytes = 2 * kDim, kPieces = kRowBytes / 16;
   alignas(16) uint8_t k[kStepTokens * kRowBytes];
   alignas(16) uint8_t v[kStepTokens * kRowBytes];
-  const uint8_t* places[2][kStepTokens];  // of K and V; null: there is no such token
+  const uint8_t* places[2][kStepTokens];  // source bits of K and V; null: there is no such token
   uint32_t there;                         // which tokens there are, one bit each
   int32_t end;                            // end of the tail, or of the part
   uint32_t is_tail;

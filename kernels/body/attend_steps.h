@@ -50,7 +50,7 @@ struct AffineStep {
   static constexpr uint32_t kSteps = kBits == 8 ? 3 : 4;  // in flight
   alignas(16) uint8_t k_codes[kStepTokens * kRowBytes];
   alignas(16) uint8_t v_codes[kStepTokens * kRowBytes];
-  U32x2 v_params[kStepTokens];  // of both groups
+  U32x2 v_params[kStepTokens];  // params of both groups
   U32x4 k_params[kAttendDim / 4];
   uint32_t tokens;    // number of tokens
   uint32_t status;    // index of their status word

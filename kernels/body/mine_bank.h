@@ -26,7 +26,7 @@ struct MineHead {
   uint8_t* centres;   // [centre / 32][channel, filled up][centre mod 32]
   uint8_t* left;      // for each token: whether it is left out
   uint8_t* nearest;   // for each token: its nearest centre
-  uint32_t count;     // of centres: the smaller of the numbers of patterns and points
+  uint32_t count;     // number of centres: the smaller of the numbers of patterns and points
   uint32_t channels;
 
   CAIRN_DEVICE_MEMBER uint8_t* Centre(uint32_t centre, uint32_t channel) const {
@@ -48,7 +48,7 @@ struct MineShared {
   float tokens[kBlockWarps][kMineDimMax];  // the tokens that the warps process
   uint32_t members[kMinePatternsMax];      // number of points of each centre
   uint32_t points[kBlockWarps];            // number of points that each warp found
-  uint64_t farthest[kBlockWarps];          // of each warp: squared distance, and ~token
+  uint64_t farthest[kBlockWarps];          // for each warp: squared distance, and ~token
 };
 
 // Marks the tokens that are left out. Returns how many of the warp's tokens are points.

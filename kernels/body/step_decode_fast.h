@@ -75,7 +75,7 @@ CAIRN_DEVICE codecs::Rotation RotationOf(uint32_t phase) {
 struct FastSteps {
   const FoundSteps& strip;
   const PlaneRecord& plane;
-  uint64_t position;  // of the lane's first token in its chain
+  uint64_t position;  // position of the lane's first token in its chain
   uint32_t coded;     // bit g: the lane's token of group g has codes
   bool is_split;      // the first channels of pairs are adjacent, and so are the second ones
 };
