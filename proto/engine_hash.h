@@ -39,7 +39,7 @@ class EngineHash {
 
 struct EngineNames {
   EngineHash hash;
-  EngineHash parent;             // of the block before it; empty: none, or unknown
+  EngineHash parent;             // hash of the block before it; empty: none, or unknown
   std::vector<uint32_t> tokens;  // empty: not kept
 
   // Returns the bytes that the index counts for the names, including their table entry.

@@ -38,10 +38,11 @@ inline constexpr uint64_t kPayloadBytesMax = uint64_t{64} << 20;
 inline constexpr uint32_t kWindowMax = 256;  // requests in flight on a connection
 inline constexpr uint16_t kBatchMax = 32;    // requests in one message
 inline constexpr uint32_t kDeadlineMsMax = 60'000;
-inline constexpr uint32_t kGroupsMax = 16;                   // of a space
-inline constexpr uint32_t kLayersMax = 1024;                 // of a group
-inline constexpr uint32_t kHeadsMax = 1024;                  // of a group
-inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;  // of a token in its sequence
+inline constexpr uint32_t kGroupsMax = 16;    // maximum for a space
+inline constexpr uint32_t kLayersMax = 1024;  // maximum for a group
+inline constexpr uint32_t kHeadsMax = 1024;   // maximum for a group
+// maximum position of a token in its sequence
+inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;
 
 using Ticket = std::array<std::byte, 16>;      // names a session; OpenSession returns it
 using LeaseToken = std::array<std::byte, 16>;  // names a lease; all zero: no lease
@@ -85,7 +86,7 @@ struct Hello {
 struct HelloReply {
   uint16_t version = 1;
   uint32_t window = 0;             // the daemon's limit for requests in flight
-  uint64_t payload_bytes_max = 0;  // of one transfer
+  uint64_t payload_bytes_max = 0;  // maximum for one transfer
   uint16_t batch_max = 0;          // requests that one message may bring; 0: one
 };
 struct Get {
