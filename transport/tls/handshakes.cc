@@ -134,7 +134,7 @@ void Handshakes::Close(int door) {
   while (is_running_ && !is_closed) {
     closed_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
   }
-  if (!is_closed) orders_.clear();  // the thread has not started, and `is_closed` goes out of scope
+  if (!is_closed) orders_.clear();  // there is no thread, and `is_closed` goes out of scope
 }
 
 void Handshakes::Run() {

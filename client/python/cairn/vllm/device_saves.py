@@ -79,7 +79,7 @@ class DeviceSaves(Saves):
                         save, group, first + begin, run, mark, deadline, ratio
                     )
                     saved, reason = saved + good * ratio, reason or why
-        # The timeout of the whole call: the device failed, not the daemon.
+        # An error of the whole call comes from the device, not from the daemon.
         except UnavailableError as error:
             self._staging.cuda.lose(error)
         except Error as error:

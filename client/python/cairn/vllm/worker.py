@@ -222,7 +222,7 @@ class Worker:
         except Error as error:
             good = 0
             if self._device is not None and isinstance(error, UnavailableError):
-                # The timeout of the whole call: the daemon is not the cause.
+                # An error of the whole call comes from the device, not from the daemon.
                 self._device.cuda.lose(error)
             else:
                 self._log.warning("cairn: a load failed, its blocks are recomputed: %s", error)
