@@ -142,7 +142,8 @@ void Log(LogLevel level, std::string_view component, std::string_view text,
   const std::string line = format.load(std::memory_order_relaxed) == LogFormat::kJson
                                ? JsonLine(record)
                                : TextLine(record);
-  const MutexLock lock(log_mutex);  // over the write, which does not block: lines stay whole
+  // Held during the write, which does not block, so that lines are not mixed.
+  const MutexLock lock(log_mutex);
   if (sink != nullptr) {
     (*sink)(level, line);
   } else if (!WriteLogLine(STDERR_FILENO, line)) {

@@ -16,12 +16,13 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kFileBytesMax = 64 * kKiB;
-// Version 1 says "no limit" by a number of the order of the address space.
+// Cgroup version 1 writes a number near the size of the address space for "no limit".
 constexpr uint64_t kNoLimitBytes = uint64_t{1} << 60;
 
 std::string TextOf(const std::string& path) { return ReadFile(path, kFileBytesMax).value_or(""); }
 
-// "4096"; UINT64_MAX for "max", for what is no number, and for version 1's way to say no limit.
+// Reads a limit such as "4096". Returns UINT64_MAX for "max", for other texts, and for version 1's
+// "no limit".
 uint64_t LimitIn(const std::string& path) {
   uint64_t bytes = 0;
   if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(TextOf(path)), &bytes)) return UINT64_MAX;
@@ -50,8 +51,9 @@ void BoundByGroup(const std::string& folder, const Names& names, MemoryRoom* roo
   }
 }
 
-// The group of this process and those around it. A container may see its own group as the root of
-// the mounted tree, under a path that only the host knows: then the root is all there is.
+// Applies the limits of this process's group and of its parents. In a container, the mount may
+// begin at the process's own group, while `path` is a path of the host. Then only the root of the
+// mount exists.
 void BoundByGroups(const std::string& mount, std::string path, const Names& names,
                    MemoryRoom* room) {
   while (path.size() > 1) {
@@ -84,7 +86,7 @@ MemoryRoom FindMemoryRoom(const std::string& root) {
   }
   const std::string mounts = root + "/sys/fs/cgroup";
   for (const auto line : absl::StrSplit(TextOf(root + "/proc/self/cgroup"), '\n')) {
-    // "0::/path" is of version 2, "4:memory:/path" of version 1.
+    // Version 2 has the line "0::/path", version 1 "4:memory:/path".
     const std::vector<std::string> parts =
         absl::StrSplit(std::string(line), absl::MaxSplits(':', 2));
     if (parts.size() != 3) continue;

@@ -10,7 +10,7 @@ namespace cairn {
 
 struct MemoryRoom {
   uint64_t bytes = UINT64_MAX;  // UINT64_MAX: no limit was found
-  std::string bound;            // what sets the limit, as a text; empty: no limit
+  std::string bound;            // the name of the limit; empty: no limit
   // Free huge pages (HugePages_Free), in addition to `bytes`: neither MemAvailable nor a memory
   // cgroup counts them.
   uint64_t huge_page_bytes = 0;

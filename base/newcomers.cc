@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-// Users, IPv4 hosts and IPv6 networks are told apart by the upper bits.
+// The upper bits distinguish users, IPv4 hosts and IPv6 networks.
 constexpr uint64_t kIpv4 = uint64_t{1} << 32;
 constexpr uint64_t kIpv6 = uint64_t{1} << 63;
 constexpr uint64_t kUnknown = uint64_t{1} << 33;
@@ -39,7 +39,7 @@ uint64_t PartyOf(int socket) {
   if (storage.ss_family != AF_INET6) return kUnknown;
   const in6_addr& address = reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr;
   if (IN6_IS_ADDR_V4MAPPED(&address)) return Ipv4Party(address.s6_addr + 12);
-  uint64_t network = 0;  // a host may have any address of its /64
+  uint64_t network = 0;  // a host can use every address of its /64 network
   std::memcpy(&network, &address, sizeof network);
   return kIpv6 | network;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Who is at the other end of a connection: a user of this host according to the kernel, the holder
-// of a certificate that was verified, or nobody that can be named.
+// The peer of a connection: a process of this host that the kernel names, the holder of a verified
+// certificate, or unknown.
 //
-// Identities are compared by value, and only in what names the peer: a certificate that was renewed
-// names the same peer as the one before.
+// Comparisons use only the fields that name the peer. A renewed certificate therefore names the
+// same peer as the previous one.
 
 #include <cstdint>
 #include <string>
@@ -20,18 +20,18 @@ namespace cairn {
 struct UnixPeer {
   uint32_t uid = 0;
   uint32_t gid = 0;
-  std::string door;  // the --door folder whose socket it came through; empty: none of them
+  std::string door;  // the --door folder of the socket that it connected to; empty: another socket
   friend bool operator==(const UnixPeer&, const UnixPeer&) = default;
 };
 
-// The holder of a client certificate. It has a URI or DNS names; both may be there.
+// The holder of a client certificate. At least one of `uri` and `dns` is not empty.
 struct CertificatePeer {
-  std::string uri;               // the only URI of the certificate; empty: it has none
-  std::vector<std::string> dns;  // in lower case, sorted, each once
-  // The domain that the CA bundle of its root was given for; empty: a bundle for any domain.
+  std::string uri;               // the only URI of the certificate; empty: none
+  std::vector<std::string> dns;  // in lower case, sorted, without duplicates
+  // The domain of the CA bundle that has the chain's root. Empty: the bundle is for all domains.
   std::string trust_domain;
 
-  // Not compared: these change when the certificate is renewed.
+  // Not compared, because a renewed certificate has other values.
   std::string serial;  // lower-case hexadecimal, without leading zeros
   absl::Time not_after = absl::InfiniteFuture();
   std::string root;  // SHA-256 of the root's DER, in lower-case hexadecimal
@@ -49,18 +49,18 @@ struct PeerIdentity {
   explicit PeerIdentity(CertificatePeer from_certificate) : peer(std::move(from_certificate)) {}
 
   bool is_known() const { return !std::holds_alternative<std::monostate>(peer); }
-  // Null: the peer is of another kind.
+  // Null if the peer is of another kind.
   const UnixPeer* unix_peer() const { return std::get_if<UnixPeer>(&peer); }
   const CertificatePeer* certificate() const { return std::get_if<CertificatePeer>(&peer); }
-  // For logs and errors: "uid 1000", "uid 1000 by /run/cairn/team-a",
-  // "spiffe://prod.example/ns/a/sa/b", "engine-7.example", "unknown".
+  // Returns a text for logs and errors: "uid 1000", "uid 1000 by /run/cairn/team-a",
+  // "spiffe://prod.example/ns/a/sa/b", "engine-7.example" or "unknown".
   std::string ToString() const;
 
   friend bool operator==(const PeerIdentity&, const PeerIdentity&) = default;
 };
 
-// Returns the user of the process that connected a unix socket, at the time it connected. Other
-// sockets have an unknown peer.
+// Returns the user that a process had when it connected this unix socket. For other sockets,
+// returns an unknown peer.
 PeerIdentity PeerIdentityOf(int socket);
 
 }  // namespace cairn

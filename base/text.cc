@@ -15,7 +15,7 @@ namespace cairn {
 
 namespace {
 
-// Bytes of the character that `text` begins with; 0: it begins with none.
+// Returns the length of the UTF-8 character at the start of `text`; 0 if it is invalid.
 size_t CharacterBytes(std::string_view text) {
   const auto byte = [text](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);
@@ -25,7 +25,7 @@ size_t CharacterBytes(std::string_view text) {
   for (size_t i = 1; i < count; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
   }
-  // Longer than needed, a half of a pair of UTF-16, or past the last character.
+  // An overlong encoding, a UTF-16 surrogate, or a code point above U+10FFFF.
   const bool is_odd = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) > 0x9F) ||
                       (lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) > 0x8F);
   return is_odd ? 0 : count;
@@ -56,10 +56,10 @@ void AppendJsonString(std::string_view text, std::string* json) {
 namespace {
 
 constexpr size_t kEditsMax = 2;
-constexpr size_t kWordBytesMax = 64;  // of what comes from a user; longer is no slip of the hand
+constexpr size_t kWordBytesMax = 64;  // longer words get no suggestion
 
 size_t Edits(std::string_view a, std::string_view b) {
-  // Rows of the table of edits that make the first i letters of `a` the first j of `b`.
+  // The last two rows of the table of edit distances between prefixes of `a` and `b`.
   std::vector<size_t> before_last(b.size() + 1);
   std::vector<size_t> last(b.size() + 1);
   std::vector<size_t> row(b.size() + 1);

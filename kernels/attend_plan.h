@@ -22,7 +22,7 @@
 namespace cairn::kernels {
 
 inline constexpr uint32_t kAttendJobsMax = 256;
-inline constexpr uint32_t kAttendImagesMax = 8192;  // of all jobs
+inline constexpr uint32_t kAttendImagesMax = 8192;  // limit for all jobs together
 inline constexpr uint32_t kAttendPartsMax = 131072;
 inline constexpr uint32_t kAttendWorksWanted = 512;  // enough to keep a device of 132 processors
                                                      // busy
@@ -40,9 +40,9 @@ struct AttendImage {
 // Attention of some query tokens of a sequence at one layer, to images and to a raw tail in pages
 // of the engine's cache. Queries have the images' dtype.
 struct AttendJob {
-  std::span<const AttendImage> images;      // of one shape; in any order
+  std::span<const AttendImage> images;      // images of one shape, in any order
   codecs::TileShape tile;                   // of the images and of the tail: kKv or kLatent
-  uint16_t layer = 0;                       // of the images' group
+  uint16_t layer = 0;                       // index in the images' group
   uint16_t head_first = 0, head_count = 1;  // KV heads
   uint32_t query_heads = 0;                 // a multiple of head_count: head h reads KV head h /
                                             // (query_heads / head_count) of those heads
@@ -54,8 +54,7 @@ struct AttendJob {
   // On the device, at multiples of 4.
   float* outputs = nullptr;              // [query_tokens][query_heads][v_dim]
   float* log_sums = nullptr;             // [query_tokens][query_heads]
-  PagedView tail;                        // of the layer and heads; ignored if there are no tail
-                                         // tokens
+  PagedView tail;                        // view of the layer and heads; ignored without tail tokens
   uint32_t tail_tokens_max = 0;          // up to 65535
   const int32_t* tail_tokens = nullptr;  // number of tail tokens, on the device, at a multiple of
                                          // 4; null: tail_tokens_max

@@ -21,7 +21,7 @@ inline constexpr uint32_t kAttendKGroup = 128;     // tokens that share a (min, 
                                                    // of kAttendDim
 inline constexpr uint32_t kAttendVGroup = 64;      // channels that share a (min, range), likewise
 inline constexpr uint32_t kAttendNarrowDim = 128;  // largest dim of AttendList::kNarrow
-inline constexpr uint32_t kAttendDimMax = 576;     // of K and V
+inline constexpr uint32_t kAttendDimMax = 576;     // largest dim of K and V
 
 // The attention kernels, each with a list of work items. The last one merges the results of the
 // others.
@@ -99,7 +99,7 @@ struct alignas(16) AttendPart {
 // A work item of a block: some parts for some rows. In AttendList::kMerge the parts are slots of
 // scratch.
 struct AttendWork {
-  uint32_t part_first, part_count;  // of the list's parts
+  uint32_t part_first, part_count;  // range in the list's parts
   uint32_t slot;                    // slot of scratch that receives the result
   uint32_t row_first;               // first of up to kAttendRows rows
   uint16_t queries;                 // its AttendQueries
@@ -107,7 +107,7 @@ struct AttendWork {
 };
 
 struct alignas(16) AttendHeader {
-  TaskList lists[kAttendLists];  // of work items
+  TaskList lists[kAttendLists];  // lists of work items
   // Bytes from the header.
   uint32_t queries_at, planes_at, works_at;
   uint32_t parts_at[kAttendPartLists];  // AffinePart in the lists up to kFp8Of64, else AttendPart

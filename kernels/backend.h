@@ -19,7 +19,7 @@ namespace cairn::kernels {
 // Whether encoding and decoding can run on a device, and the reason if not.
 // Thread-safety: Immutable.
 struct Availability {
-  std::string_view name;  // of the backend: "none" or "cuda"; static storage
+  std::string_view name;  // name of the backend: "none" or "cuda"; static storage
   bool is_available;
   std::string_view reason;  // one line for a log or `cairnctl version`; static storage
 };

@@ -55,8 +55,8 @@ uint16_t FormOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geome
   return geometry.IsCodable() ? codecs::CodedForm(geometry, spec.recipe) : codecs::kRawForm;
 }
 
-// Returns whether the fast kernel supports the tile. No rule may make rows: only tokens that cannot
-// be coded are rows.
+// Returns whether the fast kernel supports the tile. The rules must not make rows: only tokens that
+// cannot be coded may be rows.
 bool HasFastShape(const PlaneRecord& plane, const EncodeTask& task) {
   constexpr uint32_t kRules = (1U << kRuleVariantShift) - 1;
   const bool is_half = plane.dtype == codecs::DType::kBf16 || plane.dtype == codecs::DType::kFp16;
@@ -187,7 +187,7 @@ PlaneRecords PlanesOf(const EncodeJob& job, uint32_t image) {
   PlaneRecords records =
       RecordsOf(spec, spec.slice, job.stored != nullptr ? ViewOfTiles(spec) : job.source, image);
   if (NarrowsSteps(job)) {
-    // Rows of strips follow planes of whole words.
+    // The rows of strips follow planes, which consist of whole words.
     for (PlaneRecord& record : records) record.unit = std::min<uint8_t>(record.unit, 4);
   }
   if (!CodesWithSide(job)) return records;

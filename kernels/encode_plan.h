@@ -58,7 +58,7 @@ struct EncodeJob {
 struct EncodePlan {
   uint32_t bytes = 0;
   uint32_t image_count = 0;
-  uint32_t tile_count = 0;                         // of all images
+  uint32_t tile_count = 0;                         // number of tiles of all images
   std::array<uint32_t, kEncodeLists> counts = {};  // items, images or tiles
 };
 

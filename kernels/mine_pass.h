@@ -39,7 +39,7 @@ struct MinePassJob {
   // are ignored.
   MineSample sample;
   std::span<const SampleRun> runs;
-  codecs::RotaryPairs pairs;  // of the miner
+  codecs::RotaryPairs pairs;  // pairs of the miner
   std::span<const uint64_t> turns;
   codecs::ProfilePass pass;
 };

@@ -19,7 +19,7 @@ struct MineSample {
   codecs::TileShape tile;  // kKv or kLatent
   uint16_t layers = 0;
   uint16_t heads = 0;
-  PagedView view;       // of the whole group; only read
+  PagedView view;       // view of the whole group; only read
   uint32_t tokens = 0;  // 1 to 65535, tokens in holes included
 };
 

@@ -132,7 +132,7 @@ Error Check(const DecodeJob& job) {
   if (const Error error = codecs::CheckCodableWith(spec, job.side); error != Error::kOk) {
     return error;
   }
-  // The kernels of steps keep 16 bits in the place of an element meanwhile.
+  // Meanwhile, the kernels of steps store 16 bits in the place of an element.
   if (HasSteps(spec.recipe) && codecs::ElementBytes(spec.tile.dtype) == 1) {
     return Error::kUnknownRecipe;
   }

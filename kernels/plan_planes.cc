@@ -101,7 +101,7 @@ Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slice, const
   if (!IsAligned(tiles) || !IsWhole(view.pages)) return Error::kInvalidShape;
   for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
     const TileGeometry geometry = codecs::GeometryOf(spec, plane);
-    // Scales and positions lie behind rows, and are loaded whole: rows have an even size.
+    // Scales and positions follow the rows and are loaded whole, so a row must have an even size.
     if (!spec.recipe.IsLossless() && geometry.IsCodable() && geometry.RowBytes() % 2 != 0) {
       return Error::kInvalidShape;
     }
@@ -131,7 +131,7 @@ TileTask TaskOfTile(const codecs::ImagePrefix& prefix, uint32_t index, const std
   // Parsing has checked that the tile has a layout.
   const codecs::TileLayout layout =
       *codecs::LayoutOf(geometry, spec.recipe, entry.form, entry.rows, entry.bytes);
-  // A form has at most one of these parts.
+  // A form has only one of these parts.
   const codecs::TilePart& map = layout.kept_map.bytes != 0      ? layout.kept_map
                                 : layout.corrections.bytes != 0 ? layout.corrections
                                                                 : layout.pattern_index;

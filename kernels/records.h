@@ -122,7 +122,7 @@ struct alignas(16) PlaneRecord {
   uint32_t page_count;  // pages from this number on are refused: the host has checked those before
   uint32_t page_tokens;
   uint32_t first_slot;
-  uint32_t tokens;  // of a tile
+  uint32_t tokens;  // tokens of a tile
   uint32_t dim;
   uint32_t row_bytes;
   uint32_t group;       // tokens, or channels of V, that share a (min, range)
@@ -144,8 +144,8 @@ struct alignas(16) PlaneRecord {
 struct TileTask {
   const uint8_t* source;  // the tile's first byte, at a multiple of 16
   uint8_t* target;        // its layer and head in page 0, token 0
-  uint32_t bytes;         // of the tile
-  uint32_t crc;           // of those bytes
+  uint32_t bytes;         // size of the tile
+  uint32_t crc;           // CRC of the tile
   // Offsets of the tile's parts. For fp8, params are scales.
   uint32_t params_at, row_bits_at, positions_at;
   uint32_t code_row_bytes;  // cairn-hot: of a token
@@ -223,8 +223,9 @@ inline constexpr uint32_t kEncodeItemLists = static_cast<uint32_t>(EncodeList::k
   return static_cast<EncodeList>(static_cast<uint32_t>(EncodeList::kAffineFast) + 2 * width +
                                  (dtype == codecs::DType::kFp16 ? 1 : 0));
 }
-inline constexpr uint32_t kFastGroupTokens = 128;   // of K, in a tile of EncodeList::kAffineFast
-inline constexpr uint32_t kFastGroupChannels = 64;  // of V, likewise
+// Tokens of a group of K, in a tile of EncodeList::kAffineFast.
+inline constexpr uint32_t kFastGroupTokens = 128;
+inline constexpr uint32_t kFastGroupChannels = 64;  // channels of a group of V, likewise
 
 // An item is tile * kStripsOfTileMax + strip.
 inline constexpr uint32_t kStripsOfTileMax = kTileTokensMax / kTaskTokensMax;
@@ -282,7 +283,7 @@ struct EncodeImage {
 };
 
 struct alignas(16) EncodeHeader {
-  TaskList lists[kEncodeItemLists];  // of items
+  TaskList lists[kEncodeItemLists];  // lists of items
   uint32_t image_count, tile_count;
   uint32_t planes_at, tables_at, images_at, tasks_at, items_at;  // offsets from the header
   uint32_t old_tables_at;  // StepTables of stored strips, if there are any

@@ -12,8 +12,9 @@
 namespace cairn::kernels {
 namespace {
 
-// Returns whether the process uses the device. Making another device current would initialize it,
-// which takes hundreds of megabytes there. Returns true if the driver does not report it.
+// Returns whether the process uses the device. If it does not, making the device current would
+// initialize it, which takes hundreds of megabytes there. Returns true if the driver does not
+// report it.
 bool IsUsed(int device) {
   using GetState = int (*)(int device, unsigned int* flags, int* is_active);
   static const auto get_state = [] {
@@ -125,7 +126,7 @@ class CudaRuntime final : public Runtime {
     if (on.is_ok()) static_cast<void>(IsOk(cudaStreamDestroy(static_cast<cudaStream_t>(stream))));
   }
 
-  // A graph may capture these.
+  // A graph can capture these.
   LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     return Copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
   }

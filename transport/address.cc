@@ -92,7 +92,7 @@ absl::StatusOr<std::string> InterfaceOf(const SocketAddress& address) {
       return std::string(entry->ifa_name);
     }
   }
-  // All of 127.0.0.0/8 belongs to the loopback interface, though it lists one address of it.
+  // The loopback interface has all addresses of 127.0.0.0/8, but lists only one.
   if (address.storage.ss_family == AF_INET &&
       (ntohl(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr.s_addr) >> 24) ==
           IN_LOOPBACKNET) {
@@ -137,7 +137,7 @@ std::string HostText(const SocketAddress& address) {
 
 absl::StatusOr<std::string> InterfaceTowards(const SocketAddress& address) {
   const Fd probe(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // Connecting a datagram socket sends nothing: it asks the routing table.
+  // Connecting a datagram socket sends nothing. The kernel only looks up the route.
   if (!probe.is_valid() || ::connect(probe.get(), address.get(), address.bytes) != 0) {
     return absl::UnavailableError(
         absl::StrCat("no route to ", AddressText(address), ": ", std::strerror(errno)));
@@ -151,7 +151,7 @@ absl::StatusOr<std::string> InterfaceTowards(const SocketAddress& address) {
 }
 
 std::string AddressText(const SocketAddress& address) {
-  // Both families have the port at the same place.
+  // Sockaddr_in and sockaddr_in6 have the port at the same offset.
   const uint16_t port = ntohs(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
   const std::string host = HostText(address);
   return address.family() == AF_INET6 ? absl::StrCat("[", host, "]:", port)

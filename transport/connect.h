@@ -34,19 +34,21 @@ struct Target {
 absl::StatusOr<Target> ParseTarget(std::string_view text);
 
 struct ConnectOptions {
-  // local: memory to share with the daemon. Allocated at once, of fixed size until the end.
+  // local: size of the memory that is shared with the daemon. It is allocated at once and keeps its
+  // size.
   uint64_t region_bytes = uint64_t{64} << 20;
-  bool maps = true;               // local: maps what the daemon lends, if it does
-  std::string ucx_module;         // ucx: the module's file; empty: see LoadUcxModule()
+  bool maps = true;               // local: maps the daemon's memory if the daemon lends it
+  std::string ucx_module;         // ucx: path of the module; empty: LoadUcxModule() searches for it
   const TlsFiles* tls = nullptr;  // stream: must outlive the call of Connect()
-  std::string tls_server;         // stream: the name of the daemon's certificate; empty: the host
+  // stream: the name in the daemon's certificate; empty: the host of the target
+  std::string tls_server;
   std::string ucx_device;  // ucx: network interface; empty: the one with the route to the host
 };
 
-// Connects, sends `hello`, and returns once the daemon has answered. `hello` is a Hello frame,
-// whose region_bytes is set here. Sets *reply, if it is not null, to the answer. Errors:
-// InvalidArgument (target or options), the status of the daemon's error reply, DeadlineExceeded,
-// Unavailable (there is no daemon at the address, or no module).
+// Connects, sends `hello`, and returns once the daemon has answered. Sets region_bytes in `hello`,
+// which is a Hello frame. Sets *reply, if it is not null, to the answer. Errors: InvalidArgument
+// (target or options), the status of the daemon's error reply, DeadlineExceeded, Unavailable (no
+// daemon listens at the address, or there is no module).
 absl::StatusOr<std::unique_ptr<Connection>> Connect(std::string_view target,
                                                     const proto::Frame& hello,
                                                     const ConnectOptions& options,

@@ -22,7 +22,7 @@ absl::StatusOr<proto::HelloReply> Shake(Connection& connection, const proto::Fra
   call.request = proto::Serialize(hello);
   call.deadline = deadline;
   CAIRN_RETURN_IF_ERROR(connection.Start(&call));
-  while (!call.over()) {  // ends: at its deadline a call is over
+  while (!call.over()) {  // ends at the call's deadline
     connection.Poll(deadline);
   }
   CAIRN_RETURN_IF_ERROR(call.status);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Buffers in ordinary memory, for transports that share none.
+// Buffers in ordinary memory, for transports without shared memory.
 
 #include <algorithm>
 #include <cstdlib>

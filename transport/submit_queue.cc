@@ -23,8 +23,8 @@ absl::Status SubmitQueue::Push(Task task) {
     return tasks_.is_closed() ? absl::UnavailableError("the lane is stopping")
                               : absl::ResourceExhaustedError("the lane's queue is full");
   }
-  // Pairs with the store in PrepareSleep(): either this sees the sleeper, or the sleeper sees the
-  // task.
+  // Pairs with the store in PrepareSleep(). Either this thread sees that the lane sleeps, or the
+  // lane sees the task.
   if (is_asleep_.exchange(false)) {
     Wake();
   }
@@ -35,13 +35,13 @@ void SubmitQueue::Close() { tasks_.Close(); }
 
 void SubmitQueue::Wake() {
   const uint64_t one = 1;
-  // EAGAIN: the counter is full, so the event is set, which is all that is wanted.
+  // EAGAIN: the counter is full, so the event is already set.
   const ssize_t written = write(event_.get(), &one, sizeof(one));
   CAIRN_CHECK(written == sizeof(one) || errno == EAGAIN);
 }
 
 int SubmitQueue::RunAll(Lane& lane) {
-  const size_t count = tasks_.Count();  // what tasks submit meanwhile waits a turn
+  const size_t count = tasks_.Count();  // tasks that these tasks submit run in the next turn
   int run = 0;
   for (size_t i = 0; i < count; ++i) {
     std::optional<Task> task = tasks_.TryPop();
@@ -66,7 +66,7 @@ bool SubmitQueue::PrepareSleep() {
 void SubmitQueue::Awake() {
   is_asleep_.store(false);
   uint64_t count = 0;
-  // EAGAIN: nothing had been written.
+  // EAGAIN: the counter is 0.
   const ssize_t bytes = read(event_.get(), &count, sizeof(count));
   CAIRN_CHECK(bytes == sizeof(count) || errno == EAGAIN);
 }

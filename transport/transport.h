@@ -42,8 +42,8 @@ namespace cairn::transport {
 // Identifies one connection of one lane. Never used again within a process. 0: no peer.
 using PeerId = uint64_t;
 
-// The destination of a reply. Plain data, which may be passed to other threads. If the peer is
-// gone, Reply() completes with Unavailable.
+// The destination of a reply. Plain data that can be passed to other threads. If the peer is gone,
+// Reply() completes with Unavailable.
 struct ReplyTo {
   PeerId peer = 0;
   uint64_t seq = 0;
@@ -77,7 +77,7 @@ class Arrival {
   // A copy of at most 256 bytes, not parsed.
   const proto::FrameBytes& frame() const { return frame_; }
   uint64_t payload_bytes() const { return payload_bytes_; }  // as the transport announced it
-  // Who is behind the connection. Valid during OnArrival(). Null: the transport cannot know.
+  // The peer's identity. Valid during OnArrival(). Null if the transport cannot know it.
   const PeerIdentity* identity() const { return identity_; }
   Held* held() const { return held_.get(); }
   std::unique_ptr<Held> TakeHeld() { return std::move(held_); }
@@ -172,7 +172,7 @@ struct ServerLimits {
   int lanes = 1;
   int peers_max = 256;         // connections of all lanes together
   int arrivals_held_max = 64;  // per lane: arrivals that are neither received nor refused
-  uint64_t payload_bytes_max = uint64_t{64} << 20;  // of one transfer
+  uint64_t payload_bytes_max = uint64_t{64} << 20;  // maximum for one transfer
   uint64_t region_bytes_max = uint64_t{1} << 30;    // local: mapped client memory per connection
   uint64_t regions_bytes_max = uint64_t{8} << 30;   // local: mapped client memory of all together
   // Per lane: memory of transfers that are Breaking. Above this limit, Receive() is refused.

@@ -17,10 +17,10 @@ struct TransportMetrics {
   Gauge quarantine_bytes;    // lent to transfers that are Breaking
   Counter received_bytes;    // payload, put direction, complete transfers only
   Counter sent_bytes;        // payload, get direction, complete transfers only
-  Counter batches;           // messages that brought several requests
+  Counter batches;           // messages with several requests
   Gauge loans, loan_bytes;   // in force (local)
   Counter lent, lent_bytes;  // loans that were sent to peers, and their payload
-  Counter loans_late;        // ended at their deadline
+  Counter loans_late;        // loans that ended at their deadline
   Counter peers_opened;
   Counter peers_refused;  // because of a limit, or without a valid hello
   Gauge newcomers;        // connections without a hello yet (local)

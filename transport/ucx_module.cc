@@ -21,7 +21,8 @@ namespace {
 Mutex load_mutex;
 UcxModule* loaded ABSL_GUARDED_BY(load_mutex) = nullptr;
 
-// Beside the program or library that this code is in, and in the lib folder next to its own.
+// Returns paths in the folder of the program or library with this code, and in the lib folder next
+// to that folder.
 std::vector<std::string> Candidates() {
   std::vector<std::string> files;
   Dl_info info{};
@@ -40,17 +41,17 @@ std::vector<std::string> Candidates() {
       files.push_back(absl::StrCat(folder, "/../lib/", kUcxModuleFile));
     }
   }
-  files.push_back(kUcxModuleFile);  // wherever the loader looks
+  files.push_back(kUcxModuleFile);  // the loader searches its path
   return files;
 }
 
-// What UCX reads as it is loaded and answers with abort(), by some of its values: a log file that
+// Variables that UCX reads when it is loaded. For some values UCX calls abort(): a log file that
 // cannot be written, limits that are too small, a level that makes messages fatal.
 constexpr std::string_view kReadAtLoad[] = {
     "UCX_ASYNC_MAX_EVENTS",  "UCX_LOG_FILE",         "UCX_LOG_FILE_ROTATE", "UCX_LOG_FILE_SIZE",
     "UCX_LOG_LEVEL_TRIGGER", "UCX_MODULE_LOG_LEVEL", "UCX_RCACHE_STAT_MAX", "UCX_RCACHE_STAT_MIN"};
 
-// A caller that has loaded the module, or UCX, before has settled what UCX reads then.
+// If the module or UCX is already loaded, UCX has already read these variables.
 absl::Status CheckVariables(const std::vector<std::string>& files) {
   std::vector<std::string> found;
   for (const std::string& name : UcxVariables()) {
@@ -104,7 +105,7 @@ absl::StatusOr<UcxModule*> LoadUcxModule(const std::string& path) {
   CAIRN_RETURN_IF_ERROR(CheckVariables(files));
   std::vector<std::string> reasons;
   for (const std::string& file : files) {
-    // Never closed: UCX keeps threads and handlers of its own.
+    // Never closed, because UCX keeps threads and handlers of its own.
     if (void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL); library != nullptr) {
       CAIRN_ASSIGN_OR_RETURN(loaded, Take(library, file));
       return loaded;

@@ -17,7 +17,7 @@ typedef struct cairn_watch cairn_watch;
 
 /* A block has got its first image in a tier, or has lost its last image there. */
 typedef struct cairn_event {
-  uint32_t stored; /* 1: the block got its first image; 0: it lost its last */
+  uint32_t stored; /* 1: the block got its first image in the tier; 0: it lost the last one */
   int32_t tier;
   uint8_t space[32]; /* fingerprint */
   cairn_key key;
@@ -30,12 +30,12 @@ typedef struct cairn_event {
 
 typedef struct cairn_event_batch {
   uint32_t struct_bytes;
-  /* 1: discard everything known from earlier batches; the present contents are not reported */
+  /* 1: discard everything known from earlier batches. Only a snapshot reports what is stored now */
   uint32_t reset;
-  /* `epoch` identifies a numbering of events. A tenant gets a new one after a
-   * restart, and after its events were dropped because nobody watched. `first_sequence` is the
-   * number of the batch's first event. `next_sequence` is the number after its last event. A batch
-   * begins where the previous one ended, except after a reset. */
+  /* Events are numbered within an epoch. A tenant's epoch changes after a restart of the daemon,
+   * and after its events were dropped because nobody watched. `first_sequence` is the number of the
+   * batch's first event. `next_sequence` is the number after its last event. A batch begins where
+   * the previous one ended, except after a reset. */
   uint64_t epoch, first_sequence, next_sequence;
   const cairn_event* events; /* valid until the next call with this watch */
   size_t event_count;

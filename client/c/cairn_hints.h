@@ -15,21 +15,21 @@ extern "C" {
 enum { CAIRN_BLOCK_STORED = 1, CAIRN_BLOCK_INCOMPLETE = 2, CAIRN_BLOCK_ABSENT = 3 };
 enum {
   CAIRN_REASON_NONE = 0,      /* the block is stored */
-  CAIRN_REASON_UNKNOWN = 1,   /* removed before the record begins, or never put */
+  CAIRN_REASON_UNKNOWN = 1,   /* removed before the recorded period, or never put */
   CAIRN_REASON_NEVER_PUT = 2, /* since the daemon started */
   CAIRN_REASON_EVICTED = 3,
   CAIRN_REASON_EXPIRED = 4,
   CAIRN_REASON_DELETED = 5,
   CAIRN_REASON_INVALIDATED = 6,
   CAIRN_REASON_DAMAGED = 7,    /* a checksum did not match, or a drive could not read it */
-  CAIRN_REASON_DEVICE_OUT = 8, /* the device that had it is out */
+  CAIRN_REASON_DEVICE_OUT = 8, /* the device that had it has failed */
   CAIRN_REASON_REFUSED = 9     /* its last put was refused */
 };
 
 typedef struct cairn_block_fate {
   int32_t state;          /* CAIRN_BLOCK_… */
   int32_t reason;         /* CAIRN_REASON_… */
-  uint32_t tiers;         /* that have a copy: bit 1 << CAIRN_TIER_… */
+  uint32_t tiers;         /* tiers with a copy: bits 1 << CAIRN_TIER_… */
   uint32_t missing_group; /* if the block is incomplete */
   uint64_t removed_ms;    /* time since it was removed or refused */
 } cairn_block_fate;
@@ -42,7 +42,7 @@ CAIRN_API int cairn_explain(cairn_space* space, const cairn_key* keys, size_t ke
 
 /* Hints order eviction and pin nothing. A block may be named before it is put. The last hint on a
  * block replaces earlier ones. Both calls set *stored_count, which may be NULL, to the number of
- * blocks that are stored now. CAIRN_RESOURCE_EXHAUSTED: the tenant has its share of the hints, and
+ * blocks that are stored now. CAIRN_RESOURCE_EXHAUSTED: the tenant's hints are at their limit, and
  * nothing was changed. CAIRN_UNIMPLEMENTED: the daemon is older.
  *
  * cairn_retain asks that the blocks be evicted only after all blocks of a lower priority. The hint

@@ -30,7 +30,7 @@ std::string Known(const v1::ListSpacesReply& spaces) {
   return text;
 }
 
-// Whether `wanted` is the space's number, its name, or the beginning of its fingerprint.
+// Returns whether `wanted` is the space's number, its name, or the beginning of its fingerprint.
 bool IsNamed(const v1::SpaceInfo& space, const std::string& wanted) {
   uint64_t id = 0;
   if (absl::SimpleAtoi(wanted, &id) && space.space_id() == id) return true;
@@ -150,7 +150,7 @@ absl::StatusOr<std::vector<BlockKey>> ParseKeys(std::span<const std::string> tex
 
 absl::StatusOr<v1::BlockInfo> FindBlock(const Arguments& arguments, AdminClient& admin,
                                         uint64_t space_id, const BlockKey& key) {
-  // The listing is in key order: the page that begins after the greatest lesser key.
+  // The listing is in key order. Starts after the largest key that is smaller than this one.
   BlockKey before = key;
   for (size_t i = before.size(); i-- > 0;) {
     const bool borrows = before[i] == std::byte{0};

@@ -36,7 +36,7 @@ inline constexpr Flag kSpaceFlag = {
 // --space, returns the only space. Errors: NotFound, or InvalidArgument if several match; both with
 // a list.
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin);
-// Likewise, for a space that a file names; empty: it names none.
+// The same, for a space that a file names. An empty name means that the file names none.
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin,
                                           const std::string& name);
 // Returns the space with that fingerprint.

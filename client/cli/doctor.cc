@@ -23,7 +23,7 @@ std::string_view Name(Verdict verdict) {
   return kNames[static_cast<size_t>(verdict)];
 }
 
-// Whether the user said where a daemon is.
+// Returns whether the user gave the address of a daemon.
 bool IsNamed(const Arguments& arguments) {
   return arguments.Has("--control") || std::getenv("CAIRN_CONTROL") != nullptr;
 }
@@ -50,7 +50,7 @@ Finding CheckVersions(const Arguments& arguments, const absl::StatusOr<DaemonAbo
              : Finding{"daemon", Verdict::kWarn, found, "upgrade the older of the two"};
 }
 
-// What the daemon says of its devices, where we may ask.
+// Checks the devices that the daemon reports, if this user may ask.
 void CheckDevices(const Arguments& arguments, absl::Time deadline, std::vector<Finding>* findings) {
   const auto admin = OpenAdmin(arguments);
   const absl::StatusOr<v1::ListTiersReply> tiers =
@@ -73,14 +73,14 @@ void CheckDevices(const Arguments& arguments, absl::Time deadline, std::vector<F
   }
 }
 
-// Who can put another socket in the place of the daemon's.
+// Checks which users can replace the daemon's sockets.
 void CheckSockets(const Arguments& arguments, const DaemonAbout& about,
                   std::vector<Finding>* findings) {
   for (absl::string_view path :
        {absl::string_view(arguments.control()), absl::string_view(about.admin_address)}) {
     struct stat file {};
     if (!absl::ConsumePrefix(&path, "unix:") || ::stat(std::string(path).c_str(), &file) != 0) {
-      continue;  // of TCP, or of another host or container
+      continue;  // a TCP address, or a socket of another host or container
     }
     const transport::FolderRisk risk = transport::FolderRiskOf(std::string(path), file.st_uid);
     const Verdict bad = risk.is_refused ? Verdict::kFail : Verdict::kWarn;

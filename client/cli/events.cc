@@ -51,7 +51,7 @@ absl::Status Run(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
   CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenChosen(arguments));
   const auto watch = opened.space->Watch();
-  for (uint64_t seen = 0; seen < count;) {  // ends when the user, or the daemon, ends it
+  for (uint64_t seen = 0; seen < count;) {  // ends when the user or the daemon ends it
     const absl::StatusOr<EventBatch> batch = watch->Next(timeout);
     if (absl::IsDeadlineExceeded(batch.status()) && !arguments.Has("--timeout")) {
       continue;

@@ -36,12 +36,12 @@ struct Side {
   v1::SpaceInfo space;
   std::vector<BlockKey> keys;
   v1::ExplainReply fates;
-  uint64_t hit_blocks = 0;  // of the prefix that is stored whole
+  uint64_t hit_blocks = 0;  // of the completely stored prefix
 
   uint64_t tokens_per_block() const { return space.spec().tokens_per_block(); }
 };
 
-// Blocks in a row of the same fate.
+// Consecutive blocks with the same fate.
 struct Run {
   uint64_t first = 0, count = 0;
   v1::BlockFate fate;
@@ -129,7 +129,7 @@ std::vector<Run> RunsOf(const Side& side) {
   return runs;
 }
 
-// Has the text's tokens written to a file by the tokenizer, and reads them.
+// Runs the tokenizer, which writes the text's tokens to a file, and reads the file.
 absl::Status Tokenize(const Arguments& arguments, Side& side) {
   if (!arguments.Has(kTokenizerFlag)) {
     return absl::InvalidArgumentError(
@@ -217,7 +217,7 @@ void PrintSide(const Side& side, std::string_view name) {
                side.keys.size(), side.hit_blocks * step);
 }
 
-// The sentences that say where two requests part.
+// Returns sentences about the first difference of two requests.
 std::vector<std::string> Compare(const Side& a, const Side& b,
                                  std::optional<uint64_t>* first_block) {
   if (a.space.fingerprint() != b.space.fingerprint()) {

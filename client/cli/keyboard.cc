@@ -18,12 +18,12 @@ namespace {
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 constexpr char kEndOfInput = 4;  // ^D
 
-// As it was before. For the handler, which takes no argument of ours.
+// The original settings of the terminal. A global, because a signal handler has no argument for it.
 termios before;
 
 void RestoreAndEnd(int number) {
   tcsetattr(STDIN_FILENO, TCSANOW, &before);
-  ::raise(number);  // SA_RESETHAND: it ends the process now
+  ::raise(number);  // SA_RESETHAND: this ends the process now
 }
 
 bool TakeOver() {
@@ -33,7 +33,7 @@ bool TakeOver() {
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
   for (const int number : kSignals) sigaction(number, &action, nullptr);
   termios keys = before;
-  keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // a key comes without Enter
+  keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // keys arrive without Enter
   tcsetattr(STDIN_FILENO, TCSANOW, &keys);
   return true;
 }

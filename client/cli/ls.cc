@@ -63,7 +63,7 @@ absl::Status Run(const Arguments& arguments) {
   Progress progress(arguments.shows_progress());
   std::vector<v1::BlockInfo> blocks;
   bool has_more = true;
-  while (has_more && blocks.size() < limit) {  // each page is of new keys
+  while (has_more && blocks.size() < limit) {  // ends: each page has new keys
     request.set_limit(
         static_cast<uint32_t>(std::min<uint64_t>(kPageBlocks, limit - blocks.size())));
     CAIRN_ASSIGN_OR_RETURN(const v1::ListBlocksReply page, admin->ListBlocks(request, deadline));

@@ -138,7 +138,7 @@ Finding CheckIoUring(const std::string& root) {
   const long made = ::syscall(__NR_io_uring_setup, 2, &parameters);
   int error = made < 0 ? errno : 0;
   const Fd ring(static_cast<int>(made));
-  // A filter may let a ring be made, and refuse to enter it.
+  // A filter can allow the creation of a ring, but refuse its use.
   if (ring.is_valid() && ::syscall(__NR_io_uring_enter, ring.get(), 0, 0, 0, nullptr, 0) < 0) {
     error = errno;
   }
@@ -169,7 +169,7 @@ Finding CheckClock(const std::string& root) {
 }
 
 Finding CheckUcx(const std::string& root) {
-  // As a process that uses it sets them before it starts; else the module says so.
+  // Set here as by a process that uses the module. Otherwise the module would log a warning.
   ::setenv("UCX_MEM_EVENTS", "n", 0);
   ::setenv("UCX_HANDLE_ERRORS", "none", 0);
   const auto module = transport::LoadUcxModule();
@@ -194,9 +194,10 @@ Finding CheckUcx(const std::string& root) {
 }
 
 std::vector<std::string> CudaDevices() {
-  constexpr int kNumbersMax = 64;  // as many as kernels know
+  constexpr int kNumbersMax = 64;  // limit for device numbers
   std::vector<std::string> names;
-  for (int device = 0; device < kNumbersMax; ++device) {  // one that is too old may stand between
+  // A device that is too old has a number, too.
+  for (int device = 0; device < kNumbersMax; ++device) {
     if (const auto opened = kernels::OpenCudaRuntime(device); opened != nullptr) {
       names.push_back(absl::StrCat(device, ": ", ToAbsl(opened->name())));
     }
@@ -204,7 +205,7 @@ std::vector<std::string> CudaDevices() {
   return names;
 }
 
-// Never a problem: a machine without a device lacks nothing for a daemon without --gpu.
+// Never a problem: a daemon without --gpu needs no device.
 Finding CheckKernels() {
   const kernels::Availability found = kernels::Probe();
   if (!found.is_available) {

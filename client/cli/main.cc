@@ -102,7 +102,7 @@ const Command* FindCommand(const std::string& name) {
   return found != std::end(kCommands) ? *found : nullptr;
 }
 
-// The text of a failure, with a hint if there is one.
+// Returns the text of a failure, with a hint if there is one.
 std::string Explain(const Command& command, const absl::Status& status) {
   const std::string text(status.message());
   if (text.starts_with("unknown flag")) {
@@ -137,7 +137,7 @@ absl::Status RunCommand(const Command& command, std::span<const std::string> wor
   return command.run(*arguments);
 }
 
-// The help of a command that parses its own words is ours, followed by its own.
+// If a command parses its own words, prints our help and then the command's own.
 absl::Status RunWords(const Command& command, std::span<const std::string> words, bool is_help) {
   const std::vector<std::string> help{"--help"};
   if (!is_help &&

@@ -17,7 +17,7 @@ namespace {
 constexpr absl::Duration kQuiet = absl::Seconds(1);
 constexpr absl::Duration kRefresh = absl::Milliseconds(200);
 
-// Characters on screen: bytes that do not continue a UTF-8 sequence.
+// Returns the number of characters: the bytes that do not continue a UTF-8 sequence.
 size_t Width(std::string_view text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));

@@ -19,7 +19,7 @@
 namespace cairn::cli {
 namespace {
 
-// A lease of a round outlives the round after it.
+// A lease must last longer than the next round.
 constexpr absl::Duration kRound = absl::Seconds(1);
 constexpr uint64_t kSecondsMax = uint64_t{1} << 30;
 constexpr Flag kFlags[] = {
@@ -73,13 +73,13 @@ absl::Status Run(const Arguments& arguments) {
   LeaseToken lease{};
   std::optional<Held> shown;
   bool is_away = false;
-  while (MonotonicNow() < end) {  // or the user ends it, and the session with it
-    // What lies on a drive comes into memory; the blocks that are put later are pinned then.
+  while (MonotonicNow() < end) {  // ends also when the user ends the session
+    // Reads blocks on a drive into memory. Blocks that are put later are pinned in a later round.
     const absl::Status asked = opened.space->Prefetch({.keys = keys, .timeout = timeout}).status();
     const absl::StatusOr<MatchResult> match =
         asked.ok() ? opened.space->Match({.keys = keys, .timeout = timeout}) : asked;
     if (match.ok()) {
-      // In this order: nothing is without a lease in between.
+      // The old lease is released after the new one was taken, so the blocks are always leased.
       const LeaseToken before = std::exchange(lease, match->lease);
       if (before != LeaseToken{}) {
         opened.client->Release({&before, 1}, timeout).IgnoreError();

@@ -19,7 +19,7 @@ constexpr Flag kFlags[] = {
     {"--ttl", "SECONDS", "blocks expire this long after they were first put; 0: never"},
 };
 
-// `policy check FILE`: of the daemon's --policy.
+// `policy check FILE` checks a file for the daemon's --policy.
 absl::Status CheckFile(const Arguments& arguments, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kPolicyBytesMax));
   CAIRN_ASSIGN_OR_RETURN(const Policy checked, Policy::Parse(text, path));

@@ -27,7 +27,7 @@ absl::Status Install(const Arguments& arguments, Space& space, absl::Duration ti
   CAIRN_ASSIGN_OR_RETURN(const std::string bytes,
                          ReadFile(arguments.positional()[1], proto::kSideObjectBytesMax));
   const auto content = std::as_bytes(std::span(bytes.data(), bytes.size()));
-  // Of what is neither, the daemon says what is wrong.
+  // For other content, the daemon reports the error.
   const SideObjectKind kind = proto::KindOf(content).value_or(SideObjectKind::kProfile);
   CAIRN_ASSIGN_OR_RETURN(const InstalledSideObject installed,
                          space.PutSideObject(static_cast<uint32_t>(group), kind, content, timeout));

@@ -32,7 +32,7 @@ using replay::Content;
 
 constexpr uint64_t kDeadlineMs = 2000;
 constexpr double kRateMax = 1e6;
-constexpr uint64_t kRegionBytes = 4_MiB;  // of a connection, which moves a block at a time
+constexpr uint64_t kRegionBytes = 4_MiB;  // for a connection, which moves one block at a time
 
 constexpr Flag kFlags[] = {
     {"--rate", "FACTOR", "speed relative to the trace, such as 1 or 60 [as fast as calls end]"},
@@ -53,7 +53,7 @@ constexpr Flag kFlags[] = {
     {kPythonFlag, "PATH", "interpreter that writes the page [$CAIRN_PYTHON, else python3]"},
 };
 
-// What the flags say.
+// The values of the flags.
 struct Plan {
   uint64_t requests_max = 0;
   uint32_t block_tokens = 0, dim = 0;
@@ -121,7 +121,8 @@ absl::StatusOr<replay::Trace> Load(const std::string& path, const Plan& plan) {
                     : absl::StatusOr<replay::Trace>(Annotate(trace.status(), path));
 }
 
-// Gives the space what its recipe codes with: the file, or a profile made of the content.
+// Installs the side object that the space's recipe needs: the file, or a profile mined from the
+// content.
 absl::Status InstallSideObject(const Arguments& arguments, const Content& content,
                                const codecs::Recipe& recipe, Space& space) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
@@ -142,8 +143,8 @@ absl::Status InstallSideObject(const Arguments& arguments, const Content& conten
   return space.PutSideObject(0, kind, bytes, timeout).status();
 }
 
-// Blocks of each tier that went because the index was full, since the daemon started. None where it
-// is on another host, and its admin plane with it.
+// Returns the blocks of each tier that were evicted because the index was full, since the daemon
+// started. Empty if the daemon, and so its admin socket, is on another host.
 std::map<std::string, uint64_t> EvictedForIndex(const Arguments& arguments) {
   std::map<std::string, uint64_t> blocks;
   const absl::StatusOr<std::unique_ptr<AdminClient>> admin = OpenAdmin(arguments);
@@ -180,11 +181,11 @@ std::string PythonOf(const Arguments& arguments) {
   return arguments.Has(kPythonFlag) ? arguments.Get(kPythonFlag) : DefaultPython();
 }
 
-// Set by a signal.
+// Set by the signal handler.
 volatile std::sig_atomic_t is_interrupted = 0;
 
-// "replay, 34 % hit, 0 wrong bytes [███   ] 120 of 1000 (12 %)". An interrupt ends the play, and
-// what was played is reported; a second one ends the process.
+// Prints "replay, 34 % hit, 0 wrong bytes [███   ] 120 of 1000 (12 %)". An interrupt stops the
+// replay, and the results so far are reported. A second interrupt ends the process.
 replay::Tally PlayWithProgress(const Arguments& arguments, replay::Player& player,
                                uint64_t requests) {
   struct sigaction action {};
@@ -213,7 +214,7 @@ absl::Status Judge(const replay::Report& report) {
 
 absl::Status Run(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(Plan plan, PlanOf(arguments));
-  if (arguments.Has("--html")) {  // known before the replay, which may take hours
+  if (arguments.Has("--html")) {  // checked before the replay, which may take hours
     CAIRN_RETURN_IF_ERROR(CheckPython(PythonOf(arguments)));
   }
   CAIRN_ASSIGN_OR_RETURN(const replay::Trace trace, Load(arguments.positional()[0], plan));
@@ -255,7 +256,8 @@ absl::Status Run(const Arguments& arguments) {
     blocks -= before == evicted_before.end() ? 0 : std::min(before->second, blocks);
   }
   if (!arguments.Has("--space-name")) {
-    std::ignore = opened.space->Invalidate(timeout);  // else they leave as the least recently used
+    // Otherwise the blocks stay until they are evicted.
+    std::ignore = opened.space->Invalidate(timeout);
   }
   arguments.is_json() ? replay::PrintJson(report) : replay::PrintText(report);
   if (arguments.Has("--html")) {

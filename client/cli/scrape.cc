@@ -44,7 +44,8 @@ absl::StatusOr<Fd> Dial(const std::string& address, absl::Time deadline) {
   Fd socket(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval limit = absl::ToTimeval(std::max(deadline - MonotonicNow(), absl::Milliseconds(1)));
   ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);  // and of connect()
+  // Also limits connect().
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   if (::connect(socket.get(), list->ai_addr, list->ai_addrlen) != 0) {
     return Failed(address, std::strerror(errno));
   }

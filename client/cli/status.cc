@@ -15,12 +15,12 @@ constexpr int kBarCells = 24;
 
 std::string NameOf(v1::Tier tier) { return std::string(TierName(tier)); }
 
-// "1 block", "2 blocks".
+// Returns "1 block", "2 blocks".
 std::string Count(uint64_t count, std::string_view noun) {
   return absl::StrCat(count, " ", ToAbsl(noun), count == 1 ? "" : "s");
 }
 
-// Whether it is for operators alone, and we are none.
+// Returns whether only operators may ask, and this user is none.
 bool IsClosed(const absl::Status& status) {
   return absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status);
 }
@@ -35,7 +35,7 @@ void PrintHeld(const v1::StatsReply& stats, JsonWriter& json) {
       .Field("copies_source_bytes", stats.copies_source_bytes());
 }
 
-// `tiers`: why operators alone are told more, where we are none.
+// `tiers`: why only operators see more, if this user is none.
 void PrintJson(const Arguments& arguments, const v1::StatsReply& stats,
                const std::string& local_gets, const absl::StatusOr<v1::ListTiersReply>& tiers) {
   JsonWriter json;
@@ -77,8 +77,8 @@ void PrintJson(const Arguments& arguments, const v1::StatsReply& stats,
   json.EndArray().EndObject().Print();
 }
 
-// "1.0 MiB of KV, kept in 0.67 MiB (1.5x smaller)": of each image one copy. An image may have
-// copies in several tiers, whose bytes are said apart.
+// Returns "1.0 MiB of KV, kept in 0.67 MiB (1.5x smaller)". It counts one copy of each image.
+// Copies in other tiers are shown separately.
 std::string Kept(const v1::StatsReply& stats) {
   const uint64_t source = stats.source_bytes();
   const uint64_t copies = stats.copies_source_bytes();
@@ -119,8 +119,7 @@ absl::Status Run(const Arguments& arguments) {
                                     : AskStats(arguments.control(), deadline, arguments.tls()));
   const absl::StatusOr<DaemonAbout> about =
       AskAbout(arguments.control(), deadline, arguments.tls());
-  const std::string local_gets =
-      about.ok() ? about->local_gets : "";  // an older daemon says nothing
+  const std::string local_gets = about.ok() ? about->local_gets : "";  // empty from an older daemon
   if (arguments.is_json()) {
     PrintJson(arguments, stats, local_gets, tiers);
     return absl::OkStatus();

@@ -17,10 +17,11 @@ namespace {
 constexpr Flag kFlags[] = {
     {"--rated-tbw", "TB", "rated endurance of all drives together: shows how long they will last"},
 };
-constexpr absl::Duration kUptimeMin = absl::Hours(24);  // for how long drives last
+// Shorter uptimes give no estimate of a drive's life.
+constexpr absl::Duration kUptimeMin = absl::Hours(24);
 constexpr absl::Duration kTryStep = absl::Milliseconds(20);
 
-// "1 open, 12 sealed".
+// Returns "1 open, 12 sealed".
 std::string Segments(const v1::DeviceInfo& device) {
   std::string text;
   for (const v1::SegmentCount& segments : device.segments()) {
@@ -31,7 +32,7 @@ std::string Segments(const v1::DeviceInfo& device) {
   return text;
 }
 
-// "ssd scrub: 64KiB/s, 2GiB in this pass, whole passes 3, last 3h ago, damaged images 0".
+// Returns "ssd scrub: 64KiB/s, 2GiB in this pass, whole passes 3, last 3h ago, damaged images 0".
 std::string Scrubbed(const v1::TierInfo& tier) {
   const v1::ScrubInfo& scrub = tier.scrub();
   const std::string prefix = absl::StrCat(ToAbsl(TierName(tier.tier())), " scrub: ");
@@ -52,7 +53,7 @@ std::string Scrubbed(const v1::TierInfo& tier) {
 
 struct Written {
   double bytes_per_day = 0;
-  double amplification = 1;  // what reclaim writes again included
+  double amplification = 1;  // written bytes, including those of reclaim, per byte of new images
 };
 
 Written WrittenTo(const v1::TierInfo& tier) {
@@ -66,9 +67,9 @@ Written WrittenTo(const v1::TierInfo& tier) {
           .amplification = written > 0 ? (written + carried) / written : 1};
 }
 
-// "ssd writes: 412GiB a day, from 36h since the start, amplification 1.08; budget 500GiB a day,
-// 20GiB left, 12 images withheld; drives of 600 TB last 4.0 years at this rate". Of less than a day
-// the rate says little: years are left out.
+// Returns "ssd writes: 412GiB a day, from 36h since the start, amplification 1.08; budget 500GiB a
+// day, 20GiB left, 12 images withheld; drives of 600 TB last 4.0 years at this rate". After less
+// than a day, the rate is too inaccurate, so the years are omitted.
 std::string WritesOf(const v1::TierInfo& tier, uint64_t rated_tb) {
   const Written written = WrittenTo(tier);
   const v1::WriteInfo& writes = tier.writes();
@@ -95,8 +96,8 @@ std::string WritesOf(const v1::TierInfo& tier, uint64_t rated_tb) {
   return text;
 }
 
-// "host index: full before the tier, of which 75% is used: 1234 blocks went for room in the index
-// since the start; a larger --index-bytes of cairnd keeps more".
+// Returns "host index: full before the tier, of which 75% is used: 1234 blocks went for room in the
+// index since the start; a larger --index-bytes of cairnd keeps more".
 std::string LimitedByIndex(const v1::TierInfo& tier) {
   return absl::StrCat(ToAbsl(TierName(tier.tier())), " index: full before the tier, of which ",
                       Percent(tier.used_bytes(), tier.capacity_bytes()),
@@ -204,7 +205,7 @@ void PrintTiers(const v1::ListTiersReply& reply, uint64_t rated_tb) {
   PrintDevicesInTrouble(reply);
 }
 
-// The device of that path, once it is known what came of taking it back.
+// Returns the device of that path when the attempt to take it back has ended.
 absl::StatusOr<v1::DeviceInfo> AwaitTried(AdminClient& admin, const std::string& path,
                                           absl::Time deadline) {
   while (true) {  // ends: the deadline

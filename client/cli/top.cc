@@ -36,7 +36,7 @@ constexpr Flag kFlags[] = {
     {"--http", "HOST:PORT", "address of the daemon's metrics [as the daemon reports]"},
 };
 
-// What is known at one time.
+// The data of one moment.
 struct Sample {
   absl::Time time;
   Scrape scrape;
@@ -55,7 +55,7 @@ struct SpaceRow {
   double blocks_per_second = 0;  // additions minus removals
 };
 
-// Between two samples.
+// The changes between two samples.
 class Interval {
  public:
   Interval(const Sample& before, const Sample& now)
@@ -67,7 +67,7 @@ class Interval {
   double Rate(std::string_view name, std::initializer_list<std::string_view> labels = {}) const {
     return Grown(name, labels) / seconds_;
   }
-  // 0 where nothing was asked.
+  // Returns 0 if there were no requests.
   double Share(std::string_view part, std::string_view whole) const {
     const double asked = Grown(whole);
     return asked > 0 ? Grown(part) / asked : 0;
@@ -76,7 +76,7 @@ class Interval {
     const double count = Grown("cairn_data_request_seconds_count", {op});
     return count > 0 ? Grown("cairn_data_request_seconds_sum", {op}) / count : 0;
   }
-  // Those that change most first, then the largest.
+  // Returns the spaces with the most changes first, then the largest.
   absl::StatusOr<std::vector<SpaceRow>> Spaces() const {
     CAIRN_RETURN_IF_ERROR(now_.spaces.status());
     std::map<uint64_t, uint64_t> before;
@@ -99,7 +99,7 @@ class Interval {
   }
 
  private:
-  // A counter that is less than before began anew.
+  // Returns the increase of a counter. A counter that has decreased has started again.
   double Grown(std::string_view name, std::initializer_list<std::string_view> labels = {}) const {
     const double now = now_.scrape.Sum(name, labels), before = before_.scrape.Sum(name, labels);
     return now < before ? now : now - before;
@@ -118,7 +118,8 @@ uint64_t Whole(double value) { return static_cast<uint64_t>(std::max(value, 0.0)
 
 std::string Milliseconds(double seconds) { return absl::StrFormat("%.3g ms", seconds * 1e3); }
 
-// Payload of gets: what was moved, and what clients of its host read where it lies.
+// Returns the payload rate of gets: copied bytes, plus bytes that clients on the daemon's host read
+// in place.
 double OutRate(const Interval& interval) {
   return interval.Rate("cairn_transport_sent_bytes_total") +
          interval.Rate("cairn_transport_lent_bytes_total");
@@ -264,7 +265,7 @@ absl::Status Run(const Arguments& arguments) {
   }
   const bool is_terminal = ::isatty(STDOUT_FILENO) != 0;
   Keyboard keyboard;
-  // Ends with a key, or when the daemon is gone.
+  // Ends when the user presses a key, or when the daemon is gone.
   while (!keyboard.AwaitQuit(absl::Seconds(seconds))) {
     CAIRN_ASSIGN_OR_RETURN(Sample now, Take(arguments, http, *admin));
     if (is_terminal) absl::PrintF("\033[H\033[2J");

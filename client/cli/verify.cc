@@ -56,7 +56,7 @@ absl::Status VerifyDaemon(const Arguments& arguments) {
     CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo space, ChooseSpace(arguments, *admin));
     space_id = space.space_id();
   }
-  // A large tier takes long, and shows how far it is.
+  // Verifying a large tier takes long, so this shows the progress.
   CAIRN_ASSIGN_OR_RETURN(absl::Time deadline, DeadlineOf(arguments));
   if (!arguments.Has("--timeout")) {
     deadline = MonotonicNow() + kLongest;

@@ -25,7 +25,8 @@ constexpr absl::Duration kBackoffMin = absl::Milliseconds(20);
 constexpr absl::Duration kBackoffMax = absl::Seconds(1);
 constexpr std::chrono::milliseconds kConnectTurn(250);
 constexpr absl::Duration kReconnectGrace = absl::Milliseconds(50);
-constexpr size_t kPartBytes = size_t{1} << 20;  // of a side object; the daemon takes 2 MiB
+// Parts of a side object; the daemon accepts up to 2 MiB.
+constexpr size_t kPartBytes = size_t{1} << 20;
 
 absl::StatusOr<SessionInfo> FromOpened(const v1::SessionOpened& opened) {
   SessionInfo session;
@@ -79,7 +80,7 @@ class GrpcControl final : public Control {
 
   absl::StatusOr<SessionInfo> Session(absl::Time deadline) override {
     MutexLock lock(mutex_);
-    // A caller that has to serve a first token should recompute rather than wait for a daemon.
+    // A caller that must serve a first token should recompute instead of waiting for a daemon.
     const absl::Time until = std::min(deadline, MonotonicNow() + kReconnectGrace);
     while (!is_open_ && !is_closing_ && changed_.WaitUntil(mutex_, until)) {
     }
@@ -149,7 +150,7 @@ class GrpcControl final : public Control {
       const auto bytes = content.first(std::min(content.size(), kPartBytes));
       part.set_content(bytes.data(), bytes.size());
       content = content.subspan(bytes.size());
-      if (!writer->Write(part)) break;  // the daemon has answered: Finish() says what
+      if (!writer->Write(part)) break;  // the daemon has answered, and Finish() returns the answer
       part.Clear();
     } while (!content.empty());
     writer->WritesDone();
@@ -187,8 +188,8 @@ class GrpcControl final : public Control {
     return wire_;
   }
 
-  // A channel keeps the certificates that it was made with. Makes another one if the files have
-  // changed.
+  // A channel keeps the certificates with which it was made. If the files have changed, makes a new
+  // channel.
   void RenewWire() {
     if (tls_ == nullptr) return;
     tls_->Look();
@@ -233,7 +234,8 @@ class GrpcControl final : public Control {
   // Opens a session and reads its stream to the end. Returns false if no session was opened.
   bool KeepSession(bool is_first) {
     const std::shared_ptr<const Wire> wire = CurrentWire();
-    // With TLS, a channel may never connect again: the next turn looks at the files.
+    // With TLS, a channel with old certificates may never connect. The next iteration checks the
+    // files.
     if (tls_ != nullptr && !is_first &&
         !wire->channel->WaitForConnected(std::chrono::system_clock::now() + kConnectTurn)) {
       return false;
@@ -312,7 +314,7 @@ class GrpcControl final : public Control {
   const ConnectOptions options_;
   const std::function<void(uint64_t epoch)> ended_;
   transport::TlsFiles* const tls_;  // null: no TLS
-  uint64_t tls_generation_ = 0;     // of wire_; of the session thread
+  uint64_t tls_generation_ = 0;     // generation of the files of wire_; for the session thread
   mutable Mutex mutex_;
   std::shared_ptr<const Wire> wire_ ABSL_GUARDED_BY(mutex_);
   CondVar changed_;

@@ -44,7 +44,7 @@ struct ClientCore {
   const pid_t pid = getpid();
   Breaker breaker;
   Counter gets, hits, misses, corrupt, late, puts, duplicates, get_bytes, put_bytes;
-  // Members are destroyed in reverse order: first the session with the daemon's state for it, then
+  // Members are destroyed in reverse order. The session, and the daemon's state for it, ends before
   // the connections.
   std::unique_ptr<transport::TlsFiles> tls;  // null: no TLS
   DataPool data;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kUnix = "unix:";
 
-// Gets of one batch run at once, even if the window is smaller.
+// All gets of one batch run at the same time, even if the window is smaller.
 int WindowOf(const ConnectOptions& options) {
   return std::max(options.window, int{proto::kBatchMax});
 }
@@ -75,7 +75,7 @@ DataPool::~DataPool() {
 
 absl::Status DataPool::CheckRoute(const SessionInfo& session) const {
   const auto& addresses = session.data_addresses;
-  // A socket that is not here may still come.
+  // The socket may not exist yet.
   const bool has_others = std::any_of(addresses.begin(), addresses.end(), [](const auto& address) {
     return TransportOf(address) != DataTransport::kLocal;
   });
@@ -95,7 +95,8 @@ int DataPool::CheckOut(const void* place, absl::Time deadline, Order order) {
   }
   while (true) {
     for (int i = 0; i < count; ++i) {
-      // The lowest free one: with one thread there is one connection, and its caches are warm.
+      // The lowest free slot. A single thread thus always uses the same connection, whose caches
+      // are warm.
       const int free = order == Order::kLowest ? i : count - 1 - i;
       const int slot = wanted >= 0 ? wanted : free;
       if (!slots_[static_cast<size_t>(slot)].is_busy) {
@@ -116,7 +117,7 @@ void DataPool::CheckIn(int slot) {
     MutexLock lock(mutex_);
     retired.swap(held.retired);
   }
-  retired.clear();  // while the slot is still ours: freeing touches the connection's region
+  retired.clear();  // while the slot is checked out, because this accesses the connection's region
   MutexLock lock(mutex_);
   if (held.connection != nullptr && held.epoch <= ended_epoch_) {
     held.connection->Unmap();
@@ -159,7 +160,7 @@ bool DataPool::IsLast(int slot, uint64_t connection) const {
 absl::Status DataPool::EnsureConnected(Slot& slot, const SessionInfo& session,
                                        absl::Time deadline) {
   if (slot.connection != nullptr) {
-    slot.connection->Poll(absl::InfinitePast());  // notices a peer that has gone meanwhile
+    slot.connection->Poll(absl::InfinitePast());  // detects a peer that is gone
     if (!slot.connection->broken() && slot.epoch == session.epoch) {
       return absl::OkStatus();
     }
@@ -170,7 +171,7 @@ absl::Status DataPool::EnsureConnected(Slot& slot, const SessionInfo& session,
   }
   CAIRN_ASSIGN_OR_RETURN(const std::string address,
                          ChooseDataAddress(options_, session.data_addresses));
-  if (tls_ != nullptr) tls_->Look();  // a new certificate is for new connections
+  if (tls_ != nullptr) tls_->Look();  // new connections use new certificates
   CAIRN_ASSIGN_OR_RETURN(slot.connection, options_.dialer(DialRequest{
                                               .address = address,
                                               .ticket = session.ticket,

@@ -65,8 +65,8 @@ class Exchange {
   // Returns the caller's memory from which the payload is sent, or into which it is received. Null:
   // none.
   virtual const void* place() const = 0;
-  // Returns the memory that a reply may take in the connection's region, if the request has no
-  // payload. More of these may run at once than the window says. Zero: it has a payload.
+  // Returns the size that a reply may need in the connection's region, if the request has no
+  // payload. More such exchanges than the window may run at once. Zero: the request has a payload.
   virtual uint64_t reply_bytes_max() const { return 0; }
   // Set before Prepare(). True: place() is in a Buffer of the connection in use.
   bool is_lent = false;
@@ -84,8 +84,8 @@ inline bool NothingMeanwhile() { return false; }
 class Pipeline {
  public:
   // Borrows its arguments. *seq is the next seq of the connection.
-  //   window             most exchanges at once. More may run, one per scratch, as long as they
-  //                      only get and their replies have reply_bytes_max bytes together
+  //   window             maximum number of exchanges at once. More may run, one per scratch, if
+  //                      all are gets and their replies have at most reply_bytes_max bytes together
   Pipeline(std::unique_ptr<transport::Connection>& connection, std::span<Scratch> scratch,
            size_t window, uint64_t reply_bytes_max, const proto::Ticket& ticket, uint64_t* seq,
            absl::Time deadline);
@@ -116,7 +116,7 @@ class Pipeline {
   const absl::Time deadline_;
   std::vector<Place> places_;  // one per scratch; fixed, because calls must not move
   size_t moving_ = 0;
-  uint64_t reply_bytes_ = 0;  // reply_bytes_max() of those under way
+  uint64_t reply_bytes_ = 0;  // sum of reply_bytes_max() of the running exchanges
 };
 
 class DataPool {
@@ -147,7 +147,8 @@ class DataPool {
   // Checks that the client may use the data plane of `session`. Errors: FailedPrecondition if the
   // daemon offers only transports that the options do not allow.
   absl::Status CheckRoute(const SessionInfo& session) const;
-  // The files of TLS, which must outlive the pool; null: no TLS. Before the first call.
+  // Sets the files of TLS, which must outlive the pool. Null: no TLS. Call it before the first
+  // exchange.
   void SetTls(transport::TlsFiles* files) { tls_ = files; }
 
  private:

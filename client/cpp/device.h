@@ -32,8 +32,9 @@ namespace cairn {
 
 // An engine's paged cache on a device. Borrows everything. Addresses are device addresses.
 struct DeviceCache {
-  uint32_t tokens_per_block = 0;  // of the engine's blocks; the space's number is a multiple of it
-  int64_t block_count = 0;        // number of blocks in the engine: at most 2^31 - 1
+  // Size of the engine's blocks; the space's size is a multiple of it.
+  uint32_t tokens_per_block = 0;
+  int64_t block_count = 0;  // number of blocks in the engine: at most 2^31 - 1
   // Planes of the slice to move. A page is a block. Kinds with one plane use only `k`.
   kernels::PagedPlane k, v;
 };
@@ -51,11 +52,11 @@ struct DeviceRequest {
   // may be closed only after the next call has returned OK, or after the mover is destroyed.
   kernels::Stream stream = nullptr;
   // For a put:
-  BlockKey parent{};            // of the first key
-  uint64_t first_position = 0;  // of the first key
+  BlockKey parent{};            // parent of the first key
+  uint64_t first_position = 0;  // position of the first key
   bool is_derived = false;
   bool is_durable = false;
-  std::span<const BlockNames> names{};            // of each key; empty: none
+  std::span<const BlockNames> names{};            // names of each key; empty: none
   absl::Duration timeout = absl::ZeroDuration();  // zero: the default for a batch
 };
 

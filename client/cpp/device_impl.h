@@ -74,7 +74,7 @@ class DeviceMover::Impl {
   // Offsets of the parts of a batch, which are equal in host and device memory. Images come last,
   // because on the host they are in the staging memory.
   struct Layout {
-    uint64_t image_bytes_max = 0;  // of one image
+    uint64_t image_bytes_max = 0;  // maximum for one image
     uint64_t pages = 0, plan = 0, status = 0, results = 0, images = 0;
     uint64_t bytes = 0;  // total size of the parts before the images
 
@@ -177,7 +177,7 @@ class DeviceMover::Impl {
   Layout layout_;
   std::array<Batch, 2> batches_;
   DeviceSideObjects side_objects_;
-  Memory slots_;  // of the device, for a batch that is being encoded
+  Memory slots_;  // device memory for a batch that is being encoded
   uint64_t slots_bytes_ = 0;
   DeviceCalls calls_;  // destroyed first: it waits for the stream, which uses the memory above
 };

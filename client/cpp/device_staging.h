@@ -29,8 +29,7 @@ class DeviceStaging {
   // Takes memory if it has none, or if the memory's connection has ended. Takes it from `lend`. If
   // `lend` has no room, or the device refuses that memory, takes memory of the device driver.
   // Errors: other errors of `lend`; those of DeviceCalls::NoRoom() if the driver has no room, too.
-  // REQUIRES: the device no longer uses the previous memory. REQUIRES: the device no longer uses
-  // the previous memory.
+  // REQUIRES: the device no longer uses the previous memory.
   absl::Status Take(DeviceCalls& calls, size_t bytes,
                     absl::FunctionRef<absl::StatusOr<Buffer>()> lend);
   // Call it when calls have failed as they do when their connection ends. Then pages of the memory

@@ -40,9 +40,10 @@ struct BlockEvent {
   BlockKey parent{};  // all zero: unknown
   uint64_t first_position = 0;
   uint32_t token_count = 0;
-  // The engine's own hash of the block, of both kinds of events; empty: unknown.
+  // The engine's own hash of the block, for both kinds of events. Empty: unknown.
   std::vector<std::byte> engine_hash;
-  // If is_stored: that of the block before it, and the ids of the block's tokens, likewise.
+  // If is_stored: the engine's hash of the previous block, and the ids of the block's tokens.
+  // Empty: unknown.
   std::vector<std::byte> engine_parent;
   std::vector<uint32_t> tokens;
 };

@@ -102,7 +102,7 @@ absl::Status GetExchange::Prepare(Scratch& scratch, proto::Frame& request, trans
   } else {
     call.target = scratch.Region(source_bytes);
   }
-  // An image that is decoded here is read in place.
+  // An image that this client decodes is read in place.
   call.takes_loan = is_image && image == nullptr && !wants_copy_;
   request.body = proto::Get{.space_id = context_.space_id,
                             .key = request_.key,
@@ -201,7 +201,7 @@ void GetExchange::Finish(const proto::Frame& reply, std::span<const std::byte> p
   }
   wants_copy_ = false;
   if (loan != nullptr && !loan->IsInForce()) {
-    // The bytes that were read may be wrong: the daemon has taken the memory back meanwhile.
+    // The loan has ended, so the daemon may have changed the bytes before they were read.
     return Fail(absl::NotFoundError("the loan was over before the block was decoded"));
   }
   if (loan != nullptr && absl::IsDataLoss(status)) {

@@ -44,7 +44,7 @@ struct DialRequest {
   uint32_t window = 0;
   uint64_t region_bytes = 0;
   absl::Time deadline = absl::InfinitePast();
-  // Of tls: addresses: the files, and the name in the daemon's certificate.
+  // For tls: addresses: the files, and the name in the daemon's certificate.
   const transport::TlsFiles* tls = nullptr;
   std::string tls_server{};
 };

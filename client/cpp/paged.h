@@ -38,7 +38,7 @@ struct PagedPlane {
 };
 
 struct PagedCache {
-  uint32_t tokens_per_block = 0;  // of the engine's blocks
+  uint32_t tokens_per_block = 0;  // size of the engine's blocks
   int64_t block_count = 0;        // number of blocks in the engine
   PagedPlane k, v;                // kinds with one plane use only `k`
 };

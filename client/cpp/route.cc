@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kUnix = "unix:";
 constexpr std::string_view kTls = "tls:";
-constexpr size_t kShownCharsMax = 128;  // of a peer's text, in an error message
+constexpr size_t kShownCharsMax = 128;  // maximum length of a peer's text in an error message
 
 bool IsSocketHere(const std::string& address) {
   struct stat status {};
@@ -25,7 +25,7 @@ bool IsSocketHere(const std::string& address) {
 }
 
 bool HasTls(const ConnectOptions& options) { return !options.tls.ca.empty(); }
-// Whether the session is opened over TLS.
+// Returns whether the session is opened over TLS.
 bool IsTlsSession(const ConnectOptions& options) {
   return HasTls(options) && !options.control.starts_with(kUnix);
 }
@@ -40,7 +40,7 @@ std::string Shown(const std::string& address) {
   return absl::CHexEscape(address.substr(0, kShownCharsMax));
 }
 
-// A daemon that listens on all its addresses is where its control plane is.
+// If the daemon listens on all addresses, uses the host of its control plane.
 std::string WithHost(const ConnectOptions& options, const std::string& address) {
   const std::string host = HostOf(std::string_view(address).substr(kTls.size()));
   if ((host != "0.0.0.0" && host != "::") || options.control.starts_with(kUnix)) return address;
@@ -103,7 +103,7 @@ absl::Status CheckDataOption(const ConnectOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "data is '", options.data, "', which speaks TLS: set tls_ca, tls_cert and tls_key"));
   }
-  // Without TLS, `data` is where the user names UCX.
+  // Without TLS, the user selects UCX by `data`.
   if (!HasTls(options) && options.transports.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("data is '", options.data, "', ",

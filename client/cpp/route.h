@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which of a daemon's data addresses a client uses. A daemon's answer never selects a transport
-// that the user did not allow: whoever answers at a plain-text control address could name any
-// address. Pure functions. Private to client/cpp.
+// Selects the data address of a daemon that a client uses. The daemon's answer never selects a
+// transport that the user did not allow. Otherwise, anybody who answers at a plain-text control
+// address could name any address. Pure functions. Private to client/cpp.
 
 #include <cstdint>
 #include <span>
@@ -18,24 +18,25 @@ namespace cairn {
 
 enum class DataTransport : uint8_t { kLocal, kStream, kUcx };
 
-// The transport of "unix:PATH", "tls:HOST:PORT" or "HOST:PORT".
+// Returns the transport of "unix:PATH", "tls:HOST:PORT" or "HOST:PORT".
 DataTransport TransportOf(std::string_view address);
 
-// The transports that the options allow, the preferred first. Without ConnectOptions::transports:
-// local, and with TLS stream. Errors: InvalidArgument.
+// Returns the transports that the options allow, in order of preference. Without
+// ConnectOptions::transports, these are local and, with TLS, stream. Errors: InvalidArgument.
 absl::StatusOr<std::vector<DataTransport>> AllowedTransports(const ConnectOptions& options);
 
-// Whether data connections may go there: checks ConnectOptions::data.
+// Checks that ConnectOptions::data is an address that the options allow.
 absl::Status CheckDataOption(const ConnectOptions& options);
 
-// Returns ConnectOptions::data, else the address among `offered` of the first allowed transport. A
-// session that was opened over TLS is its certificate's, so that its ticket does not work on a unix
-// socket: `local` is then left out. Errors: FailedPrecondition, which says what to set.
+// Returns ConnectOptions::data. If it is empty, returns the address among `offered` with the first
+// allowed transport. A session over TLS belongs to its certificate, so its ticket is not valid on a
+// unix socket, and `local` is not used. Errors: FailedPrecondition, which says what to set.
 // REQUIRES: Validate(options).
 absl::StatusOr<std::string> ChooseDataAddress(const ConnectOptions& options,
                                               std::span<const std::string> offered);
 
-// The name that the certificate of a data address must have: that of the control plane's.
+// Returns the name that the certificate of a data address must have. It is the name for the control
+// plane.
 std::string DataServerName(const ConnectOptions& options);
 
 }  // namespace cairn

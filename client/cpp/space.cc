@@ -78,7 +78,7 @@ absl::StatusOr<MatchResult> FromMessage(const v1::MatchReply& reply, size_t key_
 ExplainedBlock FromMessage(const v1::BlockFate& fate) {
   ExplainedBlock block;
   block.state = static_cast<ExplainedBlock::State>(fate.state());
-  // A reason of a newer daemon is unknown here.
+  // The reason comes from a newer daemon and is unknown here.
   block.reason = fate.reason() > v1::BlockFate::REASON_REFUSED
                      ? ExplainedBlock::Reason::kUnknown
                      : static_cast<ExplainedBlock::Reason>(fate.reason());
@@ -133,7 +133,7 @@ absl::StatusOr<Space::Bound> Space::Bind(absl::Time deadline) {
   if (reply.fingerprint() != proto::ToBytes(fingerprint_)) {
     return absl::InternalError("the daemon has another fingerprint for the space");
   }
-  side_objects_.ForgetCurrent();  // it may be another daemon, without them
+  side_objects_.ForgetCurrent();  // the daemon may be another one, without these side objects
   bound.opened.epoch = bound.session.epoch;
   bound.opened.space_id = reply.space_id();
   CAIRN_ASSIGN_OR_RETURN(bound.opened.recipe,

@@ -43,7 +43,7 @@ struct MatchRequest {
 
 struct MatchedBlock {
   Tier tier = Tier::kNone;
-  uint64_t image_bytes = 0;  // size of the images of the wanted slices
+  uint64_t image_bytes = 0;  // size of the images of the requested slices
 };
 
 struct MatchResult {
@@ -80,7 +80,7 @@ struct ExplainedBlock {
   enum class State : uint8_t { kUnspecified, kStored, kIncomplete, kAbsent };
   enum class Reason : uint8_t {
     kNone,      // it is stored
-    kUnknown,   // removed before the record begins, or never put
+    kUnknown,   // removed before the recorded period, or never put
     kNeverPut,  // since the daemon started
     kEvicted,
     kExpired,
@@ -93,14 +93,14 @@ struct ExplainedBlock {
   State state = State::kUnspecified;
   Reason reason = Reason::kNone;
   std::vector<Tier> tiers;     // that have a copy, the fastest first
-  absl::Duration removed_ago;  // time since it was removed or refused
+  absl::Duration removed_ago;  // time since the block was removed or refused
   uint32_t missing_group = 0;  // if it is incomplete
 };
 std::string_view Name(ExplainedBlock::Reason reason);  // "evicted", "never-put", …
 
 struct ExplainResult {
   std::vector<ExplainedBlock> blocks;  // one per key
-  // Removals and refusals are known since this long ago.
+  // How far back removals and refusals are recorded.
   absl::Duration recorded;
 };
 
@@ -168,8 +168,8 @@ class Space {
   // Hints on how long blocks are worth keeping. They order eviction and pin nothing
   // (docs/guides/memory.md). A block may be named before it is put. The last hint on a block
   // replaces earlier ones. Both return the number of blocks that are stored now. Errors:
-  // InvalidArgument (the message names the limit), ResourceExhausted (the tenant has its share of
-  // the hints; nothing was changed), Unimplemented (an older daemon).
+  // InvalidArgument (the message names the limit), ResourceExhausted (the tenant's hints are at
+  // their limit; nothing was changed), Unimplemented (an older daemon).
   //
   // Evicts the blocks after all blocks of a lower priority, for 1 s to kHintTimeMax. `priority` is
   // 1 to kRetainPriorityMax.

@@ -40,7 +40,7 @@ std::string HostOf(const std::string& address) {
   return host;
 }
 
-// The first certificate of a PEM text, as DER.
+// Returns the first certificate of a PEM text, as DER.
 std::string DerOf(std::string_view pem) {
   constexpr std::string_view kBegin = "-----BEGIN CERTIFICATE-----", kEnd = "-----END";
   const size_t begin = pem.find(kBegin);
@@ -68,7 +68,7 @@ class NameVerifier final : public grpc::experimental::ExternalCertificateVerifie
     if (!checked.ok()) {
       *status = {grpc::StatusCode::UNAUTHENTICATED, std::string(checked.message())};
     }
-    return true;  // decided at once
+    return true;  // the result is known at once
   }
   void Cancel(grpc::experimental::TlsCustomVerificationCheckRequest*) override {}
 
@@ -94,8 +94,8 @@ bool Await(int socket, short events, absl::Time deadline) {
 
 enum class Speaks : uint8_t { kUnknown, kTls, kPlain };
 
-// Asks with a TLS record that no handshake begins with: TLS answers with an alert, HTTP/2 with its
-// settings.
+// Sends a TLS record that is not the beginning of a handshake. A TLS server answers with an alert,
+// an HTTP/2 server with its settings.
 Speaks Ask(const std::string& address) {
   const size_t colon = address.rfind(':');
   addrinfo hints{};
@@ -184,7 +184,8 @@ absl::Status ExplainFailure(const absl::Status& failure, const std::string& addr
         absl::StrCat(address, " does not speak TLS, and tls_ca is set: nothing was sent to it"));
   }
   if (speaks != Speaks::kTls) return failure;
-  // Somebody is there: not gRPC's "failed to connect to all addresses".
+  // This text means that a server exists. Without a server, gRPC says "failed to connect to all
+  // addresses".
   constexpr absl::string_view kLast = "last error: ";
   const size_t last = text.find(kLast);
   const absl::string_view reason =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// TLS of the control plane's channels: credentials from files, and what a failure means.
+// TLS for the channels of the control plane: credentials from files, and explanations of failures.
 //
 // Thread-safety: Thread-safe.
 
@@ -23,8 +23,8 @@ namespace cairn {
 // the file and the reason.
 absl::StatusOr<std::unique_ptr<transport::TlsFiles>> OpenTls(const TlsOptions& options);
 
-// Credentials for a channel to `address`, with the files in force, and what the channel's arguments
-// must say. `files` is null without TLS. A unix socket has no TLS.
+// Returns credentials for a channel to `address`, with the current files. Also sets the channel
+// arguments that they need. `files` is null without TLS. A unix socket has no TLS.
 std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& address,
                                                          const TlsOptions& options,
                                                          const transport::TlsFiles* files,

@@ -22,7 +22,7 @@
 
 namespace cairn {
 
-// What the exchanges of a space share and borrow.
+// Data that the exchanges of a space share. They borrow it.
 struct TransferContext {
   Fingerprint fingerprint{};
   uint64_t space_id = 0;
@@ -81,7 +81,7 @@ class PutExchange final : public Exchange {
   // The statistics to send, in the order in which they follow the payload.
   std::array<std::span<const float>, proto::kStatisticCount> sent_;
   std::span<const uint32_t> sent_tokens_;
-  uint64_t sent_bytes_ = 0;  // of both
+  uint64_t sent_bytes_ = 0;  // size of both
   uint64_t wire_bytes_ = 0;
   absl::StatusOr<PutResult> result_ = absl::InternalError("the put never ended");
   std::optional<PutResult> stored_;

@@ -44,16 +44,17 @@ SCALARS = {
     "uint32_t": "u32",
     "uint64_t": "u64",
 }
-# ctypes calls them c_uint32, but c_size_t.
+# ctypes calls them c_uint32 and so on, without the "_t", but c_size_t.
 ALIASES = {name if name == "size_t" else name.removesuffix("_t"): alias for name, alias in SCALARS.items()}
 ALIASES |= {"char_p": "text", "void_p": "pointer"}
 BYTES = {"cairn_key": "u8 * 32", "cairn_lease": "u8 * 16"}
-# What callers have as bytes, or as an address: of key and lease, of elements, of a handle.
+# Arguments that callers have as bytes or as an address: keys and leases, elements, handles.
 UNTYPED = {"void", "float", "uint8_t", *BYTES}
 
 
 def read(path: pathlib.Path, seen: set[str]) -> str:
-    """A header and, where it includes them first, those beside it, without comments."""
+    """Reads a header without comments. Inserts the headers of this folder that it includes first.
+    """
     if path.name in seen:
         return ""
     seen.add(path.name)
@@ -68,7 +69,7 @@ def class_name(struct: str) -> str:
 
 
 def pointer_to(base: str, structs: set[str], is_plain: bool) -> str:
-    """is_plain: of a call that only reads it, which takes arrays of any make."""
+    """is_plain: for a call that only reads the memory, and accepts arrays of any kind."""
     if base == "char":
         return "text"
     if base in structs:
@@ -77,7 +78,7 @@ def pointer_to(base: str, structs: set[str], is_plain: bool) -> str:
 
 
 def type_of(declared: str, structs: set[str], is_argument: bool) -> str:
-    """Of a declared type like `const uint32_t*`."""
+    """Returns the ctypes type of a declared type such as `const uint32_t*`."""
     base = re.sub(r"\bconst\b|\*", "", declared).strip()
     stars = declared.count("*")
     if stars == 2:
@@ -109,7 +110,7 @@ def arguments_of(body: str, structs: set[str]) -> list[str]:
 
 
 def listed(begin: str, items: list[str], end: str) -> str:
-    """On one line where it fits, else an item a line."""
+    """Formats a list on one line if it fits, otherwise one item per line."""
     line = f"{begin}{', '.join(items)}{end}"
     if len(line) <= 100 and "\n" not in line:
         return line

@@ -114,7 +114,7 @@ struct StepScratch;  // codecs/backend/step_scratch.h: shared by the strips of a
 // A strip of a `cairn` tile to encode.
 struct StepSource {
   uint32_t tokens = 0;             // 1..kStripTokens
-  uint64_t position = 0;           // of the strip's first token in the chain
+  uint64_t position = 0;           // position of the strip's first token in the chain
   const uint8_t* bytes = nullptr;  // tokens * tile.dim elements
   // Elements of V of the same tokens and head, in which small norms are found; null for latents.
   const uint8_t* v = nullptr;
@@ -137,7 +137,7 @@ struct StepStripJob {
 struct HotStripJob {
   const HotTile* tile;
   uint32_t tokens;                 // 1..kStripTokens
-  uint64_t position;               // of the strip's first token in the chain
+  uint64_t position;               // position of the strip's first token in the chain
   const uint8_t* codes;            // tokens * tile->row_bytes
   const uint8_t* corrections;      // HotCorrectionBytes(dim), read if tile->is_corrected
   uint8_t* target;                 // tokens * dim elements; all are written

@@ -8,7 +8,7 @@
 namespace cairn::codecs {
 namespace {
 
-// Hundredths of a bit that are reserved for rows, corrections and the directory.
+// Hundredths of a bit for rows, corrections and the directory.
 constexpr uint32_t kHotBesides = 12;
 
 // Returns the bits of a token's codes over all heads and planes.

@@ -136,7 +136,7 @@ CAIRN_VPCLMUL inline __m256i Factors(const Fold& fold) {
   return _mm256_set_epi64x(second, first, second, first);
 }
 
-// What a pass does with the bytes that it reads.
+// The use of the bytes that a pass reads.
 enum class Keep : uint8_t { kNothing, kCopy, kCopyPastCaches };
 
 template <Keep kKeep>
@@ -265,7 +265,8 @@ CAIRN_VPCLMUL512 uint32_t FoldStrides512(uint32_t state, const std::byte* source
   }
   const __m512i by_512 = Factors512(kFold512);
   for (size_t i = 1; i < 4; ++i) lane[i] = Folded512(lane[i - 1], by_512, lane[i]);
-  // Through memory: GCC 12 takes the extracting intrinsics for uses of uninitialized values.
+  // Goes through memory, because GCC 12 reports the extracting intrinsics as uses of uninitialized
+  // values.
   __m128i parts[4];
   _mm512_storeu_si512(parts, lane[3]);
   __m128i last = Folded(parts[0], kFold384, parts[3]);
@@ -304,7 +305,7 @@ constexpr Crc32cForm kForms[] = {
 
 struct Choice {
   const Crc32cForm* form = &kForms[0];
-  bool is_kept = true;  // what the environment asks for
+  bool is_kept = true;  // whether the implementation that the environment names is used
 
   Choice() {
     const char* forced = std::getenv("CAIRN_CRC_BACKEND");

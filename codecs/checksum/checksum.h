@@ -3,10 +3,10 @@
 // CRC32C (Castagnoli, polynomial 0x1EDC6F41, reflected, as in RFC 3720 B.4): the checksum of every
 // tile, header and payload.
 //
-// Thread-safe. Never fails, never allocates. The first use chooses the fastest implementation that
-// the CPU supports; CAIRN_CRC_BACKEND=portable|sse42|vpclmul|vpclmul512 forces one. If that name is
-// unknown or this CPU does not support it, the fastest is used here. A program calls
-// RefusedChoice() (backends.h) when it starts, which reports such a name.
+// Thread-safe. Never fails, never allocates. The first call selects the fastest implementation that
+// the CPU supports. CAIRN_CRC_BACKEND=portable|sse42|vpclmul|vpclmul512 selects another one. If the
+// name is unknown or the CPU does not support it, the fastest one is used. Programs call
+// RefusedChoice() (backends.h) at start, which reports such a name.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +24,8 @@ inline uint32_t Crc32c(std::span<const std::byte> bytes) { return ExtendCrc32c(0
 //   target  source.size() bytes, not overlapping source
 uint32_t CopyCrc32c(uint32_t crc, std::byte* target, std::span<const std::byte> source);
 
-// The same, with a target that is written past the caches where the implementation can: faster for
-// one that is not in them and is not read soon.
+// Like CopyCrc32c(), but writes the target past the caches if the implementation can. This is
+// faster if the target is not in the caches and is not read soon.
 uint32_t StreamCrc32c(uint32_t crc, std::byte* target, std::span<const std::byte> source);
 
 // One implementation, for all three functions. For tests and benchmarks.

@@ -58,7 +58,7 @@ struct TilePart {
 // The parts of the side section, in the order of their offsets and without gaps. Parts with larger
 // units come first.
 struct TileParts {
-  TilePart params;         // of all groups
+  TilePart params;         // params of all groups
   TilePart chain;          // the pool of norms after the block; only ott, K and latents have it
   TilePart row_bits;       // rows * RowBytes()
   TilePart scales;         // an fp16 per token; in arkv the scores, only of K and latents

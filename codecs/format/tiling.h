@@ -69,7 +69,7 @@ class Tiling {
 
   Slice slice_;
   CodingUnit unit_;
-  uint32_t planes_;   // of the kind
+  uint32_t planes_;   // number of planes of the kind
   uint32_t columns_;  // units of a layer, by head
   uint32_t depth_;    // units of one layer and head
 };

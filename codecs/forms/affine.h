@@ -11,7 +11,7 @@
 
 namespace cairn::codecs {
 
-inline constexpr uint64_t kParamsBytes = 4;  // of a group: fp16 min, fp16 range
+inline constexpr uint64_t kParamsBytes = 4;  // for a group: fp16 min, fp16 range
 
 // Returns the sizes of codes, params, chain, rows and scores, without offsets.
 [[nodiscard]] TileLayout LayoutOfGroups(const TileGeometry& geometry, const Recipe& recipe,

@@ -40,7 +40,7 @@ struct StoredTile {
 // Shared by the tiles of one call to Decode().
 struct DecodeWork {
   const Backend& backend;
-  const DecodeInputs& side;  // of the image; REQUIRES: CheckCodableWith() is kOk
+  const DecodeInputs& side;  // the image's inputs; REQUIRES: CheckCodableWith() is kOk
   bool is_streamed;          // write targets past the caches
   StepScratch* scratch;
   StripDecoder* strips;

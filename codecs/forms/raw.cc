@@ -22,7 +22,7 @@ Error Encode(const Backend&, const Recipe&, const TileSource& source, ImageWrite
   if (tile.empty()) return Error::kTargetTooSmall;
   const std::span<const std::byte> bits(reinterpret_cast<const std::byte*>(source.bytes),
                                         layout.content_bytes);
-  // The source may be where its image is made.
+  // The source may already be in its place in the image.
   uint32_t crc = bits.data() == tile.data() ? Crc32c(bits) : CopyCrc32c(0, tile.data(), bits);
   const std::span<std::byte> padding = tile.subspan(layout.content_bytes);
   if (!padding.empty()) {

@@ -44,7 +44,7 @@ class StepStripDecoder {
   uint32_t count_ = 0;
   uint32_t tile_count_ = 0;
   StepStripJob jobs_[kStripsAtOnce];
-  StepTile tiles_[kStripsAtOnce];  // of the jobs
+  StepTile tiles_[kStripsAtOnce];  // tiles of the jobs
 };
 
 }  // namespace cairn::codecs

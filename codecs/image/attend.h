@@ -17,7 +17,7 @@ namespace cairn::codecs {
 
 // One query token at one layer.
 struct AttentionQuery {
-  uint16_t layer = 0;        // of the image's group
+  uint16_t layer = 0;        // index in the image's group
   uint32_t query_heads = 0;  // a multiple of the slice's heads: head h reads KV head h /
                              // (query_heads / heads)
   uint32_t v_dim = 0;        // for latents, whose V is the first channels of K; else ignored

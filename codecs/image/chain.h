@@ -14,8 +14,8 @@
 
 namespace cairn::codecs {
 
-// Returns true if a block of this spec continues from the pools of the previous block. That is so
-// in ott, but not in ott/local, and not at the start of a chain.
+// Returns true if a block of this spec continues from the pools of the previous block. This is the
+// case for ott, but not for ott/local, and not at the start of a chain.
 [[nodiscard]] bool FollowsChain(const ImageSpec& spec);
 // The same, for a block at that position with that recipe.
 [[nodiscard]] bool FollowsChain(const Recipe& recipe, uint64_t first_position);

@@ -172,7 +172,7 @@ class Decoder {
   Waiting waiting_[kWaitingMax];
 };
 
-// Amounts of scratch: for tiles that must be scattered, the largest and the sum; the same for other
+// Bytes of scratch: for tiles that must be scattered, the largest and the sum; the same for other
 // tiles; and the copies of shared tiles.
 struct Amounts {
   uint64_t largest = 0;

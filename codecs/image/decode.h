@@ -20,16 +20,16 @@
 
 namespace cairn::codecs {
 
-//   view parsed; in bounds whatever its tiles hold. If VerifyTiles(view, slice) and this return
-//   kOk, the values are the encoded ones
+//   view    a parsed image, with any content of its tiles: all accesses stay in bounds. If
+//           VerifyTiles(view, slice) and this function return kOk, the values are the encoded ones
 //   slice   inside view.spec().slice (else kInvalidSlice)
-//   target  at least SourceBytes(spec.tile, slice, spec.tokens) bytes (else kTargetTooSmall), any
-//           alignment, no overlap with view. From 1 MiB on it is written past the caches where
-//           whole cache lines allow it: a target at a multiple of 64 is fastest
-//   inputs  what the recipe needs. Without its profile, kNoProfile; without its bank, kNoBank
-// Errors also: kBadTile, with the target unspecified, if no encoder writes such a strip: only
-// decoding an entropy-coded stream shows whether it ends as it must. The same image gives the same
-// values, bit for bit, on every Backend.
+//   target  at least SourceBytes(spec.tile, slice, spec.tokens) bytes (else kTargetTooSmall), at
+//           any alignment, without overlap with view. A target of at least 1 MiB is written past
+//           the caches in whole cache lines. It is fastest at a multiple of 64
+//   inputs  the side object that the recipe needs (else kNoProfile, kNoBank)
+// Other errors: kBadTile if a strip is not one that an encoder writes. Only decoding shows whether
+// an entropy-coded stream ends correctly. The target is then unspecified. The same image gives the
+// same values, bit for bit, on every Backend.
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
              std::span<std::byte> target, const DecodeInputs& inputs = {});
 
@@ -43,15 +43,15 @@ struct DecodeJob {
 
 // Verifies and decodes the tiles of all jobs, tile by tile, several strips at once. A tile that is
 // contiguous in its target is decoded there. All others are decoded into `scratch`, and their
-// tokens are copied from there. The memory of a shared view may change meanwhile. Its tiles are
-// therefore copied to the scratch first, and only the copy is verified and decoded. The caller must
-// make sure that this memory belonged to the image until the end.
+// tokens are copied from there. The memory of a shared view may change during the call. Its tiles
+// are therefore copied to the scratch first, and only the copy is verified and decoded. The caller
+// must ensure that this memory belongs to the image until the call returns.
 //   scratch  ScratchBytes(jobs)
-//   failed   may be null; receives the job that an error belongs to
-// All jobs are checked before a byte is written: kInvalidSlice, the errors of CheckTarget(),
-// kTargetTooSmall (the scratch), kNoProfile, kNoBank. Later errors are those of VerifyTile() and
-// Decode(), and the targets of all jobs are then unspecified. Threads may divide a long list of
-// jobs: calls are independent.
+//   failed   may be null; receives the index of the job that caused an error
+// All jobs are checked before a byte is written. The errors of this check are kInvalidSlice, those
+// of CheckTarget(), kTargetTooSmall (the scratch), kNoProfile and kNoBank. Later errors are those
+// of VerifyTile() and Decode(), and the targets of all jobs are then unspecified. Calls are
+// independent, so threads can divide a long list of jobs.
 Error DecodeAll(const Backend& backend, std::span<const DecodeJob> jobs,
                 std::span<std::byte> scratch, size_t* failed = nullptr);
 

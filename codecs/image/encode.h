@@ -28,15 +28,15 @@ namespace cairn::codecs {
 // - inputs: the inputs that the recipe needs. Errors: kNoProfile, kNoBank if one is missing.
 //
 // Errors: those of Validate(spec); kSourceSize, also if an input has another number of values than
-// the slice; kTargetTooSmall, with target unspecified. The source may overlap the target only if it
-// is its last MaxImageBytes() - RawPrefixBytes() bytes, see there. The same spec, source and inputs
-// give the same bytes on every Backend. Opaque kinds are kept raw under every recipe.
+// the slice; kTargetTooSmall, with target unspecified. The source may only overlap the last
+// MaxImageBytes() - RawPrefixBytes() bytes of the target, as described there. The same spec, source
+// and inputs give the same bytes on every Backend. Opaque kinds are kept raw under every recipe.
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
              std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs = {});
 
-// Returns where in its `raw` image the source of the slice lies, in one piece: such an image can be
-// made around its source, without a copy. 0: it does not, because its tiles are padded. REQUIRES:
-// Validate(spec) is kOk.
+// Returns the offset of the contiguous source in a `raw` image of the slice. Such an image can be
+// made around its source, without a copy. Returns 0 if the source is not contiguous, because tiles
+// are padded. REQUIRES: Validate(spec) is kOk.
 [[nodiscard]] uint64_t RawPrefixBytes(const ImageSpec& spec);
 
 // The same, for a slice in the writer's memory.

@@ -79,7 +79,7 @@ Error GatherParts(const ImagePrefix& source, const Slice& slice, std::span<const
   if (slice.IsEmpty() || !source.spec().slice.Contains(slice)) return Error::kInvalidSlice;
   ImageSpec spec = source.spec();
   spec.slice = slice;
-  uint64_t end = PrefixBytes(TilingOf(spec).count());  // of what may be written over
+  uint64_t end = PrefixBytes(TilingOf(spec).count());  // end of the part that may be overwritten
   for (const ImagePart& part : parts) {
     if (part.at < end || part.at > target.size() || part.bytes > target.size() - part.at) {
       return Error::kTargetTooSmall;

@@ -53,7 +53,7 @@ class ImagePrefix {
   uint32_t directory_crc_ = 0;
 };
 
-// A parsed image. Borrows its bytes likewise.
+// A parsed image. Borrows its bytes, which must outlive it and not change.
 class ImageView : public ImagePrefix {
  public:
   // Returns the bytes of the image, without bytes that follow it in the parsed span.

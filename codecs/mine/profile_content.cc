@@ -20,7 +20,7 @@ class Writer {
   std::vector<std::byte> bytes;
 };
 
-constexpr size_t kBytesField = 8;  // of the header
+constexpr size_t kBytesField = 8;  // offset in the header
 
 void PutHeader(const ProfileContent& content, Writer* writer) {
   writer->Put(kProfileMagic);

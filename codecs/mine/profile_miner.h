@@ -128,7 +128,7 @@ class ProfileMiner {
   uint64_t norms_ = 0;
   double fixed_bits_ = 0;  // bits per element besides those of codes
   std::vector<Bracket> brackets_;
-  std::vector<CodeColumn> columns_;  // of the pass; strided columns are probes for brackets
+  std::vector<CodeColumn> columns_;  // columns of the pass; strided columns are probes for brackets
 };
 
 }  // namespace cairn::codecs

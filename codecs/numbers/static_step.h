@@ -66,8 +66,8 @@ CAIRN_HD uint32_t PowerOf3(uint32_t level) {
   return power;
 }
 
-// Returns the code at a level for the code at level 0; also for a code at any level the code
-// `level` levels higher. Rounds to nearest. There are no ties, since the divisor is odd.
+// Returns the code at `level` for a code at level 0. More generally, raises the level of a code by
+// `level`. Rounds to nearest. There are no ties, since the divisor is odd.
 CAIRN_HD int32_t Coarsen(int32_t code, uint32_t level) {
   const auto power = static_cast<int32_t>(PowerOf3(level));
   return code < 0 ? -((power / 2 - code) / power) : (code + power / 2) / power;

@@ -22,7 +22,7 @@ inline constexpr uint16_t kBankVersion = 1;
 inline constexpr size_t kBankHeaderBytes = 64;
 inline constexpr size_t kBankBytesMax = size_t{64} << 20;
 inline constexpr uint32_t kBankDimMax = 1024;
-inline constexpr uint32_t kBankPatternsMax = 256;  // of a head and plane
+inline constexpr uint32_t kBankPatternsMax = 256;  // maximum for a head and plane
 
 class Bank {
  public:
@@ -50,7 +50,7 @@ class Bank {
   std::span<const std::byte> bytes_;
   SideObjectHead head_;
   uint32_t patterns_ = 0;
-  uint64_t offsets_[2] = {0, 0};  // of each plane's patterns
+  uint64_t offsets_[2] = {0, 0};  // offsets of each plane's patterns
 };
 
 // Parses a bank from untrusted bytes. The bank borrows `bytes`, which must outlive it and not

@@ -17,7 +17,7 @@ namespace cairn::codecs {
 struct BankShape {
   uint32_t layers = 1;
   uint32_t heads = 1;
-  uint32_t patterns = 1;  // of each head and plane
+  uint32_t patterns = 1;  // number of patterns of each head and plane
   uint32_t k_dim = 1;
   uint32_t v_dim = 0;  // 0: a latent
 };

@@ -61,7 +61,7 @@ class Profile {
   [[nodiscard]] uint32_t PairFirst(uint32_t pair) const { return pairs_.First(pair); }
   [[nodiscard]] uint32_t PairSecond(uint32_t pair) const { return pairs_.Second(pair); }
   [[nodiscard]] uint64_t PairTurns(uint32_t pair) const;  // in 2^-64 turn per token
-  [[nodiscard]] const uint8_t* Turns() const;             // of all pairs, at any alignment
+  [[nodiscard]] const uint8_t* Turns() const;             // turns of all pairs, at any alignment
 
   // Returns 256 * log2 of the multiplier; nullopt if the profile has no such rate.
   [[nodiscard]] std::optional<int16_t> MultiplierOf(uint32_t bits_in_tenths) const;

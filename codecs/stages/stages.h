@@ -59,7 +59,7 @@ struct TileSource {
   const Bank* bank = nullptr;               // for recipes with a bank; REQUIRES: it has the head
                                             // `at`
   HeadWork* head = nullptr;                 // set if the recipe shares state between K and V
-  StepScratch* scratch = nullptr;           // of the image; may be null
+  StepScratch* scratch = nullptr;           // shared by the strips of the image; may be null
 };
 
 struct TilePlan {

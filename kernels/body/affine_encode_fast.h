@@ -53,12 +53,13 @@ CAIRN_DEVICE float UpperHalf(uint32_t word) {
                                         : HalfToFloat(word >> 16);
 }
 
-// What is needed to compute the codes of a group.
+// The factors for the codes of a group.
 struct GroupCoder {
   float min_negated, inverse;
 };
 
-// Stores the params of a group with these extremes. *is_wrong: it needs rows, or a raw tile.
+// Stores the params of a group with these extremes. Sets *is_wrong if the group needs rows or a raw
+// tile.
 CAIRN_DEVICE GroupCoder StoreGroup(float low, float high, uint8_t* pair, bool* is_wrong) {
   low = codecs::Add(low, 0.0F);  // no zero is negative
   high = codecs::Add(high, 0.0F);
@@ -78,10 +79,10 @@ struct UnitCodes {
   static constexpr uint32_t kFactor = kBits == 8 ? 1U << 24 : kBits == 4 ? 241U << 16 : 193U << 16;
   uint32_t of[kBits == 8 ? 2 : 1] = {};
 
-  // Adds the code of channel i. Channels are added from the last to the first.
+  // Adds the code of channel i. Add channels from the last to the first.
   CAIRN_DEVICE_MEMBER void Add(uint32_t i, float value, GroupCoder by) {
     const float position = codecs::Multiply(codecs::Add(value, by.min_negated), by.inverse);
-    // The lowest byte is the code with 8 bits. The product's highest bits are that with kBits.
+    // The lowest byte is the code of 8 bits. The highest bits of the product are the code of kBits.
     const uint32_t code8 = codecs::FloatBits(codecs::Add(position, 12582912.0F));
     const uint32_t code = code8 * kFactor + kAdded * kFactor;
     uint32_t& word = of[kBits == 8 ? i / 4 : 0];
@@ -118,7 +119,7 @@ struct Slab {
     const uint32_t last = tile.plane.tokens - 1;
     CAIRN_UNROLL
     for (uint32_t k = 0; k < kTokens; ++k) {
-      // Loads the last token again instead of tokens after it. This changes no extreme.
+      // For tokens after the last one, loads the last token again. This changes no extreme.
       const uint32_t there = token + k < last ? token + k : last;
       values[k] = LoadGlobal<U32x4>(shared.places[there] + 2 * channel);
     }

@@ -31,7 +31,7 @@ namespace cairn::kernels {
 
 // The queries times the steps of a part.
 struct SteppedQueries {
-  uint32_t of[2][16];  // of rows g and g + 8: pairs of channels
+  uint32_t of[2][16];  // rows g and g + 8: pairs of channels
   float start[2];      // where the sum of each token starts
 };
 

@@ -31,7 +31,7 @@ CAIRN_DEVICE uint32_t TokensSeen(const AttendQueries& queries, const AttendPart&
   return left < part.k.token_count ? left : part.k.token_count;
 }
 
-// Computes the scores of a part's tokens. A thread has one row, and one token of each 16.
+// Computes the scores of a part's tokens. A thread has one row, and every sixteenth token.
 template <typename Shared>
 CAIRN_DEVICE void FindScores(const AttendQueries& queries, const AttendTile& k, uint32_t tokens,
                              uint32_t rows, uint32_t seen, Shared* shared, Fault* fault) {

@@ -24,7 +24,7 @@ struct PlainStep {
   static constexpr uint32_t kDim = kOfDim, kRowBytes = 2 * kDim, kPieces = kRowBytes / 16;
   alignas(16) uint8_t k[kStepTokens * kRowBytes];
   alignas(16) uint8_t v[kStepTokens * kRowBytes];
-  const uint8_t* places[2][kStepTokens];  // of K and V; null: there is no such token
+  const uint8_t* places[2][kStepTokens];  // source bits of K and V; null: there is no such token
   uint32_t there;                         // which tokens there are, one bit each
   int32_t end;                            // end of the tail, or of the part
   uint32_t is_tail;
@@ -52,8 +52,8 @@ CAIRN_DEVICE uint32_t PlainVAt(uint32_t token, uint32_t piece) {
   return token * PlainStep<kDim>::kRowBytes + 16 * (piece ^ (token & 6));
 }
 
-// Returns where a token's source bits are. Null: nowhere; then *fault is set if its page is
-// invalid.
+// Returns the place of a token's source bits. Returns null if there is none, and sets *fault if its
+// page is invalid.
 template <uint32_t kDim>
 CAIRN_DEVICE const uint8_t* PlainPlace(const AttendReader& reader, const AttendPart& part,
                                        const TileTask& task, uint32_t token, Fault* fault) {

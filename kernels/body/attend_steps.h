@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How codes get to the matrix products: their layout in shared memory, and the copies of tokens
-// there. See attend_affine.h and attend_fp8.h.
+// How codes reach the matrix products: their layout in shared memory, and the copies of tokens to
+// it. See attend_affine.h and attend_fp8.h.
 
 #include <cstdint>
 
@@ -22,7 +22,7 @@ struct Pairing {
   static constexpr uint32_t kMask = ((1U << kBits) - 1) * 0x00010001U;
 };
 
-// Returns by which power of two code i of each half is too large.
+// Returns the power of two by which code i of each half is too large.
 template <uint32_t kBits>
 CAIRN_DEVICE uint32_t ExcessOf(uint32_t i) {
   return i % Pairing<kBits>::kUnshifted * kBits;
@@ -50,7 +50,7 @@ struct AffineStep {
   static constexpr uint32_t kSteps = kBits == 8 ? 3 : 4;  // in flight
   alignas(16) uint8_t k_codes[kStepTokens * kRowBytes];
   alignas(16) uint8_t v_codes[kStepTokens * kRowBytes];
-  U32x2 v_params[kStepTokens];  // of both groups
+  U32x2 v_params[kStepTokens];  // params of both groups
   U32x4 k_params[kAttendDim / 4];
   uint32_t tokens;    // number of tokens
   uint32_t status;    // index of their status word
@@ -80,7 +80,7 @@ CAIRN_DEVICE uint32_t KPieceAt(uint32_t token, uint32_t piece) {
   if (kRowBytes == 128) piece ^= token & 1;
   return token * kRowBytes + 16 * piece;
 }
-// In V, the even tokens of 8 come before the odd ones: so the tokens of p are adjacent.
+// In V, the even tokens of 8 come before the odd ones, so the tokens of p are adjacent.
 CAIRN_DEVICE uint32_t VSlotOf(uint32_t token) {
   return (token & ~7U) | (token & 7) >> 1 | (token & 1) << 2;
 }
@@ -104,7 +104,7 @@ CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t t
   const auto ask = [&](uint32_t rows) {
     CAIRN_UNROLL
     for (uint32_t i = 0; i < kPieces; ++i) {
-      const uint32_t before = i * (kWarpLanes / kPieces);  // number of rows
+      const uint32_t before = i * (kWarpLanes / kPieces);  // the number of rows before
       // Eight rows further, nothing changes. Four rows further are two slots, with their swizzle.
       const uint32_t v_to =
           before / 8 * 8 * kRowBytes +
@@ -115,7 +115,7 @@ CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t t
       }
     }
   };
-  // With all tokens, the compiler removes the conditions.
+  // If all tokens exist, the compiler removes the conditions.
   if (tokens == kStepTokens) {
     ask(kStepTokens);
   } else {
@@ -123,7 +123,7 @@ CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t t
   }
 }
 
-// Starts to copy what there is in addition to codes. After the last token there is padding, or
+// Starts to copy the data of a part other than codes. After the last token there is padding, or
 // another part of the tile.
 template <uint32_t kBits>
 CAIRN_DEVICE void AskForParams(const AffinePart& part, uint32_t token, uint32_t tokens,
@@ -256,9 +256,10 @@ struct ValuePairs {
   }
 };
 
-// Stores rows of queries in the layout that lanes read. Each is scaled by the power of two that
-// makes its largest element 1 to 2, so that no product with a step overflows. A warp has 4 rows.
-// unit a further factor for the sums
+// Stores rows of queries in the layout that lanes read. Each row is scaled by a power of two so
+// that its largest element is between 1 and 2. Then no product with a step overflows. A warp has 4
+// rows.
+//   unit  a further factor for the sums
 template <typename Step>
 CAIRN_DEVICE void LayOutQueries(const AttendReader& reader, const AttendWork& work, float unit,
                                 StepsShared<Step>* shared) {

@@ -17,7 +17,7 @@ inline constexpr float kLn2 = 0.693147181F;
 inline constexpr float kNoScore = -1e30F;  // below all scores, but differences are still finite
 inline constexpr uint32_t kMinusInfinityBits = 0xFF800000;
 
-// What a kernel reads from a plan. It reads it again each time: registers are needed for sums.
+// Reads a plan. It loads values again each time, because registers are needed for sums.
 struct AttendReader {
   const uint8_t* plan;
   uint32_t list;

@@ -16,7 +16,7 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kValueTokens = 16;  // tokens with values in shared memory
 
-// What the K of a part, and then its V, needs in addition to codes.
+// The additional data for the K of a part, and then for its V.
 struct NarrowForms {};
 struct WideForms {
   union {
@@ -33,7 +33,7 @@ struct AttendShared {
   float values[kValueTokens][kDimMax + 1];  // + 1, because lanes read different tokens
   float weights[kAttendRows][kTaskTokensMax];
   float shrink[kAttendRows];  // factor for outputs, before those of the part are added
-  TokenPlaces places;         // where tokens have source bits; null: they have none
+  TokenPlaces places;         // the places of source bits of tokens; null: none
   Forms forms;
 };
 using NarrowShared = AttendShared<kAttendNarrowDim, NarrowForms>;
@@ -48,7 +48,7 @@ struct AttendTile {
   MixedParts mixed;
 };
 
-// ---- Which tokens there are, and where ----
+// ---- The tokens that exist, and their places ----
 
 // Finds the tokens that have source bits. The block synchronizes before and after.
 CAIRN_DEVICE void FindSources(const AttendTile& tile, TokenPlaces* places, Fault* fault) {
@@ -82,7 +82,7 @@ CAIRN_DEVICE void FindSources(const AttendTile& tile, TokenPlaces* places, Fault
 
 CAIRN_DEVICE void FindForm(AttendTile*, NarrowForms*, Fault*) {}
 
-// Finds what the form needs in addition to codes. The block synchronizes inside, and must after it.
+// Finds the additional data of the form. The block synchronizes inside, and must after it.
 CAIRN_DEVICE void FindForm(AttendTile* tile, WideForms* forms, Fault* fault) {
   TileTask& task = tile->task;
   switch (tile->form) {

@@ -84,7 +84,7 @@ struct EncodeShared {
   uint32_t row_count;
 };
 
-// What is known about a tile, and where its parts are in its slot.
+// The properties of a tile, and the places of its parts in its slot.
 struct EncodeTile {
   uint32_t number;
   PlaneRecord plane;

@@ -129,7 +129,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) PlaceTiles(EncodeArgs args) {
   }
 }
 
-// Copy bytes with the whole block: in the same order, and in reverse order.
+// Both copy bytes with the whole block: in the same order, or in reverse order.
 CAIRN_DEVICE void CopyBytes(uint8_t* target, const uint8_t* source, uint32_t bytes) {
   for (uint32_t at = ThreadIndex(); at < bytes; at += kBlockThreads) {
     StoreGlobal(target + at, LoadGlobal<uint8_t>(source + at));
@@ -152,7 +152,7 @@ CAIRN_DEVICE void StoreSourceBits(const PlaneRecord& plane, const uint8_t* const
   StoreZeros(target + bytes, Align16(bytes) - bytes, ThreadIndex(), kBlockThreads);
 }
 
-// StorePlaneAndLow() for units, one thread per unit.
+// Does the work of StorePlaneAndLow() for units, with one thread per unit.
 template <codecs::DType kDType>
 CAIRN_DEVICE void StorePlaneUnits(const codecs::StripShape& shape, const uint8_t* const* places,
                                   const codecs::StripParts& parts, uint8_t* target) {
@@ -181,8 +181,8 @@ CAIRN_DEVICE void StorePlaneUnits(const codecs::StripShape& shape, const uint8_t
   }
 }
 
-// The nibbles of 32 elements from `first` on, a multiple of 32: a run. Of the last one, elements
-// that are not there have 0.
+// Stores a run: the nibbles of 32 elements. `first` is a multiple of 32. In the last run, absent
+// elements have 0.
 CAIRN_DEVICE void StoreNibbleRun(uint8_t* runs, uint32_t first, uint32_t end, uint32_t nibble) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   const uint32_t other = Shuffle(nibble, lane % 16 + 16);
@@ -190,7 +190,7 @@ CAIRN_DEVICE void StoreNibbleRun(uint8_t* runs, uint32_t first, uint32_t end, ui
   StoreGlobal(runs + codecs::NibbleByte(first + lane), static_cast<uint8_t>(nibble | other << 4));
 }
 
-// Sign and high mantissa of each element, and what bits are left: a warp 32 elements.
+// Stores the plane byte and the low bits of each element. A warp processes 32 elements at a time.
 CAIRN_DEVICE void StorePlaneAndLow(const codecs::StripShape& shape, const uint8_t* const* places,
                                    uint32_t unit, const codecs::StripParts& parts,
                                    uint8_t* target) {

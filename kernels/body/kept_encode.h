@@ -10,7 +10,8 @@
 
 namespace cairn::kernels {
 
-// With fewer channels, a tile does not say how many tokens it has. Then it is raw.
+// With fewer channels, the size of a tile does not determine its number of tokens. The tile is then
+// raw.
 inline constexpr uint32_t kKeptChannelsMin = 16;
 
 struct KeptEncodeShared {

@@ -17,7 +17,7 @@ namespace cairn::kernels {
 inline constexpr uint16_t kNoCentre = 0xFFFF;   // for a token that is left out
 inline constexpr uint32_t kChannelsOfLane = 4;  // that a lane sums at once
 
-// What a block knows of its head. In shared memory, because registers are needed for sums.
+// A block's data of its head. In shared memory, because registers are needed for sums.
 static_assert(kCentresBeside == kWarpLanes);
 struct MineHead {
   PlaneRecord plane;
@@ -26,7 +26,7 @@ struct MineHead {
   uint8_t* centres;   // [centre / 32][channel, filled up][centre mod 32]
   uint8_t* left;      // for each token: whether it is left out
   uint8_t* nearest;   // for each token: its nearest centre
-  uint32_t count;     // of centres: the smaller of the numbers of patterns and points
+  uint32_t count;     // number of centres: the smaller of the numbers of patterns and points
   uint32_t channels;
 
   CAIRN_DEVICE_MEMBER uint8_t* Centre(uint32_t centre, uint32_t channel) const {
@@ -48,7 +48,7 @@ struct MineShared {
   float tokens[kBlockWarps][kMineDimMax];  // the tokens that the warps process
   uint32_t members[kMinePatternsMax];      // number of points of each centre
   uint32_t points[kBlockWarps];            // number of points that each warp found
-  uint64_t farthest[kBlockWarps];          // of each warp: squared distance, and ~token
+  uint64_t farthest[kBlockWarps];          // for each warp: squared distance, and ~token
 };
 
 // Marks the tokens that are left out. Returns how many of the warp's tokens are points.
@@ -157,7 +157,7 @@ CAIRN_DEVICE void AssignPoints(const MineHead& head, float* row) {
     float distance = 0.0F;
     CAIRN_NO_UNROLL
     for (uint32_t first = 0; first < head.count; first += kWarpLanes) {
-      // If there is no such centre, takes the last one again.
+      // If there is no such centre, uses the last one again.
       const uint32_t centre = first + lane < head.count ? first + lane : head.count - 1;
       const float of = DistanceOf(head, row, centre);
       if (first != 0 && !(of < distance)) continue;
@@ -269,7 +269,7 @@ CAIRN_DEVICE void StorePatternsOf(const MineHead& head) {
   }
 }
 
-// Returns what a block needs to know of a task, without the number of centres.
+// Returns a block's data of a task, without the number of centres.
 CAIRN_DEVICE MineHead HeadOf(const MineArgs& args, uint32_t index) {
   const auto header = LoadRecord<MineHeader>(args.plan);
   const auto task = LoadRecord<MineTask>(args.plan + header.tasks_at + index * sizeof(MineTask));

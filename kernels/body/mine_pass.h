@@ -16,7 +16,7 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kMarkedTokens = kTaskTokensMax / kBlockWarps;  // per warp
 
-// What a block knows of its head and strip. In shared memory.
+// A block's data of its head and strip. In shared memory.
 struct PassShared {
   PlaneRecord plane;
   MinePassTask task;
@@ -49,7 +49,7 @@ CAIRN_DEVICE Sum SumOfWarp(Sum sum, Join join) {
   return sum;
 }
 
-// Marks the tokens of the strip that count, of the warp's tokens. The block must synchronize before
+// Marks the counted tokens of the strip, among the warp's tokens. The block must synchronize before
 // it reads the marks.
 CAIRN_DEVICE void MarkKept(PassShared* shared, bool is_strided, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;

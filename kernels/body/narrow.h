@@ -54,8 +54,9 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) NarrowTiles(EncodeArgs args) {
               [&](const EncodeReader&, EncodeTile* tile, Fault*) { return NarrowTile(tile); });
 }
 
-// Counts the rows of a stored tile that a chain of that length keeps: all rows before the first
-// that it does not keep. Synchronizes the block inside. positions of the tile's rows
+// Returns how many rows of a stored tile are kept in a chain of that length. These are all rows
+// before the first row that is not kept. Synchronizes the block inside.
+//   positions  positions of the tile's rows
 CAIRN_DEVICE uint32_t CountYoung(const EncodeTile& tile, uint64_t chain_tokens,
                                  const uint8_t* positions, EncodeShared* shared) {
   const auto variant = static_cast<codecs::LogVariant>(tile.task.rules >> kRuleVariantShift);

@@ -75,13 +75,13 @@ CAIRN_DEVICE codecs::Rotation RotationOf(uint32_t phase) {
 struct FastSteps {
   const FoundSteps& strip;
   const PlaneRecord& plane;
-  uint64_t position;  // of the lane's first token in its chain
+  uint64_t position;  // position of the lane's first token in its chain
   uint32_t coded;     // bit g: the lane's token of group g has codes
   bool is_split;      // the first channels of pairs are adjacent, and so are the second ones
 };
 
-// Loads what is known of 16 channels, from channel `first` of the order of coding on, with one lane
-// per channel. Returns the number of their low planes.
+// Loads the data of 16 channels, from channel `first` in coding order, with one lane per channel.
+// Returns the number of their low planes.
 CAIRN_DEVICE uint32_t LoadPanel(const FastSteps& steps, uint32_t first, uint32_t planes_before,
                                 StepFastWarp* own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;

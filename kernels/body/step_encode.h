@@ -155,9 +155,9 @@ CAIRN_DEVICE codecs::StepStripParts WriteCodes(const StripItem& item,
   return parts;
 }
 
-// Stores what is left of a strip besides its codes.
-//   is_row     anything for a raw strip, which has no marks
-//   source_at  for a stored strip: where its source bits start in its tile
+// Stores the parts of a strip other than its codes.
+//   is_row     any value for a raw strip, which has no marks
+//   source_at  for a stored strip: the offset of its source bits in its tile
 CAIRN_DEVICE void LeaveSteps(const StripItem& item, const codecs::StepStripParts& parts,
                              const uint32_t* is_row, uint32_t source_at) {
   SyncWarp();  // the codes are not needed any more

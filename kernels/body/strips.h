@@ -66,8 +66,8 @@ CAIRN_DEVICE codecs::StripShape ShapeOfStrip(const PlaneRecord& plane, uint32_t 
 
 inline constexpr uint32_t kNoStrip = 0xFFFFFFFF;
 
-// Returns where the strip of a task starts, after those before it; kNoStrip if one of these is
-//   invalid. parse(strip, room, shape) returns the strip's size; 0 if it is invalid
+// Returns the start of a task's strip, after the strips before it. Returns kNoStrip if one of these
+// is invalid. parse(strip, room, shape) returns the strip's size, or 0 if it is invalid.
 template <typename Parse>
 CAIRN_DEVICE uint32_t OffsetOfStrip(const TileTask& task, const PlaneRecord& plane, Parse parse) {
   uint32_t at = 0;
@@ -109,7 +109,7 @@ CAIRN_DEVICE uint32_t LoadThreeBits(const uint8_t* runs, uint32_t index) {
          (LoadGlobal<uint8_t>(byte + 16) >> bit & 1) << 2;
 }
 
-// Puts an element together, and where its token goes.
+// Joins an element and stores it in the place of its token.
 CAIRN_DEVICE void StoreJoined(const FoundStrip& strip, uint32_t token, uint32_t channel,
                               uint32_t exponent) {
   uint8_t* place = strip.places[token];

@@ -73,7 +73,7 @@ struct SourceStrip {
   uint32_t unit;  // as in PlaneRecord
 
   [[nodiscard]] CAIRN_DEVICE_MEMBER uint32_t Exponent(uint32_t token, uint32_t channel) const {
-    // The two bytes that have the exponent, or the only byte; then where it lies in them.
+    // Loads the two bytes that contain the exponent, or the only byte. Then shifts the exponent.
     const uint32_t bytes = codecs::BytesOf(shape.dtype);
     const uint8_t* last = places[token] + bytes * channel + bytes - 1;
     const uint32_t high = LoadGlobal<uint8_t>(last);
@@ -81,7 +81,8 @@ struct SourceStrip {
     if (codecs::HasLowRuns(shape.dtype)) return high >> 2 & 0x1F;
     return (high << 1 | LoadGlobal<uint8_t>(last - 1) >> 7) & 0xFF;
   }
-  // A channel's table << 4, or its whole par. Until the place is needed otherwise, also its top.
+  // Points to the channel's table << 4, or to its whole par. Until the place has another use, it
+  // also has the top.
   [[nodiscard]] CAIRN_DEVICE_MEMBER uint8_t* Par(uint32_t channel) const {
     return part + codecs::strip::kPar + channel;
   }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Encodes strips of `exact` and `exact:fast`, one warp per strip, as far as possible without the
-// strip's place. A strip's part of its tile's slot, 16-byte aligned at both ends, then has this:
+// Encodes strips of `exact` and `exact:fast`, one warp per strip. It writes the parts that do not
+// depend on the strip's place in the image. A strip has a part of its tile's slot, 16-byte aligned
+// at both ends. After encoding, the part has this content:
 //
 //   header | par | …                                        mode raw: zeros alone
 //   header | par | (dim bytes) escapes, last first … stream  mode lanes32
 //   header | par | codes | nibbles … raw bytes, last first   mode planes
 //
-// Bytes and low bits follow from the source: StoreStrip() makes them where the strip is to lie. The
-// part has room for the source bits, and a coded strip is smaller. It has a byte an element
-// besides (of 8-bit floats the low bits: 3 bits at least), more than tops take; so where escapes
-// and stream meet, the strip is not smaller than raw, and what is written does not matter.
+// StoreStrip() makes planes and low bits later from the source, at the strip's final place. The
+// part has room for the source bits, and a coded strip is smaller. The bytes for planes (for 8-bit
+// floats: for at least 3 low bits per element) are unused until then, and suffice for the tops. If
+// escapes and stream meet, the strip is not smaller than raw, and its bytes are not used.
 
 #include <cstdint>
 
@@ -23,9 +24,9 @@ namespace cairn::kernels {
 CAIRN_DEVICE uint32_t LanesAbove() { return ~1U << ThreadIndex() % kWarpLanes; }
 CAIRN_DEVICE int32_t CountOf(uint32_t lanes) { return static_cast<int32_t>(CountBits(lanes)); }
 
-// The coder of mode lanes32, backwards. Each of its lanes is a lane of the warp. What it has
-// written starts `stream` bytes after `part`. It continues down below `floor`, where escapes end,
-// but writes nothing there.
+// The coder of mode lanes32, backwards. Each of its lanes is a lane of the warp. Its output
+// starts `stream` bytes after `part`. Below `floor`, where the escapes end, it still counts bytes
+// but writes none.
 struct LaneWriter {
   uint8_t* part;
   int32_t stream, floor;
@@ -90,8 +91,8 @@ CAIRN_DEVICE void WriteChannel(const SourceStrip& strip, uint32_t par, uint32_t 
   }
 }
 
-// Mode lanes32 of a strip of as many elements as it takes; of parts, bytes is 0 where it is not
-// smaller than raw.
+// Codes a strip in mode lanes32. REQUIRES: it has at least kLanes32ElementsMin elements. In the
+// result, bytes is 0 if the strip is not smaller than raw.
 CAIRN_DEVICE codecs::StripParts WriteLanes(const SourceStrip& strip, const EncodeTables& tables,
                                            uint32_t* exponents) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, dim = strip.shape.dim;
@@ -128,8 +129,7 @@ CAIRN_DEVICE codecs::StripParts WriteLanes(const SourceStrip& strip, const Encod
   return parts;
 }
 
-// Stores codes of 3 bits of 32 elements, from `first` on, a multiple of 32: the bytes of half a
-// run.
+// Stores the 3-bit codes of 32 elements, which are half a run. `first` is a multiple of 32.
 CAIRN_DEVICE void StoreHalfRun(uint8_t* runs, uint32_t first, uint32_t code) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   const uint32_t words[3] = {Ballot((code & 1) != 0), Ballot((code & 2) != 0),
@@ -147,7 +147,8 @@ struct EscapeWriter {
   uint32_t escapes = 0, raws = 0;
   uint32_t pending = 0;  // if escapes is odd: the last nibble, whose byte is not written yet
 
-  // Writes those of 32 elements that are kPlanesReach or more. Returns false if they do not fit.
+  // Stores the distances of 32 elements that are at least kPlanesReach. Returns false if they do
+  // not fit.
   CAIRN_DEVICE_MEMBER bool Push(uint32_t distance) {
     const bool is_escape = distance >= codecs::kPlanesReach;
     const uint32_t escaping = Ballot(is_escape);
@@ -159,7 +160,7 @@ struct EscapeWriter {
     if (nibbles_end > raws_end - raws - CountBits(raw)) return false;
     const uint32_t above = LanesAbove(), next = escaping & above;
     const uint32_t other = Shuffle(nibble, next == 0 ? 0 : LowestBit(next));
-    const uint32_t before = CountBits(escaping & ~above) - 1;  // of the step's, where it is one
+    const uint32_t before = CountBits(escaping & ~above) - 1;  // among the escapes of the step
     const uint32_t rank = escapes + before;
     if (is_escape && rank % 2 == 0 && next != 0) {
       StoreGlobal(nibbles + rank / 2, static_cast<uint8_t>(nibble | other << 4));
@@ -225,7 +226,7 @@ CAIRN_DEVICE void WriteStrip(const SourceStrip& strip, const EncodeTables& table
                              uint32_t* exponents) {
   const codecs::StripShape& shape = strip.shape;
   codecs::StripParts best{};  // raw
-  // Else it has no room for tops, and is not smaller than raw however it is coded.
+  // Otherwise there is no room for tops, and a coded strip would not be smaller than raw.
   if (codecs::kStripHeaderBytes + 2 * shape.dim <= strip.part_bytes) {
     const bool is_laned =
         !shape.is_fast && codecs::ElementCount(shape) >= codecs::Lanes32ElementsMin(shape.dtype);

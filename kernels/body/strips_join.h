@@ -43,7 +43,8 @@ template <codecs::DType kDType>
 CAIRN_DEVICE U32x2 JoinFour(uint32_t exponents, uint32_t planes, uint32_t lows) {
   uint32_t high = 0, low = 0;  // the bytes of the elements
   if constexpr (kDType == codecs::DType::kBf16) {
-    // Sign and the exponent's upper 7 bits; its lowest bit and the mantissa.
+    // The high byte has the sign and the upper 7 bits of the exponent. The low byte has the
+    // exponent's lowest bit and the mantissa.
     high = Choose(kHighBits, planes, exponents >> 1);
     low = Choose(kHighBits, exponents << 7, planes);
   } else {

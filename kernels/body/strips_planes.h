@@ -7,8 +7,8 @@
 //   2. one lane per escape: finds how far its exponent is below the top
 //   3. one lane per eight elements: subtracts from the tops, joins elements, stores 16 bytes
 //
-// No step waits for data that an earlier one has read. Only two counts are passed on to the next
-// runs.
+// No step waits for data that an earlier step has just read. Only two counts are passed on to the
+// next runs.
 
 #include <cstdint>
 

@@ -20,11 +20,11 @@ struct BlockingJobs::State {
     Job job;
   };
   struct Party {
-    int count = 0;  // that wait or run
+    int count = 0;  // jobs that wait or run
     int running = 0;
   };
 
-  // The first whose party may have a thread more.
+  // Returns the first job whose party may use another thread.
   std::optional<Waiting> TakeOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     for (auto job = waiting.begin(); job != waiting.end(); ++job) {
       Party& party = parties.at(job->party);
@@ -45,10 +45,10 @@ struct BlockingJobs::State {
     if (--found->second.count == 0) {
       parties.erase(found);
     }
-    added.NotifyOne();  // one more of the party may run
+    added.NotifyOne();  // the party may use another thread now
   }
 
-  // Of one thread.
+  // The function of each thread.
   void RunAll() {
     while (true) {  // ends: Stop()
       std::optional<Waiting> next;
@@ -64,7 +64,7 @@ struct BlockingJobs::State {
         }
       }
       next->job();
-      next->job = nullptr;  // what it owns goes as part of it
+      next->job = nullptr;  // destroys the job's objects before the party gets the thread
       Finish(next->party);
     }
   }
@@ -72,7 +72,7 @@ struct BlockingJobs::State {
   mutable Mutex mutex;
   CondVar added, ended;
   std::deque<Waiting> waiting ABSL_GUARDED_BY(mutex);
-  std::map<uint64_t, Party> parties ABSL_GUARDED_BY(mutex);  // that have jobs
+  std::map<uint64_t, Party> parties ABSL_GUARDED_BY(mutex);  // parties with jobs
   int threads ABSL_GUARDED_BY(mutex) = kThreads;
   bool is_stopping ABSL_GUARDED_BY(mutex) = false;
 };

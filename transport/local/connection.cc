@@ -22,7 +22,7 @@
 namespace cairn::transport {
 namespace {
 
-// Polling before the calling thread sleeps, as the lanes do.
+// The polling time before the calling thread sleeps. Lanes use the same time.
 constexpr absl::Duration kSpin = absl::Microseconds(50);
 
 // Ordinary memory, for connections within one process.
@@ -45,17 +45,18 @@ void Finish(Call& call, absl::Status status) {
 absl::StatusOr<std::unique_ptr<LocalConnection>> LocalConnection::Open(
     const std::string& path, const proto::Frame& hello, const LocalConnectOptions& options,
     absl::Time deadline, proto::HelloReply* reply) {
-  // First the memory, which takes a while: a connection that says nothing may be put out.
+  // Allocate the memory before connecting. It takes a while, and the daemon may close a connection
+  // that sends no hello.
   CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<ClientRegion> region,
                          ClientRegion::Make(options.region_bytes));
   CAIRN_ASSIGN_OR_RETURN(Fd socket, ConnectSocketFile(path, deadline));
   if (!options.maps) {
-    RefuseDescriptors(socket.get());  // a daemon sends none
+    RefuseDescriptors(socket.get());  // the daemon never sends descriptors
   }
   proto::Frame filled = hello;
   if (auto* body = std::get_if<proto::Hello>(&filled.body); body != nullptr) {
     body->region_bytes = region->bytes();
-    // The versions from the second on say, too, that the client maps.
+    // Versions 2 and later say that the client maps the daemon's memory.
     body->version_max = options.maps ? proto::kVersionWithBatches : body->version_max;
   }
   std::unique_ptr<LocalConnection> connection(
@@ -65,7 +66,7 @@ absl::StatusOr<std::unique_ptr<LocalConnection>> LocalConnection::Open(
   CAIRN_RETURN_IF_ERROR(connection->Shakes(filled, deadline, &answer));
   if (options.maps) {
     connection->awaits_memory_ = false;
-    RefuseDescriptors(connection->socket_.get());  // no more come
+    RefuseDescriptors(connection->socket_.get());  // no more descriptors are expected
     connection->MapWhatIsLent(answer);
   }
   if (reply != nullptr) {
@@ -136,8 +137,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> LocalConnection::Allocate(size_t bytes) 
     return std::make_unique<HeapBuffer>(bytes);
   }
   if (broken()) {
-    // A free range may have been lent to a call that ended early: the daemon may still write
-    // there.
+    // The range may have been used by a call that ended early. The daemon may still write there.
     return absl::UnavailableError("the connection is broken");
   }
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<RegionBuffer> buffer, RegionBuffer::Make(region_, bytes));
@@ -189,7 +189,7 @@ absl::Status LocalConnection::Start(Call* call) {
   return absl::OkStatus();
 }
 
-// Sends the request, or keeps it until it leaves with others.
+// Sends the request, or keeps it to send it with others.
 absl::Status LocalConnection::Send(const Call& call, const Envelope& envelope) {
   const MessageBytes message = Serialize(envelope, call.request);
   if (!kept_.is_empty() && (kept_.is_full() || !call.may_wait)) {
@@ -214,7 +214,8 @@ absl::Status LocalConnection::SendKept() {
   return sent;
 }
 
-// None: there are too many loans, or the region is full. Then the reply is moved.
+// Returns nullopt if there are too many loans or the region is full. The daemon then copies the
+// reply.
 std::optional<uint32_t> LocalConnection::TakeCell() {
   if (lent_memory_ == nullptr) {
     return std::nullopt;
@@ -229,7 +230,7 @@ std::optional<uint32_t> LocalConnection::TakeCell() {
   return cells_->Take();
 }
 
-// Where the daemon finds the payload.
+// Returns the place of the payload for the daemon.
 absl::StatusOr<uint64_t> LocalConnection::StagePayload(InFlight& flight) {
   const std::span<const std::byte> payload = flight.call->payload;
   if (payload.empty()) {
@@ -246,7 +247,7 @@ absl::StatusOr<uint64_t> LocalConnection::StagePayload(InFlight& flight) {
   return flight.payload_stage->place();
 }
 
-// Where the daemon puts the payload of its reply.
+// Sets the place where the daemon writes the payload of its reply.
 absl::Status LocalConnection::StageTarget(InFlight& flight) {
   const std::span<std::byte> target = flight.call->target;
   if (target.empty()) {
@@ -289,7 +290,7 @@ void LocalConnection::Poll(absl::Time until) {
     const timespec sleep = absl::ToTimespec(wait);
     const short events = static_cast<short>(kept_.is_empty() ? POLLIN : POLLIN | POLLOUT);
     pollfd ready{socket_.get(), events, 0};
-    ppoll(&ready, 1, &sleep, nullptr);  // whatever it says, the socket is looked at again
+    ppoll(&ready, 1, &sleep, nullptr);  // the socket is checked in any case
   }
 }
 
@@ -297,13 +298,14 @@ void LocalConnection::Poll(absl::Time until) {
 bool LocalConnection::ReadReplies() {
   bool has_ended = false;
   bool was_reset = false;
-  while (!broken()) {  // ends: at most window() replies are under way, and an unknown one breaks
+  // ends: at most window() replies are expected, and an unknown reply breaks the connection
+  while (!broken()) {
     Packet packet = ReceivePacket(socket_.get());
     if (packet.outcome == Packet::Outcome::kNothing) {
       break;
     }
     if (packet.outcome == Packet::Outcome::kClosed && !was_reset) {
-      was_reset = true;  // a reset is reported before the last replies, which may still be there
+      was_reset = true;  // a reset is reported before the last replies, which may still be readable
       continue;
     }
     if (packet.outcome == Packet::Outcome::kClosed) {
@@ -326,12 +328,13 @@ bool LocalConnection::ReadReplies() {
   return has_ended;
 }
 
-// Returns false if descriptors came that were not expected.
+// Returns false if unexpected descriptors arrived.
 bool LocalConnection::TakeDescriptors(Packet& packet) {
   if (!awaits_memory_) {
     return !packet.is_cut && packet.fds.empty();
   }
-  // Cut: this process may open no more files, or the message is too long, which its parser finds.
+  // If the packet is cut, this process has no free descriptors, or the message is too long. The
+  // parser detects the latter.
   brought_ = std::move(packet.fds);
   return true;
 }
@@ -403,8 +406,9 @@ bool LocalConnection::ExpireDeadlines(absl::Time now) {
   return false;
 }
 
-// Ends the connection and every call: those whose deadline is before `now` with DeadlineExceeded,
-// the others with `status`. Afterwards nothing the daemon does is seen in any target.
+// Ends the connection and every call. A call whose deadline is before `now` ends with
+// DeadlineExceeded, the others with `status`. After this call, later writes of the daemon do not
+// change any target.
 void LocalConnection::BreakAll(absl::Time now, const absl::Status& status) {
   if (broken()) {
     return;
@@ -414,7 +418,8 @@ void LocalConnection::BreakAll(absl::Time now, const absl::Status& status) {
   }
   socket_.Reset();
   kept_.Clear();
-  lent_memory_ = nullptr;  // a dead daemon's memory lives as long as somebody has it mapped
+  // The memory of a dead daemon stays allocated while a process has it mapped.
+  lent_memory_ = nullptr;
   for (InFlight& flight : in_flight_) {
     if (region_ != nullptr && flight.target_stage == nullptr) {
       region_->Detach(flight.target_place, flight.call->target.size());
@@ -426,12 +431,13 @@ void LocalConnection::BreakAll(absl::Time now, const absl::Status& status) {
   in_flight_.clear();
 }
 
-// Says that no more comes and waits until the lane has closed its end: then it copies nothing more.
+// Shuts down sending, and waits until the lane has closed its end. After that, the lane copies
+// nothing.
 void LocalConnection::AwaitDaemon() {
   shutdown(socket_.get(), SHUT_WR);
   bool is_over = false;
-  while (!is_over) {  // ends: the lane is a thread of this process that closes the sockets of peers
-                      // that end
+  // Ends: the lane is a thread of this process, and closes the sockets of peers that shut down.
+  while (!is_over) {
     pollfd readable{socket_.get(), POLLIN, 0};
     poll(&readable, 1, 100);
     Packet packet = ReceivePacket(socket_.get());

@@ -93,11 +93,11 @@ class LocalConnection final : public Connection {
   Fd socket_;  // invalid once the connection is broken
   const std::shared_ptr<ClientRegion> region_;
   const pid_t process_;
-  int window_ = 1;      // one request, the hello, until it is answered
-  bool keeps_ = false;  // the daemon takes several requests in one message
-  Batch kept_;          // requests that have not left yet
+  int window_ = 1;      // 1 until the hello is answered
+  bool keeps_ = false;  // the daemon accepts several requests in one message
+  Batch kept_;          // requests that are not sent yet
   bool is_region_sent_ = false;
-  bool awaits_memory_ = false;  // descriptors may come with the answer to the hello
+  bool awaits_memory_ = false;  // the answer to the hello may carry descriptors
   std::vector<Fd> brought_;     // those descriptors
   // Null if replies are copied.
   std::shared_ptr<const LentMemory> lent_memory_;

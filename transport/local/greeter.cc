@@ -25,10 +25,10 @@ namespace cairn::transport {
 namespace {
 
 constexpr int kAcceptsPerTurn = 64;
-// Connections that cannot be closed yet; past it no more are accepted.
+// Limit for connections that cannot be closed yet. Above it, no more connections are accepted.
 constexpr size_t kClosingMax = 256;
 constexpr absl::Duration kPause = absl::Milliseconds(50);
-// Tags of events; newcomers' numbers are above.
+// Tags of events. The ids of newcomers are larger.
 constexpr uint64_t kWakeTag = 0;
 constexpr uint64_t kFirstId = kListenerTag + Greeter::kListenersMax;
 
@@ -141,9 +141,10 @@ void Greeter::Run() {
     epoll_event events[kEventsMax];
     const int count = epoll_wait(epoll_.get(), events, kEventsMax, WaitMs());
     CAIRN_CHECK(count >= 0 || errno == EINTR);
-    // Before anything that a call tells is looked at: a later call wakes the next wait.
+    // Read the counter before checking for calls. A call that comes later then wakes the next wait.
     uint64_t calls = 0;
-    [[maybe_unused]] const ssize_t bytes = read(wake_.get(), &calls, sizeof calls);  // may be none
+    // The counter may be 0.
+    [[maybe_unused]] const ssize_t bytes = read(wake_.get(), &calls, sizeof calls);
     {
       const MutexLock lock(mutex_);
       if (is_stopping_) {
@@ -221,11 +222,11 @@ void Greeter::AcceptAll(size_t listener) {
       case ENFILE:
       case ENOBUFS:
       case ENOMEM:
-        // The connection stays in the backlog; asking for it again at once would only burn the CPU.
+        // The connection stays in the backlog. Accepting again at once would only use CPU time.
         return PauseListening();
       case ECONNABORTED:
       case EINTR:
-        break;  // that one is gone; there may be others
+        break;  // this connection is gone; others may be waiting
       default:
         return;
     }
@@ -254,11 +255,11 @@ void Greeter::Take(Newcomer newcomer) {
   newcomer.deadline = MonotonicNow() + kHelloWait;
   share_->metrics.peers_opened.Add();
   const std::optional<uint64_t> goes = newcomers_.Add(id, newcomer.party);
-  // Once: a hello that is there already, or comes.
+  // One event: for a hello that has already arrived, or for the next data.
   WatchSocket(epoll_.get(), newcomer.socket.get(), id, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);
   waiting_.emplace(id, std::move(newcomer));
   if (goes.has_value()) {
-    // It may have spoken since it was looked at last.
+    // It may have sent data since the last check.
     pollfd polled{waiting_.at(*goes).socket.get(), POLLIN, 0};
     const bool has_spoken = poll(&polled, 1, 0) > 0;
     if (has_spoken && !HasJobsMax(waiting_.at(*goes).party)) {
@@ -328,7 +329,7 @@ void Greeter::PutOut(uint64_t id, Counter& reason) {
 void Greeter::Close(Newcomer newcomer) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, newcomer.socket.get(), nullptr);
   if (EndConnection(newcomer.socket.get())) {
-    return;  // nothing in it can hold the close up
+    return;  // closing it cannot block
   }
   if (HasJobsMax(newcomer.party)) {
     closing_.push_back(std::move(newcomer));
@@ -340,7 +341,7 @@ void Greeter::Close(Newcomer newcomer) {
   });
 }
 
-// On a thread of BlockingJobs.
+// Runs on a thread of BlockingJobs.
 void Greeter::Greet(const std::shared_ptr<LaneShare>& share, Newcomer newcomer) {
   const int socket = newcomer.socket.get();
   Packet packet = ReceivePacket(socket);
@@ -362,7 +363,8 @@ void Greeter::Greet(const std::shared_ptr<LaneShare>& share, Newcomer newcomer) 
   if (!message.ok()) {
     return refuse(message.status(), bad_hello);
   }
-  // The lane may have to close the socket: from here on nothing comes that makes that block.
+  // The lane may have to close the socket, so no more descriptors may arrive: closing them could
+  // block.
   RefuseDescriptors(socket);
   std::byte next;
   const ssize_t next_bytes = recv(socket, &next, sizeof next, MSG_PEEK | MSG_DONTWAIT);
@@ -381,7 +383,7 @@ void Greeter::Greet(const std::shared_ptr<LaneShare>& share, Newcomer newcomer) 
   absl::Status status = region.status();
   Counter* reason = &bad_hello;
   if (status.ok()) {
-    fds.clear();  // the memfd, which is mapped: to close it does not block
+    fds.clear();  // the memfd is mapped, so closing it does not block
     Greeted greeted{.socket = std::move(newcomer.socket),
                     .identity = IdentityOf(socket, newcomer.door),
                     .party = newcomer.party,
@@ -398,7 +400,7 @@ void Greeter::Greet(const std::shared_ptr<LaneShare>& share, Newcomer newcomer) 
   // The error is sent before the socket closes, so that an honest client learns the reason.
   const proto::Frame error = proto::ErrorFrame(message->seq, {}, status);
   SendPacket(socket, Serialize({.direction = Direction::kReply}, proto::Serialize(error)).bytes())
-      .IgnoreError();  // it is closed in any case
+      .IgnoreError();  // the socket is closed in any case
   refuse(status, *reason);
 }
 

@@ -70,14 +70,15 @@ class Greeter {
   void AcceptAll(size_t listener);
   void TakeAdded();
   void Take(Newcomer newcomer);
-  // Has a job read the hello of connection `id`: now, or later if its party has kJobsPerPartyMax
-  // jobs.
+  // Starts a job that reads the hello of connection `id`, or queues it if its party has
+  // kJobsPerPartyMax jobs.
   void Serve(uint64_t id);
   void ExpireLate();
   void TryAgain();
   // Removes a newcomer, counts `reason` and closes it.
   void PutOut(uint64_t id, Counter& reason);
-  // Closes the socket: here, on a job thread, or later if the party has kJobsPerPartyMax jobs.
+  // Closes the socket on this thread or on a job thread, or later if the party has kJobsPerPartyMax
+  // jobs.
   void Close(Newcomer newcomer);
   bool HasJobsMax(uint64_t party) const;
   void PauseListening();
@@ -96,8 +97,8 @@ class Greeter {
   uint64_t ids_ = 0;
   std::map<uint64_t, Newcomer> waiting_;  // by id, so the oldest comes first
   Newcomers newcomers_;                   // the same newcomers as in waiting_
-  // For newcomers whose party has kJobsPerPartyMax jobs: those in waiting_ that have sent
-  // something, and those to be closed.
+  // Newcomers whose party has kJobsPerPartyMax jobs: those in waiting_ that have sent data, and
+  // those that are to be closed.
   std::vector<uint64_t> ready_;
   std::vector<Newcomer> closing_;
   absl::Time again_ = absl::InfiniteFuture();  // when to try these, and the listener, again

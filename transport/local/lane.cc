@@ -24,19 +24,19 @@
 namespace cairn::transport {
 namespace {
 
-constexpr int kSleepMs = 1000;  // nothing moves meanwhile, so transfers have no say in this
+constexpr int kSleepMs = 1000;  // used only if no transfer is in progress
 
-constexpr int kPacketsPerTurn = 16;  // of one peer
+constexpr int kPacketsPerTurn = 16;  // limit for one peer
 
-// Whether it is an answer to a hello that says so.
+// Returns whether the frame answers a hello and allows the peer to map memory.
 bool IsWelcomeToMap(const proto::FrameBytes& bytes) {
   const absl::StatusOr<proto::Frame> frame = proto::ParseFrame(bytes.bytes());
   const auto* reply = frame.ok() ? std::get_if<proto::HelloReply>(&frame->body) : nullptr;
   return reply != nullptr && reply->version >= proto::kVersionWithLoans;
 }
 
-// How often a lane checks its loans while no request arrives: a peer sends no message when it gives
-// a loan back.
+// How often a lane checks its loans while no request arrives. Peers send no message when they
+// return a loan.
 constexpr absl::Duration kLoansLookedAt = absl::Milliseconds(20);
 
 }  // namespace
@@ -116,7 +116,7 @@ int LocalLane::Turn(int wait_ms) {
   int events = ServeSockets(wait_ms);
   SendUnsent();
   events += queue_.RunAll(*this);
-  // A piece of one transfer, or as many short ones as fill a packet.
+  // Moves a piece of one transfer, or as many short transfers as fit into a packet.
   size_t bytes = 0;
   for (int i = 0; i < proto::kBatchMax && !moving_.empty() && bytes < kPieceBytes; ++i) {
     bytes += MovePiece();
@@ -193,17 +193,17 @@ int LocalLane::CloseBroken() {
     CAIRN_CHECK(found != peers_.end());
     Peer& peer = *found->second;
     for (size_t i = moving_.size();
-         i-- > 0;) {  // downwards: FinishMoving() fills the gap from the end
+         i-- > 0;) {  // backwards, because FinishMoving() fills the gap from the end
       if (moving_[i].peer == id) {
         FinishMoving(i, moving_[i].deadline <= now
                             ? absl::DeadlineExceededError("the transfer was not complete in time")
                             : peer.end);
       }
     }
-    while (!peer.lent.empty()) {  // ends: takes one out
+    while (!peer.lent.empty()) {  // ends: each turn removes one
       EndLoan(peer, peer.lent.size() - 1, LoanEnd::kGone);
     }
-    // A kernel that cannot refuse descriptors may have let some come since the hello.
+    // On kernels that cannot refuse descriptors, some may have arrived since the hello.
     if (!peer.brought.empty() || !EndConnection(peer.socket.get())) {
       share_.jobs.Run(peer.party, [socket = std::move(peer.socket),
                                    brought = std::move(peer.brought)]() mutable {
@@ -238,8 +238,8 @@ int LocalLane::RunCallbacks() {
 }
 
 void LocalLane::EndAll() {
-  // Ends: the queue is closed and no peer is left to bring anything new; callbacks may still reply,
-  // which completes at once with Unavailable.
+  // Ends: the queue is closed, and no peer is left to send requests. Callbacks may still reply.
+  // These replies complete at once with Unavailable.
   do {
     queue_.RunAll(*this);
     for (const auto& [id, peer] : peers_) {
@@ -255,10 +255,10 @@ LocalLane::Peer* LocalLane::Find(PeerId id) {
 }
 
 // --- Arrivals ------------------------------------------------------------------------------------
-// Peers and their requests arrive here. All their bytes are untrusted.
+// Peers and their requests. All their bytes are untrusted.
 
 absl::Status LocalLane::AddPeer(Greeted& greeted) {
-  // A task that is not taken is dropped, which must not close the socket here.
+  // A dropped task must not close the socket on this thread.
   auto owned = std::make_shared<Greeted>(std::move(greeted));
   absl::Status taken =
       Submit([owned](Lane& lane) { static_cast<LocalLane&>(lane).OpenPeer(std::move(*owned)); });
@@ -280,11 +280,11 @@ void LocalLane::OpenPeer(Greeted greeted) {
   WatchSocket(epoll_.get(), peer.socket.get(), peer.id, EPOLLIN | EPOLLRDHUP);
   peers_.emplace(peer.id, std::move(owned));
   if (absl::Status counted = CountRegion(peer, greeted); !counted.ok()) {
-    // Said before the socket closes, so that an honest client learns why.
+    // The error is sent before the socket closes, so that an honest client learns the reason.
     const proto::Frame error = proto::ErrorFrame(greeted.hello.seq, {}, counted);
     SendPacket(peer.socket.get(),
                Serialize({.direction = Direction::kReply}, proto::Serialize(error)).bytes())
-        .IgnoreError();  // it is closed in any case
+        .IgnoreError();  // the socket is closed in any case
     share_.metrics.peers_refused.Add();
     return BreakPeer(peer, std::move(counted));
   }
@@ -339,8 +339,8 @@ absl::Status LocalLane::TakePacket(Peer& peer, Packet& packet) {
   if (packet.is_cut) {
     return absl::InvalidArgumentError("message: too long");
   }
-  // Before the requests are looked at: an answer may be a loan that is given back in a cell of one
-  // of these.
+  // Checked before the requests are handled: a reply may be lent, and use a cell in which one of
+  // these requests returns a loan.
   LookAfterLoans(peer, MonotonicNow());
   std::span<const std::byte> rest = packet.bytes();
   for (int count = 0; !rest.empty() && !peer.is_breaking; ++count) {
@@ -498,7 +498,7 @@ size_t LocalLane::CopyPiece(Moving& moving, const Peer& peer) {
   if (bytes == 0) {
     return 0;
   }
-  // The place was checked when the request came, and the region lives as long as its peer.
+  // The place was checked when the request arrived. The region lives as long as its peer.
   std::byte* theirs = peer.region.At(moving.place + moving.moved_bytes, bytes);
   if (moving.receive_done) {
     moving.crc32c = codecs::CopyCrc32c(moving.crc32c, moving.target.data() + moving.moved_bytes,
@@ -558,7 +558,7 @@ void LocalLane::SendUnsent() {
   unsent_.clear();
 }
 
-// A peer that does not read its replies is not waited for.
+// Breaks a peer that does not read its replies.
 absl::Status LocalLane::BreakDeaf(Peer& peer, const absl::Status& sent) {
   share_.metrics.peers_broken.Add();
   BreakPeer(peer, absl::UnavailableError("the peer does not read its replies"));
@@ -626,7 +626,7 @@ void LocalLane::Lend(const ReplyTo& reply_to, const proto::FrameBytes& frame,
   share_.metrics.loans.Add(1);
   share_.metrics.loan_bytes.Add(static_cast<int64_t>(payload.size()));
   peer->lent.push_back(std::move(lent));
-  // Counted before the peer has the loan and can look at the metrics.
+  // Counted before the peer gets the loan, because it may then read the metrics.
   share_.metrics.lent.Add();
   share_.metrics.lent_bytes.Add(payload.size());
   absl::Status status = SendTo(*peer, envelope, frame, {});
@@ -636,12 +636,12 @@ void LocalLane::Lend(const ReplyTo& reply_to, const proto::FrameBytes& frame,
   }
 }
 
-// Removes a loan. Afterwards its peer sees that it is no longer in force.
+// Removes a loan. After this, IsInForce() is false for the peer.
 void LocalLane::EndLoan(Peer& peer, size_t index, LoanEnd end) {
   Lent& lent = peer.lent[index];
   share_.lender->word(lent.word).store(0, std::memory_order_seq_cst);
-  // Writes to the payload, which its owner may make once `done` has run, come after this fence. It
-  // pairs with the one in LocalLoan::IsInForce().
+  // `done` allows the owner to write to the payload. These writes come after this fence. It pairs
+  // with the fence in LocalLoan::IsInForce().
   std::atomic_thread_fence(std::memory_order_seq_cst);
   free_words_.push_back(lent.word);
   --lent_count_;
@@ -657,11 +657,11 @@ void LocalLane::EndLoan(Peer& peer, size_t index, LoanEnd end) {
   peer.lent.pop_back();
 }
 
-// Ends the loans that the peer has given back and those past their deadline.
+// Ends the loans that the peer has returned, and loans past their deadline.
 int LocalLane::LookAfterLoans(Peer& peer, absl::Time now) {
   int ended = 0;
   for (size_t i = peer.lent.size();
-       i-- > 0;) {  // backwards: EndLoan() moves the last one into the gap
+       i-- > 0;) {  // backwards, because EndLoan() moves the last loan into the gap
     const Lent& lent = peer.lent[i];
     // The request's place was checked on arrival. A wrong number there harms only the peer.
     const auto* cell =

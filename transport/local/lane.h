@@ -52,7 +52,7 @@ struct Greeted {
   PeerIdentity identity;
   uint64_t party = 0;
   Region region;
-  bool is_memfd = false;  // whether the region is memory of the client
+  bool is_memfd = false;  // whether the region is a client's memfd
   Message hello;          // the lane answers it
 };
 
@@ -66,8 +66,8 @@ struct LaneShare {
         lender(what_is_lent),
         regions(server_limits.regions_bytes_max) {}
 
-  // Gives the connection to the next lane in turn. Errors: ResourceExhausted (there are peers_max
-  // connections, or the lane accepts no task now), Unavailable (the server is stopping). After an
+  // Gives the connection to the lanes in turn. Errors: ResourceExhausted (there are peers_max
+  // connections, or the lane's queue is full), Unavailable (the server is stopping). After an
   // error, `greeted` still owns its socket.
   absl::Status Welcome(Greeted& greeted);
 
@@ -104,8 +104,8 @@ class LocalLane final : public Lane {
   void Stop();
   void Join();
 
-  // Takes over a connection that share.peers counts already. Errors: those of Submit(). Then
-  // `greeted` is unchanged.
+  // Takes over a connection that share.peers already counts. Errors: those of Submit(). After an
+  // error, `greeted` is unchanged.
   absl::Status AddPeer(Greeted& greeted);
 
   int index() const override { return index_; }
@@ -126,9 +126,10 @@ class LocalLane final : public Lane {
 
   // A loan in force.
   struct Lent {
-    uint32_t word = 0;        // index of the loan's word in Lender
-    uint64_t number = 0;      // never used again; the word has it while the loan is in force
-    uint64_t back_place = 0;  // in the peer's region: gets the number when the loan is given back
+    uint32_t word = 0;    // index of the loan's word in Lender
+    uint64_t number = 0;  // never used again; the word has it while the loan is in force
+    // in the peer's region; the peer writes the number there to return the loan
+    uint64_t back_place = 0;
     uint64_t bytes = 0;
     absl::Time until;
     LoanDone done;
@@ -143,10 +144,10 @@ class LocalLane final : public Lane {
     std::optional<std::string> region_owner;  // from OnRegion(); nullopt: the region is no memfd
     std::vector<Fd> brought;                  // unexpected descriptors, which a job closes
     bool is_breaking = false;                 // is in broken_
-    bool asks_to_map = false;                 // its hello has asked to, and is not answered yet
+    bool asks_to_map = false;                 // its hello has asked for it, and is not answered yet
     bool is_mapped = false;                   // it can take loans
-    bool takes_batches = false;               // it has sent one
-    Batch unsent;                             // replies; is in unsent_
+    bool takes_batches = false;               // it has sent a batch
+    Batch unsent;                             // replies; the peer is then in unsent_
     std::vector<Lent> lent;
     int unanswered = 0;
     absl::Status end =
@@ -164,7 +165,7 @@ class LocalLane final : public Lane {
     size_t moved_bytes = 0;
     uint32_t crc32c = 0;
     absl::Time deadline;
-    proto::FrameBytes frame;     // of a reply
+    proto::FrameBytes frame;     // the frame of a reply
     bool brings_memory = false;  // a reply to a hello that carries descriptors of lent memory
     ReceiveDone receive_done;    // exactly one of the two callbacks is set
     ReplyDone reply_done;

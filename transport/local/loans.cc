@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<Lender>> Lender::Make(std::span<const std::byte> 
   if (base == MAP_FAILED) {
     return Refused("memory of loans");
   }
-  lender->words_ = static_cast<LoanWord*>(base);  // zeros are atomics of 0
+  lender->words_ = static_cast<LoanWord*>(base);  // zero bytes are valid atomics with the value 0
   lender->words_bytes_ = bytes;
   lender->words_fd_ = SealForReaders(memfd.get());
   if (!lender->words_fd_.is_valid()) {
@@ -75,7 +75,7 @@ absl::StatusOr<LentMemory::Mapping> LentMemory::MapOne(const Fd& fd) {
   constexpr int kWanted = F_SEAL_SHRINK | F_SEAL_GROW;
   struct statfs system {};
   struct stat file {};
-  // Seals are not enough: the call also succeeds on files of other file systems, which can shrink.
+  // Seals alone are not enough: files of other file systems can report seals too, and can shrink.
   if (seals < 0 || (seals & kWanted) != kWanted || fstatfs(fd.get(), &system) != 0 ||
       (system.f_type != TMPFS_MAGIC && system.f_type != HUGETLBFS_MAGIC) ||
       fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode) || file.st_size <= 0) {
@@ -87,7 +87,7 @@ absl::StatusOr<LentMemory::Mapping> LentMemory::MapOne(const Fd& fd) {
   if (mapping.base == nullptr) {
     return Refused("mapping what the daemon lends");
   }
-  // Keeps other clients' data out of core files and children. A failure does no harm.
+  // Keeps data of other clients out of core files and child processes. A failure is harmless.
   madvise(mapping.base, mapping.bytes, MADV_DONTDUMP);
   madvise(mapping.base, mapping.bytes, MADV_DONTFORK);
   return mapping;
@@ -95,7 +95,7 @@ absl::StatusOr<LentMemory::Mapping> LentMemory::MapOne(const Fd& fd) {
 
 absl::StatusOr<std::shared_ptr<const LentMemory>> LentMemory::Map(const Fd& memory,
                                                                   const Fd& words) {
-  // Keyed by the files' identities, which are unique while a mapping of them exists.
+  // The key is the identity of both files. It is unique while they are mapped.
   using Files = std::pair<std::pair<dev_t, ino_t>, std::pair<dev_t, ino_t>>;
   static Mutex mutex;
   static std::map<Files, std::weak_ptr<const LentMemory>>* const known =
@@ -177,14 +177,14 @@ LoanWord& LoanCells::At(uint32_t cell) const {
 }
 
 bool LocalLoan::IsInForce() const {
-  // Reads of the payload come before the read of the word. Pairs with the fence in
-  // LocalLane::EndLoan(): the payload changes only after that.
+  // The payload is read before the word. Pairs with the fence in LocalLane::EndLoan(): the payload
+  // changes only after that fence.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return word_->load(std::memory_order_acquire) == number_;
 }
 
 LocalLoan::~LocalLoan() {
-  // Release: pairs with the lane's acquire, after which the payload may change.
+  // Release: pairs with the acquire in the lane. The payload may change after that.
   cells_->At(cell_).store(number_, std::memory_order_release);
   cells_->Free(cell_);
 }

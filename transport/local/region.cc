@@ -35,7 +35,7 @@ absl::Status NoMemory(absl::string_view what) {
       absl::StrCat("region: ", what, ": ", std::generic_category().message(errno)));
 }
 
-// Every page present and writable now.
+// Allocates every page now, writable.
 absl::Status Populate(std::byte* base, uint64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (madvise(base, bytes, MADV_POPULATE_WRITE) == 0) {
@@ -144,7 +144,8 @@ void ClientRegion::Detach(uint64_t place, uint64_t bytes) {
   void* copy = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CAIRN_CHECK(copy != MAP_FAILED, "no memory to detach a buffer from the daemon");
   std::memcpy(copy, base_ + first, span);
-  // Not mremap(): a UCX in this process may have replaced it by one that drops the last argument.
+  // Not mremap(): UCX, if loaded in this process, may have replaced it by a version that ignores
+  // the last argument.
   const auto moved = static_cast<uintptr_t>(
       syscall(SYS_mremap, copy, span, span, MREMAP_MAYMOVE | MREMAP_FIXED, base_ + first));
   CAIRN_CHECK(moved == reinterpret_cast<uintptr_t>(base_ + first));
@@ -164,7 +165,7 @@ namespace {
 
 // Returns the size of a memfd that cannot be truncated. Errors: InvalidArgument for another file.
 absl::StatusOr<uint64_t> SealedBytes(int memfd) {
-  // The call itself also succeeds on files of /dev/shm, which can be truncated: the bits count.
+  // The call also succeeds for files of /dev/shm, which can be truncated. So check the bits.
   const int seals = fcntl(memfd, F_GET_SEALS);
   constexpr int kWanted = F_SEAL_SHRINK | F_SEAL_GROW;
   if (seals < 0 || (seals & kWanted) != kWanted) {
@@ -175,7 +176,7 @@ absl::StatusOr<uint64_t> SealedBytes(int memfd) {
   if (fstatfs(memfd, &system) != 0 || system.f_type != TMPFS_MAGIC) {
     return absl::InvalidArgumentError("region: the memfd does not have ordinary pages");
   }
-  // After the seals: from here on the size is final.
+  // The size is read after the seals were checked, because it can no longer change.
   struct stat file {};
   if (fstat(memfd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_size < 0) {
     return absl::InvalidArgumentError("region: the descriptor is not a memfd");
@@ -183,17 +184,16 @@ absl::StatusOr<uint64_t> SealedBytes(int memfd) {
   return static_cast<uint64_t>(file.st_size);
 }
 
-// Seals the memfd so that nobody can punch a hole into it, and checks that it has none. A hole
-// would be filled by the first access, even one that reads, and charged to this process for as
-// long as the client keeps the memfd. REQUIRES: it is mapped already; no writable mapping can be
-// made afterwards.
+// Seals the memfd so that nobody can punch a hole, and checks that it has no hole. An access to a
+// hole, even a read, would allocate a page, and charge it to this process while the client keeps
+// the memfd. REQUIRES: the memfd is already mapped. Afterwards it cannot be mapped as writable.
 absl::Status KeepPages(int memfd, uint64_t bytes) {
   if (fcntl(memfd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("region: the memfd refuses the seal FUTURE_WRITE: ",
                      std::generic_category().message(errno)));
   }
-  // Not fstat(): its blocks may lie behind the end of the file.
+  // Not fstat(): it also counts blocks beyond the end of the file.
   const off_t hole = lseek(memfd, 0, SEEK_HOLE);
   if (hole < 0 || static_cast<uint64_t>(hole) < bytes) {
     return absl::InvalidArgumentError(absl::StrCat("region: the memfd has a hole at byte ", hole,
@@ -229,8 +229,8 @@ absl::StatusOr<Region> Region::Map(const Fd& memfd, uint64_t bytes_max, RegionBu
     const int error = errno;
     budget.GiveBack(bytes);
     const std::string text = std::generic_category().message(error);
-    // EPERM: sealed against writing, so a reply could not land there. A region that came with an
-    // earlier hello is.
+    // EPERM: the memfd is sealed against writing, so replies could not be written. This is the case
+    // if it came with an earlier hello.
     return error == EPERM ? absl::InvalidArgumentError(absl::StrCat("region: not writable: ", text))
                           : absl::ResourceExhaustedError(absl::StrCat("region: ", text));
   }
@@ -239,7 +239,7 @@ absl::StatusOr<Region> Region::Map(const Fd& memfd, uint64_t bytes_max, RegionBu
   region.bytes_ = bytes;
   region.budget_ = &budget;
   CAIRN_RETURN_IF_ERROR(KeepPages(memfd.get(), bytes));
-  madvise(base, bytes, MADV_DONTDUMP);  // a tenant's bytes are not for core files
+  madvise(base, bytes, MADV_DONTDUMP);  // keeps tenants' data out of core files
   return region;
 }
 

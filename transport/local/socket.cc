@@ -133,10 +133,10 @@ void Batch::Clear() {
 
 namespace {
 
-// The kernel's SCM_MAX_FD: what one packet can carry at most.
+// SCM_MAX_FD of the kernel: the maximum number of descriptors in one packet.
 constexpr size_t kPacketFdsMax = 253;
 constexpr size_t kSentFdsMax = 2;
-// Of Linux 6.16; the headers of older systems lack it.
+// New in Linux 6.16, so older headers lack it.
 constexpr int kPassRights = 83;
 
 std::vector<Fd> TakeFds(msghdr& header) {
@@ -179,7 +179,7 @@ Packet ReceivePacket(int socket) {
   packet.fds = TakeFds(header);
   packet.size = static_cast<size_t>(bytes);
   packet.is_cut = (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
-  // A packet of no bytes looks like the end, and is no message either.
+  // An empty packet cannot be distinguished from the end, and is no message.
   packet.outcome = bytes == 0 ? Packet::Outcome::kClosed : Packet::Outcome::kPacket;
   return packet;
 }
@@ -224,11 +224,12 @@ bool RefuseDescriptors(int socket) {
 }
 
 bool EndConnection(int socket) {
-  shutdown(socket, SHUT_RDWR);  // from here on nothing comes
-  // Each packet then says whose it is, which tells an empty one from the end.
+  shutdown(socket, SHUT_RDWR);  // nothing arrives after this
+  // Every packet then carries the sender's credentials. This distinguishes an empty packet from the
+  // end.
   const int on = 1;
   setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
-  while (true) {  // ends: each turn takes a packet
+  while (true) {  // ends: each turn receives a packet
     std::byte first;
     iovec part{&first, sizeof first};
     alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(ucred))> control;
@@ -237,7 +238,8 @@ bool EndConnection(int socket) {
     header.msg_iovlen = 1;
     header.msg_control = control.data();
     header.msg_controllen = control.size();
-    // A look receives no descriptor; one that is there has no room beside the identity.
+    // A peek receives no descriptors. If the packet has some, they do not fit next to the
+    // credentials.
     const ssize_t bytes = recvmsg(socket, &header, MSG_DONTWAIT | MSG_PEEK);
     if ((header.msg_flags & MSG_CTRUNC) != 0) {
       return false;
@@ -256,7 +258,7 @@ void CloseSlowly(Fd socket, std::vector<Fd> fds) {
   do {
     for (const Fd& fd : packet.fds) {
       const linger none{};
-      setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);  // or it is no socket
+      setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);  // fails if it is no socket
     }
     packet.fds.clear();
     packet = ReceivePacket(socket.get());
@@ -271,7 +273,7 @@ namespace {
 // The kernel's default maximum (net.core.somaxconn). gRPC connects without waiting, and reports a
 // full backlog as if nobody were listening.
 constexpr int kBacklog = 4096;
-// Longer than another daemon holds the lock while it starts.
+// Longer than another daemon holds the lock during its start.
 constexpr absl::Duration kLockWait = absl::Seconds(2);
 
 absl::Status ErrnoStatus(absl::string_view what, const std::string& path) {
@@ -292,7 +294,7 @@ absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
 
 Fd MakeSocket(int type) { return Fd(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
-// 0, or errno.
+// Returns 0 or errno.
 int TryConnect(const Fd& socket, const sockaddr_un& address) {
   return connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0
              ? 0
@@ -304,7 +306,7 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Whether the path names the file that is open.
+// Returns whether the path names the open file.
 bool IsAt(const std::string& path, const Fd& file) {
   struct stat open {};
   struct stat there {};
@@ -312,8 +314,9 @@ bool IsAt(const std::string& path, const Fd& file) {
          open.st_dev == there.st_dev && open.st_ino == there.st_ino;
 }
 
-// Held while the path is checked and bound, so that of two daemons that start at once one wins. It
-// is a file of our own, because every reader of a folder can lock the folder.
+// Held while the path is checked and bound. If two daemons start at the same time, only one gets
+// the socket. The lock is a separate file, because every user who can read a folder can lock the
+// folder.
 class PathLock {
  public:
   static absl::StatusOr<PathLock> Take(const std::string& path) {
@@ -382,7 +385,7 @@ absl::Status PrepareFolderOf(const std::string& path, std::string* warning) {
   return absl::OkStatus();
 }
 
-// Removes a socket file that nobody listens at.
+// Removes a socket file that has no listener.
 absl::Status RemoveStale(const std::string& path, const sockaddr_un& address, int type) {
   struct stat file {};
   if (lstat(path.c_str(), &file) != 0) {
@@ -392,8 +395,8 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address, in
     return absl::FailedPreconditionError(absl::StrCat(path, " exists and is not a socket"));
   }
   const Fd probe = MakeSocket(type);
-  // Anything but "refused" comes from somebody: a full backlog, or a listener of another socket
-  // type.
+  // Any result other than "refused" means that a process listens: its backlog is full, or its
+  // socket has another type.
   if (!probe.is_valid() || TryConnect(probe, address) != ECONNREFUSED) {
     return absl::FailedPreconditionError(
         absl::StrCat("another process listens at ", path, ", a file of uid ", file.st_uid));
@@ -432,7 +435,7 @@ FolderRisk FolderRiskOf(const std::string& path, uid_t owner) {
     return {};
   }
   const bool is_sticky = (facts.stx_mode & S_ISVTX) != 0;
-  // Of a kernel that cannot tell, any folder may be one.
+  // If the kernel does not report mount points, any folder may be one.
   const bool is_mount = (facts.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) == 0 ||
                         (facts.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
   return {.is_refused = (facts.stx_mode & S_IWOTH) != 0 && !is_sticky && !is_mount,
@@ -447,14 +450,14 @@ absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path, int type,
   CAIRN_ASSIGN_OR_RETURN(const PathLock lock, PathLock::Take(path));
   CAIRN_RETURN_IF_ERROR(RemoveStale(path, address, type));
   SocketFile made(path, type, mode, MakeSocket(type));
-  // The file takes the mode of the socket, less the umask: never wider than it should be, not even
-  // for a moment. chmod() then undoes a narrow umask.
+  // The mode of the socket, minus the umask, becomes the mode of the file. The file is therefore
+  // never too open. chmod() then adds the bits that the umask removed.
   if (!made.socket_.is_valid() || fchmod(made.get(), mode) != 0 ||
       bind(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return ErrnoStatus("cannot bind", path);
   }
   if (type == SOCK_STREAM) {
-    RefuseDescriptors(made.get());  // gRPC's bytes come without descriptors
+    RefuseDescriptors(made.get());  // gRPC needs no descriptors
   }
   made.file_.Reset(open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   const std::string file = absl::StrCat("/proc/self/fd/", made.file_.get());
@@ -482,7 +485,7 @@ absl::StatusOr<bool> SocketFile::Keep() {
 }
 
 void SocketFile::RemoveOurs() const {
-  // The kernel knows where a file was moved to.
+  // The kernel reports the new path of a moved file.
   std::array<char, PATH_MAX> moved{};
   const ssize_t bytes =
       readlink(absl::StrCat("/proc/self/fd/", file_.get()).c_str(), moved.data(), moved.size());
@@ -513,7 +516,7 @@ absl::StatusOr<Fd> ConnectSocketFile(const std::string& path, absl::Time deadlin
     if (MonotonicNow() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(path, " accepts no connection"));
     }
-    absl::SleepFor(absl::Milliseconds(1));  // its backlog is full
+    absl::SleepFor(absl::Milliseconds(1));  // the listener's backlog is full
   }
 }
 

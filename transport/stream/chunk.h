@@ -17,8 +17,8 @@
 //   data      both    no     –                               1 byte to 256 KiB of the payload of
 //   seq reply     daemon  yes    u64 0, u64 payload              the payload's first bytes
 //
-// A payload above 64 KiB is sent after `go`. A reply without `go` refuses it. Numbers are
-// little-endian. Whatever is not as above ends the connection.
+// A payload above 64 KiB is sent after `go`. If the daemon replies without `go`, it has refused the
+// payload. Numbers are little-endian. A chunk that breaks these rules ends the connection.
 
 #include <array>
 #include <cstddef>
@@ -37,7 +37,7 @@ enum class ChunkKind : uint8_t { kRequest = 1, kGo = 2, kData = 3, kReply = 4 };
 
 inline constexpr size_t kChunkHeadBytes = 24;
 inline constexpr size_t kChunkSizesBytes = 16;
-// Head, frame and sizes: all of a chunk but its data.
+// Maximum size of head, frame and sizes together.
 inline constexpr size_t kChunkFrontBytesMax =
     kChunkHeadBytes + proto::kFrameBytesMax + kChunkSizesBytes;
 inline constexpr uint32_t kChunkDataBytesMax = 256 << 10;
@@ -52,14 +52,14 @@ struct Chunk {
   uint64_t payload_bytes = 0;   // request, reply
 };
 
-// Reads the first kChunkHeadBytes of a chunk. Returns the bytes of its front: the head, the frame
-// and the sizes. Errors: InvalidArgument. REQUIRES: head.size() == kChunkHeadBytes.
+// Parses the first kChunkHeadBytes of a chunk. Returns the length of its front, which is head,
+// frame and sizes. Errors: InvalidArgument. REQUIRES: head.size() == kChunkHeadBytes.
 absl::StatusOr<size_t> ParseChunkHead(std::span<const std::byte> head);
-// Reads a whole front. Errors: InvalidArgument. REQUIRES: front.size() is what ParseChunkHead()
-// returned for it.
+// Parses a complete front. Errors: InvalidArgument. REQUIRES: front.size() is the result of
+// ParseChunkHead() for it.
 absl::StatusOr<Chunk> ParseChunk(std::span<const std::byte> front);
 
-// Writes the front of a chunk. Returns its bytes.
+// Writes the front of a chunk. Returns its length.
 size_t WriteChunk(const Chunk& chunk, std::span<std::byte, kChunkFrontBytesMax> target);
 
 }  // namespace cairn::transport

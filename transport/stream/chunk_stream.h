@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reads and writes the chunks of one TLS session, a step at a time, for the lane and for the
-// client's connection. Data goes from and to the memory of the transfers: a step decrypts into the
-// target, and extends its CRC while the bytes are in the cache.
+// Reads and writes the chunks of one TLS session, one step at a time. The lane and the client's
+// connection use it. Data moves directly to and from the memory of transfers. A step decrypts into
+// the target, and computes the CRC while the bytes are in the cache.
 //
 // Thread-safety: Thread-compatible.
 
@@ -17,47 +17,48 @@
 
 namespace cairn::transport {
 
-// Most bytes and reads of one step: how long one peer may keep a lane from the others.
+// Maximum bytes of one step. This limits how long one peer can delay the other peers of a lane.
 inline constexpr size_t kStreamStepBytes = kChunkDataBytesMax;
 inline constexpr int kStreamStepReads = 64;
 
 class ChunkStream {
  public:
-  // Where the data of a chunk goes.
+  // The destination of a chunk's data.
   struct Sink {
-    std::span<std::byte> target;  // its size is that of the data; empty: the data is dropped
-    uint32_t* crc32c = nullptr;   // extended by the data; null: not wanted
+    std::span<std::byte> target;  // has the size of the data; empty: the data is dropped
+    uint32_t* crc32c = nullptr;   // extended by the data; null: no CRC is computed
   };
-  // What the stream calls from Read() and Write(). Any call may Stop() it.
+  // Read() and Write() call these functions. Every call may Stop() the stream.
   class User {
    public:
     virtual ~User() = default;
-    // A chunk has come but for its data. An error ends the stream.
+    // The front of a chunk has arrived. An error ends the stream.
     virtual absl::Status OnChunk(const Chunk& chunk, Sink* sink) = 0;
-    // Its data has come, too.
+    // The data of the chunk has arrived.
     virtual absl::Status OnChunkEnd(const Chunk& chunk) = 0;
-    // Returns false if nothing is to be sent. `data`: chunk->data_bytes bytes, lent until
-    // OnChunkSent(). At most `data_bytes_max` bytes, so that the records are full.
+    // Sets the next chunk to send. Returns false if there is none. `data` has chunk->data_bytes
+    // bytes, at most `data_bytes_max` so that TLS records are full. It must stay valid until
+    // OnChunkSent().
     virtual bool NextChunk(Chunk* chunk, std::span<const std::byte>* data) = 0;
     virtual void OnChunkSent() = 0;
   };
   enum class State : uint8_t {
-    kMore,   // the step is over; there is more to do
-    kWaits,  // for the channel, or for something to send
-    kEnded,  // end() says why; nothing of the user's is touched any more
+    kMore,   // the step is over, and more can be done
+    kWaits,  // waits for the channel, or for a chunk to send
+    kEnded,  // end() has the reason; the user's memory is not accessed any more
   };
 
-  // Both must outlive it, the session until Stop().
+  // Both must outlive the stream; the session only until Stop().
   ChunkStream(TlsSession& session, User& user)
       : session_(session), user_(user), staged_(std::make_unique<Staged>()) {}
 
   State Read();
   State Write();
-  // Whether Write() waits until the channel takes bytes.
+  // Whether Write() waits for room in the channel.
   bool wants_write() const { return wants_write_; }
   void Stop() { is_stopped_ = true; }
   const absl::Status& end() const { return end_; }
-  // Bytes that have come: whether the other end does anything.
+  // The number of bytes received. If it does not change, the peer is inactive.
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:
@@ -75,7 +76,7 @@ class ChunkStream {
   absl::Status end_;
   uint64_t bytes_read_ = 0;
 
-  // Reading.
+  // For reading.
   std::array<std::byte, kChunkFrontBytesMax> front_;
   size_t front_have_ = 0;
   size_t front_want_ = kChunkHeadBytes;
@@ -84,7 +85,8 @@ class ChunkStream {
   Sink sink_;
   size_t data_have_ = 0;
 
-  // Writing: the front and the first bytes of the data, in one record, then the rest of the data.
+  // For writing. The front and the first bytes of the data share one record. The rest of the data
+  // follows.
   std::unique_ptr<Staged> staged_;
   size_t staged_bytes_ = 0;
   size_t staged_sent_ = 0;
@@ -93,9 +95,10 @@ class ChunkStream {
   bool wants_write_ = false;
 };
 
-// The data bytes of a chunk whose front has `front_bytes`, of a payload with `left` bytes left.
+// Returns how many data bytes a chunk has, if its front has `front_bytes` and its payload has
+// `left` bytes left.
 inline uint32_t ChunkDataBytes(size_t front_bytes, uint64_t left) {
-  const uint64_t most = kChunkDataBytesMax - front_bytes;  // with the front: whole records
+  const uint64_t most = kChunkDataBytesMax - front_bytes;  // makes the records full
   return static_cast<uint32_t>(left < most ? left : most);
 }
 

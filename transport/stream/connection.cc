@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<StreamConnection>> StreamConnection::Connect(
       failure = socket.status();
       continue;
     }
-    // A daemon that answers is the one: its refusal is the answer.
+    // If a daemon answers, its answer is final, even if it refuses. No other address is tried.
     std::unique_ptr<StreamConnection> connection(
         new StreamConnection(*std::move(socket), options, name));
     CAIRN_RETURN_IF_ERROR(connection->Shake(AddressText(address), deadline));
@@ -90,8 +90,8 @@ absl::Status StreamConnection::Shake(std::string_view host, absl::Time deadline)
   }
 }
 
-// In TLS 1.3 the client is done before the daemon has seen its certificate: a refusal of it comes
-// in place of the first answer.
+// In TLS 1.3, the client's handshake is complete before the daemon has checked the client's
+// certificate. If the daemon refuses the certificate, this arrives instead of the first answer.
 absl::StatusOr<proto::HelloReply> StreamConnection::SayHello(const proto::Frame& hello,
                                                              const StreamConnectOptions& options,
                                                              absl::Time deadline) {
@@ -162,7 +162,7 @@ absl::Status StreamConnection::Start(Call* call) {
   call->status = absl::OkStatus();
   call->reply_payload_bytes = 0;
   Queue(*free);
-  // The request leaves at once. If the connection has broken, Poll() says so.
+  // Sends the request at once. Poll() reports a broken connection.
   can_write_ = stream_.Write() == ChunkStream::State::kMore;
   return absl::OkStatus();
 }
@@ -173,7 +173,8 @@ bool StreamConnection::NextChunk(Chunk* chunk, std::span<const std::byte>* data)
   Slot& slot = slots_[queue_.front()];
   queue_.pop_front();
   slot.is_queued = false;
-  if (slot.call == nullptr) return NextChunk(chunk, data);  // it has ended; the queue is shorter
+  // The call has ended; the queue is shorter now.
+  if (slot.call == nullptr) return NextChunk(chunk, data);
   const Call& call = *slot.call;
   sending_ = &slot;
   chunk->seq = slot.seq;
@@ -260,7 +261,7 @@ void StreamConnection::End(Slot& slot, const absl::Status& status) {
 
 // --- Progress ------------------------------------------------------------------------------------
 
-// The memory of all calls is free at once: nothing touches it without the stream.
+// The memory of all calls is free at once, because only the stream accesses it.
 void StreamConnection::Break(const absl::Status& why) {
   if (std::exchange(is_broken_, true)) return;
   stream_.Stop();
@@ -316,8 +317,8 @@ void StreamConnection::Poll(absl::Time until) {
     const absl::Time now = MonotonicNow();
     ExpireDeadlines(now);
     if (has_ended_ || is_broken_) return;
-    // Past `until`, what has arrived already is still taken, so that Poll(InfinitePast()) notices a
-    // daemon that has gone.
+    // After `until`, data that has already arrived is still read. So Poll(InfinitePast()) notices
+    // that the daemon is gone.
     if (now >= until && (!can_read_ || ++late_turns > kLateTurnsMax)) return;
     if (!can_read_ && !can_write_) WaitForSocket(until);
   }

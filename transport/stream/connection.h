@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A client's connection over TLS: a socket, a session and the calls in flight, driven by the
-// calling thread. The daemon must prove that it is the one that was asked for; then the client
-// shows its own certificate, and only then the ticket is sent.
+// A client's connection over TLS: a socket, a session and the calls in flight. The calling thread
+// drives it. First the daemon must prove its identity. Then the client presents its own
+// certificate. Only after that, the client sends the ticket.
 
 #include <deque>
 #include <functional>
@@ -23,7 +23,7 @@ namespace cairn::transport {
 
 struct StreamConnectOptions {
   const TlsFiles* files = nullptr;  // must outlive the call of Connect()
-  // The name that the daemon's certificate must have; empty: the host of the target.
+  // The name that the daemon's certificate must have. Empty: the host of the target.
   std::string server_name = {};
   // For tests.
   std::function<void(int socket, SocketChannel&, TlsSession&)> on_open = {};
@@ -32,10 +32,10 @@ struct StreamConnectOptions {
 // Thread-safety: Thread-compatible.
 class StreamConnection final : public Connection, private ChunkStream::User {
  public:
-  // Connects to the first address of the host that takes the connection, and returns once the
-  // daemon has answered `hello`; `reply` may be null. Errors: Unavailable, DeadlineExceeded,
-  // PermissionDenied (a certificate was refused: the text says whose and why), the status of the
-  // daemon's error reply.
+  // Tries the addresses of the host until one accepts the connection. Returns once the daemon has
+  // answered `hello`. `reply` may be null. Errors: Unavailable, DeadlineExceeded, PermissionDenied
+  // (a certificate was refused; the message says which and why), the status of the daemon's error
+  // reply.
   static absl::StatusOr<std::unique_ptr<StreamConnection>> Connect(
       std::string_view host, uint16_t port, const proto::Frame& hello,
       const StreamConnectOptions& options, absl::Time deadline, proto::HelloReply* reply);
@@ -48,14 +48,14 @@ class StreamConnection final : public Connection, private ChunkStream::User {
   int window() const override { return window_; }
 
  private:
-  // A running call. It sends the request, waits for `go` if its payload is large, sends that in
-  // pieces, and takes the reply.
+  // A running call. It sends the request. If its payload is large, it waits for `go` and then sends
+  // the payload in pieces. Then it receives the reply.
   struct Slot {
     Call* call = nullptr;  // null: free
     uint64_t seq = 0;
-    uint64_t sent = 0;      // of the payload
-    uint64_t received = 0;  // of the reply's
-    bool may_send = false;  // `go` has come
+    uint64_t sent = 0;      // bytes of the payload that are sent
+    uint64_t received = 0;  // bytes of the reply's payload that have arrived
+    bool may_send = false;  // `go` has arrived
     bool is_queued = false;
     bool is_requested = false;  // the request was written
     bool has_reply = false;
@@ -86,13 +86,13 @@ class StreamConnection final : public Connection, private ChunkStream::User {
   ChunkStream stream_;
   bool is_broken_ = false;
   bool can_read_ = true;    // the socket may have bytes
-  bool can_write_ = false;  // a step ended before what there is to send
+  bool can_write_ = false;  // the last step ended before everything was sent
   int window_ = 1;
   std::vector<Slot> slots_;
-  std::deque<uint32_t> queue_;  // slots with something to send, in turns
+  std::deque<uint32_t> queue_;  // slots with data to send, in turn
   Slot* sending_ = nullptr;
   uint32_t sending_bytes_ = 0;
-  bool has_ended_ = false;  // a call, since Poll() began
+  bool has_ended_ = false;  // a call has ended since Poll() began
 };
 
 }  // namespace cairn::transport

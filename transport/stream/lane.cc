@@ -26,9 +26,10 @@ constexpr size_t kStreamTasksMax = 4096;
 constexpr size_t kStreamArrivalsMax = 256;
 constexpr uint64_t kStreamWakeTag = 0;
 constexpr int kStreamLaneBits = 8;
-constexpr uint64_t kStreamPeerBit = uint64_t{1} << 61;  // apart from the ids of other transports
+// Distinguishes these ids from those of other transports.
+constexpr uint64_t kStreamPeerBit = uint64_t{1} << 61;
 constexpr absl::Duration kStreamSleepMax = absl::Seconds(1);
-// No window is wider; the rest is for what a peer was refused and has not read yet.
+// The maximum window, plus room for refusals that a peer has not read yet.
 constexpr int kUnansweredMax = static_cast<int>(proto::kWindowMax) + 64;
 constexpr absl::Duration kOwnReplyWithin = absl::Seconds(5);
 
@@ -88,7 +89,7 @@ bool StreamLane::Adopt(TlsArrival arrival) {
 // --- The loop ------------------------------------------------------------------------------------
 
 void StreamLane::Run() {
-  // Ends when Stop() says so. acquire: pairs with the store there.
+  // Ends after Stop(). acquire: pairs with the store there.
   while (!is_stopping_.load(std::memory_order_acquire)) Turn();
   ShutDown();
 }
@@ -96,7 +97,7 @@ void StreamLane::Run() {
 int StreamLane::SleepMs(absl::Time now) {
   if (!ready_.empty() || !finished_.empty() || !gone_.empty()) return 0;
   const absl::Duration wait = std::min(next_deadline_ - now, kStreamSleepMax);
-  // Rounded up, so that a deadline is not spun for.
+  // Rounded up, so that the lane does not spin until a deadline.
   return static_cast<int>(
       std::max<int64_t>(0, absl::ToInt64Milliseconds(wait + absl::Microseconds(999))));
 }
@@ -136,7 +137,7 @@ void StreamLane::MakeReady(StreamPeer& peer) {
   ready_.push_back(peer.id_);
 }
 
-// One step each way. Requests first: their answers may go out in the same turn.
+// Does one step in each direction. It reads first, so that answers can leave in the same turn.
 void StreamLane::Pump(StreamPeer& peer) {
   if (peer.can_read_) {
     const ChunkStream::State read = peer.stream_.Read();
@@ -172,13 +173,13 @@ size_t StreamLane::AdoptAll() {
     metrics_.peers_opened.Add();
     metrics_.peers.Add(1);
     WatchSocket(epoll_.get(), peer.tls_.socket.get(), id, EPOLLIN);
-    MakeReady(peer);  // what came with the end of the handshake
+    MakeReady(peer);  // data may have arrived with the end of the handshake
     ++count;
   }
   return count;
 }
 
-// After the files have changed: a list may revoke who is connected.
+// Called after the files have changed: a new revocation list may revoke connected peers.
 void StreamLane::EndRevoked() {
   const uint64_t now = files_.generation();
   if (now == generation_) return;
@@ -199,7 +200,7 @@ void StreamLane::ShutDown() {
     Condemn(*peer, absl::UnavailableError("the daemon is stopping"));
   }
   ReapGone();
-  // Ends: nothing new arrives, and a completion has no more than one more request to answer.
+  // Ends: no more requests arrive, and each completion answers at most one more request.
   while (static_cast<size_t>(submitted_.RunAll(*this)) + RunFinished() > 0) {
   }
 }
@@ -220,7 +221,8 @@ StreamPeer* StreamLane::FindPeer(PeerId id) {
   return found == peers_.end() || found->second->is_gone_ ? nullptr : found->second.get();
 }
 
-// May run inside a call of the peer's stream, which then stops; the peer goes in ReapGone().
+// May run inside a call of the peer's stream. The stream then stops, and ReapGone() destroys the
+// peer later.
 void StreamLane::Condemn(StreamPeer& peer, const absl::Status& why) {
   if (std::exchange(peer.is_gone_, true)) return;
   peer.stream_.Stop();
@@ -235,7 +237,8 @@ void StreamLane::Condemn(StreamPeer& peer, const absl::Status& why) {
               moving_[i]->status.ok() ? absl::UnavailableError(why.message()) : moving_[i]->status);
     }
   }
-  // Held payloads of the peer will never come. From the back: LetGo() takes them out of the list.
+  // The held payloads of the peer will not arrive. Backwards, because LetGo() removes them from the
+  // list.
   for (size_t i = held_.size(); i-- > 0;) {
     if (held_[i]->peer_ == &peer) LetGo(*held_[i]);
   }
@@ -255,7 +258,7 @@ void StreamLane::Break(PeerId peer) {
 }
 
 void StreamLane::ReapGone() {
-  // By index: OnPeerGone() may break another peer.
+  // By index, because OnPeerGone() may break another peer.
   for (size_t i = 0; i < gone_.size(); ++i) {
     handler_.OnPeerGone(*this, gone_[i]);
     metrics_.peers.Add(-1);
@@ -370,7 +373,7 @@ void StreamLane::Arrive(StreamPeer& peer, const Chunk& chunk, std::unique_ptr<St
       *this, Arrival(reply_to, chunk.frame, chunk.payload_bytes, std::move(held), &peer.identity_));
 }
 
-// A request that never reaches the handler gets its one reply from here.
+// Sends the one reply to a request that does not reach the handler.
 void StreamLane::RefuseRequest(StreamPeer& peer, const Chunk& chunk, const absl::Status& status) {
   metrics_.arrivals_refused.Add();
   proto::Ticket ticket{};
@@ -404,7 +407,7 @@ void StreamLane::LetGo(StreamHeld& held) {
   held.lane_ = nullptr;
 }
 
-// Its reply, without a `go` before, tells the client that its memory is free.
+// A reply without an earlier `go` tells the client that its memory is free.
 void StreamLane::Release(StreamHeld& held) {
   held.peer_->ErasePut(held.seq_);
   LetGo(held);
@@ -480,7 +483,7 @@ void StreamLane::Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
   MakeReady(*peer);
 }
 
-// What asks for payloads comes first, being small; replies take turns, a chunk each.
+// `go` chunks come first, because they are small. Replies then take turns, one chunk each.
 bool StreamPeer::NextChunk(Chunk* chunk, std::span<const std::byte>* data) {
   if (!goes_.empty()) {
     chunk->kind = ChunkKind::kGo;
@@ -527,7 +530,7 @@ void StreamLane::StartMoving(StreamTransfer& transfer) {
   next_deadline_ = std::min(next_deadline_, transfer.deadline);
 }
 
-// From here on the memory is free.
+// After this, the memory is free.
 void StreamLane::OnMoved(StreamTransfer& transfer, absl::Status status) {
   moving_[transfer.moving_index] = moving_.back();
   moving_[transfer.moving_index]->moving_index = transfer.moving_index;
@@ -586,7 +589,7 @@ size_t StreamLane::RunFinished() {
     }
   }
   finished.clear();
-  if (finished_.empty()) finished_.swap(finished);  // keeps the storage
+  if (finished_.empty()) finished_.swap(finished);  // keeps the allocated memory
   return count;
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A lane of transport/stream: a thread, an epoll and the TLS connections of its peers. It never
-// waits for one of them: a turn gives each at most a step (chunk_stream.h).
+// waits for one peer. In each turn, a peer gets at most one step in each direction
+// (chunk_stream.h).
 //
-// To break a peer is to close its socket: its transfers' memory is free at once, and nothing is
-// ever in quarantine. The kernel's keep-alives end a peer whose host has vanished.
+// To break a peer, the lane closes its socket. The memory of its transfers is free at once, so
+// there is no quarantine. The kernel's keep-alives detect a peer whose host is gone.
 
 #include <atomic>
 #include <cstdint>
@@ -32,12 +33,12 @@ namespace cairn::transport {
 class StreamLane;
 class StreamPeer;
 
-// A receive or a reply on its way.
+// A receive or a reply in progress.
 struct StreamTransfer {
   enum class Kind : uint8_t { kReceive, kReply, kOwnReply };
 
   Kind kind = Kind::kReply;
-  StreamPeer* peer = nullptr;  // null: it never began
+  StreamPeer* peer = nullptr;  // null: the transfer never began
   uint64_t seq = 0;
   std::span<std::byte> target;         // kReceive
   std::span<const std::byte> payload;  // kReply
@@ -52,7 +53,7 @@ struct StreamTransfer {
   size_t moving_index = 0;
 };
 
-// The payload of an arrival until it is received or refused.
+// The payload of an arrival, until it is received or refused.
 class StreamHeld final : public Arrival::Held {
  public:
   StreamHeld(StreamLane& lane, StreamPeer& peer, uint64_t seq)
@@ -81,7 +82,7 @@ class StreamPeer final : public ChunkStream::User {
 
  private:
   friend class StreamLane;
-  // A payload above kInlinePayloadBytesMax that is announced: it waits, or is received.
+  // An announced payload above kInlinePayloadBytesMax that waits, or is being received.
   struct Put {
     uint64_t seq = 0;
     uint64_t payload_bytes = 0;
@@ -98,20 +99,20 @@ class StreamPeer final : public ChunkStream::User {
   TlsArrival tls_;
   const PeerIdentity identity_;
   ChunkStream stream_;
-  absl::Time hello_by_;  // InfiniteFuture() once its first request has come
+  absl::Time hello_by_;  // InfiniteFuture() after its first request
   bool is_gone_ = false;
   bool is_ready_ = false;        // in the lane's list
   bool can_read_ = true;         // the socket may have bytes
-  bool is_watched_out_ = false;  // epoll tells when the socket takes bytes
+  bool is_watched_out_ = false;  // epoll reports when the socket has room
   int unanswered_ = 0;           // requests without a reply
   std::vector<Put> puts_;
   std::deque<uint64_t> goes_;            // to be sent
-  std::deque<StreamTransfer*> replies_;  // to be sent, in turns
-  StreamTransfer* sending_ = nullptr;    // of which a chunk is being written
-  uint32_t sending_bytes_ = 0;           // the chunk's data
-  // The request whose front has come and whose data is coming; null if it is dropped.
+  std::deque<StreamTransfer*> replies_;  // to be sent in turn
+  StreamTransfer* sending_ = nullptr;    // the reply of the chunk that is being written
+  uint32_t sending_bytes_ = 0;           // data bytes of that chunk
+  // The request whose front has arrived and whose data is arriving. Null if it is dropped.
   std::unique_ptr<StreamHeld> arriving_;
-  absl::Status refusal_;  // of that request: it is answered once all of it has come
+  absl::Status refusal_;  // the error for that request; sent after all of the request has arrived
 };
 
 struct StreamLaneOptions {
@@ -123,13 +124,13 @@ struct StreamLaneOptions {
 class StreamLane final : public Lane {
  public:
   // `handler` and `metrics` must outlive the lane. All lanes of a server share the metrics.
-  // `files`: connections whose certificate is revoked end.
+  // `files`: connections with a revoked certificate are closed.
   StreamLane(int index, const StreamLaneOptions& options, LaneHandler& handler,
              TransportMetrics& metrics, const TlsFiles& files);
   ~StreamLane() override;
 
   void Start();
-  // Takes a proved connection over. Returns false if the lane is stopping or full.
+  // Takes over an authenticated connection. Returns false if the lane is stopping or full.
   [[nodiscard]] bool Adopt(TlsArrival arrival);
   void Stop();  // breaks all peers, soon
   void Join();
@@ -196,13 +197,13 @@ class StreamLane final : public Lane {
   std::vector<PeerId> ready_;
   std::vector<PeerId> gone_;
   uint64_t peers_made_ = 0;
-  uint64_t generation_ = 0;  // of the files that peers were judged by
+  uint64_t generation_ = 0;  // the generation of the files with which peers were checked
   std::vector<StreamHeld*> held_;
   std::vector<StreamTransfer*> moving_;
   std::vector<StreamTransfer*> finished_;
   std::vector<StreamTransfer*> free_;
   std::vector<std::unique_ptr<StreamTransfer>> transfers_;  // owns those in the three lists above
-  absl::Time next_deadline_ = absl::InfiniteFuture();       // not later than the earliest of all
+  absl::Time next_deadline_ = absl::InfiniteFuture();       // not later than any deadline
 };
 
 }  // namespace cairn::transport

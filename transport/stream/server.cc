@@ -16,7 +16,7 @@
 namespace cairn::transport {
 namespace {
 
-constexpr int kStreamLanesMax = 256;  // what a PeerId has room for
+constexpr int kStreamLanesMax = 256;  // the limit of a PeerId
 
 class StreamServer final : public Server {
  public:
@@ -52,7 +52,7 @@ class StreamServer final : public Server {
   void Report(MetricSink& sink) const override { metrics_.Report(sink, "stream"); }
 
  private:
-  // On the thread of the handshakes: to the lane with the fewest peers.
+  // Runs on the handshakes' thread. Chooses the lane with the fewest peers.
   void Route(TlsArrival arrival) {
     if (options_.on_arrival != nullptr) options_.on_arrival(arrival);
     int peers = 0;

@@ -2,7 +2,6 @@
 #pragma once
 // The server of transport/stream: the data plane over TLS 1.3 (docs/internals/transport-stream.md).
 //
-//   handshakes thread: accept, handshake, who it is ──▶ a lane: chunks, requests, payloads
 
 #include <cstdint>
 #include <functional>

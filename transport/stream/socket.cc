@@ -27,7 +27,7 @@ absl::Status SocketError(std::string_view what, const SocketAddress& address) {
 }
 
 void Set(int socket, int level, int option, int value) {
-  ::setsockopt(socket, level, option, &value, sizeof value);  // a hint: it may fail
+  ::setsockopt(socket, level, option, &value, sizeof value);  // optional, so failures are ignored
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// TCP sockets of transport/stream. Free functions; none blocks but where it says so.
+// TCP sockets of transport/stream. The functions do not block, except where noted.
 
 #include <string>
 #include <string_view>
@@ -12,19 +12,19 @@
 
 namespace cairn::transport {
 
-// Listens at the host's first address. `port` 0 picks one; *address is what was bound.
-// Errors: Unavailable.
+// Listens at the first address of the host. `port` 0 picks a free port. Sets *address to the bound
+// address. Errors: Unavailable.
 absl::StatusOr<Fd> ListenTcp(std::string_view host, uint16_t port, SocketAddress* address);
 
-// Connects; blocks until `deadline` at most. Errors: Unavailable, DeadlineExceeded.
+// Connects. Blocks until `deadline` at most. Errors: Unavailable, DeadlineExceeded.
 absl::StatusOr<Fd> ConnectTcp(const SocketAddress& address, absl::Time deadline);
 
-// Has the kernel end the connection if the other host has vanished, within half a minute; and send
-// small pieces at once.
+// Lets the kernel close the connection within half a minute if the other host is gone. Also
+// disables the delay of small packets.
 void KeepAlive(int socket);
 
-// Closes a socket so that the other end can still read what was sent: what has come is taken first,
-// as far as it is there.
+// Closes a socket so that the peer can still read the data that was sent. It first reads the data
+// that has already arrived, because otherwise the kernel would send a reset.
 void CloseInOrder(Fd socket);
 
 }  // namespace cairn::transport

@@ -134,7 +134,7 @@ void Handshakes::Close(int door) {
   while (is_running_ && !is_closed) {
     closed_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
   }
-  if (!is_closed) orders_.clear();  // there is no thread, and `is_closed` is about to go
+  if (!is_closed) orders_.clear();  // there is no thread, and `is_closed` goes out of scope
 }
 
 void Handshakes::Run() {
@@ -207,7 +207,8 @@ void Handshakes::Accept(int door) {
 
 void Handshakes::Add(int door, Fd socket) {
   const int on = 1;
-  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // not of a TCP socket: no
+  // Fails for sockets other than TCP.
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   Peer peer;
   peer.id = ++peers_made_;
   peer.door = door;
@@ -228,7 +229,7 @@ int Handshakes::RunningOf(uint64_t party) const {
   return found == running_of_.end() ? 0 : found->second;
 }
 
-// The oldest first, within the limits of all and of its party.
+// Begins the oldest waiting connections, within the limits in total and per party.
 void Handshakes::BeginWaiting(absl::Time now) {
   if (counted_ == absl::InfinitePast()) may_begin_ = kBurst;
   if (counted_ < now) {
@@ -253,7 +254,8 @@ void Handshakes::BeginWaiting(absl::Time now) {
   }
 }
 
-// Ends the oldest running peer that has sent nothing, or that lingers; of the party, or of all.
+// Ends the oldest running peer that is silent or lingers. `of_party`: considers only peers of the
+// party.
 bool Handshakes::MakeRoom(uint64_t party, bool of_party, absl::Time now) {
   for (auto& [id, peer] : peers_) {
     if (peer.stage == Stage::kWaiting || (of_party && peer.party != party)) continue;
@@ -313,7 +315,7 @@ void Handshakes::GoOn(uint64_t id) {
     Refuse(peer, step == TlsStep::kClosed ? TlsRefusal::kClosed : peer.arrival.session->refusal(),
            why);
     if (!has_spoken || peer.arrival.session->refusal() == TlsRefusal::kClosed) return Forget(id);
-    // A close with unread bytes would take the alert back from the peer.
+    // Closing a socket with unread bytes would send a reset, and the peer would lose the alert.
     ::shutdown(peer.arrival.socket.get(), SHUT_WR);
     peer.stage = Stage::kLingering;
     peer.until = MonotonicNow() + limits_.linger_max;
@@ -333,7 +335,7 @@ void Handshakes::GoOn(uint64_t id) {
 void Handshakes::Refuse(Peer& peer, TlsRefusal refusal, const absl::Status& why) {
   const Listener& listener = listeners_.at(peer.door);
   listener.metrics->refused[static_cast<size_t>(refusal)].Add();
-  // Scans and probes close without a word: they are counted, not logged.
+  // Scans and probes close the connection without sending anything. They are counted, not logged.
   if (refusal == TlsRefusal::kClosed) return;
   const Refused refused{.door = listener.door.name,
                         .address = PeerText(peer.arrival.socket.get()),

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Accepts TLS connections and takes them through their handshakes, on one thread: no lane and no
-// call waits for a peer that has proved nothing. It also looks at the TLS files once a second.
+// Accepts TLS connections and performs their handshakes on one thread. No lane and no call ever
+// waits for an unauthenticated peer. The thread also checks the TLS files for changes once a
+// second.
 //
-// Everything before the proof is bounded (HandshakeLimits): about 5 MiB in all. Connections past
-// the limits wait; the oldest silent one makes room, and then the oldest of the address with the
-// most. Addresses identify nobody: they only count for this budget.
+// Unauthenticated peers use limited resources (HandshakeLimits): about 5 MiB in total. Above the
+// limits, connections wait. To make room, the oldest silent connection is closed, and then the
+// oldest of the address with the most connections. The address is used only for these limits and
+// not for authentication.
 //
 //   Handshakes handshakes(files, {});
 //   handshakes.Start();
@@ -40,20 +42,20 @@ namespace cairn::transport {
 
 struct HandshakeLimits {
   int running_max = 64;                        // handshakes at a time
-  int running_per_party_max = 8;               // of one address, or IPv6 network of 64 bits
+  int running_per_party_max = 8;               // for one IPv4 address, or one IPv6 network (/64)
   int waiting_max = 192;                       // accepted connections whose handshake has not begun
-  int per_second_max = 250;                    // handshakes that begin: about a fifth of a core
+  int per_second_max = 250;                    // new handshakes per second: about a fifth of a core
   absl::Duration time_max = absl::Seconds(5);  // from the accept to the end of the handshake
-  // A silent connection makes room for a waiting one after this.
+  // After this time, a silent connection is closed if another one waits.
   absl::Duration silence_max = absl::Milliseconds(250);
-  size_t read_bytes_max = size_t{32} << 10;  // of the whole handshake
-  // How long a refused peer's socket stays open so that it can read why.
+  size_t read_bytes_max = size_t{32} << 10;  // limit for the whole handshake
+  // How long the socket of a refused peer stays open, so that the peer can read the reason.
   absl::Duration linger_max = absl::Milliseconds(500);
 };
 
-// A peer that has proved who it is.
+// A peer that has been authenticated.
 struct TlsArrival {
-  Fd socket;  // does not block
+  Fd socket;  // non-blocking
   std::unique_ptr<SocketChannel> channel;
   std::unique_ptr<TlsSession> session;  // open
 };
@@ -81,14 +83,15 @@ class Handshakes {
   // `note` runs on the thread of the handshakes. It must not block. Call it before Start().
   void SetRefusedNote(std::function<void(const Refused&)> note) { note_refused_ = std::move(note); }
   void Start();
-  // Ends the thread, and all connections that have not proved themselves.
+  // Ends the thread and closes all connections without a complete handshake.
   void Stop();
 
-  // Accepts from a listening socket, which must not block. Returns the door's number.
+  // Accepts connections from a listening, non-blocking socket. Returns the number of the door.
   int Listen(Fd socket, Door door);
-  // Accepts a connection that another part has accepted.
+  // Takes over a connection that was accepted elsewhere.
   void Take(int door, Fd socket);
-  // Closes the listening socket, and drops the door's handshakes. On return `done` does not run.
+  // Closes the listening socket and ends the door's handshakes. After the return, `done` is not
+  // running.
   void Close(int door);
 
   TlsFiles& files() { return files_; }
@@ -104,7 +107,7 @@ class Handshakes {
     Fd socket;
     Door door;
     DoorMetrics* metrics = nullptr;
-    bool is_paused = false;  // no descriptor was left
+    bool is_paused = false;  // no descriptor was free
   };
   using Order = absl::AnyInvocable<void()>;
   enum class Stage : uint8_t { kWaiting, kRunning, kLingering };
@@ -145,15 +148,15 @@ class Handshakes {
 
   mutable Mutex mutex_;
   CondVar closed_;
-  std::vector<Order> orders_ ABSL_GUARDED_BY(mutex_);  // for the thread
+  std::vector<Order> orders_ ABSL_GUARDED_BY(mutex_);  // orders for the thread
   bool is_running_ ABSL_GUARDED_BY(mutex_) = false;
   int doors_made_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::unique_ptr<DoorMetrics>> metrics_ ABSL_GUARDED_BY(mutex_);
 
   // Owned by the thread.
   std::map<int, Listener> listeners_;
-  std::map<uint64_t, Peer> peers_;      // by id: the oldest first
-  Newcomers newcomers_;                 // those that wait
+  std::map<uint64_t, Peer> peers_;      // by id, so the oldest comes first
+  Newcomers newcomers_;                 // the waiting ones
   std::map<uint64_t, int> running_of_;  // by party
   int running_ = 0;
   uint64_t peers_made_ = 0;

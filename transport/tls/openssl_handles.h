@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Owners of OpenSSL's objects, for transport/tls only.
+// Owners of OpenSSL objects, only for transport/tls.
 
 #include <openssl/bio.h>
 #include <openssl/bn.h>

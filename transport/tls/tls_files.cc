@@ -22,11 +22,11 @@
 namespace cairn::transport {
 namespace {
 
-// What a context knows beside OpenSSL's part. Owned by the SSL_CTX.
+// Data of a context in addition to OpenSSL's. Owned by the SSL_CTX.
 struct Trust {
   struct Domain {
-    std::string name;               // empty: any domain without a bundle of its own
-    std::set<std::string> anchors;  // hashes
+    std::string name;               // empty: all domains without a bundle of their own
+    std::set<std::string> anchors;  // hashes of the CA certificates
   };
   std::vector<Domain> domains;
   std::vector<OpensslPtr<X509_CRL>> lists;
@@ -68,7 +68,7 @@ OpensslPtr<BIO> Reader(const std::string& pem) {
   return bio;
 }
 
-// Reads objects until the PEM has no more. A damaged one is an error.
+// Reads objects until the end of the PEM. A damaged object is an error.
 template <typename T, typename Read>
 absl::StatusOr<std::vector<OpensslPtr<T>>> ReadPem(const std::string& path, const std::string& pem,
                                                    Read read, std::string_view what) {
@@ -103,15 +103,15 @@ absl::Time TimeOf(const ASN1_TIME* time) {
   return absl::FromTM(broken_down, absl::UTCTimeZone());
 }
 
-// The certificate's dates are of the calendar, the daemon's clock is not.
+// Certificates have calendar dates. The daemon's clock is not a calendar clock.
 absl::Time CalendarNow() { return absl::Now(); }
 
 std::string TimeText(absl::Time time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
 }
 
-// A certificate of an issuer without a list is not revoked; a list past its next update goes on to
-// be used, unless the configuration says otherwise.
+// A certificate is not revoked if its issuer has no revocation list. A list is still used after its
+// next update is due, unless is_stale_crl_refused is set.
 int OnVerified(int is_good, X509_STORE_CTX* store_context) {
   if (is_good == 1) return 1;
   const int error = X509_STORE_CTX_get_error(store_context);
@@ -146,7 +146,7 @@ absl::Status SetUp(SSL_CTX* context) {
   return absl::OkStatus();
 }
 
-// Our own certificate: what a peer would refuse is refused here, by its reason.
+// Checks our own certificate for errors that would make peers refuse it.
 absl::Status CheckOwn(const std::string& path, X509* leaf, TlsRole role) {
   const absl::Time now = CalendarNow();
   const absl::Time begin = TimeOf(X509_get0_notBefore(leaf));
@@ -200,7 +200,7 @@ absl::Status UseOwn(SSL_CTX* context, const TlsPaths& paths, std::vector<Openssl
 absl::StatusOr<TlsBundle> ParseTlsBundle(std::string_view text) {
   TlsBundle bundle;
   const size_t equals = text.find('=');
-  // A path may have an '=', a domain no '/'.
+  // A path may contain '=', but a domain does not contain '/'.
   const bool has_domain = equals != text.npos && text.substr(0, equals).find('/') == text.npos;
   bundle.path = std::string(has_domain ? text.substr(equals + 1) : text);
   if (has_domain) {
@@ -233,8 +233,8 @@ absl::StatusOr<CertificatePeer> IdentifyChain(const ssl_ctx_st* context, stack_s
   const bool has_own =
       !wanted.empty() &&
       std::any_of(domains.begin(), domains.end(), [&](const auto& d) { return d.name == wanted; });
-  // A domain with a bundle of its own is vouched for by that alone, others by those for all. Names
-  // without a domain may come from any bundle.
+  // If a domain has its own bundle, only that bundle is trusted for it. Other domains use the
+  // bundles for all domains. Names without a domain may use every bundle.
   const Trust::Domain* found = nullptr;
   for (const Trust::Domain& domain : domains) {
     if (!domain.anchors.contains(peer.root)) continue;
@@ -329,7 +329,7 @@ absl::StatusOr<TlsFiles::Taken> TlsFiles::Check(const Bytes& bytes) const {
                              TimeText(taken.not_after));
   }
   X509_STORE* const store = SSL_CTX_get_cert_store(context.get());
-  // A bundle's certificates are trusted as they are, also those of intermediate CAs.
+  // The certificates of a bundle are trusted directly, including intermediate CAs.
   unsigned long flags = X509_V_FLAG_PARTIAL_CHAIN;
   for (size_t i = 0; i < paths_.ca.size(); ++i) {
     CAIRN_ASSIGN_OR_RETURN(const auto anchors, ReadPem<X509>(paths_.ca[i].path, bytes.ca[i],
@@ -394,7 +394,7 @@ void TlsFiles::Judge(absl::StatusOr<Bytes> bytes) {
   std::string refused_before;
   {
     const MutexLock lock(mutex_);
-    // What was refused may be good by now: its time may have come.
+    // Files that were refused are checked again, because a certificate may have become valid.
     if (bytes.ok() && refusal_.empty() && *bytes == seen_) return;
     refused_before = refusal_;
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The files of TLS: our certificate and key, the certificates of the CAs that we trust, and
-// revocation lists. They are read again in place: a changed set is checked and taken whole, or the
-// one in force stays and remark() says why.
+// The files of TLS: our certificate and key, the certificates of trusted CAs, and revocation lists.
+// Changed files are read again. They take effect together if all of them are valid. Otherwise the
+// old files stay in force, and remark() has the reason.
 //
 //   auto files = TlsFiles::Open({.certificate = …, .key = …, .ca = {{.path = …}}},
 //   TlsRole::kServer); const TlsContext context = (*files)->context();   // for one TlsSession
@@ -44,18 +44,19 @@ struct TlsPaths {
   std::string certificate;  // PEM, the leaf first; a client may have none
   std::string key;          // PEM, not encrypted
   std::vector<TlsBundle> ca;
-  std::string crl;  // PEM, any number of lists; empty: nothing is revoked
-  // A list past its next update: true refuses the certificates of its issuer, false goes on.
+  std::string crl;  // PEM, any number of lists; empty: no certificate is revoked
+  // Whether a list past its next update refuses the certificates of its issuer. false: the list is
+  // still used.
   bool is_stale_crl_refused = false;
   bool operator==(const TlsPaths&) const = default;
 };
 
 inline constexpr size_t kTlsFileBytesMax = size_t{4} << 20;
 inline constexpr size_t kTlsBundlesMax = 64;
-inline constexpr int kTlsCertificatesBytesMax = 16 << 10;  // of a peer's chain
+inline constexpr int kTlsCertificatesBytesMax = 16 << 10;  // for a peer's chain
 inline constexpr absl::Duration kTlsLookInterval = absl::Seconds(1);
 
-// One checked set of files, as OpenSSL's SSL_CTX. Copies share it. Immutable.
+// A checked set of files, as an SSL_CTX of OpenSSL. Copies share it. Immutable.
 class TlsContext {
  public:
   TlsContext() = default;
@@ -74,11 +75,11 @@ class TlsContext {
   ssl_ctx_st* context_ = nullptr;
 };
 
-// Reads who a verified chain names, its trust domain included: what a TlsSession calls in the
-// handshake. Errors: PermissionDenied (the URI's domain is not that of the chain's root),
-// InvalidArgument (names).
+// Returns the holder that a verified chain names, including its trust domain. A TlsSession calls it
+// during the handshake. Errors: PermissionDenied (the URI's domain is not that of the chain's
+// root), InvalidArgument (names).
 absl::StatusOr<CertificatePeer> IdentifyChain(const ssl_ctx_st* context, stack_st_X509* chain);
-// Whether a list of `context` revokes a certificate of the chain.
+// Returns whether a revocation list of `context` revokes a certificate of the chain.
 bool IsChainRevoked(const ssl_ctx_st* context, stack_st_X509* chain);
 
 // Thread-safety: Thread-safe.
@@ -89,27 +90,27 @@ class TlsFiles {
   static absl::StatusOr<std::unique_ptr<TlsFiles>> Open(TlsPaths paths, TlsRole role,
                                                         const Clock& clock = RealClock::Get());
 
-  // The set in force.
+  // Returns the files in force.
   TlsContext context() const;
-  // The same as text, for other users of TLS: `ca` is all bundles, one after the other.
+  // The same files as texts, for other users of TLS. `ca` has all bundles, one after the other.
   struct Pems {
     std::string certificate, key, ca;
   };
   Pems pems() const;
   const TlsPaths& paths() const { return paths_; }
-  // Grows with each set that is taken.
+  // Increases with each new set of files.
   uint64_t generation() const;
 
-  // Reads the files if kTlsLookInterval has passed since the last look. Returns true if it took a
-  // new set.
+  // Reads the files if kTlsLookInterval has passed since the last check. Returns true if a new set
+  // is in force.
   bool Look();
 
-  // Why the files that are there were not taken, and which remain in force until when; or that a
-  // revocation list is stale. Empty: nothing is wrong.
+  // Returns why changed files were refused and until when the old ones are valid, or that a
+  // revocation list is stale. Empty: no problem.
   std::string remark() const;
-  // Subject and end of our certificate in force: "subject CN=engine, until 2026-12-01T00:00:00Z".
+  // Returns subject and end of our certificate: "subject CN=engine, until 2026-12-01T00:00:00Z".
   std::string own_certificate() const;
-  absl::Time not_after() const;  // of our certificate; InfiniteFuture() without one
+  absl::Time not_after() const;  // end of our certificate; InfiniteFuture() if there is none
 
   void Report(MetricSink& sink) const;
 
@@ -140,9 +141,9 @@ class TlsFiles {
   mutable Mutex mutex_;
   bool is_looking_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  Bytes seen_ ABSL_GUARDED_BY(mutex_);  // what was judged last
+  Bytes seen_ ABSL_GUARDED_BY(mutex_);  // the files that were checked last
   Taken taken_ ABSL_GUARDED_BY(mutex_);
-  std::string refusal_ ABSL_GUARDED_BY(mutex_);  // why `seen_` is not what is in force
+  std::string refusal_ ABSL_GUARDED_BY(mutex_);  // why `seen_` is not in force; empty: it is
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
   Counter reloads_, reload_failures_;
 };

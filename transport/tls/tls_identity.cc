@@ -24,7 +24,7 @@ std::string Hex(std::span<const unsigned char> bytes) {
       absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
-// The name's bytes with their true length: a NUL does not end them.
+// Returns the bytes of the name with their true length, including NUL bytes.
 absl::StatusOr<std::string> NameOf(const ASN1_STRING* text, std::string_view kind) {
   const int bytes = ASN1_STRING_length(text);
   const unsigned char* const data = ASN1_STRING_get0_data(text);
@@ -65,7 +65,7 @@ absl::Status TakeName(const GENERAL_NAME* name, CertificatePeer& peer) {
       peer.dns.push_back(std::move(dns));
       return absl::OkStatus();
     }
-    case GEN_EMAIL:  // names nobody here, but must not be malformed either
+    case GEN_EMAIL:  // not used as a name, but must be well-formed
       return NameOf(static_cast<const ASN1_STRING*>(value), "mail").status();
     default:
       return absl::OkStatus();

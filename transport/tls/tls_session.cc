@@ -41,7 +41,7 @@ ssize_t SocketChannel::Write(const void* source, size_t bytes) {
     bytes = std::min(bytes, bytes_max_);
   }
   ssize_t moved = 0;
-  do {  // ends likewise
+  do {  // ends: see above
     moved = ::send(socket_, source, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (moved < 0 && errno == EINTR);
   return moved;
@@ -71,7 +71,7 @@ std::string_view Name(TlsRefusal refusal) {
   return kNames[static_cast<size_t>(refusal)];
 }
 
-// OpenSSL's callbacks, which reach the session by the SSL's or the BIO's data.
+// Callbacks of OpenSSL. They find the session in the data of the SSL or BIO.
 struct TlsSessionHooks {
   static TlsSession& Of(const SSL* ssl) { return *static_cast<TlsSession*>(SSL_get_app_data(ssl)); }
 
@@ -249,7 +249,7 @@ std::string CertificateText(const X509* certificate) {
 
 }  // namespace
 
-// In the handshake, in place of OpenSSL's own check, which it calls.
+// Replaces OpenSSL's own check during the handshake, and calls that check.
 bool TlsSession::VerifyPeer(x509_store_ctx_st* store_context) {
   const auto refuse = [&](TlsRefusal refusal, const absl::Status& why, int error) {
     verify_refusal_ = refusal;
@@ -301,7 +301,7 @@ bool TlsSession::VerifyPeer(x509_store_ctx_st* store_context) {
   return true;
 }
 
-// A key update costs us more than the peer that asks for it; a ticket is never asked for.
+// A key update costs us more than the peer that requests it. We never request a ticket.
 void TlsSession::OnHandshakeMessage(uint8_t type) {
   constexpr uint8_t kNewSessionTicket = 4, kKeyUpdate = 24;
   if (type != kNewSessionTicket && type != kKeyUpdate) return;
@@ -413,7 +413,7 @@ TlsSession::Moved TlsSession::Read(std::span<std::byte> target) {
   return {After(result, /*is_write=*/false), 0};
 }
 
-// A record that is begun must be ended with the key that it began with.
+// A record must be finished with the key with which it was started.
 bool TlsSession::RenewKeyIfDue() {
   if (is_write_pending_ || records_ < key_limits_.records_per_key) return true;
   if (SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) != 1) return false;

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One TLS 1.3 connection, by OpenSSL, over a byte channel that does not block. No resumption, no
-// early data, no tickets: each connection proves itself by a full handshake.
+// A TLS 1.3 connection by OpenSSL, over a non-blocking byte channel. There is no resumption, no
+// early data and no ticket. Every connection performs a full handshake.
 //
 //   TlsSession session(files.context(), TlsRole::kServer, {.alpn = kStreamAlpn}, channel);
 //   while (session.Handshake() == TlsStep::kWantsRead) …wait for the channel…
 //   session.peer();              // who it is
 //   session.Read(target); session.Write(source);
 //
-// It renews its own key every kRecordsPerKey records: OpenSSL never does. A peer that renews its
-// keys more often than kKeyUpdatesPerMinute beyond one a GiB is ended.
+// It changes its own key every kRecordsPerKey records, because OpenSSL never does. A peer may
+// change its keys once per GiB, and kKeyUpdatesPerMinute times per minute in addition. If it
+// exceeds this, the connection fails.
 //
-// The error queue of OpenSSL is empty after each call, because it belongs to the thread, which in
-// the SDK is the engine's.
+// OpenSSL's error queue is empty after each call. The queue belongs to the thread, and in the SDK
+// the thread belongs to the engine.
 
 #include <sys/types.h>
 
@@ -33,22 +34,22 @@ struct x509_store_ctx_st;
 
 namespace cairn::transport {
 
-// Where ciphertext comes from and goes to. Calls do not block.
+// The source and destination of ciphertext. Calls do not block.
 class ByteChannel {
  public:
   virtual ~ByteChannel() = default;
-  // Return the bytes that were moved, at least one; 0 at the peer's end (Read); -1 with errno,
-  // EAGAIN if nothing can be moved now.
+  // Both return the number of bytes moved, at least one. Read() returns 0 at the end of the stream.
+  // Both return -1 and set errno on failure, with EAGAIN if nothing can be moved now.
   virtual ssize_t Read(void* target, size_t bytes) = 0;
   virtual ssize_t Write(const void* source, size_t bytes) = 0;
 };
 
-// A connected socket, which it borrows. Writing to a closed one gives no signal.
+// A borrowed connected socket. Writing to a closed one raises no signal.
 class SocketChannel final : public ByteChannel {
  public:
   explicit SocketChannel(int socket) : socket_(socket) {}
-  // For tests: as if the socket had buffers of that size. Reads give one byte and at most that many
-  // in turn; a write takes at most that many, and then the next one nothing.
+  // For tests: emulates a socket with buffers of `bytes`. Reads alternately return one byte and at
+  // most `bytes`. A write takes at most `bytes`, and the next write takes nothing.
   void Strain(size_t bytes) { bytes_max_ = bytes; }
   ssize_t Read(void* target, size_t bytes) override;
   ssize_t Write(const void* source, size_t bytes) override;
@@ -60,7 +61,7 @@ class SocketChannel final : public ByteChannel {
   bool is_full_ = false;
 };
 
-// One end of a pair of queues in memory, for tests and fuzzers.
+// One end of a pair of queues in memory. For tests and fuzzers.
 class QueueChannel final : public ByteChannel {
  public:
   QueueChannel(std::string* from, std::string* to) : from_(from), to_(to) {}
@@ -76,54 +77,54 @@ class QueueChannel final : public ByteChannel {
 enum class TlsStep : uint8_t {
   kDone,        // bytes were moved, or the handshake is over
   kWantsRead,   // call again once the channel has bytes
-  kWantsWrite,  // call again, with the same bytes first, once the channel takes bytes
-  kClosed,      // the peer has ended the connection in order
-  kFailed,      // failure() says why
+  kWantsWrite,  // call again, starting with the same bytes, once the channel has room
+  kClosed,      // the peer has closed the connection properly
+  kFailed,      // failure() has the reason
 };
 
-// Why a connection failed, for metrics and for what is said to whom.
+// Why a connection failed. Used for metrics, and to choose the message for each side.
 enum class TlsRefusal : uint8_t {
   kNone,
   kExpired,        // the peer's certificate
-  kNotYetValid,    // likewise
+  kNotYetValid,    // the peer's certificate
   kUnknownCa,      // no chain to a CA that is trusted
-  kRevoked,        // or its issuer's list is stale and that is refused
+  kRevoked,        // or the issuer's list is stale, and is_stale_crl_refused is set
   kWrongUse,       // the extended key usage does not allow it
-  kWrongName,      // the names are malformed, too many, or not those that were asked for
-  kWrongDomain,    // the CA may not name members of that trust domain
+  kWrongName,      // the names are malformed, too many, or not the expected ones
+  kWrongDomain,    // the CA is not trusted for that trust domain
   kNoCertificate,  // the peer sent none
   kBadCertificate,
   kPeerRefused,  // the peer sent an alert
   kPlaintext,    // the peer does not speak TLS
-  kProtocol,     // TLS, but not as it should be; another version; damaged bytes
+  kProtocol,     // invalid TLS: another version, or damaged bytes
   kAlpn,         // the peer speaks another protocol above TLS
-  kKeyUpdates,   // too many
-  kClosed,       // the connection ended without a word
+  kKeyUpdates,   // too many key updates
+  kClosed,       // the peer closed the connection without an alert
   kLate,         // the handshake took too long
-  kOverBudget,   // it gave way to newer ones, or sent too much before its proof
+  kOverBudget,   // closed to make room, or it sent too much before it was authenticated
 };
 inline constexpr size_t kTlsRefusalCount = 18;
 std::string_view Name(TlsRefusal refusal);
 
-inline constexpr uint64_t kRecordsPerKey = uint64_t{1} << 22;  // AES-GCM is good for 2^24.5
+inline constexpr uint64_t kRecordsPerKey = uint64_t{1} << 22;  // AES-GCM is safe for 2^24.5 records
 inline constexpr size_t kRecordBytesMax = 16 << 10;
 inline constexpr double kKeyUpdatesPerMinute = 16;
 inline constexpr uint64_t kBytesPerKeyUpdate = uint64_t{1} << 30;
 
 struct TlsSessionOptions {
   std::string alpn;  // both ends must speak it
-  // A client's: the name that the server's certificate must have: a DNS name, an address, or a URI
+  // Client: the name that the server's certificate must have. A DNS name, an address, or a URI
   // ("spiffe://…"). Not empty for a client.
   std::string server_name = {};
 };
 
-// For tests, which want both at once.
+// Tests reach both limits sooner.
 struct TlsKeyLimits {
   uint64_t records_per_key = kRecordsPerKey;
   double updates_per_minute = kKeyUpdatesPerMinute;
 };
 
-// Gives a context the callbacks of its sessions: TlsFiles does so with each that it makes.
+// Sets the callbacks of sessions in a context. TlsFiles calls it for each context.
 void InstallSessionHooks(ssl_ctx_st* context);
 
 // Thread-safety: Thread-compatible.
@@ -134,39 +135,39 @@ class TlsSession {
     size_t bytes = 0;  // more than 0 only with kDone
   };
 
-  // `channel` must outlive the session, or be replaced.
+  // `channel` must outlive the session or be replaced.
   TlsSession(const TlsContext& context, TlsRole role, TlsSessionOptions options,
              ByteChannel& channel);
   ~TlsSession();
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  // Goes on with the handshake. kDone: peer() is who it is.
+  // Continues the handshake. After kDone, peer() is valid.
   TlsStep Handshake();
   bool is_open() const { return is_open_; }
   // REQUIRES: is_open().
   const CertificatePeer& peer() const { return peer_; }
-  // Whether a list of `context` revokes the peer's certificate or one of its CAs.
+  // Returns whether a list of `context` revokes the peer's certificate or one of its CAs.
   bool IsPeerRevoked(const TlsContext& context) const;
 
-  // Moves up to the sizes given. REQUIRES: is_open().
+  // Both move at most as many bytes as given. REQUIRES: is_open().
   Moved Read(std::span<std::byte> target);
   Moved Write(std::span<const std::byte> source);
-  // Decrypted bytes that Read() gives without reading the channel.
+  // The number of decrypted bytes that Read() can return without reading the channel.
   size_t pending() const;
   void SetKeyLimits(const TlsKeyLimits& limits) {
     key_limits_ = limits;
     updates_left_ = limits.updates_per_minute;
   }
   uint64_t keys_renewed() const { return keys_renewed_; }
-  // Tells the peer that no more comes, if that is possible at once.
+  // Sends the peer a close alert, if this is possible without waiting.
   void Close();
 
-  // Why it failed: Unavailable (the peer or the network), PermissionDenied (a certificate), with
-  // the reason in words. OK while it has not.
+  // The reason of the failure: Unavailable (the peer or the network) or PermissionDenied (a
+  // certificate). OK if it has not failed.
   const absl::Status& failure() const { return failure_; }
   TlsRefusal refusal() const { return refusal_; }
-  // The certificate that was looked at last, for logs: "subject CN=…, until …"; may be empty.
+  // The certificate that was checked last, for logs: "subject CN=…, until …". May be empty.
   const std::string& peer_certificate() const { return peer_certificate_; }
 
   uint64_t channel_bytes_read() const { return bytes_read_; }
@@ -188,18 +189,18 @@ class TlsSession {
   ssl_st* ssl_ = nullptr;
   bool is_open_ = false;
   bool is_write_pending_ = false;
-  bool has_peer_closed_ = false;  // the channel is at its end
+  bool has_peer_closed_ = false;  // the end of the channel was read
   bool is_uri_wanted_ = false;
   CertificatePeer peer_;
   std::string peer_certificate_;
   absl::Status failure_;
   TlsRefusal refusal_ = TlsRefusal::kNone;
-  absl::Status verify_failure_;  // what VerifyPeer() found
+  absl::Status verify_failure_;  // the result of VerifyPeer()
   TlsRefusal verify_refusal_ = TlsRefusal::kNone;
-  uint64_t records_ = 0;  // written with the key in force
+  uint64_t records_ = 0;  // written with the current key
   uint64_t keys_renewed_ = 0;
   uint64_t bytes_read_ = 0, bytes_written_ = 0;  // ciphertext
-  // Key updates that the peer may still make.
+  // The number of key updates that the peer may still make.
   double updates_left_ = kKeyUpdatesPerMinute;
   absl::Time updates_counted_;
   uint64_t updates_bytes_ = 0;  // bytes_read_ at that time

@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<UcxConnection>> UcxConnection::Connect(
   CAIRN_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, ResolveAddresses(host, port));
   absl::Status failure;
   for (size_t i = 0; i < addresses.size(); ++i) {
-    // One that does not answer leaves the others their share of the time.
+    // An address that does not answer must leave time for the others.
     const absl::Time now = MonotonicNow();
     const absl::Time until = now + (deadline - now) / static_cast<int64_t>(addresses.size() - i);
     auto connection = ConnectTo(addresses[i], hello, options, until, reply);
@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<UcxConnection>> UcxConnection::ConnectTo(
   return connection;
 }
 
-// A fresh worker too: of the old one nothing is left that could still answer.
+// Makes a new worker too, so that no request of the old one can still be answered.
 absl::Status UcxConnection::Open() {
   failure_ = absl::OkStatus();
   CAIRN_ASSIGN_OR_RETURN(worker_, UcxWorker::Make(*context_));
@@ -96,7 +96,8 @@ absl::Status UcxConnection::Open() {
   return absl::OkStatus();
 }
 
-// Connected means that the daemon has answered: a stopped one accepts connections and is silent.
+// The connection counts as open only after the daemon has answered, because a stopped daemon still
+// accepts connections.
 absl::StatusOr<proto::HelloReply> UcxConnection::SayHello(absl::Time deadline) {
   is_saying_hello_ = true;
   absl::StatusOr<proto::HelloReply> reply = Shake(*this, hello_, deadline);
@@ -233,7 +234,7 @@ void UcxConnection::Keep(Slot& slot) {
   if (kept_->slots.size() == proto::kBatchMax) SendKept();
 }
 
-// A failure breaks the connection, which ends the calls.
+// A failure breaks the connection, and so ends the calls.
 void UcxConnection::SendKept() {
   if (kept_ == nullptr || state_ != State::kOpen) return;
   Sending& sending = *sendings_.emplace_back(std::move(kept_));
@@ -252,7 +253,7 @@ void UcxConnection::EndSending(const Sending& sending) {
   std::erase_if(sendings_, [&](const auto& held) { return held.get() == &sending; });
 }
 
-// The end of a connection, whatever the cause. Not inside a UCX callback.
+// Begins to close the connection, for any cause. Must not run inside a UCX callback.
 void UcxConnection::StartBreaking(const absl::Status& why) {
   if (state_ != State::kOpen) return;
   state_ = State::kBreaking;
@@ -279,7 +280,7 @@ void UcxConnection::FinishBreaking(absl::Time now) {
   const bool is_moving =
       is_pong_moving_ ||
       std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.is_moving(); });
-  // Past the limit UCX owes a callback that does not come; without its worker it touches nothing.
+  // After the limit, a callback of UCX is missing. Without its worker, UCX accesses no memory.
   if ((close_request_ == nullptr && !is_moving) || now - breaking_since_ > kBreakWithin) {
     DropWorker();
   }
@@ -300,7 +301,7 @@ void UcxConnection::DropWorker() {
 namespace {
 
 constexpr absl::Duration kSpin = absl::Microseconds(50);
-constexpr absl::Duration kOvertimeMax = absl::Milliseconds(40);  // to see a break through
+constexpr absl::Duration kOvertimeMax = absl::Milliseconds(40);  // the time to complete a break
 constexpr int kLateTurnsMax = 16;
 
 }  // namespace
@@ -308,7 +309,7 @@ constexpr int kLateTurnsMax = 16;
 void UcxConnection::Poll(absl::Time until) {
   absl::Time idle_since = MonotonicNow();
   int late_turns = 0;
-  // Ends at `until`, give or take kOvertimeMax while breaking.
+  // Ends at `until`, or up to kOvertimeMax later while breaking.
   while (state_ != State::kBroken) {
     SendKept();
     const unsigned events = worker_->Progress();
@@ -321,8 +322,8 @@ void UcxConnection::Poll(absl::Time until) {
       if (state_ == State::kBroken || now > until + kOvertimeMax) return;
       continue;
     }
-    // Past `until`, what has arrived already is still taken, so that Poll(InfinitePast()) notices a
-    // daemon that has gone.
+    // After `until`, data that has already arrived is still read. So Poll(InfinitePast()) notices
+    // that the daemon is gone.
     if (has_ended || (now >= until && (events == 0 || ++late_turns > kLateTurnsMax))) return;
     if (events > 0) {
       idle_since = now;
@@ -372,7 +373,8 @@ bool UcxConnection::EndCalls() {
   return has_ended;
 }
 
-// --- Inside UCX callbacks, which only record -----------------------------------------------------
+// --- Inside UCX callbacks, which only record state
+// ------------------------------------------------
 
 void UcxConnection::Fail(absl::Status why) {
   if (failure_.ok()) failure_ = std::move(why);
@@ -383,7 +385,7 @@ void UcxConnection::OnEndpointError(void* argument, ucp_ep_h, ucs_status_t statu
 }
 
 void UcxConnection::AfterMove(ucs_status_t status) {
-  // Rejected: the daemon did not want the payload, and says why in its reply.
+  // Rejected: the daemon did not take the payload. Its reply has the reason.
   if (status != UCS_OK && status != UCS_ERR_REJECTED && state_ == State::kOpen) {
     Fail(FromUcs(status, "transfer"));
   }

@@ -22,7 +22,7 @@ ucs_status_t IgnoreMessage(void*, const void*, size_t, void*, size_t,
   return RefusedPayload(param);
 }
 
-// A value that UCX cannot read is an error whose text does not name the variable.
+// If UCX cannot parse a value, its error does not name the variable.
 absl::Status WithVariables(absl::Status status) {
   if (status.ok()) return status;
   const std::vector<std::string> variables = VariablesOfOthers();
@@ -31,8 +31,8 @@ absl::Status WithVariables(absl::Status status) {
                                       absl::StrJoin(variables, ", "), ": try without")};
 }
 
-// UCX only warns where it has no transport for the interface, and ends the process when it
-// connects.
+// If UCX has no transport for the interface, it only logs a warning, and later aborts the process
+// when it connects.
 absl::Status CheckDevice(ucp_context_h context, const UcxSettings& settings) {
   char* text = nullptr;
   size_t bytes = 0;
@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Make(const UcxContext& con
   std::unique_ptr<UcxWorker> made(new UcxWorker(worker));
   CAIRN_RETURN_IF_ERROR(
       FromUcs(ucp_worker_get_efd(worker, &made->event_fd_), "UCX worker wake-up"));
-  // The last first, so that the table is allocated once.
+  // In descending order, so that the table is allocated only once.
   for (unsigned id = kIdMax + 1; id-- > 0;) {
     CAIRN_RETURN_IF_ERROR(made->Handle(id, &IgnoreMessage, nullptr));
   }

@@ -24,7 +24,8 @@ constexpr size_t kTasksMax = 4096;
 constexpr size_t kConnectionsMax = 256;
 constexpr absl::Duration kSleepMax = absl::Seconds(1);
 constexpr absl::Duration kFinishWithin = absl::Seconds(2);
-constexpr absl::Duration kDrainWithin = absl::Milliseconds(500);  // of what moves when a lane ends
+// For running transfers when a lane ends.
+constexpr absl::Duration kDrainWithin = absl::Milliseconds(500);
 
 absl::Status Watch(int epoll, int fd) {
   epoll_event event{};
@@ -90,7 +91,7 @@ void UcxLane::Run() {
     worker_.reset();
     return;
   }
-  // Ends when Finish() says so. acquire: pairs with the store there.
+  // Ends after Finish(). acquire: pairs with the store there.
   while (phase_.load(std::memory_order_acquire) != Phase::kFinishing) {
     const absl::Time now = MonotonicNow();
     if (Turn(now) > 0) {
@@ -102,7 +103,7 @@ void UcxLane::Run() {
   ShutDown();
 }
 
-// One turn of everything that can be due; how much of it there was.
+// One turn: does everything that is due. Returns the number of events.
 size_t UcxLane::Turn(absl::Time now) {
   size_t events = worker_->Progress();
   events += static_cast<size_t>(submitted_.RunAll(*this));
@@ -123,7 +124,7 @@ void UcxLane::Sleep(absl::Time now) {
   if (worker_->Arm()) {
     absl::Duration wait = std::min({next_deadline_ - now, next_watch_ - now, kSleepMax});
     if (!breaking_.empty()) wait = std::min(wait, absl::Milliseconds(1));
-    // Rounded up, so that a deadline is not spun for.
+    // Rounded up, so that the lane does not spin until a deadline.
     const int64_t wait_ms = absl::ToInt64Milliseconds(wait + absl::Microseconds(999));
     std::array<epoll_event, 2> events;
     epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
@@ -211,8 +212,8 @@ void UcxLane::Finish() {
 }
 
 void UcxLane::ShutDown() {
-  // What moves may end first: a payload that is cut off can end its sender, by an assertion of UCX
-  // 1.13 (docs/internals/transport-ucx.md).
+  // Running transfers may complete first. If a payload is interrupted, an assertion of UCX 1.13 can
+  // abort its sender (docs/internals/transport-ucx.md).
   is_draining_ = true;
   const absl::Time deadline = MonotonicNow() + kFinishWithin;
   const absl::Time drained_by = MonotonicNow() + kDrainWithin;
@@ -222,7 +223,7 @@ void UcxLane::ShutDown() {
   for (const auto& [id, peer] : peers_) {
     Condemn(*peer, absl::UnavailableError("the daemon is stopping"));
   }
-  // Ends at the deadline at the latest: AbandonWorker() completes what is left.
+  // Ends at the deadline at the latest: AbandonWorker() completes the rest.
   while (!peers_.empty() && MonotonicNow() < deadline) {
     Turn(MonotonicNow());
   }
@@ -237,7 +238,8 @@ namespace {
 
 constexpr absl::Duration kStuckAfter = absl::Seconds(2);
 constexpr int kLaneBits = 8;
-constexpr uint64_t kUcxPeerBit = uint64_t{1} << 62;  // apart from the ids of other transports
+// Distinguishes these ids from those of other transports.
+constexpr uint64_t kUcxPeerBit = uint64_t{1} << 62;
 
 }  // namespace
 
@@ -253,7 +255,7 @@ void UcxLane::Accept(ucp_conn_request_h request) {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {&OnEndpointError, peer.get()};
   const ucs_status_t status = ucp_ep_create(worker_->get(), &params, &peer->endpoint);
-  if (status != UCS_OK) {  // the request is consumed all the same
+  if (status != UCS_OK) {  // UCX has consumed the request in any case
     metrics_.peers_refused.Add();
     peer_count_.fetch_sub(1, std::memory_order_relaxed);
     LogDebug("ucx", "connection request failed", {{"status", FromUcs(status, "accept")}});
@@ -276,7 +278,7 @@ UcxPeer* UcxLane::FindPeer(PeerId id) {
   return found == peers_.end() || found->second->is_breaking ? nullptr : found->second.get();
 }
 
-// May run inside a UCX callback, where an endpoint must not be closed: the loop does that.
+// May run inside a UCX callback, where an endpoint must not be closed. The loop closes it later.
 void UcxLane::Condemn(UcxPeer& peer, const absl::Status& why) {
   if (peer.is_breaking) return;
   peer.is_breaking = true;
@@ -306,7 +308,7 @@ void UcxLane::Break(PeerId peer) {
 
 size_t UcxLane::CloseBroken() {
   size_t closed = 0;
-  // By index: OnPeerGone() may break another peer.
+  // By index, because OnPeerGone() may break another peer.
   for (size_t i = 0; i < breaking_.size(); ++i) {
     if (breaking_[i]->is_close_started) continue;
     StartClose(*breaking_[i]);
@@ -320,7 +322,8 @@ void UcxLane::StartClose(UcxPeer& peer) {
   peers_by_endpoint_.erase(peer.endpoint);
   std::erase_if(arrived_,
                 [&peer](const Arrival& arrival) { return arrival.reply_to().peer == peer.id; });
-  // Held payloads of the peer will never come. From the back: Release() takes them out of the list.
+  // The held payloads of the peer will not arrive. Backwards, because Release() removes them from
+  // the list.
   for (size_t i = held_.size(); i-- > 0;) {
     if (held_[i]->peer_ == &peer) Release(*held_[i]);
   }
@@ -362,7 +365,7 @@ void UcxLane::Forget(UcxPeer& peer) {
   peers_.erase(peer.id);
 }
 
-// UCX owes a callback that does not come. Without its worker it cannot touch our memory any more.
+// A callback of UCX is missing. After its worker is destroyed, UCX cannot access our memory.
 void UcxLane::RebuildWorker() {
   LogError("ucx", "transfers did not end after their connection was closed: the lane restarts",
            {{"lane", index_}, {"transfers", moving_.size()}, {"peers", peers_.size()}});
@@ -406,9 +409,9 @@ UcxHeld::~UcxHeld() {
 
 namespace {
 
-// A peer that brings more than that in one turn of the lane is flooding: no window is wider.
+// A peer that sends more requests in one turn is broken. No window is larger.
 constexpr uint32_t kArrivedMax = proto::kWindowMax;
-constexpr int kOwnFramesMax = 64;  // refusals that a peer lets pile up unread
+constexpr int kOwnFramesMax = 64;  // maximum number of refusals that a peer has not read
 constexpr absl::Duration kOwnFrameWithin = absl::Seconds(5);
 
 ucp_request_param_t MoveParam(UcxTransfer& transfer) {
@@ -520,18 +523,18 @@ size_t UcxLane::DispatchArrivals() {
   std::vector<Arrival> arrived;
   arrived.swap(arrived_);
   for (Arrival& arrival : arrived) {
-    // One whose peer an earlier one has broken is dropped.
+    // If the peer was broken meanwhile, the arrival is dropped.
     UcxPeer* const peer = FindPeer(arrival.reply_to().peer);
     if (peer == nullptr) continue;
     --peer->arrived;
     handler_.OnArrival(*this, std::move(arrival));
   }
   arrived.clear();
-  if (arrived_.empty()) arrived_.swap(arrived);  // keeps the storage
+  if (arrived_.empty()) arrived_.swap(arrived);  // keeps the allocated memory
   return count;
 }
 
-// A request that never reaches the handler gets its one reply from here.
+// Sends the one reply to a request that does not reach the handler.
 void UcxLane::RefuseRequest(UcxPeer& peer, const proto::FrameBytes& request,
                             const absl::Status& status) {
   metrics_.arrivals_refused.Add();
@@ -571,8 +574,8 @@ void* UcxLane::LetGo(UcxHeld& held) {
   return std::exchange(held.descriptor_, nullptr);
 }
 
-// Tells the sender that its memory is free. It takes that for OK: what it believes is our reply
-// frame.
+// Tells the sender that its memory is free. UCX reports OK to the sender, which relies on our reply
+// frame instead.
 void UcxLane::Release(UcxHeld& held) {
   void* const descriptor = LetGo(held);
   if (descriptor != nullptr) ucp_am_data_release(worker_->get(), descriptor);
@@ -675,7 +678,7 @@ void UcxLane::OnReceived(void* request, ucs_status_t status, size_t bytes, void*
   transfer.lane->OnMoved(transfer, status);
 }
 
-// Before UCX is called, so that a callback from inside the call finds the transfer in place.
+// Called before UCX, because a callback inside the UCX call must find the transfer in the list.
 void UcxLane::StartMoving(UcxTransfer& transfer) {
   transfer.moving_index = moving_.size();
   moving_.push_back(&transfer);
@@ -683,7 +686,7 @@ void UcxLane::StartMoving(UcxTransfer& transfer) {
   next_deadline_ = std::min(next_deadline_, transfer.deadline);
 }
 
-// The callback: from here on the memory is free.
+// The callback. After this, the memory is free.
 void UcxLane::OnMoved(UcxTransfer& transfer, ucs_status_t status) {
   if (options_.lost_completions != nullptr && transfer.kind == UcxTransfer::Kind::kReceive &&
       options_.lost_completions->load() > 0) {
@@ -694,8 +697,8 @@ void UcxLane::OnMoved(UcxTransfer& transfer, ucs_status_t status) {
     if (status == UCS_OK) metrics_.late_transfers.Add();
   } else if (status != UCS_OK) {
     transfer.status = FromUcs(status, "transfer");
-    // A client that rejects what it did not ask for goes on; everything else is the end of the
-    // peer.
+    // A client may reject a reply that it does not expect, and stays connected. All other errors
+    // break the peer.
     if (status != UCS_ERR_REJECTED) Condemn(*transfer.peer, transfer.status);
   } else if (transfer.kind == UcxTransfer::Kind::kReceive) {
     metrics_.received_bytes.Add(transfer.target.size());
@@ -727,7 +730,8 @@ size_t UcxLane::ExpireDeadlines(absl::Time now) {
   if (now < next_deadline_) return 0;
   size_t expired = 0;
   next_deadline_ = absl::InfiniteFuture();
-  // First all verdicts: breaking a peer answers the rest of its transfers with Unavailable.
+  // All results are decided first, because breaking a peer answers its other transfers with
+  // Unavailable.
   for (UcxTransfer* transfer : moving_) {
     if (!transfer->status.ok()) continue;
     if (transfer->deadline > now) {
@@ -763,7 +767,7 @@ size_t UcxLane::RunFinished() {
     }
   }
   finished.clear();
-  if (finished_.empty()) finished_.swap(finished);  // keeps the storage
+  if (finished_.empty()) finished_.swap(finished);  // keeps the allocated memory
   return count;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libcairn_ucx.so exports: one factory.
+// The only exported function of libcairn_ucx.so: a factory.
 #include <string>
 #include <vector>
 
@@ -43,7 +43,7 @@ class Module final : public UcxModule {
 
 cairn::transport::UcxModule* cairn_ucx_module(uint32_t version) {
   if (version != cairn::transport::kUcxModuleVersion) return nullptr;
-  // Never destroyed: the module is never unloaded, and its users end when the process does.
+  // Never destroyed, because the module stays loaded until the process ends.
   static auto* const module = new cairn::transport::Module();
   return module;
 }

@@ -75,7 +75,7 @@ class UcxListener {
   bool is_set_up_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status set_up_status_ ABSL_GUARDED_BY(mutex_);
   SocketAddress address_;
-  std::unique_ptr<UcxWorker> worker_;  // used by the thread only, like the next
+  std::unique_ptr<UcxWorker> worker_;  // used only by the thread, like the next member
   ucp_listener_h listener_ = nullptr;
   std::vector<ucp_conn_request_h> requested_;  // not routed yet
   std::thread thread_;
@@ -134,7 +134,7 @@ void UcxListener::Run(const SocketAddress& address) {
     is_set_up_ = true;
   }
   changed_.NotifyAll();
-  // Ends when Stop() says so; acquire: pairs with the store there.
+  // Ends after Stop(). acquire: pairs with the store there.
   while (status.ok() && !is_stopping_.load(std::memory_order_acquire)) {
     if (worker_->Progress() > 0 || RouteRequested() > 0 || !worker_->Arm()) continue;
     std::array<epoll_event, 2> events;
@@ -157,8 +157,8 @@ void UcxListener::OnConnection(ucp_conn_request_h request, void* argument) {
   static_cast<UcxListener*>(argument)->requested_.push_back(request);
 }
 
-// Only once nothing is left to progress: a lane takes a request's socket over, and UCX 1.13 asserts
-// where an event of it still waits here (docs/internals/transport-ucx.md).
+// Runs only when the worker has no events left. A lane takes over the request's socket, and UCX
+// 1.13 asserts if an event of that socket is still pending here (docs/internals/transport-ucx.md).
 size_t UcxListener::RouteRequested() {
   const size_t count = requested_.size();
   for (const ucp_conn_request_h request : requested_) {
@@ -183,7 +183,7 @@ void UcxListener::Stop(TakeUnaccepted unaccepted) {
 
 namespace {
 
-constexpr int kLanesMax = 256;  // what a PeerId has room for
+constexpr int kLanesMax = 256;  // the limit of a PeerId
 constexpr absl::Duration kReachWithin = absl::Seconds(10);
 
 class UcxServer final : public Server {
@@ -209,8 +209,8 @@ class UcxServer final : public Server {
     return ntohs(reinterpret_cast<const sockaddr_in*>(listener_->address().get())->sin_port);
   }
 
-  // Lanes first stop accepting, so that the listener can reject what is left and go; then they
-  // break their peers and end.
+  // First the lanes stop accepting. Then the listener rejects the remaining requests and ends. Then
+  // the lanes break their peers and end.
   void Stop() override {
     const MutexLock lock(stop_mutex_);
     is_stopping_.store(true);
@@ -232,7 +232,7 @@ class UcxServer final : public Server {
   void Report(MetricSink& sink) const override { metrics_.Report(sink, "ucx"); }
 
  private:
-  // On the listener's thread: to the lane with the fewest peers.
+  // Runs on the listener's thread. Chooses the lane with the fewest peers.
   bool Route(ucp_conn_request_h request) {
     int peers = 0;
     UcxLane* best = nullptr;
@@ -252,13 +252,13 @@ class UcxServer final : public Server {
   std::string address_;
   std::atomic<bool> is_stopping_{false};
   Mutex stop_mutex_;
-  // Destroyed from the last to the first: the listener, its lanes, the context of their workers.
+  // Destroyed in reverse order: the listener, the lanes, then the context of their workers.
   std::unique_ptr<UcxContext> context_;
   std::vector<std::unique_ptr<UcxLane>> lanes_;
   std::unique_ptr<UcxListener> listener_;
 };
 
-// Answers every hello, and nothing else.
+// Answers only hellos.
 class Greeter final : public LaneHandler {
  public:
   void OnArrival(Lane& lane, Arrival arrival) override {
@@ -273,8 +273,8 @@ class Greeter final : public LaneHandler {
   void OnPeerGone(Lane&, PeerId) override {}
 };
 
-// UCX opens the ports behind a listener at the first address of its interface, and clients do not
-// find them where the listener has another one.
+// UCX opens its data ports at the first address of the interface. Clients do not find them if the
+// listener has another address.
 absl::Status CheckIsFirst(const SocketAddress& address, const std::string& device) {
   const auto first = FirstAddressOf(device, address.family());
   if (first.has_value() && IsSameHost(*first, address)) return absl::OkStatus();
@@ -286,15 +286,15 @@ absl::Status CheckIsFirst(const SocketAddress& address, const std::string& devic
       "; name that one, or give this one an interface of its own"));
 }
 
-// A client of our own gets through to a listener on the same address, before anybody is told of it.
+// Connects a client of our own to the listener, before the address is published.
 absl::Status ReachSelf(const SocketAddress& address, UcxSettings settings) {
-  settings.port_range.clear();  // its ports are of this moment
+  settings.port_range.clear();  // the range is for the daemon's ports
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<UcxContext> context, UcxContext::Make(settings));
   Greeter greeter;
   UcxServer server(std::move(context), {.lanes = 1, .peers_max = 1});
   SocketAddress any_port = address;
   reinterpret_cast<sockaddr_in*>(&any_port.storage)->sin_port =
-      0;  // the same place in sockaddr_in6
+      0;  // sockaddr_in6 has the port at the same offset
   CAIRN_RETURN_IF_ERROR(server.Start(any_port, {.limits = {.lanes = 1}}, greeter));
   proto::Frame hello;
   hello.seq = 1;

@@ -40,29 +40,31 @@ ucs_log_func_rc_t TakeMessage(const char* file, unsigned line, const char*, ucs_
 
 std::vector<std::pair<std::string, std::string>> PinnedSettings(const UcxSettings& settings) {
   return {
-      // Shared memory and CMA can store wrong bytes after an abort: never.
+      // Shared memory and CMA can store wrong bytes after an abort, so they are never used.
       {"TLS", "tcp,self"},
-      // Ends the process where it names no connection manager that is there.
+      // UCX aborts the process if the value names no available connection manager.
       {"SOCKADDR_TLS_PRIORITY", "tcp"},
-      {"CM_USE_ALL_DEVICES", "y"},  // n ends the process
-      // The other family than that of the address ends the process.
+      {"CM_USE_ALL_DEVICES", "y"},  // with n, UCX aborts the process
+      // With the other address family, UCX aborts the process.
       {"AF_PRIO", settings.family == AF_INET6 ? "inet6" : "inet"},
-      // Without it UCX opens a data port on every interface and stripes over two of them.
+      // Without this setting, UCX opens a data port on every interface and stripes over two of
+      // them.
       {"NET_DEVICES", settings.device},
       {"MAX_RNDV_RAILS", "1"},
       {"RNDV_SCHEME", "auto"},
-      {"PROTO_ENABLE", "n"},  // y aborts at the first transfer
+      {"PROTO_ENABLE", "n"},  // with y, UCX aborts at the first transfer
       {"TX_SEG_SIZE", "128k"},
-      {"RX_SEG_SIZE", "1m"},  // a peer's segment above it aborts us
-      {"MAX_IOV", "6"},       // 32 hangs
+      {"RX_SEG_SIZE", "1m"},  // a larger segment from a peer would abort us
+      {"MAX_IOV", "6"},       // with 32, UCX hangs
       {"PUT_ENABLE", "y"},
       {"CM_REUSEADDR", "y"},
-      // UCX cuts to whole seconds, after a conversion that can lose a little: 5 and 1.
+      // UCX truncates to whole seconds, after a conversion that can lose a little. The results are
+      // 5 and 1.
       {"KEEPIDLE", "5500ms"},
       {"KEEPINTVL", "1500ms"},
       {"KEEPCNT", "3"},
       {"PORT_RANGE", settings.port_range.empty() ? "0" : settings.port_range},
-      // UCX's own values. Others end connections, or no worker starts with them.
+      // UCX's default values. Other values end connections, or prevent workers from starting.
       {"ACC_DEVICES", "all"},
       {"ALLOC_PRIO", "md:sysv,md:posix,huge,thp,md:*,mmap,heap"},
       {"KEEPALIVE_INTERVAL", "20s"},
@@ -78,7 +80,7 @@ std::vector<std::pair<std::string, std::string>> PinnedSettings(const UcxSetting
       {"UNIFIED_MODE", "n"},
       {"ALLOC", "huge,thp,md,mmap,heap"},
       {"PRIV_DATA_LEN", "2k"},
-      {"FAILURE", "diag"},  // fatal ends the process with its peer
+      {"FAILURE", "diag"},  // with fatal, UCX aborts the process if its peer fails
       {"MAX_CONN_RETRIES", "25"},
       {"MAX_POLL", "16"},
       {"RX_BUFS_GROW", "8"},

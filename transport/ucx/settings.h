@@ -17,7 +17,7 @@ namespace cairn::transport {
 struct UcxSettings {
   std::string device;      // the only network interface, such as "lo"
   std::string port_range;  // for the data ports, such as "40000-40100"; empty: any
-  int family = AF_INET;    // of the data ports: AF_INET or AF_INET6
+  int family = AF_INET;    // address family of the data ports: AF_INET or AF_INET6
 };
 
 // Returns pairs of key and value. Keys of the TCP transport have no prefix, because UCX ignores

@@ -27,7 +27,7 @@ namespace cairn::transport {
 
 inline constexpr unsigned kRequestId = 1;  // client to daemon
 inline constexpr unsigned kReplyId = 2;    // daemon to client
-inline constexpr unsigned kBatchId = 3;  // client to daemon, where the answer to the hello says so
+inline constexpr unsigned kBatchId = 3;    // client to daemon, if the answer to the hello allows it
 // The largest id that a peer can name. Every id gets a handler, because UCX (1.13.1) neither checks
 // an id against the size of its table nor clears the entries between two registered ids.
 inline constexpr unsigned kIdMax = 65535;
@@ -42,7 +42,7 @@ inline constexpr uint64_t kOwnFrame = ~uint64_t{0};
 inline constexpr size_t kPrefixBytes = 8;
 inline constexpr size_t kHeaderBytesMax = kPrefixBytes + proto::kFrameBytesMax;
 static_assert(kHeaderBytesMax <= 1024, "UCX aborts on headers of some 8 KB");
-// A batch is as long as that at most, and eager. (A get takes 154 bytes.)
+// The maximum size of a batch. It is sent eagerly. (A get takes 154 bytes.)
 inline constexpr size_t kBatchBytesMax = proto::kBatchMax * (sizeof(uint16_t) + kHeaderBytesMax);
 static_assert(std::endian::native == std::endian::little, "prefix and seq are copied as they are");
 
@@ -92,8 +92,7 @@ class BatchBytes {
   size_t size_ = 0;
 };
 
-// Takes the first request out of `batch`, which comes from the peer. Returns nullopt if it is
-// malformed.
+// Removes the first request from `batch`, which is untrusted. Returns nullopt if it is malformed.
 inline std::optional<Header> TakeHeader(std::span<const std::byte>* batch) {
   uint16_t bytes = 0;
   if (batch->size() < sizeof(bytes)) return std::nullopt;

@@ -232,7 +232,7 @@ std::string Shown(const std::string& value) {
                       value.size() > kShown ? "…'" : "'");
 }
 
-// Of the extras in [begin, end), without repetitions.
+// The extras in [begin, end), without duplicates.
 using Extras = std::set<std::tuple<std::string, uint32_t, std::string>>;
 Extras ExtrasIn(const Request& request, uint64_t begin, uint64_t end) {
   Extras extras;
@@ -287,7 +287,8 @@ std::optional<Parting> FindParting(const Request& a, const Request& b, uint32_t 
   const auto [in_a, in_b] =
       std::mismatch(a.tokens.begin(), a.tokens.begin() + tokens_end, b.tokens.begin());
   const auto token = static_cast<uint64_t>(in_a - a.tokens.begin());
-  uint64_t block = token / step;  // `common` if no token differs
+  // Block of the first differing token; `common` if no token differs.
+  uint64_t block = token / step;
   const Extras a_extras = ExtrasIn(a, 0, common * step), b_extras = ExtrasIn(b, 0, common * step);
   for (const Extras* extras : {&a_extras, &b_extras}) {
     for (const auto& extra : *extras) {

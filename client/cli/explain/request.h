@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The requests that `cairnctl explain` compares: what the keys of their blocks are made of, and
-// where two of them part. Pure; all functions are Thread-safe.
+// Requests that `cairnctl explain` compares: the inputs of their blocks' keys, and the first block
+// in which two requests differ. Pure; all functions are Thread-safe.
 
 #include <cstdint>
 #include <optional>
@@ -15,13 +15,13 @@
 
 namespace cairn::explain {
 
-inline constexpr uint64_t kRequestBytesMax = uint64_t{256} << 20;  // of a file
+inline constexpr uint64_t kRequestBytesMax = uint64_t{256} << 20;  // limit for a file
 
 struct Request {
   std::string space;  // as --space names it; empty: not stated
   std::vector<uint32_t> tokens;
   std::optional<std::string> text;    // in place of tokens
-  std::vector<proto::BlockKey> keys;  // likewise: of engines with hashes of their own
+  std::vector<proto::BlockKey> keys;  // likewise, for engines with their own hashes
   std::vector<proto::KeyExtra> extras;
 };
 
@@ -30,16 +30,17 @@ struct Request {
 // the word or the field.
 absl::StatusOr<Request> ParseRequest(std::string_view content);
 
-// Where the chains of two requests part.
+// The first block in which the chains of two requests differ.
 struct Parting {
-  uint64_t block = 0;                  // the first that is not common
-  std::vector<std::string> differing;  // what differs in it, one sentence each; empty: one chain
-                                       // ends before this block
+  uint64_t block = 0;  // the first block that they do not share
+  // The differences in that block, one sentence each. Empty: one chain ends before this block.
+  std::vector<std::string> differing;
 };
-// nullopt: the chains are equal. Partial blocks at the ends have no keys and are ignored.
+// Returns nullopt if the chains are equal. Ignores partial blocks at the ends, because they have no
+// keys.
 std::optional<Parting> FindParting(const Request& a, const Request& b, uint32_t tokens_per_block);
 
-// The fields of the identities in which two spaces differ, one sentence each.
+// Returns the differing fields of two spaces' identities, one sentence each.
 std::vector<std::string> DifferencesOf(const v1::SpaceSpec& a, const v1::SpaceSpec& b);
 
 }  // namespace cairn::explain

@@ -17,12 +17,12 @@ namespace cairn::replay {
 namespace {
 
 constexpr uint32_t kPlanes = 2;
-// The sum of four numbers from 0 to 65535: its mean, and one over its spread.
+// The sum of four numbers from 0 to 65535 has this mean, and this inverse spread.
 constexpr int32_t kSumMean = 2 * 65535;
 constexpr float kSumInverse = 1.0F / 37837.2F;
 constexpr uint32_t kSampleBlocks = 16;
 
-// splitmix64: the output of its counter.
+// splitmix64: returns the output for its counter.
 uint64_t Mix(uint64_t counter) {
   uint64_t value = counter * 0x9e3779b97f4a7c15ULL;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -74,7 +74,7 @@ proto::BlockKey Content::KeyOf(const proto::Fingerprint& space, const proto::Blo
 
 void Content::Fill(const proto::BlockKey& key, std::span<std::byte> block) const {
   CAIRN_CHECK(block.size() == block_bytes());
-  // Keys are hashes: eight bytes of one tell blocks apart.
+  // Keys are hashes, so eight bytes distinguish blocks.
   uint64_t counter = codecs::Load<uint64_t>(key.data());
   std::byte* at = block.data();
   for (uint32_t plane = 0; plane < kPlanes; ++plane) {
@@ -110,7 +110,7 @@ uint64_t Content::WrongBytes(const proto::BlockKey& key, bool is_lossless,
       const float steps = error / spreads_[size_t{plane} * dim_ + i % dim_];
       squares += double{steps} * steps;
     }
-    // What is no number is not below either.
+    // False also for a NaN.
     const bool is_near = squares / static_cast<double>(plane_bytes / 2) <= kContentErrorMax;
     wrong += is_near ? 0 : plane_bytes;
   }

@@ -9,11 +9,11 @@ namespace cairn::replay {
 namespace {
 
 constexpr absl::Duration kWatchInterval = absl::Seconds(1);
-// Longer than any pause: it ends with the session's next turn.
+// Longer than any pause. The next turn of the session ends it.
 constexpr absl::Duration kRetained = absl::Hours(24);
-constexpr size_t kWindowRequests = 10;  // at least, in the mean
+constexpr size_t kWindowRequests = 10;  // minimum average number per window
 
-// Runs `call` and tells the tally how long it took.
+// Runs `call` and adds its time to the tally.
 template <typename Function>
 auto Timed(Call call, size_t window, absl::Duration deadline, Tally& tally, Function function) {
   const absl::Time before = MonotonicNow();
@@ -148,7 +148,7 @@ uint32_t Player::Fetch(const TraceRequest& request, size_t window, Hand& hand) {
     ++count;
   }
   if (match->block_count > 0) {
-    // A lease that could not be given back expires by itself.
+    // If the release fails, the lease expires by itself.
     client_.Release({&match->lease, 1}, options_.deadline).IgnoreError();
   }
   return count;
@@ -172,7 +172,7 @@ bool Player::GetBlock(const TraceRequest& request, uint32_t at, const LeaseToken
     ++tally.wrong_blocks;
     tally.wrong_bytes += wrong;
     wrong_bytes_.fetch_add(wrong, std::memory_order_relaxed);
-    return true;  // it is there: a put of it would be a duplicate
+    return true;  // the block exists, so a put of it would be a duplicate
   }
   tally.windows[window].hits[static_cast<size_t>(got->tier)] +=
       {1, trace_.TokensOf(request, at + 1) - trace_.TokensOf(request, at)};
@@ -206,7 +206,7 @@ void Player::PutFrom(uint32_t first, size_t window, Hand& hand) {
                         options_.deadline);
     });
     if (!put.ok()) {
-      // What hangs on a block that is not there would not be found.
+      // If a block is missing, later blocks of the chain would not be found.
       hand.tally.skipped_puts += hand.keys.size() - at - 1;
       return;
     }

@@ -27,9 +27,9 @@ namespace cairn::replay {
 struct PlayOptions {
   double rate = 0;                             // 2: twice the trace's speed; 0: no pauses
   uint32_t parallel = 1;                       // requests at once; 1 keeps the trace's order
-  absl::Duration deadline = absl::Seconds(2);  // of each call
+  absl::Duration deadline = absl::Seconds(2);  // for each call
   bool is_lossless = true;                     // for Content::WrongBytes()
-  bool sends_hints = false;                    // those of TurnEndsOf()
+  bool sends_hints = false;                    // the hints of TurnEndsOf()
 };
 
 struct PlayProgress {
@@ -61,7 +61,7 @@ class Player {
   bool GetBlock(const TraceRequest& request, uint32_t at, const LeaseToken& lease, size_t window,
                 Hand& hand);
   void PutFrom(uint32_t first, size_t window, Hand& hand);
-  // Retains a prefix that the session goes on from, or demotes what is the session's own.
+  // Retains the prefix that the session continues later, or demotes the session's own blocks.
   void SendHint(size_t index, Hand& hand);
   // Returns false if the play was stopped meanwhile.
   bool WaitFor(const TraceRequest& request, Hand& hand);

@@ -44,7 +44,7 @@ const char* NameOf(Tier tier) {
   return "-";
 }
 
-// 0: none, or unknown.
+// Returns 0 if there are none or the number is unknown.
 uint64_t EvictedForIndex(const Report& report, Tier tier) {
   const auto found = report.evicted_for_index.find(NameOf(tier));
   return found == report.evicted_for_index.end() ? 0 : found->second;
@@ -99,7 +99,7 @@ std::vector<Tier> TiersOf(const Report& report) {
   return tiers;
 }
 
-// The heads, then the rows.
+// Returns the heads, followed by the rows.
 std::vector<std::vector<std::string>> HitRows(const Report& report) {
   const BlockCount& asked = report.sum.asked;
   std::vector<std::vector<std::string>> rows = {{"HITS", "BLOCKS", "OF BLOCKS", "OF TOKENS"}};
@@ -174,7 +174,7 @@ void PrintText(const Report& report) {
 
 namespace {
 
-// Windows of the trace's time, in which something was asked for or not.
+// Writes all windows of the trace's time, including windows without requests.
 void WriteWindows(const Report& report, JsonWriter& json) {
   json.Key("windows").BeginArray();
   for (const TallyWindow& window : report.tally.windows) {

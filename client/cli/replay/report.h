@@ -30,8 +30,8 @@ struct Report {
   absl::Duration elapsed;
   uint64_t get_bytes = 0, put_bytes = 0;  // on the wire
   std::vector<TierFigures> tiers;         // the daemon's, at the end; empty: unknown
-  // Blocks that were evicted meanwhile because the index was full, by tier. Unknown if the daemon
-  // is host.
+  // Blocks that were evicted during the replay because the index was full, by tier. Unknown if the
+  // daemon is on another host.
   std::map<std::string, uint64_t> evicted_for_index;
 };
 

@@ -41,7 +41,7 @@ absl::StatusOr<uint64_t> NumberOf(const Struct& fields, const char* name, uint64
   return static_cast<uint64_t>(found->second.number_value());
 }
 
-// Numbers blocks as they come.
+// Numbers blocks in the order of their first use.
 class TraceReader {
  public:
   explicit TraceReader(uint32_t block_tokens) { trace_.block_tokens = block_tokens; }

@@ -61,8 +61,8 @@ struct Trace {
 absl::StatusOr<Trace> ParseTrace(std::string_view text, uint32_t block_tokens,
                                  uint64_t requests_max = UINT64_MAX);
 
-// What the agent of a session knows when a request of it ends: a later request goes on from here
-// after a pause, or none does.
+// Whether a later request continues the session from this request, after a pause. An agent knows
+// this when a request ends.
 struct TurnEnd {
   bool goes_on = false;     // a later request has all full blocks of this one
   uint32_t used_later = 0;  // blocks from the start that any later request has

@@ -12,9 +12,10 @@ from ._handle import Handle
 
 
 class Connection:
-    """Client and spaces hold it, so that dropping the client does not end a space that is in use.
+    """Client and spaces share it. A space in use therefore survives when the client is dropped.
 
-    opened: spaces and watches, which `close` closes first."""
+    opened: spaces and watches, which `close` closes first.
+    """
 
     def __init__(self, address: int, tenant: str) -> None:
         self.tenant = tenant

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects whose elements have a known type, but lie in an order that only their engine knows: rows of
-a space, which `exact` codes without loss. A wrong type makes larger images, and never other bytes.
+"""Objects whose elements have a known type, but an order that only their engine knows. They are
+rows of a space, which `exact` codes without loss. A wrong type makes images larger, but never
+changes the bytes.
 
-Columns of rows should be channels, as `exact` chooses a table for each of them. A row that is a
-multiple of the engine's own (of one token its heads times their channels) makes them so. Such rows are
-powers of two times a small odd number: the row is taken that has most of both and divides the object.
+The columns of rows should be channels, because `exact` chooses a table for each column. This is the
+case if a row is a multiple of the engine's own row (for one token, heads times channels). Such rows
+are a power of two times a small odd number. Among the rows that divide the object, the one with the
+largest such factors is chosen.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from .keys import DTYPE_BYTES, Group, checked_dtype
 from .transfer import PutResult
 
 _DIM_MIN, _DIM_MAX = 16, 2048  # channels of a row
-_POWER_MAX = 1024  # of two, in a row: tiles of longer rows are of several layers
-_TILE_ROWS = (128, 256, 512, 1024, 64, 32, 16)  # rows of a tile: best whole strips, of 128
+_POWER_MAX = 1024  # largest power of two in a row; longer rows would mix several layers
+_TILE_ROWS = (128, 256, 512, 1024, 64, 32, 16)  # rows of a tile; whole strips of 128 are best
 _TILES_MAX = 1024  # layers of a group
 
 
 def rows_of(object_bytes: int, dtype: str) -> tuple[Group, int] | None:
-    """The group of a space whose blocks are objects of that length, and their tokens. None: the length
+    """Returns the group of a space for objects of that length, and their tokens. None: the length
     is no whole number of such rows."""
     count, rest = divmod(object_bytes, DTYPE_BYTES[dtype])
     if rest or not count:
@@ -38,7 +40,7 @@ def rows_of(object_bytes: int, dtype: str) -> tuple[Group, int] | None:
 
 
 def _dims(count: int) -> list[int]:
-    """Lengths of rows that divide `count` elements, the best first."""
+    """Returns the lengths of rows that divide `count` elements, the best first."""
 
     def worth(dim: int) -> tuple[int, int, int]:
         power = dim & -dim
@@ -49,11 +51,12 @@ def _dims(count: int) -> list[int]:
 
 
 class Elements:
-    """What is kept of objects of one engine, and what it gained. dtype: of their elements; None: they
-    are bytes, kept as they are."""
+    """The kept objects of one engine, and the saved bytes. dtype: the type of their elements; None:
+    they are stored as bytes."""
 
     def __init__(self, where: str, dtype: str | None, log: logging.Logger) -> None:
-        """InvalidArgumentError names a dtype that spaces do not know. where: the option it was given in."""
+        """Raises InvalidArgumentError, which names the dtype, if spaces do not support it. where:
+        the option with the dtype."""
         try:
             self.dtype = None if dtype is None else checked_dtype(dtype)
         except InvalidArgumentError as error:
@@ -62,10 +65,11 @@ class Elements:
         self._log = log
         self._lock = threading.Lock()  # guards all below
         self._objects = self._bytes = self._kept = 0
-        self._said = 1  # objects after which the next line is logged
+        self._said = 1  # number of objects after which the next line is logged
 
     def group_of(self, object_bytes: int, tokens: int) -> tuple[Group, int]:
-        """The group of a space of such objects, and its tokens: `tokens` where they are bytes."""
+        """Returns the group of a space for such objects, and its tokens. For bytes, these are
+        `tokens`."""
         found = None if self.dtype is None else rows_of(object_bytes, self.dtype)
         if found is not None:
             return found
@@ -78,7 +82,7 @@ class Elements:
         return Group("state", 1, state_bytes=object_bytes), tokens
 
     def note(self, object_bytes: int, results: Sequence[PutResult]) -> None:
-        """Counts what was stored; says what was gained, at the first object and at each doubling."""
+        """Counts stored objects. Logs the saved bytes, at the first object and at each doubling."""
         if self.dtype is None:
             return
         kept = [one.image_bytes for one in results if one.error is None and not one.is_duplicate]

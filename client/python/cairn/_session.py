@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection that an engine does not wait for: a thread opens it, and retries."""
+"""Opens a connection on a thread and retries, so that an engine does not wait for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .space import Space
 
 _BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
-_BESIDE_SECONDS = 0.05  # between checks whether the session that opens first is open
+_BESIDE_SECONDS = 0.05  # seconds between checks whether the other session is open
 
 LOSSLESS = ("raw", "exact")
 
@@ -86,7 +86,7 @@ class Session:
         while not self._ended.is_set():
             try:
                 return self._open()
-            except InvalidArgumentError as error:  # retrying does not help
+            except InvalidArgumentError as error:  # a retry would not help
                 return self._log.error("cairn: nothing is cached: %s", error)
             except Error as error:
                 if type(error).__name__ != said:

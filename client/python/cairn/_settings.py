@@ -71,7 +71,7 @@ class Place(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class StoreSettings:
-    """Settings of an adapter whose engine does not say which weights it has."""
+    """Settings of an adapter whose engine does not tell the revision of its weights."""
 
     weights_revision: str = required("which tells apart weights of one name")
     control: str = control_field()
@@ -79,7 +79,7 @@ class StoreSettings:
     tenant: str = "default"
     timeout: float = 5.0  # seconds, for each call of the engine
     region_bytes: int = REGION_BYTES  # shared memory of each `unix:` data connection
-    # As in `connect`; None: of the environment, $CAIRN_TLS_CA and so on.
+    # As in `connect`; None: from the environment, $CAIRN_TLS_CA and so on.
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describes the pages in SGLang's pool of host memory, and moves them. This module uses SGLang's
-objects, but imports nothing of it: it recognizes pools by their type's name, shape and layout.
+"""Describes the pages in SGLang's pools of host memory, and moves them. This module uses SGLang's
+objects, but imports nothing of SGLang. It recognizes pools by the name of their type, their shape
+and their layout.
 
-Pools of plain K and V, or of a latent, are described in place, so that recipes apply. From the other
-pools in `MOVED` the module takes pages one by one, as bytes. A class that is not listed is refused by
-its name: a subclass may keep something else.
+Pools of plain K and V, or of a latent, are described in place, so that recipes apply. From the
+other pools in `MOVED`, the module takes pages one by one, as bytes. Other classes are refused by
+name, because a subclass may store other data.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def pages_of(
     pool: Any, config: Any, revision: str, name: str = ANCHOR, cache_dtype: str = "auto"
 ) -> KnownPages | OpaquePages:
     """Describes a pool, which SGLang calls `name`. config: a HiCacheStorageConfig. cache_dtype:
-    SGLang's setting, which tells what the bytes of the anchor are. Raises InvalidArgumentError, with
+    SGLang's setting, which gives the type of the anchor's bytes. Raises InvalidArgumentError, with
     the reason, for an unsupported pool."""
     kind = type(pool).__name__
     if kind not in MOVED:
@@ -78,8 +79,8 @@ def pages_of(
 
 
 def _dtype_of(pool: Any, cache_dtype: str) -> str | None:
-    """The dtype of a pool's elements. SGLang keeps 8-bit floats as bytes; on ROCm they are of another
-    kind of the same name. None: it is not known."""
+    """Returns the dtype of a pool's elements. SGLang stores 8-bit floats as bytes. On ROCm, they
+    have another format with the same name. None: unknown."""
     found = dtype_of(pool.dtype)
     if found is None and str(pool.dtype) == "torch.uint8" and cache_dtype in _FP8:
         import torch
@@ -115,7 +116,7 @@ def _axes(pool: Any) -> str:
 class KnownPages:
     """Pages of K and V, or of a latent. Ranks of one model share a space; each has its heads."""
 
-    reason = ""  # why recipes do not apply: they do
+    reason = ""  # empty: recipes apply; otherwise the reason why they do not
 
     def __init__(self, pool: Any, config: Any, revision: str, dtype: str) -> None:
         self._pool = pool
@@ -185,8 +186,8 @@ class KnownPages:
 
 
 def engine_names(pages: Sequence[str], before: str) -> list[Names]:
-    """Returns SGLang's own names of consecutive pages, which are hashes in hex; `before` is that of
-    the page before them, or empty. Empty if they are not hashes."""
+    """Returns SGLang's own names of consecutive pages, which are hashes in hex. `before` is the
+    name of the previous page, or empty. Returns an empty list if they are not hashes."""
     made = [
         Names.of_hex(page, parent)
         for page, parent in zip(pages, [before, *pages], strict=False)
@@ -215,7 +216,8 @@ class OpaquePages:
         rank = "" if is_of_all_ranks else f", rank {config.tp_rank} of {config.tp_size}"
         rank += f", stage {config.pp_rank} of {config.pp_size}"
         if (first := getattr(pool, "start_layer", None)) is not None:
-            rank += f", layers from {first}"  # stages may be cut elsewhere, and be as long
+            # Other engines may cut stages at other layers with the same length.
+            rank += f", layers from {first}"
         if (layers := getattr(pool, "layer_num", None)) is not None:
             rank += f", {layers} in all"
         revision += f", {kind} {pool.layout} {pool.dtype}{rank}"
@@ -224,7 +226,7 @@ class OpaquePages:
             config.model_name or "",
             _short(revision),
             (group,),
-            # A page of states has one place, whatever tokens it stands for.
+            # A page of states has one place, whatever number of tokens it covers.
             tokens_per_block=_STATE_TOKENS if pool.page_size == 1 else pool.page_size,
         )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects whether SGLang's process still has the weights that its pages are named by.
+"""Detects whether SGLang's process still has the weights that its page names refer to.
 
 SGLang can replace weights in a running process (`/update_weights_from_disk`, …). It then drops its
 pages in device and host memory, but does not tell the third level: the names of pages stay the

@@ -5,9 +5,10 @@
     --l2-adapter '{"type": "native_plugin", "module_path": "cairn.lmcache", "class_name": "CairnL2",
                    "adapter_params": {"control": "127.0.0.1:50151", "weights_revision": "…"}}'
 
-LMCache does not describe the layout of KV in its objects, so they are stored as bytes; with `dtype`
-named, as elements in whatever order, coded without loss (`_elements.py`). Its keys do not name the
-weights or the layout; `weights_revision` does that. This module imports nothing of LMCache.
+LMCache does not describe the layout of KV in its objects, so they are stored as bytes. If you set
+`dtype`, they are coded without loss as elements in any order (`_elements.py`). LMCache's keys do
+not identify the weights or the layout; `weights_revision` does. This module imports nothing of
+LMCache.
 
 Objects of one length form a space. A key does not contain a length, and LMCache looks up objects
 before it allocates memory for them. The store therefore also keeps the last length of each model,
@@ -48,9 +49,9 @@ Completion = tuple[int, bool, str, "list[bool] | None"]
 @dataclasses.dataclass(frozen=True)
 class Settings(StoreSettings):
     """weights_revision: distinguishes models, weights, dtypes and layouts of engines that use the
-    same names. connections: the number of parts into which a task is divided; parts move at the
-    same time. timeout: of a task, from its submission. object_bytes: lengths to look for if the
-    store does not have the length of a model's objects. dtype: of the elements of objects."""
+    same names. connections: the number of parts of a task, which move at the same time. timeout:
+    for a task, from its submission. object_bytes: lengths to look for if the store does not have
+    the length of a model's objects. dtype: type of the objects' elements."""
 
     connections: int = 4
     timeout: float = 10.0  # seconds
@@ -59,8 +60,8 @@ class Settings(StoreSettings):
 
 
 class CairnL2:
-    """The calls of LMCache's adapter. Every task ends, with a result per key: a failure is a miss,
-    or the object is not stored. A daemon that is away is asked again at the next task."""
+    """The calls of LMCache's adapter. Every task ends, with a result per key. A failed load is a
+    miss, and a failed save is not stored. After a failure, the next task asks the daemon again."""
 
     def __init__(self, **adapter_params: Any) -> None:
         """adapter_params: the fields of Settings. Raises InvalidArgumentError, which names the
@@ -360,7 +361,7 @@ def _kind_of(key: str) -> str:
 
 
 def _put_of(key: bytes, lmcache_key: str, source: Any) -> Put:
-    """Of an object whose name has LMCache's hash of its tokens (`_kind_of`)."""
+    """Returns the put of an object whose name has LMCache's hash of its tokens (`_kind_of`)."""
     parts = lmcache_key.split("@")
     return Put(key, source=source, names=Names.of_hex(parts[3]) if len(parts) > 3 else None)
 

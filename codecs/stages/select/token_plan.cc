@@ -38,8 +38,8 @@ void PlanTokens(const TokenBudget& budget, std::span<const float> scores,
   uint64_t left = budget.bytes;
   const uint64_t fitting = Affordable(left, original, infinite);
   left -= fitting * original;
-  // Beyond the budget they are evicted like other tokens; the rest of the budget pays for none of
-  // them.
+  // If the budget does not suffice for them, they are evicted like other tokens. The budget left is
+  // too small for one of them.
   uint64_t originals = fitting;
   uint64_t lows = 0;
   if (fitting == infinite) {

@@ -20,7 +20,7 @@ enum class TokenState : uint8_t { kEvicted = 0, kLow = 1, kOriginal = 2 };
 // sizes or the sizes in a reader's memory.
 struct TokenBudget {
   uint64_t bytes = 0;
-  uint64_t original_bytes = 0;  // of a token in the state kOriginal, at least 1
+  uint64_t original_bytes = 0;  // size of a token in the state kOriginal, at least 1
   uint64_t low_bytes = 0;       // of a token in the state kLow, at least 1 and at most
                                 // original_bytes
   double original_share = 0;    // rho of the layer, 0 to 1: share of the bytes left after protected

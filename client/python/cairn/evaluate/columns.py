@@ -11,7 +11,7 @@ from .measure import Evaluation
 
 @dataclass(frozen=True)
 class Column:
-    """figure: of Evaluation, None where it is not known."""
+    """figure: returns the value of an Evaluation, or None if it is unknown."""
 
     head: str
     figure: str
@@ -39,7 +39,7 @@ _COLUMNS = (
 
 
 def columns(found: Sequence[Evaluation]) -> list[Column]:
-    """Those in which one of them has a value."""
+    """Returns the columns in which a row has a value."""
     return [
         column
         for column in _COLUMNS
@@ -48,7 +48,7 @@ def columns(found: Sequence[Evaluation]) -> list[Column]:
 
 
 def _error(one: Evaluation, figure: str) -> str:
-    """Of all layers, and in brackets the worst layer with its error."""
+    """Formats the error of all layers, with the worst layer and its error in brackets."""
     whole, worst = getattr(one, figure), one.worst(figure)
     if not whole or worst is None:
         return f"{whole:.4f}"
@@ -56,5 +56,5 @@ def _error(one: Evaluation, figure: str) -> str:
 
 
 def format_rate(rate: float) -> str:
-    """GB/s, and no rate that rounds to nothing."""
+    """Formats GB/s, with enough digits that a rate is not rounded to 0."""
     return f"{rate / 1e9:.2f}" if rate >= 1e8 else f"{rate / 1e9:.4f}"

@@ -14,7 +14,7 @@ from .measure import Evaluation
 from .plot import make_plot
 from .terminal import verdict_of
 
-# Figures of a loss: what is drawn is what their limits are held against.
+# Figures of a loss. The plotted value is the one that is compared with the limit.
 _PLOTS = {
     "kl": "KL of the next token, nats, + 2 standard errors",
     "perplexity_ratio": "perplexity ratio + 2 standard errors",
@@ -24,14 +24,14 @@ _PLOTS = {
     "v_error": "error of V, worst layer",
 }
 _ALWAYS_DRAWN = ("kl", "attention_error", "kv_error")
-_HEAT_LEAST, _HEAT_MOST = 1e-3, 1.0  # of the colours, by powers of ten
+_HEAT_LEAST, _HEAT_MOST = 1e-3, 1.0  # range of the colours, in powers of ten
 _HEAT_LIGHT, _HEAT_DARK = (250, 246, 238), (140, 30, 25)
 
 
 def make_page(
     found: Sequence[Evaluation], best: Evaluation | None, loss: Loss, about: dict
 ) -> str:
-    """`found` is drawn in its order."""
+    """`found` is shown in its order."""
     name, said = best.name if best else "", verdict_of(best, loss)
     shown = columns(found)
     return render(
@@ -88,7 +88,8 @@ def _notes(found: Sequence[Evaluation], about: dict) -> list[str]:
 
 
 def _heats(found: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    """A table for each of K, V and attention: a row per layer, a column per recipe with a loss."""
+    """Makes a table each for K, V and attention, with a row per layer and a column per lossy
+    recipe."""
     lossy = [one for one in found if one.kv_error]
     planes = [
         ("K", "k_error"),
@@ -128,7 +129,7 @@ def _heat(error: float | None) -> dict[str, str] | None:
 
 
 def _share(error: float) -> float:
-    """Where an error lies between the two ends of the colours."""
+    """Returns the position of an error between the two ends of the colours."""
     if not math.isfinite(error):
         return 1.0
     decades = math.log10(_HEAT_MOST / _HEAT_LEAST)

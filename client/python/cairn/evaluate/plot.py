@@ -15,8 +15,8 @@ from ..pages.chart import BLUE, GREEN, GREY, chart, hint
 _INCHES = (5.2, 3.8)
 _MARGINS = (0.62, 0.1, 0.5, 0.35)
 _BITS = (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-_LEAST = 1e-6  # what is smaller is drawn on the lowest line, which then says "0"
-# Where a name may stand beside its point, in points: (across, up, its edge that lies there).
+_LEAST = 1e-6  # smaller values are drawn on the lowest line, which is then labelled "0"
+# Possible places of a name beside its point, in points: (across, up, the edge of the name there).
 _PLACES = [
     (6, 4, "left"),
     (-6, -10, "right"),
@@ -33,9 +33,9 @@ Point = tuple[float, float, str, bool]  # bits, loss, name, is it the recommende
 
 
 def make_plot(points: Sequence[Point], title: str, limit: float | None) -> Markup:
-    """Bits across and loss up, both by their logarithms, `limit` as a dashed line. What has no loss at
-    all lies on the lowest line. Names stand beside the recommended point and those that none beats;
-    the mouse names all."""
+    """Draws bits (across) against loss (up), both logarithmic, with `limit` as a dashed line.
+    Recipes without loss are on the lowest line. The recommended recipe and the recipes that no
+    other one beats have their names beside their points. The mouse shows all names."""
 
     def draw(axes: Axes) -> None:
         floor = _scale(axes, points, limit)
@@ -57,7 +57,7 @@ def make_plot(points: Sequence[Point], title: str, limit: float | None) -> Marku
 
 
 def front_of(points: Sequence[Point]) -> list[Point]:
-    """Those that no other beats at both, by rising bits."""
+    """Returns the recipes that no other one beats at both, by ascending bits."""
     front: list[Point] = []
     for point in sorted(points):
         if math.isfinite(point[1]) and (not front or point[1] < front[-1][1]):
@@ -66,7 +66,7 @@ def front_of(points: Sequence[Point]) -> list[Point]:
 
 
 def _scale(axes: Axes, points: Sequence[Point], limit: float | None) -> float:
-    """Sets the axes, with whole powers of ten at both ends. Returns where nothing at all lies."""
+    """Sets the axes, with whole powers of ten at both ends. Returns the height for a loss of 0."""
     losses = [loss for _, loss, _, _ in points if math.isfinite(loss) and loss > _LEAST]
     losses += [limit] if limit else []
     has_zero = any(loss <= _LEAST for _, loss, _, _ in points)
@@ -76,7 +76,7 @@ def _scale(axes: Axes, points: Sequence[Point], limit: float | None) -> float:
     floor = 10.0**low
     bits = [point[0] for point in points]
     axes.set(xscale="log", yscale="log", xlabel="bits per element, all-in")
-    axes.set_xlim(0.55 * min(bits), 1.35 * max(bits))  # with room for names
+    axes.set_xlim(0.55 * min(bits), 1.35 * max(bits))  # leaves room for names
     axes.set_ylim(floor * (0.8 if has_zero else 1), 10.0**high)
     axes.xaxis.set_major_locator(FixedLocator(_BITS))
     axes.yaxis.set_major_locator(FixedLocator([10.0**power for power in range(low, high + 1)]))
@@ -90,7 +90,8 @@ def _scale(axes: Axes, points: Sequence[Point], limit: float | None) -> float:
 
 
 def _name(axes: Axes, points: Sequence[Point], placed: dict) -> None:
-    """Each beside its point, in the first place where it covers no other name and no point."""
+    """Places each name beside its point, at the first place where it covers no other name and no
+    point."""
     within = axes.get_window_extent()
     dots = [axes.transData.transform(place) for place in placed.values()]
     taken: list = []

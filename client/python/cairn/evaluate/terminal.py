@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `cairn.evaluate` shows on a terminal: a bar while it measures, a table when it is done."""
+"""The output of `cairn.evaluate` on a terminal: a progress bar, then a table."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .columns import columns
 from .measure import MARGINS, Evaluation
 from .recipes import bits_over
 
-WIDTH = 100  # of notes
+WIDTH = 100  # width of notes
 BAR_SECONDS = 0.1
 
 
 class Bar:
-    """One line on a terminal, drawn over; elsewhere a line for each recipe that is done."""
+    """On a terminal, one line that is redrawn. Elsewhere, a line for each finished recipe."""
 
     def __init__(self, recipes: Sequence[str]) -> None:
         self._recipes = recipes
@@ -49,7 +49,8 @@ class Bar:
 
 
 def make_table(found: Sequence[Evaluation], about: dict) -> str:
-    """The figures, then the notes of `about`. An error is of all layers, with that of the worst."""
+    """Returns the figures, then the notes of `about`. An error is that of all layers, followed by
+    the worst layer's."""
     cells = [
         [column.head, *map(column.cell, found)] for column in columns(found) if column.is_on_terminal
     ]
@@ -60,12 +61,14 @@ def make_table(found: Sequence[Evaluation], about: dict) -> str:
     ]
     lines += [f"{name} is not measured: {why}" for name, why in about["not_measured"].items()]
     notes = [*about["notes"], *(f"Note: {note}" for note in about["warnings"])]
-    wrap = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)  # paths stay
+    # Does not break paths.
+    wrap = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join([*lines, *("\n" + wrap.fill(note) for note in notes)])
 
 
 def verdict_of(best: Evaluation | None, loss: Loss) -> str:
-    """The recommendation, with what a judge says of it where the limit is on something else."""
+    """Returns the recommendation. If the limit is not on a judge's figure, adds the judge's figure.
+    """
     if best is None:
         return f"no recipe has {loss}"
     over = bits_over(best.recipe, best.bits)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of HTML that need nothing else, with charts as SVG: of `cairn.evaluate` and of `cairnctl replay`.
+"""Self-contained HTML pages with SVG charts, for `cairn.evaluate` and `cairnctl replay`.
 
-Needs jinja2 and matplotlib: the wheel's extra `evaluate`."""
+Needs jinja2 and matplotlib: the wheel's extra `evaluate`.
+"""
 
 from __future__ import annotations
 
@@ -20,5 +21,5 @@ _ENVIRONMENT = jinja2.Environment(
 
 
 def render(template: str, **values: Any) -> str:
-    """The page of a template in this folder."""
+    """Returns the page of a template in this folder."""
     return _ENVIRONMENT.get_template(template).render(**values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts of pages: drawn by matplotlib, as SVG that stands in the middle of HTML."""
+"""Charts of pages: drawn by matplotlib as SVG, and inserted into HTML."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ BLUE, LIGHT_BLUE, GREEN, ORANGE, PURPLE, RED = (
     "#c0392b",
 )
 _STYLE = {
-    "svg.fonttype": "none",  # text stays text, in the font of the page
-    "svg.hashsalt": "cairn",  # one figure, one file
+    "svg.fonttype": "none",  # keeps text as text, in the font of the page
+    "svg.hashsalt": "cairn",  # the same figure always gives the same file
     "font.size": 9,
     "axes.edgecolor": GREY,
     "axes.grid": True,
@@ -50,7 +50,7 @@ _FULL_NAME = re.compile(r"\{[^}]*\}")
 
 
 def hint(text: str) -> str:
-    """The gid of an artist over which the mouse shows the text."""
+    """Returns the gid of an artist for which the mouse shows the text."""
     return _HINT + text
 
 
@@ -60,12 +60,12 @@ def chart(
     margins: tuple[float, float, float, float],
     draw: Callable[[Axes], None],
 ) -> Markup:
-    """What `draw` puts on the axes. margins: left, right, bottom and top of them, in inches, for what
-    stands beside them. title: for readers who do not see it, too."""
+    """Returns the chart that `draw` draws on the axes. margins: left, right, bottom and top margins
+    in inches, for labels. title: also for screen readers."""
     (width, height), (left, right, bottom, top) = inches, margins
     with matplotlib.rc_context(_STYLE):
         figure = Figure(inches)
-        FigureCanvasAgg(figure)  # which knows how large texts are
+        FigureCanvasAgg(figure)  # it knows the sizes of texts
         size = (width - left - right) / width, (height - bottom - top) / height
         axes = figure.add_axes((left / width, bottom / height, *size))
         axes.set_title(title)
@@ -76,7 +76,8 @@ def chart(
 
 
 def _inline(text: str, title: str) -> Markup:
-    """An SVG file as an element of HTML: without namespaces and links, and with ids of its own."""
+    """Converts an SVG file to an HTML element: without namespaces and links, and with unique ids.
+    """
     root = ElementTree.fromstring(text)
     prefix = re.sub(r"\W+", "-", title).strip("-").lower()
     for child in list(root):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of `cairnctl replay --html`: python -m cairn.pages.replay PAGE < REPORT
 
-REPORT is what `cairnctl replay --json` prints, with the figures of each window of the trace's time."""
+REPORT is the output of `cairnctl replay --json`, with the figures of each time window of the trace.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from . import render
 from .chart import BLUE, GREEN, LIGHT_BLUE, ORANGE, PURPLE, RED, chart
 
 _INCHES = (9.6, 3.2)
-_MARGINS = (0.7, 1.8, 0.35, 0.35)  # the same of both charts: one time lies above the other
+_MARGINS = (0.7, 1.8, 0.35, 0.35)  # equal for both charts, so that equal times are aligned
 _TIERS = {"gpu": PURPLE, "host": BLUE, "ssd": LIGHT_BLUE}
 _CALLS = {"match": BLUE, "get": GREEN, "put": ORANGE}
-_TIME_TICKS = 8  # at most
-# Steps between times on an axis, in seconds.
+_TIME_TICKS = 8  # maximum number of labels
+# Steps between the times on an axis, in seconds.
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -90,7 +91,8 @@ def _figures(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _hits_chart(trace_ms: int, windows: Sequence[dict], tiers: Sequence[str]) -> str:
-    """A bar for each window, tier upon tier, and the line of a store without bounds."""
+    """Draws a bar for each window, with the tiers stacked, and a line for a store without limits.
+    """
 
     def draw(axes: Axes) -> None:
         width, middles = _time_axis(axes, trace_ms, len(windows))
@@ -113,7 +115,7 @@ def _hits_chart(trace_ms: int, windows: Sequence[dict], tiers: Sequence[str]) ->
 
 
 def _latency_chart(trace_ms: int, windows: Sequence[dict]) -> str:
-    """Whole decades around what was measured."""
+    """Draws latencies on an axis of whole decades around the measured values."""
 
     def draw(axes: Axes) -> None:
         _, middles = _time_axis(axes, trace_ms, len(windows))
@@ -149,7 +151,8 @@ def _decades(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _time_axis(axes: Axes, trace_ms: int, count: int) -> tuple[float, list[float]]:
-    """Of the trace, in seconds. Returns how long a window is, and the middle of each."""
+    """Sets the axis to the trace's time in seconds. Returns the length of a window, and the middle
+    of each."""
     seconds = max(trace_ms, 1) / 1000
     width = seconds / count
     axes.set_xlim(0, seconds)
@@ -167,13 +170,13 @@ def _time_of(seconds: float) -> Callable[[float, int], str]:
 
 
 def _legend(axes: Axes) -> None:
-    """Beside what is drawn, and not over it."""
+    """Places the legend beside the chart."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def format_us(microseconds: float) -> str:
-    """"250 µs", "1.52 ms"."""
+    """Returns a text such as "250 µs" or "1.52 ms"."""
     for scale, unit in ((1e6, "s"), (1e3, "ms")):
         if microseconds >= scale:
             return f"{microseconds / scale:.3g} {unit}"

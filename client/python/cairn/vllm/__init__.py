@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM keeps its KV cache in Cairn: a connector for `--kv-transfer-config` (docs/guides/vllm.md).
+"""A connector for vLLM's `--kv-transfer-config` that keeps the KV cache in Cairn
+(docs/guides/vllm.md).
 
     {"kv_connector": "CairnConnector", "kv_connector_module_path": "cairn.vllm",
      "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
      "kv_connector_extra_config": {"control": "127.0.0.1:50151"}}
 
-Where the package is installed, `register` has told vLLM the connectors' names, and the module path may
-be left out. `control` is `$CAIRN_CONTROL`, else 127.0.0.1:50151, where it is left out.
+If the package is installed, `register` has told vLLM the connectors' names, and you can omit the
+module path. The default of `control` is `$CAIRN_CONTROL`, else 127.0.0.1:50151.
 
-Only `connector`, `stats` and `tier` import vLLM. What the scheduler decides, `scheduler`, and what a
-worker moves, `worker`, know nothing of it.
+Only `connector`, `stats` and `tier` import vLLM. `scheduler` decides and `worker` moves blocks
+without vLLM.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["CairnConnector", "WorkerExtension", "register", "weights_are_now"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "CairnConnector":  # when vLLM asks for it
+    if name == "CairnConnector":  # imported when vLLM asks for it
         from .connector import CairnConnector
 
         return CairnConnector

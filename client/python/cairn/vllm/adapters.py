@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which adapter (LoRA) a request's KV is computed with. Its bytes say it, not its name or its folder:
-a folder may be overwritten, a link be turned, a hub have a new commit.
+"""Identifies the adapter (LoRA) with which a request's KV is computed. Its bytes identify it, not
+its name or its folder: the files of a folder, the target of a link and the commit of a hub can
+change.
 
-An engine goes on with what it has in memory, though. So the scheduler names an adapter by the bytes
-that lie there now, and each worker knows the bytes that vLLM has loaded in its process: where they are
-not the same ones, nothing is loaded and nothing is saved.
+An engine keeps using the adapter that it has in memory. The scheduler therefore names an adapter by
+the bytes that are on disk now, and each worker knows the bytes that vLLM has loaded in its process.
+If they differ, nothing is loaded and nothing is saved.
 """
 
 from __future__ import annotations
@@ -24,20 +25,22 @@ from .revision import Stamp, is_settled, revision_of, stamps_of
 
 log = logging.getLogger("vllm.cairn")
 
-_SETTLED_SECONDS = 2.0  # that files are seen as they are, where their times are of another clock
+# Time after which changes are visible, even if files have the times of another clock.
+_SETTLED_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """number: vLLM's, lora_int_id. revision: of its bytes."""
+    """number: lora_int_id of vLLM. revision: identifies its bytes."""
 
     number: int
     revision: str
 
 
 def folder_of(path: str) -> str | None:
-    """The folder that vLLM reads an adapter from, as its `get_adapter_absolute_path` finds it, but out
-    of what the hub's cache has. None: it is not on this host."""
+    """Returns the folder from which vLLM reads an adapter. Searches like vLLM's
+    `get_adapter_absolute_path`, but only in the hub's local cache. None: the adapter is not on this
+    host."""
     if _is_local(path):
         folder = os.path.abspath(os.path.expanduser(path))
         return folder if os.path.isdir(folder) else None
@@ -47,7 +50,7 @@ def folder_of(path: str) -> str | None:
         from huggingface_hub import snapshot_download
 
         return str(snapshot_download(path, local_files_only=True))
-    except Exception:  # there is no such package, repository, or snapshot yet
+    except Exception:  # the package, the repository or the snapshot does not exist yet
         return None
 
 
@@ -56,15 +59,18 @@ def _is_local(path: str) -> bool:
 
 
 class Adapters:
-    """The scheduler's side."""
+    """The scheduler's part."""
 
     def __init__(self) -> None:
-        self._loaded: dict[int, str | None] = {}  # as the workers say; None: not known, or not one
-        self._seen: dict[str, tuple[dict[str, Stamp], float]] = {}  # when a folder became as it is
+        # As workers report them; None: unknown, or workers differ.
+        self._loaded: dict[int, str | None] = {}
+        # The files of a folder, and when they were first seen.
+        self._seen: dict[str, tuple[dict[str, Stamp], float]] = {}
         self._said: set[tuple[str, str]] = set()
 
     def find(self, lora: Any) -> Adapter | None:
-        """None: it has no name now. Requests of it are computed, and neither looked up nor saved."""
+        """Returns None if the adapter has no name now. Then its requests are computed, but neither
+        looked up nor saved."""
         try:
             revision, reason = self._revision_of(lora)
         except (Error, OSError) as error:
@@ -86,7 +92,7 @@ class Adapters:
         if self._seen.get(folder, ({}, 0.0))[0] != stamps:
             self._seen[folder] = (stamps, now)
         if not is_settled(stamps.values()) and now - self._seen[folder][1] < _SETTLED_SECONDS:
-            return None, ""  # they may be about to change: soon there will be a name
+            return None, ""  # the files may still change; the adapter has a name soon
         revision = revision_of(folder)
         if self._loaded.get(lora.lora_int_id, revision) != revision:
             return None, (
@@ -96,29 +102,31 @@ class Adapters:
         return revision, ""
 
     def value_of(self, lora: Any, adapter: Adapter) -> bytes:
-        """All that K and V depend on of an adapter, for the keys. base_model_name and lora_int_id are
-        labels; load_inplace says when it is read. The engine's options for adapters are in the space."""
+        """Returns the properties of an adapter that K and V depend on, for the keys.
+        base_model_name and lora_int_id are only labels, and load_inplace only affects when it is
+        read. The engine's options for adapters are part of the space."""
         fields = [lora.lora_name, adapter.revision]
         fields += ["3d"] if getattr(lora, "is_3d_lora_weight", False) else []
         return "\0".join(fields).encode()
 
     def take(self, loaded: dict[int, str | None]) -> None:
-        """What workers have loaded, by vLLM's numbers."""
+        """Records the adapters that workers have loaded, by vLLM's numbers."""
         self._loaded.update(loaded)
 
 
 class LoadedAdapters:
-    """What vLLM has loaded in this process, from the moment of `watch` on. Calls come from the engine's
-    thread."""
+    """The adapters that vLLM has loaded in this process since `watch`. Only the engine's thread
+    calls this class."""
 
     def __init__(self) -> None:
         self._is_watching = False
-        self.have_other_weights = False  # below them: then nothing is what its name says
+        # The model's weights; then no adapter's name identifies the KV.
+        self.have_other_weights = False
         self._seen_count = 0
         self._told: dict[int, str | None] = {}
 
     def watch(self) -> None:
-        """vLLM tells nobody when it loads an adapter: what does it is wrapped."""
+        """Wraps vLLM's functions that load adapters, because vLLM does not report loads."""
         try:
             _wrap(importlib.import_module("vllm.lora.worker_manager"))
             self._is_watching = True
@@ -128,20 +136,21 @@ class LoadedAdapters:
             )
 
     def may_load(self, adapter: Adapter | None) -> bool:
-        """Whether KV of it may be brought in. One that is not loaded yet will be, as it is named."""
+        """Returns whether KV of the adapter may be loaded. An adapter that vLLM has not loaded yet
+        will have the bytes of its name."""
         if adapter is None or self.have_other_weights:
             return not self.have_other_weights
         is_same = not _is_loaded(adapter.number) or _loaded(adapter.number) == adapter.revision
         return self._is_watching and is_same
 
     def may_save(self, adapter: Adapter | None) -> bool:
-        """Whether what was computed with it is what its name says."""
+        """Returns whether KV that was computed with the adapter matches its name."""
         if adapter is None or self.have_other_weights:
             return not self.have_other_weights
         return self._is_watching and _loaded(adapter.number) == adapter.revision
 
     def take_news(self) -> dict[int, str | None]:
-        """What was loaded since the last call."""
+        """Returns the adapters that were loaded since the last call."""
         with _lock:
             if self._seen_count == _loads.count:
                 return {}
@@ -154,8 +163,8 @@ class LoadedAdapters:
 
 
 class _Loads:
-    """Of this process, guarded by _lock. of_managers: what each of vLLM's managers of adapters has
-    loaded, by number; None: it is not known what."""
+    """The loads of this process, guarded by _lock. of_managers: the adapters that each of vLLM's
+    managers has loaded, by number; None: unknown."""
 
     count = 0
     of_managers: weakref.WeakKeyDictionary[Any, dict[int, str | None]] = weakref.WeakKeyDictionary()
@@ -163,7 +172,7 @@ class _Loads:
 
 _lock = threading.Lock()
 _loads = _Loads()
-_resolved = threading.local()  # folder: the last one that vLLM found for an adapter, in a thread
+_resolved = threading.local()  # the last folder that vLLM found for an adapter, by thread
 
 
 def _is_loaded(number: int) -> bool:
@@ -172,14 +181,15 @@ def _is_loaded(number: int) -> bool:
 
 
 def _loaded(number: int) -> str | None:
-    """The revision that all managers have which have loaded it. None: there is no such one."""
+    """Returns the revision that all managers have that loaded the adapter. None: there is none, or
+    they differ."""
     with _lock:
         found = {of[number] for of in _loads.of_managers.values() if number in of}
     return found.pop() if len(found) == 1 else None
 
 
 def _wrap(managers: Any) -> None:
-    """managers: vLLM's module of that name."""
+    """managers: vLLM's module worker_manager."""
     load, resolve = managers.WorkerLoRAManager._load_adapter, managers.get_adapter_absolute_path
     if getattr(load, "is_of_cairn", False):
         return
@@ -197,7 +207,7 @@ def _wrap(managers: Any) -> None:
         revision = _try_revision(_resolved.folder)
         is_same_folder = _is_local(lora.lora_path) or _resolved.folder == before
         if is_same_folder and revision != earlier:
-            revision = None  # it changed meanwhile
+            revision = None  # it changed during the load
         with _lock:
             _loads.count += 1
             _loads.of_managers.setdefault(manager, {})[lora.lora_int_id] = revision
@@ -211,6 +221,6 @@ def _wrap(managers: Any) -> None:
 def _try_revision(folder: str | None) -> str | None:
     try:
         return None if folder is None else revision_of(folder)
-    except Exception as error:  # whatever it is, vLLM loads it all the same
+    except Exception as error:  # vLLM loads it whatever the error
         log.debug("cairn: what the adapter in %s is is not known: %s", folder, error)
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector as vLLM calls it, in its scheduler and in its workers."""
+"""The connector that vLLM calls, in its scheduler and in its workers."""
 
 from __future__ import annotations
 
@@ -47,12 +47,13 @@ from .worker import OnDevice, Worker
 
 log = init_logger("vllm.cairn")
 
-CAPTURE_TRIES = 16  # requests that are put whole for each sequence that is to be captured
+CAPTURE_TRIES = 16  # number of requests that are put whole for each captured sequence
 
 
 class PlanMetadata(KVConnectorMetadata):
-    """revision, groups_name: of the space that the plan's keys are of. weights: what `weights_are_now` has
-    called the weights that the plan is made for; None: they are those that the engine began with."""
+    """revision, groups_name: those of the space for which the plan has keys. weights: the name of
+    the weights for which the plan is made, from `weights_are_now`; None: the weights with which the
+    engine started."""
 
     def __init__(self, plan: Plan, model: Model, weights: str | None = None) -> None:
         self.plan, self.revision = plan, model.spec.weights_revision
@@ -61,11 +62,11 @@ class PlanMetadata(KVConnectorMetadata):
 
 
 class StepEnded(KVConnectorWorkerMetadata):
-    """What a worker says of a step. requests: whose layer-wise loads ended in it, of all ranks in the
-    same one. adapters: revisions of those that vLLM has loaded; None: it is not one, or not known.
-    has_other_weights: they are not those that the engine started with, or that have been named since.
-    model: set if the scheduler has planned for another one: what this worker has. weights: the name of
-    its weights, where the scheduler may not know it."""
+    """A worker's report of a step. requests: requests whose layer-wise loads ended in it; all ranks
+    end them in the same step. adapters: revisions of the adapters that vLLM has loaded; None:
+    unknown, or ranks differ. has_other_weights: the weights are neither those at the start nor the
+    last named ones. model: this worker's model, if the scheduler has planned for another one.
+    weights: the name of the worker's weights, if the scheduler may not know it."""
 
     def __init__(
         self,
@@ -92,9 +93,9 @@ class StepEnded(KVConnectorWorkerMetadata):
 
 
 class CairnConnector(KVConnectorBase_V1, SupportsHMA):
-    """Blocks are named by their tokens, so that engines of one model share them. Loads run between
-    steps, or layer by layer within one; what is not loaded in time is recomputed; saves are copied out of the way of the next
-    step and put beside it. The engine goes on whatever the daemon does."""
+    """Tokens name blocks, so engines of one model share them. Loads run between steps, or layer by
+    layer during a step. Blocks that are not loaded in time are recomputed. Saves are copied before
+    the next step and put during it. The engine continues whatever the daemon does."""
 
     _cache_hit_source = CacheHitSource.HOST
 
@@ -125,7 +126,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._settings = sized(self._settings, given, vllm_config, kv_cache_config, tokens)
             say(self._settings, given, kv_cache_config, tokens, log)
         name = f"vllm {'scheduler' if is_scheduler else 'worker'} {config.engine_id}"
-        # A scheduler that knows one of several shapes is told the others by its workers.
+        # If layers have several shapes, the scheduler knows only one, and its workers tell it the
+        # others.
         known = None if is_scheduler and self._model.is_guess else self._model.spec
         self._session = Session(self._settings, known, name, log)
         self._scheduler: Scheduler | None = None
@@ -134,14 +136,14 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._squares: Squares | None = None
         self._failed_blocks: set[int] = set()
         self._loads_ended: set[str] = set()
-        self._layers: dict[str, int] = {}  # of this worker, their numbers from 0 on
+        self._layers: dict[str, int] = {}  # this worker's layers, with numbers from 0
         self._adapters, self._reloads = LoadedAdapters(), Reloads()
-        self._weights: str | None = None  # what `weights_are_now` has called them
-        self._agreed: str | None = None  # of a worker: the last name that the scheduler had, too
-        self._is_renamed = False  # of a worker: its scheduler has yet to hear of it
+        self._weights: str | None = None  # the name from `weights_are_now`
+        self._agreed: str | None = None  # worker: the last name that the scheduler knew, too
+        self._is_renamed = False  # worker: the scheduler does not know the name yet
         self._is_reset_told = False
-        self._is_told = True  # of a worker: its scheduler plans for the groups that it has
-        self._is_stale = False  # of a worker: its scheduler plans for other weights
+        self._is_told = True  # worker: the scheduler plans for this worker's groups
+        self._is_stale = False  # worker: the scheduler plans for other weights
         if not is_scheduler:
             self._reloads.watch()
             if getattr(vllm_config, "lora_config", None) is not None:
@@ -169,11 +171,11 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        return False  # a save that is lost is a miss later on
+        return False  # a lost save is only a later miss
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        """A graph of a whole forward would leave the waits for layers out."""
+        """A graph of a whole forward pass would not contain the waits for layers."""
         return bool(extra_config.get("layer_wise", False))
 
     # ------------------------------------------------------------------------ scheduler's side
@@ -231,8 +233,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         return False, None
 
     def reset_cache(self) -> bool:
-        """vLLM calls it when it is put to sleep, when it is paused, and for new weights, and does not
-        say which."""
+        """vLLM calls it before it sleeps, when it pauses, and for new weights, without the reason.
+        """
         if not self._settings.weights_stay and not self._is_reset_told:
             self._is_reset_told = True
             log.warning(
@@ -257,12 +259,12 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def _stamps_of_weights(self) -> dict[str, Stamp]:
-        """Of the files of a folder, which vLLM may read again."""
+        """Returns the stamps of the files of the model's folder, which vLLM may read again."""
         return stamps_of(self._folder) if os.path.isdir(self._folder) else {}
 
     def _follow_worker(self, model: Model) -> None:
-        """Of layers that share a table of blocks, and are of unlike shapes, vLLM tells its scheduler
-        one shape, and its workers all."""
+        """Takes over a worker's groups. If layers of different shapes share a table of blocks, vLLM
+        tells its scheduler one shape, and its workers all."""
         if model.spec.groups == self._model.spec.groups:
             return
         self._model = model = model.with_revision_of(self._model)
@@ -272,8 +274,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._session.move(model.spec)
 
     def _follow_weights(self, weights: str) -> None:
-        """Workers have been told what the weights are called from now on. Requests that have come are
-        computed with the old ones in part: nothing of them is saved."""
+        """Takes over the new name of the weights. Earlier requests were partly computed with the
+        old weights, so nothing of them is saved."""
         if weights == self._weights and not self._decider.is_off:
             return
         self._weights = weights
@@ -322,7 +324,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         )
 
     def _check_queries(self) -> None:
-        """Whoever looks at queries wants K beside them, in blocks of one size."""
+        """Capture and squared queries need K, in blocks of one size."""
         sizes = {group.block_tokens for group in self._model.layers}
         for name in ("capture", "query_squares"):
             is_wanted = getattr(self._settings, name)
@@ -348,7 +350,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
                 " engine's KV lies on a CUDA device"
             )
         if not any(part.is_writer for part in parts):
-            return None  # another rank puts the same
+            return None  # another rank puts the same blocks
         tokens, room = self._model.geometry.store_tokens, self._settings.staging_bytes
         shapes = [group.shape for group in self._model.layers]
         staging = Staging(cuda, parts, arrays, shapes, tokens, room)
@@ -380,7 +382,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         ranks = self._vllm_config.parallel_config.tensor_parallel_size
         step = self._vllm_config.scheduler_config.max_num_batched_tokens
         for group in self._model.spec.groups:
-            if group.kv_heads < ranks:  # each sees some of the queries of a head
+            if group.kv_heads < ranks:  # each rank sees only some of a head's queries
                 reason = f"{ranks} ranks share {group.kv_heads} heads of K"
         if step < geometry.store_tokens:
             reason = (
@@ -397,7 +399,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         return Squares(parts, dims, layers, geometry.engine_tokens, log)
 
     def _attention_of(self, names: Iterable[str], parts: list[Part]) -> list[dict[int, Any]]:
-        """Of each group the engine's layers, by their indices, in the order of the part."""
+        """Returns for each group the engine's layers by their indices, in the order of the part."""
         of = self._vllm_config.compilation_config.static_forward_context
         known = {layer_index(name): of[name] for name in names}
         layers: list[dict[int, Any]] = []
@@ -414,7 +416,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         cuda: Cuda | None,
         stream: Stream | None,
     ) -> GroupPart:
-        """What this worker has of a group."""
+        """Returns this worker's part of a group."""
         model, parallel = self._model, self._vllm_config.parallel_config
         rank = _tensor_rank(parallel)
         part = part_of(names, model, rank, parallel.tensor_parallel_size, group)
@@ -438,7 +440,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         return PagedPart(cache, part, of.block_tokens // cache.tokens_per_block, is_writer)
 
     def _kernels(self, layer_name: str) -> str | None:
-        """What vLLM's CPU backend calls its layout; None: it is another backend."""
+        """Returns the name of the layout in vLLM's CPU backend. None: another backend."""
         layers = self._vllm_config.compilation_config.static_forward_context
         return getattr(layers.get(layer_name), "isa", None)
 
@@ -446,13 +448,14 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_connector_metadata(connector_metadata)
         assert isinstance(connector_metadata, PlanMetadata)
         if connector_metadata.groups_name != self._model.groups_name:
-            self._is_told = False  # the scheduler has yet to hear what this is
+            self._is_told = False  # the scheduler does not know this worker's groups yet
             return
         self._is_told = True
         self._look_at_weights()
         self._is_stale = connector_metadata.weights != self._weights
         if self._is_stale:
-            # The scheduler has yet to hear of them; else this worker was not told what others were.
+            # Either the scheduler does not know the new weights yet, or this worker was not told of
+            # them.
             self._adapters.have_other_weights |= connector_metadata.weights != self._agreed
         else:
             self._agreed = self._weights
@@ -462,8 +465,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
                 one.begin(self._plan)
 
     def _follow(self, revision: str) -> None:
-        """The space that the scheduler names is the engine's. A worker's own name may be another
-        one, before the first step: models that vLLM builds write into the configuration."""
+        """Moves to the space that the scheduler names. Before the first step, a worker may have
+        another name for it, because vLLM changes the configuration while it builds models."""
         spec = self._model.spec
         if spec.weights_revision != revision:
             log.info("cairn: this worker's space is the scheduler's, of weights %s", revision)
@@ -471,7 +474,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._model = dataclasses.replace(self._model, spec=spec)
             is_open = self._session.space is not None
             self._session.move(spec)
-            if is_open:  # so this one is soon, and the step may load
+            if is_open:  # the new space opens soon, and this step may then load
                 self._session.wait(self._settings.load_timeout)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
@@ -480,7 +483,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker.step(self._plan)
 
     def _look_at_weights(self) -> None:
-        """Whether they are still those that the space names: vLLM may have been told to load some."""
+        """Checks whether the weights are still those of the space. vLLM may have loaded others."""
         weights = self._reloads.take_name()
         if weights is not None:
             self._weights, self._is_renamed = weights, True
@@ -497,13 +500,13 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             )
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        if self._is_layer_wise and self._worker is not None:  # else loads end between steps
+        if self._is_layer_wise and self._worker is not None:  # otherwise loads end between steps
             self._worker.wait_layer(self._layers[layer_name])
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        pass  # all layers of a block at once, when the step is over
+        pass  # all layers of a block at once, after the step
 
     def wait_for_save(self) -> None:
         self._look_at_weights()
@@ -556,7 +559,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             if side is not None:
                 side.close()
         self._session.close()
-        self._scheduler = self._worker = None  # what the session moved from and to stays so long
+        self._scheduler = self._worker = None  # the old space's blocks stay
 
     def take_events(self) -> Iterable[Any]:
         return ()
@@ -577,8 +580,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
 
 
 def _without_blocks(plan: Plan) -> Plan:
-    """Of a plan for other weights than the worker has: its loads find nothing, so that their requests
-    go on, and nothing is saved."""
+    """Returns a plan without blocks, for a plan for other weights than the worker's: its loads find
+    nothing, so their requests continue, and nothing is saved."""
     loads = [
         dataclasses.replace(load, keys=[hashlib.sha256(key).digest() for key in load.keys])
         for load in plan.loads

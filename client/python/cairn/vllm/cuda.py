@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the connector asks of torch where the KV cache lies on a CUDA device: streams, events that
-order them, and copies of blocks. The only module that uses torch. Not run on a device: its tests
-have a stand-in in torch's place.
+"""Uses torch for KV caches on a CUDA device: streams, events that order them, and copies of blocks.
+Only this module uses torch. It was not run on a device: its tests replace torch.
 
-Three streams, none of which the host waits for in the engine's thread:
+There are three streams. The host never waits for them in the engine's thread:
 
-    the engine's    its steps; and, behind the step that computed them, copies of full blocks
-    the loads'      waits for what the engine's had when the load was planned, then decodes
-    the puts'       waits for the copies, then encodes out of them
+    engine   its steps; after a step, copies of the full blocks that it computed
+    loads    waits for the engine's work at the time a load was planned, then decodes
+    puts     waits for the copies, then encodes them
 
-The loads' waits because the engine hands blocks out again while the step that had them before may
-still run. The engine's waits for a load that has ended, in case it was given up while the device was
-at work on it: what is computed into its blocks then comes later. The engine's may be the default one,
-which the library takes no work on: the connector's are its own, and do not wait for that one by
+Loads must wait, because the engine reuses blocks while the step that used them before may still
+run. The engine's stream waits for each ended load. A load that timed out may still write to its
+blocks, and the engine's next results must come after it. The library does not accept the default
+stream, which may be the engine's. The connector's own streams do not wait for the default stream by
 themselves.
 """
 
@@ -30,21 +29,22 @@ from ..paged import check_cuda
 
 
 class Stream:
-    """One of the connector's own, or the engine's. Thread-safe. What fails loses the device."""
+    """A stream of the connector, or the engine's. Thread-safe. After a failure, the device counts
+    as lost."""
 
     def __init__(self, cuda: Cuda, stream: Any) -> None:
         self._cuda, self._stream = cuda, stream
-        self.number: int = stream.cuda_stream  # as `PagedCache` wants it
+        self.number: int = stream.cuda_stream  # as `PagedCache` expects it
 
     def mark(self) -> Any:
-        """Of what has been put on it so far. None: the device is lost."""
+        """Marks the work that is on the stream now. None: the device is lost."""
         try:
             return self._stream.record_event()
         except Exception as error:
             return self._cuda.lose(error)
 
     def wait(self, mark: Any) -> None:
-        """What is put on it from now on comes after what was before the mark."""
+        """Makes later work on this stream wait for the work before the mark."""
         try:
             if mark is not None:
                 self._stream.wait_event(mark)
@@ -53,14 +53,15 @@ class Stream:
 
     def write(self, moves: Sequence[Move], arrays: Sequence[Any]) -> None:
         """Copies blocks from host memory into the arrays of all layers, and waits until they are
-        there. UnavailableError: the device failed."""
+        there. Raises UnavailableError if the device failed."""
         if moves:
             with self._cuda.running(self._stream):
                 self._cuda.write(moves, arrays)
 
     def read(self, copies: Sequence[tuple[Any, int, int, Any]]) -> None:
-        """Copies blocks to host memory, and waits until they are there. copies: an array of all
-        layers, its first block, how many, and where to. UnavailableError: the device failed."""
+        """Copies blocks to host memory, and waits until they are there. copies: for each layer an
+        array, its first block, the number of blocks, and the target. Raises UnavailableError if the
+        device failed."""
         with self._cuda.running(self._stream):
             for source, first, count, target in copies:
                 part = source.narrow(1, first, count)
@@ -69,8 +70,8 @@ class Stream:
 
 @dataclass(frozen=True)
 class Move:
-    """source: blocks of all layers in page-locked host memory, layer by layer, `count` of each. Those
-    with the numbers `wanted` go to `blocks` of the device's arrays."""
+    """source: blocks of all layers in page-locked host memory, layer by layer, `count` of each. The
+    blocks with the numbers `wanted` go to `blocks` of the device's arrays."""
 
     source: Any
     count: int
@@ -81,7 +82,9 @@ class Move:
 class Cuda:
     """A device. Thread-safe.
 
-    UnimplementedError: the library has no kernels for it. UnavailableError: it finds no device."""
+    Raises UnimplementedError if the library has no kernels for it, UnavailableError if there is no
+    device.
+    """
 
     def __init__(self, number: int, log: logging.Logger) -> None:
         try:
@@ -100,10 +103,10 @@ class Cuda:
 
         self._torch, self._number, self._log = torch, number, log
         self._lock = threading.Lock()
-        self.is_lost = False  # nothing is moved any more
+        self.is_lost = False  # nothing is moved from now on
 
     def lose(self, error: Exception) -> None:
-        """It failed, for good. If that is so, the engine meets it by itself."""
+        """Marks the device as lost permanently. The engine detects such a failure by itself."""
         with self._lock:
             is_known, self.is_lost = self.is_lost, True
         if not is_known:
@@ -114,12 +117,12 @@ class Cuda:
 
     @property
     def engine(self) -> Stream:
-        """The current stream of the calling thread, which is the engine's."""
+        """Returns the current stream of the calling thread, which is the engine's."""
         return Stream(self, self._torch.cuda.current_stream(self._number))
 
     def together(self, layers: Sequence[Any]) -> Any:
-        """Arrays of one shape as one, whose first axis counts them. None: they do not lie in one
-        piece of memory, evenly, as those of vLLM 0.32 do."""
+        """Joins arrays of one shape into one array, whose first axis counts them. Returns None if
+        they are not at even distances in one allocation. In vLLM 0.32, they are."""
         first = layers[0]
         offsets = [layer.storage_offset() for layer in layers]
         steps = {after - before for before, after in zip(offsets, offsets[1:], strict=False)} or {0}
@@ -130,11 +133,11 @@ class Cuda:
         return self._torch.as_strided(first, shape, strides, offsets[0])
 
     def allocate(self, like: Any, count: int, layers: int) -> Any:
-        """An array of so many as `like`, one behind another, but of `count` blocks.
-        ResourceExhaustedError: the device has no room for it."""
+        """Returns an array for `count` blocks of each array of `like`, one after another. Raises
+        ResourceExhaustedError if the device has no room."""
         torch, shape = self._torch, [count, *like.shape[1:]]
         try:
-            with torch.inference_mode(False):  # it is written to in and out of that mode
+            with torch.inference_mode(False):  # it is used inside and outside inference mode
                 return torch.empty([layers, *shape], dtype=like.dtype, device=like.device)
         except torch.cuda.OutOfMemoryError as error:
             raise ResourceExhaustedError(
@@ -142,12 +145,12 @@ class Cuda:
             ) from None
 
     def numbers(self, values: Sequence[int]) -> Any:
-        """An array of them, on its way to the device."""
+        """Returns an array of the numbers, whose copy to the device has been started."""
         pinned = self._torch.tensor(values, dtype=self._torch.int64, pin_memory=True)
         return pinned.to(f"cuda:{self._number}", non_blocking=True)
 
     def host(self, count: int) -> Any:
-        """So many bytes of page-locked host memory. UnavailableError: there are none."""
+        """Allocates page-locked host memory. Raises UnavailableError if there is none."""
         try:
             return self._torch.empty([count], dtype=self._torch.uint8, pin_memory=True)
         except Exception as error:
@@ -155,8 +158,8 @@ class Cuda:
 
     @contextlib.contextmanager
     def running(self, stream: Any) -> Iterator[None]:
-        """What is put on the current stream goes to that one, and is over behind the context. The
-        engine's arrays may be of its inference mode."""
+        """Work that is put on the current stream inside the context goes to `stream`. The engine's
+        arrays may belong to its inference mode."""
         torch = self._torch
         try:
             with torch.inference_mode(True), torch.cuda.stream(stream):
@@ -166,7 +169,7 @@ class Cuda:
             raise UnavailableError(f"CUDA device {self._number}: {error}") from error
 
     def write(self, moves: Sequence[Move], arrays: Sequence[Any]) -> None:
-        """Puts them on the current stream."""
+        """Puts the copies on the current stream."""
         torch, whole, first = self._torch, self.together(arrays), arrays[0]
         for move in moves:
             staged = move.source.to(first.device, non_blocking=True).view(first.dtype)
@@ -186,7 +189,7 @@ class Cuda:
                 array.index_copy_(0, blocks, values[i])
 
     def copy_blocks(self, source: Any, axis: int, blocks: Any, target: Any, first: int) -> None:
-        """Those blocks, an array of numbers, to the target's from `first` on: put on the current
-        stream, as the numbers are. axis: the one that counts blocks."""
+        """Copies the blocks, an array of numbers, to the target from `first` on. The copies and the
+        numbers are on the current stream. axis: the axis that counts blocks."""
         place = target.narrow(axis, first, blocks.shape[0])
         self._torch.index_select(source, axis, blocks, out=place)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States, and rows of an index, on a CUDA device. The library has no kernels for bytes: they are copied
-between the device and page-locked host memory, on the streams that K and V use."""
+"""Moves states, and rows of an index, to and from a CUDA device. The library has no kernels for
+bytes. They are copied between the device and page-locked host memory, on the streams that K and V
+use.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from .group import BytesPart
 
 
 class DeviceBytes(BytesPart):
-    """stream: of loads. A load is on the device when `get` returns."""
+    """stream: the stream of loads. When `get` returns, the load is on the device."""
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves out of a CUDA device's memory: a step's blocks are copied there, in the order of the
-engine's stream, and encoded and put out of the copies."""
+"""Saves from a CUDA device. The blocks of a step are first copied on the device, in the order of
+the engine's stream. The copies are then encoded and put.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from .saves import Saves
 from .settings import Settings
 from .staging import Staging, runs
 
-PUT_KEYS = 16  # of a call: the library encodes eight while it sends the eight before
+PUT_KEYS = 16  # keys of one call: the library encodes eight while it sends the previous eight
 
 
 class DeviceSaves(Saves):
@@ -36,7 +37,7 @@ class DeviceSaves(Saves):
         self._staging = staging
 
     def stage(self, saves: Sequence[Save]) -> None:
-        """Blocks of several saves are copied together. Waits for nothing."""
+        """Copies blocks of several saves together. Waits for nothing."""
         staging = self._staging
         is_open = self._session.space is not None and not staging.cuda.is_lost
         taken = [staging.take(len(save.keys) if is_open else 0) for save in saves]
@@ -62,7 +63,7 @@ class DeviceSaves(Saves):
                 self._submit(self._put, save, first, slots[first : first + PUT_KEYS], mark)
 
     def _put(self, save: Save, first: int, slots: list[int], mark: Any) -> None:
-        """Some of its keys, from `first` on, which have been copied to slots before the mark."""
+        """Puts some keys of a save, from `first` on. They were copied to slots before the mark."""
         started, saved, wanted, reason = time.perf_counter(), 0, 0, ""
         deadline = time.monotonic() + self._settings.save_timeout
         try:
@@ -78,7 +79,8 @@ class DeviceSaves(Saves):
                         save, group, first + begin, run, mark, deadline, ratio
                     )
                     saved, reason = saved + good * ratio, reason or why
-        except UnavailableError as error:  # of the whole call: the device, not the daemon
+        # An error of the whole call comes from the device, not from the daemon.
+        except UnavailableError as error:
             self._staging.cuda.lose(error)
         except Error as error:
             reason = str(error)
@@ -101,8 +103,8 @@ class DeviceSaves(Saves):
         deadline: float,
         ratio: int,
     ) -> tuple[int, str]:
-        """How many of the keys, as many as slots, the store has taken, and why not all of them; empty
-        if it took all, or if the reason has been logged."""
+        """Puts as many keys as there are slots. Returns how many the store has taken, and the
+        reason if it has not taken all. The reason is empty if it was already logged."""
         space: Space | None = self._session.space
         left = deadline - time.monotonic()
         if space is None or self._staging.cuda.is_lost:
@@ -128,5 +130,5 @@ class DeviceSaves(Saves):
 
 
 def _tables(save: Save) -> list[list[list[int]]]:
-    """Of each group, of each key the engine's blocks."""
+    """Returns, for each group and key, the engine's blocks."""
     return [by_key(blocks, len(save.keys)) for blocks in save.blocks]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speculative decoding: which layers are the draft's, and what names their KV. A draft's layers are
-groups of the model's space, so that a prefix is a hit only if the draft's KV is there, too. Takes
-vLLM's objects, and imports nothing of it.
+"""Speculative decoding: finds the layers of the draft and names their KV. A draft's layers are
+groups of the model's space. A prefix is therefore a hit only if the draft's KV is stored, too. Uses
+vLLM's objects, but imports nothing of vLLM.
 
-A draft only proposes tokens, and the model verifies them: KV of another draft would lower the rate of
-accepted tokens, and change no output.
+A draft only proposes tokens, and the model verifies them. KV of another draft would lower the rate
+of accepted tokens, but would not change the output.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..errors import InvalidArgumentError
 from .kinds import Layers
 
 WITHOUT_KV = {"ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator"}
-# Drafts that compute a token's KV from the model's hidden state and the token after it.
+# Drafts that compute a token's KV from the model's hidden state and the next token.
 _OF_HIDDEN_STATES = {"eagle", "eagle3", "mtp"}
 MOVED = {*_OF_HIDDEN_STATES, "draft_model"}
-_PARTS = {"draft_model", "mtp"}  # of names of a draft's layers
+_PARTS = {"draft_model", "mtp"}  # in the names of a draft's layers
 
 
 def config_of(vllm_config: Any) -> Any:
@@ -31,7 +31,7 @@ def config_of(vllm_config: Any) -> Any:
 
 
 def check(vllm_config: Any) -> None:
-    """Raises InvalidArgumentError, which names the method, for a draft that is not handled."""
+    """Raises InvalidArgumentError, which names the method, for an unsupported draft."""
     drafts = getattr(vllm_config, "speculative_config", None)
     method = getattr(drafts, "method", None)
     if drafts is not None and method not in WITHOUT_KV | MOVED:
@@ -51,7 +51,7 @@ def check(vllm_config: Any) -> None:
 
 
 def name_of(vllm_config: Any) -> str:
-    """Returns what the draft's KV depends on besides its weights; empty: there is no draft."""
+    """Returns what the draft's KV depends on besides its weights. Empty: there is no draft."""
     drafts = config_of(vllm_config)
     if drafts is None:
         return ""
@@ -66,7 +66,7 @@ def name_of(vllm_config: Any) -> str:
 
 
 def apart(vllm_config: Any, layers: Sequence[Layers]) -> list[Layers]:
-    """Returns the groups with a draft's layers in groups of their own."""
+    """Moves a draft's layers into groups of their own."""
     if config_of(vllm_config) is None:
         return list(layers)
     count = vllm_config.model_config.get_total_num_hidden_layers()
@@ -86,8 +86,9 @@ def apart(vllm_config: Any, layers: Sequence[Layers]) -> list[Layers]:
 
 
 def is_guess(vllm_config: Any, layers: Sequence[Layers]) -> bool:
-    """Returns whether a draft's layers seem to have another shape than the draft's configuration says:
-    vLLM's scheduler knows only the first shape of layers that share a table of blocks."""
+    """Returns whether a draft's layers seem to have another shape than in the draft's
+    configuration. If layers share a table of blocks, vLLM's scheduler knows only the first layer's
+    shape."""
     drafts = config_of(vllm_config)
     if drafts is None:
         return False
@@ -100,14 +101,15 @@ def is_guess(vllm_config: Any, layers: Sequence[Layers]) -> bool:
 
 
 def lag_of(vllm_config: Any, engine_tokens: int) -> int:
-    """Returns how many tokens at the end of a hit are computed again. The draft's KV of a prefix's last
-    token depends on the token after it, which the prefix does not name."""
+    """Returns the number of tokens at the end of a hit that are computed again. The draft's KV of a
+    prefix's last token depends on the next token, which the prefix does not include."""
     drafts = config_of(vllm_config)
     return engine_tokens if drafts is not None and drafts.method in _OF_HIDDEN_STATES else 0
 
 
 def _is_of_draft(name: str, layer_count: int) -> bool:
-    """A draft's layers follow the model's, or its name is a part of theirs."""
+    """Returns whether a layer is a draft's. The numbers of such layers follow the model's, or their
+    names have a part in _PARTS."""
     parts = name.split(".")
     numbers = [int(part) for part in parts if part.isdecimal()]
     return bool(_PARTS & set(parts)) or any(number >= layer_count for number in numbers[:1])

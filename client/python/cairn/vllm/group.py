@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker has of a group of layers, and how its blocks come and go."""
+"""A worker's part of a group of layers, and the moves of its blocks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .plan import by_key
 
 
 class GroupPart(abc.ABC):
-    """split: how many of the cache's blocks one of the scheduler's has. is_writer: False where
-    another rank puts the same."""
+    """split: number of the cache's blocks in one of the scheduler's. is_writer: False if another
+    rank puts the same blocks."""
 
     def __init__(self, part: Part, split: int, is_writer: bool = True) -> None:
         self.part, self.split, self.is_writer = part, split, is_writer
 
     def table(self, blocks: Sequence[int]) -> list[int]:
-        """In blocks of the cache."""
+        """Converts the scheduler's blocks to blocks of the cache."""
         if self.split == 1:
             return list(blocks)
         return [
@@ -35,13 +35,14 @@ class GroupPart(abc.ABC):
         ]
 
     def is_put(self, blocks: Sequence[int]) -> bool:
-        """Whether a store block of those of the engine's is put. It is not where the engine has let go
-        of some of them, has no state there, or where another rank puts the same."""
+        """Returns whether a store block that consists of these engine blocks is put. It is not put
+        if the engine has freed some of them or has no state there, or if another rank puts the same
+        block."""
         return self.is_writer and paged.SKIPPED not in blocks
 
     @abc.abstractmethod
     def blocks_of(self, store_tokens: int) -> int:
-        """Returns how many blocks of the cache a block of the store has."""
+        """Returns the number of the cache's blocks in a store block."""
 
     @abc.abstractmethod
     def get(
@@ -52,15 +53,15 @@ class GroupPart(abc.ABC):
         lease: bytes | None,
         timeout: float,
     ) -> paged.Moved:
-        """Gets blocks of the store into those of the scheduler's, as many for each key."""
+        """Gets store blocks into the scheduler's blocks, the same number for each key."""
 
     @abc.abstractmethod
     def gather(self, space: Space, blocks: Sequence[int], target: bytearray) -> None:
-        """Copies one block of the store, in source form."""
+        """Copies one store block in source form."""
 
 
 class PagedPart(GroupPart):
-    """Of K and V, or of latents."""
+    """Part of a group of K and V, or of latents."""
 
     def __init__(
         self, cache: paged.PagedCache, part: Part, split: int, is_writer: bool = True
@@ -89,9 +90,10 @@ class PagedPart(GroupPart):
 
 
 class BytesPart(GroupPart):
-    """Of states, or of rows in an order that only the engine's kernels know: a block's bytes move
-    as they lie. arrays: of each layer one in host memory, whose first axis is of blocks. tokens: of
-    one of its blocks; 0: it has a state. `DeviceBytes` is of arrays on a device."""
+    """Part of a group of states, or of rows whose order only the engine's kernels know. The bytes
+    of a block are moved unchanged. arrays: one array per layer in host memory, whose first axis
+    counts blocks. tokens: number of tokens of a block; 0: a block has a state. `DeviceBytes` is for
+    arrays on a device."""
 
     def __init__(
         self,
@@ -141,11 +143,11 @@ class BytesPart(GroupPart):
         return paged.Moved(statuses, count * len(good), sum(results[i].wire_bytes for i in good))
 
     def _room(self, count: int) -> Any:
-        """So many bytes of host memory, for a block of the store."""
+        """Returns host memory for a store block."""
         return bytearray(count)
 
     def _place(self, blocks: Sequence[tuple[list[int], Any]]) -> None:
-        """Copies blocks of the store into those of the cache."""
+        """Copies store blocks into the blocks of the cache."""
         for table, source in blocks:
             for address, copy, is_wanted in self._places(table, source):
                 if is_wanted:
@@ -158,7 +160,8 @@ class BytesPart(GroupPart):
     def _places(
         self, table: Sequence[int], copies: bytearray
     ) -> Iterator[tuple[int, int, bool]]:
-        """Where blocks lie in the engine's memory and in the source form, and whether they are wanted."""
+        """Yields the address of each block in the engine's memory and in the source form, and
+        whether it is wanted."""
         copy = contiguous("copies", copies, is_target=True).address
         for layer in self._layers:
             for block in table:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request says of how long its prefix is worth keeping: docs/guides/vllm.md lists the fields.
+"""Reads from a request how long its prefix is worth keeping. docs/guides/vllm.md lists the fields.
 
     kv_transfer_params={"cairn": {"retain": 3600, "priority": 2}}
     kv_transfer_params={"cairn": {"demote": 300}}
     kv_transfer_params={"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 
-and vLLM's own `kv_hints`, with actions "retain" and "demote" whose payloads have these fields.
+Also reads vLLM's own `kv_hints` with the actions "retain" and "demote", whose payloads have the
+same fields.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ log = logging.getLogger("vllm.cairn")
 
 SECONDS_MAX = 604_800
 PRIORITY_MAX = 5
-EPHEMERAL_SECONDS = 300  # of a cache_control without a ttl, as its API documents it
+EPHEMERAL_SECONDS = 300  # the default of cache_control without a ttl, in its API's documentation
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @dataclass(frozen=True)
 class Hint:
-    """retain: seconds from now; None: a demotion, `demote` seconds after the request's end."""
+    """retain: seconds from now. None: a demotion, `demote` seconds after the end of the request."""
 
     retain: int | None = None
     priority: int = 1
@@ -78,7 +79,7 @@ def _own(fields: Any, where: str) -> Hint | None:
 
 
 def _own_action(kind: str, payload: Mapping[str, Any]) -> Hint | None:
-    """{"seconds": …, "priority": …} of retain, {"seconds": …} of demote."""
+    """Parses {"seconds": …, "priority": …} for retain, {"seconds": …} for demote."""
     fields = dict(payload)
     seconds = fields.pop("seconds", 0 if kind == "demote" else None)
     return _own({kind: seconds} | fields, f"kv_hints.{kind}")

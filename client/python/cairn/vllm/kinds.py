@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM's classes of KV caches are to the store: which group of a space a layer's cache is in,
-or why it is in none. Takes vLLM's objects, and imports nothing of it.
+"""Maps vLLM's classes of KV caches to the groups of a space, or gives the reason why a cache is not
+supported. Uses vLLM's objects, but imports nothing of vLLM.
 
-A class that is not listed here is refused by its name: a subclass may keep something else.
+A class that is not listed here is refused by name, because a subclass may store other data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import InvalidArgumentError
 from ..keys import DTYPE_BYTES, dtype_of
 
-GROUPS_MAX = 16  # of a space
+GROUPS_MAX = 16  # in a space
 
 MOVED = (
     "FullAttentionSpec",
@@ -25,19 +25,19 @@ MOVED = (
     "SlidingWindowMLASpec",
     "MambaSpec",
 )
-# What vLLM's names of 8-bit floats are to a space.
+# The dtype in a space for each name of vLLM's 8-bit floats.
 _FP8 = {"fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
-_TOGETHER = "UniformTypeKVCacheSpecs"  # layers of unlike shapes that share a table of blocks
+_TOGETHER = "UniformTypeKVCacheSpecs"  # layers of different shapes that share a table of blocks
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A layer's cache. kind: "kv", "latent", "state" or "opaque_rows", as a space calls it.
+    """The cache of a layer. kind: "kv", "latent", "state" or "opaque_rows", as in a space.
 
-    heads: of a worker. dim: channels of a head, of K and of V; or of a latent.
-    bytes: of a state, or of a token's row. dtype: of the elements; of bytes, none. window: tokens
-    that a layer sees, 0 for all. is_replicated: all ranks of a tensor-parallel engine have the same.
-    layout: how bytes lie, as far as vLLM says it.
+    heads: heads of one worker. dim: channels of a head of K and of V, or of a latent. bytes: size
+    of a state, or of a token's row. dtype: type of the elements; none for bytes. window: tokens
+    that a layer sees; 0 means all. is_replicated: all ranks of a tensor-parallel engine have the
+    same data. layout: the order of the bytes, as far as vLLM describes it.
     """
 
     kind: str
@@ -51,30 +51,31 @@ class Shape:
 
     @property
     def is_latent(self) -> bool:
-        """Has one plane, and not K and V."""
+        """Returns whether there is one plane, not K and V."""
         return self.kind == "latent"
 
     @property
     def row(self) -> int:
-        """Elements of a head and token."""
+        """Returns the number of elements per head and token."""
         return self.dim if self.is_latent else 2 * self.dim
 
     @property
     def is_state(self) -> bool:
-        """A block has one, of all tokens up to its end: a prefix needs the last block's alone."""
+        """Returns whether a block has one state, for all tokens up to its end. Then a prefix needs
+        only the state of its last block."""
         return self.kind == "state"
 
     @property
     def is_bytes(self) -> bool:
-        """Moved as they lie, without a look at elements."""
+        """Returns whether the data is moved as bytes."""
         return self.kind in ("state", "opaque_rows")
 
 
 @dataclass(frozen=True)
 class Layers:
-    """A group of a space: layers of one shape, in one of the engine's groups. table: that group's
-    number, whose tables of blocks they have. block_tokens: of one of its blocks. is_draft: they are of
-    a draft model."""
+    """A group of a space: layers of one shape in one of the engine's groups. table: number of the
+    engine's group, whose block tables they use. block_tokens: tokens of one of its blocks.
+    is_draft: they belong to a draft model."""
 
     table: int
     names: tuple[str, ...]
@@ -84,8 +85,8 @@ class Layers:
 
 
 def layers_of(engine_groups: Sequence[Any], cache_dtype: str = "auto") -> list[Layers]:
-    """The groups of a space, in the order of the engine's. cache_dtype: vLLM's option, which tells
-    what the bytes of a coded cache are. InvalidArgumentError names what is not moved."""
+    """Returns the groups of a space, in the engine's order. cache_dtype: vLLM's option, which gives
+    the type of a coded cache's bytes. Raises InvalidArgumentError, which names unsupported data."""
     found: list[Layers] = []
     for table, group in enumerate(engine_groups):
         if getattr(group, "host_resident", False) or not getattr(group, "enable_kv_transfer", True):
@@ -105,7 +106,8 @@ def layers_of(engine_groups: Sequence[Any], cache_dtype: str = "auto") -> list[L
 
 
 def shape_of(spec: Any, cache_dtype: str = "auto") -> Shape:
-    """What a layer of that specification keeps. InvalidArgumentError: it is not moved."""
+    """Returns the shape of a layer with that specification. Raises InvalidArgumentError if it is
+    not supported."""
     name = type(spec).__name__
     if name not in MOVED:
         raise _refuse(spec, f"Cairn does not know what it keeps, only what these keep: {', '.join(MOVED)}")
@@ -121,7 +123,8 @@ def shape_of(spec: Any, cache_dtype: str = "auto") -> Shape:
         raise _refuse(spec, f"a row is of {spec.tokens_per_state} tokens")
     if getattr(spec, "state_content_bytes", None) is not None:
         raise _refuse(spec, f"a row is {spec.state_content_bytes} coded bytes")
-    # Of chunked attention, the chunk that a prefix ends in lies in so many of its last tokens.
+    # With chunked attention, the chunk in which a prefix ends is within the last tokens of this
+    # number.
     window = getattr(spec, "attention_chunk_size", 0) if "Chunked" in name else 0
     if name.startswith("SlidingWindow"):
         window = spec.sliding_window + getattr(spec, "extra_retained_tokens", 0)
@@ -172,8 +175,8 @@ def _state_of(spec: Any) -> Shape:
 
 
 def _dtype_of(spec: Any, cache_dtype: str) -> str:
-    """Of the elements. vLLM keeps 8-bit floats as bytes, with a scale for each layer that comes with
-    the weights: it is named as they are."""
+    """Returns the dtype of the elements. vLLM stores 8-bit floats as bytes, with a scale for each
+    layer that belongs to the weights. The dtype is that of the 8-bit floats."""
     mode = getattr(getattr(spec, "kv_quant_mode", None), "name", "NONE")
     dtype = dtype_of(spec.dtype)
     if mode == "FP8_PER_TENSOR":
@@ -189,7 +192,7 @@ def _dtype_of(spec: Any, cache_dtype: str) -> str:
 
 
 def specs_of(group: Any) -> Iterator[tuple[str, Any]]:
-    """Each layer of a group of vLLM's, with its specification."""
+    """Yields each layer of a vLLM group with its specification."""
     spec = group.kv_cache_spec
     for name in group.layer_names:
         yield name, spec.kv_cache_specs[name] if type(spec).__name__ == _TOGETHER else spec

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How vLLM lays its KV cache out, read from shapes and strides, and on a processor from the kernels
-that it chose: there the shape tells nothing. What is not known is refused by name, never guessed.
+"""Finds the layout of vLLM's KV cache from shapes and strides. On a CPU, the shape does not show
+the layout, so it is derived from vLLM's kernels. An unknown layout is refused by name and never
+guessed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ def paged_cache(
     kernels: str | None,
     stream: int | None = None,
 ) -> PagedCache:
-    """Describes the layers' arrays. kernels: the name that vLLM's CPU backend gives its layout, of
-    another backend None. stream: of arrays on a CUDA device, the one that moves use.
-    InvalidArgumentError names a layout that is not known."""
+    """Describes the layers' arrays. kernels: the layout's name in vLLM's CPU backend; None for
+    other backends. stream: the stream of moves for arrays on a CUDA device. Raises
+    InvalidArgumentError, which names the layout, if it is unknown."""
     first = describe("the KV cache", layers[0], may_be_cuda=True)
     v: Placement | None
     if kernels is not None and first.cuda_device is None:
@@ -41,7 +42,8 @@ def paged_cache(
 
 
 def cuda_device(layer: Any) -> int | None:
-    """The number of the CUDA device that a layer's array lies on; None: it is in host memory."""
+    """Returns the number of the CUDA device that has a layer's array. None: it is in host memory.
+    """
     return describe("the KV cache", layer, may_be_cuda=True).cuda_device
 
 
@@ -55,7 +57,8 @@ def _refuse(what: str, tensor: Tensor, shape: Shape) -> InvalidArgumentError:
 def _of_processor(
     tensor: Tensor, shape: Shape, kernels: str
 ) -> tuple[int, Placement, Placement]:
-    """[blocks, heads, tokens, 2 * dim] by its shape; in truth all of K, then all of V, of a head."""
+    """The shape is [blocks, heads, tokens, 2 * dim], but each head has all of K first, then all of
+    V."""
     if kernels not in (TILED, TRANSPOSED):
         raise _refuse(f"vLLM's kernels are {kernels!r}", tensor, shape)
     item = tensor.itemsize
@@ -103,8 +106,8 @@ def _of_processor(
 
 
 def _of_strides(tensor: Tensor, shape: Shape) -> tuple[int, int, Placement, Placement | None]:
-    """Blocks, tokens of one, and where K and V lie: [blocks, heads, tokens, K then V], whatever the
-    strides. A latent is K alone."""
+    """Returns the placement from strides: [blocks, heads, tokens, K then V], with any strides. A
+    latent has only K."""
     extents = tensor.shape
     if len(extents) != 4 or (extents[1], extents[3]) != (shape.heads, shape.row):
         row = "dim" if shape.is_latent else "2 * dim"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the store what there is, on a thread of its own: the scheduler never waits for an answer."""
+"""Looks up blocks in the store on its own thread, so that the scheduler never waits for an answer.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +19,23 @@ from .hints import Hint, send
 
 @dataclass(frozen=True)
 class Found:
-    """block_count: of the longest prefix that is there, leased."""
+    """block_count: length of the longest stored prefix, which is leased."""
 
     block_count: int = 0
     lease: bytes | None = None
 
 
-TOLD_AFTER = 32  # requests without a hit
+TOLD_AFTER = 32  # requests without a hit before a hint is logged
 
 
 class Lookup:
-    """One question. `found` is None until it is answered, or `Lookups.poll` sees it is late."""
+    """One question. `found` is None until it is answered, or until `Lookups.poll` finds that it is
+    late."""
 
     def __init__(self, keys: list[bytes], deadline: float) -> None:
         self.keys, self.deadline = keys, deadline
         self.found: Found | None = None
-        self.is_dropped = False  # nobody wants the answer: its lease goes back
+        self.is_dropped = False  # nobody needs the answer, so its lease is released
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,15 @@ class Lookups:
         return lookup
 
     def poll(self, lookup: Lookup) -> Found | None:
-        """None: not known yet. When it is late it is a miss: the thread may be busy with others."""
+        """Returns None while there is no answer. A late answer counts as a miss, because the thread
+        may be busy with other questions."""
         with self._answered:
             if lookup.found is None and time.monotonic() > lookup.deadline:
                 lookup.found, lookup.is_dropped = Found(), True
             return lookup.found
 
     def drop(self, lookup: Lookup) -> None:
-        """Nobody wants its answer any more."""
+        """Marks a question whose answer nobody needs."""
         with self._answered:
             lookup.is_dropped = True
             found = lookup.found
@@ -98,14 +101,14 @@ class Lookups:
             self._work.put(_Hinted(keys, hint))
 
     def yield_to(self, seconds: float) -> None:
-        """Returns when a question is answered, or none is open, or the time is over: for a step in
-        which the engine has nothing to compute, and would only ask again."""
+        """Returns when a question is answered, when none is open, or when the time is over. Call it
+        in a step without work for the engine, which would otherwise only ask again."""
         with self._answered:
             if self.pending_count:
                 self._answered.wait(seconds)
 
     def close(self) -> None:
-        """What is still asked is not, and leases end with the session."""
+        """Drops open questions. Leases end with the session."""
         self._is_closing = True
         self._work.put(None)
         self._thread.join()
@@ -130,21 +133,21 @@ class Lookups:
 
     def _match(self, lookup: Lookup) -> Found:
         space, left = self._session.space, lookup.deadline - time.monotonic()
-        if space is None or left <= 0:  # those before it took its time
+        if space is None or left <= 0:  # earlier questions took its time
             return Found()
         try:
             match = space.match(lookup.keys, timeout=left)
         except Error as error:
             self._log.debug("cairn: a lookup failed, taken as a miss: %s", error)
             return Found()
-        except Exception:  # whatever it is, the thread has to live
+        except Exception:  # the thread must survive every error
             self._log.exception("cairn: a lookup failed, taken as a miss")
             return Found()
         self._prefetch(space, match)
         return Found(match.block_count, match.lease)
 
     def _tell_of_misses(self, found: Found) -> None:
-        """Says once how to find out why nothing hits."""
+        """Logs once how to find out why there are no hits."""
         self._has_hit = self._has_hit or found.block_count > 0
         self._asked_count += 1
         if self._asked_count == TOLD_AFTER and not self._has_hit:
@@ -157,7 +160,7 @@ class Lookups:
             )
 
     def _prefetch(self, space: Space, match: Match) -> None:
-        """Has leased blocks that are on a drive read while their request waits for its turn."""
+        """Prefetches leased blocks from a drive while their request waits for its turn."""
         try:
             cold = [
                 key
@@ -166,7 +169,7 @@ class Lookups:
             ]
             if cold:
                 space.prefetch(cold)
-        except Error as error:  # the gets read them
+        except Error as error:  # the gets read them in any case
             self._log.debug("cairn: a prefetch failed: %s", error)
         except Exception:
             self._log.exception("cairn: a prefetch failed")
@@ -188,7 +191,7 @@ class Lookups:
         try:
             if space is not None:
                 space._release(lease)
-        except Error as error:  # it expires, or ends with the session
+        except Error as error:  # the lease expires, or ends with the session
             self._log.debug("cairn: a lease was not given back: %s", error)
         except Exception:
             self._log.exception("cairn: a lease was not given back")

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether vLLM names media by their content, or otherwise: then a name says nothing of them."""
+"""Finds out whether vLLM names media by their content. Other names do not identify the content."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-# A digest, behind the adapter's name where encoders have adapters, too. Other names are the caller's
-# (multi_modal_uuids), or numbers that begin anew with each engine.
+# A digest, after the adapter's name if encoders have adapters. Other names come from the caller
+# (multi_modal_uuids), or are numbers that start again with each engine.
 _OF_CONTENT = re.compile(r"(?:.*:)?[0-9a-f]{64,}", re.DOTALL)
 
 
@@ -16,7 +16,7 @@ def is_named_by_content(identifier: str) -> bool:
 
 
 def are_media_named(vllm_config: Any) -> bool:
-    """vLLM makes no digest of media where it keeps nothing of them."""
+    """Returns False if vLLM caches nothing of media, because it then computes no digest of them."""
     media = getattr(vllm_config.model_config, "multimodal_config", None)
     cache = getattr(vllm_config, "cache_config", None)
     return media is None or media.mm_processor_cache_gb > 0 or bool(cache.enable_prefix_caching)

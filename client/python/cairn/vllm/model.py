@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM's configuration says of a model: the space of its blocks, and a rank's part of them.
+"""Derives from vLLM's configuration the space of a model's blocks, and a rank's part of them.
 
-Takes vLLM's objects, and imports nothing of it. What this connector does not move is refused by
-name when the engine starts."""
+Uses vLLM's objects, but imports nothing of vLLM. Unsupported models are refused by name when the
+engine starts.
+"""
 
 from __future__ import annotations
 
@@ -25,54 +26,56 @@ from .revision import revision_of
 from .settings import Settings
 
 _COMMIT = re.compile("[0-9a-f]{40}")
-TOKENS_PER_BLOCK = 128  # of the store, unless it is set or there are states
+TOKENS_PER_BLOCK = 128  # default for the store, unless there are states
 STORE_TOKENS_MAX = 1024
 
 
 @dataclass(frozen=True)
 class Model:
-    """layers: of each group of the space, in its order, what a worker has. bytes_name: of the order
-    in which bytes lie that are moved without a look; a part of the revision in `spec`."""
+    """layers: for each group of the space, in order, a worker's layers. bytes_name: names the order
+    of the data that is moved as bytes; it is part of the revision in `spec`."""
 
     spec: SpaceSpec
     geometry: Geometry
     layers: tuple[Layers, ...]
     bytes_name: str = ""
-    is_draft_guess: bool = False  # `drafts.is_guess`
+    is_draft_guess: bool = False  # result of `drafts.is_guess`
 
     def with_revision_of(self, other: Model) -> Model:
-        """The revision of other, but for the order of bytes."""
+        """Returns this model with the revision of `other`, except for bytes_name."""
         revision = other.spec.weights_revision.removesuffix(other.bytes_name) + self.bytes_name
         return replace(self, spec=replace(self.spec, weights_revision=revision))
 
     @functools.cached_property
     def groups_name(self) -> bytes:
-        """A digest of the groups: a scheduler sends it with each step, and not the groups."""
+        """Returns a digest of the groups. A scheduler sends it with each step instead of the
+        groups."""
         return hashlib.sha256(repr(self.spec.groups).encode()).digest()[:8]
 
     def of_weights(self, vllm_config: Any, settings: Settings) -> Model:
-        """The same model with the weights that the settings name."""
+        """Returns the same model with the weights that the settings name."""
         revision = _revision_of(vllm_config, settings) + self.bytes_name
         return replace(self, spec=replace(self.spec, weights_revision=revision))
 
     @property
     def is_guess(self) -> bool:
-        """Whether one shape stands for layers of several. vLLM tells its scheduler the first shape of
-        layers that share a table of blocks: then two of their names have one number."""
+        """Returns whether one shape stands for layers of several shapes. If layers share a table of
+        blocks, vLLM tells its scheduler only the first shape. Then two of their names have the same
+        number."""
         names = (one.names for one in self.layers)
         is_shared = any(len(set(map(layer_index, of))) < len(of) for of in names)
         return is_shared or self.is_draft_guess
 
     @property
     def is_all_or_nothing(self) -> bool:
-        """Whether a load that failed in part is of no use: a shorter prefix has windows and states
-        elsewhere, and of several groups' blocks a number does not say whose it is."""
+        """Returns whether a partly failed load is useless. A shorter prefix needs other windows and
+        states. With several groups, a failed block's number does not tell its group."""
         first = self.layers[0].shape
         return len(self.layers) > 1 or first.window > 0 or first.is_state
 
     @property
     def has_kv_alone(self) -> bool:
-        """Whether all groups are of K and V of the model itself, and not of a draft."""
+        """Returns whether all groups are K and V of the model itself, not of a draft."""
         return all(one.shape.kind == "kv" and not one.is_draft for one in self.layers)
 
 
@@ -99,8 +102,8 @@ def model_of(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> Mode
 
 
 def _geometry_of(layers: Sequence[Layers], settings: Settings) -> Geometry:
-    """Blocks of the store are multiples of all of the engine's. A state is of the end of one of the
-    engine's blocks, whichever it is: then a block of the store is one of them."""
+    """Store blocks are multiples of all engine blocks. If the model has states, a store block is
+    one engine block, because each state belongs to the end of an engine block."""
     engine_tokens = math.lcm(*(one.block_tokens for one in layers))
     has_states = any(one.shape.is_state for one in layers)
     if engine_tokens > STORE_TOKENS_MAX:
@@ -146,7 +149,7 @@ def _group_of(vllm_config: Any, layers: Layers, is_only: bool) -> Group:
     if layers.is_draft:
         model = vllm_config.speculative_config.draft_model_config
     indices: int | Sequence[int] = sorted({layer_index(name) for name in layers.names})
-    if is_only:  # a stage of a pipeline names its own layers only
+    if is_only:  # a stage of a pipeline names only its own layers
         indices = model.get_total_num_hidden_layers()
     if shape.kind == "state":
         ranks = vllm_config.parallel_config.tensor_parallel_size
@@ -171,8 +174,8 @@ def _group_of(vllm_config: Any, layers: Layers, is_only: bool) -> Group:
 def _of_ranks(
     indices: int | Sequence[int], shape: Shape, ranks: int
 ) -> int | Sequence[int]:
-    """Where each rank has a part of a layer's state, the parts are layers of the group: those of the
-    first rank have the layers' numbers, and those of the others follow."""
+    """If each rank has a part of a layer's state, each part is a layer of the group. The parts of
+    the first rank have the layers' numbers, and those of the other ranks follow."""
     if shape.is_replicated or ranks == 1:
         return indices
     own = range(indices) if isinstance(indices, int) else indices
@@ -183,18 +186,18 @@ def _of_ranks(
 def part_of(
     layer_names: Sequence[str], model: Model, tensor_rank: int, ranks: int, group: int = 0
 ) -> Part:
-    """The layers of a group that a worker has, in the order of `layer_names`, and the heads."""
+    """Returns a worker's layers of a group, in the order of `layer_names`, and its heads."""
     known, shape = model.spec.groups[group].layer_indices, model.layers[group].shape
-    before = 0  # layers of the group that are parts of other ranks
+    before = 0  # layers of the group that belong to earlier ranks
     if shape.is_state and not shape.is_replicated:
         known = known[: len(known) // ranks]
         before = tensor_rank * len(known)
     found = [layer_index(name) for name in layer_names]
     layers = [known.index(layer) if layer in known else len(known) for layer in found]
     total, heads = model.spec.groups[group].kv_heads, shape.heads
-    if shape.kind != "kv":  # all ranks have the same, or layers of their own
+    if shape.kind != "kv":  # all ranks have the same data, or layers of their own
         total, tensor_rank, ranks = 1, 0, 1
-    # Where there are fewer heads than ranks, some ranks have the same one.
+    # If there are fewer heads than ranks, several ranks have the same head.
     first = tensor_rank * heads if total >= ranks else tensor_rank * total // ranks
     part_heads = range(first, first + heads)
     if part_heads.stop > total or len(known) in layers:
@@ -208,7 +211,7 @@ def part_of(
 
 
 def layer_index(name: str) -> int:
-    """The only number in a layer's name, as in model.layers.7.self_attn.attn."""
+    """Returns the only number in a layer's name, for example in model.layers.7.self_attn.attn."""
     numbers = re.findall(r"(?:^|\.)(\d+)(?=\.|$)", name)
     if len(numbers) != 1:
         raise InvalidArgumentError(f"the layer {name} does not say its place in the model")
@@ -216,13 +219,14 @@ def layer_index(name: str) -> int:
 
 
 def rope_of(config: Any, dim: int, is_window: bool = False) -> Rope:
-    """How K turns, where that is the plain way; else unknown, which costs some recipes bytes."""
+    """Returns the RoPE of K in its plain form. Other forms are reported as unknown, which makes
+    images of some recipes larger."""
     given = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     base = getattr(config, "rope_theta", None)
     kind_of_layer = "sliding_attention" if is_window else "full_attention"
     if isinstance(given.get(kind_of_layer), dict):
         given = given[kind_of_layer]
-    elif is_window and getattr(config, "rope_local_base_freq", None):  # then they are not scaled
+    elif is_window and getattr(config, "rope_local_base_freq", None):  # such windows are not scaled
         given, base = {}, config.rope_local_base_freq
     kind = given.get("rope_type", given.get("type", "default"))
     base = given.get("rope_theta", base)
@@ -233,12 +237,13 @@ def rope_of(config: Any, dim: int, is_window: bool = False) -> Rope:
 
 
 def _name_of(model: str) -> str:
-    """Of a folder, its last part: machines keep their models in different places."""
+    """Returns the last part of a folder's path, because machines keep models in different places.
+    """
     return os.path.basename(os.path.abspath(model)) if os.path.isdir(model) else model
 
 
 def _revision_of(vllm_config: Any, settings: Settings) -> str:
-    """Which weights, and what vLLM made of their configuration."""
+    """Returns the revision: the weights, and a digest of vLLM's resolved configuration."""
     model = vllm_config.model_config
     weights = settings.weights_revision or _weights_of(model)
     if weights is None:
@@ -254,7 +259,7 @@ def _revision_of(vllm_config: Any, settings: Settings) -> str:
 
 
 def _draft_weights_of(vllm_config: Any) -> str | None:
-    """None: they are in the model's files."""
+    """Returns None if the draft's weights are in the model's files."""
     draft = vllm_config.speculative_config.draft_model_config
     if draft.model == vllm_config.model_config.model:
         return None
@@ -268,7 +273,8 @@ def _draft_weights_of(vllm_config: Any) -> str | None:
 
 
 def _bytes_name_of(vllm_config: Any, layers: Sequence[Layers]) -> str:
-    """Of the order of what is moved as bytes, which is its kernels' own, and of who writes states."""
+    """Names the order of the data that is moved as bytes, which depends on its kernels, and the
+    backend that writes states."""
     layouts = sorted({one.shape.layout for one in layers if one.shape.layout})
     if not layouts:
         return ""
@@ -281,8 +287,8 @@ def _bytes_name_of(vllm_config: Any, layers: Sequence[Layers]) -> str:
 
 
 def _weights_of(model: Any) -> str | None:
-    """None: nothing says it. What --hf-config-path names has its own commit, and of an object store
-    only the configuration is in a folder."""
+    """Returns None if the weights are unknown. The files of --hf-config-path have another commit.
+    For an object store, the folder has only the configuration."""
     if getattr(model, "model_weights", ""):
         return None
     if os.path.isdir(model.model):

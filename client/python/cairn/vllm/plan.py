@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler's side tells the workers' in a step. Picklable; knows nothing of vLLM."""
+"""The scheduler's messages to the workers for one step. Picklable. Knows nothing of vLLM."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..paged import SKIPPED
 from ..transfer import Names
 from .adapters import Adapter
 
-NO_BLOCK = 0  # the engine's number of it
+NO_BLOCK = 0  # the engine's number for "no block"
 
-# Of each group of the space the engine's blocks: of states one for each key, of all others as many as
-# fill a block of the store. What is not moved is SKIPPED.
+# For each group of the space, the engine's blocks: for states one per key, otherwise as many as
+# fill a store block. Blocks that are not moved are SKIPPED.
 Tables = list[list[int]]
 
 
 
 def by_key(blocks: Sequence[int], keys: int) -> list[list[int]]:
-    """Splits a table of `Tables`: of each key, the engine's blocks."""
+    """Splits a table of `Tables` into the engine's blocks of each key."""
     step = len(blocks) // keys
     return [list(blocks[i : i + step]) for i in range(0, len(blocks), step)]
 
 
-# Blocks with states, by the engine's table and the tokens that the state is of.
+# Blocks with states, by the engine's table and the number of tokens before the state.
 States = Mapping[tuple[int, int], int]
 
 
@@ -37,13 +37,13 @@ class Load:
     blocks: Tables
     lease: bytes | None
     adapter: Adapter | None = None
-    is_placed: bool = True  # False: the engine has no block for a state, so nothing of it is of use
+    is_placed: bool = True  # False: the engine has no block for a state, so the load is useless
 
 
 @dataclass(frozen=True)
 class Save:
-    """Consecutive blocks of a chain. Where the engine has let go of one of a group's blocks,
-    nothing is saved of that group. parent: the key before them; None: they begin the chain."""
+    """Consecutive blocks of a chain. If the engine has freed a block of a group, nothing of that
+    group is saved for the store block. parent: the key before them; None: they begin the chain."""
 
     keys: list[bytes]
     blocks: Tables
@@ -51,20 +51,20 @@ class Save:
     first_position: int
     is_derived: bool  # computed on blocks that may have been loaded with losses
     adapter: Adapter | None = None
-    names: Sequence[Names] = ()  # vLLM's own, of each key; empty: none
+    names: Sequence[Names] = ()  # vLLM's own names of each key's block; empty: none
 
 
 @dataclass
 class Plan:
     loads: list[Load] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
-    is_idle: bool = False  # nothing is computed in this step
+    is_idle: bool = False  # this step computes nothing
 
 
 @dataclass(frozen=True)
 class GroupTable:
-    """Where a group of the space finds its blocks: in that one of the engine's tables, whose blocks
-    have block_tokens. is_state: a block holds what all tokens up to its end have made."""
+    """The engine's table with the blocks of a group of the space, and their size in tokens.
+    is_state: a block has the state after all tokens up to its end."""
 
     table: int
     block_tokens: int
@@ -73,9 +73,10 @@ class GroupTable:
 
 @dataclass(frozen=True)
 class Geometry:
-    """engine_tokens: in which the engine counts prefixes, a multiple of all its groups' blocks.
-    store_tokens: of a block of the store, a multiple of that. groups: of the space; left out, there
-    is one. lag: tokens at the end of a hit that are computed again (`drafts.lag_of`)."""
+    """engine_tokens: unit in which the engine counts prefixes, a multiple of the blocks of all
+    groups. store_tokens: tokens of a store block, a multiple of engine_tokens. groups: groups of
+    the space; by default one. lag: tokens at the end of a hit that are computed again
+    (`drafts.lag_of`)."""
 
     engine_tokens: int
     store_tokens: int
@@ -95,7 +96,7 @@ class Geometry:
         return any(group.is_state for group in self.groups)
 
     def full_blocks(self, tables: Sequence[Sequence[int]], tokens: int) -> int:
-        """How many blocks of the store those tokens fill, for which the engine has its blocks."""
+        """Returns how many store blocks the tokens fill for which the engine has its blocks."""
         of_rows = (group for group in self.groups if not group.is_state)
         there = (
             len(tables[group.table]) * group.block_tokens // self.store_tokens for group in of_rows
@@ -110,8 +111,8 @@ class Geometry:
         tokens: range,
         states: States,
     ) -> Tables:
-        """Of `count` store blocks from `first` on, those of the engine's blocks whose tokens are
-        wanted, and that are there: of what is out of a window the engine has none."""
+        """Returns, for `count` store blocks from `first` on, the engine's blocks of the wanted
+        tokens. The engine has no blocks for tokens outside a window."""
         return [
             self._states(group, first, count, states)
             if group.is_state
@@ -134,7 +135,7 @@ class Geometry:
         return [states.get((group.table, end), SKIPPED) for end in ends]
 
     def last_states(self, tables: Sequence[Sequence[int]], end: int) -> States:
-        """Where the engine wants states of a prefix that ends there."""
+        """Returns the engine's blocks for the states of a prefix with that end."""
         found = {}
         for group in self.groups:
             if group.is_state:

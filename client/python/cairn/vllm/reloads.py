@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that vLLM loads into a running engine, of which it tells no connector: its workers' methods
-that do it are wrapped. What a program of the user's writes into a model by itself is not seen: the
-program tells which weights there are then (`weights_are_now`)."""
+"""Detects that vLLM loads weights into a running engine. vLLM does not report this to connectors,
+so the methods of its workers that load weights are wrapped. If your program writes into a model by
+itself, this is not detected. The program must then name the new weights (`weights_are_now`).
+"""
 
 from __future__ import annotations
 
@@ -12,19 +13,20 @@ from typing import Any
 
 from ..errors import InvalidArgumentError
 
-_METHODS = ("reload_weights", "start_weight_update")  # of vLLM's Worker
+_METHODS = ("reload_weights", "start_weight_update")  # a class of vLLM
 
 _lock = threading.Lock()
-_counts = {"files": 0, "others": 0}  # of loads in this process, guarded by _lock, as is _named
-# How often weights were named, the last name, and the counts then.
+_counts = {"files": 0, "others": 0}  # loads in this process, guarded by _lock, like _named
+# The number of calls that named weights, the last name, and the counts at that time.
 _named: tuple[int, str, dict[str, int]] = (0, "", {})
 
 
 def weights_are_now(revision: str) -> None:
     """Names the weights that the model in this process has from now on, whatever was loaded before.
-    Call it in every worker of an engine, between steps, once the weights are there. `WorkerExtension`
-    does it by vLLM's own means. Two engines must give equal weights the same name, and other weights
-    another one. Blocks that are still in the engine's own cache are the engine's affair: reset it."""
+    Call it in every worker of an engine, between steps, after the weights were loaded.
+    `WorkerExtension` does this by vLLM's own means. Two engines must use the same name for equal
+    weights, and different names for different weights. Blocks in the engine's own cache are not
+    affected: reset that cache yourself."""
     global _named
     if not revision or not isinstance(revision, str):
         raise InvalidArgumentError(f"revision is {revision!r}, expected a name of the weights")
@@ -33,9 +35,9 @@ def weights_are_now(revision: str) -> None:
 
 
 class WorkerExtension:
-    """For vLLM's --worker-extension-cls cairn.vllm.WorkerExtension. Then a trainer calls
+    """For vLLM's option --worker-extension-cls cairn.vllm.WorkerExtension. A trainer then calls
 
-    llm.collective_rpc("cairn_weights_are_now", args=(revision,))
+        llm.collective_rpc("cairn_weights_are_now", args=(revision,))
     """
 
     def cairn_weights_are_now(self, revision: str) -> None:
@@ -43,15 +45,15 @@ class WorkerExtension:
 
 
 class Reloads:
-    """Of this process, from now on. files: of those that the engine began with, read again. others: out
-    of another folder, or from a trainer."""
+    """Loads of weights in this process from now on. files: loads of the engine's original files.
+    others: loads from another folder, or from a trainer."""
 
     def __init__(self) -> None:
         self._seen = _now()
         self._named_count = _named[0]
 
     def watch(self) -> None:
-        """Whatever this vLLM has of the methods."""
+        """Wraps those methods that this vLLM has."""
         try:
             worker = importlib.import_module("vllm.v1.worker.gpu_worker").Worker
         except (ImportError, AttributeError):
@@ -61,8 +63,8 @@ class Reloads:
                 _wrap(worker, name)
 
     def take_name(self) -> str | None:
-        """What the weights are called since the last call, if they have got a name since. Loads before
-        that are not counted any more."""
+        """Returns the name that the weights got since the last call, if any. Loads before that are
+        no longer counted."""
         with _lock:
             count, revision, loads = _named
         if count == self._named_count:
@@ -71,7 +73,7 @@ class Reloads:
         return revision
 
     def take(self) -> dict[str, int]:
-        """How many there were since the last call."""
+        """Returns the number of loads since the last call."""
         now, before = _now(), self._seen
         self._seen = now
         return {kind: count - before[kind] for kind, count in now.items()}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM made of its options, where K and V depend on it: named in the space, or refused.
+"""Finds the resolved options of vLLM that K and V depend on. They are named in the space, or
+refused.
 
-tests/connectors/test_vllm_names.py walks every field of vLLM's configuration. Takes vLLM's objects,
-and imports nothing of it.
+tests/connectors/test_vllm_names.py visits every field of vLLM's configuration. Uses vLLM's objects,
+but imports nothing of vLLM.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from .. import identity
 from ..errors import InvalidArgumentError
 from . import drafts
 
-# Ranks of these have other layers or heads of the same tokens, or an engine's KV of their own.
+# With these, ranks have other layers or heads of the same tokens, or an engine has its own KV.
 _KNOWN_SPLITS = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
 
-# Rotations in which vLLM's layers read the configuration alone; longrope takes its factors by
-# --max-model-len, and of a kind that is not here nobody has looked.
+# Rotations for which vLLM's layers read only the configuration. longrope takes its factors from
+# --max-model-len. Kinds that are not listed here were not examined.
 _ROPES_OF_ANY_LENGTH = {
     "default",
     "linear",
     "ntk",
-    "dynamic",  # of max_position_embeddings
+    "dynamic",  # depends on max_position_embeddings
     "llama3",
     "yarn",
     "deepseek_yarn",
@@ -33,10 +34,10 @@ _ROPES_OF_ANY_LENGTH = {
     "bailing_mrope",
     "openpangu",
 }
-# Rotations that the layers of Transformers change by the longest sequence that they compute with.
+# Rotations that Transformers' layers change depending on the longest sequence computed.
 _ROPES_OF_A_STEP = {"dynamic", "longrope", "su"}
 
-# Ways to read the same files; others read other weights, or make some.
+# Ways to read the same files. Other values read other weights, or generate some.
 _FORMATS_OF_THE_FILES = {
     "auto",
     "hf",
@@ -49,34 +50,34 @@ _FORMATS_OF_THE_FILES = {
     "runai_streamer",
 }
 
-# Of what is said of media: what changes no embedding, or is in the tokens.
+# Fields about media that change no embedding, or that are in the tokens.
 _MEDIA_LEFT_OUT = {
-    "language_model_only",  # no media at all
+    "language_model_only",  # the model has no media
     "limit_per_prompt",
-    "enable_mm_embeds",  # such media have a hash of their own
-    "mm_device_do_normalize",  # the same computed elsewhere
+    "enable_mm_embeds",  # these media have a hash of their own
+    "mm_device_do_normalize",  # the same computation in another place
     "mm_processor_cache_gb",
     "mm_processor_cache_type",
     "mm_hasher_algorithm",  # its hashes are in the keys
     "mm_shm_cache_max_object_size_mb",
-    "mm_encoder_only",  # then there is no KV
+    "mm_encoder_only",  # there is no KV in that case
     "mm_encoder_tp_mode",
     "mm_encoder_attn_backend",
     "mm_encoder_fp8_scale_save_path",
     "mm_encoder_fp8_scale_save_margin",
-    "interleave_mm_strings",  # other tokens
+    "interleave_mm_strings",  # changes the tokens
     "skip_mm_profiling",
     "mm_tensor_ipc",
     "allow_missing_mm_embeddings",
     "mm_ipc_gpu_memory_gb",
 }
-# Of adapters: what changes no value of theirs.
+# Fields of adapters that change no value of KV.
 _ADAPTERS_LEFT_OUT = {
     "max_lora_rank",
     "max_loras",
     "fully_sharded_loras",
     "max_cpu_loras",
-    "default_mm_loras",  # the adapter is the request's then, and in its keys
+    "default_mm_loras",  # the adapter belongs to the request, and is in its keys
     "specialize_active_lora",
     "enable_mixed_moe_lora_format",
     "max_lora_cls_labels",
@@ -84,7 +85,8 @@ _ADAPTERS_LEFT_OUT = {
 
 
 def check(vllm_config: Any) -> None:
-    """InvalidArgumentError names what splits or computes KV in a way that is not handled."""
+    """Raises InvalidArgumentError, which names the option, if KV is split or computed in an
+    unsupported way."""
     parallel = vllm_config.parallel_config
     for name, count in vars(parallel).items():
         is_split = name.endswith("_parallel_size") and name not in _KNOWN_SPLITS
@@ -106,7 +108,8 @@ def check(vllm_config: Any) -> None:
 
 
 def digest_of(vllm_config: Any) -> str:
-    """Of all that K and V depend on beside the weights, the geometry and what keys have."""
+    """Returns a digest of everything that K and V depend on besides the weights, the geometry and
+    the content of keys."""
     model = vllm_config.model_config
     configurations = [model.hf_config]
     if model.hf_text_config is not model.hf_config:
@@ -115,8 +118,8 @@ def digest_of(vllm_config: Any) -> str:
 
 
 def _beside(vllm_config: Any) -> Iterator[tuple[str, Any]]:
-    """What vLLM was told and the model's configuration does not say. A plain value is left out, so
-    that a release with one option more names the same spaces."""
+    """Returns vLLM's options that the model's configuration does not contain. Default values are
+    omitted, so that a release with a new option still names the same spaces."""
     model = vllm_config.model_config
     yield "dtype", str(model.dtype)
     yield "architecture", getattr(model, "architecture", None)
@@ -151,7 +154,7 @@ def _beside(vllm_config: Any) -> Iterator[tuple[str, Any]]:
 def _told(
     options: Any, name: str, left_out: set[str], plain: Any = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What `options` has that is neither left out nor plain."""
+    """Returns the values in `options` that are neither omitted nor default."""
     told = {
         option: value
         for option, value in ({} if options is None else vars(options)).items()
@@ -162,7 +165,7 @@ def _told(
 
 
 def rope_types(configuration: Any) -> set[str]:
-    """How K turns in whatever layers, as a configuration's fields say it."""
+    """Returns the kinds of RoPE of all layers, from the fields of a configuration."""
     to_dict = getattr(configuration, "to_dict", None)
     fields = to_dict() if callable(to_dict) else vars(configuration)
     return set(_rope_types(fields, False))
@@ -186,7 +189,7 @@ def _length_matters(model: Any) -> bool:
 
 
 def _ropes_of_a_step(model: Any) -> str:
-    """The first of them, if Transformers' own layers compute."""
+    """Returns the first of those rotations, if Transformers' own layers compute the model."""
     if not str(getattr(model, "architecture", "")).startswith("Transformers"):
         return ""
     return next(iter(sorted(_ropes_of(model) & _ROPES_OF_A_STEP)), "")
@@ -197,7 +200,7 @@ def _is_tuned_by_length(model: Any) -> bool:
 
 
 def _temperature_tuning(model: Any) -> Any:
-    """Llama 4 scales queries by position, if the options of generation say so or the length is
-    more than 32,768; vLLM writes that into the configuration of its workers alone."""
+    """Llama 4 scales queries by position if the generation options say so, or if the length exceeds
+    32,768. vLLM writes this only into the configuration of its workers."""
     options = model.try_get_generation_config() | model.override_generation_config
     return bool(options.get("attn_temperature_tuning", model.max_model_len > 32768))

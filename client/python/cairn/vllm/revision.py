@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which weights a folder has: a store must not give one model's KV to another's engine.
+"""Computes the revision of the weights in a folder. A store must not give one model's KV to another
+model's engine.
 
-The revision is a digest of all bytes, so that two machines with the same files have the same one.
-Gigabytes are read once: digests of files are kept in the user's cache folder, each beside a stamp of
-its file (device, inode, length, times of its last change). Times are in the stamp only.
+The revision is a digest of all bytes, so two machines with the same files have the same revision.
+Gigabytes are read only once: digests of files are kept in the user's cache folder, each with a
+stamp of its file (device, inode, length, times of its last change). Only the stamp contains times.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ log = logging.getLogger("vllm.cairn")
 
 Stamp = tuple[int, ...]
 
-# Files that K and V cannot depend on; all others are read, whatever their names. Names that begin with
-# a dot are of tools and of the file system.
+# Files that K and V cannot depend on. All others are read, whatever their names. Names that begin
+# with a dot belong to tools and to the file system.
 _LEFT_OUT_NAMES = {
-    # Of texts: the tokens that a tokenizer makes are in the keys.
+    # Texts: the tokens from a tokenizer are in the keys.
     "LICENSE",
     "NOTICE",
     "README",
     "generation_config.json",
     "special_tokens_map.json",
     "tokenizer_config.json",
-    # Of training: vLLM does not load them either.
+    # Files for training, which vLLM does not load either.
     "optimizer.bin",
     "optimizer.pt",
     "scaler.pt",
@@ -45,15 +46,17 @@ _LEFT_OUT_NAMES = {
     "training_args.bin",
 }
 _LEFT_OUT_SUFFIXES = {".gif", ".jinja", ".jpeg", ".jpg", ".md", ".pdf", ".png", ".svg", ".txt"}
-_NO_WEIGHTS = {".json", ".py", ".yaml", ".yml", ".model"}  # of configurations, code and tokenizers
+# Largest size of configurations, code and tokenizers.
+_NO_WEIGHTS = {".json", ".py", ".yaml", ".yml", ".model"}
 
-_PIECE_BYTES = 64 << 20  # that a thread digests
+_PIECE_BYTES = 64 << 20  # piece for one thread
 _READ_BYTES = 1 << 20
 _THREADS = 8
-_LONG_BYTES = 4 << 30  # of which a line in the log says that they are read
+_LONG_BYTES = 4 << 30  # size from which the log reports the reading
 _SAY_SECONDS = 20.0
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
-# A file may change again within the tick of the clock that stamped it: a younger stamp proves nothing.
+# A file may change again within the tick of the clock that stamped it, so a younger stamp proves
+# nothing.
 _SETTLED_NS = 2_000_000_000
 
 _lock = threading.Lock()
@@ -61,8 +64,9 @@ _known: dict[str, tuple[dict[str, Stamp], str]] = {}  # by the resolved folder; 
 
 
 def revision_of(folder: str) -> str:
-    """A digest of the names and bytes of the files of a folder, and of the folders in it, but for those
-    that K and V cannot depend on. InvalidArgumentError: none of them can be weights."""
+    """Returns a digest of the names and bytes of all files in a folder and its subfolders, except
+    those that K and V cannot depend on. Raises InvalidArgumentError if none of the files can be
+    weights."""
     root = os.path.realpath(folder)
     with _lock:
         stamps = stamps_of(root)
@@ -86,8 +90,8 @@ def revision_of(folder: str) -> str:
 
 
 def stamps_of(folder: str) -> dict[str, Stamp]:
-    """What tells, without reading them, whether the files that a revision is made of are the same ones
-    as before, on this machine."""
+    """Returns stamps of the files from which a revision is made. Equal stamps on one machine mean
+    unchanged files, without reading them."""
     root = os.path.realpath(folder)
     return {name: _stamp(os.path.join(root, name)) for name in _names(root)}
 
@@ -95,7 +99,7 @@ def stamps_of(folder: str) -> dict[str, Stamp]:
 def _names(root: str) -> Iterator[str]:
     seen = set()
     for path, folders, files in os.walk(root, followlinks=True):
-        if os.path.realpath(path) in seen:  # a link into a folder above it
+        if os.path.realpath(path) in seen:  # a link to a parent folder
             folders.clear()
             continue
         seen.add(os.path.realpath(path))
@@ -114,21 +118,22 @@ def _is_wanted(name: str) -> bool:
 
 
 def _stamp(path: str) -> Stamp:
-    """Of the file itself, where the path is a link."""
+    """Returns the stamp of the file; for a link, of its target."""
     found = os.stat(path)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def is_settled(stamps: Iterable[Stamp]) -> bool:
-    """Whether a change from now on will show in them."""
+    """Returns whether every later change of the files changes their stamps."""
     newest = max((max(stamp[3:]) for stamp in stamps), default=0)
     return newest < time.time_ns() - _SETTLED_NS
 
 
 def changed_since_start(stamps: Iterable[Stamp]) -> bool:
-    """Whether one of the files is younger than this process, which may have read it before."""
+    """Returns whether a file is younger than this process, which may have read the earlier content.
+    """
     newest = max((max(stamp[3:]) for stamp in stamps), default=0)
-    return newest > _process_start_ns() + 1_000_000_000  # whose clock has whole seconds
+    return newest > _process_start_ns() + 1_000_000_000  # on a clock with whole seconds
 
 
 def _process_start_ns() -> int:
@@ -139,13 +144,14 @@ def _process_start_ns() -> int:
 
 
 class _Kept:
-    """Digests of a folder's files that some process of this user has made. While it is open no other
-    process reads that folder: ranks of an engine need the same digests, and wait for the first."""
+    """Digests of a folder's files that a process of this user has computed. While it is open, no
+    other process reads that folder: ranks of an engine need the same digests, and wait for the
+    first rank."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._file: IO[str] | None = None
-        self._entries: dict[str, Any] = {}  # by a file's name: its stamp, samples and digest
+        self._entries: dict[str, Any] = {}  # by file name: stamp, samples and digest
 
     def __enter__(self) -> _Kept:
         name = hashlib.sha256(os.fsencode(self._root)).hexdigest()[:32]
@@ -155,7 +161,8 @@ class _Kept:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             self._file.seek(0)
             self._entries = json.load(self._file)
-        except (OSError, ValueError):  # no such folder, a full one, or what a kill left half written
+        # There is no such folder, it is full, or the file is incomplete.
+        except (OSError, ValueError):
             self._entries = {}
         if not isinstance(self._entries, dict):
             self._entries = {}
@@ -163,14 +170,14 @@ class _Kept:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            self._file.close()  # and unlocked
+            self._file.close()  # also unlocks it
 
     def digests_of(self, stamps: dict[str, Stamp]) -> dict[str, str]:
         digests, samples, missing = {}, {}, []
         for name, stamp in stamps.items():
             samples[name] = _samples(os.path.join(self._root, name), stamp[2])
             entry = self._entries.get(name)
-            # Samples, too: images of file systems are made with the same times and inodes.
+            # The samples are needed, because images of file systems have equal times and inodes.
             if isinstance(entry, list) and entry[:2] == [list(stamp), samples[name]]:
                 digests[name] = str(entry[2])
             else:
@@ -199,7 +206,8 @@ class _Kept:
 
 
 def _cache_folder() -> pathlib.Path:
-    """Of this user alone: whoever writes there says which weights are which."""
+    """Returns a cache folder of this user only. Whoever can write there can change the revisions of
+    weights."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = pathlib.Path(base) / "cairn" / "weights"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -221,7 +229,8 @@ def _samples(path: str, size: int) -> str:
 
 
 def _read(root: str, sizes: dict[str, int]) -> dict[str, str]:
-    """Digests of files, by pieces on several threads: hashing lets go of the interpreter's lock."""
+    """Computes the digests of files piece by piece on several threads. Hashing releases the
+    interpreter's lock."""
     pieces = [
         (name, offset)
         for name, size in sizes.items()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step has computed, on its way into the store: copied when the step is over, and put on a
-thread beside the next ones. What has no room is dropped and counted; the engine does not wait."""
+"""Moves the results of a step into the store. They are copied after the step and put by a thread
+during the next steps. Blocks without room are dropped and counted. The engine does not wait.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ from .settings import Settings
 from .squares import Squares
 from .tap import Tap
 
-SAY_SECONDS = 60.0  # between two lines about blocks that were not saved
+SAY_SECONDS = 60.0  # between two log lines about blocks that were not saved
 
 
 class Saves(abc.ABC):
-    """Calls come from the engine's thread. count: adds amounts to the figures."""
+    """Only the engine's thread calls it. count: adds amounts to the metrics."""
 
     def __init__(
         self,
@@ -41,23 +42,24 @@ class Saves(abc.ABC):
         self._log, self._count = log, count
         self._puts = ThreadPoolExecutor(1, "cairn-put")
         self._unsaid = threading.Lock()
-        self._unsaid_blocks = 0  # these are guarded by _unsaid
+        self._unsaid_blocks = 0  # this and the next are guarded by _unsaid
         self._say_from = 0.0
 
     @abc.abstractmethod
     def stage(self, saves: Sequence[Save]) -> None:
-        """Copies them; from then on the engine may do with its blocks what it wants."""
+        """Copies the blocks. After that, the engine may reuse its blocks."""
 
     def drain(self) -> None:
-        """Waits until what is staged is put, or given up; each put has a deadline."""
+        """Waits until staged blocks are put or dropped. Each put has a deadline."""
         self._puts.submit(lambda: None).result()
 
     def close(self) -> None:
-        """Puts what is staged for as long as one put may take; then the rest is given up."""
+        """Puts staged blocks for the time that one put may take, then drops the rest."""
         ended = threading.Event()
         try:
             self._puts.submit(ended.set)
-        except RuntimeError:  # the interpreter ends: its pools have put all, and take nothing more
+        # The interpreter ends: its pools have finished, and accept nothing more.
+        except RuntimeError:
             return
         ended.wait(self._settings.save_timeout)
         self._puts.shutdown(cancel_futures=True)
@@ -70,8 +72,8 @@ class Saves(abc.ABC):
             self._log.error("cairn: a block was not saved", exc_info=put.exception())
 
     def _say(self, blocks: int, reason: object) -> None:
-        """Warns of blocks of the engine's that were not saved: of the first at once, then once in
-        SAY_SECONDS, with how many there were since the last line."""
+        """Logs that blocks of the engine were not saved: at once for the first, then every
+        SAY_SECONDS, with the number since the last line."""
         with self._unsaid:
             self._unsaid_blocks += blocks
             now = monotonic()
@@ -82,14 +84,14 @@ class Saves(abc.ABC):
         self._log.warning("cairn: %d blocks were not saved: %s", blocks, reason)
 
     def _drop(self, save: Save, index: int) -> None:
-        """Its blocks from that key on: nor are those behind one saved that is not, they would hang
-        on nothing."""
+        """Counts the blocks from that key on as dropped. Blocks after a missing block are not saved
+        either, because nobody could find them."""
         tables = (table for of in save.blocks for table in by_key(of, len(save.keys))[index:])
         self._count(dropped_blocks=sum(b != paged.SKIPPED for table in tables for b in table))
 
 
 class HostSaves(Saves):
-    """Out of host memory, by copies in it."""
+    """Saves from host memory, through copies in host memory."""
 
     def __init__(
         self,
@@ -104,8 +106,8 @@ class HostSaves(Saves):
         super().__init__(session, settings, groups, log, count)
         self._tap, self._squares = tap, squares
         self._lock = threading.Lock()
-        self._staged_bytes = 0  # these are guarded by _lock
-        self._free: dict[int, list[bytearray]] = {}  # by their lengths
+        self._staged_bytes = 0  # this and the next are guarded by _lock
+        self._free: dict[int, list[bytearray]] = {}  # by length
 
     def stage(self, saves: Sequence[Save]) -> None:
         for save in saves:
@@ -120,8 +122,8 @@ class HostSaves(Saves):
                 self._submit(self._put, *found)
 
     def _copies(self, save: Save, index: int) -> tuple[list[Put], list[int]] | None:
-        """Puts of the groups of a block, out of copies, and how many of the engine's blocks each has.
-        None: there is no room for them."""
+        """Returns puts of a block's groups from copies, and the number of engine blocks of each.
+        None: there is no room."""
         puts: list[Put] = []
         counts: list[int] = []
         space = self._session.space
@@ -147,7 +149,7 @@ class HostSaves(Saves):
         return puts, counts
 
     def _gather(self, space: Space, group: GroupPart, table: list[int]) -> bytearray | None:
-        """A copy of a block. None: it is not saved."""
+        """Returns a copy of a block. None: it is not saved."""
         slot = self._take_slot(space.source_bytes(group.part))
         if slot is None:
             return None
@@ -160,7 +162,7 @@ class HostSaves(Saves):
         return slot
 
     def _put(self, puts: list[Put], engine_blocks: list[int]) -> None:
-        """engine_blocks: how many each of them has."""
+        """engine_blocks: the number of engine blocks of each put."""
         errors: list[Error | None] = [None] * len(puts)
         started = perf_counter()
         try:
@@ -193,7 +195,7 @@ class HostSaves(Saves):
             self._say(dropped, failed[0])
 
     def _take_slot(self, slot_bytes: int) -> bytearray | None:
-        """None: as much is staged as may be. The save is given up."""
+        """Returns None if the limit for staged bytes is reached. Then the save is dropped."""
         with self._lock:
             if self._staged_bytes + slot_bytes > self._settings.staging_bytes:
                 return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler decides: which blocks a request loads, and which of its blocks are saved.
+"""Decides which blocks a request loads, and which of its blocks are saved.
 
-Knows nothing of vLLM but the attributes of its requests that `_Chain` and `Scheduler` read:
+Knows nothing of vLLM except the attributes of its requests that `_Chain` and `Scheduler` read:
 request_id, all_token_ids, num_tokens, num_computed_tokens, lora_request, cache_salt, mm_features,
 prompt_embeds, resumable, block_hashes, kv_transfer_params, kv_hints.
 """
@@ -23,37 +23,39 @@ from .plan import Geometry, Load, Plan, Save, States, Tables
 
 log = logging.getLogger("vllm.cairn")
 
-IDLE_SECONDS = 0.002  # that a step without work leaves to a lookup
+IDLE_SECONDS = 0.002  # time for a lookup in a step without work
 
 
 class _Chain:
-    """A request's keys, derived once, and what was decided for it.
+    """A request's keys, derived once, and the decisions for it.
 
-    A session (`resumable`) is one request whose last token may be taken back, and which gets more
-    tokens and media as it goes on: `refresh` forgets the keys of blocks that have changed."""
+    A session (`resumable`) is one request that gets more tokens and media over time. Its last token
+    may be withdrawn. `refresh` forgets the keys of blocks that have changed.
+    """
 
     def __init__(
         self, request: Any, store_tokens: int, adapter: Adapter | None, fixed: list[keys.KeyExtra]
     ) -> None:
         self.request, self.adapter = request, adapter
-        self.is_named = getattr(request, "prompt_embeds", None) is None  # by its tokens
+        # Whether tokens name its blocks.
+        self.is_named = getattr(request, "prompt_embeds", None) is None
         self.is_ended = False
         self.hint: Hint | None = None
         self._store_tokens = store_tokens
-        self._fixed = fixed  # what all of its KV depends on
+        self._fixed = fixed  # extras that all of its KV depends on
         self._media: dict[int, list[keys.KeyExtra]] = {}  # by the block in which they begin
-        self._media_count = 0  # that are in _media
+        self._media_count = 0  # number of media in _media
         self._keys: list[bytes] = []
-        self._named: list[int] = []  # of a session, the tokens that have keys
+        self._named: list[int] = []  # session: the tokens that have keys
         self.lookup: Lookup | None = None
-        self.lease: bytes | None = None  # of the blocks being loaded
+        self.lease: bytes | None = None  # lease on the blocks being loaded
         self.loading: tuple[int, Tables] | None = None  # first store block, the engine's blocks
-        self.usable_blocks: int | None = None  # before the first that failed to load
-        self.saved_blocks = 0  # of the store, from the chain's begin on
-        self.computed_from: int | None = None  # tokens before it were not computed by this request
+        self.usable_blocks: int | None = None  # blocks before the first that failed to load
+        self.saved_blocks = 0  # store blocks, from the start of the chain
+        self.computed_from: int | None = None  # this request has not computed the tokens before it
 
     def keys(self, count: int, space: bytes) -> list[bytes]:
-        """The first `count`, which have all of their tokens."""
+        """Returns the keys of the first `count` blocks. REQUIRES: all of their tokens are known."""
         tokens, size = self.request.all_token_ids, self._store_tokens
         while len(self._keys) < count:
             block = len(self._keys)
@@ -66,9 +68,9 @@ class _Chain:
         return self._keys[:count]
 
     def names(self, first: int, count: int, hash_tokens: int) -> list[Names]:
-        """vLLM's own names of `count` blocks from `first` on, for events. Its hashes are of
-        hash_tokens each, and include all tokens before: that of a block of the store is the one at
-        its end. Empty: vLLM makes none, as prefix caching is off."""
+        """Returns vLLM's own names of `count` blocks from `first` on, for events. vLLM has a hash
+        for each hash_tokens, which includes all earlier tokens. The name of a store block is the
+        hash at its end. Empty: vLLM has no hashes, because prefix caching is off."""
         tokens, size = self.request.all_token_ids, self._store_tokens
         hashes = getattr(self.request, "block_hashes", None) or ()
         ratio, end = size // hash_tokens, first + count
@@ -82,7 +84,7 @@ class _Chain:
         return [one for one in made if one is not None] if all(made) else []
 
     def refresh(self, is_media_named: bool) -> bool:
-        """False: some blocks are not what they were, and their keys are forgotten."""
+        """Returns False if some blocks have changed. Their keys are then forgotten."""
         count, first = len(self._keys), len(self._keys)
         features = getattr(self.request, "mm_features", None) or ()
         if len(features) < self._media_count:
@@ -115,16 +117,18 @@ def _is_session(request: Any) -> bool:
 
 
 class Scheduler:
-    """`is_loading` and `is_saving`: what the engine's role lets it. recorded: of so many requests
-    all blocks are put, those too that are there already, as a tap wants whole sequences.
+    """`is_loading` and `is_saving`: the operations that the engine's role allows. recorded: for
+    this number of requests, all blocks are put, even if they are already stored, because a tap
+    needs whole sequences.
 
-    Loads may go on while their step computes, as layer-wise ones do. What is computed on a block
-    whose load failed is wrong, of whatever request, and the engine computes it again: until a load
-    is known to have ended, nothing is saved of requests that have a block of it.
+    Layer-wise loads run while their step computes. If such a load fails, everything that any
+    request computes on its blocks is wrong, and the engine computes it again. Therefore, nothing is
+    saved of requests with blocks of a load that has not ended.
 
-    hash_tokens: of vLLM's own hashes; None: of its blocks. is_media_named: whether vLLM names media
-    by their content. weights_stay: asked when requests come
-    after a `reset`: whether the engine's weights are known to be those that the space names."""
+    hash_tokens: tokens of vLLM's own hashes; None: those of its blocks. is_media_named: whether
+    vLLM names media by their content. weights_stay: called when requests arrive after a `reset`;
+    returns whether the engine's weights are known to be those of the space.
+    """
 
     def __init__(
         self,
@@ -147,20 +151,22 @@ class Scheduler:
         self._hash_tokens = hash_tokens
         self._is_media_named, self._weights_stay = is_media_named, weights_stay
         self._is_media_told = self._is_hint_told = False
-        self._is_in_doubt = self._is_off = False  # of the weights; nothing has a name any more
-        self._on_their_way: dict[str, set[int]] = {}  # by request, the engine's blocks of its load
+        # The weights are unknown: nothing has a name any more.
+        self._is_in_doubt = self._is_off = False
+        self._on_their_way: dict[str, set[int]] = {}  # by request: the engine's blocks of its load
 
     # ---------------------------------------------------------------------------- of a request
 
     def begin(self, request: Any) -> None:
-        """A request has come: what there is of it is asked for at once."""
+        """Starts the lookup of a new request's blocks at once."""
         chain = self._chain(request)
         self._ask(chain)
         if chain.hint is not None and chain.hint.retain is not None:
-            self._send_hint(chain)  # before its blocks are put: they are retained from then on
+            # Before its blocks are put, so that they are retained from the start.
+            self._send_hint(chain)
 
     def answer(self, request: Any, computed_tokens: int) -> int | None:
-        """How many tokens after the computed ones can be loaded; None: not known yet."""
+        """Returns how many tokens after the computed ones can be loaded. None: not known yet."""
         chain = self._chain(request)
         if not self._is_loading or not self._refresh(chain):
             return 0
@@ -178,13 +184,13 @@ class Scheduler:
     def allocated(
         self, request: Any, blocks: Sequence[Sequence[int]], external_tokens: int
     ) -> None:
-        """The engine gave blocks of each group to a request, of which external_tokens are to be
-        loaded, or 0."""
+        """Called when the engine has given blocks of each group to a request. external_tokens are
+        to be loaded, or 0."""
         chain = self._chain(request)
         lookup, chain.lookup = chain.lookup, None
         if lookup is None:
             return
-        chain.computed_from = None  # it is admitted anew, with other blocks than before
+        chain.computed_from = None  # it is admitted again, with other blocks
         found = lookup.found
         if found is None or external_tokens == 0:
             if found is not None:
@@ -203,7 +209,7 @@ class Scheduler:
         begin = end - external_tokens
         first = begin // geometry.store_tokens
         count = -(-end // geometry.store_tokens) - first
-        # What the engine has of the first and the last block of the store stays as it is.
+        # The engine already has the rest of the first and the last store block. It stays unchanged.
         states = geometry.last_states(blocks, end)
         tables = geometry.tables(blocks, first, count, range(begin, end), states)
         self._mark_saved(chain, usable)
@@ -218,9 +224,8 @@ class Scheduler:
         )
 
     def _end(self, chain: _Chain, usable: int) -> int:
-        """Of the prefix that is loaded, if so many blocks are there. At least one token is left to
-        compute, and vLLM counts in its own blocks. Of states there is one at the last block's end,
-        and none before."""
+        """Returns the end of the prefix that is loaded, in whole engine blocks. At least one token
+        is left to compute. A state exists only at the end of the last block."""
         step = self._geometry.engine_tokens
         limit = (chain.request.num_tokens - 1) // step * step
         end = max(0, usable * self._geometry.store_tokens - self._geometry.lag)
@@ -229,7 +234,7 @@ class Scheduler:
         return min(end, limit)
 
     def end(self, request_id: str) -> None:
-        """The request is finished. A load that is still at work ends by itself."""
+        """The request has finished. A running load ends by itself."""
         chain = self._chains.get(request_id)
         if chain is None:
             return
@@ -237,7 +242,7 @@ class Scheduler:
             self._lookups.drop(chain.lookup)
             chain.lookup = None
         if chain.hint is not None:
-            self._send_hint(chain)  # of what was generated, too
+            self._send_hint(chain)  # also on generated tokens
         if chain.loading is None:
             del self._chains[request_id]
         else:
@@ -251,8 +256,9 @@ class Scheduler:
         blocks_of: Callable[[str], Sequence[Sequence[int]] | None],
         states: Mapping[str, States] | None = None,
     ) -> Plan:
-        """scheduled: how many tokens of a request this step computes. blocks_of: its blocks, of
-        each group. states: of requests the blocks that have states when the step is over."""
+        """scheduled: number of tokens that this step computes, by request. blocks_of: returns a
+        request's blocks of each group. states: by request, the blocks that have states after the
+        step."""
         plan = Plan(loads=self._planned, is_idle=not any(scheduled.values()))
         self._planned = []
         if self._is_saving and self._lookups.is_open:
@@ -274,18 +280,18 @@ class Scheduler:
         computed = request.num_computed_tokens
         if chain.computed_from is None:
             chain.computed_from = computed
-        # Tokens that are only guessed are not in num_tokens.
+        # num_tokens does not include speculative tokens.
         full = geometry.full_blocks(blocks, min(computed + tokens, request.num_tokens))
         first = chain.saved_blocks
         if not self._lookups.is_lossless:
-            # A block of which some was loaded, or hit, may have losses: it is not put back.
+            # A block that was partly loaded or hit may have losses, so it is not put again.
             first = max(first, -(-chain.computed_from // geometry.store_tokens))
         if full <= first:
             return None
         if any(
             not loads.isdisjoint(table) for loads in self._on_their_way.values() for table in blocks
         ):
-            return None  # in a later step
+            return None  # saved in a later step
         chain.saved_blocks = full
         wanted = chain.keys(full, self._fingerprint)
         is_derived = not self._lookups.is_lossless and chain.computed_from > 0
@@ -307,9 +313,9 @@ class Scheduler:
         failed_blocks: Iterable[int],
         failed_requests: Iterable[str] = (),
     ) -> None:
-        """Workers have ended the loads of `finished`. failed_blocks: the engine's, of any load.
-        failed_requests: whose loads failed, and which the engine computes as if there had been none
-        (`Model.is_all_or_nothing`)."""
+        """Workers have ended the loads of `finished`. failed_blocks: the engine's blocks that
+        failed, of any load. failed_requests: requests whose loads failed; the engine computes them
+        from the start (`Model.is_all_or_nothing`)."""
         failed = set(failed_blocks)
         for request_id in failed_requests:
             if request_id in self._chains:
@@ -330,8 +336,8 @@ class Scheduler:
                 self._chains.pop(request_id, None)
 
     def _mark_failed(self, chain: _Chain, failed: set[int]) -> None:
-        """Remembers what failed: or else the scheduler asks for it for ever. It is computed now, and
-        may be saved then."""
+        """Remembers the failed blocks, because otherwise the scheduler would look them up forever.
+        They are computed now and may then be saved."""
         if chain.loading is None:
             return
         first, (table, *_) = chain.loading  # there is one group (`Model.is_all_or_nothing`)
@@ -343,31 +349,31 @@ class Scheduler:
             chain.saved_blocks = min(chain.saved_blocks, chain.usable_blocks)
 
     def adapters_loaded(self, loaded: dict[int, str | None]) -> None:
-        """What workers have loaded of adapters, by their numbers."""
+        """Records the adapters that workers have loaded, by number."""
         self._adapters.take(loaded)
 
     def stop(self) -> None:
-        """The engine has other weights than the space names."""
+        """The engine has other weights than those of the space."""
         self._is_off = True
         self._end_all()
 
     @property
     def is_off(self) -> bool:
-        """Whether the weights are not known to be those that the space names."""
+        """Returns whether the weights are not known to be those of the space."""
         return self._is_off or self._is_in_doubt
 
     def go_on(self) -> None:
-        """The engine's weights are known again: `move` says in which space their blocks are."""
+        """The engine's weights are known again. `move` then gives the space of their blocks."""
         self._is_off = self._is_in_doubt = False
 
     def reset(self) -> None:
-        """The engine forgets what is cached: its weights may be others from now on. Unless they are
-        known to stay, nothing is looked up or saved any more."""
+        """The engine drops its cache and may get other weights. Unless the weights are known to
+        stay, nothing is looked up or saved any more."""
         self._is_in_doubt = True
         self._end_all()
 
     def move(self, fingerprint: bytes, geometry: Geometry) -> None:
-        """The space is another one. Requests that have come have keys of the space before: nothing of
+        """Changes to another space. Existing requests have keys of the old space, so nothing of
         them is saved."""
         self._fingerprint, self._geometry = fingerprint, geometry
         self._end_all()
@@ -379,7 +385,7 @@ class Scheduler:
 
     def _end_all(self) -> None:
         for chain in list(self._chains.values()):
-            chain.hint = None  # its keys may be of another space
+            chain.hint = None  # its keys may belong to another space
             self.end(chain.request.request_id)
 
     def _chain(self, request: Any) -> _Chain:
@@ -418,7 +424,8 @@ class Scheduler:
         self._lookups.hint(list(chain.keys(full, self._fingerprint)), chain.hint)
 
     def _refresh(self, chain: _Chain) -> bool:
-        """Whether the request has names, which are those of its tokens and media as they stand."""
+        """Updates the names of a request's blocks from its current tokens and media. Returns
+        whether it has names."""
         if not chain.is_named:
             return False
         if not chain.refresh(self._is_media_named) and chain.lookup is not None:
@@ -445,9 +452,10 @@ class Scheduler:
     def _ask(self, chain: _Chain) -> None:
         if not self._is_loading or not self._refresh(chain) or chain.lookup is not None:
             return
-        # The last token is always computed: a block that ends with it is loaded for what is before.
+        # The last token is always computed. A block that ends with it is loaded for its earlier
+        # tokens.
         store_tokens = self._geometry.store_tokens
-        left = 1 if self._geometry.has_states else 0  # then a part of a block is of no use
+        left = 1 if self._geometry.has_states else 0  # a part of a block is useless then
         full = self._usable(chain, (chain.request.num_tokens - left) // store_tokens)
         wanted = chain.keys(full, self._fingerprint)
         chain.lookup = self._lookups.ask(wanted)

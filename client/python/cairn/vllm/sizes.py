@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a worker needs for its blocks: of its cache's geometry, where the user names no size."""
+"""Computes a worker's memory for blocks from the cache's geometry, if the user sets no size."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 from .kinds import specs_of
 from .settings import Settings
 
-# In host memory staging is taken as blocks need it; on a device all at once, and vLLM leaves little.
+# In host memory, staging grows with need. On a device it is allocated at once, and vLLM leaves
+# little room.
 HOST_STAGING_MAX, DEVICE_STAGING_MAX = 4 << 30, 1 << 30
-# A daemon lets one tenant have 8 GiB of regions. Eight engines, each with two regions of 256 MiB, take half.
+# A daemon allows a tenant 8 GiB of regions. Eight engines with two regions of 256 MiB each use
+# half.
 REGION_MAX = 256 << 20
-REGION_BLOCKS = 4  # of which two are on their way while two are encoded or decoded
+REGION_BLOCKS = 4  # two are sent while two are encoded or decoded
 DEVICE_BATCH = 8  # blocks that the library encodes or decodes at once on a device
 _MIB = 1 << 20
 
@@ -27,13 +29,13 @@ def sized(
     kv_cache_config: Any,
     store_tokens: int,
 ) -> Settings:
-    """With the sizes that are not among the names that the user has given. No smaller than the
-    defaults, which suit small models. store_tokens: of a block of the store's."""
+    """Returns settings with computed sizes for the names that the user has not given. Sizes are at
+    least the defaults, which suit small models. store_tokens: tokens of a store block."""
     block = _block_bytes(kv_cache_config, store_tokens)
     device = getattr(vllm_config, "device_config", None)
     is_on_device = getattr(device, "device_type", "cpu") == "cuda"
     step = -(-vllm_config.scheduler_config.max_num_batched_tokens // store_tokens)
-    # In host memory a step's blocks are put while the next one's are copied.
+    # In host memory, a step's blocks are put while the next step's are copied.
     staging = step * block * (1 if is_on_device else 2)
     staging_max = DEVICE_STAGING_MAX if is_on_device else HOST_STAGING_MAX
     region = REGION_BLOCKS * block * (DEVICE_BATCH if is_on_device else 1)
@@ -64,7 +66,7 @@ def say(
 
 
 def _block_bytes(kv_cache_config: Any, tokens: int) -> int:
-    """Of the store's, of all layers that this worker has."""
+    """Returns the bytes of a store block, for all layers of this worker."""
     return sum(
         max(1, tokens // group.kv_cache_spec.block_size) * spec.page_size_bytes
         for group in kv_cache_config.kv_cache_groups
@@ -73,5 +75,5 @@ def _block_bytes(kv_cache_config: Any, tokens: int) -> int:
 
 
 def _between(least: int, wanted: int, most: int) -> int:
-    """Whole MiB."""
+    """Returns whole MiB."""
     return max(least, min(-(-wanted // _MIB) * _MIB, most))

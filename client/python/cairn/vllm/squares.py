@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Squared queries for puts, with which the daemon mines profiles (docs/recipes/cairn.md). A block has
-them where one step computes all of its tokens: then each layer sees all of the block's queries in
-one call. Nothing is kept from one step to the next, so no sum is of a part, or of another block.
+"""Computes squared queries for puts, from which the daemon mines profiles (docs/recipes/cairn.md).
+A block has them only if one step computes all of its tokens. Each layer then sees all queries of
+the block in one call. Nothing is kept between steps, so no sum mixes blocks or lacks tokens.
 
-Knows nothing of vLLM but what `tap` does. What goes wrong here ends the squares, never a step."""
+Knows nothing of vLLM except what `tap` uses. An error here ends the squares, but never a step.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from .tap import numpy_of, slots_of, watch
 
 
 class Squares:
-    """parts: what this worker has of each group of layers. dims: channels of a head of K. layers: the
-    engine's, by the model's indices, in the order of the part. Calls come from the engine's thread.
-    """
+    """parts: this worker's part of each group of layers. dims: channels of a head of K. layers: the
+    engine's layers by the model's indices, in the order of the part. Only the engine's thread calls
+    it."""
 
     def __init__(
         self,
@@ -44,14 +45,15 @@ class Squares:
         log.info("cairn: blocks that one step computes whole are put with their squared queries")
 
     def begin(self, plan: Plan) -> None:
-        """A step's saves, before the step."""
+        """Begins a step with its saves, before the step runs."""
         if not self._undo:
             return
         for index, group in enumerate(self._groups):
             group.begin(self._blocks_of(plan.saves, index))
 
     def _blocks_of(self, saves: Sequence[Save], group: int) -> dict[bytes, list[int]]:
-        """The slots of each key's tokens. A key of which the engine has let some go is left out."""
+        """Returns the slots of each key's tokens. Omits a key if the engine has freed some of its
+        blocks."""
         found = {}
         for save in saves:
             ratio = len(save.blocks[group]) // len(save.keys)
@@ -72,12 +74,12 @@ class Squares:
         return see
 
     def take(self, key: bytes, group: int) -> Any:
-        """After a step, of a block that it computed: means [layers, heads, channels] of the part.
+        """Returns, after a step, the means [layers, heads, channels] of a block that it computed.
         None: the step has not shown all of its queries, or some are not finite."""
         return self._groups[group].take(key)
 
     def end(self) -> None:
-        """Of a step, after `take`."""
+        """Ends a step, after `take`."""
         is_missing = any(group.is_partly_seen for group in self._groups)
         for group in self._groups:
             group.begin({})
@@ -104,18 +106,18 @@ class _Group:
         self.begin({})
 
     def begin(self, blocks: Mapping[bytes, Sequence[int]]) -> None:
-        """blocks: by key, the slots of their tokens."""
+        """blocks: for each key, the slots of its tokens."""
         self._slots = blocks
         self._places = {key: i for i, key in enumerate(blocks)}
         self._means: Any = None  # [blocks, layers, heads, channels]
         self._is_seen: Any = None  # [blocks, layers]
         self._calls = 0
-        self._metadata: Any = None  # what `_rows` are of
+        self._metadata: Any = None  # the call to which `_rows` belongs
         self._rows: list[tuple[int, int]] = []  # blocks, and the first row of their queries
 
     @property
     def is_partly_seen(self) -> bool:
-        """The step computes blocks, and some layers were not called."""
+        """Returns whether the step computes blocks, but has not called some layers."""
         return bool(self._slots) and self._calls < self._layer_count
 
     def see(self, place: int, query: Any, metadata: Any) -> None:
@@ -145,7 +147,7 @@ class _Group:
         self._is_seen[blocks, place] = True
 
     def _find(self, slots: Any) -> list[tuple[int, int]]:
-        """Blocks whose tokens are all in this call, one behind another, and the first one's row."""
+        """Finds blocks whose tokens are consecutive in this call, and the first row of each."""
         import numpy as np
 
         firsts = {of[0]: (self._places[key], of) for key, of in self._slots.items()}
@@ -166,7 +168,7 @@ class _Group:
 
 
 def _sum_of_squares(query: Any) -> Any:
-    """Over tokens, of all heads and channels in one row."""
+    """Returns the sum over tokens, with all heads and channels in one row."""
     import numpy as np
 
     values = numpy_of(query)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room on a CUDA device where blocks of the engine's wait to be put, out of the way of its steps."""
+"""Memory on a CUDA device for copies of engine blocks that wait to be put."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from .group import GroupPart
 from .kinds import Shape
 from .layout import paged_cache
 
-Copies = Sequence[tuple[int, list[int]]]  # slots, and blocks of an engine's cache, as many as in one
+Copies = Sequence[tuple[int, list[int]]]  # slots, and engine blocks per slot
 
 
 class Room(abc.ABC):
-    """Of a group: arrays on the device with `blocks` of the engine's for each of the slots."""
+    """Memory of a group: arrays on the device, with `blocks` engine blocks in each slot."""
 
     def __init__(self, cuda: Cuda, arrays: Sequence[Any], blocks: int) -> None:
         self._cuda, self._arrays, self._blocks = cuda, arrays, blocks
         slot_elements = blocks * math.prod(arrays[0].shape[1:])
         self.slot_bytes = len(arrays) * slot_elements * arrays[0].element_size()
         self._room: Any = None  # [layers, blocks, …]
-        self._copies: list[tuple[Any, int, Any]] = []  # from where, by which axis, to where
+        # Sources, with the axis of blocks, and targets.
+        self._copies: list[tuple[Any, int, Any]] = []
 
     def allocate(self, slots: int, stream: Stream) -> None:
-        """stream: that puts use."""
+        """stream: the stream of puts."""
         arrays = self._arrays
         self._room = room = self._cuda.allocate(arrays[0], slots * self._blocks, len(arrays))
-        whole = self._cuda.together(arrays)  # then a step's blocks take one copy
+        whole = self._cuda.together(arrays)  # one copy per step is then enough
         if whole is not None:
             self._copies = [(whole, 1, room)]
         else:
             self._copies = [(of, 0, room[i]) for i, of in enumerate(arrays)]
 
     def copy(self, slots: Sequence[int], numbers: Any) -> None:
-        """numbers: on the device, of the engine's blocks for those slots."""
+        """numbers: on the device, the engine's blocks for those slots."""
         first = 0
         for slot, count in runs(slots):
             blocks = numbers[first : first + count * self._blocks]
@@ -64,12 +65,12 @@ class Room(abc.ABC):
         is_derived: bool,
         names: Sequence[Names] = (),
     ) -> paged.Moved:
-        """Puts what was copied to the slots, one for each key. UnavailableError: the device
+        """Puts the content of the slots, one slot per key. Raises UnavailableError if the device
         failed."""
 
 
 class PagedRoom(Room):
-    """Of K and V, or of latents, which are encoded on the device."""
+    """Room for K and V, or for latents, which are encoded on the device."""
 
     def __init__(self, cuda: Cuda, arrays: Sequence[Any], blocks: int, shape: Shape) -> None:
         super().__init__(cuda, arrays, blocks)
@@ -96,7 +97,7 @@ class PagedRoom(Room):
 
 
 class BytesRoom(Room):
-    """Of states, or of rows of an index, which are put out of host memory."""
+    """Room for states, or for rows of an index, which are put from host memory."""
 
     def allocate(self, slots: int, stream: Stream) -> None:
         super().allocate(slots, stream)
@@ -145,11 +146,12 @@ class BytesRoom(Room):
 
 
 class Staging:
-    """A ring of slots, each with room for a block of the store's, of all groups. arrays, shapes: of
-    each group the engine's arrays, by layer, and what they are. All of bytes_max is allocated at
-    once, on the engine's device.
+    """A ring of slots, each with room for a store block of all groups. arrays, shapes: for each
+    group the engine's arrays by layer, and their shapes. All of bytes_max is allocated at once, on
+    the engine's device.
 
-    Slots are taken and copied to by the engine's thread, and given back by another, in that order.
+    The engine's thread takes slots and copies to them. Another thread gives them back in the same
+    order.
     """
 
     def __init__(
@@ -181,7 +183,7 @@ class Staging:
         self._next = self._used = 0  # guarded by _lock
 
     def take(self, count: int) -> list[int]:
-        """As many slots, or fewer: those that are free."""
+        """Takes the given number of slots, or fewer if fewer are free."""
         with self._lock:
             count = min(count, self.slot_count - self._used)
             slots = [(self._next + i) % self.slot_count for i in range(count)]
@@ -189,12 +191,12 @@ class Staging:
         return slots
 
     def give_back(self, count: int) -> None:
-        """Those that were taken first."""
+        """Gives back the oldest slots."""
         with self._lock:
             self._used -= count
 
     def copy(self, copies: Sequence[Copies]) -> Any:
-        """Puts copies of each group on the engine's stream, and gives the mark behind them."""
+        """Puts copies of each group on the engine's stream. Returns a mark after them."""
         numbers = self.cuda.numbers([block for of in copies for _, blocks in of for block in blocks])
         first = 0
         for room, of in zip(self.rooms, copies, strict=True):
@@ -205,7 +207,7 @@ class Staging:
 
 
 def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The first and the count of those that follow one another."""
+    """Yields the first and the count of each run of consecutive numbers."""
     begin = 0
     for i in range(1, len(numbers) + 1):
         if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:

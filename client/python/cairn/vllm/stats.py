@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector's figures in vLLM's log and at its /metrics."""
+"""The connector's metrics in vLLM's log and at its /metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
 )
 from vllm.v1.metrics.utils import create_metric_per_engine
 
-# Sums since the engine's start. Blocks are the engine's.
+# Sums since the start of the engine. Blocks are the engine's.
 COUNTERS = {
     "loads": "Loads of requests from Cairn",
     "load_seconds": "Time in loads, between steps",
@@ -28,7 +28,7 @@ COUNTERS = {
 
 
 class CairnStats(KVConnectorStats):
-    """`data` holds sums, by the names of COUNTERS."""
+    """`data` has sums, by the names in COUNTERS."""
 
     def reset(self) -> None:
         self.data = {}

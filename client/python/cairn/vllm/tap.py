@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sees an engine's queries on their way into attention. `Tap` records them, and K and V on their way
-into the store, as dumps for `cairnctl evaluate` (docs/guides/vllm.md).
+"""Observes an engine's queries before attention. `Tap` records them, with K and V from the saves,
+as dumps for `cairnctl evaluate` (docs/guides/vllm.md).
 
-Knows nothing of vLLM but that layers have an `impl.forward(layer, query, key, value, cache,
-metadata, …)`, and metadata a `slot_mapping`. What goes wrong here ends the tap, never a step."""
+Knows of vLLM only that layers have an `impl.forward(layer, query, key, value, cache, metadata, …)`,
+and that metadata has a `slot_mapping`. An error here ends the tap, but never a step.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ PENDING_MAX = 64  # blocks whose queries wait until they are put
 
 
 def watch(layer: Any, see: Callable[[Any, Any], None]) -> Callable[[], None]:
-    """Calls `see` with the query and the metadata of each of the layer's forwards that has some,
-    until what it returns is called."""
+    """Calls `see` with the query and the metadata of each forward of the layer that has metadata.
+    Stops when the returned function is called."""
     impl = layer.impl
     before, inner = impl.__dict__.get("forward"), impl.forward
 
@@ -39,7 +40,7 @@ def watch(layer: Any, see: Callable[[Any, Any], None]) -> Callable[[], None]:
 
     def undo() -> None:
         if impl.__dict__.get("forward") is not forward:
-            return  # another watches on top of it
+            return  # another watch was added after it
         if before is None:
             del impl.forward
         else:
@@ -61,20 +62,20 @@ def scales_of(layers: Sequence[Mapping[int, Any]]) -> Scales:
 
 
 def slots_of(table: Sequence[int], engine_tokens: int) -> list[int]:
-    """Where the engine has the tokens of its blocks, as its metadata's `slot_mapping` says it."""
+    """Returns the slots of the engine's tokens, from `slot_mapping` of its metadata."""
     return [block * engine_tokens + i for block in table for i in range(engine_tokens)]
 
 
 class _Wanted:
-    """The last tokens of a block: where the engine has them."""
+    """The last tokens of a block, and their slots in the engine."""
 
     def __init__(self, key: bytes, slots: list[int]) -> None:
         self.key, self.slots = key, slots
 
 
 class Tap:
-    """layers: of each group the engine's layers, by the model's indices. Calls come from the
-    engine's thread, but for `before_puts` and `after_puts`, which come from the one that puts."""
+    """layers: for each group the engine's layers, by the model's indices. The engine's thread calls
+    all functions except `before_puts` and `after_puts`, which the put thread calls."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Tap:
         self._lock = threading.Lock()
         self._capture: Capture | None = None
         self._writer: threading.Thread | None = None
-        self._wanted: list[list[_Wanted]] = [[] for _ in parts]  # of each group, of this step
+        self._wanted: list[list[_Wanted]] = [[] for _ in parts]  # for each group, of this step
         self._queries: dict[bytes, dict[int, Any]] = {}  # guarded by _lock
         self._is_open = True
         if self._folder.is_dir() and any(self._folder.iterdir()):
@@ -108,7 +109,7 @@ class Tap:
     # ------------------------------------------------------------------------ on the engine's
 
     def begin(self, plan: Plan) -> None:
-        """A step's saves, before the step."""
+        """Begins a step with its saves, before the step runs."""
         if not self._is_open:
             return
         wanted = [self._last_of(save, group) for save in plan.saves for group in self._groups]
@@ -122,7 +123,8 @@ class Tap:
         return range(len(self._parts))
 
     def _last_of(self, save: Save, group: int) -> _Wanted | None:
-        """The save's last block that may be recorded: sequences end with one."""
+        """Returns the last block of a save that may be recorded. Sequences end with such a block.
+        """
         ratio = len(save.blocks[group]) // len(save.keys)
         block_tokens = ratio * self._engine_tokens
         left = (self._settings.capture_tokens - save.first_position) // block_tokens
@@ -146,7 +148,7 @@ class Tap:
             for one in self._wanted[group]:
                 places = {int(slots[i]): i for i in _places(slots, one.slots)}
                 found = [places[slot] for slot in one.slots if slot in places]
-                if found:  # else an earlier step computed them
+                if found:  # otherwise an earlier step computed them
                     self._keep(one.key, index, numpy_of(query[found]).swapaxes(0, 1))
         except Exception as error:
             self._stop(error)
@@ -177,7 +179,7 @@ class Tap:
             self._stop(error)
 
     def after_puts(self, key: bytes) -> None:
-        """Of all groups of a block."""
+        """Called for all groups of a block after their puts."""
         if not self._is_open or self._capture is None:
             return
         with self._lock:
@@ -194,7 +196,7 @@ class Tap:
     # ---------------------------------------------------------------------------- the end
 
     def close(self) -> None:
-        """Writes what there is, after the last put."""
+        """Writes the recorded sequences, after the last put."""
         if self._is_open:
             self._end()
             self._write()
@@ -224,7 +226,7 @@ class Tap:
 
 
 def numpy_of(array: Any) -> Any:
-    """Of a tensor, in a type that numpy has."""
+    """Converts a tensor to an array of numpy, in a type that numpy has."""
     if hasattr(array, "detach"):
         array = array.detach()
         array = (array.float() if array.is_floating_point() else array).cpu().numpy()

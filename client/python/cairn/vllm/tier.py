@@ -8,10 +8,10 @@ memory, Cairn.
          {"type": "CairnTier", "module_path": "cairn.vllm.tier",
           "control": "127.0.0.1:50151", "weights_revision": "…"}]}}
 
-vLLM does not say how KV lies in its chunks: they are bytes, and kept as they are. With `"dtype"`, the
-type of their elements, they are coded without loss in whatever order they lie. Nor does vLLM tell a
-tier what its chunks are named by, or that weights may have changed: the connector, which is vLLM's own
-`OffloadingConnector` otherwise, does.
+vLLM does not describe the layout of its chunks, so they are stored as bytes. With `"dtype"`, the type
+of their elements, they are coded without loss, in any order. vLLM also does not tell a tier how its
+chunks are named, or that weights may have changed. The connector tells the tier. In everything else,
+it is vLLM's own `OffloadingConnector`.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from .media import are_media_named, is_named_by_content
 from .names import register
 from .resolved import digest_of
 
-_TOKENS = 16  # of a block of the space: of no meaning for bytes
+_TOKENS = 16  # tokens of a block of the space, without meaning for bytes
 _THREADS = 4
-_SAY_SECONDS = 60.0  # between two log lines about failures
-_PART = 16  # chunks of a call: what one that fails costs the others
+_SAY_SECONDS = 60.0  # seconds between two log lines about failures
+_PART = 16  # chunks per call; if one chunk fails, the others fail too
 
 log = logging.getLogger("cairn.vllm.tier")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(StoreSettings):
-    lookup_timeout: float = 0.5  # seconds that a request waits for what there is
-    weights_stay: bool = False  # though vLLM resets its caches, to sleep or to pause
-    dtype: str | None = None  # of the elements of chunks
+    lookup_timeout: float = 0.5  # seconds that a request waits for a lookup
+    weights_stay: bool = False  # even if vLLM resets its caches for sleep or pause
+    dtype: str | None = None  # dtype of the elements of chunks
 
     @property
     def recipe(self) -> str:
@@ -72,8 +72,8 @@ class Settings(StoreSettings):
 
 
 class OfEngine:
-    """What the connector knows of its engine, for the tiers that are made within `here`. Calls come from
-    vLLM's scheduler. configuration: a digest of it."""
+    """The connector's knowledge of its engine, for the tiers that are created inside `here`. vLLM's
+    scheduler calls it. configuration: a digest of the engine's configuration."""
 
     _here: ClassVar[OfEngine | None] = None
 
@@ -107,8 +107,8 @@ class OfEngine:
         self._requests.pop(request_id, None)
 
     def is_named(self, request_id: str) -> bool:
-        """Whether vLLM's hashes of its chunks say all that they depend on. Those of adapters say a name
-        and a path, and adapters may change where they lie."""
+        """Returns whether vLLM's hashes of its chunks identify everything that they depend on. For
+        adapters, they contain only a name and a path, and the files there may change."""
         request = self._requests.get(request_id)
         if request is None or request.lora_request is not None:
             return False
@@ -134,7 +134,8 @@ class CairnOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
 
 @dataclasses.dataclass
 class _Asked:
-    """What is known of a key, and which requests asked. found: None until there is an answer."""
+    """What is known of a key, and which requests asked for it. found: None until there is an
+    answer."""
 
     found: bool | None = None
     askers: set[str] = dataclasses.field(default_factory=set)
@@ -151,8 +152,8 @@ class _Hinted:
 
 
 class CairnTier(SecondaryTierManager):
-    """Its calls come from vLLM's scheduler, and return at once. Every job ends within its timeout,
-    and raises nothing: what fails is a miss, or is not stored."""
+    """vLLM's scheduler calls it, and all calls return at once. Every job ends within its timeout
+    and raises nothing. A failed load is a miss, and a failed save is not stored."""
 
     medium: ClassVar[Medium] = Medium.CPU
 
@@ -191,17 +192,17 @@ class CairnTier(SecondaryTierManager):
         self._session = Session(self._settings, spec, "vllm tier", log)
         self._pool = ThreadPoolExecutor(_THREADS, "cairn-tier")
         self._looking = ThreadPoolExecutor(1, "cairn-tier-lookup")
-        # Of the scheduler's thread alone.
+        # Used only by the scheduler's thread.
         self._known: dict[bytes, _Asked] = {}
         self._keys_of: dict[str, list[bytes]] = {}  # by the request that asked
         self._unasked: list[bytes] = []
         self._hinted: dict[str, _Hinted] = {}  # by request
         self._is_hint_told = False
         self._changed = threading.Condition()
-        self._running = 0  # all of these guarded by _changed
+        self._running = 0  # this and all below are guarded by _changed
         self._finished: list[JobResult] = []
         self._answers: list[tuple[bytes, bool]] = []
-        self._say_from = 0.0  # seconds of the clock at which a failure is logged again
+        self._say_from = 0.0  # time at which the next failure is logged
 
     # ---------------------------------------------------------------------------- looking up
 
@@ -263,7 +264,7 @@ class CairnTier(SecondaryTierManager):
                 found = space.contains(wanted, timeout=time_left(deadline))
         except Error as error:
             self._say(f"a look-up failed, taken as a miss: {error}")
-        except Exception:  # whatever it is, the scheduler must not ask for ever
+        except Exception:  # the scheduler must not ask forever, whatever the error
             log.exception("cairn: a look-up failed, taken as a miss")
         with self._changed:
             self._answers += zip(keys, found, strict=True)
@@ -358,11 +359,11 @@ class CairnTier(SecondaryTierManager):
                     good += move(space, named[first : first + _PART], deadline)
         except Error as error:
             self._say(f"a {'load' if job.is_promotion else 'store'} failed: {error}")
-        except Exception:  # whatever it is, vLLM waits for its jobs
+        except Exception:  # vLLM waits for its jobs, whatever the error
             log.exception("cairn: a job of vLLM's failed")
         good += [False] * (len(keys) - len(good))
         is_tried = move is not _none and self._session.space is not None
-        if is_tried and not job.is_promotion and not all(good):  # of a load, it is a miss
+        if is_tried and not job.is_promotion and not all(good):  # a failed load is a miss
             self._say(f"{good.count(False)} of {len(good)} chunks were not stored")
         moved = [key for key, is_good in zip(keys, good, strict=True) if is_good]
         result = JobResult(
@@ -373,7 +374,7 @@ class CairnTier(SecondaryTierManager):
             transfer_bytes=len(moved) * self.block_size_bytes,
         )
         with self._changed:
-            if job.is_promotion:  # what did not come would be asked for again and again
+            if job.is_promotion:  # otherwise a missing chunk would be requested again and again
                 failed = (key for key, is_good in zip(keys, good, strict=True) if not is_good)
                 self._answers += ((key, False) for key in failed)
             self._finished.append(result)
@@ -381,7 +382,8 @@ class CairnTier(SecondaryTierManager):
             self._changed.notify_all()
 
     def _say(self, text: str) -> None:
-        """Logs a failure, but at most one in _SAY_SECONDS: not each while the daemon is away."""
+        """Logs a failure, at most once in _SAY_SECONDS, so that a missing daemon does not fill the
+        log."""
         now = time.monotonic()
         with self._changed:
             if now < self._say_from:
@@ -414,11 +416,11 @@ class CairnTier(SecondaryTierManager):
         return False
 
     def shutdown(self) -> None:
-        """Ends what runs, each within its timeout."""
+        """Ends running jobs, each within its timeout."""
         self._looking.shutdown(cancel_futures=True)
         self._pool.shutdown()
         self._session.close()
-        self._rows = None  # vLLM lets go of its memory now
+        self._rows = None  # vLLM frees its memory now
 
 
 def _none(space: Space, named: list[Any], deadline: float) -> list[bool]:
@@ -426,18 +428,18 @@ def _none(space: Space, named: list[Any], deadline: float) -> list[bool]:
 
 
 def _layout_of(config: Any) -> str:
-    """A digest of all that a chunk's bytes depend on, but for the weights."""
+    """Returns a digest of everything that a chunk's bytes depend on, except the weights."""
     fields: dict[str, Any] = {
         "groups": [[group.tokens_per_block, list(group.layer_names)] for group in config.groups],
         "dtype": str(config.model.dtype),
         "hash": config.cache.tokens_per_hash,
         "chunk": config.cache.blocks_per_chunk,
-        "vllm": getattr(vllm, "__version__", ""),  # which may lay chunks out otherwise
+        "vllm": getattr(vllm, "__version__", ""),  # it may lay out chunks differently
         "layout": [config.kv_cache_layout, config.canonical_layout, config.replicated_layout],
     }
     parallel = config.parallel
-    # vLLM 0.32 says is_parallelism_agnostic of its direct layout, too, where the bytes of each worker
-    # lie one behind the other: heads are in another order with another number of workers.
+    # vLLM 0.32 sets is_parallelism_agnostic also for its direct layout. There, the bytes of the
+    # workers follow one another, so heads are in another order if the number of workers differs.
     is_canonical = config.canonical_layout and parallel.is_parallelism_agnostic
     if not (is_canonical or config.replicated_layout):
         names = ("tp_size", "pp_size", "pcp_size", "dcp_size", "rank")

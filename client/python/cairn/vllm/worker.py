@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker moves: blocks into the engine's cache between steps, and out of it behind them.
+"""A worker's moves: loads into the engine's cache between steps, and saves after them.
 
-Knows nothing of vLLM. Its calls come from the engine's thread; loads and puts run on others.
+Knows nothing of vLLM. The engine's thread calls it. Loads and puts run on other threads.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from .squares import Squares
 from .staging import Staging
 from .tap import Tap
 
-LOAD_THREADS = 2  # one where the cache lies on a device, which takes a load at a time
-SHARE_KEYS = 2  # a load is split between threads where each gets so many of its keys
-LAYER_STEPS = 4  # gets that a layer-wise load is made of: the first layers come with the first
-IDLE_SECONDS = 0.005  # that a step without work leaves to a load
+# Threads for loads; one if the cache is on a device, which accepts one load at a time.
+LOAD_THREADS = 2
+SHARE_KEYS = 2  # a load is divided between threads if each gets at least so many of its keys
+LAYER_STEPS = 4  # gets of a layer-wise load; the first has the first layers
+IDLE_SECONDS = 0.005  # time for a load in a step without work
 
 
 @dataclass(frozen=True)
 class OnDevice:
-    """A worker's cache lies on `cuda`. stream: of its loads, which its groups' caches name. staging:
-    of one that saves."""
+    """The cache of a worker on `cuda`. stream: the stream of its loads, named by its groups'
+    caches. staging: only if the worker saves."""
 
     cuda: Cuda
     stream: Stream
@@ -49,8 +50,9 @@ class OnDevice:
 
 @dataclass
 class Ended:
-    """Loads that have ended, well or not, those of them that were layer-wise, the engine's blocks
-    that failed, and whose they are. marks: of a device, behind what was put on it for them."""
+    """The loads that have ended, successful or not; the layer-wise ones among them; the engine's
+    blocks that failed, and their requests. marks: on a device, marks after the work of these loads.
+    """
 
     requests: set[str] = field(default_factory=set)
     layer_wise: set[str] = field(default_factory=set)
@@ -61,7 +63,7 @@ class Ended:
 
 @dataclass
 class _LayerLoad:
-    """transfer: None where none could begin."""
+    """transfer: None if it could not begin."""
 
     load: Load
     transfer: layerwise.Transfer | None
@@ -69,8 +71,8 @@ class _LayerLoad:
 
 
 class Worker:
-    """is_layer_wise: loads go on while their step computes, which waits for each layer; of one group
-    of layers, without windows."""
+    """is_layer_wise: loads run while their step computes, and the step waits for each layer. Only
+    for one group of layers without windows."""
 
     def __init__(
         self,
@@ -92,11 +94,11 @@ class Worker:
         self._layer_loads: list[_LayerLoad] = []  # of this step
         threads = LOAD_THREADS if device is None else 1
         self._loads = ThreadPoolExecutor(threads, "cairn-load")
-        # Runs all shares of a load but the first. Not `_loads`: its threads wait for shares, and if
-        # all of them did, none would be left to run any.
+        # Runs all shares of a load but the first. It is separate from `_loads`, whose threads wait
+        # for shares. If all threads waited, none could run a share.
         self._shares = ThreadPoolExecutor(threads - 1, "cairn-share") if threads > 1 else None
         self._changed = threading.Condition()
-        self._loading = 0  # all of these guarded by _changed
+        self._loading = 0  # this and all below are guarded by _changed
         self._ended = Ended()
         self._counts: Counter[str] = Counter()
         self._saves: Saves
@@ -106,8 +108,8 @@ class Worker:
             self._saves = DeviceSaves(session, settings, groups, log, self._count, device.staging)
 
     def step(self, plan: Plan) -> None:
-        """A step's loads begin. Where it computes nothing, loads get its time."""
-        # Their blocks may be in use until all is over that the engine has put on its stream.
+        """Begins the loads of a step. A step without computation gives its time to loads."""
+        # Their blocks may be in use until the work is complete that is on the engine's stream now.
         before = self._device.cuda.engine.mark() if plan.loads and self._device else None
         if self._is_layer_wise:
             self._layer_loads += [self._begin_layers(load, before) for load in plan.loads]
@@ -123,14 +125,15 @@ class Worker:
                     self._changed.wait(IDLE_SECONDS)
 
     def wait_layer(self, layer: int) -> None:
-        """Until it is in the cache, of all loads of the step, or known not to come: at their deadline
-        at the latest."""
+        """Waits until a layer of all loads of the step is in the cache, or until it is known that
+        it will not arrive, at the latest at the deadline."""
         for load in self._layer_loads:
             if load.transfer is not None:
                 load.transfer.wait_layer(layer)
 
     def save(self, plan: Plan) -> None:
-        """Copies what a step has computed; from then on the engine may do with it what it wants."""
+        """Copies the blocks that a step has computed. After that, the engine may reuse its blocks.
+        """
         self._end_layers()
         saves = [save for save in plan.saves if self._adapters.may_save(save.adapter)]
         if saves:
@@ -141,7 +144,8 @@ class Worker:
             self._squares.end()
 
     def take_ended(self) -> Ended:
-        """What the engine computes from now on comes after all that these loads still write."""
+        """Returns the ended loads. Everything that the engine computes afterwards comes after the
+        writes of these loads."""
         with self._changed:
             ended, self._ended = self._ended, Ended()
         if self._device is not None:
@@ -155,11 +159,11 @@ class Worker:
             return dict(counts)
 
     def drain(self) -> None:
-        """Waits until what is staged is put, or given up; each put has a deadline."""
+        """Waits until staged blocks are put or dropped. Each put has a deadline."""
         self._saves.drain()
 
     def close(self) -> None:
-        """Puts what is staged for as long as one put may take; then the rest is given up."""
+        """Puts staged blocks for the time that one put may take, then drops the rest."""
         self._end_layers()
         self._saves.close()
         self._loads.shutdown()
@@ -188,12 +192,12 @@ class Worker:
                 )
         except Error as error:
             self._log.warning("cairn: a load failed, its blocks are recomputed: %s", error)
-        except Exception:  # whatever it is, the engine goes on
+        except Exception:  # the engine must continue, whatever the error
             self._log.exception("cairn: a load failed, its blocks are recomputed")
         return _LayerLoad(load, transfer, started)
 
     def _end_layers(self) -> None:
-        """Nothing is written to their blocks any more when it returns."""
+        """Ends layer-wise loads. When it returns, nothing is written to their blocks any more."""
         loads, self._layer_loads = self._layer_loads, []
         for one in loads:
             good, moved_bytes = 0, 0
@@ -218,18 +222,19 @@ class Worker:
         except Error as error:
             good = 0
             if self._device is not None and isinstance(error, UnavailableError):
-                self._device.cuda.lose(error)  # of the whole call: not the daemon
+                # An error of the whole call comes from the device, not from the daemon.
+                self._device.cuda.lose(error)
             else:
                 self._log.warning("cairn: a load failed, its blocks are recomputed: %s", error)
-        except Exception:  # whatever it is, the request must not wait for ever
+        except Exception:  # the request must not wait forever, whatever the error
             good = 0
             self._log.exception("cairn: a load failed, its blocks are recomputed")
         self._ended_load(load, good, moved_bytes, started)
 
     def _ended_load(self, load: Load, good: int, moved_bytes: int, started: float) -> None:
-        """good: how many of its keys came, from the first on. After the first block that failed
-        nothing counts, as nothing is computed on what came before it. Its figures are there when
-        its end is."""
+        """good: number of keys that arrived, from the first on. Blocks after the first failure do
+        not count, because nothing is computed on them. The metrics are updated before the end is
+        reported."""
         count = len(load.keys)
         tables = (table for blocks in load.blocks for table in by_key(blocks, count)[good:])
         failed = [block for table in tables for block in table if block != paged.SKIPPED]
@@ -264,11 +269,11 @@ class Worker:
     def _load_group(
         self, space: Space, group: GroupPart, load: Load, blocks: list[int], deadline: float
     ) -> tuple[int, int]:
-        """How many of the keys are good before the first that failed, and the bytes that moved.
-        What is out of the group's window is not asked for."""
+        """Returns the number of keys before the first failure, and the bytes moved. Blocks outside
+        the group's window are not requested."""
         tables = by_key(blocks, len(load.keys))
         asked = [i for i, table in enumerate(tables) if any(x != paged.SKIPPED for x in table)]
-        if not asked or deadline <= time.monotonic():  # those before it took its time
+        if not asked or deadline <= time.monotonic():  # earlier ones took its time
             return (0 if asked else len(load.keys)), 0
 
         def get(share: list[int]) -> paged.Moved:
@@ -288,9 +293,9 @@ class Worker:
     def _in_shares(
         self, get: Callable[[list[int]], paged.Moved], asked: list[int]
     ) -> list[paged.Moved]:
-        """Calls `get` for all that is asked. A long list is split between threads, as each decodes
-        what it fetches. Results are in the order of what was asked. No call is still writing to the
-        cache when this returns or raises."""
+        """Calls `get` for all requested blocks. A long list is divided between threads, because
+        each thread decodes what it fetches. Results are in the order of the request. When this
+        returns or raises, no call writes to the cache any more."""
         if self._shares is None or len(asked) < LOAD_THREADS * SHARE_KEYS:
             return [get(asked)]
         step = -(-len(asked) // LOAD_THREADS)
@@ -304,7 +309,7 @@ class Worker:
     # ------------------------------------------------------------------------------------ the rest
 
     def _waits(self, mark: Any) -> bool:
-        """What loads put on a device comes after the mark. False: it is lost."""
+        """Makes later work of loads on a device wait for the mark. False: the device is lost."""
         if self._device is None:
             return True
         self._device.stream.wait(mark)
