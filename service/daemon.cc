@@ -297,9 +297,9 @@ absl::Status Daemon::StartMembers() {
     return sessions_.policy().MayBeMember(identity);
   };
   hellos_ = std::make_unique<Hellos>(*members_, std::move(options));
-  peer_service_ = std::make_unique<PeerService>(PeerService::Parts{
-      *members_, sessions_, std::string(DaemonVersion()),
-      [this](std::string_view name) { hellos_->Greet(name); }});
+  peer_service_ = std::make_unique<PeerService>(
+      PeerService::Parts{*members_, sessions_, std::string(DaemonVersion()),
+                         [this](std::string_view name) { hellos_->Greet(name); }});
   auto server =
       ControlServer::Start({.tcp = config_.peer, .path = {}}, std::nullopt, SlowOf(config_),
                            handshakes_.get(), {}, ControlServer::Callers::kMembers);

@@ -121,8 +121,7 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
   if (tls != nullptr) door = std::make_unique<TlsDoor>(*tls);
   if (door != nullptr) door->Start();
   CAIRN_ASSIGN_OR_RETURN(auto listener, ControlListener::Bind(control, admin, door.get(), folders));
-  auto server =
-      std::unique_ptr<ControlServer>(
+  auto server = std::unique_ptr<ControlServer>(
       new ControlServer(std::move(door), std::move(listener), slow, callers));
   server->AddHealth();
   grpc::ServerBuilder builder;

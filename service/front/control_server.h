@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The gRPC server of cairn.v1.Store, .Admin and .Events, or, for the other members of the cluster,
-// of cairn.v1.Peer. Each has the standard services for health and reflection. It limits the memory of a call, of a connection, and of all calls together.
+// of cairn.v1.Peer. Each has the standard services for health and reflection. It limits the memory
+// of a call, of a connection, and of all calls together.
 //
 // It does not use gRPC's memory quota, which cancels arbitrary calls, sessions included. CallBudget
 // limits the memory of calls instead and spares sessions.

@@ -22,7 +22,7 @@ class PeerService {
  public:
   struct Parts {
     const Members& members;
-    const Sessions& sessions;     // its policy says who may be a member
+    const Sessions& sessions;  // its policy says who may be a member
     std::string daemon_version;
     // Called when the member with that name says something new.
     std::function<void(std::string_view name)> greet;

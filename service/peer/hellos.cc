@@ -121,7 +121,8 @@ std::vector<Hellos::Line*> Hellos::Due(const View& view, const News& news) {
       line->has_name = member.has_name();
       line->retry = options_.retry_min;
     }
-    if (news.is_all || news.names.contains(member.name) || line->next <= now) due.push_back(line.get());
+    if (news.is_all || news.names.contains(member.name) || line->next <= now)
+      due.push_back(line.get());
   }
   return due;
 }
@@ -140,8 +141,7 @@ void Hellos::Connect(Line& line) {
           : CheckedCredentials(options_.tls->pems(), [this](const CertificatePeer& peer) {
               return options_.may_be_member(PeerIdentity(peer));
             });
-  line.stub =
-      v1::Peer::NewStub(grpc::CreateCustomChannel(line.address, credentials, arguments));
+  line.stub = v1::Peer::NewStub(grpc::CreateCustomChannel(line.address, credentials, arguments));
   line.tls_generation = generation;
 }
 
@@ -197,13 +197,12 @@ void Hellos::Take(Line& line, const Running& running) {
     return Failed(line, absl::UnavailableError(status.error_message()));
   }
   const v1::PeerSelf& says = running.reply.self();
-  absl::Status checked = status.ok()
-                             ? CheckSelf(says, members_.cluster())
-                             : absl::FailedPreconditionError(absl::StrCat(
-                                   "it refuses this daemon: ", status.error_message()));
+  absl::Status checked = status.ok() ? CheckSelf(says, members_.cluster())
+                                     : absl::FailedPreconditionError(absl::StrCat(
+                                           "it refuses this daemon: ", status.error_message()));
   if (checked.ok() && line.has_name && says.name() != line.name) {
-    checked = absl::FailedPreconditionError(
-        absl::StrCat("at ", line.address, " answers ", says.name()));
+    checked =
+        absl::FailedPreconditionError(absl::StrCat("at ", line.address, " answers ", says.name()));
   }
   if (!checked.ok()) {
     refused_.Add();

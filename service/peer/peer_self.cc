@@ -29,8 +29,8 @@ absl::Status CheckSelf(const v1::PeerSelf& theirs, std::string_view cluster) {
     return absl::FailedPreconditionError("says no valid name of itself or of its cluster");
   }
   if (theirs.cluster() != cluster) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "belongs to the cluster ", theirs.cluster(), ", this one is ", std::string(cluster)));
+    return absl::FailedPreconditionError(absl::StrCat("belongs to the cluster ", theirs.cluster(),
+                                                      ", this one is ", std::string(cluster)));
   }
   if (theirs.protocol() + 1 < kPeerProtocol || theirs.protocol() > kPeerProtocol + 1 ||
       theirs.protocol() == 0) {

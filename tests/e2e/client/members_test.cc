@@ -123,11 +123,13 @@ TEST_F(ClusterTest, MembersJoinDrainRestartAndLeave) {
   DaemonProcess* const a = Start("a");
   DaemonProcess* const b = Start("b");
   DaemonProcess* c = Start("c");
-  for (const auto& daemon : daemons_) EXPECT_TRUE(Await(*daemon, "joined", 3)) << MembersOf(*daemon);
+  for (const auto& daemon : daemons_)
+    EXPECT_TRUE(Await(*daemon, "joined", 3)) << MembersOf(*daemon);
   const auto view_of = [this](const DaemonProcess& daemon) {
     const std::string shown = MembersOf(daemon);
     const size_t view = shown.find("cluster cairn, view ");
-    return view == std::string::npos ? shown : shown.substr(view, shown.find(", source", view) - view);
+    return view == std::string::npos ? shown
+                                     : shown.substr(view, shown.find(", source", view) - view);
   };
   EXPECT_THAT(view_of(*a), testing::ContainsRegex("^cluster cairn, view [0-9a-f]+"));
   EXPECT_EQ(view_of(*a), view_of(*b));
@@ -189,9 +191,8 @@ TEST_F(ClusterTest, OverTlsOnlyThePolicysMembersJoin) {
   EXPECT_TRUE(Await(*a, "joined", 2)) << a->ReadLog();
   EXPECT_TRUE(Await(*b, "joined", 2)) << b->ReadLog();
   // It proves who it is, and is no member: neither side takes the other for one.
-  EXPECT_TRUE(WaitFor([&] {
-    return a->ReadLog().find("has no peer: true") != std::string::npos;
-  })) << a->ReadLog();
+  EXPECT_TRUE(WaitFor([&] { return a->ReadLog().find("has no peer: true") != std::string::npos; }))
+      << a->ReadLog();
   EXPECT_TRUE(Await(*guest, "refused", 2)) << guest->ReadLog();
   EXPECT_TRUE(Await(*a, "joined", 2));
 }

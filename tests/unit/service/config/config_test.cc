@@ -295,8 +295,8 @@ TEST(Config, AClusterIsASourceAndAPort) {
   EXPECT_EQ(ErrorOf(tls), "");
   EXPECT_THAT(ErrorOf({"--members=file:/m", "--peer=127.0.0.1:50160", "--policy=/p"}),
               HasSubstr("a member can then not prove that it is one"));
-  EXPECT_THAT(ErrorOf({"--members=file:/m", "--peer=127.0.0.1:50160", "--policy=/p", "--tls-cert=/c",
-                       "--tls-key=/k", "--tls-ca=/a,b.example=/b"}),
+  EXPECT_THAT(ErrorOf({"--members=file:/m", "--peer=127.0.0.1:50160", "--policy=/p",
+                       "--tls-cert=/c", "--tls-key=/k", "--tls-ca=/a,b.example=/b"}),
               HasSubstr("tls-ca names several bundles"));
 }
 

@@ -23,9 +23,8 @@ class PeerSelfTest : public testing::Test {
   }
 
   FakeClock clock_;
-  Members members_{{.cluster = "x", .self = {"a", "a.test:7", "east"}, .incarnation = 5},
-                   nullptr,
-                   clock_};
+  Members members_{
+      {.cluster = "x", .self = {"a", "a.test:7", "east"}, .incarnation = 5}, nullptr, clock_};
 };
 
 TEST_F(PeerSelfTest, SaysWhatMembersKnow) {
