@@ -408,7 +408,9 @@ TEST_F(DrainTest, ItWaitsForALeaseNoLongerThanItIsTold) {
 // Metrics: docs/reference/metrics.md lists what is exported, and nothing else.
 TEST(DaemonLife, TheMetricsDocumentIsComplete) {
   const TempDir disk{std::filesystem::path(CAIRN_TEST_DISK)};
-  const auto daemon = StartDaemon({"--ssd=" + disk.path().string() + "=256MiB"});
+  std::ofstream(disk.File("members")) << "a=127.0.0.1:1\n";
+  const auto daemon = StartDaemon({"--ssd=" + disk.path().string() + "=256MiB", "--member-name=a",
+                                   "--members=file:" + disk.File("members"), "--peer=127.0.0.1:0"});
   ASSERT_NE(daemon, nullptr);
   std::set<std::string> exported;
   std::istringstream scrape(daemon->HttpGet("/metrics"));
