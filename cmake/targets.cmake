@@ -80,13 +80,15 @@ function(_cairn_parse_once target)
 endfunction()
 
 # A test of a daemon includes the SDK and the generated messages, which take half of its time to compile. It waits more than it
-# computes, so it is optimized less.
+# computes, so it is optimized less. So are unit tests with sanitizers, which take a third less time to compile.
 function(_cairn_test_headers target)
   set(headers <gmock/gmock.h> <gtest/gtest.h> <absl/status/statusor.h>)
   if("cairn_test_daemon" IN_LIST ARGN)
     _cairn_parse_once(${target} NAME cairn_daemon_test_headers OPTIONS -O1 DEPS cairn_client cairn_test_daemon GTest::gmock GTest::gtest
       HEADERS ${headers} <grpcpp/grpcpp.h> ${PROJECT_SOURCE_DIR}/client/cpp/client.h ${PROJECT_SOURCE_DIR}/client/cpp/space.h
         ${PROJECT_SOURCE_DIR}/tests/e2e/daemon/daemon_process.h)
+  elseif(CAIRN_SANITIZE AND "unit" IN_LIST ARG_LABELS)
+    _cairn_parse_once(${target} NAME cairn_unit_test_headers OPTIONS -O0 DEPS GTest::gmock GTest::gtest HEADERS ${headers})
   else()
     _cairn_parse_once(${target} NAME cairn_test_headers DEPS GTest::gmock GTest::gtest HEADERS ${headers})
   endif()
@@ -211,13 +213,18 @@ function(cairn_proto_library)
     endif()
   endforeach()
   add_library(${ARG_NAME} STATIC ${message_sources})
-  target_compile_options(${ARG_NAME} PRIVATE -w)
+  set(options -w)
+  if(CAIRN_SANITIZE STREQUAL "address")
+    # protoc's code is not ours to check for undefined behaviour, and takes a third of the time to compile without.
+    list(APPEND options -fno-sanitize=undefined -O0 -g0)
+  endif()
+  target_compile_options(${ARG_NAME} PRIVATE ${options})
   target_include_directories(${ARG_NAME} SYSTEM PUBLIC
     $<BUILD_INTERFACE:${out}> $<INSTALL_INTERFACE:include/cairn>)  # as cmake/install.cmake has it
   target_link_libraries(${ARG_NAME} PUBLIC protobuf::libprotobuf)
   if(ARG_GRPC)
     add_library(${ARG_NAME}_grpc STATIC ${service_sources})
-    target_compile_options(${ARG_NAME}_grpc PRIVATE -w)
+    target_compile_options(${ARG_NAME}_grpc PRIVATE ${options})
     target_link_libraries(${ARG_NAME}_grpc PUBLIC ${ARG_NAME} gRPC::grpc++)
   endif()
 endfunction()
