@@ -19,8 +19,8 @@ namespace cairn {
 
 // Returns the party of a connected socket's peer. For other kinds of sockets it is always the same.
 uint64_t PartyOf(int socket);
-// Returns the party of all peers of one --door folder, counted from 0. Its users may share a uid
-// with those of other folders.
+// Returns the party of all peers that come by one --door folder. Folders are numbered from 0. Its
+// users may share a uid with those of other folders.
 uint64_t PartyOfDoor(size_t index);
 
 class Newcomers {

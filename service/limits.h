@@ -45,7 +45,7 @@ inline constexpr uint64_t kMinedChannelsMax = uint64_t{1} << 20;
 
 // Limit for one message. 65,536 keys take 2.3 MB. A part of a side object takes 2 MiB.
 inline constexpr int kControlMessageBytesMax = 3'000'000;
-// Limit for an OpenSpace. Other calls may have 64 KiB in addition to their list.
+// Limit for an OpenSpace. Other calls may have 64 KiB in addition to their list of keys.
 inline constexpr size_t kSpecBytesMax = 256_KiB;
 // Limit for the memory of incoming requests and outgoing replies. A request counts with its largest
 // possible size until it is complete. Above the limit, the oldest calls that are at least

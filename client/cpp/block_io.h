@@ -56,7 +56,7 @@ struct ImageTarget {
 // Names that an engine has for a block, for events. Borrowed.
 struct BlockNames {
   // The engine's own hash of the block and of the block before it, 8 to 32 bytes each; empty: none.
-  // A daemon that does not know them gets none.
+  // Not sent to a daemon of a version without names.
   std::span<const std::byte> hash{};
   std::span<const std::byte> parent{};
   // The ids of the block's tokens. Only a daemon whose operator asks for them gets them.

@@ -20,8 +20,9 @@
 //   }
 //   error = miner.Write(&bytes);
 //
-// Another implementation can compute the sums of pass() and pass them to Add() instead of strips.
-// Kernels do so if the sample lies on a device (kernels/mine_pass.h); the bytes are the same.
+// Another implementation can compute the sums that pass() asks for, and give them to Add() instead
+// of strips. Kernels do so if the sample lies on a device (kernels/mine_pass.h); the bytes are the
+// same.
 //
 // Thread-safety: owned by one caller. Allocates. It is in the library cairn_codecs_mine, so that
 // programs that only code need not link it.

@@ -36,7 +36,7 @@ enum class Plane : uint8_t { kK = 0, kV = 1, kLatent = 2, kState = 3, kOpaqueRow
 enum class RopeKind : uint8_t { kNone = 0, kHalf = 1, kInterleaved = 2 };
 
 // The channel pairs of a rotary embedding and their frequencies. Part of a space's identity. The
-// codecs code K after RoPE and do not read it; profiles have their own.
+// codecs code K after RoPE and do not read this field. A profile has its own description of RoPE.
 struct Rope {
   RopeKind kind = RopeKind::kNone;
   uint16_t rotary_dims = 0;  // even, <= k_dim; 0 exactly if kind is kNone

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Converts stored strips of `cairn` to steps that are three or nine times as long, as
-// reference::DemoteStepStrip() does. One warp per strip. Codes come channel by channel, are stored
-// in the slot, and are coded again.
+// reference::DemoteStepStrip() does. One warp per strip. The old codes arrive channel by channel.
+// They are stored in the slot, and the new strip is encoded from there.
 
 #include <cstdint>
 

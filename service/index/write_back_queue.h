@@ -40,7 +40,7 @@ class ImageQueue {
   uint64_t count() const { return count_; }
   bool Has(const Image& image) const { return image.queue == id_; }
 
-  // REQUIRES, as does PushFront(): the image is in no queue.
+  // REQUIRES: the image is in no queue. PushFront() requires the same.
   void PushBack(Image* image);
   void PushFront(Image* image);
   // REQUIRES: the image is in this queue.
@@ -58,7 +58,7 @@ class ImageQueue {
   uint64_t count_ = 0;
 };
 
-// The progress of writing an image, and the chain before it, to the persistent tier.
+// How far an image and the blocks before it in its chain are written to the persistent tier.
 struct WriteBackProgress {
   enum class State : uint8_t {
     kThere,     // the tier has all of them
@@ -94,8 +94,8 @@ class WriteBackQueue {
   // --- Images that the persistent tier lacks. REQUIRES, for Next() and Expedite(): it exists.
 
   uint64_t uncopied_count() const { return uncopied_.count(); }
-  // Begins a search for the next image, which may take several holds. Returns the number of the
-  // search, for Next().
+  // Begins a search for the next image. The search may need the lock several times. Returns the
+  // number of the search, for Next().
   uint32_t BeginRound() { return ++round_; }
   // Returns the first image whose previous block is in the persistent tier, is being written to it,
   // or is not in the host tier. An image that must wait for its previous block moves to the end of

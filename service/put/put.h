@@ -108,7 +108,7 @@ struct PutOp {
   // Set by Receive:
   uint32_t received_crc32c = 0;  // CRC of the bytes in target()
   // Store the block raw, because the path pool is busy; upkeep encodes it later. Not set if the
-  // recipe reads the statistics of the block, because they would no longer exist.
+  // recipe reads the statistics of the block: a later encoding would not have them.
   bool keeps_raw = false;
   // Set by Encode:
   absl::Time began = absl::InfinitePast();     // when Encode began, on the monotonic clock

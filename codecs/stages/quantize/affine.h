@@ -11,7 +11,7 @@ namespace cairn::codecs {
 bool QuantizeAffine(const Backend& backend, const TileSource& source, TilePlan* plan,
                     uint8_t* codes, uint8_t* params);
 
-// The same for the rest after the plan's prediction is subtracted.
+// The same for the residual, the values minus the prediction of the plan.
 bool QuantizePredicted(const Backend& backend, const TileSource& source, TilePlan* plan,
                        uint8_t* codes, uint8_t* params);
 
