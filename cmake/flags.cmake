@@ -67,10 +67,9 @@ endif()
 # Every build folder sits at build/NAME, so paths relative to it are equal and the cache is shared between them.
 find_program(CAIRN_CCACHE ccache)
 if(CAIRN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # It does not cache what includes precompiled headers, unless it may take times and defines in them as they are. A precompiled
-  # header has the sums of its files for #pragma once, so one with other comments is another.
+  # It does not cache what includes precompiled headers, unless it may take times and defines in them as they are.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
-      CCACHE_NOHASHDIR=1 CCACHE_COMMENTS=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${CAIRN_CCACHE})
+      CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${CAIRN_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 find_program(CAIRN_MOLD mold)

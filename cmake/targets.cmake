@@ -61,8 +61,8 @@ function(_cairn_test_properties name labels timeout environment)
 endfunction()
 
 # Parses the headers HEADERS once for all targets that call this with the same NAME. The headers need DEPS and are compiled with
-# OPTIONS.
-function(_cairn_parse_once target)
+# OPTIONS. Use no other precompiled headers.
+function(cairn_parse_once target)
   if(NOT CAIRN_UNITY)
     return()
   endif()
@@ -74,6 +74,8 @@ function(_cairn_parse_once target)
     _cairn_link(${ARG_NAME} PRIVATE ${ARG_DEPS})
     target_compile_options(${ARG_NAME} PRIVATE ${ARG_OPTIONS})
     target_precompile_headers(${ARG_NAME} PRIVATE ${ARG_HEADERS})
+    # ccache would preprocess the headers with the last result of this, and so find the last result again.
+    set_target_properties(${ARG_NAME} PROPERTIES CXX_COMPILER_LAUNCHER "")
   endif()
   target_compile_options(${target} PRIVATE ${ARG_OPTIONS})
   target_precompile_headers(${target} REUSE_FROM ${ARG_NAME})
@@ -84,13 +86,13 @@ endfunction()
 function(_cairn_test_headers target)
   set(headers <gmock/gmock.h> <gtest/gtest.h> <absl/status/statusor.h>)
   if("cairn_test_daemon" IN_LIST ARGN)
-    _cairn_parse_once(${target} NAME cairn_daemon_test_headers OPTIONS -O1 DEPS cairn_client cairn_test_daemon GTest::gmock GTest::gtest
+    cairn_parse_once(${target} NAME cairn_daemon_test_headers OPTIONS -O1 DEPS cairn_client cairn_test_daemon GTest::gmock GTest::gtest
       HEADERS ${headers} <grpcpp/grpcpp.h> ${PROJECT_SOURCE_DIR}/client/cpp/client.h ${PROJECT_SOURCE_DIR}/client/cpp/space.h
         ${PROJECT_SOURCE_DIR}/tests/e2e/daemon/daemon_process.h)
   elseif(CAIRN_SANITIZE AND "unit" IN_LIST ARG_LABELS)
-    _cairn_parse_once(${target} NAME cairn_unit_test_headers OPTIONS -O0 DEPS GTest::gmock GTest::gtest HEADERS ${headers})
+    cairn_parse_once(${target} NAME cairn_unit_test_headers OPTIONS -O0 DEPS GTest::gmock GTest::gtest HEADERS ${headers})
   else()
-    _cairn_parse_once(${target} NAME cairn_test_headers DEPS GTest::gmock GTest::gtest HEADERS ${headers})
+    cairn_parse_once(${target} NAME cairn_test_headers DEPS GTest::gmock GTest::gtest HEADERS ${headers})
   endif()
 endfunction()
 
