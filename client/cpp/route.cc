@@ -42,9 +42,10 @@ std::string Shown(const std::string& address) {
 
 // If the daemon listens on all addresses, uses the host of its control plane.
 std::string WithHost(const ConnectOptions& options, const std::string& address) {
-  const std::string host = HostOf(std::string_view(address).substr(kTls.size()));
+  const std::string_view prefix = address.starts_with(kTls) ? kTls : std::string_view();
+  const std::string host = HostOf(std::string_view(address).substr(prefix.size()));
   if ((host != "0.0.0.0" && host != "::") || options.control.starts_with(kUnix)) return address;
-  return absl::StrCat("tls:", options.control.substr(0, options.control.rfind(':')),
+  return absl::StrCat(ToAbsl(prefix), options.control.substr(0, options.control.rfind(':')),
                       address.substr(address.rfind(':')));
 }
 
@@ -120,7 +121,7 @@ absl::StatusOr<std::string> ChooseDataAddress(const ConnectOptions& options,
     if (transport == DataTransport::kLocal && IsTlsSession(options)) continue;
     const std::optional<std::string> found = Find(offered, transport);
     if (!found.has_value()) continue;
-    return transport == DataTransport::kStream ? WithHost(options, *found) : *found;
+    return transport == DataTransport::kLocal ? *found : WithHost(options, *found);
   }
   if (const auto stream = Find(offered, DataTransport::kStream);
       stream.has_value() && !HasTls(options)) {
