@@ -143,13 +143,15 @@ void Roll::Meet(const Met& met, absl::Time now) {
   Member& member = entry.member;
   const bool has_zone = !met.zone.empty() && member.zone != met.zone;
   if (entry.is_met && entry.is_draining == met.is_draining && member.refusal.empty() && !has_zone &&
-      member.incarnation == met.incarnation && member.state == StateOf(entry)) {
+      member.incarnation == met.incarnation && member.tls_server == met.tls_server &&
+      member.state == StateOf(entry)) {
     return;
   }
   entry.is_met = true;
   entry.is_draining = met.is_draining;
   member.refusal.clear();
   member.incarnation = met.incarnation;
+  member.tls_server = met.tls_server;
   if (has_zone) member.zone = met.zone;
   Refresh(entry, now);
 }

@@ -37,6 +37,7 @@ struct Met {
   std::string name = {};
   std::string address = {};  // where it was reached; gives a listed member without a name its name
   std::string zone = {};     // empty: keep the one of the source
+  std::string tls_server = {};  // the name in its certificate; empty: no TLS
   uint64_t incarnation = 0;
   bool is_draining = false;
 };

@@ -32,9 +32,10 @@ std::string_view Name(MemberState state);  // "unmet", "joined", "held", "draini
 
 struct Member {
   std::string name;
-  uint32_t number = 0;  // from 1; belongs to the name for the life of this process
-  std::string address;  // of its peer port, HOST:PORT
-  std::string zone;     // empty: unknown
+  uint32_t number = 0;     // from 1; belongs to the name for the life of this process
+  std::string address;     // of its peer port, HOST:PORT
+  std::string zone;        // empty: unknown
+  std::string tls_server;  // the name in its certificate, from its Hello; empty: none
   MemberState state = MemberState::kUnmet;
   bool is_self = false;
   uint64_t incarnation = 0;  // of its process, from its Hello; 0: it has not said one

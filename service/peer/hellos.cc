@@ -37,11 +37,18 @@ bool IsRefusal(grpc::StatusCode code) {
 
 }  // namespace
 
+// The name in a server's certificate. The verifier of a channel sets it, on threads of gRPC.
+struct Hellos::ServerName {
+  Mutex mutex;
+  std::string name ABSL_GUARDED_BY(mutex);
+};
+
 struct Hellos::Line {
   std::string name;  // in the view
   std::string address;
   bool has_name = true;  // the source gave the name
   std::unique_ptr<v1::Peer::Stub> stub;
+  std::shared_ptr<ServerName> server = std::make_shared<ServerName>();
   uint64_t tls_generation = 0;
   absl::Time next = absl::InfinitePast();
   absl::Duration retry;
@@ -138,9 +145,14 @@ void Hellos::Connect(Line& line) {
   const auto credentials =
       options_.tls == nullptr
           ? grpc::InsecureChannelCredentials()
-          : CheckedCredentials(options_.tls->pems(), [this](const CertificatePeer& peer) {
-              return options_.may_be_member(PeerIdentity(peer));
-            });
+          : CheckedCredentials(options_.tls->pems(),
+                               [this, server = line.server](const CertificatePeer& peer) {
+                                 {
+                                   const MutexLock lock(server->mutex);
+                                   server->name = peer.uri.empty() ? peer.dns.front() : peer.uri;
+                                 }
+                                 return options_.may_be_member(PeerIdentity(peer));
+                               });
   line.stub = v1::Peer::NewStub(grpc::CreateCustomChannel(line.address, credentials, arguments));
   line.tls_generation = generation;
 }
@@ -219,10 +231,16 @@ void Hellos::Take(Line& line, const Running& running) {
   } else {
     line.differs_since = std::min(line.differs_since, MonotonicNow());
   }
+  std::string server;
+  {
+    const MutexLock lock(line.server->mutex);
+    server = line.server->name;
+  }
   // The line may end here: a member without a name gets one.
   members_.Meet({.name = says.name(),
                  .address = line.address,
                  .zone = says.zone(),
+                 .tls_server = std::move(server),
                  .incarnation = says.incarnation(),
                  .is_draining = says.draining()});
 }

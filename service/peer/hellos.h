@@ -64,6 +64,7 @@ class Hellos {
 
  private:
   struct Line;  // to one member
+  struct ServerName;
   struct Running;
 
   // What to do besides the lines that are due.
