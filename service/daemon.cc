@@ -41,7 +41,11 @@ Daemon::Daemon(const Config& config, Machine machine)
                .made = [this](uint64_t id,
                               std::string_view tenant) { index_->events().AddSpace(id, tenant); },
                .gone = [this](uint64_t id) { index_->events().RemoveSpace(id); }}),
-      sessions_({.release_leases = [this](uint64_t id) { index_->EndSession(id); },
+      sessions_({.release_leases =
+                     [this](uint64_t id) {
+                       index_->EndSession(id);
+                       if (remote_ != nullptr) remote_->EndSession(id);
+                     },
                  .break_peer =
                      [this](const PeerRef& peer) {
                        data_servers_.at(static_cast<size_t>(peer.server))->BreakPeer(peer);
@@ -99,6 +103,7 @@ absl::Status Daemon::StartTls() {
 
 void Daemon::Look() {
   doors_.Look();
+  if (remote_ != nullptr) remote_->Look();
   if (tls_ != nullptr) {
     const std::string remark = tls_->remark();
     tls_->Look();
@@ -160,6 +165,7 @@ absl::Status Daemon::StartAll() {
   if (config_.stream.enabled()) CAIRN_RETURN_IF_ERROR(StartStream());
   if (config_.data.enabled()) CAIRN_RETURN_IF_ERROR(StartUcx());
   members_ = MembersOf(config_, clock_);
+  StartRemote();
   StartServices();
   if (members_ != nullptr) CAIRN_RETURN_IF_ERROR(StartMembers());
   is_started_.store(true, std::memory_order_release);
@@ -280,13 +286,32 @@ void Daemon::StartServices() {
     terms.cluster = members_->cluster();
   }
   store_service_ = std::make_unique<StoreService>(
-      StoreService::Parts{spaces_, sessions_, *index_, *tiers_, gets_->prefetches(), clock_},
+      StoreService::Parts{spaces_, sessions_, *index_, *tiers_, gets_->prefetches(), clock_,
+                          remote_.get()},
       std::move(terms));
   admin_service_ = std::make_unique<AdminService>(AdminService::Parts{
       spaces_, sessions_, *index_, *upkeep_, *tiers_, store_service_->freed(),
       [this] { BeginDrain(); }, tiers_->Find(TierId::kGpu) == nullptr ? codec_.get() : nullptr,
       audit_.get(), members_.get(), config_.members});
   control_->Serve(*store_service_, *admin_service_);
+}
+
+void Daemon::StartRemote() {
+  if (members_ == nullptr) return;
+  std::optional<PeerReader::Options> options = PeerReaderOf(config_, members_->self());
+  if (!options.has_value()) {
+    LogWarn("daemon", "blocks are not shared with members: set tls-cert and stream, or data (UCX)");
+    return;
+  }
+  peer_reader_ = std::make_unique<PeerReader>(*std::move(options));
+  remote_ = std::make_unique<RemoteBlocks>(
+      RemoteBlocks::Parts{spaces_, *index_, *puts_, *members_, *peer_reader_, clock_},
+      RemoteBlocks::Options{.match_time =
+                                absl::Milliseconds(static_cast<int64_t>(config_.peer_match_ms))});
+  gets_->SetFetch([this](const Request& request, const proto::Get& get, const codecs::Slice& slice,
+                         std::function<void()> done) {
+    return remote_->Fetch(request, get, slice, std::move(done));
+  });
 }
 
 absl::Status Daemon::StartMembers() {
@@ -298,7 +323,7 @@ absl::Status Daemon::StartMembers() {
   };
   hellos_ = std::make_unique<Hellos>(*members_, std::move(options));
   peer_service_ = std::make_unique<PeerService>(
-      PeerService::Parts{*members_, sessions_, std::string(DaemonVersion()),
+      PeerService::Parts{*members_, sessions_, *store_service_, std::string(DaemonVersion()),
                          [this](std::string_view name) { hellos_->Greet(name); }});
   auto server =
       ControlServer::Start({.tcp = config_.peer, .path = {}}, std::nullopt, SlowOf(config_),
@@ -448,6 +473,8 @@ void Daemon::Stop() {
   sessions_.RefuseNew();
   if (metrics_ != nullptr) metrics_->Stop();
   for (const Sessions::Info& session : sessions_.List()) sessions_.End(session.id);
+  if (remote_ != nullptr) remote_->Stop();  // answers what waits for members
+  if (peer_reader_ != nullptr) peer_reader_->Stop();
   if (store_service_ != nullptr) store_service_->Stop();
   if (control_ != nullptr) control_->Stop();
   if (admin_service_ != nullptr) admin_service_->Stop();
@@ -477,6 +504,7 @@ void Daemon::ReportParts(MetricSink& sink) const {
   if (audit_ != nullptr) audit_->Report(sink);
   if (members_ != nullptr) members_->Report(sink);
   if (hellos_ != nullptr) hellos_->Report(sink);
+  if (remote_ != nullptr) remote_->Report(sink);
   if (peer_service_ != nullptr) peer_service_->Report(sink);
   if (tls_ != nullptr) tls_->Report(sink);
   if (handshakes_ != nullptr) handshakes_->Report(sink);

@@ -35,9 +35,11 @@
 #include "service/members/members.h"
 #include "service/path_pool.h"
 #include "service/peer/hellos.h"
+#include "service/peer/peer_reader.h"
 #include "service/policy_watch.h"
 #include "service/put/put.h"
 #include "service/recovery.h"
+#include "service/remote/remote_blocks.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
@@ -115,6 +117,8 @@ class Daemon {
   absl::Status StartStream();
   absl::Status StartUcx();
   void StartServices();
+  // Prepares to read from other members, if there is a transport for it.
+  void StartRemote();
   // Joins the cluster.
   absl::Status StartMembers();
   // Returns the answer of /readyz.
@@ -159,6 +163,9 @@ class Daemon {
   std::string local_address_, stream_address_, ucx_address_;
   std::string local_gets_;            // "mapped", or "copied: " and why
   std::unique_ptr<Members> members_;  // null: the daemon belongs to no cluster
+  // Null: the daemon belongs to no cluster, or cannot move blocks to other members.
+  std::unique_ptr<PeerReader> peer_reader_;
+  std::unique_ptr<RemoteBlocks> remote_;
   std::unique_ptr<StoreService> store_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<transport::TlsFiles> tls_;           // null: no TLS

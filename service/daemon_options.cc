@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/random_bytes.h"
@@ -165,6 +166,24 @@ std::optional<transport::TlsPaths> TlsOf(const Config& config) {
   if (config.tls_crl != "off") paths.crl = config.tls_crl;
   paths.is_stale_crl_refused = config.tls_crl_stale == "refuse";
   return paths;
+}
+
+std::optional<PeerReader::Options> PeerReaderOf(const Config& config, const std::string& self) {
+  PeerReader::Options options;
+  options.self = self;
+  std::vector<std::string> transports;
+  if (const std::optional<transport::TlsPaths> paths = TlsOf(config); paths.has_value()) {
+    // The SDK takes one bundle of CAs, for all domains.
+    const auto ca = std::ranges::find_if(
+        paths->ca, [](const transport::TlsBundle& bundle) { return bundle.domain.empty(); });
+    if (ca == paths->ca.end()) return std::nullopt;
+    options.tls = {.ca = ca->path, .cert = paths->certificate, .key = paths->key};
+    transports.push_back("stream");
+  }
+  if (config.data.enabled()) transports.push_back("ucx");
+  if (transports.empty()) return std::nullopt;
+  options.transports = absl::StrJoin(transports, ",");
+  return options;
 }
 
 bool MapsArena(const Config& config) { return config.map != "off" && config.socket != "off"; }

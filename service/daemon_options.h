@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "codecs/recipe/recipe.h"
 #include "service/config.h"
 #include "service/members/members.h"
+#include "service/peer/peer_reader.h"
 #include "service/tier/ssd/ssd_tier.h"
 #include "service/tier/tiers.h"
 #include "transport/tls/tls_files.h"
@@ -40,6 +42,9 @@ uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers);
 std::optional<uint64_t> IndexBytesOf(const Config& config);
 // Returns nullopt if TLS is off.
 std::optional<transport::TlsPaths> TlsOf(const Config& config);
+// Returns how this daemon reads from other members: over TLS if it has certificates, and over UCX
+// if `data` is set. Returns nullopt if it can do neither.
+std::optional<PeerReader::Options> PeerReaderOf(const Config& config, const std::string& self);
 // Returns the duration above which requests are logged as slow.
 absl::Duration SlowOf(const Config& config);
 // Returns the limit for the peers of all transports together.

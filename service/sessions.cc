@@ -39,7 +39,7 @@ size_t Sessions::TicketHash::operator()(const proto::Ticket& ticket) const {
 
 absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
                                                 std::string_view client_name,
-                                                const PeerIdentity& identity) {
+                                                const PeerIdentity& identity, bool is_member) {
   if (!IsTenantName(tenant)) {
     return absl::InvalidArgumentError(
         absl::StrCat("tenant: 1 to ", limits::kTenantBytesMax, " characters of [A-Za-z0-9._-]"));
@@ -50,7 +50,9 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
   }
   Opened opened;
   opened.ticket = RandomBytes<16>();
-  if (absl::Status status = policy_->MayUse(identity, tenant); !status.ok()) {
+  absl::Status status = is_member ? policy_->MayBeMember(identity) : absl::OkStatus();
+  if (status.ok()) status = policy_->MayUse(identity, tenant);
+  if (!status.ok()) {
     refused_.Add();
     return status;
   }
@@ -74,7 +76,7 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
   shares_.Add(tenant, 1);
   opened.id = ++last_id_;
   State& state = sessions_[opened.id];
-  state.session = {.id = opened.id, .tenant = name};
+  state.session = {.id = opened.id, .tenant = name, .is_member = is_member};
   state.identity = identity;
   state.ticket = opened.ticket;
   state.client_name = std::string(client_name);

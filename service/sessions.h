@@ -50,6 +50,7 @@ class TenantName {
 struct Session {
   uint64_t id = 0;  // never reused; 0 means none
   TenantName tenant;
+  bool is_member = false;  // of another member of the cluster: answered from this daemon's tiers
 };
 
 // Decides which tenants a peer may use. Thread-safety: Thread-safe.
@@ -130,9 +131,9 @@ class Sessions {
   };
   // Opens a session. Errors: InvalidArgument (tenant or name exceeds its limit, see store.proto),
   // ResourceExhausted (the tenant has too many sessions), Unavailable (RefuseNew() was called),
-  // PermissionDenied (the identity may not use that tenant).
+  // PermissionDenied (the identity may not use that tenant, or with `is_member` be a member).
   absl::StatusOr<Opened> Open(std::string_view tenant, std::string_view client_name,
-                              const PeerIdentity& identity = {});
+                              const PeerIdentity& identity = {}, bool is_member = false);
 
   // Checks that the peer that shows a ticket is the one that opened its session. Errors: those of
   // Find(), PermissionDenied (it is another peer).

@@ -60,7 +60,13 @@ enum {
 enum { CAIRN_DTYPE_BF16 = 1, CAIRN_DTYPE_FP16 = 2, CAIRN_DTYPE_FP32 = 3 };
 /* 8-bit floats, in units of the engine's scales. A daemon that does not know them refuses them. */
 enum { CAIRN_DTYPE_FP8_E4M3 = 5, CAIRN_DTYPE_FP8_E5M2 = 6 };
-enum { CAIRN_TIER_NONE = 0, CAIRN_TIER_GPU = 1, CAIRN_TIER_HOST = 2, CAIRN_TIER_SSD = 3 };
+enum {
+  CAIRN_TIER_NONE = 0,
+  CAIRN_TIER_GPU = 1,
+  CAIRN_TIER_HOST = 2,
+  CAIRN_TIER_SSD = 3,
+  CAIRN_TIER_PEER = 4 /* another member of the daemon's cluster has the block */
+};
 enum { CAIRN_GROUP_KV = 1, CAIRN_GROUP_LATENT = 2 };
 enum { CAIRN_GROUP_STATE = 3, CAIRN_GROUP_OPAQUE_ROWS = 4 };
 enum { CAIRN_ROPE_NONE = 0, CAIRN_ROPE_HALF = 1, CAIRN_ROPE_INTERLEAVED = 2 };

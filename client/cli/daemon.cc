@@ -185,6 +185,8 @@ std::string_view TierName(v1::Tier tier) {
       return "host";
     case v1::TIER_SSD:
       return "ssd";
+    case v1::TIER_PEER:
+      return "peer";
     default:
       return "-";
   }

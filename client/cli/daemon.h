@@ -62,7 +62,7 @@ absl::StatusOr<v1::BlockInfo> FindBlock(const Arguments& arguments, AdminClient&
 std::string HexOf(std::string_view bytes);
 // Returns the first 12 digits, for tables.
 std::string ShortHexOf(std::string_view bytes);
-std::string_view TierName(v1::Tier tier);                 // "gpu", "host", "ssd", "-"
+std::string_view TierName(v1::Tier tier);                 // "gpu", "host", "ssd", "peer", "-"
 std::string_view DeviceStateName(v1::DeviceState state);  // "ok", "read-only", "unknown"
 // Prints one line for each device that has a problem.
 void PrintDevicesInTrouble(const v1::ListTiersReply& tiers);

@@ -24,7 +24,8 @@ using proto::Durability;
 using proto::Fingerprint;
 using proto::LeaseToken;
 
-enum class Tier : uint8_t { kNone = 0, kGpu = 1, kHost = 2, kSsd = 3 };
+// kPeer: another member of the daemon's cluster.
+enum class Tier : uint8_t { kNone = 0, kGpu = 1, kHost = 2, kSsd = 3, kPeer = 4 };
 
 // The side that runs the codec.
 enum class Side : uint8_t { kDaemon, kClient };

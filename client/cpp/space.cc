@@ -68,7 +68,11 @@ absl::StatusOr<MatchResult> FromMessage(const v1::MatchReply& reply, size_t key_
   }
   result.lease_time = absl::Milliseconds(reply.lease_ms());
   for (const v1::MatchedBlock& block : reply.blocks()) {
-    result.blocks.push_back({static_cast<Tier>(block.tier()), block.image_bytes()});
+    const bool expires = block.ttl_seconds() > 0;
+    result.blocks.push_back(
+        {.tier = static_cast<Tier>(block.tier()),
+         .image_bytes = block.image_bytes(),
+         .ttl = expires ? absl::Seconds(block.ttl_seconds()) : absl::InfiniteDuration()});
   }
   result.blocks.resize(result.block_count);
   result.is_shortened_by_pins = reply.shortened_by_pins();

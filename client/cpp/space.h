@@ -43,7 +43,8 @@ struct MatchRequest {
 
 struct MatchedBlock {
   Tier tier = Tier::kNone;
-  uint64_t image_bytes = 0;  // size of the images of the requested slices
+  uint64_t image_bytes = 0;                       // size of the images of the requested slices
+  absl::Duration ttl = absl::InfiniteDuration();  // until the block expires
 };
 
 struct MatchResult {

@@ -13,6 +13,7 @@ constexpr size_t kHelloBytesMax = 4096;
 }  // namespace
 
 void PeerService::AddTo(CallRouter& router) {
+  parts_.store.AddToMembers(router);
   router.AddUnary(
       "/cairn.v1.Peer/Hello",
       UnaryMethod<v1::HelloRequest, v1::HelloReply>{

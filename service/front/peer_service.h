@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Implements cairn.v1.Peer, the calls of the other members of the cluster.
+// Implements the calls of the other members of the cluster: cairn.v1.Peer, and of cairn.v1.Store
+// those that read and delete blocks.
 //
 // Thread-safety: Thread-safe.
 
@@ -13,6 +14,7 @@
 #include "cairn/v1/peer.pb.h"
 #include "service/front/call_metrics.h"
 #include "service/front/call_router.h"
+#include "service/front/store_service.h"
 #include "service/members/members.h"
 #include "service/sessions.h"
 
@@ -23,6 +25,7 @@ class PeerService {
   struct Parts {
     const Members& members;
     const Sessions& sessions;  // its policy says who may be a member
+    StoreService& store;       // answers what members ask of the store
     std::string daemon_version;
     // Called when the member with that name says something new.
     std::function<void(std::string_view name)> greet;

@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "proto/convert.h"
 
 namespace cairn {
 namespace {
 
-void FillMatch(const MatchAnswer& result, v1::MatchReply* reply) {
+void FillMatch(const MatchAnswer& result, absl::Time now, v1::MatchReply* reply) {
   reply->set_block_count(static_cast<uint32_t>(result.blocks.size()));
   reply->set_token_count(result.token_count);
   if (result.lease.has_value()) {
@@ -22,8 +23,12 @@ void FillMatch(const MatchAnswer& result, v1::MatchReply* reply) {
   }
   for (const BlockMatch& block : result.blocks) {
     v1::MatchedBlock& matched = *reply->add_blocks();
-    matched.set_tier(static_cast<v1::Tier>(block.tier));
+    matched.set_tier(block.is_elsewhere ? v1::TIER_PEER : static_cast<v1::Tier>(block.tier));
     matched.set_image_bytes(block.image_bytes);
+    if (block.expires_unix_s > 0) {
+      const int64_t left = absl::ToInt64Seconds(absl::FromUnixSeconds(block.expires_unix_s) - now);
+      matched.set_ttl_seconds(static_cast<uint32_t>(std::max<int64_t>(left, 1)));
+    }
   }
   reply->set_shortened_by_pins(result.is_shortened_by_pins);
 }
@@ -98,8 +103,23 @@ absl::StatusOr<std::vector<WantedGroup>> WantedOf(const SpaceEntry& space, const
   return space.Want(asks, skipped);
 }
 
+// Between questions to other members while a Match waits.
+constexpr absl::Duration kAskAgain = absl::Milliseconds(50);
+
+constexpr RequestBound kShort;
+constexpr RequestBound kLeaseList = {.bulk_field = v1::ReleaseRequest::kLeasesFieldNumber,
+                                     .bulk_count_max = limits::kLeasesMax};
+// For requests whose only long part is the list of keys.
 constexpr RequestBound KeyList(int field) {
   return {.bulk_field = static_cast<uint32_t>(field), .bulk_count_max = limits::kKeysPerCallMax};
+}
+
+// Members are on other hosts.
+SessionTerms ForMembers(const SessionTerms& terms) {
+  SessionTerms result = terms;
+  std::erase(result.data_addresses, terms.local_address);
+  result.is_for_members = true;
+  return result;
 }
 
 std::string ToBytes(const codecs::Digest& id) {
@@ -125,6 +145,7 @@ v1::SpacePolicy ToPolicy(const SpacePolicy& policy) {
 StoreService::StoreService(const Parts& parts, SessionTerms terms)
     : parts_(parts),
       terms_(std::move(terms)),
+      member_terms_(ForMembers(terms_)),
       started_(parts.clock.Now()),
       freed_(parts.tiers),
       upload_parts_{
@@ -142,17 +163,44 @@ absl::StatusOr<SpaceRef> StoreService::SpaceOf(const std::string& ticket, uint64
   return parts_.spaces.Find(space_id, session.tenant.view());
 }
 
+template <typename Request, typename Reply>
+void StoreService::AddLate(CallRouter& router, const char* name, Call call,
+                           const RequestBound& bound,
+                           void (StoreService::*step)(const ControlCall&, const Request&,
+                                                      const ReplyDone<Reply>&)) {
+  router.AddUnary(
+      absl::StrCat("/cairn.v1.Store/", name),
+      UnaryMethod<Request, Reply>{
+          calls_, call, bound,
+          [this, step](const ControlCall& made, const Request& request,
+                       const ReplyDone<Reply>& done) { (this->*step)(made, request, done); }});
+}
+
+void StoreService::AddToMembers(CallRouter& router) {
+  const auto add = [&](const char* name, Call call, const RequestBound& bound, auto step) {
+    router.AddUnary(absl::StrCat("/cairn.v1.Store/", name), calls_, call, bound, this, step);
+  };
+  add("OpenSpace", Call::kOpenSpace, {.rest_bytes_max = limits::kSpecBytesMax},
+      &StoreService::OpenSpace);
+  add("Release", Call::kRelease, kLeaseList, &StoreService::Release);
+  add("GetSideObject", Call::kGetSideObject, kShort, &StoreService::GetSideObject);
+  AddLate(router, "Match", Call::kMatch, KeyList(v1::MatchRequest::kKeysFieldNumber),
+          &StoreService::Match);
+  AddLate(router, "Delete", Call::kDelete, KeyList(v1::DeleteRequest::kKeysFieldNumber),
+          &StoreService::Delete);
+  AddLate(router, "Invalidate", Call::kInvalidate, kShort, &StoreService::Invalidate);
+  router.Add("/cairn.v1.Store/OpenSession", [this](const CallPlace& place) {
+    return OpenSessionStream(place, member_terms_, parts_.sessions, parts_.index);
+  });
+}
+
 void StoreService::AddTo(CallRouter& router) {
   const auto add = [&](const char* name, Call call, const RequestBound& bound, auto step) {
     router.AddUnary(absl::StrCat("/cairn.v1.Store/", name), calls_, call, bound, this, step);
   };
-  // For requests whose only long part is the list of keys.
-  constexpr RequestBound kShort;
   add("OpenSpace", Call::kOpenSpace, {.rest_bytes_max = limits::kSpecBytesMax},
       &StoreService::OpenSpace);
-  add("Release", Call::kRelease,
-      {.bulk_field = v1::ReleaseRequest::kLeasesFieldNumber, .bulk_count_max = limits::kLeasesMax},
-      &StoreService::Release);
+  add("Release", Call::kRelease, kLeaseList, &StoreService::Release);
   add("Contains", Call::kContains, KeyList(v1::ContainsRequest::kKeysFieldNumber),
       &StoreService::Contains);
   add("Retain", Call::kRetain, KeyList(v1::RetainRequest::kKeysFieldNumber), &StoreService::Retain);
@@ -168,23 +216,12 @@ void StoreService::AddTo(CallRouter& router) {
           calls_, Call::kExplain, KeyList(v1::ExplainRequest::kKeysFieldNumber),
           [this](const ControlCall& call, const v1::ExplainRequest& request,
                  const ReplyDone<v1::ExplainReply>& done) { done(Explain(call, request)); }});
-  const auto add_late = [&]<typename Request, typename Reply>(
-                            const char* name, Call call, const RequestBound& bound,
-                            void (StoreService::*step)(const ControlCall&, const Request&,
-                                                       const ReplyDone<Reply>&)) {
-    router.AddUnary(
-        absl::StrCat("/cairn.v1.Store/", name),
-        UnaryMethod<Request, Reply>{
-            calls_, call, bound,
-            [this, step](const ControlCall& made, const Request& request,
-                         const ReplyDone<Reply>& done) { (this->*step)(made, request, done); }});
-  };
-  add_late("Stats", Call::kStats, kShort, &StoreService::Stats);
-  add_late("Match", Call::kMatch, KeyList(v1::MatchRequest::kKeysFieldNumber),
-           &StoreService::Match);
-  add_late("Delete", Call::kDelete, KeyList(v1::DeleteRequest::kKeysFieldNumber),
-           &StoreService::Delete);
-  add_late("Invalidate", Call::kInvalidate, kShort, &StoreService::Invalidate);
+  AddLate(router, "Stats", Call::kStats, kShort, &StoreService::Stats);
+  AddLate(router, "Match", Call::kMatch, KeyList(v1::MatchRequest::kKeysFieldNumber),
+          &StoreService::Match);
+  AddLate(router, "Delete", Call::kDelete, KeyList(v1::DeleteRequest::kKeysFieldNumber),
+          &StoreService::Delete);
+  AddLate(router, "Invalidate", Call::kInvalidate, kShort, &StoreService::Invalidate);
   router.Add("/cairn.v1.Store/OpenSession", [this](const CallPlace& place) {
     return OpenSessionStream(place, terms_, parts_.sessions, parts_.index);
   });
@@ -237,17 +274,54 @@ void StoreService::Match(const ControlCall& call, const v1::MatchRequest& reques
   auto answer = [this, &call, done, tenant = query->tenant](absl::StatusOr<MatchAnswer> result) {
     if (!result.ok()) return done(result.status());
     // A client that has left never learns of its lease and cannot release it.
-    if (result->lease.has_value() && call.is_cancelled()) {
-      parts_.index.Release(tenant, {&*result->lease, 1});
-    }
+    if (result->lease.has_value() && call.is_cancelled()) ReleaseAll(tenant, {&*result->lease, 1});
     v1::MatchReply reply;
-    FillMatch(*result, &reply);
+    FillMatch(*result, parts_.clock.Now(), &reply);
     done(std::move(reply));
   };
+  const absl::Time deadline = call.deadline() - kAnswerTime;
+  const absl::Time until =
+      std::min(MonotonicNow() + absl::Milliseconds(request.wait_ms()), deadline);
+  const auto session = SessionOf(request.ticket());
+  if (parts_.remote != nullptr && session.ok() && !session->is_member) {
+    return MatchEverywhere(*std::move(query), request.wait_ms() == 0 ? absl::InfinitePast() : until,
+                           deadline, std::move(answer));
+  }
   if (request.wait_ms() == 0) return answer(parts_.index.Match(*query));
-  const absl::Time deadline = std::min(MonotonicNow() + absl::Milliseconds(request.wait_ms()),
-                                       call.deadline() - kAnswerTime);
-  parts_.index.MatchWhenReady(*std::move(query), deadline, std::move(answer));
+  parts_.index.MatchWhenReady(*std::move(query), until, std::move(answer));
+}
+
+void StoreService::MatchEverywhere(MatchQuery query, absl::Time until, absl::Time deadline,
+                                   std::function<void(absl::StatusOr<MatchAnswer>)> done) {
+  const bool is_last = MonotonicNow() >= until;
+  MatchQuery asked = query;
+  asked.wants_lease = query.wants_lease && is_last;  // a lease of a part would be of no use
+  absl::StatusOr<MatchAnswer> own = parts_.index.Match(asked);
+  if (!own.ok()) return done(own.status());
+  parts_.remote->Extend(
+      asked, *std::move(own), deadline,
+      [this, query = std::move(query), until, deadline, is_last,
+       done = std::move(done)](MatchAnswer answer) mutable {
+        if (is_last) return done(std::move(answer));
+        const bool is_whole = answer.blocks.size() >= BlocksAsked(query);
+        if (is_whole)
+          return MatchEverywhere(std::move(query), absl::InfinitePast(), deadline, done);
+        // Nobody says when another member has stored what is missing: ask again.
+        MatchQuery wait = query;
+        wait.wants_lease = false;
+        parts_.index.MatchWhenReady(
+            std::move(wait), std::min(until, MonotonicNow() + kAskAgain),
+            [this, query = std::move(query), until, deadline,
+             done = std::move(done)](const absl::StatusOr<MatchAnswer>& waited) mutable {
+              if (!waited.ok()) return done(waited.status());
+              MatchEverywhere(std::move(query), until, deadline, std::move(done));
+            });
+      });
+}
+
+void StoreService::ReleaseAll(std::string_view tenant, absl::Span<const proto::LeaseToken> leases) {
+  parts_.index.Release(tenant, leases);
+  if (parts_.remote != nullptr) parts_.remote->Release(tenant, leases);
 }
 
 absl::Status StoreService::Release(const v1::ReleaseRequest& request, v1::ReleaseReply*) {
@@ -260,7 +334,7 @@ absl::Status StoreService::Release(const v1::ReleaseRequest& request, v1::Releas
     CAIRN_ASSIGN_OR_RETURN(const proto::LeaseToken lease, proto::FromLeaseBytes(bytes));
     leases.push_back(lease);
   }
-  parts_.index.Release(session.tenant.view(), leases);
+  ReleaseAll(session.tenant.view(), leases);
   return absl::OkStatus();
 }
 
@@ -346,7 +420,26 @@ void StoreService::Delete(const ControlCall& call, const v1::DeleteRequest& requ
   parts_.tiers.Deleted((*space)->fingerprint(), *keys);
   v1::DeleteReply reply;
   reply.set_deleted_count(parts_.index.Delete((*space)->id(), *keys));
-  freed_.Answer(call, std::move(reply), done);
+  if (keys->empty()) return freed_.Answer(call, std::move(reply), done);
+  DeleteElsewhere(call, request.ticket(), **space, *keys, std::move(reply), done);
+}
+
+template <typename Reply>
+void StoreService::DeleteElsewhere(const ControlCall& call, const std::string& ticket,
+                                   const SpaceEntry& space, std::vector<proto::BlockKey> keys,
+                                   Reply reply, const ReplyDone<Reply>& done) {
+  const auto session = SessionOf(ticket);
+  if (parts_.remote == nullptr || !session.ok() || session->is_member) {
+    return freed_.Answer(call, std::move(reply), done);
+  }
+  parts_.remote->Delete(space, std::move(keys), call.deadline() - 2 * kAnswerTime,
+                        [this, &call, reply = std::move(reply),
+                         done](const std::vector<std::string>& unreached) mutable {
+                          if (unreached.empty()) return freed_.Answer(call, std::move(reply), done);
+                          done(absl::UnavailableError(
+                              absl::StrCat("deleted here, but these members did not confirm it: ",
+                                           absl::StrJoin(unreached, ", "))));
+                        });
 }
 
 void StoreService::Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
@@ -357,7 +450,7 @@ void StoreService::Invalidate(const ControlCall& call, const v1::InvalidateReque
   v1::InvalidateReply reply;
   reply.set_deleted_count(parts_.index.Invalidate((*space)->id()));
   (*space)->coding().ForgetQuerySquares();
-  freed_.Answer(call, std::move(reply), done);
+  DeleteElsewhere(call, request.ticket(), **space, {}, std::move(reply), done);
 }
 
 absl::Status StoreService::About(const v1::AboutRequest&, v1::AboutReply* reply) {

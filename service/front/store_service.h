@@ -17,6 +17,7 @@
 #include "service/front/streams.h"
 #include "service/get/prefetches.h"
 #include "service/index/block_index.h"
+#include "service/remote/remote_blocks.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
@@ -36,11 +37,15 @@ class StoreService {
     Tiers& tiers;
     Prefetches& prefetches;
     const Clock& clock;
+    RemoteBlocks* remote = nullptr;  // null: the daemon belongs to no cluster
   };
   StoreService(const Parts& parts, SessionTerms terms);
 
   // Registers the calls with the router.
   void AddTo(CallRouter& router);
+  // Registers the calls that members of the cluster make of each other. They are answered from this
+  // daemon's tiers alone.
+  void AddToMembers(CallRouter& router);
 
   // Answers the calls that wait for a durable change. Idempotent.
   void Stop() { freed_.Stop(); }
@@ -51,8 +56,18 @@ class StoreService {
 
  private:
   absl::Status OpenSpace(const v1::OpenSpaceRequest& request, v1::OpenSpaceReply* reply);
+  // Adds a call that `step` may answer later.
+  template <typename Request, typename Reply>
+  void AddLate(CallRouter& router, const char* name, Call call, const RequestBound& bound,
+               void (StoreService::*step)(const ControlCall&, const Request&,
+                                          const ReplyDone<Reply>&));
   void Match(const ControlCall& call, const v1::MatchRequest& request,
              const ReplyDone<v1::MatchReply>& done);
+  // Finds blocks of other members, too.
+  // With `until`, waits for all keys. Times are on the clock of MonotonicNow().
+  void MatchEverywhere(MatchQuery query, absl::Time until, absl::Time deadline,
+                       std::function<void(absl::StatusOr<MatchAnswer>)> done);
+  void ReleaseAll(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
   absl::Status Release(const v1::ReleaseRequest& request, v1::ReleaseReply* reply);
   absl::Status Prefetch(const v1::PrefetchRequest& request, v1::PrefetchReply* reply);
   absl::Status Contains(const v1::ContainsRequest& request, v1::ContainsReply* reply);
@@ -66,6 +81,11 @@ class StoreService {
               const ReplyDone<v1::DeleteReply>& done);
   void Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
                   const ReplyDone<v1::InvalidateReply>& done);
+  // Deletes the blocks at other members, too, then answers; all blocks of the space without keys.
+  template <typename Reply>
+  void DeleteElsewhere(const ControlCall& call, const std::string& ticket, const SpaceEntry& space,
+                       std::vector<proto::BlockKey> keys, Reply reply,
+                       const ReplyDone<Reply>& done);
   absl::Status About(const v1::AboutRequest& request, v1::AboutReply* reply);
   // Returns the statistics of the session's tenant, or of all tenants for an operator. Other peers
   // get only the public statistics.
@@ -86,7 +106,7 @@ class StoreService {
   void FillOfTenant(std::string_view tenant, v1::StatsReply* reply) const;
 
   const Parts parts_;
-  const SessionTerms terms_;
+  const SessionTerms terms_, member_terms_;
   const absl::Time started_;
   CallMetrics calls_{Call::kOpenSpace, Call::kListSideObjects};
   FreedCalls freed_;

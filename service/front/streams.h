@@ -24,7 +24,8 @@ struct SessionTerms {  // the same for every session
   std::string member_name, cluster;         // for About; empty: the daemon belongs to none
   uint64_t payload_bytes_max = 0;
   std::function<bool()> is_draining;
-  Audit* audit = nullptr;  // null: no audit file
+  Audit* audit = nullptr;       // null: no audit file
+  bool is_for_members = false;  // sessions of other members of the cluster
 };
 
 // The stream of a session. It sends SessionOpened, then a heartbeat every 5 s, which renews the

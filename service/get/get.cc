@@ -39,9 +39,14 @@ void Gets::RunGet(GetOwner op) {
   op->request.times.started = clock_.Now();
   absl::Status found = Check(*op);
   if (found.ok()) found = Lookup(*op);
+  if (absl::IsNotFound(found) && !op->space.is_empty() && AwaitFetch(op)) return;
   if (!found.ok()) return Reply(std::move(op), std::move(found));
-  // Continues on this thread, or after a tier's reads. If a device decodes, continues once more
-  // later.
+  PromoteAndTranscode(std::move(op));
+}
+
+// Continues on this thread, or after a tier's reads. If a device decodes, continues once more
+// later.
+void Gets::PromoteAndTranscode(GetOwner op) {
   Promote(std::move(op), [this](GetOwner op, absl::Status promoted) {
     return promoted.ok() ? Transcode(std::move(op)) : Reply(std::move(op), std::move(promoted));
   });
@@ -99,6 +104,29 @@ absl::Status Gets::Lookup(GetOp& op) {
   op.pins = index_.Lookup(op.block(), op.get.group, op.slice);
   // The status has no text, because a miss must not allocate.
   return op.pins.empty() ? absl::Status(absl::StatusCode::kNotFound, "") : absl::OkStatus();
+}
+
+bool Gets::AwaitFetch(GetOwner& op) {
+  if (fetch_ == nullptr || op->request.session.is_member) return false;
+  const GetId id = waiting_.OpenGet();
+  if (id == 0) return false;
+  if (!fetch_(op->request, op->get, op->slice, [this, id] { EndRead(id); })) {
+    waiting_.CloseGet(id);
+    return false;
+  }
+  op->promote_began = clock_.Now();
+  op->next = [this](GetOwner op, absl::Status status) {
+    if (status.ok()) status = Lookup(*op);
+    return status.ok() ? PromoteAndTranscode(std::move(op))
+                       : Reply(std::move(op), std::move(status));
+  };
+  const absl::Time deadline = op->request.deadline;
+  if (GetOwner ready = waiting_.AwaitReads(id, std::move(op), 1, deadline); ready != nullptr) {
+    Resume(std::move(ready));
+  } else {
+    pool_.Wake();  // to wait for its deadline
+  }
+  return true;
 }
 
 // --- Promote -------------------------------------------------------------------------------------

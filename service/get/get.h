@@ -174,6 +174,11 @@ class Gets {
   // Is told of each read. Set it once, before the first get. May be null.
   using NoteRead = std::function<void(const BlockName&, TierId)>;
   void SetNoteRead(NoteRead note_read) { note_read_ = std::move(note_read); }
+  // Fetches a block that another member has: see RemoteBlocks::Fetch(). Set it once, before the
+  // first get. Null: there are no members.
+  using FetchElsewhere = std::function<bool(const Request&, const proto::Get&, const codecs::Slice&,
+                                            std::function<void()> done)>;
+  void SetFetch(FetchElsewhere fetch) { fetch_ = std::move(fetch); }
   // Set it once, before the first get. Null: no device decodes.
   void SetDevice(DeviceCodec* device) { device_ = device; }
 
@@ -211,6 +216,10 @@ class Gets {
   absl::Status Check(GetOp& op) const;
   // Pins images that cover the slice. Errors: NotFound if no images cover it.
   absl::Status Lookup(GetOp& op);
+  // After a miss: if another member has the block, waits until it is fetched. Then the get looks it
+  // up again. Returns false, and leaves the get unchanged, if none has it.
+  bool AwaitFetch(GetOwner& op);
+  void PromoteAndTranscode(GetOwner op);
   void RunNext(GetOwner op, absl::Status status);
 
   void Promote(GetOwner op, GetNext next);
@@ -271,6 +280,7 @@ class Gets {
   const Clock& clock_;
   const codecs::Backend& backend_;
   NoteRead note_read_;
+  FetchElsewhere fetch_;
   DeviceCodec* device_ = nullptr;
   OpPool<GetOp> ops_{limits::kOpsAtStart};
   WaitingGets waiting_;

@@ -123,6 +123,7 @@ void MatchScan::See(IndexParts& parts, Block* block, uint64_t lease_bytes_free) 
     lease_bytes += best.lease_bytes;
   }
   seen.lease_bytes_upto += lease_bytes;
+  seen.expires_unix_s = block == nullptr ? 0 : block->expires_unix_s;
   seen_.push_back(seen);
   if (!query_.wants_lease) {
     return;
@@ -271,6 +272,7 @@ MatchAnswer MatchScan::Answer() const {
       BlockMatch& block = answer.blocks[index / group_count_];
       block.image_bytes += seen_[index].image_bytes;
       block.tier = Slower(block.tier, seen_[index].tier);
+      block.expires_unix_s = seen_[index].expires_unix_s;
     }
   }
   return answer;

@@ -44,7 +44,9 @@ struct MatchQuery {
 
 struct BlockMatch {
   TierId tier = TierId::kHost;
-  uint64_t image_bytes = 0;  // bytes of wanted slices; 0 if no rule needs the block
+  uint64_t image_bytes = 0;     // bytes of wanted slices; 0 if no rule needs the block
+  uint32_t expires_unix_s = 0;  // 0: never
+  bool is_elsewhere = false;    // another member of the cluster has it, so `tier` means nothing
 };
 
 struct MatchAnswer {
@@ -116,6 +118,7 @@ class MatchScan {
     uint32_t run = 0;  // number of consecutive complete blocks up to and including this one
     uint64_t image_bytes = 0;
     TierId tier = TierId::kHost;    // the slowest tier of the copies to read
+    uint32_t expires_unix_s = 0;    // of the block; 0: never
     uint64_t lease_bytes_upto = 0;  // bytes to lease in the host tier, up to this block
   };
   struct Held {

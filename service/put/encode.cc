@@ -19,11 +19,13 @@ namespace cairn {
 namespace {
 
 // Checks that the space allows the recipe and has its side object, and sets *side_object to it.
-absl::Status CheckCoding(const SpaceEntry& space, const codecs::ImageSpec& spec,
+absl::Status CheckCoding(const SpaceEntry& space, const codecs::ImageSpec& spec, bool is_copy,
                          SideObjectRef* side_object) {
   codecs::ImageSpec wanted = spec;
   wanted.recipe = space.recipe();
-  if (!spec.recipe.IsLossless() && !space.coding().IsInForce(spec.recipe) &&
+  // Another member's policy may differ.
+  const bool allows_any = is_copy && !wanted.recipe.IsLossless();
+  if (!spec.recipe.IsLossless() && !allows_any && !space.coding().IsInForce(spec.recipe) &&
       !(spec.recipe == codecs::RecordedSpec(wanted, {}).recipe)) {
     return absl::FailedPreconditionError(
         absl::StrCat("payload: the image is ", ToAbsl(codecs::FormatRecipe(spec.recipe)),
@@ -141,7 +143,7 @@ absl::Status Puts::CheckImage(PutOp& op, std::span<const std::byte> payload) {
     return absl::InvalidArgumentError(
         "payload: the image has another space, key, group, slice, shape or position");
   }
-  CAIRN_RETURN_IF_ERROR(CheckCoding(*op.space, spec, &op.side_object));
+  CAIRN_RETURN_IF_ERROR(CheckCoding(*op.space, spec, op.is_copy, &op.side_object));
   error = codecs::VerifyTiles(view);
   if (error == codecs::Error::kBadChecksum) {
     return NoteCorrupt(op.put, "tile");

@@ -31,6 +31,22 @@ void Puts::StartPut(transport::Lane& lane, Replies& replies, Request request,
   });
 }
 
+void Puts::StoreCopy(Request request, const proto::Put& put, std::span<const std::byte> image,
+                     uint32_t expires_unix_s, PutDone done) {
+  proto::Frame frame;
+  frame.body = put;
+  frame.payload_bytes = image.size();
+  PutOwner op = MakeOp(std::move(request), frame, std::move(done));
+  op->is_copy = true;
+  op->copy_expires_unix_s = expires_unix_s;
+  if (absl::Status admitted = Admit(*op); !admitted.ok() || op->is_duplicate) {
+    return Reply(std::move(op), std::move(admitted));
+  }
+  std::memcpy(op->target().data(), image.data(), image.size());
+  op->received_crc32c = op->payload_crc32c;  // the tiles have checksums of their own
+  FinishPut(std::move(op));
+}
+
 void Puts::FinishPut(PutOwner op) {
   op->request.times.started = clock_.Now();
   // Runs on this thread. If a device encodes, it continues on another thread.
@@ -242,7 +258,9 @@ absl::Status Puts::Publish(PutOp& op) {
                              .extent = std::move(op.image),
                              .side_object = std::move(op.side_object)},
                     .is_encode_pending = op.is_encode_pending,
-                    .expires_unix_s = ExpiryAt(op.space->coding().policy(), clock_.Now()),
+                    .expires_unix_s = op.is_copy
+                                          ? op.copy_expires_unix_s
+                                          : ExpiryAt(op.space->coding().policy(), clock_.Now()),
                     .names = NamesOf(op)};
   // The session cannot end between the check and the publication. So nothing is published after its
   // end.
@@ -274,13 +292,13 @@ PutDone Puts::AnswerTo(Replies& replies) {
 }
 
 void Puts::Reply(PutOwner op, absl::Status status) {
-  CountOutcome(status, op->is_duplicate);
+  if (!op->is_copy) CountOutcome(status, op->is_duplicate);
   proto::PutReply reply = {.is_duplicate = op->is_duplicate, .image_bytes = op->image_bytes};
   const bool is_durable = op->put.is_durable;
   const BlockName block = op->block();
   const WantedGroup wanted = {.group = op->put.group, .slice = op->spec.slice};
   // Only for spaces of the tenant.
-  if (!op->space.is_empty() && IsRefused(status)) index_.NoteRefused(block);
+  if (!op->space.is_empty() && !op->is_copy && IsRefused(status)) index_.NoteRefused(block);
   Request request = std::move(op->request);
   PutDone done = std::move(op->done);
   op.reset();

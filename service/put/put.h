@@ -105,6 +105,9 @@ struct PutOp {
   uint64_t payload_offset = 0;  // offset of the frame's payload; before it is room for a raw prefix
   bool ends_on_lane = false;    // the remaining steps are short, so the lane runs them
   PutReservation reservation = {};  // held until the block is published
+  // Set by StoreCopy():
+  bool is_copy = false;
+  uint32_t copy_expires_unix_s = 0;
   // Set by Receive:
   uint32_t received_crc32c = 0;  // CRC of the bytes in target()
   // Store the block raw, because the path pool is busy; upkeep encodes it later. Not set if the
@@ -145,6 +148,11 @@ class Puts {
   // REQUIRES: frame.body is a Put, and the request has been checked.
   void StartPut(transport::Lane& lane, Replies& replies, Request request, const proto::Frame& frame,
                 transport::Arrival arrival);
+  // Stores a copy of an image of another member, with the checks of a put, on this thread. The image
+  // may have any recipe, but a lossless space takes no lossy one. `expires_unix_s` is when its block
+  // expires; 0: never. `done` gets what the put would answer. REQUIRES: put.form is kImage.
+  void StoreCopy(Request request, const proto::Put& put, std::span<const std::byte> image,
+                 uint32_t expires_unix_s, PutDone done);
   // From now on, answers new puts with Unavailable. Used for draining.
   void RefuseNew() { refuses_new_.store(true, std::memory_order_relaxed); }
 

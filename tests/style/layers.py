@@ -58,7 +58,9 @@ ARROWS = {
     "service/put": PATH,
     "service/get": PATH,
     "service/upkeep": PATH,
-    "service/front": PATH | {"service/put", "service/get", "service/upkeep", "service/members", "service/peer"},
+    # Puts what other members have.
+    "service/remote": PATH | {"service/put", "service/members", "service/peer", "client"},
+    "service/front": PATH | {"service/put", "service/get", "service/upkeep", "service/members", "service/peer", "service/remote"},
 }
 EVERYTHING = {"service", "tests"}  # service/main.cc and the daemon wire it all; nobody includes tests/
 

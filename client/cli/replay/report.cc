@@ -38,6 +38,8 @@ const char* NameOf(Tier tier) {
       return "host";
     case Tier::kSsd:
       return "ssd";
+    case Tier::kPeer:
+      return "peer";
     case Tier::kNone:
       break;
   }
@@ -89,7 +91,7 @@ void WriteTiers(const Report& report, JsonWriter& json) {
 // Returns the tiers that had a hit or exist in the daemon, fastest first.
 std::vector<Tier> TiersOf(const Report& report) {
   std::vector<Tier> tiers;
-  for (const Tier tier : {Tier::kGpu, Tier::kHost, Tier::kSsd, Tier::kNone}) {
+  for (const Tier tier : {Tier::kGpu, Tier::kHost, Tier::kSsd, Tier::kPeer, Tier::kNone}) {
     const bool is_reported =
         std::ranges::any_of(report.tiers, [tier](const auto& one) { return one.tier == tier; });
     if (is_reported || report.sum.hits[static_cast<size_t>(tier)].blocks > 0) {

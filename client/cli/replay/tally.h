@@ -21,7 +21,7 @@ namespace cairn::replay {
 enum class Call : uint8_t { kMatch = 0, kGet = 1, kPut = 2 };
 inline constexpr size_t kCallCount = 3;
 inline constexpr std::array<const char*, kCallCount> kCallNames = {"match", "get", "put"};
-inline constexpr size_t kTierCount = 4;  // by the values of Tier
+inline constexpr size_t kTierCount = 5;  // by the values of Tier
 inline constexpr size_t kWindowsMax = 120;
 
 struct BlockCount {

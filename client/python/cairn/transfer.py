@@ -20,7 +20,7 @@ _SLOT_TYPES = {"int64": ctypes.c_int64, "int32": ctypes.c_int32}
 
 _HASH_BYTES = (8, 32)  # of an engine's hash, at least and at most
 
-TIERS = {0: "none", 1: "gpu", 2: "host", 3: "ssd"}
+TIERS = {0: "none", 1: "gpu", 2: "host", 3: "ssd", 4: "peer"}
 DURABILITIES = (
     "not_asked",
     "durable",

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/peer/peer_reader.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace cairn {
+namespace {
+
+constexpr absl::Duration kReleaseTime = absl::Milliseconds(500);
+constexpr absl::Duration kRetryMin = absl::Seconds(1), kRetryMax = absl::Seconds(30);
+
+// Closed breakers are asked again within this time.
+constexpr BreakerOptions kBreaker = {
+    .failures_to_open = 2, .open_min = absl::Seconds(1), .open_max = absl::Seconds(30)};
+
+absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline) {
+  const absl::Duration left = deadline - MonotonicNow();
+  if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("no time is left");
+  return std::min(left, kTimeoutMax);
+}
+
+}  // namespace
+
+// A session with one member for one tenant.
+struct PeerReader::Line {
+  std::string member, address, tls_server;
+  uint64_t incarnation = 0;
+
+  // Returns the space, and opens it if needed.
+  absl::StatusOr<std::shared_ptr<Space>> SpaceOf(const proto::SpaceIdentity& identity,
+                                                 const std::string& recipe, absl::Time deadline) {
+    const Fingerprint fingerprint = proto::FingerprintOf(identity);
+    {
+      const MutexLock lock(mutex);
+      if (const auto found = spaces.find(fingerprint); found != spaces.end()) return found->second;
+    }
+    CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
+    CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<Space> opened,
+                           client->OpenSpace(identity, recipe, left));
+    const MutexLock lock(mutex);
+    return spaces.try_emplace(fingerprint, std::move(opened)).first->second;
+  }
+  void Use() { used_at.store(absl::ToUnixNanos(MonotonicNow()), std::memory_order_relaxed); }
+  bool IsIdle(absl::Time now) const {
+    return now - absl::FromUnixNanos(used_at.load(std::memory_order_relaxed)) >= kIdle;
+  }
+
+  std::atomic<int64_t> used_at{0};
+  mutable Mutex mutex;
+  bool is_connecting ABSL_GUARDED_BY(mutex) = false;
+  // Of the last attempts to connect, if they failed: when to try again, and why.
+  absl::Time retry_at ABSL_GUARDED_BY(mutex) = absl::InfinitePast();
+  absl::Duration retry_after ABSL_GUARDED_BY(mutex) = kRetryMin;
+  absl::Status failure ABSL_GUARDED_BY(mutex);
+  // Set once, under the lock. Its spaces are destroyed first.
+  std::unique_ptr<Client> client;
+  absl::flat_hash_map<Fingerprint, std::shared_ptr<Space>> spaces ABSL_GUARDED_BY(mutex);
+};
+
+// --- Found ---------------------------------------------------------------------------------------
+
+PeerReader::Found::Found(Found&&) noexcept = default;
+
+PeerReader::Found& PeerReader::Found::operator=(Found&& other) noexcept {
+  std::swap(line_, other.line_);
+  std::swap(space_, other.space_);
+  std::swap(blocks_, other.blocks_);
+  std::swap(lease_, other.lease_);
+  return *this;
+}
+
+PeerReader::Found::~Found() {
+  if (line_ == nullptr || lease_ == LeaseToken{}) return;
+  // A lease that cannot be given back ends by itself.
+  const absl::Status status = line_->client->Release({&lease_, 1}, kReleaseTime);
+  if (!status.ok()) LogDebug("peer", "a lease was not given back", {{"error", status}});
+}
+
+const std::string& PeerReader::Found::member() const { return line_->member; }
+
+std::vector<absl::StatusOr<GetResult>> PeerReader::Found::GetBatch(
+    std::span<const GetRequest> requests, absl::Time deadline) const {
+  const absl::StatusOr<absl::Duration> left = TimeLeft(deadline);
+  if (!left.ok()) {
+    return std::vector<absl::StatusOr<GetResult>>(requests.size(), left.status());
+  }
+  line_->Use();
+  return space_->GetBatch(requests, *left);
+}
+
+absl::StatusOr<SideObjectHandle> PeerReader::Found::GetSideObject(const codecs::Digest& id,
+                                                                  absl::Time deadline) const {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
+  return space_->GetSideObject(id, left);
+}
+
+// --- Sessions ------------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<Client>> PeerReader::Connect(const Member& member,
+                                                            const std::string& tenant) const {
+  ConnectOptions options;
+  options.control = member.address;
+  options.transports = options_.transports;
+  options.tenant = tenant;
+  options.name = absl::StrCat("member ", options_.self);
+  options.connections = options_.connections;
+  options.tls = options_.tls;
+  if (options.tls.is_on()) options.tls.server = member.tls_server;
+  options.breaker = kBreaker;
+  options.timeout = options_.connect_timeout;
+  return Client::Connect(options);
+}
+
+std::shared_ptr<PeerReader::Line> PeerReader::FindLine(const Member& member,
+                                                       const std::string& tenant) {
+  std::shared_ptr<Line> old;  // destroyed without the lock
+  const MutexLock lock(mutex_);
+  std::shared_ptr<Line>& line = lines_[{member.name, tenant}];
+  if (line != nullptr &&
+      (line->address != member.address || line->incarnation != member.incarnation ||
+       line->tls_server != member.tls_server)) {
+    CountClosed(*line);
+    old = std::move(line);
+  }
+  if (line == nullptr) {
+    line = std::make_shared<Line>();
+    line->member = member.name;
+    line->address = member.address;
+    line->tls_server = member.tls_server;
+    line->incarnation = member.incarnation;
+  }
+  line->Use();
+  return line;
+}
+
+absl::StatusOr<std::shared_ptr<PeerReader::Line>> PeerReader::LineTo(const Member& member,
+                                                                     const std::string& tenant) {
+  {
+    const MutexLock lock(mutex_);
+    if (is_stopped_) return absl::UnavailableError("stopping");
+  }
+  std::shared_ptr<Line> line = FindLine(member, tenant);
+  {
+    const MutexLock own(line->mutex);
+    if (line->client != nullptr) return line;
+    if (line->is_connecting) return absl::UnavailableError("connecting");
+    if (MonotonicNow() < line->retry_at) return line->failure;
+    line->is_connecting = true;
+  }
+  absl::StatusOr<std::unique_ptr<Client>> client = Connect(member, tenant);
+  const MutexLock own(line->mutex);
+  line->is_connecting = false;
+  if (client.ok()) {
+    line->client = *std::move(client);
+    return line;
+  }
+  if (client.status() != line->failure) {
+    LogWarn("peer", "a member cannot be read from",
+            {{"name", member.name}, {"tenant", tenant}, {"error", client.status()}});
+  }
+  line->failure = client.status();
+  line->retry_at = MonotonicNow() + line->retry_after;
+  line->retry_after = std::min(line->retry_after * 2, kRetryMax);
+  return line->failure;
+}
+
+absl::StatusOr<PeerReader::Found> PeerReader::Match(const Member& member,
+                                                    const PeerQuestion& question,
+                                                    absl::Time deadline) {
+  Found found;
+  CAIRN_ASSIGN_OR_RETURN(found.line_, LineTo(member, question.identity.tenant));
+  CAIRN_ASSIGN_OR_RETURN(found.space_,
+                         found.line_->SpaceOf(question.identity, question.recipe, deadline));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
+  CAIRN_ASSIGN_OR_RETURN(MatchResult result,
+                         found.space_->Match({.keys = question.keys,
+                                              .slices = question.slices,
+                                              .groups_skipped = question.groups_skipped,
+                                              .token_limit = question.token_limit,
+                                              .is_counting = !question.wants_lease,
+                                              .timeout = left}));
+  if (result.is_breaker_open) return absl::UnavailableError("not asked, because it failed");
+  found.blocks_ = std::move(result.blocks);
+  found.lease_ = result.lease;
+  return found;
+}
+
+absl::StatusOr<uint64_t> PeerReader::Delete(const Member& member,
+                                            const proto::SpaceIdentity& identity,
+                                            std::span<const proto::BlockKey> keys,
+                                            absl::Time deadline) {
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Line> line, LineTo(member, identity.tenant));
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Space> space, line->SpaceOf(identity, "", deadline));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
+  return keys.empty() ? space->Invalidate(left) : space->Delete(keys, left);
+}
+
+void PeerReader::CloseUnused(const View& view) {
+  std::vector<std::shared_ptr<Line>> closed;  // destroyed without the lock
+  const absl::Time now = MonotonicNow();
+  const MutexLock lock(mutex_);
+  std::erase_if(lines_, [&](auto& entry) {
+    if (view.Find(entry.first.first) != nullptr && !entry.second->IsIdle(now)) return false;
+    CountClosed(*entry.second);
+    closed.push_back(std::move(entry.second));
+    return true;
+  });
+}
+
+void PeerReader::Stop() {
+  decltype(lines_) closed;  // destroyed without the lock
+  const MutexLock lock(mutex_);
+  is_stopped_ = true;
+  closed.swap(lines_);
+}
+
+void PeerReader::CountClosed(const Line& line) {
+  const MutexLock own(line.mutex);
+  if (line.client != nullptr) closed_corrupt_ += line.client->counters().corrupt;
+}
+
+PeerReader::Counters PeerReader::counters() const {
+  const MutexLock lock(mutex_);
+  Counters counters = {.corrupt = closed_corrupt_};
+  for (const auto& [name, line] : lines_) {
+    const MutexLock own(line->mutex);
+    if (line->client == nullptr) continue;
+    ++counters.sessions;
+    counters.corrupt += line->client->counters().corrupt;
+  }
+  return counters;
+}
+
+}  // namespace cairn

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Asks other members for blocks and reads them. Towards a member, this daemon is a client like any
+// other (client/cpp), with one session for each tenant whose blocks it reads.
+//
+// A session is opened at the first question about a tenant, and closed when nobody has used it for
+// kIdle or when the member leaves the cluster.
+//
+// Thread-safety: Thread-safe. Match(), Delete() and the functions of Found wait for the network, at
+// most until their deadline, or for `connect_timeout` if the session must be opened first.
+// Deadlines are on the clock of MonotonicNow().
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/metric.h"
+#include "base/mutex.h"
+#include "client/cpp/client.h"
+#include "client/cpp/options.h"
+#include "client/cpp/space.h"
+#include "proto/block_key.h"
+#include "service/members/view.h"
+
+namespace cairn {
+
+// What a member is asked: consecutive blocks of one chain, and the wanted slices of each. A value.
+struct PeerQuestion {
+  proto::SpaceIdentity identity;
+  std::string recipe;  // of the space, if the member has to make it
+  std::vector<proto::BlockKey> keys;
+  std::vector<GroupSlice> slices;
+  std::vector<uint32_t> groups_skipped;
+  uint32_t token_limit = 0;  // 0: none
+  bool wants_lease = false;
+};
+
+class PeerReader {
+  struct Line;
+
+ public:
+  static constexpr absl::Duration kIdle = absl::Minutes(5);
+
+  struct Options {
+    // Certificates of this daemon, as a client. Off: plain text.
+    TlsOptions tls;
+    // "stream", "ucx" or both, separated by a comma (client/cpp/options.h).
+    std::string transports;
+    std::string self;  // name of this member, for the logs of others
+    int connections = kConnectionsDefault;
+    absl::Duration connect_timeout = absl::Seconds(2);
+  };
+  explicit PeerReader(Options options) : options_(std::move(options)) {}
+
+  // Blocks that a member has, and usually leased. Its destruction gives the lease back, which is a
+  // call with a deadline. Thread-safety: Thread-compatible; Get() and GetSideObject() are
+  // Thread-safe.
+  class Found {
+   public:
+    Found() = default;
+    ~Found();
+    Found(Found&&) noexcept;
+    Found& operator=(Found&&) noexcept;
+
+    // The first blocks of the question. Empty: the member has none of them.
+    const std::vector<MatchedBlock>& blocks() const { return blocks_; }
+    const std::string& member() const;
+    // Reads images. Results are in the order of the requests. REQUIRES: the targets are
+    // ImageTargets.
+    std::vector<absl::StatusOr<GetResult>> GetBatch(std::span<const GetRequest> requests,
+                                                    absl::Time deadline) const;
+    const LeaseToken& lease() const { return lease_; }
+    // Leaves the lease to end by itself.
+    void Abandon() { lease_ = LeaseToken{}; }
+    absl::StatusOr<SideObjectHandle> GetSideObject(const codecs::Digest& id,
+                                                   absl::Time deadline) const;
+
+   private:
+    friend class PeerReader;
+    std::shared_ptr<Line> line_;
+    std::shared_ptr<Space> space_;
+    std::vector<MatchedBlock> blocks_;
+    LeaseToken lease_{};
+  };
+
+  // Returns the longest prefix of the question's keys that the member has. Errors: Unavailable (it
+  // cannot be reached, or is not asked after it failed), DeadlineExceeded, and those that the
+  // member answers.
+  absl::StatusOr<Found> Match(const Member& member, const PeerQuestion& question,
+                              absl::Time deadline);
+  // Deletes blocks of a space at the member; all of its blocks if `keys` is empty. Returns their
+  // number.
+  absl::StatusOr<uint64_t> Delete(const Member& member, const proto::SpaceIdentity& identity,
+                                  std::span<const proto::BlockKey> keys, absl::Time deadline);
+
+  // Closes the sessions that are idle, or whose member is not in the view.
+  void CloseUnused(const View& view);
+  // Closes all sessions that no Found uses.
+  void Stop();
+
+  // Counters of all sessions, since the start.
+  struct Counters {
+    uint64_t sessions = 0;  // open now
+    uint64_t corrupt = 0;   // images that did not match their checksums
+  };
+  Counters counters() const;
+
+ private:
+  // Returns the line to the member, which may not be connected yet.
+  std::shared_ptr<Line> FindLine(const Member& member, const std::string& tenant);
+  // Returns a connected line. A connection is tried by one caller at a time, for `connect_timeout`
+  // at most; others get Unavailable meanwhile, and until a while after a failure.
+  absl::StatusOr<std::shared_ptr<Line>> LineTo(const Member& member, const std::string& tenant);
+  absl::StatusOr<std::unique_ptr<Client>> Connect(const Member& member,
+                                                  const std::string& tenant) const;
+  void CountClosed(const Line& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  mutable Mutex mutex_;
+  bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t closed_corrupt_ ABSL_GUARDED_BY(mutex_) = 0;  // of lines that were closed
+  // By the member's name and the tenant.
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<Line>> lines_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace cairn

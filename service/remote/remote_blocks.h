@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Blocks that other members of the cluster have: found by Match, fetched by the first get.
+//
+// A Match that this daemon cannot answer completely asks the other members for the rest, in
+// parallel and for a few milliseconds (`match_time`). The member with the most blocks leases them.
+// What none of them has is asked again, so up to kHoldersMax members have parts of one answer.
+// RemoteTable remembers who has which block.
+//
+// A get of such a block is a miss in the index, and waits while the image is fetched. The image is
+// checked as the payload of a put is, and stored as one (Puts::StoreCopy). Then the get is answered
+// like any other. Gets of one image share one fetch. docs/internals/adr/0041-copies-of-members.md
+// says why copies are fetched into the host tier.
+//
+// A member's request is answered from this daemon's own tiers, so no request is passed on twice.
+//
+// Thread-safety: Thread-safe. Start() and Stop() are Owned by one thread. Callbacks run without
+// locks. The threads are named "peer-match-N", "peer-ask-N" and "peer-read-N".
+// Locks:         none is held while the index, a put or a member is called.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/metric.h"
+#include "base/mutex.h"
+#include "proto/frame.h"
+#include "service/index/block_index.h"
+#include "service/index/match.h"
+#include "service/members/members.h"
+#include "service/peer/peer_reader.h"
+#include "service/put/put.h"
+#include "service/remote/remote_table.h"
+#include "service/remote/workers.h"
+#include "service/request.h"
+#include "service/spaces.h"
+
+namespace cairn {
+
+// One image that is being fetched, and who waits for it.
+struct RemoteFetch {
+  BlockName block;
+  uint16_t group = 0;
+  codecs::Slice slice;
+  size_t index = 0;  // of the block, in its run
+  Request request;   // of the first get: its session stores the copy
+  absl::Time deadline;
+  std::vector<std::function<void()>> waiters = {};
+};
+
+class RemoteBlocks {
+ public:
+  // The members that have parts of one answer.
+  static constexpr int kHoldersMax = 3;
+  // The members that are asked for one part.
+  static constexpr size_t kAskedMax = 8;
+  static constexpr size_t kBlocksMax = 65'536;
+
+  struct Parts {  // borrowed
+    Spaces& spaces;
+    BlockIndex& index;
+    Puts& puts;
+    const Members& members;
+    PeerReader& reader;
+    const Clock& clock;
+  };
+  struct Options {
+    absl::Duration match_time;  // how long a Match waits for other members
+  };
+  RemoteBlocks(const Parts& parts, const Options& options);
+  ~RemoteBlocks() { Stop(); }
+
+  // Later questions and fetches are refused. Those that run end within their deadlines. Idempotent.
+  void Stop();
+
+  // --- Match
+
+  using Extended = std::function<void(MatchAnswer)>;
+  // Adds blocks of other members to this daemon's own answer. `done` runs once: in this call if
+  // nobody is asked, otherwise on a thread of this object, at `deadline` (on the clock of
+  // MonotonicNow()) at the latest.
+  void Extend(MatchQuery query, MatchAnswer own, absl::Time deadline, Extended done);
+  // Ends the parts of leases that Extend() added. Ignores other leases.
+  void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
+  void EndSession(uint64_t session_id);
+  // Forgets blocks that a client has deleted; all blocks of the space if `keys` is empty.
+  void Forget(uint64_t space_id, absl::Span<const proto::BlockKey> keys);
+  // Deletes blocks at all other members; all blocks of the space if `keys` is empty. `done` gets
+  // the names of the members that did not confirm it by `deadline`. Runs as for Extend().
+  using Deleted = std::function<void(std::vector<std::string> unreached)>;
+  void Delete(const SpaceEntry& space, std::vector<proto::BlockKey> keys, absl::Time deadline,
+              Deleted done);
+  // Ends leases that are over, and closes unused sessions. Call it about once a second.
+  void Look();
+
+  // --- Get
+
+  // Fetches the block if a member has leased it to this daemon. Returns false if none has, or if
+  // too many fetches wait; then `done` is dropped. Otherwise `done` runs once, when the copy is
+  // stored or cannot be had.
+  bool Fetch(const Request& request, const proto::Get& get, const codecs::Slice& slice,
+             std::function<void()> done);
+
+  void Report(MetricSink& sink) const;
+
+ private:
+  struct Asking;  // of one Match
+  struct Round;   // of one question to several members
+  struct FetchKey {
+    BlockName block;
+    uint16_t group = 0;
+    codecs::Slice slice;
+    friend bool operator==(const FetchKey&, const FetchKey&) = default;
+    template <typename H>
+    friend H AbslHashValue(H state, const FetchKey& key) {
+      return H::combine(std::move(state), key.block, key.group, key.slice.layer_first,
+                        key.slice.layer_count, key.slice.head_first, key.slice.head_count);
+    }
+  };
+  using FetchRef = std::shared_ptr<RemoteFetch>;
+  using RunRef = std::shared_ptr<RemoteRun>;
+
+  // The members that count, without this daemon: `max` at most.
+  std::vector<Member> Others(size_t max) const;
+  void Ask(Asking& asking);
+  // Adds what one member has from block `first` on. Returns false if none has anything.
+  bool AddPart(Asking& asking, size_t first);
+  // Adds blocks of this daemon that follow.
+  void AddOwn(Asking& asking);
+  std::optional<PeerReader::Found> AskMembers(PeerQuestion question, size_t more_than,
+                                              absl::Time deadline);
+  // Drops leases on a thread that may wait for the network.
+  void Drop(RemoteTable::Leases leases);
+
+  // Reads the next images of a run, then those that were added meanwhile.
+  void Read(const RunRef& run);
+  void ReadBatch(const RunRef& run, std::span<const FetchRef> batch);
+  void Store(const RunRef& run, const FetchRef& fetch, std::span<const std::byte> image,
+             uint64_t first_position);
+  // Gets the side object that the image names from the member, if this daemon lacks it.
+  absl::Status KeepSideObject(const RunRef& run, const FetchRef& fetch,
+                              std::span<const std::byte> image);
+  // Calls those that wait. After an error the block counts as absent.
+  void End(const RunRef& run, const FetchRef& fetch, const absl::Status& status);
+
+  const Parts parts_;
+  const Options options_;
+  RemoteTable table_{kBlocksMax};
+  mutable Mutex mutex_;
+  absl::flat_hash_map<FetchKey, FetchRef> fetches_ ABSL_GUARDED_BY(mutex_);
+  Counter found_, nothing_, late_, refused_;         // questions, by outcome
+  Counter stored_, absent_, rejected_, read_bytes_;  // fetches, by outcome
+  Histogram match_seconds_{LatencyBounds()}, read_seconds_{LatencyBounds()};
+  // Stop() ends their jobs in this order.
+  Workers matchers_, askers_, readers_;
+};
+
+}  // namespace cairn

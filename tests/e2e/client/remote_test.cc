@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks that were put into one daemon, and are read from another of its cluster.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/e2e/client/cluster_fixture.h"
+#include "tests/support/tls_certificates.h"
+#include "tests/support/wait.h"
+
+namespace cairn {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+
+enum class Wire : uint8_t { kUcx, kTls };
+
+// A client of one member, with its space and the blocks of one sequence.
+struct Reader {
+  std::unique_ptr<Client> client;
+  std::unique_ptr<Space> space;
+
+  std::vector<std::byte> Values(size_t block) const {
+    const auto bytes = space->SourceBytes({});
+    EXPECT_TRUE(bytes.ok());
+    return ToyValues(codecs::DType::kBf16, *bytes, 100 + block);
+  }
+  std::vector<BlockKey> Keys(size_t blocks) const { return space->DeriveChain(ToyTokens(blocks)); }
+  // Puts the blocks [first, end) of the sequence.
+  void Put(size_t first, size_t end) const {
+    const std::vector<BlockKey> keys = Keys(end);
+    for (size_t i = first; i < end; ++i) {
+      const std::vector<std::byte> values = Values(i);
+      const auto put = space->Put({.key = keys[i],
+                                   .parent = i == 0 ? BlockKey{} : keys[i - 1],
+                                   .first_position = i * kTokens,
+                                   .source = SourceBytes{values}},
+                                  kPatience);
+      EXPECT_TRUE(put.ok()) << put.status();
+    }
+  }
+  MatchResult Match(size_t blocks, bool is_counting = false) const {
+    const std::vector<BlockKey> keys = Keys(blocks);
+    auto match = space->Match({.keys = keys, .is_counting = is_counting, .timeout = kPatience});
+    EXPECT_TRUE(match.ok()) << match.status();
+    return match.ok() ? *match : MatchResult();
+  }
+  absl::Status Get(size_t block, const LeaseToken& lease = {},
+                   absl::Duration timeout = kPatience) const {
+    const std::vector<std::byte> expected = Values(block);
+    std::vector<std::byte> target(expected.size());
+    const auto got = space->Get(
+        {.key = Keys(block + 1).back(), .lease = lease, .target = SourceTarget{target}}, timeout);
+    if (got.ok()) {
+      EXPECT_EQ(target, expected) << "block " << block;
+    }
+    return got.status();
+  }
+};
+
+std::vector<Tier> TiersOf(const MatchResult& match) {
+  std::vector<Tier> tiers;
+  for (const MatchedBlock& block : match.blocks) tiers.push_back(block.tier);
+  return tiers;
+}
+
+class RemoteTest : public ClusterTest, public testing::WithParamInterface<Wire> {
+ protected:
+  RemoteTest() {
+    if (GetParam() == Wire::kUcx) return;
+    pki_ = std::make_unique<TestPki>(folder_.path());
+    std::ofstream policy(folder_.File("policy.yaml"));
+    policy << "version: 1\nidentities:\n  - {uid: " << ::getuid() << ", tenants: [\"*\"]}\n";
+    for (const char* name : {"a", "b", "c"}) {
+      const std::string uri = absl::StrCat("spiffe://test.example/", name);
+      pki_->Write(name, {.uris = {uri}, .dns = {"localhost"}});
+      policy << "  - {uri: \"" << uri << "\", peer: true, tenants: [\"*\"]}\n";
+    }
+  }
+  void SetUp() override {
+    if (GetParam() == Wire::kUcx && CLIENT_TEST_HAS_UCX == 0) GTEST_SKIP() << "built without UCX";
+  }
+
+  DaemonProcess* StartMember(const std::string& name, std::vector<std::string> more = {}) {
+    more.push_back("--peer-match-ms=5000");
+    if (GetParam() == Wire::kUcx) {
+      more.push_back("--data=127.0.0.1:0");
+    } else {
+      for (const std::string& flag :
+           {absl::StrCat("--tls-cert=", pki_->File(name + ".pem")),
+            absl::StrCat("--tls-key=", pki_->File(name + ".key")),
+            absl::StrCat("--tls-ca=", pki_->File("ca.pem")),
+            absl::StrCat("--policy=", folder_.File("policy.yaml")),
+            std::string("--stream=127.0.0.1:0"), std::string("--plaintext=loopback"),
+            absl::StrCat("--control=unix:", folder_.File(name + ".sock"))}) {
+        more.push_back(flag);
+      }
+    }
+    return Start(name, more);
+  }
+  void StartAll(size_t count) {
+    for (const char* name : {"a", "b", "c"}) {
+      if (daemons_.size() < count) StartMember(name);
+    }
+    for (const auto& daemon : daemons_) {
+      ASSERT_TRUE(Await(*daemon, "joined", static_cast<int>(count))) << MembersOf(*daemon);
+    }
+  }
+  Reader Open(const DaemonProcess& daemon, const std::string& recipe = "raw") const {
+    ConnectOptions options;
+    options.control = daemon.endpoint("control");
+    options.timeout = kPatience;
+    options.breaker.is_enforced = false;
+    Reader member;
+    auto client = Client::Connect(options);
+    CAIRN_CHECK(client.ok(), client.status().ToString());
+    member.client = *std::move(client);
+    auto space =
+        member.client->OpenSpace(ToyIdentity(codecs::DType::kBf16, "m"), recipe, kPatience);
+    CAIRN_CHECK(space.ok(), space.status().ToString());
+    member.space = *std::move(space);
+    return member;
+  }
+
+  std::unique_ptr<TestPki> pki_;
+};
+
+TEST_P(RemoteTest, AMatchFindsThemAndAGetFetchesThem) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
+  a.Put(0, 6);
+  EXPECT_THAT(TiersOf(b.Match(8, /*is_counting=*/true)),
+              testing::AllOf(testing::SizeIs(6), Each(Tier::kPeer)));
+  EXPECT_TRUE(absl::IsNotFound(b.Get(0))) << "nobody has leased it to b";
+  const MatchResult match = b.Match(8);
+  ASSERT_THAT(TiersOf(match), testing::AllOf(testing::SizeIs(6), Each(Tier::kPeer)))
+      << daemons_[1]->ReadLog();
+  EXPECT_EQ(match.token_count, 6 * kTokens);
+  EXPECT_NE(match.lease, LeaseToken{});
+  EXPECT_TRUE(daemons_[0]->AwaitMetric("cairn_leases", 1, kPatience));
+  for (size_t i = 0; i < 6; ++i) EXPECT_TRUE(b.Get(i, match.lease).ok()) << daemons_[1]->ReadLog();
+  EXPECT_EQ(daemons_[1]->Metric("cairn_peer_reads_total{outcome=\"stored\""), 6);
+  EXPECT_THAT(TiersOf(b.Match(8)), testing::AllOf(testing::SizeIs(6), Each(Tier::kHost)));
+  // The copies are blocks like others.
+  EXPECT_TRUE(b.Get(5).ok());
+  EXPECT_TRUE(b.client->Release({&match.lease, 1}).ok());
+  EXPECT_TRUE(daemons_[0]->AwaitMetric("cairn_leases", 0, kPatience));
+}
+
+TEST_P(RemoteTest, SeveralMembersHavePartsOfOnePrefix) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(3));
+  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]), c = Open(*daemons_[2]);
+  b.Put(0, 1);
+  a.Put(1, 3);
+  b.Put(3, 4);
+  c.Put(4, 7);
+  const MatchResult match = b.Match(9);
+  EXPECT_THAT(TiersOf(match), ElementsAre(Tier::kHost, Tier::kPeer, Tier::kPeer, Tier::kHost,
+                                          Tier::kPeer, Tier::kPeer, Tier::kPeer))
+      << daemons_[1]->ReadLog();
+  for (size_t i = 0; i < match.block_count; ++i) EXPECT_TRUE(b.Get(i, match.lease).ok()) << i;
+  EXPECT_TRUE(b.client->Release({&match.lease, 1}).ok());
+  for (const auto& daemon : daemons_) {
+    EXPECT_TRUE(daemon->AwaitMetric("cairn_leases", 0, kPatience));
+  }
+}
+
+TEST_P(RemoteTest, ASessionThatEndsGivesEverythingBack) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader a = Open(*daemons_[0]);
+  a.Put(0, 2);
+  {
+    const Reader b = Open(*daemons_[1]);
+    EXPECT_EQ(b.Match(2).block_count, 2u);
+    EXPECT_TRUE(daemons_[0]->AwaitMetric("cairn_leases", 1, kPatience));
+  }
+  EXPECT_TRUE(daemons_[0]->AwaitMetric("cairn_leases", 0, kPatience));
+  EXPECT_TRUE(daemons_[1]->AwaitMetric("cairn_peer_blocks", 0, kPatience));
+}
+
+TEST_P(RemoteTest, AWaitingMatchSeesWhatAnotherMemberStores) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
+  std::thread prefill([&] {
+    absl::SleepFor(absl::Milliseconds(300));
+    a.Put(0, 3);
+  });
+  const std::vector<BlockKey> keys = b.Keys(3);
+  const auto match = b.space->Match({.keys = keys, .wait = kPatience, .timeout = 2 * kPatience});
+  prefill.join();
+  ASSERT_TRUE(match.ok()) << match.status();
+  EXPECT_EQ(match->block_count, 3u);
+  EXPECT_TRUE(b.Get(2, match->lease).ok());
+}
+
+TEST_P(RemoteTest, DeletesReachAllMembersAndNameThoseThatDoNotAnswer) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
+  a.Put(0, 4);
+  const MatchResult match = b.Match(4);
+  EXPECT_TRUE(b.Get(0, match.lease).ok());
+  const std::vector<BlockKey> keys = b.Keys(4);
+  EXPECT_TRUE(b.space->Delete(keys, kPatience).ok());
+  EXPECT_EQ(a.Match(4).block_count, 0u);
+  EXPECT_EQ(b.Match(4).block_count, 0u);
+  EXPECT_TRUE(absl::IsNotFound(b.Get(1, match.lease)));
+  a.Put(0, 4);
+  EXPECT_TRUE(b.space->Invalidate(kPatience).ok());
+  EXPECT_EQ(a.Match(4).block_count, 0u);
+  daemons_[0]->process().Signal(SIGSTOP);
+  const absl::Status unreached = b.space->Invalidate(absl::Seconds(2)).status();
+  daemons_[0]->process().Signal(SIGCONT);
+  EXPECT_EQ(unreached.code(), absl::StatusCode::kUnavailable) << unreached;
+  EXPECT_THAT(std::string(unreached.message()), testing::HasSubstr("did not confirm it: a"));
+}
+
+TEST_P(RemoteTest, AMemberThatDiesIsAMissInTime) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
+  a.Put(0, 2);
+  const MatchResult match = b.Match(2);
+  ASSERT_EQ(match.block_count, 2u);
+  daemons_[0]->process().Signal(SIGSTOP);
+  const absl::Time began = absl::Now();
+  EXPECT_FALSE(b.Get(0, match.lease, absl::Milliseconds(300)).ok());
+  EXPECT_LT(absl::Now() - began, absl::Seconds(5));
+  daemons_[0]->process().Signal(SIGKILL);
+  EXPECT_TRUE(absl::IsNotFound(b.Get(1, match.lease)));
+  b.Put(0, 1);
+  EXPECT_EQ(b.Match(2).block_count, 1u);
+}
+
+TEST_P(RemoteTest, ACopyExpiresWithTheOriginal) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
+  const Ran ran = RunCommand(
+      absl::StrCat(CAIRNCTL_PATH, " policy --space default/m --ttl 30 --control ",
+                   daemons_[0]->endpoint("control"), " --admin ", daemons_[0]->endpoint("admin")));
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  a.Put(0, 1);
+  MatchResult match = b.Match(1);
+  ASSERT_EQ(match.block_count, 1u);
+  EXPECT_LE(match.blocks[0].ttl, absl::Seconds(30));
+  EXPECT_TRUE(b.Get(0, match.lease).ok());
+  match = b.Match(1);
+  EXPECT_THAT(TiersOf(match), ElementsAre(Tier::kHost));
+  EXPECT_LE(match.blocks[0].ttl, absl::Seconds(30));
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, RemoteTest, testing::Values(Wire::kUcx, Wire::kTls),
+                         [](const auto& info) {
+                           return std::string(info.param == Wire::kUcx ? "Ucx" : "Tls");
+                         });
+
+}  // namespace
+}  // namespace cairn
