@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
-.PHONY: help deps build programs wheel image package demo demo-vllm test test-connectors test-engines test-ops soak bench bench-peers bench-engines quality fuzz asan tsan \
+.PHONY: help deps build programs wheel image package demo demo-hosts demo-vllm test test-connectors test-engines test-ops soak bench bench-peers bench-engines quality fuzz asan tsan \
   kernels-check gpu-build gpu-check fmt tidy clean
 
 help:  ## this list
@@ -25,6 +25,9 @@ programs: deps  ## build cairnd, cairnctl and the SDKs alone: a third of `build`
 
 demo: programs  ## a real model's KV cache travels through cairnd; TRANSPORT=local or ucx
 	$(PYTHON) client/examples/demo/run.py --transport $(TRANSPORT)
+
+demo-hosts: programs  ## two hosts share a cache, and a third takes over (network namespaces with root, else loopback)
+	$(PYTHON) client/examples/hosts/run.py
 
 demo-vllm: programs  ## two vLLM engines share a cache (6 minutes on two busy cores; first 3 GB to download, 6 GB on disk)
 	.ci/engines client/examples/vllm/run.py

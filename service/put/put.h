@@ -148,9 +148,10 @@ class Puts {
   // REQUIRES: frame.body is a Put, and the request has been checked.
   void StartPut(transport::Lane& lane, Replies& replies, Request request, const proto::Frame& frame,
                 transport::Arrival arrival);
-  // Stores a copy of an image of another member, with the checks of a put, on this thread. The image
-  // may have any recipe, but a lossless space takes no lossy one. `expires_unix_s` is when its block
-  // expires; 0: never. `done` gets what the put would answer. REQUIRES: put.form is kImage.
+  // Stores a copy of an image of another member, with the checks of a put, on this thread. The
+  // image may have any recipe, but a lossless space takes no lossy one. `expires_unix_s` is when
+  // its block expires; 0: never. `done` gets what the put would answer. REQUIRES: put.form is
+  // kImage.
   void StoreCopy(Request request, const proto::Put& put, std::span<const std::byte> image,
                  uint32_t expires_unix_s, PutDone done);
   // From now on, answers new puts with Unavailable. Used for draining.

@@ -415,19 +415,20 @@ void RemoteBlocks::ReadBatch(const RunRef& run, std::span<const FetchRef> batch)
   }
 }
 
-absl::Status RemoteBlocks::KeepSideObject(const RunRef& run, const FetchRef& fetch,
-                                          std::span<const std::byte> image) {
+absl::StatusOr<SideObjectRef> RemoteBlocks::KeepSideObject(const RunRef& run, const FetchRef& fetch,
+                                                           std::span<const std::byte> image) {
   codecs::ImageView view;
   if (codecs::ParseImage(image, &view) != codecs::Error::kOk) {
     return absl::DataLossError("not an image");
   }
   const codecs::ImageSpec& spec = view.spec();
-  if (spec.side_object_count == 0) return absl::OkStatus();
-  if (run->space->coding().Find(spec.side_objects[0]).get() != nullptr) return absl::OkStatus();
+  if (spec.side_object_count == 0) return SideObjectRef();
+  SideObjectRef kept = run->space->coding().Find(spec.side_objects[0]);
+  if (kept.get() != nullptr) return kept;
   CAIRN_ASSIGN_OR_RETURN(
       const SideObjectHandle held,
       run->found.GetSideObject(spec.side_objects[0], MonotonicNow() + kSideObjectTime));
-  return run->space->coding().Keep(fetch->group, held->kind(), held->bytes()).status();
+  return run->space->coding().Keep(fetch->group, held->kind(), held->bytes());
 }
 
 void RemoteBlocks::Store(const RunRef& run, const FetchRef& fetch, std::span<const std::byte> image,
@@ -435,9 +436,8 @@ void RemoteBlocks::Store(const RunRef& run, const FetchRef& fetch, std::span<con
   if (table_.Find(fetch->block).run == nullptr) {
     return End(run, fetch, absl::NotFoundError("deleted meanwhile"));
   }
-  if (absl::Status kept = KeepSideObject(run, fetch, image); !kept.ok()) {
-    return End(run, fetch, kept);
-  }
+  const absl::StatusOr<SideObjectRef> kept = KeepSideObject(run, fetch, image);
+  if (!kept.ok()) return End(run, fetch, kept.status());
   proto::Put put;
   put.space_id = fetch->block.space_id;
   put.key = fetch->block.key;

@@ -148,9 +148,10 @@ class RemoteBlocks {
   void ReadBatch(const RunRef& run, std::span<const FetchRef> batch);
   void Store(const RunRef& run, const FetchRef& fetch, std::span<const std::byte> image,
              uint64_t first_position);
-  // Gets the side object that the image names from the member, if this daemon lacks it.
-  absl::Status KeepSideObject(const RunRef& run, const FetchRef& fetch,
-                              std::span<const std::byte> image);
+  // Returns the side object that the image names, which must be kept until the copy is stored. Gets
+  // it from the member if this daemon lacks it. Empty if the image names none.
+  absl::StatusOr<SideObjectRef> KeepSideObject(const RunRef& run, const FetchRef& fetch,
+                                               std::span<const std::byte> image);
   // Calls those that wait. After an error the block counts as absent.
   void End(const RunRef& run, const FetchRef& fetch, const absl::Status& status);
 

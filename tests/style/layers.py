@@ -83,7 +83,7 @@ UNITS = [
     ("service/data_metrics", "service/state"),
     ("service/tier/ssd/", "service/tier/ssd"),
     ("service/tier/gpu/", "service/tier/gpu"),
-] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index codec members peer put get upkeep front".split()]
+] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index codec members peer put get upkeep remote front".split()]
 UNITS += [(f"{d}/", d) for d in sorted(CODECS)]
 
 # header pattern -> where it may be included (tests may include anything)

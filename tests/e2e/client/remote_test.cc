@@ -72,6 +72,16 @@ std::vector<Tier> TiersOf(const MatchResult& match) {
   return tiers;
 }
 
+// Stops the process. Returns once it does nothing any more.
+void Stop(DaemonProcess& daemon) {
+  daemon.process().Signal(SIGSTOP);
+  ASSERT_TRUE(WaitFor([&] {
+    std::ifstream file(absl::StrCat("/proc/", daemon.process().pid(), "/stat"));
+    std::string text((std::istreambuf_iterator<char>(file)), {});
+    return text.find(") T ") != std::string::npos;
+  }));
+}
+
 class RemoteTest : public ClusterTest, public testing::WithParamInterface<Wire> {
  protected:
   RemoteTest() {
@@ -215,7 +225,7 @@ TEST_P(RemoteTest, DeletesReachAllMembersAndNameThoseThatDoNotAnswer) {
   a.Put(0, 4);
   EXPECT_TRUE(b.space->Invalidate(kPatience).ok());
   EXPECT_EQ(a.Match(4).block_count, 0u);
-  daemons_[0]->process().Signal(SIGSTOP);
+  Stop(*daemons_[0]);
   const absl::Status unreached = b.space->Invalidate(absl::Seconds(2)).status();
   daemons_[0]->process().Signal(SIGCONT);
   EXPECT_EQ(unreached.code(), absl::StatusCode::kUnavailable) << unreached;
@@ -228,7 +238,7 @@ TEST_P(RemoteTest, AMemberThatDiesIsAMissInTime) {
   a.Put(0, 2);
   const MatchResult match = b.Match(2);
   ASSERT_EQ(match.block_count, 2u);
-  daemons_[0]->process().Signal(SIGSTOP);
+  Stop(*daemons_[0]);
   const absl::Time began = absl::Now();
   EXPECT_FALSE(b.Get(0, match.lease, absl::Milliseconds(300)).ok());
   EXPECT_LT(absl::Now() - began, absl::Seconds(5));
