@@ -248,6 +248,34 @@ TEST_P(RemoteTest, AMemberThatDiesIsAMissInTime) {
   EXPECT_EQ(b.Match(2).block_count, 1u);
 }
 
+TEST_P(RemoteTest, ALosslessSpaceTakesNoLossyCopy) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader a = Open(*daemons_[0], "kivi:4"), b = Open(*daemons_[1], "exact");
+  a.Put(0, 1);
+  const MatchResult match = b.Match(1);
+  EXPECT_EQ(match.block_count, 1u);
+  EXPECT_TRUE(absl::IsNotFound(b.Get(0, match.lease)));
+  EXPECT_EQ(daemons_[1]->Metric("cairn_peer_reads_total{outcome=\"rejected\""), 1);
+}
+
+TEST_P(RemoteTest, AMemberReadsOnlyTheTenantsThatThePolicyGivesIt) {
+  if (GetParam() == Wire::kUcx) GTEST_SKIP() << "without TLS there is no policy";
+  std::ofstream(folder_.File("policy.yaml"))
+      << "version: 1\nidentities:\n  - {uid: " << ::getuid()
+      << ", tenants: [\"*\"]}\n  - {uri: \"spiffe://test.example/a\", peer: true, tenants: "
+         "[\"*\"]}\n"
+         "  - {uri: \"spiffe://test.example/b\", peer: true, tenants: [other]}\n";
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
+  a.Put(0, 1);
+  b.Put(1, 2);
+  EXPECT_EQ(b.Match(1).block_count, 0u);
+  EXPECT_TRUE(WaitFor([&] {
+    return daemons_[1]->ReadLog().find("a member cannot be read from") != std::string::npos;
+  })) << daemons_[1]->ReadLog();
+  EXPECT_THAT(TiersOf(a.Match(2)), ElementsAre(Tier::kHost, Tier::kPeer)) << "a may read all";
+}
+
 TEST_P(RemoteTest, ACopyExpiresWithTheOriginal) {
   ASSERT_NO_FATAL_FAILURE(StartAll(2));
   const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
