@@ -25,9 +25,9 @@ BLUE, LIGHT_BLUE, PURPLE = "#3274D9", "#8AB8FF", "#A352CC"
 # Of series that a label alone names: one value, one colour, in every panel and whatever else there is.
 COLORS = {
     "outcome": {
-        **dict.fromkeys(["hit", "stored", "written", "copied"], GREEN),
-        **dict.fromkeys(["miss", "duplicate", "gone", "shared"], GREY),
-        **dict.fromkeys(["corrupt", "failed"], RED),
+        **dict.fromkeys(["hit", "stored", "written", "copied", "found", "answered"], GREEN),
+        **dict.fromkeys(["miss", "duplicate", "gone", "shared", "nothing", "absent"], GREY),
+        **dict.fromkeys(["corrupt", "failed", "rejected"], RED),
         **dict.fromkeys(["refused", "aborted", "late"], ORANGE),
         **{"staged": BLUE, "sliced": LIGHT_BLUE},
     },
@@ -405,6 +405,61 @@ DRIVES = [
     ),
 ]
 
+# Of daemons with `--members`. Others have no such series.
+MEMBERS = [
+    Panel(
+        "Members by state",
+        "As each daemon knows them, itself included. Held ones are no longer in its list.",
+        "none",
+        [("sum by (instance,state) (cairn_members{$I}) > 0", "{{instance}}, {{state}}")],
+    ),
+    Panel(
+        "Members that differ",
+        "Members that for a minute or more know other members than this daemon.",
+        "none",
+        [(total("cairn_members_differing", "instance"), "{{instance}}")],
+    ),
+    Panel(
+        "Silence of the source",
+        "Time since the list of the members was last read.",
+        "s",
+        [(total("cairn_member_source_seconds", "instance"), "{{instance}}")],
+    ),
+    Panel(
+        "Matches that asked members",
+        "Found: some member had blocks that this daemon lacks. Refused: too many at once.",
+        "ops",
+        [(rate("cairn_peer_matches_total", "outcome"), "{{outcome}}")],
+        stacked=True,
+    ),
+    Panel(
+        "Blocks read from members",
+        "Absent: the member no longer had it. Rejected: it failed a check, there was no room, or the member did not answer.",
+        "ops",
+        [(rate("cairn_peer_reads_total", "outcome"), "{{outcome}}")],
+        stacked=True,
+    ),
+    Panel(
+        "Bytes read from members",
+        "Of images, as they are stored.",
+        "Bps",
+        [(rate("cairn_peer_read_bytes_total", "instance"), "{{instance}}")],
+    ),
+    Panel(
+        "Time of a match at members",
+        "It ends at --peer-match-ms.",
+        "s",
+        [(quantile(0.5, "cairn_peer_match_seconds", []), "p50"), (quantile(0.99, "cairn_peer_match_seconds", []), "p99")],
+    ),
+    Panel(
+        "Time of a read from a member",
+        "Of up to 8 blocks.",
+        "s",
+        [(quantile(0.5, "cairn_peer_read_seconds", []), "p50"), (quantile(0.99, "cairn_peer_read_seconds", []), "p99")],
+    ),
+    Panel("Greetings", "Calls that greet other members.", "ops", [(rate("cairn_member_hellos_total", "outcome"), "{{outcome}}")]),
+]
+
 # By file: title, uid, rows of (title, panels).
 DASHBOARDS = {
     "overview": (
@@ -420,4 +475,5 @@ DASHBOARDS = {
         ],
     ),
     "ssd": ("Cairn: SSD tier", "cairn-ssd", [("", DRIVES)]),
+    "members": ("Cairn: members", "cairn-members", [("", MEMBERS)]),
 }

@@ -152,6 +152,34 @@ CASES = {
         {},
         "n1 does not take its new policy",
     ),
+    "CairnMemberSourceSilent": Case(
+        # It fires on a silence, not on an age of a list that is read each second.
+        *both("cairn_member_source_seconds", "0x33 0+60x6", "0x30 0+60x4 0x5"),
+        {},
+        "n1 has not read its list of members for 6m 0s",
+    ),
+    "CairnMembersGuarded": Case(
+        *both("cairn_members_guarded_state", "0x39 1", "1x39 0"),
+        {},
+        "n1 keeps members that its list has lost",
+    ),
+    "CairnMembersDiffer": Case(
+        # A list that the others read a moment later is none.
+        *both("cairn_members_differing", "0x30 2x10", "0x37 2x3"),
+        {},
+        "2 members know other members than n1",
+    ),
+    "CairnPeerReadsFail": Case(
+        one("cairn_peer_reads_total", grows(20), 'outcome="rejected"')
+        | one("cairn_peer_reads_total", grows(60), 'outcome="stored"')
+        | one("cairn_peer_reads_total", FLAT, 'outcome="absent"'),
+        # Blocks that a member evicted are no fault.
+        one("cairn_peer_reads_total", grows(5), 'outcome="rejected"')
+        | one("cairn_peer_reads_total", grows(45), 'outcome="stored"')
+        | one("cairn_peer_reads_total", grows(50), 'outcome="absent"'),
+        {},
+        "25% of the blocks that n1 reads from members fail",
+    ),
     "CairnRestarts": Case(
         *both("cairn_uptime_seconds", "0 60 0 60 0 60 0+60x34", "0 60 0 60 0+60x36"),
         {},

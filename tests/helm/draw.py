@@ -158,6 +158,6 @@ def draw_board(path, prometheus, start, end, folder, events):
 def draw(prometheus, start, end, folder, events=()):
     """events: (time, text) of what happened meanwhile."""
     for path in sorted(DASHBOARDS.glob("*.json")):
-        if path.stem == "gpu":
-            continue  # a daemon without one has none of its series
+        if path.stem in ("gpu", "members"):
+            continue  # a daemon without them has none of their series
         draw_board(path, prometheus, start, end, folder, events)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chart without a cluster: it lints, renders what Kubernetes' schemas and cairnd take, and refuses what is wrong."""
 
+import atexit
+import functools
 import json
 import os
 import pathlib
@@ -8,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 import yaml
@@ -70,10 +73,26 @@ def check_schemas(rendered):
         assert "find schema" not in line or "monitoring.coreos.com/v1" in line, line
 
 
+def given_policy(values):
+    """The policy that the comment of an example says."""
+    lines = [line.removeprefix("#   ") for line in values.read_text().splitlines() if line.startswith("#   ")]
+    return "\n".join(["version: 1", *lines, ""])
+
+
+@functools.cache
+def policy_file():
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as file:
+        file.write(given_policy(CHART / "ci" / "daemonset-cluster-values.yaml"))
+    atexit.register(os.unlink, file.name)
+    return file.name
+
+
 def check_flags(container):
     """cairnd takes them."""
     family = "::1" if any("[$(POD_IP)]" in word for word in container["args"]) else "127.0.0.1"
-    words = [word.replace("$(POD_IP)", family) for word in container["args"]]
+    words = [word.replace("$(POD_IP)", family).replace("$(MEMBER_NAME)", "node-1") for word in container["args"]]
+    assert not [word for word in words if "$(" in word]
+    words = [word.replace("/run/cairn-policy/policy.yaml", policy_file()) for word in words]
     ran = subprocess.run([BIN / "cairnd", *words, "--check-config"], capture_output=True, text=True, timeout=20)
     assert ran.returncode == 0, ran.stderr
     printed = subprocess.run([BIN / "cairnd", *words, "--print-config"], capture_output=True, text=True, timeout=20)
@@ -178,7 +197,7 @@ def test_every_mount_has_its_volume(render, example):
     specs = [pod for values in VALUES for pod in pods(render("-f", values))]
     words = ["--set", "image=y:1,cairn.image.repository=x", "--set-json", 'cairn.ssd.devices=[{"name":"a","size":"1Gi"}]']
     specs += pods(render(*words, chart=example))
-    assert len(specs) == 7
+    assert len(specs) == 9
     for pod in specs:
         volumes = {volume["name"] for volume in pod["volumes"]}
         mounts = {m["name"] for c in pod["containers"] + pod.get("initContainers", []) for m in c["volumeMounts"]}
@@ -288,6 +307,122 @@ def test_ucx_is_fenced(render):
     ]
 
 
+def members_of(render, *words):
+    """(what is rendered, the daemon's container, its flags as a dictionary) of a cluster; cairnd takes the flags."""
+    objects = render(*words)
+    (pod,) = pods(objects)
+    container = daemon_of(pod)
+    check_flags(container)
+    flags = dict(word.removeprefix("--").split("=", 1) for word in container["args"])
+    return objects, container, flags
+
+
+def name_field(container):
+    (field,) = [one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"] if one["name"] == "MEMBER_NAME"]
+    return field
+
+
+NODES = ["-f", CHART / "ci" / "daemonset-cluster-values.yaml"]
+STORES = ["-f", CHART / "ci" / "statefulset-cluster-values.yaml"]
+PLAIN = ["--set", "plaintext=anywhere,ucx.enabled=true,cluster.enabled=true"]
+
+
+def test_daemons_of_nodes_find_each_other_by_a_service(render):
+    objects, container, flags = members_of(render, *NODES)
+    assert flags["members"] == "dns:r-cairn-members.default.svc:50155" and flags["cluster"] == "r-cairn"
+    assert flags["member-name"] == "$(MEMBER_NAME)" and name_field(container) == "spec.nodeName"
+    assert flags["peer"] == "$(POD_IP):50155" and flags["stream"] == "$(POD_IP):50154"
+    assert (flags["member-grace"], flags["peer-match-ms"]) == ("120", "20")
+    assert flags["tls-cert"] == "/run/cairn-tls/tls.crt" and flags["control"] == "unix:/run/cairn/control.sock"
+    assert "plaintext" not in flags and "data" not in flags
+    (service,) = of_kind(objects, "Service")
+    assert service["metadata"]["name"] == "r-cairn-members"
+    # One that recovers is a member.
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
+    (found,) = of_kind(objects, "DaemonSet")
+    assert service["spec"]["selector"] == found["spec"]["selector"]["matchLabels"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert [ports[port["targetPort"]] for port in service["spec"]["ports"]] == [50155]
+    # What drains a daemonset's pods asks no budget.
+    assert not of_kind(objects, "PodDisruptionBudget", "ConfigMap")
+
+
+def test_stores_find_each_other_by_a_file(render):
+    objects, container, flags = members_of(render, *STORES)
+    assert flags["members"] == "file:/run/cairn-members/members" and flags["cluster"] == "prod"
+    assert name_field(container) == "metadata.name"
+    (listed,) = of_kind(objects, "ConfigMap")
+    assert listed["data"]["members"].splitlines() == [
+        f"r-cairn-{at}=r-cairn-{at}.r-cairn.default.svc:50155 {zone}" for at, zone in enumerate(["rack-a", "rack-a", "rack-b"])
+    ]
+    (found,) = of_kind(objects, "StatefulSet")
+    assert found["spec"]["replicas"] == 3
+    # The names of the file are those of the pods below the Service that governs them.
+    assert found["spec"]["serviceName"] == found["metadata"]["name"] == "r-cairn"
+    volumes = found["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "cairn-members", "configMap": {"name": listed["metadata"]["name"]}} in volumes
+    # Whole, so that a new list arrives.
+    assert {"name": "cairn-members", "mountPath": "/run/cairn-members", "readOnly": True} in container["volumeMounts"]
+    (budget,) = of_kind(objects, "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["spec"]["selector"] == found["spec"]["selector"]
+    sixth = ["--set-json", 'cluster.file.members=[{"name":"a","host":"fd00::1"}]', "--set", "replicas=1"]
+    (listed,) = of_kind(render(*STORES, *sixth), "ConfigMap")
+    assert listed["data"]["members"].splitlines() == ["a=[fd00::1]:50155"]
+
+
+def test_members_are_found_in_etcd(render):
+    etcd = [*IMAGE, *PLAIN, "--set", "cluster.source=etcd,cluster.name=prod,cluster.etcd.endpoints={e-0.etcd:2379,10.0.0.9:2379}"]
+    objects, _, flags = members_of(render, *etcd)
+    assert flags["members"] == "etcd:e-0.etcd:2379,10.0.0.9:2379" and flags["plaintext"] == "anywhere"
+    assert flags["data"] == "$(POD_IP):50153"
+    assert not of_kind(objects, "Service", "ConfigMap")
+    # Blocks over TLS, and etcd without.
+    *_, flags = members_of(render, *etcd, "--set", "ucx.enabled=false,tls.secretName=a,policy.configMapName=p")
+    assert flags["plaintext"] == "anywhere" and flags["stream"] == "$(POD_IP):50154" and "data" not in flags
+
+
+def test_members_of_ipv6(render):
+    *_, flags = members_of(render, *NODES, "--set", "ipFamily=IPv6,cluster.matchMs=5,cluster.memberGraceSeconds=0")
+    assert flags["peer"] == "[$(POD_IP)]:50155"
+    assert (flags["member-grace"], flags["peer-match-ms"]) == ("0", "5")
+
+
+def test_only_members_reach_the_ports_of_members(render):
+    plain = [*IMAGE, *PLAIN]
+    data = [{"port": 50153}, {"port": 50160, "endPort": 50191}]
+    for words, wanted in [(NODES, [{"port": "stream"}]), (STORES, [{"port": "stream"}]), (plain, data)]:
+        objects = render(*words)
+        (policy,) = of_kind(objects, "NetworkPolicy")
+        (found,) = of_kind(objects, "DaemonSet", "StatefulSet")
+        rules = [rule for rule in policy["spec"]["ingress"] if {"port": "peer"} in rule["ports"]]
+        assert rules == [
+            {"ports": [{"port": "peer"}, *wanted], "from": [{"podSelector": found["spec"]["selector"]}]}
+        ], words
+        # No other rule is for everybody, but that of metrics.
+        assert all(rule.get("from") or rule["ports"] == [{"port": "http-metrics"}] for rule in policy["spec"]["ingress"])
+        named = {port["name"] for port in daemon_of(pods(objects)[0])["ports"]}
+        ports = [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
+        assert {port for port in ports if isinstance(port, str)} <= named
+
+
+def test_without_a_cluster_nothing_is_said_of_it(render):
+    for values in VALUES:
+        if "cluster" not in values.stem:
+            text = json.dumps([one for one in render("-f", values) if one["kind"] not in ("ConfigMap", "PrometheusRule")])
+            assert "--members" not in text and "MEMBER_NAME" not in text and "peer" not in text, values
+
+
+def test_the_monitor_of_stores_does_not_scrape_them_twice(render):
+    words = ["--set", "cluster.source=dns,metrics.monitor.enabled=true"]
+    objects = render(*STORES, *words)
+    (monitor,) = of_kind(objects, "ServiceMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    services = of_kind(objects, "Service")
+    assert len(services) == 2
+    assert [one["metadata"]["name"] for one in services if wanted <= one["metadata"]["labels"].items()] == ["r-cairn"]
+
+
 def test_takes_every_recipe():
     said = json.loads(subprocess.run([BIN / "cairnctl", "version", "--json"], capture_output=True, check=True).stdout)
     names = [name for name in said["recipes"].split(", ") if "BITS" not in name]
@@ -304,13 +439,34 @@ REFUSALS = [
     (["--set", "memory.host=8GB"], "at '/memory/host': '8GB' does not match pattern"),
     (["--set", "memory.host=8589934592"], "at '/memory/host': got number, want string"),
     (["--set", "memory.limit=4Gi"], "memory.limit is 4096Mi, and the daemon may take 10944Mi: host 8192Mi + staging"),
-    (["--set", "replicas=2"], "at '/replicas': value must be 1"),
+    (["--set", "replicas=0"], "at '/replicas': minimum: got 0, want 1"),
+    (["--set", "replicas=2"], "replicas is for form statefulset"),
+    (["--set", "form=statefulset,replicas=2"], "replicas is 2: set cluster.enabled"),
+    (["--set", "form=sidecar,cluster.enabled=true"], "cluster.enabled is for the forms daemonset and statefulset: sidecars"),
+    (["--set", "cluster.enabled=true"], "whoever reaches the ports of the members can read and change every block"),
+    (["--set", "cluster.enabled=true,ucx.enabled=true"], "cluster.enabled: set tls.secretName or tls.csi"),
+    (["--set", "cluster.enabled=true,plaintext=anywhere"], "set plaintext=anywhere and ucx.enabled=true"),
+    ([*PLAIN, "--set", "policy.configMapName=p"], "without it, a member cannot prove that it is one"),
+    (["--set", "cluster.enabled=true,tls.secretName=a"], "set policy.configMapName, whose policy names the members"),
+    ([*PLAIN, "--set", "cluster.source=kubernetes"], "value must be one of 'dns', 'etcd', 'file'"),
+    ([*PLAIN, "--set", "cluster.source=etcd"], "cluster.source is etcd: set cluster.etcd.endpoints"),
+    ([*PLAIN, "--set", "cluster.source=etcd,cluster.etcd.endpoints={e:2379}"], "cluster.source is etcd: set cluster.name"),
+    ([*PLAIN, "--set", "cluster.etcd.endpoints={e:2379}"], "cluster.etcd.endpoints is for the source etcd"),
+    ([*PLAIN, "--set", "cluster.etcd.endpoints={e}"], "at '/cluster/etcd/endpoints/0': 'e' does not match pattern"),
+    (
+        [*NODES, "--set", "cluster.source=etcd,cluster.name=a,cluster.etcd.endpoints={e:2379}"],
+        "the daemon speaks to it without TLS: set plaintext=anywhere",
+    ),
+    ([*PLAIN, "--set", "cluster.source=file"], "cluster.source is file: set cluster.file.members"),
+    ([*PLAIN, "--set-json", 'cluster.file.members=[{"name":"a"}]'], "missing property 'host'"),
+    ([*PLAIN, "--set", "cluster.peerPort=50154"], "cluster.peerPort is 50154, which is another port of the daemon"),
+    ([*PLAIN, "--set", "cluster.peerPort=50160"], "cluster.peerPort is 50160, which is one of the ports of UCX"),
     (["--set", "ports.http=80"], "at '/ports/http': minimum: got 80, want 1,024"),
     (["--set", "drainSeconds=601"], "at '/drainSeconds': maximum: got 601, want 600"),
     (["--set", "securityContext.runAsUser=0"], "at '/securityContext/runAsUser': minimum: got 0, want 1"),
     (["--set", "securityContext.seccompProfile.type=Unconfined"], "value must be one of 'RuntimeDefault', 'Localhost'"),
     (["--set", "image.digest=sha256:12"], "at '/image/digest': 'sha256:12' does not match pattern"),
-    (["--set", "form=statefulset"], "form statefulset needs ucx.enabled"),
+    (["--set", "form=statefulset"], "form statefulset needs ucx.enabled or tls"),
     (["--set", "ucx.enabled=true"], "networkPolicy.clientsFrom: name the peers that may reach UCX"),
     (["--set", "form=sidecar,ucx.enabled=true"], "form sidecar takes no ucx"),
     (["--set", "tls.secretName=a"], "tls is for form statefulset"),

@@ -170,8 +170,8 @@ def test_every_panel_has_values(scraped):
     empty = []
     for board, panel, expression in dashboard_expressions():
         values = [value for _, value in prometheus.query(concrete(expression))]
-        if board == "gpu":
-            assert not values, "this daemon has no GPU"  # its names are those of docs/reference/metrics.md: test_rules.py
+        if board in ("gpu", "members"):
+            assert not values, "this daemon has no GPU and is alone"  # its names are those of docs/reference/metrics.md: test_rules.py
             continue
         if not any(math.isfinite(value) for value in values):
             empty.append(f"{board}: {panel}: {values}: {expression}")
@@ -200,8 +200,9 @@ def test_every_rule_has_values_and_none_fires(scraped):
     for rule in rules():
         text = measured(rule["expr"])
         values = [value for _, value in prometheus.query(text)]
-        if re.search(r"cairn_(gpu|tls|policy)_", text):
-            assert not values, "this daemon has no GPU tier, TLS or policy"  # with them: alert_cases.py, and their own tests
+        if re.search(r"cairn_(gpu|tls|policy|members?|peer)_", text):
+            # With them: alert_cases.py, and their own tests.
+            assert not values, "this daemon has no GPU tier, TLS, policy or members"
             continue
         if not any(math.isfinite(value) for value in values):
             empty.append(f"{rule.get('alert') or rule['record']}: {values}: {text}")

@@ -22,6 +22,10 @@ unix:/run/cairn/control.sock
 {{- if include "cairn.tls" . -}}unix:/run/cairn-admin/admin.sock{{- else -}}{{ include "cairn.control" . }}{{- end -}}
 {{- end -}}
 
+{{- define "cairn.plaintext" -}}
+{{- .Values.plaintext | default "anywhere" -}}
+{{- end -}}
+
 {{- define "cairn.tlsVolumes" -}}
 {{- if include "cairn.tls" . }}
 - name: cairn-tls
@@ -53,8 +57,11 @@ unix:/run/cairn/control.sock
 {{- with .Values.tls.crl }}
 - --tls-crl=/run/cairn-tls/{{ . }}
 {{- end }}
-{{- else if eq .Values.form "statefulset" }}
+{{- if and .Values.cluster.enabled (eq .Values.cluster.source "etcd") }}
 - --plaintext={{ .Values.plaintext }}
+{{- end }}
+{{- else if or (eq .Values.form "statefulset") .Values.cluster.enabled }}
+- --plaintext={{ include "cairn.plaintext" . }}
 {{- end }}
 {{- if .Values.policy.configMapName }}
 - --policy=/run/cairn-policy/policy.yaml
@@ -87,6 +94,9 @@ unix:/run/cairn/control.sock
 {{- if .Values.ucx.enabled }}
 - --data={{ include "cairn.podIp" . }}:{{ .Values.ucx.port }}
 - --data-port-range={{ .Values.ucx.portFirst }}-{{ .Values.ucx.portLast }}
+{{- end }}
+{{- if .Values.cluster.enabled }}
+{{ include "cairn.clusterArgs" . }}
 {{- end }}
 - --lanes={{ .Values.threads.lanes }}
 - --path-threads={{ .Values.threads.path }}
@@ -141,6 +151,9 @@ env:
     valueFrom:
       fieldRef:
         fieldPath: status.podIP
+  {{- if .Values.cluster.enabled }}
+  {{- include "cairn.memberNameEnv" . | nindent 2 }}
+  {{- end }}
   - name: CAIRN_CONTROL # for cairnctl in this container
     value: {{ include "cairn.ownControl" . | quote }}
   {{- if .Values.gpu.size }}
@@ -164,6 +177,10 @@ ports:
   {{- if .Values.ucx.enabled }}
   - name: ucx
     containerPort: {{ .Values.ucx.port }}
+  {{- end }}
+  {{- if .Values.cluster.enabled }}
+  - name: peer
+    containerPort: {{ .Values.cluster.peerPort }}
   {{- end }}
 startupProbe:
   {{- include "cairn.probe" (dict "path" "/healthz") | nindent 2 }}
@@ -195,6 +212,11 @@ volumeMounts:
   {{- if .Values.policy.configMapName }}
   - name: cairn-policy
     mountPath: /run/cairn-policy
+    readOnly: true
+  {{- end }}
+  {{- if include "cairn.hasMemberFile" . }}
+  - name: cairn-members
+    mountPath: /run/cairn-members
     readOnly: true
   {{- end }}
   {{- range .Values.ssd.devices }}
@@ -324,6 +346,11 @@ spec:
         sizeLimit: 1Mi
     {{- with include "cairn.tlsVolumes" . | trim }}
     {{- . | nindent 4 }}
+    {{- end }}
+    {{- if include "cairn.hasMemberFile" . }}
+    - name: cairn-members
+      configMap:
+        name: {{ include "cairn.fullname" . }}-members
     {{- end }}
     {{- if eq .Values.form "daemonset" }}
     {{- if .Values.doors.names }}

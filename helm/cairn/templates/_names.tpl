@@ -45,22 +45,34 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- /* What the values cannot say together. */ -}}
 {{- define "cairn.check" -}}
+{{- if .Values.cluster.enabled -}}
+{{- include "cairn.checkCluster" . -}}
+{{- end -}}
+{{- if gt (.Values.replicas | int) 1 -}}
+{{- if ne .Values.form "statefulset" -}}
+{{- fail "replicas is for form statefulset: a daemonset has a daemon on each node, and a sidecar one in each pod" -}}
+{{- end -}}
+{{- if not .Values.cluster.enabled -}}
+{{- fail (printf "replicas is %d: set cluster.enabled, so that the stores share their blocks" (.Values.replicas | int)) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.tls.secretName .Values.tls.csi -}}
 {{- fail "tls: secretName and csi are both set: the files come from one of them" -}}
 {{- end -}}
-{{- if and (include "cairn.tls" .) (ne .Values.form "statefulset") -}}
-{{- fail "tls is for form statefulset: the others listen on unix sockets alone" -}}
+{{- if and (include "cairn.tls" .) (ne .Values.form "statefulset") (not .Values.cluster.enabled) -}}
+{{- fail "tls is for form statefulset, and for cluster.enabled: the others listen on unix sockets alone" -}}
 {{- end -}}
-{{- if and (eq .Values.form "statefulset") (not (include "cairn.tls" .)) (ne .Values.plaintext "anywhere") -}}
+{{- if and (eq .Values.form "statefulset") (not (include "cairn.tls" .)) (ne (include "cairn.plaintext" .) "anywhere") -}}
 {{- fail (printf "plaintext is %s: form statefulset then needs tls.secretName or tls.csi" .Values.plaintext) -}}
 {{- end -}}
-{{- if and (eq .Values.form "statefulset") (not .Values.ucx.enabled) -}}
-{{- fail "form statefulset needs ucx.enabled: workers of other pods reach the store over UCX alone" -}}
+{{- if and (eq .Values.form "statefulset") (not .Values.ucx.enabled) (not (include "cairn.tls" .)) -}}
+{{- fail "form statefulset needs ucx.enabled or tls: workers of other pods reach the store over UCX or over TLS" -}}
 {{- end -}}
 {{- if and .Values.ucx.enabled (eq .Values.form "sidecar") -}}
 {{- fail "form sidecar takes no ucx: the worker is in the same pod" -}}
 {{- end -}}
-{{- if and .Values.ucx.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.clientsFrom) -}}
+{{- $hasOnlyMembers := and .Values.cluster.enabled (eq .Values.form "daemonset") -}}
+{{- if and .Values.ucx.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.clientsFrom) (not $hasOnlyMembers) -}}
 {{- fail "networkPolicy.clientsFrom: name the peers that may reach UCX; whoever reaches its ports can crash the daemon or write its memory" -}}
 {{- end -}}
 {{- if and .Values.ucx.enabled (lt (.Values.ucx.portLast | int) (.Values.ucx.portFirst | int)) -}}

@@ -1,0 +1,86 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
+{{- /* The flags of a member, docs/install/members.md. */ -}}
+{{- define "cairn.clusterArgs" -}}
+{{- $cluster := .Values.cluster -}}
+- --members={{ include "cairn.members" . }}
+- --cluster={{ $cluster.name | default (include "cairn.fullname" .) }}
+- --member-name=$(MEMBER_NAME)
+- --peer={{ include "cairn.podIp" . }}:{{ $cluster.peerPort }}
+- --member-grace={{ $cluster.memberGraceSeconds }}
+- --peer-match-ms={{ $cluster.matchMs }}
+{{- end -}}
+
+{{- define "cairn.members" -}}
+{{- $cluster := .Values.cluster -}}
+{{- if eq $cluster.source "etcd" -}}
+etcd:{{ join "," $cluster.etcd.endpoints }}
+{{- else if eq $cluster.source "file" -}}
+file:/run/cairn-members/members
+{{- else -}}
+{{- printf "dns:%s-members.%s.svc:%d" (include "cairn.fullname" .) .Release.Namespace ($cluster.peerPort | int) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The lines of the file, NAME=HOST:PORT and the zone. */ -}}
+{{- define "cairn.memberLines" -}}
+{{- range .Values.cluster.file.members }}
+{{ .name }}={{ ternary (printf "[%s]" .host) .host (contains ":" .host) }}:{{ $.Values.cluster.peerPort }}{{ with .zone }} {{ . }}{{ end }}
+{{- end }}
+{{- end -}}
+
+{{- /* A name that is the same after a restart: the node's, or the pod's where it is a statefulset's. */ -}}
+{{- define "cairn.memberNameEnv" -}}
+- name: MEMBER_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: {{ ternary "metadata.name" "spec.nodeName" (eq .Values.form "statefulset") }}
+{{- end -}}
+
+{{- /* Not empty: the pods have the file of the members. */ -}}
+{{- define "cairn.hasMemberFile" -}}
+{{- if and .Values.cluster.enabled (eq .Values.cluster.source "file") -}}file{{- end -}}
+{{- end -}}
+
+{{- define "cairn.checkCluster" -}}
+{{- $cluster := .Values.cluster -}}
+{{- if eq .Values.form "sidecar" -}}
+{{- fail "cluster.enabled is for the forms daemonset and statefulset: sidecars come and go with their engines" -}}
+{{- end -}}
+{{- if include "cairn.tls" . -}}
+{{- if not .Values.policy.configMapName -}}
+{{- fail "cluster.enabled with tls: set policy.configMapName, whose policy names the members with peer: true" -}}
+{{- end -}}
+{{- else -}}
+{{- if or (ne .Values.plaintext "anywhere") (not .Values.ucx.enabled) -}}
+{{- fail "cluster.enabled: set tls.secretName or tls.csi. Without them, whoever reaches the ports of the members can read and change every block and crash the daemons. If your network is trusted, set plaintext=anywhere and ucx.enabled=true" -}}
+{{- end -}}
+{{- if .Values.policy.configMapName -}}
+{{- fail "cluster.enabled with policy.configMapName needs tls: without it, a member cannot prove that it is one" -}}
+{{- end -}}
+{{- end -}}
+{{- if eq $cluster.source "etcd" -}}
+{{- if not $cluster.etcd.endpoints -}}
+{{- fail "cluster.source is etcd: set cluster.etcd.endpoints, every one" -}}
+{{- end -}}
+{{- if not $cluster.name -}}
+{{- fail "cluster.source is etcd: set cluster.name, which no other cluster of this etcd has" -}}
+{{- end -}}
+{{- if ne .Values.plaintext "anywhere" -}}
+{{- fail "cluster.source is etcd, and the daemon speaks to it without TLS: set plaintext=anywhere if the network up to etcd is trusted, or use the source dns" -}}
+{{- end -}}
+{{- else if $cluster.etcd.endpoints -}}
+{{- fail (printf "cluster.etcd.endpoints is for the source etcd, and cluster.source is %s" $cluster.source) -}}
+{{- end -}}
+{{- if and (eq $cluster.source "file") (not $cluster.file.members) -}}
+{{- fail "cluster.source is file: set cluster.file.members" -}}
+{{- end -}}
+{{- $port := $cluster.peerPort | int -}}
+{{- range list .Values.ports.control .Values.ports.stream .Values.ports.http .Values.ucx.port -}}
+{{- if eq $port (. | int) -}}
+{{- fail (printf "cluster.peerPort is %d, which is another port of the daemon" $port) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (ge $port (.Values.ucx.portFirst | int)) (le $port (.Values.ucx.portLast | int)) -}}
+{{- fail (printf "cluster.peerPort is %d, which is one of the ports of UCX" $port) -}}
+{{- end -}}
+{{- end -}}
