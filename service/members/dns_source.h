@@ -3,9 +3,9 @@
 // Members from DNS: one for each address of a name. All have the same port, and their Hello says
 // their names.
 //
-// The A records count. Without one, the AAAA records do. A name without any record is an error, not
-// an empty set: a service whose pods are all away has none. Each question takes at most a few
-// seconds.
+// It uses the A records, and the AAAA records only if there is no A record. A name without any
+// record is an error, not an empty set, because a name server may forget the members for a while.
+// Each question takes at most a few seconds.
 
 #include <cstdint>
 #include <memory>

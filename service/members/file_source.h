@@ -4,8 +4,8 @@
 //
 //   NAME=HOST:PORT [ZONE]
 //
-// '#' starts a comment. The file is read once a second. A file that is wrong in one line is wrong:
-// the set before stays.
+// '#' starts a comment. The file is read once a second. If one line is invalid, the whole
+// file is ignored, and the previous set stays.
 
 #include <memory>
 #include <string>

@@ -35,7 +35,7 @@ class Members {
     absl::Duration grace = absl::Seconds(120);
     uint64_t incarnation = 0;  // of this process
   };
-  // `source` may be null: then Take() is the only way in.
+  // `source` may be null. Then only calls of Take() bring members.
   Members(Options options, std::unique_ptr<MemberSource> source, const Clock& clock);
   ~Members() { Stop(); }
 
@@ -50,7 +50,7 @@ class Members {
   const std::string& self() const { return options_.self.name; }
   uint64_t incarnation() const { return options_.incarnation; }
 
-  // A full set of the source.
+  // Takes the complete set of members that the source sees.
   void Take(std::vector<ListedMember> listed);
   // A member answered Hello: it joins, or drains. Unknown names are ignored.
   void Meet(const Met& met);
