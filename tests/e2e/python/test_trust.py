@@ -534,6 +534,40 @@ identities:
     assert "door is set and policy is off" in said
 
 
+def test_a_door_of_the_policy_that_the_daemon_does_not_have_is_said(bin_dir, tmp_path):
+    """Its rule matches nobody: most often a folder that is spelled in two ways."""
+    policy, a = tmp_path / "policy.yaml", tmp_path / "a"
+    right = f"version: 1\nidentities:\n  - {{door: {a}, tenants: [team-a]}}\n"
+    wrong = right + f"deny:\n  - {{door: {a}x}}\n  - {{door: {a}y}}\n"
+    said = f"policy: policy.yaml:5: {a}x is no door of this daemon (--door): the rule matches nobody"
+    control = f"unix:{tmp_path}/c"
+    policy.write_text(wrong)
+
+    def check(*words):
+        words = list(map(str, [bin_dir / words[0], *words[1:]]))
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout + ended.stderr
+
+    flags = ["--policy", policy, "--door", a]
+    with Daemon(bin_dir, tmp_path, *flags, control=control) as daemon:
+        assert said in daemon.get("/readyz") and "policy.yaml:6" in daemon.get("/readyz")
+        assert daemon.get("/readyz").startswith("ready")
+        assert daemon.log().count("matches nobody") == 2
+        with cairn.connect(f"unix:{a}/control.sock", tenant="team-a", timeout=10.0) as client:
+            move(client)
+        policy.write_text(right)
+        wait_for(lambda: "matches nobody" not in daemon.get("/readyz"))
+        policy.write_text(wrong)
+        wait_for(lambda: said in daemon.get("/readyz"))
+        assert daemon.log().count("matches nobody") == 4
+    socket_flags = ["--socket", tmp_path / "s", "--control", control]
+    assert said in check("cairnd", "--check-config", *socket_flags, *flags)
+    assert f"must have --door: {a}, {a}x, {a}y" in check("cairnctl", "policy", "check", policy)
+    shown = json.loads(check("cairnctl", "policy", "check", policy, "--json"))
+    assert shown["doors"] == [str(a), f"{a}x", f"{a}y"]
+
+
 def start_refused(bin_dir, tmp_path, *flags):
     command = [bin_dir / "cairnd", "--http", "off", "--socket", tmp_path / "s", *flags]
     ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60)
