@@ -73,6 +73,12 @@ deny: [{uid: 8}]
             "peer: uid 8 by /run/cairn/a is denied (p.yaml:5)");
 }
 
+TEST(PolicyTest, TextThatIsNoDocumentEnds) {
+  for (const std::string_view text : {",", ",:", "version: 1\n...\n,", "]", "}", "?", "--- ,"}) {
+    EXPECT_EQ(ErrorOf(text).substr(0, 7), "p.yaml:") << text;
+  }
+}
+
 TEST(PolicyTest, ItTellsTheDoorsThatItNames) {
   const absl::StatusOr<Policy> policy = Policy::Parse(R"(version: 1
 deny: [{door: /c}]
