@@ -48,6 +48,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.tls.secretName .Values.tls.csi -}}
 {{- fail "tls: secretName and csi are both set: the files come from one of them" -}}
 {{- end -}}
+{{- if and .Values.tls.testSecretName (not (include "cairn.tls" .)) -}}
+{{- fail "tls.testSecretName is set, and neither secretName nor csi: the daemon would not speak TLS" -}}
+{{- end -}}
 {{- if and (include "cairn.tls" .) (ne .Values.form "statefulset") -}}
 {{- fail "tls is for form statefulset: the others listen on unix sockets alone" -}}
 {{- end -}}

@@ -222,9 +222,10 @@ def test_what_does_not_fit_is_said(bin_dir, secured, ca, folder, team_a, tmp_pat
 class OpeningRelay:
     """A daemon's stand-in with a certificate of its own: it opens TLS, and passes on what it reads."""
 
-    def __init__(self, target, pair):
+    def __init__(self, target, pair, newest=ssl.TLSVersion.TLSv1_3):
         self.heard, self._target = b"", target
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.maximum_version = newest
         self._context.load_cert_chain(*pair)
         self._context.set_alpn_protocols(["h2"])
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -274,8 +275,10 @@ def test_whoever_relays_to_a_daemon_is_told_nothing(bin_dir, ca, server, team_a,
     ]
     with Daemon(bin_dir, tmp_path) as plain:
         target = ("127.0.0.1", int(plain.port))
-        for pair, why in relays:
-            relay = OpeningRelay(target, pair)
+        # gRPC's client accepts TLS 1.2: that lets in nobody without the daemon's key.
+        versions = [ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2]
+        for (pair, why), newest in itertools.product(relays, versions):
+            relay = OpeningRelay(target, pair, newest)
             options = tls(plain, ca, team_a, tenant="team-a") | {"control": relay.control}
             opened = plain.metric("cairn_sessions_opened_total")
             if why is None:
@@ -312,6 +315,32 @@ def test_the_page_works_as_it_stands(bin_dir, ca, tmp_path):
         assert sent > 0
         why = refusal(cairn.PermissionDeniedError, control=daemon.control, tenant="team-b", **options)
         assert "'team-b' is none of team-a, shared-prompts (policy.yaml:3)" in why
+
+
+def test_no_door_speaks_an_older_tls(bin_dir, ca, server, team_a, tmp_path):
+    """Whoever sits between them cannot make client and daemon agree on less than TLS 1.3."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    flags = ["--tls-cert", server[0], "--tls-key", server[1], "--tls-ca", ca.pem, "--policy", policy]
+    flags += ["--stream", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    with Daemon(bin_dir, tmp_path, *flags) as daemon:
+        found = dict(re.findall(r"(\w+)=(\S+)", daemon.log()))
+        doors = {"control": "h2", "admin": "h2", "stream": "cairn-stream/1"}
+        for (door, alpn), version in itertools.product(
+            doors.items(), [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+        ):
+            context = ssl.create_default_context(cafile=str(ca.pem))
+            context.maximum_version = version
+            context.set_alpn_protocols([alpn])
+            context.load_cert_chain(*team_a)
+            host, _, port = found[door].removeprefix("tls:").rpartition(":")
+            with socket.create_connection((host, int(port)), timeout=10) as plain:
+                if version == ssl.TLSVersion.TLSv1_2:
+                    with pytest.raises(ssl.SSLError, match="(?i)protocol.version"):
+                        context.wrap_socket(plain, server_hostname="localhost")
+                else:
+                    with context.wrap_socket(plain, server_hostname="localhost") as one:
+                        assert one.version() == "TLSv1.3"
 
 
 def test_the_environment_of_an_engine_is_enough(secured, ca, team_a, monkeypatch):
