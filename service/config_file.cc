@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ParseConfigFile(): the only user of yaml-cpp, which throws.
+// ParseConfigFile(). yaml-cpp throws; its exceptions do not leave this file.
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "base/units.h"
 #include "service/config.h"
+#include "service/policy/yaml_text.h"
 
 namespace cairn {
 namespace {
@@ -24,7 +25,7 @@ absl::Status Bad(const YAML::Mark& mark, absl::string_view why) {
 
 absl::StatusOr<std::map<std::string, std::string>> ReadMapping(const YAML::Node& root) {
   std::map<std::string, std::string> values;
-  if (root.IsNull() || !root.IsDefined()) return values;
+  if (!root.IsDefined() || root.IsNull()) return values;
   if (!root.IsMap()) return Bad(root.Mark(), "expected NAME: VALUE lines");
   if (root.size() > kKnobsMax) return Bad(root.Mark(), "more than 1024 names");
   for (const auto& pair : root) {
@@ -51,11 +52,11 @@ absl::StatusOr<std::map<std::string, std::string>> ParseConfigFile(std::string_v
     return absl::InvalidArgumentError("the file has a zero byte");
   }
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) {
-      return Bad(documents[1].Mark(), "a second YAML document starts: the file has one");
+    const YamlText yaml = LoadYaml(std::string(text));
+    if (yaml.second.has_value()) {
+      return Bad(*yaml.second, "a second YAML document starts: the file has one");
     }
-    return documents.empty() ? std::map<std::string, std::string>() : ReadMapping(documents[0]);
+    return ReadMapping(yaml.first);
   } catch (const YAML::Exception& e) {
     return Bad(e.mark, absl::CHexEscape(e.msg.substr(0, 200)));
   } catch (const std::exception& e) {

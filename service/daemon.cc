@@ -71,7 +71,8 @@ absl::Status Daemon::LoadPolicy() {
   maps_arena_ = MapsArena(config_);
   if (config_.policy == "off") return absl::OkStatus();
   // The memory must not be mapped if tenants must be kept apart.
-  auto loaded = PolicyWatch::Open(config_.policy, /*keeps_tenants_apart=*/config_.map != "on");
+  auto loaded = PolicyWatch::Open(config_.policy, /*keeps_tenants_apart=*/config_.map != "on",
+                                  DoorsOf(config_));
   if (!loaded.ok()) return Annotate(loaded.status(), "policy");
   policy_ = *std::move(loaded);
   sessions_.SetPolicy(*policy_);
@@ -397,6 +398,9 @@ std::string Daemon::Remarks() const {
   if (policy_ != nullptr) {
     if (const std::string remark = policy_->remark(); !remark.empty()) {
       absl::StrAppend(&remarks, remark, "\n");
+    }
+    for (const std::string& warning : policy_->warnings()) {
+      absl::StrAppend(&remarks, warning, "\n");
     }
   }
   if (is_started_.load(std::memory_order_acquire) && members_ != nullptr) {

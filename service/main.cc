@@ -19,6 +19,7 @@
 #include "codecs/backend/backends.h"
 #include "service/config.h"
 #include "service/daemon.h"
+#include "service/daemon_options.h"
 #include "service/limits.h"
 #include "service/memory_needs.h"
 #include "service/policy_watch.h"
@@ -70,11 +71,13 @@ int CheckConfig(const CommandLine& line) {
     warn(warning);
   }
   if (line.config.policy != "off") {
-    const auto policy = PolicyWatch::Open(line.config.policy, line.config.map != "on");
+    const auto policy =
+        PolicyWatch::Open(line.config.policy, line.config.map != "on", DoorsOf(line.config));
     if (!policy.ok()) {
       std::fprintf(stderr, "cairnd: policy: %s\n", std::string(policy.status().message()).c_str());
       return 2;
     }
+    for (const std::string& warning : (*policy)->warnings()) warn(warning);
   }
   Print("the configuration is valid\n");
   return 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/policy_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,20 +22,40 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
 
 }  // namespace
 
-PolicyWatch::PolicyWatch(std::string path, bool keeps_tenants_apart)
-    : path_(std::move(path)), keeps_tenants_apart_(keeps_tenants_apart), policy_(Policy::Parts()) {}
+PolicyWatch::PolicyWatch(std::string path, bool keeps_tenants_apart, std::vector<std::string> doors)
+    : path_(std::move(path)),
+      keeps_tenants_apart_(keeps_tenants_apart),
+      doors_(std::move(doors)),
+      policy_(Policy::Parts()) {}
 
 absl::StatusOr<std::unique_ptr<PolicyWatch>> PolicyWatch::Open(const std::string& path,
-                                                               bool keeps_tenants_apart) {
-  auto watch = std::unique_ptr<PolicyWatch>(new PolicyWatch(path, keeps_tenants_apart));
+                                                               bool keeps_tenants_apart,
+                                                               std::vector<std::string> doors) {
+  auto watch =
+      std::unique_ptr<PolicyWatch>(new PolicyWatch(path, keeps_tenants_apart, std::move(doors)));
   watch->seen_ = ReadText(path);
   CAIRN_ASSIGN_OR_RETURN(Policy policy, watch->Judge(watch->seen_));
-  LogInfo("policy", "loaded",
-          {{"file", path}, {"rules", policy.rule_count()}, {"denied", policy.deny_count()}});
-  const MutexLock lock(watch->mutex_);
-  watch->policy_ = std::move(policy);
-  watch->loads_.Add();
+  watch->Take(std::move(policy));
   return watch;
+}
+
+void PolicyWatch::Take(Policy policy) {
+  loads_.Add();
+  LogInfo("policy", "loaded",
+          {{"file", path_}, {"rules", policy.rule_count()}, {"denied", policy.deny_count()}});
+  std::vector<std::string> warnings;
+  for (const Policy::Door& door : policy.doors()) {
+    if (std::ranges::find(doors_, door.folder) != doors_.end()) continue;
+    LogWarn("policy", "the rule matches nobody: this daemon has no such door",
+            {{"rule", door.place}, {"door", door.folder}});
+    warnings.push_back(
+        absl::StrCat("policy: ", door.place, ": ", door.folder,
+                     " is no door of this daemon (--door): the rule matches nobody"));
+  }
+  const MutexLock lock(mutex_);
+  refusal_.clear();
+  warnings_ = std::move(warnings);
+  policy_ = std::move(policy);
 }
 
 absl::StatusOr<Policy> PolicyWatch::Judge(const absl::StatusOr<std::string>& text) const {
@@ -64,12 +85,7 @@ bool PolicyWatch::Look() {
     refusal_ = std::string(policy.status().message());
     return false;
   }
-  loads_.Add();
-  LogInfo("policy", "loaded",
-          {{"file", path_}, {"rules", policy->rule_count()}, {"denied", policy->deny_count()}});
-  const MutexLock lock(mutex_);
-  refusal_.clear();
-  policy_ = *std::move(policy);
+  Take(*std::move(policy));
   return true;
 }
 
@@ -114,6 +130,11 @@ std::string PolicyWatch::remark() const {
   const MutexLock lock(mutex_);
   if (refusal_.empty()) return {};
   return absl::StrCat("policy: not taken: ", refusal_, "; the one before stays in force");
+}
+
+std::vector<std::string> PolicyWatch::warnings() const {
+  const MutexLock lock(mutex_);
+  return warnings_;
 }
 
 void PolicyWatch::Report(MetricSink& sink) const {

@@ -157,6 +157,8 @@ class Sessions {
   // tenant may not use that transport).
   absl::Status AttachPeer(uint64_t session_id, const PeerRef& peer,
                           const PeerIdentity* identity = nullptr);
+  // The part of AttachPeer() that compares identities and asks the policy.
+  absl::Status CheckPeer(uint64_t session_id, const PeerIdentity* identity) const;
   // Removes a closed connection. Ignores unknown ones.
   void DetachPeer(uint64_t session_id, const PeerRef& peer);
 
@@ -216,8 +218,6 @@ class Sessions {
   };
   using StateMap = absl::flat_hash_map<uint64_t, State>;
   absl::Status NoSession() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The part of AttachPeer() that asks the policy.
-  absl::Status CheckPeer(uint64_t session_id, const PeerIdentity* identity) const;
   // Removes an ended session once it has no running put or action.
   void ForgetIfOver(StateMap::iterator position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

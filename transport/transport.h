@@ -155,9 +155,10 @@ class LaneHandler {
   virtual ~LaneHandler() = default;
   virtual void OnArrival(Lane& lane, Arrival arrival) = 0;
   // Called when a client's hello brings `bytes` of memory. The hello carries `ticket`, which may
-  // name no session. Returns the owner that pays for the memory until OnRegionGone(). An error
-  // refuses the client.
+  // name no session, or that of a peer other than `identity`. Returns the owner that pays for the
+  // memory until OnRegionGone(). An error refuses the client.
   virtual absl::StatusOr<std::string> OnRegion(const proto::Ticket& /*ticket*/,
+                                               const PeerIdentity& /*identity*/,
                                                uint64_t /*bytes*/) {
     return std::string();
   }

@@ -2,6 +2,7 @@
 #include "service/policy/policy.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "client/cli/command.h"
@@ -23,19 +24,26 @@ constexpr Flag kFlags[] = {
 absl::Status CheckFile(const Arguments& arguments, const std::string& path) {
   CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kPolicyBytesMax));
   CAIRN_ASSIGN_OR_RETURN(const Policy checked, Policy::Parse(text, path));
+  std::vector<std::string> doors;
+  for (const Policy::Door& door : checked.doors()) doors.push_back(door.folder);
   if (arguments.is_json()) {
-    JsonWriter()
-        .BeginObject()
+    JsonWriter json;
+    json.BeginObject()
         .Field("rules", uint64_t{checked.rule_count()})
         .Field("denied", uint64_t{checked.deny_count()})
         .Field("many_tenants", checked.has_many_tenants())
-        .EndObject()
-        .Print();
+        .Key("doors")
+        .BeginArray();
+    for (const std::string& door : doors) json.String(door);
+    json.EndArray().EndObject().Print();
     return absl::OkStatus();
   }
   absl::PrintF("%s is valid: %d rules, %d denied%s\n", path, checked.rule_count(),
                checked.deny_count(),
                checked.has_many_tenants() ? "; several tenants: no --map on" : "");
+  if (!doors.empty()) {
+    absl::PrintF("the daemon must have --door: %s\n", absl::StrJoin(doors, ", "));
+  }
   return absl::OkStatus();
 }
 

@@ -172,8 +172,10 @@ void DataServer::OnRequestDone(transport::Lane& lane, const Request& request) {
   }
 }
 
-absl::StatusOr<std::string> DataServer::OnRegion(const proto::Ticket& ticket, uint64_t bytes) {
+absl::StatusOr<std::string> DataServer::OnRegion(const proto::Ticket& ticket,
+                                                 const PeerIdentity& identity, uint64_t bytes) {
   const absl::StatusOr<Session> session = parts_.sessions.Find(ticket);
+  if (session.ok()) CAIRN_RETURN_IF_ERROR(parts_.sessions.CheckPeer(session->id, &identity));
   std::string owner(session.ok() ? session->tenant.view() : std::string_view());
   const MutexLock lock(regions_mutex_);
   CAIRN_RETURN_IF_ERROR(regions_.CheckRoom(owner, bytes));

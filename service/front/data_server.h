@@ -62,8 +62,10 @@ class DataServer final : public transport::LaneHandler {
   void OnArrival(transport::Lane& lane, transport::Arrival arrival) override;
   void OnPeerGone(transport::Lane& lane, transport::PeerId peer) override;
   // Returns the tenant to which the client's memory region is counted. All tickets without a
-  // session share one name.
-  absl::StatusOr<std::string> OnRegion(const proto::Ticket& ticket, uint64_t bytes) override;
+  // session share one name. Errors: those of Sessions::CheckPeer(): nothing is counted to a tenant
+  // for a peer that may not use its session.
+  absl::StatusOr<std::string> OnRegion(const proto::Ticket& ticket, const PeerIdentity& identity,
+                                       uint64_t bytes) override;
   void OnRegionGone(const std::string& owner, uint64_t bytes) override;
 
   // Disconnects a peer. Ignores unknown peers.

@@ -99,6 +99,19 @@ const Policy::Tenant& Policy::TenantOf(std::string_view tenant) const {
   return found == parts_.tenants.end() ? kNone : found->second;
 }
 
+std::vector<Policy::Door> Policy::doors() const {
+  std::vector<Door> doors;
+  for (const std::vector<Rule>* rules : {&parts_.identities, &parts_.deny}) {
+    for (const Rule& rule : *rules) {
+      const std::string& folder = rule.peers.door;
+      if (folder.empty() || std::ranges::find(doors, folder, &Door::folder) != doors.end())
+        continue;
+      doors.push_back({.folder = folder, .place = Place(rule)});
+    }
+  }
+  return doors;
+}
+
 bool Policy::has_many_tenants() const {
   std::set<std::string_view> names;
   for (const Rule& rule : parts_.identities) {

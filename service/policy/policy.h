@@ -69,6 +69,13 @@ class Policy {
   const Tenant& TenantOf(std::string_view tenant) const;
   // Returns true if peers may use different tenants.
   bool has_many_tenants() const;
+  // The doors that rules name, with the first rule of each, in the order of the file: those of
+  // `identities`, then those of `deny`.
+  struct Door {
+    std::string folder;
+    std::string place;  // "policy.yaml:3"
+  };
+  std::vector<Door> doors() const;
   size_t rule_count() const { return parts_.identities.size(); }
   size_t deny_count() const { return parts_.deny.size(); }
 

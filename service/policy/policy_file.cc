@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "service/policy/policy.h"
+#include "service/policy/yaml_text.h"
 
 namespace cairn {
 namespace {
@@ -312,11 +313,11 @@ absl::StatusOr<Policy> Policy::Parse(std::string_view text, std::string name) {
     return reader.Bad(start, "the file has a zero byte");
   }
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() != 1 || documents[0].IsNull()) {
+    const YamlText yaml = LoadYaml(std::string(text));
+    if (yaml.second.has_value() || !yaml.first.IsDefined() || yaml.first.IsNull()) {
       return reader.Bad(start, "expected one YAML document");
     }
-    return reader.Read(documents[0]);
+    return reader.Read(yaml.first);
   } catch (const YAML::Exception& e) {
     return reader.Bad(e.mark, absl::CHexEscape(e.msg.substr(0, 200)));
   } catch (const std::exception& e) {

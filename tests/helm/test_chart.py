@@ -193,6 +193,38 @@ def test_a_store_speaks_tls_or_says_that_it_does_not(render):
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes | {"cairn-ssd-data"}
 
 
+def test_the_test_of_a_store_proves_who_it_is(render, helm, tmp_path):
+    store = ["-f", CHART / "ci" / "statefulset-values.yaml"]
+
+    def test_pod(*words):
+        (pod,) = [one for one in render(*store, *words) if "helm.sh/hook" in one["metadata"].get("annotations", {})]
+        spec = pod["spec"]
+        (container,) = spec["containers"]
+        env = {one["name"]: one["value"] for one in container["env"]}
+        assert env["CAIRN_CONTROL"].endswith(".svc:50151")
+        mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", [])}
+        volumes = {volume.pop("name"): volume for volume in spec.get("volumes", [])}
+        assert mounts.keys() == volumes.keys()
+        return {name: env.get(f"CAIRN_TLS_{name}") for name in ("CA", "CERT", "KEY")}, volumes, spec
+
+    files, volumes, _ = test_pod()
+    assert set(files.values()) == {None} and not volumes
+    whole = {"CA": "/run/cairn-tls/ca.crt", "CERT": "/run/cairn-tls/tls.crt", "KEY": "/run/cairn-tls/tls.key"}
+    files, volumes, spec = test_pod("--set", "tls.secretName=a,tls.testSecretName=b")
+    assert files == whole
+    assert volumes == {"cairn-tls": {"secret": {"secretName": "b", "defaultMode": 0o440}}}
+    assert spec["securityContext"]["fsGroup"]  # or it could not read the files
+    files, volumes, _ = test_pod("--set", "tls.csi.driver=csi.example,tls.csi.readOnly=true")
+    assert files == whole and volumes["cairn-tls"]["csi"]["driver"] == "csi.example"
+    # Without a certificate, cairnctl's message has the name of the value.
+    files, volumes, _ = test_pod("--set", "tls.secretName=a")
+    assert not volumes
+    cairnctl = ROOT / "build" / "release" / "bin" / "cairnctl"
+    if cairnctl.exists():
+        env = {f"CAIRN_TLS_{name}": value for name, value in files.items()} | {"CAIRN_CONTROL": "127.0.0.1:9"}
+        assert "/set-tls.testSecretName/" in run(cairnctl, "status", fails=True, env=env)
+
+
 def test_every_mount_has_its_volume(render, example):
     specs = [pod for values in VALUES for pod in pods(render("-f", values))]
     words = ["--set", "image=y:1,cairn.image.repository=x", "--set-json", 'cairn.ssd.devices=[{"name":"a","size":"1Gi"}]']
@@ -471,6 +503,7 @@ REFUSALS = [
     (["--set", "form=sidecar,ucx.enabled=true"], "form sidecar takes no ucx"),
     (["--set", "tls.secretName=a"], "tls is for form statefulset"),
     (["--set", "form=statefulset,tls.secretName=a,tls.csi.driver=b"], "secretName and csi are both set"),
+    (["--set", "form=statefulset,tls.testSecretName=b"], "the daemon would not speak TLS"),
     (["--set", "form=statefulset,plaintext=refuse"], "form statefulset then needs tls.secretName or tls.csi"),
     (["--set", "plaintext=yes"], "value must be one of 'anywhere', 'loopback', 'refuse'"),
     (["--set", "ssd.io=uring"], "ssd.io uring needs securityContext.seccompProfile of type Localhost"),

@@ -39,7 +39,7 @@ ARROWS = {
     # cairnctl checks files with the daemon's own code.
     "client/cli": {"base", "proto", "kernels", "transport", "client", "service/policy"} | CODECS,
     "service/limits": {"base", "proto"} | CODECS,
-    "service/config": {"base", "service/limits"} | CODECS,
+    "service/config": {"base", "service/limits", "service/policy"} | CODECS,
     "service/policy": {"base"},
     "service/members": {"base", "proto", "service/config"},
     # A member is a client of the others.

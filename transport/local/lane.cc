@@ -302,7 +302,7 @@ absl::Status LocalLane::CountRegion(Peer& peer, const Greeted& greeted) {
   peer.asks_to_map = share_.lender != nullptr && hello != nullptr &&
                      hello->version_max >= proto::kVersionWithLoans;
   CAIRN_ASSIGN_OR_RETURN(peer.region_owner,
-                         share_.handler.OnRegion(frame.ticket, peer.region.bytes()));
+                         share_.handler.OnRegion(frame.ticket, peer.identity, peer.region.bytes()));
   return absl::OkStatus();
 }
 

@@ -68,7 +68,15 @@ OpensslPtr<BIO> Reader(const std::string& pem) {
   return bio;
 }
 
-// Reads objects until the end of the PEM. A damaged object is an error.
+// Returns whether the text ends within a line that begins an object, such as "-----BEGIN CERTI".
+// OpenSSL takes such a line for a comment.
+bool EndsInBeginLine(std::string_view pem) {
+  const std::string_view last = pem.substr(pem.find_last_of('\n') + 1);
+  return last.starts_with('-') && !last.starts_with("-----END ");
+}
+
+// Reads objects until the end of the PEM. A damaged object is an error, and so is a file that is
+// cut within one.
 template <typename T, typename Read>
 absl::StatusOr<std::vector<OpensslPtr<T>>> ReadPem(const std::string& path, const std::string& pem,
                                                    Read read, std::string_view what) {
@@ -85,6 +93,7 @@ absl::StatusOr<std::vector<OpensslPtr<T>>> ReadPem(const std::string& path, cons
                                      ERR_GET_REASON(error) == PEM_R_NO_START_LINE);
   if (!is_end) return BadFile(path, OpensslReason());
   ERR_clear_error();
+  if (EndsInBeginLine(pem)) return BadFile(path, "it is cut");
   if (found.empty()) {
     return BadFile(path, absl::StrCat(pem.empty() ? "it is empty, where " : "it has no ",
                                       ToAbsl(what), pem.empty() ? " are expected" : " in PEM"));

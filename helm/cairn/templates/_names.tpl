@@ -59,6 +59,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.tls.secretName .Values.tls.csi -}}
 {{- fail "tls: secretName and csi are both set: the files come from one of them" -}}
 {{- end -}}
+{{- if and .Values.tls.testSecretName (not (include "cairn.tls" .)) -}}
+{{- fail "tls.testSecretName is set, and neither secretName nor csi: the daemon would not speak TLS" -}}
+{{- end -}}
 {{- if and (include "cairn.tls" .) (ne .Values.form "statefulset") (not .Values.cluster.enabled) -}}
 {{- fail "tls is for form statefulset, and for cluster.enabled: the others listen on unix sockets alone" -}}
 {{- end -}}

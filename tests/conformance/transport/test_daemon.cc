@@ -21,6 +21,7 @@ proto::SliceRange OneTile() { return {0, 1, 0, 1}; }
 }  // namespace
 
 void TestDaemon::OnArrival(Lane& lane, Arrival arrival) {
+  arrivals.fetch_add(1);
   const absl::StatusOr<proto::Frame> frame = proto::ParseFrame(arrival.frame().bytes());
   if (!frame.ok()) {
     AnswerError(lane, arrival.reply_to(), frame.status());

@@ -52,6 +52,7 @@ class TestDaemon final : public LaneHandler {
   // The block where it can be lent from; empty: it cannot.
   std::span<const std::byte> FindShared(const proto::BlockKey& key);
 
+  std::atomic<int> arrivals{0};  // requests of any kind, whatever their frame says
   std::atomic<int> hellos{0};
   std::atomic<int> peers_gone{0};
   std::atomic<int> transfers_begun{0};

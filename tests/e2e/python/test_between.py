@@ -3,7 +3,8 @@
 
 The first tenant fills every tier, the staging memory and the buffers of the connections with a secret
 word, in whole puts, torn puts and gets, and deletes it all. Then the other tenant looks at everything
-that it can get: no answer has the word.
+that it can get: no answer has the word. Before each answer, the first tenant leaves the word again in
+the memory that is used next. between_mutations.py shows that the test finds what is handed on.
 """
 
 import os
@@ -94,7 +95,24 @@ def check(text):
     assert SECRET not in bytes(text)
 
 
-def look(client, rng):
+class Soiler:
+    """Leaves the secret in the staging memory for a source of a shape, and in the arena. Otherwise, what is
+    handed on would be what the looking tenant has left itself."""
+
+    def __init__(self, client):
+        self._spaces = {shape: open_space(client, shape, "exact") for shape in SHAPES}
+
+    def __call__(self, shape):
+        space = self._spaces[shape]
+        keys = space.keys(range(shape[3]))
+        source = (SECRET * (space.source_bytes() // len(SECRET) + 1))[: space.source_bytes()]
+        space.put(keys[0], source=source, timeout=30)
+        target = bytearray(len(source))
+        assert space.get(keys[0], source=target, decode="daemon", timeout=30) and target == source
+        space.delete(keys[:1], timeout=30)
+
+
+def look(client, soil, rng):
     for shape in SHAPES:
         for recipe in RECIPES:
             space = open_space(client, shape, recipe)
@@ -109,19 +127,23 @@ def look(client, rng):
                     space.put(key, source=sources[key], timeout=0.0005)
                 except cairn.Error:
                     pass
+                soil(shape)
                 space.put(key, source=sources[key], timeout=30)
             for key, source in sources.items():
                 for decode in ("client", "daemon"):
                     target = bytearray(space.source_bytes())
+                    soil(shape)
                     assert space.get(key, source=target, decode=decode, timeout=30)
                     check(target)
                     if recipe in ("raw", "exact"):
                         assert target == source
                 image = bytearray(space.image_bytes_max() + 4096)
+                soil(shape)
                 assert space.get(key, image=image, timeout=30)
                 check(image)
                 part = cairn.Part(layers=range(1, 2), heads=range(1, 3))
                 target = bytearray(space.source_bytes(part))
+                soil(shape)
                 assert space.get(key, source=target, part=part, timeout=30)
                 check(target)
                 target = bytearray(space.source_bytes())
@@ -132,23 +154,26 @@ def look(client, rng):
                 check(target)
             (missing,) = space.keys(range(900_000, 900_000 + tokens))
             target = bytearray(space.source_bytes())
+            soil(shape)
             assert not space.get(missing, source=target, timeout=30)
             check(target)
             check(repr(space.explain([missing], timeout=30)).encode())
 
 
-def test_no_byte_of_a_tenant_is_in_anothers_answer(connect):
+def test_no_byte_of_a_tenant_is_in_anothers_answer(connect, request):
+    # Over stream, a buffer is ordinary memory of this process, which both tenants share here.
+    is_shared = "local" in request.node.callspec.id
     seed = int.from_bytes(os.urandom(4), "big")
     print("seed", seed)
     with connect("first") as first, connect("second") as second:
         buffer = second.allocate_buffer(1 << 20, timeout=30)
-        check(buffer.memory)
         fill(first)
-        check(buffer.memory)
         with second.allocate_buffer(1 << 20, timeout=30) as new:
-            check(new.memory)
+            if is_shared:
+                check(buffer.memory)
+                check(new.memory)
         buffer.close()
-        look(second, random.Random(seed))
+        look(second, Soiler(first), random.Random(seed))
 
 
 def test_what_a_tenant_learns_of_others(connect):

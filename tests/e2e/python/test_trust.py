@@ -109,13 +109,13 @@ def server(ca):
 @pytest.fixture
 def secured(bin_dir, ca, server, tmp_path):
     """A daemon with TLS and a policy, both in files of its own."""
-    certificate, key = (shutil.copy(one, tmp_path) for one in server)
+    certificate, key, trusted = (shutil.copy(one, tmp_path) for one in [*server, ca.pem])
     policy, crl = tmp_path / "policy.yaml", tmp_path / "crl.pem"
     policy.write_text(POLICY)
     ca.revoke(crl)
-    flags = ["--tls-cert", certificate, "--tls-key", key, "--tls-ca", ca.pem, "--tls-crl", crl]
+    flags = ["--tls-cert", certificate, "--tls-key", key, "--tls-ca", trusted, "--tls-crl", crl]
     with Daemon(bin_dir, tmp_path, *flags, "--policy", policy) as daemon:
-        daemon.certificate, daemon.key = certificate, key
+        daemon.certificate, daemon.key, daemon.ca = certificate, key, pathlib.Path(trusted)
         daemon.policy, daemon.crl = policy, crl
         yield daemon
 
@@ -222,9 +222,10 @@ def test_what_does_not_fit_is_said(bin_dir, secured, ca, folder, team_a, tmp_pat
 class OpeningRelay:
     """A daemon's stand-in with a certificate of its own: it opens TLS, and passes on what it reads."""
 
-    def __init__(self, target, pair):
+    def __init__(self, target, pair, newest=ssl.TLSVersion.TLSv1_3):
         self.heard, self._target = b"", target
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.maximum_version = newest
         self._context.load_cert_chain(*pair)
         self._context.set_alpn_protocols(["h2"])
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -274,8 +275,10 @@ def test_whoever_relays_to_a_daemon_is_told_nothing(bin_dir, ca, server, team_a,
     ]
     with Daemon(bin_dir, tmp_path) as plain:
         target = ("127.0.0.1", int(plain.port))
-        for pair, why in relays:
-            relay = OpeningRelay(target, pair)
+        # gRPC's client accepts TLS 1.2: that lets in nobody without the daemon's key.
+        versions = [ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2]
+        for (pair, why), newest in itertools.product(relays, versions):
+            relay = OpeningRelay(target, pair, newest)
             options = tls(plain, ca, team_a, tenant="team-a") | {"control": relay.control}
             opened = plain.metric("cairn_sessions_opened_total")
             if why is None:
@@ -314,6 +317,32 @@ def test_the_page_works_as_it_stands(bin_dir, ca, tmp_path):
         assert "'team-b' is none of team-a, shared-prompts (policy.yaml:3)" in why
 
 
+def test_no_door_speaks_an_older_tls(bin_dir, ca, server, team_a, tmp_path):
+    """Whoever sits between them cannot make client and daemon agree on less than TLS 1.3."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    flags = ["--tls-cert", server[0], "--tls-key", server[1], "--tls-ca", ca.pem, "--policy", policy]
+    flags += ["--stream", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    with Daemon(bin_dir, tmp_path, *flags) as daemon:
+        found = dict(re.findall(r"(\w+)=(\S+)", daemon.log()))
+        doors = {"control": "h2", "admin": "h2", "stream": "cairn-stream/1"}
+        for (door, alpn), version in itertools.product(
+            doors.items(), [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+        ):
+            context = ssl.create_default_context(cafile=str(ca.pem))
+            context.maximum_version = version
+            context.set_alpn_protocols([alpn])
+            context.load_cert_chain(*team_a)
+            host, _, port = found[door].removeprefix("tls:").rpartition(":")
+            with socket.create_connection((host, int(port)), timeout=10) as plain:
+                if version == ssl.TLSVersion.TLSv1_2:
+                    with pytest.raises(ssl.SSLError, match="(?i)protocol.version"):
+                        context.wrap_socket(plain, server_hostname="localhost")
+                else:
+                    with context.wrap_socket(plain, server_hostname="localhost") as one:
+                        assert one.version() == "TLSv1.3"
+
+
 def test_the_environment_of_an_engine_is_enough(secured, ca, team_a, monkeypatch):
     monkeypatch.setenv("CAIRN_CONTROL", secured.control)
     monkeypatch.setenv("CAIRN_TLS_CA", str(ca.pem))
@@ -323,11 +352,76 @@ def test_the_environment_of_an_engine_is_enough(secured, ca, team_a, monkeypatch
         assert client.stats(timeout=5.0).session_count == 1
 
 
-def test_files_are_replaced_under_clients(secured, ca, team_a, tmp_path):
-    """Half written, in either order: nobody notices, and newcomers get the new certificate."""
-    pair = [str(shutil.copy(one, tmp_path / f"own{i}")) for i, one in enumerate(team_a)]
-    rng = random.Random(7)
-    failures, ends, made, calls = [], threading.Event(), {}, itertools.count()
+def half_write(rng, files):
+    """Writes them one after the other. Each is half written for a while."""
+    for path, text in files:
+        path.write_bytes(text[: rng.randrange(len(text))])
+        time.sleep(rng.uniform(0, 0.1))
+        path.write_bytes(text)
+
+
+class Rotation:
+    """Replaces the files of a daemon and of its clients: certificates, keys, CAs, revocation lists."""
+
+    def __init__(self, daemon, cas, client_files):
+        self._daemon, self._cas, self._rng = daemon, cas, random.Random(7)
+        self._certificate, self._key, self._ca = map(pathlib.Path, client_files)
+        self._made, self._orders = {}, itertools.count()
+        self._current = 0  # the CA that signs
+
+    def _pairs(self, number):
+        """Of the current CA, for the daemon and the clients. A soak goes round with a few."""
+        name = f"{self._current}-{number % 16}"
+        if name not in self._made:
+            ca, san = self._cas[self._current], "DNS:localhost,IP:127.0.0.1"
+            of_server = ca.issue(f"server-{name}", san, use="serverAuth")
+            self._made[name] = of_server, ca.issue(f"client-{name}", TEAM_A)
+        return [[pathlib.Path(one).read_bytes() for one in pair] for pair in self._made[name]]
+
+    def _bundle(self, numbers):
+        return b"".join(self._cas[number].pem.read_bytes() for number in numbers)
+
+    def _lists(self, numbers):
+        """New ones, of the same revocations. The CAs in force come first."""
+        texts = []
+        for number in numbers:
+            self._cas[number].revoke(self._daemon.crl.with_suffix(".new"))
+            texts.append(self._daemon.crl.with_suffix(".new").read_bytes())
+        return b"".join(texts)
+
+    def _replace(self, files):
+        """Of the daemon, in an order that no turn had lately; until they are in force."""
+        before = self._daemon.metric("cairn_tls_reloads_total")
+        orders = list(itertools.permutations(files))
+        half_write(self._rng, orders[next(self._orders) % len(orders)])
+        wait_for(lambda: self._daemon.metric("cairn_tls_reloads_total") > before, 60)
+        wait_for(lambda: "not taken" not in self._daemon.get("/readyz"))
+
+    def turn(self, number, has_new_ca):
+        daemon = self._daemon
+        certificate, key = map(pathlib.Path, (daemon.certificate, daemon.key))
+        trusted = [self._current]
+        if has_new_ca:  # both are trusted, then the new one signs, then it alone is trusted
+            trusted.append(1 - self._current)
+            self._replace([(daemon.ca, self._bundle(trusted)), (daemon.crl, self._lists(trusted))])
+            half_write(self._rng, [(self._ca, self._bundle(trusted))])
+            self._current = 1 - self._current
+        of_server, of_client = self._pairs(number)
+        files = [(certificate, of_server[0]), (key, of_server[1])]
+        files += [(daemon.crl, self._lists(trusted)), (daemon.ca, self._bundle(trusted))]
+        self._replace(files)
+        half_write(self._rng, [(self._certificate, of_client[0]), (self._key, of_client[1])])
+        if has_new_ca:
+            alone = [self._current]
+            self._replace([(daemon.crl, self._lists(alone)), (daemon.ca, self._bundle(alone))])
+            half_write(self._rng, [(self._ca, self._bundle(alone))])
+
+
+def test_files_are_replaced_under_clients(secured, ca, team_a, folder, tmp_path):
+    """Half written, in every order: nobody notices, and newcomers get the new certificate."""
+    sources = enumerate([*team_a, ca.pem])
+    files = [str(shutil.copy(one, tmp_path / f"own{i}")) for i, one in sources]
+    failures, ends, calls = [], threading.Event(), itertools.count()
 
     def ask(client):
         while not ends.is_set():
@@ -339,36 +433,25 @@ def test_files_are_replaced_under_clients(secured, ca, team_a, tmp_path):
                 failures.append(error)
 
     turns = int(os.environ.get("CAIRN_ROTATIONS", "2"))
-    count = 4 if turns < 10 else 8
-    clients = [cairn.connect(**tls(secured, ca, pair, tenant="team-a")) for _ in range(count)]
+    count, new_cas = 4 if turns < 10 else 8, 0
+    options = tls(secured, ca, files[:2], tenant="team-a") | {"tls_ca": files[2]}
+    clients = [cairn.connect(**options) for _ in range(count)]
     threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
     for thread in threads:
         thread.start()
+    rotation = Rotation(secured, [ca, Ca(folder, "next-ca")], files)
     try:
-        san = "DNS:localhost,IP:127.0.0.1"
+        # Half of a file is said, and the old one stays.
+        key = pathlib.Path(secured.key)
+        text = key.read_bytes()
+        key.write_bytes(text[: len(text) // 2])
+        wait_for(lambda: "not taken" in secured.get("/readyz"))
+        key.write_bytes(text)
         for turn in range(turns):
-            # A soak goes round with a few: making one takes longer than a turn.
-            again = turn % 16
-            if turn < 16:
-                of_server = ca.issue(f"server-{again}", san, use="serverAuth")
-                made[again] = of_server, ca.issue(f"client-{again}", TEAM_A)
-            new, mine = made[again]
-            before = secured.metric("cairn_tls_reloads_total")
-            targets = [secured.certificate, secured.key]
-            order = (0, 1) if turn % 2 == 0 else (1, 0)
-            for place in order:
-                target, text = pathlib.Path(targets[place]), pathlib.Path(new[place]).read_bytes()
-                target.write_bytes(text[: rng.randrange(len(text))])
-                if turn < 2 and place == order[0]:
-                    wait_for(lambda: "not taken" in secured.get("/readyz"))
-                else:
-                    time.sleep(rng.uniform(0, 0.1))
-                target.write_bytes(text)
-            wait_for(lambda: secured.metric("cairn_tls_reloads_total") > before, 60)
-            wait_for(lambda: "not taken" not in secured.get("/readyz"))
-            for source, target in zip(mine, pair, strict=True):
-                shutil.copy(source, target)
-            with cairn.connect(**tls(secured, ca, pair, tenant="team-a")) as client:
+            has_new_ca = turn % 4 == 1
+            new_cas += has_new_ca
+            rotation.turn(turn, has_new_ca)
+            with cairn.connect(**options) as client:
                 client.stats(timeout=5.0)
     finally:
         ends.set()
@@ -376,7 +459,10 @@ def test_files_are_replaced_under_clients(secured, ca, team_a, tmp_path):
             thread.join()
         for client in clients:
             client.close()
-    print(f"{turns} rotations, {count} clients, {next(calls)} calls, {len(failures)} failed")
+    print(
+        f"{turns} rotations, {new_cas} of them of the CA, {count} clients, {next(calls)} calls, "
+        f"{len(failures)} failed"
+    )
     assert not failures
 
 
@@ -532,6 +618,40 @@ identities:
     assert not (b / "control.sock").exists() and not (b / "cairnd.sock").exists()
     said = start_refused(bin_dir, tmp_path, "--door", a)
     assert "door is set and policy is off" in said
+
+
+def test_a_door_of_the_policy_that_the_daemon_does_not_have_is_said(bin_dir, tmp_path):
+    """Its rule matches nobody: most often a folder that is spelled in two ways."""
+    policy, a = tmp_path / "policy.yaml", tmp_path / "a"
+    right = f"version: 1\nidentities:\n  - {{door: {a}, tenants: [team-a]}}\n"
+    wrong = right + f"deny:\n  - {{door: {a}x}}\n  - {{door: {a}y}}\n"
+    said = f"policy: policy.yaml:5: {a}x is no door of this daemon (--door): the rule matches nobody"
+    control = f"unix:{tmp_path}/c"
+    policy.write_text(wrong)
+
+    def check(*words):
+        words = list(map(str, [bin_dir / words[0], *words[1:]]))
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout + ended.stderr
+
+    flags = ["--policy", policy, "--door", a]
+    with Daemon(bin_dir, tmp_path, *flags, control=control) as daemon:
+        assert said in daemon.get("/readyz") and "policy.yaml:6" in daemon.get("/readyz")
+        assert daemon.get("/readyz").startswith("ready")
+        assert daemon.log().count("matches nobody") == 2
+        with cairn.connect(f"unix:{a}/control.sock", tenant="team-a", timeout=10.0) as client:
+            move(client)
+        policy.write_text(right)
+        wait_for(lambda: "matches nobody" not in daemon.get("/readyz"))
+        policy.write_text(wrong)
+        wait_for(lambda: said in daemon.get("/readyz"))
+        assert daemon.log().count("matches nobody") == 4
+    socket_flags = ["--socket", tmp_path / "s", "--control", control]
+    assert said in check("cairnd", "--check-config", *socket_flags, *flags)
+    assert f"must have --door: {a}, {a}x, {a}y" in check("cairnctl", "policy", "check", policy)
+    shown = json.loads(check("cairnctl", "policy", "check", policy, "--json"))
+    assert shown["doors"] == [str(a), f"{a}x", f"{a}y"]
 
 
 def start_refused(bin_dir, tmp_path, *flags):

@@ -170,6 +170,41 @@ TEST_F(DoorsTest, ATenantLeavesRegionsToOthers) {
   EXPECT_TRUE(WaitFor([&] { return flood->Dial(16 << 20).ok(); }, kPatience)) << "given back";
 }
 
+// Whoever knows a ticket is told that it is another's before its memory counts for the tenant: the
+// region is larger than the tenant's share, and the answer does not speak of it.
+TEST_F(DoorsTest, ARegionIsNotCountedForTheTicketOfAnother) {
+  const std::string a = folder_.File("a"), b = folder_.File("b"), policy = folder_.File("policy");
+  std::ofstream(policy) << "version: 1\nidentities:\n  - {door: " << a << ", tenants: [one]}\n"
+                        << "  - {door: " << b << ", tenants: [two]}\n";
+  ASSERT_TRUE(Start({"--region-bytes=16MiB", "--regions-bytes=16MiB", "--policy=" + policy,
+                     "--door=" + a + "," + b})
+                  .ok());
+  const auto owner = RawClient::Open("unix:" + a + "/control.sock", "one");
+  ASSERT_TRUE(owner.ok()) << owner.status();
+  const auto dial = [&](const std::string& socket, uint64_t region_bytes) {
+    proto::Frame hello;
+    hello.seq = 1;
+    hello.ticket = (*owner)->ticket();
+    hello.body = proto::Hello{.window = 32};
+    transport::ConnectOptions options;
+    options.region_bytes = region_bytes;
+    return transport::Connect("unix:" + socket, hello, options, MonotonicNow() + kPatience)
+        .status();
+  };
+  const std::string own = a + "/cairnd.sock", others[] = {b + "/cairnd.sock", File("socket")};
+  EXPECT_TRUE(absl::IsResourceExhausted(dial(own, 12 << 20))) << "it may have half of 16 MiB";
+  const double refusals = daemon_->Metric("cairn_limit_refusals_total{limit=\"region_bytes\"}");
+  EXPECT_EQ(refusals, 1);
+  for (const std::string& socket : others) {
+    EXPECT_EQ(dial(socket, 12 << 20),
+              absl::PermissionDeniedError("ticket: another peer opened its session"))
+        << socket;
+  }
+  EXPECT_EQ(daemon_->Metric("cairn_limit_refusals_total{limit=\"region_bytes\"}"), refusals);
+  EXPECT_EQ(daemon_->Metric("cairn_tickets_of_others_total"), 2);
+  EXPECT_EQ(dial(own, 4 << 20), absl::OkStatus());
+}
+
 TEST_F(DoorsTest, ATenantLeavesWatchersToOthers) {
   ASSERT_TRUE(Start().ok());
   const std::string control = "unix:" + File("control");

@@ -330,6 +330,8 @@ TEST(ConfigFileText, HostileTextsAreErrors) {
   EXPECT_FALSE(ParseConfigFile("? [a]\n: b\n").ok());
   EXPECT_FALSE(ParseConfigFile("a: *b\n").ok());
   EXPECT_FALSE(ParseConfigFile("just text").ok());
+  EXPECT_FALSE(ParseConfigFile(",").ok()) << "yaml-cpp reads documents of it without end";
+  EXPECT_FALSE(ParseConfigFile("a: b\n...\n,:").ok());
   EXPECT_TRUE(ParseConfigFile("").ok());
   EXPECT_TRUE(ParseConfigFile("# nothing\n").ok());
 }

@@ -73,6 +73,29 @@ deny: [{uid: 8}]
             "peer: uid 8 by /run/cairn/a is denied (p.yaml:5)");
 }
 
+TEST(PolicyTest, TextThatIsNoDocumentEnds) {
+  for (const std::string_view text : {",", ",:", "version: 1\n...\n,", "]", "}", "?", "--- ,"}) {
+    EXPECT_EQ(ErrorOf(text).substr(0, 7), "p.yaml:") << text;
+  }
+}
+
+TEST(PolicyTest, ItTellsTheDoorsThatItNames) {
+  const absl::StatusOr<Policy> policy = Policy::Parse(R"(version: 1
+deny: [{door: /c}]
+identities:
+  - {uid: 7, tenants: ["*"]}
+  - {door: /a/, tenants: [team-a]}
+  - {door: /a, tenants: [team-b]}
+)",
+                                                      "p.yaml");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  const std::vector<Policy::Door> doors = policy->doors();
+  ASSERT_EQ(doors.size(), 2u);
+  EXPECT_EQ(doors[0].folder + " " + doors[0].place, "/a p.yaml:5");
+  EXPECT_EQ(doors[1].folder + " " + doors[1].place, "/c p.yaml:2");
+  EXPECT_TRUE(Parsed().doors().empty());
+}
+
 TEST(PolicyTest, AnIdentityIsOnlyTheTenantsOfItsFirstRule) {
   const Policy policy = Parsed();
   struct Case {

@@ -77,6 +77,25 @@ TEST_F(TlsFilesTest, BadFilesAreRefusedByNameAndReason) {
             "taken");
 }
 
+// Half of a bundle must not count as a smaller bundle: for a while, it would shut out the clients
+// of a CA, or let in those that its revocation list revokes.
+TEST_F(TlsFilesTest, AFileOfSeveralIsNotTakenWhereverItIsCut) {
+  const std::string list = pki_.ca().Revoke({});
+  for (const std::string& one : {pki_.ca().pem(), list}) {
+    TlsPaths paths = Paths();
+    const bool is_list = one == list;
+    const std::string cut = pki_.File("cut"), both = one + one;
+    (is_list ? paths.crl : paths.ca[0].path) = cut;
+    for (size_t bytes = 0; bytes <= both.size(); ++bytes) {
+      WriteTestFile(cut, both.substr(0, bytes));
+      // The END line may lack its line break. A cut between two cannot be told.
+      const bool is_whole = bytes + 1 == one.size() || bytes == one.size() ||
+                            bytes + 1 == both.size() || bytes == both.size();
+      ASSERT_EQ(WhyNot(paths) == "taken", is_whole) << is_list << ", " << bytes << " bytes";
+    }
+  }
+}
+
 TEST_F(TlsFilesTest, ANewSetIsTakenWholeAndABadOneLeavesTheOld) {
   auto files = TlsFiles::Open(Paths(), TlsRole::kServer, clock_);
   ASSERT_TRUE(files.ok()) << files.status();
