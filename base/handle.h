@@ -55,7 +55,7 @@ class Handle {
       std::invoke(kRelease, *owner, std::exchange(value_, Value()));
     }
   }
-  // Returns the value without releasing it: the caller must do that. The handle is then empty.
+  // Returns the value without releasing it; the caller must release it. The handle is then empty.
   [[nodiscard]] Value Take() {
     owner_ = nullptr;
     return std::exchange(value_, Value());

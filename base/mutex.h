@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Cairn's only lock: std::mutex with Abseil's thread annotations. (A distribution's absl::Mutex is
-// not instrumented, so ThreadSanitizer reports false races for it.)
+// Cairn's only lock: std::mutex with Abseil's thread annotations. (absl::Mutex from a Linux
+// distribution is not instrumented, so ThreadSanitizer reports false races for it.)
 //
 //   Mutex mutex_;
 //   int pins_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -50,8 +50,8 @@ class ABSL_LOCKABLE Mutex {
   void LetWaitersPass() ABSL_LOCKS_EXCLUDED(this) {
     const uint32_t had_before = had_.load(std::memory_order_seq_cst);
     const uint32_t waiting = waiting_.load(std::memory_order_seq_cst);
-    // Ends: each of `waiting` threads gets the lock, which the caller does not hold, and counts
-    // itself.
+    // This loop ends, because each of the `waiting` threads gets the lock, which the caller does
+    // not hold, and then increments had_.
     for (uint32_t had = had_before; had - had_before < waiting;
          had = had_.load(std::memory_order_seq_cst)) {
       had_.wait(had, std::memory_order_seq_cst);
@@ -66,8 +66,9 @@ class ABSL_LOCKABLE Mutex {
   void LockAfterOthers() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
     waiting_.fetch_add(1, std::memory_order_seq_cst);
     mutex_.lock();
-    // This order is the reverse of that in LetWaitersPass(). If that function sees this thread in
-    // waiting_, then its earlier value of had_ does not count this thread yet.
+    // The order of these two operations is the reverse of that in LetWaitersPass(). If that
+    // function counts this thread in waiting_, the value of had_ that it read before does not yet
+    // count this thread.
     waiting_.fetch_sub(1, std::memory_order_seq_cst);
     had_.fetch_add(1, std::memory_order_seq_cst);
     had_.notify_all();
@@ -75,7 +76,7 @@ class ABSL_LOCKABLE Mutex {
 
   std::mutex mutex_;
   std::atomic<uint32_t> waiting_{0};
-  std::atomic<uint32_t> had_{0};  // how often a waiting thread got the lock
+  std::atomic<uint32_t> had_{0};  // number of times that a waiting thread got the lock
 };
 
 // Holds a Mutex for a scope. Thread-safety: Owned by the thread that made it.

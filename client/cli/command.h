@@ -20,10 +20,10 @@
 
 namespace cairn::cli {
 
-// One flag of a command. A flag with a value is given as --name VALUE or --name=VALUE.
+// One flag of a command. A flag that takes a value is given as --name VALUE or --name=VALUE.
 struct Flag {
-  std::string_view name;   // with its dashes
-  std::string_view value;  // the name of its value in the help; empty: the flag has no value
+  std::string_view name;   // including the dashes
+  std::string_view value;  // the name of the value in the help; empty: it takes no value
   std::string_view help;
 };
 
@@ -66,7 +66,8 @@ struct Command {
   std::span<const Flag> flags;
   size_t operands_min = 0, operands_max = 0;
   absl::Status (*run)(const Arguments& arguments);
-  // Called instead of `run`, if set. It gets the words unparsed, even --help, and may not return.
+  // If set, it is called instead of `run`. It gets the user's words unparsed, even --help, and may
+  // not return.
   absl::Status (*run_words)(std::span<const std::string> words) = nullptr;
 };
 
