@@ -35,14 +35,14 @@ uint64_t AwakeBytesMaxOf(const Config& config);
 uint64_t BlocksMaxOf(const Config& config);
 IoChoice IoOf(const Config& config);
 std::optional<uint64_t> ScrubRateOf(const Config& config);
-// Returns bytes per day, or 0 for no limit.
+// Returns the budget in bytes per day, or 0 for no limit.
 uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers);
 std::optional<uint64_t> IndexBytesOf(const Config& config);
 // Returns nullopt if TLS is off.
 std::optional<transport::TlsPaths> TlsOf(const Config& config);
 // Returns the duration above which requests are logged as slow.
 absl::Duration SlowOf(const Config& config);
-// Returns the limit for the peers of all transports together.
+// Returns the maximum number of peers of all transports together.
 uint64_t PeersMax(const Config& config);
 // Returns true if local clients may map the arena. They can then read the blocks of all tenants. So
 // the daemon does not map it if its policy names more than one tenant.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The current policy, and the file that it was loaded from. If a changed file has an error, the
-// whole file is rejected. The current policy then stays, and remark() returns the reason.
+// The current policy, and the file from which it was loaded. If a changed file has an error, the
+// whole file is rejected. The current policy then stays in force, and remark() returns the reason.
 //
 // Thread-safety: Thread-safe. Look() is Owned by one thread.
 
@@ -26,7 +26,7 @@ class PolicyWatch final : public TenantPolicy {
   static absl::StatusOr<std::unique_ptr<PolicyWatch>> Open(const std::string& path,
                                                            bool keeps_tenants_apart);
 
-  // Sets whether later policies may name several tenants. REQUIRES: no Look() yet.
+  // Sets whether later policies may name several tenants. REQUIRES: Look() was not called yet.
   void SetKeepsTenantsApart(bool keeps) { keeps_tenants_apart_ = keeps; }
   // Reads the file. Returns true if it loaded a new policy.
   bool Look();

@@ -31,7 +31,7 @@ struct DeviceText {
 
 struct DeviceSample {
   uint32_t group = 0;                   // group of the space
-  DeviceCache cache{};                  // the whole group, any tokens_per_block; only read
+  DeviceCache cache{};                  // has the whole group; only read
   std::span<const DeviceText> texts{};  // at most 65535 tokens, including skipped ones
   // Not null. The call reads the cache after all work that is already on the stream. The rules of
   // DeviceRequest say when you may close the stream.

@@ -90,7 +90,7 @@ struct ConnectOptions {
   // Limit on calls in flight per connection. A batch may have more gets in flight, up to
   // proto::kBatchMax, while their replies take at most half of region_bytes.
   int window = kWindowDefault;
-  uint64_t region_bytes = kRegionBytesDefault;    // shared memory per unix:, allocated at once
+  uint64_t region_bytes = kRegionBytesDefault;    // shared memory of a unix: connection
   absl::Duration timeout = absl::ZeroDuration();  // timeout of connecting
   TlsOptions tls{};  // for TCP addresses of the control plane; unix sockets have no TLS
   BreakerOptions breaker{};

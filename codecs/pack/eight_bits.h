@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Elements of 8 bits: floats of engines' caches, in units of the engine's scales.
+// Elements of 8 bits: the floats of engines' 8-bit caches. Their values are in units of the
+// engine's scales.
 //
-// Thread-safety: pure functions. Free of the standard library, for hosts and devices.
+// Thread-safety: pure functions. Free of the standard library, so that hosts and devices can use
+// them.
 
 #include <cstdint>
 

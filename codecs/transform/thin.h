@@ -14,7 +14,7 @@
 
 namespace cairn::codecs {
 
-// Writes the image that encoding the source in a chain of chain_tokens would give. It is never
+// Writes the image that encoding the source would give if the chain had chain_tokens. It is never
 // larger than the view. If the chain is not longer than before, it equals the view.
 //   target  MaxImageBytes() suffices; may not overlap view
 // Errors: kNotDemotable (another recipe), kTargetTooSmall.

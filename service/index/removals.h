@@ -40,7 +40,7 @@ class Removals {
   Removals(uint32_t capacity, uint32_t start_unix_s);
 
   void Add(const BlockName& name, RemovalReason reason, uint32_t at_unix_s);
-  // Returns the block's last removal. nullopt: not recorded.
+  // Returns the block's last removal, or nullopt if none is recorded.
   std::optional<Removal> Find(const BlockName& name) const;
 
   // The record has every removal since that time.

@@ -17,7 +17,7 @@ namespace cairn {
 
 class ImageCheck {
  public:
-  // `where` is the label's value in cairn_corrupt_tiles_total.
+  // `where` is a label value of the metric cairn_corrupt_tiles_total.
   ImageCheck(Spaces& spaces, BlockIndex& index, std::string_view where)
       : spaces_(spaces), index_(index), where_(where) {}
 
