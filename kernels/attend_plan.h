@@ -49,9 +49,9 @@ struct AttendJob {
   uint32_t query_tokens = 1;                // several for a speculative draft
   uint32_t v_dim = 0;                       // only for latents, whose V is the first channels of K
   float scale = 1;                          // scale of the scores; positive
-  const std::byte* queries = nullptr;    // on the device: [query_tokens][query_heads][k_dim], at a
-                                         // multiple of 16; after RoPE, like K Outputs are on the
-                                         // device, at multiples of 4:
+  const std::byte* queries = nullptr;  // on the device: [query_tokens][query_heads][k_dim], at a
+                                       // multiple of 16; after RoPE, like K
+  // Outputs are on the device, at multiples of 4:
   float* outputs = nullptr;              // [query_tokens][query_heads][v_dim]
   float* log_sums = nullptr;             // [query_tokens][query_heads]
   PagedView tail;                        // view of the layer and heads; ignored without tail tokens

@@ -42,10 +42,9 @@ struct EncodeJob {
   std::byte* slots = nullptr;  // at a multiple of 16: SlotBytes(*spec); the content afterwards is
                                // unspecified
   std::byte* image = nullptr;  // at a multiple of 16: codecs::MaxImageBytes(*spec). Kernels write
-                               // the tiles; WritePrefix() writes header and directory The members
-                               // below are as in codecs::EncodeInputs, but scores, states,
-                               // magnitudes and parents are on the device. REQUIRES: numbers are at
-                               // multiples of their size.
+                               // the tiles; WritePrefix() writes header and directory
+  // The members below are those of codecs::EncodeInputs, but scores, states, magnitudes and parents
+  // are on the device. REQUIRES: numbers are at multiples of their size.
   uint64_t chain_tokens = 0;
   const float* token_scores = nullptr;
   const uint8_t* token_states = nullptr;

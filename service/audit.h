@@ -44,7 +44,8 @@ class Audit {
   void Tls(const absl::Status& outcome);
 
   // The functions below never wait for the drive: Look() writes their lines. Above kNotesPerSecond,
-  // lines are counted but not written. Records how an operator's change ended.
+  // lines are counted but not written.
+  // Records how an operator's change ended.
   void Outcome(std::string_view call, const PeerIdentity& peer, const absl::Status& outcome);
   void OperatorRefused(std::string_view call, const PeerIdentity& peer, const absl::Status& reason);
   // Records that `peer` presented the ticket of a session of `tenant` that another peer had opened.

@@ -31,13 +31,14 @@ class LaneSet {
   LaneSet(const ServerLimits& limits, LaneHandler& handler, const Lender* lender = nullptr);
   ~LaneSet();
 
-  // Accepts connections from `listener`, whose peers came by `door`. Call it before Start().
+  // Accepts connections from `listener`. `door` is the --door folder of that listener, or empty.
+  // Call it before Start().
   void Listen(int listener, std::string door = {}) { greeter_.Listen(listener, std::move(door)); }
-  // Call it when a listener's descriptor refers to another socket. Thread-safe.
+  // Must be called when a listener's descriptor refers to another socket. Thread-safe.
   void ListenAgain() { greeter_.ListenAgain(); }
   void Start();
   // Breaks all peers, completes every transfer and joins the threads. Runs `last` on a thread that
-  // may block, and waits for it at most a second. Later calls wait for the first.
+  // may block, and waits for `last` at most a second. Later calls wait for the first call.
   void Stop(BlockingJobs::Job last = nullptr);
 
   // Takes over a connected socket of this process, whose peer needs no memfd. Returns false, and
@@ -59,7 +60,7 @@ class LaneSet {
   bool is_stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
 };
 
-// A socket file more, in a --door folder: its peers' identities name the folder.
+// An additional socket file, in a --door folder. The identities of its peers name the folder.
 struct DoorSocket {
   std::string door, path;
 };
@@ -67,8 +68,8 @@ struct DoorSocket {
 struct LocalServerOptions {
   std::string path;  // the socket file; its folder must exist
   ServerLimits limits;
-  // The memory that clients may map. Payloads of replies in it may be lent. Both must outlive the
-  // server.
+  // The memory that clients may map. Payloads of replies that are in this memory may be lent.
+  // `shared` and `shared_fd` must outlive the server.
   std::span<const std::byte> shared = {};
   int shared_fd = -1;  // the same memory, opened read-only and sealed; -1: clients map nothing
   std::vector<DoorSocket> doors = {};

@@ -55,8 +55,8 @@ struct Chunk {
 // Parses the first kChunkHeadBytes of a chunk. Returns the length of its front, which is head,
 // frame and sizes. Errors: InvalidArgument. REQUIRES: head.size() == kChunkHeadBytes.
 absl::StatusOr<size_t> ParseChunkHead(std::span<const std::byte> head);
-// Parses a complete front. Errors: InvalidArgument. REQUIRES: front.size() is the result of
-// ParseChunkHead() for it.
+// Parses a complete front. Errors: InvalidArgument. REQUIRES: front.size() is the length that
+// ParseChunkHead() returned for it.
 absl::StatusOr<Chunk> ParseChunk(std::span<const std::byte> front);
 
 // Writes the front of a chunk. Returns its length.
