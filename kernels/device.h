@@ -195,7 +195,7 @@ template <typename T>
 CAIRN_DEVICE T LoadRecord(const void* from) {
   return *static_cast<const T*>(from);
 }
-// Stores without the caches, for data that is not read soon.
+// Stores that bypass the caches, for data that is not read soon.
 template <typename T>
 CAIRN_DEVICE void StoreGlobal(void* to, T value) {
   if constexpr (sizeof(T) == 16) {

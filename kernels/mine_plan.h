@@ -21,8 +21,8 @@ namespace cairn::kernels {
 // A sample of a group, and the address at which to write its bank.
 struct MineJob {
   // The sample. Tokens in holes of its page table are skipped, and so are tokens that cannot be
-  // coded. A sample may therefore have several texts one after another, with the first tokens of
-  // each in holes.
+  // coded. A sample may therefore consist of several texts, one after another, with holes for the
+  // first tokens of each text.
   MineSample sample;
   uint32_t patterns = 0;      // number of patterns of each head
   std::byte* bank = nullptr;  // at a multiple of 16: codecs::BankBytes() of BankShapeOf(). Kernels
@@ -32,7 +32,7 @@ struct MineJob {
 struct MinePlan {
   uint32_t bytes = 0;
   uint64_t scratch_bytes = 0;
-  std::array<uint32_t, kMineLists> counts{};  // heads, of all planes
+  std::array<uint32_t, kMineLists> counts{};  // number of heads, over all planes
 };
 
 // REQUIRES: the sample's kind is kKv or kLatent.

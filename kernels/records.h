@@ -69,7 +69,7 @@ inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCoun
 // Channels of K that RoPE rotates. Pair i has two channels: first + step * i, and first + step * i
 // + distance.
 struct TurningPairs {
-  const uint8_t* turns;  // u64 each, in 2^-64 turn per token
+  const uint8_t* turns;  // a u64 per pair: its rotation per token, in 2^-64 turn
   uint16_t count, first, step, distance;
 };
 

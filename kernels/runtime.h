@@ -49,7 +49,7 @@ class Runtime {
   // then fail.
   [[nodiscard]] virtual bool is_lost() const = 0;
 
-  // Opens a stream that does not wait for any other. Returns null if the device has none left.
+  // Opens a stream that does not wait for other streams. Returns null if the device has no more.
   virtual Stream OpenStream() = 0;
   virtual void CloseStream(Stream stream) = 0;
 

@@ -85,7 +85,7 @@ struct MixedTile {
   uint32_t dim;                 // 1..4096
   uint32_t group;               // tokens that share params
   DType dtype;                  // not kBytes
-  bool is_streamed;             // write the target without the caches
+  bool is_streamed;             // bypass the caches when writing the target
   const ChannelClass* classes;  // one per channel
   const uint8_t* source_bits;
   const uint8_t* four_bits;
@@ -100,7 +100,7 @@ struct StripJob {
   const uint8_t* strip;  // has parts.bytes bytes
   uint8_t* target;       // ElementCount(shape) elements; all are written unless the strip is
                          // refused
-  bool is_streamed;      // write the target without the caches
+  bool is_streamed;      // bypass the caches when writing the target
 };
 
 // The most strips that one call decodes, so that a backend can interleave them.
@@ -130,7 +130,7 @@ struct StepStripJob {
   StepStripParts parts;  // as ParseStepStrip() set them
   const uint8_t* strip;  // has parts.bytes bytes
   uint8_t* target;       // tokens * tile->dim elements; all are written unless the strip is refused
-  bool is_streamed;      // write the target without the caches
+  bool is_streamed;      // bypass the caches when writing the target
   StepScratch* scratch = nullptr;  // may be null; the same for all jobs of a call
 };
 
@@ -142,7 +142,7 @@ struct HotStripJob {
   const uint8_t* codes;            // has tokens * tile->row_bytes bytes
   const uint8_t* corrections;      // HotCorrectionBytes(dim), read if tile->is_corrected
   uint8_t* target;                 // tokens * dim elements; all are written
-  bool is_streamed;                // write the target without the caches
+  bool is_streamed;                // bypass the caches when writing the target
   StepScratch* scratch = nullptr;  // may be null
 };
 

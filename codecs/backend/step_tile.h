@@ -28,7 +28,7 @@ struct StepRate {
 struct StepChannel {
   float mean;
   float step;
-  float step_inverse;  // at level 0
+  float step_inverse;  // 1 / step, at level 0
   StepShape shape;
 };
 
@@ -50,7 +50,8 @@ struct StepPairs {
   uint32_t first;
   uint32_t step;
   uint32_t distance;
-  const uint8_t* turns;  // u64 each, in 2^-64 turn per token; borrowed, at any alignment
+  const uint8_t* turns;  // a u64 per pair: its rotation per token, in 2^-64 turn;
+                         // borrowed, at any alignment
 };
 
 // Sets turns[c] to whether RoPE rotates channel c of a tile of `dim` channels.

@@ -42,7 +42,7 @@ struct StoredTile {
 struct DecodeWork {
   const Backend& backend;
   const DecodeInputs& side;  // the image's inputs; REQUIRES: CheckCodableWith() is kOk
-  bool is_streamed;          // write targets without the caches
+  bool is_streamed;          // bypass the caches when writing targets
   StepScratch* scratch;
   StripDecoder* strips;
   StepStripDecoder* steps;

@@ -14,7 +14,7 @@
 namespace cairn::codecs {
 
 // Decodes every element from its code and scale, including the elements of rows.
-//   is_streamed  write the target without the caches
+//   is_streamed  bypass the caches when writing the target
 //   target  geometry.SourceBytes()
 void DecodeFp8(const Backend& backend, const TileGeometry& geometry, const TileLayout& layout,
                const uint8_t* content, bool is_streamed, uint8_t* target);

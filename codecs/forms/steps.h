@@ -22,8 +22,8 @@ namespace cairn::codecs {
 // Decodes tiles, several strips at once. Targets may stay unwritten until Flush().
 class StepStripDecoder {
  public:
-  // is_streamed: write targets without the caches. scratch: belongs to the image; must outlive the
-  // decoder.
+  // is_streamed: bypass the caches when writing targets. scratch: belongs to the image; must
+  // outlive the decoder.
   StepStripDecoder(const Backend& backend, bool is_streamed, StepScratch* scratch)
       : backend_(backend), is_streamed_(is_streamed), scratch_(scratch) {}
 

@@ -38,7 +38,7 @@ template <typename Visit>
 // Decodes tiles in strips, several strips at once. Targets may stay unwritten until Flush().
 class StripDecoder {
  public:
-  // is_streamed: write targets without the caches.
+  // is_streamed: bypass the caches when writing targets.
   StripDecoder(const Backend& backend, bool is_streamed)
       : backend_(backend), is_streamed_(is_streamed) {}
 

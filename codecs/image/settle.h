@@ -23,7 +23,7 @@ namespace cairn::codecs {
 Error SetRecipe(const Recipe& recipe, const DecodeInputs& side, const Digest& id, ImageSpec* spec);
 Error SetRecipe(std::string_view name, const DecodeInputs& side, const Digest& id, ImageSpec* spec);
 
-// Does the same for a store's policy. If SetRecipe() fails, sets `exact` without a side object and
+// SetRecipe() for a store's policy. If SetRecipe() fails, sets `exact` without a side object and
 // returns false.
 [[nodiscard]] bool SetRecipeOrExact(const Recipe& recipe, const DecodeInputs& side,
                                     const Digest& id, ImageSpec* spec);

@@ -57,7 +57,8 @@ CAIRN_DEVICE float ValueBeforeTurn(const PlaneRecord& plane, uint32_t head, uint
   return codecs::Add(value, LoadChannel(plane, head, channel).mean);
 }
 
-// Stores a token, with one warp. REQUIRES: the warp has synchronized since the token was centred.
+// Applies RoPE to a token and stores it, with one warp. REQUIRES: the warp has synchronized since
+// it wrote the values of the token.
 CAIRN_DEVICE void StoreTurned(const PlaneRecord& plane, uint32_t head, uint32_t token,
                               const CentredToken& centred, uint8_t* place) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, pairs = plane.pairs.count;

@@ -43,7 +43,7 @@ class Removals {
   // Returns the block's last removal, or nullopt if none is recorded.
   std::optional<Removal> Find(const BlockName& name) const;
 
-  // The record has every removal since that time.
+  // The record has every removal since this time.
   uint32_t since_unix_s() const { return since_unix_s_; }
   // Returns true if no entry was replaced. A block without an entry was then not removed since the
   // start.

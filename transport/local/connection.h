@@ -3,7 +3,8 @@
 // A client's connection over a unix socket. Payloads move through shared memory.
 //
 // With a region (transport/local), the daemon copies payloads and targets once if they are in
-// Buffers of this connection. Others are staged through the region, which costs one more copy.
+// Buffers of this connection. Other payloads and targets are staged through the region, which costs
+// one more copy.
 // Without a region (transport/memory), the daemon is in this process and accesses payloads and
 // targets in place.
 //

@@ -5,7 +5,8 @@
 // old files stay in force, and remark() has the reason.
 //
 //   auto files = TlsFiles::Open({.certificate = …, .key = …, .ca = {{.path = …}}},
-//   TlsRole::kServer); const TlsContext context = (*files)->context();   // for one TlsSession
+//                               TlsRole::kServer);
+//   const TlsContext context = (*files)->context();   // for one TlsSession
 //   (*files)->Look();                                 // from time to time, at most once a second
 
 #include <cstddef>

@@ -156,7 +156,7 @@ struct Blocks {
   // Rounds to nearest, ties to even.
   static Ints16 Round(Floats16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 
-  // Returns the high halves of first + i * by, modulo 2^64.
+  // Returns, for i = 0..15, the upper 32 bits of the 64-bit number first + i * by.
   static Ints16 HighOfMultiples(uint64_t first, uint64_t by) {
     // The multiples are stored in the order in which the shuffle below joins the halves of two
     // registers.
