@@ -56,9 +56,9 @@ absl::Status SyncFolder(const std::string& path);
 
 // Checks whether files in a folder can bypass the page cache (O_DIRECT). Writes a page to a file
 // "probe" in the folder and removes the file. Errors: InvalidArgument if the file system is in
-// memory, is a container's own, or refuses O_DIRECT. On such a file system, pages would be in
-// memory twice, and a completed write might not have reached the device. For other errors the code
-// fits the errno.
+// memory, is the root file system of a container, or refuses O_DIRECT. On such a file system, pages
+// would be in memory twice, and a completed write might not have reached the device. For other
+// errors the code fits the errno.
 absl::Status CheckDirectIo(const std::string& folder);
 
 // --- Shared memory -------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ struct StoredImage {
   const std::byte* image = nullptr;             // its verified bytes, at a multiple of 16
 };
 
-// What to encode, and the address of the new image on the device. The source is a slice of a block
-// on the device, or a stored image of the slice.
+// A slice to encode, and the address of the new image on the device. The source is a slice of a
+// block on the device, or a stored image of the slice.
 struct EncodeJob {
   const codecs::ImageSpec* spec = nullptr;
   PagedView source = {};  // view of spec->slice, without holes; only read

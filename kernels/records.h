@@ -99,8 +99,8 @@ CAIRN_HD SymbolStep StepOfSymbol(const codecs::CoderTable& table, uint32_t symbo
           table.start[coded] | frequency << 8 | (coded == codecs::kEscapeSymbol ? kStepEscape : 0)};
 }
 
-// What the codes of one plane of a profile share: the entries of its tables, and the offsets of the
-// codes of magnitude 1 and 2. Codes with low bits also have such offsets.
+// Tables that all codes of one plane of a profile share: the entries of the coder's tables, and the
+// offsets of the codes of magnitude 1 and 2. Codes with low bits also have such offsets.
 struct alignas(16) StepTables {
   uint32_t entries[codecs::kProfileTables * codecs::kCoderSlots];
   float offsets[codecs::kProfileTables + 1][2];

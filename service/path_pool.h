@@ -31,9 +31,9 @@ namespace cairn {
 
 class PathPool {
  public:
-  // Runs exactly once, without locks held. It gets OK on a thread of the pool. If it is refused, it
-  // gets the reason, in the call that refuses it. So a job that owns a request can answer it in
-  // either case.
+  // A job runs exactly once, without locks held. Normally it runs on a thread of the pool, with OK.
+  // A refused job runs inside Submit() or Continue(), with the reason. So a job that owns a request
+  // can always answer the request.
   using Job = absl::AnyInvocable<void(const absl::Status& refusal)>;
   enum class Kind : uint8_t { kGet, kPut };
 

@@ -57,7 +57,7 @@ struct ReplyTo {
 // Destroying it before Receive() refuses the payload; the caller must still reply.
 class Arrival {
  public:
-  // What a transport keeps to move or refuse the payload.
+  // The transport's own state, with which it moves or refuses the payload.
   class Held {
    public:
     virtual ~Held() = default;  // refuses the payload if Receive() has not consumed it

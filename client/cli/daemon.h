@@ -36,7 +36,8 @@ inline constexpr Flag kSpaceFlag = {
 // --space, returns the only space. Errors: NotFound, or InvalidArgument if several spaces match.
 // Both messages list the spaces.
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin);
-// Does the same for the space name in a file. An empty name means that the file names no space.
+// Like ChooseSpace() above, but uses the space name from a file. An empty name means that the file
+// names no space.
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin,
                                           const std::string& name);
 // Returns the space with that fingerprint.

@@ -184,8 +184,8 @@ using SelectRows = void(const AffineTile& tile, const uint8_t* source, uint64_t*
 using EncodePerChannel = bool(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
                               uint8_t* codes, uint8_t* params);
 
-// Does the same for V. A group is `group` consecutive channels of one token, and all its channels
-// count.
+// The counterpart of EncodePerChannel for V. A group is `group` consecutive channels of one token,
+// and all its channels count.
 //
 // - params: tokens * ceil(dim / group) pairs, in the order of tokens and then groups. All of them
 //   are written.

@@ -17,8 +17,8 @@ namespace cairn::codecs {
 // codecs/side/hot_rates.h. REQUIRES: kHotBitsMin <= bits_in_tenths <= kHotBitsMax.
 [[nodiscard]] std::optional<int16_t> HotMultiplierOf(const Profile& profile,
                                                      uint32_t bits_in_tenths);
-// Does the same without the cache. The search visits every channel of the profile about fourteen
-// times.
+// HotMultiplierOf() without the cache. The search visits every channel of the profile about
+// fourteen times.
 [[nodiscard]] std::optional<int16_t> SearchHotMultiplier(const Profile& profile,
                                                          uint32_t bits_in_tenths);
 

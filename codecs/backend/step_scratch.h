@@ -17,8 +17,8 @@ struct StepScratch {
   static constexpr uint32_t kPairsMax = 64;  // pairs beyond these are not cached
   static constexpr uint32_t kLanes = 16;     // tokens of a block
 
-  // What the cached rotations are for: the address of the pairs' turns, the first position, and the
-  // number of blocks from there.
+  // The inputs of the cached rotations: the address of the pairs' turns, the first position, and
+  // the number of blocks from there.
   const uint8_t* turns = nullptr;
   uint64_t position = 0;
   uint32_t blocks = 0;

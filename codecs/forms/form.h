@@ -38,7 +38,7 @@ struct StoredTile {
   TileLayout layout;  // result of LayoutOf() for the members above
 };
 
-// What the tiles of one call to Decode() share.
+// The inputs and caches that the tiles of one call to Decode() share.
 struct DecodeWork {
   const Backend& backend;
   const DecodeInputs& side;  // the image's inputs; REQUIRES: CheckCodableWith() is kOk

@@ -17,7 +17,7 @@ namespace cairn::codecs {
 //   tile  layout.bytes
 void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout& layout,
                std::byte* tile);
-// Does the same for positions that are already in their stored form.
+// WriteRows() for positions that are already in their stored form.
 void WriteRowsAt(const TileSource& source, std::span<const uint16_t> positions,
                  const TileLayout& layout, std::byte* tile);
 

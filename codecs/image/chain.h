@@ -17,7 +17,7 @@ namespace cairn::codecs {
 // Returns true if a block of this spec continues from the pools of the previous block. This is so
 // for ott, except at the start of a chain; it is not so for ott/local.
 [[nodiscard]] bool FollowsChain(const ImageSpec& spec);
-// Does the same for a block at that position with that recipe.
+// FollowsChain() for a block at that position with that recipe.
 [[nodiscard]] bool FollowsChain(const Recipe& recipe, uint64_t first_position);
 
 // Returns true if `parent` is an image of ott, is of the block before that of `spec`, and has this

@@ -50,7 +50,7 @@ void SetPatternkv(const Recipe& recipe, const Bank& bank, const Digest& id, Imag
 // and domain. The caller must also compare the id of the profile with the one in the spec; this
 // function does not.
 [[nodiscard]] bool IsCodableWith(const ImageSpec& spec, const Profile* profile);
-// Does the same for banks.
+// Returns true if the recipe needs no bank, or if this bank fits the spec.
 [[nodiscard]] bool IsCodableWith(const ImageSpec& spec, const Bank* bank);
 
 // Returns true if the encoder can use this profile: it fits the spec, or the recipe uses no

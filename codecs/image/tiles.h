@@ -16,7 +16,7 @@ namespace cairn::codecs {
 [[nodiscard]] StoredTile StoredTileOf(const ImageView& view, uint32_t index);
 // Verifies a tile, as VerifyTile() does.
 Error VerifyStored(const StoredTile& tile);
-// Does the same, but takes the CRC of the tile's content as an argument.
+// Verifies a tile whose content has the CRC `crc`.
 Error VerifyStored(const StoredTile& tile, uint32_t crc);
 
 }  // namespace cairn::codecs

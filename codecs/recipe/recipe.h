@@ -49,7 +49,7 @@ struct Recipe {
   bool is_fast = false;  // exact:fast: strips in mode planes only
 
   uint8_t level = 0;  // cairn: steps are 3^level times those of level 0
-  // A multiplier, as 256 * log2. In cairn, it multiplies the profile's steps. In cairn-hot, it is
+  // 256 * log2 of a multiplier. cairn multiplies the profile's steps by it. For cairn-hot, it is
   // the minimum worth of a bit.
   int16_t multiplier = 0;
 

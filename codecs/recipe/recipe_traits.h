@@ -23,7 +23,7 @@ enum class SideObjectUse : uint8_t {
   kBank,             // required
 };
 
-// What an encoder of the recipe uses in addition to the source.
+// The input of the recipe's encoder in addition to the source.
 enum class EncodedWith : uint8_t {
   kNothing,
   kQueryMagnitudes,  // for each channel of K; optional

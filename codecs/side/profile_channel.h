@@ -32,8 +32,8 @@ struct ProfileHead {
   uint32_t head = 0;
 };
 
-// What the codes of one plane share. Borrowed from the profile, or from a copy of it in device
-// memory.
+// Tables that all codes of one plane share. Borrowed from the profile, or from a copy of it in
+// device memory.
 struct ProfileTables {
   const CoderTable* tables;    // kProfileTables
   const CoderLookup* lookups;  // kProfileTables

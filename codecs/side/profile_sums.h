@@ -69,7 +69,7 @@ struct alignas(8) CodeColumn {
   bool has_shrink = false;  // ShrinkSums are computed, too
 };
 
-// What is known of a channel before its codes are counted.
+// The results for a channel before its codes are counted.
 struct alignas(8) MinedChannel {
   ProfileChannel profile;
   float unseen_means[kSampleParts] = {};  // means of the other parts

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shapes of KV: what a block has in one group of layers, and slices of that.
+// Shapes of KV: the shape of a block's KV in one group of layers, and slices of such a shape.
 //
 // The source ("raw") payload of a slice is its tiles one after another, in the order layer, head,
 // plane. Each tile is [rows, dim] in C order, in the group's dtype, little-endian. There is no

@@ -17,7 +17,8 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kValueTokens = 16;  // tokens with values in shared memory
 
-// What some forms need in addition to a tile. The K of a part uses it first, then the V.
+// Shared memory that some forms need in addition to a tile. The K of a part uses it first, then the
+// V.
 struct NarrowForms {};
 struct WideForms {
   union {

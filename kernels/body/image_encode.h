@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Assembles images from encoded tiles. Computes the offsets of the tiles, copies the tiles there,
-// and computes their CRCs. The other encode kernels have left each coded tile in its slot, and it
-// is copied from there. Raw tiles, and the sign and mantissa planes of strips, are read from the
-// source.
+// and computes their CRCs. The other encode kernels have written each coded tile to its slot. The
+// tile is copied from there. Raw tiles, and the sign and mantissa planes of strips, are read from
+// the source.
 
 #include <cstdint>
 
@@ -15,8 +15,8 @@
 
 namespace cairn::kernels {
 
-// Returns the header that a kernel has left in the slot of a strip, and the places of the strip's
-// parts.
+// Reads the header that an earlier kernel wrote to the slot of a strip. Returns the header and the
+// offsets of the strip's parts.
 CAIRN_DEVICE codecs::StripParts PartsOf(const EncodeTask& task, const PlaneRecord& plane,
                                         uint32_t token_first) {
   const auto header = LoadGlobal<U32x4>(task.slot + token_first * plane.row_bytes);
@@ -39,7 +39,7 @@ CAIRN_DEVICE uint32_t BytesOfStrips(const EncodeTask& task, const PlaneRecord& p
   return static_cast<uint32_t>(bytes);
 }
 
-// Does the same as PartsOf() for strips of `cairn`.
+// PartsOf() for strips of `cairn`.
 CAIRN_DEVICE codecs::StepStripParts StepPartsOf(const EncodeTask& task, const PlaneRecord& plane,
                                                 uint32_t token_first) {
   const auto header = LoadGlobal<U32x4>(task.slot + token_first * plane.row_bytes);
@@ -158,7 +158,7 @@ CAIRN_DEVICE void StoreSourceBits(const PlaneRecord& plane, const uint8_t* const
   StoreZeros(target + bytes, Align16(bytes) - bytes, ThreadIndex(), kBlockThreads);
 }
 
-// Does the work of StorePlaneAndLow() for whole units, with one thread per unit.
+// The part of StorePlaneAndLow() for whole units, with one thread per unit.
 template <codecs::DType kDType>
 CAIRN_DEVICE void StorePlaneUnits(const codecs::StripShape& shape, const uint8_t* const* places,
                                   const codecs::StripParts& parts, uint8_t* target) {

@@ -18,7 +18,7 @@ struct KeptDecodeShared {
   uint32_t before[kTileTokensMax / 32];  // number of tokens with codes before those of each word
 };
 
-// Returns 32 bits of the map, without the bits that belong to no token.
+// Returns 32 bits of the map. Bits after the last token are 0.
 CAIRN_DEVICE uint32_t LoadKept(const TileTask& task, const PlaneRecord& plane, uint32_t word) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < 4; ++i) {

@@ -18,8 +18,8 @@ namespace cairn::kernels {
 inline constexpr uint16_t kNoCentre = 0xFFFF;   // for a token that is skipped
 inline constexpr uint32_t kChannelsOfLane = 4;  // a lane sums this many at once
 
-// What a block knows of its head. It is in shared memory, because the registers are needed for
-// sums.
+// A thread block's data about its head. They are in shared memory, because the registers are needed
+// for sums.
 static_assert(kCentresBeside == kWarpLanes);
 struct MineHead {
   PlaneRecord plane;

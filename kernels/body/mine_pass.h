@@ -16,7 +16,7 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kMarkedTokens = kTaskTokensMax / kBlockWarps;  // per warp
 
-// What a block knows of its head and strip, in shared memory.
+// A thread block's data about its head and strip, in shared memory.
 struct PassShared {
   PlaneRecord plane;
   MinePassTask task;

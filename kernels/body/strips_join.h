@@ -34,7 +34,7 @@ CAIRN_DEVICE uint32_t SpreadFour(uint32_t bits) {
   return Choose(0x04040404U, highest, Choose(0x02020202U, middle, lowest)) & 0x07070707U;
 }
 
-// Does the same for a unit: byte w has bit w of each code. Byte 3 is ignored.
+// Spreads the codes of a unit: byte w has bit w of each code. Byte 3 is ignored.
 CAIRN_DEVICE U32x2 SpreadUnit(uint32_t bits) {
   return {SpreadFour(bits & 0x0F0F0F0FU), SpreadFour(bits >> 4 & 0x0F0F0F0FU)};
 }

@@ -210,7 +210,7 @@ CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, TokenPlaces* places, Ask a
   }
 }
 
-// Does the same for kernels that read the tile without copying it to shared memory.
+// DecodeTasks() for kernels that read the tile without copying it to shared memory.
 template <typename Decode>
 CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, Decode decode) {
   CAIRN_SHARED(TokenPlaces, places);

@@ -110,7 +110,7 @@ CAIRN_DEVICE void TraceGroup(const float* norms, uint32_t first, uint32_t count,
   }
 }
 
-// What a block knows of these rows, in shared memory.
+// The inputs and the result of the search for rows, in shared memory of a thread block.
 struct TracedRows {
   float norms[kTileTokensMax];
   NormPool pool;  // the pool after this tile

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The index: the only map from (space, key) to images. It also has the chains, pins, leases,
-// recency and waiters. It is the only mutable state that puts and gets share. It owns the lock. The
-// blocks are in its parts (index_parts.h); the leases and waiters are in members of this class.
+// The index: the only map from (space, key) to images. It also tracks chains, pins, leases, the
+// order of use, and waiting calls. It is the only mutable state that puts and gets share. It owns
+// the lock. The blocks are in its parts (index_parts.h); the leases and waiters are in members of
+// this class.
 //
 // A block exists while it has at least one image. The first publication wins: an image is a
 // duplicate if the images of the same block and group cover its slice already. If two equal puts
@@ -280,8 +281,8 @@ class BlockIndex final : public Evictor {
   // one space or, if space_id is 0, of all. Examines the next slots from *cursor on (start with 0).
   // Returns false at the end of the walk.
   bool Walk(uint64_t space_id, uint64_t* cursor, CopyPins* pins);
-  // Does the same in any tier, one copy at a time. *pin is the next copy, or empty if the examined
-  // slots have none.
+  // Walk() for any tier, which returns one copy at a time. *pin is the next copy, or empty if the
+  // examined slots have none.
   bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, CopyPin* pin);
 
   // --- Evictor, for tiers that need room

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Evicts blocks by the rules of Evictor. Blocks are evicted either by age, leaves of chains first,
-// or by place, to free the cheapest range of an arena. Also keeps the index within its limits of
-// blocks, images and memory.
+// or by place, to free the cheapest range of an arena. This class also keeps the index within its
+// limits of blocks, images and memory.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -25,8 +25,8 @@ struct Eviction {
   TierId tier = TierId::kHost;
   EvictionReason reason = EvictionReason::kCapacity;
   const BlockName* newcomer = nullptr;  // the block that needs the room; null: none
-  // The count of uses at the time when every leaf was found to be held. A leaf with a later use was
-  // found to be held after that use, so it is not examined again.
+  // The value of the use counter when the search had found that every leaf is held. Leaves with
+  // later uses are not examined again.
   uint64_t since = UINT64_MAX;
   bool is_past_leaves = false;  // the last hold examined ancestors of held leaves
 };
@@ -50,8 +50,8 @@ class Evictions {
   void MakeRoomForAwake(const BlockName& newcomer);
 
  private:
-  // The number of blocks that counts for the limit. Names of engines count, too: as the number of
-  // blocks at rest that would use the same memory.
+  // The number of blocks that counts for the limit. It also counts the memory of engines' names, as
+  // the number of blocks at rest that would use as much.
   uint64_t block_count() const {
     return parts_.tiers.figures().block_count +
            parts_.records.names_bytes() / limits::kIndexBytesAtRest;

@@ -99,7 +99,7 @@ class Mining {
     absl::Duration length = absl::ZeroDuration();
     void Begin(absl::Time now);
   };
-  // What is known of earlier attempts for a target.
+  // The history of earlier attempts for a target.
   struct Trial {
     size_t blocks_to_skip = 0;
     size_t sample_blocks = 0;  // sample of the last attempt

@@ -46,7 +46,7 @@ class LocalConnection final : public Connection {
                                                                const LocalConnectOptions& options,
                                                                absl::Time deadline,
                                                                proto::HelloReply* reply);
-  // Does the same over a socket to a lane in this process, which needs no region.
+  // Open() over a socket to a lane in this process, which needs no region.
   static absl::StatusOr<std::unique_ptr<LocalConnection>> OpenInProcess(Fd socket,
                                                                         const proto::Frame& hello,
                                                                         absl::Time deadline,

@@ -116,7 +116,7 @@ Packet ReceivePacket(int socket);
 // Sends `bytes` and copies of at most two descriptors. Sends all of it or nothing. Errors:
 // ResourceExhausted (the socket is full), Unavailable (the peer is gone).
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
-// Does the same with one descriptor, or with none if it is -1.
+// SendPacket() with one descriptor, or with none if `fd` is -1.
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, int fd = -1);
 
 // Makes the kernel refuse later packets with descriptors: their sender gets EPERM. Descriptors that
@@ -174,7 +174,7 @@ class SocketFile {
   Fd file_;  // refers to the file, even if the file is moved
 };
 
-// What other users could do to a socket in a folder.
+// The risk that other users pose to a socket in a folder.
 struct FolderRisk {
   bool is_refused = false;  // the daemon does not start
   std::string text;         // describes the risk; empty: there is none, except from root

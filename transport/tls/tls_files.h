@@ -46,8 +46,8 @@ struct TlsPaths {
   std::string key;          // PEM, not encrypted
   std::vector<TlsBundle> ca;
   std::string crl;  // PEM, any number of lists; empty: no certificate is revoked
-  // What to do if a revocation list is past its next update. true: the certificates of its issuer
-  // are refused. false: the list is still used.
+  // Says what happens if a revocation list is past its next update. true: the certificates of its
+  // issuer are refused. false: the list is still used.
   bool is_stale_crl_refused = false;
   bool operator==(const TlsPaths&) const = default;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The reference loops, which define each operation of codecs/backend/backend.h. They are written
-// for clarity. Tests compare every other backend with them. Nothing allocates. To encode a strip
+// for clarity. Tests compare every other backend with them. Nothing allocates. Encoding a strip
 // takes 300 KiB of stack for `cairn`, and 600 KiB for `cairn-hot`.
 
 #include "codecs/backend/backend.h"

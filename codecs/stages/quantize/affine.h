@@ -11,7 +11,7 @@ namespace cairn::codecs {
 bool QuantizeAffine(const Backend& backend, const TileSource& source, TilePlan* plan,
                     uint8_t* codes, uint8_t* params);
 
-// Does the same for the residual, which is the values minus the prediction of the plan.
+// Quantizes the residual instead, which is the values minus the prediction of the plan.
 bool QuantizePredicted(const Backend& backend, const TileSource& source, TilePlan* plan,
                        uint8_t* codes, uint8_t* params);
 
