@@ -50,8 +50,8 @@ class ABSL_LOCKABLE Mutex {
   void LetWaitersPass() ABSL_LOCKS_EXCLUDED(this) {
     const uint32_t had_before = had_.load(std::memory_order_seq_cst);
     const uint32_t waiting = waiting_.load(std::memory_order_seq_cst);
-    // This loop ends, because each of the `waiting` threads gets the lock, which the caller does
-    // not hold, and then increments had_.
+    // This loop ends: the caller does not hold the lock, so each of the `waiting` threads gets it
+    // and then increments had_.
     for (uint32_t had = had_before; had - had_before < waiting;
          had = had_.load(std::memory_order_seq_cst)) {
       had_.wait(had, std::memory_order_seq_cst);
@@ -66,9 +66,8 @@ class ABSL_LOCKABLE Mutex {
   void LockAfterOthers() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
     waiting_.fetch_add(1, std::memory_order_seq_cst);
     mutex_.lock();
-    // The order of these two operations is the reverse of that in LetWaitersPass(). If that
-    // function counts this thread in waiting_, the value of had_ that it read before does not yet
-    // count this thread.
+    // First waiting_, then had_: LetWaitersPass() reads them in the reverse order. So if it counts
+    // this thread in `waiting`, it does not count this thread in had_before.
     waiting_.fetch_sub(1, std::memory_order_seq_cst);
     had_.fetch_add(1, std::memory_order_seq_cst);
     had_.notify_all();
@@ -93,7 +92,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
-// A condition variable. Every wait has a deadline and may end early for no reason. So call it in a
+// A condition variable. Every wait has a deadline and may end early for no reason. So wait in a
 // loop that checks the condition. Thread-safety: Thread-safe.
 class CondVar {
  public:
@@ -104,7 +103,8 @@ class CondVar {
   // Releases `mutex`, sleeps until it is notified or until `deadline` (on the clock of
   // MonotonicNow()), and takes `mutex` again. Returns false once the deadline has passed.
   bool WaitUntil(Mutex& mutex, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    // At most a day, so that InfiniteFuture does not overflow; the caller's loop waits again.
+    // Waits at most a day, so that InfiniteFuture does not overflow. The caller's loop then waits
+    // again.
     const absl::Duration wait = std::min(deadline - MonotonicNow(), absl::Hours(24));
     if (wait <= absl::ZeroDuration()) {
       return false;

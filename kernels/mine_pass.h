@@ -36,8 +36,8 @@ struct SampleRun {
 };
 
 struct MinePassJob {
-  // The sample. Tokens in a hole of its page table count as tokens that cannot be coded if a run
-  // has them. Tokens outside all runs are ignored.
+  // The sample. Tokens outside all runs are ignored. A token of a run that lies in a hole of the
+  // page table counts as a token that cannot be coded.
   MineSample sample;
   std::span<const SampleRun> runs;
   codecs::RotaryPairs pairs;  // channels that RoPE rotates, from the miner

@@ -76,10 +76,10 @@ struct KeyExtra {
 BlockKey DeriveKey(const Fingerprint& space, const BlockKey& parent,
                    std::span<const uint32_t> tokens, std::span<const KeyExtra> extras = {});
 // Derives the keys of all full blocks of a token sequence. The offset of an extra is counted from
-// the start of the sequence, and determines the block to which the extra belongs. In the key of
-// that block, the offset is counted from the start of the block. An extra for the whole sequence
-// (LoRA, salt) has the offset 0; the keys of later blocks depend on it through their parent.
-// REQUIRES: tokens_per_block > 0.
+// the start of the sequence. The extra belongs to the block at this offset. In the key of that
+// block, the offset is counted from the start of the block. An extra for the whole sequence (LoRA,
+// salt) has the offset 0; the keys of later blocks depend on it through their parent. REQUIRES:
+// tokens_per_block > 0.
 std::vector<BlockKey> DeriveChain(const Fingerprint& space, std::span<const uint32_t> tokens,
                                   uint32_t tokens_per_block, std::span<const KeyExtra> extras = {});
 // Derives the key of a block from the engine's own hash of it.

@@ -15,12 +15,12 @@
 namespace cairn::proto {
 
 enum class Statistic : uint8_t {
-  // Means over the block's tokens and over the query heads that share a KV head, of the query after
-  // RoPE. The values are finite and not negative.
-  kQuerySquares = 0,     // q * q: for mining a profile
-  kQueryMagnitudes = 1,  // |q|: for mixkvq's choice of channels
-  // Scores of tokens, for arkv. A token with an infinite score is kept at full precision. A score
-  // that is NaN or not above 0 is unknown.
+  // Means of a function of the query after RoPE. Each mean is over the block's tokens and over the
+  // query heads that share a KV head. The values are finite and not negative.
+  kQuerySquares = 0,     // of q * q: for mining a profile
+  kQueryMagnitudes = 1,  // of |q|: for mixkvq's choice of channels
+  // Scores of tokens, for arkv. A token with an infinite score is kept at full precision. NaN, 0
+  // and negative scores mean that the score is unknown.
   kTokenScores = 2,
 };
 inline constexpr Statistic kStatistics[] = {Statistic::kQuerySquares, Statistic::kQueryMagnitudes,

@@ -14,11 +14,11 @@
 //
 // The open time doubles when a probe fails. It also doubles when the first measurement after
 // closing shows that the store is still slow.
-//
-// What closes the breaker depends on why it opened. If only matches had failed, an answered match
-// closes it, so that a client that makes no gets also recovers. If a get had failed, or fetching
-// was slow, a get must deliver bytes. The breaker also closes if a probe finds blocks but no get
-// follows within probe_timeout. In this case a single further failure opens it again.
+// The condition for closing depends on why the breaker opened. If only matches had failed, an
+// answered match closes the breaker, so that a client that makes no gets also recovers. If a get
+// had failed, or fetching was slow, only a get that delivers bytes closes it. The breaker also
+// closes if a probe finds blocks but no get follows within probe_timeout. In this case a single
+// further failure opens it again.
 //
 // Thread-safety: Thread-safe.
 

@@ -21,9 +21,9 @@ absl::Status CheckStream(kernels::Stream stream);
 absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline);
 
 // Tracks one owner's calls. After the first failure the device counts as lost: the failure is
-// logged once, and all later calls return Unavailable. The object queries the stream only while
-// work of the owner may be on it. So the owner may close the stream once its work is known to be
-// complete. The device must outlive the object.
+// logged once, and all later calls return Unavailable. The object uses the stream only while it may
+// have work of the owner. So the owner may close the stream after IsOver() or Await() has reported
+// that the work is complete. The device must outlive the object.
 //
 // Thread-safety: Thread-compatible.
 class DeviceCalls {

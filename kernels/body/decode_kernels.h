@@ -33,7 +33,7 @@ void ForEachAffineKernel(Launch&& launch) {
       KernelShape{AffineFastList(kBits, kDType, true), kBytes});
 }
 
-// Calls launch.Kernel<kernel>(shape) for each decode kernel. Each takes DecodeArgs.
+// Calls launch.Kernel<kernel>(shape) for each decode kernel. Each kernel takes DecodeArgs.
 template <typename Launch>
 void ForEachDecodeKernel(Launch&& launch) {
   using codecs::DType;

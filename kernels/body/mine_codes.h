@@ -112,8 +112,7 @@ CAIRN_DEVICE void CountChannels(const MinePassArgs& args, const uint8_t* columns
   const ChannelsOfWarp at = ChannelsAt(pass.plane, index);
   const CodedChannel first = LoadCoded(args, pass, at.first);
   const CodedChannel second = LoadCoded(args, pass, at.second);
-  // In a strip, the tokens at every kFindStride-th position are at most as many as the lanes of a
-  // warp.
+  // If the range is strided, each examined token of the strip has its own lane.
   const bool is_strided = shared->range.is_strided;
   const uint32_t stride = is_strided ? codecs::kFindStride : 1;
   const auto lead = static_cast<uint32_t>(-pass.strip.first_position % stride);
@@ -203,7 +202,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) CountCodes(MinePassArgs args) {
   }
 }
 
-// Calls launch.Kernel<kernel>(shape) for each kernel. Each takes MinePassArgs.
+// Calls launch.Kernel<kernel>(shape) for each kernel. Each kernel takes MinePassArgs.
 template <typename Launch>
 void ForEachPassKernel(Launch&& launch) {
   launch.template Kernel<&SumMoments>(

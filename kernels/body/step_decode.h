@@ -154,7 +154,7 @@ CAIRN_DEVICE bool DecodeStepCodes(const PlaneRecord& plane, const FoundSteps& st
 }
 
 // Does the same as codecs::StepCodeOf(), but needs no array of offsets in the memory of a thread.
-// Adding a zero changes nothing.
+// For magnitudes above 2 the offset is 0, which changes nothing.
 CAIRN_DEVICE float StepCodeOf(int32_t code, U32x2 offsets) {
   const uint32_t magnitude = static_cast<uint32_t>(code < 0 ? -code : code);
   const float offset = codecs::BitsFloat(magnitude == 1   ? offsets.x

@@ -36,8 +36,8 @@ struct NormPool {
   }
 };
 
-// Returns the pool that the previous block of the chain has stored. Returns an empty pool if no
-// encoder writes such a pool.
+// Returns the pool that the previous block of the chain has stored. Returns an empty pool if the
+// stored pool is invalid.
 CAIRN_DEVICE NormPool LoadPool(const uint8_t* stored) {
   uint32_t norms[kPoolNorms];
   const auto state = LoadGlobal<uint32_t>(stored + 4 * kPoolNorms);

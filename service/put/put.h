@@ -13,9 +13,8 @@
 //   image visible to all readers.
 // - Reply: frees all memory of the put, then answers. If the put asked to be durable, the answer
 //   waits until the put is durable, or until it is known that it will not be.
-//
 // One PutOp goes through all steps. Nothing is visible before Publish. If the PutOp is destroyed
-// earlier, nothing is left of the put.
+// earlier, the put has no effect.
 
 #include <array>
 #include <atomic>

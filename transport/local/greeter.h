@@ -44,7 +44,8 @@ class Greeter {
   // Accepts connections from `listener`. `door` is the --door folder of that listener, or empty.
   // Call it before Start(), at most kListenersMax times.
   void Listen(int listener, std::string door = {});
-  // Must be called when a listener's descriptor refers to another socket. Thread-safe.
+  // Must be called after the descriptor of a listener was made to refer to another socket.
+  // Thread-safe.
   void ListenAgain();
   void Start();
   // Closes all its connections and ends the thread. Idempotent.

@@ -22,8 +22,8 @@
 
 namespace cairn::transport {
 
-// The lanes of one server, and the greeter that gives them their peers. transport/memory has a set,
-// too. Thread-safety: Thread-safe.
+// The lanes of one server, and the greeter that assigns peers to lanes. transport/memory uses this
+// class, too. Thread-safety: Thread-safe.
 class LaneSet {
  public:
   // REQUIRES: 1 <= limits.lanes <= 64. `handler` and `lender` must outlive the set; `lender` may be
@@ -34,11 +34,12 @@ class LaneSet {
   // Accepts connections from `listener`. `door` is the --door folder of that listener, or empty.
   // Call it before Start().
   void Listen(int listener, std::string door = {}) { greeter_.Listen(listener, std::move(door)); }
-  // Must be called when a listener's descriptor refers to another socket. Thread-safe.
+  // Must be called after the descriptor of a listener was made to refer to another socket.
+  // Thread-safe.
   void ListenAgain() { greeter_.ListenAgain(); }
   void Start();
-  // Breaks all peers, completes every transfer and joins the threads. Runs `last` on a thread that
-  // may block, and waits for `last` at most a second. Later calls wait for the first call.
+  // Breaks all peers, completes every transfer and joins the threads. Also runs `last` on a thread
+  // that may block, and waits at most a second for its end. Later calls wait for the first call.
   void Stop(BlockingJobs::Job last = nullptr);
 
   // Takes over a connected socket of this process, whose peer needs no memfd. Returns false, and
@@ -52,7 +53,7 @@ class LaneSet {
   void Report(MetricSink& sink, std::string_view transport) const;
 
  private:
-  // Shared with its peers' jobs, because a blocked job outlives the set.
+  // Shared with the jobs of peers, because a blocked job outlives the set.
   const std::shared_ptr<LaneShare> share_;
   std::vector<std::unique_ptr<LocalLane>> lanes_;
   Greeter greeter_;

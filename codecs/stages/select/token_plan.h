@@ -30,7 +30,7 @@ struct TokenBudget {
 // Assigns states in the order of ranks. First, tokens of infinite score become original while the
 // budget lasts. Of the remaining bytes, original_share is spent on more original tokens. The rest
 // is spent on low tokens. If all tokens are then kept, the bytes that are left turn low tokens into
-// original ones; otherwise the remaining tokens are evicted. The states take at most budget.bytes.
+// original ones. Otherwise the remaining tokens are evicted. The states take at most budget.bytes.
 // If all tokens fit as originals, all are originals.
 //   scores  one per token of the head, in the order of positions
 //   states  one per token; all are written
@@ -38,7 +38,8 @@ void PlanTokens(const TokenBudget& budget, std::span<const float> scores,
                 std::span<TokenState> states);
 
 // Makes one plan for all heads of a layer, for readers that keep the same tokens in each head. The
-// score of a token is the mean of its scores in the heads, or infinite if one of these is.
+// score of a token is the mean of its scores in all heads. It is infinite if one of these scores is
+// infinite.
 //   scores  [head][token]; states has the same shape. REQUIRES: `tokens` divides their size
 void PlanUniform(const TokenBudget& budget, std::span<const float> scores, uint32_t tokens,
                  std::span<TokenState> states);
