@@ -14,10 +14,9 @@
 //     static void Release(Index& index, Image* image);
 //     Handle<Index, Image*, &Pin::Release> handle_;
 //   };
-//
 // The value is released once: on destruction, on Reset(), or when another handle is moved into this
-// one. A handle is empty if it is default-constructed, moved from, reset or taken. Then it releases
-// nothing, and its value is Value().
+// one. A handle is empty if it is default-constructed, moved from, reset or taken. An empty handle
+// releases nothing, and its value is a default-constructed Value.
 //
 // Thread-safety: Thread-compatible. kRelease runs on the thread that releases the value.
 // Ownership:     the owner must outlive the handle. The value must not be used after its release.

@@ -24,8 +24,7 @@
 //
 // Declare it as the owner's last member. Then it is destroyed first, and checks that nothing is in
 // flight while the owner's other members still exist.
-//
-// Thread-safety: Thread-safe. Locks: its own. It calls nobody under it.
+// Thread-safety: Thread-safe. Locks: its own, under which it calls no other code.
 
 #include <cstddef>
 

@@ -24,8 +24,8 @@ consteval std::uint64_t operator""_GiB(unsigned long long count) { return count 
 // 2^63 - 1 bytes.
 absl::StatusOr<std::uint64_t> ParseBytes(std::string_view text);
 
-// Formats a size in the largest unit of which it has at least 1. If the number is whole, as in
-// "4GiB", ParseBytes() can parse the result. Other results have a fraction, as in "1.5GiB".
+// Formats a size in the largest unit that is not larger than the size. If the number is whole, as
+// in "4GiB", ParseBytes() can parse the result. Other results have a fraction, as in "1.5GiB".
 std::string FormatBytes(std::uint64_t bytes);
 
 }  // namespace cairn

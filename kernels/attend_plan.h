@@ -64,8 +64,8 @@ struct AttendJob {
 
 struct AttendPlan {
   uint32_t bytes = 0;
-  // Status words of all jobs in order. A job has one per image, and one for its tail, even if it
-  // has no tail.
+  // Status words of all jobs in order. A job has a word for each image, and one for a tail, whether
+  // or not the job has a tail.
   uint32_t status_count = 0;
   uint64_t scratch_bytes = 0;
   std::array<uint32_t, kAttendLists> counts{};  // work items of each list

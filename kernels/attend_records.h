@@ -111,7 +111,8 @@ struct alignas(16) AttendHeader {
   // Bytes from the header.
   uint32_t queries_at, planes_at, works_at;
   uint32_t parts_at[kAttendPartLists];  // AffinePart in the lists up to kFp8Of64, else AttendPart
-  // A slot of scratch: kAttendRows outputs, each as wide as the widest, then their log sums.
+  // A slot of scratch has kAttendRows outputs, each with the width of the widest output, and then
+  // their log sums.
   uint32_t slot_floats;
 };
 

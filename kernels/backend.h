@@ -54,9 +54,10 @@ LaunchResult LoadKernels();
 // needs only kernels that the captured plan needed.
 //   plan    from MakeDecodePlan()
 //   bytes   the buffer of the plan, on the device
-//   status  plan.image_count words, zeroed before. Afterwards 0 if the image was decoded, else its
-//           codecs::Error. After an error the targets of this image are unspecified; the targets of
-//           other images are not affected
+//   status  plan.image_count words, which the caller sets to 0. The kernels set the word of an
+//   image
+//           that cannot be decoded to its codecs::Error. The targets of this image are then
+//           unspecified; the targets of other images are not affected
 // Thread-safety: Thread-safe.
 LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status,
                           Stream stream);
@@ -66,9 +67,9 @@ LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32
 //   plan     from MakeEncodePlan()
 //   bytes    the buffer of the plan, on the device
 //   results  plan.tile_count results, on the device
-//   status   plan.image_count words, zeroed before. Afterwards 0 if results and image are complete.
-//            kTargetTooSmall: the page table of the image has an invalid page or a hole. If the
-//            source is a stored image, also kBadTile or kNotDemotable
+//   status   plan.image_count words, which the caller sets to 0. 0 remains if results and image are
+//            complete. Errors: kTargetTooSmall (the page table of the image has an invalid page or
+//            a hole). If the source is a stored image, also kBadTile or kNotDemotable
 LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
                           uint32_t* status, Stream stream);
 
@@ -77,9 +78,9 @@ LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileRe
 //   plan     from MakeAttendPlan()
 //   bytes    the buffer of the plan, on the device
 //   scratch  plan.scratch_bytes on the device, at a multiple of 16, with any content
-//   status   plan.status_count words, zeroed before. Afterwards 0, or the codecs::Error of an image
-//            or tail. After an error the outputs and log sums of its sequence are unspecified;
-//            other sequences are not affected
+//   status   plan.status_count words, which the caller sets to 0. The kernels set the word of an
+//            image or tail with an error to its codecs::Error. The outputs and log sums of its
+//            sequence are then unspecified; other sequences are not affected
 LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
                           uint32_t* status, Stream stream);
 
@@ -88,8 +89,9 @@ LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::b
 //   plan     from MakeMinePlan()
 //   bytes    the buffer of the plan, on the device
 //   scratch  plan.scratch_bytes on the device, at a multiple of 16, with any content
-//   status   a word, zeroed before. Afterwards 0; or kTargetTooSmall: the page table has an invalid
-//            page; or kIncomplete: a head has no token. After an error the bank is unspecified
+//   status   a word, which the caller sets to 0. Errors: kTargetTooSmall (the page table has an
+//            invalid page), kIncomplete (a head has no token). After an error the bank is
+//            unspecified
 LaunchResult LaunchMine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch,
                         uint32_t* status, Stream stream);
 
@@ -97,9 +99,9 @@ LaunchResult LaunchMine(const MinePlan& plan, const std::byte* bytes, std::byte*
 // when the work on the stream has completed.
 //   plan     from MakeMinePassPlan()
 //   bytes    the buffer of the plan, on the device
-//   sums     plan.sums_bytes on the device, at a multiple of 16, zeroed before
-//   status   a word, zeroed before. Afterwards 0, or kTargetTooSmall: the page table has an invalid
-//            page. After an error the sums are unspecified
+//   sums     plan.sums_bytes on the device, at a multiple of 16, which the caller sets to 0
+//   status   a word, which the caller sets to 0. Errors: kTargetTooSmall (the page table has an
+//            invalid page). After an error the sums are unspecified
 LaunchResult LaunchMinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
                             uint32_t* status, Stream stream);
 

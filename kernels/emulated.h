@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The definitions of kernels/device.h for a compiler other than nvcc. They call an executor, which
-// runs the threads of a block and checks their accesses. The product has no executor; that of the
-// tests is in tests/kernels/executor/. Include this file only through kernels/device.h.
+// runs the threads of a block and checks their accesses. The product has no executor. The tests
+// have one in tests/kernels/executor/. Include this file only through kernels/device.h.
 //
 // Thread-safety: callable only from the threads of a running kernel.
 

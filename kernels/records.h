@@ -116,8 +116,8 @@ struct alignas(16) PlaneRecord {
   const uint8_t* side;            // first head of the side object: its patterns or channels
   const uint8_t* vectors;         // vectors of the first head, for K of a profile with a basis;
                                   // else null
-  const uint8_t* scales;          // in the same way
-  const uint8_t* scale_inverses;  // in the same way
+  const uint8_t* scales;          // scales of the first head, likewise
+  const uint8_t* scale_inverses;  // inverse scales of the first head, likewise
   TurningPairs pairs;             // none except in K
   uint64_t first_position;        // position of token 0 in the chain
   uint32_t page_count;            // a table may only name lower pages; the host has checked these
@@ -191,14 +191,14 @@ enum class Fault : uint32_t {
 // ---- Encoding ----
 
 // The encoding kernels. They run in the order of ForEachEncodeKernel(). The general kernels come
-// before these, one for each form except raw; GeneralEncodeList() returns the number of one. They
-// encode tiles of every shape and dtype, one block per tile. For strips they compute only the data
-// that kPlace needs, one warp per strip.
+// before these, one for each form except raw; GeneralEncodeList() returns the value for a form.
+// They encode tiles of every shape and dtype, one block per tile. For strips they compute only the
+// data that kPlace needs, one warp per strip.
 enum class EncodeList : uint8_t {
-  // Kernels that write into the slots of tiles, like the general ones; each has a list of items.
-  // Affine tiles without rows, in bf16 and fp16, whose token rows are a multiple of 16 bytes, for
-  // 8, 4 and 2 bits, one block per tile. They run before the general kernel, which encodes the
-  // tiles that they leave.
+  // These kernels write into the slots of tiles, like the general ones. Each has a list of items.
+  // kAffineFast encodes affine tiles without rows, in bf16 and fp16, whose token rows are a
+  // multiple of 16 bytes. It has kernels for 8, 4 and 2 bits, with one block per tile. They run
+  // before the general kernel, which encodes the tiles that they leave.
   kAffineFast = codecs::kFormCount - 1,
   kNarrowed = kAffineFast + 6,  // stored tiles of codes, to fewer bits, one block per tile
   kThinned,                     // the same, with fewer rows
@@ -226,11 +226,12 @@ inline constexpr uint32_t kEncodeItemLists = static_cast<uint32_t>(EncodeList::k
 }
 // Tokens of a group of K, in a tile of EncodeList::kAffineFast.
 inline constexpr uint32_t kFastGroupTokens = 128;
-inline constexpr uint32_t kFastGroupChannels = 64;  // channels of a group of V, likewise
+inline constexpr uint32_t kFastGroupChannels = 64;  // channels of a group of V in such a tile
 
 // An item is tile * kStripsOfTileMax + strip.
 inline constexpr uint32_t kStripsOfTileMax = kTileTokensMax / kTaskTokensMax;
-// Instead of a strip, in the general list of affine tiles: only if an earlier kernel left the tile.
+// Replaces the strip in items of the general list of affine tiles. The tile is then encoded only if
+// an earlier kernel left it.
 inline constexpr uint32_t kItemIfLeft = 1;
 
 // The rules for the rows and params of a tile: bits of EncodeTask::rules.
@@ -242,7 +243,7 @@ inline constexpr uint16_t kRuleFirstStays = 4;  // token 0 is stored as a row, b
 inline constexpr uint16_t kRuleScores = 8;      // scores of tokens are stored
 inline constexpr uint16_t kRuleAgeing = 16;     // the tokens of EncodeImage::ageing_at are rows,
                                                 // too
-// The bits above: the recipe's variant; for a stored tile its bits, or its level.
+// The higher bits have the recipe's variant or, for a stored tile, its bits or its level.
 inline constexpr uint16_t kRuleVariantShift = 8;
 inline constexpr uint16_t kRuleTraced = 128;     // the tokens of K with the smallest norms of the
                                                  // chain are rows; for V, K is the previous tile
@@ -305,7 +306,8 @@ struct EncodeArgs {
   uint32_t list;
 };
 
-// In the place of a form, between kernels: the tile is left to the general kernel.
+// Between kernels, this value in the place of a form means that the tile is left to the general
+// kernel.
 inline constexpr uint16_t kLeftTile = 0xFFFF;
 
 // ott: norms in a head's pool, tokens that leave it before it closes, and tokens offered to it at a

@@ -225,9 +225,9 @@ inline constexpr size_t kPathQueueBusy = 64;
 inline constexpr size_t kWaitingGetsMax = 8192;
 // Running reads use at most this part of the host tier: an eighth.
 inline constexpr uint64_t kPromotedShareOfHost = 8;
-// Only from images of at least this size, slices are read without the rest (SliceReads in
-// service/get/promotions.h). A smaller image is read completely in less time than a second read
-// takes.
+// A slice is read without the rest of its image only if the image has at least this size
+// (SliceReads in service/get/promotions.h). A smaller image is read completely in less time than a
+// second read takes.
 inline constexpr uint64_t kSlicedImageBytesMin = 256_KiB;
 inline constexpr uint64_t kSlicePageBytes = 4_KiB;  // reads begin and end at multiples of it
 // Two parts are read together if the gap between them is smaller.
@@ -319,8 +319,8 @@ inline constexpr size_t kGpuCodecQueueMax = 256;  // waiting images, like the pa
 // Limit for the codec's continuations in the path pool: the waiting images plus the images of two
 // batches.
 inline constexpr size_t kGpuCodecJobsMax = kGpuCodecQueueMax + 2 * size_t{64};
-// If the device has not coded an image after this time, the CPU does. The CPU also does after half
-// of the time that its owner has left.
+// If the device has not coded an image after this time, the CPU codes it. The CPU also codes it
+// after half of the time that the image's owner has left.
 inline constexpr uint32_t kGpuCodecPatienceMs = 500;
 // For copies to the device:
 // - the number of blocks whose reads are remembered, 16 bytes each

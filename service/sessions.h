@@ -62,8 +62,8 @@ class TenantPolicy {
   virtual absl::Status MayUseUcx(std::string_view tenant) const = 0;
   // Returns the limit for the sessions of a tenant, in addition to its share. nullopt: none.
   virtual std::optional<uint64_t> SessionsMax(std::string_view tenant) const = 0;
-  // Decides whether the peer may make administrative calls. Called where the address alone does not
-  // decide it. Errors: PermissionDenied.
+  // Decides whether the peer may make administrative calls. Called if the listener's address alone
+  // does not decide this. Errors: PermissionDenied.
   virtual absl::Status MayOperate(const PeerIdentity& identity) const = 0;
   // Decides whether the peer may connect at all. Errors: PermissionDenied.
   virtual absl::Status MayConnect(const PeerIdentity& identity) const = 0;

@@ -67,8 +67,8 @@ class Exchange {
   // none.
   virtual const void* place() const = 0;
   // If the request has no payload, returns how many bytes its reply may need in the connection's
-  // region. More such exchanges than the window allows may run at once. Returns zero if the request
-  // has a payload.
+  // region. More of these exchanges may run at once than the window allows. Returns zero if the
+  // request has a payload.
   virtual uint64_t reply_bytes_max() const { return 0; }
   // Set before Prepare(). True means that place() is in a Buffer of the connection in use.
   bool is_lent = false;

@@ -46,7 +46,7 @@ class DeviceMover::Impl {
         (request.timeout > absl::ZeroDuration() ? request.timeout : kDataTimeoutDefault);
     absl::Status status = Check(request, is_put);
     if (status.ok()) {
-      status = calls_.Await(deadline);  // work that an earlier call left on it
+      status = calls_.Await(deadline);  // for the work of an earlier call
     }
     if (!status.ok()) {
       std::fill(results.begin(), results.end(), status);
@@ -67,8 +67,7 @@ class DeviceMover::Impl {
  private:
   using Memory = DeviceMemory;
 
-  // The most side objects that stay on the device: more than enough for the spaces of one
-  // mover.
+  // Maximum number of side objects on the device: more than enough for the spaces of one mover.
   static constexpr size_t kSideObjectsMax = 2 * kernels::kPlanProfilesMax;
 
   // Offsets of the parts of a batch. Host memory and device memory have the same offsets. Images

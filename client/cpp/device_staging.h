@@ -32,7 +32,7 @@ class DeviceStaging {
   // no room, too. REQUIRES: the device no longer uses the previous memory.
   absl::Status Take(DeviceCalls& calls, size_t bytes,
                     absl::FunctionRef<absl::StatusOr<Buffer>()> lend);
-  // Must be called when calls have failed in the way in which they fail when their connection ends.
+  // Must be called when calls have failed with an error that can mean the end of their connection.
   // Pages of the memory may then be detached from the daemon, and so from the range that is
   // registered with the device.
   void OnCallsFailed() { is_stale_ = lent_.has_value(); }

@@ -52,8 +52,8 @@ struct MatchResult {
   // The lease that pins the blocks. Any client of the tenant may use it for gets. All zero: no
   // lease.
   LeaseToken lease{};
-  // How long the lease lasts. It does not expire before this, nor while the session that took it is
-  // open.
+  // The duration of the lease. The lease does not expire before this time, nor while the session
+  // that took it is open.
   absl::Duration lease_time;
   std::vector<MatchedBlock> blocks;
   bool is_shortened_by_pins = false;  // more blocks exist, but too much of the tier is pinned

@@ -37,7 +37,7 @@ struct Prediction {
   // For encoding V: the spans that choose_patterns stored in PatternedTile::spans; null: unknown.
   const Span* spans = nullptr;
 
-  // Returns the pattern that is subtracted from a token, or null if no pattern is.
+  // Returns the pattern that is subtracted from a token, or null if there is none.
   [[nodiscard]] CAIRN_HD_MEMBER const uint8_t* PatternOf(uint32_t token, uint32_t dim) const {
     if (((is_predicted[token / 64] >> (token % 64)) & 1) == 0) return nullptr;
     return patterns + uint64_t{2} * numbers[token] * dim;
@@ -103,7 +103,7 @@ struct StripJob {
   bool is_streamed;      // bypass the caches when writing the target
 };
 
-// The most strips that one call decodes, so that a backend can interleave them.
+// Maximum number of strips that one call decodes. A backend can interleave them.
 inline constexpr uint32_t kStripsAtOnce = 4;
 
 struct StepTile;     // codecs/backend/step_tile.h: a tile of the recipe `cairn`
@@ -230,9 +230,9 @@ using CopyStreamed = void(const uint8_t* source, uint64_t bytes, uint8_t* target
 using NarrowCodes = void(const AffineTile& tile, uint8_t target_bits, const uint8_t* codes,
                          uint8_t* target);
 
-// For every token that is not in rows, finds the pattern with the least cost, the first one if
-// several have it. If the token should use that pattern, sets the token's number and its bit in
-// is_predicted. If the token minus the pattern cannot be coded, adds the token to rows instead.
+// For every token that is not in rows, finds the pattern with the least cost, or the first of
+// several such patterns. If the token should use that pattern, sets the token's number and its bit
+// in is_predicted. If the token minus the pattern cannot be coded, adds the token to rows instead.
 // Leaves other numbers and bits unchanged.
 //
 // - source: tokens * dim elements. Elements of tokens outside `rows` are finite and at most

@@ -90,7 +90,7 @@ CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM)
 [[nodiscard]] const Form* FormOf(uint16_t form);
 
 // Returns the layout of a tile, or nullopt if this recipe does not write such a tile in this form.
-//   bytes  the tile's size in the directory; used only if it does not follow from the rest
+// bytes the tile's size in the directory; used only if it does not follow from the other arguments
 [[nodiscard]] std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& recipe,
                                                  uint16_t form, uint32_t rows, uint64_t bytes = 0);
 

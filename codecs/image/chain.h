@@ -20,8 +20,8 @@ namespace cairn::codecs {
 // FollowsChain() for a block at that position with that recipe.
 [[nodiscard]] bool FollowsChain(const Recipe& recipe, uint64_t first_position);
 
-// Returns true if `parent` is an image of ott, is of the block before that of `spec`, and has this
-// head.
+// Returns true if `parent` is an image of ott, belongs to the block before the block of `spec`, and
+// has this head.
 [[nodiscard]] bool IsParentOf(const ImageSpec& parent, const ImageSpec& spec, ProfileHead at);
 
 // Returns the offset of a head's pool in an image of ott. The pool has kChainBytes. Returns nullopt

@@ -73,8 +73,9 @@ class ImageView : public ImagePrefix {
 };
 
 // Sets *bytes to the size of the image that starts here, which its header states. The size is at
-// least kHeaderBytes and at most kImageBytesMax. Does not check the rest of the header. For readers
-// that fetch a header before the rest. Errors: kTruncated, kBadMagic, kBadVersion, kBadHeader.
+// least kHeaderBytes and at most kImageBytesMax. Does not check the rest of the header. This
+// function is for readers that fetch the header first. Errors: kTruncated, kBadMagic, kBadVersion,
+// kBadHeader.
 Error PeekImageBytes(std::span<const std::byte> header, uint64_t* bytes);
 // Returns the directory_crc() of that image without checking it. REQUIRES: `header` has at least
 // kHeaderBytes.

@@ -16,8 +16,8 @@
 
 namespace cairn::codecs {
 
-// The number of parts of a sample. Codes of one part that use only statistics of the other parts
-// show how large text is that the profile was not made from.
+// The number of parts of a sample. Each part is also coded with statistics of the other parts only.
+// Its size then estimates the size of text that is not in the sample.
 inline constexpr uint32_t kSampleParts = 4;
 inline constexpr uint64_t kTokensSkipped = 4;  // first tokens of a chain; attention uses them
                                                // as sinks

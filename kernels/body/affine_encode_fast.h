@@ -13,8 +13,8 @@
 //   255 * (1 + 2^-23), which rounds to 255. If the range is 0, the product is 0.
 // - Narrow() is one product and one shift for every 8-bit code. For 4 bits, (code + 8) / 17 equals
 //   (code + 8) * 241 >> 12. For 2 bits, the product is (code + 42) * 193 >> 14.
-// - A group has a value that cannot be coded exactly if its smallest or its largest value cannot be
-//   coded, or is a NaN.
+// - To find out whether a group has a value that cannot be coded, only its smallest and its largest
+//   value are examined. If there is such a value, one of these two is too large, infinite or a NaN.
 
 #include <cstdint>
 
@@ -221,8 +221,8 @@ CAIRN_DEVICE uint32_t ExtremesOfUnit(const U32x4& values) {
 }
 
 // Encodes V, with a (min, range) for each 64 channels of a token. 8 adjacent lanes hold these
-// channels. In each round they halve the tokens between them, until each lane has one token. The
-// lane computes the params of its token, and the lanes then exchange the params.
+// channels. In each round, each lane gives half of its tokens to another lane, until it has one
+// token. It computes the params of this token. The lanes then exchange the params.
 template <uint32_t kBits, codecs::DType kDType, uint32_t kParts>
 CAIRN_DEVICE bool EncodeTokens(const EncodeTile& tile, uint32_t token_first, uint32_t channel_first,
                                AffineFastShared* shared) {

@@ -75,7 +75,7 @@ using AffineAttendShared = StepsShared<AffineStep<kBits>>;
 
 // ---- Copying steps ----
 
-// Returns where a piece of 16 bytes is among a token's codes of K.
+// Returns the place of a piece of 16 bytes among a token's codes of K.
 template <uint32_t kRowBytes>
 CAIRN_DEVICE uint32_t KPieceAt(uint32_t token, uint32_t piece) {
   if (kRowBytes == 128) piece ^= token & 1;
@@ -135,7 +135,7 @@ CAIRN_DEVICE void AskForParams(const AffinePart& part, uint32_t token, uint32_t 
   if (2 * lane < tokens) {  // a piece has two tokens
     CopyAsync16(step->v_params + 2 * lane, part.image + (part.v_params + 8 * token + 16 * lane));
   }
-  // The pieces with the same number i of all p are adjacent.
+  // For each i, the pieces with the number i are adjacent, over all p.
   if (token == 0)
     CopyAsync16(step->k_params + lane % 8 * 4 + lane / 8, part.image + (part.k_params + 16 * lane));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Computes how wide the codes of `cairn-hot` are, and where each code is in the bytes of its token.
-// Both follow from a profile and a multiplier, as in MakeHotTile().
+// Computes the widths of the codes of `cairn-hot`, and the place of each code in the bytes of its
+// token. Both follow from a profile and a multiplier, as in MakeHotTile().
 
 #include <cstdint>
 
@@ -28,8 +28,8 @@ CAIRN_DEVICE void FindWidths(const PlaneRecord& plane, uint32_t head, HotWidths*
   }
 }
 
-// Returns the first channel to which one more bit is worth most, or one past the last channel if
-// all have the largest width. Uses one warp.
+// Returns the channel for which one more bit has the largest worth (the first of several), or one
+// past the last channel if all have the largest width. Uses one warp.
 CAIRN_DEVICE uint32_t NeediestChannel(const PlaneRecord& plane, uint32_t head,
                                       const HotWidths& widths) {
   uint32_t best = plane.dim;
@@ -71,8 +71,9 @@ CAIRN_DEVICE uint32_t PlaceHotCodes(const PlaneRecord& plane, HotWidths* widths)
   return bits;
 }
 
-// Distributes the unused bits of a token's last byte to the channels to which they are worth most,
-// and places the codes. Uses the first warp. The block must synchronize before and after the call.
+// Gives the unused bits of a token's last byte to the channels for which they have the largest
+// worth, and places the codes. Uses the first warp. The block must synchronize before and after the
+// call.
 CAIRN_DEVICE void FillLastByte(const PlaneRecord& plane, uint32_t head, HotWidths* widths) {
   if (ThreadIndex() >= kWarpLanes) return;
   uint32_t bits = PlaceHotCodes(plane, widths);

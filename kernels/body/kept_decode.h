@@ -15,7 +15,7 @@ struct KeptDecodeShared {
   // One bit per token of the whole tile.
   uint32_t kept[kTileTokensMax / 32];
   uint32_t rows[kTileTokensMax / 32];
-  uint32_t before[kTileTokensMax / 32];  // number of tokens with codes before those of each word
+  uint32_t before[kTileTokensMax / 32];  // by word of `kept`: tokens with codes in earlier words
 };
 
 // Returns 32 bits of the map. Bits after the last token are 0.

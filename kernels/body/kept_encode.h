@@ -18,7 +18,7 @@ struct KeptEncodeShared {
   EncodeShared tile;
   // One bit per token of the tile.
   uint32_t kept[kRowWordsMax];
-  uint32_t before[kRowWordsMax];  // number of tokens with codes before those of each word
+  uint32_t before[kRowWordsMax];  // by word of `kept`: tokens with codes in earlier words
 };
 
 // Takes the plan's marks for 32 tokens. Also marks as rows the tokens that cannot be coded.

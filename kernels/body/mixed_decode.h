@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Decodes K of mixkvq. Each channel is in one of three classes: 2-bit codes, 4-bit codes, and
-// source elements. The map at the start of a tile says which class each channel is in. It so
-// determines where the parts of the tile are.
+// source elements. The map at the start of a tile says which class each channel is in. So the map
+// also determines where the parts of the tile are.
 
 #include <cstdint>
 

@@ -55,8 +55,8 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) NarrowTiles(EncodeArgs args) {
               [&](const EncodeReader&, EncodeTile* tile, Fault*) { return NarrowTile(tile); });
 }
 
-// Returns how many rows a stored tile keeps when its chain has that length. The kept rows are those
-// before the first row that is not kept. Synchronizes the block inside.
+// Returns how many rows a stored tile keeps when its chain has that length. Rows are stored so that
+// the kept ones come first. Synchronizes the block inside.
 //   positions  positions of the rows of the tile
 CAIRN_DEVICE uint32_t CountYoung(const EncodeTile& tile, uint64_t chain_tokens,
                                  const uint8_t* positions, EncodeShared* shared) {

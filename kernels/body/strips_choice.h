@@ -83,8 +83,8 @@ struct SourceStrip {
     if (codecs::HasLowRuns(shape.dtype)) return high >> 2 & 0x1F;
     return (high << 1 | LoadGlobal<uint8_t>(last - 1) >> 7) & 0xFF;
   }
-  // Points to (table << 4) of a channel, or to its whole par byte. Later it also has the top, until
-  // the memory is used for something else.
+  // The par byte of a channel. At first it has only the table (table << 4). Top() has the top,
+  // until its memory is used for something else.
   [[nodiscard]] CAIRN_DEVICE_MEMBER uint8_t* Par(uint32_t channel) const {
     return part + codecs::strip::kPar + channel;
   }

@@ -20,7 +20,7 @@ inline constexpr uint32_t kRingMirror = 128;
 inline constexpr uint32_t kPassChannels = 32;
 inline constexpr uint32_t kExponentWords = 9;  // per token; one is unused, to spread over banks
 
-// The stream of a strip that a warp reads, and what it knows of 32 channels.
+// The stream of a strip that a warp reads, and the warp's data about 32 channels.
 struct FastWarp {
   alignas(16) uint32_t rows[kPassChannels];  // offset of the channel's table, in bytes
   alignas(16) uint8_t ring[kRingBytes + kRingMirror];

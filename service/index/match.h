@@ -152,8 +152,8 @@ class MatchScan {
   size_t next_held_ = 0, released_ = 0, touched_ = 0;
 };
 
-// Finds the last key of a query without which the query cannot match completely. Runs under the
-// index's lock, one hold at a time. Thread-safety: Thread-compatible.
+// Finds the last key that is missing for a complete match of a query. Runs under the index's lock,
+// one hold at a time. Thread-safety: Thread-compatible.
 class MissingScan {
  public:
   // Borrows the query.

@@ -210,7 +210,7 @@ class TierSet {
   // Returns the bytes that are now free. Call UnlinkIfLost() next, since the image may have no
   // copies left.
   uint64_t UnlinkCopy(Copy* copy);
-  // Unlinks the image if no tier that may hold the last copy has one.
+  // Unlinks the image if it has no copy in a tier that may hold the last one.
   void UnlinkIfLost(Image* image);
   void ForgetImage(Image* image);  // REQUIRES: no copies, and no longer in the block
   // Emits the event that a block got its first copy in a tier, or loses its last.

@@ -2,8 +2,8 @@
 #pragma once
 // Match calls that wait for blocks. Each waiter is stored under one missing block. The thread that
 // publishes that block takes the waiter out and tries the match again. It then answers the waiter,
-// or stores it under the next missing block. A function that may take many waiters out takes
-// Visits, one per waiter. If the Visits are spent, it returns false, and the caller continues in
+// or stores it under the next missing block. A function that may take out many waiters spends a
+// visit for each waiter. If no visits are left, it returns false, and the caller calls it again in
 // its next hold of the lock.
 //
 // Thread-safety: Thread-compatible (the index's lock). A waiter that was taken out belongs to the

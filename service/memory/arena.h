@@ -135,7 +135,7 @@ class Arena {
   friend class Extent;
   Arena() = default;
   static void* MapHugetlb(uint64_t bytes);
-  // On failure, they leave no mapping behind.
+  // On failure, these functions leave no mapping behind.
   absl::Status TakeHugetlb(uint64_t bytes, const Options& options);
   absl::Status TakeOrdinary(uint64_t bytes, const Options& options);
   // Makes the mapping from a memfd, with hugetlb pages or with other pages.

@@ -37,7 +37,8 @@ class RangeMap {
   // Makes a map in which all pages are free. REQUIRES: pages <= kPagesMax.
   explicit RangeMap(uint32_t pages);
 
-  // Returns the first page of a range of exactly `pages`. REQUIRES: pages == RoundUp(pages), not 0.
+  // Takes a free range of exactly `pages` pages, and returns its first page. REQUIRES: pages ==
+  // RoundUp(pages), not 0.
   std::optional<uint32_t> Take(uint32_t pages, Use use);
   // REQUIRES, for this function and those below: `first` is the first page of a taken range.
   void Return(uint32_t first);

@@ -89,7 +89,8 @@ class DurablePuts {
   bool BeginSync(Id id);
   // Ends the sync: the put must be tried again.
   void EndSync(Id id);
-  // `lost` is the tier's count of lost copies, read before all images were found to be there.
+  // `lost` is the tier's count of lost copies, which was read before all images were found in the
+  // tier.
   void Synced(Id id, const absl::Status& status, uint64_t lost);
   void Answer(Id id, proto::Durability durability);
   void StopWaiting(Id id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -104,7 +104,7 @@ class Greeter {
   // have sent data, and those that are to be closed.
   std::vector<uint64_t> ready_;
   std::vector<Newcomer> closing_;
-  absl::Time again_ = absl::InfiniteFuture();  // when to try these again, and the listener
+  absl::Time again_ = absl::InfiniteFuture();  // when to try these and the listener again
   std::vector<Listener> listeners_;
   bool is_listening_ = false;
 };

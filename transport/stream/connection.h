@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A client's connection over TLS: a socket, a session and the calls in flight. The calling thread
-// makes its progress. The daemon proves its identity first. Then the client presents its own
+// A client's connection over TLS: a socket, a session and the calls in flight. It makes progress on
+// the calling thread. The daemon proves its identity first. Then the client presents its own
 // certificate. Only after that, the client sends the ticket.
 
 #include <deque>

@@ -65,12 +65,12 @@ absl::StatusOr<Trace> ParseTrace(std::string_view text, uint32_t block_tokens,
 // real agent ends, the agent knows this.
 struct TurnEnd {
   bool goes_on = false;     // a later request starts with all full blocks of this one
-  uint32_t used_later = 0;  // how many of the first blocks any later request has
+  uint32_t used_later = 0;  // number of first blocks that a later request has, too
 };
 std::vector<TurnEnd> TurnEndsOf(const Trace& trace);  // one per request
 
 // The hits of a store that never drops a block: an upper bound for any other store. A block is a
-// hit if it and all blocks before it were left by earlier requests.
+// hit if earlier requests had the same block and all blocks before it.
 struct Ceiling {
   uint64_t block_count = 0, token_count = 0;  // requested blocks and tokens
   uint64_t hit_blocks = 0, hit_tokens = 0;

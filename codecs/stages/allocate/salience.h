@@ -18,7 +18,7 @@ struct ChannelClasses {
 
 // Ignores tokens that are rows in the plan. If source.query_magnitudes is not null, it has the
 // magnitudes of the queries. Otherwise they are computed from the steps of source.profile, if that
-// is for a plane without a basis. Otherwise all are 1.
+// profile has no basis for the plane. Otherwise all are 1.
 void AllocateBySalience(const Recipe& recipe, const TileSource& source, const TilePlan& plan,
                         ChannelClasses* classes);
 

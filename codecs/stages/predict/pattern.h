@@ -11,8 +11,8 @@
 
 namespace cairn::codecs {
 
-// Chooses the pattern by the range of the remainder. The paper does so, and its code does in the
-// decode phase. REQUIRES for both functions: source.bank has the head.
+// Chooses the pattern by the range of the remainder, as the paper does, and its code in the decode
+// phase. REQUIRES for both functions: source.bank has the head.
 void PredictMinMax(const Backend& backend, const TileSource& source, TilePlan* plan);
 // Chooses the pattern by the squared length of the remainder, as the public code does in prefill.
 void PredictNearest(const Backend& backend, const TileSource& source, TilePlan* plan);

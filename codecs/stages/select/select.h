@@ -12,8 +12,8 @@ namespace cairn::codecs {
 // Selects only the tokens that cannot be coded.
 void SelectNone(const Backend& backend, const TileSource& source, TilePlan* plan);
 
-// Also selects token 0 of a chain, which gets a disproportionate share of attention (an attention
-// sink).
+// Selects the same tokens, and token 0 of a chain, which gets a disproportionate share of attention
+// (an attention sink).
 void SelectSinks(const Backend& backend, const TileSource& source, TilePlan* plan);
 
 }  // namespace cairn::codecs
