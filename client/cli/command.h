@@ -37,7 +37,8 @@ class Arguments {
   bool Has(std::string_view flag) const { return flags_.contains(flag); }
   std::string Get(std::string_view flag, std::string_view fallback = "") const;
   absl::StatusOr<uint64_t> GetNumber(std::string_view flag, uint64_t fallback, uint64_t most) const;
-  // "4" is {4, 1}, and "2:6" is {2, 4}. If the flag is absent, returns {0, 0}, which means all.
+  // A flag's range: "4" means {4, 1}, and "2:6" means {2, 4}. Without the flag, the range is {0,
+  // 0}, which means all.
   struct Range {
     uint32_t first = 0, count = 0;
   };

@@ -60,7 +60,7 @@ class ImageView : public ImagePrefix {
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   // REQUIRES: index < tile_count().
   [[nodiscard]] std::span<const std::byte> TileContent(uint32_t index) const;
-  // Returns whether ParseSharedImage() made it. Only DecodeAll() accepts a shared view.
+  // Returns whether ParseSharedImage() made the view. Only DecodeAll() accepts a shared view.
   [[nodiscard]] bool is_shared() const { return is_shared_; }
 
  private:

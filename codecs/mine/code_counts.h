@@ -10,9 +10,9 @@
 
 namespace cairn::codecs {
 
-// Makes the tables that minimize the size of the counted symbols. Values are centred, so the tables
-// use the sum of the counts of a symbol and of its mirror image. A rare symbol gets no frequency
-// and is coded as an escape.
+// Makes the tables that minimize the size of the counted symbols. Values are distributed around 0,
+// so the tables use the sum of the counts of a symbol and of its mirror image. A rare symbol gets
+// no frequency and is coded as an escape.
 void MakeTables(const CodeCounts& counts, const ShrinkSums& shrink,
                 ProfileTable (&tables)[kProfileTables]);
 

@@ -83,8 +83,7 @@ CAIRN_HD float Fp16ToFloat(uint16_t bits) {
   return BitsFloat(sign | FloatBits(static_cast<float>(mantissa) * 5.9604644775390625e-8F));
 }
 
-// A magnitude that was rounded towards zero for a format of fewer bits, and the part that was cut
-// off.
+// A magnitude, rounded towards zero to a format of fewer bits, and the bits that were cut off.
 struct Truncated {
   uint32_t value;
   uint32_t rest;

@@ -51,12 +51,11 @@ namespace cairn {
 using GetId = uint64_t;
 
 // Decides which slices are read from a tier without the rest of their image.
-//
-// Two conditions must hold. The slice takes less than half of the image's bytes. And the image is
+// Two conditions must hold: the slice takes less than half of the image's bytes, and the image is
 // so large that two small reads, one after the other, take less time than a complete read. If
-// slices of a copy are read repeatedly, it is better to have the whole image in memory. So the next
-// read is complete once the slices add up to the image's size. All reads of a copy together read at
-// most twice the image's bytes.
+// slices of a copy are read repeatedly, it is better to have the whole image in memory. So once the
+// slices add up to the image's size, the next read is complete. All reads of a copy together read
+// at most twice the image's bytes.
 //
 // Remembers the slices of limits::kSlicedCopiesMax copies. A new copy may replace another in this
 // memory. Thread-safety: Thread-compatible.

@@ -60,15 +60,15 @@ class Hints {
 
   // Takes room for `count` hints of the tenant. Errors: ResourceExhausted, naming the limit.
   absl::Status Reserve(std::string_view tenant, uint64_t count);
-  // Ends a Reserve(), of which Set() has used `used` places. `used` may exceed `reserved` if hints
-  // ended meanwhile.
+  // Ends a Reserve() after Set() has used `used` of the reserved places. `used` may exceed
+  // `reserved` if hints ended meanwhile.
   void Settle(std::string_view tenant, uint64_t reserved, uint64_t used);
   // Sets or replaces the hint of a block. Returns true if the block had no hint; the new hint then
   // uses a reserved place.
   bool Set(const BlockName& name, std::string_view tenant, const Hint& hint);
   void Remove(const BlockName& name);
 
-  // Removes and returns a hint that is due. Returns nullopt if none is.
+  // Removes and returns a hint that is due. Returns nullopt if no hint is due.
   std::optional<std::pair<BlockName, Hint>> TakeDue(uint32_t now_unix_s);
   // Returns UINT32_MAX if there is no hint.
   uint32_t next_due() const { return by_due_.empty() ? UINT32_MAX : std::get<0>(*by_due_.begin()); }
@@ -81,7 +81,7 @@ class Hints {
     }
   }
   size_t count() const { return hints_.size(); }
-  // Increases with each change.
+  // A number that increases with each change of the hints.
   uint64_t version() const { return version_; }
   uint64_t bytes() const;
   void Report(MetricSink& sink) const;

@@ -82,7 +82,7 @@ class StreamPeer final : public ChunkStream::User {
 
  private:
   friend class StreamLane;
-  // A payload above kInlinePayloadBytesMax that was announced. It waits, or is being received.
+  // An announced payload above kInlinePayloadBytesMax, which is not received completely yet.
   struct Put {
     uint64_t seq = 0;
     uint64_t payload_bytes = 0;

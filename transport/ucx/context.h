@@ -58,7 +58,8 @@ class UcxWorker {
   // caller must not sleep then.
   bool Arm();
 
-  // Registers `callback(argument, …)` for messages with `id`. It gets only whole messages.
+  // Registers `callback(argument, …)` for messages with `id`. The callback gets only whole
+  // messages.
   absl::Status Handle(unsigned id, ucp_am_recv_callback_t callback, void* argument);
 
  private:
@@ -67,9 +68,9 @@ class UcxWorker {
   int event_fd_ = -1;
 };
 
-// Returns the status with which a callback refuses a payload. It depends on the protocol: an error
-// from an eager callback would abort the process, while OK from a rendezvous callback would report
-// success to the sender.
+// Returns the status with which a callback refuses a payload. The status depends on the protocol:
+// an error from an eager callback would abort the process, while OK from a rendezvous callback
+// would report success to the sender.
 inline ucs_status_t RefusedPayload(const ucp_am_recv_param_t* param) {
   return (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ? UCS_ERR_REJECTED : UCS_OK;
 }
