@@ -25,7 +25,7 @@ class FloatGuard {
   FloatGuard& operator=(const FloatGuard&) = delete;
 
  private:
-  // The memory clobber keeps loads and stores inside the scope, and so the arithmetic between them.
+  // The memory clobber keeps loads and stores inside the scope, and with them the arithmetic.
 #if defined(__x86_64__)
   using Environment = uint32_t;                 // the register MXCSR
   static constexpr Environment kOurs = 0x1F80;  // all exceptions masked, and nothing else

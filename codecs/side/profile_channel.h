@@ -17,7 +17,7 @@ inline constexpr uint32_t kProfileTables = 21;  // tables of a plane
 inline constexpr uint64_t kProfileChannelBytes = 8;
 inline constexpr int32_t kProfileLogMax = 16384;        // limit for a step or a spread; 256 per
                                                         // octave
-inline constexpr int32_t kProfileMultiplierMax = 4096;  // in the same unit
+inline constexpr int32_t kProfileMultiplierMax = 4096;  // 256 per octave, too
 
 // One channel of one head.
 struct ProfileChannel {

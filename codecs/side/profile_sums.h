@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The sums over a sample from which a profile is made (docs/recipes/cairn.md, section 7), and the
-// contribution of each element. All sums are over integers, so the order of additions does not
-// matter. Every division of a sample, on hosts and on devices, gives the same sums.
+// amounts that an element adds to them. All sums are over integers, so the order of additions does
+// not matter. Every division of a sample, on hosts and on devices, gives the same sums.
 //
 // Thread-safety: values and pure functions. Free of the standard library, so that hosts and devices
 // can use them.
@@ -65,7 +65,7 @@ struct HeadTokens {
 struct alignas(8) CodeColumn {
   int32_t multiplier = 0;
   bool is_unseen = false;   // subtract the means of the other parts of the sample
-  bool is_strided = false;  // only of tokens at every kFindStride-th position
+  bool is_strided = false;  // count only tokens at every kFindStride-th position
   bool has_shrink = false;  // ShrinkSums are computed, too
 };
 

@@ -16,9 +16,10 @@
 
 namespace cairn {
 
-// The slice of one group that a reader wants, and the rule that says in which blocks of a prefix.
+// The slice of one group that a reader wants, and the rule for the blocks in which the reader wants
+// this slice.
 struct WantedGroup {
-  // Which blocks of a prefix of n blocks the group needs.
+  // The blocks that the group needs in a prefix of n blocks.
   enum class Rule : uint8_t {
     kEvery,   // full attention: all n
     kWindow,  // the last min(n, window_blocks)

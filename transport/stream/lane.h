@@ -106,8 +106,8 @@ class StreamPeer final : public ChunkStream::User {
   bool is_watched_out_ = false;  // epoll reports when the socket has room
   int unanswered_ = 0;           // requests without a reply
   std::vector<Put> puts_;
-  std::deque<uint64_t> goes_;            // to be sent
-  std::deque<StreamTransfer*> replies_;  // to be sent in turn
+  std::deque<uint64_t> goes_;            // requests to answer with `go`
+  std::deque<StreamTransfer*> replies_;  // replies to send, in turn
   StreamTransfer* sending_ = nullptr;    // the reply of the chunk that is being written
   uint32_t sending_bytes_ = 0;           // data bytes of that chunk
   // The request whose front has arrived and whose data is arriving. Null if it is dropped.
