@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The sums over a sample from which a profile is made (docs/recipes/cairn.md, section 7), and the
-// amounts that an element adds to them. All sums are over integers, so the order of additions does
-// not matter. Every division of a sample, on hosts and on devices, gives the same sums.
+// The sums over a sample from which a profile is made (docs/recipes/cairn.md), and the amounts that
+// an element adds to them. All sums are over integers, so the order of additions does not matter.
+// Every division of a sample, on hosts and on devices, gives the same sums.
 //
 // Thread-safety: values and pure functions. Free of the standard library, so that hosts and devices
 // can use them.
