@@ -79,7 +79,7 @@ class Daemon {
   // admin=unix:PATH". A disabled address is "off".
   std::string ReadyLine() const;
 
-  // Starts to refuse new sessions and puts, which readiness and health report. Idempotent.
+  // Refuses new sessions and puts from now on. /readyz and gRPC health report this. Idempotent.
   void BeginDrain();
   bool is_draining() const { return is_draining_.load(std::memory_order_relaxed); }
   // Waits until no request runs, no lease is held, and everything is written to the SSD tier, but

@@ -22,7 +22,7 @@ ControlAddress ControlOf(const Config& config);
 // Returns nullopt if the setting is off.
 std::optional<ControlAddress> AdminOf(const Config& config);
 codecs::Recipe RecipeOf(const Config& config);
-// The folders of --door.
+// Returns the folders that --door names. The daemon makes a socket in each.
 std::vector<std::string> DoorsOf(const Config& config);
 std::vector<SsdFolder> SsdFoldersOf(const Config& config);
 // Returns nullopt if the setting is off.
@@ -44,8 +44,9 @@ std::optional<transport::TlsPaths> TlsOf(const Config& config);
 absl::Duration SlowOf(const Config& config);
 // Returns the maximum number of peers of all transports together.
 uint64_t PeersMax(const Config& config);
-// Returns true if local clients may map the arena. They can then read the blocks of all tenants. So
-// the daemon does not map it if its policy names more than one tenant.
+// Returns true if the settings let local clients map the arena. A client that maps it can read the
+// blocks of all tenants. So a daemon whose policy names more than one tenant lets no client map the
+// arena, even if this function returns true.
 bool MapsArena(const Config& config);
 
 // Returns null if the daemon belongs to no cluster.

@@ -246,7 +246,7 @@ inline constexpr uint64_t kReadAheadBlocksMax = 16;
 // --- SSD tier: limits of each device
 
 inline constexpr size_t kSsdDevicesMax = 16;
-inline constexpr size_t kDoorsMax = 64;  // folders of --door
+inline constexpr size_t kDoorsMax = 64;  // folders that --door names
 // Deletions that are kept for absent devices. Each takes 80 bytes on each device and about 130
 // bytes of memory. A device that missed more deletions starts empty.
 inline constexpr size_t kDeletionsMax = 65536;

@@ -17,8 +17,10 @@
 
 namespace cairn {
 
-// The side objects of one owner. Space and calls must outlive every use of the object. Work on the
-// stream of `calls` uses the memory until the work has completed.
+// The side objects of one owner on a device.
+//
+// The caller must keep `space` and `calls` as long as it uses this object. It must keep this object
+// until all work on the stream of `calls` has completed, because that work reads its memory.
 //
 // Thread-safety: Thread-compatible.
 class DeviceSideObjects {

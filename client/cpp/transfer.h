@@ -69,7 +69,8 @@ class PutExchange final : public Exchange {
   bool IsEncodedHere() const;
   // Checks the statistics of the request and selects those to send.
   absl::Status SetStatistics();
-  // Checks the engine's names of the request and selects those to send.
+  // Checks the names in the request (the engine's hashes and the token ids). Sets those in `put`
+  // that the daemon takes.
   absl::Status SetNames(proto::Put* put);
   Payload PlacePayload(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;
   absl::StatusOr<Payload> MakeSource(Scratch& scratch) const;

@@ -80,7 +80,7 @@ struct StepTile {
   bool has_basis;  // false except in K
   DType dtype;
   uint8_t level;
-  uint32_t planes;  // low bits, summed over all channels
+  uint32_t planes;  // the sum of the channels' numbers of low bits
   ProfileTables shared;
   StepPairs turning;
   StepBasis basis;  // REQUIRES: has_basis

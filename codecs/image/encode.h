@@ -40,7 +40,7 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
 // contiguous, because tiles are padded. REQUIRES: Validate(spec) is kOk.
 [[nodiscard]] uint64_t RawPrefixBytes(const ImageSpec& spec);
 
-// Encodes a slice in the writer's memory.
+// Like the Encode() above, for source elements that lie in the writer's memory with any strides.
 //   source   has the spec's slice (else CheckTarget()'s error)
 //   scratch  ScratchBytes(spec, source) (else kTargetTooSmall). Tiles that are not contiguous are
 //            gathered there, one head at a time

@@ -38,8 +38,8 @@ struct ChainHead {
 // first.
 struct HeadWork {
   std::array<uint64_t, kRowWords> rows{};  // ott: rows that the selection for K chose
-  ChainHead chain;                         // ott: the pool before K is selected; afterwards, the
-                                           // pool after the block
+  ChainHead chain;                         // ott: the pool before the block. The selection of rows
+                                           // for K changes it to the pool after the block
 };
 
 // The encoder's input for one tile.

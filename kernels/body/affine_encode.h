@@ -63,7 +63,7 @@ CAIRN_DEVICE void StorePair(const EncodeTile& tile, uint32_t pair, codecs::Affin
 }
 
 // Stores the params of K. Returns true if the tile must be stored raw. This is so if all values of
-// a group are equal, because no code restores such a group.
+// a group are equal to a number that is no fp16 number, because no code restores that number.
 template <typename ValueAt>
 CAIRN_DEVICE bool StoreParamsOfChannels(const EncodeTile& tile, const EncodeShared& shared,
                                         ValueAt value_at) {

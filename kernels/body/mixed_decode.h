@@ -52,8 +52,9 @@ CAIRN_DEVICE void FindClasses(const TileTask& task, const PlaneRecord& plane,
   for (uint32_t i = 0; i < 4; ++i) shared->counts[i] = counts[i];
 }
 
-// Places the parts whose offsets depend on the map, so that the plan does not know them. Returns
-// false if the map is invalid for the recipe, or does not match the size of the tile.
+// Computes the offsets of the parts that follow the class map. They depend on the map, so the plan
+// of the batch does not have them. Returns false if the map is invalid for the recipe, or does not
+// match the size of the tile.
 CAIRN_DEVICE bool PlaceMixed(const uint32_t* counts, const PlaneRecord& plane, TileTask* task,
                              MixedParts* parts) {
   const uint32_t two = counts[0], four = counts[1], source = counts[2];

@@ -84,8 +84,8 @@ CAIRN_DEVICE bool MarkStepRows(const FoundSteps& strip, uint32_t* is_row) {
   return !Any(is_wrong);
 }
 
-// Copies the source elements of rows to their places. Then clears these places in the list, so that
-// codes do not overwrite the rows.
+// Copies the source elements of rows to their places. Sets the places of rows in `places` to null,
+// so that the decoder does not write decoded elements over the rows.
 CAIRN_DEVICE void StoreStripRows(const FoundSteps& strip, const PlaneRecord& plane,
                                  uint8_t** places) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;

@@ -18,7 +18,7 @@ namespace cairn::kernels {
 inline constexpr uint32_t kStepTableWords = codecs::kProfileTables * codecs::kCoderSlots;
 inline constexpr uint32_t kPanelWords = 9;  // per token; one is unused, to spread over banks
 
-// A channel that is now decoded.
+// What a warp needs to decode one channel of the panel: the channels that it decodes together.
 struct alignas(16) PanelChannel {
   float step, mean;
   uint32_t codes_at;  // index of its row in StepFastShared::codes
@@ -39,7 +39,8 @@ struct StepFastWarp {
 
 struct StepFastShared {
   alignas(16) uint32_t entries[kStepTableWords];
-  float codes[codecs::kProfileTables][codecs::kCoderSymbols];  // values in steps; 0 for escapes
+  // The value of each table's symbols, in steps. The value of the escape symbol is 0.
+  float codes[codecs::kProfileTables][codecs::kCoderSymbols];
   StepFastWarp warps[kBlockWarps];
 };
 

@@ -79,7 +79,7 @@ struct FastStream {
 
 // The state of one of the strip's 32 entropy coders. It belongs to a lane.
 struct FastCoder {
-  uint32_t state;  // 16 bits, below a bit that is 1
+  uint32_t state;  // 0x10000 + the coder's state of 16 bits
   uint32_t escape;
 };
 

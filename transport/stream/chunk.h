@@ -14,8 +14,8 @@
 //   kind      from    frame  sizes                           data
 //   request   client  yes    u64 capacity, u64 payload       the payload, if it is at most 64 KiB
 //   go        daemon  no     –                               –
-//   data      both    no     –                               1 byte to 256 KiB of the payload of
-//   seq reply     daemon  yes    u64 0, u64 payload              the payload's first bytes
+//   data      both    no     –                               1 byte to 256 KiB of the payload
+//   reply     daemon  yes    u64 0, u64 payload              the payload's first bytes
 //
 // A payload above 64 KiB is sent after `go`. If the daemon replies without `go`, it has refused the
 // payload. Numbers are little-endian. A chunk that breaks these rules ends the connection.

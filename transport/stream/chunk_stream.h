@@ -36,9 +36,8 @@ class ChunkStream {
     virtual absl::Status OnChunk(const Chunk& chunk, Sink* sink) = 0;
     // The data of the chunk has arrived.
     virtual absl::Status OnChunkEnd(const Chunk& chunk) = 0;
-    // Sets the next chunk to send. Returns false if there is none. `data` must have
-    // chunk->data_bytes bytes, which is at most `data_bytes_max`, so that TLS records are full.
-    // `data` must stay valid until OnChunkSent().
+    // Sets the next chunk to send, and its data. Returns false if there is none. The data must have
+    // chunk->data_bytes bytes, and must stay valid until OnChunkSent().
     virtual bool NextChunk(Chunk* chunk, std::span<const std::byte>* data) = 0;
     virtual void OnChunkSent() = 0;
   };

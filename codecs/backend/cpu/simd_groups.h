@@ -105,8 +105,8 @@ struct Groups {
     return ForEach([&](uint32_t i) { return _mm256_mul_ps(x.of[i], y.of[i]); });
   }
 
-  // Converts as FloatToBf16() does. NaNs are not treated specially. So a NaN in x must be the
-  // default NaN, which operations on numbers give.
+  // Converts as FloatToBf16() does, but does not treat NaNs specially. REQUIRES: each NaN in x is
+  // the default NaN. The CPU gives this NaN if the operands of an operation are no NaNs.
   static Halves32 ToBf16(const Floats32& x) {
     return {_mm256_packus_epi32(Bf16(x.of[0]), Bf16(x.of[1])),
             _mm256_packus_epi32(Bf16(x.of[2]), Bf16(x.of[3]))};

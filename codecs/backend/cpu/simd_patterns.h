@@ -54,8 +54,8 @@ struct Ranks {
   static constexpr uint32_t kChannelsAtOnce = 16;
 
   // The order in which channels are processed. `order` has the index of each channel's value.
-  // `rest` has one bound for each kChannelsAtOnce channels: in these channels and all later ones,
-  // no difference has a larger magnitude.
+  // Channels are processed in groups of kChannelsAtOnce, and `rest` has one bound for each group.
+  // The differences in the group and in all later groups are at most as large in magnitude.
   struct Channels {
     const uint16_t* order;
     const int32_t* rest;
