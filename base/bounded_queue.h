@@ -27,8 +27,8 @@ class BoundedQueue {
   // REQUIRES: capacity > 0.
   explicit BoundedQueue(std::size_t capacity) : slots_(capacity) { CAIRN_CHECK(capacity > 0); }
 
-  // Appends `value`. Returns false, and leaves `value` unchanged, if the queue is closed or has at
-  // most `spare` free slots, which are reserved for other callers.
+  // Appends `value`. The last `spare` free slots are reserved for other callers. Returns false, and
+  // leaves `value` unchanged, if the queue is closed or no other slot is free.
   [[nodiscard]] bool TryPush(T&& value, std::size_t spare = 0) {
     {
       const MutexLock lock(mutex_);

@@ -34,7 +34,7 @@ class Fd {
   bool is_valid() const { return fd_ >= 0; }
   // Gives up ownership and returns the descriptor.
   [[nodiscard]] int Release() { return std::exchange(fd_, -1); }
-  // Closes the descriptor that it owns, and takes ownership of `fd`.
+  // Takes ownership of `fd`, after closing the descriptor that it owned before.
   void Reset(int fd = -1);
 
  private:
@@ -42,22 +42,23 @@ class Fd {
 };
 
 // Reads a whole file of at most `bytes_max` bytes. Errors: ResourceExhausted (the file is larger),
-// NotFound, PermissionDenied, and others by errno. The message names the path.
+// NotFound, PermissionDenied, or another code that fits the errno. The message names the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path, std::size_t bytes_max);
 
-// Replaces the file at `path` by one with these bytes: writes a file with the suffix ".new" beside
-// it, and renames that file. If it returns OK, the new file survives a power loss. After an error,
-// `path` has either the old file or the new one.
+// Replaces the file at `path` with a file that has these bytes: writes a file with the suffix
+// ".new" beside it, and renames that file. If it returns OK, the new file survives a power loss.
+// After an error, `path` has either the old file or the new one.
 absl::Status WriteFileDurably(const std::string& path, std::span<const std::byte> bytes);
 // Makes changes in a folder durable: files that were created, renamed or removed.
 absl::Status SyncFolder(const std::string& path);
 
 // --- Direct I/O ----------------------------------------------------------------------------------
 
-// Checks whether a folder can have files that bypass the page cache (O_DIRECT). Writes a page to a
-// file "probe" in the folder and removes the file. Errors: InvalidArgument if the file system is in
-// memory, is a container's own, or refuses O_DIRECT. With such a file system, pages would be in
-// memory twice, and a completed write might not have reached the device. Other errors are by errno.
+// Checks whether files in a folder can bypass the page cache (O_DIRECT). Writes a page to a file
+// "probe" in the folder and removes the file. Errors: InvalidArgument if the file system is in
+// memory, is the root file system of a container, or refuses O_DIRECT. On such a file system, pages
+// would be in memory twice, and a completed write might not have reached the device. For other
+// errors the code fits the errno.
 absl::Status CheckDirectIo(const std::string& folder);
 
 // --- Shared memory -------------------------------------------------------------------------------
@@ -69,16 +70,17 @@ absl::Status CheckDirectIo(const std::string& folder);
 // Thread-safety: Thread-safe.
 std::byte* MapFile(int fd, uint64_t bytes, int protection);
 
-// Seals a memfd permanently: it keeps its size and its pages, and gets no new writable mapping.
-// Existing mappings stay writable. Returns a second descriptor, which is read-only even without the
-// seals. Returns an invalid one, and sets errno, if the kernel refuses.
+// Seals a memfd permanently: its size and its pages can no longer change, and no new writable
+// mapping can be made. Existing mappings stay writable. Returns a second descriptor for the memfd,
+// which is read-only even without the seals. If the kernel refuses, returns an invalid descriptor
+// and sets errno.
 //
 // Thread-safety: Thread-safe.
 Fd SealForReaders(int memfd);
 
 // --- Polling -------------------------------------------------------------------------------------
 
-// Sets the `events` of `fd` that `epoll` reports with `tag`. They replace earlier ones. With 0,
+// Sets the `events` of `fd` that `epoll` reports with `tag`, in place of those set before. With 0,
 // only hang-ups and errors are reported. CAIRN_CHECKs that the kernel has room for the descriptor.
 inline void WatchSocket(int epoll, int fd, uint64_t tag, uint32_t events) {
   epoll_event event{};

@@ -14,10 +14,9 @@
 //     static void Release(Index& index, Image* image);
 //     Handle<Index, Image*, &Pin::Release> handle_;
 //   };
-//
 // The value is released once: on destruction, on Reset(), or when another handle is moved into this
-// one. A handle is empty if it is default-constructed, moved from, reset or taken. Then it releases
-// nothing, and its value is Value().
+// one. A handle is empty if it is default-constructed, moved from, reset or taken. An empty handle
+// releases nothing, and its value is a default-constructed Value.
 //
 // Thread-safety: Thread-compatible. kRelease runs on the thread that releases the value.
 // Ownership:     the owner must outlive the handle. The value must not be used after its release.
@@ -55,7 +54,7 @@ class Handle {
       std::invoke(kRelease, *owner, std::exchange(value_, Value()));
     }
   }
-  // Returns the value without releasing it: the caller must do that. The handle is then empty.
+  // Returns the value without releasing it; the caller must release it. The handle is then empty.
   [[nodiscard]] Value Take() {
     owner_ = nullptr;
     return std::exchange(value_, Value());

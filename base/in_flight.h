@@ -21,11 +21,9 @@
 //
 // Await() has no deadline. The owner must ensure that each operation ends. Await() sleeps for at
 // most a second at a time.
-//
-// Declare it as the owner's last member. Then it is destroyed first, and checks that nothing is in
-// flight while the owner's other members still exist.
-//
-// Thread-safety: Thread-safe. Locks: its own. It calls nobody under it.
+// Declare the InFlight as the owner's last member. Then it is destroyed first. Its destructor
+// checks that nothing is in flight, while the owner's other members still exist. Thread-safety:
+// Thread-safe. Locks: its own, under which it calls no other code.
 
 #include <cstddef>
 
@@ -48,7 +46,7 @@ class InFlight {
     const MutexLock lock(mutex_);
     ++count_;
   }
-  // Ends the counting of an operation. See the rule above.
+  // Stops counting an operation. It must be the operation's last action: see above.
   void Leave() {
     const MutexLock lock(mutex_);
     CAIRN_CHECK(count_ > 0);

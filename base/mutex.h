@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Cairn's only lock: std::mutex with Abseil's thread annotations. (A distribution's absl::Mutex is
-// not instrumented, so ThreadSanitizer reports false races for it.)
+// Cairn's only lock: std::mutex with Abseil's thread annotations. (absl::Mutex from a Linux
+// distribution is not instrumented, so ThreadSanitizer reports false races for it.)
 //
 //   Mutex mutex_;
 //   int pins_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -50,8 +50,8 @@ class ABSL_LOCKABLE Mutex {
   void LetWaitersPass() ABSL_LOCKS_EXCLUDED(this) {
     const uint32_t had_before = had_.load(std::memory_order_seq_cst);
     const uint32_t waiting = waiting_.load(std::memory_order_seq_cst);
-    // Ends: each of `waiting` threads gets the lock, which the caller does not hold, and counts
-    // itself.
+    // This loop ends: the caller does not hold the lock, so each of the `waiting` threads gets it
+    // and then increments had_.
     for (uint32_t had = had_before; had - had_before < waiting;
          had = had_.load(std::memory_order_seq_cst)) {
       had_.wait(had, std::memory_order_seq_cst);
@@ -66,8 +66,8 @@ class ABSL_LOCKABLE Mutex {
   void LockAfterOthers() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
     waiting_.fetch_add(1, std::memory_order_seq_cst);
     mutex_.lock();
-    // This order is the reverse of that in LetWaitersPass(). If that function sees this thread in
-    // waiting_, then its earlier value of had_ does not count this thread yet.
+    // First waiting_, then had_: LetWaitersPass() reads them in the reverse order. So if it counts
+    // this thread in `waiting`, it does not count this thread in had_before.
     waiting_.fetch_sub(1, std::memory_order_seq_cst);
     had_.fetch_add(1, std::memory_order_seq_cst);
     had_.notify_all();
@@ -75,7 +75,7 @@ class ABSL_LOCKABLE Mutex {
 
   std::mutex mutex_;
   std::atomic<uint32_t> waiting_{0};
-  std::atomic<uint32_t> had_{0};  // how often a waiting thread got the lock
+  std::atomic<uint32_t> had_{0};  // number of times that a waiting thread got the lock
 };
 
 // Holds a Mutex for a scope. Thread-safety: Owned by the thread that made it.
@@ -92,7 +92,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
-// A condition variable. Every wait has a deadline and may end early for no reason. So call it in a
+// A condition variable. Every wait has a deadline and may end early for no reason. So wait in a
 // loop that checks the condition. Thread-safety: Thread-safe.
 class CondVar {
  public:
@@ -103,7 +103,8 @@ class CondVar {
   // Releases `mutex`, sleeps until it is notified or until `deadline` (on the clock of
   // MonotonicNow()), and takes `mutex` again. Returns false once the deadline has passed.
   bool WaitUntil(Mutex& mutex, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    // At most a day, so that InfiniteFuture does not overflow; the caller's loop waits again.
+    // Waits at most a day, so that InfiniteFuture does not overflow. The caller's loop then waits
+    // again.
     const absl::Duration wait = std::min(deadline - MonotonicNow(), absl::Hours(24));
     if (wait <= absl::ZeroDuration()) {
       return false;

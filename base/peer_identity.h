@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The peer of a connection: a process of this host that the kernel names, the holder of a verified
-// certificate, or unknown.
+// The peer of a connection: a process of this host that the kernel identifies, the holder of a
+// verified certificate, or unknown.
 //
-// Comparisons use only the fields that name the peer. A renewed certificate therefore names the
+// Comparisons use only the fields that identify the peer. So a renewed certificate identifies the
 // same peer as the previous one.
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace cairn {
 struct UnixPeer {
   uint32_t uid = 0;
   uint32_t gid = 0;
-  std::string door;  // the --door folder of the socket that it connected to; empty: another socket
+  std::string door;  // the --door folder of the socket; empty: not a door's socket
   friend bool operator==(const UnixPeer&, const UnixPeer&) = default;
 };
 
@@ -28,7 +28,8 @@ struct UnixPeer {
 struct CertificatePeer {
   std::string uri;               // the only URI of the certificate; empty: none
   std::vector<std::string> dns;  // in lower case, sorted, without duplicates
-  // The domain of the CA bundle that has the chain's root. Empty: the bundle is for all domains.
+  // The trust domain of the CA bundle that contains the chain's root. Empty: the bundle is for all
+  // domains.
   std::string trust_domain;
 
   // Not compared, because a renewed certificate has other values.
@@ -44,7 +45,7 @@ struct CertificatePeer {
 struct PeerIdentity {
   std::variant<std::monostate, UnixPeer, CertificatePeer> peer;
 
-  PeerIdentity() = default;  // nobody: plain TCP, UCX
+  PeerIdentity() = default;  // an unknown peer: plain TCP or UCX
   explicit PeerIdentity(UnixPeer from_unix) : peer(std::move(from_unix)) {}
   explicit PeerIdentity(CertificatePeer from_certificate) : peer(std::move(from_certificate)) {}
 

@@ -51,7 +51,7 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& status) {
 #define CAIRN_STATUS_CONCAT_INNER(a, b) a##b
 #define CAIRN_STATUS_CONCAT(a, b) CAIRN_STATUS_CONCAT_INNER(a, b)
 
-// Returns from the current function if `expression`, an absl::Status, is not OK.
+// Evaluates `expression`, an absl::Status. If it is not OK, returns it from the current function.
 #define CAIRN_RETURN_IF_ERROR(expression)                                            \
   do {                                                                               \
     if (absl::Status cairn_status = (expression); !cairn_status.ok()) [[unlikely]] { \
@@ -59,8 +59,8 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& status) {
     }                                                                                \
   } while (false)
 
-// Sets `declaration` to the value of `expression`, an absl::StatusOr. If it has none, returns its
-// status from the current function.
+// Evaluates `expression`, an absl::StatusOr, and sets `declaration` to its value. If there is no
+// value, returns the status from the current function.
 #define CAIRN_ASSIGN_OR_RETURN(declaration, expression)                                   \
   CAIRN_ASSIGN_OR_RETURN_INNER(CAIRN_STATUS_CONCAT(cairn_result_, __LINE__), declaration, \
                                expression)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Texts: conversions of views, strings in JSON, names similar to a mistyped one. Pure functions.
+// Pure functions for text: conversions between string views, JSON strings, and suggestions for
+// mistyped names.
 #include <span>
 #include <string>
 #include <string_view>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Sizes in bytes: written 4_MiB in code, and "4MiB" in a flag.
+// Sizes in bytes. Code writes 4_MiB; a flag has "4MiB".
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,11 +20,12 @@ consteval std::uint64_t operator""_GiB(unsigned long long count) { return count 
 
 // Parses decimal digits followed by nothing, "B", or one of Ki, Mi, Gi, Ti with or without "B".
 // Refuses signs, fractions and blanks. Also refuses "K" and "KB", which many readers take for 1000.
-// Errors: InvalidArgument (the message says what is wrong, or that it is more than 2^63 - 1 bytes).
+// Errors: InvalidArgument. The message says what is wrong, for example that the size is more than
+// 2^63 - 1 bytes.
 absl::StatusOr<std::uint64_t> ParseBytes(std::string_view text);
 
-// Formats in the largest unit that gives at least 1. A whole number, such as "4GiB", can be parsed
-// by ParseBytes(). Otherwise the result is like "1.5GiB".
+// Formats a size in the largest unit that is not larger than the size. If the number is whole, as
+// in "4GiB", ParseBytes() can parse the result. Other results have a fraction, as in "1.5GiB".
 std::string FormatBytes(std::uint64_t bytes);
 
 }  // namespace cairn

@@ -11,7 +11,7 @@
 
 namespace cairn::kernels {
 
-// Errors: as MakeAttendPlan(). REQUIRES for the other functions: CheckAttend() is kOk.
+// Errors: those of MakeAttendPlan(). REQUIRES for the other functions: CheckAttend() is kOk.
 codecs::Error CheckAttend(const AttendJob& job);
 
 // Returns the number of channels of V.
@@ -20,7 +20,7 @@ codecs::Error CheckAttend(const AttendJob& job);
 // Returns the number of query rows of a KV head.
 [[nodiscard]] uint32_t RowsOf(const AttendJob& job);
 
-// Returns a raw spec with the tail's layer and heads.
+// Returns a spec of a raw image with the tail's layer and heads.
 [[nodiscard]] codecs::ImageSpec TailSpec(const AttendJob& job);
 
 }  // namespace cairn::kernels

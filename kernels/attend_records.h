@@ -19,7 +19,7 @@ inline constexpr uint32_t kAttendDim = 128;        // dim of AttendList::kAffine
 inline constexpr uint32_t kAttendSmallDim = 64;    // dim of AttendList::kFp8Of64, kPlain64…
 inline constexpr uint32_t kAttendKGroup = 128;     // tokens that share a (min, range), in the lists
                                                    // of kAttendDim
-inline constexpr uint32_t kAttendVGroup = 64;      // channels that share a (min, range), likewise
+inline constexpr uint32_t kAttendVGroup = 64;      // channels that share a (min, range), also there
 inline constexpr uint32_t kAttendNarrowDim = 128;  // largest dim of AttendList::kNarrow
 inline constexpr uint32_t kAttendDimMax = 576;     // largest dim of K and V
 
@@ -111,7 +111,8 @@ struct alignas(16) AttendHeader {
   // Bytes from the header.
   uint32_t queries_at, planes_at, works_at;
   uint32_t parts_at[kAttendPartLists];  // AffinePart in the lists up to kFp8Of64, else AttendPart
-  // A slot of scratch: kAttendRows outputs, each as wide as the widest, then their log sums.
+  // A slot of scratch has kAttendRows outputs, each with the width of the widest output, and then
+  // their log sums.
   uint32_t slot_floats;
 };
 

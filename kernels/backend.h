@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The interface of the program to device kernels. Only this folder includes CUDA headers. If they
-// are missing, absent.cc is built instead, and every caller compiles and links without changes.
+// The interface between the program and the device kernels. Only this folder includes CUDA headers.
+// A build without CUDA headers compiles absent.cc instead; every caller still compiles and links.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,7 @@ Availability Probe();
 enum class [[nodiscard]] LaunchResult : uint8_t{
     kOk,           // kernels are on the stream
     kUnavailable,  // nothing is on the stream. Probe() has the reason; if it says "available",
-                   // LastDeviceError() has it: the device is too old, or has too little shared
+                   // LastDeviceError() says which: the device is too old, or has too little shared
                    // memory for a kernel of the plan
     kNoStream,     // the stream is null: the legacy default stream would wait for all others
     kDeviceError,  // CUDA refused; LastDeviceError() has the reason. The device may be lost
@@ -47,56 +47,61 @@ using Stream = void*;
 // Thread-safe.
 LaunchResult LoadKernels();
 
-// Puts the kernels of a plan on `stream`. If kernels are loaded, nothing allocates, synchronizes or
-// copies. The caller owns all memory. The device must be able to access it, and it must stay valid
-// until the work on the stream has completed. Kernels read counts from the plan. A captured graph
-// can therefore run a later plan, if that plan needs no kernel that the captured plan did not need.
+// Puts the kernels of a plan on `stream`. If the kernels are already loaded, this function does not
+// allocate, synchronize or copy. The caller owns all memory. The device must be able to access the
+// memory, and the memory must stay valid until the work on the stream has completed. Kernels read
+// counts from the plan when they run. A captured graph can therefore run a later plan, if that plan
+// needs only kernels that the captured plan needed.
 //   plan    from MakeDecodePlan()
-//   bytes   its buffer, on the device
-//   status  plan.image_count words, zeroed before. Afterwards 0 if the image was decoded, else its
-//           codecs::Error: the image's targets are then unspecified, and other targets are
-//           unaffected
+//   bytes   the buffer of the plan, on the device
+//   status  plan.image_count words, which the caller sets to 0. The kernels set the word of an
+//   image
+//           that cannot be decoded to its codecs::Error. The targets of this image are then
+//           unspecified; the targets of other images are not affected
 // Thread-safety: Thread-safe.
 LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status,
                           Stream stream);
 
-// The same for images to encode. Results are complete when the work on the stream has completed.
+// Does the same as LaunchDecode() for images to encode. Results are complete when the work on the
+// stream has completed.
 //   plan     from MakeEncodePlan()
-//   bytes    its buffer, on the device
+//   bytes    the buffer of the plan, on the device
 //   results  plan.tile_count results, on the device
-//   status   plan.image_count words, zeroed before. Afterwards 0 if results and image are complete.
-//            kTargetTooSmall: its page table has an invalid page or a hole. For a stored image also
-//            kBadTile or kNotDemotable
+//   status   plan.image_count words, which the caller sets to 0. 0 remains if results and image are
+//            complete. Errors: kTargetTooSmall (the page table of the image has an invalid page or
+//            a hole). If the source is a stored image, also kBadTile or kNotDemotable
 LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
                           uint32_t* status, Stream stream);
 
-// The same for attention. Outputs and log sums are complete when the work on the stream has
-// completed.
+// Does the same as LaunchDecode() for attention. Outputs and log sums are complete when the work on
+// the stream has completed.
 //   plan     from MakeAttendPlan()
-//   bytes    its buffer, on the device
+//   bytes    the buffer of the plan, on the device
 //   scratch  plan.scratch_bytes on the device, at a multiple of 16, with any content
-//   status   plan.status_count words, zeroed before. Afterwards 0, or the codecs::Error of an image
-//            or tail: outputs and log sums of its sequence are then unspecified, and other
-//            sequences are unaffected
+//   status   plan.status_count words, which the caller sets to 0. The kernels set the word of an
+//            image or tail with an error to its codecs::Error. The outputs and log sums of its
+//            sequence are then unspecified; other sequences are not affected
 LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
                           uint32_t* status, Stream stream);
 
-// The same for mining a bank. Its patterns are complete when the work on the stream has completed.
+// Does the same as LaunchDecode() for mining a bank. The patterns of the bank are complete when the
+// work on the stream has completed.
 //   plan     from MakeMinePlan()
-//   bytes    its buffer, on the device
+//   bytes    the buffer of the plan, on the device
 //   scratch  plan.scratch_bytes on the device, at a multiple of 16, with any content
-//   status   a word, zeroed before. Afterwards 0; or kTargetTooSmall: the table has an invalid
-//            page; or kIncomplete: a head has no token. On an error the bank is unspecified
+//   status   a word, which the caller sets to 0. Errors: kTargetTooSmall (the page table has an
+//            invalid page), kIncomplete (a head has no token). After an error the bank is
+//            unspecified
 LaunchResult LaunchMine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch,
                         uint32_t* status, Stream stream);
 
-// The same for a pass over the sample of a profile. Its sums are complete when the work on the
-// stream has completed.
+// Does the same as LaunchDecode() for a pass over the sample of a profile. The sums are complete
+// when the work on the stream has completed.
 //   plan     from MakeMinePassPlan()
-//   bytes    its buffer, on the device
-//   sums     plan.sums_bytes on the device, at a multiple of 16, zeroed before
-//   status   a word, zeroed before. Afterwards 0, or kTargetTooSmall: the table has an invalid
-//            page. On an error the sums are unspecified
+//   bytes    the buffer of the plan, on the device
+//   sums     plan.sums_bytes on the device, at a multiple of 16, which the caller sets to 0
+//   status   a word, which the caller sets to 0. Errors: kTargetTooSmall (the page table has an
+//            invalid page). After an error the sums are unspecified
 LaunchResult LaunchMinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
                             uint32_t* status, Stream stream);
 

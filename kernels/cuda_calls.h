@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shared by the files that call CUDA: it records errors and states which devices are supported.
+// Code for files that call CUDA: it records errors and states which devices are supported.
 //
 // Thread-safety: Thread-safe.
 
@@ -11,9 +11,9 @@ namespace cairn::kernels {
 inline constexpr int kComputeMajorMin = 8;  // the lowest compute capability that kernels are
                                             // compiled for
 
-// Returns true if a CUDA call succeeded. If not, LastDeviceError() returns its error from then on,
-// and the thread's CUDA error is cleared. Otherwise the engine's next check would report it as the
-// engine's own.
+// Returns true if a CUDA call succeeded. If not, LastDeviceError() returns its error from then on.
+// The thread's CUDA error is then cleared, because the engine's next check would otherwise report
+// it as the engine's own error.
 [[nodiscard]] bool IsOk(cudaError_t error);
 
 }  // namespace cairn::kernels

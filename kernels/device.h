@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The functions and macros with which kernel bodies are written. With nvcc they are CUDA. With any
-// other compiler they call an executor, so tests run the same source on a CPU (kernels/emulated.h).
+// other compiler they call an executor, so that tests run the same source on a CPU
+// (kernels/emulated.h).
 //
 // - CAIRN_KERNEL and CAIRN_BOUNDS(threads, blocks) precede a kernel, CAIRN_DEVICE a function that
 //   kernels call, and CAIRN_DEVICE_MEMBER a member function. CAIRN_UNROLL and CAIRN_NO_UNROLL
 //   precede a loop.
-// - CAIRN_SHARED(Type, name) names the block's shared memory. The launch provides sizeof(Type)
+// - CAIRN_SHARED(Type, name) declares the block's shared memory. The launch provides sizeof(Type)
 //   bytes.
 // - Kernels access global memory only through LoadGlobal, LoadRecord, StoreGlobal, CopyAsync16 and
 //   atomics. Constants of the module (CAIRN_TABLE) are indexed as arrays.
-// - Collectives take a mask of the participating lanes; the default is all 32.
+// - Collectives (functions in which lanes exchange data) take a mask of the participating lanes;
+//   the default is all 32.
 //
-// Free of the standard library but for integers.
+// Uses only the integer types of the standard library.
 
 #include <cstdint>
 
@@ -27,7 +29,7 @@ struct alignas(8) U32x2 {
   uint32_t x, y;
 };
 
-// An address in shared memory; on a device, 32 bits.
+// An address in shared memory. On a device it has 32 bits.
 struct SharedAddress {
 #if defined(__CUDACC__)
   uint32_t at;
@@ -80,13 +82,14 @@ CAIRN_DEVICE uint32_t ShuffleXor(uint32_t value, uint32_t lanes, uint32_t mask =
 CAIRN_DEVICE uint32_t ReduceOr(uint32_t value, uint32_t mask = kAllLanes) {
   return __reduce_or_sync(mask, value);
 }
-// Returns the value of lane 0 in all lanes, so that the compiler knows that it is uniform.
+// Returns the value of lane 0 in all lanes. The compiler then knows that all lanes have the same
+// value.
 CAIRN_DEVICE uint32_t Uniform(uint32_t value) { return __shfl_sync(kAllLanes, value, 0); }
 
 CAIRN_DEVICE uint32_t CountBits(uint32_t value) { return static_cast<uint32_t>(__popc(value)); }
 // REQUIRES: value is not 0.
 CAIRN_DEVICE uint32_t LowestBit(uint32_t value) { return static_cast<uint32_t>(__ffs(value)) - 1; }
-// Byte i of the result is byte `selector >> 4 i & 7` of a and b.
+// Returns a word in which byte i is byte (selector >> 4 i & 7) of the 8 bytes of a and b.
 CAIRN_DEVICE uint32_t PermuteBytes(uint32_t a, uint32_t b, uint32_t selector) {
   return __byte_perm(a, b, selector);
 }
@@ -98,10 +101,10 @@ CAIRN_DEVICE uint32_t Choose(uint32_t mask, uint32_t a, uint32_t b) {
   asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(chosen) : "r"(mask), "r"(a), "r"(b));
   return chosen;
 }
-// a * b + c, rounded once.
+// Returns a * b + c, rounded once.
 CAIRN_DEVICE float FusedMultiplyAdd(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 
-// The larger of two numbers.
+// Returns the larger of two numbers.
 CAIRN_DEVICE float Larger(float a, float b) { return fmaxf(a, b); }
 
 // Pack two finite values, rounded as in codecs/numbers/math.h, with `low` in the lower half.
@@ -134,7 +137,8 @@ CAIRN_DEVICE uint32_t HalfAbove(float value) {
   return bits;
 }
 
-// Return the smaller or the larger value in each half of a word; a NaN if one of the two is a NaN.
+// Return the smaller (or larger) value for each half of a word. The result is a NaN if one of the
+// two values is.
 CAIRN_DEVICE uint32_t LeastBf16(uint32_t a, uint32_t b) {
   uint32_t least;
   asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(least) : "r"(a), "r"(b));
@@ -162,16 +166,16 @@ CAIRN_DEVICE uint32_t MultiplyHalves(uint32_t a, uint32_t b) {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(products) : "r"(a), "r"(b));
   return products;
 }
-// Returns 2^x within a few units in the last place; 0 if that would be a denormal. Only for kernels
-// whose results are approximate.
+// Returns 2^x within a few units in the last place, or 0 if the result would be a denormal. Only
+// for kernels whose results are approximate.
 CAIRN_DEVICE float Exp2Near(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
 
-// Loads through the read-only cache. REQUIRES: `from` is aligned to the loaded size, and this
-// launch does not store to the memory: the cache may have its old content.
+// Loads through the read-only cache, which may have old content. So this launch must not store to
+// that memory. REQUIRES: `from` is aligned to the loaded size.
 template <typename T>
 CAIRN_DEVICE T LoadGlobal(const void* from) {
   if constexpr (sizeof(T) == 16) {
@@ -184,14 +188,14 @@ CAIRN_DEVICE T LoadGlobal(const void* from) {
     return __ldg(static_cast<const T*>(from));
   }
 }
-// An ordinary load. REQUIRES: `from` is aligned to the loaded size. Also for memory to which this
-// launch stores: stores of other lanes or threads of the block are visible after SyncWarp() or
-// SyncBlock().
+// Loads from any memory, including memory to which this launch stores: stores of other lanes or
+// threads of the block are visible after SyncWarp() or SyncBlock(). REQUIRES: `from` is aligned to
+// the loaded size.
 template <typename T>
 CAIRN_DEVICE T LoadRecord(const void* from) {
   return *static_cast<const T*>(from);
 }
-// Stores past the caches, for data that is not read soon.
+// Stores that bypass the caches, for data that is not read soon.
 template <typename T>
 CAIRN_DEVICE void StoreGlobal(void* to, T value) {
   if constexpr (sizeof(T) == 16) {
@@ -208,7 +212,7 @@ CAIRN_DEVICE void AtomicAdd(uint64_t* at, uint64_t value) {
 }
 CAIRN_DEVICE void AtomicAddShared(uint32_t* at, uint32_t value) { atomicAdd(at, value); }
 CAIRN_DEVICE void AtomicAddShared(uint64_t* at, uint64_t value) { AtomicAdd(at, value); }
-// Returns the previous value.
+// Returns the previous value of the word.
 CAIRN_DEVICE uint32_t AtomicOrShared(uint32_t* at, uint32_t value) { return atomicOr(at, value); }
 
 CAIRN_DEVICE SharedAddress SharedAddressOf(const void* place) {
@@ -249,7 +253,7 @@ CAIRN_DEVICE void CopyAsync16(void* shared, const void* global) {
                : "memory");
 }
 CAIRN_DEVICE void CopyCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most kPending of the thread's own groups are incomplete.
+// Waits until at most kPending of this thread's own groups of copies are incomplete.
 template <int kPending>
 CAIRN_DEVICE void CopyWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -273,7 +277,7 @@ CAIRN_DEVICE void MmaHalves(float (&d)[4], const uint32_t (&a)[4], const uint32_
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// The same for bf16.
+// The same instruction for bf16.
 CAIRN_DEVICE void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "

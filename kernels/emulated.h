@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The definitions of kernels/device.h for a compiler other than nvcc. They call an executor, which
-// runs the threads of a block and checks their accesses. The product has no executor; the tests
-// have tests/kernels/executor/. Include this file only through kernels/device.h.
+// runs the threads of a block and checks their accesses. The product has no executor. The tests
+// have one in tests/kernels/executor/. Include this file only through kernels/device.h.
 //
 // Thread-safety: callable only from the threads of a running kernel.
 
@@ -39,7 +39,7 @@ enum class Access : uint8_t {
   kStore
 };
 
-// A source line of a kernel. As a default argument, Here() gives the line of the call.
+// A source line of a kernel. As a default argument, Here() returns the line of the call.
 struct CodeLine {
   const char* file;
   int number;
@@ -55,8 +55,8 @@ uint32_t ThreadIndex();
 uint32_t BlockIndex();
 uint32_t GridBlocks();
 
-// Exchanges the thread's value with the lanes of `mask`, which must reach the same collective at
-// the same line. Returns the result of the collective.
+// Exchanges the thread's value with the lanes of `mask`. All these lanes must call the same
+// collective at the same line. Returns the result of the collective.
 uint64_t Meet(Collective collective, uint32_t mask, uint64_t value, uint32_t argument,
               CodeLine line);
 bool Barrier(bool value, CodeLine line);
@@ -150,7 +150,7 @@ CAIRN_DEVICE float HalfToFloat(uint32_t bits) {
 }
 CAIRN_DEVICE uint32_t HalfBelow(float value) { return codecs::Fp16RoundDown(value); }
 CAIRN_DEVICE uint32_t HalfAbove(float value) { return codecs::Fp16RoundUp(value); }
-// As on a device, -0 is below +0.
+// -0 is below +0, as on a device.
 template <typename ToFloat>
 uint32_t ChooseHalves(uint32_t a, uint32_t b, bool is_least, ToFloat to_float) {
   const auto choose = [&](uint32_t shift) -> uint32_t {

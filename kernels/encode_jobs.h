@@ -15,10 +15,10 @@
 
 namespace cairn::kernels {
 
-// The list of the general kernel for affine tiles.
+// The list of the general kernel for affine tiles, whose groups have a (min, range).
 inline constexpr EncodeList kAffineAny = GeneralEncodeList(codecs::FormId::kAffine);
 
-// Returns kOk if a plan can be made for the job. Errors: as MakeEncodePlan().
+// Returns kOk if a plan can be made for the job. Errors: those of MakeEncodePlan().
 [[nodiscard]] codecs::Error CheckJob(const EncodeJob& job);
 
 // REQUIRES for all functions below: CheckJob() is kOk.
@@ -32,13 +32,13 @@ inline constexpr EncodeList kAffineAny = GeneralEncodeList(codecs::FormId::kAffi
 // Returns true if the job recodes stored tiles with the tables of its profile.
 [[nodiscard]] bool NarrowsSteps(const EncodeJob& job);
 
-// Returns the records without the tables of the job's profile.
-//   image  number of the image in the plan; its status word has the same index
+// Returns the records of a job, without the tables of its profile.
+//   image  index of the image in the plan, and of its status word
 [[nodiscard]] PlaneRecords PlanesOf(const EncodeJob& job, uint32_t image);
 
 // The work for a tile. The kernel of `list` writes the tile to its slot, in `items` items. If
 // `items` is 0, the tile needs no kernel. If may_be_left is set, the fast kernel may leave the tile
-// to the general kernel, so kAffineAny also has an item for the tile.
+// to the general kernel, so the list kAffineAny also gets an item for the tile.
 struct TileWork {
   EncodeTask task;
   EncodeList list;
@@ -47,7 +47,7 @@ struct TileWork {
 };
 //   planes  PlanesOf() of the job
 //   number  index of the job in the plan
-//   slot    offset of the tile's slot from the job's slots
+//   slot    offset of the tile's slot from the slots of the job
 [[nodiscard]] TileWork WorkOf(const EncodeJob& job, const PlaneRecords& planes, uint32_t number,
                               uint32_t tile, uint64_t slot);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plans of passes over the sample of a profile that lies on the device. The device computes the
-// sums, and the host computes the profile from them (codecs/mine/profile_miner.h). Its bytes equal
-// those that ProfileMiner makes of the same strips:
+// Plans of passes over a sample in device memory, from which a profile is mined. The device
+// computes the sums, and the host computes the profile from them (codecs/mine/profile_miner.h). The
+// profile has the same bytes as if ProfileMiner had read the same strips:
 //
 //   while (miner.NeedsPass()) {
 //     job.pass = miner.pass();
@@ -11,7 +11,7 @@
 //     miner.EndPass();
 //   }
 //
-// Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
+// Thread-safety: pure functions. They do not allocate, synchronize or throw.
 
 #include <array>
 #include <cstddef>
@@ -26,7 +26,8 @@
 
 namespace cairn::kernels {
 
-// Consecutive tokens of a text. They are divided into strips of 128 tokens and a rest.
+// Consecutive tokens of a text. They are divided into strips of 128 tokens; the last strip may be
+// shorter.
 struct SampleRun {
   uint32_t token_first = 0;  // index in the sample
   uint32_t tokens = 0;
@@ -35,11 +36,11 @@ struct SampleRun {
 };
 
 struct MinePassJob {
-  // A hole of its table inside a run counts as tokens that cannot be coded. Tokens outside all runs
-  // are ignored.
+  // The sample. Tokens outside all runs are ignored. A token of a run that lies in a hole of the
+  // page table counts as a token that cannot be coded.
   MineSample sample;
   std::span<const SampleRun> runs;
-  codecs::RotaryPairs pairs;  // pairs of the miner
+  codecs::RotaryPairs pairs;  // channels that RoPE rotates, from the miner
   std::span<const uint64_t> turns;
   codecs::ProfilePass pass;
 };
@@ -52,16 +53,16 @@ struct MinePassPlan {
 };
 
 // Writes a plan for the job into `buffer`, at a multiple of 16; sets *plan on kOk. Errors:
-// kInvalidShape (as CheckSample(), or runs, turns, channels or columns that do not fit the sample
-// or the pass), kTooLarge (more than 2^32 bytes of plan), kTargetTooSmall (as CheckSample(), or the
-// plan exceeds `buffer`).
+// kInvalidShape (as for CheckSample(); or runs, turns, channels or columns do not fit the sample or
+// the pass), kTooLarge (the plan needs more than 2^32 bytes), kTargetTooSmall (as for
+// CheckSample(); or the plan exceeds `buffer`).
 codecs::Error MakeMinePassPlan(const MinePassJob& job, std::span<std::byte> buffer,
                                MinePassPlan* plan);
 
-// Returns the size of its plan.
+// Returns the size of that plan.
 [[nodiscard]] uint64_t MinePassPlanBytes(const MinePassJob& job);
 
-// Returns a view of the sums of a launch, on the host. Borrows them.
+// Returns a view of the sums of a launch, after they were copied to the host. Borrows them.
 // REQUIRES: sums has plan.sums_bytes, at a multiple of 16.
 [[nodiscard]] codecs::PassSums SumsOf(const MinePassJob& job, const MinePassPlan& plan,
                                       std::span<const std::byte> sums);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The records of a plan that kernels read in a pass over the sample of a profile: a MinePassHeader,
-// planes, heads, strips, turns, channels, columns and column ranges. Kernels add to the sums, which
-// consist of ExactMoments, HeadTokens, CodeCounts and ShrinkSums of codecs/side/profile_sums.h.
+// planes, heads, strips, turns, channels, columns and ranges of columns. Kernels add to the sums,
+// which consist of ExactMoments, HeadTokens, CodeCounts and ShrinkSums of
+// codecs/side/profile_sums.h.
 //
-// Thread-safety: values. Free of the standard library but for integers.
+// Thread-safety: values. Uses only the integer types of the standard library.
 
 #include <cstdint>
 
@@ -32,7 +33,7 @@ struct alignas(16) SampleStrip {
   uint16_t part;  // part of the sample: below codecs::kSampleParts
 };
 
-// Columns that count the same tokens.
+// A range of columns that count the same tokens.
 struct alignas(16) ColumnRange {
   uint32_t first, count;  // 1 to kColumnsOfRangeMax
   bool is_strided;
@@ -41,20 +42,20 @@ struct alignas(16) ColumnRange {
 
 // A head of a plane.
 struct alignas(16) MinePassTask {
-  uint8_t* source;      // its layer and head in page 0, token 0; only read
+  uint8_t* source;      // address of this layer and head in page 0, token 0; only read
   uint32_t plane;       // index of its PlaneRecord and PassPlane
-  uint32_t number;      // layer * heads + head
-  uint64_t channel_at;  // its first MinedChannel, as an offset from the header
+  uint32_t number;      // index of the head: layer * heads + head
+  uint64_t channel_at;  // offset of its first MinedChannel from the header
 };
 
-// Offsets of the sums of a plane, multiples of 16.
+// Offsets of the sums of a plane. All are multiples of 16.
 struct alignas(16) PassPlane {
   uint64_t moments_at, tokens_at;  // for all heads
   uint64_t codes_at, shrink_at;    // codes: for each column
 };
 
-// At the start of the sums: the number of tokens of V after the first of a text, and the number of
-// them that are rows because of a small norm.
+// Two counts at the start of the sums: the tokens of V other than the first one of a text, and
+// those of them that are rows because of a small norm.
 struct alignas(16) NormCounts {
   uint64_t norms, small_norms;
 };
@@ -70,7 +71,7 @@ struct alignas(16) MinePassHeader {
 // Arguments of every kernel of a pass.
 struct MinePassArgs {
   const uint8_t* plan;  // on the device
-  uint8_t* sums;        // zeroed before
+  uint8_t* sums;        // must be zeroed before
   uint32_t* status;     // a word: 0, or the largest Fault
   uint32_t list;
 };

@@ -21,9 +21,10 @@ enum class MineList : uint8_t { kPatterns, kCount };
 inline constexpr uint32_t kMineLists = static_cast<uint32_t>(MineList::kCount);
 
 // A head of a plane. Its scratch has three parts, each at a multiple of 16. The first part has the
-// centres in fp32. In it, the values of a channel are adjacent in groups of kCentresBeside centres,
-// and channels are padded to a multiple of kNormSums. The second part has the squared distance of
-// each token from its centre, in fp32. The third part has the number of each token's centre, a u16.
+// centres in fp32. In this part, the values of a channel are adjacent for each group of
+// kCentresBeside centres, and channels are padded to a multiple of kNormSums. The second part has
+// the squared distance of each token from its centre, in fp32. The third part has the index of each
+// token's centre, a u16.
 struct alignas(16) MineTask {
   uint8_t* source;    // token 0 of page 0, at the task's layer and head; read-only
   uint8_t* patterns;  // in the bank

@@ -14,7 +14,7 @@
 
 namespace cairn::kernels {
 
-// Borrows the memory that its view borrows.
+// A sample. Borrows the memory that its view borrows.
 struct MineSample {
   codecs::TileShape tile;  // kKv or kLatent
   uint16_t layers = 0;
@@ -23,13 +23,13 @@ struct MineSample {
   uint32_t tokens = 0;  // 1 to 65535, tokens in holes included
 };
 
-// Checks a sample. `aligned` are bytes of the plan. Errors: kInvalidShape (a tile without values,
-// counts outside the limits of a group or a sample, a view's tables or strides, or `aligned` not at
-// a multiple of 16), kTargetTooSmall (a page below page_count exceeds layer_bytes, or a slot
-// exceeds the table).
+// Checks a sample. `aligned` lists addresses in the plan. Errors: kInvalidShape (a tile without
+// values; a count outside the limits of a group or a sample; a table or a stride is invalid; or an
+// address in `aligned` is not a multiple of 16), kTargetTooSmall (a page below page_count exceeds
+// layer_bytes, or a slot exceeds the table).
 codecs::Error CheckSample(const MineSample& sample, const std::byte* aligned);
 
-// REQUIRES for both: CheckSample() is kOk.
+// REQUIRES for the functions below: CheckSample() is kOk.
 
 // Returns the number of heads of all planes.
 [[nodiscard]] uint32_t HeadsOf(const MineSample& sample);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plans of decoding: the tasks of the kernels for a batch of images. The host makes a plan only
-// from headers and directories. A plan is one buffer without pointers into itself, so it is built
-// in host memory and copied to the device unchanged.
+// Plans of decoding: the tasks of the kernels for a batch of images. The host makes a plan from
+// headers and directories alone. A plan is one buffer without pointers into itself. So it can be
+// built in host memory and copied to the device unchanged.
 //
-// Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
+// Thread-safety: pure functions. They do not allocate, synchronize or throw.
 
 #include <array>
 #include <cstddef>
@@ -42,14 +42,14 @@ struct DecodePlan {
   std::array<uint32_t, kDecodeLists> counts{};  // tasks of each list
 };
 
-// Whether kernels check the CRCs of tiles. A second check is unnecessary if bytes were copied with
-// a check of their CRC, or if the host has checked them.
+// Whether kernels check the CRCs of tiles. This is unnecessary if the host has checked them, or if
+// the bytes were checked when they were copied.
 enum class Verify : uint8_t { kNo, kYes };
 
 // Writes a plan for jobs into `buffer`, at a multiple of 16; sets *plan on kOk. Errors: kTooLarge
 // (more than kPlanImagesMax images, kPlanTasksMax tasks or kPlanProfilesMax profiles), kNoBank,
-// kNoProfile (none, or one for other images), kInvalidSlice, kInvalidShape (a view's tables or
-// strides, or the addresses of a job), kTargetTooSmall (a page below page_count exceeds
+// kNoProfile (it is missing, or belongs to other images), kInvalidSlice, kInvalidShape (a table, a
+// stride or an address of a job is invalid), kTargetTooSmall (a page below page_count exceeds
 // layer_bytes, a slot exceeds the table, or the plan exceeds `buffer`).
 codecs::Error MakeDecodePlan(std::span<const DecodeJob> jobs, Verify verify,
                              std::span<std::byte> buffer, DecodePlan* plan);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The records for planes that plans of decoding and of encoding share.
+// The records of planes, which plans of decoding and plans of encoding share.
 //
 // Thread-safety: pure functions.
 
@@ -20,14 +20,14 @@
 namespace cairn::kernels {
 
 inline constexpr uint32_t kPlanesOfImage = 2;
-inline constexpr uint32_t kUnitMax = 16;  // the most bytes that are stored at once
+inline constexpr uint32_t kUnitMax = 16;  // maximum number of bytes that are stored at once
 
-// Returns true if device bytes are not null and at a multiple of kUnitMax.
+// Returns true if a device address is not null and is a multiple of kUnitMax.
 [[nodiscard]] inline bool IsAligned(const std::byte* bytes) {
   return bytes != nullptr && reinterpret_cast<uintptr_t>(bytes) % kUnitMax == 0;
 }
 
-// Returns true if device numbers are at a multiple of their size, or null.
+// Returns true if the device address of a number is null or a multiple of the number's size.
 template <typename T>
 [[nodiscard]] bool IsWhole(const T* numbers) {
   return reinterpret_cast<uintptr_t>(numbers) % sizeof(T) == 0;
@@ -37,18 +37,18 @@ template <typename T>
 using PlaneRecords = std::array<PlaneRecord, kPlanesOfImage>;
 
 // Checks that every page below page_count lies in its layer, that every slot of the block lies in
-// the table, that rows are at multiples of an element and the table at a multiple of 4, and that
-// `tiles` is aligned. Errors: kInvalidShape, kTargetTooSmall.
+// the page table, that token rows are at multiples of an element and the page table at a multiple
+// of 4, and that `tiles` is aligned. Errors: kInvalidShape, kTargetTooSmall.
 codecs::Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slice,
                         const PagedView& view, const std::byte* tiles);
 
-// REQUIRES: CheckView() is kOk.
+// Returns the records of an image. REQUIRES: CheckView() is kOk.
 //   image  index of the status word
 PlaneRecords RecordsOf(const codecs::ImageSpec& spec, const codecs::Slice& slice,
                        const PagedView& view, uint32_t image);
 
-// Returns the task of tile `index`, without its target, plane and range of tokens.
-//   image  on the device
+// Returns the task of tile `index`. Its target, plane and range of tokens are not set.
+//   image  address of the image on the device
 TileTask TaskOfTile(const codecs::ImagePrefix& prefix, uint32_t index, const std::byte* image,
                     const codecs::DecodeInputs& side);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The records of plans for side objects: the addresses of their parts on the device, and the tables
+// The parts of plans that concern side objects: the device addresses of their parts, and the tables
 // of entropy coders.
 //
-// Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
+// Thread-safety: pure functions. They do not allocate, synchronize or throw.
 
 #include <algorithm>
 #include <array>
@@ -20,13 +20,13 @@
 
 namespace cairn::kernels {
 
-// Sets the side object in *records, if the image's recipe needs one.
-// REQUIRES: CheckCodableWith(spec, side) is kOk.
-//   on_device  bytes of the side object
+// Sets the addresses of the side object in *records, if the image's recipe needs one. REQUIRES:
+// CheckCodableWith(spec, side) is kOk.
+//   on_device  address of the side object's bytes on the device
 void AddSide(const codecs::ImageSpec& spec, const codecs::DecodeInputs& side,
              const std::byte* on_device, PlaneRecords* records);
 
-// Sets the profile from which an encoder takes the magnitudes of queries.
+// Sets the addresses of the profile from which an encoder takes the magnitudes of queries.
 void AddMagnitudes(const codecs::Profile& profile, const std::byte* on_device,
                    PlaneRecords* records);
 
@@ -35,7 +35,7 @@ void AddMagnitudes(const codecs::Profile& profile, const std::byte* on_device,
   return recipe.Traits().k_form == codecs::FormId::kSteps;
 }
 
-// Returns the number of a head in the side object.
+// Returns the index of a head in the side object.
 [[nodiscard]] uint32_t HeadNumber(const codecs::DecodeInputs& side, codecs::ProfileHead at);
 
 // Makes the tables of one plane of a profile, for decoding and for encoding.
@@ -45,7 +45,7 @@ void MakeTables(const codecs::Profile& profile, uint32_t plane, EncodeStepTables
 // The profiles of a plan that need tables. Images with the same profile share its tables.
 class PlanProfiles {
  public:
-  // Sets in *records the tables of the image.
+  // Adds the profile of an image, and sets the index of its tables in *records.
   void Add(const codecs::Profile& profile, PlaneRecords* records) {
     const auto known = std::span(profiles_).first(std::min(count_, kPlanProfilesMax));
     const auto found = static_cast<uint32_t>(std::ranges::find(known, &profile) - known.begin());
@@ -55,7 +55,7 @@ class PlanProfiles {
     }
   }
   [[nodiscard]] bool AreTooMany() const { return count_ > kPlanProfilesMax; }
-  // REQUIRES for both: !AreTooMany().
+  // REQUIRES for the functions below: !AreTooMany().
   [[nodiscard]] uint32_t TableCount() const { return kPlanesOfImage * count_; }
   template <typename Tables>
   void Write(std::byte* buffer) const {
@@ -69,7 +69,7 @@ class PlanProfiles {
   }
 
  private:
-  uint32_t count_ = 0;  // exceeds kPlanProfilesMax if there are too many
+  uint32_t count_ = 0;  // above kPlanProfilesMax if there are too many
   std::array<const codecs::Profile*, kPlanProfilesMax> profiles_{};
 };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The records of a plan that kernels read. They are flat. The host makes them from data that it has
-// validated, never from unchecked bytes of an image. A plan is one buffer: a PlanHeader, planes,
-// and tasks grouped by kernel.
+// The records of a plan that kernels read. They contain no pointers to each other. The host makes
+// them from data that it has validated, never from unchecked bytes of an image. A plan is one
+// buffer: a PlanHeader, planes, and tasks grouped by kernel.
 //
-// Thread-safety: values. Free of the standard library but for integers.
+// Thread-safety: values. Uses only the integer types of the standard library.
 
 #include <cstdint>
 
@@ -15,7 +15,7 @@
 
 namespace cairn::kernels {
 
-inline constexpr uint32_t kTaskTokensMax = 128;   // tokens that one block of threads processes at
+inline constexpr uint32_t kTaskTokensMax = 128;   // tokens that one thread block processes at
                                                   // once
 inline constexpr uint32_t kTileTokensMax = 1024;  // largest number of tokens of a tile
 inline constexpr uint32_t kMixedDimMax = 4096;    // largest dim of a mixed tile
@@ -29,19 +29,20 @@ inline constexpr uint32_t kStripsFastDim = 32;  // dims of DecodeList::kStripsBf
                                                 // this
 inline constexpr uint32_t kPlanesFastDimMax = 1024;
 
-// For DecodeList::kStepsFast: dims are multiples of the first; one list for each StepTables.
+// For DecodeList::kStepsFast. dims are multiples of kStepsFastDim; each StepTables has its own
+// list.
 inline constexpr uint32_t kStepsFastDim = 16;
 inline constexpr uint32_t kStepsFastLists = 8;
 
-// The decoding kernels, each with a list of tasks. The general kernels come before these, one for
-// each form. They decode tiles of every shape and dtype. GeneralDecodeList() returns the number of
-// one.
+// The decoding kernels, each with a list of tasks. The values before these belong to the general
+// kernels, one for each form, which decode tiles of every shape and dtype. GeneralDecodeList()
+// returns the value for a form.
 enum class DecodeList : uint8_t {
   kVerify = codecs::kFormCount,  // CRC32C of tiles of any form
-  // Affine tiles of bf16 and fp16 whose token rows are a multiple of 16 bytes: for 8, 4 and 2 bits,
-  // K and then V.
+  // Affine tiles of bf16 and fp16 whose token rows are a multiple of 16 bytes. In this order: K for
+  // 8, 4 and 2 bits, then V.
   kAffineFast,
-  kFp8Bf16 = kAffineFast + 12,  // fp8 tiles, likewise
+  kFp8Bf16 = kAffineFast + 12,  // fp8 tiles with the same limits
   kFp8Fp16,
   kStripsBf16,  // strips of bf16, dim a multiple of 32
   kStripsFp16,
@@ -65,17 +66,17 @@ inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCoun
          (dtype == codecs::DType::kFp16 ? 2 : 0) + (is_v ? 1 : 0);
 }
 
-// Channels of K that RoPE rotates: pair i has the channels first + step * i and first + step * i +
-// distance.
+// Channels of K that RoPE rotates. Pair i has two channels: first + step * i, and first + step * i
+// + distance.
 struct TurningPairs {
-  const uint8_t* turns;  // u64 each, in 2^-64 turn per token
+  const uint8_t* turns;  // a u64 per pair: its rotation per token, in 2^-64 turn
   uint16_t count, first, step, distance;
 };
 
 inline constexpr uint32_t kEscapeFlag = 0x10;  // added to the symbol of an entry
 
-// Returns the table entry of a slot. Its bytes are 0, frequency, slot - start, and symbol, with
-// kEscapeFlag for the escape.
+// Returns the table entry of a slot. Its four bytes are 0, the frequency, slot - start, and the
+// symbol, plus kEscapeFlag for the escape.
 CAIRN_HD uint32_t CoderEntry(const codecs::CoderTable& table, uint32_t slot) {
   const uint32_t symbol = codecs::SymbolOfSlot(table, slot);
   const uint32_t flag = symbol == codecs::kEscapeSymbol ? kEscapeFlag : 0;
@@ -83,14 +84,14 @@ CAIRN_HD uint32_t CoderEntry(const codecs::CoderTable& table, uint32_t slot) {
          (symbol | flag) << 24;
 }
 
-// The effect of a symbol on the coder's state.
+// How the encoder's state changes with a symbol.
 struct SymbolStep {
   uint32_t inverse;  // 2^24 / frequency, rounded up: state * inverse >> 24 is state / frequency
   uint32_t step;     // start | frequency << 8, and kStepEscape
 };
 inline constexpr uint32_t kStepEscape = 1U << 16;
 
-// Returns the step of a symbol, or of the escape if the symbol has no frequency.
+// Returns the step of a symbol. If the symbol has no frequency, returns the step of the escape.
 CAIRN_HD SymbolStep StepOfSymbol(const codecs::CoderTable& table, uint32_t symbol) {
   const uint32_t coded = table.frequency[symbol] == 0 ? codecs::kEscapeSymbol : symbol;
   const uint32_t frequency = table.frequency[coded];
@@ -98,28 +99,28 @@ CAIRN_HD SymbolStep StepOfSymbol(const codecs::CoderTable& table, uint32_t symbo
           table.start[coded] | frequency << 8 | (coded == codecs::kEscapeSymbol ? kStepEscape : 0)};
 }
 
-// The data that the codes of one plane of a profile share: the entries of its tables, and the
-// offsets of the codes of magnitude 1 and 2, also for codes with low bits.
+// Tables that all codes of one plane of a profile share: the entries of the coder's tables, and the
+// offsets of the codes of magnitude 1 and 2. Codes with low bits also have such offsets.
 struct alignas(16) StepTables {
   uint32_t entries[codecs::kProfileTables * codecs::kCoderSlots];
   float offsets[codecs::kProfileTables + 1][2];
 };
 
-// One plane of an image and of its target. Pages are those of an engine's paged cache: token t of
-// the image has slot first_slot + t, and slot s lies in page pages[s / page_tokens]. Without a
-// table, the page's number is s / page_tokens.
+// One plane of an image and of its target. Pages are those of an engine's paged cache. Token t of
+// the image has slot first_slot + t. Slot s lies in page pages[s / page_tokens] or, without a
+// table, in page s / page_tokens.
 struct alignas(16) PlaneRecord {
   const int32_t* pages;  // on the device; a negative page is a hole, whose tokens are skipped
   uint64_t page_stride;  // bytes
   uint64_t token_stride;
-  const uint8_t* side;            // patterns or channels of the side object's first head
+  const uint8_t* side;            // first head of the side object: its patterns or channels
   const uint8_t* vectors;         // vectors of the first head, for K of a profile with a basis;
                                   // else null
-  const uint8_t* scales;          // likewise
-  const uint8_t* scale_inverses;  // likewise
+  const uint8_t* scales;          // scales of the first head, likewise
+  const uint8_t* scale_inverses;  // inverse scales of the first head, likewise
   TurningPairs pairs;             // none except in K
   uint64_t first_position;        // position of token 0 in the chain
-  uint32_t page_count;  // pages from this number on are refused: the host has checked those before
+  uint32_t page_count;            // a table may only name lower pages; the host has checked these
   uint32_t page_tokens;
   uint32_t first_slot;
   uint32_t tokens;  // tokens of a tile
@@ -127,7 +128,7 @@ struct alignas(16) PlaneRecord {
   uint32_t row_bytes;
   uint32_t group;       // tokens, or channels of V, that share a (min, range)
   uint32_t image;       // index of its status word
-  uint16_t token_bits;  // bits of a row's stored position that are its token
+  uint16_t token_bits;  // mask: bits of a row's stored position that name its token
   uint8_t unit;         // bytes that can be stored at once: 16, 8, 4, 2 or 1
   bool is_v;
   bool is_fast;     // exact:fast
@@ -146,9 +147,9 @@ struct TileTask {
   uint8_t* target;        // its layer and head in page 0, token 0
   uint32_t bytes;         // size of the tile
   uint32_t crc;           // CRC of the tile
-  // Offsets of the tile's parts. For fp8, params are scales.
+  // Offsets of the tile's parts. For fp8, params_at is that of the scales.
   uint32_t params_at, row_bits_at, positions_at;
-  uint32_t code_row_bytes;  // cairn-hot: of a token
+  uint32_t code_row_bytes;  // cairn-hot: size of a token's codes
   uint32_t map_at;          // patterns of tokens, the map of kept tokens, or corrections
   uint32_t gate_at;         // the map of the tokens of V that use their pattern; 0: all
   uint32_t coded_tokens;    // kept tokens that are not rows
@@ -190,14 +191,14 @@ enum class Fault : uint32_t {
 // ---- Encoding ----
 
 // The encoding kernels. They run in the order of ForEachEncodeKernel(). The general kernels come
-// before these, one for each form except raw; GeneralEncodeList() returns the number of one. They
-// encode tiles of every shape and dtype, one block per tile. For strips they compute only the data
-// that kPlace needs, one warp per strip.
+// before these, one for each form except raw; GeneralEncodeList() returns the value for a form.
+// They encode tiles of every shape and dtype, one block per tile. For strips they compute only the
+// data that kPlace needs, one warp per strip.
 enum class EncodeList : uint8_t {
-  // Kernels that write into the slots of tiles, like the general ones; each has a list of items.
-  // Affine tiles without rows, in bf16 and fp16, whose token rows are a multiple of 16 bytes, for
-  // 8, 4 and 2 bits, one block per tile. They run before the general kernel, which encodes the
-  // tiles that they leave.
+  // These kernels write into the slots of tiles, like the general ones. Each has a list of items.
+  // kAffineFast encodes affine tiles without rows, in bf16 and fp16, whose token rows are a
+  // multiple of 16 bytes. It has kernels for 8, 4 and 2 bits, with one block per tile. They run
+  // before the general kernel, which encodes the tiles that they leave.
   kAffineFast = codecs::kFormCount - 1,
   kNarrowed = kAffineFast + 6,  // stored tiles of codes, to fewer bits, one block per tile
   kThinned,                     // the same, with fewer rows
@@ -225,11 +226,12 @@ inline constexpr uint32_t kEncodeItemLists = static_cast<uint32_t>(EncodeList::k
 }
 // Tokens of a group of K, in a tile of EncodeList::kAffineFast.
 inline constexpr uint32_t kFastGroupTokens = 128;
-inline constexpr uint32_t kFastGroupChannels = 64;  // channels of a group of V, likewise
+inline constexpr uint32_t kFastGroupChannels = 64;  // channels of a group of V in such a tile
 
 // An item is tile * kStripsOfTileMax + strip.
 inline constexpr uint32_t kStripsOfTileMax = kTileTokensMax / kTaskTokensMax;
-// Instead of a strip, in the general list of affine tiles: only if an earlier kernel left the tile.
+// Replaces the strip in items of the general list of affine tiles. The tile is then encoded only if
+// an earlier kernel left it.
 inline constexpr uint32_t kItemIfLeft = 1;
 
 // The rules for the rows and params of a tile: bits of EncodeTask::rules.
@@ -241,7 +243,7 @@ inline constexpr uint16_t kRuleFirstStays = 4;  // token 0 is stored as a row, b
 inline constexpr uint16_t kRuleScores = 8;      // scores of tokens are stored
 inline constexpr uint16_t kRuleAgeing = 16;     // the tokens of EncodeImage::ageing_at are rows,
                                                 // too
-// The bits above: the recipe's variant; for a stored tile its bits, or its level.
+// The higher bits have the recipe's variant or, for a stored tile, its bits or its level.
 inline constexpr uint16_t kRuleVariantShift = 8;
 inline constexpr uint16_t kRuleTraced = 128;     // the tokens of K with the smallest norms of the
                                                  // chain are rows; for V, K is the previous tile
@@ -304,7 +306,8 @@ struct EncodeArgs {
   uint32_t list;
 };
 
-// In the place of a form, between kernels: the tile is left to the general kernel.
+// Between kernels, this value in the place of a form means that the tile is left to the general
+// kernel.
 inline constexpr uint16_t kLeftTile = 0xFFFF;
 
 // ott: norms in a head's pool, tokens that leave it before it closes, and tokens offered to it at a

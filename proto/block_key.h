@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Keys: the names of spaces and blocks. C++ and Python (client/python/cairn/keys.py) compute the
-// same keys. tests/golden/keys has test vectors, and docs/internals/formats/key.md describes the
-// format. Every field has its length before it, so different inputs never have equal encodings. All
+// Keys identify spaces and blocks. C++ and Python (client/python/cairn/keys.py) compute the same
+// keys. tests/golden/keys has test vectors, and docs/internals/formats/key.md describes the format.
+// Each field is encoded after its length, so different inputs never have equal encodings. All
 // functions are pure and thread-safe.
 
 #include <array>
@@ -46,8 +46,8 @@ struct GroupGeometry {
   uint32_t state_bytes = 0, row_bytes = 0;
 };
 
-// The identity of a space. Spaces with equal identities are the same space. The recipe is not part
-// of it, because it is policy.
+// The identity of a space. Two specs with equal identities name the same space. The recipe is not
+// part of the identity, because a policy can change it.
 struct SpaceIdentity {
   std::string tenant, model, weights_revision;
   codecs::DType dtype = codecs::DType::kBf16;
@@ -55,16 +55,16 @@ struct SpaceIdentity {
   std::vector<GroupGeometry> groups;
 };
 
-// Errors: InvalidArgument, naming the field and the limit. For example, a block in source form must
-// fit into kImagesPerBlockMax images of kImageBytesMax bytes.
+// Errors: InvalidArgument, naming the field and the limit. One limit is that a block in source form
+// must fit into kImagesPerBlockMax images of kImageBytesMax bytes.
 absl::Status Validate(const SpaceIdentity& identity);
 // Errors: InvalidArgument unless `tenant` is 1 to kTenantBytesMax characters of [A-Za-z0-9._-].
 absl::Status ValidateTenant(std::string_view tenant);
 // REQUIRES: Validate(identity) is OK.
 Fingerprint FingerprintOf(const SpaceIdentity& identity);
 
-// An input, other than tokens, on which a block's KV depends. `kind` is "lora", "salt", "media", ….
-// The input affects the block's tokens from position `offset` on.
+// An input other than tokens on which the KV of blocks depends. `kind` is "lora", "salt", "media",
+// …. The input affects tokens from position `offset` on.
 struct KeyExtra {
   std::string kind;
   uint32_t offset = 0;
@@ -75,14 +75,14 @@ struct KeyExtra {
 // `extras` into canonical order and drops repetitions.
 BlockKey DeriveKey(const Fingerprint& space, const BlockKey& parent,
                    std::span<const uint32_t> tokens, std::span<const KeyExtra> extras = {});
-// Derives the keys of all full blocks of a token sequence. Here the offset of an extra counts from
-// the start of the sequence, and determines the block to which the extra belongs. In the key of
-// that block, the offset counts from the start of the block. An extra for the whole sequence (LoRA,
-// salt) has the offset 0, and later blocks depend on it through their parent.
-// REQUIRES: tokens_per_block > 0.
+// Derives the keys of all full blocks of a token sequence. The offset of an extra is counted from
+// the start of the sequence. The extra belongs to the block at this offset. In the key of that
+// block, the offset is counted from the start of the block. An extra for the whole sequence (LoRA,
+// salt) has the offset 0; the keys of later blocks depend on it through their parent. REQUIRES:
+// tokens_per_block > 0.
 std::vector<BlockKey> DeriveChain(const Fingerprint& space, std::span<const uint32_t> tokens,
                                   uint32_t tokens_per_block, std::span<const KeyExtra> extras = {});
-// Derives the key of a block that has a hash of the engine's own.
+// Derives the key of a block from the engine's own hash of it.
 BlockKey OpaqueKey(const Fingerprint& space, std::span<const std::byte> engine_key);
 
 // Returns lower-case hexadecimal.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Converts between the messages of cairn.v1 and internal types. No other file uses both. Every
-// From…() accepts untrusted input. It returns a valid result, or InvalidArgument with the field and
-// the limit. The result need not be checked again. All functions are pure and thread-safe.
+// From…() accepts untrusted input. It returns either a valid result, which need not be checked
+// again, or InvalidArgument with the field and the limit. All functions are pure and thread-safe.
 
 #include <cstdint>
 #include <string>
@@ -33,17 +33,18 @@ codecs::GroupShape ShapeOf(const SpaceIdentity& identity, size_t group);
 // Returns the shapes of all groups, in order. REQUIRES: Validate(identity) is OK.
 std::vector<codecs::GroupShape> ShapesOf(const SpaceIdentity& identity);
 
-// Parses a name such as "kivi:4+". An empty name gives `fallback`.
+// Parses a name such as "kivi:4+". Returns `fallback` for an empty name.
 absl::StatusOr<codecs::Recipe> FromRecipeName(std::string_view name,
                                               const codecs::Recipe& fallback);
 std::string ToRecipeName(const codecs::Recipe& recipe);
 
-// Returns the range of a message within its group. A count of 0 means all from `first` on. The
-// result is never empty.
+// Returns the range of a message within its group. In the message, a count of 0 means all from
+// `first` on. The result is never empty.
 absl::StatusOr<codecs::Slice> FromSlice(const v1::GroupSlice& slice,
                                         const std::vector<codecs::GroupShape>& shapes);
 v1::GroupSlice ToSlice(uint32_t group, const codecs::Slice& slice);
-// Like FromSlice(), for a frame's range. ParseFrame() checks that the range is not empty.
+// Does the same as FromSlice() for a frame's range. ParseFrame() checks that the range is not
+// empty.
 absl::StatusOr<codecs::Slice> FromRange(uint16_t group, const SliceRange& range,
                                         const std::vector<codecs::GroupShape>& shapes);
 SliceRange ToRange(const codecs::Slice& slice);
@@ -58,7 +59,7 @@ absl::StatusOr<SideObjectKind> FromSideObjectKind(v1::SideObjectKind kind);
 absl::StatusOr<std::vector<BlockKey>> FromKeyList(
     const google::protobuf::RepeatedPtrField<std::string>& keys);
 
-// Returns a key, fingerprint, ticket or lease as protobuf's bytes.
+// Returns a key, fingerprint, ticket or lease as a bytes field of protobuf.
 std::string ToBytes(std::span<const std::byte> bytes);
 
 // Checks the name of a client: at most kClientNameBytesMax bytes, no control characters.

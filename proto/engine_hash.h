@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Names that an engine has for a block: its own hash of the block, its hash of the previous block,
-// and the block's tokens. Routers match events by them. Cairn itself finds blocks only by keys.
+// and the block's tokens. Routers find blocks in events by these names. Cairn itself finds blocks
+// only by keys.
 //
 // Thread-safety: values.
 
@@ -23,8 +24,8 @@ class EngineHash {
   static constexpr size_t kBytesMin = 8, kBytesMax = 32;
 
   constexpr EngineHash() = default;
-  // Returns an empty hash for no bytes. Errors: InvalidArgument, naming `field`, unless there are 0
-  // or kBytesMin to kBytesMax bytes.
+  // Returns an empty hash if there are no bytes. Errors: InvalidArgument, naming `field`, unless
+  // there are 0 or kBytesMin to kBytesMax bytes.
   static absl::StatusOr<EngineHash> From(std::span<const std::byte> bytes, std::string_view field);
 
   [[nodiscard]] bool empty() const { return count_ == 0; }
@@ -34,7 +35,7 @@ class EngineHash {
 
  private:
   uint8_t count_ = 0;
-  std::array<std::byte, kBytesMax> bytes_{};  // zeros from count_ on
+  std::array<std::byte, kBytesMax> bytes_{};  // zeros from index count_ on
 };
 
 struct EngineNames {

@@ -28,10 +28,10 @@ inline constexpr size_t kFrameBytesMax = 256;
 inline constexpr size_t kFrameHeadBytes = 64;
 inline constexpr size_t kErrorTextBytesMax = 160;
 inline constexpr uint16_t kFrameVersion = 1;
-// The version on which Hello and HelloReply agree. From version 2 on, clients of transport/local
-// map memory of the daemon, and the daemon may lend the payloads of replies.
+// Hello and HelloReply agree on a version. From version 2 on, clients of transport/local map memory
+// of the daemon, and the daemon may lend the payloads of replies.
 inline constexpr uint16_t kVersionWithLoans = 2;
-// A Hello with this version reads HelloReply::batch_max.
+// From this version on, a client reads HelloReply::batch_max.
 inline constexpr uint16_t kVersionWithBatches = 3;
 // The limits of all frames. A daemon's configuration may set lower ones.
 inline constexpr uint64_t kPayloadBytesMax = uint64_t{64} << 20;
@@ -79,14 +79,14 @@ struct SliceRange {
 
 struct Hello {
   uint16_t version_max = 1;
-  uint32_t window = 0;        // the client's limit for requests in flight
-  uint64_t region_bytes = 0;  // local: the size of the memfd that comes with this frame
+  uint32_t window = 0;        // maximum number of requests that the client has in flight
+  uint64_t region_bytes = 0;  // local: size of the memfd that is sent with this frame
 };
 struct HelloReply {
   uint16_t version = 1;
-  uint32_t window = 0;             // the daemon's limit for requests in flight
-  uint64_t payload_bytes_max = 0;  // limit for one transfer
-  uint16_t batch_max = 0;          // limit for the requests in one message; 0: one
+  uint32_t window = 0;             // maximum number of requests that the daemon allows in flight
+  uint64_t payload_bytes_max = 0;  // maximum size of one transfer
+  uint16_t batch_max = 0;          // maximum number of requests in one message; 0: one
 };
 struct Get {
   uint64_t space_id = 0;
@@ -95,7 +95,7 @@ struct Get {
   uint16_t group = 0;
   SliceRange slice;
   Form form = Form::kImage;
-  uint64_t target_bytes = 0;  // limit for the reply's payload
+  uint64_t target_bytes = 0;  // maximum size of the reply's payload
 };
 struct GetReply {
   Form form = Form::kImage;
@@ -114,23 +114,23 @@ struct Put {
   Form form = Form::kSource;
   bool is_derived = false;    // computed from a prefix that was stored with loss
   bool is_durable = false;    // the reply waits until the block survives a power loss
-  StatisticSet statistics{};  // after the slice in the payload: docs/internals/formats/frame.md
-  bool has_tokens = false;    // ids of the block's tokens, as u32, end the payload
+  StatisticSet statistics{};  // follow the slice in the payload: docs/internals/formats/frame.md
+  bool has_tokens = false;    // the payload ends with the ids of the block's tokens, u32 each
   // Only for a daemon whose SessionOpened has takes_engine_hashes.
   EngineHash engine_hash{};    // empty: none
   EngineHash engine_parent{};  // likewise
 };
 // The bit of the frame's `aux` for has_tokens. The lower bits are a StatisticSet.
 inline constexpr uint8_t kTokensBit = StatisticSet::kBitsMax + 1;
-// The outcome of a put that asked to be durable, that is, to survive a power loss. In all cases the
-// block is stored and visible. docs/internals/formats/frame.md has the numbers.
+// The outcome of a put that asked to be durable, that is, to survive a power loss. Whatever the
+// outcome, the block is stored and visible. docs/internals/formats/frame.md has the numbers.
 enum class Durability : uint8_t {
   kNotAsked = 0,
   kDurable = 1,
   kNoTier = 2,     // the daemon has no persistent tier
   kReadOnly = 3,   // the tier is read-only, or has failed
   kNoRoom = 4,     // the tier has no room now, or its write budget is used up
-  kLate = 5,       // not durable by the put's deadline
+  kLate = 5,       // not yet durable at the put's deadline
   kAncestors = 6,  // a previous block of the chain is missing or not durable
   kTooLarge = 7,   // the image is larger than the tier accepts
   kGone = 8,       // the block was deleted or evicted in the meantime
@@ -166,10 +166,10 @@ struct Frame {
   Ticket ticket{};
   uint64_t payload_bytes = 0;
   uint32_t payload_crc32c = 0;
-  // The time that the sender has left. 0 in replies.
+  // How much time the sender still has. 0 in replies.
   uint32_t deadline_ms = 0;
   absl::StatusCode status = absl::StatusCode::kOk;  // set in replies
-  uint64_t trace = 0;  // set in requests: identifies them in logs; 0: none
+  uint64_t trace = 0;                               // in requests: the trace id for logs; 0: none
   Body body;
   FrameKind kind() const { return static_cast<FrameKind>(body.index() + 1); }
 };
@@ -182,14 +182,15 @@ FrameBytes Serialize(const Frame& frame);
 // limit.
 absl::StatusOr<Frame> ParseFrame(std::span<const std::byte> bytes);
 
-// Returns the seq. Returns nullopt if `bytes` is shorter than a frame's head. Reads no other field.
-// Before ParseFrame(), transports use it to find the request of a reply.
+// Returns the sequence number, or nullopt if `bytes` is shorter than a frame's head. Reads no other
+// field. Transports use it before ParseFrame(), to find the request of a reply.
 std::optional<uint64_t> SeqOf(std::span<const std::byte> bytes);
 
 // Compares in constant time.
 bool TicketsEqual(const Ticket& a, const Ticket& b);
 
-// Makes the error reply to the request `request_seq`. Cuts the text to its limit.
+// Makes an error reply to the request with the sequence number `request_seq`. Cuts the text to its
+// limit.
 Frame ErrorFrame(uint64_t request_seq, const Ticket& ticket, const absl::Status& status);
 // Returns the status of a reply frame: OK, or an error with its code and text.
 absl::Status StatusOf(const Frame& reply);

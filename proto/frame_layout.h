@@ -76,7 +76,7 @@ struct PutLayout {
 };
 static_assert(sizeof(PutLayout) == 96);
 
-// Follows a PutLayout if the put names hashes of the engine.
+// Follows a PutLayout if the put has hashes of the engine.
 struct PutNamesLayout {
   uint8_t hash_bytes, parent_bytes;
   uint8_t zero[6];

@@ -30,10 +30,10 @@ inline constexpr size_t kSideObjectBytesMax = size_t{32} << 20;
 // Returns the SHA-256 by which images name a side object.
 [[nodiscard]] codecs::Digest SideObjectId(std::span<const std::byte> bytes);
 
-// Returns the kind that the first bytes indicate, or nullopt.
+// Returns the kind that the first bytes indicate, or nullopt if they indicate none.
 [[nodiscard]] std::optional<SideObjectKind> KindOf(std::span<const std::byte> bytes);
 
-// Returns the kind that the recipe needs, or that improves the recipe's compression.
+// Returns the kind that the recipe needs, or that improves its compression.
 [[nodiscard]] std::optional<SideObjectKind> KindFor(const codecs::Recipe& recipe);
 
 // The parsed content of a side object.
@@ -44,7 +44,7 @@ class SideObjectContent {
                              SideObjectContent* content);
 
   [[nodiscard]] SideObjectKind kind() const { return kind_; }
-  // Both return null if the side object is of the other kind.
+  // The two functions below return null if the side object is of the other kind.
   [[nodiscard]] const codecs::Profile* profile() const {
     return kind_ == SideObjectKind::kProfile ? &profile_ : nullptr;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Statistics that a writer can send with a put. They are f32 values that follow the slice in the
-// payload, one kind after another, in the order of kStatistics.
+// payload. The kinds are in the order of kStatistics, one after another.
 //
 // Thread-safety: values and pure functions.
 
@@ -15,12 +15,12 @@
 namespace cairn::proto {
 
 enum class Statistic : uint8_t {
-  // Means of the query after RoPE, over the block's tokens and the query heads of the KV head. The
-  // values are finite and not negative.
-  kQuerySquares = 0,     // q * q: for mining a profile
-  kQueryMagnitudes = 1,  // |q|: for mixkvq's choice of channels
-  // Scores of tokens, for arkv. A token with an infinite score is kept at full precision. A score
-  // that is NaN or not above 0 is unknown.
+  // Means of a function of the query after RoPE. Each mean is over the block's tokens and over the
+  // query heads that share a KV head. The values are finite and not negative.
+  kQuerySquares = 0,     // of q * q: for mining a profile
+  kQueryMagnitudes = 1,  // of |q|: for mixkvq's choice of channels
+  // Scores of tokens, for arkv. A token with an infinite score is kept at full precision. NaN, 0
+  // and negative scores mean that the score is unknown.
   kTokenScores = 2,
 };
 inline constexpr Statistic kStatistics[] = {Statistic::kQuerySquares, Statistic::kQueryMagnitudes,
@@ -52,12 +52,13 @@ class StatisticSet {
 // Returns the shape as a text for messages, for example "layers x heads x k_dim". Static storage.
 [[nodiscard]] const char* ShapeOf(Statistic kind);
 
-// Returns the number of values of a kind for a slice of a block: [layer][head][channel of K], or
-// for scores [layer][head][token]. Returns 0 for groups with opaque bytes.
+// Returns the number of values of a kind for a slice of a block. Means have the shape
+// [layer][head][channel of K], scores have [layer][head][token]. Returns 0 for groups with opaque
+// bytes.
 [[nodiscard]] uint64_t CountOf(Statistic kind, const codecs::TileShape& tile,
                                const codecs::Slice& slice, uint32_t tokens);
 
-// Returns true if the recipe's encoder reads this kind.
+// Returns true if the encoder of the recipe reads this kind.
 [[nodiscard]] bool IsCodedWith(const codecs::Recipe& recipe, Statistic kind);
 
 }  // namespace cairn::proto

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A traceparent of W3C Trace Context. It names the trace, in the caller's own tracing system, to
-// which a request belongs. Frames carry a part of it. Control calls carry all of it, as metadata
+// A traceparent of W3C Trace Context. It names the trace to which a request belongs in the caller's
+// own tracing system. Frames carry only a part of it. Control calls carry all of it, as metadata
 // "traceparent".
 //
 // Thread-safety: values and pure functions.
@@ -19,9 +19,9 @@ namespace cairn::proto {
 // Immutable. A default-constructed Traceparent means no trace.
 class Traceparent {
  public:
-  // The last 8 bytes of the trace id. Frames carry them, and logs name them. 0: no trace.
+  // The last 8 bytes of the trace id, which frames carry and logs name. 0: no trace.
   uint64_t trace() const { return trace_; }
-  // The text as given, without parts that a later version than 00 may add. Empty: no trace.
+  // The text as it was given. Parts that only versions after 00 have are left out. Empty: no trace.
   std::string_view text() const { return {text_.data(), trace_ == 0 ? 0 : text_.size()}; }
   bool operator==(const Traceparent&) const = default;
 

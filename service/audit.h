@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The audit file: one JSON object per line for each change by an operator and its outcome, for each
-// peer that was refused, and for each policy and TLS file set that was loaded or not taken.
-// docs/reference/audit.md lists the lines and their fields.
+// The audit file. It has one JSON object per line. Lines are written for each change by an operator
+// and its outcome, for each peer that was refused, and for each load of a policy or of TLS files,
+// whether it succeeded or failed. docs/reference/audit.md lists the lines and their fields.
 //
 // The line of a change is durable before the change is made. If the line cannot be written, the
 // change is refused. Other lines become durable within a second, and their callers do not wait.
@@ -34,23 +34,24 @@ class Audit {
   static absl::StatusOr<std::unique_ptr<Audit>> Open(const std::string& path);
 
   // Writes the line of a change that an operator is about to make. Returns when the line is
-  // durable. Errors: Unavailable; then the change must not be made.
+  // durable. Errors: Unavailable; the caller must then not make the change.
   absl::Status Change(std::string_view call, const PeerIdentity& peer, std::string_view detail);
   // Records a refused session. Above kNotesPerSecond, refused sessions are counted but not written.
   void Refused(const PeerIdentity& peer, std::string_view tenant, const absl::Status& reason);
   // Records that a policy was loaded, or why it was rejected.
   void Policy(const absl::Status& outcome);
-  // TLS files were loaded, or not taken.
+  // Records that TLS files were loaded, or why they were rejected.
   void Tls(const absl::Status& outcome);
 
-  // Those below never wait for the drive: Look() writes their lines. More than kNotesPerSecond are
-  // counted and left out.
-  // How an operator's change ended.
+  // The functions below never wait for the drive: Look() writes their lines. Above kNotesPerSecond,
+  // lines are counted but not written.
+  // Records how an operator's change ended.
   void Outcome(std::string_view call, const PeerIdentity& peer, const absl::Status& outcome);
   void OperatorRefused(std::string_view call, const PeerIdentity& peer, const absl::Status& reason);
-  // `peer` showed the ticket of a session of `tenant` that another peer had opened.
+  // Records that `peer` presented the ticket of a session of `tenant` that another peer had opened.
   void TicketRefused(const PeerIdentity& peer, std::string_view tenant);
-  // `certificate` is as in logs; empty: none came.
+  // Records a refused handshake. `certificate` is the text that logs have; empty: none was
+  // presented.
   void HandshakeRefused(std::string_view door, std::string_view address,
                         std::string_view certificate, std::string_view reason,
                         std::string_view why);
@@ -89,7 +90,7 @@ class Audit {
   std::string failure_ ABSL_GUARDED_BY(mutex_);
   Counter lines_, failures_, omitted_;
 
-  Mutex noted_mutex_;  // nobody waits for the drive with it
+  Mutex noted_mutex_;  // never held while waiting for the drive
   std::vector<Line> noted_ ABSL_GUARDED_BY(noted_mutex_);
 };
 

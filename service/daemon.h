@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// cairnd. Owns all components, starts them in the order of their dependencies, and stops them in
-// reverse.
+// cairnd itself. It owns all components, starts them in the order of their dependencies, and stops
+// them in reverse.
 //
 // Thread-safety: BeginDrain() and is_draining() are Thread-safe. The rest is Owned by the main
 // thread.
@@ -58,7 +58,8 @@ std::string_view DaemonVersion();
 
 // The daemon's interfaces to hardware, other than files and sockets. Tests replace them.
 struct Machine {
-  // Returns null if there is no such device. kernels::Probe() then returns the reason.
+  // Opens a device. Returns null if there is no such device; kernels::Probe() then returns the
+  // reason.
   std::function<std::unique_ptr<kernels::Runtime>(int device)> open_device =
       kernels::OpenCudaRuntime;
   // The smallest source that the device codec accepts. Tests with slow devices change it.
@@ -80,11 +81,12 @@ class Daemon {
   // admin=unix:PATH". A disabled address is "off".
   std::string ReadyLine() const;
 
-  // Refuses new sessions and puts. Readiness and health report it. Idempotent.
+  // Refuses new sessions and puts from now on. /readyz and gRPC health report this. Idempotent.
   void BeginDrain();
   bool is_draining() const { return is_draining_.load(std::memory_order_relaxed); }
-  // Waits until no request runs, no lease is held, and everything is written to the SSD tier. Waits
-  // at most `drain-ms`. Ends earlier if only writes are left and a device makes no progress.
+  // Waits until no request runs, no lease is held, and everything is written to the SSD tier, but
+  // at most `drain-ms`. Stops waiting earlier if only writes are left and their device makes no
+  // progress.
   enum class Drained : uint8_t { kAll, kLate, kStalled };
   Drained AwaitDrained();
 
@@ -108,8 +110,8 @@ class Daemon {
   absl::Status StartStore();
   absl::StatusOr<std::unique_ptr<SsdTier>> OpenSsd(const std::vector<SsdFolder>& folders);
   absl::StatusOr<std::shared_ptr<GpuDevice>> OpenGpu(const GpuShare& gpu);
-  // Makes the GPU tier with the memory that the codec does not use. Returns null if the
-  // configuration leaves the tier no memory.
+  // Makes the GPU tier from the memory that the codec does not use. Returns null if this leaves the
+  // tier no memory.
   absl::StatusOr<std::unique_ptr<GpuTier>> MakeGpuTier(std::shared_ptr<GpuDevice> device,
                                                        HostTier& host);
   void Recover();
@@ -124,7 +126,7 @@ class Daemon {
   // Returns the answer of /readyz.
   absl::Status Readiness() const;
   std::string Remarks() const;
-  // Sets the phase of the start that /readyz shows. Empty: the tiers recover.
+  // Sets the step of the start that /readyz shows. An empty step means that the tiers recover.
   void SetStep(std::string_view step);
   std::string Step() const;
   void ReportParts(MetricSink& sink) const;
@@ -141,8 +143,8 @@ class Daemon {
   mutable Mutex step_mutex_;
   std::string step_ ABSL_GUARDED_BY(step_mutex_) = "starting";
 
-  // The components are in the order of their dependencies: each uses only earlier ones. They are
-  // destroyed in reverse.
+  // The components are in the order of their dependencies: each uses only components above it. They
+  // are destroyed in reverse.
   std::unique_ptr<Tiers> tiers_;
   SideObjects side_objects_;
   QuerySquares query_squares_;
@@ -172,11 +174,11 @@ class Daemon {
   std::unique_ptr<transport::Handshakes> handshakes_;  // null: no TLS
   uint64_t tls_generation_ = 0;                        // the generation that Look() saw last
   std::unique_ptr<ControlServer> control_;
-  // Of a daemon in a cluster; else null.
+  // Null if the daemon belongs to no cluster.
   std::unique_ptr<Hellos> hellos_;
   std::unique_ptr<PeerService> peer_service_;
   std::unique_ptr<ControlServer> peer_server_;
-  Doors doors_;  // the socket files of control_ and transports_
+  Doors doors_;  // the socket files of control_ and of the transports
   std::unique_ptr<MetricsServer> metrics_;
 };
 

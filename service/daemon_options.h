@@ -24,7 +24,7 @@ ControlAddress ControlOf(const Config& config);
 // Returns nullopt if the setting is off.
 std::optional<ControlAddress> AdminOf(const Config& config);
 codecs::Recipe RecipeOf(const Config& config);
-// The folders of --door.
+// Returns the folders that --door names. The daemon makes a socket in each.
 std::vector<std::string> DoorsOf(const Config& config);
 std::vector<SsdFolder> SsdFoldersOf(const Config& config);
 // Returns nullopt if the setting is off.
@@ -37,7 +37,7 @@ uint64_t AwakeBytesMaxOf(const Config& config);
 uint64_t BlocksMaxOf(const Config& config);
 IoChoice IoOf(const Config& config);
 std::optional<uint64_t> ScrubRateOf(const Config& config);
-// Returns bytes per day, or 0 for no limit.
+// Returns the budget in bytes per day, or 0 for no limit.
 uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers);
 std::optional<uint64_t> IndexBytesOf(const Config& config);
 // Returns nullopt if TLS is off.
@@ -47,10 +47,11 @@ std::optional<transport::TlsPaths> TlsOf(const Config& config);
 std::optional<PeerReader::Options> PeerReaderOf(const Config& config, const std::string& self);
 // Returns the duration above which requests are logged as slow.
 absl::Duration SlowOf(const Config& config);
-// Returns the limit for the peers of all transports together.
+// Returns the maximum number of peers of all transports together.
 uint64_t PeersMax(const Config& config);
-// Returns true if local clients may map the arena. They can then read the blocks of all tenants. So
-// the daemon does not map it if its policy names more than one tenant.
+// Returns true if the settings let local clients map the arena. A client that maps it can read the
+// blocks of all tenants. So a daemon whose policy names more than one tenant lets no client map the
+// arena, even if this function returns true.
 bool MapsArena(const Config& config);
 
 // Returns null if the daemon belongs to no cluster.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// All limits of the daemon, and their relations. A call that exceeds a limit gets an error
-// (ResourceExhausted, InvalidArgument) or a shorter result. Memory never grows. The format's limits
-// are in codecs/types/shape.h, the transports' limits in transport/transport.h.
+// All limits of the daemon, and how they depend on each other. A call that exceeds a limit gets an
+// error (ResourceExhausted, InvalidArgument) or a shorter result. Memory never grows. The format's
+// limits are in codecs/types/shape.h, the transports' limits in transport/transport.h.
 //
-// A "shared" limit is for all tenants together. index/tenant_shares.h gives each tenant its share.
-// A tenant's share is half of the limit while no other tenant uses any of it.
+// A "shared" limit is for all tenants together. index/tenant_shares.h gives each tenant its share,
+// which is half of the limit while no other tenant uses any of it.
 
 #include <cstddef>
 #include <cstdint>
@@ -65,19 +65,19 @@ inline constexpr int kReflectionThreadsMax = 8;  // each serves one reflection s
 
 // --- Match, leases, waiters
 inline constexpr size_t kKeysPerCallMax = 65536;
-// The limit for the keys, groups and images that one Match examines. At the limit it answers a
-// shorter prefix.
+// The limit for the keys, groups and images that one Match examines. A Match that reaches it
+// returns a shorter prefix.
 inline constexpr size_t kMatchWorkMax = size_t{1} << 20;
 // The limit for the keys, groups and images that are examined, pinned, leased or released in one
 // hold of the index's lock. A longer call releases the lock in between.
 inline constexpr size_t kVisitsPerHoldMax = 1024;
 // If every leaf is held, one eviction examines ancestors in at most this many holds of the lock.
 inline constexpr int kEvictionSearchesMax = 16;
-// One search for an image to write back skips images that wait for their previous block. It does so
-// in at most this many holds of the lock.
+// A search for an image to write back skips images that wait for their previous block. It may skip
+// during at most this many holds of the lock.
 inline constexpr int kWriteBackSearchesMax = 16;
-// One Match makes at most this many plans. A plan fails if a block disappears or a lease is taken
-// meanwhile.
+// A plan of a Match fails if a block disappears or a lease is taken meanwhile. One Match makes at
+// most this many plans.
 inline constexpr int kMatchPlansMax = 16;
 inline constexpr size_t kLeasesMax = 16384;  // shared
 inline constexpr size_t kLeasesPerSessionMax = 1024;
@@ -113,9 +113,9 @@ inline constexpr uint32_t kDeadlineMsMax = proto::kDeadlineMsMax;
 
 // --- Index
 
-// The index has at most one block for each kBytesPerBlockMin of the host tier, so that small blocks
-// cannot make the index larger than the tier. Above the limit, the least recently used block is
-// evicted.
+// The host tier's size divided by this number limits the number of blocks in the index, so that
+// small blocks cannot make the index larger than the tier. Above the limit, the least recently used
+// block is evicted.
 inline constexpr uint64_t kBytesPerBlockMin = 16_KiB;
 inline constexpr uint64_t kBlocksMin = 1024;
 inline constexpr uint64_t kBlocksMax = uint64_t{1} << 22;
@@ -124,30 +124,30 @@ inline constexpr uint64_t BlocksMax(uint64_t host_bytes) {
   return blocks < kBlocksMin ? kBlocksMin : blocks > kBlocksMax ? kBlocksMax : blocks;
 }
 
-// The limit for images allows this many per block on average. Above the limit, blocks are evicted.
-// A single block may have codecs::kImagesPerBlockMax.
+// The limit for images allows this many images per block on average. Above it, blocks are evicted.
+// A single block may have up to codecs::kImagesPerBlockMax.
 constexpr uint64_t kImagesPerBlockMean = 4;
 inline constexpr uint64_t ImagesMax(uint64_t blocks_max) {
   return blocks_max * kImagesPerBlockMean;
 }
 
 // The most index memory that a block takes. At rest: for a block with one image that is only on a
-// drive. This includes the drive's own map (docs/internals/adr/0019-blocks-at-rest.md). Awake: for
-// a block with four images that is also in memory.
+// drive, including the drive's own map of images (docs/internals/adr/0019-blocks-at-rest.md).
+// Awake: for a block with four images that is also in memory.
 inline constexpr uint64_t kIndexBytesAtRest = 128;
 inline constexpr uint64_t kIndexBytesAwake = 2_KiB;
 inline constexpr uint64_t kIndexBytesMin = 16_MiB;
 inline constexpr uint64_t kIndexBytesMax = kTiB;
-// Returns the part of an index budget for awake blocks, which is at most half. Eviction begins when
-// seven eighths of this part are used, so that leases can still wake some blocks.
+// Returns the part of an index budget that is for awake blocks, which is at most half. Eviction
+// begins when seven eighths of this part are used, so that leases can still wake some blocks.
 inline constexpr uint64_t AwakeBytesMax(uint64_t host_bytes, uint64_t index_bytes) {
   const uint64_t bytes = BlocksMax(host_bytes) * kIndexBytesAwake;
   return bytes < index_bytes / 2 ? bytes : index_bytes / 2;
 }
 inline constexpr uint64_t kAwakePercentBusy = 87;
 
-// The removals that Explain can give a reason for. They use a sixteenth of the memory of blocks
-// that are not at rest, at most 20 MiB.
+// Limits the removals that Explain can give a reason for. They use a sixteenth of the memory of
+// awake blocks, at most 20 MiB.
 inline constexpr uint64_t kRemovalBytes = 20;
 inline constexpr uint64_t kRemovalsMax = uint64_t{1} << 20;
 inline constexpr uint64_t RemovalsMax(uint64_t awake_bytes) {
@@ -155,8 +155,8 @@ inline constexpr uint64_t RemovalsMax(uint64_t awake_bytes) {
   return removals < 1 ? 1 : removals > kRemovalsMax ? kRemovalsMax : removals;
 }
 
-// Hints of clients on how long blocks are worth keeping, shared. They use a sixteenth of the memory
-// of blocks that are not at rest, at most 12 MiB.
+// Limits the hints from clients on how long blocks are worth keeping; shared. They use a sixteenth
+// of the memory of awake blocks, at most 12 MiB.
 inline constexpr uint64_t kHintBytes = 192;
 inline constexpr uint64_t kHintsMax = 65'536;
 inline constexpr uint64_t HintsMax(uint64_t awake_bytes) {
@@ -172,7 +172,7 @@ inline constexpr uint32_t kHintsSavedMs = 10'000;
 inline constexpr uint64_t kHostBytesMin = 16_MiB;
 inline constexpr uint64_t kHostBytesMax = 4 * kTiB;
 inline constexpr uint64_t kTransferBytesMax = codecs::kImageBytesMax;
-// Staging is in the same arena as the host tier, and has its own budget. It holds the payloads of
+// Staging is in the same arena as the host tier, but has its own budget. It holds the payloads of
 // running puts, images that are being written, and answers that are being made. It must have room
 // for a put, its image and a get's answer, each of the largest size.
 inline constexpr uint64_t kStagingBytesMin = 3 * kTransferBytesMax;
@@ -185,7 +185,8 @@ inline constexpr uint64_t StagingBytes(uint64_t host_bytes) {
 }
 // Puts are admitted until their payloads use this part of staging.
 inline constexpr uint64_t kPutStagingPercentMax = 60;
-// Above the high watermark, upkeep evicts down to the low one, so that puts seldom have to evict.
+// When the host tier is filled above the high watermark, upkeep evicts down to the low one, so that
+// puts seldom have to evict.
 inline constexpr uint64_t kHighWatermarkPercent = 97;
 inline constexpr uint64_t kLowWatermarkPercent = 95;
 
@@ -196,13 +197,13 @@ inline constexpr uint32_t kLoanMsMax = 10'000;   // or the get's deadline, if ea
 inline constexpr uint64_t kLentPercentMax = 25;  // the part of the host tier that may be lent
 inline constexpr uint64_t kLentPercentPerSessionMax = 12;
 inline constexpr size_t kLoansPerSessionMax = 256;
-// If a lane answers with an image, its header and directory may have at most this size. The lane
+// A lane answers with an image only if the image's header and directory have at most this size. It
 // parses them itself, and other transfers wait meanwhile.
 inline constexpr uint64_t kPrefixBytesAtOnce = 64_KiB;
 
-// The limits under which the lane finishes a put itself, without the path pool. The first is for a
-// payload in source form whose image is made in place, the second for all others. Either takes
-// about as long as copying a piece of a transfer (transport/local/lane.h).
+// Payloads up to these sizes are finished by the lane itself, without the path pool. The first
+// limit is for a payload in source form whose image is made in place, the second for all others.
+// Either takes about as long as copying a piece of a transfer (transport/local/lane.h).
 inline constexpr uint64_t kRawPutBytesAtOnce = 1_MiB;
 inline constexpr uint64_t kPutBytesAtOnce = 64_KiB;
 
@@ -224,17 +225,17 @@ inline constexpr size_t kPathQueueBusy = 64;
 inline constexpr size_t kWaitingGetsMax = 8192;
 // Running reads use at most this part of the host tier: an eighth.
 inline constexpr uint64_t kPromotedShareOfHost = 8;
-// Slices are read alone only from images of this size or more (SliceReads in
-// service/get/promotions.h). A smaller image is read completely in less time than a second read
-// takes.
+// A slice is read without the rest of its image only if the image has at least this size
+// (SliceReads in service/get/promotions.h). A smaller image is read completely in less time than a
+// second read takes.
 inline constexpr uint64_t kSlicedImageBytesMin = 256_KiB;
 inline constexpr uint64_t kSlicePageBytes = 4_KiB;  // reads begin and end at multiples of it
-// Two parts with a smaller gap are read together.
+// Two parts are read together if the gap between them is smaller.
 inline constexpr uint64_t kSliceGapBytesMax = 16_KiB;
 inline constexpr size_t kSlicePartsMax = 16;      // parts of one image that are read at once
 inline constexpr size_t kSlicedCopiesMax = 4096;  // with remembered slices, 16 bytes each
-// Limit for the bytes of running read-aheads; one image may always run. A read-ahead begins only
-// while all reads together use at most half of their limit.
+// Limit for the bytes of running read-aheads, but one image may always be read. A read-ahead begins
+// only while all reads together use at most half of their limit.
 inline constexpr uint64_t kPrefetchBytesMax = 8_MiB;
 inline constexpr size_t kPrefetchesMax = 2 * kKeysPerCallMax;  // slices in the queue; shared
 // A get of a leased block starts read-aheads of this many bytes of the following blocks, but of at
@@ -245,9 +246,9 @@ inline constexpr uint64_t kReadAheadBlocksMax = 16;
 // --- SSD tier: limits of each device
 
 inline constexpr size_t kSsdDevicesMax = 16;
-inline constexpr size_t kDoorsMax = 64;  // folders of --door
-// Deletions kept for absent devices: 80 bytes on each device and about 130 bytes of memory each. A
-// device that missed more starts empty.
+inline constexpr size_t kDoorsMax = 64;  // folders that --door names
+// Deletions that are kept for absent devices. Each takes 80 bytes on each device and about 130
+// bytes of memory. A device that missed more deletions starts empty.
 inline constexpr size_t kDeletionsMax = 65536;
 // At shutdown, the longest wait for a device that makes no progress, and the longest duration of
 // the whole shutdown.
@@ -257,8 +258,8 @@ inline constexpr uint64_t kSsdBytesMin = 256_MiB;
 inline constexpr uint64_t kSsdBytesMax = 256 * kTiB;
 // The ledger has room for one image per this many bytes of the budget.
 inline constexpr uint64_t kSsdBytesPerImageMin = 16_KiB;
-// Returns the default number of images of a device. On a small drive all images may be small. On a
-// large drive that many small images would make the index too large.
+// Returns the default number of images of a device. On a small drive, all images may be small. On a
+// large drive, many small images would make the index too large.
 inline constexpr uint64_t SsdImagesAuto(uint64_t budget_bytes) {
   const uint64_t small = budget_bytes / 32_KiB, large = budget_bytes / 512_KiB;
   const uint64_t bounded = small < (uint64_t{1} << 19) ? small : uint64_t{1} << 19;
@@ -270,20 +271,20 @@ inline constexpr uint64_t SsdWriteBufferBytes(uint64_t budget_bytes) {
   return bytes < 3_MiB ? 3_MiB : bytes > 48_MiB ? 48_MiB : bytes;
 }
 // The size of a segment is the budget divided by this number, within the bounds below. Large
-// segments are reclaimed in larger units. Small segments limit the size of images.
+// segments are reclaimed in larger units; small segments limit the size of images.
 inline constexpr uint64_t kSsdSegmentsMin = 64;
 inline constexpr uint64_t kSsdSegmentBytesMin = 16_MiB;
 inline constexpr uint64_t kSsdSegmentBytesMax = 256_MiB;
 
 // --- Transfers of a drive
 
-// A read takes 0.3 ms, and 0.15 ms more for each MiB of running writes. Running transfers of 4 MiB
-// keep a drive busy.
+// A read takes 0.3 ms, plus 0.15 ms for each MiB of running writes. Running transfers of 4 MiB in
+// total keep a drive busy.
 inline constexpr uint64_t kIoPieceBytes = 4_MiB;  // the kernel would split larger ones
 inline constexpr uint64_t kIoReadInflightBytes = 8_MiB;
 inline constexpr uint64_t kIoWriteInflightBytes = 8_MiB;
 inline constexpr uint64_t kIoInflightBesideReadsBytes = 2_MiB;
-// The limit for transfers beside reads still holds for this time after the last read.
+// The limit for transfers that run beside reads still holds for this time after the last read.
 inline constexpr uint32_t kIoReadsLingerMs = 5;
 inline constexpr size_t kIoQueueMax = 4096;      // unfinished transfers
 inline constexpr int kIoInterruptionsMax = 100;  // signals that may interrupt one piece
@@ -299,8 +300,9 @@ inline constexpr size_t kGpuBatchMax = 16;     // transfers on a stream at once
 // A device counts as failed if one batch of transfers, or one phase of a batch of coding, takes
 // longer.
 inline constexpr uint32_t kGpuLateMs = 5'000;
-// The codec's part of the device's memory is an eighth, within these bounds. It is for two batches.
-// 1 GiB has room for 15 whole blocks of an 8B model with 17 MiB each, for source, slots and image.
+// The codec's part of the device's memory is an eighth, within these bounds. It is used for two
+// batches. 1 GiB has room for the sources, slots and images of 15 whole blocks of an 8B model, of
+// 17 MiB each.
 inline constexpr uint64_t kGpuCodecShare = 8;
 inline constexpr uint64_t kGpuCodecBytesMin = 32_MiB;
 inline constexpr uint64_t kGpuCodecBytesMax = 2 * kGiB;
@@ -314,27 +316,27 @@ inline constexpr uint64_t GpuCodecBytes(uint64_t gpu_bytes) {
 // copies run: about 50 us (an estimate).
 inline constexpr uint64_t kGpuCodedBytesMin = 128_KiB;
 inline constexpr size_t kGpuCodecQueueMax = 256;  // waiting images, like the path pool's jobs
-// Limit for the codec's continuations in the path pool: the waiting images and the images of two
+// Limit for the codec's continuations in the path pool: the waiting images plus the images of two
 // batches.
 inline constexpr size_t kGpuCodecJobsMax = kGpuCodecQueueMax + 2 * size_t{64};
-// If the device has not coded an image after this time, the CPU does. The CPU also does after half
-// of the time that its owner has left.
+// If the device has not coded an image after this time, the CPU codes it. The CPU also codes it
+// after half of the time that the image's owner has left.
 inline constexpr uint32_t kGpuCodecPatienceMs = 500;
 // For copies to the device:
-// - the number of blocks read by gets that are remembered, 16 bytes each
-// - the number of reads after which a block is copied; a read from a drive counts as several
-// - the number of blocks that may wait
+// - the number of blocks whose reads are remembered, 16 bytes each
+// - the number of reads after which a block is copied; a read from a drive counts as several reads
+// - the number of blocks that may wait to be copied
 inline constexpr size_t kReadBlocksMax = 16'384;
 inline constexpr uint32_t kReadsPerDeviceCopy = 2;
 inline constexpr size_t kDeviceCopiesWaitingMax = 4096;
-// Limit for copies in transit to the device, with the values of write-back. Their host copies
-// cannot be evicted meanwhile.
+// Limit for copies in transit to the device, with the same values as for write-back. The host
+// copies of these blocks cannot be evicted meanwhile.
 inline constexpr uint64_t kDeviceCopyBytesMax = 32_MiB;
 inline constexpr uint64_t kDeviceCopyShareOfHost = 8;
 
 // --- Write-back to the SSD tier
 
-// Limit for images that are being written. It is this number of bytes, but at most an eighth of the
+// Limit for the images that are being written: this number of bytes, but at most an eighth of the
 // host tier, and always at least one image. Their host copies cannot be evicted meanwhile.
 inline constexpr uint64_t kWriteDownBytesMax = 32_MiB;
 inline constexpr uint64_t kWriteDownShareOfHost = 8;
@@ -357,9 +359,9 @@ inline constexpr uint32_t kVerifyMsMax = 86'400'000;
 
 // --- The write budget
 
-// At start, the daemon may use the budget of a day divided by this number.
+// At its start, the daemon may use at once one day's budget divided by this number.
 inline constexpr uint64_t kWriteBudgetStartShare = 8;
-// Recently seen blocks that are remembered, 4 bytes each.
+// The number of recently seen blocks that are remembered, 4 bytes each.
 inline constexpr uint64_t kWriteBudgetSeenMax = uint64_t{1} << 22;
 
 static_assert(kKeysPerCallMax <= kLeasedImagesMax / 2, "a tenant alone can lease one Match");

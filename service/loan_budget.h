@@ -34,7 +34,7 @@ class LoanBudget {
   Counter refused_;
   mutable Mutex mutex_;
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<uint64_t, Held> sessions_ ABSL_GUARDED_BY(mutex_);  // those with loans
+  absl::flat_hash_map<uint64_t, Held> sessions_ ABSL_GUARDED_BY(mutex_);  // sessions with loans
 };
 
 }  // namespace cairn

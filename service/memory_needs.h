@@ -15,16 +15,16 @@ namespace cairn {
 
 // Returns the bytes of host tier and staging, which are allocated in full at start.
 uint64_t StartBytesOf(const Config& config);
-// Returns StartBytesOf(), a full index, the write buffers of the SSD tier's ledgers, and 64 MiB for
-// threads, code and connections. Side objects and control calls are not included. They have limits
-// of their own (docs/guides/operations.md, "Memory").
+// Returns the sum of StartBytesOf(), a full index, the write buffers of the SSD tier's ledgers, and
+// 64 MiB for threads, code and connections. Side objects and control calls are not included,
+// because they have limits of their own (docs/guides/operations.md, "Memory").
 uint64_t BytesMaxOf(const Config& config);
 
 // Errors: FailedPrecondition if the kernel would kill the process during the start. The message
 // names the settings, the limit on memory, and the largest host-bytes that fits.
 absl::Status CheckMemoryRoom(const Config& config, const MemoryRoom& room);
-// Returns true if the daemon could start once the shared memory that is now in use is freed. For
-// example, it may belong to a dead daemon whose clients have not unmapped it yet.
+// Returns true if the daemon could start once the shared memory that is now in use is freed. That
+// memory may belong to a dead daemon whose clients have not unmapped it yet.
 bool MayWaitForRoom(const Config& config, const MemoryRoom& room);
 // Returns why a running daemon could be killed once its index is full, or an empty string.
 std::string MemoryWarning(const Config& config, const MemoryRoom& room);

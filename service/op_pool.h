@@ -14,11 +14,11 @@
 
 namespace cairn {
 
-// Op has a member `OpPool<Op>* pool`, which the pool sets.
+// Op must have a member `OpPool<Op>* pool`, which the pool sets.
 template <typename Op>
 class OpPool {
  public:
-  // Destroys the Op and gives its memory back to the pool.
+  // A deleter that gives the memory of an Op back to the pool.
   struct Return {
     void operator()(Op* op) const {
       OpPool& pool = *op->pool;

@@ -31,8 +31,9 @@ namespace cairn {
 
 class PathPool {
  public:
-  // Runs once, without locks held. Runs with OK on a thread of the pool, or with the reason of a
-  // refusal in the call that refuses it. So a job that owns a request can answer it in either case.
+  // A job runs exactly once, without locks held. Normally it runs on a thread of the pool, with OK.
+  // A refused job runs inside Submit() or Continue(), with the reason. So a job that owns a request
+  // can always answer the request.
   using Job = absl::AnyInvocable<void(const absl::Status& refusal)>;
   enum class Kind : uint8_t { kGet, kPut };
 
@@ -45,24 +46,25 @@ class PathPool {
   // Queues `job` for a thread of the pool. Refusals: ResourceExhausted (too many jobs of the kind
   // wait), Unavailable (the pool stops).
   void Submit(Job job, Kind kind);
-  // Queues a continuation after a tier or a device has completed its work. It is queued with the
-  // gets. It is never refused for lack of room, because another resource limits the number of
-  // continuations: a peer's window, the memory for reads, or kGpuCodecJobsMax.
+  // Queues the continuation of a request after a tier or a device has completed its work. It is
+  // queued with the gets. It is never refused for lack of room, because another resource limits the
+  // number of continuations: a peer's window, the memory for reads, or kGpuCodecJobsMax.
   void Continue(Job job, Kind kind);
 
   // Returns true if so many jobs wait that puts should store blocks raw instead of encoding them.
   bool is_busy() const;
 
-  // Answers the requests whose deadline has passed. Returns the time until the next deadline.
-  // Called on threads of the pool, also on several at once, without locks held.
+  // A function that answers the requests whose deadline has passed, and returns the time until the
+  // next deadline. It is called on threads of the pool, possibly on several at once, without locks
+  // held.
   using AnswerLate = std::function<absl::Duration()>;
-  // Sets the function that is called at each deadline until Stop(). If no thread is idle, it is
-  // called after the next job. REQUIRES: SetAnswerLate() is called once.
+  // Sets the function that is called at each deadline until Stop(). If no thread is idle at a
+  // deadline, the function is called after the next job. REQUIRES: SetAnswerLate() is called once.
   void SetAnswerLate(AnswerLate answer_late);
-  // Call it if there is a deadline earlier than the one that AnswerLate returned.
+  // Must be called if there is a deadline before the one that AnswerLate returned.
   void Wake();
 
-  // Runs the queued jobs, then joins. Idempotent.
+  // Runs the queued jobs, then joins the threads. Idempotent.
   void Stop();
 
   // How long jobs of the kind have waited for a thread.

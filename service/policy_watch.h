@@ -30,7 +30,7 @@ class PolicyWatch final : public TenantPolicy {
                                                            bool keeps_tenants_apart,
                                                            std::vector<std::string> doors);
 
-  // Sets whether later policies may name several tenants. REQUIRES: no Look() yet.
+  // Sets whether later policies may name several tenants. REQUIRES: Look() was not called yet.
   void SetKeepsTenantsApart(bool keeps) { keeps_tenants_apart_ = keeps; }
   // Reads the file. Returns true if it loaded a new policy.
   bool Look();

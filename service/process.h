@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Process-wide settings, which are made once at start, and the metrics of the process.
+// Settings of the whole process, which are made once at start, and its metrics.
 
 #include <functional>
 #include <thread>
@@ -42,7 +42,7 @@ class EndsWhileStarting {
 };
 
 // Ends the process with kExitHung if it still runs after `limit`. First calls `say`, which logs the
-// reason. Destroys nothing, because hanging threads still use the objects.
+// reason. Does not destroy objects, because hanging threads still use them.
 inline constexpr int kExitHung = 3;
 class EndsAnyway {
  public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Restores spaces and index entries from the data of a previous process, which tiers find.
+// Restores spaces and index entries from data of a previous process that tiers have found.
 //
 // It checks the tiers' records. A space must have the fingerprint of its identity. An image must
 // fit into its space and its chain, and its side object must exist. The image's bytes are not
@@ -49,9 +49,9 @@ class Restorer final : public RecoverySink {
   Restorer(Spaces& spaces, BlockIndex& index, const Clock& clock)
       : spaces_(spaces), index_(index), clock_(clock) {}
 
-  // If several tiers or devices have the space, the first one determines its recipe and its current
-  // side objects. There is one exception: an installed side object replaces a mined one of an
-  // earlier tier or device.
+  // If several tiers or devices have the space, the first of them determines its recipe and its
+  // current side objects. There is one exception: an installed side object of a later tier or
+  // device replaces a mined one.
   uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource& side_objects) override;
   void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) override;
 

@@ -4,8 +4,8 @@
 // them.
 //
 // A reply that was made on the lane's own thread is sent at once. A reply from another thread waits
-// in the lane's outbox. At most one task in the lane's queue empties the outbox. So a lane never
-// refuses a reply for lack of room.
+// in the lane's outbox. A task in the lane's queue empties the outbox, and there is at most one
+// such task. So a lane never refuses a reply for lack of room.
 //
 // Thread-safety: SetLane(), SendReply(), RefuseRequest() and EndRequest() are Owned by the lane's
 // thread. The rest is Thread-safe. Must outlive its transport server and the path pool's jobs.
@@ -33,13 +33,12 @@ struct Outgoing {
   Request request;
   proto::Frame frame;
   std::span<const std::byte> payload = {};
-  // Runs on the lane with the outcome of the transfer. Does not run if the server stops before. May
-  // be null.
+  // Runs on the lane with the outcome of the transfer, unless the server stops before. May be null.
   transport::ReplyDone sent = nullptr;
   // Owns the memory of the payload. Destroyed when the transfer no longer uses it.
   absl::AnyInvocable<void()> kept = nullptr;
-  // If not 0, the payload may be lent until `lent_until`, and takes this many bytes of the
-  // session's loan budget. The payload does not change while `kept` lives.
+  // If not 0, the payload may be lent to the client until `lent_until`. The loan then counts this
+  // many bytes in the session's loan budget. The payload does not change while `kept` lives.
   uint64_t lent_bytes = 0;
   absl::Time lent_until = absl::InfinitePast();
   bool breaks_peer = false;  // disconnects the peer after the reply is sent
@@ -54,7 +53,7 @@ class Replies {
   Replies(int lanes, const Clock& clock, DataMetrics& metrics, LoanBudget& loans,
           absl::Duration slow, RequestDone request_done);
 
-  // Call it before the first reply of a lane is posted.
+  // Must be called before the first reply of a lane is posted.
   void SetLane(transport::Lane& lane);
 
   void SendReply(transport::Lane& lane, Outgoing outgoing);
@@ -76,13 +75,14 @@ class Replies {
     std::vector<Outgoing> replies ABSL_GUARDED_BY(mutex);
     std::vector<transport::PeerId> breaks ABSL_GUARDED_BY(mutex);
     bool is_scheduled ABSL_GUARDED_BY(mutex) = false;
-    // Used by the lane's thread only. The vectors keep their memory, so that nothing is allocated.
+    // Used only by the lane's thread. The vectors keep their memory, so that sending does not
+    // allocate.
     std::vector<Outgoing> leaving;
     std::vector<transport::PeerId> breaking;
   };
   Outbox& OutboxOf(int lane) { return *outboxes_[static_cast<size_t>(lane)]; }
-  // Lends the payload to the peer. Returns false, and takes nothing, if the payload must be sent
-  // instead.
+  // Lends the payload to the peer. If the payload must be sent instead, returns false and does not
+  // move anything.
   bool LendPayload(transport::Lane& lane, const proto::FrameBytes& frame, Outgoing& outgoing);
   // Schedules a task that empties the outbox. REQUIRES: the caller has set is_scheduled to true.
   void ScheduleDrain(Outbox& outbox, transport::Lane& lane);

@@ -15,7 +15,8 @@
 
 namespace cairn {
 
-// The times of a request's steps. InfinitePast: not reached, or the request has no such step.
+// The times of a request's steps. InfinitePast means that the step has not happened, or that the
+// request has no such step.
 struct RequestTimes {
   absl::Time landed = absl::InfinitePast();   // a put's payload was complete
   absl::Time started = absl::InfinitePast();  // the work began, usually on the path pool

@@ -4,9 +4,8 @@
 // the stream ends, the session's data-plane connections are disconnected and its leases are
 // released. Its running puts are aborted, and nothing of them becomes visible.
 //
-// Thread-safety: Thread-safe.
-// Locks:         one, for look-ups. No other lock is taken under it. The policy is asked without
-//                it.
+// Thread-safety: Thread-safe. Locks: one, for look-ups. No other lock is taken under it. It is not
+// held while the policy is asked.
 
 #include <array>
 #include <cstdint>
@@ -64,12 +63,12 @@ class TenantPolicy {
   virtual absl::Status MayUseUcx(std::string_view tenant) const = 0;
   // Returns the limit for the sessions of a tenant, in addition to its share. nullopt: none.
   virtual std::optional<uint64_t> SessionsMax(std::string_view tenant) const = 0;
-  // Decides whether the peer may make administrative calls. Called where the address alone does not
-  // decide it. Errors: PermissionDenied.
+  // Decides whether the peer may make administrative calls. Called if the listener's address alone
+  // does not decide this. Errors: PermissionDenied.
   virtual absl::Status MayOperate(const PeerIdentity& identity) const = 0;
   // Decides whether the peer may connect at all. Errors: PermissionDenied.
   virtual absl::Status MayConnect(const PeerIdentity& identity) const = 0;
-  // Whether the peer may be a member of the cluster. Errors: PermissionDenied.
+  // Returns OK if the peer may be a member of the cluster. Errors: PermissionDenied.
   virtual absl::Status MayBeMember(const PeerIdentity& identity) const = 0;
 };
 
@@ -102,8 +101,8 @@ class Sessions {
   void EndPut(RunningPut put);
 
  public:
-  // Called at the end of a session, without locks held, on the thread that ends the session. Other
-  // components set them.
+  // Functions that are called at the end of a session, without locks held, on the thread that ends
+  // the session. Other components set them.
   struct Hooks {
     std::function<void(uint64_t session_id)> release_leases;
     std::function<void(const PeerRef&)> break_peer;
@@ -119,8 +118,8 @@ class Sessions {
   // Sets the policy, which must outlive the object. Without it, the policy is AnyTenant. REQUIRES:
   // no other function was called before.
   void SetPolicy(const TenantPolicy& policy) { policy_ = &policy; }
-  // `note` is called when a peer shows the ticket of a session of `tenant` that another peer has
-  // opened. It must not block. Call it before the first session.
+  // Sets a function that is called when a peer presents the ticket of a session of `tenant` that
+  // another peer has opened. It must not block. Call SetOtherBearerNote() before the first session.
   using OtherBearerNote = std::function<void(const PeerIdentity& peer, std::string_view tenant)>;
   void SetOtherBearerNote(OtherBearerNote note) { note_other_bearer_ = std::move(note); }
   const TenantPolicy& policy() const { return *policy_; }
@@ -135,12 +134,12 @@ class Sessions {
   absl::StatusOr<Opened> Open(std::string_view tenant, std::string_view client_name,
                               const PeerIdentity& identity = {}, bool is_member = false);
 
-  // Checks that the peer that shows a ticket is the one that opened its session. Errors: those of
-  // Find(), PermissionDenied (it is another peer).
+  // Checks that the peer that presents a ticket is the one that opened the session. Errors: those
+  // of Find(), PermissionDenied (it is another peer).
   absl::Status CheckBearer(const proto::Ticket& ticket, const PeerIdentity& identity) const;
 
-  // Errors: NotFound (no such session, or it has ended), Unavailable (the same, while the daemon
-  // drains or stops). Does not allocate.
+  // Returns the session of a ticket. Errors: NotFound (there is no such session, or it has ended);
+  // while the daemon drains or stops, Unavailable instead. Does not allocate.
   absl::StatusOr<Session> Find(const proto::Ticket& ticket) const;
   bool IsOpen(uint64_t session_id) const;
 
@@ -152,8 +151,8 @@ class Sessions {
 
   // Binds a connection to the session. The end of the session disconnects it. `identity` is null if
   // the transport identifies no peers. A session that was opened over plain TCP has no identity, so
-  // any connection may show its ticket. Errors: ResourceExhausted (too many connections of the
-  // session or the tenant), PermissionDenied (the connection's peer is not the session's, or the
+  // any connection may present its ticket. Errors: ResourceExhausted (the session or the tenant has
+  // too many connections), PermissionDenied (the connection's peer is not the session's, or the
   // tenant may not use that transport).
   absl::Status AttachPeer(uint64_t session_id, const PeerRef& peer,
                           const PeerIdentity* identity = nullptr);

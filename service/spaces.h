@@ -61,13 +61,14 @@ class SpaceEntry {
   };
   Snapshot Describe() const;
 
-  // The part of one group that a reader wants. A count of 0 means all, beginning with `first`.
+  // The part of one group that a reader wants. In its ranges, a count of 0 means all from `first`
+  // on.
   struct Ask {
     uint32_t group = 0;
     uint32_t layer_first = 0, layer_count = 0, head_first = 0, head_count = 0;
   };
-  // Converts a request's slices for Match(). A group without a slice is wanted completely, unless
-  // it is skipped. Errors: InvalidArgument, naming the field and the limit.
+  // Converts a request's slices for Match(). A group for which the request has no slice is wanted
+  // completely, unless it is skipped. Errors: InvalidArgument, naming the field and the limit.
   absl::StatusOr<std::vector<WantedGroup>> Want(std::span<const Ask> asks,
                                                 std::span<const uint32_t> groups_skipped) const;
   // Errors: InvalidArgument unless the group exists and contains the slice.
@@ -100,7 +101,8 @@ class SpaceRef {
  public:
   SpaceRef() = default;
   void Reset() { handle_.Reset(); }
-  // Returns another reference to the same space. REQUIRES, as do the functions below: not empty.
+  // Returns another reference to the same space. REQUIRES, for this function and those below: not
+  // empty.
   SpaceRef Share() const;
 
   bool is_empty() const { return handle_.is_empty(); }
@@ -122,12 +124,12 @@ class Spaces {
     const Clock& clock;
     // Returns true if the index has blocks of the space. Called with the lock held: spaces < index.
     std::function<bool(uint64_t space_id)> has_blocks;
-    // `made` and `gone` are called when a space was made or retired, also with the lock held.
+    // `made` is called when a space was made, `gone` when one was retired, both with the lock held.
     std::function<void(uint64_t space_id, std::string_view tenant)> made = [](uint64_t,
                                                                               std::string_view) {};
     std::function<void(uint64_t space_id)> gone = [](uint64_t) {};
   };
-  // Spaces that are opened without a recipe get `default_recipe`.
+  // `default_recipe` is for spaces that are opened without a recipe.
   Spaces(const codecs::Recipe& default_recipe, Parts parts);
   ~Spaces();  // REQUIRES: no SpaceRef exists
 
@@ -135,9 +137,9 @@ class Spaces {
     SpaceRef space;
     bool is_created = false;
   };
-  // Opens a space. Makes it if it does not exist; otherwise it keeps its policy. Errors:
-  // PermissionDenied (identity.tenant differs from `tenant`), InvalidArgument (the identity is
-  // invalid), ResourceExhausted (the tenant has too many spaces, and no space is idle).
+  // Opens a space. Makes the space if it does not exist. An existing space keeps its policy.
+  // Errors: PermissionDenied (identity.tenant differs from `tenant`), InvalidArgument (the identity
+  // is invalid), ResourceExhausted (the tenant has too many spaces, and no space is idle).
   absl::StatusOr<Opened> Open(const proto::SpaceIdentity& identity, const SpacePolicy& policy,
                               std::string_view tenant);
   // Like Open() above, with a policy that has only a recipe. Errors: also InvalidArgument for the
@@ -150,8 +152,8 @@ class Spaces {
   // ResourceExhausted as for Open().
   absl::StatusOr<Opened> Restore(const SpaceRecord& record);
 
-  // Errors: NotFound (no such space, it was retired, or it belongs to another tenant: a tenant does
-  // not learn which numbers others have). Allocates only for errors.
+  // Errors: NotFound (there is no such space, it was retired, or it belongs to another tenant; so a
+  // tenant does not learn which ids others have). Allocates only for errors.
   absl::StatusOr<SpaceRef> Find(uint64_t space_id, std::string_view tenant);
   // Like Find() above, for operators, who may use any tenant's space.
   absl::StatusOr<SpaceRef> Find(uint64_t space_id);

@@ -42,7 +42,8 @@ std::optional<SocketAddress> FirstAddressOf(const std::string& interface, int fa
 // Returns whether the hosts are equal. Ignores the ports.
 bool IsSameHost(const SocketAddress& a, const SocketAddress& b);
 
-// Returns the interface with the route to `address`. Errors: Unavailable if there is no route.
+// Returns the network interface that the route to `address` uses. Errors: Unavailable if there is
+// no route.
 absl::StatusOr<std::string> InterfaceTowards(const SocketAddress& address);
 
 // Returns a text such as "127.0.0.1" or "::1".

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Passes tasks from other threads to a lane. A lane that spins polls the queue. A lane that sleeps
-// is woken. This costs a system call, so the queue does it only if the lane has announced its
+// must be woken with a system call. The queue makes this call only if the lane has announced its
 // sleep.
 //
 //   lane thread                                   any thread
@@ -33,8 +33,8 @@ class SubmitQueue {
   // REQUIRES: tasks_max > 0.
   explicit SubmitQueue(size_t tasks_max);
 
-  // Appends a task. Errors: ResourceExhausted (the queue is full), Unavailable (it is closed). Then
-  // the task is dropped.
+  // Appends a task. Errors: ResourceExhausted (the queue is full), Unavailable (the queue is
+  // closed). After an error the task is dropped.
   absl::Status Push(Task task);
   // Refuses new tasks. Queued tasks still run.
   void Close();
@@ -46,9 +46,10 @@ class SubmitQueue {
   bool IsEmpty() const { return tasks_.Count() == 0; }
   // Readable while the lane must wake up (level-triggered).
   int event_fd() const { return event_.get(); }
-  // Announces that the lane is about to sleep. Returns false if there is work; then do not sleep.
+  // Announces that the lane is about to sleep. Returns false if there is work; the lane must not
+  // sleep then.
   bool PrepareSleep();
-  // Call it after every sleep that PrepareSleep() allowed.
+  // Must be called after every sleep that PrepareSleep() allowed.
   void Awake();
 
  private:

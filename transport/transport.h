@@ -2,7 +2,7 @@
 #pragma once
 // The interface for moving bytes between a client and the daemon. Implementations: local/ (unix
 // socket and a memfd of the client), ucx/ (active messages), memory/ (in one process, for tests).
-// They behave alike: tests/conformance/transport tests all of them with one suite.
+// All of them behave alike: tests/conformance/transport tests them with one suite.
 //
 // A client sends a request frame, with or without a payload. The daemon answers each request with
 // exactly one reply frame, with or without a payload. A transport reads only a frame's size and its
@@ -16,7 +16,7 @@
 // When a transfer is Breaking, the transport closes the peer's connection by force, and counts the
 // memory as quarantined. Every transfer has one completion, which runs when the transfer is Over.
 // The memory must not be used again before that. The completion of a reply means that the memory is
-// free. It does not mean that the peer has the reply.
+// free. It does not mean that the peer has received the reply.
 
 #include <cstddef>
 #include <cstdint>
@@ -47,17 +47,17 @@ using PeerId = uint64_t;
 struct ReplyTo {
   PeerId peer = 0;
   uint64_t seq = 0;
-  uint64_t place = 0;           // for the transport; local/: offset in the client's memfd
-  uint64_t capacity_bytes = 0;  // the most payload bytes that the client accepts
+  uint64_t place = 0;           // used by the transport; local/: offset in the client's memfd
+  uint64_t capacity_bytes = 0;  // maximum number of payload bytes that the client accepts
   bool takes_loan = false;      // Lend() may be called instead of Reply()
-  uint64_t back_place = 0;      // for the transport; local/: where the client gives a loan back
+  uint64_t back_place = 0;      // used by the transport; local/: where the client gives a loan back
 };
 
-// A request that has arrived, with a payload that has not moved yet. Move-only. Owned by the lane
-// thread. Destroying it before Receive() refuses the payload. The caller must still reply.
+// A request that has arrived. Its payload has not moved yet. Move-only. Owned by the lane thread.
+// Destroying it before Receive() refuses the payload; the caller must still reply.
 class Arrival {
  public:
-  // The transport's own data, for moving or refusing the payload.
+  // The transport's own state, with which it moves or refuses the payload.
   class Held {
    public:
     virtual ~Held() = default;  // refuses the payload if Receive() has not consumed it
@@ -105,7 +105,7 @@ using ReplyDone = absl::AnyInvocable<void(absl::Status)>;
 enum class LoanEnd : uint8_t {
   kGivenBack,
   kLate,  // its deadline passed
-  kGone,  // its peer is
+  kGone,  // its peer is gone
 };
 using LoanDone = absl::AnyInvocable<void(LoanEnd)>;
 
@@ -127,14 +127,15 @@ class Lane {
                        ReceiveDone done) = 0;
 
   // Sends the one reply to a request. `done` runs on the lane thread, exactly once, never inside
-  // this call; `payload` is in use until then. REQUIRES: payload.size() <= reply_to.capacity_bytes.
+  // this call. `payload` is in use until then. REQUIRES: payload.size() <= reply_to.capacity_bytes.
   virtual void Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
                      std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) = 0;
 
-  // Returns whether this daemon lends: peers that ask for it may map memory of the daemon, and read
-  // payloads in it. The reply to the Hello of such a peer has version 2.
+  // Returns whether this daemon lends memory. If so, peers that ask for it may map memory of the
+  // daemon, and read payloads in it. The reply to the Hello of such a peer has version 2.
   virtual bool can_lend() const { return false; }
-  // Returns whether the payload is in that memory, and the number of loans is below its limit.
+  // Returns whether the payload is in the memory to lend, and the number of loans is below its
+  // limit.
   virtual bool CanLendNow(std::span<const std::byte> /*payload*/) const { return false; }
   // Sends the one reply to a request without moving the payload: the peer reads the payload in
   // place. The payload must not change before `back` has run. After that it may change, and the
@@ -200,23 +201,23 @@ class Server {
 // ---------------------------------------------------------------------------------------------------
 // Client side (the SDK)
 
-// Memory for payloads that need the fewest copies: inside the connection's memfd (local), ordinary
-// memory elsewhere. Move-only. Stays readable after its Connection is destroyed.
+// Memory for payloads that need the fewest copies. With local/ it is inside the connection's memfd;
+// elsewhere it is ordinary memory. Move-only. Stays readable after its Connection is destroyed.
 class Buffer {
  public:
   virtual ~Buffer() = default;
   virtual std::span<std::byte> bytes() = 0;
 };
 
-// A lent payload of a reply: it stays in the daemon's memory. Destroying the loan gives it back.
-// The daemon may end the loan at its deadline or with the connection. Then the bytes may change at
-// any time. So copy the data, then call IsInForce(), and use the copy only if it returns true.
-// Thread-safety: Thread-compatible.
+// A lent payload of a reply, which stays in the daemon's memory. Destroying the loan gives the
+// payload back. The daemon may end the loan at its deadline or with the connection. Then the bytes
+// may change at any time. So copy the data, then call IsInForce(), and use the copy only if it
+// returns true. Thread-safety: Thread-compatible.
 class Loan {
  public:
   virtual ~Loan() = default;
   virtual std::span<const std::byte> bytes() const = 0;
-  // Returns whether bytes() still are the lent payload, so that everything read so far is right.
+  // Returns whether bytes() still are the lent payload. If so, everything read so far is right.
   virtual bool IsInForce() const = 0;
 };
 
@@ -227,8 +228,8 @@ struct Call {
   std::span<const std::byte> payload;  // sent with the request; may be empty
   std::span<std::byte> target;         // for a reply's payload; its size is the limit
   bool takes_loan = false;             // a reply's payload may be lent; `payload` must be empty
-  // The request may be kept back until the next Poll(), to leave in one message with others;
-  // `payload` must be empty.
+  // The connection may keep the request back until the next Poll(), to send it in one message with
+  // others; `payload` must be empty.
   bool may_wait = false;
   absl::Time deadline = absl::InfinitePast();
 
@@ -241,7 +242,7 @@ struct Call {
   uint64_t reply_payload_bytes = 0;
   std::unique_ptr<Loan> loan;  // if not null, the payload is loan->bytes(), and not in `target`
 
-  bool over() const { return is_over; }  // then `payload` and `target` are free again
+  bool over() const { return is_over; }  // if true, `payload` and `target` are free again
   bool is_over = false;
 };
 
@@ -252,12 +253,12 @@ class Connection {
   virtual ~Connection() = default;  // breaks running calls; returns once their memory is free
 
   // Allocates a Buffer. Errors: ResourceExhausted (the region is full). Payloads and targets may
-  // also be outside the Buffers of this connection. That costs one more copy.
+  // also be outside the Buffers of this connection, but this costs one more copy.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
 
   // Starts a call. Errors: Unavailable (the connection is broken), ResourceExhausted (window()
-  // calls are running). Then the call is not started. REQUIRES: no running call has the same seq as
-  // call->request.
+  // calls are running). After an error the call was not started. REQUIRES: no running call has the
+  // same seq as call->request.
   virtual absl::Status Start(Call* call) = 0;
 
   // Makes progress until a call is over, `until` passes, or the connection breaks. Returns at most
@@ -265,13 +266,13 @@ class Connection {
   virtual void Poll(absl::Time until) = 0;
 
   virtual bool broken() const = 0;
-  // Returns whether replies may be lent. When the connection is broken it returns false, and the
-  // daemon's memory is not mapped.
+  // Returns whether replies may be lent. Returns false once the connection is broken; the daemon's
+  // memory is then not mapped.
   virtual bool is_mapped() const { return false; }
   // Unmaps the daemon's memory, except for loans that still exist. Later replies are copied. Does
   // nothing while a call is running.
   virtual void Unmap() {}
-  virtual int window() const = 0;  // the most calls that may run at once
+  virtual int window() const = 0;  // maximum number of calls that may run at once
 };
 
 }  // namespace cairn::transport

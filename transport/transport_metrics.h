@@ -11,25 +11,25 @@
 namespace cairn::transport {
 
 struct TransportMetrics {
-  Gauge peers;               // connections open
-  Gauge arrivals_held;       // arrived, neither received nor refused
-  Gauge regions_bytes;       // client memory mapped (local)
-  Gauge quarantine_bytes;    // lent to transfers that are Breaking
-  Counter received_bytes;    // payload, put direction, complete transfers only
-  Counter sent_bytes;        // payload, get direction, complete transfers only
+  Gauge peers;               // open connections
+  Gauge arrivals_held;       // arrivals that are neither received nor refused
+  Gauge regions_bytes;       // client memory that is mapped (local)
+  Gauge quarantine_bytes;    // memory of transfers that are Breaking
+  Counter received_bytes;    // payload of complete puts
+  Counter sent_bytes;        // payload of complete gets
   Counter batches;           // messages with several requests
-  Gauge loans, loan_bytes;   // in force (local)
+  Gauge loans, loan_bytes;   // loans in force (local)
   Counter lent, lent_bytes;  // loans that were sent to peers, and their payload
   Counter loans_late;        // loans that ended at their deadline
   Counter peers_opened;
-  Counter peers_refused;  // because of a limit, or without a valid hello
+  Counter peers_refused;  // refused because of a limit, or without a valid hello
   Gauge newcomers;        // connections without a hello yet (local)
-  // The reasons in peers_refused (local): no hello came in time; a newer connection took the place
-  // of this one, because there were too many; the hello or the memory with it was refused; there
-  // are peers_max connections.
+  // The reasons in peers_refused (local): no hello came in time; the connection was closed to make
+  // room for a newer one; the hello or the memory with it was refused; there are peers_max
+  // connections.
   Counter newcomers_late, newcomers_gave_way, newcomers_bad_hello, newcomers_too_many;
-  Counter peers_broken;        // broken by us: bad message, full socket, deadline, Break()
-  Counter arrivals_refused;    // because of arrivals_held_max or the payload limit
+  Counter peers_broken;        // broken by the daemon: bad message, full socket, deadline, Break()
+  Counter arrivals_refused;    // refused because of arrivals_held_max or the payload limit
   Counter deadlines_exceeded;  // transfers past their deadline
   Counter late_transfers;      // transfers that completed after they were answered
   Counter stuck_transfers;     // transfers whose memory was never returned

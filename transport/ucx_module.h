@@ -59,8 +59,8 @@ class UcxModule {
                                                               proto::HelloReply* reply) = 0;
 };
 
-// The type of the exported symbol: extern "C" UcxModule* cairn_ucx_module(uint32_t version).
-// Returns null if the module was built for another version. The module owns the object.
+// The type of the exported symbol: extern "C" UcxModule* cairn_ucx_module(uint32_t version). It
+// returns null if the module was built for another version. The module owns the object.
 using UcxModuleFactory = UcxModule* (*)(uint32_t version);
 
 // Returns the names of the environment's UCX_… variables.

@@ -108,13 +108,13 @@ typedef struct cairn_connect_options {
   uint32_t timeout_ms;
   const char* control; /* "unix:PATH" or "HOST:PORT" of cairnd's control plane. Required */
   /* "unix:PATH", "tls:HOST:PORT", or "HOST:PORT" for UCX. NULL: the first address that the daemon
-   * reports of the transports below. UCX is used only if it is named, here or there. */
+   * reports for one of `transports`. UCX is used only if you name it, here or in `transports`. */
   const char* data;
   const char* tenant;    /* 1 to 64 characters of [A-Za-z0-9._-]. NULL: "default" */
   const char* name;      /* shown in logs and status. NULL: "libcairn" */
   uint32_t connections;  /* data connections, 1 to 16; 0 is 2 */
-  uint32_t window;       /* limit on calls in flight per connection, 1 to 64; 0 is 8. Gets of one
-                            batch: 32 if it is lower, as long as their replies fit */
+  uint32_t window;       /* limit on calls in flight per connection, 1 to 64; 0 is 8. For gets of
+                            one batch it is at least 32 while their replies fit */
   uint64_t region_bytes; /* shared memory per unix: connection, allocated at once; 0 is 64 MiB */
   /* TLS to a HOST:PORT. Files in PEM, read again when the client reconnects. */
   const char* tls_ca;     /* CAs of the daemon's certificate. NULL: no TLS */
@@ -240,7 +240,7 @@ typedef struct cairn_match_result {
   uint32_t block_count; /* 0: a miss; the call still returns CAIRN_OK */
   uint64_t token_count;
   cairn_lease lease; /* all zero when block_count is 0 or no_lease was set */
-  /* How long the lease lasts. It does not expire while the session that took it is open. */
+  /* Lifetime of the lease. It does not expire while the session that took it is open. */
   uint32_t lease_ms;
   uint32_t shortened_by_pins; /* 1: more blocks exist, but too much of the tier is pinned */
   uint32_t breaker_open;      /* 1: the breaker is open, so the daemon was not asked */
@@ -330,8 +330,8 @@ enum {
 
 /* Names that an engine has for a block. Events carry them, so that routers match by them. */
 typedef struct cairn_names {
-  /* The engine's own hash of the block, and of the block before it: 8 to 32 bytes; NULL: none. A
-   * daemon that does not know them gets none. */
+  /* The engine's own hash of the block, and of the block before it: 8 to 32 bytes; NULL: none.
+   * They are not sent to a daemon that does not know them. */
   const uint8_t* hash;
   const uint8_t* parent;
   const uint32_t* tokens; /* ids of the block's tokens; only for daemons with --event-tokens on */
@@ -359,7 +359,7 @@ typedef struct cairn_put_request {
    * mixkvq reads the magnitudes. token_scores, [layer][head][token], are for the recipe arkv. */
   const float* query_squares;
   uint64_t query_square_count;
-  const float* query_magnitudes; /* neither these nor scores may come with an IMAGE */
+  const float* query_magnitudes; /* not allowed with an IMAGE; nor are token_scores */
   uint64_t query_magnitude_count;
   const float* token_scores; /* from cairn_token_scores() */
   uint64_t token_score_count;

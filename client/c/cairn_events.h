@@ -68,7 +68,7 @@ typedef struct cairn_watch_options {
  * outlive the watch. */
 CAIRN_API int cairn_watch_open(cairn_client* client, cairn_space* space, uint64_t epoch,
                                uint64_t next_sequence, cairn_watch** watch);
-/* The same, with options. */
+/* cairn_watch_open() with options. */
 CAIRN_API int cairn_watch_open_with(cairn_client* client, cairn_space* space,
                                     const cairn_watch_options* options, cairn_watch** watch);
 /* Returns the next batch. CAIRN_DEADLINE_EXCEEDED: no event arrived within timeout_ms. Any other

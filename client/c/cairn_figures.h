@@ -35,7 +35,7 @@ CAIRN_API int cairn_stats_get(cairn_client* client, uint32_t timeout_ms, cairn_s
 typedef struct cairn_counters {
   uint32_t struct_bytes;
   uint32_t breaker_state;      /* 0 closed, 1 open, 2 half open */
-  uint64_t gets, hits, misses; /* hits and misses are gets that ended as such */
+  uint64_t gets, hits, misses; /* hits, misses: gets with that result */
   uint64_t corrupt;            /* misses caused by a checksum that does not match */
   uint64_t late;               /* gets and puts that exceeded their deadline */
   uint64_t puts, duplicates;

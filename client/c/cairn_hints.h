@@ -40,10 +40,10 @@ typedef struct cairn_block_fate {
 CAIRN_API int cairn_explain(cairn_space* space, const cairn_key* keys, size_t key_count,
                             uint32_t timeout_ms, cairn_block_fate* fates, uint64_t* recorded_ms);
 
-/* Hints order eviction and pin nothing. A block may be named before it is put. The last hint on a
- * block replaces earlier ones. Both calls set *stored_count, which may be NULL, to the number of
- * blocks that are stored now. CAIRN_RESOURCE_EXHAUSTED: the tenant's hints are at their limit, and
- * nothing was changed. CAIRN_UNIMPLEMENTED: the daemon is older.
+/* Hints change the order of eviction and do not pin blocks. A block may be named before it is put.
+ * The last hint on a block replaces earlier ones. Both calls set *stored_count, which may be NULL,
+ * to the number of blocks that are stored now. CAIRN_RESOURCE_EXHAUSTED: the tenant's hints are at
+ * their limit, and nothing was changed. CAIRN_UNIMPLEMENTED: the daemon is older than this call.
  *
  * cairn_retain asks that the blocks be evicted only after all blocks of a lower priority. The hint
  * lasts `seconds`, 1 to 604800. `priority` is 1 to 5. */

@@ -30,7 +30,7 @@ typedef struct cairn_attention {
   double gamma;              /* weight of the variance in a score: usually CAIRN_ARKV_GAMMA */
 } cairn_attention;
 
-/* Statistics of one layer: of the attention to the tokens before the last `queries`. */
+/* Statistics of one layer's attention to the tokens before the last `queries` tokens. */
 typedef struct cairn_layer_statistics {
   double entropy, variance, kurtosis;
 } cairn_layer_statistics;

@@ -45,7 +45,7 @@ void CopyText(const std::string& text, char (&target)[kChars]) {
   std::memcpy(target, text.data(), std::min(text.size(), kChars - 1));
 }
 
-// Views an array of cairn_key as BlockKeys, without a copy: the layouts are equal.
+// Views an array of cairn_key as BlockKeys. Makes no copy, because both types have the same layout.
 inline std::span<const BlockKey> Keys(const cairn_key* keys, size_t count) {
   static_assert(sizeof(cairn_key) == sizeof(BlockKey) && alignof(BlockKey) == alignof(cairn_key));
   return {reinterpret_cast<const BlockKey*>(keys), count};
@@ -59,17 +59,19 @@ absl::StatusOr<std::vector<proto::KeyExtra>> FromExtras(const cairn_key_extra* e
                                                         size_t extra_count);
 GroupSlice FromSlice(const cairn_slice& slice);
 
-// The result borrows the memory that the struct borrows.
+// The result borrows what the struct points to.
 absl::StatusOr<BlockNames> FromNames(const cairn_names& names);
 // Borrows from `names`.
 cairn_names ToNames(const BlockNames& names);
 absl::StatusOr<PutRequest> FromPut(const cairn_put_request& put, const PlacedSlice& slice);
 absl::StatusOr<GetRequest> FromGet(const cairn_get_request& get, const PlacedSlice& slice);
-// Converts VIEWS or SOURCE. A put only reads the elements; a get writes them. Errors name `name`.
+// Converts a payload of VIEWS or SOURCE. A put only reads the elements; a get writes them. Error
+// messages call the field `name`.
 absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromElements(const char* name,
                                                                     const cairn_memory& memory,
                                                                     const ViewShape& shape);
-// A profile or a bank from a caller, recognized by its first bytes. Borrows those bytes.
+// A profile or a bank that a caller passed. Its first bytes tell which of the two it is. Borrows
+// the bytes.
 struct GivenSideObject {
   proto::SideObjectContent content;
   codecs::Digest id{};
@@ -81,7 +83,7 @@ absl::StatusOr<codecs::ImageView> ParseGiven(const void* image, size_t image_byt
 absl::StatusOr<GivenSideObject> FromSideObject(const void* bytes, size_t count);
 
 // Converts a spec. The result is valid. Sets *side to spec.profile, or leaves *side unchanged if
-// that is null. Errors: InvalidArgument, naming the field.
+// spec.profile is null. Errors: InvalidArgument, naming the field.
 absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec,
                                                 std::optional<GivenSideObject>* side);
 // Returns the decoder's inputs for the side object that FromImageSpec() set.

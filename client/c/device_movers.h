@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The device movers and miners of one space. Each is made at its first use and then kept. Private
-// to client/c.
+// The movers and miners of one space for CUDA devices. Each is made at its first use and then kept.
+// Private to client/c.
 
 #include <cstdint>
 #include <map>
@@ -40,9 +40,10 @@ class DeviceMovers {
   static absl::Status Check(int32_t device);
   // Opens a CUDA device, which lives as long as this object. Errors: as for With().
   absl::StatusOr<kernels::Runtime*> Open(int32_t device);
-  // Runs `body` with the mover of a slice and a CUDA device. Errors: Unimplemented (no kernels),
-  // Unavailable (no such device, or it failed in an earlier call), DeadlineExceeded (its turn did
-  // not come in time), and those of DeviceMover::Make().
+  // Runs `body` with the mover of a slice and a CUDA device. Errors: Unimplemented (there are no
+  // kernels), Unavailable (there is no such device, or it failed in an earlier call),
+  // DeadlineExceeded (the call had to wait for others beyond its deadline), and those of
+  // DeviceMover::Make().
   absl::Status With(Space& space, const Call& call,
                     absl::FunctionRef<absl::Status(DeviceMover& mover)> body);
   // Like With(), with the device's miner, for a call without a slice.
@@ -52,7 +53,7 @@ class DeviceMovers {
  private:
   using Key = std::tuple<int32_t, Work, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
   struct Slot {
-    std::unique_ptr<DeviceMover> mover;  // used, without the lock, by the thread that set is_busy
+    std::unique_ptr<DeviceMover> mover;  // used without the lock by the thread that set is_busy
     std::unique_ptr<DeviceMiner> miner;
     bool is_busy = false;
   };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The boundary of the C ABI. It converts a status to a code and a text, which it keeps for the
-// calling thread, and it stops exceptions. It accepts structs of other versions: it reads and
+// The boundary of the C ABI. It converts each status to a code and a text, and keeps the text for
+// the calling thread. It stops exceptions. It accepts structs of other versions: it reads and
 // writes only the fields that caller and library both know. Private to client/c.
 
 #include <algorithm>
@@ -45,8 +45,8 @@ absl::Status CheckStruct(const char* name, const T* given) {
   return absl::OkStatus();
 }
 
-// Reads a struct of any version. Fields that the caller does not know are zero.
-// REQUIRES: CheckStruct() is OK.
+// Reads a struct of any version. Fields that the caller's version lacks are zero. REQUIRES:
+// CheckStruct() is OK.
 template <typename T>
 T ReadStruct(const T* given) {
   T known{};
@@ -54,7 +54,8 @@ T ReadStruct(const T* given) {
   return known;
 }
 
-// Writes the fields that the caller knows, except struct_bytes. REQUIRES: CheckStruct() is OK.
+// Writes the fields that the caller's version has, except struct_bytes. REQUIRES: CheckStruct() is
+// OK.
 template <typename T>
 void WriteStruct(const T& value, T* target) {
   const uint32_t bytes = target->struct_bytes;

@@ -20,10 +20,10 @@
 
 namespace cairn::cli {
 
-// One flag of a command. A flag with a value is given as --name VALUE or --name=VALUE.
+// One flag of a command. A flag that takes a value is given as --name VALUE or --name=VALUE.
 struct Flag {
-  std::string_view name;   // with its dashes
-  std::string_view value;  // the name of its value in the help; empty: the flag has no value
+  std::string_view name;   // including the dashes
+  std::string_view value;  // the name of the value in the help; empty: it takes no value
   std::string_view help;
 };
 
@@ -37,7 +37,8 @@ class Arguments {
   bool Has(std::string_view flag) const { return flags_.contains(flag); }
   std::string Get(std::string_view flag, std::string_view fallback = "") const;
   absl::StatusOr<uint64_t> GetNumber(std::string_view flag, uint64_t fallback, uint64_t most) const;
-  // "4" is {4, 1}, and "2:6" is {2, 4}. If the flag is absent, returns {0, 0}, which means all.
+  // A flag's range: "4" means {4, 1}, and "2:6" means {2, 4}. Without the flag, the range is {0,
+  // 0}, which means all.
   struct Range {
     uint32_t first = 0, count = 0;
   };
@@ -66,7 +67,8 @@ struct Command {
   std::span<const Flag> flags;
   size_t operands_min = 0, operands_max = 0;
   absl::Status (*run)(const Arguments& arguments);
-  // Called instead of `run`, if set. It gets the words unparsed, even --help, and may not return.
+  // If set, it is called instead of `run`. It gets the user's words unparsed, even --help, and may
+  // not return.
   absl::Status (*run_words)(std::span<const std::string> words) = nullptr;
 };
 

@@ -26,17 +26,18 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments,
                                                 const std::string& tenant = "");
 absl::StatusOr<std::unique_ptr<AdminClient>> OpenAdmin(const Arguments& arguments);
 absl::StatusOr<absl::Time> DeadlineOf(const Arguments& arguments);
-// Returns whether no daemon was reached. A daemon that is starting or draining also answers
-// Unavailable, but with its own message.
+// Returns whether the error means that no daemon was reached. A daemon that is starting or draining
+// also answers Unavailable, but with its own message.
 bool IsNobodyThere(const absl::Status& status);
 
 inline constexpr Flag kSpaceFlag = {
     "--space", "SPACE", "tenant/model, or 4 digits or more of the fingerprint [the only one]"};
 // Returns the space that --space names by its id, its name or the start of its fingerprint. Without
-// --space, returns the only space. Errors: NotFound, or InvalidArgument if several match; both with
-// a list.
+// --space, returns the only space. Errors: NotFound, or InvalidArgument if several spaces match.
+// Both messages list the spaces.
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin);
-// The same, for a space that a file names. An empty name means that the file names none.
+// Like ChooseSpace() above, but uses the space name from a file. An empty name means that the file
+// names no space.
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin,
                                           const std::string& name);
 // Returns the space with that fingerprint.
@@ -60,7 +61,7 @@ absl::StatusOr<std::vector<BlockKey>> ParseKeys(std::span<const std::string> tex
 absl::StatusOr<v1::BlockInfo> FindBlock(const Arguments& arguments, AdminClient& admin,
                                         uint64_t space_id, const BlockKey& key);
 std::string HexOf(std::string_view bytes);
-// Returns the first 12 digits, for tables.
+// Returns the first 12 hexadecimal digits, for tables.
 std::string ShortHexOf(std::string_view bytes);
 std::string_view TierName(v1::Tier tier);                 // "gpu", "host", "ssd", "peer", "-"
 std::string_view DeviceStateName(v1::DeviceState state);  // "ok", "read-only", "unknown"

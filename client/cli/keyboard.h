@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The keys that the user presses in the terminal, one by one, while a command shows live data.
+// Reads single keys that the user presses in the terminal while a command shows live data.
 //
-// Thread-compatible. Only one object at a time, because it changes the terminal. It restores the
-// terminal when it is destroyed, and when a signal ends the process.
+// Thread-compatible. Make only one object at a time, because it changes the mode of the terminal.
+// The mode is restored when the object is destroyed, and when a signal ends the process.
 
 #include "absl/time/time.h"
 

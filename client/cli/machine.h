@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Checks whether a machine meets the requirements of a daemon and its clients. Each check returns a
-// finding and, if there is a problem, advice. A check applies to the process that runs it: to its
-// user, its limits, its container.
+// finding and, if there is a problem, advice. A check describes the process that runs it: its user,
+// its limits, its container.
 //
-// A check with `root` reads files below it, such as "/proc/meminfo". Only tests set it.
+// A check with a parameter `root` reads files such as "/proc/meminfo" below that folder. Only tests
+// set it.
 
 #include <cstdint>
 #include <string>

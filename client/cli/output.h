@@ -14,7 +14,7 @@ namespace cairn::cli {
 // Writes one JSON value. The calls must be nested as the JSON is.
 class JsonWriter {
  public:
-  enum class Layout { kIndented, kOneLine };  // by two spaces; one line, for streams
+  enum class Layout { kIndented, kOneLine };  // indented by two spaces, or one line for streams
   explicit JsonWriter(Layout layout = Layout::kIndented) : layout_(layout) {}
 
   JsonWriter& BeginObject() { return Open('{'); }
@@ -51,21 +51,20 @@ class JsonWriter {
   bool is_after_key_ = false;
 };
 
-// Prints columns that are as wide as their widest cell. Numbers (cells that begin with a digit) are
-// right-aligned.
+// Prints a table. Each column is as wide as its widest cell. Numbers (cells that begin with a
+// digit) are right-aligned.
 void PrintTable(const std::vector<std::string>& heads,
                 const std::vector<std::vector<std::string>>& rows);
 
-// Returns a bar such as "████▌ ", `width` cells wide. A part of 0 is empty. Any other part shows at
-// least something.
+// Returns a bar such as "████▌ " that is `width` cells wide. It is empty only if `part` is 0.
 std::string Bar(uint64_t part, uint64_t whole, int width);
 
 // Return texts such as "37 %" and "1.98x".
 std::string Percent(uint64_t part, uint64_t whole);
 std::string Ratio(uint64_t source_bytes, uint64_t image_bytes);
 
-// A line on stderr that is written again and again, once the work has taken a second. The
-// destructor clears it.
+// A line on stderr that shows progress. It appears once the work has taken a second, and each
+// update replaces it. The destructor clears it.
 class Progress {
  public:
   explicit Progress(bool is_shown);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A prefix that a command names: by the keys of its blocks, or by a file of its tokens.
+// A prefix that the user names, either by the keys of its blocks or by a file with its tokens.
 
 #include <vector>
 
@@ -14,8 +14,8 @@ inline constexpr size_t kPrefixKeysMax = 65536;
 inline constexpr Flag kTokensFlag = {
     "--tokens", "FILE", "token ids of the prefix, separated by spaces or commas, or a JSON array"};
 
-// Returns the keys of the full blocks of --tokens, or the operands. Errors: InvalidArgument, unless
-// exactly one of the two is given and makes 1 to kPrefixKeysMax keys.
+// Returns the operands as keys, or the keys of the full blocks of the file --tokens. Errors:
+// InvalidArgument, unless exactly one of the two is given and results in 1 to kPrefixKeysMax keys.
 absl::StatusOr<std::vector<BlockKey>> PrefixOf(const Arguments& arguments, const Space& space);
 
 }  // namespace cairn::cli

@@ -20,7 +20,7 @@ namespace cairn {
 struct DaemonAbout {
   std::string version;
   // Addresses from the daemon's own configuration. admin is HOST:PORT or unix:PATH, http is
-  // HOST:PORT. An empty address: disabled.
+  // HOST:PORT. An empty address means that the daemon does not serve it.
   std::string admin_address, http_address;
   // How clients on the daemon's host read blocks: "mapped", or "copied: " and the reason. Empty if
   // the daemon does not report it.

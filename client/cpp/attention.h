@@ -23,18 +23,19 @@
 
 namespace cairn {
 
-// A request to append consecutive blocks of one chain to the blocks that are already in the list.
+// A request to append blocks to a list of images. They are consecutive blocks of a chain, and
+// follow the blocks that are already in the list.
 struct DeviceImagesRequest {
   std::span<const BlockKey> keys{};
   LeaseToken lease{};  // all zero: none
-  // Not null. The copies run on it. Close it by the rules of DeviceRequest.
+  // Not null. The copies run on this stream. The rules of DeviceRequest say when you may close it.
   kernels::Stream stream = nullptr;
   absl::Duration timeout = absl::ZeroDuration();  // zero: the default for a batch
 };
 
-// A list of images in device memory: one slice of each of a sequence's blocks. The memory grows
-// with the number of blocks.
-// Thread-safety: Owned by one thread at a time. Space and device must outlive it.
+// A list of images in device memory. It has one slice of each block of a sequence. The memory grows
+// with the number of blocks. Thread-safety: Owned by one thread at a time. Space and device must
+// outlive it.
 class DeviceImages {
  public:
   // Makes an empty list. Allocates nothing. Errors: InvalidArgument (no such slice).
@@ -46,12 +47,12 @@ class DeviceImages {
   DeviceImages(const DeviceImages&) = delete;
   DeviceImages& operator=(const DeviceImages&) = delete;
 
-  // Gets blocks, verifies them, and returns once they are on the device. Returns the number of
-  // blocks up to the first miss. After an error, the list keeps the blocks before the failed one.
-  // Errors: Unimplemented (an image must be decoded first; the message gives the reason),
-  // InvalidArgument (the stream is null), DeadlineExceeded (the daemon or the device was late),
-  // Unavailable (the daemon is gone, or the device has failed; it stays unavailable then),
-  // ResourceExhausted (host or device has no room).
+  // Gets blocks, verifies them, and returns once they are on the device. Stops at the first miss,
+  // and returns the number of blocks before it. After an error, the list keeps the blocks before
+  // the failed one. Errors: Unimplemented (an image must be decoded first; the message gives the
+  // reason), InvalidArgument (the stream is null), DeadlineExceeded (the daemon or the device was
+  // late), Unavailable (the daemon is gone, or the device has failed; a failed device stays
+  // unavailable), ResourceExhausted (host or device has no room).
   absl::StatusOr<size_t> Append(const DeviceImagesRequest& request);
 
   const PlacedSlice& slice() const;
@@ -66,18 +67,17 @@ class DeviceImages {
 };
 
 // A plan of attention for some sequences at one layer. It is made once and launched in each decode
-// step, until a sequence gets another block.
-// Thread-safety: Owned by one thread at a time. The device, and all memory that the jobs refer to,
-// must outlive it.
+// step. When a sequence gets another block, make a new plan. Thread-safety: Owned by one thread at
+// a time. The device, and all memory that the jobs refer to, must outlive it.
 class DeviceAttention {
  public:
   // Makes a plan, allocates everything that launches need, and uploads the plan on `stream`. If the
-  // first launch is on another stream, that stream must wait for the upload. Do not close the
-  // streams of this call or of launches before Check() has returned OK or this object is destroyed.
-  // Errors: InvalidArgument (the stream is null, or a job is invalid: kernels/attend_plan.h),
-  // Unimplemented (an image must be decoded first; the message gives the reason), ResourceExhausted
-  // (host or device has no room, or there are more jobs, images or tokens than a plan can have),
-  // Unavailable (the device has failed).
+  // first launch is on another stream, that stream must wait for the upload. Do not close any of
+  // these streams before Check() has returned OK or this object is destroyed. Errors:
+  // InvalidArgument (the stream is null, or a job is invalid: kernels/attend_plan.h), Unimplemented
+  // (an image must be decoded first; the message gives the reason), ResourceExhausted (host or
+  // device has no room, or there are more jobs, images or tokens than a plan can have), Unavailable
+  // (the device has failed).
   static absl::StatusOr<std::unique_ptr<DeviceAttention>> Make(
       kernels::Runtime& device, std::span<const kernels::AttendJob> jobs, kernels::Stream stream);
   // Waits for the launches. REQUIRES: no captured graph of them is running.
@@ -85,10 +85,10 @@ class DeviceAttention {
   DeviceAttention(const DeviceAttention&) = delete;
   DeviceAttention& operator=(const DeviceAttention&) = delete;
 
-  // Launches the kernels on the stream, after the work that is already on it. Neither allocates nor
-  // waits, so a CUDA graph can capture the launch. REQUIRES: launches of this plan do not overlap.
-  // Use the same stream as before, or wait for the previous launch. Errors: InvalidArgument (the
-  // stream is null), Unavailable (the device has failed).
+  // Launches the kernels on the stream, after the work that is already on it. It does not allocate
+  // or wait, so a CUDA graph can capture the launch. REQUIRES: launches of this plan do not
+  // overlap. Use the same stream as before, or wait for the previous launch. Errors:
+  // InvalidArgument (the stream is null), Unavailable (the device has failed).
   absl::Status Launch(kernels::Stream stream);
   // Returns the outcome of all launches. Errors: DataLoss or InvalidArgument (the message names the
   // sequence, the image and the reason; the outputs of that sequence are unspecified),

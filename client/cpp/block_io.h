@@ -54,13 +54,14 @@ struct ImageTarget {
   std::span<std::byte> bytes;
 };
 
-// Names that an engine has for a block, for events. Borrowed.
+// An engine's own names for a block, which the daemon repeats in events. Borrowed.
 struct BlockNames {
-  // The engine's own hash of the block and of the block before it, 8 to 32 bytes each; empty: none.
-  // Not sent to a daemon of a version without names.
+  // The engine's hash of the block and its hash of the previous block, 8 to 32 bytes each. Empty:
+  // none. They are not sent to a daemon whose version does not know them.
   std::span<const std::byte> hash{};
   std::span<const std::byte> parent{};
-  // The ids of the block's tokens. Only a daemon whose operator asks for them gets them.
+  // The ids of the block's tokens. They are sent only to a daemon whose operator has asked for
+  // them.
   std::span<const uint32_t> tokens{};
 };
 
@@ -69,18 +70,19 @@ struct PutRequest {
   BlockKey parent{};  // all zero: none
   uint64_t first_position = 0;
   GroupSlice slice{};
-  bool is_derived = false;  // computed from a prefix that was stored with loss
+  bool is_derived = false;  // computed from a prefix that had been stored with loss
   // Whether to wait until the block, and all blocks before it, survive a power loss. If they do
   // not, the put fails with Aborted, and NotDurableOf() returns the reason.
   bool is_durable = false;
-  // The side that encodes views and source bytes with the space's recipe. With the recipe ott the
-  // daemon encodes all blocks but the first of a chain, because only it has the previous block.
+  // The side that encodes views and source bytes with the space's recipe. With the recipe ott, the
+  // first block of a chain can be encoded on either side. The daemon encodes the others, because
+  // only it has the previous block.
   Side encode = Side::kDaemon;
   std::variant<PlaneViews, SourceBytes, ImageBytes> source{};
-  // Statistics from which the daemon mines a profile. Empty: none. They are [layer][head][channel
-  // of K] of the slice: the mean of the squared query, after RoPE, over the block's tokens and the
-  // query heads of the KV head. Values are finite and not negative. Sending them costs one more
-  // copy of the payload.
+  // Statistics from which the daemon mines a profile. Empty: none. For each [layer][head][channel
+  // of K] of the slice: the mean of the squared query, after RoPE, over the block's tokens and over
+  // the query heads that share the KV head. Values are finite and not negative. Sending them costs
+  // one more copy of the payload.
   std::span<const float> query_squares{};
   // For the encoder of mixkvq: the mean of |q|, in the same shape. With an image, the put fails
   // with InvalidArgument.
@@ -105,8 +107,8 @@ struct GetRequest {
   BlockKey key{};
   LeaseToken lease{};  // all zero: none
   GroupSlice slice{};
-  // kClient moves the image and decodes it in the client; kDaemon moves source bytes. An
-  // ImageTarget receives the verified image, not decoded.
+  // kClient moves the image and decodes it in the client; kDaemon decodes in the daemon and moves
+  // source bytes. An ImageTarget receives the image, verified but not decoded.
   Side decode = Side::kClient;
   std::variant<PlaneViews, SourceTarget, ImageTarget> target{};
 };

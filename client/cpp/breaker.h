@@ -2,7 +2,7 @@
 #pragma once
 // A circuit breaker that decides whether to fetch KV or to recompute it. A cache that fails, or
 // that is slower than the engine's prefill, must not increase the time to first token. The breaker
-// measures the time of gets, and the engine reports the time of prefill to it. The breaker
+// measures how long gets take, and the engine reports how long prefill takes. The breaker
 // recommends the faster of the two.
 //
 //            failures_to_open failures in a row,
@@ -14,11 +14,11 @@
 //
 // The open time doubles when a probe fails. It also doubles when the first measurement after
 // closing shows that the store is still slow.
-//
-// When it closes depends on why it opened. If only matches had failed, an answered match closes the
-// breaker, so that a client without gets also recovers. If a get had failed, or fetching was slow,
-// a get must deliver bytes. The breaker also closes if a probe finds blocks but no get follows
-// within probe_timeout. Then one more failure opens it again.
+// The condition for closing depends on why the breaker opened. If only matches had failed, an
+// answered match closes the breaker, so that a client that makes no gets also recovers. If a get
+// had failed, or fetching was slow, only a get that delivers bytes closes it. The breaker also
+// closes if a probe finds blocks but no get follows within probe_timeout. In this case a single
+// further failure opens it again.
 //
 // Thread-safety: Thread-safe.
 
@@ -41,18 +41,18 @@ class Breaker {
   // `clock` must outlive the breaker.
   Breaker(const BreakerOptions& options, const Clock& clock);
 
-  // Returns whether to ask the store. Returns true while closed. While half open, returns true once
-  // per probe. The caller must then report the outcome with one of the On… calls.
+  // Returns whether to ask the store. Returns true while the breaker is closed. While it is half
+  // open, returns true once per probe. The caller must then report the outcome with one of the On…
+  // calls.
   [[nodiscard]] bool Allow();
 
   // Returns whether fetching `wire_bytes` is expected to be faster than recomputing `tokens`.
   // Returns true until a recompute rate has been measured.
   [[nodiscard]] bool Advise(uint64_t tokens, uint64_t wire_bytes);
 
-  // Reports an answered match. `will_fetch` tells that the match has leased blocks, so that gets
-  // follow.
+  // Reports an answered match. `will_fetch`: the match has leased blocks, so that gets follow.
   void OnMatched(bool will_fetch);
-  // Reports answered gets, with `wire_bytes` in total. 0: all of them missed.
+  // Reports answered gets that received `wire_bytes` in total. 0 means that all of them missed.
   void OnFetched(uint64_t wire_bytes, absl::Duration elapsed);
   // Reports a call that timed out, or a store that was unreachable.
   void OnFailed(Call call);
@@ -66,7 +66,7 @@ class Breaker {
  private:
   enum class Probe : uint8_t {
     kNone,     // the next call may probe
-    kAsked,    // a call was let through
+    kAsked,    // a caller was told to ask the store
     kMatched,  // the match found blocks; Advise() allows its gets
   };
 
@@ -83,9 +83,10 @@ class Breaker {
   int match_failures_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last answered match or get
   int get_failures_ ABSL_GUARDED_BY(mutex_) = 0;    // since the last answered get
   int slow_ ABSL_GUARDED_BY(mutex_) = 0;            // slow predictions in a row
-  // Whether the store was slow when the breaker last opened, and has not been fast since.
+  // True if the store was slow when the breaker last opened, and no measurement has been fast
+  // since.
   bool was_slow_ ABSL_GUARDED_BY(mutex_) = false;
-  bool needs_delivery_ ABSL_GUARDED_BY(mutex_) = false;  // closing needs delivered bytes
+  bool needs_delivery_ ABSL_GUARDED_BY(mutex_) = false;  // only delivered bytes close the breaker
   Probe probe_ ABSL_GUARDED_BY(mutex_) = Probe::kNone;
   absl::Time probe_deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time retry_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

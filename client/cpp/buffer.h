@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Memory of a data connection. Puts from a Buffer and gets into it, in source or image form, make
-// the fewest copies: over local/ only one, between the shared region and the daemon's arena.
+// Memory of a data connection. Puts from a Buffer and gets into a Buffer, in source or image form,
+// make the fewest copies. Over transport/local/ they make only one, between the shared region and
+// the daemon's arena.
 //
 // Thread-safety: Thread-compatible. Ownership: the Client must outlive the Buffer. After its
-// connection breaks, a Buffer stays readable and usable, but each call then makes one more copy.
+// connection breaks, a Buffer can still be read and used, but each call then makes one more copy.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +30,7 @@ class Buffer {
   Buffer& operator=(Buffer&&) = delete;
   ~Buffer();
 
-  // Returns whether its connection is still the current one.
+  // Returns whether the connection of this Buffer is still in use.
   bool is_current() const;
 
   std::span<std::byte> bytes() { return memory_->bytes(); }

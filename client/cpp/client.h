@@ -44,12 +44,12 @@ struct TierFigures {
   uint64_t staging_bytes = 0, quarantine_bytes = 0;
 };
 
-// Statistics of the tenant; capacity_bytes, version and uptime are the daemon's. Pinned, staging
-// and quarantined bytes are reported to operators only.
+// Statistics of the tenant, except that capacity_bytes, version and uptime describe the daemon.
+// Pinned, staging and quarantined bytes are reported to operators only.
 struct Stats {
   uint64_t block_count = 0, image_count = 0;
-  uint64_t image_bytes = 0;          // size of the copies in all tiers
-  uint64_t source_bytes = 0;         // decoded size of the images, each counted once
+  uint64_t image_bytes = 0;          // size of all copies in all tiers
+  uint64_t source_bytes = 0;         // decoded size of all images; copies of one image count once
   uint64_t copies_source_bytes = 0;  // decoded size of all copies
   uint64_t session_count = 0, lease_count = 0;
   std::vector<TierFigures> tiers;

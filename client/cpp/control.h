@@ -40,10 +40,10 @@ struct SessionInfo {
 
 class Control {
  public:
-  // Opens the first session. When a session ends, the session thread calls `ended` with its epoch.
-  // Objects that `ended` uses must outlive the Control. `tls` has the files of options.tls, or is
-  // null without TLS. It must outlive the Control. Errors: Unavailable (no daemon answers),
-  // DeadlineExceeded.
+  // Opens the first session. When a session ends, the session thread calls `ended` with the
+  // session's epoch. Objects that `ended` uses must outlive the Control. `tls` holds the files that
+  // options.tls names, or is null without TLS. It must outlive the Control. Errors: Unavailable (no
+  // daemon answers), DeadlineExceeded.
   static absl::StatusOr<std::unique_ptr<Control>> Open(const ConnectOptions& options,
                                                        transport::TlsFiles* tls,
                                                        absl::Time deadline,

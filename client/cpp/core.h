@@ -44,8 +44,8 @@ struct ClientCore {
   const pid_t pid = getpid();
   Breaker breaker;
   Counter gets, hits, misses, corrupt, late, puts, duplicates, get_bytes, put_bytes;
-  // Members are destroyed in reverse order. The session, and the daemon's state for it, ends before
-  // the connections.
+  // Members are destroyed in reverse order. So the session, and the state that the daemon keeps for
+  // it, end before the connections.
   std::unique_ptr<transport::TlsFiles> tls;  // null: no TLS
   DataPool data;
   std::unique_ptr<Control> control;

@@ -25,7 +25,7 @@
 
 namespace cairn {
 
-// Memory of one running call, which later calls use again.
+// Memory for one running call. Later calls reuse it.
 class Scratch {
  public:
   // Returns at least `bytes` of uninitialized memory for a payload: inside the connection's region
@@ -35,8 +35,8 @@ class Scratch {
   std::span<std::byte> Heap(size_t bytes);
   // Returns memory separate from both, for a copy of the part of an image before its tiles.
   std::span<std::byte> Prefix(size_t bytes);
-  // Returns whether the transport copies a payload in ordinary memory before it sends it. If so, a
-  // copy into Region() costs nothing extra.
+  // Returns whether the transport copies a payload from ordinary memory before it sends it. If so,
+  // the caller can copy into Region() instead, at no extra cost.
   bool is_region_shared() const { return is_region_shared_; }
 
  private:
@@ -53,25 +53,27 @@ class Scratch {
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // Fills in body, payload and target. An error ends the exchange; then Finish() is not called.
+  // Fills in body, payload and target. After an error the exchange has ended, and Finish() is not
+  // called.
   virtual absl::Status Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) = 0;
   // Handles a reply with its `payload`. Both are valid during the call.
   virtual void Finish(const proto::Frame& reply, std::span<const std::byte> payload) = 0;
   // Called if the exchange ends without an OK reply.
   virtual void Fail(const absl::Status& status) = 0;
-  // Returns whether the exchange must run once more, without a loan. Called after the exchange has
-  // ended.
+  // Returns whether the exchange must run once more, this time without a loan. Called after the
+  // exchange has ended.
   virtual bool wants_copy() const { return false; }
   // Returns the caller's memory from which the payload is sent, or into which it is received. Null:
   // none.
   virtual const void* place() const = 0;
-  // Returns the size that a reply may need in the connection's region, if the request has no
-  // payload. More such exchanges than the window may run at once. Zero: the request has a payload.
+  // If the request has no payload, returns how many bytes its reply may need in the connection's
+  // region. More of these exchanges may run at once than the window allows. Returns zero if the
+  // request has a payload.
   virtual uint64_t reply_bytes_max() const { return 0; }
-  // Set before Prepare(). True: place() is in a Buffer of the connection in use.
+  // Set before Prepare(). True means that place() is in a Buffer of the connection in use.
   bool is_lent = false;
-  // Set before Finish(): the loan that has the payload. Null if the payload was copied. Borrowed
-  // for the call.
+  // Set before Finish(): the loan of the daemon's memory that has the payload. Null if the payload
+  // was copied. Borrowed for the call.
   const transport::Loan* loan = nullptr;
 };
 
@@ -83,14 +85,15 @@ inline bool NothingMeanwhile() { return false; }
 // Runs exchanges, several at once, over one connection.
 class Pipeline {
  public:
-  // Borrows its arguments. *seq is the next seq of the connection.
-  //   window             maximum number of exchanges at once. More may run, one per scratch, if
-  //                      all are gets and their replies have at most reply_bytes_max bytes together
+  // Borrows its arguments. *seq is the next sequence number of the connection.
+  //   window             maximum number of exchanges at once. More may run, one per scratch, if all
+  //                      are gets and the sum of their reply_bytes_max() fits reply_bytes_max
   Pipeline(std::unique_ptr<transport::Connection>& connection, std::span<Scratch> scratch,
            size_t window, uint64_t reply_bytes_max, const proto::Ticket& ticket, uint64_t* seq,
            absl::Time deadline);
 
-  // Runs the exchanges to their end. If a connection uses memory after the deadline, closes it.
+  // Runs all exchanges until they have ended. If a connection still uses caller memory after the
+  // deadline, closes the connection.
   void Run(std::span<Exchange* const> exchanges, Meanwhile meanwhile = NothingMeanwhile);
 
  private:
@@ -133,15 +136,15 @@ class DataPool {
 
   // Allocates a Buffer. Errors: ResourceExhausted (the region is full).
   absl::StatusOr<Buffer> Allocate(const SessionInfo& session, size_t bytes, absl::Time deadline);
-  // Like Allocate(), for memory that is kept while other callers use the connection. Takes it from
-  // the connection that other calls choose last, but at most half of that connection's region.
-  // Errors: ResourceExhausted (there is no room, or this half is used up).
+  // Like Allocate(), for memory that is kept while other callers use the connection. Takes the
+  // memory from the connection that other calls choose last, and uses at most half of that
+  // connection's region. Errors: ResourceExhausted (there is no room, or this half is used up).
   absl::StatusOr<Buffer> AllocateStaging(const SessionInfo& session, size_t bytes,
                                          absl::Time deadline);
 
-  // Call it when a session has ended. Idle connections of `epoch` or earlier then unmap the
-  // daemon's memory, because a mapping keeps the memory of a dead daemon alive. Connections in use
-  // detect the end themselves.
+  // Must be called when a session has ended. Idle connections of `epoch` or an earlier epoch then
+  // unmap the daemon's memory, because a mapping would keep the memory of a dead daemon in use. A
+  // connection in use detects the end of the session itself.
   void SessionEnded(uint64_t epoch);
 
   // Checks that the client may use the data plane of `session`. Errors: FailedPrecondition if the
@@ -153,8 +156,8 @@ class DataPool {
 
  private:
   friend class Buffer;
-  // A slot for one connection. A caller that has checked it out owns all fields except is_busy,
-  // connections, retired and buffers.
+  // A slot for one connection. A caller that has checked out the slot owns all fields except
+  // is_busy, connections, retired and buffers.
   struct Slot {
     bool is_busy = false;
     uint64_t connections = 0;  // connections opened so far
@@ -167,8 +170,8 @@ class DataPool {
   };
 
   enum class Order : uint8_t { kLowest, kHighest };
-  // Checks out a slot. If a connection has `place` in its memory, its slot is chosen. Otherwise
-  // `order` selects one of the free slots. Returns -1 after `deadline`.
+  // Checks out a slot. If `place` is in the memory of a connection, that connection's slot is
+  // chosen. Otherwise `order` selects one of the free slots. Returns -1 after `deadline`.
   int CheckOut(const void* place, absl::Time deadline, Order order = Order::kLowest);
   void CheckIn(int slot);
   void Free(int slot, std::unique_ptr<transport::Buffer> memory);

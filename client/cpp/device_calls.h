@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tracks the work that one owner puts on a device stream: whether it fails, and when it completes.
-// Private to client/cpp.
+// Tracks the work that one owner puts on a device stream: whether the work fails, and when it
+// completes. Private to client/cpp.
 
 #include <cstdint>
 #include <string_view>
@@ -21,9 +21,9 @@ absl::Status CheckStream(kernels::Stream stream);
 absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline);
 
 // Tracks one owner's calls. After the first failure the device counts as lost: the failure is
-// logged once, and all later calls return Unavailable. The object queries the stream only while
-// work of the owner may be on it. So the stream may be closed once that work is known to be
-// complete. The device must outlive the object.
+// logged once, and all later calls return Unavailable. The object uses the stream only while it may
+// have work of the owner. So the owner may close the stream after IsOver() or Await() has reported
+// that the work is complete. The device must outlive the object.
 //
 // Thread-safety: Thread-compatible.
 class DeviceCalls {

@@ -46,7 +46,7 @@ class DeviceMover::Impl {
         (request.timeout > absl::ZeroDuration() ? request.timeout : kDataTimeoutDefault);
     absl::Status status = Check(request, is_put);
     if (status.ok()) {
-      status = calls_.Await(deadline);  // work that an earlier call left on it
+      status = calls_.Await(deadline);  // for the work of an earlier call
     }
     if (!status.ok()) {
       std::fill(results.begin(), results.end(), status);
@@ -67,12 +67,11 @@ class DeviceMover::Impl {
  private:
   using Memory = DeviceMemory;
 
-  // The most side objects that stay on the device: more than enough for the spaces of one
-  // mover.
+  // Maximum number of side objects on the device: more than enough for the spaces of one mover.
   static constexpr size_t kSideObjectsMax = 2 * kernels::kPlanProfilesMax;
 
-  // Offsets of the parts of a batch, which are equal in host and device memory. Images come last,
-  // because on the host they are in the staging memory.
+  // Offsets of the parts of a batch. Host memory and device memory have the same offsets. Images
+  // come last, because on the host they are in the staging memory instead.
   struct Layout {
     uint64_t image_bytes_max = 0;  // maximum for one image
     uint64_t pages = 0, plan = 0, status = 0, results = 0, images = 0;
@@ -90,7 +89,7 @@ class DeviceMover::Impl {
     // --- For a get.
     std::array<codecs::ImagePrefix, kBatchImages> prefixes;
     std::array<SideObjectHandle, kBatchImages> sides;
-    // Marks the images that are on the device. All others have their results already.
+    // Marks the images that are on the device. All other images already have their results.
     std::array<bool, kBatchImages> is_on_device{};
     // --- For a put.
     std::array<codecs::ImageSpec, kBatchImages> specs;
@@ -98,7 +97,7 @@ class DeviceMover::Impl {
     const std::byte* side_on_device = nullptr;
     uint64_t slot_bytes = 0;  // per image
     std::array<uint64_t, kBatchImages> image_bytes{};
-    kernels::EncodePlan plan;  // for images from `encoded` to before `planned`
+    kernels::EncodePlan plan;  // for the images from `encoded` up to `planned`
     size_t encoded = 0;        // number of images that are being copied to the staging memory
     size_t planned = 0;        // number of images whose kernels are on the stream
   };

@@ -17,8 +17,10 @@
 
 namespace cairn {
 
-// The side objects of one owner. Space and calls must outlive every use of the object. Work on the
-// stream of `calls` uses the memory until the work has completed.
+// The side objects of one owner on a device.
+//
+// The caller must keep `space` and `calls` as long as it uses this object. It must keep this object
+// until all work on the stream of `calls` has completed, because that work reads its memory.
 //
 // Thread-safety: Thread-compatible.
 class DeviceSideObjects {
@@ -27,7 +29,7 @@ class DeviceSideObjects {
     SideObjectHandle held;
     DeviceMemory memory;
     DeviceMemory staged;  // host memory that the copy to the device reads; empty after DropStaged()
-    uint64_t used = 0;    // uses_ at the last use
+    uint64_t used = 0;    // value of uses_ at the last use
   };
 
   DeviceSideObjects(Space& space, DeviceCalls& calls) : space_(space), calls_(calls) {}
@@ -37,7 +39,7 @@ class DeviceSideObjects {
   // NotFound (the image was not coded with that side object), ResourceExhausted (no room),
   // DeadlineExceeded (no time is left), or those of Space::GetSideObject() and DeviceCalls::Took().
   absl::StatusOr<const OnDevice*> Of(const codecs::ImageSpec& image, absl::Time deadline);
-  // Like Of(), for a side object that the caller has.
+  // Like Of(), for a side object that the caller already has.
   absl::StatusOr<const OnDevice*> Upload(const SideObjectHandle& held);
 
   // Frees the host memory of completed copies. REQUIRES: all work on the stream has completed.

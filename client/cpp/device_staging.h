@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Host memory through which images pass between a device and the store. If possible it is memory of
-// a data connection, which saves a copy. It is always registered with the device. Private to
-// client/cpp.
+// a data connection, which saves a copy. In either case the memory is registered with the device.
+// Private to client/cpp.
 //
 // Thread-safety: Thread-compatible.
 
@@ -26,14 +26,15 @@ class DeviceStaging {
   DeviceStaging(const DeviceStaging&) = delete;
   DeviceStaging& operator=(const DeviceStaging&) = delete;
 
-  // Takes memory if it has none, or if the memory's connection has ended. Takes it from `lend`. If
-  // `lend` has no room, or the device refuses that memory, takes memory of the device driver.
-  // Errors: other errors of `lend`; those of DeviceCalls::NoRoom() if the driver has no room, too.
-  // REQUIRES: the device no longer uses the previous memory.
+  // Takes memory if the object has none, or if the connection of its memory has ended. Calls `lend`
+  // for memory. If `lend` has no room, or the device refuses that memory, takes host memory of the
+  // device driver. Errors: other errors of `lend`; those of DeviceCalls::NoRoom() if the driver has
+  // no room, too. REQUIRES: the device no longer uses the previous memory.
   absl::Status Take(DeviceCalls& calls, size_t bytes,
                     absl::FunctionRef<absl::StatusOr<Buffer>()> lend);
-  // Call it when calls have failed as they do when their connection ends. Then pages of the memory
-  // may be detached from the daemon, and so from the registered range.
+  // Must be called when calls have failed with an error that can mean the end of their connection.
+  // Pages of the memory may then be detached from the daemon, and so from the range that is
+  // registered with the device.
   void OnCallsFailed() { is_stale_ = lent_.has_value(); }
 
   // REQUIRES: Take() was OK.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Opens a data connection. Its address determines the transport. Private to client/cpp.
+// Opens a data connection with the transport that the address names. Private to client/cpp.
 
 #include <algorithm>
 #include <cstdint>

@@ -30,7 +30,7 @@ namespace cairn {
 struct ClientCore;
 class EventReader;
 
-// A block has got its first image in a tier, or has lost its last image there.
+// An event: a block got its first image in a tier, or lost its last image there.
 struct BlockEvent {
   bool is_stored = false;
   Tier tier = Tier::kNone;
@@ -40,7 +40,7 @@ struct BlockEvent {
   BlockKey parent{};  // all zero: unknown
   uint64_t first_position = 0;
   uint32_t token_count = 0;
-  // The engine's own hash of the block, for both kinds of events. Empty: unknown.
+  // The engine's own hash of the block. Events of both kinds have it. Empty: unknown.
   std::vector<std::byte> engine_hash;
   // If is_stored: the engine's hash of the previous block, and the ids of the block's tokens.
   // Empty: unknown.
@@ -48,14 +48,14 @@ struct BlockEvent {
   std::vector<uint32_t> tokens;
 };
 
-// The position of a watch. The sequence numbers of a tenant have no gaps. In each epoch they start
-// again.
+// The position of a watch. The sequence numbers of a tenant have no gaps, and start again in each
+// epoch of the daemon.
 struct EventPosition {
-  uint64_t epoch = 0;  // 0: from now on
+  uint64_t epoch = 0;  // 0: start with the next event
   uint64_t next_sequence = 0;
 };
 
-// Says how a batch belongs to a snapshot.
+// The role of a batch in a snapshot.
 enum class SnapshotPart : uint8_t {
   kNone = 0,     // an ordinary batch, or a reset without a snapshot
   kFollows = 1,  // a reset; the snapshot's pages follow
@@ -67,7 +67,7 @@ struct EventBatch {
   bool is_reset = false;  // discard everything known from earlier batches
   SnapshotPart snapshot = SnapshotPart::kNone;
   uint64_t first_sequence = 0;  // next_sequence of the previous batch, except after a reset
-  EventPosition position;       // position from which the next watch continues
+  EventPosition position;       // where the next watch continues
   std::vector<BlockEvent> events;
 };
 

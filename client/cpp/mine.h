@@ -22,19 +22,19 @@
 
 namespace cairn {
 
-// KV of one text.
+// The KV of one text in the engine's cache.
 struct DeviceText {
-  // Full blocks of the engine, in order. The tokens of an entry kBlockSkipped are skipped.
+  // Full blocks of the engine, in order. The tokens of an entry that is kBlockSkipped are skipped.
   std::span<const int64_t> blocks{};
   uint64_t first_position = 0;  // position of the first block's first token
 };
 
 struct DeviceSample {
   uint32_t group = 0;                   // group of the space
-  DeviceCache cache{};                  // the whole group, any tokens_per_block; only read
+  DeviceCache cache{};                  // has the whole group; only read
   std::span<const DeviceText> texts{};  // at most 65535 tokens, including skipped ones
-  // Not null. The call reads the cache after all work that is on the stream already. Close it by
-  // the rules of DeviceRequest.
+  // Not null. The call reads the cache after all work that is already on the stream. The rules of
+  // DeviceRequest say when you may close the stream.
   kernels::Stream stream = nullptr;
   absl::Duration timeout = absl::ZeroDuration();  // zero: the default for a batch
 };
@@ -42,8 +42,8 @@ struct DeviceSample {
 struct ProfileOptions {
   // Rates in tenths of a bit, ascending. Empty: 2.3, 3.0, 4.3 and the rate of the space's recipe.
   std::span<const uint16_t> rates{};
-  // The mean of q^2 for each channel of K, after RoPE: [layer][head][k_dim], finite and not
-  // negative; empty: unknown.
+  // The mean of q^2 (squared queries) for each channel of K, after RoPE: [layer][head][k_dim].
+  // Values are finite and not negative. Empty means unknown.
   std::span<const float> query_squares{};
 };
 
@@ -57,18 +57,20 @@ class DeviceMiner {
   DeviceMiner(const DeviceMiner&) = delete;
   DeviceMiner& operator=(const DeviceMiner&) = delete;
 
-  // Both wait until the device has finished. They do not call the daemon: use PutSideObject() to
-  // install the result. Errors: InvalidArgument (names the field, or no token can be used),
-  // ResourceExhausted (host or device has no room), DeadlineExceeded (the device was late; the work
-  // on its stream still completes), Unavailable (the device has failed; it stays unavailable).
+  // Both functions wait until the device has finished. They do not call the daemon: use
+  // PutSideObject() to install the result. Errors: InvalidArgument (names the field, or says that
+  // no token can be used), ResourceExhausted (host or device has no room), DeadlineExceeded (the
+  // device was late; the work on its stream still completes), Unavailable (the device has failed,
+  // and stays unavailable).
   //
   // Mines the same bank as codecs::MineBank() from the same tokens (docs/recipes/patternkv.md).
-  // Skips blocks that contain one of the first four tokens of a chain, because the tokens after
-  // them would make the bank worse.
+  // Skips blocks that contain one of the first four tokens of a chain. These tokens differ from all
+  // others, and patterns for them would make the bank worse.
   absl::StatusOr<std::vector<std::byte>> MineBank(const DeviceSample& sample, uint32_t patterns);
   // Mines the same profile as codecs::ProfileMiner from the same strips (docs/recipes/cairn.md). A
-  // strip has 128 tokens. It has fewer before a skipped block, at the end of a text, or at the end
-  // of a quarter of the sample's blocks. A few thousand tokens suffice; 512 are usable.
+  // strip has 128 tokens, but fewer before a skipped block, at the end of a text, and at the end of
+  // each quarter of the sample's blocks. 512 tokens are enough for a usable profile, and a few
+  // thousand for a good one.
   absl::StatusOr<std::vector<std::byte>> MineProfile(const DeviceSample& sample,
                                                      const ProfileOptions& options = {});
 

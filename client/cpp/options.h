@@ -22,7 +22,7 @@ namespace cairn {
 // Every call has a deadline. A timeout of zero means the default. kTimeoutMax is the largest
 // timeout.
 inline constexpr absl::Duration kControlTimeoutDefault = absl::Milliseconds(500);  // match, …
-// An explanation is for people, and may be of 65,536 blocks.
+// Explain is called by people, and may cover 65,536 blocks, so it may take longer.
 inline constexpr absl::Duration kExplainTimeoutDefault = absl::Seconds(5);
 inline constexpr absl::Duration kDataTimeoutDefault = absl::Seconds(2);  // connect, put, get
 inline constexpr absl::Duration kTimeoutMax = absl::Seconds(60);
@@ -44,7 +44,8 @@ struct DialRequest {
   uint32_t window = 0;
   uint64_t region_bytes = 0;
   absl::Time deadline = absl::InfinitePast();
-  // For tls: addresses: the files, and the name in the daemon's certificate.
+  // For tls: addresses: the certificate files, and the name that the daemon's certificate must
+  // have.
   const transport::TlsFiles* tls = nullptr;
   std::string tls_server{};
 };
@@ -55,11 +56,11 @@ using Dialer = std::function<absl::StatusOr<std::unique_ptr<transport::Connectio
 struct BreakerOptions {
   // If false, Match() always asks the daemon; the breaker still measures and advises.
   bool is_enforced = true;
-  int failures_to_open = 3;                         // in a row
-  int slow_to_open = 3;                             // in a row
+  int failures_to_open = 3;                         // failures in a row that open the breaker
+  int slow_to_open = 3;                             // slow predictions in a row that open it
   absl::Duration open_min = absl::Seconds(1);       // time until the first probe
   absl::Duration open_max = absl::Seconds(30);      // a failed probe doubles the open time, up to
-                                                    // this
+                                                    // this limit
   absl::Duration probe_timeout = absl::Seconds(5);  // after this time, another probe may start
 };
 
@@ -68,32 +69,33 @@ struct TlsOptions {
   std::string ca{};    // CAs of the daemon's certificate; empty: no TLS
   std::string cert{};  // the client's certificate, the leaf first, and its key; both or neither
   std::string key{};
-  // The name in the daemon's certificate: a DNS name, an address, or a URI such as "spiffe://…".
-  // Empty: the host of the address.
+  // The name that the daemon's certificate must have: a DNS name, an address, or a URI such as
+  // "spiffe://…". Empty: the host of the address.
   std::string server{};
   bool is_on() const { return !ca.empty(); }
 };
 
 struct ConnectOptions {
   std::string control{};  // "unix:PATH" or "HOST:PORT" of cairnd's control plane; required
-  // "unix:PATH", "tls:HOST:PORT" or "HOST:PORT" (UCX). Empty: the first address that the daemon
-  // reports of the transports below.
+  // "unix:PATH", "tls:HOST:PORT" or "HOST:PORT" (UCX). Empty: the client takes the first address
+  // that the daemon reports for one of `transports`.
   std::string data{};
-  // Transports of the data plane, the preferred first: some of "local", "stream" (TLS) and "ucx",
-  // separated by commas. Empty: local, and with TLS stream too. UCX is used only if it is named,
-  // here or by `data` (docs/internals/adr/0004-ucx-trust-boundary.md).
+  // Transports that the data plane may use, the preferred one first: some of "local", "stream"
+  // (TLS) and "ucx", separated by commas. Empty: local and, if TLS is set, stream. UCX is used only
+  // if you name it, here or in `data` (docs/internals/adr/0004-ucx-trust-boundary.md).
   std::string transports{};
   std::string tenant = "default";
   std::string name = "cairn-cpp";  // shown in logs and status
   int connections = kConnectionsDefault;
-  // Limit on calls in flight per connection. The gets of one batch may be more, up to
-  // proto::kBatchMax, as long as their replies take at most half of region_bytes.
+  // Limit on calls in flight per connection. A batch may have more gets in flight, up to
+  // proto::kBatchMax, while their replies take at most half of region_bytes.
   int window = kWindowDefault;
-  uint64_t region_bytes = kRegionBytesDefault;    // shared memory per unix:, allocated at once
+  uint64_t region_bytes = kRegionBytesDefault;    // shared memory of a unix: connection
   absl::Duration timeout = absl::ZeroDuration();  // timeout of connecting
   TlsOptions tls{};  // for TCP addresses of the control plane; unix sockets have no TLS
   BreakerOptions breaker{};
-  // Opens data connections. If empty, the address determines the transport. For tests and wrappers.
+  // Opens data connections. If empty, the address determines the transport. Set it only in tests
+  // and wrappers.
   Dialer dialer{};
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Selects the data address of a daemon that a client uses. The daemon's answer never selects a
-// transport that the user did not allow. Otherwise, anybody who answers at a plain-text control
-// address could name any address. Pure functions. Private to client/cpp.
+// Selects which data address of a daemon a client uses. Only the user's options allow a transport;
+// the daemon's answer cannot add one. Otherwise, anybody who answers at a plain-text control
+// address could send the client to any address. Pure functions. Private to client/cpp.
 
 #include <cstdint>
 #include <span>
@@ -28,15 +28,15 @@ absl::StatusOr<std::vector<DataTransport>> AllowedTransports(const ConnectOption
 // Checks that ConnectOptions::data is an address that the options allow.
 absl::Status CheckDataOption(const ConnectOptions& options);
 
-// Returns ConnectOptions::data. If it is empty, returns the address among `offered` with the first
-// allowed transport. A session over TLS belongs to its certificate, so its ticket is not valid on a
-// unix socket, and `local` is not used. Errors: FailedPrecondition, which says what to set.
-// REQUIRES: Validate(options).
+// Returns ConnectOptions::data. If it is empty, returns the address in `offered` that has the most
+// preferred transport among those allowed. A session over TLS does not use `local`, because its
+// ticket is bound to its certificate and so is not valid on a unix socket. Errors:
+// FailedPrecondition, which says what to set. REQUIRES: Validate(options).
 absl::StatusOr<std::string> ChooseDataAddress(const ConnectOptions& options,
                                               std::span<const std::string> offered);
 
-// Returns the name that the certificate of a data address must have. It is the name for the control
-// plane.
+// Returns the name that the certificate at a data address must have. The control plane requires the
+// same name.
 std::string DataServerName(const ConnectOptions& options);
 
 }  // namespace cairn

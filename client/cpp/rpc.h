@@ -24,7 +24,8 @@
 namespace cairn {
 
 // Checks GRPC_POLL_STRATEGY in the environment. Errors: FailedPrecondition if gRPC has no strategy
-// of that name, because gRPC would end the process. Older releases had epollex and epollsig.
+// of that name; gRPC would end the process. For example, only older releases have epollex and
+// epollsig.
 inline absl::Status CheckPollStrategy() {
   const char* const named = std::getenv("GRPC_POLL_STRATEGY");
   if (named == nullptr) return absl::OkStatus();
@@ -43,13 +44,14 @@ inline absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
   grpc::ChannelArguments arguments;
   // Room for a list of 65536 keys and its answer.
   arguments.SetMaxReceiveMessageSize(16 << 20);
-  // Detects a daemon that neither answers nor disconnects. The session's heartbeats come every 5 s,
-  // so pings are rare enough for the daemon's default tolerance.
+  // Keepalive pings detect a daemon that neither answers nor disconnects. The session's heartbeats
+  // come every 5 s, so pings are sent rarely enough for the daemon, which has gRPC's default limit
+  // on pings.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
-  // Timeout of one connection attempt: a busy host answers late. A port without a listener still
-  // fails at once.
+  // Timeout of one connection attempt. It is long, because a busy host answers late. A port without
+  // a listener still fails at once.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   // Clients of one process with the same daemon have separate sessions.
@@ -61,7 +63,7 @@ inline absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
 }
 
 inline absl::Status FromGrpc(const grpc::Status& status) {
-  // Both use the same numbers.
+  // absl and gRPC use the same numbers for codes.
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
 }
 

@@ -29,19 +29,19 @@ struct SideObjectFigures {
   Digest id{};
   SideObjectKind kind = SideObjectKind::kProfile;
   uint64_t bytes = 0;
-  std::vector<uint32_t> current_groups;  // groups whose puts are encoded with it
-  uint64_t references = 0;               // number of images, and of running puts and gets, that use
-                                         // it
+  std::vector<uint32_t> current_groups;  // groups whose puts are now encoded with it
+  uint64_t references = 0;               // number of images, and of running puts and gets,
+                                         // that use it
   bool is_mined = false;                 // true: mined by the daemon; false: installed by a client
 };
 
 struct InstalledSideObject {
   Digest id{};
-  bool was_created = false;  // false: the space had it already
+  bool was_created = false;  // false: the space already had it
 };
 
-// A side object in a client: its bytes, whose SHA-256 is the id, and their parsed content.
-// Immutable.
+// A side object in a client: its bytes, and the content parsed from them. Its id is the SHA-256 of
+// its bytes. Immutable.
 class HeldSideObject {
  public:
   // Errors: DataLoss if the bytes do not match the id or the kind.
@@ -62,9 +62,10 @@ class HeldSideObject {
   std::vector<std::byte> bytes_;
   proto::SideObjectContent content_;  // borrows bytes_
 };
-// A shared_ptr, because a get may use a side object that the cache has dropped.
+// Shared ownership, because a get may still use a side object that the cache has dropped.
 using SideObjectHandle = std::shared_ptr<const HeldSideObject>;
-// Returns the decoder inputs of a side object, which they borrow; all null for a null handle.
+// Returns a side object as the decoder's inputs, which borrow it. For a null handle, all of them
+// are null.
 inline codecs::DecodeInputs InputsOf(const SideObjectHandle& held) {
   return held == nullptr ? codecs::DecodeInputs() : held->content().inputs();
 }
@@ -82,13 +83,13 @@ class SideObjectCache {
   // Returns the side object with that id. Fetches it if it is not cached.
   absl::StatusOr<SideObjectHandle> Get(const Digest& id, Fetch fetch);
 
-  // Returns the id of a group's current side object of a kind. nullopt: there is none. If the
+  // Returns the id of a group's current side object of a kind, or nullopt if there is none. If the
   // cached answer is too old, calls `ask`, which runs ListSideObjects().
   using Slot = std::pair<uint32_t, SideObjectKind>;  // group
   using Current = absl::flat_hash_map<Slot, Digest>;
   using Ask = absl::FunctionRef<absl::StatusOr<Current>()>;
   absl::StatusOr<std::optional<Digest>> CurrentOf(const Slot& slot, absl::Time now, Ask ask);
-  // The next CurrentOf() will call `ask`.
+  // Makes the next CurrentOf() call `ask`.
   void ForgetCurrent();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// An open space: one tenant's blocks of one model in one geometry.
+// An open space: the blocks of one tenant for one model and one geometry of its KV.
 //
 // After a restart of the daemon, the next call opens the space again.
 
@@ -28,16 +28,16 @@
 namespace cairn {
 
 struct MatchRequest {
-  std::span<const BlockKey> keys{};            // keys of consecutive blocks from the sequence's
-                                               // start
-  std::span<const GroupSlice> slices{};        // slices to find; a group without a slice is wanted
-                                               // whole
+  std::span<const BlockKey> keys{};            // keys of consecutive blocks, from the start of the
+                                               // sequence on
+  std::span<const GroupSlice> slices{};        // slices to find; if a group has no slice here, all
+                                               // of it is needed
   std::span<const uint32_t> groups_skipped{};  // groups to leave out
   uint32_t token_limit = 0;                    // the prefix has at most so many tokens; 0: no limit
-  // How long to wait for all keys, because a prefill may still be running. After that, the blocks
-  // found are returned.
+  // How long to wait until all keys are stored, because a prefill may still be running. After that
+  // time, returns the blocks that were found.
   absl::Duration wait = absl::ZeroDuration();
-  bool is_counting = false;                       // true: take no lease
+  bool is_counting = false;                       // only count blocks, without a lease
   absl::Duration timeout = absl::ZeroDuration();  // zero: wait + the default
 };
 
@@ -50,9 +50,11 @@ struct MatchedBlock {
 struct MatchResult {
   uint32_t block_count = 0;  // 0: a miss
   uint64_t token_count = 0;
-  // Pins the blocks. Any client of the tenant may use the lease for gets. All zero: no lease.
+  // The lease that pins the blocks. Any client of the tenant may use it for gets. All zero: no
+  // lease.
   LeaseToken lease{};
-  // How long the lease lasts. It does not expire while the session that took it is open.
+  // The duration of the lease. The lease does not expire before this time, nor while the session
+  // that took it is open.
   absl::Duration lease_time;
   std::vector<MatchedBlock> blocks;
   bool is_shortened_by_pins = false;  // more blocks exist, but too much of the tier is pinned
@@ -61,8 +63,8 @@ struct MatchResult {
 
 struct PrefetchRequest {
   std::span<const BlockKey> keys{};            // keys of any blocks, the most urgent first
-  std::span<const GroupSlice> slices{};        // slices to read; a group without a slice is wanted
-                                               // whole
+  std::span<const GroupSlice> slices{};        // slices to read; if a group has no slice here, all
+                                               // of it is read
   std::span<const uint32_t> groups_skipped{};  // groups to leave out
   absl::Duration timeout = absl::ZeroDuration();
 };
@@ -70,10 +72,10 @@ struct PrefetchRequest {
 // The number of keys in each state.
 struct PrefetchResult {
   uint32_t in_memory_count = 0;
-  // Keys that are being read or are queued. After the read, Match() reports them in memory.
+  // Keys that are being read or are queued. After the read, Match() finds them in memory.
   uint32_t on_their_way_count = 0;
   uint32_t absent_count = 0;   // keys with a wanted slice that is not stored
-  uint32_t refused_count = 0;  // not queued, because the queue is full: ask again later
+  uint32_t refused_count = 0;  // not queued, because the queue is full; try again later
 };
 
 // Where a block is, or why it is not stored. The numbers are those of BlockFate in the protocol.
@@ -95,7 +97,7 @@ struct ExplainedBlock {
   Reason reason = Reason::kNone;
   std::vector<Tier> tiers;     // that have a copy, the fastest first
   absl::Duration removed_ago;  // time since the block was removed or refused
-  uint32_t missing_group = 0;  // if it is incomplete
+  uint32_t missing_group = 0;  // set if the block is incomplete
 };
 std::string_view Name(ExplainedBlock::Reason reason);  // "evicted", "never-put", …
 
@@ -137,12 +139,12 @@ class Space {
   absl::StatusOr<uint64_t> SourceBytes(const GroupSlice& slice) const;
   absl::StatusOr<uint64_t> ImageBytesMax(const GroupSlice& slice) const;
 
-  // Finds the longest stored prefix, and leases it in the same call. For a miss, returns OK with
+  // Finds the longest stored prefix and leases its blocks in the same call. A miss is OK, with
   // block_count 0.
   absl::StatusOr<MatchResult> Match(const MatchRequest& request);
 
-  // Queues reads of blocks into the daemon's memory and returns at once. Reads for which a get
-  // waits run first.
+  // Queues reads of blocks into the daemon's memory and returns at once. Reads that a get waits for
+  // run first.
   absl::StatusOr<PrefetchResult> Prefetch(const PrefetchRequest& request);
 
   absl::StatusOr<PutResult> Put(const PutRequest& request,
@@ -162,27 +164,28 @@ class Space {
   absl::StatusOr<std::vector<bool>> Contains(std::span<const BlockKey> keys,
                                              absl::Duration timeout = absl::ZeroDuration());
   // Returns, for each key, the tiers that have the block, or why it is not stored. Takes no lease.
-  // Errors: Unimplemented (a daemon before version 0.2).
+  // Errors: Unimplemented (the daemon is older than version 0.2).
   absl::StatusOr<ExplainResult> Explain(std::span<const BlockKey> keys,
                                         absl::Duration timeout = absl::ZeroDuration());
 
-  // Hints on how long blocks are worth keeping. They order eviction and pin nothing
-  // (docs/guides/memory.md). A block may be named before it is put. The last hint on a block
-  // replaces earlier ones. Both return the number of blocks that are stored now. Errors:
-  // InvalidArgument (the message names the limit), ResourceExhausted (the tenant's hints are at
-  // their limit; nothing was changed), Unimplemented (an older daemon).
+  // Hints on how long blocks are worth keeping. They change the order of eviction and do not pin
+  // blocks (docs/guides/memory.md). A hint may name blocks that are not stored yet. The last hint
+  // on a block replaces earlier ones. Both functions return how many of the blocks are stored now.
+  // Errors: InvalidArgument (the message names the limit), ResourceExhausted (the tenant's hints
+  // are at their limit; nothing was changed), Unimplemented (an older daemon).
   //
-  // Evicts the blocks after all blocks of a lower priority, for 1 s to kHintTimeMax. `priority` is
-  // 1 to kRetainPriorityMax.
+  // For a time from 1 s to kHintTimeMax, evicts the blocks only after all blocks of a lower
+  // priority. `priority` is from 1 to kRetainPriorityMax.
   absl::StatusOr<uint32_t> Retain(std::span<const BlockKey> keys, absl::Duration time,
                                   uint32_t priority = 1,
                                   absl::Duration timeout = absl::ZeroDuration());
-  // Evicts the blocks before others once `after` has passed, unless they are used after the call.
+  // Once `after` has passed, evicts the blocks before others, unless they are used after this call.
   absl::StatusOr<uint32_t> Demote(std::span<const BlockKey> keys,
                                   absl::Duration after = absl::ZeroDuration(),
                                   absl::Duration timeout = absl::ZeroDuration());
 
-  // Deletes the blocks of `keys`, or all blocks. Both return the number of blocks deleted.
+  // Deletes the blocks of `keys`, or all blocks. Both functions return the number of deleted
+  // blocks.
   absl::StatusOr<uint64_t> Delete(std::span<const BlockKey> keys,
                                   absl::Duration timeout = absl::ZeroDuration());
   absl::StatusOr<uint64_t> Invalidate(absl::Duration timeout = absl::ZeroDuration());
@@ -195,10 +198,10 @@ class Space {
   // (docs/internals/formats/profile.md, bank.md).
   //
   // Installs a side object as the current one of its kind for a group: the daemon encodes later
-  // puts with it. Blocks that are already stored keep their side object. Equal bytes have equal ids
-  // and may be installed again. Errors: InvalidArgument (no such group; bytes not of the kind;
-  // another geometry; or a profile without the rate of the space's recipe), ResourceExhausted (the
-  // budget for side objects is used up: the tenant's, or that of all tenants).
+  // puts with it. Blocks that are already stored keep theirs. Equal bytes have equal ids and may be
+  // installed again. Errors: InvalidArgument (there is no such group; the bytes are not of that
+  // kind or have another geometry; or a profile lacks the rate of the space's recipe),
+  // ResourceExhausted (the budget for side objects of the tenant, or of all tenants, is used up).
   absl::StatusOr<InstalledSideObject> PutSideObject(uint32_t group, SideObjectKind kind,
                                                     std::span<const std::byte> bytes,
                                                     absl::Duration timeout = absl::ZeroDuration());
@@ -207,8 +210,8 @@ class Space {
   // the id).
   absl::StatusOr<SideObjectHandle> GetSideObject(const Digest& id,
                                                  absl::Duration timeout = absl::ZeroDuration());
-  // Returns a group's current side object of a kind. This client encodes puts into the group with
-  // it. Null: there is none. The answer may be a second old.
+  // Returns the current side object of a kind for a group, or null if there is none. This client
+  // uses it to encode puts into the group. The answer may be a second old.
   absl::StatusOr<SideObjectHandle> GetCurrentSideObject(
       uint32_t group, SideObjectKind kind, absl::Duration timeout = absl::ZeroDuration());
   absl::StatusOr<std::vector<SideObjectFigures>> ListSideObjects(
@@ -231,13 +234,14 @@ class Space {
 
   Space(ClientCore& core, proto::SpaceIdentity identity, std::string recipe);
   absl::StatusOr<Bound> Bind(absl::Time deadline);
-  // For components that move blocks of the space all the time. PutBatch() is like the public one,
-  // with work to do meanwhile. AllocateStaging() is like Client::AllocateBuffer(), for memory that
-  // is kept.
+  // Used by components that move blocks of the space all the time. PutBatch() is like the public
+  // function, but also calls `meanwhile` while the puts run. AllocateStaging() is like
+  // Client::AllocateBuffer(), for memory that is kept.
   std::vector<absl::StatusOr<PutResult>> PutBatch(std::span<const PutRequest> requests,
                                                   absl::Duration timeout, Meanwhile meanwhile);
   absl::StatusOr<Buffer> AllocateStaging(size_t bytes, absl::Duration timeout);
-  // Places, binds and runs `requests` as exchanges of ExchangeType.
+  // Checks `requests` against the space, and runs them as exchanges of ExchangeType in the current
+  // session.
   template <typename ExchangeType, typename Result, typename Request>
   std::vector<absl::StatusOr<Result>> RunBatch(std::span<const Request> requests,
                                                absl::Duration timeout,

@@ -22,7 +22,7 @@
 
 namespace cairn {
 
-// Data that the exchanges of a space share. They borrow it.
+// Data that all exchanges of a space borrow.
 struct TransferContext {
   Fingerprint fingerprint{};
   uint64_t space_id = 0;
@@ -40,7 +40,8 @@ struct TransferContext {
 
 class PutExchange final : public Exchange {
  public:
-  // `context` and `request` must outlive the exchange. `slice` is the request's slice, placed.
+  // `context` and `request` must outlive the exchange. `slice` is the result of PlaceSlice() for
+  // the request's slice.
   PutExchange(const TransferContext& context, const PutRequest& request, const PlacedSlice& slice)
       : context_(context), request_(request), slice_(slice) {}
 
@@ -50,8 +51,8 @@ class PutExchange final : public Exchange {
   const void* place() const override;
 
   const absl::StatusOr<PutResult>& result() const { return result_; }
-  // Returns the result if the put is known to be stored, durable or not. nullopt: it is not
-  // known.
+  // Returns the result if it is known that the daemon stored the block, durably or not. Returns
+  // nullopt if that is not known.
   const std::optional<PutResult>& stored() const { return stored_; }
   uint64_t wire_bytes() const { return wire_bytes_; }
 
@@ -60,14 +61,16 @@ class PutExchange final : public Exchange {
     std::span<const std::byte> bytes;
     uint32_t crc = 0;
     proto::Form form = proto::Form::kSource;
-    std::span<std::byte> rest{};  // memory after `bytes`, for statistics
+    std::span<std::byte> rest{};  // memory after `bytes`, used for statistics
   };
-  // Returns whether the client encodes: the request asks for it, and it is possible. For ott, the
-  // daemon encodes all blocks but the first of a chain, because only it has the previous block.
+  // Returns whether the client encodes the block: the request asks for it, and it is possible. With
+  // the recipe ott, a client can encode only the first block of a chain, because only the daemon
+  // has the previous block.
   bool IsEncodedHere() const;
   // Checks the statistics of the request and selects those to send.
   absl::Status SetStatistics();
-  // Checks the engine's names of the request and selects those to send.
+  // Checks the names in the request (the engine's hashes and the token ids). Sets those in `put`
+  // that the daemon takes.
   absl::Status SetNames(proto::Put* put);
   Payload PlacePayload(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;
   absl::StatusOr<Payload> MakeSource(Scratch& scratch) const;
@@ -81,7 +84,7 @@ class PutExchange final : public Exchange {
   // The statistics to send, in the order in which they follow the payload.
   std::array<std::span<const float>, proto::kStatisticCount> sent_;
   std::span<const uint32_t> sent_tokens_;
-  uint64_t sent_bytes_ = 0;  // size of both
+  uint64_t sent_bytes_ = 0;  // size of payload and statistics
   uint64_t wire_bytes_ = 0;
   absl::StatusOr<PutResult> result_ = absl::InternalError("the put never ended");
   std::optional<PutResult> stored_;
@@ -102,15 +105,16 @@ class GetExchange final : public Exchange {
   // Returns whether a checksum did not match or the reply did not fit the request. result() is then
   // NotFound.
   bool is_corrupt() const { return is_corrupt_; }
-  // Returns true if the lent payload is damaged in the daemon's memory. The daemon verifies before
-  // it copies. So a second try finds the damage, and another tier may have the block.
+  // Returns true if the payload in the lent memory of the daemon is damaged. The exchange should
+  // then run again without a loan: the daemon verifies the block before it copies it, finds the
+  // damage, and may read the block from another tier.
   bool wants_copy() const override { return wants_copy_; }
 
  private:
   bool WantsImage() const;
   absl::Status TakeImage(std::span<const std::byte> payload, uint64_t* bytes);
   absl::StatusOr<codecs::ImageView> Parse(std::span<const std::byte> payload);
-  // Copies the bytes before the tiles, and parses the copy.
+  // Copies the part of the image before its tiles, and parses the copy.
   absl::StatusOr<codecs::ImageView> ParseLent(std::span<const std::byte> payload);
   absl::Status TakeSource(const proto::Frame& reply, std::span<const std::byte> payload,
                           uint64_t* bytes);
@@ -124,19 +128,21 @@ class GetExchange final : public Exchange {
   absl::StatusOr<GetResult> result_ = absl::InternalError("the get never ended");
 };
 
-// Verifies and decodes every tile of `view` while its bytes are in the CPU's cache. `room(bytes)`
-// returns memory. It is called only for tiles whose tokens are scattered. `inputs` are the side
-// objects that the image names. Errors: DataLoss if a checksum does not match; then `target` is
-// unspecified. REQUIRES: Validate(target) is OK.
+// Verifies and decodes every tile of `view`, one after another, so that each is decoded while its
+// bytes are in the CPU's cache. `room(bytes)` returns memory; it is called only for tiles whose
+// tokens are scattered in the target. `inputs` are the side objects that the image names. Errors:
+// DataLoss if a checksum does not match; then the content of `target` is unspecified. REQUIRES:
+// Validate(target) is OK.
 absl::Status VerifyAndDecode(const codecs::ImageView& view, const PlaneViews& target,
                              absl::FunctionRef<std::span<std::byte>(size_t bytes)> room,
                              const codecs::DecodeInputs& inputs = {});
 
-// Returns the codec backend. Errors: InvalidArgument if the environment names an unknown one.
+// Returns the codec backend. Errors: InvalidArgument if the environment names a backend that does
+// not exist.
 absl::StatusOr<const codecs::Backend*> FindBackend();
 
-// Converts an error of a codec. Returns DataLoss for bytes that are not an image, or that have
-// changed since they were written. Returns InvalidArgument for other errors.
+// Converts an error of a codec to a status. Returns DataLoss for bytes that are not an image, or
+// that have changed since they were written, and InvalidArgument for other errors.
 absl::Status FromCodec(codecs::Error error, std::string_view what);
 
 }  // namespace cairn

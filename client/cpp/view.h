@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Gathers KV from an engine's memory into a source payload, and scatters it back. The engine need
-// not repack it. codecs/types/target_view.h defines views.
+// Gathers KV from an engine's memory into a source payload, and scatters a payload to the engine's
+// memory. The engine need not repack its KV. codecs/types/target_view.h defines views.
 //
 // Thread-safety: pure functions.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Selects an operation of a backend, or the reference's if the backend has none of its own.
+// Returns an operation of a backend. If the backend does not implement it, returns the reference's.
 
 #include "codecs/backend/backends.h"
 

@@ -14,10 +14,11 @@
 
 namespace cairn::codecs {
 
-// Returns the plain loops, which define the format. It has all operations and runs everywhere.
+// Returns the reference backend, whose plain loops define the format. It has all operations and
+// runs on every CPU.
 [[nodiscard]] const Backend& ReferenceBackend();
 
-// Returns the backends that this CPU runs, best first; the reference is the last. Use
+// Returns the backends that this CPU supports, best first; the reference is the last. Use
 // `*CpuBackends().front()` for speed.
 [[nodiscard]] std::span<const Backend* const> CpuBackends();
 
@@ -31,10 +32,10 @@ namespace cairn::codecs {
 // does not support it.
 Error FindBackend(std::string_view name, const Backend** backend);
 
-// Returns the backend named by the environment variable CAIRN_CODEC_BACKEND, or the best backend
-// that passes its self-test. The choice is made at the first call. Errors: those of FindBackend()
-// for the name; kBackendFault if the named backend fails its self-test. The error is returned by
-// every call: a forced choice never falls back to another backend.
+// Returns the backend that the environment variable CAIRN_CODEC_BACKEND names. If it is not set,
+// returns the best backend that passes its self-test. The choice is made at the first call. Errors:
+// those of FindBackend() for the name; kBackendFault if the named backend fails its self-test.
+// Every call then returns the error: a named backend is never replaced by another one.
 Error ActiveBackend(const Backend** backend);
 
 // A backend that failed its self-test, and the operation whose bytes differed from the reference's.
@@ -43,13 +44,13 @@ struct BackendFault {
   const char* operation = nullptr;
 };
 
-// Returns the backends that failed their self-test in ActiveBackend(), best first; none on a sound
-// machine. The main program reports them when it starts.
+// Returns the backends that failed their self-test in ActiveBackend(), best first. On a sound
+// machine there are none. The main program reports them when it starts.
 [[nodiscard]] std::span<const BackendFault> BackendFaults();
 
 // Returns the first of `candidates` that passes its self-test. The last candidate is returned
 // untested. Failed candidates are added to faults[0], faults[1], ….
-//   faults  as many as candidates
+//   faults  has as many entries as candidates
 // REQUIRES: there is a candidate, and this CPU supports all of them.
 [[nodiscard]] const Backend* ChooseBackend(std::span<const Backend* const> candidates,
                                            BackendFault* faults, size_t* fault_count);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Finds the multiplier with which `cairn-hot` uses a given number of bits under a profile.
+// Finds the multiplier with which `cairn-hot` uses a given number of bits per element with a
+// profile.
 //
-// Thread-safety: functions are Thread-safe. Nothing allocates.
+// Thread-safety: functions are Thread-safe. They do not allocate.
 
 #include <cstdint>
 #include <optional>
@@ -11,12 +12,13 @@
 
 namespace cairn::codecs {
 
-// Returns the multiplier with which all codes together keep to the target; nullopt if no multiplier
-// does. It is searched once for a profile, which caches it: see codecs/side/hot_rates.h.
-// REQUIRES: kHotBitsMin <= bits_in_tenths <= kHotBitsMax.
+// Returns the multiplier with which all codes together have at most the target size, or nullopt if
+// there is none. The search runs once per profile, which caches the result: see
+// codecs/side/hot_rates.h. REQUIRES: kHotBitsMin <= bits_in_tenths <= kHotBitsMax.
 [[nodiscard]] std::optional<int16_t> HotMultiplierOf(const Profile& profile,
                                                      uint32_t bits_in_tenths);
-// The same, without the cache: a search over every channel of the profile, about fourteen times.
+// HotMultiplierOf() without the cache. The search visits every channel of the profile about
+// fourteen times.
 [[nodiscard]] std::optional<int16_t> SearchHotMultiplier(const Profile& profile,
                                                          uint32_t bits_in_tenths);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tests a backend on a few small tiles before it is used for blocks. If a compiler, a CPU or a
-// hypervisor gets an instruction wrong, the backend is not used: coding is then slower, but no data
+// hypervisor gets an instruction wrong, the backend is not used. Coding is then slower, but no data
 // is lost.
 //
 // Thread-safety: Thread-safe. Allocates; takes a few milliseconds.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The parameters with which the recipe `cairn` codes one (layer, head, plane), computed from a
-// profile, a multiplier and a level. They are plain values and borrowed pointers, without the
-// standard library, for hosts and devices. Size: 18 KiB. A coder makes one for each tile.
+// The parameters with which the recipe `cairn` codes one (layer, head, plane). They are computed
+// from a profile, a multiplier and a level. They are plain values and borrowed pointers, without
+// the standard library, so that hosts and devices can use them. A StepTile takes 18 KiB; a coder
+// makes one for each tile.
 //
 // Thread-safety: a value; functions are Thread-safe. Nothing allocates.
 
@@ -17,8 +18,8 @@
 
 namespace cairn::codecs {
 
-// Scales the quantizer steps of a block: the profile's steps times 2^(multiplier / 256) and
-// 3^level.
+// Scales the quantizer steps of a block. Each step is that of the profile times 2^(multiplier /
+// 256) times 3^level.
 struct StepRate {
   int16_t multiplier = 0;  // at most kProfileMultiplierMax in magnitude
   uint8_t level = 0;       // at most kStepLevelMax
@@ -27,7 +28,7 @@ struct StepRate {
 struct StepChannel {
   float mean;
   float step;
-  float step_inverse;  // at level 0
+  float step_inverse;  // 1 / step, at level 0
   StepShape shape;
 };
 
@@ -42,14 +43,15 @@ CAIRN_HD StepChannel StepChannelOf(const ProfileChannel& known, StepRate rate) {
   return channel;
 }
 
-// Channels that RoPE rotates in pairs: pair i has the channels first + step * i and first + step *
-// i + distance.
+// Channels that RoPE rotates in pairs. Pair i has two channels: first + step * i, and first + step
+// * i + distance.
 struct StepPairs {
   uint32_t count;  // 0 except in K
   uint32_t first;
   uint32_t step;
   uint32_t distance;
-  const uint8_t* turns;  // u64 each, in 2^-64 turn per token; borrowed, at any alignment
+  const uint8_t* turns;  // a u64 per pair: its rotation per token, in 2^-64 turn;
+                         // borrowed, at any alignment
 };
 
 // Sets turns[c] to whether RoPE rotates channel c of a tile of `dim` channels.
@@ -61,8 +63,8 @@ CAIRN_HD void MarkTurning(const StepPairs& pairs, uint32_t dim, bool* turns) {
   }
 }
 
-// A basis, borrowed at any alignment: a scale for each channel, and fp16 vectors
-// [channel][component].
+// A basis: a scale for each channel, and fp16 vectors [channel][component]. Borrowed, at any
+// alignment.
 struct StepBasis {
   const uint8_t* scale;
   const uint8_t* scale_inverse;
@@ -78,7 +80,7 @@ struct StepTile {
   bool has_basis;  // false except in K
   DType dtype;
   uint8_t level;
-  uint32_t planes;  // low bits, summed over all channels
+  uint32_t planes;  // the sum of the channels' numbers of low bits
   ProfileTables shared;
   StepPairs turning;
   StepBasis basis;  // REQUIRES: has_basis
@@ -93,7 +95,7 @@ CAIRN_HD const float* OffsetsOf(const StepTile& tile, uint32_t channel) {
   const StepShape& shape = tile.channels[channel].shape;
   return tile.shared.offsets[shape.low_bits == 0 ? shape.table : kProfileTables];
 }
-// Returns the value of a code of a channel, without the channel's mean.
+// Returns the value of a code of a channel. The channel's mean is not included.
 CAIRN_HD float ValueOf(const StepTile& tile, uint32_t channel, int32_t code) {
   return Multiply(StepCodeOf(code, OffsetsOf(tile, channel)), tile.channels[channel].step);
 }

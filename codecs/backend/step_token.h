@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Removes RoPE and mean from the elements of one token and transforms them into the basis; also the
-// inverse. Results are values, not multiples of a quantizer step.
+// Removes RoPE and the mean from the elements of one token and transforms them to the basis. Also
+// does the inverse. Results are values, not multiples of a quantizer step.
 //
-// Thread-safety: pure functions. Free of the standard library, for hosts and devices.
+// Thread-safety: pure functions. Free of the standard library, so that hosts and devices can use
+// them.
 
 #include <cstdint>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// CRC32C (Castagnoli, polynomial 0x1EDC6F41, reflected, as in RFC 3720 B.4): the checksum of every
+// CRC32C (Castagnoli, polynomial 0x1EDC6F41, reflected, as in RFC 3720 B.4), the checksum of every
 // tile, header and payload.
 //
 // Thread-safe. Never fails, never allocates. The first call selects the fastest implementation that
 // the CPU supports. CAIRN_CRC_BACKEND=portable|sse42|vpclmul|vpclmul512 selects another one. If the
 // name is unknown or the CPU does not support it, the fastest one is used. Programs call
-// RefusedChoice() (backends.h) at start, which reports such a name.
+// RefusedChoice() (backends.h) when they start, to report such a name.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace cairn::codecs {
 
-// Returns the CRC of the bytes that `crc` covers followed by `bytes`. The CRC of no bytes is 0.
+// Returns the CRC of a sequence of bytes followed by `bytes`; `crc` is the CRC of the first
+// sequence. The CRC of no bytes is 0.
 uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> bytes);
 
 inline uint32_t Crc32c(std::span<const std::byte> bytes) { return ExtendCrc32c(0, bytes); }
@@ -28,7 +29,7 @@ uint32_t CopyCrc32c(uint32_t crc, std::byte* target, std::span<const std::byte> 
 // faster if the target is not in the caches and is not read soon.
 uint32_t StreamCrc32c(uint32_t crc, std::byte* target, std::span<const std::byte> source);
 
-// One implementation, for all three functions. For tests and benchmarks.
+// One implementation of the three functions. For tests and benchmarks.
 struct Crc32cForm {
   const char* name;
   bool (*is_supported)();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The header and the directory of an image: offsets of the fields, and the writer.
-// docs/internals/formats/image.md draws the bytes.
+// docs/internals/formats/image.md shows the layout.
 
 #include <cstddef>
 #include <cstdint>
@@ -78,9 +78,9 @@ inline constexpr size_t kForm = 14;   // u16
 // REQUIRES: prefix holds at least a header.
 [[nodiscard]] uint32_t PrefixCrc(std::span<const std::byte> prefix);
 
-// Builds an image front to back in a target: for each tile, reserve room, write the tile and commit
-// it; then finish. If the tiles are stored elsewhere, a target of PrefixBytes() suffices, and tiles
-// are committed without a reservation.
+// Builds an image from front to back in a target. For each tile, reserve room, write the tile, and
+// commit it; at the end, finish. If the tiles are stored elsewhere, a target of PrefixBytes()
+// suffices, and tiles are committed without a reservation.
 class ImageWriter {
  public:
   // REQUIRES: Validate(spec) is kOk.
@@ -88,13 +88,13 @@ class ImageWriter {
 
   // Returns room for the next tile. Empty if less than `bytes` of the target are left.
   [[nodiscard]] std::span<std::byte> Reserve(uint64_t bytes) const;
-  // Returns the rest of the target, at most `bytes_max`.
+  // Returns the free part of the target, at most `bytes_max` bytes.
   [[nodiscard]] std::span<std::byte> Rest(uint64_t bytes_max) const;
   // Adds the tile that was written into Reserve() or Rest().
   // REQUIRES: `bytes` is a multiple of 16 and at most the reserved size.
   void Commit(uint64_t bytes, uint32_t crc, uint32_t rows, uint16_t form);
-  // Adds a copy of a tile of another image. `content` may lie further on in the target. Errors:
-  // kTargetTooSmall.
+  // Adds a copy of a tile of another image. `content` may be in the target, behind the place of the
+  // copy. Errors: kTargetTooSmall.
   Error Copy(const TileEntry& entry, std::span<const std::byte> content);
   // Returns the size of the image. REQUIRES: every tile of the spec was committed.
   size_t Finish();

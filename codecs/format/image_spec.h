@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The spec of an image, which its header stores, and the entry that its directory has for each
-// tile. docs/internals/formats/image.md draws the bytes.
+// The spec of an image, which its header stores, and the entry of a tile in the image's directory.
+// docs/internals/formats/image.md shows the layout.
 //
 // Thread-safety: values; functions are Thread-safe.
 
@@ -25,7 +25,7 @@ inline constexpr size_t kSideObjectsMax = 4;
 
 using Digest = std::array<uint8_t, 32>;
 
-// The transform of K before coding. Values are part of the image format.
+// How K is transformed before it is coded. Values are part of the image format.
 enum class Domain : uint8_t { kAsWritten = 0, kBeforeRope = 1, kBasis = 2 };
 
 // The content of an image and the parameters of its coding. An encoder takes it; the header stores
@@ -42,11 +42,11 @@ struct ImageSpec {
   uint64_t first_position = 0;
   Recipe recipe;
   Domain domain = Domain::kAsWritten;
-  uint8_t side_object_count = 0;  // entries of side_objects: 1 if the recipe has a side object,
-                                  // else 0
+  uint8_t side_object_count = 0;  // number of entries of side_objects: 1 if the recipe has a side
+                                  // object, else 0
   std::array<Digest, kSideObjectsMax> side_objects{};
   CodingUnit unit{};
-  uint8_t symbol_mode = 0;  // how forms turn codes into symbols; 0: as each form's page says
+  uint8_t symbol_mode = 0;  // how forms turn codes into symbols; 0: as docs/recipes say
   friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
 };
 
@@ -61,19 +61,19 @@ inline void NameSideObject(const Digest* id, ImageSpec* spec) {
 // or the tile count), kUnknownUnit (a unit other than 1 x 1 x 1, or a symbol mode other than 0).
 Error Validate(const ImageSpec& spec);
 
-// Sets *bytes to the size of an image whose tiles are all raw. No image of this spec is larger.
-// Errors: as Validate().
+// Sets *bytes to the size of an image of this spec whose tiles are all raw. No image of this spec
+// is larger. Errors: those of Validate().
 Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes);
 
 [[nodiscard]] inline Tiling TilingOf(const ImageSpec& spec) {
   return {spec.tile.kind, spec.slice, spec.unit};
 }
 
-// A directory entry that has been checked: offset and bytes lie inside the image. The size is the
-// one that form and rows give or, for strips, within their bounds.
+// A directory entry that has been checked: the tile lies inside the image. Its size is the size
+// that form and rows determine or, for strips, within their bounds.
 struct TileEntry {
   uint64_t offset = 0;  // from the image's first byte; a multiple of 16
-  uint32_t bytes = 0;   // with padding; a multiple of 16
+  uint32_t bytes = 0;   // includes padding; a multiple of 16
   uint32_t crc = 0;     // CRC32C of those bytes
   uint16_t rows = 0;    // tokens kept at full precision
   uint16_t form = kRawForm;

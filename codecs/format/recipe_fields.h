@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Stores and loads a recipe as bytes 128 to 160 of an image's header, which
-// docs/internals/formats/image.md draws. Records on disk have the same bytes.
+// Stores and loads a recipe as bytes 128 to 160 of an image's header, whose layout
+// docs/internals/formats/image.md shows. Records on disk have the same bytes.
 //
 // Thread-safety: pure functions.
 
@@ -14,7 +14,7 @@
 namespace cairn::codecs {
 
 inline constexpr size_t kRecipeFieldsBytes = 32;
-// Bytes that known recipes use. The rest is for parameters of later recipes.
+// Number of bytes that known recipes use. The rest is for parameters of later recipes.
 inline constexpr size_t kRecipeFieldsUsed = 13;
 
 void StoreRecipe(const Recipe& recipe, std::span<std::byte, kRecipeFieldsBytes> target);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Computes the offsets of the parts of a tile. They follow from the image's header and the tile's
-// directory entry (form and rows). Both the writer and the parser compute them; stored sizes are
-// only compared with the result. Strips are the exception, because their length depends on their
-// content. For strips, the parser takes the size from the directory entry, within bounds, and
-// compares it with the headers of the strips.
+// directory entry (form and rows). Both the writer and the parser compute them; sizes that are
+// stored are only compared with the result. Strips are the exception, because their length depends
+// on their content. For strips, the parser takes the size from the directory entry, checks its
+// bounds, and compares it with the headers of the strips.
 //
-// - raw: source bits | zeros to 16
+// - raw: source elements | zeros to 16
 // - strips: one strip for each 128 tokens, see codecs/pack/strip.h and step_strip.h
-// - others: codes | zeros to 16 | side: the parts that the form has | zeros to 16
+// - others: codes | zeros to 16 | side section: the parts that the form has | zeros to 16
 //
-// A coded form is allowed only if it is smaller than raw, so no tile is larger than raw. This file
-// has the code that forms share; LayoutOf() in codecs/forms/form.h calls the form of a tile.
+// A tile is coded only if it is then smaller than raw, so no tile is larger than raw. This file has
+// the code that forms share; LayoutOf() in codecs/forms/form.h calls the form of a tile.
 
 #include <cstdint>
 #include <optional>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Maps the tiles of an image to parts of a group, and a slice to the tiles that cover it. No other
-// code computes the number of a tile.
+// code computes the index of a tile.
 //
 // A tile codes one unit: a rectangle of layers x heads x planes. The group is divided into units
 // from layer 0 and head 0 on, so the unit of a layer, head and plane does not depend on the slice.
-// A slice starts and ends at unit borders. Readers support only units of 1 x 1 x 1 so far, see
+// A slice starts and ends at borders of units. Readers support only units of 1 x 1 x 1 so far: see
 // Validate().
 //
 // Thread-safety: values.
@@ -53,13 +53,14 @@ class Tiling {
   // Returns the tile that codes a layer, head and plane. REQUIRES: the slice contains it.
   [[nodiscard]] uint32_t IndexOf(TileId id) const;
 
-  // Calls visit(index) for every tile that codes some of `part`, ascending. Stops at the first
-  // result that is not kOk, and returns it. REQUIRES: part is not empty and inside the slice.
+  // Calls visit(index) for every tile that codes something of `part`, in ascending order. Stops at
+  // the first result that is not kOk, and returns that result. REQUIRES: part is not empty and
+  // inside the slice.
   template <typename Visit>
   Error ForEach(const Slice& part, Visit visit) const;
 
  private:
-  // Returns the index, in the slice, of the unit with this layer or head.
+  // Returns the row or column, in the slice, of the unit with this layer or head.
   [[nodiscard]] uint32_t Row(uint32_t layer) const {
     return (layer - slice_.layer_first) / unit_.layers;
   }

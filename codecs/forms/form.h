@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tile forms. A form defines the layout of a tile, and how a tile is encoded, decoded, verified and
-// narrowed. Each form is a file of this folder that fills in a Form. To add a form, write the file
-// and add a line to codecs/types/form_id.h; CONTRIBUTING.md describes the rest.
+// Tile forms. A form defines the layout of a tile, and how such a tile is encoded, decoded,
+// verified and narrowed. Each form is a file of this folder that fills in a Form. To add a form,
+// write the file and add a line to codecs/types/form_id.h; CONTRIBUTING.md describes the other
+// steps.
 //
-// Thread-safety: a Form is immutable; its functions are pure. Nothing allocates or throws.
+// Thread-safety: a Form is immutable; its functions are pure. They do not allocate or throw.
 
 #include <cstddef>
 #include <cstdint>
@@ -37,11 +38,11 @@ struct StoredTile {
   TileLayout layout;  // result of LayoutOf() for the members above
 };
 
-// Shared by the tiles of one call to Decode().
+// The inputs and caches that the tiles of one call to Decode() share.
 struct DecodeWork {
   const Backend& backend;
   const DecodeInputs& side;  // the image's inputs; REQUIRES: CheckCodableWith() is kOk
-  bool is_streamed;          // write targets past the caches
+  bool is_streamed;          // bypass the caches when writing targets
   StepScratch* scratch;
   StripDecoder* strips;
   StepStripDecoder* steps;
@@ -57,21 +58,22 @@ struct Form {
   std::optional<TileLayout> (*layout)(const TileGeometry& geometry, const Recipe& recipe,
                                       uint32_t rows, uint64_t bytes);
 
-  // Encodes a tile. Errors: kBadTile, with nothing committed, if the tile has to be raw;
+  // Encodes a tile. Errors: kBadTile (the tile must be stored raw; nothing was committed),
   // kTargetTooSmall.
   Error (*encode)(const Backend& backend, const Recipe& recipe, const TileSource& source,
                   ImageWriter* writer);
 
-  // Decodes a tile into `target`, which has geometry.SourceBytes(). Writes in bounds whatever the
-  // tile contains. Strips may be decoded only at Flush() of the decoders in `work`; content and
-  // target must stay valid until then. Returns false if no encoder writes such a tile.
+  // Decodes a tile into `target`, which has geometry.SourceBytes(). Never writes outside the
+  // target, whatever the tile contains. Strips may be decoded only later, in Flush() of the
+  // decoders in `work`; content and target must stay valid until then. Returns false if no encoder
+  // writes such a tile.
   bool (*decode)(const DecodeWork& work, const StoredTile& tile, uint8_t* target);
 
   // Checks everything in a tile that can be checked without a side object. REQUIRES: the caller has
   // checked its CRC and the padding after its sections. Errors: kBadPadding, kBadTile.
   Error (*verify)(const StoredTile& tile);
 
-  // Recodes a tile to `recipe` from its codes alone. Null if the form cannot. Errors:
+  // Recodes a tile to `recipe` using only its codes. Null if the form cannot do this. Errors:
   // kNotDemotable, kBadTile, kTargetTooSmall.
   Error (*narrow)(const Backend& backend, const DecodeInputs& side, const StoredTile& tile,
                   const Recipe& recipe, ImageWriter* writer);
@@ -87,12 +89,12 @@ CAIRN_TILE_FORMS(CAIRN_FORM, CAIRN_FORM)
 // Returns the form with the number in a directory entry; null if there is none.
 [[nodiscard]] const Form* FormOf(uint16_t form);
 
-// Returns the layout of a tile; nullopt if this recipe does not write this form for it.
-//   bytes  the tile's size in the directory; used only if it does not follow from the rest
+// Returns the layout of a tile, or nullopt if this recipe does not write such a tile in this form.
+// bytes the tile's size in the directory; used only if it does not follow from the other arguments
 [[nodiscard]] std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& recipe,
                                                  uint16_t form, uint32_t rows, uint64_t bytes = 0);
 
-// Writes the next tile: coded if that is smaller than raw, else raw. Errors: kTargetTooSmall.
+// Writes the next tile: coded if that is smaller than raw, otherwise raw. Errors: kTargetTooSmall.
 Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource& source,
                  ImageWriter* writer);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shared by the two forms that code with 8-bit floats and a scale for each token.
+// Code shared by the two forms that store 8-bit floats with a scale for each token.
 //
 // Thread-safety: pure functions.
 
@@ -13,8 +13,8 @@
 
 namespace cairn::codecs {
 
-// Decodes every element from its code and scale, rows included.
-//   is_streamed  write the target past the caches
+// Decodes every element from its code and scale, including the elements of rows.
+//   is_streamed  bypass the caches when writing the target
 //   target  geometry.SourceBytes()
 void DecodeFp8(const Backend& backend, const TileGeometry& geometry, const TileLayout& layout,
                const uint8_t* content, bool is_streamed, uint8_t* target);

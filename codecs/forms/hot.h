@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The layout of a tile of the recipe `cairn-hot`. docs/recipes/cairn-hot.md draws it.
+// The layout of a tile of the recipe `cairn-hot`. docs/recipes/cairn-hot.md shows it.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
 
@@ -11,8 +11,8 @@
 
 namespace cairn::codecs {
 
-// Returns the layout of a tile whose tokens have row_bytes of codes each; nullopt if the tile must
-// be raw.
+// Returns the layout of a tile in which the codes of a token take row_bytes. Returns nullopt if the
+// tile must be raw.
 [[nodiscard]] std::optional<TileLayout> HotLayoutOf(const TileGeometry& geometry,
                                                     uint64_t row_bytes, uint32_t rows);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tells which tokens a tile of the recipe `arkv:paper` has, and computes its layout.
-// docs/recipes/arkv.md draws it.
+// docs/recipes/arkv.md shows the layout.
 //
 // Thread-safety: pure functions.
 
@@ -12,12 +12,12 @@
 
 namespace cairn::codecs {
 
-// A tile with fewer channels is raw, because the size of a coded one would not give the number of
-// its tokens.
+// The number of coded tokens is derived from the size of a tile. With fewer channels that is not
+// possible, so the tile is stored raw.
 inline constexpr uint32_t kKeptDimMin = 16;
 
-// Returns the layout of a tile with this number of rows and `low` tokens of low precision; nullopt
-// if the tile must be raw.
+// Returns the layout of a tile with this number of rows and `low` tokens of low precision, or
+// nullopt if the tile must be raw.
 [[nodiscard]] std::optional<TileLayout> KeptLayoutOf(const TileGeometry& geometry, uint32_t rows,
                                                      uint32_t low);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rows are tokens that a tile keeps at full precision, besides its codes. All forms use these
-// functions to write the rows, to copy them over decoded codes, and to check them.
+// Rows are tokens that a tile stores at full precision, in addition to its codes. All forms use
+// these functions to write the rows, to copy them over decoded codes, and to check them.
 //
 // Thread-safety: pure functions.
 
@@ -13,11 +13,11 @@
 
 namespace cairn::codecs {
 
-// Writes the bits and the ascending positions of rows, and the padding of both sections.
+// Writes the elements and the ascending positions of rows, and the padding of both sections.
 //   tile  layout.bytes
 void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout& layout,
                std::byte* tile);
-// The same, for positions in their stored form.
+// WriteRows() for positions that are already in their stored form.
 void WriteRowsAt(const TileSource& source, std::span<const uint16_t> positions,
                  const TileLayout& layout, std::byte* tile);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes tiles of the recipe `cairn`, which consist of strips. Also divides a source into strips
-// for encoders with a profile. codecs/pack/step_strip.h describes a strip.
+// Decodes tiles of the recipe `cairn`, which consist of strips. For encoders with a profile, also
+// divides a source into strips. codecs/pack/step_strip.h describes a strip.
 //
 // Thread-safety: functions are Thread-safe; a StepStripDecoder is owned by one caller. Nothing
-// allocates; up to 1 MiB of stack.
+// allocates; up to 1 MiB of stack is used.
 
 #include <cstdint>
 
@@ -19,17 +19,18 @@ namespace cairn::codecs {
 // Returns strip `index` of a tile, for backend operations that code with a profile.
 [[nodiscard]] StepSource StepSourceOf(const TileSource& source, uint32_t index);
 
-// Decodes tiles, several strips at once. A target may be written only in Flush().
+// Decodes tiles, several strips at once. Targets may stay unwritten until Flush().
 class StepStripDecoder {
  public:
-  // is_streamed: write targets past the caches. scratch: of the image; outlives the decoder.
+  // is_streamed: bypass the caches when writing targets. scratch: belongs to the image; must
+  // outlive the decoder.
   StepStripDecoder(const Backend& backend, bool is_streamed, StepScratch* scratch)
       : backend_(backend), is_streamed_(is_streamed), scratch_(scratch) {}
 
-  // Returns false if a strip, of this tile or of an earlier one, is invalid.
+  // Adds a tile to decode. Returns false if a strip of this tile or of an earlier one is invalid.
   // REQUIRES: the tile's image is codable with the profile.
-  //   tile    its content outlives Flush()
-  //   target  the tile's elements, until Flush()
+  //   tile    its content must outlive Flush()
+  //   target  room for the tile's elements, valid until Flush()
   [[nodiscard]] bool Add(const StoredTile& tile, const Profile& profile, uint8_t* target);
   [[nodiscard]] bool Flush();
   // Returns whether no strip waits for Flush().

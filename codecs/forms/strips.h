@@ -35,16 +35,16 @@ template <typename Visit>
   return offset == content.size();
 }
 
-// Decodes tiles in strips, several strips at once. A target may be written only in Flush().
+// Decodes tiles in strips, several strips at once. Targets may stay unwritten until Flush().
 class StripDecoder {
  public:
-  // is_streamed: write targets past the caches.
+  // is_streamed: bypass the caches when writing targets.
   StripDecoder(const Backend& backend, bool is_streamed)
       : backend_(backend), is_streamed_(is_streamed) {}
 
-  // Returns false if a strip, of this tile or of an earlier one, is invalid.
-  //   content  outlives Flush()
-  //   target   geometry.SourceBytes(), until Flush()
+  // Adds a tile to decode. Returns false if a strip of this tile or of an earlier one is invalid.
+  //   content  must outlive Flush()
+  //   target   geometry.SourceBytes(), valid until Flush()
   [[nodiscard]] bool Add(const TileGeometry& geometry, const Recipe& recipe,
                          std::span<const std::byte> content, uint8_t* target);
   [[nodiscard]] bool Flush();

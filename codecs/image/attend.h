@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention over an image, in reference loops: the definition for kernels that read images. The
-// sums and their order are those of codecs/backend/reference/attention.h.
+// Attention over an image, in reference loops. They define the results of kernels that read images.
+// The sums and their order are those of codecs/backend/reference/attention.h.
 //
 // Thread-safety: Thread-safe. Allocates room for one decoded head.
 
@@ -18,9 +18,9 @@ namespace cairn::codecs {
 // One query token at one layer.
 struct AttentionQuery {
   uint16_t layer = 0;        // index in the image's group
-  uint32_t query_heads = 0;  // a multiple of the slice's heads: head h reads KV head h /
+  uint32_t query_heads = 0;  // a multiple of the slice's heads: query head h uses KV head h /
                              // (query_heads / heads)
-  uint32_t v_dim = 0;        // for latents, whose V is the first channels of K; else ignored
+  uint32_t v_dim = 0;        // only for latents, whose V is the first channels of K
   float scale = 1;
   std::span<const float> queries;  // [query_heads][k_dim], finite; after RoPE, like K
 };
@@ -30,8 +30,8 @@ struct AttentionQuery {
 //   outputs   [query_heads][v_dim]
 //   log_sums  [query_heads]
 // MergeAttention() merges the parts of several images of a chain. Errors: kInvalidSlice (the image
-// has no such layer), kInvalidShape (another kind, sizes other than stated, or v_dim out of range),
-// and the errors of Decode().
+// has no such layer), kInvalidShape (the image is of another kind, sizes differ from those stated,
+// or v_dim is out of range), and the errors of Decode().
 Error AttendImage(const Backend& backend, const ImageView& view, const AttentionQuery& query,
                   const DecodeInputs& inputs, std::span<float> outputs, std::span<float> log_sums);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Computes the CRC32C of a payload from the CRCs of its parts, without reading it again.
+// Computes the CRC32C of a payload from the CRCs of its parts, without reading the payload again.
 
 #include <cstdint>
 
@@ -23,7 +23,7 @@ class CrcJoin {
 };
 
 // Returns the CRC32C of a whole image from the tile CRCs in its directory, without reading the
-// tiles. If a tile is damaged, the CRC of the bytes differs.
+// tiles. If a tile is damaged, the result differs from the CRC of the image's bytes.
 uint32_t JoinCrc32c(const ImageView& view);
 
 }  // namespace cairn::codecs

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Decodes an image, or part of it, into a source payload or into the reader's memory. Raw tiles and
-// the strips of `exact` decode to their source bits. docs/recipes/ has the rules for `cairn`,
-// `cairn-hot`, `patternkv` and `fp8`. All other recipes have one rule: a token among the tile's
-// rows decodes to its source bits, and every other element to code * scale + min, rounded to the
-// dtype.
+// the strips of `exact` decode to their source elements. docs/recipes/ has the rules for `cairn`,
+// `cairn-hot`, `patternkv` and `fp8`. All other recipes have one rule: a token that the tile stores
+// as a row decodes to its source elements, and every other element decodes to code * scale + min,
+// rounded to the dtype.
 //
 // Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
 
@@ -20,20 +20,20 @@
 
 namespace cairn::codecs {
 
-//   view    a parsed image, with any content of its tiles: all accesses stay in bounds. If
+//   view    a parsed image. Its tiles may have any content: all accesses stay in bounds. If both
 //           VerifyTiles(view, slice) and this function return kOk, the values are the encoded ones
 //   slice   inside view.spec().slice (else kInvalidSlice)
 //   target  at least SourceBytes(spec.tile, slice, spec.tokens) bytes (else kTargetTooSmall), at
-//           any alignment, without overlap with view. A target of at least 1 MiB is written past
-//           the caches in whole cache lines. It is fastest at a multiple of 64
+//           any alignment, without overlap with view. If it has at least 1 MiB, it is written in
+//           whole cache lines that bypass the caches, fastest if it is at a multiple of 64
 //   inputs  the side object that the recipe needs (else kNoProfile, kNoBank)
-// Other errors: kBadTile if a strip is not one that an encoder writes. Only decoding shows whether
-// an entropy-coded stream ends correctly. The target is then unspecified. The same image gives the
-// same values, bit for bit, on every Backend.
+// Other errors: kBadTile if no encoder writes such a strip. Only decoding shows whether an
+// entropy-coded stream ends correctly. After an error the target is unspecified. The same image
+// gives the same values, bit for bit, on every Backend.
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
              std::span<std::byte> target, const DecodeInputs& inputs = {});
 
-// Part of an image, and its target.
+// Part of an image to decode, and its target.
 struct DecodeJob {
   const ImageView* view = nullptr;  // parsed
   Slice slice;                      // inside the image's slice
@@ -44,8 +44,9 @@ struct DecodeJob {
 // Verifies and decodes the tiles of all jobs, tile by tile, several strips at once. A tile that is
 // contiguous in its target is decoded there. All others are decoded into `scratch`, and their
 // tokens are copied from there. The memory of a shared view may change during the call. Its tiles
-// are therefore copied to the scratch first, and only the copy is verified and decoded. The caller
-// must ensure that this memory belongs to the image until the call returns.
+// are therefore copied to the scratch first, and only the copy is verified and decoded. Until the
+// call returns, the caller must ensure that the memory of a shared view is not reused for anything
+// but this image.
 //   scratch  ScratchBytes(jobs)
 //   failed   may be null; receives the index of the job that caused an error
 // All jobs are checked before a byte is written. The errors of this check are kInvalidSlice, those
@@ -55,8 +56,9 @@ struct DecodeJob {
 Error DecodeAll(const Backend& backend, std::span<const DecodeJob> jobs,
                 std::span<std::byte> scratch, size_t* failed = nullptr);
 
-// Returns the size of the scratch: at most 256 KiB or one tile, and for shared views 512 KiB or one
-// tile more. It is 0 if no view is shared and all tiles are contiguous in their targets.
+// Returns the size of the scratch. It is at most 256 KiB or one tile, whichever is larger; if there
+// are shared views, 512 KiB or one tile is added. It is 0 if no view is shared and all tiles are
+// contiguous in their targets.
 [[nodiscard]] uint64_t ScratchBytes(std::span<const DecodeJob> jobs);
 
 }  // namespace cairn::codecs

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // An image: the encoded bytes of one slice of one group of a block. It has a header, a directory
-// and tiles, as docs/internals/formats/image.md draws them.
+// and tiles; docs/internals/formats/image.md shows the layout.
 //
 // - ParseImage() checks everything before the tiles. After it, no access through the ImageView is
 //   out of bounds.
-// - VerifyTiles() checks the tiles: their CRC, padding, rows and parameters. After it, Decode()
-//   gives the values that were encoded.
+// - VerifyTiles() checks the CRC, padding, rows and parameters of the tiles. After it, Decode()
+//   returns the values that were encoded.
 //
-// Bytes that can change during reading (memory shared with a peer) must be copied first, or parsed
-// by ParseSharedImage().
+// If another process can change the bytes during reading (shared memory), copy them first, or use
+// ParseSharedImage().
 //
 // Thread-safety: ImageSpec and ImageView are values; functions are Thread-safe.
 
@@ -22,16 +22,16 @@
 
 namespace cairn::codecs {
 
-// The parsed header and directory of an image. Borrows the bytes that it was parsed from, which
-// must outlive it and not change.
+// The parsed header and directory of an image. Borrows the bytes that were parsed; they must
+// outlive it and not change.
 class ImagePrefix {
  public:
   [[nodiscard]] const ImageSpec& spec() const { return spec_; }
   [[nodiscard]] uint32_t tile_count() const { return tile_count_; }
   // Returns the size of the whole image.
   [[nodiscard]] uint64_t image_bytes() const { return image_bytes_; }
-  // Returns the CRC32C over header and directory from the header. The directory has the CRCs of the
-  // tiles, so it covers the whole image.
+  // Returns the CRC32C that the header states for header and directory. The directory has the CRCs
+  // of the tiles, so this CRC covers the whole image.
   [[nodiscard]] uint32_t directory_crc() const { return directory_crc_; }
 
   // REQUIRES: index < tile_count().
@@ -60,7 +60,7 @@ class ImageView : public ImagePrefix {
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   // REQUIRES: index < tile_count().
   [[nodiscard]] std::span<const std::byte> TileContent(uint32_t index) const;
-  // Returns whether ParseSharedImage() made it. Only DecodeAll() accepts a shared view.
+  // Returns whether ParseSharedImage() made the view. Only DecodeAll() accepts a shared view.
   [[nodiscard]] bool is_shared() const { return is_shared_; }
 
  private:
@@ -72,16 +72,18 @@ class ImageView : public ImagePrefix {
   bool is_shared_ = false;
 };
 
-// Sets *bytes to the size of the image that starts here, from its header alone: at least
-// kHeaderBytes and at most kImageBytesMax. The rest of the header is not checked. For readers that
-// fetch a header before the rest. Errors: kTruncated, kBadMagic, kBadVersion, kBadHeader.
+// Sets *bytes to the size of the image that starts here, which its header states. The size is at
+// least kHeaderBytes and at most kImageBytesMax. Does not check the rest of the header. This
+// function is for readers that fetch the header first. Errors: kTruncated, kBadMagic, kBadVersion,
+// kBadHeader.
 Error PeekImageBytes(std::span<const std::byte> header, uint64_t* bytes);
-// Returns directory_crc() of that image, unchecked. REQUIRES: `header` has at least kHeaderBytes.
+// Returns the directory_crc() of that image without checking it. REQUIRES: `header` has at least
+// kHeaderBytes.
 [[nodiscard]] uint32_t PeekDirectoryCrc(std::span<const std::byte> header);
 
-// Parses header and directory at the start of `bytes`, which are untrusted. The tiles may be
-// elsewhere, for example on a device. Sets *prefix on kOk. Errors: as ParseImage(); kTruncated if
-// the directory is not complete.
+// Parses header and directory at the start of `bytes`, which are untrusted. The tiles may be in
+// other memory, for example on a device. Sets *prefix on kOk. Errors: those of ParseImage();
+// kTruncated if the directory is not complete.
 Error ParseImagePrefix(std::span<const std::byte> bytes, ImagePrefix* prefix);
 
 // Parses the image at the start of `bytes`, which are untrusted and may be longer. Sets *view on
@@ -90,23 +92,24 @@ Error ParseImagePrefix(std::span<const std::byte> bytes, ImagePrefix* prefix);
 Error ParseImage(std::span<const std::byte> bytes, ImageView* view);
 
 // Sets *bytes to the size of header and directory, at most kPrefixBytesMax, for callers that copy
-// them for ParseSharedImage(). Reads only the header, and trusts nothing in it. Errors: kTruncated,
+// them for ParseSharedImage(). Reads only the header, which is untrusted. Errors: kTruncated,
 // kBadMagic, kBadVersion, kBadFlags, kBadHeader.
 inline constexpr uint64_t kPrefixBytesMax =
     kHeaderBytes + uint64_t{kTilesMax} * kDirectoryEntryBytes;
 Error PeekPrefixBytes(std::span<const std::byte> header, uint64_t* bytes);
 
-// Parses an image in memory that another process can write to meanwhile. Errors: as ParseImage().
+// Parses an image in memory that another process can write to meanwhile. Errors: those of
+// ParseImage().
 //   prefix  the caller's copy of header and directory: parsed, and borrowed
 //   bytes   the whole image; this function does not read it
-// Only DecodeAll() accepts such a view: it copies each tile before it checks it. Other functions
-// return kMismatch.
+// Only DecodeAll() accepts such a view: it copies each tile before it checks the tile. Other
+// functions return kMismatch.
 Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const std::byte> bytes,
                        ImageView* view);
 
 // Checks the tiles of `slice`, all tiles, or one tile. Errors: kBadChecksum, kBadPadding, kBadTile;
-// kInvalidSlice if the image lacks some tiles of `slice`. It does not check that an entropy-coded
-// stream ends as it must; Decode() does.
+// kInvalidSlice if the image lacks some tiles of `slice`. Only Decode() checks that an
+// entropy-coded stream ends correctly.
 Error VerifyTiles(const ImageView& view, const Slice& slice);
 Error VerifyTiles(const ImageView& view);
 // REQUIRES: index < view.tile_count().

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The inputs that coding may need besides the payload or the image. All are borrowed for the call.
-// A recipe reads only the inputs that it uses.
+// The inputs that coding may need in addition to the payload or the image. All are borrowed for the
+// call. A recipe reads only the inputs that it uses.
 //
 // Thread-safety: values.
 
@@ -19,19 +19,21 @@ struct EncodeInputs {
   const Profile* profile = nullptr;
   const Bank* bank = nullptr;
   // For each channel of K, the mean of |q| after RoPE, over all query heads that read the KV head.
-  // [layer][head][k_dim] of the slice, finite and not negative; empty: unknown.
+  // [layer][head][k_dim] of the slice. Values are finite and not negative. Empty means unknown.
   std::span<const float> query_magnitudes = {};
-  // logquant: length of the chain in which the block is read. Smaller values count as the end of
-  // the block.
+  // For logquant: length of the chain in which the block is read. It is at least the end of the
+  // block; smaller values count as that.
   uint64_t chain_tokens = 0;
-  // arkv: the score of each token. [layer][head][token] of the slice. A token of infinite score is
-  // kept at full precision. NaN and scores not above 0 count as 0, "unknown"; empty: all are 0.
+  // For arkv: the score of each token. [layer][head][token] of the slice. A token with an infinite
+  // score is kept at full precision. NaN and scores not above 0 count as 0, which means unknown. If
+  // empty, all scores are 0.
   std::span<const float> token_scores = {};
-  // arkv:paper: the TokenState (codecs/stages/select/token_plan.h) of each token.
-  // [layer][head][token] of the slice. Other values count as kOriginal; empty: all are kLow.
+  // For arkv:paper: the TokenState (codecs/stages/select/token_plan.h) of each token.
+  // [layer][head][token] of the slice. Unknown values count as kOriginal. If empty, all tokens are
+  // kLow.
   std::span<const uint8_t> token_states = {};
-  // ott: images of the previous block, parsed and verified, that together cover the slice. If they
-  // do not cover it, rows are chosen as by ott/local.
+  // For ott: images of the previous block, parsed and verified, that together cover the slice. If
+  // they do not cover it, rows are chosen as with ott/local.
   std::span<const ImageView> parents = {};
 };
 

@@ -14,9 +14,9 @@ namespace cairn::codecs {
 
 // REQUIRES: index < view.tile_count().
 [[nodiscard]] StoredTile StoredTileOf(const ImageView& view, uint32_t index);
-// Verifies a tile, as VerifyTile().
+// Verifies a tile, as VerifyTile() does.
 Error VerifyStored(const StoredTile& tile);
-// The same, with the CRC of the tile's content given.
+// Verifies a tile whose content has the CRC `crc`.
 Error VerifyStored(const StoredTile& tile, uint32_t crc);
 
 }  // namespace cairn::codecs

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reads the data about tokens in images: the scores of `arkv`, and the map of the tokens that an
-// image of `arkv:paper` has. PlanTokens() of codecs/stages/select/token_plan.h uses the scores of a
+// Reads what images store about tokens: the scores of `arkv`, and for `arkv:paper` the map of the
+// tokens that an image has. PlanTokens() of codecs/stages/select/token_plan.h uses the scores of a
 // chain to choose the tokens that a reader keeps.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
@@ -14,15 +14,15 @@
 
 namespace cairn::codecs {
 
-// Reads the stored scores of a head's tokens, which are not negative. All are infinite if the
-// head's K tile is raw, and 0 if the image has another recipe.
+// Reads the stored scores of a head's tokens. They are not negative. All are infinite if the head's
+// K tile is raw, and 0 if the image has another recipe.
 //   view    parsed and verified
 //   scores  view.spec().tokens
 // Errors: kInvalidSlice (the image has no such head).
 Error ReadScores(const ImageView& view, uint16_t layer, uint16_t head, std::span<float> scores);
 
-// Sets 1 for each token that both K and V have, else 0. A token with 0 decodes to zeros; exclude it
-// from attention. All are 1 if the recipe evicts no tokens.
+// Sets kept[i] to 1 if both K and V have token i, else to 0. A token with 0 decodes to zeros;
+// exclude it from attention. All are 1 if the recipe evicts no tokens.
 //   view  parsed and verified
 //   kept  view.spec().tokens
 // Errors: kInvalidSlice (the image has no such head).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The values of a strip from which a profile is made: by channel, K before RoPE. The first token of
-// a chain and tokens that cannot be coded are excluded.
+// The values of a strip from which a profile is made, stored by channel. Values of K are taken
+// before RoPE. The first token of a chain and tokens that cannot be coded are excluded.
 //
 // Thread-safety: owned by one caller. Allocates at its first use.
 
@@ -29,23 +29,24 @@ struct MinedStrip {
 
 class StripValues {
  public:
-  // turns: one for each pair. Both arguments are borrowed.
+  // `turns` has one entry per pair. Both arguments are borrowed.
   StripValues(const RotaryPairs& pairs, std::span<const uint64_t> turns)
       : pairs_(pairs), turns_(turns) {}
 
-  // Keeps the tokens after the first of the chain whose elements can all be coded. With
-  // only_strided, keeps only tokens at every kFindStride-th position.
+  // Keeps the tokens whose elements can all be coded, except the first token of the chain. With
+  // only_strided, keeps only every kFindStride-th position.
   void Load(const StripShape& shape, const MinedStrip& strip, bool only_strided);
 
   [[nodiscard]] uint32_t count() const { return count_; }
-  // Returns the number of tokens at every kFindStride-th position. They come first.
+  // Returns how many kept tokens are at every kFindStride-th position. They are stored before the
+  // others.
   [[nodiscard]] uint32_t strided_count() const { return strided_count_; }
   [[nodiscard]] std::span<const float> Channel(uint32_t channel) const {
     return std::span(values_).subspan(size_t{channel} * kStripTokens, count_);
   }
 
  private:
-  // Adds the strip's tokens for which (position % kFindStride == 0) is `is_strided`.
+  // Adds the strip's tokens for which (position % kFindStride == 0) equals `is_strided`.
   void LoadTokens(const StripShape& shape, const MinedStrip& strip, bool is_strided);
   void RemoveRopeAt(uint32_t token, float* values) const;
   void FindRotations(uint64_t first_position);
@@ -55,8 +56,8 @@ class StripValues {
   uint32_t count_ = 0;
   uint32_t strided_count_ = 0;
   std::vector<float> values_;  // [channel][kStripTokens]
-  // The position of the strip that rotations_ are for. They are kept, since all heads of a block
-  // have the same position.
+  // The first position of the strip for which rotations_ was computed. All heads of a block have
+  // the same positions, so rotations_ is kept for the next head.
   uint64_t rotations_at_ = UINT64_MAX;
   std::vector<Rotation> rotations_;  // [token][pair]
 };

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Codes with a (min, range): the params of a group, the code of a value, and the value of a code.
-// docs/recipes/kivi.md describes the same in words; codecs/numbers/math.h lists the requirements on
-// compilers. The reference loops and the kernels for tiles of any shape both use this file.
+// Arithmetic of codes with a (min, range): the params of a group, the code of a value, and the
+// value of a code. docs/recipes/kivi.md describes the same in words; codecs/numbers/math.h lists
+// the requirements on compilers. The reference loops and the kernels for tiles of any shape both
+// use this file.
 //
-// Thread-safety: pure functions. Free of the standard library, for hosts and devices.
+// Thread-safety: pure functions. Free of the standard library, so that hosts and devices can use
+// them.
 
 #include <cstdint>
 
@@ -28,7 +30,7 @@ struct Extremes {
   }
 };
 
-// Returns the squared error of a group's codes, for the choice of a clipped range.
+// Returns the squared error of a group's codes, by which a clipped range is chosen.
 //   for_each(visit)  calls visit(value) for every value of the group
 CAIRN_HD_CALLBACKS
 template <typename ForEach>
@@ -45,9 +47,9 @@ CAIRN_HD uint32_t ClipError(uint32_t bits, AffineParams params, float covering_r
   return error;
 }
 
-// Returns the params of a group: params that cover its values, or among clip_count clipped ranges
-// the first with the least error.
-//   of          extremes of the group, zeros positive
+// Returns the params of a group. Without clipping they cover all its values. With clipping, tries
+// clip_count ranges, and returns the first with the least error.
+//   of          extremes of the group; a zero must be +0
 //   clip_count  1: ranges are not clipped; else ClipCount()
 CAIRN_HD_CALLBACKS
 template <typename ForEach>

@@ -11,8 +11,9 @@
 
 namespace cairn::codecs {
 
-// The number of partial sums of a sum over tokens or channels. Term i goes to sum i mod 16, in
-// order, and the sums are added in halves. A vector of sixteen lanes adds in the same order.
+// The number of partial sums in a sum over tokens or channels. Term i is added to sum i mod 16, in
+// order. The partial sums are then added in halves: 8 pairs, 4 pairs, and so on. A vector of
+// sixteen lanes adds in the same order.
 inline constexpr uint32_t kAttentionSums = 16;
 
 // Adds up kAttentionSums partial sums. Overwrites them.
@@ -23,13 +24,13 @@ CAIRN_HD float JoinAttentionSums(float* sums) {
   return sums[0];
 }
 
-// Returns e^x for x <= 0, within 2 units in the last place; 0 below -87, where it would be a
-// denormal.
+// Returns e^x for x <= 0, within 2 units in the last place. Returns 0 below -87, where the result
+// would be a denormal.
 CAIRN_HD float AttentionExp(float x) {
   if (!(x >= -87.0F)) return 0.0F;
   const int32_t octaves = RoundToInt(Multiply(x, 1.44269504F));
   const float n = static_cast<float>(octaves);
-  // ln 2 in two parts: n times the first is exact.
+  // ln 2 is subtracted in two parts. n times the first part is exact.
   const float r = Add(Add(x, -Multiply(n, 0.693359375F)), Multiply(n, 2.12194440e-4F));
   float p = Add(Multiply(1.9875691500e-4F, r), 1.3981999507e-3F);
   p = Add(Multiply(p, r), 8.3334519073e-3F);

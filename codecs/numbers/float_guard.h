@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Sets the floating-point environment that codecs/numbers/math.h needs for a scope: rounding to
-// nearest even, denormals kept, no traps. At the end of the scope the caller's environment is
-// restored, with its sticky flags. Every public function of codecs/ whose result depends on
-// arithmetic has a guard. Such functions run on an engine's threads, and engines flush denormals.
+// nearest even, denormals kept, no traps. At the end of the scope, the caller's environment is
+// restored, including its sticky flags. Every public function of codecs/ whose result depends on
+// arithmetic has a guard, because these functions run on an engine's threads, and engines flush
+// denormals.
 //
 // Thread-safety: the environment belongs to the thread; construct and destroy the guard on the same
-// thread.
-// Cost: four instructions.
+// thread. Cost: four instructions.
 
 #include <cstdint>
 
@@ -25,9 +25,9 @@ class FloatGuard {
   FloatGuard& operator=(const FloatGuard&) = delete;
 
  private:
-  // The memory clobber keeps loads and stores, and thus the arithmetic between them, in the scope.
+  // The memory clobber keeps loads and stores inside the scope, and with them the arithmetic.
 #if defined(__x86_64__)
-  using Environment = uint32_t;                 // MXCSR
+  using Environment = uint32_t;                 // the register MXCSR
   static constexpr Environment kOurs = 0x1F80;  // all exceptions masked, and nothing else
   static Environment Load() {
     Environment value = 0;

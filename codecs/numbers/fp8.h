@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The scalar arithmetic of 8-bit floats: E4M3 (sign, 4 bits of exponent with bias 7, 3 of mantissa,
-// no infinity), E5M2 (the high byte of an fp16), and the scale of a token's codes.
-// docs/recipes/fp8.md describes the same in words; codecs/numbers/math.h lists the requirements on
-// compilers.
+// The scalar arithmetic of 8-bit floats. E4M3 has a sign, 4 bits of exponent with bias 7, 3 bits of
+// mantissa, and no infinity. E5M2 is the high byte of an fp16. This file also computes the scale of
+// a token's codes. docs/recipes/fp8.md describes the same in words; codecs/numbers/math.h lists the
+// requirements on compilers.
 //
 // Thread-safety: pure functions.
 
@@ -19,8 +19,8 @@ inline constexpr uint8_t kE4m3MaxCode = 0x7E;
 
 CAIRN_HD bool IsE4m3Nan(uint8_t code) { return (code & 0x7F) == 0x7F; }
 
-// Rounds to nearest, ties to even. NaN and magnitudes above kE4m3Max give the largest code of that
-// sign.
+// Rounds to nearest, ties to even. NaN, and magnitudes above kE4m3Max, become the largest code of
+// the same sign.
 CAIRN_HD uint8_t FloatToE4m3(float value) {
   const uint32_t bits = FloatBits(value);
   const uint32_t sign = (bits >> 24) & 0x80;
@@ -36,14 +36,15 @@ CAIRN_HD float E4m3ToFloat(uint8_t code) {
   const uint32_t mantissa = code & 7;
   if (IsE4m3Nan(code)) return BitsFloat(sign | 0x7FC00000);
   if (exponent != 0) return BitsFloat(sign | ((exponent + 120) << 23) | (mantissa << 20));
-  // mantissa * 2^-9: both factors and the product are exact.
+  // mantissa * 2^-9 is exact, because both factors and the product are.
   return BitsFloat(sign | FloatBits(static_cast<float>(mantissa) * 0.001953125F));
 }
 
 inline constexpr uint32_t kE5m2MaxBits = 0x47600000;  // bits of 57344, the largest finite E5M2
 inline constexpr uint8_t kE5m2MaxCode = 0x7B;
 
-// As FloatToE4m3(): NaN and magnitudes above the largest finite number give that of their sign.
+// Rounds as FloatToE4m3() does. NaN, and magnitudes above the largest finite number, become the
+// largest finite number of the same sign.
 CAIRN_HD uint8_t FloatToE5m2(float value) {
   const uint32_t bits = FloatBits(value);
   const uint32_t sign = (bits >> 24) & 0x80;

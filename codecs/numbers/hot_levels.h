@@ -17,8 +17,8 @@ inline constexpr uint32_t kHotWidthMax = 6;
 inline constexpr int32_t kHotCorrectionMin = -8;
 inline constexpr int32_t kHotCorrectionMax = 7;
 
-// The positive levels with the least squared error for variance 1. The levels of w bits start at
-// index 2^(w-1) - 1.
+// The positive levels with the least squared error for values of variance 1. The levels of w bits
+// start at index 2^(w-1) - 1.
 CAIRN_TABLE float kHotLevels[63] = {
     0.797885F,                                                                              // 1 bit
     0.45278F,  1.510418F,                                                                   // 2
@@ -32,7 +32,7 @@ CAIRN_TABLE float kHotLevels[63] = {
     2.009611F, 2.14681F,  2.298981F, 2.471305F, 2.672274F, 2.917407F, 3.240437F, 3.744101F,
 };
 
-// The worth, in 1/256 octave, at which a channel gets its w-th bit.
+// The worth at which a channel gets its w-th bit, in 1/256 octave.
 CAIRN_TABLE int32_t kHotThresholds[kHotWidthMax] = {83, 259, 460, 681, 916, 1161};
 
 CAIRN_HD uint32_t HotWidth(int32_t worth) {
@@ -65,8 +65,8 @@ CAIRN_HD constexpr float HotLevel(uint32_t code, uint32_t width) {
   return code >= half ? levels[code - half] : -levels[half - 1 - code];
 }
 
-// Returns the correction, in quarter octaves, of a channel whose mean square in a strip is `power`
-// times the square of its spread.
+// Returns the correction of a channel, in quarter octaves. `power` is the mean square of the
+// channel in a strip, divided by the square of the channel's spread.
 CAIRN_HD int32_t HotCorrection(float power) {
   int32_t correction = kHotCorrectionMin;
   for (int32_t i = kHotCorrectionMin + 1; i <= kHotCorrectionMax; ++i) {
@@ -75,8 +75,8 @@ CAIRN_HD int32_t HotCorrection(float power) {
   return correction;
 }
 
-// Stores a number of `width` bits in consecutive bits, from the lowest bit of the first byte on.
-// REQUIRES: these bits are 0.
+// Stores a number of `width` bits from bit `offset` of the target on, where bit 0 is the lowest bit
+// of the first byte. REQUIRES: these bits are 0.
 CAIRN_HD void StoreHotBits(uint8_t* target, uint32_t offset, uint32_t width, uint32_t value) {
   for (uint32_t i = 0; i < width; ++i, ++offset) {
     target[offset / 8] =
@@ -84,34 +84,35 @@ CAIRN_HD void StoreHotBits(uint8_t* target, uint32_t offset, uint32_t width, uin
   }
 }
 
-// A code ends at most one byte after the byte that it starts in.
+// A code ends at most one byte after the byte in which it starts.
 CAIRN_HD uint32_t LoadHotBits(const uint8_t* source, uint32_t offset, uint32_t width) {
   uint32_t value = source[offset / 8];
   if (offset % 8 + width > 8) value |= static_cast<uint32_t>(source[offset / 8 + 1]) << 8;
   return (value >> (offset % 8)) & ((1U << width) - 1);
 }
 
-// Returns 256 * log2 of the scale of a channel's levels.
+// Returns 256 * log2 of the scale by which a channel's levels are multiplied.
 CAIRN_HD int32_t HotScaleLog(int32_t spread_log, int32_t correction) {
   return spread_log + 64 * correction;
 }
 
-// ---- Values of a channel, before its mean ----
+// ---- Values of a channel, before the mean is added ----
 
-// Returns the factor from values to units of their levels. Without a correction, the unit is the
-// channel's spread.
+// Returns the factor that converts values to units of their levels. Without a correction, one unit
+// is the channel's spread.
 CAIRN_HD float HotInverseScale(int32_t spread_log, int32_t correction = 0) {
   return Exp2(-HotScaleLog(spread_log, correction));
 }
 
-// Returns false if the token must be a row.
-//   inverse  HotInverseScale() without a correction, here and in HotPower
+// Returns false if the token must be stored as a row.
+//   inverse  here and in HotPower: HotInverseScale() without a correction
 CAIRN_HD bool IsHotCodable(float value, float inverse) {
   const float size = Multiply(value, inverse);
   return size >= -kStepCodeMax && size <= kStepCodeMax;
 }
 
-// The mean square of a channel's values in a strip, from which its scale is corrected.
+// Sums the mean square of a channel's values in a strip. It determines the correction of the
+// channel's scale.
 struct HotPower {
   float sum = 0.0F;
   uint32_t count = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The rule by which the recipe `mixkvq` sorts the channels of K into classes: the salience of a
-// channel (MixKVQ, equations of section 4.2: A = I * S), and the published thresholds.
-// docs/recipes/mixkvq.md describes the same in words; codecs/numbers/math.h lists the requirements
-// on compilers.
+// The rule by which the recipe `mixkvq` sorts the channels of K into classes. It uses the salience
+// of a channel (MixKVQ, equations of section 4.2: A = I * S), and the thresholds that the paper
+// publishes. docs/recipes/mixkvq.md describes the same in words; codecs/numbers/math.h lists the
+// requirements on compilers.
 //
 // Thread-safety: pure functions.
 
@@ -17,8 +17,8 @@ namespace cairn::codecs {
 enum class ChannelClass : uint8_t { kTwoBits = 0, kFourBits = 1, kSourceBits = 2 };
 inline constexpr uint32_t kChannelClasses = 3;
 
-// Recipe::variant of mixkvq: a quarter of the channels at 4 bits (kBudget), or the thresholds
-// published for a model.
+// Recipe::variant of mixkvq. kBudget gives 4 bits to a quarter of the channels. The other variants
+// use the thresholds published for a model.
 enum class MixedVariant : uint8_t {
   kBudget = 0,
   kLlama8b = 1,
@@ -28,12 +28,12 @@ enum class MixedVariant : uint8_t {
 };
 inline constexpr uint32_t kMixedVariants = 5;
 
-// Group sizes of the published configurations: tokens of K and channels of V.
+// Group sizes in the published configurations, both for tokens of K and for channels of V.
 inline constexpr uint16_t kMixedPaperGroup = 32;
 
 struct MixedThresholds {
-  float source_bits;  // a salience above it keeps source bits
-  float four_bits;    // a salience above it, up to the other, gets four bits
+  float source_bits;  // channels with a larger salience keep source bits
+  float four_bits;    // other channels with a larger salience get four bits
 };
 
 // REQUIRES: variant is not kBudget.
@@ -50,8 +50,8 @@ CAIRN_HD MixedThresholds ThresholdsOf(MixedVariant variant) {
   }
 }
 
-// Returns the salience of a channel whose values lie in [low, high]: A = I * S, with the step S of
-// 2 bits. A NaN counts as 0.
+// Returns the salience of a channel whose values lie in [low, high]: A = I * S, where S is the step
+// of 2-bit codes. A NaN counts as 0.
 CAIRN_HD float Salience(float magnitude, float low, float high) {
   const float salience = Multiply(magnitude, Divide(Add(high, -low), 3.0F));
   return salience > 0.0F ? salience : 0.0F;

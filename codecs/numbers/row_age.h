@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The age up to which a token of the recipe `logquant` is a row. It depends only on the token's
-// position in the chain. docs/recipes/logquant.md describes the same in words.
+// Tells how long a chain may become before a token of the recipe `logquant` is no longer stored at
+// full precision (as a row). This depends only on the token's position in the chain.
+// docs/recipes/logquant.md describes the same in words.
 //
-// Thread-safety: pure functions. Free of the standard library, for hosts and devices.
+// Thread-safety: pure functions. Free of the standard library, so that hosts and devices can use
+// them.
 
 #include <cstdint>
 
@@ -28,8 +30,8 @@ CAIRN_HD uint32_t TrailingZeros(uint64_t value) {
 #endif
 }
 
-// Returns the length of the longest chain in which the token at `position` is a row; kRowForever
-// for the first token.
+// Returns the length of the longest chain in which the token at `position` is a row. Returns
+// kRowForever for the first token.
 CAIRN_HD uint64_t RowUntil(uint64_t position, LogVariant variant) {
   if (position == 0) return kRowForever;
   const uint32_t zeros = TrailingZeros(position);

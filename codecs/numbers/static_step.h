@@ -66,21 +66,21 @@ CAIRN_HD uint32_t PowerOf3(uint32_t level) {
   return power;
 }
 
-// Returns the code at `level` for a code at level 0. More generally, raises the level of a code by
+// Converts a code at level 0 to a code at `level`. More generally, raises the level of a code by
 // `level`. Rounds to nearest. There are no ties, since the divisor is odd.
 CAIRN_HD int32_t Coarsen(int32_t code, uint32_t level) {
   const auto power = static_cast<int32_t>(PowerOf3(level));
   return code < 0 ? -((power / 2 - code) / power) : (code + power / 2) / power;
 }
 
-// ---- Turning ----
+// ---- Rotation by RoPE ----
 
 struct Rotation {
   float cosine;
   float sine;
 };
 
-// rest: angle from the nearest quarter turn, in 2^-32 turn.
+// rest: the angle from the nearest quarter turn, in 2^-32 turn.
 CAIRN_HD Rotation RotationInQuarter(int32_t rest) {
   const float x = Multiply(static_cast<float>(rest), 1.46291808e-9F);
   const float z = Multiply(x, x);
@@ -93,7 +93,7 @@ CAIRN_HD Rotation RotationInQuarter(int32_t rest) {
   return {c, s};
 }
 
-// turns: 2^-64 turn per token.
+// turns: rotation per token, in 2^-64 turn.
 CAIRN_HD Rotation RotationAt(uint64_t turns, uint64_t position) {
   const uint64_t phase = turns * position;
   const uint64_t quarter = (phase + (uint64_t{1} << 61)) >> 62;
@@ -127,9 +127,9 @@ CAIRN_HD Pair ApplyRope(Pair at, Rotation by) {
 
 // ---- A basis ----
 
-// Computes one component from all channels, or one channel from all components: a sum in the order
-// of `values`.
-//   vector_at(i)  the basis entry for that component and channel
+// Computes one component from all channels, or one channel from all components. The result is a sum
+// in the order of `values`.
+//   vector_at(i)  returns the basis entry for that component and channel
 CAIRN_HD_CALLBACKS
 template <typename VectorAt>
 CAIRN_HD float BasisSum(uint32_t dim, const float* values, VectorAt vector_at) {
@@ -141,10 +141,10 @@ CAIRN_HD float BasisSum(uint32_t dim, const float* values, VectorAt vector_at) {
 
 // ---- Codes ----
 
-// The split of a channel's codes for the entropy coder.
+// How the codes of a channel are split for the entropy coder.
 struct StepShape {
   uint8_t low_bits;  // stored without coding
-  uint8_t table;     // codes the bits above them
+  uint8_t table;     // number of the table that codes the bits above them
 };
 
 // ratio: 256 * log2 of the channel's spread over its step.
@@ -152,14 +152,14 @@ CAIRN_HD StepShape StepShapeOf(int32_t ratio) {
   int32_t index = ((ratio + 32) >> 6) + 16;
   index = index < 0 ? 0 : index;
   index = index > 39 ? 39 : index;
-  // Without a branch, since it is unpredictable which channels have low bits.
+  // The code has no branch, since it is unpredictable which channels have low bits.
   const int32_t above = index - 17;
   const int32_t low_bits = (above & ~(above >> 31)) >> 2;
   return {static_cast<uint8_t>(low_bits), static_cast<uint8_t>(index - 4 * low_bits)};
 }
 
-// Sets *code to the code of a value whose mean was subtracted. Returns false if the token must be a
-// row.
+// Sets *code to the code of a value from which the mean was subtracted. Returns false if the token
+// must be stored as a row.
 //   step_inverse  at level 0
 CAIRN_HD bool StepCodeAt(float centred, float step_inverse, uint32_t level, int16_t* code) {
   const float position = Multiply(centred, step_inverse);
@@ -169,7 +169,7 @@ CAIRN_HD bool StepCodeAt(float centred, float step_inverse, uint32_t level, int1
 }
 
 // Returns the value of a code, in quantizer steps.
-//   offsets  of the codes of magnitude 1 and 2
+//   offsets  corrections of the codes of magnitude 1 and 2
 CAIRN_HD float StepCodeOf(int32_t code, const float* offsets) {
   float value = static_cast<float>(code);
   if (code == 1 || code == 2) value = Add(value, offsets[code - 1]);
@@ -177,8 +177,8 @@ CAIRN_HD float StepCodeOf(int32_t code, const float* offsets) {
   return value;
 }
 
-// Returns the offset that is added to a code before its low bits are cut off, which makes both
-// halves symmetric.
+// Returns the offset to add to a code before its low bits are cut off. It makes positive and
+// negative codes symmetric.
 CAIRN_HD int32_t StepHalf(uint32_t low_bits) { return (1 << low_bits) >> 1; }
 
 // A result above 14 means that the code has no symbol.

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The pack stage "dense": codes of one width, channel by channel, little-endian in their byte. The
-// codes of a token are adjacent and start at a byte: code c of a row is the bits [c * bits, (c + 1)
-// * bits) of the row's bytes, read as one little-endian number. Unused high bits of a row's last
-// byte are zero.
+// The pack stage "dense": all codes have the same width. The codes of a token are adjacent, in the
+// order of channels, and start at a byte. Read the bytes of a token as one little-endian number:
+// code c is its bits [c * bits, (c + 1) * bits). Unused high bits of a token's last byte are zero.
 
 #include <cstdint>
 
@@ -15,7 +14,7 @@ CAIRN_HD constexpr uint32_t CodeRowBytes(uint32_t dim, uint32_t bits) {
   return (dim * bits + 7) / 8;
 }
 
-// Returns the number of bits for numbers below `count`. REQUIRES: 1 <= count <= 256.
+// Returns how many bits the numbers below `count` need. REQUIRES: 1 <= count <= 256.
 CAIRN_HD constexpr uint32_t NumberBits(uint32_t count) {
   uint32_t bits = 0;
   while (1U << bits < count) ++bits;

@@ -73,7 +73,7 @@ CAIRN_HD float LoadPatternValue(const uint8_t* pattern, uint32_t channel) {
   return Fp16ToFloat(Load16(pattern + 2 * static_cast<uint64_t>(channel)));
 }
 
-// Loads the stored pair `group` of a tile.
+// Loads the stored params of group `group` of a tile.
 CAIRN_HD AffineParams LoadParams(const uint8_t* params, uint64_t group) {
   return {Load16(params + 4 * group), Load16(params + 4 * group + 2)};
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The universal tables of the recipe `exact`, version 1: 16 frequency distributions of how far an
-// exponent lies below the largest exponent of its channel. The tables are part of the format. A
-// stream names its tables by number.
+// The universal tables of the recipe `exact`, version 1. Each of the 16 tables is a distribution of
+// how far an exponent lies below the largest exponent of its channel. The tables are part of the
+// format. A stream names its tables by number.
 
 #include <cstdint>
 
@@ -34,7 +34,7 @@ CAIRN_TABLE uint16_t kExponentFrequencies[kExponentTables][kCoderSymbols] = {
 };
 
 // The cost of a symbol in 1/15 bit: 15 log2(256 / frequency), rounded to the nearest integer. The
-// escape costs 16 bits. So does each symbol that must be coded as an escape.
+// escape costs 16 bits, and so does a symbol that must be coded as an escape.
 CAIRN_TABLE uint8_t kExponentCosts[kExponentTables][kCoderSymbols] = {
     {240, 240, 56, 5, 50, 105, 120, 120, 240, 240, 240, 240, 240, 240, 240, 240},
     {240, 240, 105, 15, 20, 63, 96, 120, 120, 120, 240, 240, 240, 240, 240, 240},

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The entropy coder "lanes32": rANS with 16-bit states, byte renormalization, 8-bit probabilities
-// and 16 symbols, of which the last is the escape. A stream has 32 states, called lanes: lane l
-// codes the tokens l, l + 32, l + 64, … of every channel. All lanes work on one channel at a time,
-// and so share its table. docs/recipes/exact.md draws it.
+// and 16 symbols, of which the last is the escape. A stream has 32 states, called lanes. Lane l
+// codes the tokens l, l + 32, l + 64, … of every channel. All lanes work on the same channel at the
+// same time, and so share its table. docs/recipes/exact.md shows the layout.
 //
-// This is the definition; backends and kernels rearrange it, but give equal bytes. It uses integers
-// only. It reads and writes nothing past the given stream, whatever the stream contains.
+// This code is the definition; backends and kernels rearrange it, but must produce the same bytes.
+// It uses only integers. It never accesses bytes outside the given stream, whatever the stream
+// contains.
 //
 // Thread-safety: pure functions.
 
@@ -50,8 +51,8 @@ CAIRN_HD constexpr uint32_t SymbolOfSlot(const CoderTable& table, uint32_t slot)
   return symbol;
 }
 
-// Returns the first symbol with the largest frequency. It pads a group that has fewer than 32
-// tokens.
+// Returns the first symbol with the largest frequency. This symbol pads a group that has fewer than
+// 32 tokens.
 CAIRN_HD constexpr uint32_t LikeliestSymbol(const CoderTable& table) {
   uint32_t best = 0;
   for (uint32_t i = 1; i < kCoderSymbols; ++i) {
@@ -69,9 +70,9 @@ CAIRN_HD uint64_t StreamBytesMax(uint32_t tokens, uint32_t dim) {
 
 // Writes a stream that ends at `end` and does not start before `begin`. Returns its start, or null
 // if there is not enough room.
-//   table_at(channel)          const CoderTable&
-//   symbol_at(channel, token)  0..15, of frequency > 0 in the channel's table; called backwards,
-//                              for every token below 32 * CoderGroups(tokens)
+//   table_at(channel)          returns a const CoderTable&
+//   symbol_at(channel, token)  returns 0..15, of frequency > 0 in the channel's table; called
+//                              backwards, for every token below 32 * CoderGroups(tokens)
 template <typename TableAt, typename SymbolAt>
 CAIRN_HD uint8_t* EncodeStream(uint32_t tokens, uint32_t dim, TableAt table_at, SymbolAt symbol_at,
                                uint8_t* begin, uint8_t* end) {
@@ -100,8 +101,8 @@ CAIRN_HD uint8_t* EncodeStream(uint32_t tokens, uint32_t dim, TableAt table_at, 
   return cursor;
 }
 
-// Decodes a stream of `bytes` >= 64 bytes, whatever it contains. Returns false if it does not end
-// as a stream must, with every byte read and every state at 256.
+// Decodes a stream of `bytes` >= 64 bytes, whatever it contains. Returns false if the stream does
+// not end correctly: with every byte read and every state at 256.
 //   emit(channel, token, symbol)  called forwards, also for the tokens that pad a group; if it
 //                                 returns false, the call returns false
 template <typename TableAt, typename Emit>

@@ -12,26 +12,26 @@
 namespace cairn::codecs {
 
 struct CoderLookup {
-  // Decoding: the symbol of slot 16 i + k is first[i], plus one for each of the two borders of i
-  // that k exceeds. The lowest and the highest 16 slots, where rare symbols are, have tables of
-  // their own.
+  // For decoding. The symbol of slot 16 i + k is first[i], plus one for each of the two borders of
+  // i that k exceeds. The lowest and the highest 16 slots have tables of their own, because the
+  // rare symbols are there.
   alignas(16) uint8_t first[16];
   alignas(16) uint8_t border[2][16];
   alignas(16) uint8_t lowest[16];
   alignas(16) uint8_t highest[16];
-  // Encoding and decoding.
+  // For encoding and decoding.
   alignas(16) uint8_t frequency[16];
   alignas(16) uint8_t start[16];
-  // Encoding.
+  // For encoding.
   alignas(16) uint8_t symbol[16];         // the symbol itself, or the escape
-  alignas(16) uint8_t reciprocal[2][16];  // 65536 / frequency, rounded down and to 16 bits: bytes
+  alignas(16) uint8_t reciprocal[2][16];  // 65536 / frequency, rounded down to 16 bits; by byte
   uint8_t likeliest;
-  bool is_exact;         // the rule above gives every slot's symbol
-  bool is_exact_at_low;  // it also does without `lowest`
+  bool is_exact;         // the rule above is right for every slot
+  bool is_exact_at_low;  // it is right even without `lowest`
 };
 
-// Places the borders for slots 16 i to 16 i + 15. Returns false if two borders cannot tell their
-// symbols apart.
+// Computes the borders for slots 16 i to 16 i + 15. Returns false if two borders are not enough to
+// tell the symbols of these slots apart.
 CAIRN_HD constexpr bool PlaceBorders(const CoderTable& from, uint32_t i, CoderLookup* lookup) {
   bool is_exact = true;
   uint32_t borders = 0;

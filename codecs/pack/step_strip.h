@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A strip of the recipe `cairn`: up to 128 consecutive tokens of a tile, as codes with static
-// quantizer steps. docs/recipes/cairn.md draws the bytes.
+// quantizer steps. docs/recipes/cairn.md shows the layout.
 //
 //   raw    header | source bits | zeros
 //   coded  header | low planes | row bits | escapes | positions | stream | zeros
 //
-// The header has all sizes. Parsing a strip does not need the profile; decoding does.
+// The header states the sizes of all parts. So parsing a strip does not need the profile, but
+// decoding does.
 //
-// Thread-safety: values and pure functions. Free of the standard library but for integers.
+// Thread-safety: values and pure functions. Uses only the integer types of the standard library.
 
 #include <cstdint>
 
@@ -27,7 +28,7 @@ struct StepStripParts {
   uint32_t planes;
   uint32_t stream_bytes;
   uint32_t escapes;
-  uint64_t low;       // raw: of the source bits
+  uint64_t low;       // in mode raw: offset of the source bits
   uint64_t row_bits;  // rows * dim elements
   uint64_t escape;    // i16 each
   uint64_t position;  // u8 each
@@ -45,8 +46,8 @@ inline constexpr uint32_t kEscapes = 8;  // u32
 inline constexpr uint32_t kZero = 12;    // u32
 }  // namespace step_strip
 
-// Returns the size of the bit plane of one low bit of one channel: one bit per token, in words of
-// 32.
+// Returns the size of one bit plane, which has one low bit of one channel for each token, in words
+// of 32 bits.
 CAIRN_HD uint32_t LowPlaneBytes(uint32_t tokens) { return 4 * CoderGroups(tokens); }
 
 // Computes the offsets from mode, rows, planes, stream_bytes and escapes.
@@ -78,8 +79,9 @@ CAIRN_HD bool HasValidCounts(const StripShape& shape, const StepStripParts& part
          parts.escapes <= ElementCount(shape);
 }
 
-// Parses the strip that starts at `bytes`, of which `room` can be read; assumes malice. Returns
-// true if an encoder can write this header and all parts lie in `room`. shape.is_fast is not read.
+// Parses the strip that starts at `bytes`, of which `room` bytes can be read. The bytes are
+// untrusted. Returns true if an encoder can write this header and all parts lie in `room`.
+// shape.is_fast is not read.
 [[nodiscard]] bool ParseStepStrip(const StripShape& shape, const uint8_t* bytes, uint64_t room,
                                   StepStripParts* parts);
 

@@ -3,14 +3,14 @@
 // A strip: up to 128 consecutive tokens of a tile, coded without loss. Each element is split into
 // three fields: the exponent, which is coded; a byte with the sign and the seven highest mantissa
 // bits ("plane"); and the remaining mantissa bits ("low"). An element of 8 bits has no plane byte:
-// its sign and its mantissa are its low bits. docs/recipes/exact.md draws the bytes.
+// its sign and its mantissa are its low bits. docs/recipes/exact.md shows the layout.
 //
 //   raw       header | source bits | zeros
 //   planes    header | par | 3-bit codes | nibbles | raw bytes | zeros | bytes | low | zeros
 //   lanes32   header | par | stream | escapes              | zeros | bytes | low | zeros
 //
-// Thread-safety: values and pure functions. Free of the standard library but for integers, so that
-// ISA files may include it.
+// Thread-safety: values and pure functions. Uses only the integer types of the standard library, so
+// that ISA files may include it.
 
 #include <cstdint>
 
@@ -31,8 +31,9 @@ inline constexpr uint32_t kRun = 64;  // elements of a run of codes; a run has t
 inline constexpr uint32_t kRunBytes = 24;
 inline constexpr uint32_t kNibbleRun = 32;  // elements of a run of nibbles (e4m3)
 inline constexpr uint32_t kNibbleRunBytes = 16;
-// Strips with fewer elements are not coded by lanes32. Readers rely on it: they may read up to 136
-// bytes past a stream, and plane or low bits have more.
+// Strips with fewer elements are not coded in mode lanes32. Readers depend on this: they may read
+// up to 136 bytes past a stream, and the plane bytes or low bits that follow it are longer than
+// that.
 inline constexpr uint32_t kLanes32ElementsMin = 256;
 inline constexpr uint32_t kLanes32ElementsMinFp8 = 512;
 
@@ -46,7 +47,7 @@ struct StripShape {
   bool is_fast;     // only mode planes, never lanes32
 };
 
-// A strip's header, and the offsets of its parts from the strip's first byte.
+// The header of a strip, and the offsets of its parts from the strip's first byte.
 struct StripParts {
   StripMode mode;
   uint8_t top;            // the largest of the channels' maximum exponents
@@ -213,8 +214,8 @@ CAIRN_HD bool IsValidPar(const StripParts& parts, uint8_t par) {
   return (rel <= parts.top || rel == kDeadRel) && (parts.mode != StripMode::kPlanes || par < 16);
 }
 
-// Codes of three bits: bit w of code `index` is bit index mod 64 of word w of run index / 64.
-// Storing requires that the bits are 0.
+// Codes of three bits. Bit w of code `index` is bit (index mod 64) of word w of run (index / 64).
+// Before a code is stored, its bits must be 0.
 CAIRN_HD uint32_t LoadRunCode(const uint8_t* runs, uint64_t index) {
   const uint8_t* byte = runs + index / kRun * kRunBytes + index % kRun / 8;
   const uint32_t bit = index % 8;
@@ -228,8 +229,8 @@ CAIRN_HD void StoreRunCode(uint8_t* runs, uint64_t index, uint32_t code) {
   }
 }
 
-// The low bits of e4m3: nibble `index` is in byte index mod 16 of run index / 32, the low one for
-// the first half of a run. Storing requires that the bits are 0.
+// The low bits of e4m3. Nibble `index` is in byte (index mod 16) of run (index / 32). It is the low
+// nibble of the byte for the first half of a run. Before it is stored, its bits must be 0.
 CAIRN_HD uint64_t NibbleByte(uint64_t index) {
   return index / kNibbleRun * kNibbleRunBytes + index % kNibbleRunBytes;
 }
@@ -242,8 +243,9 @@ CAIRN_HD void StoreNibble(uint8_t* runs, uint64_t index, uint32_t nibble) {
   byte = static_cast<uint8_t>(byte | nibble << NibbleShift(index));
 }
 
-// Mode planes: code 7 means a distance of 7 or more below the top, modulo 256. A nibble gives small
-// distances; kRawNibble means that the next raw byte is the distance.
+// In mode planes, code 7 means that the exponent is 7 or more below the top, modulo 256. A nibble
+// then gives the distance if it is small. The value kRawNibble means that the next raw byte is the
+// distance.
 inline constexpr uint32_t kPlanesReach = 7;  // smaller distances are their own codes
 inline constexpr uint32_t kRawNibble = 15;
 
@@ -251,7 +253,7 @@ CAIRN_HD uint32_t NibbleOf(uint32_t distance) {
   if (distance <= 17) return distance - kPlanesReach;
   return distance >= 252 ? 266 - distance : kRawNibble;
 }
-// REQUIRES: nibble < kRawNibble.
+// Returns the distance that a nibble gives. REQUIRES: nibble < kRawNibble.
 CAIRN_HD uint32_t DistanceOf(uint32_t nibble) {
   return nibble <= 10 ? kPlanesReach + nibble : 266 - nibble;
 }
@@ -259,14 +261,14 @@ CAIRN_HD uint32_t DistanceOf(uint32_t nibble) {
 // Writes the header of a coded strip.
 void StoreStripHeader(const StripParts& parts, uint8_t* target);
 
-// Writes a whole raw strip and returns its size. Returns 0, with nothing written, if the size
-// exceeds `room`. The recipe `cairn` uses it, too.
+// Writes a whole raw strip and returns its size. If the size exceeds `room`, writes nothing and
+// returns 0. The recipe `cairn` uses this function, too.
 uint64_t StoreRawStrip(const StripShape& shape, const uint8_t* source, uint8_t* target,
                        uint64_t room);
 
-// Parses the strip that starts at `bytes`, of which `room` can be read. The bytes are untrusted.
-// Returns true if an encoder can write this header and all parts lie in `room`; accesses by *parts
-// are then in bounds. Of the content, only the channel parameters are checked.
+// Parses the strip that starts at `bytes`, of which `room` bytes can be read. The bytes are
+// untrusted. Returns true if an encoder can write this header and all parts lie in `room`; accesses
+// by *parts are then in bounds. Of the parts, only the channel parameters are checked.
 [[nodiscard]] bool ParseStrip(const StripShape& shape, const uint8_t* bytes, uint64_t room,
                               StripParts* parts);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Chooses the maximum exponent of a channel and one of the universal tables, for an encoder of
-// strips. The choice depends on a sample and uses integers, so every backend makes the same choice.
-// The format allows any choice; docs/recipes/exact.md states this one, and the golden vectors
-// contain it.
+// Chooses the maximum exponent and the universal table of each channel, for an encoder of strips.
+// The choice depends on a sample of the exponents and uses integers, so every backend makes the
+// same choice. The format allows any choice. docs/recipes/exact.md states the one made here, and
+// the golden vectors contain it.
 //
 // Thread-safety: pure functions.
 
@@ -15,7 +15,8 @@
 
 namespace cairn::codecs {
 
-// The sample is every token of a strip of up to 64 tokens, and every other token of a longer strip.
+// Returns the stride of the sample. The sample has every token of a strip of up to 64 tokens, and
+// every other token of a longer strip.
 CAIRN_HD uint32_t SampleStride(uint32_t tokens) { return tokens > 64 ? 2 : 1; }
 CAIRN_HD uint32_t SampleCount(uint32_t tokens) {
   return (tokens + SampleStride(tokens) - 1) / SampleStride(tokens);
@@ -27,18 +28,18 @@ inline constexpr uint32_t kWindowAbove = 4;
 
 struct ChannelSample {
   uint32_t mean;             // as MeanOf() returns it
-  uint32_t counts[kWindow];  // [i]: exponents that are mean + kWindowAbove - i, modulo 256
+  uint32_t counts[kWindow];  // [i] counts exponents of mean + kWindowAbove - i, modulo 256
 };
 
-// Returns the mean of the `count` exponents that are not 0, rounded to nearest. Returns 0, for a
-// dead channel, if they are fewer than half of `samples`.
+// Returns the mean of the `count` exponents that are not 0, rounded to nearest. If fewer than half
+// of the `samples` are not 0, the channel counts as dead, and the result is 0.
 CAIRN_HD uint32_t MeanOf(uint32_t sum, uint32_t count, uint32_t samples) {
   return 2 * count < samples ? 0 : (2 * sum + count) / (2 * count);
 }
 
 CAIRN_HD bool IsDead(const ChannelSample& sample) { return sample.mean == 0; }
 
-// Returns the cost of the counts with a table whose maximum exponent is `above` above the mean.
+// Returns the cost of the sample with a table whose maximum exponent is `above` above the mean.
 CAIRN_HD uint32_t CostOf(const ChannelSample& sample, uint32_t table, int32_t above) {
   uint32_t cost = 0;
   for (uint32_t i = 0; i < kWindow; ++i) {
@@ -62,7 +63,8 @@ inline constexpr uint32_t kPlanesTriedBelowTokens = 64;
 inline constexpr int32_t kAboveMin = 3;  // maximum exponents to try: 3 and 4 above the mean
 inline constexpr int32_t kAboveMax = 4;
 
-// Returns the cheapest choice. Of equal costs, the lower table wins, then the lower maximum.
+// Returns the cheapest choice. If several cost the same, the lowest table is chosen, and then the
+// lowest maximum.
 CAIRN_HD TableChoice ChooseTable(const ChannelSample& sample, int32_t above_min,
                                  int32_t above_max) {
   TableChoice best{0, above_min};
@@ -79,8 +81,9 @@ CAIRN_HD TableChoice ChooseTable(const ChannelSample& sample, int32_t above_min,
   return best;
 }
 
-// Codes in mode planes cover 7 exponents. The maximum exponent is 4 to 0 above the mean, where
-// these 7 have the largest count; of equals, the highest.
+// In mode planes, the codes cover 7 exponents below the maximum. Of the maxima from 4 to 0 above
+// the mean, the one is chosen whose 7 exponents have the largest count; if several have it, the
+// highest.
 inline constexpr uint32_t kPlanesTops = 5;
 
 CAIRN_HD int32_t ChoosePlanesTop(const ChannelSample& sample) {
@@ -99,12 +102,13 @@ CAIRN_HD int32_t ChoosePlanesTop(const ChannelSample& sample) {
 
 CAIRN_HD uint32_t LimitTop(int32_t top) { return top > 255 ? 255 : static_cast<uint32_t>(top); }
 
-// Writes rel into par, which already has the tables of the channels, and kDeadRel for dead
-// channels. If a channel is too far below the strip's maximum, it gets the lowest possible one; in
-// mode lanes32 its table is then chosen again.
+// Writes rel, the distance of each channel's maximum below the strip's maximum, into par. par
+// already has the tables of the channels, and kDeadRel for dead channels. If a channel is too far
+// below the strip's maximum, it gets the lowest maximum that rel can express. In mode lanes32 its
+// table is then chosen again.
 //   tops               maximum exponents of channels that are not dead
 //   highest            the strip's maximum exponent
-//   table_at(c, top)   the table of channel c for this maximum
+//   table_at(c, top)   returns the table of channel c for this maximum
 template <typename TableAt>
 CAIRN_HD void PlaceTops(const uint8_t* tops, uint32_t dim, uint32_t highest, StripMode mode,
                         TableAt table_at, uint8_t* par) {

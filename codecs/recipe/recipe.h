@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A recipe is a codec with its parameters. Users write its name. It makes a choice at each stage of
-// the pipeline
+// A recipe is a codec with its parameters. Users write its name. A recipe makes one choice for each
+// stage of the pipeline
 //
 //   tile -> select rows -> predict -> allocate bits -> quantize -> pack
 //
-// The header of every image stores id, bits and parameters, so a reader needs no configuration.
+// The header of every image stores id, bits and parameters of its recipe, so a reader needs no
+// configuration.
 //
 // Thread-safety: Immutable.
 
@@ -35,11 +36,11 @@ enum class RecipeId : uint8_t {
 
 struct Recipe {
   RecipeId id = RecipeId::kRaw;
-  // Bits of a code; 16 for raw and exact, whatever the dtype. cairn, cairn-hot: the target in
-  // tenths of a bit.
+  // Bits of a code. It is 16 for raw and exact, whatever the dtype. For cairn and cairn-hot it is
+  // the target in tenths of a bit.
   uint8_t bits = 16;
-  // kivi:b+ : token 0 of a chain is a row, and a range may shrink to the one of least squared
-  // error.
+  // kivi:b+ sets it: token 0 of a chain is stored as a row, and a group may use a smaller range
+  // that has the least squared error.
   bool is_clipped = false;
   uint16_t k_group_tokens = 0;  // tokens that share a (min, range) in a channel of K or of a latent
   uint16_t v_group_channels = 0;  // channels that share a (min, range) in a token of V
@@ -48,16 +49,16 @@ struct Recipe {
   bool is_fast = false;  // exact:fast: strips in mode planes only
 
   uint8_t level = 0;  // cairn: steps are 3^level times those of level 0
-  // A multiplier as 256 * log2. cairn: for the profile's steps. cairn-hot: for the minimum worth of
-  // a bit.
+  // 256 * log2 of a multiplier. cairn multiplies the profile's steps by it. For cairn-hot, it is
+  // the minimum worth of a bit.
   int16_t multiplier = 0;
 
-  // ott: the rows of a block are chosen without the blocks before it in the chain.
+  // ott/local sets it: the rows of a block are chosen without the earlier blocks of the chain.
   bool is_local = false;
 
   uint8_t variant = 0;  // mixkvq: a MixedVariant; logquant: a LogVariant; arkv: 1 is arkv:paper
-  // patternkv: a token takes the nearest pattern instead of the pattern that leaves the smallest
-  // range.
+  // patternkv sets it with ":l2": a token takes the nearest pattern, not the one that leaves the
+  // smallest range.
   bool is_nearest = false;
   uint16_t patterns = 0;  // patternkv: number of patterns of each head and plane, as in the bank
 
@@ -73,15 +74,15 @@ struct Recipe {
   [[nodiscard]] bool NeedsProfile() const {
     return Traits().side_object == SideObjectUse::kProfile;
   }
-  // Returns true if the encoder uses a profile if there is one. Decoding needs none.
+  // Returns true if the encoder uses a profile when there is one. Decoding does not need it.
   [[nodiscard]] bool MayHaveProfile() const {
     return Traits().side_object == SideObjectUse::kOptionalProfile;
   }
   // Returns true if the recipe codes with a bank. SetRecipe() makes such a recipe; ParseRecipe()
   // does not.
   [[nodiscard]] bool NeedsBank() const { return Traits().side_object == SideObjectUse::kBank; }
-  // Returns true if the encoder needs a plan of the tokens to keep. ParseRecipe() does not make
-  // such a recipe.
+  // Returns true if the encoder needs a plan that says which tokens to keep. ParseRecipe() does not
+  // make such a recipe.
   [[nodiscard]] bool NeedsPlan() const {
     return Traits().encoded_with == EncodedWith::kTokenStates;
   }
@@ -120,8 +121,8 @@ Error ParsePlannedRecipe(std::string_view name, Recipe* recipe);
 // ParsePatternkvRecipe() accepts. Errors: kUnknownRecipe.
 Error ParsePolicyRecipe(std::string_view name, Recipe* recipe);
 
-// Returns a name that ParsePolicyRecipe() or ParsePlannedRecipe() accepts: "cairn:2.3", or
-// "cairn:4.3*9" at level 2. Empty if neither makes such a recipe. Static storage.
+// Returns a name that ParsePolicyRecipe() or ParsePlannedRecipe() accepts, such as "cairn:2.3", or
+// "cairn:4.3*9" at level 2. Empty if neither function can make this recipe. Static storage.
 [[nodiscard]] std::string_view FormatRecipe(const Recipe& recipe);
 
 // Returns true if ParseRecipe() or SetRecipe() can make this recipe.

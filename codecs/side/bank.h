@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A bank: the patterns that the recipe `patternkv` subtracts from K and V, for one group of a
-// model's layers. It is a side object, named by the SHA-256 of its bytes.
-// docs/internals/formats/bank.md draws the bytes.
+// model's layers. A bank is a side object, and its id is the SHA-256 of its bytes.
+// docs/internals/formats/bank.md shows the layout.
 //
-// Thread-safety: Bank is a value; functions are Thread-safe. Nothing allocates or throws.
+// Thread-safety: Bank is a value; functions are Thread-safe. They do not allocate or throw.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,11 +32,12 @@ class Bank {
   [[nodiscard]] uint32_t planes() const { return head_.planes; }
   [[nodiscard]] uint32_t layers() const { return head_.layers; }
   [[nodiscard]] uint32_t heads() const { return head_.heads; }
-  // REQUIRES for both: the bank has the plane and the head.
+  // REQUIRES for the two functions below: the bank has the plane and the head.
   [[nodiscard]] uint32_t Dim(uint32_t plane) const { return head_.dims[plane]; }
-  // Returns the bytes that were parsed. Borrowed.
+  // Returns the bytes from which the bank was parsed. Borrowed.
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
-  // Returns patterns() * Dim(plane) fp16, pattern after pattern. Borrowed from the bank's bytes.
+  // Returns patterns() * Dim(plane) fp16 numbers, one pattern after another. Borrowed from the
+  // bank's bytes.
   [[nodiscard]] const uint8_t* PatternsOf(uint32_t plane, ProfileHead at) const;
 
   // Returns true if the bank's group has tiles of this shape and contains the slice.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The size and layout of a bank, for code that makes one. A bank is a side object with the patterns
-// of each head and plane, which the recipe `patternkv` uses. WriteBankFrame() writes the other
-// bytes of a bank. docs/internals/formats/bank.md draws the bytes.
+// of each head and plane, which the recipe `patternkv` uses. WriteBankFrame() writes all bytes of a
+// bank except the patterns. docs/internals/formats/bank.md shows the layout.
 //
-// Thread-safety: a value; functions are Thread-safe. Nothing allocates or throws.
+// Thread-safety: a value; functions are Thread-safe. They do not allocate or throw.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@ struct BankShape {
   uint32_t heads = 1;
   uint32_t patterns = 1;  // number of patterns of each head and plane
   uint32_t k_dim = 1;
-  uint32_t v_dim = 0;  // 0: a latent
+  uint32_t v_dim = 0;  // 0: the group has latents
 };
 
 // Errors: kInvalidShape if a number, or the bank's size, exceeds the limits of
@@ -36,7 +36,7 @@ Error Validate(const BankShape& shape);
 }
 [[nodiscard]] uint64_t BankBytes(const BankShape& shape);
 // Returns the offset of the patterns of a head.
-//   head  number in the group: layer * heads + head
+//   head  index in the group: layer * heads + head
 [[nodiscard]] uint64_t PatternsAt(const BankShape& shape, uint32_t plane, uint64_t head);
 // Writes all of a bank except its patterns.
 // REQUIRES: bank.size() is BankBytes(shape).

@@ -9,7 +9,7 @@ namespace cairn::codecs {
 class Bank;
 class Profile;
 
-// The side objects that the image names, if its recipe needs one; else null.
+// The side object that the image names, if its recipe needs one. Other members are null.
 struct DecodeInputs {
   const Profile* profile = nullptr;
   const Bank* bank = nullptr;

@@ -30,8 +30,8 @@ class HotRates {
   }
   ~HotRates() = default;
 
-  // Returns the multiplier for the target. If it is not cached, calls find() and caches the result.
-  // REQUIRES: kHotBitsMin <= bits_in_tenths <= kHotBitsMax.
+  // Returns the multiplier for the target. If the multiplier is not cached, calls find() and caches
+  // the result. REQUIRES: kHotBitsMin <= bits_in_tenths <= kHotBitsMax.
   template <typename Find>
   std::optional<int16_t> Get(uint32_t bits_in_tenths, Find find) {
     std::atomic<int16_t>& kept = found_[bits_in_tenths - kHotBitsMin];
@@ -44,7 +44,7 @@ class HotRates {
   }
 
  private:
-  // No multiplier has one of these values: see kProfileMultiplierMax.
+  // No multiplier has this value: see kProfileMultiplierMax.
   static constexpr int16_t kUnknown = INT16_MIN;
   static constexpr int16_t kNone = INT16_MIN + 1;
   std::array<std::atomic<int16_t>, kHotBitsMax - kHotBitsMin + 1> found_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A profile: the statistics of one group of a model's layers with which the recipe `cairn` codes.
-// It is a side object, named by the SHA-256 of its bytes. docs/internals/formats/profile.md draws
-// the bytes.
+// A profile: the statistics of one group of a model's layers, which the recipe `cairn` codes with.
+// A profile is a side object, and its id is the SHA-256 of its bytes.
+// docs/internals/formats/profile.md shows the layout.
 //
-// Thread-safety: Profile is a value; functions are Thread-safe. Nothing allocates or throws.
+// Thread-safety: Profile is a value; functions are Thread-safe. They do not allocate or throw.
 
 #include <cstddef>
 #include <cstdint>
@@ -48,7 +48,7 @@ struct RotaryPairs {
 class Profile {
  public:
   [[nodiscard]] const SideObjectHead& head() const { return head_; }
-  // Returns the bytes that were parsed. Borrowed.
+  // Returns the bytes from which the profile was parsed. Borrowed.
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   [[nodiscard]] uint32_t planes() const { return head_.planes; }
   [[nodiscard]] uint32_t layers() const { return head_.layers; }
@@ -56,7 +56,7 @@ class Profile {
   // REQUIRES for all functions below: the profile has the plane, head, channel, pair or table.
   [[nodiscard]] uint32_t Dim(uint32_t plane) const { return head_.dims[plane]; }
 
-  // K: the channels that RoPE rotates, as pairs.
+  // The channels of K that RoPE rotates, as pairs.
   [[nodiscard]] uint32_t PairCount() const { return pairs_.Count(); }
   [[nodiscard]] uint32_t PairFirst(uint32_t pair) const { return pairs_.First(pair); }
   [[nodiscard]] uint32_t PairSecond(uint32_t pair) const { return pairs_.Second(pair); }
@@ -74,8 +74,8 @@ class Profile {
     return {tables_[plane], lookups_[plane], offsets_[plane], symbol_codes_[plane],
             has_exact_lookups_[plane]};
   }
-  // Returns the offsets of the codes of magnitude 1 and 2, in steps, for each table; 0 for codes
-  // with low bits.
+  // Returns, for each table, the offsets of the codes of magnitude 1 and 2, in steps. Codes with
+  // low bits have offsets of 0.
   [[nodiscard]] const float (*Offsets(uint32_t plane) const)[2] { return offsets_[plane]; }
   [[nodiscard]] ProfileChannel Channel(uint32_t plane, ProfileHead at, uint32_t channel) const;
   // Returns the channels of a head, for LoadChannel().
@@ -90,7 +90,7 @@ class Profile {
   [[nodiscard]] float ScaleInverse(ProfileHead at, uint32_t channel) const;
   [[nodiscard]] float Vector(ProfileHead at, uint32_t channel, uint32_t component) const;
 
-  // Return the same for all channels, as they are stored: fp32, fp32, and fp16
+  // Return the basis of a head for all channels, in its stored form: fp32, fp32, and fp16
   // [channel][component].
   [[nodiscard]] const uint8_t* Scales(ProfileHead at) const;
   [[nodiscard]] const uint8_t* ScaleInverses(ProfileHead at) const;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The sums over a sample from which a profile is made (docs/recipes/cairn.md, section 7), and the
-// contribution of each element. All sums are over integers, so their order does not matter. They
-// are the same for every division of a sample, and on hosts and devices.
+// The sums over a sample from which a profile is made (docs/recipes/cairn.md), and the amounts that
+// an element adds to them. All sums are over integers, so the order of additions does not matter.
+// Every division of a sample, on hosts and on devices, gives the same sums.
 //
-// Thread-safety: values and pure functions. Free of the standard library, for hosts and devices.
+// Thread-safety: values and pure functions. Free of the standard library, so that hosts and devices
+// can use them.
 
 #include <cstdint>
 
@@ -15,18 +16,18 @@
 
 namespace cairn::codecs {
 
-// The number of parts of a sample. Leaving out one part shows the size of text that the profile was
-// not made from.
+// The number of parts of a sample. Each part is also coded with statistics of the other parts only.
+// Its size then estimates the size of text that is not in the sample.
 inline constexpr uint32_t kSampleParts = 4;
-inline constexpr uint64_t kTokensSkipped = 4;  // first tokens of a chain; attention rests on them
-                                               // by default
+inline constexpr uint64_t kTokensSkipped = 4;  // first tokens of a chain; attention uses them
+                                               // as sinks
 inline constexpr uint32_t kFindStride = 4;     // bits of rates are counted for every fourth token
 
 // ---- Moments ----
 
-// Sums of values and of their squares, in units of 2^-36, each value rounded towards zero.
-// REQUIRES: fewer than 2^24 values, each at most 2^15.5 in magnitude. (A rotation can turn a pair
-// of kMagnitudeMax into such a value.)
+// Sums of values and of their squares. Each value is in units of 2^-36, rounded towards zero.
+// REQUIRES: fewer than 2^24 values, each at most 2^15.5 in magnitude. (RoPE can rotate a pair of
+// kMagnitudeMax to such a value.)
 struct ExactMoments {
   __int128 sum = 0;
   __int128 squares = 0;
@@ -49,7 +50,7 @@ struct ExactMoments {
 // The number of tokens and strips that were added for a head.
 struct HeadTokens {
   uint64_t of[kSampleParts] = {};  // tokens of each part
-  uint64_t strips = 0;             // strips, also strips without a counted token
+  uint64_t strips = 0;             // strips, including those without a counted token
 
   void Add(const HeadTokens& others) {
     for (uint32_t i = 0; i < kSampleParts; ++i) of[i] += others.of[i];
@@ -59,15 +60,16 @@ struct HeadTokens {
 
 // ---- Codes ----
 
-// Codes of all channels with one step: 256 * log2 more than the profile's step.
+// Counts the codes of all channels with one step, which is `multiplier` (256 * log2) above the
+// profile's step.
 struct alignas(8) CodeColumn {
   int32_t multiplier = 0;
-  bool is_unseen = false;   // codes relative to the means of the other parts
-  bool is_strided = false;  // only of tokens at every kFindStride-th position
+  bool is_unseen = false;   // subtract the means of the other parts of the sample
+  bool is_strided = false;  // count only tokens at every kFindStride-th position
   bool has_shrink = false;  // ShrinkSums are computed, too
 };
 
-// The known data of a channel before its codes are counted.
+// The results for a channel before its codes are counted.
 struct alignas(8) MinedChannel {
   ProfileChannel profile;
   float unseen_means[kSampleParts] = {};  // means of the other parts
@@ -119,8 +121,8 @@ struct CodeCounts {
 
 inline constexpr uint32_t kShrunkCodes = 2;  // magnitudes 1 and 2
 
-// Returns the rounding error of a position whose code has this magnitude: at most 1/2, in units of
-// 2^-32.
+// Returns the rounding error of a position whose code has this magnitude, in units of 2^-32. It is
+// at most 1/2.
 CAIRN_HD int64_t ShrinkUnits(float position, uint32_t magnitude) {
   const float size = position < 0.0F ? -position : position;
   return static_cast<int64_t>(static_cast<double>(Add(size, -static_cast<float>(magnitude))) *

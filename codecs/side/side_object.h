@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The first 32 bytes of profiles and banks, which identify the group of layers of a side object.
-// docs/internals/formats/profile.md and bank.md draw them.
+// The first 32 bytes of profiles and banks. They identify the group of layers that a side object is
+// for. docs/internals/formats/profile.md and bank.md show them.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
 
@@ -35,8 +35,8 @@ struct SideObjectHead {
   [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const;
 };
 
-// Parses the head of a side object of this format from untrusted bytes, which are the whole side
-// object. Sets *head on kOk. Errors: kTruncated (also if there are more bytes than the header
+// Parses the head of a side object of this format. `bytes` are the whole side object, and are
+// untrusted. Sets *head on kOk. Errors: kTruncated (also if there are more bytes than the header
 // states), kBadMagic, kBadVersion, kBadHeader, kBadPadding.
 Error ParseSideObjectHead(std::span<const std::byte> bytes, const SideObjectFormat& format,
                           SideObjectHead* head);

@@ -4,10 +4,11 @@
 //
 //   select -> predict -> allocate -> quantize (into the pack stage's layout)
 //
-// The first three fill in a TilePlan; quantize executes it with the backend's operations. A new
-// recipe adds a function of one of these types in the stage's folder and an entry in StagesOf(). If
-// it stores something new, it also adds a tile form, see codecs/forms/form.h. Allocation is uniform
-// here: AffineOf() gives every channel the recipe's bits.
+// The first three stages fill in a TilePlan; quantize executes the plan with the backend's
+// operations. To add a recipe, add a function of one of these types in the stage's folder and an
+// entry in StagesOf(). A recipe that stores something new also needs a tile form, see
+// codecs/forms/form.h. There is no function type for allocation: AffineOf() gives every channel the
+// recipe's bits.
 //
 // Thread-safety: everything here is a value or a pure function.
 
@@ -23,7 +24,7 @@
 
 namespace cairn::codecs {
 
-// ott: the pool of a head, which has the smallest key norms of the chain so far.
+// For ott: the pool of a head, which has the smallest key norms of the chain so far.
 inline constexpr uint32_t kChainRows = 3;
 inline constexpr uint32_t kDisplacedMax = 32;  // the paper's "additional pool"
 struct ChainHead {
@@ -33,11 +34,12 @@ struct ChainHead {
                           // more
 };
 
-// The state that the tiles of one head share while they are encoded. K is encoded first.
+// The state that the K tile and the V tile of one head share while they are encoded. K is encoded
+// first.
 struct HeadWork {
   std::array<uint64_t, kRowWords> rows{};  // ott: rows that the selection for K chose
-  ChainHead chain;                         // ott: the pool before K is selected; afterwards, the
-                                           // pool after the block
+  ChainHead chain;                         // ott: the pool before the block. The selection of rows
+                                           // for K changes it to the pool after the block
 };
 
 // The encoder's input for one tile.
@@ -65,12 +67,12 @@ struct TileSource {
 struct TilePlan {
   std::array<uint64_t, kRowWords> rows{};  // bit t: token t is a row
   AffineTile affine{};
-  // The patterns of the bank, fp16. For each token, the pattern with its number is subtracted
-  // before coding.
+  // The patterns of the bank, fp16. Before a token is coded, the pattern that `numbers` gives for
+  // it is subtracted.
   const uint8_t* patterns = nullptr;
   std::array<uint64_t, kRowWords> predicted{};
   std::array<uint8_t, kTokensPerBlockMax> pattern{};
-  // V: the range of each group of a token after subtraction. Not kept if a tile has more groups
+  // For V: the range of each group of a token after subtraction. Not kept if a tile has more groups
   // than fit.
   std::array<Span, kTokensPerBlockMax> spans;
   bool has_spans = false;
@@ -78,7 +80,7 @@ struct TilePlan {
   [[nodiscard]] Span* Spans() { return has_spans ? spans.data() : nullptr; }
   void AddRow(uint32_t token) { rows[token / 64] |= uint64_t{1} << (token % 64); }
   [[nodiscard]] bool IsRow(uint32_t token) const { return (rows[token / 64] >> (token % 64)) & 1; }
-  // Returns false for rows, also if they had a pattern before they became rows.
+  // Returns false for rows, even if they had a pattern before they became rows.
   [[nodiscard]] bool IsPredicted(uint32_t token) const {
     return !IsRow(token) && ((predicted[token / 64] >> (token % 64)) & 1) != 0;
   }
@@ -88,7 +90,8 @@ struct TilePlan {
 using SelectStage = void (*)(const Backend&, const TileSource&, TilePlan*);
 // Chooses the patterns that are subtracted before quantization. Null: no patterns.
 using PredictStage = void (*)(const Backend&, const TileSource&, TilePlan*);
-// Writes codes and parameters; may add rows to the plan. Returns false if the tile must stay raw.
+// Writes codes and parameters; may add rows to the plan. Returns false if the tile must be stored
+// raw.
 using QuantizeStage = bool (*)(const Backend&, const TileSource&, TilePlan*, uint8_t* codes,
                                uint8_t* params);
 

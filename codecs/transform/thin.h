@@ -14,8 +14,9 @@
 
 namespace cairn::codecs {
 
-// Writes the image that encoding the source in a chain of chain_tokens would give. It is never
-// larger than the view. If the chain is not longer than before, it equals the view.
+// Writes the image that the encoder would make from the source if the chain had chain_tokens. The
+// new image is never larger than the view. It equals the view if the chain is not longer than
+// before.
 //   target  MaxImageBytes() suffices; may not overlap view
 // Errors: kNotDemotable (another recipe), kTargetTooSmall.
 Error Thin(const Backend& backend, const ImageView& view, uint64_t chain_tokens,

@@ -8,8 +8,8 @@
 namespace cairn::codecs {
 
 // The values are part of the image format. kBytes: opaque bytes, copied and never interpreted.
-// kFp8E4m3: 4 bits of exponent, 3 of mantissa, no infinity ("e4m3fn"). kFp8E5m2: 5 and 2, as the
-// high byte of an fp16.
+// kFp8E4m3: 4 bits of exponent, 3 of mantissa, no infinity ("e4m3fn"). kFp8E5m2: 5 bits of exponent
+// and 2 of mantissa, like the high byte of an fp16.
 enum class DType : uint8_t {
   kBf16 = 1,
   kFp16 = 2,

@@ -13,7 +13,7 @@ enum class [[nodiscard]] Error : uint8_t{
     // Errors in the caller's arguments.
     kInvalidShape,    // a kind, dtype, dim or token count out of its limits
     kInvalidSlice,    // empty, or outside its group or image
-    kTooLarge,        // the image could pass kImageBytesMax or kTilesMax
+    kTooLarge,        // the image could exceed kImageBytesMax or kTilesMax
     kSourceSize,      // the source is not exactly the slice's payload
     kTargetTooSmall,  // nothing was written
     kUnknownRecipe,   // KnownRecipes() lists the known ones
@@ -35,12 +35,12 @@ enum class [[nodiscard]] Error : uint8_t{
     kBadDirectory,  // a directory entry differs from the values that its form computes
     kBadPadding,    // a byte that must be zero is not
     kBadChecksum,   // CRC32C of header and directory, or of a tile
-    kBadTile,       // no encoder writes a tile with such rows or parameters
+    kBadTile,       // no encoder writes a tile with these rows or parameters
     kBadBank,       // a part of a bank breaks the rules of docs/internals/formats/bank.md
     kBadProfile,    // a part of a profile breaks the rules of docs/internals/formats/profile.md
 };
 
-// Returns the enumerator without its k, in words: "bad checksum". Static storage.
+// Returns the name of the enumerator in words and without its k: "bad checksum". Static storage.
 [[nodiscard]] std::string_view Name(Error error);
 
 }  // namespace cairn::codecs

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shapes: the KV of a block in one group of layers, and slices of it.
+// Shapes of KV: the shape of a block's KV in one group of layers, and slices of such a shape.
 //
 // The source ("raw") payload of a slice is its tiles one after another, in the order layer, head,
 // plane. Each tile is [rows, dim] in C order, in the group's dtype, little-endian. There is no
 // padding.
 //
 // - kKv: planes K and V; rows = tokens; dim = k_dim and v_dim elements.
-// - kLatent: one plane; rows = tokens; dim = k_dim elements. MLA: the latent with its rotary part.
-// - kState: one plane; 1 row; dim = k_dim bytes. A snapshot at the block's end.
+// - kLatent: one plane; rows = tokens; dim = k_dim elements. For MLA: the latent with its rotary
+//   part.
+// - kState: one plane; 1 row; dim = k_dim bytes. A snapshot of a state at the block's end.
 // - kOpaqueRows: one plane; rows = tokens; dim = k_dim bytes.
 //
-// Validate() or the functions that compute sizes check every number. No size computation can
-// overflow.
+// Every number is checked by Validate() or by the functions that compute sizes. No size computation
+// can overflow.
 
 #include <cstdint>
 
@@ -28,7 +29,7 @@ inline constexpr uint32_t kOpaqueBytesMax = 16u << 20;   // bytes of a state, or
 inline constexpr uint32_t kTilesMax = 65536;             // tiles of an image
 inline constexpr uint64_t kImageBytesMax = 64ull << 20;  // bytes of an image
 inline constexpr uint32_t kImagesPerBlockMax = 64;       // images into which a block's slices may
-                                                         // be divided
+                                                         // a block may be divided
 
 // The values are part of the image format.
 enum class GroupKind : uint8_t { kKv = 1, kLatent = 2, kState = 3, kOpaqueRows = 4 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A view of a caller's memory that decoding writes to and encoding reads from. It covers dense
+// A view of a caller's memory that decoding writes to and encoding reads from. A view covers dense
 // arrays and, with an offset for each token, paged memory.
 //
-// Thread-safety: values and pure functions. Nothing allocates.
+// Thread-safety: values and pure functions. They do not allocate.
 
 #include <array>
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace cairn::codecs {
 
-// A token offset: the token is skipped. Not allowed in a source.
+// As a token offset, it means that the token is skipped. Not allowed in a source.
 inline constexpr int64_t kTokenSkipped = std::numeric_limits<int64_t>::min();
 
 // One plane (K, V, or a latent) of a slice. Element [layer, head, token, dim] is at
@@ -26,18 +26,20 @@ inline constexpr int64_t kTokenSkipped = std::numeric_limits<int64_t>::min();
 //                          : dim / dims_per_run * run_stride_bytes
 //                              + dim % dims_per_run * stride_bytes[3])
 //
-// layer, head and token count within the slice. Strides and offsets are bytes and may be negative.
-// Borrows everything.
+// layer, head and token are counted within the slice. Strides and offsets are in bytes and may be
+// negative. Borrows everything.
 struct TargetPlane {
-  std::byte* data = nullptr;                 // only read if it is a source
+  std::byte* data = nullptr;                 // if it is a source, it is only read
   std::span<std::byte* const> layers{};      // one per layer of the slice, or empty
   std::span<const int64_t> token_offsets{};  // one per token of the block, or empty
   std::array<int64_t, 4> stride_bytes{};     // layer, head, token, dim
-  // Layouts for matrix units split a row into runs of channels. 0: the row is one run.
+  // Number of channels in a run: layouts for matrix units split a row into runs. 0: the row is one
+  // run.
   uint32_t dims_per_run = 0;
   int64_t run_stride_bytes = 0;
   // The memory that must contain all elements: bytes [first_byte, end_byte) from `data`, or from
-  // each pointer of `layers`. Both 0: unknown; only overflow is checked.
+  // each pointer of `layers`. If both are 0, the memory is unknown, and only overflow of addresses
+  // is checked.
   int64_t first_byte = 0, end_byte = 0;
 };
 
@@ -66,7 +68,7 @@ enum class TargetFault : uint8_t {
   kSkippedSource,  // a source skips a token
 };
 
-// Returns the fault of plane `plane` of a view.
+// Returns what is wrong with plane `plane` of a view, or that nothing is.
 [[nodiscard]] TargetFault CheckPlane(const ViewShape& shape, uint32_t plane,
                                      const TargetPlane& view, bool is_source);
 // Errors: kTargetTooSmall if an element would lie outside, kInvalidShape for any other fault.

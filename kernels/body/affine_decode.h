@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes codes between a (min, range) per group, and rows: kivi, ott, logquant, arkv and V of
-// mixkvq. Every value is code * step + min in fp32, rounded to the dtype.
+// Decodes the codes of kivi, ott, logquant, arkv and of V in mixkvq, and rows. In kernels, a row is
+// a token that is stored as source elements. The codes of a group of elements lie between the (min,
+// range) of the group. Every value is code * step + min in fp32, rounded to the dtype.
 //
-// In the fast kernel, a thread decodes 8 channels of every few tokens. Codes come through shared
-// memory, 16 bytes at a time; values are stored 16 bytes at a time. Its tasks fit this: dim is a
-// multiple of 8 and at most 2048, rows go to multiples of 16, the task's codes fit into shared
-// memory, its tokens of K share their groups, and 8 channels of V do. The slow kernel has all other
-// tasks, with one element per thread.
+// In the fast kernel, a thread decodes 8 channels of every few tokens. It reads codes through
+// shared memory, and stores values in units of 16 bytes. The plan gives it only tasks for which
+// this works: dim is a multiple of 8 and at most 2048; the places of tokens are multiples of 16;
+// the codes of the task fit into shared memory; all tokens of K in the task belong to the same
+// groups, and each 8 channels of V belong to one group. The slow kernel does all other tasks, with
+// one element per thread.
 
 #include <cstdint>
 
@@ -24,7 +26,8 @@ struct AffineShared {
   TokenPlaces places;
 };
 
-// Returns range / (2^bits - 1), rounded to nearest, of an fp16 number: codecs::Step() as a product.
+// Returns range / (2^bits - 1) for an fp16 range, rounded to nearest. Equals codecs::Step(), but
+// uses a product.
 template <uint32_t kBits>
 CAIRN_DEVICE float StepOf(float range) {
   constexpr float kLevels = static_cast<float>((1U << kBits) - 1);
@@ -67,7 +70,8 @@ struct CodeWords {
       of[0] = *reinterpret_cast<const uint16_t*>(codes);
     }
   }
-  // Returns code i as a float. For codes below 2^23, the lowest bits of 2^23 + code are the code.
+  // Returns code i as a float. The code is put into the lowest bits of the float 2^23, from which
+  // 2^23 is then subtracted. This works for codes below 2^23.
   CAIRN_DEVICE_MEMBER float At(uint32_t i) const {
     uint32_t bits = 0;
     if constexpr (kBits == 8) {
@@ -89,7 +93,7 @@ CAIRN_DEVICE uint32_t PackPair(float low, float high) {
   return kDType == codecs::DType::kBf16 ? PackBf16(low, high) : PackFp16(low, high);
 }
 
-// Starts to copy the task's codes to shared memory. They are there after CopyWait().
+// Starts to copy the codes of the task to shared memory. The copy is complete after CopyWait().
 CAIRN_DEVICE void AskForCodes(const TileTask& task, uint32_t code_row_bytes, uint8_t* codes) {
   const uint8_t* source = task.source + static_cast<uint64_t>(task.token_first) * code_row_bytes;
   const uint32_t bytes = task.token_count * code_row_bytes;
@@ -162,7 +166,7 @@ CAIRN_DEVICE void StoreValue(codecs::DType dtype, uint8_t* row, uint32_t channel
   }
 }
 
-// Returns the value of a code with `bits` bits. `pair` is the number of its (min, range) in the
+// Returns the value of a code that has `bits` bits. `pair` is the index of its (min, range) in the
 // tile.
 CAIRN_DEVICE float LoadAndDequantize(const TileTask& task, uint32_t pair, uint32_t code,
                                      uint32_t bits, Fault* fault) {
@@ -173,7 +177,7 @@ CAIRN_DEVICE float LoadAndDequantize(const TileTask& task, uint32_t pair, uint32
 }
 
 // Decodes a task of any shape, element by element.
-//   pattern_at(at)  returns fp16 numbers that are added to a token of the task; null: none
+//   pattern_at(at)  returns the fp16 numbers to add to token `at` of the task, or null for none
 template <typename PatternAt>
 CAIRN_DEVICE void DecodeElements(const TileTask& task, const PlaneRecord& plane,
                                  const TokenPlaces& places, PatternAt pattern_at, Fault* fault) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Encodes tiles from an engine's paged cache to codes between a (min, range), with rows, params and
-// everything between them, as codecs/forms/affine.cc does. One block per tile, one element per
-// thread. Accepts every shape and dtype.
+// Encodes tiles from an engine's paged cache to codes, one (min, range) for each group of elements,
+// as codecs/forms/affine.cc does. It also writes the rows (tokens stored as source elements), the
+// params and the zeros between the parts of a tile. One block per tile, one element per thread.
+// Accepts every shape and dtype.
 
 #include <cstdint>
 
@@ -17,9 +18,9 @@ namespace cairn::kernels {
 
 using codecs::Extremes;
 
-// Calls visit(value) for the values of a group, except those of rows. A group is some tokens of a
-// channel of K, or some channels of a token of V.
-//   value_at(token, channel)  here and below: returns the value of an element that is coded
+// Calls visit(value) for each value of a group, except for values of rows. A group is some tokens
+// of a channel of K, or some channels of a token of V.
+//   value_at(token, channel)  in this file, returns the value of an element that is to be coded
 template <typename ValueAt, typename Visit>
 CAIRN_DEVICE void ForEachOfGroup(const EncodeTile& tile, const EncodeShared& shared, uint32_t group,
                                  uint32_t across, ValueAt value_at, Visit visit) {
@@ -61,7 +62,8 @@ CAIRN_DEVICE void StorePair(const EncodeTile& tile, uint32_t pair, codecs::Affin
               params.min | static_cast<uint32_t>(params.range) << 16);
 }
 
-// Stores the params of K. Returns true if the tile must be raw: no code restores a constant group.
+// Stores the params of K. Returns true if the tile must be stored raw. This is so if all values of
+// a group are equal to a number that is no fp16 number, because no code restores that number.
 template <typename ValueAt>
 CAIRN_DEVICE bool StoreParamsOfChannels(const EncodeTile& tile, const EncodeShared& shared,
                                         ValueAt value_at) {
@@ -76,7 +78,7 @@ CAIRN_DEVICE bool StoreParamsOfChannels(const EncodeTile& tile, const EncodeShar
   return is_raw;
 }
 
-// Stores the params of V. Marks tokens that must be rows. The params of rows are 0.
+// Stores the params of V. Marks the tokens that must be rows, and stores zeros as their params.
 template <typename ValueAt>
 CAIRN_DEVICE void StoreParamsOfTokens(const EncodeTile& tile, EncodeShared* shared,
                                       ValueAt value_at) {
@@ -97,7 +99,7 @@ CAIRN_DEVICE void StoreParamsOfTokens(const EncodeTile& tile, EncodeShared* shar
   }
 }
 
-// Returns the code of a value, from params that the block has stored.
+// Returns the code of a value. Reads the params that the block has stored before.
 CAIRN_DEVICE uint32_t CodeOf(const EncodeTile& tile, uint32_t pair, uint32_t bits, float value) {
   const auto params = LoadRecord<uint32_t>(tile.task.slot + tile.params_at + 4 * pair);
   return codecs::AffineCode(
@@ -129,7 +131,7 @@ CAIRN_DEVICE uint16_t ScoreAt(const EncodeTile& tile, uint32_t token) {
   return codecs::StoredScore(LoadGlobal<float>(tile.task.scores + 4 * token));
 }
 
-// Marks the tokens that are rows whatever their values.
+// Marks the tokens that are rows for a reason other than their values.
 CAIRN_DEVICE void MarkKept(const EncodeTile& tile, EncodeShared* shared) {
   if (ThreadIndex() == 0 && (tile.task.rules & kRuleFirstIsRow) != 0) {
     AtomicOrShared(&shared->is_row[0], 1);
@@ -141,7 +143,7 @@ CAIRN_DEVICE void MarkKept(const EncodeTile& tile, EncodeShared* shared) {
   }
 }
 
-// Computes where a tile's parts are, as far as this does not depend on its rows.
+// Computes the places of those parts of a tile that do not depend on the number of its rows.
 CAIRN_DEVICE void PlaceCodes(EncodeTile* tile) {
   const PlaneRecord& plane = tile->plane;
   const uint32_t groups = plane.is_v ? plane.tokens * ((plane.dim + plane.group - 1) / plane.group)
@@ -154,12 +156,14 @@ CAIRN_DEVICE void PlaceCodes(EncodeTile* tile) {
   tile->scales_bytes = (tile->task.rules & kRuleScores) != 0 ? 2 * plane.tokens : 0;
 }
 
-// Encodes a tile, in which the rows known so far are marked. The result is as for EncodeTiles().
+// Encodes a tile. The rows that are known so far must be marked. The result is that of `encode` in
+// EncodeTiles().
 template <typename ValueAt>
 CAIRN_DEVICE bool EncodeGroups(const EncodeReader& reader, EncodeTile* tile, EncodeShared* shared,
                                ValueAt value_at) {
   PlaceCodes(tile);
-  // The params of a few tokens can be larger than the tokens. The slot has no room for such params.
+  // If the tile has few tokens, its params can be larger than the source elements. The slot has no
+  // room for such params.
   const uint32_t least = Align16(tile->row_bits_at + tile->scales_bytes + tile->map_bytes);
   bool is_raw = least >= RawBytes(tile->plane);
   if (!is_raw && tile->plane.is_v) {

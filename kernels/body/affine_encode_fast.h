@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Encodes the most common tiles to codes between a (min, range): bf16 and fp16, rows of memory at
-// multiples of 16 bytes, heads of 64 channels or a multiple of 128, no tokens kept as source bits.
-// A block encodes one tile, 128 tokens of up to 128 channels at a time. Its threads keep these in
-// registers until they are coded. If a tile needs rows, or must be raw because of a group,
-// EncodeAffineAny encodes it again.
+// Encodes the most common tiles to codes, one (min, range) for each group. These tiles have bf16 or
+// fp16 elements, rows of memory at multiples of 16 bytes, heads of 64 channels or of a multiple of
+// 128, and no tokens kept as source elements. A block encodes one tile, 128 tokens of up to 128
+// channels at a time. Its threads keep these elements in registers until they are coded. If the
+// tile turns out to need rows, or a group forces it to be raw, EncodeAffineAny encodes the tile
+// again.
 //
-// The values equal those of codecs/numbers/math.h, with fewer operations:
+// The values equal those of codecs/numbers/math.h, but need fewer operations:
 //
-// - Code8() needs no clamping: min <= value, and (value - min) * (255 / range) is at most
-//   255 * (1 + 2^-23), which rounds to 255. If the range is empty, it is 0.
-// - Narrow() is a product for all codes of 8 bits: (code + 8) / 17 is (code + 8) * 241 >> 12. For
-//   2 bits it is (code + 42) * 193 >> 14.
-// - A group has a value that cannot be coded if its smallest or largest value cannot be coded, or
-//   is a NaN.
+// - Code8() needs no clamping. Since min <= value, (value - min) * (255 / range) is at most
+//   255 * (1 + 2^-23), which rounds to 255. If the range is 0, the product is 0.
+// - Narrow() is one product and one shift for every 8-bit code. For 4 bits, (code + 8) / 17 equals
+//   (code + 8) * 241 >> 12. For 2 bits, the product is (code + 42) * 193 >> 14.
+// - To find out whether a group has a value that cannot be coded, only its smallest and its largest
+//   value are examined. If there is such a value, one of these two is too large, infinite or a NaN.
 
 #include <cstdint>
 
@@ -24,7 +25,7 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kSlabTokens = kFastGroupTokens;
 inline constexpr uint32_t kSlabChannels = 128;
-inline constexpr uint32_t kPartChannels = 8;  // per thread: 16 bytes
+inline constexpr uint32_t kPartChannels = 8;  // 16 bytes per thread
 
 struct AffineFastShared {
   EncodeShared tile;
@@ -58,8 +59,8 @@ struct GroupCoder {
   float min_negated, inverse;
 };
 
-// Stores the params of a group with these extremes. Sets *is_wrong if the group needs rows or a raw
-// tile.
+// Stores the params of a group whose smallest and largest values are `low` and `high`. Sets
+// *is_wrong if the group needs rows or a raw tile.
 CAIRN_DEVICE GroupCoder StoreGroup(float low, float high, uint8_t* pair, bool* is_wrong) {
   low = codecs::Add(low, 0.0F);  // no zero is negative
   high = codecs::Add(high, 0.0F);
@@ -72,7 +73,7 @@ CAIRN_DEVICE GroupCoder StoreGroup(float low, float high, uint8_t* pair, bool* i
   return {-min_value, codecs::InverseStep(8, HalfToFloat(range))};
 }
 
-// The codes of 8 channels. The first channel's is in the lowest bits.
+// The codes of 8 channels. The code of the first channel is in the lowest bits.
 template <uint32_t kBits>
 struct UnitCodes {
   static constexpr uint32_t kAdded = kBits == 8 ? 0 : kBits == 4 ? 8 : 42;
@@ -82,7 +83,8 @@ struct UnitCodes {
   // Adds the code of channel i. Add channels from the last to the first.
   CAIRN_DEVICE_MEMBER void Add(uint32_t i, float value, GroupCoder by) {
     const float position = codecs::Multiply(codecs::Add(value, by.min_negated), by.inverse);
-    // The lowest byte is the code of 8 bits. The highest bits of the product are the code of kBits.
+    // The lowest byte of the sum is the 8-bit code. The highest bits of the product below are the
+    // code of kBits bits.
     const uint32_t code8 = codecs::FloatBits(codecs::Add(position, 12582912.0F));
     const uint32_t code = code8 * kFactor + kAdded * kFactor;
     uint32_t& word = of[kBits == 8 ? i / 4 : 0];
@@ -99,7 +101,7 @@ struct UnitCodes {
   }
 };
 
-// 128 tokens of kParts * 8 channels. A thread has 8 channels of kTokens tokens.
+// A slab: 128 tokens of kParts * 8 channels. A thread holds 8 channels of kTokens tokens.
 template <uint32_t kBits, codecs::DType kDType, uint32_t kParts>
 struct Slab {
   static constexpr uint32_t kTokens = kSlabTokens * kParts / kBlockThreads;
@@ -119,7 +121,7 @@ struct Slab {
     const uint32_t last = tile.plane.tokens - 1;
     CAIRN_UNROLL
     for (uint32_t k = 0; k < kTokens; ++k) {
-      // For tokens after the last one, loads the last token again. This changes no extreme.
+      // A token after the last one is replaced by the last one. This does not change the extremes.
       const uint32_t there = token + k < last ? token + k : last;
       values[k] = LoadGlobal<U32x4>(shared.places[there] + 2 * channel);
     }
@@ -140,7 +142,7 @@ struct Slab {
   }
 };
 
-// Stores the extremes of a warp's tokens. The lanes that have the first of these tokens store them.
+// Stores the extremes of a warp's tokens. The lanes that hold the first of these tokens store them.
 template <codecs::DType kDType, uint32_t kParts, typename SlabOf>
 CAIRN_DEVICE void ShareExtremes(const SlabOf& slab, AffineFastShared* shared) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, warp = ThreadIndex() / kWarpLanes;
@@ -167,8 +169,8 @@ CAIRN_DEVICE void ShareExtremes(const SlabOf& slab, AffineFastShared* shared) {
   }
 }
 
-// Encodes K, with a (min, range) per channel. Synchronizes. Returns true if another kernel must do
-// it.
+// Encodes K, with a (min, range) per channel. Synchronizes the block. Returns true if the general
+// kernel must encode the tile.
 template <uint32_t kBits, codecs::DType kDType, uint32_t kParts>
 CAIRN_DEVICE bool EncodeChannels(const EncodeTile& tile, uint32_t token_first,
                                  uint32_t channel_first, AffineFastShared* shared) {
@@ -206,8 +208,8 @@ CAIRN_DEVICE bool EncodeChannels(const EncodeTile& tile, uint32_t token_first,
   return is_wrong;
 }
 
-// Returns the smallest of a thread's 8 channels in the lower half, and the negated largest above
-// it.
+// Returns the smallest of a thread's 8 channels in the lower half of the word, and the negated
+// largest in the upper half.
 template <codecs::DType kDType>
 CAIRN_DEVICE uint32_t ExtremesOfUnit(const U32x4& values) {
   const uint32_t low = LeastHalves<kDType>(LeastHalves<kDType>(values.x, values.y),
@@ -218,9 +220,9 @@ CAIRN_DEVICE uint32_t ExtremesOfUnit(const U32x4& values) {
   return LeastHalves<kDType>(PermuteBytes(low, high, 0x5410), PermuteBytes(low, high, 0x7632));
 }
 
-// Encodes V, with a (min, range) per token and 64 channels. 8 adjacent lanes have these channels.
-// They divide the tokens among them, until each has one. It makes that token's params, and the
-// lanes exchange them.
+// Encodes V, with a (min, range) for each 64 channels of a token. 8 adjacent lanes hold these
+// channels. In each round, each lane gives half of its tokens to another lane, until it has one
+// token. It computes the params of this token. The lanes then exchange the params.
 template <uint32_t kBits, codecs::DType kDType, uint32_t kParts>
 CAIRN_DEVICE bool EncodeTokens(const EncodeTile& tile, uint32_t token_first, uint32_t channel_first,
                                AffineFastShared* shared) {
@@ -236,7 +238,7 @@ CAIRN_DEVICE bool EncodeTokens(const EncodeTile& tile, uint32_t token_first, uin
   CAIRN_UNROLL
   for (uint32_t lanes = kPartChannels / 2, left = slab.kTokens; lanes != 0; lanes /= 2) {
     const bool is_upper = (lane & lanes) != 0;
-    if (left == 1) {  // the other lane has the same token
+    if (left == 1) {  // the lane shares its token with the other one
       extremes[0] = LeastHalves<kDType>(extremes[0], ShuffleXor(extremes[0], lanes));
       continue;
     }

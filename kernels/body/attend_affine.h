@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention over codes between a (min, range), without decoding them. A code is used as the
-// mantissa of a denormal fp16 number, code * 2^-24. Products of fp16 numbers are exact for
-// denormals. Steps are multiplied into the other factor:
+// Computes attention over codes with a (min, range) per group, without decoding them. A code is
+// used as the mantissa of a denormal fp16 number, whose value is code * 2^-24. Products of fp16
+// numbers are exact for denormals. The step of a code is multiplied into the other factor of the
+// product:
 //
-// - scores: q . k is the sum over channels of (q * step) * code, plus the sum of q * min, which is
-//   the same for all tokens of a part.
+// - scores: q . k is the sum over channels of (q * step) * code, plus the sum of q * min. The
+//   second sum is the same for all tokens of a part.
 // - outputs: p . v is the sum over tokens of (p * step) * code, plus the sum of p * min for each
 //   group of V.
 //
-// A warp processes 32 tokens at a time, of every fourth part of its block's work item. It has its
-// own sums, and synchronizes with the other warps at the end. Lane 4 g + p has the numbers g, of
-// eight, and p, of four. Matrix products distribute their operands by g and p:
+// A warp processes 32 tokens at a time, from every fourth part of its block's work item. Each warp
+// has its own sums; the block joins them at the end. Write the number of a lane as 4 g + p, where g
+// is 0 to 7 and p is 0 to 3. Matrix products distribute their operands to lanes by g and p:
 //
-// - K: g is one of 8 tokens, p is 32 of the channels, which is a quarter of the codes.
-// - V: p is two of 8 tokens, g is 8 channels of each group of 64.
-// - queries: g is the rows g and g + 8, p is the same channels as for K.
+// - K: g selects one of 8 tokens, p selects 32 of the channels, which is a quarter of the codes.
+// - V: p selects two of 8 tokens, g selects 8 channels of each group of 64.
+// - queries: g selects the rows g and g + 8, p selects the same channels as for K.
 //
-// Each product takes a pair of codes from a word: one from each half, with one mask. If the mask
-// leaves a code above the lowest bits, the code is too large by a power of two. Queries and outputs
-// are scaled to correct this.
+// Each product takes two codes from a word with one mask, one code from each half of the word. If
+// the mask leaves a code above the lowest bits, its value is too large by a power of two. Queries
+// and outputs are scaled to correct this.
 
 #include <cstdint>
 
@@ -31,8 +32,8 @@ namespace cairn::kernels {
 
 // The queries times the steps of a part.
 struct SteppedQueries {
-  uint32_t of[2][16];  // rows g and g + 8: pairs of channels
-  float start[2];      // where the sum of each token starts
+  uint32_t of[2][16];  // pairs of channels, for the rows g and g + 8
+  float start[2];      // initial value of the sum for each token
 };
 
 template <uint32_t kBits>
@@ -49,7 +50,7 @@ CAIRN_DEVICE void StepQueries(const AffineAttendShared<kBits>& shared,
   }
   CAIRN_UNROLL
   for (uint32_t n = 0; n < 16; ++n) {
-    // The channels of the pair, among the 32 of p.
+    // The channels of pair n, among the 32 channels that p selects.
     const uint32_t low = n / P::kOfHalf * 2 * P::kOfHalf + n % P::kOfHalf;
     const uint32_t high = low + P::kOfHalf;
     const uint32_t a = WordOf(step.k_params[low / 4 * 4 + p], low % 4);
@@ -68,7 +69,7 @@ CAIRN_DEVICE void StepQueries(const AffineAttendShared<kBits>& shared,
   queries->start[1] = codecs::Multiply(sums[2], kDenormalUnit);
 }
 
-// Computes the scores of 8 tokens, from token `first` on.
+// Computes the scores of 8 tokens; `first` is the first of them.
 template <uint32_t kBits>
 CAIRN_DEVICE void ScoreTokens(const AffineStep<kBits>& step, uint32_t first,
                               const SteppedQueries& queries, float (&scores)[4]) {
@@ -85,14 +86,15 @@ CAIRN_DEVICE void ScoreTokens(const AffineStep<kBits>& step, uint32_t first,
   }
 }
 
-// Adds 16 tokens, from token `first` on. `weights` has those of the first 8 and of the other 8.
+// Adds the outputs of 16 tokens; `first` is the first of them. `weights` has the weights of the
+// first 8 tokens and then of the other 8.
 template <uint32_t kBits>
 CAIRN_DEVICE void AddValues(const AffineStep<kBits>& step, uint32_t first,
                             const float (&weights)[2][4], AffineSums* sums) {
   constexpr uint32_t kOfHalf = Pairing<kBits>::kOfHalf;
   const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
-  uint32_t pairs[4], extra[2];  // weights as operands; what g adds for two tokens
-  U32x4 params[2];              // of two tokens: groups 0 and 1 of one, then of the other
+  uint32_t pairs[4], extra[2];  // weights as operands; what lane g adds for two tokens
+  U32x4 params[2];              // params of two tokens: both groups of one, then both of the other
   CAIRN_UNROLL
   for (uint32_t i = 0; i < 2; ++i) {
     pairs[2 * i] = PackFp16(weights[i][0], weights[i][1]);
@@ -100,7 +102,7 @@ CAIRN_DEVICE void AddValues(const AffineStep<kBits>& step, uint32_t first,
     params[i] = *reinterpret_cast<const U32x4*>(step.v_params + first + 8 * i + 2 * p);
     const uint32_t mins = g == 0 ? PermuteBytes(params[i].x, params[i].z, 0x5410)
                                  : PermuteBytes(params[i].y, params[i].w, 0x5410);
-    extra[i] = g < kAttendVGroups ? mins : g == 7 ? 0x3C003C00U : 0;  // the numbers 1 and 1
+    extra[i] = g < kAttendVGroups ? mins : g == 7 ? 0x3C003C00U : 0;  // two numbers 1
   }
   MmaHalves(sums->extras, pairs, extra);
   CAIRN_UNROLL
@@ -126,7 +128,7 @@ CAIRN_DEVICE void AddValues(const AffineStep<kBits>& step, uint32_t first,
 
 // ---- Work items ----
 
-// Checks the params of 32 tokens, one token per lane. Sets those of absent tokens to zero.
+// Checks the params of 32 tokens, one token per lane. Sets the params of absent tokens to zero.
 template <uint32_t kBits>
 CAIRN_DEVICE void CheckValueParams(uint32_t tokens, AffineStep<kBits>* step, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -139,7 +141,7 @@ CAIRN_DEVICE void CheckValueParams(uint32_t tokens, AffineStep<kBits>* step, Fau
   if (tokens < kStepTokens) SyncWarp();
 }
 
-// Computes a warp's sums of a work item.
+// Computes a warp's sums over a work item.
 template <uint32_t kBits>
 CAIRN_DEVICE void SumParts(const AttendArgs& args, const AttendReader& reader,
                            const AttendWork& work, AffineAttendShared<kBits>* shared,
@@ -167,7 +169,7 @@ template <uint32_t kBits>
 CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, kBits == 2 ? 3 : 2) AttendAffine(AttendArgs args) {
   static_assert(kAttendThreads == kAttendDim && kAttendThreads == 8 * kAttendRows);
   CAIRN_SHARED(AffineAttendShared<kBits>, shared);
-  // A constant, so that no register is needed for the list.
+  // The list is a constant, so that it needs no register.
   const AttendReader reader(args.plan, AttendAffineList(kBits));
   for (uint32_t i = BlockIndex(); i < reader.WorkCount(); i += GridBlocks()) {
     LayOutQueries(reader, reader.Work(i), kDenormalUnitInverse, &shared);
@@ -184,7 +186,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, kBits == 2 ? 3 : 2) AttendAffine(Atten
         },
         &shared);
     SyncBlock();
-    const AttendWork work = reader.Work(i);  // read again, because no register kept it
+    const AttendWork work = reader.Work(i);  // read again to save registers
     JoinWarps(reader.SlotFloats(), shared, RowCount(reader.Queries(work.queries), work),
               SlotOf(args, reader.SlotFloats(), work.slot));
     SyncBlock();  // shared memory is reused for the next work

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention over tiles of all forms that have a place for each code, over source bits, and over
-// tails of caches. A block has one work item, of which it puts the values of 16 tokens at a time
-// into shared memory, rounded as by decoding. Sums are fp32. This kernel is slow; those for affine
-// codes are fast.
+// Computes attention over tiles of every form in which each code has a fixed place, over source
+// elements, and over tails of caches. A tail is the last tokens of a sequence, which are not
+// encoded yet. A block has one work item. It decodes 16 tokens at a time to shared memory, with the
+// same rounding as the decode kernels. Sums are fp32. This kernel is slow; the kernels of
+// attend_affine.h, attend_fp8.h and attend_plain.h are fast.
 
 #include <cstdint>
 
@@ -11,13 +12,13 @@
 
 namespace cairn::kernels {
 
-// The sums of a row, which its threads keep. Thread 16 r + i belongs to row r.
+// The sums of a row of queries. The threads of the row keep them: thread 16 r + i belongs to row r.
 struct RowSums {
   float largest = kNoScore;
   float sum = 0.0F;
 };
 
-// Returns the number of tokens of a part that a row sees.
+// Returns how many tokens of a part a row of queries may attend to.
 CAIRN_DEVICE uint32_t TokensSeen(const AttendQueries& queries, const AttendPart& part,
                                  uint32_t tail_tokens, uint32_t row) {
   if (!part.is_tail) return part.k.token_count;
@@ -31,7 +32,7 @@ CAIRN_DEVICE uint32_t TokensSeen(const AttendQueries& queries, const AttendPart&
   return left < part.k.token_count ? left : part.k.token_count;
 }
 
-// Computes the scores of a part's tokens. A thread has one row, and every sixteenth token.
+// Computes the scores of a part's tokens. A thread computes every sixteenth token of one row.
 template <typename Shared>
 CAIRN_DEVICE void FindScores(const AttendQueries& queries, const AttendTile& k, uint32_t tokens,
                              uint32_t rows, uint32_t seen, Shared* shared, Fault* fault) {
@@ -128,7 +129,7 @@ CAIRN_DEVICE Fault AttendToPart(const AttendReader& reader, const AttendPart& pa
   const uint32_t seen =
       row < rows ? TokensSeen(queries, part, tail_tokens, work.row_first + row) : 0;
   AttendTile tile{part.k, reader.Plane(part.k.plane), part.k_form, part.is_tail, {}};
-  // The last row sees the most tokens.
+  // The last row may attend to the most tokens.
   const uint32_t tokens = TokensSeen(queries, part, tail_tokens, work.row_first + rows - 1);
   tile.task.token_count = static_cast<uint16_t>(tokens);
   if (tokens == 0 || !ReadyTile(&tile, shared, &fault)) return fault;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention over bytes of E4M3 with a scale per token, without decoding them. If the bits of a code
-// are moved below the exponent of an fp16 number, the number is exactly 2^-8 of the code's value.
-// So it is never infinite or NaN. The layout of codes and lanes is that of attend_affine.h with 8
-// bits. Scales of K are multiplied into scores, scales of V into weights.
+// Computes attention over E4M3 codes with a scale per token, without decoding them. A code's bits
+// are moved below the highest exponent bit of an fp16 number. The number is then exactly 2^-8 of
+// the code's value, and is never infinite or NaN. The layout of codes and lanes is that of
+// attend_affine.h with 8 bits. Scales of K are multiplied into the scores, and scales of V into the
+// weights.
 
 #include <cstdint>
 
@@ -13,12 +14,13 @@
 
 namespace cairn::kernels {
 
-inline constexpr float kE4m3Unit = 256.0F;  // code value / number that products take
+inline constexpr float kE4m3Unit = 256.0F;  // value of a code / number that the products use
 
-// The data of 32 tokens in shared memory.
+// A step: the data of 32 tokens, in shared memory.
 template <uint32_t kOfDim>
 struct Fp8Step {
-  static constexpr uint32_t kBits = 8, kDim = kOfDim, kRowBytes = kDim, kSteps = 3;  // in flight
+  static constexpr uint32_t kBits = 8, kDim = kOfDim, kRowBytes = kDim,
+                            kSteps = 3;  // copied at a time
   alignas(16) uint8_t k_codes[kStepTokens * kRowBytes];
   alignas(16) uint8_t v_codes[kStepTokens * kRowBytes];
   alignas(16) uint16_t k_scales[kStepTokens];
@@ -30,7 +32,7 @@ struct Fp8Step {
 template <uint32_t kDim>
 using Fp8AttendShared = StepsShared<Fp8Step<kDim>>;
 
-// A piece has eight scales. After the last scale of a tile there is padding.
+// A piece of 16 bytes has eight scales. There is padding after the last scale of a tile.
 template <uint32_t kDim>
 CAIRN_DEVICE void AskForParams(const AffinePart& part, uint32_t token, uint32_t tokens,
                                Fp8Step<kDim>* step) {
@@ -46,7 +48,8 @@ CAIRN_DEVICE uint32_t E4m3Pair(uint32_t word, uint32_t i) {
                 : (word >> 1 & 0x3F803F80U) | (word & 0x80008000U);
 }
 
-// Finds codes that are NaNs: only a magnitude of 127 carries into the sign.
+// Finds codes that are NaNs. Adding 1 to a magnitude carries into the sign bit only if it is 127,
+// that is NaN.
 struct NanFinder {
   uint32_t seen = 0;
 
@@ -71,7 +74,7 @@ CAIRN_DEVICE void CheckScales(uint32_t tokens, Fp8Step<kDim>* step, Fault* fault
   if (tokens < kStepTokens) SyncWarp();
 }
 
-// Computes the scores of 8 tokens, from token `first` on.
+// Computes the scores of 8 tokens; `first` is the first of them.
 template <uint32_t kDim>
 CAIRN_DEVICE void ScoreFp8(const Fp8Step<kDim>& step, uint32_t first,
                            const U32x4 (&queries)[2][kDim / 32], NanFinder* nans,
@@ -97,7 +100,8 @@ CAIRN_DEVICE void ScoreFp8(const Fp8Step<kDim>& step, uint32_t first,
   }
 }
 
-// Adds 16 tokens, from token `first` on. `weights` has those of the first 8 and of the other 8.
+// Adds the outputs of 16 tokens; `first` is the first of them. `weights` has the weights of the
+// first 8 tokens and then of the other 8.
 template <uint32_t kDim>
 CAIRN_DEVICE void AddFp8(const Fp8Step<kDim>& step, uint32_t first, const float (&weights)[2][4],
                          NanFinder* nans, LaneSums<kDim / kAttendVGroup>* sums) {
@@ -128,7 +132,7 @@ CAIRN_DEVICE void AddFp8(const Fp8Step<kDim>& step, uint32_t first, const float 
   }
 }
 
-// Computes a warp's sums of a work item.
+// Computes a warp's sums over a work item.
 template <uint32_t kDim>
 CAIRN_DEVICE void SumFp8(const AttendArgs& args, const AttendReader& reader, const AttendWork& work,
                          Fp8AttendShared<kDim>* shared, LaneSums<kDim / kAttendVGroup>* sums) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The kernels that compute attention, in their order. All code that launches them, on a device or
-// on the executor of tests, uses this list.
+// Lists the kernels that compute attention, in the order in which they run. All code that launches
+// them, on a device or on the executor of the tests, uses this list.
 
 #include <cstdint>
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Merges the results of the work items of a sequence's rows: outputs weighted by e^(log sum), as
-// MergeAttention() of codecs/backend/reference/attention.h does. One warp per row.
+// Merges the results of all work items of a sequence. The outputs of a row are weighted by e^(log
+// sum), as MergeAttention() of codecs/backend/reference/attention.h does. One warp per row of
+// queries.
 
 #include <cstdint>
 
@@ -9,9 +10,9 @@
 
 namespace cairn::kernels {
 
-inline constexpr uint32_t kMergeChannels = 4;  // that a lane merges at once
+inline constexpr uint32_t kMergeChannels = 4;  // a lane merges this many at once
 
-// Returns the largest log sum of a row in `count` slots.
+// Returns the largest of the `count` log sums that the work items stored for a row.
 CAIRN_DEVICE float LargestLogSum(uint32_t slot_floats, float* slots, uint32_t count, uint32_t row) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   float largest = codecs::BitsFloat(kMinusInfinityBits);

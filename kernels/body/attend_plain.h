@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention over source bits of bf16 or fp16, for heads of 64 or 128: tails in the pages of a
-// cache, and raw tiles. As in attend_affine.h, a warp processes 32 tokens at a time, of every
-// fourth part of its block's work item. Lane 4 g + p has the numbers g, of eight, and p, of four.
-// Matrix products distribute their operands by g and p:
+// Computes attention over bf16 or fp16 source elements, for heads of 64 or 128 channels. The
+// elements are in raw tiles, or in tails: pages of the engine's cache. As in attend_affine.h, a
+// warp processes 32 tokens at a time, from every fourth part of its block's work item. Write the
+// number of a lane as 4 g + p, where g is 0 to 7 and p is 0 to 3. Matrix products distribute their
+// operands to lanes by g and p:
 //
-// - K: g is one of 8 tokens, p is 8 channels of each 32.
-// - V: p is two of 8 tokens, g is 8 channels of each 64.
-// - queries: g is the rows g and g + 8, p is the same channels as for K.
+// - K: g selects one of 8 tokens, p selects 8 channels of each 32.
+// - V: p selects two of 8 tokens, g selects 8 channels of each 64.
+// - queries: g selects the rows g and g + 8, p selects the same channels as for K.
 
 #include <cstdint>
 
@@ -17,23 +18,23 @@
 
 namespace cairn::kernels {
 
-// The data of 32 tokens in shared memory. Pieces of 16 bytes are placed so that the lanes of a load
-// use different banks.
+// A step: the data of 32 tokens, in shared memory. Its pieces of 16 bytes are placed so that lanes
+// that load at the same time use different banks.
 template <uint32_t kOfDim>
 struct PlainStep {
   static constexpr uint32_t kDim = kOfDim, kRowBytes = 2 * kDim, kPieces = kRowBytes / 16;
   alignas(16) uint8_t k[kStepTokens * kRowBytes];
   alignas(16) uint8_t v[kStepTokens * kRowBytes];
-  const uint8_t* places[2][kStepTokens];  // source bits of K and V; null: there is no such token
-  uint32_t there;                         // which tokens there are, one bit each
+  const uint8_t* places[2][kStepTokens];  // addresses of the tokens' K and V; null: no such token
+  uint32_t there;                         // bit i is set if token i exists
   int32_t end;                            // end of the tail, or of the part
   uint32_t is_tail;
 };
 
 template <uint32_t kDim>
 struct PlainAttendShared {
-  static constexpr uint32_t kSteps = 2;     // in flight; three do not fit into a block on sm_80
-  U32x4 queries[2][kDim / 32][kWarpLanes];  // of the rows g and g + 8: a quarter for each lane
+  static constexpr uint32_t kSteps = 2;     // copied at a time; 3 do not fit into a block on sm_80
+  U32x4 queries[2][kDim / 32][kWarpLanes];  // rows g and g + 8; each lane reads a quarter of them
   float factors[kAttendRows];               // they convert a row's sums to scores
   float largest[kAttendWarps][kAttendRows];
   float sums[kAttendWarps][kAttendRows];
@@ -52,8 +53,8 @@ CAIRN_DEVICE uint32_t PlainVAt(uint32_t token, uint32_t piece) {
   return token * PlainStep<kDim>::kRowBytes + 16 * (piece ^ (token & 6));
 }
 
-// Returns the place of a token's source bits. Returns null if there is none, and sets *fault if its
-// page is invalid.
+// Returns the address of a token's elements. Returns null if the token does not exist, and sets
+// *fault if its page is invalid.
 template <uint32_t kDim>
 CAIRN_DEVICE const uint8_t* PlainPlace(const AttendReader& reader, const AttendPart& part,
                                        const TileTask& task, uint32_t token, Fault* fault) {
@@ -61,16 +62,16 @@ CAIRN_DEVICE const uint8_t* PlainPlace(const AttendReader& reader, const AttendP
   return PlaceOf(reader.Plane(task.plane), task.target, task.token_first + token, fault);
 }
 
-// Starts to copy up to 32 tokens of a part, from `token` on.
+// Starts to copy up to 32 tokens of a part; `token` is the first of them.
 template <uint32_t kDim>
 CAIRN_DEVICE void AskForPlain(const AttendArgs& args, const AttendReader& reader,
                               const AttendPart& part, const AttendQueries& queries, uint32_t token,
                               PlainStep<kDim>* step) {
-  constexpr uint32_t kPieces = PlainStep<kDim>::kPieces, kRows = kWarpLanes / kPieces;  // at once
+  constexpr uint32_t kPieces = PlainStep<kDim>::kPieces, kRows = kWarpLanes / kPieces;  // per load
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   Fault fault = Fault::kNone;
   const uint32_t tail_tokens = part.is_tail ? TailTokens(queries, &fault) : 0;
-  // The last row sees the most tokens.
+  // The last row may attend to the most tokens.
   const uint32_t seen = TokensSeen(queries, part, tail_tokens, queries.rows - 1);
   const uint8_t* k = nullptr;
   const uint8_t* v = nullptr;
@@ -95,13 +96,13 @@ CAIRN_DEVICE void AskForPlain(const AttendArgs& args, const AttendReader& reader
     if ((there >> row & 1) != 0) {
       CopyAsync16(step->k + PlainKAt<kDim>(row, piece), step->places[0][row] + 16 * piece);
       CopyAsync16(step->v + PlainVAt<kDim>(row, piece), step->places[1][row] + 16 * piece);
-    } else {  // it has no weight, but must not be a NaN
+    } else {  // the token has no weight, but must not be a NaN
       *reinterpret_cast<U32x4*>(step->v + PlainVAt<kDim>(row, piece)) = {0, 0, 0, 0};
     }
   }
 }
 
-// Starts the copies of a warp's parts, 32 tokens at a time.
+// Starts the copies of the parts of a warp, 32 tokens at a time.
 struct PlainAsker {
   uint32_t index, end;  // the next part, and the end of the parts
   uint32_t token;
@@ -129,7 +130,7 @@ CAIRN_DEVICE void MultiplyPlain(float (&d)[4], const uint32_t (&a)[4], const uin
   }
 }
 
-// Computes the scores of 8 tokens, from token `first` on.
+// Computes the scores of 8 tokens; `first` is the first of them.
 template <codecs::DType kDType, uint32_t kDim>
 CAIRN_DEVICE void ScorePlain(const PlainStep<kDim>& step, uint32_t first,
                              const U32x4 (&queries)[2][kDim / 32], float (&scores)[4]) {
@@ -146,8 +147,8 @@ CAIRN_DEVICE void ScorePlain(const PlainStep<kDim>& step, uint32_t first,
   }
 }
 
-// Removes the scores of tokens that a row does not see.
-//   behind  number of query tokens after those of the rows g and g + 8
+// Masks the scores of tokens that a row may not attend to.
+//   behind  number of query tokens that follow the token of the rows g and g + 8
 template <uint32_t kDim>
 CAIRN_DEVICE void MaskPlain(const PlainStep<kDim>& step, const int32_t (&behind)[2],
                             float (&scores)[4][4]) {
@@ -163,7 +164,8 @@ CAIRN_DEVICE void MaskPlain(const PlainStep<kDim>& step, const int32_t (&behind)
   }
 }
 
-// Adds 16 tokens, from token `first` on. `weights` has those of the first 8 and of the other 8.
+// Adds the outputs of 16 tokens; `first` is the first of them. `weights` has the weights of the
+// first 8 tokens and then of the other 8.
 template <codecs::DType kDType, uint32_t kDim>
 CAIRN_DEVICE void AddPlain(const PlainStep<kDim>& step, uint32_t first,
                            const float (&weights)[2][4], LaneSums<kDim / kAttendVGroup>* sums) {
@@ -177,7 +179,7 @@ CAIRN_DEVICE void AddPlain(const PlainStep<kDim>& step, uint32_t first,
   MultiplyPlain<kDType>(sums->extras, pairs, {ones, ones});
   CAIRN_UNROLL
   for (uint32_t group = 0; group < kDim / kAttendVGroup; ++group) {
-    uint32_t of[2][8];  // channels of two tokens each
+    uint32_t of[2][8];  // channels, each word for two tokens
     CAIRN_UNROLL
     for (uint32_t i = 0; i < 2; ++i) {
       const uint32_t token = first + 8 * i + 2 * p;
@@ -199,7 +201,7 @@ CAIRN_DEVICE void AddPlain(const PlainStep<kDim>& step, uint32_t first,
   }
 }
 
-// Stores rows of queries in the layout that lanes read. Absent rows are zeros.
+// Stores rows of queries in the layout in which lanes read them. Absent rows become zeros.
 template <uint32_t kDim>
 CAIRN_DEVICE void LayOutPlain(const AttendQueries& queries, const AttendWork& work,
                               PlainAttendShared<kDim>* shared) {
@@ -218,7 +220,7 @@ CAIRN_DEVICE void LayOutPlain(const AttendQueries& queries, const AttendWork& wo
   }
 }
 
-// Computes a warp's sums of a work item.
+// Computes a warp's sums over a work item.
 template <codecs::DType kDType, uint32_t kDim>
 CAIRN_DEVICE void SumPlain(const AttendArgs& args, const AttendReader& reader,
                            const AttendWork& work, PlainAttendShared<kDim>* shared,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How codes reach the matrix products: their layout in shared memory, and the copies of tokens to
-// it. See attend_affine.h and attend_fp8.h.
+// Prepares codes for the matrix products of attention: defines their layout in shared memory, and
+// copies tokens there. attend_affine.h and attend_fp8.h use it.
 
 #include <cstdint>
 
@@ -14,21 +14,22 @@ namespace cairn::kernels {
 inline constexpr float kDenormalUnit = 5.9604644775390625e-8F;  // 2^-24
 inline constexpr float kDenormalUnitInverse = 16777216.0F;
 
-// How codes of a width are arranged in the halves of words.
+// Describes how codes of kBits bits are arranged in the 16-bit halves of words.
 template <uint32_t kBits>
 struct Pairing {
-  static constexpr uint32_t kOfHalf = 16 / kBits;     // codes in a half
-  static constexpr uint32_t kUnshifted = 10 / kBits;  // codes below the exponent of fp16
+  static constexpr uint32_t kOfHalf = 16 / kBits;     // codes in a half of a word
+  static constexpr uint32_t kUnshifted = 10 / kBits;  // codes below an fp16 number's exponent
   static constexpr uint32_t kMask = ((1U << kBits) - 1) * 0x00010001U;
 };
 
-// Returns the power of two by which code i of each half is too large.
+// Code i of a half is not shifted to the lowest bits. Returns the exponent of the factor by which
+// it is therefore too large.
 template <uint32_t kBits>
 CAIRN_DEVICE uint32_t ExcessOf(uint32_t i) {
   return i % Pairing<kBits>::kUnshifted * kBits;
 }
 
-// Returns code i of each half of a word, as two denormals.
+// Returns code i of each half of a word, as two denormal fp16 numbers.
 template <uint32_t kBits>
 CAIRN_DEVICE uint32_t CodePair(uint32_t word, uint32_t i) {
   using P = Pairing<kBits>;
@@ -42,24 +43,24 @@ CAIRN_DEVICE uint32_t StepFactors(uint32_t excess) {
   return (kInverse - (excess << 10)) * 0x00010001U;
 }
 
-// The data of 32 tokens in shared memory. Pieces of 16 bytes are placed so that lanes that read at
-// the same time read different banks.
+// A step: the data of 32 tokens, in shared memory. Its pieces of 16 bytes are placed so that lanes
+// that read at the same time use different banks.
 template <uint32_t kOfBits>
 struct AffineStep {
   static constexpr uint32_t kBits = kOfBits, kDim = kAttendDim, kRowBytes = kDim * kBits / 8;
-  static constexpr uint32_t kSteps = kBits == 8 ? 3 : 4;  // in flight
+  static constexpr uint32_t kSteps = kBits == 8 ? 3 : 4;  // copied at a time
   alignas(16) uint8_t k_codes[kStepTokens * kRowBytes];
   alignas(16) uint8_t v_codes[kStepTokens * kRowBytes];
-  U32x2 v_params[kStepTokens];  // params of both groups
+  U32x2 v_params[kStepTokens];  // params of both groups of V
   U32x4 k_params[kAttendDim / 4];
   uint32_t tokens;    // number of tokens
   uint32_t status;    // index of their status word
-  uint32_t is_first;  // whether it is the first step of its part: k_params are new
+  uint32_t is_first;  // whether it is the first step of its part, with new k_params
 };
 
 template <typename Step>
 struct StepsShared {
-  U32x4 queries[2][Step::kDim / 32][kWarpLanes];  // of the rows g and g + 8: a quarter per lane
+  U32x4 queries[2][Step::kDim / 32][kWarpLanes];  // rows g and g + 8; a lane has a quarter
   float factors[kAttendRows];                     // they convert a row's sums to scores
   uint32_t part_end;                              // end of the work item's parts
   float largest[kAttendWarps][kAttendRows];
@@ -74,28 +75,29 @@ using AffineAttendShared = StepsShared<AffineStep<kBits>>;
 
 // ---- Copying steps ----
 
-// Returns where a piece of 16 bytes is among a token's codes of K.
+// Returns the place of a piece of 16 bytes among a token's codes of K.
 template <uint32_t kRowBytes>
 CAIRN_DEVICE uint32_t KPieceAt(uint32_t token, uint32_t piece) {
   if (kRowBytes == 128) piece ^= token & 1;
   return token * kRowBytes + 16 * piece;
 }
-// In V, the even tokens of 8 come before the odd ones, so the tokens of p are adjacent.
+// Of each 8 tokens of V, the even ones are stored before the odd ones. So the two tokens that p
+// selects are adjacent.
 CAIRN_DEVICE uint32_t VSlotOf(uint32_t token) {
   return (token & ~7U) | (token & 7) >> 1 | (token & 1) << 2;
 }
-// Returns the bits to change in an offset within a row.
+// Returns the bits to invert in an offset within a row, so that banks differ.
 template <uint32_t kRowBytes>
 CAIRN_DEVICE uint32_t VSwizzle(uint32_t slot) {
   return kRowBytes == 128 ? (slot & 3) * 32 : kRowBytes == 64 ? (slot >> 1 & 1) * 32 : 0;
 }
 
-// Starts to copy the codes of up to 32 tokens of a part, from `token` on.
+// Starts to copy the codes of up to 32 tokens of a part; `token` is the first of them.
 template <typename Step>
 CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t tokens, Step* step) {
   constexpr uint32_t kRowBytes = Step::kRowBytes, kPieces = kRowBytes / 16;
   const uint32_t lane = ThreadIndex() % kWarpLanes;
-  // The places of the lane's first pieces.
+  // The addresses of the first pieces that this lane copies.
   const uint32_t row = lane / kPieces, piece = lane % kPieces, slot = VSlotOf(row);
   const uint32_t k_at = KPieceAt<kRowBytes>(row, piece);
   const uint32_t v_at = slot * kRowBytes + (16 * piece ^ VSwizzle<kRowBytes>(slot));
@@ -105,7 +107,8 @@ CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t t
     CAIRN_UNROLL
     for (uint32_t i = 0; i < kPieces; ++i) {
       const uint32_t before = i * (kWarpLanes / kPieces);  // the number of rows before
-      // Eight rows further, nothing changes. Four rows further are two slots, with their swizzle.
+      // Eight rows further, the swizzle is the same. Four rows further means two slots further,
+      // with the swizzle of that slot.
       const uint32_t v_to =
           before / 8 * 8 * kRowBytes +
           (before % 8 == 0 ? v_at : v_at ^ (2 * kRowBytes | VSwizzle<kRowBytes>(2)));
@@ -115,7 +118,7 @@ CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t t
       }
     }
   };
-  // If all tokens exist, the compiler removes the conditions.
+  // This branch lets the compiler remove the conditions if all tokens exist.
   if (tokens == kStepTokens) {
     ask(kStepTokens);
   } else {
@@ -123,8 +126,8 @@ CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t t
   }
 }
 
-// Starts to copy the data of a part other than codes. After the last token there is padding, or
-// another part of the tile.
+// Starts to copy the data of a part other than codes. The bytes after the last token are padding,
+// or another part of the tile.
 template <uint32_t kBits>
 CAIRN_DEVICE void AskForParams(const AffinePart& part, uint32_t token, uint32_t tokens,
                                AffineStep<kBits>* step) {
@@ -132,12 +135,12 @@ CAIRN_DEVICE void AskForParams(const AffinePart& part, uint32_t token, uint32_t 
   if (2 * lane < tokens) {  // a piece has two tokens
     CopyAsync16(step->v_params + 2 * lane, part.image + (part.v_params + 8 * token + 16 * lane));
   }
-  // Piece i of one p is beside piece i of the others.
+  // For each i, the pieces with the number i are adjacent, over all p.
   if (token == 0)
     CopyAsync16(step->k_params + lane % 8 * 4 + lane / 8, part.image + (part.k_params + 16 * lane));
 }
 
-// Starts the copies of a warp's parts, 32 tokens at a time.
+// Starts the copies of the parts of a warp, 32 tokens at a time.
 struct StepAsker {
   const AttendReader& reader;
   const uint32_t& end;  // end of the parts
@@ -168,7 +171,7 @@ struct StepAsker {
   }
 };
 
-// Calls visit(step, fault) for the steps of a warp in order, while the next ones are being copied.
+// Calls visit(step, fault) for the steps of a warp in order. The next steps are copied meanwhile.
 template <typename Step, typename Visit>
 CAIRN_DEVICE void ForEachStep(const AttendArgs& args, const AttendReader& reader,
                               const AttendWork& work, StepsShared<Step>* shared, Visit visit) {
@@ -176,7 +179,7 @@ CAIRN_DEVICE void ForEachStep(const AttendArgs& args, const AttendReader& reader
   const uint32_t warp = WarpOfBlock();
   Step* steps = shared->steps[warp];
   StepAsker asker(reader, work.part_first + warp, shared->part_end);
-  // A ring: each round starts the copy of a step, and then visits the oldest one.
+  // The steps form a ring. Each round starts to copy a step, and then visits the oldest one.
   uint32_t under_way = 0, at = 0;
   CAIRN_NO_UNROLL
   for (uint32_t round = 0; under_way != 0 || !asker.IsOver(); ++round) {
@@ -201,7 +204,7 @@ CAIRN_DEVICE void ForEachStep(const AttendArgs& args, const AttendReader& reader
 
 // ---- How lanes read codes and queries ----
 
-// The codes of K of one of 8 tokens, in the channels of p.
+// The codes of one of 8 tokens of K, in the channels that p selects.
 template <typename Step>
 struct KeyWords {
   static constexpr uint32_t kRowBytes = Step::kRowBytes;
@@ -228,8 +231,8 @@ struct KeyWords {
   }
 };
 
-// The codes of V of two tokens, in the 8 channels of g in a group. One token is in the low halves,
-// the other in the high halves.
+// The codes of two tokens of V, in the 8 channels of a group that g selects. One token is in the
+// low halves of the words, the other in the high halves.
 template <uint32_t kBits>
 struct ValuePairs {
   uint32_t of[kBits / 2];
@@ -256,17 +259,17 @@ struct ValuePairs {
   }
 };
 
-// Stores rows of queries in the layout that lanes read. Each row is scaled by a power of two so
-// that its largest element is between 1 and 2. Then no product with a step overflows. A warp has 4
-// rows.
-//   unit  a further factor for the sums
+// Stores rows of queries in the layout in which lanes read them. Each row is scaled by a power of
+// two, so that its largest element is between 1 and 2. Then no product with a step overflows. A
+// warp stores 4 rows.
+//   unit  another factor by which the sums are to be multiplied
 template <typename Step>
 CAIRN_DEVICE void LayOutQueries(const AttendReader& reader, const AttendWork& work, float unit,
                                 StepsShared<Step>* shared) {
   using P = Pairing<Step::kBits>;
   constexpr uint32_t kOfPart = Step::kDim / 8, kPairs = kOfPart / 2;
   const AttendQueries queries = reader.Queries(work.queries);
-  const uint32_t row = ThreadIndex() / 8, part = ThreadIndex() % 8;  // a part: kOfPart channels
+  const uint32_t row = ThreadIndex() / 8, part = ThreadIndex() % 8;  // a part has kOfPart channels
   if (ThreadIndex() == 0) shared->part_end = work.part_first + work.part_count;
   const bool is_there = row < RowCount(queries, work);
   const uint32_t query = QueryOf(queries, work, is_there ? row : 0);
@@ -289,7 +292,7 @@ CAIRN_DEVICE void LayOutQueries(const AttendReader& reader, const AttendWork& wo
     const float grow = codecs::Multiply(codecs::BitsFloat(exponent << 23), queries.scale);
     shared->factors[row] = codecs::Multiply(codecs::Multiply(grow, kLog2E), unit);
   }
-  // The pairs from kPairs * (part mod 2) on, for p = part / 2.
+  // For p = part / 2, this lane stores kPairs pairs, from pair kPairs * (part mod 2) on.
   CAIRN_NO_UNROLL
   for (uint32_t i = 0; i < kPairs; ++i) {
     const uint32_t n = kPairs * (part % 2) + i;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The sums of attention: 16 rows of queries by 64 or 128 channels, over the tokens that a warp has
-// processed. Each warp has its own sums. The block joins them at the end of a work item. Lane 4 g +
-// p has the rows g and g + 8.
+// The sums that a warp keeps while it computes attention. They are for 16 rows of queries by 64 or
+// 128 channels, over the tokens that the warp has processed. Each warp has its own sums, and the
+// block joins them at the end of a work item. Lane 4 g + p (p is 0 to 3) has the rows g and g + 8.
 
 #include <cstdint>
 
@@ -11,19 +11,19 @@
 namespace cairn::kernels {
 
 inline constexpr uint32_t kAttendWarps = kAttendThreads / kWarpLanes;
-inline constexpr uint32_t kStepTokens = 32;  // that a warp processes at once
+inline constexpr uint32_t kStepTokens = 32;  // tokens that a warp processes at once
 inline constexpr uint32_t kAttendVGroups = kAttendDim / kAttendVGroup;
 
 // A lane's part of its warp's sums.
 template <uint32_t kGroups>
 struct LaneSums {
-  float outputs[kGroups][8][4];  // for code j of lane g: rows g and g + 8, by column
-  float extras[4];               // columns 0 and 1: sums of min of a V group; 7: of weights
-  float largest[2];              // largest scores of the rows g and g + 8
+  float outputs[kGroups][8][4];  // for code j of lane g: the rows g and g + 8, by column
+  float extras[4];               // columns 0, 1: sums of min per V group; 7: sum of weights
+  float largest[2];              // largest scores so far of the rows g and g + 8
 };
 using AffineSums = LaneSums<kAttendVGroups>;
 
-// Converts the scores of 32 tokens to weights, and scales the sums accordingly.
+// Converts the scores of 32 tokens to weights. Scales the sums to the new largest score.
 template <uint32_t kGroups>
 CAIRN_DEVICE void WeighTokens(const float* factors, uint32_t tokens, float (&scores)[4][4],
                               LaneSums<kGroups>* sums) {
@@ -70,7 +70,7 @@ CAIRN_DEVICE void WeighTokens(const float* factors, uint32_t tokens, float (&sco
   }
 }
 
-// Stores the sums of a warp in shared memory, for the block.
+// Stores a warp's sums in shared memory, where the block joins them.
 //   unit_of(j)  returns the factor for the outputs of channel j of eight
 template <uint32_t kGroups, typename Shared, typename UnitOf>
 CAIRN_DEVICE void LeaveSums(const LaneSums<kGroups>& sums, UnitOf unit_of, Shared* shared) {
@@ -95,7 +95,7 @@ CAIRN_DEVICE void LeaveSums(const LaneSums<kGroups>& sums, UnitOf unit_of, Share
   }
 }
 
-// Joins the sums of the warps, and stores the result for MergeAttended.
+// Joins the sums of the warps. Stores the result, which MergeAttended reads.
 template <typename Shared>
 CAIRN_DEVICE void JoinWarps(uint32_t slot_floats, const Shared& shared, uint32_t rows,
                             float* slot) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shared by the kernels that compute attention: the work items of a plan, and where results go.
-// Scores are in log2 units, so that a weight is a power of two.
+// Code that the attention kernels share: the work items of a plan, and the places of their results.
+// Scores are logarithms to base 2, so that a weight is a power of two.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace cairn::kernels {
 
 inline constexpr float kLog2E = 1.44269504F;
 inline constexpr float kLn2 = 0.693147181F;
-inline constexpr float kNoScore = -1e30F;  // below all scores, but differences are still finite
+inline constexpr float kNoScore = -1e30F;  // below all scores; differences stay finite
 inline constexpr uint32_t kMinusInfinityBits = 0xFF800000;
 
-// Reads a plan. It loads values again each time, because registers are needed for sums.
+// Reads a plan. It reads a value from memory each time, because the registers are needed for sums.
 struct AttendReader {
   const uint8_t* plan;
   uint32_t list;
@@ -57,7 +57,7 @@ CAIRN_DEVICE uint32_t RowCount(const AttendQueries& queries, const AttendWork& w
   return left < kAttendRows ? left : kAttendRows;
 }
 
-// Returns the number of a query row, among all query heads of all query tokens.
+// Returns the index of a query row among all query heads of all query tokens.
 CAIRN_DEVICE uint32_t QueryOf(const AttendQueries& queries, const AttendWork& work, uint32_t row) {
   const uint32_t of_head = work.row_first + row;
   return of_head / queries.rows_of_token * queries.query_heads + work.head * queries.rows_of_token +
@@ -77,12 +77,14 @@ CAIRN_DEVICE float ShuffleFloat(float value, uint32_t lane) {
   return codecs::BitsFloat(Shuffle(codecs::FloatBits(value), lane));
 }
 
-// Returns the larger of this lane's value and of that of the lane whose number differs by `lanes`.
+// Returns the larger of two values: this lane's, and that of the lane whose number differs in the
+// bit `lanes`.
 CAIRN_DEVICE float LargerAcross(float value, uint32_t lanes) {
   return Larger(value, codecs::BitsFloat(ShuffleXor(codecs::FloatBits(value), lanes)));
 }
 
-// Returns the logarithm of a sum of weights relative to 2^largest. Minus infinity: no weights.
+// Returns the logarithm of a sum of weights that are relative to 2^largest. Returns minus infinity
+// if there are no weights.
 CAIRN_DEVICE float LogSumOf(float largest, float sum) {
   if (sum == 0.0F) return codecs::BitsFloat(kMinusInfinityBits);
   return codecs::Add(codecs::Multiply(largest, kLn2), codecs::AttentionLog(sum));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Computes values of 16 tokens at a time, in shared memory, rounded as by decoding. Accepts tiles
-// of all forms that have a place for each code, source bits, and tails of caches. See attend_any.h.
+// Computes the values of 16 tokens at a time, in shared memory, with the same rounding as the
+// decode kernels. Accepts tiles of every form in which each code has a fixed place, source
+// elements, and tails of caches. See attend_any.h.
 
 #include <cstdint>
 
@@ -16,7 +17,8 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kValueTokens = 16;  // tokens with values in shared memory
 
-// The additional data for the K of a part, and then for its V.
+// Shared memory that some forms need in addition to a tile. The K of a part uses it first, then the
+// V.
 struct NarrowForms {};
 struct WideForms {
   union {
@@ -30,10 +32,10 @@ template <uint32_t kDimMax, typename Forms>
 struct AttendShared {
   float queries[kAttendRows][kDimMax];
   float outputs[kAttendRows][kDimMax];
-  float values[kValueTokens][kDimMax + 1];  // + 1, because lanes read different tokens
+  float values[kValueTokens][kDimMax + 1];  // + 1, to spread over banks
   float weights[kAttendRows][kTaskTokensMax];
-  float shrink[kAttendRows];  // factor for outputs, before those of the part are added
-  TokenPlaces places;         // the places of source bits of tokens; null: none
+  float shrink[kAttendRows];  // factor for the previous outputs, when those of the part are added
+  TokenPlaces places;         // addresses of the tokens' source elements; null: none
   Forms forms;
 };
 using NarrowShared = AttendShared<kAttendNarrowDim, NarrowForms>;
@@ -48,9 +50,9 @@ struct AttendTile {
   MixedParts mixed;
 };
 
-// ---- The tokens that exist, and their places ----
+// ---- Which tokens exist, and where they are ----
 
-// Finds the tokens that have source bits. The block synchronizes before and after.
+// Finds the tokens that are source elements. The block must synchronize before and after the call.
 CAIRN_DEVICE void FindSources(const AttendTile& tile, TokenPlaces* places, Fault* fault) {
   const TileTask& task = tile.task;
   const uint32_t thread = ThreadIndex();
@@ -82,7 +84,8 @@ CAIRN_DEVICE void FindSources(const AttendTile& tile, TokenPlaces* places, Fault
 
 CAIRN_DEVICE void FindForm(AttendTile*, NarrowForms*, Fault*) {}
 
-// Finds the additional data of the form. The block synchronizes inside, and must after it.
+// Finds the additional data of the form. Synchronizes the block inside; the caller must synchronize
+// after it.
 CAIRN_DEVICE void FindForm(AttendTile* tile, WideForms* forms, Fault* fault) {
   TileTask& task = tile->task;
   switch (tile->form) {
@@ -93,7 +96,7 @@ CAIRN_DEVICE void FindForm(AttendTile* tile, WideForms* forms, Fault* fault) {
       SyncBlock();
       if (PlaceMixed(forms->mixed.counts, tile->plane, &task, &tile->mixed)) return;
       *fault = Fault::kBadTile;
-      task.rows = 0;  // their places are unknown
+      task.rows = 0;  // the plan does not know where they are
       return;
     case codecs::FormId::kHot:
       FindScales(task, tile->plane, &forms->hot);
@@ -151,7 +154,7 @@ CAIRN_DEVICE float MixedValue(const AttendTile& tile, const MixedDecodeShared& s
                            fault);
 }
 
-// Returns the value with a profile that leaves K as written: without RoPE and without a basis.
+// Returns a value of `cairn-hot`. The profile must code K with its RoPE and without a basis.
 CAIRN_DEVICE float HotValue(const AttendTile& tile, const HotDecodeShared& shared, uint32_t token,
                             uint32_t channel) {
   const uint8_t* codes = tile.task.source + static_cast<uint64_t>(token) * shared.widths.row_bytes;
@@ -197,7 +200,7 @@ CAIRN_DEVICE float RoundTo(codecs::DType dtype, float value) {
   return codecs::Fp16ToFloat(codecs::FloatToFp16(value, codecs::Fp16Rounding::kNearestEven));
 }
 
-// Computes the values of 16 tokens of the tile, from `first` on, in `dim` channels.
+// Computes the values of 16 tokens of the tile in `dim` channels; `first` is the first token.
 template <typename Shared>
 CAIRN_DEVICE void FindValues(const AttendTile& tile, uint32_t first, uint32_t tokens, uint32_t dim,
                              Shared* shared, Fault* fault) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The first steps of encoding with a profile: finds the tokens of V that are rows because their
-// norm is small; reverses RoPE, subtracts means, and applies the basis. Does the same as
-// codecs/backend/step_token.h and small_norm.h. One warp per strip or per token.
+// The first steps of encoding with a profile. Finds the tokens of V that are stored as source
+// elements because their norm is small. Reverses RoPE, subtracts the means, and applies the basis.
+// codecs/backend/step_token.h and small_norm.h do the same on a CPU. One warp per strip or per
+// token.
 
 #include <cstdint>
 
@@ -13,10 +14,11 @@
 
 namespace cairn::kernels {
 
-// Marks the tokens of a strip whose norm is among the smallest and far below the others. The warp
-// must have synchronized after `norms` was written, and must synchronize before it reads the marks.
+// Marks the tokens of a strip whose norm is among the smallest of the strip and far below the other
+// norms. The warp must synchronize between writing `norms` and this call, and again before it reads
+// the marks.
 //   norms   one per token, in shared memory
-//   is_row  the strip's marks, in shared memory
+//   is_row  the marks of the strip, in shared memory
 CAIRN_DEVICE void MarkSmallest(uint32_t tokens, const float* norms, uint32_t* is_row) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   uint32_t middle = 0, small = 0;  // bits of the middle norm; one bit per token of the lane
@@ -36,9 +38,9 @@ CAIRN_DEVICE void MarkSmallest(uint32_t tokens, const float* norms, uint32_t* is
   }
 }
 
-// Like MarkSmallest() for V, whose norms it computes first.
+// Computes the norms of the tokens of V, and then does the same as MarkSmallest().
 //   v       the tile of V
-//   norms   kStripTokens of them, in shared memory of the warp
+//   norms   room for kStripTokens norms, in shared memory of the warp
 CAIRN_DEVICE void MarkSmallNorms(const PlaneRecord& v, uint8_t* source, uint32_t token_first,
                                  uint32_t tokens, float* norms, uint32_t* is_row, Fault* fault) {
   FindNorms(
@@ -48,9 +50,9 @@ CAIRN_DEVICE void MarkSmallNorms(const PlaneRecord& v, uint8_t* source, uint32_t
   MarkSmallest(tokens, norms, is_row);
 }
 
-// Marks the rows of a strip that can be found without encoding the tile's values. The warp must
+// Marks those rows of a strip that can be found before the tile is encoded. The warp must
 // synchronize before it reads the marks.
-//   tile  the tile's number
+//   tile  index of the tile
 CAIRN_DEVICE void SelectStepRows(const EncodeReader& reader, uint32_t tile, const EncodeTask& task,
                                  const PlaneRecord& plane, const codecs::StripShape& shape,
                                  uint32_t token_first, float* norms, uint32_t* is_row,
@@ -63,8 +65,8 @@ CAIRN_DEVICE void SelectStepRows(const EncodeReader& reader, uint32_t tile, cons
   MarkSmallNorms(reader.Plane(v.plane), v.source, token_first, shape.tokens, norms, is_row, fault);
 }
 
-// Returns a channel's value without its mean. It is the input of the basis or, without one, the
-// code's.
+// Subtracts the mean of a channel from its value. The result is the input of the basis, or is coded
+// if there is no basis.
 CAIRN_DEVICE float WithoutMean(const PlaneRecord& plane, uint32_t head, uint32_t channel,
                                float value) {
   value = codecs::Add(value, -LoadChannel(plane, head, channel).mean);
@@ -74,8 +76,9 @@ CAIRN_DEVICE float WithoutMean(const PlaneRecord& plane, uint32_t head, uint32_t
   return codecs::Multiply(value, codecs::BitsFloat(scale));
 }
 
-// Stores WithoutMean() of a token in *centred, with the lanes of a warp. The warp must synchronize
-// before it reads it. Returns true in lanes that have seen a value that cannot be coded.
+// Computes WithoutMean() for all channels of a token, with one warp, and stores the results in
+// *centred. The warp must synchronize before it reads them. Returns true in lanes that have found a
+// value that cannot be coded.
 CAIRN_DEVICE bool CentreSource(const PlaneRecord& plane, uint32_t head, uint32_t token,
                                const uint8_t* row, CentredToken* centred) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, pairs = plane.pairs.count;

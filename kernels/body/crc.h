@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Computes the CRC32C of tiles with the tensor cores' product of bit matrices. A warp has one tile.
+// Computes the CRC32C of tiles with the bit-matrix products of tensor cores. One warp per tile.
 //
-// Without initial value and final inversion a CRC is linear over GF(2): each bit has a weight, and
-// the CRC is the sum of the weights of the bits that are set. 16 slices of 1 KiB are the rows of a
-// matrix of bits. The weights of a slice's bits are a second matrix. The lowest bits of the product
-// of both are the 16 CRCs. Products with powers of x then join the slices. Zeros in front of a tile
-// do not change the CRC, so they fill the tile up to whole slices. The initial value has the same
-// effect as inverting the first four bytes.
+// Without its initial value and its final inversion, a CRC is linear over GF(2). Each bit of the
+// data has a weight, and the CRC is the sum of the weights of the bits that are set. 16 slices of 1
+// KiB are the rows of one bit matrix. The weights of a slice's bits are the second matrix. The
+// lowest bits of the elements of their product are the 16 CRCs. Products with powers of x then join
+// the CRCs of the slices. Zeros before the data do not change the CRC. So zeros are put before a
+// tile to fill it up to whole slices. Inverting the first four bytes has the same effect as the
+// initial value.
 
 #include <cstdint>
 
@@ -15,17 +16,17 @@
 
 namespace cairn::kernels {
 
-inline constexpr uint32_t kCrcSlice = 1024;            // bytes of a row
-inline constexpr uint32_t kCrcSteps = kCrcSlice / 32;  // products of a round: 256 bits each
+inline constexpr uint32_t kCrcSlice = 1024;            // bytes of a row of the matrix
+inline constexpr uint32_t kCrcSteps = kCrcSlice / 32;  // products per round, of 256 bits each
 inline constexpr uint32_t kCrcRows = 16;
-inline constexpr uint32_t kCrcShifts = 5;               // to join kCrcRows slices: 2^k of them
+inline constexpr uint32_t kCrcShifts = 5;               // powers of two up to kCrcRows slices
 inline constexpr uint32_t kCrcPolynomial = 0x82F63B78;  // reflected: bit 31 is x^0
 
 // The weights of a slice's bits, and the factors that join slices. The table is a constant of the
-// module, and each block copies it to shared memory. Computing it there would take a hundred times
-// as long.
+// module. Each block copies it to shared memory, because computing it there would take a hundred
+// times as long.
 struct CrcTable {
-  // Of step, pair, lane: the lane's words of two parts of 8 columns, as MmaBits() takes them.
+  // By [step][pair][lane]: a lane's words for two parts of 8 columns each, as MmaBits() takes them.
   U32x4 weights[kCrcSteps * 2 * kWarpLanes];
   uint32_t shifts[kCrcShifts];  // x^(8 * kCrcSlice * 2^k)
 };
@@ -46,7 +47,8 @@ CAIRN_HD constexpr uint32_t TimesPolynomial(uint32_t a, uint32_t b) {
 
 constexpr CrcTable MakeCrcTable() {
   CrcTable table{};
-  // The CRC of a slice in which only that bit is set. For the last bit it is x^32, by definition.
+  // The CRC of a slice in which only that bit is set. The CRC of the last bit is x^32 by
+  // definition.
   uint32_t of_bit[8 * kCrcSlice] = {};
   uint32_t weight = kCrcPolynomial;
   for (uint32_t bit = 8 * kCrcSlice; bit-- > 0; weight = TimesX(weight)) of_bit[bit] = weight;
@@ -73,7 +75,8 @@ constexpr CrcTable MakeCrcTable() {
 
 CAIRN_TABLE CrcTable kCrcTable = MakeCrcTable();
 
-// All threads of a block call this once. It synchronizes them.
+// Copies the table to shared memory. All threads of a block call it once. It synchronizes the
+// block.
 CAIRN_DEVICE void LoadCrcTable(CrcTable* shared) {
   constexpr uint32_t kPieces = kCrcSteps * 2 * kWarpLanes;
   static_assert(kPieces % kBlockThreads == 0);
@@ -86,10 +89,10 @@ CAIRN_DEVICE void LoadCrcTable(CrcTable* shared) {
   SyncBlock();
 }
 
-// Some slices of a tile, and the zeros in front of the tile.
+// The part of a tile that one round processes, with the zeros before the tile.
 struct CrcRound {
   const uint8_t* tile;
-  uint32_t lead;          // number of zeros
+  uint32_t lead;          // number of zeros before the tile
   uint32_t first, count;  // range of slices; count <= kCrcRows
 
   // Returns the word at byte `at` of slice first + row. The tile's first word is inverted.
@@ -101,8 +104,8 @@ struct CrcRound {
   }
 };
 
-// Adds sums to d[t]. The lowest bits of the sums are the bits 8 t + 2 part and 8 t + 2 part + 1 of
-// the CRCs of the rows `group` and group + 8.
+// Adds the product for a round to d[t]. For the rows `group` and group + 8, the lowest bits of d[t]
+// are then the bits 8 t + 2 part and 8 t + 2 part + 1 of the row's CRC.
 CAIRN_DEVICE void MultiplyRound(const CrcRound& round, const CrcTable& table, int32_t (&d)[4][4]) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, group = lane / 4, part = lane % 4;
   for (uint32_t step = 0; step < kCrcSteps; ++step) {
@@ -137,7 +140,8 @@ CAIRN_DEVICE uint32_t CrcOfRound(const CrcRound& round, const CrcTable& table) {
     low |= ShuffleXor(low, lanes);
     high |= ShuffleXor(high, lanes);
   }
-  // Lane r takes the CRC of row r, and shifts it to the end of the round.
+  // Lane r takes the CRC of row r. It shifts the CRC by the distance from the row to the end of the
+  // round.
   const uint32_t low_row = Shuffle(low, lane % 8 * 4), high_row = Shuffle(high, lane % 8 * 4);
   uint32_t mine = lane >= round.count ? 0 : lane < 8 ? low_row : high_row;
   const uint32_t behind = lane < round.count ? round.count - 1 - lane : 0;
@@ -163,7 +167,7 @@ CAIRN_DEVICE uint32_t CrcOfTile(const uint8_t* tile, uint32_t bytes, const CrcTa
     }
     crc ^= round;
   }
-  return bytes == 0 ? 0 : ~crc;  // Word() has inverted the first four bytes, if there are any
+  return bytes == 0 ? 0 : ~crc;  // Word() has inverted the first four bytes, unless there are none
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) VerifyCrcs(DecodeArgs args) {

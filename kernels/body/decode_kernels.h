@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which kernel decodes which list of a plan. Each form has a general kernel, Decode<Name>Any(),
-// with the shared memory <Name>DecodeShared. All code that launches kernels, on a device or on the
-// executor of tests, uses this list.
+// Says which kernel decodes which list of a plan. Each form has a general kernel named
+// Decode<Name>Any(), whose shared memory is <Name>DecodeShared. All code that launches kernels, on
+// a device or on the executor of the tests, uses this list.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +33,7 @@ void ForEachAffineKernel(Launch&& launch) {
       KernelShape{AffineFastList(kBits, kDType, true), kBytes});
 }
 
-// Calls launch.Kernel<kernel>(shape) for each kernel that decodes. All take DecodeArgs.
+// Calls launch.Kernel<kernel>(shape) for each decode kernel. Each kernel takes DecodeArgs.
 template <typename Launch>
 void ForEachDecodeKernel(Launch&& launch) {
   using codecs::DType;

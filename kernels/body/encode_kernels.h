@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The kernels that encode, in their order. Each form except raw has a general kernel,
-// Encode<Name>Any(), with the shared memory <Name>EncodeShared. All code that launches kernels, on
-// a device or on the executor of tests, uses this list.
+// Lists the encode kernels in the order in which they run. Each form except raw has a general
+// kernel named Encode<Name>Any(), whose shared memory is <Name>EncodeShared. All code that launches
+// kernels, on a device or on the executor of the tests, uses this list.
 
 #include <cstdint>
 
@@ -28,7 +28,7 @@ void LaunchAffineFast(Launch&& launch) {
       static_cast<uint32_t>(AffineEncodeList(kBits, kDType)), sizeof(AffineFastShared)});
 }
 
-// Calls launch.Kernel<kernel>(shape) for each kernel. All take EncodeArgs.
+// Calls launch.Kernel<kernel>(shape) for each kernel. Each takes EncodeArgs.
 template <typename Launch>
 void ForEachEncodeKernel(Launch&& launch) {
   const auto shape = [](EncodeList list, uint32_t shared_bytes) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Code that the encode kernels share. It reads the tiles of a plan, finds their tokens in the
-// source, and lists the rows of a tile. A row is a token that is stored at full precision instead
-// of coded.
+// source, and lists the rows of a tile. A row is a token that is stored as source elements instead
+// of codes. A slot is the memory in which a tile is encoded before it is copied to its image.
 
 #include <cstdint>
 
@@ -39,7 +39,8 @@ CAIRN_DEVICE uint32_t RawBytes(const PlaneRecord& plane) {
   return Align16(plane.tokens * plane.row_bytes);
 }
 
-// Returns where a token of a source is. If there is no such place, returns null and sets *fault.
+// Returns the address of a token in the source. If the token has none, returns null and sets
+// *fault.
 CAIRN_DEVICE const uint8_t* SourcePlace(const PlaneRecord& plane, uint8_t* source, uint32_t token,
                                         Fault* fault) {
   const uint8_t* place = PlaceOf(plane, source, token, fault);
@@ -79,7 +80,7 @@ CAIRN_DEVICE float LoadValue(codecs::DType dtype, const uint8_t* row, uint32_t c
 struct EncodeShared {
   const uint8_t* places[kTileTokensMax];
   uint32_t is_row[kRowWordsMax];
-  uint32_t is_found[kRowWordsMax];     // new rows, while other threads read is_row
+  uint32_t is_found[kRowWordsMax];     // rows to add to is_row, which other threads still read
   uint16_t positions[kTileTokensMax];  // positions of the rows, as they are stored
   uint32_t row_count;
 };
@@ -91,10 +92,10 @@ struct EncodeTile {
   EncodeTask task;
   uint32_t rows;
   uint32_t codes_bytes, params_at, row_bits_at, scales_at, scales_bytes, positions_at;
-  uint32_t chain_at, chain_bytes;  // for ott
-  uint32_t map_at, map_bytes;      // the tokens' patterns and the gates, or the corrections
+  uint32_t chain_at, chain_bytes;  // used for ott
+  uint32_t map_at, map_bytes;      // patterns and gates of the tokens, or their corrections
   uint32_t content_bytes;
-  bool is_left;  // the general kernel encodes it
+  bool is_left;  // the general kernel must encode the tile
 };
 
 CAIRN_DEVICE bool IsMarked(const uint32_t* words, uint32_t token) {
@@ -132,7 +133,8 @@ CAIRN_DEVICE void ListRows(const EncodeReader& reader, const EncodeTile& tile,
     if (!IsMarked(shared->is_row, token)) continue;
     uint32_t rank = CountBits(shared->is_row[token / 32] & ((1U << token % 32) - 1));
     for (uint32_t word = 0; word < token / 32; ++word) rank += CountBits(shared->is_row[word]);
-    // These rows stay when other rows age. The bits above the token's number are set to mark them.
+    // These rows stay rows when the rows of older blocks are thinned. The bits above the token's
+    // position mark them.
     shared->positions[rank] = static_cast<uint16_t>(token | ~uint32_t{tile.plane.token_bits});
   }
   if (thread < kWarpLanes && (tile.task.rules & kRuleAgeing) != 0) {
@@ -155,7 +157,8 @@ CAIRN_DEVICE void ListRows(const EncodeReader& reader, const EncodeTile& tile,
   SyncBlock();
 }
 
-// Computes where the parts after the rows are. Returns false if the tile is not smaller than raw.
+// Computes the addresses of the parts that follow the rows. Returns false if the tile would not be
+// smaller than raw.
 CAIRN_DEVICE bool PlaceTile(const EncodeShared& shared, EncodeTile* tile) {
   tile->rows = shared.row_count;
   tile->scales_at = tile->row_bits_at + tile->rows * tile->plane.row_bytes;
@@ -165,14 +168,14 @@ CAIRN_DEVICE bool PlaceTile(const EncodeShared& shared, EncodeTile* tile) {
   return Align16(tile->content_bytes) < RawBytes(tile->plane);
 }
 
-// Stores this thread's share of `bytes` zeros. `first` is the thread's number, and `step` is the
-// number of threads.
+// Stores zeros to `bytes` bytes with several threads. `first` is the index of this thread, and
+// `step` is the number of threads.
 CAIRN_DEVICE void StoreZeros(uint8_t* target, uint32_t bytes, uint32_t first, uint32_t step) {
   for (uint32_t at = first; at < bytes; at += step) StoreGlobal(target + at, uint8_t{0});
 }
 
-// Stores source bits and positions of rows, with one warp per row, and the zeros between the parts
-// of a tile.
+// Stores the source elements and the positions of the rows, with one warp per row. Also stores the
+// zeros between the parts of a tile.
 CAIRN_DEVICE void StoreRowsOf(const EncodeTile& tile, const EncodeShared& shared) {
   const PlaneRecord& plane = tile.plane;
   uint8_t* slot = tile.task.slot;
@@ -193,10 +196,10 @@ CAIRN_DEVICE void StoreRowsOf(const EncodeTile& tile, const EncodeShared& shared
              ThreadIndex(), kBlockThreads);
 }
 
-// Encodes the tiles of a list, one thread block per tile. `encode` runs after `places` is set and
-// all marks are cleared. If it returns true, it has stored the tile in its slot, and has set the
-// tile's rows and content_bytes. If it returns false, the tile is stored raw, unless is_left is
-// set.
+// Encodes the tiles of a list, one thread block per tile. Calls `encode` after `places` is set and
+// all marks are cleared. `encode` returns true if it has stored the tile in its slot, and has set
+// the rows and content_bytes of the tile. If it returns false, the tile is stored raw, unless
+// is_left is set.
 //   encode(reader, tile, fault)
 template <typename Encode>
 CAIRN_DEVICE void EncodeTiles(const EncodeArgs& args, EncodeShared* shared, Encode encode) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes bytes of E4M3 with a scale per token, and rows. The fast kernel has the structure of that
-// in affine_decode.h, and the same limits for its tasks.
+// Decodes E4M3 codes with a scale per token, and rows (tokens stored as source elements). The fast
+// kernel has the same structure as the one in affine_decode.h, and the same limits for its tasks.
 
 #include <cstdint>
 
@@ -10,14 +10,16 @@
 
 namespace cairn::kernels {
 
-// Returns the value of a code that is not a NaN. Below the sign, its bits are those of a float
-// whose exponent is 120 too small. The product with 2^120 is exact, even for denormals.
+// Returns the value of a code that is not a NaN. The bits after the sign are put into a float,
+// whose exponent is then 120 too small. The product with 2^120 corrects this. It is exact, even for
+// denormals.
 CAIRN_DEVICE float E4m3Value(uint32_t code) {
   const uint32_t bits = (code & 0x7F) << 20 | (code & 0x80) << 24;
   return codecs::Multiply(codecs::BitsFloat(bits), 1.329227995784916e36F);
 }
 
-// Returns whether one of four codes is a NaN: only a NaN's magnitude carries into the sign.
+// Returns whether one of four codes is a NaN. Adding 1 to a magnitude carries into the sign bit
+// only for a NaN.
 CAIRN_DEVICE bool HasE4m3Nan(uint32_t codes) {
   return (((codes & 0x7F7F7F7FU) + 0x01010101U) & 0x80808080U) != 0;
 }
@@ -68,7 +70,8 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 5) DecodeFp8(DecodeArgs args) {
 
 inline constexpr uint32_t kNoCodes = 0xFFFFFFFF;
 
-//   number_of(token) returns the number of the token's codes and scale in the tile; kNoCodes: zeros
+//   number_of(token) returns the index of the token's codes and scale in the tile; kNoCodes: the
+//                    token becomes zeros
 template <typename NumberOf>
 CAIRN_DEVICE void DecodeFp8Elements(const TileTask& task, const PlaneRecord& plane,
                                     const TokenPlaces& places, NumberOf number_of, Fault* fault) {

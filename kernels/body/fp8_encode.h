@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Encodes tiles to bytes of E4M3 with a scale per token, and rows, as codecs/forms/fp8.cc does. One
-// block per tile, one warp per token. Accepts every shape and dtype.
+// Encodes tiles to E4M3 codes with a scale per token, and rows (tokens stored as source elements),
+// as codecs/forms/fp8.cc does. One block per tile, one warp per token. Accepts every shape and
+// dtype.
 
 #include <cstdint>
 
@@ -12,7 +13,7 @@ namespace cairn::kernels {
 
 // Returns the largest magnitude of a token, in all lanes.
 CAIRN_DEVICE float LargestOf(const PlaneRecord& plane, const uint8_t* row) {
-  uint32_t largest = 0;  // magnitudes have the order of their bits
+  uint32_t largest = 0;  // the bits of magnitudes have the order of the magnitudes
   for (uint32_t c = ThreadIndex() % kWarpLanes; c < plane.dim; c += kWarpLanes) {
     const uint32_t bits = codecs::FloatBits(LoadValue(plane.dtype, row, c)) & 0x7FFFFFFF;
     largest = bits > largest ? bits : largest;
@@ -24,8 +25,8 @@ CAIRN_DEVICE float LargestOf(const PlaneRecord& plane, const uint8_t* row) {
   return codecs::BitsFloat(largest);
 }
 
-// Stores the codes and the scale of a token, with one warp. Those of a row are zeros.
-//   index  of the token, among those that have codes
+// Stores the codes and the scale of a token, with one warp. A row gets zeros for both.
+//   index  index of the token among the tokens that have codes
 CAIRN_DEVICE void StoreFp8Token(const EncodeTile& tile, const uint8_t* row, uint32_t index,
                                 bool is_row) {
   const PlaneRecord& plane = tile.plane;

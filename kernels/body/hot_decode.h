@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes tiles of `cairn-hot`. Each channel has levels of a fixed width, which follow from a
-// profile and a multiplier. Channels of K and latents also have a scale per 128 tokens. One block
-// per task, one warp per token.
+// Decodes tiles of `cairn-hot`. The codes of a channel have a fixed width, and select levels that a
+// profile and a multiplier determine. Channels of K and of latents also have a scale per 128
+// tokens. One block per task, one warp per token.
 
 #include <cstdint>
 
@@ -14,7 +14,7 @@ namespace cairn::kernels {
 struct HotDecodeShared {
   TokenPlaces places;
   HotWidths widths;
-  float scale[codecs::kProfileDimMax];  // of a channel's levels
+  float scale[codecs::kProfileDimMax];  // of the levels of a channel
   CentredToken centred[kBlockWarps];
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Encodes tiles of `cairn-hot`, as codecs/forms/hot.cc does. One block per tile, one warp per
-// token. The strips of K and latents have scales of their own, so their tokens are processed twice.
-// Between the passes, their values are in the slot, after the room for a raw tile: fp32,
-// [token][channel].
+// token. Strips of K and of latents have their own scales, which are found in a first pass over the
+// tokens; a second pass codes the tokens. Between the passes, the values of the tokens are stored
+// in the slot, after the room for a raw tile: fp32, [token][channel].
 
 #include <cstdint>
 
@@ -22,7 +22,7 @@ struct HotEncodeShared {
   HotWidths widths;
   int8_t corrections[kStripsOfTileMax][codecs::kProfileDimMax];
   struct Warp {
-    CentredToken centred;  // used for norms before that
+    CentredToken centred;  // first used for norms
     uint32_t codes[kHotRowWords];
   } warps[kBlockWarps];
 };
@@ -32,8 +32,8 @@ CAIRN_DEVICE uint8_t* WaitingValues(const EncodeTile& tile, uint32_t token) {
   return tile.task.slot + RawBytes(tile.plane) + 4 * token * tile.plane.dim;
 }
 
-// Stores the codes of a token, with the lanes of its warp. All channels of a row are 0.
-//   code_at(channel, width)  returns the code of a channel that has a width
+// Stores the codes of a token, with one warp. For a row, all codes are 0.
+//   code_at(channel, width)  returns the code of a channel whose width is not 0
 template <typename CodeAt>
 CAIRN_DEVICE void StoreHotCodes(const EncodeTile& tile, const HotWidths& widths, uint32_t token,
                                 bool is_row, uint32_t* words, CodeAt code_at) {
@@ -55,8 +55,8 @@ CAIRN_DEVICE void StoreHotCodes(const EncodeTile& tile, const HotWidths& widths,
   SyncWarp();  // words are reused for the next token
 }
 
-// Computes the values of all tokens, and marks those that cannot be coded. For V, stores codes,
-// too.
+// Computes the values of all tokens, and marks the tokens that cannot be coded. For V, also stores
+// the codes.
 CAIRN_DEVICE void CentreTile(const EncodeTile& tile, HotEncodeShared* shared) {
   const PlaneRecord& plane = tile.plane;
   const uint32_t lane = ThreadIndex() % kWarpLanes, head = tile.task.head;
@@ -87,7 +87,7 @@ CAIRN_DEVICE void CentreTile(const EncodeTile& tile, HotEncodeShared* shared) {
   }
 }
 
-// Computes the corrections of K and latents, with one thread per channel of a strip.
+// Computes the scale corrections of K and of latents, with one thread per channel of a strip.
 CAIRN_DEVICE void FindCorrections(const EncodeTile& tile, HotEncodeShared* shared) {
   const PlaneRecord& plane = tile.plane;
   const uint32_t strips = (plane.tokens + codecs::kStripTokens - 1) / codecs::kStripTokens;
@@ -154,7 +154,7 @@ CAIRN_DEVICE bool EncodeHot(const EncodeReader& reader, EncodeTile* tile, HotEnc
   tile->codes_bytes = plane.tokens * shared->widths.row_bytes;
   tile->row_bits_at = Align16(tile->codes_bytes);
   tile->map_bytes = plane.is_v ? 0 : strips * codecs::HotCorrectionBytes(plane.dim);
-  // Otherwise the slot has no room for the tile.
+  // If this were larger, the slot would have no room for the tile.
   if (Align16(tile->row_bits_at + tile->map_bytes) >= RawBytes(plane)) return false;
   CentreTile(*tile, shared);
   AddFound(&shared->tile);

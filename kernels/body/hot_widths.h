@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How wide the codes of `cairn-hot` are, and where they are among a token's codes. A profile and a
-// multiplier determine this, as in MakeHotTile().
+// Computes the widths of the codes of `cairn-hot`, and the place of each code in the bytes of its
+// token. Both follow from a profile and a multiplier, as in MakeHotTile().
 
 #include <cstdint>
 
@@ -10,10 +10,10 @@
 
 namespace cairn::kernels {
 
-// The widths of a head. In shared memory.
+// The code widths of a head, in shared memory.
 struct HotWidths {
-  uint32_t row_bytes;                       // size of a token's codes
-  uint16_t bit_at[codecs::kProfileDimMax];  // where a channel's code is, among a token's codes
+  uint32_t row_bytes;                       // size of the codes of a token
+  uint16_t bit_at[codecs::kProfileDimMax];  // first bit of each channel's code in these bytes
   uint8_t width[codecs::kProfileDimMax];    // bits of that code
 };
 
@@ -21,15 +21,15 @@ CAIRN_DEVICE int32_t WorthAt(const PlaneRecord& plane, uint32_t head, uint32_t c
   return codecs::WorthOf(LoadChannel(plane, head, channel), plane.multiplier);
 }
 
-// Computes the width of each channel, before the last byte is filled.
+// Computes the width of each channel. FillLastByte() may increase it later.
 CAIRN_DEVICE void FindWidths(const PlaneRecord& plane, uint32_t head, HotWidths* widths) {
   for (uint32_t c = ThreadIndex(); c < plane.dim; c += kBlockThreads) {
     widths->width[c] = static_cast<uint8_t>(codecs::HotWidth(WorthAt(plane, head, c)));
   }
 }
 
-// Returns the first channel to which one more bit is worth most. Returns one past the last channel
-// if all have the largest width. With one warp.
+// Returns the channel for which one more bit has the largest worth (the first of several), or one
+// past the last channel if all have the largest width. Uses one warp.
 CAIRN_DEVICE uint32_t NeediestChannel(const PlaneRecord& plane, uint32_t head,
                                       const HotWidths& widths) {
   uint32_t best = plane.dim;
@@ -52,7 +52,7 @@ CAIRN_DEVICE uint32_t NeediestChannel(const PlaneRecord& plane, uint32_t head,
   return best;
 }
 
-// Places the codes with their present widths. Returns the number of their bits. With one warp.
+// Places the codes with their present widths. Returns the number of their bits. Uses one warp.
 CAIRN_DEVICE uint32_t PlaceHotCodes(const PlaneRecord& plane, HotWidths* widths) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
   uint32_t bits = 0;
@@ -71,8 +71,9 @@ CAIRN_DEVICE uint32_t PlaceHotCodes(const PlaneRecord& plane, HotWidths* widths)
   return bits;
 }
 
-// Gives the unused bits of a token's last byte to the channels to which they are worth most, and
-// places the codes. With the first warp. The block must synchronize before and after.
+// Gives the unused bits of a token's last byte to the channels for which they have the largest
+// worth, and places the codes. Uses the first warp. The block must synchronize before and after the
+// call.
 CAIRN_DEVICE void FillLastByte(const PlaneRecord& plane, uint32_t head, HotWidths* widths) {
   if (ThreadIndex() >= kWarpLanes) return;
   uint32_t bits = PlaceHotCodes(plane, widths);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Assembles images from encoded tiles: computes the tiles' offsets, copies the tiles there, and
-// computes their CRCs. Coded tiles are copied from the slots in which their kernels left them. Raw
-// tiles, and the sign and mantissa planes of strips, are read from the source.
+// Assembles images from encoded tiles. Computes the offsets of the tiles, copies the tiles there,
+// and computes their CRCs. The other encode kernels have written each coded tile to its slot. The
+// tile is copied from there. Raw tiles, and the sign and mantissa planes of strips, are read from
+// the source.
 
 #include <cstdint>
 
@@ -14,7 +15,8 @@
 
 namespace cairn::kernels {
 
-// Returns the header of a strip as its kernel left it, and the places of the strip's parts.
+// Reads the header that an earlier kernel wrote to the slot of a strip. Returns the header and the
+// offsets of the strip's parts.
 CAIRN_DEVICE codecs::StripParts PartsOf(const EncodeTask& task, const PlaneRecord& plane,
                                         uint32_t token_first) {
   const auto header = LoadGlobal<U32x4>(task.slot + token_first * plane.row_bytes);
@@ -28,7 +30,7 @@ CAIRN_DEVICE codecs::StripParts PartsOf(const EncodeTask& task, const PlaneRecor
   return parts;
 }
 
-// Returns the size of all strips of a tile.
+// Returns the total size of the strips of a tile.
 CAIRN_DEVICE uint32_t BytesOfStrips(const EncodeTask& task, const PlaneRecord& plane) {
   uint64_t bytes = 0;
   for (uint32_t first = 0; first < plane.tokens; first += codecs::kStripTokens) {
@@ -37,7 +39,7 @@ CAIRN_DEVICE uint32_t BytesOfStrips(const EncodeTask& task, const PlaneRecord& p
   return static_cast<uint32_t>(bytes);
 }
 
-// PartsOf() for strips of codes.
+// PartsOf() for strips of `cairn`.
 CAIRN_DEVICE codecs::StepStripParts StepPartsOf(const EncodeTask& task, const PlaneRecord& plane,
                                                 uint32_t token_first) {
   const auto header = LoadGlobal<U32x4>(task.slot + token_first * plane.row_bytes);
@@ -51,7 +53,7 @@ CAIRN_DEVICE codecs::StepStripParts StepPartsOf(const EncodeTask& task, const Pl
   return parts;
 }
 
-// Returns the size and rows of a tile of strips of codes, as if it were not raw.
+// Returns the size and the rows that a tile of strips of `cairn` has if it is not stored raw.
 CAIRN_DEVICE TileResult MeasureSteps(const EncodeTask& task, const PlaneRecord& plane) {
   uint64_t bytes = 0;
   uint32_t rows = 0;
@@ -63,7 +65,8 @@ CAIRN_DEVICE TileResult MeasureSteps(const EncodeTask& task, const PlaneRecord& 
   return {0, static_cast<uint32_t>(bytes), 0, static_cast<uint16_t>(rows), codecs::kStepsForm};
 }
 
-// Returns where a token's source bits are in a stored strip of codes. Null: the token is no row.
+// Returns the address of a token's source elements in a stored strip of `cairn`. Returns null if
+// the token is not a row.
 CAIRN_DEVICE const uint8_t* StoredPlace(const EncodeTask& task, const PlaneRecord& plane,
                                         uint32_t token) {
   const uint32_t at = token % codecs::kStripTokens, first = token - at;
@@ -82,7 +85,7 @@ CAIRN_DEVICE const uint8_t* StoredPlace(const EncodeTask& task, const PlaneRecor
   return task.source + header.w + row * plane.row_bytes;
 }
 
-// Returns the result of a tile without its offset and CRC.
+// Returns the result of a tile. Its offset and its CRC are not set.
 CAIRN_DEVICE TileResult MeasureTile(const EncodeTask& task, const PlaneRecord& plane,
                                     const TileResult& coded, Fault* fault) {
   if (task.form == codecs::kStripsForm) {
@@ -92,7 +95,7 @@ CAIRN_DEVICE TileResult MeasureTile(const EncodeTask& task, const PlaneRecord& p
     const TileResult steps = MeasureSteps(task, plane);
     if (steps.bytes < RawBytes(plane)) return steps;
     if (task.stored_bytes != 0) {
-      *fault = Fault::kNotDemotable;  // there is no source
+      *fault = Fault::kNotDemotable;  // a raw tile needs a source
       return {};
     }
   } else if (task.form != codecs::kRawForm && coded.form != codecs::kRawForm) {
@@ -101,7 +104,8 @@ CAIRN_DEVICE TileResult MeasureTile(const EncodeTask& task, const PlaneRecord& p
   return {0, RawBytes(plane), 0, 0, codecs::kRawForm};
 }
 
-// One warp per image. If an image has a fault, its tiles have no bytes.
+// Sets the offsets of the tiles, with one warp per image. If an image has a fault, its tiles get no
+// bytes.
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) PlaceTiles(EncodeArgs args) {
   const EncodeReader reader(args.plan);
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -129,7 +133,8 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) PlaceTiles(EncodeArgs args) {
   }
 }
 
-// Both copy bytes with the whole block: in the same order, or in reverse order.
+// Both functions copy bytes with the whole block. The first keeps the order of the bytes; the
+// second reverses it.
 CAIRN_DEVICE void CopyBytes(uint8_t* target, const uint8_t* source, uint32_t bytes) {
   for (uint32_t at = ThreadIndex(); at < bytes; at += kBlockThreads) {
     StoreGlobal(target + at, LoadGlobal<uint8_t>(source + at));
@@ -141,7 +146,8 @@ CAIRN_DEVICE void CopyReversed(uint8_t* target, const uint8_t* source, uint32_t 
   }
 }
 
-// Stores the source bits of tokens one after another, one warp per token, padded to 16 bytes.
+// Stores the source elements of tokens one after another, with one warp per token. Pads them to 16
+// bytes.
 CAIRN_DEVICE void StoreSourceBits(const PlaneRecord& plane, const uint8_t* const* places,
                                   uint32_t tokens, uint8_t* target) {
   for (uint32_t token = WarpOfBlock(); token < tokens; token += kBlockWarps) {
@@ -152,7 +158,7 @@ CAIRN_DEVICE void StoreSourceBits(const PlaneRecord& plane, const uint8_t* const
   StoreZeros(target + bytes, Align16(bytes) - bytes, ThreadIndex(), kBlockThreads);
 }
 
-// Does the work of StorePlaneAndLow() for units, with one thread per unit.
+// The part of StorePlaneAndLow() for whole units, with one thread per unit.
 template <codecs::DType kDType>
 CAIRN_DEVICE void StorePlaneUnits(const codecs::StripShape& shape, const uint8_t* const* places,
                                   const codecs::StripParts& parts, uint8_t* target) {
@@ -181,8 +187,8 @@ CAIRN_DEVICE void StorePlaneUnits(const codecs::StripShape& shape, const uint8_t
   }
 }
 
-// Stores a run: the nibbles of 32 elements. `first` is a multiple of 32. In the last run, absent
-// elements have 0.
+// Stores a run: the nibbles of 32 elements. `first` is a multiple of 32. If the last run is not
+// full, its other nibbles are 0.
 CAIRN_DEVICE void StoreNibbleRun(uint8_t* runs, uint32_t first, uint32_t end, uint32_t nibble) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   const uint32_t other = Shuffle(nibble, lane % 16 + 16);
@@ -230,7 +236,7 @@ CAIRN_DEVICE uint32_t StoreEnd(const Parts& parts, uint8_t* target) {
   return static_cast<uint32_t>(parts.bytes);
 }
 
-// Makes a strip from its part of the slot and from its source. Returns its size.
+// Writes a strip of `exact` from its part of the slot and from the source. Returns its size.
 CAIRN_DEVICE uint32_t StoreStrip(const EncodeTask& task, const PlaneRecord& plane,
                                  const uint8_t* const* places, uint32_t token_first,
                                  uint8_t* target) {
@@ -259,8 +265,8 @@ CAIRN_DEVICE uint32_t StoreStrip(const EncodeTask& task, const PlaneRecord& plan
   return StoreEnd(parts, target);
 }
 
-// Stores source bits and positions of a strip's rows, one warp per row.
-//   marks_at  which tokens are rows: bit token mod 32 of word token / 32
+// Stores the source elements and the positions of a strip's rows, one warp per row.
+//   marks_at  offset of the marks; bit (token mod 32) of word (token / 32) is set for a row
 CAIRN_DEVICE void StoreStepRows(const PlaneRecord& plane, const codecs::StepStripParts& parts,
                                 const uint8_t* const* places, const uint8_t* marks_at,
                                 uint8_t* target) {
@@ -279,7 +285,7 @@ CAIRN_DEVICE void StoreStepRows(const PlaneRecord& plane, const codecs::StepStri
   }
 }
 
-// StoreStrip() for a strip of codes.
+// Does the same as StoreStrip() for a strip of `cairn`.
 CAIRN_DEVICE uint32_t StoreSteps(const EncodeTask& task, const PlaneRecord& plane,
                                  const uint8_t* const* places, uint32_t token_first,
                                  uint8_t* target) {
@@ -332,7 +338,7 @@ CAIRN_DEVICE void StoreTile(const EncodeTask& task, const PlaneRecord& plane, Ti
   }
 }
 
-// One block per tile.
+// Copies the tiles to their images, with one block per tile.
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) StoreTiles(EncodeArgs args) {
   CAIRN_SHARED(StoreShared, shared);
   const EncodeReader reader(args.plan);
@@ -351,12 +357,12 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) StoreTiles(EncodeArgs args) {
       StoreTile(task, plane, result, shared,
                 reader.Image(plane.image).bytes + uint64_t{result.offset} * 16);
     }
-    ReportFault(fault, plane, args.status);  // for tiles that no kernel has read before
+    ReportFault(fault, plane, args.status);  // for tiles that no earlier kernel has read
     SyncBlock();                             // shared memory is reused for the next tile
   }
 }
 
-// One warp per tile. The CRC of a tile without bytes is 0.
+// Computes the CRCs of tiles, with one warp per tile. The CRC of a tile without bytes is 0.
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) SumCrcs(EncodeArgs args) {
   CAIRN_SHARED(CrcTable, shared);
   const EncodeReader reader(args.plan);

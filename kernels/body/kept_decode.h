@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes tokens at three precisions: arkv:paper. A map says which tokens a tile has. They are
-// rows, or codes of E4M3 with a scale per token, one after another. Tokens that it lacks become
-// zeros.
+// Decodes arkv:paper, which stores tokens at three precisions. A map says which tokens the tile
+// has. Each of these is either a row (source elements), or E4M3 codes with a scale. Codes are
+// stored one token after another. Tokens that the map leaves out are decoded to zeros.
 
 #include <cstdint>
 
@@ -12,13 +12,13 @@ namespace cairn::kernels {
 
 struct KeptDecodeShared {
   TokenPlaces places;
-  // For the whole tile, one bit per token.
+  // One bit per token of the whole tile.
   uint32_t kept[kTileTokensMax / 32];
   uint32_t rows[kTileTokensMax / 32];
-  uint32_t before[kTileTokensMax / 32];  // number of tokens with codes before those of a word
+  uint32_t before[kTileTokensMax / 32];  // by word of `kept`: tokens with codes in earlier words
 };
 
-// Returns 32 bits of the map, without the bits that belong to no token.
+// Returns 32 bits of the map. Bits after the last token are 0.
 CAIRN_DEVICE uint32_t LoadKept(const TileTask& task, const PlaneRecord& plane, uint32_t word) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < 4; ++i) {
@@ -31,7 +31,7 @@ CAIRN_DEVICE uint32_t LoadKept(const TileTask& task, const PlaneRecord& plane, u
   return left >= 32 ? kept : kept & ((1U << left) - 1);
 }
 
-// Finds which tokens have codes. The block must synchronize before it reads them.
+// Finds the tokens that have codes. The block must synchronize before it reads the result.
 CAIRN_DEVICE void FindKept(const TileTask& task, const PlaneRecord& plane, KeptDecodeShared* shared,
                            Fault* fault) {
   const uint32_t thread = ThreadIndex();

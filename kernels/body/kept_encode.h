@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Encodes tokens at three precisions, by a plan, as codecs/forms/kept.cc does. One block per tile,
-// one warp per token. Accepts every shape and dtype.
+// Encodes tokens at three precisions, which a plan from the host assigns to tokens, as
+// codecs/forms/kept.cc does. One block per tile, one warp per token. Accepts every shape and dtype.
 
 #include <cstdint>
 
@@ -10,18 +10,18 @@
 
 namespace cairn::kernels {
 
-// With fewer channels, the size of a tile does not determine its number of tokens. The tile is then
-// raw.
+// A decoder derives the number of stored tokens from the size of a tile. With fewer channels this
+// is not possible, so the tile is stored raw.
 inline constexpr uint32_t kKeptChannelsMin = 16;
 
 struct KeptEncodeShared {
   EncodeShared tile;
-  // For the tile, one bit per token.
+  // One bit per token of the tile.
   uint32_t kept[kRowWordsMax];
-  uint32_t before[kRowWordsMax];  // number of tokens with codes before those of a word
+  uint32_t before[kRowWordsMax];  // by word of `kept`: tokens with codes in earlier words
 };
 
-// Adds the marks of the plan for 32 tokens to those of tokens that cannot be coded.
+// Takes the plan's marks for 32 tokens. Also marks as rows the tokens that cannot be coded.
 CAIRN_DEVICE void MarkPlanned(const EncodeTile& tile, uint32_t word, KeptEncodeShared* shared) {
   uint32_t kept = 0, original = 0;
   CAIRN_NO_UNROLL

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Mines the patterns of a bank, one block per head: k-means as in codecs/mine/bank_miner.cc, with
-// the same bits. First one warp per token, with one lane per centre. Then one warp per centre, with
-// channels in its lanes. Accepts every shape and dtype.
+// Mines the patterns of a bank, with one block per head. The algorithm is the k-means of
+// codecs/mine/bank_miner.cc, and its result has the same bits. Each round has two steps. First, one
+// warp per token finds the nearest centre, with one centre per lane. Then one warp per centre
+// computes the mean, with one channel per lane. Accepts every shape and dtype.
 
 #include <cstdint>
 
@@ -14,19 +15,20 @@
 
 namespace cairn::kernels {
 
-inline constexpr uint16_t kNoCentre = 0xFFFF;   // for a token that is left out
-inline constexpr uint32_t kChannelsOfLane = 4;  // that a lane sums at once
+inline constexpr uint16_t kNoCentre = 0xFFFF;   // for a token that is skipped
+inline constexpr uint32_t kChannelsOfLane = 4;  // a lane sums this many at once
 
-// A block's data of its head. In shared memory, because registers are needed for sums.
+// A thread block's data about its head. They are in shared memory, because the registers are needed
+// for sums.
 static_assert(kCentresBeside == kWarpLanes);
 struct MineHead {
   PlaneRecord plane;
   uint8_t* source;
   uint8_t* patterns;  // the head's patterns in the bank
-  uint8_t* centres;   // [centre / 32][channel, filled up][centre mod 32]
-  uint8_t* left;      // for each token: whether it is left out
+  uint8_t* centres;   // [centre / 32][channel, padded][centre mod 32]
+  uint8_t* left;      // for each token: whether it is skipped
   uint8_t* nearest;   // for each token: its nearest centre
-  uint32_t count;     // number of centres: the smaller of the numbers of patterns and points
+  uint32_t count;     // number of centres: min(number of patterns, number of points)
   uint32_t channels;
 
   CAIRN_DEVICE_MEMBER uint8_t* Centre(uint32_t centre, uint32_t channel) const {
@@ -36,7 +38,7 @@ struct MineHead {
   CAIRN_DEVICE_MEMBER uint32_t Nearest(uint32_t token) const {
     return token < plane.tokens ? LoadRecord<uint16_t>(nearest + 2 * token) : kNoCentre;
   }
-  // REQUIRES: the token is not left out.
+  // REQUIRES: the token is not skipped.
   CAIRN_DEVICE_MEMBER const uint8_t* Row(uint32_t token) const {
     Fault fault = Fault::kNone;
     return PlaceOf(plane, source, token, &fault);
@@ -51,7 +53,8 @@ struct MineShared {
   uint64_t farthest[kBlockWarps];          // for each warp: squared distance, and ~token
 };
 
-// Marks the tokens that are left out. Returns how many of the warp's tokens are points.
+// Marks the tokens that are skipped. The other tokens are points. Returns how many points the warp
+// found among its tokens.
 CAIRN_DEVICE uint32_t MarkPoints(const MineHead& head, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   uint32_t points = 0;
@@ -70,7 +73,7 @@ CAIRN_DEVICE uint32_t MarkPoints(const MineHead& head, Fault* fault) {
   return points;
 }
 
-// Returns the token that is point number `point`. With one warp.
+// Returns the token of the point with that index. Uses one warp.
 CAIRN_DEVICE uint32_t TokenOfPoint(const MineHead& head, uint32_t point) {
   uint32_t before = 0;
   CAIRN_NO_UNROLL
@@ -94,7 +97,8 @@ CAIRN_DEVICE bool MoveTo(const MineHead& head, uint32_t centre, uint32_t channel
   return has_moved;
 }
 
-// Moves a centre to a point, with one warp. Returns whether a channel of this lane has moved.
+// Moves a centre to a point, with one warp. Returns whether the move changed a channel of this
+// lane.
 CAIRN_DEVICE bool MoveToToken(const MineHead& head, uint32_t centre, uint32_t token) {
   const uint8_t* row = head.Row(token);
   bool has_moved = false;
@@ -105,8 +109,8 @@ CAIRN_DEVICE bool MoveToToken(const MineHead& head, uint32_t centre, uint32_t to
   return has_moved;
 }
 
-// Places the centres for the first round, and zeros in unused channels. Synchronizes the block,
-// before the number of centres is read.
+// Places the centres for the first round, and sets unused channels to zero. Synchronizes the block
+// before it reads the number of centres.
 CAIRN_DEVICE void PlaceCentres(const MineHead& head, uint32_t points) {
   const uint32_t groups = (head.plane.patterns + kCentresBeside - 1) / kCentresBeside;
   CAIRN_NO_UNROLL
@@ -139,8 +143,9 @@ CAIRN_DEVICE float DistanceOf(const MineHead& head, const float* token, uint32_t
   return codecs::JoinSums(sums);
 }
 
-// Finds the first of the nearest centres of each point, with one warp per token.
-//   row  memory of the warp, in shared memory
+// Finds the nearest centre of each point, with one warp per token. Of several nearest centres it
+// takes the first.
+//   row  shared memory for the warp
 CAIRN_DEVICE void AssignPoints(const MineHead& head, float* row) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   CAIRN_NO_UNROLL
@@ -157,7 +162,7 @@ CAIRN_DEVICE void AssignPoints(const MineHead& head, float* row) {
     float distance = 0.0F;
     CAIRN_NO_UNROLL
     for (uint32_t first = 0; first < head.count; first += kWarpLanes) {
-      // If there is no such centre, uses the last one again.
+      // A lane whose centre does not exist uses the last centre.
       const uint32_t centre = first + lane < head.count ? first + lane : head.count - 1;
       const float of = DistanceOf(head, row, centre);
       if (first != 0 && !(of < distance)) continue;
@@ -177,8 +182,8 @@ CAIRN_DEVICE void AssignPoints(const MineHead& head, float* row) {
   }
 }
 
-// Moves some channels of a centre to the mean of its points, with one warp. Returns the points'
-// number.
+// Moves some channels of a centre to the mean of its points, with one warp. Returns the number of
+// points.
 CAIRN_DEVICE uint32_t MoveToMean(const MineHead& head, uint32_t centre, uint32_t channel_first,
                                  bool* has_moved) {
   const PlaneRecord& plane = head.plane;
@@ -210,7 +215,8 @@ CAIRN_DEVICE uint32_t MoveToMean(const MineHead& head, uint32_t centre, uint32_t
 
 CAIRN_DEVICE uint64_t Farther(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-// Returns the first of the points that are farthest from their centres. With the whole block.
+// Returns the point that is farthest from its centre, and the first of them if there are several.
+// Uses the whole block.
 CAIRN_DEVICE uint32_t FarthestToken(const MineHead& head, uint64_t* of_warps) {
   uint64_t farthest = 0;
   CAIRN_NO_UNROLL
@@ -230,8 +236,8 @@ CAIRN_DEVICE uint32_t FarthestToken(const MineHead& head, uint64_t* of_warps) {
   return ~static_cast<uint32_t>(farthest);
 }
 
-// Returns whether a centre of this thread has moved. REQUIRES: SyncBlock() before. Synchronizes,
-// too.
+// Returns whether a centre of this thread has moved. Synchronizes the block. REQUIRES: SyncBlock()
+// before.
 CAIRN_DEVICE bool MoveCentres(const MineHead& head, MineShared* shared) {
   bool has_moved = false;
   CAIRN_NO_UNROLL
@@ -257,7 +263,7 @@ CAIRN_DEVICE bool MoveCentres(const MineHead& head, MineShared* shared) {
   return has_moved;
 }
 
-// Stores the patterns. If there are fewer centres, the last centre is repeated.
+// Stores the patterns. If there are fewer centres than patterns, the last centre is repeated.
 CAIRN_DEVICE void StorePatternsOf(const MineHead& head) {
   CAIRN_NO_UNROLL
   for (uint32_t i = ThreadIndex(); i < head.plane.patterns * head.plane.dim; i += kBlockThreads) {
@@ -269,7 +275,7 @@ CAIRN_DEVICE void StorePatternsOf(const MineHead& head) {
   }
 }
 
-// Returns a block's data of a task, without the number of centres.
+// Returns a MineHead for a task. Its number of centres is not set.
 CAIRN_DEVICE MineHead HeadOf(const MineArgs& args, uint32_t index) {
   const auto header = LoadRecord<MineHeader>(args.plan);
   const auto task = LoadRecord<MineTask>(args.plan + header.tasks_at + index * sizeof(MineTask));
@@ -321,7 +327,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) MinePatterns(MineArgs args) {
   }
 }
 
-// Calls launch.Kernel<kernel>(shape) for each kernel. All take MineArgs.
+// Calls launch.Kernel<kernel>(shape) for each kernel. Each takes MineArgs.
 template <typename Launch>
 void ForEachMineKernel(Launch&& launch) {
   launch.template Kernel<&MinePatterns>(

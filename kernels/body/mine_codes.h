@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The passes that count codes: how often each symbol occurs in each table, with the steps of each
-// column, and how rounding shrinks values. Lanes count by ballots, one symbol each. A block counts
-// in shared memory, and adds its counts to global memory.
+// The mining passes that count codes. They count how often each symbol occurs in each table, for
+// the steps of each column. They also measure how much rounding shrinks values. Each lane counts
+// one symbol, by ballots of the warp. A block counts in shared memory, and then adds its counts to
+// global memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +24,7 @@ struct CodesShared {
   uint32_t low_bits[kColumnsOfRangeMax];
 };
 
-// A channel before its codes are counted, and its mean without the strip's part of the sample.
+// A channel whose codes are to be counted, with its mean over the other parts of the sample.
 struct CodedChannel {
   codecs::ProfileChannel profile;
   float unseen_mean;
@@ -74,9 +75,9 @@ CAIRN_DEVICE void AddShrink(CodesShared* shared, const Coded& coded, bool is_kep
   }
 }
 
-// Counts the symbols of two channels in a column: the first half of the lanes counts the symbols of
-// the first channel, one per lane, and the other half those of the second.
-//   kept  the lanes that have a token, for each channel
+// Counts the symbols of two channels in a column. The first half of the lanes counts the symbols of
+// the first channel, one symbol per lane. The second half does so for the second channel.
+//   kept  for each channel, the lanes that have a token
 CAIRN_DEVICE void AddSymbols(CodesShared* shared, uint32_t column, const Coded& first,
                              const Coded& second, uint32_t kept_first, uint32_t kept_second) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -111,7 +112,7 @@ CAIRN_DEVICE void CountChannels(const MinePassArgs& args, const uint8_t* columns
   const ChannelsOfWarp at = ChannelsAt(pass.plane, index);
   const CodedChannel first = LoadCoded(args, pass, at.first);
   const CodedChannel second = LoadCoded(args, pass, at.second);
-  // A strip has at most as many tokens at every kFindStride-th position as a warp has lanes.
+  // If the range is strided, each examined token of the strip has its own lane.
   const bool is_strided = shared->range.is_strided;
   const uint32_t stride = is_strided ? codecs::kFindStride : 1;
   const auto lead = static_cast<uint32_t>(-pass.strip.first_position % stride);
@@ -201,7 +202,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) CountCodes(MinePassArgs args) {
   }
 }
 
-// Calls launch.Kernel<kernel>(shape) for each kernel. All take MinePassArgs.
+// Calls launch.Kernel<kernel>(shape) for each kernel. Each kernel takes MinePassArgs.
 template <typename Launch>
 void ForEachPassKernel(Launch&& launch) {
   launch.template Kernel<&SumMoments>(

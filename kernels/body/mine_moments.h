@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The pass for moments: sums of values and of their squares, by channel and part of the sample; the
-// number of tokens of heads; and how many of V have a small norm.
+// The mining pass that computes moments: the sums of values and of their squares, for each channel
+// and each part of the sample. It also counts the tokens of each head, and the tokens of V with a
+// small norm.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +25,7 @@ CAIRN_DEVICE void AddTo(uint8_t* at, const codecs::ExactMoments& more) {
   StoreGlobal(at + sizeof(sums.sum), sums.squares);
 }
 
-// A channel always belongs to the same warp, so no other warp adds to its sums.
+// A channel always belongs to the same warp. So its sums need no atomic additions.
 CAIRN_DEVICE void AddMoments(const PassShared& shared, uint8_t* moments) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   const uint64_t channel_first = static_cast<uint64_t>(shared.task.number) * shared.plane.dim;
@@ -52,7 +53,7 @@ CAIRN_DEVICE void AddMoments(const PassShared& shared, uint8_t* moments) {
   }
 }
 
-// Adds the number of tokens. With one thread.
+// Adds the number of tokens. Uses one thread.
 CAIRN_DEVICE void AddTokens(const PassShared& shared, uint8_t* tokens) {
   uint8_t* at = tokens + shared.task.number * sizeof(codecs::HeadTokens);
   auto sums = LoadRecord<codecs::HeadTokens>(at);
@@ -66,7 +67,7 @@ CAIRN_DEVICE void AddTokens(const PassShared& shared, uint8_t* tokens) {
   }
 }
 
-// Adds the counts of small norms, for V. With one warp.
+// Adds the counts of small norms, for V. Uses one warp.
 CAIRN_DEVICE void AddSmallNorms(MomentsShared* shared, NormCounts* counts) {
   const PassShared& pass = shared->pass;
   const uint32_t lane = ThreadIndex() % kWarpLanes;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shared by the passes over the sample of a profile. With one block per head, they compute the sums
-// of codecs/mine/profile_miner.cc over strips. First one warp per token decides whether the token
-// counts. Then one warp processes two channels, with one lane per token. Accepts every shape and
-// dtype.
+// Code that the passes over the sample of a profile share. The passes compute the sums that
+// codecs/mine/profile_miner.cc computes over strips, with one block per head. First, one warp per
+// token decides whether the token counts. Then each warp processes two channels at a time, with one
+// token per lane. Accepts every shape and dtype.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,14 +16,14 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kMarkedTokens = kTaskTokensMax / kBlockWarps;  // per warp
 
-// A block's data of its head and strip. In shared memory.
+// A thread block's data about its head and strip, in shared memory.
 struct PassShared {
   PlaneRecord plane;
   MinePassTask task;
   SampleStrip strip;
   uint16_t kept[kBlockWarps];  // one bit per token of the strip: whether it counts
 
-  // REQUIRES: token < kTaskTokensMax. Tokens after the strip's end are not kept.
+  // REQUIRES: token < kTaskTokensMax. Returns false for tokens after the end of the strip.
   CAIRN_DEVICE_MEMBER bool IsKept(uint32_t token) const {
     return (kept[token / kMarkedTokens] >> token % kMarkedTokens & 1) != 0;
   }
@@ -32,7 +32,7 @@ struct PassShared {
   }
 };
 
-// Returns the sum of the lanes of a warp, in all lanes.
+// Joins the sums of the lanes of a warp. All lanes return the result.
 //   join(sum, other)  adds `other` to *sum
 template <typename Sum, typename Join>
 CAIRN_DEVICE Sum SumOfWarp(Sum sum, Join join) {
@@ -49,8 +49,8 @@ CAIRN_DEVICE Sum SumOfWarp(Sum sum, Join join) {
   return sum;
 }
 
-// Marks the counted tokens of the strip, among the warp's tokens. The block must synchronize before
-// it reads the marks.
+// Marks those of the warp's tokens that count. The block must synchronize before it reads the
+// marks.
 CAIRN_DEVICE void MarkKept(PassShared* shared, bool is_strided, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   const uint32_t warp = WarpOfBlock();
@@ -74,7 +74,8 @@ CAIRN_DEVICE void MarkKept(PassShared* shared, bool is_strided, Fault* fault) {
   if (lane == 0) shared->kept[warp] = static_cast<uint16_t>(marks);
 }
 
-// Calls work() for each strip of the task. REQUIRES: SyncBlock() before. Synchronizes after each.
+// Calls work() for each strip of the task. Synchronizes the block after each. REQUIRES: SyncBlock()
+// before.
 template <typename Work>
 CAIRN_DEVICE Fault ForEachStrip(const MinePassArgs& args, const MinePassHeader& header,
                                 PassShared* shared, bool is_strided, Work work) {
@@ -94,7 +95,7 @@ CAIRN_DEVICE Fault ForEachStrip(const MinePassArgs& args, const MinePassHeader& 
   return Fault::kNone;
 }
 
-// Starts a task. With one thread.
+// Starts a task. Uses one thread.
 CAIRN_DEVICE void OpenTask(const MinePassArgs& args, const MinePassHeader& header, uint32_t index,
                            PassShared* shared) {
   shared->task =
@@ -104,7 +105,7 @@ CAIRN_DEVICE void OpenTask(const MinePassArgs& args, const MinePassHeader& heade
   shared->plane.pairs.turns = args.plan + header.turns_at;
 }
 
-// Two channels that RoPE rotates together, or two others. The last channel may be alone.
+// Two channels that RoPE rotates together, or two other channels. The last channel may be alone.
 struct ChannelsOfWarp {
   uint32_t first, second;
   bool has_second;
@@ -122,7 +123,7 @@ CAIRN_DEVICE ChannelsOfWarp ChannelsAt(const PlaneRecord& plane, uint32_t index)
   return at;
 }
 
-// Returns the values before RoPE. REQUIRES: the token is kept.
+// Returns the values of both channels before RoPE. REQUIRES: the token counts.
 CAIRN_DEVICE codecs::Pair LoadChannels(const PassShared& shared, const ChannelsOfWarp& at,
                                        uint32_t token) {
   Fault fault = Fault::kNone;

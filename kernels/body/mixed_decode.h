@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes K of mixkvq. Its channels are in classes: 2 bits, 4 bits, and source bits. The map at the
-// tile's start says which channel is in which class, and so where the parts are.
+// Decodes K of mixkvq. Each channel is in one of three classes: 2-bit codes, 4-bit codes, and
+// source elements. The map at the start of a tile says which class each channel is in. So the map
+// also determines where the parts of the tile are.
 
 #include <cstdint>
 
@@ -16,16 +17,17 @@ inline constexpr uint32_t kMixedClassShift = 12;
 
 struct MixedDecodeShared {
   TokenPlaces places;
-  uint32_t counts[4];               // number of channels, by their class in the map
-  uint16_t channels[kMixedDimMax];  // number in its class; the class in the upper bits
+  uint32_t counts[4];               // number of channels of each class in the map
+  uint16_t channels[kMixedDimMax];  // index of a channel in its class; upper bits: the class
 };
 
-// Where the codes and elements of the classes are, in bytes from the tile's start.
+// Offsets of the codes and elements of each class, in bytes from the start of the tile.
 struct MixedParts {
   uint32_t source_bits = 0, four_bits = 0, two_bits = 0;
 };
 
-// Finds the classes, with the first warp. The block must synchronize before it reads them.
+// Finds the class of each channel, with the first warp. The block must synchronize before it reads
+// them.
 CAIRN_DEVICE void FindClasses(const TileTask& task, const PlaneRecord& plane,
                               MixedDecodeShared* shared) {
   if (ThreadIndex() >= kWarpLanes) return;
@@ -50,8 +52,9 @@ CAIRN_DEVICE void FindClasses(const TileTask& task, const PlaneRecord& plane,
   for (uint32_t i = 0; i < 4; ++i) shared->counts[i] = counts[i];
 }
 
-// Places the parts that the plan cannot place. Returns false if the map is not one of the recipe,
-// or does not match the tile's size.
+// Computes the offsets of the parts that follow the class map. They depend on the map, so the plan
+// of the batch does not have them. Returns false if the map is invalid for the recipe, or does not
+// match the size of the tile.
 CAIRN_DEVICE bool PlaceMixed(const uint32_t* counts, const PlaneRecord& plane, TileTask* task,
                              MixedParts* parts) {
   const uint32_t two = counts[0], four = counts[1], source = counts[2];
@@ -111,7 +114,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeMixedAny(DecodeArgs args) {
         SyncBlock();
         if (PlaceMixed(shared.counts, plane, &task, &parts)) return;
         *fault = Fault::kBadTile;
-        task.rows = 0;  // their places are unknown
+        task.rows = 0;  // the plan does not know where they are
       },
       [&](const TileTask& task, const PlaneRecord& plane, Fault* fault) {
         DecodeClasses(task, plane, parts, shared, fault);

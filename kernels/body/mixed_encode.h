@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Encodes K of mixkvq, one block per tile. Channels get a class by their salience, as in
-// codecs/stages/allocate/salience.cc. Then codes and source bits are written as in
+// Encodes K of mixkvq, one block per tile. The salience of a channel decides its class, as in
+// codecs/stages/allocate/salience.cc. Codes and source elements are then written as in
 // codecs/forms/mixed.cc. Accepts every shape and dtype.
 
 #include <cstdint>
@@ -19,11 +19,11 @@ struct MixedEncodeShared {
   EncodeShared tile;
   float saliences[kMixedDimMax];
   uint8_t classes[kMixedDimMax];
-  uint16_t order[kMixedDimMax];  // channels of 4 bits, then of 2, then of source bits
+  uint16_t order[kMixedDimMax];  // 4-bit channels, then 2-bit ones, then source elements
   uint32_t counts[codecs::kChannelClasses];
 };
 
-// Returns the magnitude of the queries at a channel.
+// Returns the magnitude of the queries in a channel.
 CAIRN_DEVICE float MagnitudeOf(const EncodeTask& task, const PlaneRecord& plane, uint32_t channel) {
   if (task.scores != nullptr) return LoadGlobal<float>(task.scores + 4 * channel);
   if (plane.side == nullptr) return 1.0F;
@@ -61,8 +61,8 @@ CAIRN_DEVICE codecs::ChannelClass ClassOf(const EncodeTile& tile, const MixedEnc
                                                         : codecs::ChannelClass::kTwoBits;
 }
 
-// Orders channels by class, each in ascending order. First warp. The block synchronizes before,
-// after.
+// Orders the channels by class, and by index within a class. Uses the first warp. The block must
+// synchronize before and after the call.
 CAIRN_DEVICE void OrderByClass(const PlaneRecord& plane, MixedEncodeShared* shared) {
   if (ThreadIndex() >= kWarpLanes) return;
   constexpr codecs::ChannelClass kOrder[] = {codecs::ChannelClass::kFourBits,
@@ -85,7 +85,7 @@ CAIRN_DEVICE void OrderByClass(const PlaneRecord& plane, MixedEncodeShared* shar
   }
 }
 
-// Where the codes of a class are in the tile, and where its channels are in `order`.
+// Where the codes of a class are in a tile, and where the channels of the class are in `order`.
 struct ClassPlace {
   uint32_t codes, row_bytes, first, count, bits;
 };
@@ -108,7 +108,7 @@ CAIRN_DEVICE void StoreClass(const EncodeTile& tile, const MixedEncodeShared& sh
   }
 }
 
-// Stores the elements of the channels with source bits. Those of rows are zeros.
+// Stores the elements of the channels that are stored as source elements. Rows get zeros here.
 CAIRN_DEVICE void StoreSourceChannels(const EncodeTile& tile, const MixedEncodeShared& shared,
                                       uint32_t at, uint32_t first) {
   const PlaneRecord& plane = tile.plane;
@@ -129,7 +129,7 @@ CAIRN_DEVICE void StoreSourceChannels(const EncodeTile& tile, const MixedEncodeS
   }
 }
 
-// Stores the map of channels to classes, and zeros after it up to `end`.
+// Stores the map of the channels' classes, and zeros after it up to `end`.
 CAIRN_DEVICE void StoreMap(const EncodeTile& tile, const MixedEncodeShared& shared, uint32_t end) {
   for (uint32_t i = ThreadIndex(); i < end; i += kBlockThreads) {
     uint32_t byte = 0;
@@ -140,7 +140,8 @@ CAIRN_DEVICE void StoreMap(const EncodeTile& tile, const MixedEncodeShared& shar
   }
 }
 
-// Returns true if the tile must be raw: no code restores a group that is a constant.
+// Returns true if the tile must be stored raw, because all values of a group are equal and no code
+// restores them.
 CAIRN_DEVICE bool StoreParamsOfColumns(const EncodeTile& tile, const MixedEncodeShared& shared,
                                        uint32_t groups, uint32_t columns) {
   const auto value_at = [&](uint32_t token, uint32_t channel) {
@@ -182,7 +183,7 @@ CAIRN_DEVICE bool EncodeMixed(const EncodeReader& reader, EncodeTile* tile,
   tile->params_at = Align16(tile->codes_bytes);
   tile->row_bits_at = tile->params_at + 4 * groups * columns;
   ListRows(reader, *tile, &shared->tile);
-  // Otherwise the slot has no room for the tile.
+  // If this fails, the slot has no room for the tile.
   if (!PlaceTile(shared->tile, tile)) return false;
   if (SyncBlockOr(StoreParamsOfColumns(*tile, *shared, groups, columns))) return false;
   StoreMap(*tile, *shared, source_at);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Converts stored tiles of codes without their source, as codecs/forms/affine.cc and
-// codecs/transform/thin.cc do: to fewer bits per code, or to fewer rows. One block per tile.
+// Converts stored tiles of codes to smaller ones, without their source: to fewer bits per code, or
+// to fewer rows. codecs/forms/affine.cc and codecs/transform/thin.cc do the same. One block per
+// tile.
 
 #include <cstdint>
 
@@ -54,9 +55,9 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) NarrowTiles(EncodeArgs args) {
               [&](const EncodeReader&, EncodeTile* tile, Fault*) { return NarrowTile(tile); });
 }
 
-// Returns how many rows of a stored tile are kept in a chain of that length. These are all rows
-// before the first row that is not kept. Synchronizes the block inside.
-//   positions  positions of the tile's rows
+// Returns how many rows a stored tile keeps when its chain has that length. Rows are stored so that
+// the kept ones come first. Synchronizes the block inside.
+//   positions  positions of the rows of the tile
 CAIRN_DEVICE uint32_t CountYoung(const EncodeTile& tile, uint64_t chain_tokens,
                                  const uint8_t* positions, EncodeShared* shared) {
   const auto variant = static_cast<codecs::LogVariant>(tile.task.rules >> kRuleVariantShift);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes patternkv: codes, between a (min, range) per group, of what remains without the patterns
-// of a bank. A token's pattern is added in fp32 before its values are rounded.
+// Decodes patternkv. The encoder subtracts a pattern of a bank from each token and codes the
+// remainder, with a (min, range) per group. Decoding adds the pattern in fp32 before values are
+// rounded.
 
 #include <cstdint>
 
@@ -12,7 +13,7 @@ namespace cairn::kernels {
 
 struct PatternedDecodeShared {
   TokenPlaces places;
-  const uint8_t* patterns[kTaskTokensMax];  // the patterns of the task's tokens; null: none
+  const uint8_t* patterns[kTaskTokensMax];  // pattern of each token of the task; null: none
 };
 
 CAIRN_DEVICE void FindPatterns(const TileTask& task, const PlaneRecord& plane,

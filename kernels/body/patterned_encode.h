@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Encodes patternkv, one block per tile. With one warp per token, chooses the pattern of the head
-// that leaves the least remainder, as codecs/backend/reference/pattern.cc does. The remainder is
+// Encodes patternkv, one block per tile. One warp per token chooses the pattern of the head that
+// leaves the smallest remainder, as codecs/backend/reference/pattern.cc does. The remainder is
 // coded as affine_encode.h codes values. Accepts every shape and dtype.
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace cairn::kernels {
 struct PatternedEncodeShared {
   EncodeShared tile;
   uint32_t is_predicted[kRowWordsMax];
-  uint8_t pattern[kTileTokensMax];  // number of the pattern of each token
+  uint8_t pattern[kTileTokensMax];  // index of the pattern of each token
 };
 
 CAIRN_DEVICE const uint8_t* PatternOf(const EncodeTile& tile, uint32_t number) {
@@ -25,8 +25,8 @@ CAIRN_DEVICE const uint8_t* PatternOf(const EncodeTile& tile, uint32_t number) {
   return plane.side + 2 * index * plane.dim;
 }
 
-// Returns the remainder of an element: the element without its pattern.
-//   pattern  null: there is none
+// Returns the remainder of an element: the element minus its pattern.
+//   pattern  null if the token has no pattern
 CAIRN_DEVICE float LeftOf(const PlaneRecord& plane, const uint8_t* row, const uint8_t* pattern,
                           uint32_t channel) {
   const float value = LoadValue(plane.dtype, row, channel);
@@ -34,11 +34,11 @@ CAIRN_DEVICE float LeftOf(const PlaneRecord& plane, const uint8_t* row, const ui
   return codecs::Add(value, -HalfToFloat(LoadGlobal<uint16_t>(pattern + 2 * channel)));
 }
 
-// Returns the range (largest minus smallest) of the remainders in the channels [first, end) of a
-// token. Uses `lanes` lanes of a warp: all, or one half.
+// Returns the range (largest minus smallest) of a token's remainders in the channels [first, end).
+// Uses `lanes` lanes of a warp: all, or one half.
 CAIRN_DEVICE float RangeLeft(const PlaneRecord& plane, const uint8_t* row, const uint8_t* pattern,
                              uint32_t first, uint32_t end, uint32_t lanes) {
-  // All lanes start with the first channel, so that each has a value.
+  // All lanes start with the first channel. So even a lane without channels has a value.
   float low = LeftOf(plane, row, pattern, first), high = low;
   for (uint32_t c = first + ThreadIndex() % lanes; c < end; c += lanes) {
     const float value = LeftOf(plane, row, pattern, c);
@@ -54,7 +54,8 @@ CAIRN_DEVICE float RangeLeft(const PlaneRecord& plane, const uint8_t* row, const
   return codecs::Add(high, -low);
 }
 
-// Returns the squared length of a token's remainder. With half a warp, one partial sum per lane.
+// Returns the squared length of a token's remainder. Uses half a warp, with one partial sum per
+// lane.
 CAIRN_DEVICE float SquaredLengthLeft(const PlaneRecord& plane, const uint8_t* row,
                                      const uint8_t* pattern) {
   constexpr uint32_t kSums = codecs::kNormSums;
@@ -69,8 +70,8 @@ CAIRN_DEVICE float SquaredLengthLeft(const PlaneRecord& plane, const uint8_t* ro
   return sum;
 }
 
-// Returns the number of the first pattern with the lowest cost. Each half of the warp tries every
-// other.
+// Returns the index of the pattern with the lowest cost, the first if there are several. Each half
+// of the warp tries every second pattern.
 CAIRN_DEVICE uint32_t CheapestPattern(const EncodeTile& tile, const uint8_t* row) {
   constexpr uint32_t kHalf = codecs::kNormSums;
   const PlaneRecord& plane = tile.plane;
@@ -78,7 +79,7 @@ CAIRN_DEVICE uint32_t CheapestPattern(const EncodeTile& tile, const uint8_t* row
   uint32_t best = 0;
   float best_cost = 0.0F;
   for (uint32_t first = 0; first < plane.patterns; first += 2) {
-    // If there is no other pattern, both halves try the last one.
+    // If the second half has no pattern left, it tries the last one again.
     const uint32_t number = first + half < plane.patterns ? first + half : first;
     const uint8_t* pattern = PatternOf(tile, number);
     const float cost = (tile.task.rules & kRuleNearest) != 0
@@ -107,8 +108,8 @@ CAIRN_DEVICE bool PassesGate(const PlaneRecord& plane, const uint8_t* row, const
   return codecs::PassesGate(sums, codecs::kGateLevel);
 }
 
-// Chooses the patterns of tokens that are not rows. If the remainder with its pattern cannot be
-// coded, the token becomes a row.
+// Chooses the patterns of the tokens that are not rows. A token becomes a row if its remainder
+// cannot be coded.
 CAIRN_DEVICE void ChoosePatterns(const EncodeTile& tile, PatternedEncodeShared* shared) {
   const PlaneRecord& plane = tile.plane;
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -129,7 +130,7 @@ CAIRN_DEVICE void ChoosePatterns(const EncodeTile& tile, PatternedEncodeShared* 
   }
 }
 
-// Stores the patterns and gates of the tokens that have one and did not become rows.
+// Stores the patterns and gates of the tokens that have a pattern and did not become rows.
 CAIRN_DEVICE void StorePatterns(const EncodeTile& tile, const PatternedEncodeShared& shared,
                                 uint32_t number_bytes) {
   const PlaneRecord& plane = tile.plane;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Copies raw tiles, which are source bits, to the places of their tokens.
+// Copies the source elements of raw tiles to the places of their tokens.
 
 #include <cstdint>
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes strips of `cairn`: entropy-coded codes with the steps of a profile. One warp per strip.
-// Codes come channel by channel, for all tokens. Values are stored token by token, for all
-// channels. In between, a code is stored at the place of its element.
+// Decodes strips of `cairn`: entropy-coded codes whose quantization steps are in a profile. One
+// warp per strip. Codes are decoded channel by channel, for all tokens of the strip. Values are
+// stored token by token, for all channels. In between, each code is kept at the place of its
+// element in the target.
 
 #include <cstdint>
 
@@ -23,7 +24,7 @@ struct StepsDecodeShared {
   StepWarp warps[kBlockWarps];
 };
 
-// A strip that was found in its tile, and the tables that code it.
+// A strip that was found in its tile, with the tables for its codes.
 struct FoundSteps {
   codecs::StripShape shape;
   codecs::StepStripParts parts;
@@ -32,8 +33,8 @@ struct FoundSteps {
   uint32_t head;
 };
 
-// Parses the header alone. Returns false if no encoder writes such a header, or if the parts exceed
-// `room`.
+// Parses only the header. Returns false if no encoder writes such a header, or if the parts would
+// exceed `room`.
 CAIRN_DEVICE bool ParseStepHead(const uint8_t* strip, uint32_t room,
                                 const codecs::StripShape& shape, codecs::StepStripParts* parts) {
   if (room < codecs::kStripHeaderBytes) return false;
@@ -51,7 +52,7 @@ CAIRN_DEVICE bool ParseStepHead(const uint8_t* strip, uint32_t room,
   return parts->mode == codecs::StepStripMode::kRaw || parts->bytes < codecs::RawStripBytes(shape);
 }
 
-// Finds the strip of a task, after those before it. All lanes return the same.
+// Finds the strip of a task by skipping the strips before it. All lanes return the same result.
 CAIRN_DEVICE bool FindSteps(const TileTask& task, const PlaneRecord& plane, FoundSteps* found) {
   uint32_t rows = 0;
   const uint32_t at = OffsetOfStrip(
@@ -83,8 +84,8 @@ CAIRN_DEVICE bool MarkStepRows(const FoundSteps& strip, uint32_t* is_row) {
   return !Any(is_wrong);
 }
 
-// Copies source bits of rows to their places. Clears these places, so that nothing overwrites the
-// rows.
+// Copies the source elements of rows to their places. Sets the places of rows in `places` to null,
+// so that the decoder does not write decoded elements over the rows.
 CAIRN_DEVICE void StoreStripRows(const FoundSteps& strip, const PlaneRecord& plane,
                                  uint8_t** places) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -101,7 +102,7 @@ CAIRN_DEVICE void StoreStripRows(const FoundSteps& strip, const PlaneRecord& pla
   SyncWarp();
 }
 
-// Returns the low bits of the lane's token, from bit planes that are `step` bytes apart.
+// Returns the low bits of the lane's token. The bit planes are `step` bytes apart.
 CAIRN_DEVICE uint32_t LoadLowBits(const uint8_t* low, uint32_t step, uint32_t bits) {
   uint32_t value = 0;
   CAIRN_NO_UNROLL
@@ -112,8 +113,8 @@ CAIRN_DEVICE uint32_t LoadLowBits(const uint8_t* low, uint32_t step, uint32_t bi
   return value;
 }
 
-// Stores codes at the places of their elements. Returns false if the strip does not end as it must,
-// or belongs to another profile.
+// Stores the codes at the places of their elements. Returns false if the strip does not end as it
+// must, or was coded with another profile.
 CAIRN_DEVICE bool DecodeStepCodes(const PlaneRecord& plane, const FoundSteps& strip,
                                   const StepWarp& own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
@@ -127,7 +128,7 @@ CAIRN_DEVICE bool DecodeStepCodes(const PlaneRecord& plane, const FoundSteps& st
     const codecs::StepShape by = LoadStep(plane, strip.head, channel).shape;
     const uint8_t* low = strip.bytes + parts.low + static_cast<uint64_t>(planes) * plane_bytes;
     planes += by.low_bits;
-    if (planes > parts.planes) return false;  // all lanes alike
+    if (planes > parts.planes) return false;  // all lanes take the same branch
     const uint32_t* table = strip.tables->entries + by.table * codecs::kCoderSlots;
     for (uint32_t first = 0; first < strip.shape.tokens; first += kWarpLanes) {
       const uint32_t entry = LoadGlobal<uint32_t>(table + coder.Slot());
@@ -152,8 +153,8 @@ CAIRN_DEVICE bool DecodeStepCodes(const PlaneRecord& plane, const FoundSteps& st
   return coder.HasEnded() && planes == parts.planes && escape == parts.escapes;
 }
 
-// Like codecs::StepCodeOf(), with offsets that no thread has to keep in memory: adding a zero
-// changes nothing.
+// Does the same as codecs::StepCodeOf(), but needs no array of offsets in the memory of a thread.
+// For magnitudes above 2 the offset is 0, which changes nothing.
 CAIRN_DEVICE float StepCodeOf(int32_t code, U32x2 offsets) {
   const uint32_t magnitude = static_cast<uint32_t>(code < 0 ? -code : code);
   const float offset = codecs::BitsFloat(magnitude == 1   ? offsets.x
@@ -162,7 +163,7 @@ CAIRN_DEVICE float StepCodeOf(int32_t code, U32x2 offsets) {
   return codecs::Add(static_cast<float>(code), code < 0 ? -offset : offset);
 }
 
-// Converts the codes that are stored in a token's place to values without means.
+// Converts the codes at a token's place to values, without adding the means.
 CAIRN_DEVICE void CentreToken(const PlaneRecord& plane, const FoundSteps& strip,
                               const uint8_t* place, CentredToken* centred) {
   const uint32_t element_bytes = plane.row_bytes / plane.dim;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes the most common strips of `cairn`: bf16, dim a multiple of 16, rows at multiples of 16,
-// no basis, and RoPE on all channels of K or on none. One warp per strip, one lane per token of 32.
-// It decodes 16 channels at a time, in the order of coding. A lane converts them to values at once,
-// because channels that RoPE rotates together are coded one after the other. The values of 16
-// channels are kept in shared memory, and stored as 16 bytes.
+// Decodes the most common strips of `cairn`: bf16, dim a multiple of 16, token addresses at
+// multiples of 16, no basis, and RoPE on either all channels of K or none. One warp per strip; each
+// lane decodes every 32nd token. It decodes 16 channels at a time, in the order of coding. Channels
+// that RoPE rotates together follow each other in this order, so a lane can convert codes to values
+// at once. The values of 16 channels are collected in shared memory, and stored 16 bytes at a time.
 //
-// All tasks of a list have the same tables. The block has these in shared memory.
+// All tasks of a list use the same tables. The block keeps these in shared memory.
 
 #include <cstdint>
 
@@ -16,12 +16,12 @@
 namespace cairn::kernels {
 
 inline constexpr uint32_t kStepTableWords = codecs::kProfileTables * codecs::kCoderSlots;
-inline constexpr uint32_t kPanelWords = 9;  // per token; one is unused, so that banks differ
+inline constexpr uint32_t kPanelWords = 9;  // per token; one is unused, to spread over banks
 
-// A channel that is being decoded.
+// What a warp needs to decode one channel of the panel: the channels that it decodes together.
 struct alignas(16) PanelChannel {
   float step, mean;
-  uint32_t codes_at;  // index of its table in StepFastShared::codes
+  uint32_t codes_at;  // index of its row in StepFastShared::codes
   uint32_t low_bits;
 };
 
@@ -39,11 +39,12 @@ struct StepFastWarp {
 
 struct StepFastShared {
   alignas(16) uint32_t entries[kStepTableWords];
-  float codes[codecs::kProfileTables][codecs::kCoderSymbols];  // in steps; 0 for escapes
+  // The value of each table's symbols, in steps. The value of the escape symbol is 0.
+  float codes[codecs::kProfileTables][codecs::kCoderSymbols];
   StepFastWarp warps[kBlockWarps];
 };
 
-// The block must synchronize before it reads them.
+// Fills the tables. The block must synchronize before it reads them.
 CAIRN_DEVICE void FillStepTables(const StepTables& from, StepFastShared* shared) {
   for (uint32_t i = ThreadIndex(); i < kStepTableWords / 4; i += kBlockThreads) {
     const auto words = LoadGlobal<U32x4>(from.entries + 4 * i);
@@ -59,7 +60,7 @@ CAIRN_DEVICE void FillStepTables(const StepTables& from, StepFastShared* shared)
   }
 }
 
-// codecs::RotationAt(). `phase` is the upper half of turns * position.
+// Does the same as codecs::RotationAt(). `phase` is the upper half of turns * position.
 CAIRN_DEVICE codecs::Rotation RotationOf(uint32_t phase) {
   const uint32_t quarter = (phase + (1U << 29)) >> 30;
   const auto rest = static_cast<int32_t>(phase - (quarter << 30));
@@ -67,7 +68,7 @@ CAIRN_DEVICE codecs::Rotation RotationOf(uint32_t phase) {
   const bool is_odd = (quarter & 1) != 0;
   const uint32_t cosine = codecs::FloatBits(is_odd ? by.sine : by.cosine);
   const uint32_t sine = codecs::FloatBits(is_odd ? by.cosine : by.sine);
-  // Cosines are negative in the quarters 1 and 2, sines in 2 and 3.
+  // The cosine is negative in the quarters 1 and 2, the sine in 2 and 3.
   return {codecs::BitsFloat(cosine ^ ((quarter + 1) << 30 & 0x80000000U)),
           codecs::BitsFloat(sine ^ (quarter << 30 & 0x80000000U))};
 }
@@ -76,12 +77,12 @@ struct FastSteps {
   const FoundSteps& strip;
   const PlaneRecord& plane;
   uint64_t position;  // position of the lane's first token in its chain
-  uint32_t coded;     // bit g: the lane's token of group g has codes
-  bool is_split;      // the first channels of pairs are adjacent, and so are the second ones
+  uint32_t coded;     // bit g is set if the lane's token of group g has codes
+  bool is_split;      // the first channels of all pairs are adjacent, and so are the second ones
 };
 
-// Loads the data of 16 channels, from channel `first` in coding order, with one lane per channel.
-// Returns the number of their low planes.
+// Loads what the decoder needs for 16 channels, one channel per lane. `first` is the index of the
+// first channel in coding order. Returns the number of low planes of these channels.
 CAIRN_DEVICE uint32_t LoadPanel(const FastSteps& steps, uint32_t first, uint32_t planes_before,
                                 StepFastWarp* own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -104,14 +105,14 @@ CAIRN_DEVICE uint32_t LoadPanel(const FastSteps& steps, uint32_t first, uint32_t
   return Shuffle(end, kWarpLanes - 1);
 }
 
-// Returns the value of a symbol before its channel is rotated.
+// Returns the value of a symbol before RoPE is applied.
 //   i      index of the channel in the panel
 //   token  index of the token in the strip
 CAIRN_DEVICE float ValueOfSymbol(const FastSteps& steps, const PanelChannel& channel, uint32_t i,
                                  uint32_t token, uint32_t symbol, const StepFastShared& shared,
                                  const StepFastWarp& own) {
   float code = shared.codes[channel.codes_at][symbol & 15];
-  if (channel.low_bits != 0) {  // all lanes alike
+  if (channel.low_bits != 0) {  // all lanes take the same branch
     const uint32_t step = codecs::LowPlaneBytes(steps.strip.shape.tokens);
     const uint8_t* low = steps.strip.bytes + own.low_at[i] + token / kWarpLanes * 4;
     const uint32_t bits = LoadLowBits(low, step, channel.low_bits);
@@ -167,7 +168,7 @@ CAIRN_DEVICE void StoreFour(const FastSteps& steps, uint32_t four,
   }
 }
 
-// Stores 16 channels of all tokens that have codes, with two lanes per token.
+// Stores 16 channels of every token that has codes. Two lanes share a token.
 CAIRN_DEVICE void StorePanel(const FastSteps& steps, uint32_t first, const StepFastWarp& own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, half = lane % 2;
   const uint32_t channel =
@@ -184,7 +185,7 @@ template <uint32_t kGroups>
 CAIRN_DEVICE bool DecodeStepsOf(const FastSteps& steps, const StepFastShared& shared,
                                 StepFastWarp* own) {
   const codecs::StepStripParts& parts = steps.strip.parts;
-  // A stream can start at any byte, but is copied in whole pieces of 16.
+  // A stream can start at any byte, but copies are pieces of 16 bytes at multiples of 16.
   const auto before = static_cast<uint32_t>(parts.stream % 16);
   FastStream stream{};
   stream.from = steps.strip.bytes + parts.stream - before;
@@ -216,7 +217,7 @@ CAIRN_DEVICE bool DecodeStepsOf(const FastSteps& steps, const StepFastShared& sh
       StoreFour<kGroups>(steps, four, symbols, shared, own);
     }
     SyncWarp();
-    StorePanel(steps, first, *own);  // the warp meets before a value is written again
+    StorePanel(steps, first, *own);  // the warp synchronizes before a value is overwritten
   }
   CopyWait<0>();
   is_wrong |= coder.state != 0x10000U + codecs::kCoderStateMin ||

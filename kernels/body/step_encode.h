@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Encodes strips of `cairn`, one warp per strip. Codes are made token by token, for all channels,
-// and stored in the slot after the room for the raw tile. Then they are coded channel by channel,
-// for all tokens, the last first. A strip's part of the slot, 16-byte aligned at both ends, then
-// has this:
+// Encodes strips of `cairn`, one warp per strip. Codes are first computed token by token, for all
+// channels, and stored in the slot after the room for the raw tile. They are then entropy-coded
+// channel by channel, from the last token to the first. Each strip has a part of the tile's slot,
+// which is 16-byte aligned at both ends. After encoding the part has this content:
 //
-//   header | zeros                                       mode raw
-//   header | low planes | escapes, last first … stream   mode coded
+//  header | zeros                                       mode raw
+//  header | low planes | escapes, last first … stream   mode coded
 //
-// The header's last word is zero in an image. Here, for a stored strip, it is the offset in the
-// tile of the strip's source bits. The place of the codes then has the marks of rows. The rows'
-// bits are copied later, from the source. Escapes and stream overlap only if the strip is not
-// smaller than raw. Then the bytes written here do not matter.
+// In an image, the last word of the header is zero. In the slot it has another use if the input is
+// a stored strip: it is the offset of the strip's source elements in the tile. The marks of rows
+// are stored where the codes were. The source elements of rows are copied later, from the source.
+// Escapes and stream can overlap only if the strip is not smaller than raw. The bytes that are
+// written here are not used in that case.
 
 #include <cstdint>
 
@@ -26,12 +27,12 @@ struct StepsEncodeShared {
   struct Warp {
     const uint8_t* places[kTaskTokensMax];
     uint32_t is_row[kTaskTokensMax / 32];
-    CentredToken centred;  // used for norms before that
+    CentredToken centred;  // first used for norms
   } warps[kBlockWarps];
 };
 static_assert(codecs::kProfileDimMax >= codecs::kStripTokens);
 
-// Returns where the codes of a strip are stored at first: i16, [token][channel].
+// Returns the address at which the codes of a strip are stored at first, as i16 [token][channel].
 CAIRN_DEVICE uint8_t* WaitingCodes(const EncodeTask& task, const PlaneRecord& plane,
                                    uint32_t token_first) {
   return task.slot + RawBytes(plane) + 2 * token_first * plane.dim;
@@ -52,7 +53,7 @@ CAIRN_DEVICE bool QuantizeToken(const PlaneRecord& plane, uint32_t head,
   return !Any(!is_codable);
 }
 
-// Computes the codes of all tokens, and marks the tokens that have none.
+// Computes the codes of all tokens, and marks the tokens that cannot have codes.
 CAIRN_DEVICE void QuantizeStrip(const StripItem& item, StepsEncodeShared::Warp* own) {
   const PlaneRecord& plane = item.plane;
   uint8_t* codes = WaitingCodes(item.task, plane, item.token_first);
@@ -71,14 +72,14 @@ CAIRN_DEVICE void QuantizeStrip(const StripItem& item, StepsEncodeShared::Warp* 
   }
 }
 
-// Writes a strip from both ends.
+// Writes the coded strip from both ends of its part.
 struct StepWriter {
   const uint8_t* codes;
   const uint32_t* is_row;
   LaneWriter lanes;
 
-  // Codes a channel of all tokens, backwards.
-  //   low  the channel's low planes, each of `plane_bytes` bytes
+  // Codes a channel for all tokens, from the last token to the first.
+  //   low  the low planes of the channel, each of `plane_bytes` bytes
   CAIRN_DEVICE_MEMBER void Push(const codecs::StripShape& shape, uint32_t channel,
                                 codecs::StepShape by, const SymbolStep* table, uint8_t* low,
                                 uint32_t plane_bytes) {
@@ -113,7 +114,7 @@ struct StepWriter {
   }
 };
 
-// Returns the number of low bits of all channels.
+// Returns the total number of low bits of the channels.
 CAIRN_DEVICE uint32_t CountLowPlanes(const PlaneRecord& plane, uint32_t head) {
   uint32_t planes = 0;
   for (uint32_t c = ThreadIndex() % kWarpLanes; c < plane.dim; c += kWarpLanes) {
@@ -123,7 +124,7 @@ CAIRN_DEVICE uint32_t CountLowPlanes(const PlaneRecord& plane, uint32_t head) {
   return planes;
 }
 
-// Writes a strip in mode coded. bytes is 0 if it is not smaller than raw.
+// Writes a strip in mode coded. In the result, bytes is 0 if the strip is not smaller than raw.
 CAIRN_DEVICE codecs::StepStripParts WriteCodes(const StripItem& item,
                                                const EncodeStepTables& tables,
                                                const uint32_t* is_row) {
@@ -156,8 +157,8 @@ CAIRN_DEVICE codecs::StepStripParts WriteCodes(const StripItem& item,
 }
 
 // Stores the parts of a strip other than its codes.
-//   is_row     any value for a raw strip, which has no marks
-//   source_at  for a stored strip: the offset of its source bits in its tile
+//   is_row     the marks of rows; ignored for a raw strip
+//   source_at  for a stored strip: the offset of its source elements in its tile
 CAIRN_DEVICE void LeaveSteps(const StripItem& item, const codecs::StepStripParts& parts,
                              const uint32_t* is_row, uint32_t source_at) {
   SyncWarp();  // the codes are not needed any more

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Converts stored strips of `cairn` to steps that are three or nine times as long, as
-// reference::DemoteStepStrip() does. One warp per strip. The old codes arrive channel by channel.
-// They are stored in the slot, and the new strip is encoded from there.
+// Converts stored strips of `cairn` to quantization steps that are three or nine times as long, as
+// reference::DemoteStepStrip() does. One warp per strip. The old codes are decoded channel by
+// channel and stored in the slot. The new strip is encoded from there.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 
 namespace cairn::kernels {
 
-// Returns a task for the stored tile of a strip, and for the strip in it.
+// Returns a task that decodes one strip of a stored tile.
 CAIRN_DEVICE TileTask StoredTask(const StripItem& item) {
   TileTask task{};
   task.source = item.task.source;
@@ -23,8 +23,8 @@ CAIRN_DEVICE TileTask StoredTask(const StripItem& item) {
   return task;
 }
 
-// Stores the codes of the strip, with its own level, in the slot. Returns false if it is invalid.
-//   old  the plane with that level
+// Decodes the codes of the stored strip into the slot. Returns false if the strip is invalid.
+//   old  the plane, with the level at which the strip is stored
 CAIRN_DEVICE bool LoadCodes(const StripItem& item, const PlaneRecord& old, const FoundSteps& strip,
                             StepWarp* own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, dim = old.dim;
@@ -40,7 +40,7 @@ CAIRN_DEVICE void NarrowStrip(const EncodeReader& reader, const StripItem& item,
                               Fault* fault) {
   PlaneRecord old = item.plane;
   old.level = static_cast<uint8_t>(item.task.rules >> kRuleVariantShift);
-  old.row_bytes = 2 * old.dim;  // of the codes in the slot
+  old.row_bytes = 2 * old.dim;  // size of a token's codes in the slot
   FoundSteps strip;
   strip.tables =
       reinterpret_cast<const StepTables*>(reader.plan + reader.header.old_tables_at) + old.tables;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The values of codes with a profile: out of its basis, with its mean, and with RoPE at the token's
-// position, as in codecs/backend/step_token.h. One warp per token.
+// Converts the codes of a token to values with a profile, as codecs/backend/step_token.h does:
+// reverses the basis, adds the means, and applies RoPE at the token's position. One warp per token.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 
 namespace cairn::kernels {
 
-// The values of a token without means. In shared memory.
+// The values of a token without means, in shared memory.
 struct CentredToken {
   float of[codecs::kProfileDimMax];
 };
@@ -30,7 +30,8 @@ CAIRN_DEVICE codecs::StepChannel LoadStep(const PlaneRecord& plane, uint32_t hea
   return codecs::StepChannelOf(LoadChannel(plane, head, channel), {plane.multiplier, plane.level});
 }
 
-// Returns a channel by its index, where rotated channels come first, in pairs, then the others.
+// Returns a channel by its index in this order: first the channels that RoPE rotates, pair by pair,
+// then the others.
 CAIRN_DEVICE uint32_t ChannelInPairs(const PlaneRecord& plane, uint32_t index) {
   const TurningPairs& pairs = plane.pairs;
   if (index < 2 * pairs.count) {
@@ -56,7 +57,8 @@ CAIRN_DEVICE float ValueBeforeTurn(const PlaneRecord& plane, uint32_t head, uint
   return codecs::Add(value, LoadChannel(plane, head, channel).mean);
 }
 
-// Stores a token, with the lanes of a warp. REQUIRES: they have synchronized since it was centred.
+// Applies RoPE to a token and stores it, with one warp. REQUIRES: the warp has synchronized since
+// it wrote the values of the token.
 CAIRN_DEVICE void StoreTurned(const PlaneRecord& plane, uint32_t head, uint32_t token,
                               const CentredToken& centred, uint8_t* place) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, pairs = plane.pairs.count;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes strips of `exact`, one warp per strip. This file has the code for all dtypes, dims and
-// modes. strips_fast.h has the most common ones.
+// Decodes strips of `exact`, one warp per strip. The code in this file works for all dtypes, dims
+// and modes. strips_fast.h decodes the most common strips.
 
 #include <cstdint>
 
@@ -14,7 +14,7 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kStripTableWords = codecs::kExponentTables * codecs::kCoderSlots;
 
-// CoderEntry() of every slot of every table.
+// The CoderEntry() of every slot of every table.
 struct StripTables {
   uint32_t of[kStripTableWords];
 };
@@ -24,7 +24,7 @@ struct StripsDecodeShared {
   uint8_t* places[kBlockWarps][kTaskTokensMax];
 };
 
-// The block must synchronize before it reads them.
+// Fills the tables. The block must synchronize before it reads them.
 CAIRN_DEVICE void FillTables(StripTables* tables) {
   for (uint32_t i = ThreadIndex(); i < kStripTableWords; i += kBlockThreads) {
     const codecs::CoderTable& table = codecs::kExponentCoderTables.of[i / codecs::kCoderSlots];
@@ -37,12 +37,13 @@ struct FoundStrip {
   codecs::StripShape shape;
   codecs::StripParts parts;
   const uint8_t* bytes;
-  uint32_t readable;       // number of bytes from `bytes` to the tile's end
+  uint32_t readable;       // number of bytes from `bytes` to the end of the tile
   uint8_t* const* places;  // in shared memory
   uint32_t unit;           // as in PlaneRecord
 };
 
-// Parses the header alone. Returns false if no encoder writes it, or if the parts exceed `room`.
+// Parses only the header. Returns false if no encoder writes such a header, or if the parts exceed
+// `room`.
 CAIRN_DEVICE bool ParseHead(const uint8_t* strip, uint32_t room, const codecs::StripShape& shape,
                             codecs::StripParts* parts) {
   if (room < codecs::kStripHeaderBytes) return false;
@@ -66,8 +67,9 @@ CAIRN_DEVICE codecs::StripShape ShapeOfStrip(const PlaneRecord& plane, uint32_t 
 
 inline constexpr uint32_t kNoStrip = 0xFFFFFFFF;
 
-// Returns the start of a task's strip, after the strips before it. Returns kNoStrip if one of these
-// is invalid. parse(strip, room, shape) returns the strip's size, or 0 if it is invalid.
+// Returns the start of a task's strip, after skipping the strips before it. Returns kNoStrip if one
+// of these is invalid. parse(strip, room, shape) returns the size of a strip, or 0 if it is
+// invalid.
 template <typename Parse>
 CAIRN_DEVICE uint32_t OffsetOfStrip(const TileTask& task, const PlaneRecord& plane, Parse parse) {
   uint32_t at = 0;
@@ -79,7 +81,7 @@ CAIRN_DEVICE uint32_t OffsetOfStrip(const TileTask& task, const PlaneRecord& pla
   }
 }
 
-// Finds the strip of a task, and checks it. All lanes return the same.
+// Finds the strip of a task, and checks it. All lanes return the same result.
 CAIRN_DEVICE bool FindStrip(const TileTask& task, const PlaneRecord& plane, FoundStrip* found) {
   const uint32_t at = OffsetOfStrip(
       task, plane, [&](const uint8_t* strip, uint32_t room, const codecs::StripShape& shape) {
@@ -109,7 +111,7 @@ CAIRN_DEVICE uint32_t LoadThreeBits(const uint8_t* runs, uint32_t index) {
          (LoadGlobal<uint8_t>(byte + 16) >> bit & 1) << 2;
 }
 
-// Joins an element and stores it in the place of its token.
+// Joins the parts of an element, and stores the element at the place of its token.
 CAIRN_DEVICE void StoreJoined(const FoundStrip& strip, uint32_t token, uint32_t channel,
                               uint32_t exponent) {
   uint8_t* place = strip.places[token];
@@ -138,7 +140,7 @@ CAIRN_DEVICE void StoreJoined(const FoundStrip& strip, uint32_t token, uint32_t 
   StoreGlobal(place + 2 * channel, static_cast<uint16_t>(codecs::Join(strip.shape.dtype, fields)));
 }
 
-// Copies source bits of tokens, which are one after another, to their places. With one warp.
+// Copies the source elements of consecutive tokens to their places. Uses one warp.
 CAIRN_DEVICE void CopyTokensOfWarp(const uint8_t* bits, uint32_t tokens, uint8_t* const* places,
                                    uint32_t row_bytes, uint32_t unit) {
   for (uint32_t token = 0; token < tokens; ++token) {
@@ -148,8 +150,8 @@ CAIRN_DEVICE void CopyTokensOfWarp(const uint8_t* bits, uint32_t tokens, uint8_t
   }
 }
 
-// Decodes mode planes, 32 elements at once. Returns false if the number of escapes is not as
-// stated.
+// Decodes a strip in mode planes, 32 elements at once. Returns false if the strip does not have the
+// number of escapes that it states.
 CAIRN_DEVICE bool DecodePlanes(const FoundStrip& strip) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
   const codecs::StripParts& parts = strip.parts;
@@ -186,7 +188,7 @@ CAIRN_DEVICE bool DecodePlanes(const FoundStrip& strip) {
   return escapes == parts.escapes && raws == parts.raws;
 }
 
-// The coder of mode lanes32. Each of its lanes is a lane of the warp.
+// The decoder of mode lanes32. Each of the 32 entropy coders is a lane of the warp.
 struct LaneCoder {
   const uint8_t* stream;
   uint32_t bytes;
@@ -199,7 +201,7 @@ struct LaneCoder {
     is_wrong = state < codecs::kCoderStateMin;
   }
   [[nodiscard]] CAIRN_DEVICE_MEMBER uint32_t Slot() const { return state & 0xFF; }
-  // Advances past a symbol. `entry` is the CoderEntry() of Slot().
+  // Advances past a symbol. `entry` is the CoderEntry() of the slot that Slot() returned.
   CAIRN_DEVICE_MEMBER void Pass(uint32_t entry) {
     const uint32_t below = (1U << ThreadIndex() % kWarpLanes) - 1;
     state = (entry >> 8 & 0xFF) * (state >> 8) + (entry >> 16 & 0xFF);
@@ -214,8 +216,8 @@ struct LaneCoder {
   }
 };
 
-// Decodes mode lanes32. Returns false if the stream does not end as it must, or if the number of
-// escapes is not as stated.
+// Decodes a strip in mode lanes32. Returns false if the stream does not end as it must, or if the
+// strip does not have the number of escapes that it states.
 CAIRN_DEVICE bool DecodeLanes(const FoundStrip& strip, const StripTables& tables) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
   const codecs::StripParts& parts = strip.parts;

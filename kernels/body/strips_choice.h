@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Chooses the table and the top of each channel of a strip of `exact`, as
-// codecs/pack/strip_choice.h does. One warp per strip, one lane per channel.
+// Chooses, for each channel of a strip of `exact`, the entropy-coding table and the top (the
+// largest exponent that is coded without an escape). codecs/pack/strip_choice.h does the same. One
+// warp per strip, one lane per channel.
 
 #include <cstdint>
 
@@ -19,9 +20,9 @@ inline constexpr uint32_t kTopsTried = codecs::kAboveMax - codecs::kAboveMin + 1
 inline constexpr uint32_t kTableChoices = codecs::kExponentTables * kTopsTried;
 
 struct EncodeTables {
-  // By table and top: the cost of each exponent in the sample's window, one byte each.
+  // By table and top: the cost of each exponent in the window of the sample, in one byte.
   alignas(16) uint32_t prices[kTableChoices][4];
-  // A symbol without a frequency has the escape's entry.
+  // Symbols that have no frequency use the entry of the escape.
   SymbolStep symbols[codecs::kExponentTables][codecs::kCoderSymbols];
   uint8_t likeliest[codecs::kExponentTables];
 };
@@ -49,7 +50,7 @@ CAIRN_DEVICE uint32_t PriceWord(uint32_t choice, uint32_t word) {
   return prices;
 }
 
-// The block must synchronize before it reads them.
+// Fills the tables. The block must synchronize before it reads them.
 CAIRN_DEVICE void FillEncodeTables(EncodeTables* tables) {
   const uint32_t thread = ThreadIndex();
   static_assert(kTableChoices * kWindowWords <= kBlockThreads);
@@ -64,7 +65,7 @@ CAIRN_DEVICE void FillEncodeTables(EncodeTables* tables) {
   if (symbol == 0) tables->likeliest[table] = static_cast<uint8_t>(codecs::LikeliestSymbol(of));
 }
 
-// A strip, as its warp knows it.
+// A strip of a source, as its warp sees it.
 struct SourceStrip {
   codecs::StripShape shape;
   const uint8_t* const* places;  // in shared memory
@@ -73,7 +74,8 @@ struct SourceStrip {
   uint32_t unit;  // as in PlaneRecord
 
   [[nodiscard]] CAIRN_DEVICE_MEMBER uint32_t Exponent(uint32_t token, uint32_t channel) const {
-    // Loads the two bytes that contain the exponent, or the only byte. Then shifts the exponent.
+    // Loads the two bytes that contain an element's exponent, or the only byte. Shifts the exponent
+    // down.
     const uint32_t bytes = codecs::BytesOf(shape.dtype);
     const uint8_t* last = places[token] + bytes * channel + bytes - 1;
     const uint32_t high = LoadGlobal<uint8_t>(last);
@@ -81,8 +83,8 @@ struct SourceStrip {
     if (codecs::HasLowRuns(shape.dtype)) return high >> 2 & 0x1F;
     return (high << 1 | LoadGlobal<uint8_t>(last - 1) >> 7) & 0xFF;
   }
-  // Points to the channel's table << 4, or to its whole par. Until the place has another use, it
-  // also has the top.
+  // The par byte of a channel. At first it has only the table (table << 4). Top() has the top,
+  // until its memory is used for something else.
   [[nodiscard]] CAIRN_DEVICE_MEMBER uint8_t* Par(uint32_t channel) const {
     return part + codecs::strip::kPar + channel;
   }
@@ -91,12 +93,14 @@ struct SourceStrip {
   }
 };
 
-// Rows are at multiples of 16 bytes, and of whole units of bf16 or fp16.
+// The address of each token is a multiple of 16, and a token consists of whole units of bf16 or
+// fp16.
 CAIRN_DEVICE bool HasUnits(const codecs::StripShape& shape, uint32_t unit) {
   return unit == sizeof(U32x4) && shape.dim % kUnit == 0 && codecs::BytesOf(shape.dtype) == 2;
 }
 
-// LoadExponents() for 32 channels that all exist: four lanes per token, one unit per lane.
+// Does the same as LoadExponents() if all 32 channels exist. Four lanes share a token; each loads
+// one unit.
 template <codecs::DType kDType>
 CAIRN_DEVICE void LoadExponentUnits(const SourceStrip& strip, uint32_t first, uint32_t* words) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, part = lane % 4;
@@ -128,7 +132,7 @@ CAIRN_DEVICE void LoadExponents(const SourceStrip& strip, uint32_t first, uint32
   }
 }
 
-// A codecs::ChannelSample with counts in bytes, because they are 64 at most.
+// Equals codecs::ChannelSample. Its counts fit into bytes, because they are at most 64.
 struct PackedSample {
   uint32_t mean = 0;
   uint32_t counts[kWindowWords] = {};
@@ -139,7 +143,7 @@ struct PackedSample {
   }
 };
 
-// Returns the sample of the lane's channel.
+// Samples the channel of this lane.
 CAIRN_DEVICE PackedSample SampleChannel(uint32_t tokens, const uint32_t* words) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, stride = codecs::SampleStride(tokens);
   const auto* exponents = reinterpret_cast<const uint8_t*>(words) + lane;
@@ -163,7 +167,8 @@ CAIRN_DEVICE PackedSample SampleChannel(uint32_t tokens, const uint32_t* words) 
   return sample;
 }
 
-// codecs::ChooseTable() for the tops that are tried. Returns an index of EncodeTables::prices.
+// Does the same as codecs::ChooseTable() for the tops that are tried. Returns an index of
+// EncodeTables::prices.
 CAIRN_DEVICE uint32_t ChooseOfPrices(const PackedSample& sample, const EncodeTables& tables) {
   uint32_t best = ~0U;
   for (uint32_t choice = 0; choice < kTableChoices; ++choice) {
@@ -172,13 +177,13 @@ CAIRN_DEVICE uint32_t ChooseOfPrices(const PackedSample& sample, const EncodeTab
     for (uint32_t word = 0; word < kWindowWords; ++word) {
       price = DotBytes(sample.counts[word], tables.prices[choice][word], price);
     }
-    const uint32_t key = price * kTableChoices + choice;  // the first of the cheapest
+    const uint32_t key = price * kTableChoices + choice;  // the first choice among the cheapest
     best = key < best ? key : best;
   }
   return best % kTableChoices;
 }
 
-// codecs::TableForTop().
+// Does the same as codecs::TableForTop().
 CAIRN_DEVICE uint32_t TableOfTop(const PackedSample& sample, uint32_t top) {
   const uint32_t above = top - sample.mean - codecs::kWindowAbove;
   uint32_t best = ~0U;
@@ -187,7 +192,7 @@ CAIRN_DEVICE uint32_t TableOfTop(const PackedSample& sample, uint32_t top) {
     uint32_t price = 0;
     CAIRN_NO_UNROLL
     for (uint32_t i = 0; i < codecs::kWindow; ++i) {
-      const uint32_t symbol = above + i;  // modulo 2^32: a negative one is beyond the escape
+      const uint32_t symbol = above + i;  // modulo 2^32: a negative symbol is an escape
       price +=
           sample.Count(i) *
           codecs::kExponentCosts[table]
@@ -199,7 +204,7 @@ CAIRN_DEVICE uint32_t TableOfTop(const PackedSample& sample, uint32_t top) {
   return best % codecs::kExponentTables;
 }
 
-// codecs::ChoosePlanesTop().
+// Does the same as codecs::ChoosePlanesTop().
 CAIRN_DEVICE int32_t ChooseTopOfPlanes(const PackedSample& sample) {
   uint32_t best = 0, most = 0;
   for (uint32_t first = 0; first < codecs::kPlanesTops; ++first) {
@@ -221,7 +226,8 @@ CAIRN_DEVICE uint32_t LargestOfLanes(uint32_t value) {
   return value;
 }
 
-// Chooses table and top of each channel, with one lane per channel. Returns the highest top.
+// Chooses the table and the top of each channel, with one lane per channel. Returns the highest
+// top.
 CAIRN_DEVICE uint32_t ChooseParams(const SourceStrip& strip, codecs::StripMode mode,
                                    const EncodeTables& tables, uint32_t* exponents) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -255,8 +261,8 @@ CAIRN_DEVICE uint32_t ChooseParams(const SourceStrip& strip, codecs::StripMode m
   return LargestOfLanes(highest);
 }
 
-// Returns the par of a lane's channel for the strip's top.
-//   table_of(top)  returns another table, if par cannot express the channel's own top
+// Returns the par byte of a lane's channel, for the top of the strip.
+//   table_of(top)  returns another table; used if par cannot express the channel's own top
 template <typename TableOf>
 CAIRN_DEVICE uint32_t FinishPar(const SourceStrip& strip, uint32_t channel, uint32_t highest,
                                 TableOf table_of) {

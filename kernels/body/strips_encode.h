@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Encodes strips of `exact` and `exact:fast`, one warp per strip. It writes the parts that do not
-// depend on the strip's place in the image. A strip has a part of its tile's slot, 16-byte aligned
-// at both ends. After encoding, the part has this content:
+// Encodes strips of `exact` and `exact:fast`, one warp per strip. These functions write the parts
+// that do not depend on where the strip will be in the image. Each strip has a part of its tile's
+// slot, which is 16-byte aligned at both ends. After encoding, the part has this content:
 //
-//   header | par | …                                        mode raw: zeros alone
-//   header | par | (dim bytes) escapes, last first … stream  mode lanes32
-//   header | par | codes | nibbles … raw bytes, last first   mode planes
+//  header | par | …                                        mode raw: zeros alone
+//  header | par | (dim bytes) escapes, last first … stream  mode lanes32
+//  header | par | codes | nibbles … raw bytes, last first   mode planes
 //
-// StoreStrip() makes planes and low bits later from the source, at the strip's final place. The
-// part has room for the source bits, and a coded strip is smaller. The bytes for planes (for 8-bit
-// floats: for at least 3 low bits per element) are unused until then, and suffice for the tops. If
-// escapes and stream meet, the strip is not smaller than raw, and its bytes are not used.
+// StoreStrip() later reads planes and low bits from the source, and writes them at the strip's
+// final place. The part has room for the source elements, and a coded strip is smaller than these.
+// The room for planes (for 8-bit floats: for at least 3 low bits per element) is unused until then.
+// It is large enough for the tops. If escapes and stream meet, the strip is not smaller than raw,
+// and its bytes are not used.
 
 #include <cstdint>
 
@@ -24,9 +25,9 @@ namespace cairn::kernels {
 CAIRN_DEVICE uint32_t LanesAbove() { return ~1U << ThreadIndex() % kWarpLanes; }
 CAIRN_DEVICE int32_t CountOf(uint32_t lanes) { return static_cast<int32_t>(CountBits(lanes)); }
 
-// The coder of mode lanes32, backwards. Each of its lanes is a lane of the warp. Its output
-// starts `stream` bytes after `part`. Below `floor`, where the escapes end, it still counts bytes
-// but writes none.
+// The encoder of mode lanes32; it works backwards. Each of the 32 entropy coders is a lane of the
+// warp. The output starts `stream` bytes after `part`. The escapes end at `floor`. Below it, the
+// encoder still counts bytes but writes none.
 struct LaneWriter {
   uint8_t* part;
   int32_t stream, floor;
@@ -57,15 +58,15 @@ struct LaneWriter {
   }
 };
 
-// Sets parts->bytes, or 0 if the strip would not be smaller than raw.
+// Sets parts->bytes. It is 0 if the strip would not be smaller than raw.
 CAIRN_DEVICE void MeasureParts(const codecs::StripShape& shape, codecs::StripParts* parts) {
   codecs::PlaceParts(shape, parts);
   if (parts->bytes >= codecs::RawStripBytes(shape)) parts->bytes = 0;
 }
 
-// Codes a channel of all tokens, backwards.
-//   par  the channel's par
-//   at   the channel's exponents
+// Codes a channel for all tokens, from the last token to the first.
+//   par  the par byte of the channel
+//   at   the exponents of the channel
 CAIRN_DEVICE void WriteChannel(const SourceStrip& strip, uint32_t par, uint32_t top,
                                const uint8_t* at, const EncodeTables& tables, LaneWriter* writer) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, table = par >> 4;
@@ -91,8 +92,8 @@ CAIRN_DEVICE void WriteChannel(const SourceStrip& strip, uint32_t par, uint32_t 
   }
 }
 
-// Codes a strip in mode lanes32. REQUIRES: it has at least kLanes32ElementsMin elements. In the
-// result, bytes is 0 if the strip is not smaller than raw.
+// Codes a strip in mode lanes32. In the result, bytes is 0 if the strip is not smaller than raw.
+// REQUIRES: the strip has at least kLanes32ElementsMin elements.
 CAIRN_DEVICE codecs::StripParts WriteLanes(const SourceStrip& strip, const EncodeTables& tables,
                                            uint32_t* exponents) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, dim = strip.shape.dim;
@@ -140,15 +141,15 @@ CAIRN_DEVICE void StoreHalfRun(uint8_t* runs, uint32_t first, uint32_t code) {
   StoreGlobal(half + 8 * (lane / 4) + lane % 4, static_cast<uint8_t>(word >> (8 * (lane % 4))));
 }
 
-// Writes nibbles upward, two per byte, and raw bytes downward.
+// Writes escapes from both ends: nibbles upward, two per byte, and raw bytes downward.
 struct EscapeWriter {
   uint8_t* nibbles;
   uint8_t* raws_end;
   uint32_t escapes = 0, raws = 0;
-  uint32_t pending = 0;  // if escapes is odd: the last nibble, whose byte is not written yet
+  uint32_t pending = 0;  // the last nibble if escapes is odd; its byte is not written yet
 
-  // Stores the distances of 32 elements that are at least kPlanesReach. Returns false if they do
-  // not fit.
+  // Stores the distances of 32 elements. Only distances of at least kPlanesReach are escapes.
+  // Returns false if they do not fit.
   CAIRN_DEVICE_MEMBER bool Push(uint32_t distance) {
     const bool is_escape = distance >= codecs::kPlanesReach;
     const uint32_t escaping = Ballot(is_escape);
@@ -160,7 +161,7 @@ struct EscapeWriter {
     if (nibbles_end > raws_end - raws - CountBits(raw)) return false;
     const uint32_t above = LanesAbove(), next = escaping & above;
     const uint32_t other = Shuffle(nibble, next == 0 ? 0 : LowestBit(next));
-    const uint32_t before = CountBits(escaping & ~above) - 1;  // among the escapes of the step
+    const uint32_t before = CountBits(escaping & ~above) - 1;  // among the 32 elements' escapes
     const uint32_t rank = escapes + before;
     if (is_escape && rank % 2 == 0 && next != 0) {
       StoreGlobal(nibbles + rank / 2, static_cast<uint8_t>(nibble | other << 4));
@@ -183,14 +184,14 @@ struct EscapeWriter {
   }
 };
 
-// Writes mode planes. bytes is 0 if the strip is not smaller than raw.
+// Writes a strip in mode planes. In the result, bytes is 0 if the strip is not smaller than raw.
 CAIRN_DEVICE codecs::StripParts WritePlanes(const SourceStrip& strip, const EncodeTables& tables,
                                             uint32_t* exponents) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, dim = strip.shape.dim;
   codecs::StripParts parts{};
   parts.mode = codecs::StripMode::kPlanes;
   MeasureParts(strip.shape, &parts);
-  if (parts.bytes == 0) return parts;  // not smaller, even without escapes
+  if (parts.bytes == 0) return parts;  // not smaller than raw, even without escapes
   const uint32_t highest = ChooseParams(strip, parts.mode, tables, exponents);
   parts.top = static_cast<uint8_t>(highest);
   for (uint32_t channel = lane; channel < dim; channel += kWarpLanes) {
@@ -220,13 +221,13 @@ CAIRN_DEVICE codecs::StripParts WritePlanes(const SourceStrip& strip, const Enco
   return parts;
 }
 
-// Codes a strip into its part of the slot, with the choices of
-// codecs/backend/reference/strip_encode.cc.
+// Codes a strip into its part of the slot. Chooses the mode as
+// codecs/backend/reference/strip_encode.cc does.
 CAIRN_DEVICE void WriteStrip(const SourceStrip& strip, const EncodeTables& tables,
                              uint32_t* exponents) {
   const codecs::StripShape& shape = strip.shape;
   codecs::StripParts best{};  // raw
-  // Otherwise there is no room for tops, and a coded strip would not be smaller than raw.
+  // Below this size there is no room for the tops, and a coded strip would not be smaller than raw.
   if (codecs::kStripHeaderBytes + 2 * shape.dim <= strip.part_bytes) {
     const bool is_laned =
         !shape.is_fast && codecs::ElementCount(shape) >= codecs::Lanes32ElementsMin(shape.dtype);
@@ -244,7 +245,7 @@ CAIRN_DEVICE void WriteStrip(const SourceStrip& strip, const EncodeTables& table
                                 best.stream_bytes, best.escapes, best.raws});
 }
 
-// A strip of a list, and its tile.
+// A strip of a list, and the tile that it belongs to.
 struct StripItem {
   uint32_t tile, token_first;
   EncodeTask task;
@@ -252,8 +253,8 @@ struct StripItem {
   SourceStrip strip;
 };
 
-// Calls `write` for the warp's strips of a list.
-//   write(reader, item, fault)  for a strip whose source has no places yet
+// Calls `write` for those strips of a list that belong to this warp.
+//   write(reader, item, fault)  called before the places of the strip's tokens are known
 template <typename Write>
 CAIRN_DEVICE void ForEachWarpStrip(const EncodeArgs& args, Write write) {
   const EncodeReader reader(args.plan);
@@ -279,9 +280,9 @@ CAIRN_DEVICE void ForEachWarpStrip(const EncodeArgs& args, Write write) {
   }
 }
 
-// Calls `write` for the warp's strips of sources.
+// Calls `write` for those strips of sources that belong to this warp.
 //   places  memory of the warp, for the places of a strip's tokens
-//   write(reader, item, fault)  with places set
+//   write(reader, item, fault)  called when `places` is set
 template <typename Write>
 CAIRN_DEVICE void EncodeWarpStrips(const EncodeArgs& args, const uint8_t** places, Write write) {
   ForEachWarpStrip(args, [&](const EncodeReader& reader, StripItem& item, Fault* fault) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes the most common strips of `exact`: mode lanes32, bf16 or fp16, dim a multiple of 32, rows
-// at multiples of 16 bytes. A warp decodes a strip; each lane decodes one of every 32 tokens. The
-// step that decodes 32 elements has 13 instructions: docs/internals/kernels.md explains each.
+// Decodes the most common strips of `exact`: mode lanes32, bf16 or fp16, dim a multiple of 32,
+// token addresses at multiples of 16 bytes. A warp decodes a strip; each lane decodes every 32nd
+// token. The step that decodes 32 elements has 13 instructions, which docs/internals/kernels.md
+// explains.
 
 #include <cstdint>
 
@@ -14,12 +15,12 @@ namespace cairn::kernels {
 inline constexpr uint32_t kRingGranule = 512;  // bytes of one copy, 16 per lane
 inline constexpr uint32_t kRingSlots = 3;
 inline constexpr uint32_t kRingBytes = kRingSlots * kRingGranule;
-// A copy of the ring's first bytes, behind the ring. A channel reads at most this many bytes.
+// The first bytes of the ring are copied behind its end. A channel reads at most this many bytes.
 inline constexpr uint32_t kRingMirror = 128;
 inline constexpr uint32_t kPassChannels = 32;
-inline constexpr uint32_t kExponentWords = 9;  // per token; one is unused, so that banks differ
+inline constexpr uint32_t kExponentWords = 9;  // per token; one is unused, to spread over banks
 
-// A warp's part of the stream, and its state for 32 channels.
+// The stream of a strip that a warp reads, and the warp's data about 32 channels.
 struct FastWarp {
   alignas(16) uint32_t rows[kPassChannels];  // offset of the channel's table, in bytes
   alignas(16) uint8_t ring[kRingBytes + kRingMirror];
@@ -33,12 +34,12 @@ struct FastShared {
   FastWarp warps[kBlockWarps];
 };
 
-// Reads the stream through the ring, which holds the current granule and the next one.
+// Reads the stream through a ring. The ring holds the current granule and the next one.
 struct FastStream {
   const uint8_t* from;
   uint32_t readable;
   uint8_t* ring;
-  SharedAddress next, limit;  // the byte to be read next, and the end of its granule
+  SharedAddress next, limit;  // the next byte to read, and the end of its granule
   uint32_t passed = 0, slot = 0;
 
   CAIRN_DEVICE_MEMBER void Ask(uint32_t granule, uint32_t to) const {
@@ -49,7 +50,7 @@ struct FastStream {
     }
     CopyCommit();
   }
-  // The warp must synchronize before it reads.
+  // Starts at a byte of the stream. The warp must synchronize before it reads.
   //   first  the offset of the first byte to read
   CAIRN_DEVICE_MEMBER void Start(uint32_t first) {
     Ask(0, 0);
@@ -59,7 +60,7 @@ struct FastStream {
     next = SharedAddressOf(ring) + first;
     limit = SharedAddressOf(ring) + kRingGranule;
   }
-  // Call this before each channel. A channel reads at most kRingMirror bytes.
+  // Must be called before each channel. A channel reads at most kRingMirror bytes.
   CAIRN_DEVICE_MEMBER void Refill() {
     if (next < limit) return;
     ++passed;
@@ -76,13 +77,14 @@ struct FastStream {
   }
 };
 
-// A lane's state of the strip's coder.
+// The state of one of the strip's 32 entropy coders. It belongs to a lane.
 struct FastCoder {
-  uint32_t state;  // 16 bits, and a 1 above them
+  uint32_t state;  // 0x10000 + the coder's state of 16 bits
   uint32_t escape;
 };
 
-// Decodes four channels of all tokens: sets `symbols`, a byte per channel, and advances the stream.
+// Decodes four channels for all tokens. Sets `symbols`, one byte per channel, and advances the
+// stream.
 template <uint32_t kGroups>
 CAIRN_DEVICE void DecodeFour(const U32x4& rows, SharedAddress tables, FastStream* stream,
                              FastCoder* coder, uint32_t (&symbols)[kGroups]) {
@@ -112,13 +114,13 @@ CAIRN_DEVICE void DecodeFour(const U32x4& rows, SharedAddress tables, FastStream
 
 // Calls `take` for each symbol that is an escape, in the order channel, group, lane. Each lane
 // calls it for its own symbols.
-//   there               bit g: the lane has a token in group g
-//   take(i, token, at)  i: which of the four channels; at: the number of the escape in the strip
+//   there               bit g is set if the lane has a token in group g
+//   take(i, token, at)  i: which of the four channels; at: index of the escape in the strip
 template <uint32_t kGroups, typename Take>
 CAIRN_DEVICE void TakeEscapes(const uint32_t (&symbols)[kGroups], uint32_t there, FastCoder* coder,
                               Take take) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
-  uint32_t mine = 0;  // bit 8 i + g: the lane's symbol of channel i and group g is an escape
+  uint32_t mine = 0;  // bit 8 i + g: the lane's symbol of channel i, group g is an escape
   CAIRN_UNROLL
   for (uint32_t g = 0; g < kGroups; ++g) mine |= (symbols[g] >> 4 & 0x01010101U) << g;
   mine &= there * 0x01010101U;
@@ -140,11 +142,11 @@ CAIRN_DEVICE uint32_t LoadLowsOfUnit(const uint8_t* runs, uint32_t unit) {
 }
 
 // Joins the exponents of 32 channels with the other bits of the elements, for all tokens, and
-// stores the elements. Four lanes share a token. Each of them has 8 channels.
+// stores the elements. Four lanes share a token, with 8 channels each.
 template <codecs::DType kDType, uint32_t kGroups>
 CAIRN_DEVICE void StorePass(const FoundStrip& strip, uint32_t first, const FastWarp& own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, part = lane & 3;
-  // With these tokens, the exponents that a warp reads lie in different banks.
+  // This choice of tokens puts the exponents that a warp reads at once into different banks.
   const uint32_t row = 8 * (lane >> 3) + (lane >> 2 & 1);
   const uint8_t* plane = strip.bytes + strip.parts.plane + first + 8 * part;
   CAIRN_NO_UNROLL
@@ -152,7 +154,7 @@ CAIRN_DEVICE void StorePass(const FoundStrip& strip, uint32_t first, const FastW
     U32x2 planes[4];
     uint32_t lows[4] = {};
     CAIRN_UNROLL
-    for (uint32_t i = 0; i < 4; ++i) {  // all loads, then their uses
+    for (uint32_t i = 0; i < 4; ++i) {  // all loads first, then their uses
       const uint32_t token = kWarpLanes * g + row + 2 * i;
       const uint32_t there = token < strip.shape.tokens ? token : 0;
       planes[i] = LoadGlobal<U32x2>(plane + there * strip.shape.dim);
@@ -191,7 +193,7 @@ CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables,
   FastCoder coder{0x10000U | LoadGlobal<uint16_t>(stream.from + 2 * lane), 0};
   bool is_wrong = coder.state < 0x10000U + codecs::kCoderStateMin;
   stream.Start(codecs::kCoderStatesBytes);
-  uint32_t there = 0;  // bit g: the lane has a token in group g
+  uint32_t there = 0;  // bit g is set if the lane has a token in group g
   CAIRN_UNROLL
   for (uint32_t g = 0; g < kGroups; ++g) {
     there |= kWarpLanes * g + lane < strip.shape.tokens ? 1U << g : 0;
@@ -209,8 +211,8 @@ CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables,
       CAIRN_UNROLL
       for (uint32_t g = 0; g < kGroups; ++g) {
         flags |= symbols[g];
-        // Computes tops - symbols for each byte. The highest bit of each byte of `tops` is set
-        // first. A symbol has 5 bits, so no byte borrows from the next one.
+        // Computes top - symbol for each byte. The highest bit of each byte of `tops` is set first.
+        // Since a symbol has 5 bits, no byte then borrows from the next one.
         own->exponents[(kWarpLanes * g + lane) * kExponentWords + four] =
             ((tops | 0x80808080U) - symbols[g]) ^ (~tops & 0x80808080U);
       }

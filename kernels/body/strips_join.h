@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Eight elements of a strip at once, in bf16 and fp16: codes of three bits in a byte each, and
-// joining and splitting of exponents, planes and low bits.
+// Processes eight elements of a strip at once, in bf16 and fp16. Converts 3-bit codes to one byte
+// each. Joins elements from exponents, planes and low bits, and splits them.
 
 #include <cstdint>
 
@@ -14,7 +14,8 @@ inline constexpr uint32_t kUnit = 8;  // elements that a lane processes at once
 inline constexpr uint32_t kRunUnits = codecs::kRun / kUnit;
 inline constexpr uint32_t kHighBits = 0x80808080U;
 
-// Returns where the bits of a unit's codes are among the runs: three bytes, 8 apart.
+// Returns the byte offset of a unit's codes among the runs. The codes are three bytes, 8 bytes
+// apart.
 CAIRN_DEVICE uint32_t UnitOfRuns(uint32_t unit) {
   return unit / kRunUnits * codecs::kRunBytes + unit % kRunUnits;
 }
@@ -24,8 +25,8 @@ CAIRN_DEVICE uint32_t SubtractBytes(uint32_t a, uint32_t b) {
   return ((a | kHighBits) - (b & ~kHighBits)) ^ ((a ^ ~b) & kHighBits);
 }
 
-// Returns the codes of four elements, one byte each. The lower half of byte w of `bits` has bit w
-// of each code. The product moves bit i to bit 8 i without a carry.
+// Returns the codes of four elements, one byte each. Bit w of each code is in the lower half of
+// byte w of `bits`. The product moves bit i to bit 8 i without a carry.
 CAIRN_DEVICE uint32_t SpreadFour(uint32_t bits) {
   const uint32_t lowest = PermuteBytes(bits, 0, 0x4440) * 0x00204081U;
   const uint32_t middle = PermuteBytes(bits, 0, 0x4441) * 0x00408102U;
@@ -33,12 +34,12 @@ CAIRN_DEVICE uint32_t SpreadFour(uint32_t bits) {
   return Choose(0x04040404U, highest, Choose(0x02020202U, middle, lowest)) & 0x07070707U;
 }
 
-// The same for a unit, where byte w has bit w of each element. Byte 3 does not matter.
+// Spreads the codes of a unit: byte w has bit w of each code. Byte 3 is ignored.
 CAIRN_DEVICE U32x2 SpreadUnit(uint32_t bits) {
   return {SpreadFour(bits & 0x0F0F0F0FU), SpreadFour(bits >> 4 & 0x0F0F0F0FU)};
 }
 
-// Joins four elements from bytes of exponents, of planes and, for fp16, of low bits.
+// Joins four elements. Their exponents, planes and, for fp16, low bits are one byte each.
 template <codecs::DType kDType>
 CAIRN_DEVICE U32x2 JoinFour(uint32_t exponents, uint32_t planes, uint32_t lows) {
   uint32_t high = 0, low = 0;  // the bytes of the elements
@@ -54,7 +55,8 @@ CAIRN_DEVICE U32x2 JoinFour(uint32_t exponents, uint32_t planes, uint32_t lows) 
   return {PermuteBytes(low, high, 0x5140), PermuteBytes(low, high, 0x7362)};
 }
 
-// Returns the exponents of four elements, of which a word has two, as bytes for JoinFour().
+// Returns the exponents of four elements, in the bytes that JoinFour() takes. Each word has two
+// elements.
 template <codecs::DType kDType>
 CAIRN_DEVICE uint32_t ExponentsOfFour(U32x2 bits) {
   constexpr uint32_t kShift = kDType == codecs::DType::kBf16 ? 7 : 10;
@@ -67,12 +69,12 @@ CAIRN_DEVICE uint32_t PlanesOfFour(U32x2 bits) {
   return Choose(kHighBits, PermuteBytes(bits.x, bits.y, 0x7531),
                 PermuteBytes(bits.x >> kShift, bits.y >> kShift, 0x6420));
 }
-// Returns the low bits of four elements of fp16, for SpreadFour().
+// Returns the low bits of four fp16 elements, in the form that SpreadFour() takes.
 CAIRN_DEVICE uint32_t LowsOfFour(U32x2 bits) {
   const uint32_t lows = PermuteBytes(bits.x, bits.y, 0x6420);
   uint32_t of_bits = 0;
   CAIRN_UNROLL
-  for (uint32_t w = 0; w < 3; ++w) {  // bit 8 i moves to 24 + i without a carry
+  for (uint32_t w = 0; w < 3; ++w) {  // moves bit 8 i to 24 + i without a carry
     of_bits |= ((lows >> w & 0x01010101U) * 0x01020408U >> 24 & 15) << 8 * w;
   }
   return of_bits;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Decodes the most common strips of `exact:fast`: bf16 and fp16, dim a multiple of 32 up to
-// kPlanesFastDimMax, rows at multiples of 16. One warp per strip, 32 runs of codes at a time:
+// kPlanesFastDimMax, token addresses at multiples of 16. One warp per strip decodes 32 runs of
+// codes at a time, in three steps:
 //
-//   1. one lane per run: counts its escapes, so that it is known where each run's escapes start
-//   2. one lane per escape: finds how far its exponent is below the top
-//   3. one lane per eight elements: subtracts from the tops, joins elements, stores 16 bytes
+//  1. one lane per run: counts the run's escapes, which tells where the escapes of each run start
+//  2. one lane per escape: finds how far its exponent is below the top
+//  3. one lane per eight elements: subtracts from the tops, joins elements, stores 16 bytes
 //
-// No step waits for data that an earlier step has just read. Only two counts are passed on to the
-// next runs.
+// No step waits for data that an earlier step has just read. Only two counts are carried over to
+// the next 32 runs.
 
 #include <cstdint>
 
@@ -21,12 +22,12 @@ inline constexpr uint32_t kUnitsAtOnce = kWarpLanes * kRunUnits;
 
 struct PlanesWarp {
   alignas(16) uint8_t tops[kPlanesFastDimMax];
-  // Bytes 0 to 2 of a unit have the bits of its codes. Byte 3 is the number of the run's escapes
-  // before it.
+  // The bytes 0 to 2 of a unit have the bits of its codes. Byte 3 is the number of escapes in the
+  // run before this unit.
   alignas(16) uint32_t codes[kUnitsAtOnce];
-  alignas(16) uint32_t lows[kUnitsAtOnce];  // of fp16
-  uint32_t starts[kWarpLanes];              // where a run's escapes start in `toggles`
-  uint8_t toggles[kUnit * kUnitsAtOnce];    // they change the code of an escape to its distance
+  alignas(16) uint32_t lows[kUnitsAtOnce];  // for fp16
+  uint32_t starts[kWarpLanes];              // index in `toggles` of a run's first escape
+  uint8_t toggles[kUnit * kUnitsAtOnce];    // XOR with the code of an escape gives its distance
   uint8_t* places[kTaskTokensMax];
 };
 
@@ -34,7 +35,7 @@ struct PlanesShared {
   PlanesWarp warps[kBlockWarps];
 };
 
-// 64 codes of three bits: words[w] has bit w of each.
+// 64 codes of three bits: words[w] has bit w of each code.
 struct Run {
   U32x2 words[3];
 
@@ -42,14 +43,14 @@ struct Run {
     CAIRN_UNROLL
     for (uint32_t w = 0; w < 3; ++w) words[w] = LoadGlobal<U32x2>(from + 8 * w);
   }
-  // Returns the elements that have the highest code.
+  // Returns which elements are escapes: those with the highest code.
   [[nodiscard]] CAIRN_DEVICE_MEMBER U32x2 Escapes() const {
     return {words[0].x & words[1].x & words[2].x, words[0].y & words[1].y & words[2].y};
   }
 };
 
-// Stores the units of half a run, as in PlanesWarp.
-//   before  number of the run's escapes before this half
+// Stores the units of half a run, in the layout of PlanesWarp.
+//   before  number of escapes in the run before this half
 CAIRN_DEVICE void StoreHalfUnits(uint32_t lowest, uint32_t middle, uint32_t highest,
                                  uint32_t escapes, uint32_t before, uint32_t* units) {
   CAIRN_UNROLL
@@ -60,11 +61,11 @@ CAIRN_DEVICE void StoreHalfUnits(uint32_t lowest, uint32_t middle, uint32_t high
   }
 }
 
-// Stores the codes of a lane's run, in which `left` elements are left.
-//   returns how many of them are escapes
+// Stores the codes of a lane's run. `left` is the number of elements from this run to the end.
+//   returns how many of the run's elements are escapes
 CAIRN_DEVICE uint32_t StoreCodesOfRun(const Run& run, uint32_t left, uint32_t* units) {
   U32x2 escapes = run.Escapes();
-  if (left < codecs::kRun) escapes.y = 0;  // half a run is left
+  if (left < codecs::kRun) escapes.y = 0;  // only half a run is left
   const uint32_t before = CountBits(escapes.x);
   StoreHalfUnits(run.words[0].x, run.words[1].x, run.words[2].x, escapes.x, 0, units);
   StoreHalfUnits(run.words[0].y, run.words[1].y, run.words[2].y, escapes.y, before,
@@ -77,8 +78,8 @@ CAIRN_DEVICE void StoreLowsOfRun(const Run& run, uint32_t* units) {
   StoreHalfUnits(run.words[0].y, run.words[1].y, run.words[2].y, 0, 0, units + kRunUnits / 2);
 }
 
-// Stores the codes of 32 runs from `first` on, one per lane. Returns the number of all their
-// escapes.
+// Stores the codes of 32 runs, one run per lane; `first` is the first run. Returns the total number
+// of escapes.
 template <codecs::DType kDType>
 CAIRN_DEVICE uint32_t StoreRuns(const FoundStrip& strip, uint32_t first, PlanesWarp* own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, run = first + lane;
@@ -102,8 +103,9 @@ struct PlanesRead {
   uint32_t escapes = 0, raws = 0;
 };
 
-// Stores the next `count` escapes, one per lane. If the strip states fewer than it has, the reads
-// stay in the tile, because a byte per element follows. The strip is refused at its end.
+// Stores the next `count` escapes, one per lane. If a strip has more escapes than it states, reads
+// still stay inside the tile, because a byte per element follows. The strip is then refused at its
+// end.
 CAIRN_DEVICE void StoreToggles(const FoundStrip& strip, uint32_t count, PlanesRead* read,
                                uint8_t* toggles) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
@@ -126,7 +128,7 @@ CAIRN_DEVICE void StoreToggles(const FoundStrip& strip, uint32_t count, PlanesRe
   read->escapes += count;
 }
 
-// Returns the distances of a unit's elements below their tops, one byte each.
+// Returns how far each element of a unit is below its top, one byte per element.
 //   run  index of the unit's run in *own
 CAIRN_DEVICE U32x2 DistancesOf(uint32_t unit, uint32_t run, const PlanesWarp& own) {
   U32x2 distances = SpreadUnit(unit);
@@ -142,9 +144,9 @@ CAIRN_DEVICE U32x2 DistancesOf(uint32_t unit, uint32_t run, const PlanesWarp& ow
           distances.y ^ static_cast<uint32_t>(toggles >> 32)};
 }
 
-// Where a lane's unit is. Units continue from one token to the next.
+// The place of a lane's unit. Units continue from one token to the next.
 struct UnitPlace {
-  uint32_t token, part;  // a part: 8 channels of the token
+  uint32_t token, part;  // a part is 8 channels of the token
   uint32_t tokens_step, parts_step, parts;
 
   CAIRN_DEVICE_MEMBER explicit UnitPlace(uint32_t dim) : parts(dim / kUnit) {
@@ -164,7 +166,7 @@ struct UnitPlace {
   }
 };
 
-// Stores the units of 32 runs, from unit `first` of the strip on.
+// Stores the units of 32 runs; `first` is the first unit.
 template <codecs::DType kDType>
 CAIRN_DEVICE void StoreUnits(const FoundStrip& strip, uint32_t first, const PlanesWarp& own,
                              UnitPlace* at) {
@@ -176,7 +178,7 @@ CAIRN_DEVICE void StoreUnits(const FoundStrip& strip, uint32_t first, const Plan
   for (uint32_t step = 0; step < kRunUnits; step += kLoads, plane += kLoads * kUnitsBytes) {
     U32x2 planes[kLoads] = {};
     CAIRN_UNROLL
-    for (uint32_t i = 0; i < kLoads; ++i) {  // all loads, then their uses
+    for (uint32_t i = 0; i < kLoads; ++i) {  // all loads first, then their uses
       const bool is_there = first + kWarpLanes * (step + i) + lane < units;
       if (is_there) planes[i] = LoadGlobal<U32x2>(plane + i * kUnitsBytes);
     }
@@ -197,7 +199,7 @@ CAIRN_DEVICE void StoreUnits(const FoundStrip& strip, uint32_t first, const Plan
   }
 }
 
-// Decodes a strip. Returns false if the number of escapes is not as stated.
+// Decodes a strip. Returns false if the strip does not have the number of escapes that it states.
 template <codecs::DType kDType>
 CAIRN_DEVICE bool DecodeStripOfPlanes(const FoundStrip& strip, PlanesWarp* own) {
   const uint8_t* pars = strip.bytes + codecs::strip::kPar;

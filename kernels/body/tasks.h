@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shared by the kernels that decode: the tasks of a plan, the places of tokens in the target,
-// faults, and rows. In kernels, a row is a token that a tile has as source bits, in place of its
+// Code that the decode kernels share: the tasks of a plan, the places of tokens in the target,
+// faults, and rows. In kernels, a row is a token that is stored as source elements instead of
 // codes.
 
 #include <cstddef>
@@ -15,24 +15,25 @@ namespace cairn::kernels {
 inline constexpr uint32_t kBlockThreads = 256;
 inline constexpr uint32_t kBlockWarps = kBlockThreads / kWarpLanes;
 
-// How a kernel is launched. It has at most one block per task.
+// How to launch a kernel. A launch has at most one block per task.
 struct KernelShape {
   uint32_t list;
   uint32_t shared_bytes;
-  uint32_t threads = kBlockThreads;  // per block
+  uint32_t threads = kBlockThreads;  // threads per block
 };
 
-// The places of a task's tokens in the target, and which of these tokens are rows. In shared
+// The addresses of a task's tokens in the target, and which of these tokens are rows. In shared
 // memory.
 struct TokenPlaces {
-  uint8_t* of[kTaskTokensMax];  // null: the token has no place
+  uint8_t* of[kTaskTokensMax];  // null: the token is not stored
   uint32_t is_row[kTaskTokensMax / 32];
 };
 
-// Returns the index of the warp. Uses a shuffle, to show the compiler that all lanes have the same.
+// Returns the index of the warp in its block. The shuffle shows the compiler that all lanes have
+// the same value.
 CAIRN_DEVICE uint32_t WarpOfBlock() { return Uniform(ThreadIndex() / kWarpLanes); }
 
-// Returns the sum of `value` over the lanes of the warp up to this one.
+// Returns the sum of `value` over the lanes 0 to this lane.
 CAIRN_DEVICE uint32_t SumToLane(uint32_t value) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   CAIRN_UNROLL
@@ -61,13 +62,13 @@ struct PlanReader {
   }
 };
 
-// Returns the index of an element's (min, range), among those of its tile.
+// Returns the index of an element's (min, range) in its tile.
 CAIRN_DEVICE uint32_t PairOf(const PlaneRecord& plane, uint32_t token, uint32_t channel) {
   if (!plane.is_v) return token / plane.group * plane.dim + channel;
   return token * ((plane.dim + plane.group - 1) / plane.group) + channel / plane.group;
 }
 
-// Returns `bits` bits, at most 8, from bit number `bit` on.
+// Returns `bits` bits (at most 8), from bit number `bit` on.
 CAIRN_DEVICE uint32_t LoadBits(const uint8_t* source, uint32_t bit, uint32_t bits) {
   uint32_t value = LoadGlobal<uint8_t>(source + bit / 8);
   if (bit % 8 + bits > 8)
@@ -83,7 +84,8 @@ CAIRN_DEVICE uint32_t Align16(uint32_t bytes) { return (bytes + 15) / 16 * 16; }
 
 CAIRN_DEVICE Fault Worse(Fault a, Fault b) { return a < b ? b : a; }
 
-// Returns where a token of a tile goes. Null: a hole, or an invalid page, which also sets *fault.
+// Returns the address of a token of a tile in the target. Returns null for a hole, and for an
+// invalid page, which also sets *fault.
 CAIRN_DEVICE uint8_t* PlaceOf(const PlaneRecord& plane, uint8_t* target, uint32_t token,
                               Fault* fault) {
   const uint32_t slot = plane.first_slot + token;
@@ -113,17 +115,18 @@ CAIRN_DEVICE uint32_t StoredToken(const TileTask& task, const PlaneRecord& plane
   return LoadGlobal<uint16_t>(task.source + task.positions_at + 2 * row) & plane.token_bits;
 }
 
-// Marks the rows of the tile that are tokens of the task. The block synchronizes before and after.
+// Marks the rows of the tile that are tokens of the task. The block must synchronize before and
+// after.
 CAIRN_DEVICE void MarkRows(const TileTask& task, const PlaneRecord& plane, TokenPlaces* places,
                            Fault* fault) {
   for (uint32_t row = ThreadIndex(); row < task.rows; row += kBlockThreads) {
     const uint32_t token = StoredToken(task, plane, row);
     if (token >= plane.tokens) *fault = Worse(*fault, Fault::kBadTile);
     const uint32_t at = token - task.token_first;
-    if (at >= task.token_count) continue;  // also if the token is before the first
+    if (at >= task.token_count) continue;  // also skips tokens before the first one
     const uint32_t bit = 1U << at % 32;
     const uint32_t before = AtomicOrShared(&places->is_row[at / 32], bit);
-    if ((before & bit) != 0) *fault = Worse(*fault, Fault::kBadTile);  // the row occurs twice
+    if ((before & bit) != 0) *fault = Worse(*fault, Fault::kBadTile);  // the row is listed twice
   }
 }
 
@@ -131,7 +134,8 @@ CAIRN_DEVICE bool IsRowAt(const TokenPlaces& places, uint32_t at) {
   return (places.is_row[at / 32] >> at % 32 & 1) != 0;
 }
 
-// Copies units of T: unit `first`, and every `step`-th after it.
+// Copies units of type T with several threads: this thread copies unit `first`, and every `step`-th
+// after it.
 template <typename T>
 CAIRN_DEVICE void CopyUnits(const uint8_t* source, uint8_t* target, uint32_t bytes, uint32_t first,
                             uint32_t step) {
@@ -140,7 +144,8 @@ CAIRN_DEVICE void CopyUnits(const uint8_t* source, uint8_t* target, uint32_t byt
   }
 }
 
-// Copies a row, as thread `first` of `step`. source, target and bytes are multiples of unit.
+// Copies a row, as thread `first` of `step` threads. source, target and bytes are multiples of
+// unit.
 CAIRN_DEVICE void CopyRow(const uint8_t* source, uint8_t* target, uint32_t bytes, uint32_t unit,
                           uint32_t first, uint32_t step) {
   switch (unit) {
@@ -157,10 +162,10 @@ CAIRN_DEVICE void CopyRow(const uint8_t* source, uint8_t* target, uint32_t bytes
   }
 }
 
-// Copies the source bits of the task's rows to their places, with one warp per row.
+// Copies the source elements of the task's rows to their places, with one warp per row.
 CAIRN_DEVICE void StoreRows(const TileTask& task, const PlaneRecord& plane,
                             const TokenPlaces& places) {
-  // The largest unit that divides all places and sizes of rows.
+  // The largest unit that divides the addresses and sizes of all rows.
   const uint32_t unit = 1U << LowestBit(plane.unit | (task.row_bits_at & 15));
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   for (uint32_t row = ThreadIndex() / kWarpLanes; row < task.rows; row += kBlockWarps) {
@@ -178,10 +183,10 @@ CAIRN_DEVICE void ReportFault(Fault fault, const PlaneRecord& plane, uint32_t* s
 // Runs the tasks of a list, one block per task.
 //   places  in shared memory
 //   ask(task, plane, fault)
-//           starts copies of the tile's parts to shared memory, and completes what the plan leaves
-//           open
+//           starts copies of parts of the tile to shared memory, and finds what the plan does not
+//           know
 //   decode(task, plane, fault)
-//           runs when the copies and `places` are complete; stores the tokens that are not rows
+//           called when these copies and `places` are complete; stores the tokens that are not rows
 template <typename Ask, typename Decode>
 CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, TokenPlaces* places, Ask ask, Decode decode) {
   const PlanReader reader(args.plan, args.list);
@@ -205,7 +210,7 @@ CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, TokenPlaces* places, Ask a
   }
 }
 
-// The same for kernels that read the tile in place.
+// DecodeTasks() for kernels that read the tile without copying it to shared memory.
 template <typename Decode>
 CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, Decode decode) {
   CAIRN_SHARED(TokenPlaces, places);
@@ -216,7 +221,8 @@ CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, Decode decode) {
       });
 }
 
-// FindPlaces() for the lanes of a warp. The warp must synchronize before it reads the places.
+// Does the same as FindPlaces(), with one warp. The warp must synchronize before it reads the
+// places.
 CAIRN_DEVICE void FindWarpPlaces(const TileTask& task, const PlaneRecord& plane, uint8_t** places,
                                  Fault* fault) {
   for (uint32_t at = ThreadIndex() % kWarpLanes; at < task.token_count; at += kWarpLanes) {
@@ -225,7 +231,8 @@ CAIRN_DEVICE void FindWarpPlaces(const TileTask& task, const PlaneRecord& plane,
 }
 
 // Runs those tasks of a list that belong to `warp`, one warp per task.
-//   decode(task, plane)  runs with the warp's `places` set; returns false if the tile is invalid
+//   decode(task, plane)  called when `places` of the warp is set; returns false if the tile is
+//                        invalid
 template <typename Decode>
 CAIRN_DEVICE void DecodeWarpTasks(const DecodeArgs& args, uint32_t warp, uint8_t** places,
                                   Decode decode) {

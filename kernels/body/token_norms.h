@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Norms of tokens, summed in the order of codecs/backend/reference/token_norm.h. The norm is
-// infinite if a value of the token cannot be coded.
+// Computes norms of tokens, with additions in the order of codecs/backend/reference/token_norm.h.
+// The norm is infinite if a value of the token cannot be coded.
 
 #include <cstdint>
 
@@ -12,8 +12,8 @@
 
 namespace cairn::kernels {
 
-// Computes norms of tokens with one warp: half a warp per token, one partial sum per lane.
-//   term(value)  what an element adds to the sum
+// Computes norms of tokens with one warp. Half a warp sums a token, with one partial sum per lane.
+//   term(value)  returns what an element adds to the sum
 //   norms        one per token, in shared memory
 template <typename Term>
 CAIRN_DEVICE void FindNorms(const PlaneRecord& plane, uint8_t* source, uint32_t token_first,

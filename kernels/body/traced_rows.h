@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Finds the rows of `ott`: tokens whose keys have the smallest norms of the chain so far. Of each
-// 128 tokens, at most three are rows. codecs/stages/select/min_norm.cc does the same. Both the
-// block for K and the block for V compute them.
+// Finds the tokens that `ott` stores as source elements (rows): those whose keys have the smallest
+// norms of the chain so far. Each group of 128 tokens adds at most three rows.
+// codecs/stages/select/min_norm.cc does the same. The block for K and the block for V both compute
+// the rows.
 
 #include <cstdint>
 
@@ -12,14 +13,14 @@
 
 namespace cairn::kernels {
 
-// The smallest norms so far, as the bits of floats, which have the same order. Unused entries are
-// infinite.
+// The smallest norms so far. They are stored as the bits of floats, which have the same order as
+// the floats. An unused entry is infinite.
 struct NormPool {
   uint32_t first = codecs::kInfinityBits, second = codecs::kInfinityBits,
            third = codecs::kInfinityBits;  // ascending
   uint32_t count = 0, displaced = 0;
 
-  // Returns false if the pool takes no token with this norm, and so none with a larger one.
+  // Returns false if the pool does not take this norm. In that case it takes no larger norm either.
   CAIRN_DEVICE_MEMBER bool Enter(uint32_t norm) {
     if (count == kPoolNorms) {
       if (displaced == kPoolDisplacedMax || norm >= third) return false;
@@ -35,8 +36,8 @@ struct NormPool {
   }
 };
 
-// Returns the pool that the previous block left. If no encoder writes such a pool, returns an empty
-// one.
+// Returns the pool that the previous block of the chain has stored. Returns an empty pool if the
+// stored pool is invalid.
 CAIRN_DEVICE NormPool LoadPool(const uint8_t* stored) {
   uint32_t norms[kPoolNorms];
   const auto state = LoadGlobal<uint32_t>(stored + 4 * kPoolNorms);
@@ -78,9 +79,9 @@ CAIRN_DEVICE uint32_t SmallestOfLanes(uint32_t value) {
   return value;
 }
 
-// Updates the pool with up to 128 tokens, and marks the tokens that enter it. One warp, four tokens
-// per lane.
-//   norms  of these tokens
+// Updates the pool with up to 128 tokens, and marks the tokens that enter it. Uses one warp, with
+// four tokens per lane.
+//   norms  the norms of these tokens
 CAIRN_DEVICE void TraceGroup(const float* norms, uint32_t first, uint32_t count, NormPool* pool,
                              uint32_t* is_row) {
   constexpr uint32_t kOfLane = kTracedTokens / kWarpLanes;
@@ -109,14 +110,14 @@ CAIRN_DEVICE void TraceGroup(const float* norms, uint32_t first, uint32_t count,
   }
 }
 
-// The state of the block; in shared memory.
+// The inputs and the result of the search for rows, in shared memory of a thread block.
 struct TracedRows {
   float norms[kTileTokensMax];
   NormPool pool;  // the pool after this tile
 };
 
-// Marks the rows that the head's keys determine. Synchronizes the block inside. The block must
-// synchronize before it reads the marks or the pool.
+// Marks the rows that the keys of the head determine. Synchronizes the block inside. The block must
+// synchronize again before it reads the marks or the pool.
 CAIRN_DEVICE void MarkTraced(const EncodeReader& reader, const EncodeTile& tile, TracedRows* traced,
                              uint32_t* is_row, Fault* fault) {
   // The tile of V follows the tile of its K.

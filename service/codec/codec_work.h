@@ -29,11 +29,11 @@ struct EncodeWork {
   std::span<const std::byte> source = {};
   CodecRoom room = {};
   // As in codecs::EncodeInputs.
-  const SideObject* side_object = nullptr;  // the one that the spec names
+  const SideObject* side_object = nullptr;  // the side object that the spec names
   std::span<const float> query_magnitudes = {}, token_scores = {};
   std::span<const codecs::ImageView> parents = {};
-  // Keeps all borrowed objects above alive until the device no longer uses them. After a fallback
-  // the device may still use them, while the owner reads the same bytes.
+  // Keeps the borrowed objects above alive until the device no longer uses them. Even after a
+  // fallback, the device may still use them while the owner reads the same bytes.
   std::shared_ptr<const void> keeps = {};
 };
 
@@ -44,7 +44,7 @@ struct DecodeWork {
   codecs::Slice slice = {};                 // within the image's slice
   uint64_t source_bytes = 0;                // bytes of the slice in source form
   CodecRoom room = {};                      // called before the device begins
-  const SideObject* side_object = nullptr;  // the one that the image names
+  const SideObject* side_object = nullptr;  // the side object that the image names
   std::shared_ptr<const void> keeps = {};   // as in EncodeWork
 };
 

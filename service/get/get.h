@@ -3,9 +3,9 @@
 // How a get is processed, from its frame to its reply. Read get.cc first: its first two functions
 // are the steps, in order.
 //
-// - On the lane: a get is answered at once if only look-ups are needed. That is so if the image is
-//   in memory, and the client wants it unchanged and verifies it itself. All other gets wait for a
-//   thread of the path pool.
+// - On the lane: a get is answered at once if this needs only look-ups. That is so if the image is
+//   in memory, and the client wants the image unchanged and verifies it itself. All other gets wait
+//   for a thread of the path pool.
 // - Check and Lookup: check the request's fields, and pin images that cover the slice.
 // - Promote: starts reads of images that are not in memory. No thread waits for the reads. The get
 //   waits in WaitingGets (promotions.h describes the reads).
@@ -18,8 +18,8 @@
 // read continues, and keeps its memory until the read's completion has run.
 //
 // A miss is NotFound. It is counted, and never logged. If bytes fail their checksum, or belong to
-// another image, the image is dropped and the client gets a miss. cairn_corrupt_tiles_total counts
-// the image, and one log line says where it was.
+// another image, the image is dropped and the client gets a miss. In this case
+// cairn_corrupt_tiles_total counts the image, and one log line says where it was.
 
 #include <array>
 #include <cstddef>
@@ -63,31 +63,30 @@ namespace cairn {
 
 struct GetOp;
 using GetOwner = OpPool<GetOp>::Owner;
-// The next step after the current one.
+// Receives a get after the current step, and runs the next step.
 using GetNext = absl::AnyInvocable<void(GetOwner, absl::Status)>;
 
-// An answer, and the owner of its payload. Move-only. Keep it until the reply's transfer has
-// completed.
-// Thread-safety: Thread-compatible.
+// An answer, with the owner of its payload. Move-only. Keep it until the transfer of the reply has
+// completed. Thread-safety: Thread-compatible.
 struct Answer {
   proto::GetReply reply;
   std::span<const std::byte> payload;
   uint32_t payload_crc32c = 0;
-  // Exactly one of the two members owns the payload.
+  // Exactly one of these two members owns the payload.
   CopyPin pin;
   Extent staging;
   std::shared_ptr<const Promotion> read;
 };
 
-// Takes the answer. Runs exactly once, without locks held: on the lane, on a thread of the path
-// pool, or on a tier's thread when the daemon stops. By then the get has released all pins that the
-// answer does not own.
+// Receives the answer. Runs exactly once, without locks held: on the lane, on a thread of the path
+// pool, or on a tier's thread when the daemon stops. At that time the get holds no pins except
+// those that the answer owns.
 using GetDone = absl::AnyInvocable<void(Request, absl::StatusOr<Answer>)>;
 
 // Views of the images of one answer, in the order of their pins.
 using Views = absl::InlinedVector<codecs::ImageView, 4>;
 
-// Returns the part of `slice` that lies inside `whole`, the slice of an image.
+// Returns the part of `slice` that lies inside `whole`, which is the slice of an image.
 codecs::Slice PartWithin(const codecs::Slice& slice, const codecs::Slice& whole);
 
 // A running get. It owns everything that it needs, so it may outlive its frame and its connection.
@@ -107,8 +106,8 @@ struct GetOp {
   proto::Get get = {};     // from the frame
   // The limit for the payload. It is the smaller of the limits of the frame and the transport.
   uint64_t target_bytes = 0;
-  // The client verifies every tile of the image itself, so an image in memory is not verified here.
-  // If a tile is damaged, the client asks again without this flag.
+  // If true, the client verifies every tile of the image itself, so an image in memory is not
+  // verified here. If the client finds a damaged tile, it asks again without this flag.
   bool is_checked_by_client = false;
   // Set by Check and Lookup:
   SpaceRef space = {};
@@ -118,7 +117,7 @@ struct GetOp {
   // Set by Promote, one per image: the read of its bytes, or null if they are addressable.
   absl::InlinedVector<std::shared_ptr<const Promotion>, 4> reads = {};
   absl::Time promote_began = absl::InfinitePast();
-  bool is_retry = false;  // second and last attempt, after a spare copy could not be read
+  bool is_retry = false;                // second and last attempt, after a copy could not be read
   TierId damaged_tier = TierId::kHost;  // the tier of damaged bytes
   // Set by Transcode:
   absl::Time transcode_began = absl::InfinitePast();    // on the monotonic clock
@@ -127,9 +126,9 @@ struct GetOp {
   Answer answer = {};
 };
 
-// Gets that wait for a tier. Each get is returned to one caller, which answers it: when its last
-// read completes, or after its deadline, whichever comes first.
-// Thread-safety: Thread-safe. It calls no other component.
+// Gets that wait for a tier. Each get is returned to exactly one caller, which answers it. This
+// happens when its last read completes or after its deadline, whichever is first. Thread-safety:
+// Thread-safe. It calls no other component.
 class WaitingGets {
  public:
   // Returns an id for a get that is about to wait. Returns 0 if limits::kWaitingGetsMax gets wait
@@ -171,7 +170,7 @@ class Gets {
   // on the pool's threads.
   Gets(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool, const Clock& clock);
 
-  // Is told of each read. Set it once, before the first get. May be null.
+  // A function that is called for each read. Set it once, before the first get. May be null.
   using NoteRead = std::function<void(const BlockName&, TierId)>;
   void SetNoteRead(NoteRead note_read) { note_read_ = std::move(note_read); }
   // Fetches a block that another member has: see RemoteBlocks::Fetch(). Set it once, before the
@@ -191,7 +190,8 @@ class Gets {
   // Runs a get on a thread of the path pool. The get is answered with a payload or an error:
   //
   // - NotFound: a miss, no such space, or the space belongs to another tenant.
-  // - InvalidArgument: the group, the slice, or target_bytes. The message says how many are needed.
+  // - InvalidArgument: the group, the slice or target_bytes is invalid. The message says how many
+  //   bytes are needed.
   // - ResourceExhausted: staging is full.
   // - DeadlineExceeded: the get waited too long for a thread.
   void RunGet(GetOwner op);
@@ -230,8 +230,8 @@ class Gets {
   void EndRead(GetId id);
   // Continues the get after all its reads have completed.
   void Resume(GetOwner op);
-  // Drops copies that could not be read, in tiers that never hold the only copy of an image.
-  // Returns true if it dropped any. The get then looks for other copies.
+  // Drops copies that could not be read, but only in tiers that never hold the only copy of an
+  // image. Returns true if it dropped any. The get then looks for other copies.
   bool DropSpares(const GetOp& op);
   void Retry(GetOwner op);
   // Answers waiting gets whose deadline has passed. Returns the time until the next deadline.
@@ -264,10 +264,10 @@ class Gets {
   absl::StatusOr<Extent> Gather(GetOp& op);
   absl::StatusOr<Extent> Recode(GetOp& op);
 
-  // Drops an image because its bytes in the pin's tier are damaged or are those of another image.
-  // Only the first call for an image counts and logs. Returns DataLoss.
+  // Drops an image because its bytes in the pin's tier are damaged or belong to another image. Only
+  // the first call for an image counts and logs this. Returns DataLoss.
   absl::Status DropDamaged(const CopyPin& pin, std::string_view what);
-  // `tier` is the tier that had the bytes of a hit, or the damaged bytes.
+  // `tier` is the tier that had the bytes of a hit, or the damaged bytes of a miss.
   void Count(Outcome outcome, TierId tier = TierId::kHost) {
     outcomes_[static_cast<size_t>(outcome)][IndexOf(tier)].Add();
   }
@@ -287,8 +287,8 @@ class Gets {
   Promotions promotions_;
   Prefetches prefetches_;
   Counter sent_bytes_;
-  // Hits, by the way the payload was made: sent unchanged, gathered, decoded, or decoded and
-  // encoded
+  // Hits by how the payload was made: sent unchanged, gathered, decoded, or decoded and encoded
+  // again.
   Counter direct_, gathered_, decoded_, recoded_;
   std::array<std::array<Counter, kTierCount>, kOutcomeCount> outcomes_;
   std::array<Counter, kTierCount> corrupt_tiles_;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reads blocks into memory before gets ask for them. A block is prefetched if a client named it, or
-// if it follows a block of a leased prefix that had to be read. Blocks wait in a queue, by name.
-// Only a few reads run at a time, so that a get never waits behind many reads. When a read ends,
-// the next one begins.
+// Reads blocks into memory before gets ask for them. A block is prefetched if a client asked for
+// that. It is also prefetched if a client has leased it and a block before it in the prefix had to
+// be read. Blocks wait in a queue, by name. Only a few reads run at a time, so that a get never
+// waits behind many reads. When a read ends, the next one begins.
 //
 // If memory has no room for a block, the block leaves the queue unread. Each tenant has a share of
 // the queue.
 //
-// Thread-safety: Thread-safe.
-// Locks:         no lock is held while it calls the index, the spaces or Promotions.
+// Thread-safety: Thread-safe. Locks: no lock is held while it calls the index, the spaces or
+// Promotions.
 
 #include <cstddef>
 #include <cstdint>
@@ -63,7 +63,7 @@ class Prefetches {
     std::string tenant;  // the tenant of the space
     friend bool operator==(const Item&, const Item&) = default;
     template <typename H>
-    friend H AbslHashValue(H state, const Item& item) {  // hashes the most distinctive fields
+    friend H AbslHashValue(H state, const Item& item) {  // hashes the fields that differ most
       return H::combine(std::move(state), item.block, item.group);
     }
   };

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Promotions: reads of copies from tiers whose bytes are not addressable. If several gets want the
-// same copy, or the same slice of it, at the same time, they share one read.
+// same copy at the same time, or the same slice of it, they share one read.
 //
 // An image that is read completely becomes a copy in the host tier. All reads together may use a
 // share of the host tier (1 / limits::kPromotedShareOfHost). If the host tier has no room, or the
 // share is used up, the image is read into staging and does not become a copy. If staging has no
 // room either, the read is refused.
 //
-// Some slices are read alone (SliceReads). The header and the directory are read first, then the
-// parts of the image that contain the slice's tiles. The result is an image of that slice in
-// staging, which never becomes a copy. It counts in the share as well. If the share is used up, the
-// read is refused.
+// Some slices are read without the rest of their image (SliceReads). The header and the directory
+// are read first, then the parts of the image that contain the slice's tiles. The result is an
+// image of that slice in staging, which never becomes a copy. Its bytes also count in the share. If
+// the share is used up, the read is refused.
 //
-// A read has the latest deadline of its gets. If the device has not begun it by then, it is
-// dropped. Once begun, it continues even if no get waits. It owns its memory and its place until
-// its completion has run (ADR 0006).
+// The deadline of a read is the latest deadline of its gets. If the device has not begun the read
+// by then, it is dropped. Once begun, a read continues even if no get waits for it. It owns its
+// memory and its place until its completion has run (ADR 0006).
 
 #include <bit>
 #include <cstddef>
@@ -51,15 +51,14 @@ namespace cairn {
 using GetId = uint64_t;
 
 // Decides which slices are read from a tier without the rest of their image.
+// Two conditions must hold: the slice takes less than half of the image's bytes, and the image is
+// so large that two small reads, one after the other, take less time than a complete read. If
+// slices of a copy are read repeatedly, it is better to have the whole image in memory. So once the
+// slices add up to the image's size, the next read is complete. All reads of a copy together read
+// at most twice the image's bytes.
 //
-// A slice is read alone if two conditions hold. It takes less than half of the image's bytes. And
-// the image is so large that two small reads, one after the other, take less time than a complete
-// read. If slices of a copy are read repeatedly, it is better to have the image in memory. So the
-// next read is complete once the slices add up to the image's size. All reads of a copy together
-// read at most twice the image's bytes.
-//
-// Remembers the slices of limits::kSlicedCopiesMax copies. A new copy may replace another.
-// Thread-safety: Thread-compatible.
+// Remembers the slices of limits::kSlicedCopiesMax copies. A new copy may replace another in this
+// memory. Thread-safety: Thread-compatible.
 class SliceReads {
  public:
   SliceReads() : seen_(limits::kSlicedCopiesMax) {}
@@ -79,14 +78,13 @@ class SliceReads {
 // One read of a copy, or of one slice of it. Thread-safety: Immutable once completed.
 class Promotion {
  public:
-  // The outcome.
-  //   OK         view() is the image, verified
-  //   DataLoss   the bytes are damaged or another image's, or the tier cannot read them; the copy
-  //              has been dropped
-  //   else       the tier did not read it, or not before the deadlines of all its gets
-  // REQUIRES, for this and view(): the read has completed.
+  // The outcome. REQUIRES, for this function and view(): the read has completed.
+  //   OK         view() is the verified image
+  //   DataLoss   the bytes are damaged or belong to another image, or the tier cannot read them;
+  //              the copy has been dropped
+  //   else       the tier did not read the copy, or not before the deadlines of all its gets
   const absl::Status& status() const { return status_; }
-  // The view has only the slice unless is_whole().
+  // The view has only the slice, unless is_whole() is true.
   const codecs::ImageView& view() const { return view_; }
   bool is_whole() const { return slice_ == pin_.facts().slice; }
   // The copy that was read.
@@ -100,7 +98,7 @@ class Promotion {
   Extent prefix_;               // if a slice is read alone: the image's header and directory
   codecs::ImagePrefix parsed_;  // prefix_, parsed
   CopyWriter writer_;           // empty if memory_ is staging
-  Extent memory_;               // empty once published; also until parsed_ gives its size
+  Extent memory_;               // empty once published, and until parsed_ gives its size
   CopyPin resident_;            // pins the published copy
   codecs::ImageView view_;
   uint64_t share_bytes_ = 0;  // the bytes of the reads' share that this read uses
@@ -108,11 +106,12 @@ class Promotion {
   absl::Status status_;
   // Guarded by the lock of Promotions until the read has completed:
   std::vector<GetId> gets_;
-  // The current reads and their memory.
+  // The reads that are now running for it, and their memory.
   std::vector<codecs::ImagePart> parts_;
   std::span<std::byte> target_;
-  size_t begun_ = 0, ended_ = 0;  // counts of parts, each part once
-  // Parts whose read was dropped at a deadline. They begin again for gets with a later deadline.
+  size_t begun_ = 0, ended_ = 0;  // numbers of parts; each part counts once
+  // Parts whose read was dropped at a deadline. They are read again if a get with a later deadline
+  // joins.
   std::vector<size_t> unread_;
   bool is_beginning_ = false;                     // a thread is beginning parts
   absl::Status read_;                             // the first failure; after it no part begins
@@ -129,10 +128,10 @@ class Promotions {
     Tiers& tiers;
     PathPool& pool;
     const Clock& clock;
-    // Drops a copy that is damaged or cannot be read. Returns DataLoss. Runs on the path pool.
+    // Drops a copy that is damaged or cannot be read, and returns DataLoss. Runs on the path pool.
     std::function<absl::Status(const CopyPin&, std::string_view what)> drop_damaged;
-    // Called for each get that has joined a read, when the read completes. Runs on the path pool.
-    // When the daemon stops, it may run on a tier's thread instead; the read has then failed.
+    // Called for each get that has joined a read, when the read completes. Runs on the path pool,
+    // except when the daemon stops: it may then run on a tier's thread, and the read has failed.
     std::function<void(GetId)> ended;
     // Called after `ended` was called for all gets of a read. There may now be room for a prefetch.
     // Runs on the same threads as `ended`.
@@ -174,7 +173,8 @@ class Promotions {
   // Returns null if no such read runs.
   std::shared_ptr<Promotion> JoinLocked(const Key& key, GetId get, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes bytes from the reads' share of the host tier. Returns false if too few are left.
+  // Takes bytes from the share of the host tier that reads may use. Returns false if too few are
+  // left.
   bool TakeShare(Promotion& promotion, uint64_t bytes);
   void GiveShareBack(Promotion& promotion) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Allocates memory for the first read, and sets the parts to read.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A sketch of the requested keys. It estimates how many misses a cache without limit would have.
-// The difference to the real misses shows how many hits a larger cache could add.
+// A sketch of the requested keys. It estimates how many misses a cache of unlimited size would
+// have. The real cache has more misses; the difference shows how many hits a larger cache could
+// add.
 //
 // It has the registers of HyperLogLog (Flajolet et al., 2007) and the martingale estimator of Ting
 // (KDD 2014, "Streamed approximate counting of distinct elements"). A new key changes a register
 // with a known probability p, and then counts as 1 / p keys. The estimate is unbiased for any
-// subset of the keys. So the keys of hits may enter the registers without being counted.
+// subset of the keys. So the keys of hits may change the registers without being counted.
 
 #include <array>
 #include <cstddef>
@@ -28,7 +29,7 @@ class AskedKeys {
   AskedKeys(const AskedKeys&) = delete;
   AskedKeys& operator=(const AskedKeys&) = delete;
 
-  // Records a request for these keys. The first `found` of them were stored.
+  // Records a request for these keys. The first `found` keys were stored.
   void Add(uint64_t space_id, absl::Span<const proto::BlockKey> keys, size_t found);
 
   // Returns how many keys were not stored when they were first requested. Never decreases.

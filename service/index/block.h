@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The entries of the index. The index's lock guards all fields, except fields that are marked
-// immutable while an image or a copy is pinned. docs/internals/adr/0012-images-and-copies.md
-// describes the states of a copy.
+// The entries of the index. The index's lock guards all fields, except those marked immutable while
+// an image or a copy is pinned. docs/internals/adr/0012-images-and-copies.md describes the states
+// of a copy.
 //
 // Most blocks are unused and only in the persistent tier. Such a block is at rest: it consists of a
 // Block and one RestingImage per image, together 112 bytes if it has one image. All other blocks
 // with images are awake: they have an AwakeBlock, an Image for each image and a Copy for each copy.
-// Code that needs these records has RestStore wake the block. At the end of each hold of the lock,
-// RestStore puts awake blocks to rest that nothing needs any more.
+// Code that needs these records calls RestStore, which wakes the block. At the end of each hold of
+// the lock, RestStore puts awake blocks to rest if nothing needs them any more.
 
 #include <array>
 #include <cstddef>
@@ -31,16 +31,17 @@ namespace cairn {
 struct Block;
 struct Image;
 
-// The ranks of blocks, which hints set. Of two blocks in a tier, the one with the lower rank is
-// evicted first. Ranks above kPlainRank are those of retained blocks, by priority.
+// Ranks of blocks, which hints from clients set. In a tier, blocks of a lower rank are evicted
+// first. Ranks above kPlainRank belong to retained blocks, by priority.
 inline constexpr uint8_t kDemotedRank = 0, kPlainRank = 1;
 inline constexpr uint8_t kRankCount = kPlainRank + 1 + limits::kRetainPriorityMax;
 
-// Whether write-back skips an image until its block is used, and why. Set only by WriteBackQueue.
+// Whether write-back skips an image until its block is used, and for which reason. Only
+// WriteBackQueue sets it.
 enum class Suppressed : uint8_t {
   kNot,
-  kDropped,   // the persistent tier dropped the unused copy; a child's write-back writes it again
-  kWithheld,  // the write budget was low; an unused child is written without it
+  kDropped,   // the persistent tier dropped the unused copy; it is written again for a child
+  kWithheld,  // the write budget was low; a child that is unused is written without it
 };
 
 // The queue of WriteBackQueue that contains an image.
@@ -61,9 +62,10 @@ struct Copy {
   SideObjectRef side_object;  // immutable while pinned; null: none
   uint32_t pins = 0;          // number of CopyPins
   bool is_held = false;       // must not be evicted; counted as held
-  uint64_t linked_at = 0;     // RestStore::uses() at the time it was linked or queued again
+  uint64_t linked_at = 0;     // RestStore::uses() when it was last linked or queued
 
-  // Returns true if its image refers to it. A copy that is not linked is freed at its last unpin.
+  // Returns true if the image still refers to this copy. A copy that is not linked is freed at its
+  // last unpin.
   inline bool is_linked() const;
 };
 
@@ -80,7 +82,7 @@ struct Image {
   uint32_t users = 0;  // number of copies (linked or not), writers and pins that need this record
   Suppressed suppressed = Suppressed::kNot;
   QueueId queue = QueueId::kNone;
-  uint32_t passed_over = 0;  // number of the last round of write-back that skipped this image
+  uint32_t passed_over = 0;  // the last round of write-back that skipped this image
   Image* queue_previous = nullptr;
   Image* queue_next = nullptr;
 
@@ -98,8 +100,8 @@ struct Image {
 
 inline bool Copy::is_linked() const { return image->copies[IndexOf(facts.tier)] == this; }
 
-// The fields for comparing slices. They are stored in the block, so that comparing does not access
-// the images.
+// The fields of an image that are needed to compare slices. They are stored in the block, so that a
+// comparison does not access the images.
 struct ImageRef {
   uint16_t group = 0;
   codecs::Slice slice;
@@ -128,8 +130,8 @@ struct AwakeBlock {
   // The number of children, counted from the first, whose is_orphaned may be out of date.
   uint32_t stale_children = 0;
   uint32_t stale_index = 0;  // its index in Chains::stale_parents_, if stale_children > 0
-  uint32_t search = 0;  // number of the last window search, if that search must not evict the block
-  bool is_noted = false;                     // RestStore::Rest() will check it
+  uint32_t search = 0;       // the last window search that must not evict the block
+  bool is_noted = false;     // RestStore::Rest() will check it
   std::array<BlockInTier, kTierCount> in{};  // indexed by IndexOf(tier)
   ImageRefs images;                          // ordered by publication
 };
@@ -144,22 +146,22 @@ struct RestingImage {
   uint32_t device : 5;
 };
 
-// A name that the index knows. It is in one of these states:
+// A name that the index knows. Its block is in one of these states:
 //
-// - Present: it has images. Only a present block is linked, counted and found.
+// - Present: the block has images. Only a present block is linked, counted and found.
 // - Expected: it has running puts, but no images. Its place in its chain is known.
 // - Missing: other blocks name it as their parent. Its own parent is unknown.
 struct Block {
   BlockName name;
   uint32_t slot = 0;
   uint32_t next_in_bucket = kNoSlot;  // used by NameTable, and by the slab while the block is free
-  // The chain, as slots. The children are present or expected blocks. They form a circle, which
-  // starts at first_child.
+  // The chain, as slot numbers. The children are present or expected blocks. They form a circular
+  // list, which starts at first_child.
   uint32_t parent = kNoSlot;  // kNoSlot: it has no parent, or it is missing
   uint32_t first_child = kNoSlot;
   uint32_t next_sibling = kNoSlot;
   uint32_t previous_sibling = kNoSlot;
-  uint32_t follower_count = 0;       // number of blocks in that circle
+  uint32_t follower_count = 0;       // number of blocks in that list
   uint32_t used_at_s = 0;            // seconds since 1970
   uint32_t expires_unix_s = 0;       // the earliest expiry of its images; 0: never
   uint64_t first_position : 48 = 0;  // if the block is missing: the first position of its children

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The index: the only map from (space, key) to images. It also has the chains, pins, leases,
-// recency and waiters. It is the only mutable state that puts and gets share. It owns the lock. The
-// blocks are in its parts (index_parts.h); the leases and waiters are in members of this class.
+// The index: the only map from (space, key) to images. It also tracks chains, pins, leases, the
+// order of use, and waiting calls. It is the only mutable state that puts and gets share. It owns
+// the lock. The blocks are in its parts (index_parts.h); the leases and waiters are in members of
+// this class.
 //
 // A block exists while it has at least one image. The first publication wins: an image is a
 // duplicate if the images of the same block and group cover its slice already. If two equal puts
-// run at the same time, the second to publish is the duplicate. Overlapping slices are accepted.
+// run at the same time, the second one to publish is the duplicate. Overlapping slices are
+// accepted.
 //
-// Eviction is leaf-first: a block with resident children is not evicted by age. Of the other
-// blocks, those of the lowest rank (hints.h) are evicted first, and of these the least recently
+// Eviction is leaf-first: a block with children in the tier is not evicted by age. Of the other
+// blocks, those of the lowest rank (hints.h) are evicted first, and among these the least recently
 // used. Blocks without parent and children are in plain LRU order. Blocks of broken chains are
-// evicted before all others. No block is evicted to make room for a block that follows it
-// (evictor.h).
+// evicted before all others. No block is evicted to make room for a block that follows it in its
+// chain (evictor.h).
 //
 // Thread-safety: Thread-safe. The lock is held only for work in memory. A call that examines many
-//                keys or images releases it after every kVisitsPerHoldMax, so that waiting threads
-//                proceed. Callbacks run without locks held.
-// Locks:         index < arena, side objects, events.
+//               keys or images releases it after every kVisitsPerHoldMax, so that waiting threads
+//               proceed. Callbacks run without locks held.
+// Locks:        index < arena, side objects, events.
 
 #include <algorithm>
 #include <array>
@@ -57,7 +59,7 @@
 
 namespace cairn {
 
-// An image that is being written to the persistent tier. If it is destroyed without FinishCopy(),
+// An image that is being written to the persistent tier. If it is destroyed before FinishCopy(),
 // the image returns to the end of the write-back queue.
 struct WriteBackCandidate {
   CopyPin source;  // a copy in the host tier
@@ -78,7 +80,7 @@ struct ListedBlock {
   proto::BlockKey key{};
   proto::BlockKey parent{};
   uint64_t first_position = 0;
-  bool is_complete = false;  // complete for List()'s argument `whole`
+  bool is_complete = false;  // for List()'s argument `whole`: the block is complete
   uint32_t child_count = 0;
   absl::Duration idle;
   std::vector<ListedImage> images;
@@ -93,8 +95,8 @@ struct BlockFate {
 };
 struct Explanation {
   std::vector<BlockFate> blocks;  // one per key
-  uint32_t since_unix_s = 0;      // the removals since then are recorded
-  bool has_all_removals = false;  // all removals since the start are recorded
+  uint32_t since_unix_s = 0;      // removals since this time are recorded
+  bool has_all_removals = false;  // no removal since the start is missing
 };
 
 class BlockIndex final : public Evictor {
@@ -109,18 +111,18 @@ class BlockIndex final : public Evictor {
     uint64_t bytes_max = 0;                  // size limit of the whole index, for operators
     bool keeps_tokens = false;               // whether blocks keep token ids for events
   };
-  // Becomes the evictor of the tiers.
+  // Makes the index, which becomes the evictor of the tiers.
   BlockIndex(const Options& options, Tiers& tiers, const Clock& clock);
   ~BlockIndex() override;  // REQUIRES: no CopyPin exists
 
-  // Set both once, before use. `is_open` returns true if a session may still take leases. `wake` is
-  // called when upkeep may have to run: a waiter has a new deadline, or the persistent tier lacks
-  // another image. Both are called without locks held.
+  // Sets a function. Call each setter once, before use. `is_open` returns true if a session may
+  // still take leases. `wake` is called when upkeep may have to run: a waiter has a new deadline,
+  // or the persistent tier lacks another image. Both are called without locks held.
   void SetSessionCheck(std::function<bool(uint64_t session_id)> is_open);
   void SetWake(std::function<void()> wake);
 
-  // Returns true if puts may carry the token ids of the block. If false, puts may only carry names
-  // without tokens.
+  // Returns true if puts may carry the token ids of their block. Otherwise puts may carry the
+  // engine's names only without tokens.
   bool keeps_tokens() const { return keeps_tokens_; }
   // Events of blocks that enter or leave tiers, for watchers.
   EventLog& events() { return events_; }
@@ -129,13 +131,14 @@ class BlockIndex final : public Evictor {
 
   // Finds the longest prefix of query.keys that is complete by each group's rule, and marks its
   // blocks as used. If no block matches, token_count is 0 and there is no lease. With a lease,
-  // images are pinned as they are found; a block that is deleted before it is leased ends the
-  // prefix. Without a lease, each block was present when it was examined. If a lease of the whole
-  // prefix would pin more than lease_bytes_max, the prefix is shorter and the answer says so.
-  // Errors: ResourceExhausted (too many leases of the session, or in total).
+  // images are pinned as they are found. If a block is deleted before it is leased, the prefix ends
+  // before it. Without a lease, the result only says that each block was present when it was
+  // examined. If a lease of the whole prefix would pin more than lease_bytes_max, the prefix is
+  // shorter, and the answer says so. Errors: ResourceExhausted (too many leases of the session, or
+  // in total).
   absl::StatusOr<MatchAnswer> Match(const MatchQuery& query);
   using MatchDone = absl::AnyInvocable<void(absl::StatusOr<MatchAnswer>)>;
-  // Like Match(), but waits until all keys (cut to token_limit) are present. `done` runs exactly
+  // Like Match(), but waits until all keys (up to token_limit) are present. `done` runs exactly
   // once: in this call if nothing is missing, on the thread whose publication completed the keys,
   // or on upkeep's thread. Upkeep calls it at `deadline` or at the end of the session, with the
   // prefix that exists then. Errors, passed to `done`: ResourceExhausted (too many waiters).
@@ -154,14 +157,14 @@ class BlockIndex final : public Evictor {
 
   // --- Hints
 
-  // Sets the hint of each block: retained with `priority` (1 to kRetainPriorityMax) for the given
-  // time, or demoted after it (priority 0). A demotion without delay needs no hint. Returns the
-  // number of blocks that are stored. Errors: ResourceExhausted (the tenant's share of the hints is
-  // used up); then nothing is changed.
+  // Sets the hint of each block. A block is either retained with `priority` (1 to
+  // kRetainPriorityMax) for the given time, or demoted after that time (priority 0). A demotion
+  // without delay needs no hint. Returns the number of blocks that are stored. Errors:
+  // ResourceExhausted (the tenant's share of the hints is used up; nothing was changed).
   absl::StatusOr<uint32_t> SetHints(uint64_t space_id, std::string_view tenant,
                                     absl::Span<const proto::BlockKey> keys, uint8_t priority,
                                     uint32_t seconds);
-  // Sets a hint of a previous process. Does nothing if there is no room.
+  // Sets a hint that was set in a previous process. Does nothing if there is no room.
   void RestoreHint(const BlockName& name, std::string_view tenant, uint8_t priority,
                    uint32_t due_unix_s);
   // Ends the hints that are due. Returns the time at which the next hint is due, or InfiniteFuture.
@@ -175,10 +178,11 @@ class BlockIndex final : public Evictor {
 
   // --- Images, for puts that publish and gets that read
 
-  // Returns, for each key, whether it is complete for all of `wanted`. Does not change recency.
+  // Returns, for each key, whether the block has complete images for all elements of `wanted`. Does
+  // not change recency.
   std::vector<bool> Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                              absl::Span<const WantedGroup> wanted) const;
-  // Returns, for each key, the place of the images of each element of `wanted`. Does not change
+  // Returns, for each key and each element of `wanted`, where the images are. Does not change
   // recency.
   enum class Where : uint8_t { kNowhere, kInMemory, kCold };  // kCold: not completely in memory
   std::vector<Where> Locate(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
@@ -188,9 +192,9 @@ class BlockIndex final : public Evictor {
                       absl::Span<const WantedGroup> wanted) const;
   // Records for Explain() that a put of the block was refused.
   void NoteRefused(const BlockName& name);
-  // Returns pins of images that together cover the slice, each of its best copy. Returns one pin if
-  // one image covers it, and no pin on a miss. Marks the block as used. Allocates only for more
-  // than four images.
+  // Pins images that together cover the slice, each in its best copy. Returns one pin if one image
+  // covers the slice, and no pin on a miss. Marks the block as used. Allocates only for more than
+  // four images.
   CopyPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice);
   // Returns up to `count` leased blocks that follow this one in its chain, the next one first.
   std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count) const;
@@ -199,39 +203,40 @@ class BlockIndex final : public Evictor {
   ImagePin PinImage(const CopyPin& pin);
   // Pins the image's copy in a tier. Returns an empty pin if there is none.
   CopyPin PinCopy(const ImagePin& pin, TierId tier);
-  // Checks whether a put needs to transfer its payload. Returns nullopt if so. If the slice is
-  // stored already, returns the bytes of the images that cover it. Errors: InvalidArgument (first
+  // Checks whether a put must transfer its payload. Returns nullopt if it must. If the slice is
+  // stored already, returns the size of the images that cover it. Errors: InvalidArgument (first
   // position or parent differ from the stored ones), ResourceExhausted (the block has its maximum
   // of images).
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
-  // Begins a put of the block. Errors: as Check().
+  // Begins a put of the block. Errors: those of Check().
   absl::StatusOr<PutReservation> ReservePut(const BlockClaim& claim);
   // Gives a stored block the engine's names, unless it has names already. Ignores a block that is
   // not stored.
   void SetNames(const BlockName& name, EngineNamesRef names);
-  // Makes an image visible, complete, to all readers. Returns true if it was published; call
-  // Announce() then. Returns false, and frees the extent, if it is a duplicate. Errors: as Check().
+  // Makes a complete image visible to all readers. Returns true if it was published; call
+  // Announce() then. Returns false, and frees the extent, if the image is a duplicate. Errors:
+  // those of Check().
   absl::StatusOr<bool> Publish(NewImage image);
   // Retries the waiters for the block, and wakes write-back. Runs the waiters' callbacks, so call
   // it without locks held.
   void Announce(const BlockName& name);
-  // Unlinks a copy that was found damaged. If it was the image's last copy, unlinks the image, too.
+  // Unlinks a copy that was found damaged. If it was the image's last copy, also unlinks the image.
   // The bytes are freed at the last unpin. Returns false if the copy was unlinked already. The
-  // caller that receives true logs and counts the event.
+  // caller that receives true must log and count the event.
   bool Drop(const CopyPin& pin);
   // Unlinks blocks now, and frees them at their last unpin. Returns how many were present.
   uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys);
   // Unlinks every block that the space had when the call began.
   uint64_t Invalidate(uint64_t space_id);
-  // Unlinks expired blocks, which readers no longer see. Examines the next slots from *cursor on
-  // (start with 0), in one short hold of the lock. Returns false at the end of the walk.
+  // Unlinks expired blocks, which readers already do not see. Examines the next slots from *cursor
+  // on (start with 0), in one short hold of the lock. Returns false at the end of the walk.
   bool CollectExpired(uint64_t* cursor);
 
   // --- Copies, for upkeep, which recodes them, copies them between tiers and verifies them
 
   // Replaces the pinned copy by a copy of the same slice in the same tier, in another recipe.
-  // Readers of the old bytes keep them. Returns false, and frees `copy`, if the pinned copy no
-  // longer belongs to the image.
+  // Readers that have pinned the old bytes keep them. Returns false, and frees `copy`, if the
+  // pinned copy no longer belongs to the image.
   bool Replace(const CopyPin& pin, NewCopy copy);
   // Begins another copy of the image, in another tier. The caller writes the bytes and calls
   // FinishCopy(). Returns an empty writer if the tier has a copy or is getting one, if the tier's
@@ -245,25 +250,26 @@ class BlockIndex final : public Evictor {
   // Returns nullopt if there is none now.
   std::optional<WriteBackCandidate> TakeWriteBack();
   uint64_t uncopied_count() const;
-  // Takes the image out of the write-back queue until its block, or a block after it, is used.
+  // Takes the image out of the write-back queue. It returns when its block, or a block after it, is
+  // used.
   void StopWritingBack(CopyWriter writer);
-  // Moves the images of a slice to the front of TakeWriteBack(), behind their ancestors. If the
-  // persistent tier has them already, moves the nearest ancestor that it lacks. Examines only as
-  // many ancestors as fit into one hold of the lock. The writes of earlier ancestors have begun
-  // before.
+  // Moves the images of a slice to the front of the queue of TakeWriteBack(), behind those of the
+  // blocks before it in its chain. If the persistent tier has the images already, moves those of
+  // the nearest ancestor that it lacks. One call examines only as many ancestors as fit into one
+  // hold of the lock; ancestors before these are already being written.
   WriteBackProgress Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice);
-  // Call it when the tier's device has failed. Drops its copies, and refuses new ones until
-  // PutBack(). Returns the number of blocks that had copies there.
+  // Must be called when the tier's device has failed. Drops the tier's copies, and refuses new ones
+  // until PutBack(). Returns the number of blocks that had copies there.
   uint64_t TakeOut(TierId tier);
   void PutBack(TierId tier);
-  // Returns true if no pinned copy was unlinked since it was pinned.
+  // Returns true if all pinned copies are still linked.
   bool ArePublished(std::span<const CopyPin> pins) const;
   // The number of images with a pending encoding.
   uint64_t pending_count() const;
-  // Returns pins of up to `count` images with a pending encoding, the oldest first. Each is
-  // returned once. REQUIRES: count <= kVisitsPerHoldMax.
+  // Pins up to `count` images with a pending encoding, the oldest first. No other call returns
+  // these images again. REQUIRES: count <= kVisitsPerHoldMax.
   CopyPins TakePending(size_t count);
-  // Returns true if the pinned image has a pending encoding. If so, no other call returns the
+  // Returns true if the pinned image has a pending encoding. In this case no other call returns the
   // image.
   bool TakePending(const CopyPin& pin);
   // Returns the previous block of a pinned image's block. Returns nullopt if there is none, or if
@@ -272,11 +278,11 @@ class BlockIndex final : public Evictor {
   // Makes an image pending again because it could not be encoded yet.
   void PutBackPending(const CopyPin& pin);
   // Walks all images without holding the lock for long. Returns pins of copies in the host tier, of
-  // one space or of all (0). Examines the next slots from *cursor on (start with 0). Returns false
-  // at the end of the walk.
+  // one space or, if space_id is 0, of all. Examines the next slots from *cursor on (start with 0).
+  // Returns false at the end of the walk.
   bool Walk(uint64_t space_id, uint64_t* cursor, CopyPins* pins);
-  // Walks likewise in any tier, one copy at a time. *pin is the next copy, or empty if the examined
-  // slots have none.
+  // Walk() for any tier, which returns one copy at a time. *pin is the next copy, or empty if the
+  // examined slots have none.
   bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, CopyPin* pin);
 
   // --- Evictor, for tiers that need room
@@ -323,7 +329,7 @@ class BlockIndex final : public Evictor {
   friend class CopyWriter;
   friend class PutReservation;
 
-  // Holds the lock. At its end, blocks that are not in use are put to rest.
+  // Holds the lock. Before it releases the lock, puts blocks to rest that are no longer in use.
   class ABSL_SCOPED_LOCKABLE Hold {
    public:
     explicit Hold(BlockIndex& index) ABSL_EXCLUSIVE_LOCK_FUNCTION(index.mutex_) : index_(index) {
@@ -373,11 +379,11 @@ class BlockIndex final : public Evictor {
   // Releases a lease whose session has ended meanwhile.
   void CheckLease(const MatchQuery& query, absl::StatusOr<MatchAnswer>& result);
 
-  // If a block is missing and the deadline has not passed, files the waiter under that block and
+  // If a block is missing and the deadline has not passed, stores the waiter under that block and
   // sets `waiter` to null. Errors: ResourceExhausted if there are too many waiters.
   absl::Status FileIfMissing(std::unique_ptr<Waiter>& waiter);
   // Answers the waiter if its deadline has passed, its session has ended, or its blocks are
-  // present. Otherwise files it again.
+  // present. Otherwise stores it again.
   void TryWaiter(std::unique_ptr<Waiter> waiter, bool is_last_try);
   void AnswerWaiter(std::unique_ptr<Waiter> waiter);
 

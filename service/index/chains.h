@@ -12,9 +12,9 @@
 //   Chains are linked by name. So a missing block that is published again finds its children.
 // - Links only join blocks whose first positions are one block apart. So a chain has no cycle.
 // - A chain is broken at a block that is neither present nor expected. The blocks after it are
-//   orphans: they are useless until that block is published, and are evicted first. When a block
-//   appears or disappears, its followers are updated later. PropagateOrphans() updates a few at a
-//   time, and stale_parents_ has the blocks whose children are not up to date.
+//   orphans: readers cannot use them until that block is published, and they are evicted first.
+//   When a block appears or disappears, its followers are updated later. PropagateOrphans() updates
+//   a few at a time; stale_parents_ has the blocks whose children still need it.
 // - The last copies of a block are held while a child of the block is being put (TierSet).
 //
 // Thread-safety: Thread-compatible (the index's lock).
@@ -44,7 +44,7 @@ class Chains {
 
   // Returns null if the block has no images.
   Block* Find(const BlockName& name) const;
-  // Like Find(), but null if the block has expired.
+  // Does the same as Find(), but returns null if the block has expired.
   Block* FindUnexpired(const BlockName& name) const;
   // Returns null if the name is unknown. The block need not be linked.
   Block* FindKnown(const BlockName& name) const { return names_.Find(name); }
@@ -52,7 +52,7 @@ class Chains {
   // --- Expiry
 
   bool IsExpired(const Block& block) const;
-  // Sets the block's expiry, unless it expires earlier already. 0: never.
+  // Sets the block's expiry, unless the block already expires earlier. 0: never.
   void SetExpiry(Block* block, uint32_t unix_s);
   // The number of blocks with an expiry.
   uint64_t expiring_count() const { return expiring_count_; }
@@ -61,15 +61,15 @@ class Chains {
 
   // Errors: InvalidArgument if the claim contradicts the known parent or children.
   absl::Status CheckPlace(const BlockClaim& claim) const;
-  // Begins a put. Until EndReservation() its block counts as present for its followers, and the
+  // Begins a put. Until EndReservation(), its block counts as present for its followers, and the
   // last copies of the previous block are held. REQUIRES: CheckPlace() accepts the claim.
   Block* ReservePut(const BlockClaim& claim);
   void EndReservation(Block* block);
-  // Makes the block present. REQUIRES: it is being put.
+  // Makes the block present. REQUIRES: a put of the block is running.
   void Link(Block* block, absl::Time now);
   // Makes the block absent. REQUIRES: it is present, and has no images.
   void Unlink(Block* block);
-  // Like BlockIndex::LeasedAfter(), as far as `visits` allow.
+  // Does the same as BlockIndex::LeasedAfter(), as far as `visits` allow.
   std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count, Visits& visits) const;
 
   // --- Broken chains

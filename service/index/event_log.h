@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Events for watchers: blocks that enter or leave tiers. It keeps the last events of each tenant,
-// with consecutive numbers. The index never waits for readers. A reader that is too slow for the
-// kept events is told so, and continues with new ones.
+// Events for watchers: blocks that enter or leave tiers. The log keeps the last events of each
+// tenant, with consecutive numbers. The index never waits for readers. A reader that is so slow
+// that it has missed events is told so, and continues with new ones.
 //
 // Events of a tenant are kept while it has a watcher, and for a while after the last watcher left.
 // All tenants together have one limit. At the limit, the tenant with the most events drops its
-// oldest. Each tenant has its own numbers. So a tenant learns nothing about others, and a busy
-// tenant does not remove the events of a quiet one.
+// oldest event. Each tenant has its own numbers. So a tenant learns nothing about others, and a
+// busy tenant does not remove the events of a quiet one.
 //
 // Thread-safety: Thread-safe. Append() is called with the index's lock held. AddSpace() and
 // RemoveSpace() are called with the lock of Spaces held. Order of locks: Spaces, index, EventLog.
@@ -69,7 +69,7 @@ class EventBatchRoom {
 };
 
 // The position of a reader. A tenant gets a new epoch after a restart, and after its events were
-// dropped because nobody watched. So a reader with a number of an old epoch is recognized.
+// dropped because nobody watched. So a position from an old epoch is recognized.
 struct EventCursor {
   uint64_t epoch = 0;
   uint64_t next = 0;
@@ -81,8 +81,8 @@ class EventLog {
                     uint64_t names_bytes_max = limits::kEventNamesBytesMax)
       : clock_(clock), events_max_(events_max), names_bytes_max_(names_bytes_max) {}
 
-  // From now until RemoveSpace(), events of the space belong to the tenant. Events of unknown
-  // spaces are dropped.
+  // Assigns the events of the space to the tenant, until RemoveSpace(). Events of unknown spaces
+  // are dropped.
   void AddSpace(uint64_t space_id, std::string_view tenant);
   void RemoveSpace(uint64_t space_id);
 
@@ -92,7 +92,7 @@ class EventLog {
   // Returns the tenant's spaces.
   absl::flat_hash_set<uint64_t> SpacesOf(std::string_view tenant) const;
 
-  // Begins watching for the tenant, until End(). If the events from *cursor on are still kept, sets
+  // Begins watching for the tenant, until End(). If all events from *cursor on are still kept, sets
   // *can_go_on to true. Otherwise sets it to false, and *cursor to the next new event. Errors:
   // ResourceExhausted (the tenant has too many watchers).
   absl::Status Begin(std::string_view tenant, EventCursor* cursor, bool* can_go_on);
@@ -129,7 +129,7 @@ class EventLog {
   const Clock& clock_;
   const size_t events_max_;
   const uint64_t names_bytes_max_;
-  std::atomic<bool> is_recording_{false};  // there are streams
+  std::atomic<bool> is_recording_{false};  // at least one stream exists
   mutable Mutex mutex_;
   absl::flat_hash_map<uint64_t, std::string> tenants_ ABSL_GUARDED_BY(mutex_);  // keyed by space
   Streams streams_ ABSL_GUARDED_BY(mutex_);                                     // keyed by tenant

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Evicts blocks by the rules of Evictor: by age, leaf by leaf, or by place, as the cheapest range
-// of an arena. Keeps the index within its limits of blocks, images and memory.
+// Evicts blocks by the rules of Evictor. Blocks are evicted either by age, leaves of chains first,
+// or by place, to free the cheapest range of an arena. This class also keeps the index within its
+// limits of blocks, images and memory.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -24,10 +25,10 @@ struct Eviction {
   TierId tier = TierId::kHost;
   EvictionReason reason = EvictionReason::kCapacity;
   const BlockName* newcomer = nullptr;  // the block that needs the room; null: none
-  // The count of uses at the time when every leaf was found to be held. A leaf that was used later
-  // was examined later, and is not examined again.
+  // The value of the use counter when the search had found that every leaf is held. Leaves with
+  // later uses are not examined again.
   uint64_t since = UINT64_MAX;
-  bool is_past_leaves = false;  // the last hold examined the ancestors of held leaves
+  bool is_past_leaves = false;  // the last hold examined ancestors of held leaves
 };
 
 class Evictions {
@@ -35,8 +36,8 @@ class Evictions {
   // Borrows the parts.
   Evictions(IndexParts& parts, uint64_t blocks_max, uint64_t images_max);
 
-  // Like Evictor, but returns when `visits` are spent. The next call of EvictOldest() then
-  // continues.
+  // Does the same as Evictor, but returns when `visits` are spent. The next call of EvictOldest()
+  // then continues.
   uint64_t EvictOldest(Eviction& eviction, Visits& visits);
   bool EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newcomer, uint64_t* bytes_passed,
                    Visits& visits);
@@ -44,13 +45,13 @@ class Evictions {
   // Evicts blocks until the index has room for another image of the block. Errors:
   // ResourceExhausted (nothing more can be evicted).
   absl::Status MakeRoom(Block* block, absl::Time now);
-  // While awake blocks use too much memory, evicts blocks from the GPU tier, then from the host
-  // tier. Copies in the persistent tier stay.
+  // Reduces the memory of awake blocks while it is too large: evicts blocks from the GPU tier, then
+  // from the host tier. Copies in the persistent tier stay.
   void MakeRoomForAwake(const BlockName& newcomer);
 
  private:
-  // The number of blocks, for the limit. The names of engines are counted as the number of blocks
-  // at rest that would use the same memory.
+  // The number of blocks that counts for the limit. It also counts the memory of engines' names, as
+  // the number of blocks at rest that would use as much.
   uint64_t block_count() const {
     return parts_.tiers.figures().block_count +
            parts_.records.names_bytes() / limits::kIndexBytesAtRest;
@@ -64,8 +65,8 @@ class Evictions {
   Block* OldestLeaf(TierSet::Order& order, TierId tier, Visits& visits);
   Block* PastHeldLeaves(TierSet::Order& order, const Eviction& eviction, Visits& visits);
   // Returns the nearest ancestor that has unheld copies in the tier and may be evicted for the
-  // newcomer. Returns null if there is none, or if `visits` are spent. Sets *is_being_put if a
-  // follower of the ancestor is being put.
+  // newcomer. Returns null if there is none, or if `visits` are spent. Sets *is_being_put if a put
+  // of one of the ancestor's followers is running.
   Block* UnheldAncestor(Block& block, const Eviction& eviction, bool* is_being_put, Visits& visits);
   // Evicts a block's copies in a tier. The block leaves the index with its last image. Returns the
   // bytes that are free now.

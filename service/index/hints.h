@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Hints of clients on how long blocks are worth keeping. Part of BlockIndex.
+// Hints from clients on how long blocks are worth keeping. Part of BlockIndex.
 //
-// A hint names a block, which need not be stored yet. It either retains the block until the hint's
-// time, with a priority, or demotes the block at that time. A block has at most one hint. The index
-// ranks blocks by hints and evicts lower ranks first (TierSet). A hint pins nothing.
+// A hint names a block, which need not be stored yet. It either retains the block with a priority
+// until the hint's time, or demotes the block at that time. A block has at most one hint. The index
+// ranks blocks by hints and evicts lower ranks first (TierSet). A hint does not pin a block.
 //
-// Each tenant has a share of all hints.
+// All tenants share one limit for the number of hints (TenantShares).
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -39,7 +39,7 @@ class Hints {
  public:
   explicit Hints(uint64_t count_max) : shares_("hints", count_max) {}
 
-  // The rank of a block with the hint before it is due.
+  // The rank that a hint gives its block before the hint is due.
   static uint8_t RankOf(const Hint& hint) {
     return hint.is_demotion() ? kPlainRank : static_cast<uint8_t>(kPlainRank + hint.priority);
   }
@@ -60,15 +60,15 @@ class Hints {
 
   // Takes room for `count` hints of the tenant. Errors: ResourceExhausted, naming the limit.
   absl::Status Reserve(std::string_view tenant, uint64_t count);
-  // Ends Reserve(): Set() used `used` of the reserved places. This may be more than `reserved` if
-  // hints ended meanwhile.
+  // Ends a Reserve() after Set() has used `used` of the reserved places. `used` may exceed
+  // `reserved` if hints ended meanwhile.
   void Settle(std::string_view tenant, uint64_t reserved, uint64_t used);
-  // Sets or replaces the hint of a block. Returns true if the block had no hint. The new hint then
+  // Sets or replaces the hint of a block. Returns true if the block had no hint; the new hint then
   // uses a reserved place.
   bool Set(const BlockName& name, std::string_view tenant, const Hint& hint);
   void Remove(const BlockName& name);
 
-  // Removes and returns a hint that is due. Returns nullopt if none is.
+  // Removes and returns a hint that is due. Returns nullopt if no hint is due.
   std::optional<std::pair<BlockName, Hint>> TakeDue(uint32_t now_unix_s);
   // Returns UINT32_MAX if there is no hint.
   uint32_t next_due() const { return by_due_.empty() ? UINT32_MAX : std::get<0>(*by_due_.begin()); }
@@ -81,7 +81,7 @@ class Hints {
     }
   }
   size_t count() const { return hints_.size(); }
-  // Increases with each change.
+  // A number that increases with each change of the hints.
   uint64_t version() const { return version_; }
   uint64_t bytes() const;
   void Report(MetricSink& sink) const;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The parts of the index. Each part has its own state and keeps its own invariants. A part may call
-// only the parts before it:
+// only the parts above it in this list:
 //
-//   RestStore       the records of blocks, images and copies, in use or at rest
-//   WriteBackQueue  the images that the persistent tier lacks
-//   TierSet         the copies in the tiers, which of them are held or leased, and their recency
-//   Chains          names, parents, running puts, orphans
-//   Removals        why blocks are gone
-//   Hints           how long clients want blocks kept
+//  RestStore       the records of blocks, images and copies, in use or at rest
+//  WriteBackQueue  the images that the persistent tier lacks
+//  TierSet         the copies in the tiers, which of them are held or leased, and their recency
+//  Chains          names, parents, running puts, orphans
+//  Removals        why blocks are gone
+//  Hints           how long clients want blocks kept
 //
 // The functions here use several parts. The class Evictions makes room in the parts. BlockIndex
 // owns the lock.
@@ -51,7 +51,7 @@ struct IndexParts {
   Removals removals;
   Hints hints;
 
-  // Like BlockIndex::Check().
+  // Does the same as BlockIndex::Check().
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
   // Returns the linked copy at that place of a tier, or null.
   Copy* FindCopy(TierId tier, const ImageFacts& image, uint64_t offset);
@@ -61,13 +61,13 @@ struct IndexParts {
   // Unlinks a block in every tier, and records why. Its copies are freed now or at their last
   // unpin.
   void Unlink(Block* block, RemovalReason reason);
-  // Removes a damaged copy. With the last copy of an image, also removes the image. With the last
-  // image of a block, also removes the block. REQUIRES: linked.
+  // Removes a damaged copy. If the image has no other copy, also removes the image; if the block
+  // has no other image, also removes the block. REQUIRES: linked.
   void Lose(Copy* copy);
   // Unlinks a block that has lost its last image, and records why.
   void UnlinkIfEmpty(Block* block, RemovalReason reason);
-  // Call it when the hint of a block is due. Resets the block's rank if the hint had retained it.
-  // Otherwise demotes the block.
+  // Must be called when the hint of a block is due. If the hint had retained the block, resets its
+  // rank. Otherwise demotes the block.
   void EndHint(const BlockName& name, const Hint& hint);
   // Records that the block is gone, or was refused.
   void NoteRemoval(const BlockName& name, RemovalReason reason);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Leases: pins that a tenant holds under a token. They last until they are released or expire, or
-// until the session ends. The caller sets the pins when it takes a lease, and releases them when a
-// lease is dropped, because they may be many. A function that may drop many leases takes Visits,
-// one per lease that it examines. If they are spent it returns false, and the caller continues in
-// its next hold.
+// until the session ends. A lease may have many pins. So the caller, not this class, sets them when
+// it takes a lease, and releases them when a lease is dropped. A function that may drop many leases
+// spends a visit for each lease that it examines. If no visits are left, it returns false, and the
+// caller calls it again in its next hold of the lock.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -44,7 +44,7 @@ class Leases {
   absl::Status CheckRoom(std::string_view tenant, uint64_t session_id, size_t image_count);
   // Returns how many more bytes of images the tenant may lease.
   uint64_t BytesFreeFor(std::string_view tenant) const { return bytes_.FreeFor(tenant); }
-  // Call it when an action for the tenant changed the leased bytes from `before` to `after`.
+  // Must be called after each change of the tenant's leased bytes, from `before` to `after`.
   void CountBytes(std::string_view tenant, uint64_t before, uint64_t after);
   // REQUIRES: `token` is new, and each image has a lease pin for it.
   void Take(const proto::LeaseToken& token, std::string_view tenant, uint64_t session_id,
@@ -81,7 +81,8 @@ class Leases {
 
   absl::flat_hash_map<proto::LeaseToken, std::unique_ptr<Lease>> leases_;
   absl::flat_hash_map<uint64_t, absl::flat_hash_set<Lease*>> by_session_;
-  // Has each lease once. A renewed lease is moved to its new time only when its old time comes.
+  // Has one entry per lease. When a lease is renewed, the entry keeps the old time. When the old
+  // time comes, the entry moves to the new time.
   std::set<std::pair<absl::Time, Lease*>> by_expiry_;
   TenantShares shares_{"leases", limits::kLeasesMax};
   TenantShares image_shares_{"leased_images", limits::kLeasedImagesMax};

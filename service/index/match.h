@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Finds the longest stored prefix of a chain that is useful to a reader.
+// Finds the longest stored prefix of a chain that a reader can use.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,13 +16,14 @@
 
 namespace cairn {
 
-// The slice of one group that a reader wants, and the blocks of a prefix in which it wants it.
+// The slice of one group that a reader wants, and the rule for the blocks in which the reader wants
+// this slice.
 struct WantedGroup {
-  // Which blocks of a prefix of n blocks the group needs.
+  // The blocks that the group needs in a prefix of n blocks.
   enum class Rule : uint8_t {
     kEvery,   // full attention: all n
     kWindow,  // the last min(n, window_blocks)
-    kLast,    // only the last: its state includes all earlier tokens
+    kLast,    // only the last, because its state includes all earlier tokens
   };
   uint16_t group = 0;
   codecs::Slice slice;
@@ -62,20 +63,20 @@ size_t FirstNeeded(const WantedGroup& wanted, size_t block_count);
 // Returns the largest number of blocks that the query can match: its keys, cut to token_limit.
 size_t BlocksAsked(const MatchQuery& query);
 
-// A running Match. It remembers the blocks that it has examined, and pins those to lease, so that
-// the index's lock can be released between its steps. The steps run in this order. Those that take
-// Visits run under the index's lock, one hold after another, until they return true:
+// A running Match. It remembers the blocks that it has examined, and pins those that it will lease.
+// So the index's lock can be released between its steps. The steps run in this order. Steps that
+// take Visits run under the index's lock, one hold after another, until they return true:
 //
-//   Look         finds the complete blocks, from the first on
-//   Plan         chooses the longest prefix that is complete for the reader
-//   Lease        leases the images of that prefix; if some were deleted meanwhile, Plan() must
-//                run again
-//   ReleasePins  releases the pins that the lease does not need
-//   Touch        marks the blocks of the prefix as used
+//  Look         finds the complete blocks, from the first on
+//  Plan         chooses the longest prefix that is complete for the reader
+//  Lease        leases the images of that prefix; if some were deleted meanwhile, Plan() must
+//               run again
+//  ReleasePins  releases the pins that the lease does not need
+//  Touch        marks the blocks of the prefix as used
 //
 // Thread-safety: Thread-compatible.
-// Cost:          Look visits keys x groups x images of a block. At kMatchWorkMax visits the prefix
-//                ends. It allocates nothing under the lock.
+// Cost:         Look visits keys x groups x images of a block. After kMatchWorkMax visits the
+//               prefix ends. It allocates nothing under the lock.
 class MatchScan {
  public:
   // Borrows the query.
@@ -84,27 +85,29 @@ class MatchScan {
 
   // Allocates the memory that Look() fills. Call it before each hold of Look().
   void Reserve();
-  // If a lease is wanted, also pins the complete blocks, as far as `lease_bytes_free` may suffice.
+  // If a lease is wanted, also pins the complete blocks, until `lease_bytes_free` is certainly used
+  // up.
   bool Look(IndexParts& parts, uint64_t lease_bytes_free, Visits& visits);
 
-  // Chooses the longest prefix that is complete by each group's rule. If a lease is wanted, its
-  // images that are not leased yet may have at most `lease_bytes_free` allocated bytes.
+  // Chooses the longest prefix that is complete by each group's rule. If a lease is wanted, the
+  // images of the prefix that are not leased yet may have at most `lease_bytes_free` allocated
+  // bytes.
   void Plan(uint64_t lease_bytes_free);
   size_t block_count() const { return block_count_; }  // blocks of that prefix
   // The bytes that this Match has leased so far.
   uint64_t leased_bytes() const { return leased_bytes_; }
 
-  // Leases the pinned images of the prefix. It may return true while is_leased() is false. Then a
-  // block was deleted since Look(), or others have leased too much meanwhile: plan a shorter
-  // prefix.
+  // Leases the pinned images of the prefix. If it returns true while is_leased() is false, a block
+  // was deleted since Look(), or other Matches have leased too much meanwhile. Plan a shorter
+  // prefix then.
   bool Lease(IndexParts& parts, uint64_t lease_bytes_max, Visits& visits);
   bool is_leased() const { return is_leased_; }
   // Gives up the planned prefix. Then ReleasePins() releases everything that is pinned and leased.
   void Abandon();
 
   bool ReleasePins(IndexParts& parts, Visits& visits);
-  // Marks the blocks of the prefix as used, the last block first. So, if parents are unknown, the
-  // end of the prefix is evicted before its beginning.
+  // Marks the blocks of the prefix as used, from the last block to the first. So, if the index does
+  // not know the parents, the end of the prefix is evicted before its beginning.
   bool Touch(IndexParts& parts, absl::Time now, Visits& visits);
 
   // The leased images. REQUIRES: ReleasePins() has completed.
@@ -137,7 +140,7 @@ class MatchScan {
   const size_t group_count_;
   const size_t asked_;
   const bool needs_every_;      // whether every group's rule needs every block
-  std::vector<Block*> blocks_;  // as they were found; the record may belong to another block now
+  std::vector<Block*> blocks_;  // as they were found; a record may be reused meanwhile
   std::vector<Seen> seen_;      // block by block, group by group
   std::vector<Held> held_;      // in the same order
   std::vector<Image*> leased_;
@@ -153,8 +156,8 @@ class MatchScan {
   size_t next_held_ = 0, released_ = 0, touched_ = 0;
 };
 
-// Finds the last key whose absence prevents a complete match. Runs under the index's lock, one hold
-// at a time. Thread-safety: Thread-compatible.
+// Finds the last key that is missing for a complete match of a query. Runs under the index's lock,
+// one hold at a time. Thread-safety: Thread-compatible.
 class MissingScan {
  public:
   // Borrows the query.
@@ -167,7 +170,7 @@ class MissingScan {
  private:
   const MatchQuery& query_;
   size_t left_;       // number of blocks to examine, from the end
-  size_t group_ = 0;  // the group of the next block to continue with
+  size_t group_ = 0;  // the group of the next block at which to continue
   size_t work_ = 0;
   std::optional<size_t> missing_;
 };

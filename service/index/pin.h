@@ -63,10 +63,10 @@ class CopyPin {
   void Reset() { handle_.Reset(); }
 
   bool is_empty() const { return handle_.is_empty(); }
-  // REQUIRES, as do the functions below: not empty.
+  // REQUIRES for this function and those below: not empty.
   const ImageFacts& facts() const;
   const CopyFacts& copy() const;
-  // The bytes of the whole image. Empty if only its tier can read it.
+  // The bytes of the whole image. Empty if only the tier can read them.
   std::span<const std::byte> bytes() const;
   // The side object of the copy; null: none.
   const SideObject* side_object() const;
@@ -86,7 +86,7 @@ class CopyWriter {
   void Reset() { handle_.Reset(); }
 
   bool is_empty() const { return handle_.is_empty(); }
-  // REQUIRES, as do the functions below: not empty.
+  // REQUIRES for this function and those below: not empty.
   TierId tier() const { return handle_.value().tier; }
   const ImageFacts& facts() const;
 
@@ -119,19 +119,19 @@ using CopyPins = absl::InlinedVector<CopyPin, 4>;
 // --- The bytes of a pinned image
 //
 // The functions below parse the header of a pinned image and compare it with the index's record. A
-// checksum only shows that bytes are as they were written. If a tier reads the wrong place, it
-// finds a valid image of another block.
+// checksum only shows that bytes are unchanged since they were written. If a tier reads the wrong
+// place, it may find a valid image of another block.
 
-// Checks that header and directory belong to the pinned copy. Errors: as ParsePinned().
+// Checks that header and directory belong to the pinned copy. Errors: those of ParsePinned().
 codecs::Error CheckPinned(const CopyPin& pin, const codecs::ImagePrefix& prefix,
                           const proto::Fingerprint& space);
 
-// Parses the image without verifying its tiles. `bytes` were read from the pinned copy; if it is
-// addressable, they are pin.bytes(). `space` is the fingerprint of the pin's space. Errors are
+// Parses the image without verifying its tiles. `bytes` were read from the pinned copy; if the copy
+// is addressable, they are pin.bytes(). `space` is the fingerprint of the pin's space. Errors are
 // those of codecs::ParseImage(), and:
 //   kMismatch   the header's space, key, group, slice, token count or position differs from the
 //               pin's facts, or header and directory are not those of the copy
-//   kNoProfile  the header names another side object than the one of the publication
+//   kNoProfile  the header names a side object that the copy did not have when it was published
 codecs::Error ParsePinned(const CopyPin& pin, std::span<const std::byte> bytes,
                           const proto::Fingerprint& space, codecs::ImageView* view);
 

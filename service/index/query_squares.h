@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Statistics of the queries that read K, from puts. For each channel of each head of a group, it
-// sums the squares of the queries over all blocks whose put carried these statistics. Mining uses
-// the sums to make profiles.
+// Statistics of the queries that read K, which puts carry. For each channel of each head of a
+// group, it sums the squares of the queries over all blocks whose put had these statistics. Mining
+// uses the sums to make profiles.
 //
 // Queries are taken after RoPE. If several query heads read one K head, the mean of their squares
 // is used. docs/internals/formats/frame.md describes how a put carries the statistics.
 //
-// Thread-safety: Thread-safe.
-// Locks:         it takes no other lock while it holds its own.
+// Thread-safety: Thread-safe. Locks: it takes no other lock while it holds its own.
 
 #include <cstdint>
 #include <span>
@@ -39,11 +38,11 @@ class QuerySquares {
     std::vector<float> means;
   };
 
-  // Adds a slice of a block.
+  // Adds a slice of a block. Returns false, without adding the slice, if a limit leaves no room for
+  // a new group.
   //   shape  the group's shape, equal at every call; contains the slice
-  //   means  [layer][head][channel of K] of the slice, over the block's tokens: finite, not
+  //   means  [layer][head][channel of K] of the slice, over the block's tokens; finite and not
   //          negative
-  // Returns false, without adding the slice, if a limit leaves no room for a new group.
   bool Add(const GroupPlace& place, const codecs::GroupShape& shape, const codecs::Slice& slice,
            std::span<const float> means, uint32_t tokens);
 

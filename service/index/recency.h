@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The blocks of one tier in exact least-recently-used order, with O(1) per touch. A binary heap
-// orders the blocks by the use counts that they had when they were filed. A touch only increases
-// block.last_use. A search for the oldest block first files the blocks again that were touched
-// since then.
+// orders the blocks by the use counts that they had when they were put into the heap. A touch only
+// increases block.last_use. Before a search returns the oldest block, it moves the blocks that were
+// touched meanwhile to their new places in the heap.
 //
 // Thread-safety: Thread-compatible (the index's lock).
-// Cost:          Add, Remove and Oldest O(log n), amortised over touches. Allocates nothing up to
-//                `blocks_max` blocks.
+// Cost:         Add, Remove and Oldest O(log n), amortised over touches. Allocates nothing up to
+//               `blocks_max` blocks.
 
 #include <cstdint>
 #include <vector>
@@ -27,7 +27,7 @@ class Recency {
   // Does nothing if the block is not in it.
   void Remove(Block* block);
   // Returns the least recently used block without removing it. Returns null if there is none, or if
-  // `visits` were spent on blocks that were touched since they were filed.
+  // `visits` were spent on blocks that were touched and had to be moved.
   Block* Oldest(Visits& visits);
 
  private:

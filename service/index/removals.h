@@ -40,12 +40,12 @@ class Removals {
   Removals(uint32_t capacity, uint32_t start_unix_s);
 
   void Add(const BlockName& name, RemovalReason reason, uint32_t at_unix_s);
-  // Returns the block's last removal. nullopt: not recorded.
+  // Returns the block's last removal, or nullopt if none is recorded.
   std::optional<Removal> Find(const BlockName& name) const;
 
-  // The record has every removal since that time.
+  // Returns the time since which the record has every removal.
   uint32_t since_unix_s() const { return since_unix_s_; }
-  // Returns true if no entry was replaced. A block without an entry was then not removed since the
+  // Returns true if no entry was replaced. Then a block without an entry was not removed since the
   // start.
   bool is_complete() const { return !is_full_; }
   uint64_t bytes() const { return uint64_t{capacity_} * limits::kRemovalBytes; }

@@ -8,15 +8,14 @@
 // Invariants:
 //
 // - A block is awake, at rest, or neither. A block that is neither is a name without images.
-// - A block at rest is linked, and has copies in the persistent tier only. None of them has a pin,
-//   put or writer, or is in a queue. No child of the block has copies in another tier.
+// - A block at rest is linked, and has copies in the persistent tier only. None of its copies has a
+//   pin, put or writer, or is in a queue. No child of the block has copies in another tier.
 // - Waking a block or putting it to rest changes no statistics and emits no event.
 // - Each image of a block at rest counts in one ImageKind, which keeps the side object alive.
 //
 // Finding a block, comparing its slices, touching it and following its chain do not wake it.
 //
-// Thread-safety: Thread-compatible (the index's lock).
-// Locks:         index < side objects.
+// Thread-safety: Thread-compatible (the index's lock). Locks: index < side objects.
 
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +37,7 @@
 namespace cairn {
 
 // Properties that most images of a space share: group, slice, recipe, side object. The images of
-// blocks at rest refer to them by number. An entry lives while an image refers to it.
+// blocks at rest refer to an ImageKind by number. An ImageKind exists while an image refers to it.
 struct ImageKind {
   uint64_t space_id = 0;
   uint64_t source_bytes = 0;
@@ -50,7 +49,7 @@ struct ImageKind {
 
   friend bool operator==(const ImageKind&, const ImageKind&) = default;
   template <typename H>
-  friend H AbslHashValue(H state, const ImageKind& kind) {  // hashes the most distinctive fields
+  friend H AbslHashValue(H state, const ImageKind& kind) {  // hashes the fields that differ most
     return H::combine(std::move(state), kind.space_id, kind.source_bytes, kind.side_object,
                       kind.recipe.id, kind.recipe.bits, kind.recipe.multiplier,
                       kind.slice.layer_first, kind.slice.head_first, kind.group);
@@ -65,7 +64,7 @@ class ImageKinds {
   // Counts one image less.
   void Unref(uint32_t number);
 
-  // REQUIRES, as does SideObjectOf(): an image of that kind is counted.
+  // REQUIRES, here and for SideObjectOf(): an image of that kind is counted.
   const ImageKind& At(uint32_t number) const { return entries_[number].kind; }
   const SideObjectRef& SideObjectOf(uint32_t number) const { return entries_[number].side_object; }
 
@@ -84,8 +83,8 @@ class ImageKinds {
 
 class RestStore {
  public:
-  // `lasting` is the persistent tier, which must outlive this object; null: none. `awake_bytes_max`
-  // is the limit under which Evictions keeps awake_bytes().
+  // `lasting` is the persistent tier, which must outlive this object, or null if there is none.
+  // Evictions keeps awake_bytes() below `awake_bytes_max`.
   RestStore(CopyTier* lasting, uint64_t awake_bytes_max)
       : lasting_tier_(lasting), awake_bytes_max_(awake_bytes_max) {
     if (lasting != nullptr) {
@@ -101,7 +100,7 @@ class RestStore {
   void ReturnBlock(Block* block);
   BlockSlab& blocks() { return blocks_; }
   Block* At(uint32_t slot) { return slot == kNoSlot ? nullptr : blocks_.At(slot); }
-  // Returns the block before it in its chain. Null: none is known.
+  // Returns the block before this one in its chain, or null if none is known.
   Block* ParentOf(Block& block) { return At(block.parent); }
   const Block* ParentOf(const Block& block) const {
     return block.parent == kNoSlot ? nullptr : blocks_.At(block.parent);
@@ -117,7 +116,8 @@ class RestStore {
 
   // --- Functions that do not wake a block. REQUIRES: linked.
 
-  // In the order of publication. If the block is at rest, the result points into `scratch`.
+  // Returns the images in the order of publication. If the block is at rest, the result points into
+  // `scratch`.
   absl::Span<const ImageRef> RefsOf(const Block& block, ImageRefs* scratch) const;
   // Describes the image at index `place` of RefsOf().
   struct Brief {
@@ -126,7 +126,7 @@ class RestStore {
     uint64_t lease_bytes = 0;  // bytes that a lease would add in the host tier; 0 if leased already
   };
   Brief BriefOf(const Block& block, size_t place) const;
-  // Called with each image and its best copy.
+  // A function that is called with each image and its best copy.
   using Described = absl::FunctionRef<void(const ImageFacts& facts, const CopyFacts& copy,
                                            uint32_t pin_count, const SideObject* side_object)>;
   void Describe(const Block& block, Described described) const;
@@ -140,8 +140,8 @@ class RestStore {
 
   // Makes a block awake.
   AwakeBlock& Awake(Block* block);
-  // Wakes a block and returns its images. The records stay while something uses them, or until the
-  // next Rest().
+  // Wakes a block and returns its images. Their records stay while something uses them, and at
+  // least until the next Rest().
   const ImageRefs& Wake(Block* block) { return Awake(block).images; }
   // Notes that the block may be unused. The next Rest() checks it.
   void NoteIdle(Block* block);
@@ -150,9 +150,9 @@ class RestStore {
       NoteIdle(image->block);
     }
   }
-  // Puts the noted blocks to rest if nothing uses them any more. REQUIRES: the caller does not use
-  // an Image or a Copy that nothing, such as a pin, keeps alive. Cost: proportional to the number
-  // of blocks woken or released since the last call.
+  // Puts the noted blocks to rest if nothing uses them any more. REQUIRES: the caller no longer
+  // uses an Image or a Copy, unless something such as a pin keeps it alive. Cost: proportional to
+  // the number of blocks woken or released since the last call.
   void Rest();
 
   // --- Records of images and copies. These functions do not count them in statistics.
@@ -171,7 +171,7 @@ class RestStore {
     const auto found = names_.find(block.slot);
     return found == names_.end() ? nullptr : found->second;
   }
-  // Sets the names unless the block has some already. Returns true if it had none. REQUIRES:
+  // Sets the names, unless the block has names already. Returns true if it had none. REQUIRES:
   // linked.
   bool SetNames(const Block& block, EngineNamesRef names);
   void ForgetNames(const Block& block);
@@ -190,7 +190,7 @@ class RestStore {
   // The persistent tier. Null or nullopt if there is none.
   CopyTier* lasting_tier() const { return lasting_tier_; }
   std::optional<TierId> lasting() const { return lasting_; }
-  // A lease wakes blocks at rest only while this is false.
+  // While this is true, a lease does not wake blocks at rest.
   bool is_full_of_awake() const { return awake_bytes() >= awake_bytes_max_; }
 
  private:

@@ -8,9 +8,9 @@
 // put.
 //
 // Thread-safety: Thread-safe. SideObject is Immutable.
-// Locks:         index < side objects. It takes no other lock while it holds its own. Bytes are
-//                freed without its lock. If the index drops a reference, they are freed under the
-//                index's lock.
+// Locks:        index < side objects. It takes no other lock while it holds its own. Bytes of a
+//               side object are freed without its lock. If the index drops a reference, they are
+//               freed under the index's lock.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +33,7 @@
 
 namespace cairn {
 
-// A group of layers of a space, and its tenant. A value; borrows the tenant's name.
+// A group of layers of a space, with the space's tenant. A value; borrows the tenant's name.
 struct GroupPlace {
   uint64_t space_id = 0;
   uint32_t group = 0;
@@ -69,7 +69,7 @@ class SideObjectRef {
   SideObjectRef() = default;
   void Reset() { handle_.Reset(); }
 
-  // Returns another reference to the same side object. Empty if this one is empty.
+  // Returns another reference to the same side object, or an empty one if this one is empty.
   SideObjectRef Share() const;
 
   // Null when empty.
@@ -105,9 +105,9 @@ class SideObjects {
   explicit SideObjects(const SideObjectLimits& limits);
   ~SideObjects();  // REQUIRES: no SideObjectRef exists
 
-  // Makes it the group's current side object of its kind. Returns true if it was new to the space.
-  // Errors: ResourceExhausted (the message names the limit), AlreadyExists (`origin` is kMined, and
-  // an installed side object is current).
+  // Makes a side object the group's current one of its kind. Returns true if it was new to the
+  // space. Errors: ResourceExhausted (the message names the limit), AlreadyExists (`origin` is
+  // kMined, and an installed side object is current).
   absl::StatusOr<bool> Install(const GroupPlace& place, std::unique_ptr<SideObject> object,
                                SideObjectOrigin origin = SideObjectOrigin::kInstalled);
 
@@ -118,7 +118,7 @@ class SideObjects {
   // Stops the use of a mined profile for new puts. Returns false if the profile with that id is not
   // current, or was not mined.
   bool Withdraw(uint64_t space_id, uint32_t group, const codecs::Digest& id);
-  // Call it when the space is retired. Its groups then have no current side objects.
+  // Must be called when the space is retired. Its groups then have no current side objects.
   void Forget(uint64_t space_id);
 
   // Returns an empty reference if the group has none of that kind.

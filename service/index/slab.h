@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // An allocator of values with stable addresses and slot numbers. It grows by 256 values at a time,
-// up to the largest number that was ever in use, and never shrinks. Between growths it allocates
-// nothing. Free values form a list through one of their members.
+// up to the largest number of values that were ever in use at once, and never shrinks. It allocates
+// only when it grows. Free values form a list through one of their members.
 //
 // Thread-safety: Thread-compatible.
 
@@ -21,7 +21,7 @@ inline constexpr uint32_t kNoSlot = UINT32_MAX;
 template <typename T, uint32_t T::*kNextFree>
 class Slab {
  public:
-  // Returns a value that is default-constructed, or unchanged since it was given to Return().
+  // Returns a value. It is either default-constructed, or unchanged since it was given to Return().
   T* Take() {
     if (free_ == kNoSlot) {
       Grow();

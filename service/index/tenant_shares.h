@@ -3,10 +3,10 @@
 // A limit that tenants share. It determines how much each tenant may hold.
 //
 // Clients can invent tenant names. With a fixed share per tenant, a few names could take
-// everything. Therefore the limit of a tenant decreases with the square of the part that the others
-// leave:
+// everything. Therefore the limit of a tenant decreases with the square of the part that the other
+// tenants leave:
 //
-//     max * left * left / 2
+//    max * left * left / 2
 //
 // `left` is the part of the total that the other tenants do not hold. The limit is at least 1 while
 // anything is left. Examples:
@@ -41,9 +41,9 @@ class TenantShares {
 
   uint64_t max() const { return max_; }
   uint64_t total() const { return total_; }
-  // The amount that the tenant holds.
+  // How much the tenant holds.
   uint64_t Of(std::string_view tenant) const;
-  // The additional amount that the tenant may hold now.
+  // How much more the tenant may hold now.
   uint64_t FreeFor(std::string_view tenant) const;
 
   // Errors: ResourceExhausted, which is counted, if the tenant may not hold `amount` more. The

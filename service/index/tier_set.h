@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The copies of images in the tiers: how they are added and removed, which are held, and in which
-// order they are evicted. Part of BlockIndex. docs/internals/adr/0012-images-and-copies.md
+// The copies of images in the tiers: how they are added and removed, which of them are held, and in
+// which order they are evicted. Part of BlockIndex. docs/internals/adr/0012-images-and-copies.md
 // describes the states of a copy.
 //
 // State: the images and copies of each block, the tiers' orders of eviction, pins, and the
@@ -11,19 +11,19 @@
 //
 // - Each image of a block has a copy in a tier that may hold the last one. The only exception is
 //   the time between UnlinkCopy() and the UnlinkIfLost() that follows.
-// - A copy is held (is_held) while it is pinned. It is also held while it is the last copy of its
-//   image and either the image is pinned or its block is the parent of a running put. held_count
-//   and Order::held count held copies.
-// - In a leaf-first tier, a block is in one order of that tier while it has copies there and no
-//   child has. An orphaned block is in the order of broken chains, any other in the order of its
-//   rank.
+// - A copy is held (is_held) while it is pinned. The last copy of an image is also held while the
+//   image is pinned, or while its block is the parent of a running put. held_count and Order::held
+//   count held copies.
+// - In a leaf-first tier, a block is in one order of that tier while it has copies there and none
+//   of its children has. An orphaned block is in the order of broken chains, any other block in the
+//   order of its rank.
 // - The statistics count linked copies. pinned_bytes counts held copies, linked or not.
 // - WriteBackQueue is told of each copy that is added or removed, and of each use of a block.
 //
 // Each tier has its own order, child counts and statistics.
 //
-// Thread-safety: Thread-compatible (the index's lock).
-// Locks:         frees extents under the index's lock: index < arena.
+// Thread-safety: Thread-compatible (the index's lock). Locks: frees extents under the index's lock:
+// index < arena.
 
 #include <array>
 #include <cstddef>
@@ -66,25 +66,26 @@ struct CopyFigures {
   // Allocated bytes of held copies, including unlinked ones.
   uint64_t pinned_bytes = 0;
   uint64_t leased_bytes = 0;  // allocated bytes of leased images
-  // The number of blocks evicted since the start because the index was full while the tier was not.
+  // The number of blocks that were evicted since the start because the index was full, although the
+  // tier was not.
   uint64_t evicted_for_index = 0;
   uint64_t lost_count = 0;  // copies lost since the start
 };
 
-// Families of recipes that have too many names for the values of a label. Their recipes use a
-// profile (cairn) or a bank (patternkv).
+// Families of recipes with so many names that each name cannot be the value of a label. Their
+// recipes use a profile (cairn) or a bank (patternkv).
 inline constexpr std::string_view kRecipeFamilies[] = {"cairn", "patternkv"};
 
 class TierSet {
  public:
-  // Blocks of a leaf-first tier that have no children there.
+  // The blocks of a leaf-first tier that have no children in the tier.
   struct Order {
     std::unique_ptr<Recency> recency;
     uint64_t held = 0;  // the number of held blocks among them
 
     bool has_unheld() const { return held < recency->count(); }
   };
-  // The orders of a tier, in the order of eviction: first the blocks of broken chains, then the
+  // Indices of the orders of a tier. Eviction takes the blocks of broken chains first, then the
   // others by rank.
   enum : size_t { kOrphaned = 0, kRanked = 1, kOrderCount = kRanked + kRankCount };
 
@@ -92,23 +93,24 @@ class TierSet {
   TierSet(RestStore& records, WriteBackQueue& write_back, std::span<CopyTier* const> tiers,
           uint64_t blocks_max, const Clock& clock, EventLog& events);
 
-  // Call it when the tier's device has failed, or works again. A tier gets no copies while its
-  // device has failed.
+  // Must be called when the tier's device has failed, or works again. A tier gets no copies while
+  // its device has failed.
   void SetOut(TierId tier, bool is_out) { At(tier).is_out = is_out; }
   bool is_out(TierId tier) const { return At(tier).is_out; }
 
   // --- Images and copies
 
-  // Adds an image, without copies. REQUIRES: LinkCopy() follows.
+  // Adds an image that has no copies yet. REQUIRES: the caller calls LinkCopy() next.
   Image* LinkImage(Block* block, const ImageFacts& facts);
   // REQUIRES: the image has no copy in that tier.
   void LinkCopy(Image* image, NewCopy copy);
   // Unlinks all images of a block. Their copies are freed now or at their last unpin.
   void UnlinkImages(Block* block);
-  // Replaces the copy by another one in the same tier. REQUIRES, as does Lose(): the copy is
-  // linked.
+  // Replaces the copy by another one in the same tier. REQUIRES, for this function and Lose(): the
+  // copy is linked.
   void Replace(Copy* copy, NewCopy successor);
-  // Removes a copy that is damaged, or whose device has failed. The image goes with its last copy.
+  // Removes a copy that is damaged, or whose device has failed. If it was the last copy of the
+  // image, also removes the image.
   void Lose(Copy* copy);
   // Removes the block's copies in [begin, end) of a tier.
   void Lose(Block* block, TierId tier, uint64_t begin, uint64_t end);
@@ -131,30 +133,30 @@ class TierSet {
   void Unpin(Image* image);
   void Pin(Copy* copy);
   void Unpin(Copy* copy);
-  // The lease counts a number of bytes for the image. This number does not change until the lease
-  // ends, unless the image gets a new copy. A deleted image still counts.
+  // The lease counts a number of bytes for the image. This number stays the same until the lease
+  // ends, even if the image is deleted. Only a new copy of the image changes it.
   void LeasePin(Image* image);
   void LeaseUnpin(Image* image);
   // Returns true if leases pin more than `host_bytes_max` of the host tier, or more than
   // kPinnedPercentMax of another tier.
   bool IsLeasedPast(uint64_t host_bytes_max) const;
-  // Call it when a put of a child of the block has begun or ended.
+  // Must be called when a put of a child of the block has begun or ended.
   void RefreshHeld(Block* block);
 
   // --- Recency and eviction
 
   // Marks the block as used.
   void Touch(Block* block, absl::Time now);
-  // Call it when the block's chain has broken, or is complete again. Moves the block to the
+  // Must be called when the block's chain has broken, or is complete again. Moves the block to the
   // matching order in each tier.
   void SetOrphaned(Block* block, bool is_orphaned);
-  // Call it when the block's hint has changed or ended. Moves the block to the order of its rank in
-  // each tier. REQUIRES: linked.
+  // Must be called when the block's hint has changed or ended. Moves the block to the order of its
+  // rank in each tier. REQUIRES: linked.
   void SetRank(Block* block, uint8_t rank);
   bool is_leaf_first(TierId tier) const { return At(tier).traits.is_leaf_first; }
   // REQUIRES: the tier is leaf-first.
   Order& order(TierId tier, size_t i) { return At(tier).orders[i]; }
-  // Returns whether every block with copies in the tier has held copies there.
+  // Returns whether every block that has copies in the tier has a held copy there.
   bool is_all_held(TierId tier) const { return At(tier).held_blocks == figures(tier).block_count; }
   // Evicts a block's copies in a tier. Returns the bytes that are free now. REQUIRES: no copy is
   // held.
@@ -165,12 +167,13 @@ class TierSet {
   // --- Events
 
   IndexEvent EventOf(const Block& block, TierId tier, bool is_stored) const;
-  // Call it when the block has got names. Emits that it is stored, for each tier that has it.
+  // Must be called when the block has got names. For each tier that has the block, emits an event
+  // that it is stored.
   void EmitNamed(const Block& block);
 
   // --- Statistics
 
-  // Counts a new block, or a block that is about to be removed.
+  // Counts a new block, or stops counting a block that is about to be removed.
   void CountBlock(const Block& block, bool is_there);
   const IndexFigures& figures() const { return figures_; }
   IndexFigures figures(uint64_t space_id) const;
@@ -187,7 +190,7 @@ class TierSet {
     bool is_out = false;
     TierTraits traits;
     std::array<Order, kOrderCount> orders;  // empty if the tier is not leaf-first
-    // For tiers that may hold the last copy, except the host tier.
+    // Set for tiers that may hold the last copy, except the host tier.
     uint64_t lease_bytes_max = UINT64_MAX;
     uint64_t held_blocks = 0;
     CopyFigures figures;
@@ -204,10 +207,10 @@ class TierSet {
     return tier.orders[block.is_orphaned ? kOrphaned : kRanked + block.rank];
   }
 
-  // Returns the bytes that are free now. The image may have no copies then, so call UnlinkIfLost()
-  // next.
+  // Returns the bytes that are now free. Call UnlinkIfLost() next, since the image may have no
+  // copies left.
   uint64_t UnlinkCopy(Copy* copy);
-  // Unlinks the image if no tier that may hold the last copy has one.
+  // Unlinks the image if it has no copy in a tier that may hold the last one.
   void UnlinkIfLost(Image* image);
   void ForgetImage(Image* image);  // REQUIRES: no copies, and no longer in the block
   // Emits the event that a block got its first copy in a tier, or loses its last.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Match calls that wait for blocks. Each waiter is filed under one missing block. The thread that
+// Match calls that wait for blocks. Each waiter is stored under one missing block. The thread that
 // publishes that block takes the waiter out and tries the match again. It then answers the waiter,
-// or files it under the next missing block. A function that may take many waiters out takes Visits,
-// one per waiter. If they are spent it returns false, and the caller continues in its next hold.
+// or stores it under the next missing block. A function that may take out many waiters spends a
+// visit for each waiter. If no visits are left, it returns false, and the caller calls it again in
+// its next hold of the lock.
 //
 // Thread-safety: Thread-compatible (the index's lock). A waiter that was taken out belongs to the
-//                thread that took it.
+//               thread that took it.
 
 #include <cstdint>
 #include <memory>
@@ -38,10 +39,10 @@ class Waiters {
  public:
   using Taken = std::vector<std::unique_ptr<Waiter>>;
 
-  // Counts a new waiter. Errors: ResourceExhausted (waiters of the session or the tenant, or their
-  // keys).
+  // Counts a new waiter. Errors: ResourceExhausted (the session or the tenant has too many waiters,
+  // or their keys are too many).
   absl::Status Admit(const MatchQuery& query);
-  // Uncounts a waiter that is answered, or about to be answered.
+  // Stops counting a waiter that is answered, or about to be answered.
   void Discharge(const MatchQuery& query);
 
   // REQUIRES: the waiter is admitted.
@@ -49,12 +50,12 @@ class Waiters {
   bool TakeFor(const BlockName& name, Visits& visits, Taken* taken);
   bool TakeLate(absl::Time now, Visits& visits, Taken* taken);
   bool TakeOf(uint64_t session_id, Visits& visits, Taken* taken);
-  // Returns InfiniteFuture if no waiter is filed.
+  // Returns InfiniteFuture if no waiter is stored.
   absl::Time next_deadline() const {
     return by_deadline_.empty() ? absl::InfiniteFuture() : by_deadline_.begin()->first;
   }
 
-  // The number of waiters, filed or being tried.
+  // The number of waiters, including those that are being tried.
   size_t count() const { return shares_.total(); }
   void Report(MetricSink& sink) const;
 
@@ -70,7 +71,7 @@ class Waiters {
 
   uint64_t last_id_ = 0;
   absl::flat_hash_map<uint64_t, Filed> filed_;
-  // The ids of filed waiters. No set is empty.
+  // The ids of stored waiters. No set is empty.
   absl::flat_hash_map<BlockName, std::set<uint64_t>> by_name_;
   absl::flat_hash_map<uint64_t, std::set<uint64_t>> by_session_;
   std::set<std::pair<absl::Time, uint64_t>> by_deadline_;

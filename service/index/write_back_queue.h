@@ -6,7 +6,7 @@
 //
 // State: three queues of images, and which images write-back skips (Suppressed).
 //
-// Invariants, each as of the last Refresh() of the image:
+// Invariants, which hold for an image since its last Refresh():
 //
 // - An image is in at most one queue, and only while the host tier has a copy.
 // - Pending: its encoding is pending. It enters another queue only after it is encoded.
@@ -31,7 +31,8 @@
 
 namespace cairn {
 
-// A queue of images, linked through the images. Each operation is O(1) and allocates nothing.
+// A queue of images, which are linked through members of Image. Each operation is O(1) and does not
+// allocate.
 class ImageQueue {
  public:
   explicit ImageQueue(QueueId id) : id_(id) {}
@@ -78,8 +79,8 @@ class WriteBackQueue {
   // Borrows `records`, which know the persistent tier.
   explicit WriteBackQueue(RestStore& records);
 
-  // Moves the image to the queue where it belongs. Call it when the image got or lost a copy, or
-  // when a write of it began or ended.
+  // Moves the image to the queue to which it belongs. Must be called when the image got or lost a
+  // copy, and when a write of it began or ended.
   void Refresh(Image* image);
 
   // --- Pending encodings
@@ -91,7 +92,8 @@ class WriteBackQueue {
   void SetPending(Image* image);
   void ClearPending(Image* image);
 
-  // --- Images that the persistent tier lacks. REQUIRES, for Next() and Expedite(): it exists.
+  // --- Images that the persistent tier lacks. REQUIRES, for Next() and Expedite(): that tier
+  // exists.
 
   uint64_t uncopied_count() const { return uncopied_.count(); }
   // Begins a search for the next image. The search may need the lock several times. Returns the
@@ -102,40 +104,42 @@ class WriteBackQueue {
   // the queue, and is examined once per search. Returns null if there is none, or if `visits` are
   // spent.
   Image* Next(uint32_t round, Visits& visits);
-  // Like BlockIndex::Expedite(), for a linked block. Follows the chain as far as `visits` allow.
+  // Does the same as BlockIndex::Expedite() for a linked block. Follows the chain as far as
+  // `visits` allow.
   WriteBackProgress Expedite(const Block& block, uint16_t group, const codecs::Slice& slice,
                              Visits& visits);
 
   // --- Suppressed images
 
-  // Only this function sets Image::suppressed. With kNot, write-back considers the image again.
+  // Only this function changes Image::suppressed. With kNot, write-back considers the image again.
   void SetSuppressed(Image* image, Suppressed suppressed);
-  // Call it when the block is used. Write-back then no longer skips its images.
+  // Must be called when the block is used. Write-back then no longer skips its images.
   void NoteUse(Block* block) {
     if (block->has_suppressed) {
       WantAgain(block);
     }
   }
 
-  // Call it when the block has lost its last image.
+  // Must be called when the block has lost its last image.
   void Forget(Block* block) { block->has_suppressed = false; }
 
   // --- Images that the host tier could drop
 
-  // Returns true if no persistent tier has a copy. Dropping this copy would then lose the image.
+  // Returns true if no persistent tier has a copy of the same image. Dropping this copy would then
+  // lose the image.
   bool IsDirty(const Copy& copy) const {
     const std::optional<TierId> lasting = records_.lasting();
     return lasting.has_value() && copy.facts.tier == TierId::kHost &&
            copy.image->copies[IndexOf(*lasting)] == nullptr;
   }
   bool HasDirty(const Block& block) const;
-  // Returns the block that was written to the persistent tier first, among those that the host tier
-  // can drop. Such a block is complete in the persistent tier, is not held, and has at most
-  // rank_max. Returns null if there is none, or if `visits` are spent.
+  // Returns a block that the host tier can drop: it is complete in the persistent tier, is not
+  // held, and has at most rank_max. Of several, returns the one that was written to the persistent
+  // tier first. Returns null if there is none, or if `visits` are spent.
   Block* OldestClean(uint8_t rank_max, Visits& visits);
 
  private:
-  // Returns true if the persistent tier accepts the image, has no copy, and is not getting one.
+  // Returns true if the persistent tier accepts the image, but has no copy and is not getting one.
   bool IsMissing(const Image& image) const;
   // Ends the suppression of all images of the block.
   void WantAgain(Block* block);

@@ -48,9 +48,9 @@ class Extent {
   std::span<std::byte> bytes() const;
   uint64_t size_bytes() const { return handle_.value().bytes; }  // the requested size
   uint64_t rounded_bytes() const { return is_empty() ? 0 : RoundedExtentBytes(size_bytes()); }
-  uint64_t offset() const { return handle_.value().offset; }  // offset in the arena, as in logs
+  uint64_t offset() const { return handle_.value().offset; }  // in the arena; logs print it
 
-  // Makes the extent evictable and sets its owner. nullptr: not evictable (the default).
+  // Makes the extent evictable and sets its owner. With nullptr, the default, it is not evictable.
   void SetOwner(void* owner);
   // Frees the bytes after the first `bytes`. REQUIRES: 0 < bytes <= size_bytes().
   void ShrinkTo(uint64_t bytes);
@@ -73,7 +73,7 @@ class Arena {
   struct Options {
     // One budget for each use. The mapping has the size of their sum, rounded up to 2 MiB.
     std::array<uint64_t, kUseCount> budget_bytes{};
-    bool fault_in = true;  // false, for tests: pages are allocated at their first access
+    bool fault_in = true;  // false only in tests: pages are allocated at their first access
     FaultInProgress on_faulted_in = nullptr;
     bool needs_hugetlb = false;  // fail if there are no hugetlb pages
     // Maps hugetlb pages, like mmap().
@@ -85,9 +85,9 @@ class Arena {
   enum class Pages : uint8_t { kHugetlb, kTransparent, kSmall };
 
   // Allocates all pages before it returns (FaultIn()), and logs the progress once a second. The
-  // kernel may promise hugetlb pages and refuse them on access, as a cgroup does. Then other pages
-  // are used, with a warning in the log. The same warning is logged if not all pages are 2 MiB
-  // pages. Errors: ResourceExhausted if the kernel refuses the memory.
+  // kernel may promise hugetlb pages but refuse them on access, for example because of a cgroup
+  // limit. Then other pages are used, with a warning in the log. The same warning is logged if not
+  // all pages are 2 MiB pages. Errors: ResourceExhausted if the kernel refuses the memory.
   static absl::StatusOr<std::unique_ptr<Arena>> Make(const Options& options);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -101,15 +101,15 @@ class Arena {
   // Returns an empty extent, and sets *refusal, if the bytes do not fit. REQUIRES: bytes > 0.
   Extent Allocate(uint64_t bytes, Use use, Refusal* refusal);
 
-  // Changes the use of an extent, whose bytes stay. Returns false, and changes nothing, if the
+  // Changes the use of an extent, and keeps its bytes. Returns false, and changes nothing, if the
   // budget of `use` would be exceeded.
   bool ChangeUse(const Extent& extent, Use use);
 
-  // Examines the next `ranges_max` ranges, and returns the owners in the cheapest contiguous run of
-  // `bytes` among them. A free range costs nothing. An owner costs `cost(owner)`; UINT64_MAX means
-  // not evictable. Returns an empty vector if there is no such run. Adds the examined bytes to
-  // *bytes_passed. The next call continues after them. `cost` runs under the arena's lock and must
-  // not call the arena.
+  // Examines the next `ranges_max` ranges. Among these, finds the contiguous run of `bytes` that is
+  // cheapest to free, and returns the owners of its extents. A free range costs nothing. An extent
+  // costs `cost(owner)`; UINT64_MAX means not evictable. Returns an empty vector if there is no
+  // such run. Adds the examined bytes to *bytes_passed. The next call continues after them. `cost`
+  // runs under the arena's lock and must not call the arena.
   std::vector<void*> CheapestWindow(uint64_t bytes, size_t ranges_max,
                                     absl::FunctionRef<uint64_t(void*)> cost,
                                     uint64_t* bytes_passed);
@@ -117,13 +117,14 @@ class Arena {
   uint64_t capacity_bytes() const { return aligned_.size(); }
   uint64_t budget_bytes(Use use) const { return budget_bytes_[static_cast<size_t>(use)]; }
   uint64_t used_bytes(Use use) const;
-  // All bytes ever allocated, and all ever freed; both rounded. The difference is in use.
+  // All bytes that were ever allocated, and all that were ever freed, both rounded. Their
+  // difference is in use.
   uint64_t allocated_bytes_total() const;
   uint64_t freed_bytes_total() const;
   Pages pages() const { return pages_; }
   std::span<std::byte> mapping() const { return aligned_; }
-  // Returns a read-only descriptor of the memory, or -1 if it is not shared. The memory is sealed:
-  // it keeps its size and its pages, and only mapping() can write to it.
+  // Returns a read-only descriptor of the memory, or -1 if the memory is not shared. The memory is
+  // sealed: its size and its pages cannot change, and only mapping() can write to it.
   int shared_fd() const { return shared_fd_.get(); }
   // Returns why the memory is not shared although Options::is_shared was set.
   const std::string& why_not_shared() const { return why_not_shared_; }
@@ -134,7 +135,7 @@ class Arena {
   friend class Extent;
   Arena() = default;
   static void* MapHugetlb(uint64_t bytes);
-  // On failure, they leave no mapping behind.
+  // On failure, these functions leave no mapping behind.
   absl::Status TakeHugetlb(uint64_t bytes, const Options& options);
   absl::Status TakeOrdinary(uint64_t bytes, const Options& options);
   // Makes the mapping from a memfd, with hugetlb pages or with other pages.

@@ -21,9 +21,9 @@ using FaultInProgress = std::function<void(uint64_t bytes_done)>;
 // zeros, and no other thread writes to it.
 absl::Status FaultIn(std::span<std::byte> mapping, const FaultInProgress& progress);
 
-// Like FaultIn(), but for shared memory (a memfd). For such memory the kernel makes 2 MiB pages
-// only if it is told to collapse small pages (MADV_COLLAPSE, Linux 6.1). Sets *huge_bytes to the
-// number of bytes on 2 MiB pages. REQUIRES: `mapping` is aligned to 2 MiB.
+// Does the same as FaultIn() for shared memory (a memfd). For such memory the kernel makes 2 MiB
+// pages only if it is told to collapse small pages (MADV_COLLAPSE, Linux 6.1). Sets *huge_bytes to
+// the number of bytes on 2 MiB pages. REQUIRES: `mapping` is aligned to 2 MiB.
 absl::Status FaultInShared(std::span<std::byte> mapping, const FaultInProgress& progress,
                            uint64_t* huge_bytes);
 

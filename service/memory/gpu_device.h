@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A GPU that the GPU tier and the codec share. If one of them finds that the GPU has failed, it
-// counts as failed for both until the process ends. No more work is then put on its streams.
+// A GPU that the GPU tier and the codec share. If one of them finds that the GPU has failed, the
+// GPU counts as failed for both until the process ends. No more work is then put on its streams.
 //
 // Thread-safety: Thread-safe.
 
@@ -34,14 +34,14 @@ class GpuDevice {
   // the missing resource.
   absl::Status Refused(std::string_view what) const;
 
-  // Registers host memory, so that the device can copy it by itself. All users of the device must
-  // register the same memory. Errors: ResourceExhausted if the driver refuses.
+  // Registers host memory, so that the device can copy it without the CPU. All users of the device
+  // must register the same memory. Errors: ResourceExhausted if the driver refuses.
   absl::Status RegisterHost(std::span<std::byte> memory);
-  // REQUIRES: RegisterHost() has succeeded, and this is its only UnregisterHost(). The caller has
-  // no work on a stream.
+  // Undoes a RegisterHost(). REQUIRES: that call has succeeded, each is undone only once, and the
+  // caller has no work on a stream.
   void UnregisterHost();
 
-  // Loads with acquire order: a thread that sees true also sees the reason.
+  // Loads with acquire order, so that a thread that sees true also sees the reason.
   bool is_out() const { return is_out_.load(std::memory_order_acquire); }
   // Marks the device as failed. The first call sets and logs the reason.
   void Lose(std::string_view why);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tracks which pages of an arena are free, and which owner each range has. It uses boundary tags in
-// one array with an entry per 4 KiB page, and has lists of free ranges by size class. It does not
-// access the memory. All numbers are pages.
+// one array with an entry per 4 KiB page, and lists of free ranges by size class. It does not
+// access the arena's memory. All numbers are in pages.
 //
 // Thread-safety: Thread-compatible.
 // Cost:          Take, Return and Shrink O(1); CheapestWindow O(ranges examined). Allocates only in
-//                its constructor, and for the result of CheapestWindow().
+//               its constructor, and for the result of CheapestWindow().
 
 #include <array>
 #include <cstddef>
@@ -34,12 +34,13 @@ class RangeMap {
   static uint64_t RoundUp(uint64_t pages);
 
   RangeMap() = default;
-  // All pages are free. REQUIRES: pages <= kPagesMax.
+  // Makes a map in which all pages are free. REQUIRES: pages <= kPagesMax.
   explicit RangeMap(uint32_t pages);
 
-  // Returns the first page of a range of exactly `pages`. REQUIRES: pages == RoundUp(pages), not 0.
+  // Takes a free range of exactly `pages` pages, and returns its first page. REQUIRES: pages ==
+  // RoundUp(pages), not 0.
   std::optional<uint32_t> Take(uint32_t pages, Use use);
-  // REQUIRES, as do the functions below: `first` is the first page of a taken range.
+  // REQUIRES, for this function and those below: `first` is the first page of a taken range.
   void Return(uint32_t first);
   // Frees the pages after the first `pages`. REQUIRES: 0 < pages <= the number of pages of the
   // range.
@@ -50,7 +51,7 @@ class RangeMap {
   void SetOwner(uint32_t first, void* owner);
 
   uint32_t largest_free() const;
-  // Like Arena::CheapestWindow().
+  // Does the same as Arena::CheapestWindow().
   std::vector<void*> CheapestWindow(uint32_t pages, size_t ranges_max,
                                     absl::FunctionRef<uint64_t(void*)> cost,
                                     uint32_t* pages_passed);
@@ -60,8 +61,8 @@ class RangeMap {
   static constexpr uint32_t kNone = UINT32_MAX;
   static constexpr uint32_t kClassCount = 448;  // enough for sizes below 2^30 pages
 
-  // One per page. All fields are valid for the first page of a range. For its last page, only
-  // tail_pages is valid.
+  // There is one entry per page. For the first page of a range, all fields are valid. For its last
+  // page, only tail_pages is valid.
   struct Entry {
     uint32_t pages : 30;
     uint32_t state : 2;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The policy: which tenants a peer may use, who is an operator, who is a member, who is shut out,
-// and the limits of each tenant. docs/guides/trust.md describes the file.
+// The policy: which tenants a peer may use, which peers are operators or members, which peers are
+// refused, and the limits of each tenant. docs/guides/trust.md describes the file.
 //
 // Thread-safety: Immutable.
 
@@ -25,13 +25,14 @@ inline constexpr size_t kPolicyTenantsMax = 64;      // tenants of a rule, and i
 inline constexpr size_t kPolicyNameBytesMax = 2048;  // size of a name to match
 inline constexpr uint32_t kUnmappedUid = 65534;  // the uid of all users of another user namespace
 
-// Names peers. One of `uri`, `dns`, `serial`, `door` and `uid` is set.
+// A pattern that names peers. Exactly one of `uri`, `dns`, `serial`, `door` and `uid` is set.
 struct PeerPattern {
-  // A `*` stands for one whole segment of the path (uri) or one whole label (dns).
+  // In `uri`, a `*` stands for one whole segment of the path; in `dns`, for one whole label.
   std::string uri, dns, serial;
   std::string door;             // a --door folder; peers of any uid match
   std::optional<uint32_t> uid;  // also if it is kUnmappedUid, which matches nobody
-  // Whether `uid` also matches those who came by a --door folder, where a pod chooses its uid.
+  // Whether `uid` also matches peers that connect through a --door folder, where a pod chooses its
+  // uid.
   bool is_uid_of_doors = false;
   bool Matches(const PeerIdentity& identity) const;
 };
@@ -62,7 +63,7 @@ class Policy {
   // Errors: PermissionDenied, with the reason.
   absl::Status MayUse(const PeerIdentity& identity, std::string_view tenant) const;
   absl::Status MayOperate(const PeerIdentity& identity) const;
-  // Whether the peer may be a member of the cluster. A member speaks for every tenant.
+  // Returns OK if the peer may be a member of the cluster. A member acts for every tenant.
   absl::Status MayBeMember(const PeerIdentity& identity) const;
   // OK if a rule names the identity.
   absl::Status MayConnect(const PeerIdentity& identity) const;

@@ -13,9 +13,8 @@
 //   image visible to all readers.
 // - Reply: frees all memory of the put, then answers. If the put asked to be durable, the answer
 //   waits until the put is durable, or until it is known that it will not be.
-//
 // One PutOp goes through all steps. Nothing is visible before Publish. If the PutOp is destroyed
-// earlier, nothing is left of the put.
+// earlier, the put has no effect.
 
 #include <array>
 #include <atomic>
@@ -58,9 +57,9 @@ namespace cairn {
 
 struct PutOp;
 using PutOwner = OpPool<PutOp>::Owner;
-// The next step after the current one.
+// Receives a put after the current step, and runs the next step.
 using PutNext = absl::AnyInvocable<void(PutOwner, absl::Status)>;
-// Takes the reply. Runs exactly once, without locks held, after the put's memory is freed.
+// Receives the reply. Runs exactly once, without locks held, after the put's memory is freed.
 using PutDone = absl::AnyInvocable<void(Request, absl::StatusOr<proto::PutReply>)>;
 
 // The images of the previous block. The recipe `ott` continues from them.
@@ -77,7 +76,7 @@ struct Sources {
   Parents parents;
 };
 
-// A running put. It owns everything that it needs, and is handed from thread to thread.
+// A running put. It owns everything that it needs, and is passed from thread to thread.
 // Thread-safety: Thread-compatible. It must stay alive while the lane copies into target().
 struct PutOp {
   std::span<std::byte> target() {
@@ -110,8 +109,9 @@ struct PutOp {
   uint32_t copy_expires_unix_s = 0;
   // Set by Receive:
   uint32_t received_crc32c = 0;  // CRC of the bytes in target()
-  // Store the block raw, because the path pool is busy; upkeep encodes it later. Not set if the
-  // recipe reads the statistics of the block: a later encoding would not have them.
+  // True if the block must be stored raw, because the path pool is busy; upkeep encodes it later.
+  // Never true if the recipe reads the statistics of the block, since a later encoding would not
+  // have them.
   bool keeps_raw = false;
   // Set by Encode:
   absl::Time began = absl::InfinitePast();     // when Encode began, on the monotonic clock
@@ -135,7 +135,8 @@ class Puts {
        const Clock& clock);
 
   // Writes the images of a slice to the persistent tier before other images. Runs `done` once: when
-  // all are durable, when it is known that they will not be, or at the deadline.
+  // all of them are durable, when it is known that they will not become durable, or at the
+  // deadline.
   using DurableDone = absl::AnyInvocable<void(proto::Durability)>;
   using AwaitDurable =
       std::function<void(const BlockName&, const WantedGroup&, absl::Time deadline, DurableDone)>;
@@ -159,12 +160,13 @@ class Puts {
 
   // MakeOp(), Admit() and FinishPut() are the parts of StartPut(), for tests without a lane.
   PutOwner MakeOp(Request request, const proto::Frame& frame, PutDone done);
-  // Decides whether to transfer the payload. Cheap enough for a lane. Returns:
+  // Decides whether to transfer the payload. Fast enough for a lane. Returns:
   //
   // - OK with op.is_duplicate: the slice is stored. Refuse the payload and answer.
   // - OK: receive into op.target(), set op.received_crc32c, then call FinishPut().
-  // - NotFound: no such space, or it belongs to another tenant.
-  // - InvalidArgument: names a field and its limit: group, slice, tokens, payload bytes, position.
+  // - NotFound: there is no such space, or it belongs to another tenant.
+  // - InvalidArgument: a field is invalid (group, slice, tokens, payload bytes, position). The
+  //   message names the field and its limit.
   // - FailedPrecondition: the KV was computed from a lossy prefix, and the space is lossless.
   // - ResourceExhausted: staging is full, or the session has too many running puts.
   absl::Status Admit(PutOp& op);
@@ -177,8 +179,8 @@ class Puts {
   // - Unavailable: the session has ended. Nothing became visible.
   // - DeadlineExceeded: the put waited too long for a thread.
   void FinishPut(PutOwner op);
-  // Frees the put's memory, counts the outcome and answers. A put that waits to be durable holds no
-  // memory. If it cannot be durable, the block is still stored, and the reply says so.
+  // Frees the put's memory, counts the outcome and answers. While a put waits to be durable, it
+  // uses no memory. If it cannot become durable, the block is still stored, and the reply says so.
   void Reply(PutOwner op, absl::Status status);
 
   void Report(MetricSink& sink) const;
@@ -196,8 +198,8 @@ class Puts {
   // Sets op.is_duplicate and op.image_bytes.
   absl::Status Publish(PutOp& op);
   void RunNext(PutOwner op, absl::Status status);
-  // Returns true if the daemon refused the put: for every error except DataLoss, Unavailable and
-  // DeadlineExceeded.
+  // Returns true if the status means that the daemon refused the put. That is so for every error
+  // except DataLoss, Unavailable and DeadlineExceeded.
   static bool IsRefused(const absl::Status& status);
   void CountOutcome(const absl::Status& status, bool is_duplicate);
   void Count(Outcome outcome) { outcomes_[static_cast<size_t>(outcome)].Add(); }

@@ -15,7 +15,7 @@
 
 namespace cairn {
 
-// The statistics of one put. A statistic that the put does not have is empty. Thread-compatible.
+// The statistics of one put. Statistics that the put does not have are empty. Thread-compatible.
 class Statistics {
  public:
   std::vector<float>& of(proto::Statistic kind) { return values_[static_cast<size_t>(kind)]; }
@@ -33,7 +33,7 @@ uint64_t StatisticsBytes(proto::StatisticSet kinds, const codecs::ImageSpec& spe
 inline uint64_t TokensBytes(const proto::Put& put) {
   return put.has_tokens ? put.tokens * sizeof(uint32_t) : 0;
 }
-// Parses those bytes. Errors: InvalidArgument, naming the first value that is not allowed.
+// Parses the statistics. Errors: InvalidArgument, naming the first value that is not allowed.
 // REQUIRES: bytes.size() == StatisticsBytes(kinds, spec).
 absl::StatusOr<Statistics> ReadStatistics(proto::StatisticSet kinds, const codecs::ImageSpec& spec,
                                           std::span<const std::byte> bytes);

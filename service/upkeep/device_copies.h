@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Copies frequently read images from the host tier to the GPU tier. So a get can still read them
-// fast after their eviction from the host tier. Such a copy is never an image's only copy.
+// Copies frequently read images from the host tier to the GPU tier. So gets can still read an image
+// fast after its eviction from the host tier. Such a copy is never an image's only copy.
 //
 // A block is copied after limits::kReadsPerDeviceCopy reads. If a get found it on a drive, it is
-// copied after its first read, because it is in use and memory was too small for it. Blocks to copy
+// copied after its first read: the block is in use, and memory was too small for it. Blocks to copy
 // wait in a queue, by name. The bytes in transit are limited, no thread waits for the device, and
 // blocks for which the device has no room are skipped.
 //
 // Thread-safety: only one thread at a time may call RunOnce() and Stop(). The rest is Thread-safe.
-// Locks:         no lock is held while it calls a tier, the index or a space.
+// Locks: no lock is held while it calls a tier, the index or a space.
 
 #include <cstdint>
 #include <deque>
@@ -34,9 +34,9 @@ class DeviceCopies {
   // REQUIRES at destruction: Stop() has returned, or nothing was copied.
   ~DeviceCopies() = default;
 
-  // Returns true if there is a tier for such copies.
+  // Returns true if there is a GPU tier.
   bool has_tier() const { return tier_ != nullptr; }
-  // Call it, without locks held, when a get has read the block's bytes from that tier.
+  // Must be called when a get has read the block's bytes from that tier, without locks held.
   void NoteRead(const BlockName& block, TierId tier);
 
   // Submits as many copies as there is room for. Returns true if there may be more to do at once.
@@ -47,7 +47,7 @@ class DeviceCopies {
   void Report(MetricSink& sink) const;
 
  private:
-  // Counts the reads of a block since the block got this entry of the table.
+  // Counts the reads of a block. The count starts when the block gets this entry of the table.
   struct Seen {
     uint64_t hash = 0;
     uint32_t reads = 0;

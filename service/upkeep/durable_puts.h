@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Puts that wait until they are durable. A waiting put is a record, not a thread. First it waits
-// until the persistent tier has its images, then until the tier has the blocks before them. Then it
-// waits for a Sync() of the tier, which many puts share. It waits for blocks by name: write-back
-// reports each block that it has written.
+// until the persistent tier has its images and the blocks before them in the chain. Then it waits
+// for a Sync() of the tier, which many puts share. Puts wait for blocks by name: write-back reports
+// each block that it has written.
 //
-// The blocks before a put must be durable first, because a block is not found without them. If one
-// of them is missing, it may be arriving on another connection. The put then waits for it until its
+// The blocks before a put must be durable, because a block is not found without them. If one of
+// them is missing, it may be arriving on another connection. The put then waits for it until its
 // deadline.
 //
-// Thread-safety: Thread-safe, except Stop(), which one thread calls.
-// Locks:         no lock is held while it calls the index, the tier or a completion.
+// Thread-safety: Thread-safe, except Stop(), which one thread calls. Locks: no lock is held while
+// it calls the index, the tier or a completion.
 
 #include <array>
 #include <cstddef>
@@ -47,21 +47,21 @@ class DurablePuts {
   ~DurablePuts();  // REQUIRES: Stop() has returned, or no put ever waited
 
   // Writes the images of the slice, and the blocks before them, before other images. Runs `done`
-  // exactly once, without locks held, possibly before this returns. It runs when all of them are
-  // durable, when it is known that they will not be, or shortly before the deadline, so that the
-  // answer is in time. Call it without locks held.
+  // exactly once, without locks held, possibly before AwaitDurable() returns. `done` runs when all
+  // of them are durable, when it is known that they will not become durable, or shortly before the
+  // deadline, so that the answer is in time. Call it without locks held.
   void AwaitDurable(const BlockName& block, const WantedGroup& wanted, absl::Time deadline,
                     Done done);
 
-  // Call it when write-back has written an image of the block, or has failed to write it.
+  // Must be called when write-back has written an image of the block, or has failed to write it.
   void Tried(const BlockName& block, const absl::Status& status);
-  // Call it when the tier had no room for an image. If `status` is Unavailable, the tier accepts no
-  // images.
+  // Must be called when the tier had no room for an image. If `status` is Unavailable, the tier
+  // accepts no images.
   void Refused(const absl::Status& status);
   // Answers puts whose deadline is near. Returns the next deadline, or InfiniteFuture.
   absl::Time AnswerLate(absl::Time now);
-  // Answers all waiting puts. Answers later ones at once. Waits until the tier does not use this
-  // object any more. Idempotent.
+  // Answers all waiting puts, and answers later puts at once. Returns when the tier no longer uses
+  // this object. Idempotent.
   void Stop();
 
   size_t count() const;
@@ -83,13 +83,14 @@ class DurablePuts {
 
   // Determines the next event that the put waits for.
   void Try(Id id);
-  // Makes the put wait for `block`. Returns false if the put was answered, or if the block was
-  // reported since the put was last tried.
+  // Makes the put wait for `block`. Returns false if the put was answered, or if `block` was
+  // reported after the put was last tried.
   bool WaitsAnew(Id id, const BlockName& block);
   bool BeginSync(Id id);
   // Ends the sync: the put must be tried again.
   void EndSync(Id id);
-  // `lost` is the tier's count of lost copies, read before all images were found to be there.
+  // `lost` is the tier's count of lost copies, which was read before all images were found in the
+  // tier.
   void Synced(Id id, const absl::Status& status, uint64_t lost);
   void Answer(Id id, proto::Durability durability);
   void StopWaiting(Id id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

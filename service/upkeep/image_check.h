@@ -17,13 +17,13 @@ namespace cairn {
 
 class ImageCheck {
  public:
-  // `where` is the label's value in cairn_corrupt_tiles_total.
+  // `where` is a label value of the metric cairn_corrupt_tiles_total.
   ImageCheck(Spaces& spaces, BlockIndex& index, std::string_view where)
       : spaces_(spaces), index_(index), where_(where) {}
 
-  // Verifies the whole image: length, header, directory, every tile, and that the header matches
-  // the index's record. If the image is damaged, drops the copy, counts and logs it, and returns
-  // false.
+  // Verifies the whole image: its length, header, directory and tiles, and whether the header
+  // matches the index's record. If the image is damaged, drops the copy, counts and logs it, and
+  // returns false.
   bool Check(const CopyPin& pin, std::span<const std::byte> bytes);
   // Drops a copy that is damaged or cannot be read.
   void Drop(const CopyPin& pin, std::string_view what);

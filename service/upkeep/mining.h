@@ -5,8 +5,8 @@
 // profile.
 //
 // A profile that was mined with few or no query statistics is mined again once puts have brought
-// enough, at most kReplacedMax times. This needs blocks that are still `exact`. If there are too
-// few, the old profile stays. Images keep the profile with which they were encoded.
+// enough of them, at most kReplacedMax times. This needs blocks that are still `exact`. If there
+// are too few, the old profile stays. Images keep the profile with which they were encoded.
 //
 // A profile is tested before it becomes current. A block that is not in its sample must not be
 // larger with the profile than with `exact`. If it is larger, for example because the sample was
@@ -14,8 +14,8 @@
 // ProfileReview withdraws the profile, and mining starts again.
 //
 // Work is divided into slices of some milliseconds, so that upkeep's other tasks are not late. The
-// blocks of a sample are pinned until the work ends. In these cases the work ends, and starts again
-// later:
+// blocks of a sample are pinned until the work ends. In these cases the work ends early, and starts
+// again later:
 //
 // - A block of the sample is deleted or damaged.
 // - The tier had to refuse an image.
@@ -46,9 +46,10 @@ class Mining {
  public:
   Mining(Spaces& spaces, BlockIndex& index, const Tiers& tiers, const codecs::Backend& backend);
 
-  // Runs one slice, if there is work. Returns when the next is due: `now` if there is more to do.
+  // Runs one slice, if there is work. Returns the time of the next slice: `now` if there is more to
+  // do.
   absl::Time RunSlice(absl::Time now);
-  // Releases everything that it uses.
+  // Releases everything that the object uses.
   void Stop() {
     work_.reset();
     targets_.clear();
@@ -80,9 +81,9 @@ class Mining {
     std::optional<SampleBlock> judge;  // the block for the test, which is not in the sample
     uint64_t tokens = 0, pinned_bytes = 0;
     uint64_t query_tokens = 0;  // tokens whose queries count in the profile
-    bool is_replacing = false;  // whether a working mined profile is to be replaced
+    bool is_replacing = false;  // whether a mined profile that works is to be replaced
     std::unique_ptr<codecs::ProfileMiner> miner;
-    // Where the current pass is: the block, its head, and a strip of the head's tile.
+    // The position of the current pass: the block, its head, and a strip of the head's tile.
     size_t block = 0;
     uint32_t head = 0;  // layer * heads + head
     uint32_t strip = 0;
@@ -98,7 +99,7 @@ class Mining {
     absl::Duration length = absl::ZeroDuration();
     void Begin(absl::Time now);
   };
-  // Earlier attempts for a target.
+  // The history of earlier attempts for a target.
   struct Trial {
     size_t blocks_to_skip = 0;
     size_t sample_blocks = 0;  // sample of the last attempt
@@ -137,8 +138,8 @@ class Mining {
   // Encodes a head of the test block with the profile and with `exact`.
   absl::Status Judge(Work& work);
   absl::Status Install(const Work& work);
-  // Does some of the work. Returns the reason why it cannot continue. Returns an empty string if it
-  // can, or if *is_done.
+  // Does some of the work. Returns an empty string if the work can continue or *is_done is true.
+  // Otherwise returns the reason why it cannot continue.
   std::string_view Proceed(Work& work, absl::Time until, bool* is_done);
 
   Spaces& spaces_;

@@ -33,7 +33,7 @@ class PendingEncodes {
 
   // Encodes a few blocks. Returns true if there may be more to do at once.
   bool RunOnce(absl::Time now);
-  // After a lack of room, the time of the next RunOnce().
+  // When to call RunOnce() again after a lack of room.
   absl::Time again() const { return again_; }
   void Report(MetricSink& sink) const;
 
@@ -41,7 +41,7 @@ class PendingEncodes {
   // Why an image stays in the form in which it was put.
   enum class Failure : uint8_t { kSpace, kRoom, kCodec };
   static constexpr size_t kFailureCount = 3;
-  // Further inputs of an encoder: the images of the previous block, from which `ott` continues.
+  // Images of the previous block, from which an encoder of `ott` continues.
   struct Parents {
     CopyPins pins;
     std::vector<codecs::ImageView> views;
@@ -50,8 +50,8 @@ class PendingEncodes {
 
   void PutBack(std::vector<CopyPin>& pins);
   bool GoesOnWithParents(const CopyPin& pin) const;
-  // Returns pins of images of the previous block that are pending, too, and from which `pin`
-  // continues. They must be encoded first.
+  // Returns pins of images of the previous block that are also pending. `pin` continues from them,
+  // so they must be encoded first.
   CopyPins TakePendingParents(const CopyPin& pin);
   // Returns empty Parents if the images are absent or damaged. The image is then encoded without
   // them.
@@ -62,8 +62,8 @@ class PendingEncodes {
   void Begin(const std::shared_ptr<Encoding>& encoding);
   absl::Status Finish(Encoding& encoding);
   absl::StatusOr<Extent> EncodeHere(const Encoding& encoding) const;
-  // Finishes the encodings that were begun, and clears the list. If there was no room for some of
-  // them, makes these pending again and returns false.
+  // Finishes the encodings that were begun, and clears the list. If there was no room for some
+  // images, makes these pending again and returns false.
   bool FinishAll(std::vector<std::shared_ptr<Encoding>>& begun);
   void CountFailure(const CopyPin& pin, const absl::Status& status);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Examines images that were encoded with mined profiles, every few seconds. If most images of a
+// Every few seconds, examines images that were encoded with mined profiles. If most images of a
 // profile are larger than with `exact`, later blocks differ from the profile's sample, and the
 // profile is withdrawn. Puts then use `exact` until another profile is mined. Only images larger
 // than half of their source are tested: one head of each is encoded with `exact`.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Makes images from images, in staging: encodes raw ones, or recodes them with fewer bits.
+// Makes an image from another image, in staging: encodes a raw image, or recodes an image with
+// fewer bits.
 //
 // Thread-safety: Thread-safe.
 
@@ -24,9 +25,9 @@
 
 namespace cairn {
 
-// Returns the recipe of a copy in the SSD tier, for an image with `recipe` in a space with the cold
-// recipe `cold`. Returns nullopt if the copy gets the image's bytes. This is so if there is no
-// exact conversion, or if it would make a lossless image lossy.
+// Returns the recipe of a copy in the SSD tier. `recipe` is that of the image, and `cold` is the
+// cold recipe of the space. Returns nullopt if the copy gets the image's bytes. This is so if there
+// is no exact conversion, or if it would make a lossless image lossy.
 std::optional<codecs::Recipe> ColderRecipe(const codecs::Recipe& recipe,
                                            const codecs::Recipe& cold);
 

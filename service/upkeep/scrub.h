@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The scrubber: reads every copy in the tiers on devices, repeatedly and slowly, so that damage is
-// found before a get needs the copy. It reads one copy at a time into staging, after all other
-// transfers of the device. It drops and counts damaged copies. Its reads do not count as uses.
+// The scrubber. It reads every copy in the tiers on devices, repeatedly and slowly, so that damage
+// is found before a get needs the copy. It reads one copy at a time into staging, and only when the
+// device has no other transfers to do. It drops and counts damaged copies. Its reads do not count
+// as uses.
 //
-// A pass reads each copy once. The next pass begins at the end of the last one, but at least
-// limits::kScrubPassMsMin after its start.
+// A pass reads each copy once. The next pass begins when the last one has ended, but not earlier
+// than limits::kScrubPassMsMin after the start of the last one.
 //
 // Thread-safety: only one thread at a time may call RunOnce() and Stop(). The rest is Thread-safe.
-// Locks:         no lock is held while it calls a tier, the index or a space.
+// Locks: no lock is held while it calls a tier, the index or a space.
 
 #include <cstdint>
 #include <functional>
@@ -40,9 +41,9 @@ struct ScrubReport {
 
 class Scrub {
  public:
-  // `rate_bytes` is the number of bytes to read per second. 0: none are read. nullopt: the rate
-  // reads the tier once in kScrubPassDays. `wake` is called when RunOnce() has work, on any thread,
-  // without locks held.
+  // `rate_bytes` is the number of bytes to read per second. With 0, nothing is read. With nullopt,
+  // the rate is such that the tier is read once in kScrubPassDays. `wake` is called when RunOnce()
+  // has work, on any thread, without locks held.
   Scrub(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
         std::optional<uint64_t> rate_bytes, std::function<void()> wake);
   // REQUIRES at destruction: Stop() has returned, or nothing was read.
@@ -65,7 +66,7 @@ class Scrub {
   // Verifies the bytes that were read. REQUIRES: the read has completed.
   void CheckRead(const absl::Status& status);
   // Finds the next copy. Returns false if the pass has ended, or if the examined slots have no
-  // copy. Then sets *next to the time at which to continue.
+  // copy. In these cases sets *next to the time at which to continue.
   bool FindNext(absl::Time now, absl::Time* next);
   void Begin(absl::Time now);
 

@@ -21,9 +21,9 @@ class WriteBudget {
     kSpent,  // write nothing
   };
 
-  // `bytes_per_day` is the budget; 0: no limit. At start, limits::kWriteBudgetStartShare of a day's
-  // budget is left. `blocks_max` is the capacity of the tier. The object remembers four times as
-  // many blocks, up to a limit.
+  // `bytes_per_day` is the budget; 0 means no limit. At start, limits::kWriteBudgetStartShare of a
+  // day's budget is left. `blocks_max` is the capacity of the tier. The object remembers seen
+  // blocks: four times as many as that, up to a limit.
   WriteBudget(uint64_t bytes_per_day, uint64_t blocks_max, absl::Time now);
 
   // Adds the budget for the time since the last call. Returns the state.
@@ -31,7 +31,7 @@ class WriteBudget {
   void Spend(uint64_t bytes) { left_ -= bytes_per_day_ == 0 ? 0 : static_cast<double>(bytes); }
   // Returns the time at which there will be budget again. REQUIRES: the state is kSpent.
   absl::Time RefilledAt(absl::Time now) const;
-  // Remembers the block. Returns true if it was remembered before. A block may be forgotten.
+  // Remembers the block. Returns true if the block was remembered before. Blocks may be forgotten.
   bool See(const proto::BlockKey& key);
 
   uint64_t bytes_per_day() const { return bytes_per_day_; }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Write-back: writes images of the host tier to the persistent tier in advance. So the host tier
-// can evict copies that also exist there, and the next process finds the images.
+// can evict its copies of these images, and the next process finds the images.
 //
-// Images are written in the order of publication, but a block before the blocks that follow it.
-// These writes may overlap. No thread waits for the device: the bytes in transit are limited, and a
-// completed write makes room for the next. An image whose write failed moves to the end of the
-// queue. Then write-back pauses, for longer with each further failure.
+// Images are written in the order of publication, except that a block is written before the blocks
+// that follow it. These writes may overlap. No thread waits for the device: the bytes in transit
+// are limited, and a completed write makes room for the next. An image whose write failed moves to
+// the end of the queue. Then write-back pauses, for longer with each further failure.
 //
-// While the write budget is low, a block is written only if it was requested or put a second time.
+// While the write budget is low, a block is written only if it was requested, or put a second time.
 // Once the budget is used up, nothing is written.
 //
 // If the space's policy has a cold recipe, and there is an exact conversion to it, the image is
 // verified and recoded to that recipe. Otherwise it is written unchanged.
 //
 // Thread-safety: only one thread at a time may call RunOnce() and Stop(). The rest is Thread-safe.
-// Locks:         no lock is held while it calls a tier, the index or a space.
+// Locks: no lock is held while it calls a tier, the index or a space.
 
 #include <cstdint>
 #include <functional>
@@ -45,9 +45,9 @@ namespace cairn {
 struct WriteReport {
   uint64_t budget_bytes = 0;  // per day; 0: no budget
   double budget_left_bytes = 0;
-  // The number of images that were not written at first because the budget was low.
+  // The number of images whose write was postponed because the budget was low.
   uint64_t withheld_count = 0;
-  absl::Duration uptime;  // the time over which the devices have counted
+  absl::Duration uptime;  // how long the devices have counted their writes
 };
 
 class WriteDown {
@@ -75,9 +75,9 @@ class WriteDown {
   void Report(MetricSink& sink) const;
 
  private:
-  // The place for the blocks that follow a block, while that block is being written.
+  // Where to write the blocks that follow a block, while that block itself is being written.
   struct PlacementHint {
-    std::shared_ptr<const CopyPin> parent_copy;  // null: `hash` chooses
+    std::shared_ptr<const CopyPin> parent_copy;  // null: `hash` chooses the place
     uint64_t hash = 0;
     uint32_t writes = 0;
   };
@@ -100,7 +100,7 @@ class WriteDown {
   absl::Time BeginSome(absl::Time now);
   // Begins one write. Returns false if there is no room now, or nothing to write.
   bool BeginOne(WriteBudget::State budget);
-  // Subtracts the bytes that reclaim has written from the budget, because they also wear the
+  // Subtracts from the budget the bytes that reclaim has written, because they also wear the
   // drives.
   void CountCarried(absl::Time now);
   // Makes the bytes to write. Errors: ResourceExhausted (there is no room for them now), DataLoss
@@ -131,7 +131,7 @@ class WriteDown {
   // Used by the thread that calls RunOnce().
   uint64_t carried_bytes_ = 0;
   absl::Time carried_at_ = absl::InfinitePast();
-  // The space that was written last. Consecutive blocks usually belong to one space.
+  // The space that was written last; consecutive blocks usually belong to one space.
   uint64_t snapshot_space_ = 0;
   std::shared_ptr<const SpaceEntry::Snapshot> snapshot_;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A thread pool for work that a peer can block. Closing a descriptor that a peer has sent can take
-// hours or forever. So can inspecting a peer's memory while the peer writes there. No other thread
-// waits for the pool's threads.
+// A thread pool for work that a peer can block. For example, closing a descriptor that a peer has
+// sent can take hours or forever, and so can inspecting a peer's memory while the peer writes
+// there. No other thread waits for the pool's threads.
 //
 // A party (base/newcomers.h) uses at most half of the threads, so that the jobs of other parties
 // can run.
@@ -34,9 +34,9 @@ class BlockingJobs {
   void Run(uint64_t party, Job job);
   // The number of the party's jobs, waiting or running.
   int count(uint64_t party) const;
-  // Waits until no job is left, but at most `wait`. A job that is still blocked keeps its thread,
-  // and the jobs queued after it keep running without this object. No job may be added any more.
-  // Idempotent.
+  // Waits until no job is left, but at most `wait`. A job that is still blocked then keeps its
+  // thread. The jobs that are queued after it still run, without this object. No job may be added
+  // any more. Idempotent.
   void Stop(absl::Duration wait);
 
  private:

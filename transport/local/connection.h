@@ -2,10 +2,11 @@
 #pragma once
 // A client's connection over a unix socket. Payloads move through shared memory.
 //
-// With a region (transport/local), the daemon copies payloads and targets that are in Buffers of
-// this connection once. Others are staged through the region, which costs one more copy. Without a
-// region (transport/memory), the daemon is in this process and accesses payloads and targets in
-// place.
+// With a region (transport/local), the daemon copies payloads and targets once if they are in
+// Buffers of this connection. Other payloads and targets are staged through the region, which costs
+// one more copy.
+// Without a region (transport/memory), the daemon is in this process and accesses payloads and
+// targets in place.
 //
 // Thread-safety: Thread-compatible. Do not use it in a forked child process: Start() returns
 // FailedPrecondition there.
@@ -45,7 +46,7 @@ class LocalConnection final : public Connection {
                                                                const LocalConnectOptions& options,
                                                                absl::Time deadline,
                                                                proto::HelloReply* reply);
-  // Like Open(), over a socket to a lane in this process, which needs no region.
+  // Open() over a socket to a lane in this process, which needs no region.
   static absl::StatusOr<std::unique_ptr<LocalConnection>> OpenInProcess(Fd socket,
                                                                         const proto::Frame& hello,
                                                                         absl::Time deadline,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A socket file in a --door folder. Everybody who can enter the folder may connect: the folder's
-// mode says who can.
+// A socket file in a --door folder. Every process that can enter the folder may connect; the mode
+// of the folder says which processes can.
 //
-// A process that can write to the folder can take the file's place. That harms the clients of this
-// folder only, so the daemon goes on: Keep() logs it, once.
+// A process that can write to the folder can replace the file by its own. That harms only the
+// clients of this folder, so the daemon continues: Keep() logs it once.
 //
-// Thread-safety: as SocketFile.
+// Thread-safety: that of SocketFile.
 
 #include <string>
 #include <utility>

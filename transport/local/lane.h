@@ -58,7 +58,7 @@ struct Greeted {
 
 // State that the greeter and the lanes of one server share. They and their jobs own it together.
 struct LaneShare {
-  // `what_is_lent` may be null: then peers map nothing. It must outlive this object.
+  // `what_is_lent` may be null; peers then map nothing. It must outlive this object.
   LaneShare(const ServerLimits& server_limits, LaneHandler& lane_handler,
             const Lender* what_is_lent)
       : limits(server_limits),
@@ -66,9 +66,9 @@ struct LaneShare {
         lender(what_is_lent),
         regions(server_limits.regions_bytes_max) {}
 
-  // Gives the connection to the lanes in turn. Errors: ResourceExhausted (there are peers_max
-  // connections, or the lane's queue is full), Unavailable (the server is stopping). After an
-  // error, `greeted` still owns its socket.
+  // Gives the connection to one of the lanes, in turn. Errors: ResourceExhausted (there are
+  // peers_max connections, or the lane's queue is full), Unavailable (the server is stopping).
+  // After an error, `greeted` still owns its socket.
   absl::Status Welcome(Greeted& greeted);
 
   const ServerLimits limits;
@@ -90,8 +90,8 @@ class LocalLane final : public Lane {
   static constexpr size_t kPieceBytes = size_t{256} << 10;
   // How long the lane polls after the last progress before it sleeps.
   static constexpr absl::Duration kSpin = absl::Microseconds(50);
-  // Limit for one peer's unanswered requests. No window allows so many. A peer that exceeds it is
-  // broken.
+  // Limit for the unanswered requests of one peer, which is above every window. The connection of a
+  // peer that exceeds it is broken.
   static constexpr int kUnansweredMax = 2 * static_cast<int>(proto::kWindowMax);
   static constexpr size_t kTasksMax = 4096;
 
@@ -100,7 +100,7 @@ class LocalLane final : public Lane {
   ~LocalLane() override;  // REQUIRES: Join() has returned, or Start() was never called
 
   void Start();
-  // Refuses new tasks and peers. Completes every transfer. Then the thread ends.
+  // Refuses new tasks and peers, and completes every transfer. Then the thread ends.
   void Stop();
   void Join();
 
@@ -124,10 +124,10 @@ class LocalLane final : public Lane {
  private:
   class HeldPayload;
 
-  // A loan in force.
+  // A loan that is in force.
   struct Lent {
     uint32_t word = 0;    // index of the loan's word in Lender
-    uint64_t number = 0;  // never used again; the word has it while the loan is in force
+    uint64_t number = 0;  // not reused; the word has this value while the loan is in force
     // in the peer's region; the peer writes the number there to return the loan
     uint64_t back_place = 0;
     uint64_t bytes = 0;
@@ -143,7 +143,7 @@ class LocalLane final : public Lane {
     Region region;
     std::optional<std::string> region_owner;  // from OnRegion(); nullopt: the region is no memfd
     std::vector<Fd> brought;                  // unexpected descriptors, which a job closes
-    bool is_breaking = false;                 // is in broken_
+    bool is_breaking = false;                 // whether it is in broken_
     bool asks_to_map = false;                 // its hello has asked for it, and is not answered yet
     bool is_mapped = false;                   // it can take loans
     bool takes_batches = false;               // it has sent a batch
@@ -154,8 +154,8 @@ class LocalLane final : public Lane {
         absl::UnavailableError("the peer is gone");  // the status of its transfers when it breaks
   };
 
-  // A running copy. Receive: from the peer's memory to `target`. Reply: from `source` to the peer's
-  // memory.
+  // A running copy. A receive copies from the peer's memory to `target`. A reply copies from
+  // `source` to the peer's memory.
   struct Moving {
     PeerId peer = 0;
     uint64_t place = 0;
@@ -181,7 +181,7 @@ class LocalLane final : public Lane {
     LoanDone loan_done = nullptr;
   };
 
-  // --- The loop, and the ends of peers
+  // --- The loop, and how peers end
   void Run();
   int Turn(int wait_ms);
   int ServeSockets(int wait_ms);
@@ -192,7 +192,7 @@ class LocalLane final : public Lane {
   void EndAll();
   Peer* Find(PeerId id);
 
-  // --- Arrivals: peers and their requests
+  // --- Arrivals: new peers and their requests
   void OpenPeer(Greeted greeted);
   absl::Status CountRegion(Peer& peer, const Greeted& greeted);
   void ReadPeer(Peer& peer);
@@ -204,7 +204,7 @@ class LocalLane final : public Lane {
   void RefuseRequest(const ReplyTo& reply_to, const Message& message, const absl::Status& status);
 
   // --- Transfers, which Receive() and Reply() begin
-  // Each returns the bytes that it has moved. REQUIRES: moving_ is not empty.
+  // Each function returns the bytes that it has moved. REQUIRES: moving_ is not empty.
   size_t MovePiece();
   size_t CopyPiece(Moving& moving, const Peer& peer);
   void FinishMoving(size_t index, absl::Status status);

@@ -2,12 +2,12 @@
 #pragma once
 // Loans: ranges of the daemon's memory that clients map and read in place.
 //
-// The daemon does not change a lent range until the client gives the loan back, the loan's deadline
-// passes, or the client's connection closes. Each loan has a number that is never used again. It
-// also has a word in a second shared memory, which clients map as well. The word has the value of
-// the number while the loan is in force. The daemon clears the word before anything may write to
-// the range. A client reads the range first and the word afterwards. If the word still has the
-// number, the client has read what was lent.
+// The daemon does not change a lent range until one of these happens: the client gives the loan
+// back, the loan's deadline passes, or the client's connection closes. Each loan has a number that
+// is never used again. It also has a word in a second shared memory, which clients map as well. The
+// word contains the number while the loan is in force. The daemon clears the word before anything
+// may write to the range. A client reads the range first and the word afterwards. If the word still
+// contains the number, the client has read what was lent.
 //
 // The daemon uses Lender; a client uses LentMemory, LoanCells and LocalLoan.
 
@@ -32,11 +32,11 @@ namespace cairn::transport {
 using LoanWord = std::atomic<uint64_t>;
 static_assert(LoanWord::is_always_lock_free && sizeof(LoanWord) == sizeof(uint64_t));
 
-// The memory from which a server lends, and the words of its loans. Immutable, except for the
+// The memory from which a server lends, and the words of its loans. It is immutable, except for the
 // words, which are atomic.
 class Lender {
  public:
-  // The most loans that one lane may have at a time.
+  // The maximum number of loans that one lane may have at a time.
   static constexpr uint32_t kLoansPerLane = 1024;
 
   // Lends from `memory`, a mapping of the file `fd`. `fd` is a read-only descriptor. Both must
@@ -75,8 +75,7 @@ class LentMemory {
   ~LentMemory();
   LentMemory(const LentMemory&) = delete;
 
-  // Returns the range. Returns an empty one if it is not inside the memory. Arguments are
-  // untrusted.
+  // Returns the range, or an empty one if it is not inside the memory. Arguments are untrusted.
   std::span<const std::byte> At(uint64_t place, uint64_t bytes) const;
   const LoanWord* WordAt(uint64_t index) const;  // null if there is no such word
 

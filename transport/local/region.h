@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The memory that a client shares with the daemon, as the client and as the daemon sees it.
+// The memory that a client shares with the daemon: one class for the client's side, and one for the
+// daemon's.
 
 #include <atomic>
 #include <cstddef>
@@ -87,11 +88,11 @@ class RegionBuffer final : public Buffer {
 //
 // Kernel seals make accesses safe. With F_SEAL_SHRINK and F_SEAL_GROW nobody can truncate the file
 // while it is mapped, so no access raises SIGBUS. Only tmpfs memory is accepted. With hugetlbfs,
-// the owner could punch out a huge page. If the kernel had no other page, an access would raise
-// SIGBUS.
+// the owner could punch out a huge page; if the kernel then had no other page, an access would
+// raise SIGBUS.
 //
 // The kernel charges the memory to the client. Every page must be allocated when the memfd arrives.
-// Map() then adds the seal F_SEAL_FUTURE_WRITE. After that, nobody can punch out a page. So an
+// Map() then adds the seal F_SEAL_FUTURE_WRITE, after which nobody can punch out a page. So an
 // access by the daemon never allocates a page. Mappings that were made before the seal keep
 // working. Each connection needs a memfd of its own.
 //
@@ -130,9 +131,9 @@ class Region {
   ~Region();
 
   uint64_t bytes() const { return bytes_; }
-  // Returns the memory at [place, place + bytes). Returns null if not all of it is in the region.
-  // `place` and `bytes` are untrusted. For zero bytes at a valid place, the result must not be
-  // read.
+  // Returns the memory at [place, place + bytes), or null if not all of it is in the region.
+  // `place` and `bytes` are untrusted. For zero bytes at a valid place, the result is not null but
+  // must not be read.
   std::byte* At(uint64_t place, uint64_t bytes) const;
 
  private:

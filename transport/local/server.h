@@ -22,8 +22,8 @@
 
 namespace cairn::transport {
 
-// The lanes of one server, and the greeter that gives them their peers. transport/memory has a set,
-// too. Thread-safety: Thread-safe.
+// The lanes of one server, and the greeter that assigns peers to lanes. transport/memory uses this
+// class, too. Thread-safety: Thread-safe.
 class LaneSet {
  public:
   // REQUIRES: 1 <= limits.lanes <= 64. `handler` and `lender` must outlive the set; `lender` may be
@@ -31,13 +31,15 @@ class LaneSet {
   LaneSet(const ServerLimits& limits, LaneHandler& handler, const Lender* lender = nullptr);
   ~LaneSet();
 
-  // Accepts connections from `listener`, whose peers came by `door`. Call it before Start().
+  // Accepts connections from `listener`. `door` is the --door folder of that listener, or empty.
+  // Call it before Start().
   void Listen(int listener, std::string door = {}) { greeter_.Listen(listener, std::move(door)); }
-  // Call it when a listener's descriptor refers to another socket. Thread-safe.
+  // Must be called after the descriptor of a listener was made to refer to another socket.
+  // Thread-safe.
   void ListenAgain() { greeter_.ListenAgain(); }
   void Start();
-  // Breaks all peers, completes every transfer and joins the threads. Runs `last` on a thread that
-  // may block, and waits for it at most a second. Later calls wait for the first.
+  // Breaks all peers, completes every transfer and joins the threads. Also runs `last` on a thread
+  // that may block, and waits at most a second for its end. Later calls wait for the first call.
   void Stop(BlockingJobs::Job last = nullptr);
 
   // Takes over a connected socket of this process, whose peer needs no memfd. Returns false, and
@@ -51,7 +53,7 @@ class LaneSet {
   void Report(MetricSink& sink, std::string_view transport) const;
 
  private:
-  // Shared with its peers' jobs, because a blocked job outlives the set.
+  // Shared with the jobs of peers, because a blocked job outlives the set.
   const std::shared_ptr<LaneShare> share_;
   std::vector<std::unique_ptr<LocalLane>> lanes_;
   Greeter greeter_;
@@ -59,7 +61,7 @@ class LaneSet {
   bool is_stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
 };
 
-// A socket file more, in a --door folder: its peers' identities name the folder.
+// An additional socket file, in a --door folder. The identities of its peers name the folder.
 struct DoorSocket {
   std::string door, path;
 };
@@ -67,8 +69,8 @@ struct DoorSocket {
 struct LocalServerOptions {
   std::string path;  // the socket file; its folder must exist
   ServerLimits limits;
-  // The memory that clients may map. Payloads of replies in it may be lent. Both must outlive the
-  // server.
+  // The memory that clients may map. Payloads of replies that are in this memory may be lent.
+  // `shared` and `shared_fd` must outlive the server.
   std::span<const std::byte> shared = {};
   int shared_fd = -1;  // the same memory, opened read-only and sealed; -1: clients map nothing
   std::vector<DoorSocket> doors = {};

@@ -22,26 +22,26 @@ namespace cairn::transport {
 
 // --- Messages ------------------------------------------------------------------------------------
 // The format of a message on the unix socket: an envelope of 40 bytes with the payload's place in
-// the client's memory, then the frame. A SOCK_SEQPACKET packet is one message, or several between
-// peers that have agreed on it. docs/internals/formats/frame.md draws it.
+// the client's memory, then the frame. A SOCK_SEQPACKET packet is one message, or several if the
+// peers have agreed on that. docs/internals/formats/frame.md shows the layout.
 
 enum class Direction : uint8_t {
   kRequest = 1,
   kReply = 2,
-  // Used if the client has mapped the daemon's memory:
+  // Used only if the client has mapped the daemon's memory:
   kLendableRequest = 3,  // a request without a payload; the payload of its reply may be lent
   kLoan = 4,             // a reply whose payload is lent
 };
 
 struct Envelope {
   Direction direction = Direction::kRequest;
-  // Request: where the payload is. Reply: where it was written. Lendable request: where the client
-  // gives the loan back. Loan: where the payload is in the daemon's memory.
+  // In a request: where the payload is. In a reply: where it was written. In a lendable request:
+  // where the client gives the loan back. In a loan: where the payload is in the daemon's memory.
   uint64_t payload_place = 0;
   uint64_t payload_bytes = 0;
-  // Request: where a reply's payload may be written, and its maximum size. Reply: both 0. Loan:
-  // reply_place is the index of the loan's word (loans.h), and reply_capacity_bytes is the loan's
-  // number.
+  // In a request: where a reply's payload may be written, and its maximum size. In a reply: both
+  // are 0. In a loan: reply_place is the index of the loan's word (loans.h), and
+  // reply_capacity_bytes is the loan's number.
   uint64_t reply_place = 0;
   uint64_t reply_capacity_bytes = 0;
 };
@@ -53,7 +53,7 @@ inline constexpr size_t kPacketBytesMax = proto::kBatchMax * kMessageBytesMax;
 struct Message {
   Envelope envelope;
   proto::FrameBytes frame;  // has at least the size of a head; not parsed
-  uint64_t seq = 0;         // the frame's
+  uint64_t seq = 0;         // sequence number of the frame
 };
 
 struct MessageBytes {
@@ -116,7 +116,7 @@ Packet ReceivePacket(int socket);
 // Sends `bytes` and copies of at most two descriptors. Sends all of it or nothing. Errors:
 // ResourceExhausted (the socket is full), Unavailable (the peer is gone).
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
-// Like the function above, with one descriptor; -1: with none.
+// SendPacket() with one descriptor, or with none if `fd` is -1.
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, int fd = -1);
 
 // Makes the kernel refuse later packets with descriptors: their sender gets EPERM. Descriptors that
@@ -126,7 +126,7 @@ bool RefuseDescriptors(int socket);
 // Shuts the connection down in both directions, and drops the packets that wait in it. Returns
 // false if a descriptor waits in it, so that closing the socket may block.
 [[nodiscard]] bool EndConnection(int socket);
-// Closes a socket and the descriptors that came through it. May block, but less probably than
+// Closes a socket and the descriptors that came through it. May block, but is less likely to than
 // close() alone.
 void CloseSlowly(Fd socket, std::vector<Fd> fds);
 
@@ -141,11 +141,11 @@ void CloseSlowly(Fd socket, std::vector<Fd> fds);
 //                file, even if the file was moved to another path.
 class SocketFile {
  public:
-  // Makes the socket file with `mode`. Use 0660, unless only our own user may connect. Makes a
-  // missing folder with mode 0700; the folder's parent must exist. Replaces a socket file without a
-  // listener, but no other file. Errors: InvalidArgument (the path is empty or too long),
-  // FailedPrecondition (another process listens there, the path is not a socket, or FolderRiskOf()
-  // refuses the folder), Unavailable (by errno).
+  // Makes the socket file with `mode`. Use 0660, unless only our own user may connect. If the
+  // folder is missing, makes it with mode 0700; the folder's parent must exist. Replaces a socket
+  // file on which nobody listens, but no other file. Errors: InvalidArgument (the path is empty or
+  // too long), FailedPrecondition (another process listens there, the path is not a socket, or
+  // FolderRiskOf() refuses the folder), Unavailable (other errors of the system).
   static absl::StatusOr<SocketFile> Listen(const std::string& path, int type = SOCK_SEQPACKET,
                                            mode_t mode = 0660);
 
@@ -153,10 +153,10 @@ class SocketFile {
   SocketFile& operator=(SocketFile&&) = delete;
   ~SocketFile();
 
-  // Checks that the file at the path is still ours. If it is missing, or was replaced by a file
-  // without a listener, makes it again and returns true. Then the descriptor of get() refers to
-  // another socket: add it to an epoll again, and restart a running poll(). Errors: those of
-  // Listen(); the old socket stays open.
+  // Checks that the file at the path is still ours. If it is missing, or was replaced by a file on
+  // which nobody listens, makes it again and returns true. In this case the descriptor of get()
+  // refers to another socket: add it to an epoll again, and restart a running poll(). Errors: those
+  // of Listen(); the old socket stays open.
   absl::StatusOr<bool> Keep();
 
   int get() const { return socket_.get(); }
@@ -174,7 +174,7 @@ class SocketFile {
   Fd file_;  // refers to the file, even if the file is moved
 };
 
-// What other users could do to a socket in a folder.
+// The risk that other users pose to a socket in a folder.
 struct FolderRisk {
   bool is_refused = false;  // the daemon does not start
   std::string text;         // describes the risk; empty: there is none, except from root

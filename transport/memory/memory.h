@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A transport within one process, for tests: the lanes of transport/local over socket pairs.
+// A transport within one process, for tests. It is the lanes of transport/local over socket pairs.
 // Messages have addresses instead of offsets in a memfd. The lane's thread copies the bytes, as it
 // does between processes.
 //
@@ -19,9 +19,9 @@ namespace cairn::transport {
 // Thread-safety: Thread-safe.
 class MemoryServer : public Server {
  public:
-  // Connects to the next lane in turn, and returns once the hello is answered. The server breaks
-  // the connection when it is destroyed; the connection may exist longer. Errors: those of Shake(),
-  // ResourceExhausted (there are peers_max connections).
+  // Connects to the next lane in turn, and returns once the hello is answered. The destructor of
+  // the server breaks the connection, which may exist longer than the server. Errors: those of
+  // Shake(), ResourceExhausted (there are peers_max connections).
   virtual absl::StatusOr<std::unique_ptr<Connection>> Connect(
       const proto::Frame& hello, absl::Time deadline, proto::HelloReply* reply = nullptr) = 0;
 };

@@ -14,8 +14,8 @@
 //   kind      from    frame  sizes                           data
 //   request   client  yes    u64 capacity, u64 payload       the payload, if it is at most 64 KiB
 //   go        daemon  no     –                               –
-//   data      both    no     –                               1 byte to 256 KiB of the payload of
-//   seq reply     daemon  yes    u64 0, u64 payload              the payload's first bytes
+//   data      both    no     –                               1 byte to 256 KiB of the payload
+//   reply     daemon  yes    u64 0, u64 payload              the payload's first bytes
 //
 // A payload above 64 KiB is sent after `go`. If the daemon replies without `go`, it has refused the
 // payload. Numbers are little-endian. A chunk that breaks these rules ends the connection.
@@ -55,8 +55,8 @@ struct Chunk {
 // Parses the first kChunkHeadBytes of a chunk. Returns the length of its front, which is head,
 // frame and sizes. Errors: InvalidArgument. REQUIRES: head.size() == kChunkHeadBytes.
 absl::StatusOr<size_t> ParseChunkHead(std::span<const std::byte> head);
-// Parses a complete front. Errors: InvalidArgument. REQUIRES: front.size() is the result of
-// ParseChunkHead() for it.
+// Parses a complete front. Errors: InvalidArgument. REQUIRES: front.size() is the length that
+// ParseChunkHead() returned for it.
 absl::StatusOr<Chunk> ParseChunk(std::span<const std::byte> front);
 
 // Writes the front of a chunk. Returns its length.

@@ -36,9 +36,8 @@ class ChunkStream {
     virtual absl::Status OnChunk(const Chunk& chunk, Sink* sink) = 0;
     // The data of the chunk has arrived.
     virtual absl::Status OnChunkEnd(const Chunk& chunk) = 0;
-    // Sets the next chunk to send. Returns false if there is none. `data` has chunk->data_bytes
-    // bytes, at most `data_bytes_max` so that TLS records are full. It must stay valid until
-    // OnChunkSent().
+    // Sets the next chunk to send, and its data. Returns false if there is none. The data must have
+    // chunk->data_bytes bytes, and must stay valid until OnChunkSent().
     virtual bool NextChunk(Chunk* chunk, std::span<const std::byte>* data) = 0;
     virtual void OnChunkSent() = 0;
   };
@@ -48,7 +47,7 @@ class ChunkStream {
     kEnded,  // end() has the reason; the user's memory is not accessed any more
   };
 
-  // Both must outlive the stream; the session only until Stop().
+  // The user must outlive the stream. The session must live until Stop().
   ChunkStream(TlsSession& session, User& user)
       : session_(session), user_(user), staged_(std::make_unique<Staged>()) {}
 
@@ -76,7 +75,7 @@ class ChunkStream {
   absl::Status end_;
   uint64_t bytes_read_ = 0;
 
-  // For reading.
+  // Used for reading.
   std::array<std::byte, kChunkFrontBytesMax> front_;
   size_t front_have_ = 0;
   size_t front_want_ = kChunkHeadBytes;
@@ -85,8 +84,8 @@ class ChunkStream {
   Sink sink_;
   size_t data_have_ = 0;
 
-  // For writing. The front and the first bytes of the data share one record. The rest of the data
-  // follows.
+  // Used for writing. The front and the first bytes of the data share one TLS record. The rest of
+  // the data follows.
   std::unique_ptr<Staged> staged_;
   size_t staged_bytes_ = 0;
   size_t staged_sent_ = 0;
@@ -95,8 +94,8 @@ class ChunkStream {
   bool wants_write_ = false;
 };
 
-// Returns how many data bytes a chunk has, if its front has `front_bytes` and its payload has
-// `left` bytes left.
+// Returns how many data bytes a chunk has whose front has `front_bytes` bytes and whose payload has
+// `left` bytes left to send.
 inline uint32_t ChunkDataBytes(size_t front_bytes, uint64_t left) {
   const uint64_t most = kChunkDataBytesMax - front_bytes;  // makes the records full
   return static_cast<uint32_t>(left < most ? left : most);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A client's connection over TLS: a socket, a session and the calls in flight. The calling thread
-// drives it. First the daemon must prove its identity. Then the client presents its own
+// A client's connection over TLS: a socket, a session and the calls in flight. It makes progress on
+// the calling thread. The daemon proves its identity first. Then the client presents its own
 // certificate. Only after that, the client sends the ticket.
 
 #include <deque>
@@ -25,7 +25,7 @@ struct StreamConnectOptions {
   const TlsFiles* files = nullptr;  // must outlive the call of Connect()
   // The name that the daemon's certificate must have. Empty: the host of the target.
   std::string server_name = {};
-  // For tests.
+  // Set only by tests.
   std::function<void(int socket, SocketChannel&, TlsSession&)> on_open = {};
 };
 

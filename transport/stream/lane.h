@@ -4,8 +4,8 @@
 // waits for one peer. In each turn, a peer gets at most one step in each direction
 // (chunk_stream.h).
 //
-// To break a peer, the lane closes its socket. The memory of its transfers is free at once, so
-// there is no quarantine. The kernel's keep-alives detect a peer whose host is gone.
+// To break a peer, the lane closes its socket. The memory of the peer's transfers is free at once,
+// so there is no quarantine. The kernel's keep-alives detect a peer whose host is gone.
 
 #include <atomic>
 #include <cstdint>
@@ -67,7 +67,7 @@ class StreamHeld final : public Arrival::Held {
   StreamPeer* peer_;
   const uint64_t seq_;
   std::vector<std::byte> inline_;  // a payload that came with its request
-  size_t index_ = 0;               // in the lane's list
+  size_t index_ = 0;               // index in the lane's list
 };
 
 // A connection of a lane. Owned by the lane's thread.
@@ -82,7 +82,7 @@ class StreamPeer final : public ChunkStream::User {
 
  private:
   friend class StreamLane;
-  // An announced payload above kInlinePayloadBytesMax that waits, or is being received.
+  // An announced payload above kInlinePayloadBytesMax, which is not received completely yet.
   struct Put {
     uint64_t seq = 0;
     uint64_t payload_bytes = 0;
@@ -101,13 +101,13 @@ class StreamPeer final : public ChunkStream::User {
   ChunkStream stream_;
   absl::Time hello_by_;  // InfiniteFuture() after its first request
   bool is_gone_ = false;
-  bool is_ready_ = false;        // in the lane's list
+  bool is_ready_ = false;        // whether it is in the lane's list
   bool can_read_ = true;         // the socket may have bytes
   bool is_watched_out_ = false;  // epoll reports when the socket has room
   int unanswered_ = 0;           // requests without a reply
   std::vector<Put> puts_;
-  std::deque<uint64_t> goes_;            // to be sent
-  std::deque<StreamTransfer*> replies_;  // to be sent in turn
+  std::deque<uint64_t> goes_;            // requests to answer with `go`
+  std::deque<StreamTransfer*> replies_;  // replies to send, in turn
   StreamTransfer* sending_ = nullptr;    // the reply of the chunk that is being written
   uint32_t sending_bytes_ = 0;           // data bytes of that chunk
   // The request whose front has arrived and whose data is arriving. Null if it is dropped.
@@ -123,8 +123,8 @@ struct StreamLaneOptions {
 // Thread-safety: Owned by its thread, except Submit(), Adopt(), Stop(), Join() and peer_count().
 class StreamLane final : public Lane {
  public:
-  // `handler` and `metrics` must outlive the lane. All lanes of a server share the metrics.
-  // `files`: connections with a revoked certificate are closed.
+  // `handler` and `metrics` must outlive the lane. All lanes of a server share the metrics. `files`
+  // tell which certificates are revoked; connections with such a certificate are closed.
   StreamLane(int index, const StreamLaneOptions& options, LaneHandler& handler,
              TransportMetrics& metrics, const TlsFiles& files);
   ~StreamLane() override;
@@ -132,7 +132,7 @@ class StreamLane final : public Lane {
   void Start();
   // Takes over an authenticated connection. Returns false if the lane is stopping or full.
   [[nodiscard]] bool Adopt(TlsArrival arrival);
-  void Stop();  // breaks all peers, soon
+  void Stop();  // breaks all peers soon after the call
   void Join();
 
   int index() const override { return index_; }

@@ -4,10 +4,10 @@
 // waits for an unauthenticated peer. The thread also checks the TLS files for changes once a
 // second.
 //
-// Unauthenticated peers use limited resources (HandshakeLimits): about 5 MiB in total. Above the
-// limits, connections wait. To make room, the oldest silent connection is closed, and then the
-// oldest of the address with the most connections. The address is used only for these limits and
-// not for authentication.
+// Unauthenticated peers may use limited resources (HandshakeLimits), about 5 MiB in total. Above
+// the limits, connections wait. To make room, the oldest silent connection is closed. If there is
+// none, the oldest connection of the address with the most connections is closed. The address is
+// used only for these limits and not for authentication.
 //
 //   Handshakes handshakes(files, {});
 //   handshakes.Start();
@@ -70,7 +70,8 @@ class Handshakes {
     std::function<void(TlsArrival)> done;
   };
 
-  // A handshake that was refused, for other reasons than that the peer closed.
+  // A refused handshake. A handshake that ended because the peer closed the connection does not
+  // count.
   struct Refused {
     std::string door, address, certificate, why;
     std::string_view reason;
@@ -107,7 +108,7 @@ class Handshakes {
     Fd socket;
     Door door;
     DoorMetrics* metrics = nullptr;
-    bool is_paused = false;  // no descriptor was free
+    bool is_paused = false;  // accepting is paused, because no descriptor was free
   };
   using Order = absl::AnyInvocable<void()>;
   enum class Stage : uint8_t { kWaiting, kRunning, kLingering };
@@ -156,7 +157,7 @@ class Handshakes {
   // Owned by the thread.
   std::map<int, Listener> listeners_;
   std::map<uint64_t, Peer> peers_;      // by id, so the oldest comes first
-  Newcomers newcomers_;                 // the waiting ones
+  Newcomers newcomers_;                 // those peers that wait
   std::map<uint64_t, int> running_of_;  // by party
   int running_ = 0;
   uint64_t peers_made_ = 0;

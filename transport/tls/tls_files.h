@@ -5,7 +5,8 @@
 // old files stay in force, and remark() has the reason.
 //
 //   auto files = TlsFiles::Open({.certificate = …, .key = …, .ca = {{.path = …}}},
-//   TlsRole::kServer); const TlsContext context = (*files)->context();   // for one TlsSession
+//                               TlsRole::kServer);
+//   const TlsContext context = (*files)->context();   // for one TlsSession
 //   (*files)->Look();                                 // from time to time, at most once a second
 
 #include <cstddef>
@@ -45,8 +46,8 @@ struct TlsPaths {
   std::string key;          // PEM, not encrypted
   std::vector<TlsBundle> ca;
   std::string crl;  // PEM, any number of lists; empty: no certificate is revoked
-  // Whether a list past its next update refuses the certificates of its issuer. false: the list is
-  // still used.
+  // Says what happens if a revocation list is past its next update. true: the certificates of its
+  // issuer are refused. false: the list is still used.
   bool is_stale_crl_refused = false;
   bool operator==(const TlsPaths&) const = default;
 };
@@ -77,7 +78,7 @@ class TlsContext {
 
 // Returns the holder that a verified chain names, including its trust domain. A TlsSession calls it
 // during the handshake. Errors: PermissionDenied (the URI's domain is not that of the chain's
-// root), InvalidArgument (names).
+// root), InvalidArgument (the names are invalid).
 absl::StatusOr<CertificatePeer> IdentifyChain(const ssl_ctx_st* context, stack_st_X509* chain);
 // Returns whether a revocation list of `context` revokes a certificate of the chain.
 bool IsChainRevoked(const ssl_ctx_st* context, stack_st_X509* chain);
@@ -92,7 +93,8 @@ class TlsFiles {
 
   // Returns the files in force.
   TlsContext context() const;
-  // The same files as texts, for other users of TLS. `ca` has all bundles, one after the other.
+  // The contents of the same files, for other users of TLS. `ca` has all bundles, one after the
+  // other.
   struct Pems {
     std::string certificate, key, ca;
   };

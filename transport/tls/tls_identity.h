@@ -27,8 +27,8 @@ inline constexpr size_t kNamesMax = 64;  // for one certificate
 // InvalidArgument, with the reason.
 absl::StatusOr<CertificatePeer> ParseCertificateNames(const x509_st* certificate);
 
-// The same for a certificate in DER. Errors: also InvalidArgument if the bytes are not a
-// certificate.
+// ParseCertificateNames() for a certificate in DER. Errors: also InvalidArgument if the bytes are
+// not a certificate.
 absl::StatusOr<CertificatePeer> ParseDerCertificateNames(std::span<const std::byte> der);
 
 // Returns the subject for logs: "CN=engine-7,O=example". Bytes that are not printable ASCII are

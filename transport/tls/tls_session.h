@@ -8,9 +8,9 @@
 //   session.peer();              // who it is
 //   session.Read(target); session.Write(source);
 //
-// It changes its own key every kRecordsPerKey records, because OpenSSL never does. A peer may
-// change its keys once per GiB, and kKeyUpdatesPerMinute times per minute in addition. If it
-// exceeds this, the connection fails.
+// The session changes its own key every kRecordsPerKey records, because OpenSSL never does. A peer
+// may change its keys once per GiB, and kKeyUpdatesPerMinute times per minute in addition. If the
+// peer exceeds this, the connection fails.
 //
 // OpenSSL's error queue is empty after each call. The queue belongs to the thread, and in the SDK
 // the thread belongs to the engine.
@@ -38,8 +38,9 @@ namespace cairn::transport {
 class ByteChannel {
  public:
   virtual ~ByteChannel() = default;
-  // Both return the number of bytes moved, at least one. Read() returns 0 at the end of the stream.
-  // Both return -1 and set errno on failure, with EAGAIN if nothing can be moved now.
+  // Both functions return the number of bytes moved, at least one. Read() returns 0 at the end of
+  // the stream. After a failure, both return -1 and set errno; it is EAGAIN if nothing can be moved
+  // now.
   virtual ssize_t Read(void* target, size_t bytes) = 0;
   virtual ssize_t Write(const void* source, size_t bytes) = 0;
 };
@@ -48,8 +49,8 @@ class ByteChannel {
 class SocketChannel final : public ByteChannel {
  public:
   explicit SocketChannel(int socket) : socket_(socket) {}
-  // For tests: emulates a socket with buffers of `bytes`. Reads alternately return one byte and at
-  // most `bytes`. A write takes at most `bytes`, and the next write takes nothing.
+  // For tests: emulates a socket with buffers of `bytes` bytes. Reads return alternately one byte
+  // and at most `bytes`. A write takes at most `bytes`, and the write after it takes nothing.
   void Strain(size_t bytes) { bytes_max_ = bytes; }
   ssize_t Read(void* target, size_t bytes) override;
   ssize_t Write(const void* source, size_t bytes) override;
@@ -85,8 +86,8 @@ enum class TlsStep : uint8_t {
 // Why a connection failed. Used for metrics, and to choose the message for each side.
 enum class TlsRefusal : uint8_t {
   kNone,
-  kExpired,        // the peer's certificate
-  kNotYetValid,    // the peer's certificate
+  kExpired,        // the peer's certificate has expired
+  kNotYetValid,    // the peer's certificate is not valid yet
   kUnknownCa,      // no chain to a CA that is trusted
   kRevoked,        // or the issuer's list is stale, and is_stale_crl_refused is set
   kWrongUse,       // the extended key usage does not allow it
@@ -113,12 +114,12 @@ inline constexpr uint64_t kBytesPerKeyUpdate = uint64_t{1} << 30;
 
 struct TlsSessionOptions {
   std::string alpn;  // both ends must speak it
-  // Client: the name that the server's certificate must have. A DNS name, an address, or a URI
-  // ("spiffe://…"). Not empty for a client.
+  // For a client: the name that the server's certificate must have. It is a DNS name, an address,
+  // or a URI ("spiffe://…"), and not empty.
   std::string server_name = {};
 };
 
-// Tests reach both limits sooner.
+// Tests set lower limits, to reach both sooner.
 struct TlsKeyLimits {
   uint64_t records_per_key = kRecordsPerKey;
   double updates_per_minute = kKeyUpdatesPerMinute;
@@ -150,7 +151,7 @@ class TlsSession {
   // Returns whether a list of `context` revokes the peer's certificate or one of its CAs.
   bool IsPeerRevoked(const TlsContext& context) const;
 
-  // Both move at most as many bytes as given. REQUIRES: is_open().
+  // Both functions move at most as many bytes as the span has. REQUIRES: is_open().
   Moved Read(std::span<std::byte> target);
   Moved Write(std::span<const std::byte> source);
   // The number of decrypted bytes that Read() can return without reading the channel.

@@ -4,8 +4,8 @@
 // calling thread.
 //
 // If the daemon closes an idle connection, the next Start() opens it again and sends the hello
-// again. (The daemon closes a peer that leaves two pings unanswered, and a client answers pings
-// only in Poll().) If a connection breaks for another reason, it stays broken().
+// again. (The daemon closes the connection of a peer that does not answer two pings, and a client
+// answers pings only in Poll().) If a connection breaks for another reason, it stays broken().
 
 #include <memory>
 #include <string>
@@ -25,7 +25,8 @@ namespace cairn::transport {
 // Thread-safety: Thread-compatible.
 class UcxConnection final : public Connection {
  public:
-  // Like UcxModule::Connect(). `reply` may be null. Tries each address of a name until one answers.
+  // Does the same as UcxModule::Connect(). `reply` may be null. Tries each address of a name until
+  // one answers.
   static absl::StatusOr<std::unique_ptr<UcxConnection>> Connect(
       std::string_view host, uint16_t port, const proto::Frame& hello,
       const UcxConnectOptions& options, absl::Time deadline, proto::HelloReply* reply);
@@ -107,9 +108,9 @@ class UcxConnection final : public Connection {
   bool is_saying_hello_ = false;
   int window_ = 1;
   std::vector<Slot> slots_;
-  bool keeps_ = false;                              // the daemon takes batches
+  bool keeps_ = false;                              // the daemon accepts batches
   std::unique_ptr<Sending> kept_;                   // not sent yet
-  std::vector<std::unique_ptr<Sending>> sendings_;  // UCX has them
+  std::vector<std::unique_ptr<Sending>> sendings_;  // UCX still uses them
   absl::Status failure_;                            // set by callbacks
   void* close_request_ = nullptr;
   absl::Time breaking_since_;

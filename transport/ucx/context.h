@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// UCX's status codes, and owners of UCX's two main handles, context and worker. The handles use the
-// pinned settings, and only the features active messages and wake-up. So a peer can reach no other
-// handler.
+// UCX's status codes, and owners of UCX's two main handles: context and worker. The handles use the
+// pinned settings, and only two features, active messages and wake-up. So a peer cannot reach any
+// other message handler of UCX.
 
 #include <ucp/api/ucp.h>
 
@@ -50,15 +50,16 @@ class UcxWorker {
   UcxWorker& operator=(const UcxWorker&) = delete;
 
   ucp_worker_h get() const { return worker_; }
-  // Once armed, it is readable when Progress() has work. It is an epoll set: add it to another one,
-  // and do not read it.
+  // A descriptor that is readable when Progress() has work, once Arm() was called. It is an epoll
+  // set: add it to another one, and do not read it.
   int event_fd() const { return event_fd_; }
   unsigned Progress() { return ucp_worker_progress(worker_); }
-  // Call it before every sleep on event_fd(). Returns false if there are pending events; then do
-  // not sleep.
+  // Must be called before every sleep on event_fd(). Returns false if there are pending events; the
+  // caller must not sleep then.
   bool Arm();
 
-  // Registers `callback(argument, …)` for messages with `id`. It gets only whole messages.
+  // Registers `callback(argument, …)` for messages with `id`. The callback gets only whole
+  // messages.
   absl::Status Handle(unsigned id, ucp_am_recv_callback_t callback, void* argument);
 
  private:
@@ -67,8 +68,9 @@ class UcxWorker {
   int event_fd_ = -1;
 };
 
-// Returns the status with which a callback refuses a payload. An error from an eager callback would
-// abort the process. OK from a rendezvous callback would report success to the sender.
+// Returns the status with which a callback refuses a payload. The status depends on the protocol:
+// an error from an eager callback would abort the process, while OK from a rendezvous callback
+// would report success to the sender.
 inline ucs_status_t RefusedPayload(const ucp_am_recv_param_t* param) {
   return (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ? UCS_ERR_REJECTED : UCS_OK;
 }

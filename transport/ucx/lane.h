@@ -45,7 +45,7 @@ struct UcxPeer {
   PeerId id = 0;
   ucp_ep_h endpoint = nullptr;
   int transfers = 0;     // transfers in UCX, whose callbacks have not run yet
-  int own_frames = 0;    // those transfers that are refusals, Ping or Pong frames
+  int own_frames = 0;    // transfers that are refusals, Ping or Pong frames
   uint32_t arrived = 0;  // requests of this iteration that the handler has not seen
   absl::Time heard;      // time of the peer's last message
   int pings_missed = 0;
@@ -92,9 +92,9 @@ class UcxHeld final : public Arrival::Held {
   friend class UcxLane;
   UcxLane* lane_;  // null once the peer is gone or the payload is taken
   UcxPeer* peer_;
-  void* descriptor_ = nullptr;     // rendezvous: UCX's, to be received or released
+  void* descriptor_ = nullptr;     // rendezvous: UCX's descriptor, to be received or released
   std::vector<std::byte> copied_;  // eager: at most kEagerRequestBytesMax
-  size_t index_ = 0;               // in the lane's held_
+  size_t index_ = 0;               // index in the lane's held_
 };
 
 // --- The lane
@@ -106,7 +106,7 @@ struct UcxLaneOptions {
   // The time between pings of an idle peer. Two pings without an answer end the peer.
   absl::Duration ping_interval = absl::Seconds(10);
   bool is_crc_computed = true;  // off only for measuring its cost
-  // For tests: the number of receive completions to drop, as if UCX never called back.
+  // Set only by tests: the number of receive completions to drop, as if UCX had not called back.
   std::atomic<int>* lost_completions = nullptr;
 };
 
@@ -173,7 +173,7 @@ class UcxLane final : public Lane {
                                 size_t data_bytes, const ucp_am_recv_param_t* param);
   static ucs_status_t OnBatch(void* argument, const void* header, size_t header_bytes, void* data,
                               size_t data_bytes, const ucp_am_recv_param_t* param);
-  UcxPeer* PeerOf(const ucp_am_recv_param_t* param);  // null: none that is open
+  UcxPeer* PeerOf(const ucp_am_recv_param_t* param);  // null: the peer is not open
   ucs_status_t TakeRequest(UcxPeer& peer, const Header& header, void* data, size_t data_bytes,
                            const ucp_am_recv_param_t* param);
   size_t DispatchArrivals();

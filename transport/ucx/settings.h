@@ -21,9 +21,9 @@ struct UcxSettings {
 };
 
 // Returns pairs of key and value. Keys of the TCP transport have no prefix, because UCX ignores
-// them with a prefix. The list has Cairn's own choices, and settings with UCX's default values.
-// Without the latter, an environment variable for another user of UCX could end the process or its
-// connections.
+// them with a prefix. The list has Cairn's own choices, and other settings with UCX's default
+// values. The latter are listed because an environment variable for another user of UCX could
+// otherwise end the process or its connections.
 std::vector<std::pair<std::string, std::string>> PinnedSettings(const UcxSettings& settings);
 
 // Errors: InvalidArgument unless `port_range` is empty, or "FIRST-LAST" in ascending order.
@@ -35,7 +35,7 @@ absl::Status CheckPortRange(const std::string& port_range);
 // logs the lines once per process.
 std::vector<std::string> EnvironmentWarnings();
 
-// Returns the names of the environment's UCX_… variables that Cairn does not read.
+// Returns the names of UCX_… variables in the environment that Cairn does not read.
 std::vector<std::string> VariablesOfOthers();
 
 // Redirects UCX's messages from stdout to Cairn's log, component "ucx". Does not redirect messages

@@ -5,11 +5,11 @@
 //   active message header   capacity_bytes u64 little-endian, then the frame, at most 256 bytes
 //   active message data     the payload
 //
-// capacity_bytes is the most payload bytes that the sender accepts in reply; it is 0 in replies.
-// The value kOwnFrame marks the transport's own Ping and Pong frames, with seq 0, which no handler
-// or caller sees.
+// capacity_bytes is the maximum number of payload bytes that the sender accepts in the reply; in
+// replies it is 0. The value kOwnFrame marks the transport's own Ping and Pong frames, with seq 0,
+// which no handler or caller sees.
 //
-// A message with id kBatchId brings several requests without payloads. It has no header. Its data:
+// A message with id kBatchId carries several requests without payloads. It has no header. Its data:
 //
 //   for each request      bytes of its header u16 little-endian, then the header as above
 
@@ -28,8 +28,8 @@ namespace cairn::transport {
 inline constexpr unsigned kRequestId = 1;  // client to daemon
 inline constexpr unsigned kReplyId = 2;    // daemon to client
 inline constexpr unsigned kBatchId = 3;    // client to daemon, if the answer to the hello allows it
-// The largest id that a peer can name. Every id gets a handler, because UCX (1.13.1) neither checks
-// an id against the size of its table nor clears the entries between two registered ids.
+// The largest id that a peer can name. Every id must have a handler, because UCX (1.13.1) neither
+// checks an id against the size of its table nor clears the entries between two registered ids.
 inline constexpr unsigned kIdMax = 65535;
 
 // Larger puts use rendezvous, so that the daemon determines when and where the bytes arrive.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Requests that `cairnctl explain` compares: the inputs of their blocks' keys, and the first block
-// in which two requests differ. Pure; all functions are Thread-safe.
+// The requests that `cairnctl explain` compares. A request has the inputs of its blocks' keys. This
+// file also finds the first block in which two requests differ. Pure functions; all are
+// Thread-safe.
 
 #include <cstdint>
 #include <optional>
@@ -20,8 +21,8 @@ inline constexpr uint64_t kRequestBytesMax = uint64_t{256} << 20;  // limit for 
 struct Request {
   std::string space;  // as --space names it; empty: not stated
   std::vector<uint32_t> tokens;
-  std::optional<std::string> text;    // in place of tokens
-  std::vector<proto::BlockKey> keys;  // likewise, for engines with their own hashes
+  std::optional<std::string> text;    // given instead of tokens
+  std::vector<proto::BlockKey> keys;  // given instead, for engines with their own hashes
   std::vector<proto::KeyExtra> extras;
 };
 
@@ -30,14 +31,15 @@ struct Request {
 // the word or the field.
 absl::StatusOr<Request> ParseRequest(std::string_view content);
 
-// The first block in which the chains of two requests differ.
+// Where the chains of two requests begin to differ.
 struct Parting {
   uint64_t block = 0;  // the first block that they do not share
-  // The differences in that block, one sentence each. Empty: one chain ends before this block.
+  // The differences in that block, one sentence each. Empty if one of the chains ends before this
+  // block.
   std::vector<std::string> differing;
 };
-// Returns nullopt if the chains are equal. Ignores partial blocks at the ends, because they have no
-// keys.
+// Returns nullopt if the chains are equal. Ignores the partial block at the end of a request,
+// because it has no key.
 std::optional<Parting> FindParting(const Request& a, const Request& b, uint32_t tokens_per_block);
 
 // Returns the differing fields of two spaces' identities, one sentence each.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The content of the blocks of a replay. It is a function of a block's key, so that blocks can be
-// checked without a copy.
+// The content of the blocks of a replay. It is computed from a block's key, so that a block can be
+// checked without a copy of it.
 //
 // A block is one layer with one head of `dim` channels: K and V of kContentTokens tokens in bf16,
-// 512 bytes per channel. Values are approximately normal. The spreads of K's channels span four
-// octaves, those of V's channels one, about as in models. So `exact` stores a block in two thirds
-// of its size, and a recipe with a mined profile needs about the number of bits in its name.
+// that is, 512 bytes per channel. Values are approximately normal. The standard deviations of K's
+// channels range over four octaves, those of V's channels over one, about as in models. So `exact`
+// stores a block in two thirds of its size. A recipe with a mined profile needs about the number of
+// bits in its name.
 //
 // Thread-safety: Immutable.
 
@@ -27,8 +28,8 @@ inline constexpr uint32_t kContentTokens = 128;
 inline constexpr uint32_t kContentDimMin = 16, kContentDimMax = 128;
 inline constexpr uint64_t kContentChannelBytes = uint64_t{2} * 2 * kContentTokens;
 inline constexpr uint64_t kContentBytesMax = kContentDimMax * kContentChannelBytes;
-// The largest error that WrongBytes() accepts. Recipes stay below it. Zeros have an error of 1,
-// another block's values 2.
+// The largest relative error that WrongBytes() accepts. The loss of every recipe is below it. A
+// block of zeros has an error of 1, and the content of another block has an error of 2.
 inline constexpr double kContentErrorMax = 0.9;
 
 class Content {
@@ -46,14 +47,15 @@ class Content {
   // Writes a block in source form. REQUIRES: block.size() is block_bytes().
   void Fill(const proto::BlockKey& key, std::span<std::byte> block) const;
   // Returns the number of wrong bytes in a block. If lossless, counts the bytes that differ. If
-  // lossy, counts all bytes of a plane (K or V) whose mean squared error, relative to each
-  // channel's spread, exceeds kContentErrorMax. A codec's loss is below that, another block's
-  // content is above. `expected` is scratch memory for a block. REQUIRES: got.size() is
-  // block_bytes().
+  // lossy, compares each plane (K or V): if its mean squared error, relative to the variance of
+  // each channel, exceeds kContentErrorMax, all bytes of the plane count. The loss of a codec is
+  // below that; another block's content is above. `expected` is scratch memory for a block.
+  // REQUIRES: got.size() is block_bytes().
   uint64_t WrongBytes(const proto::BlockKey& key, bool is_lossless, std::span<const std::byte> got,
                       std::span<std::byte> expected) const;
 
-  // Mines a profile with the rate of `recipe`, from the content of keys that no block has.
+  // Mines a profile with the rate of `recipe`. The sample is the content of keys that no block of
+  // the trace has.
   absl::StatusOr<std::vector<std::byte>> MineProfile(const codecs::Recipe& recipe) const;
 
  private:

@@ -3,7 +3,7 @@
 // Plays a trace against a space. Each request matches its chain, gets the matched blocks, checks
 // every byte, and puts the missing blocks, parents first.
 //
-// Thread-safety: for one caller. Play() has threads of its own, which end before it returns.
+// Thread-safety: for one caller. Play() starts threads, which end before it returns.
 
 #include <atomic>
 #include <cstddef>
@@ -25,7 +25,7 @@
 namespace cairn::replay {
 
 struct PlayOptions {
-  double rate = 0;                             // 2: twice the trace's speed; 0: no pauses
+  double rate = 0;                             // 2: twice the speed of the trace; 0: no pauses
   uint32_t parallel = 1;                       // requests at once; 1 keeps the trace's order
   absl::Duration deadline = absl::Seconds(2);  // for each call
   bool is_lossless = true;                     // for Content::WrongBytes()
@@ -47,7 +47,7 @@ class Player {
   Tally Play(absl::FunctionRef<bool(const PlayProgress& progress)> watch);
 
  private:
-  // The state of one thread.
+  // The state of one of the threads that play requests.
   struct Hand {
     Tally tally;
     std::vector<BlockKey> keys;
@@ -63,7 +63,7 @@ class Player {
   void PutFrom(uint32_t first, size_t window, Hand& hand);
   // Retains the prefix that the session continues later, or demotes the session's own blocks.
   void SendHint(size_t index, Hand& hand);
-  // Returns false if the play was stopped meanwhile.
+  // Waits until the request is due. Returns false if the play was stopped meanwhile.
   bool WaitFor(const TraceRequest& request, Hand& hand);
   size_t WindowOf(size_t index) const;
 

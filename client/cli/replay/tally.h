@@ -50,13 +50,13 @@ struct Tally {
   uint64_t requests = 0;
   uint64_t lost_blocks = 0;  // matched and leased, but then not found
   uint64_t wrong_blocks = 0, wrong_bytes = 0;
-  uint64_t verified_bytes = 0;            // in source form
-  uint64_t puts = 0, duplicate_puts = 0;  // successful; includes duplicates
-  uint64_t skipped_puts = 0;              // after a failed put of the same request
-  uint64_t hints = 0, refused_hints = 0;  // with --hints
-  uint64_t stored_bytes = 0;              // images of puts that were not duplicates
-  uint64_t late_calls = 0;                // ended after their deadline
-  absl::Duration late_max, behind_max;    // longest delay after a call's deadline, a request's time
+  uint64_t verified_bytes = 0;             // in source form
+  uint64_t puts = 0, duplicate_puts = 0;   // successful; includes duplicates
+  uint64_t skipped_puts = 0;               // after a failed put of the same request
+  uint64_t hints = 0, refused_hints = 0;   // with --hints
+  uint64_t stored_bytes = 0;               // images of puts that were not duplicates
+  uint64_t late_calls = 0;                 // ended after their deadline
+  absl::Duration late_max, behind_max;     // longest delays: of calls, of requests
   std::map<std::string, uint64_t> errors;  // "put RESOURCE_EXHAUSTED"
 
   // Adds a call that took `elapsed`.
@@ -68,8 +68,8 @@ struct Tally {
   TallyWindow Sum() const;
 };
 
-// Returns the smallest of the times for which this holds: at least the fraction `share` of all
-// times are not longer. Returns 0 if there are no times. REQUIRES: 0 < share <= 1.
+// Returns a percentile: the smallest of the times that at least the fraction `share` of all times
+// do not exceed. Returns 0 if there are no times. REQUIRES: 0 < share <= 1.
 uint32_t Percentile(std::vector<uint32_t> times, double share);
 
 }  // namespace cairn::replay

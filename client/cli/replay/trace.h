@@ -61,18 +61,18 @@ struct Trace {
 absl::StatusOr<Trace> ParseTrace(std::string_view text, uint32_t block_tokens,
                                  uint64_t requests_max = UINT64_MAX);
 
-// Whether a later request continues the session from this request, after a pause. An agent knows
-// this when a request ends.
+// Says whether a later request continues the same session after this request. When a request of a
+// real agent ends, the agent knows this.
 struct TurnEnd {
-  bool goes_on = false;     // a later request has all full blocks of this one
-  uint32_t used_later = 0;  // blocks from the start that any later request has
+  bool goes_on = false;     // a later request starts with all full blocks of this one
+  uint32_t used_later = 0;  // number of first blocks that a later request has, too
 };
 std::vector<TurnEnd> TurnEndsOf(const Trace& trace);  // one per request
 
-// The hits of a store that keeps every block: an upper bound for any other. A hit is a block within
-// the unbroken prefix that earlier requests have left.
+// The hits of a store that never drops a block: an upper bound for any other store. A block is a
+// hit if earlier requests had the same block and all blocks before it.
 struct Ceiling {
-  uint64_t block_count = 0, token_count = 0;  // requested
+  uint64_t block_count = 0, token_count = 0;  // requested blocks and tokens
   uint64_t hit_blocks = 0, hit_tokens = 0;
   std::vector<uint32_t> request_hits;  // number of hit blocks, by request
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The backend tables of the ISA files, on x86-64, and the checks whether this CPU supports them.
-// The checks are not in the ISA files, because code compiled for an ISA must not run before the
-// check.
+// The tables of the x86-64 backends, and functions that check whether this CPU supports them. These
+// checks are not in the files that are compiled for an ISA, because code of those files must not
+// run before the check.
 
 #include "codecs/backend/backend.h"
 

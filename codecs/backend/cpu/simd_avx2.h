@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The primitives on which affine_*.inl are built, for AVX2 + F16C + BMI2, with registers of 8
-// floats. simd_avx512.h has the same primitives. Everything has internal linkage: see
+// The primitives that affine_*.inl use, for AVX2 + F16C + BMI2, with registers of 8 floats.
+// simd_avx512.h has the same primitives. Everything has internal linkage: see
 // codecs/backend/backend.h. Only codecs/backend/cpu/avx2.cc includes this file, and it is compiled
-// with the flags.
+// with the flags for this ISA.
 
 #include <immintrin.h>
 
@@ -16,7 +16,7 @@ struct Simd {
   static constexpr uint32_t kLanes = 8;
   using Float = __m256;
   using Int = __m256i;
-  using Mask = __m256;     // all bits of a lane, or none
+  using Mask = __m256;     // each lane has all bits set, or none
   using Halves = __m256i;  // 2 * kLanes of 16 bits
 
   static Float Set(float value) { return _mm256_set1_ps(value); }
@@ -49,8 +49,8 @@ struct Simd {
   static Int Zero() { return _mm256_setzero_si256(); }
   static Int AddInt(Int a, Int b) { return _mm256_add_epi32(a, b); }
   static Int BitsOf(Float a) { return _mm256_castps_si256(a); }
-  // Return the element-wise larger of `largest` and the magnitudes at source, as bits: of 2 *
-  // kLanes elements of 16 bits, of kLanes elements of 32 bits, or of 4 * kLanes bytes.
+  // Return the element-wise maximum of `largest` and the magnitudes at source, both as bits. The
+  // functions read 2 * kLanes elements of 16 bits, kLanes elements of 32 bits, or 4 * kLanes bytes.
   static Int MaxMagnitude16(Int largest, const uint8_t* source) {
     return _mm256_max_epu16(largest,
                             _mm256_and_si256(LoadHalves(source), _mm256_set1_epi16(0x7FFF)));
@@ -190,8 +190,8 @@ struct Simd {
     const uint32_t word = (low & 0xFFFF) | (high << 16);
     __builtin_memcpy(target, &word, 4);
   }
-  // Stores kCount * kLanes two-bit codes from positions of 255, as affine_encode.inl says. kCount:
-  // 1 or kCodeFloats. REQUIRES: positions are below 2^31 in magnitude.
+  // Stores kCount * kLanes two-bit codes. The input is positions in 0..255, as affine_encode.inl
+  // says. kCount is either 1 or kCodeFloats. REQUIRES: positions are below 2^31 in magnitude.
   static constexpr uint32_t kCodeFloats = 4;
   template <uint32_t kCount>
   static void StoreCodes2(uint8_t* target, const Float* positions) {
@@ -199,9 +199,9 @@ struct Simd {
       const __m256i first = _mm256_cvtps_epi32(positions[i % kCount]);
       return _mm256_packs_epi32(first, _mm256_cvtps_epi32(positions[(i + 1) % kCount]));
     };
-    // Codes of 8 bits. The low half has four codes of each register, the high half the other four.
+    // 8-bit codes. The low half has four codes of each register, the high half has the other four.
     const __m256i codes8 = _mm256_packus_epi16(halves(0), halves(2));
-    // The top two bits of 3/4 code + 1/4 * 127 are the code of two bits.
+    // The top two bits of 3/4 * code + 1/4 * 127 are the 2-bit code.
     const __m256i most = _mm256_avg_epu8(codes8, _mm256_set1_epi8(126));
     const __m256i tops = _mm256_and_si256(_mm256_avg_epu8(codes8, most), _mm256_set1_epi8(-64));
     const __m256i pairs = _mm256_maddubs_epi16(tops, _mm256_set1_epi16(0x1004));
@@ -217,10 +217,11 @@ struct Simd {
     return _mm256_srli_epi32(_mm256_mullo_epi16(moved, _mm256_set1_epi32(241)), 12);
   }
 
-  // Loads 2 * kLanes codes of E4M3 as 2^-8 times their value. A NaN gives 1.875.
+  // Loads 2 * kLanes E4M3 codes as 2^-8 times their values. A NaN becomes 1.875.
   static void LoadE4m3(const uint8_t* source, Float* first, Float* second) {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
-    // The sign is in bits 15 and 14; bit 14 is never set in the exponent of such an fp16.
+    // The sign is in bits 15 and 14. Clearing bit 14 is right, because no such fp16 has that
+    // exponent bit set.
     const __m256i moved = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
     const __m256i halves = _mm256_and_si256(moved, _mm256_set1_epi16(-0x4001));
     *first = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
@@ -234,7 +235,7 @@ struct Simd {
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(magnitude, 20), _mm256_set1_epi32(1));
     const __m256i up = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFFF - (120 << 23)));
     const __m256i normal = _mm256_srli_epi32(_mm256_add_epi32(magnitude, up), 20);
-    // Near 2^14 the last place of a float is 2^-9, which is the smallest code.
+    // Near 2^14, the last bit of a float is worth 2^-9, which is the smallest E4M3 value.
     const __m256 base = _mm256_set1_ps(16384.0F);
     const __m256i beside = _mm256_castps_si256(_mm256_add_ps(_mm256_castsi256_ps(magnitude), base));
     const __m256i small = _mm256_sub_epi32(beside, _mm256_castps_si256(base));
@@ -246,8 +247,8 @@ struct Simd {
   static Halves LoadHalves(const uint8_t* source) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
   }
-  // kStreams: bypasses the caches. REQUIRES: `target` is aligned to a register; EndStreams()
-  // follows.
+  // If kStreams, bypasses the caches. REQUIRES: `target` is aligned to a register; EndStreams() is
+  // called afterwards.
   template <bool kStreams>
   static void StoreHalves(uint8_t* target, Halves a) {
     auto* to = reinterpret_cast<__m256i*>(target);
@@ -263,13 +264,14 @@ struct Simd {
     __builtin_memcpy(&value, source, 2);
     return _mm256_set1_epi16(value);
   }
-  // Selects 2 * kLanes halves among four by 2-bit codes, in kLanes / 2 bytes, and stores them.
+  // Selects 2 * kLanes values, each among four halves, by 2-bit codes in kLanes / 2 bytes. Stores
+  // them.
   template <bool kStreams>
   static void StorePicked(uint8_t* target, const uint8_t* codes, const Halves* of) {
     int word = 0;
     __builtin_memcpy(&word, codes, 4);
-    // The top bit of byte j of word i is the high bit of code 4 j + i. Shifted left once, it is the
-    // low bit.
+    // The top bit of byte j of word i is the high bit of code 4 j + i. After a left shift by one,
+    // the top bit is the code's low bit.
     const __m256i shifted =
         _mm256_sllv_epi32(_mm256_set1_epi32(word), _mm256_setr_epi32(6, 4, 2, 0, 6, 4, 2, 0));
     const __m256i is_high =
@@ -283,7 +285,8 @@ struct Simd {
     StoreHalves<kStreams>(target, _mm256_blendv_epi8(below, above, is_high));
   }
 
-  // Converts between bf16 or fp16 bits and signed integers of the same order, in both directions.
+  // Converts between the bits of bf16 or fp16 and signed integers of the same order. The function
+  // is its own inverse.
   static Halves Ordered(Halves a) {
     return _mm256_xor_si256(a, _mm256_srli_epi16(_mm256_srai_epi16(a, 15), 1));
   }
@@ -297,8 +300,8 @@ struct Simd {
   static uint16_t ReduceMaxHalves(Halves a) {
     return static_cast<uint16_t>(~ReduceMinHalves(_mm256_xor_si256(a, _mm256_set1_epi16(-1))));
   }
-  // Subtracts b in the lanes whose mask is set. `first` has the first kLanes lanes, `second` the
-  // others.
+  // Subtracts b in the lanes whose mask is set. `first` is the mask of the first kLanes lanes,
+  // `second` that of the others.
   static Halves SubtractWhere(Mask first, Mask second, Halves a, int16_t b) {
     const __m256i mask =
         _mm256_packs_epi32(_mm256_castps_si256(first), _mm256_castps_si256(second));
@@ -308,7 +311,7 @@ struct Simd {
   static Halves AddToHalves(Halves a, int16_t b) {
     return _mm256_add_epi16(a, _mm256_set1_epi16(b));
   }
-  // Counts, for each lane, how many of the three values are below it.
+  // Returns, for each lane, how many of the three values are below it.
   static Halves CountBelow(Halves a, const Halves* three) {
     const __m256i first = _mm256_cmpgt_epi16(a, three[0]);
     const __m256i second = _mm256_cmpgt_epi16(a, three[1]);
@@ -316,13 +319,13 @@ struct Simd {
     return _mm256_sub_epi16(_mm256_setzero_si256(),
                             _mm256_add_epi16(_mm256_add_epi16(first, second), third));
   }
-  // Stores kCount * 2 * kLanes two-bit codes. kCount: 1 or kCodeHalves.
+  // Stores kCount * 2 * kLanes two-bit codes. kCount is either 1 or kCodeHalves.
   static constexpr uint32_t kCodeHalves = 4;
   template <uint32_t kCount>
   static void StoreCodeHalves2(uint8_t* target, const Halves* codes) {
     const __m256i by_4 = _mm256_set1_epi16(0x0401);
     const __m256i by_16 = _mm256_set1_epi32(0x00100001);
-    const auto four_each = [&](Halves a, Halves b) {  // codes of 8 bits, then 4 to a word
+    const auto four_each = [&](Halves a, Halves b) {  // makes 8-bit codes, then packs 4 into a word
       return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_packs_epi16(a, b), by_4), by_16);
     };
     const __m256i first = four_each(codes[0], codes[kCount == 1 ? 0 : 1]);

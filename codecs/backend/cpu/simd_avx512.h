@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The primitives of simd_avx2.h for AVX-512 F, BW, DQ, VL + BMI2, with registers of 16 floats. Only
-// codecs/backend/cpu/avx512.cc includes this file, and it is compiled with the flags.
+// codecs/backend/cpu/avx512.cc includes this file, and it is compiled with the flags for this ISA.
 
 #include <immintrin.h>
 

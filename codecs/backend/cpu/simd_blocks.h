@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The primitives on which step*.inl are built: 16 tokens of a channel, or 16 channels of a token,
-// as floats in two registers of AVX2. Both ISA files use them, since AVX-512 includes these
-// instructions. Everything has internal linkage: see codecs/backend/backend.h.
+// The primitives that step*.inl use: 16 tokens of a channel, or 16 channels of a token, as floats
+// in two registers of AVX2. Both ISA files use them, since AVX-512 includes these instructions.
+// Everything has internal linkage: see codecs/backend/backend.h.
 
 #include <immintrin.h>
 
@@ -13,7 +13,7 @@
 namespace cairn::codecs {
 namespace {
 
-// Lanes 0..7 and 8..15.
+// 16 floats: a has the lanes 0..7, b the lanes 8..15.
 struct Floats16 {
   __m256 a, b;
 };
@@ -79,12 +79,12 @@ struct Blocks {
     const __m128 least = _mm_min_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
     _mm_storeu_ps(bounds, _mm_xor_ps(least, _mm_setr_ps(0.0F, -0.0F, 0.0F, -0.0F)));
   }
-  // Returns entry index[i] of 16 entries. REQUIRES: 0 <= index[i] <= 15.
+  // Returns entry index[i] of a table of 16 entries. REQUIRES: 0 <= index[i] <= 15.
   static Floats16 LookUp(Floats16 table, Ints16 index) {
     return {LookUpOne(table, index.a), LookUpOne(table, index.b)};
   }
-  // Returns the larger of `largest` and the bits of x without the sign. Their order is that of
-  // magnitudes, with NaN above all.
+  // Returns the larger of `largest` and the bits of x without the sign. As integers, these bits
+  // have the order of magnitudes, with NaN above all others.
   static Ints16 MaxMagnitude(Ints16 largest, Floats16 x) {
     const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
     return {_mm256_max_epi32(largest.a, _mm256_and_si256(_mm256_castps_si256(x.a), magnitude)),
@@ -156,9 +156,10 @@ struct Blocks {
   // Rounds to nearest, ties to even.
   static Ints16 Round(Floats16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 
-  // Returns the high halves of first + i * by, modulo 2^64.
+  // Returns, for i = 0..15, the upper 32 bits of the 64-bit number first + i * by.
   static Ints16 HighOfMultiples(uint64_t first, uint64_t by) {
-    // The multiples are in the order in which the shuffle of two registers joins their halves.
+    // The multiples are stored in the order in which the shuffle below joins the halves of two
+    // registers.
     const auto at = [&](uint64_t i) { return static_cast<int64_t>(first + i * by); };
     __m256i x = _mm256_setr_epi64x(at(0), at(1), at(4), at(5));
     const __m256i two = _mm256_set1_epi64x(static_cast<int64_t>(2 * by));
@@ -178,7 +179,8 @@ struct Blocks {
   static void StoreHalves(uint8_t* target, Halves16 x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), x);
   }
-  // Load and widen, as FromBf16() and FromFp16() of LoadHalves().
+  // Load 16 elements and widen them. The result is that of FromBf16() and FromFp16() on
+  // LoadHalves().
   static Floats16 LoadBf16(const uint8_t* source) {
     return OfBits({_mm256_slli_epi32(_mm256_cvtepu16_epi32(LoadEight(source)), 16),
                    _mm256_slli_epi32(_mm256_cvtepu16_epi32(LoadEight(source + 16)), 16)});
@@ -186,7 +188,7 @@ struct Blocks {
   static Floats16 LoadFp16(const uint8_t* source) {
     return {_mm256_cvtph_ps(LoadEight(source)), _mm256_cvtph_ps(LoadEight(source + 16))};
   }
-  // kStreams: bypasses the caches. REQUIRES: `target` is at a multiple of 32.
+  // If kStreams, bypasses the caches. REQUIRES: `target` is at a multiple of 32.
   template <bool kStreams>
   static void PutHalves(uint8_t* target, Halves16 x) {
     if constexpr (kStreams) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// More primitives for step_blocks.inl, besides those of simd_blocks.h and simd_strips.h: 32 tokens
-// of a channel, as floats in four registers of AVX2. Both ISA files use them, since AVX-512
-// includes these instructions. Everything has internal linkage: see codecs/backend/backend.h.
+// More primitives for step_blocks.inl, in addition to those of simd_blocks.h and simd_strips.h.
+// They work on 32 tokens of a channel, as floats in four registers of AVX2. Both ISA files use
+// them, since AVX-512 includes these instructions. Everything has internal linkage: see
+// codecs/backend/backend.h.
 
 #include <immintrin.h>
 
@@ -24,8 +25,8 @@ struct Groups {
   static Bytes32 Arrange(Bytes32 tokens) {
     return _mm256_permutevar8x32_epi32(tokens, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
   }
-  // The token in each lane of Halves32::a, when the Halves32 were made of arranged tokens.
-  // Halves32::b has the tokens 16 higher.
+  // The token in each lane of Halves32::a, if the Halves32 were made from arranged tokens. In
+  // Halves32::b, each lane has the token that is 16 higher.
   static constexpr uint8_t kTokenAt[16] = {0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15};
   // Returns the lane of a token among the 32.
   static uint32_t PlaceOf(uint32_t token) {
@@ -104,8 +105,8 @@ struct Groups {
     return ForEach([&](uint32_t i) { return _mm256_mul_ps(x.of[i], y.of[i]); });
   }
 
-  // Converts as FloatToBf16() does. NaNs are not treated specially. So a NaN in x must be the
-  // default NaN, which operations on numbers give.
+  // Converts as FloatToBf16() does, but does not treat NaNs specially. REQUIRES: each NaN in x is
+  // the default NaN. The CPU gives this NaN if the operands of an operation are no NaNs.
   static Halves32 ToBf16(const Floats32& x) {
     return {_mm256_packus_epi32(Bf16(x.of[0]), Bf16(x.of[1])),
             _mm256_packus_epi32(Bf16(x.of[2]), Bf16(x.of[3]))};

@@ -6,8 +6,8 @@
 namespace cairn::codecs {
 namespace {
 
-// In each round, interleaves the rows of the first half with those of the second half.
-//   low, high  interleave the lanes of two rows, from the low or the high half of each 128 bits
+// In each round, interleaves the rows of the first half with the rows of the second half.
+//   low, high  interleave the lanes of two rows, in the low or the high half of each 128 bits
 template <int kRounds, typename Row, int kRows, typename Low, typename High>
 void Interleave(Row (&rows)[kRows], const Low& low, const High& high) {
   for (int round = 0; round < kRounds; ++round) {

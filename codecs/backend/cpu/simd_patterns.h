@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// More primitives for patterns.inl, besides those of simd_blocks.h: one channel of 32 patterns, as
-// integers of 16 bits in two registers of AVX2. Both ISA files use them, since AVX-512 includes
-// these instructions. Everything has internal linkage: see codecs/backend/backend.h.
+// More primitives for patterns.inl, in addition to those of simd_blocks.h. They work on one channel
+// of 32 patterns, as integers of 16 bits in two registers of AVX2. Both ISA files use them, since
+// AVX-512 includes these instructions. Everything has internal linkage: see
+// codecs/backend/backend.h.
 
 #include <immintrin.h>
 
@@ -41,7 +42,7 @@ struct Ranks {
     }
   }
   // Stores 16 values as rounded multiples of a step, alternating between x.a and x.b. `rounder` is
-  // 1.5 x 2^23 steps. The last 16 bits of the sum of `rounder` and a value are the multiple.
+  // 1.5 * 2^23 steps. Adding it to a value leaves the multiple in the last 16 bits of the sum.
   static void PutValues(Floats16 x, float rounder, int16_t* target) {
     const auto bits = [&](__m256 eight) {
       return _mm256_castps_si256(_mm256_add_ps(eight, _mm256_set1_ps(rounder)));
@@ -53,16 +54,16 @@ struct Ranks {
   static constexpr uint32_t kChannelsAtOnce = 16;
 
   // The order in which channels are processed. `order` has the index of each channel's value.
-  // `rest` has one bound for each kChannelsAtOnce channels. No difference in these and all later
-  // channels has a larger magnitude.
+  // Channels are processed in groups of kChannelsAtOnce, and `rest` has one bound for each group.
+  // The differences in the group and in all later groups are at most as large in magnitude.
   struct Channels {
     const uint16_t* order;
     const int32_t* rest;
     uint32_t count;  // a multiple of kChannelsAtOnce
   };
 
-  // Computes the ranges of each of two tokens and each pattern. A range is the largest minus the
-  // smallest difference over all channels. It is an unsigned number of 16 bits.
+  // Computes a range for each of two tokens and each pattern. The range is the largest minus the
+  // smallest difference over all channels, as an unsigned number of 16 bits.
   //   table   for each channel, in the order of `channels`, the values of kPatterns patterns
   //   values  for each token, its values as PutValues() stores them
   static void FindRanges(const int16_t* table, const int16_t* const (&values)[2],
@@ -92,7 +93,7 @@ struct Ranks {
       ranges[t] = {_mm256_sub_epi16(high[t].a, low[t].a), _mm256_sub_epi16(high[t].b, low[t].b)};
     }
   }
-  // Returns whether all values up to `reach` in magnitude lie within every range so far.
+  // Returns whether values up to `reach` in magnitude cannot widen any of the ranges found so far.
   static bool AreWithin(int32_t reach, const Shorts32 (&low)[2], const Shorts32 (&high)[2]) {
     if (reach > 0x7FFF) return false;
     const __m256i lows = _mm256_max_epi16(_mm256_max_epi16(low[0].a, low[0].b),
@@ -103,7 +104,7 @@ struct Ranks {
     const __m256i limit = _mm256_set1_epi16(static_cast<int16_t>(-reach));
     return _mm256_movemask_epi8(_mm256_cmpgt_epi16(inside, limit)) == 0;
   }
-  // Returns a mask whose bit i is set if range i is at most `slack` above the smallest.
+  // Returns a mask whose bit i is set if range i is at most `slack` above the smallest range.
   static uint32_t NearLeast(Shorts32 ranges, uint32_t slack) {
     const __m256i least16 = _mm256_min_epu16(ranges.a, ranges.b);
     const __m128i least = _mm_minpos_epu16(

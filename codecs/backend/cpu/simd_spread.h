@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// More primitives for hot*.inl and mixed.inl, besides those of simd_blocks.h: they convert codes
-// whose width differs by channel to bytes and back, and look up their values. Both ISA files use
-// them, since AVX-512 includes these instructions. Everything has internal linkage: see
+// More primitives for hot*.inl and mixed.inl, in addition to those of simd_blocks.h. They convert
+// between bytes and codes whose width differs by channel, and look up the values of codes. Both ISA
+// files use them, since AVX-512 includes these instructions. Everything has internal linkage: see
 // codecs/backend/backend.h.
 
 #include <immintrin.h>
@@ -15,7 +15,7 @@ namespace cairn::codecs {
 namespace {
 
 struct Spreads {
-  // Deal() moves consecutive bits, the lowest first, to the set bits of the mask. Collect() is the
+  // Deal() moves the lowest bits of `bits` to the set bits of the mask, in order. Collect() is the
   // inverse.
   static uint64_t Deal(uint64_t bits, uint64_t mask) { return _pdep_u64(bits, mask); }
   static uint64_t Collect(uint64_t bits, uint64_t mask) { return _pext_u64(bits, mask); }
@@ -44,7 +44,7 @@ struct Spreads {
     return _mm256_blendv_epi8(_mm256_shuffle_epi8(low, at), _mm256_shuffle_epi8(high, at),
                               _mm256_slli_epi16(at, 3));
   }
-  // Returns entry index[i] of eight. REQUIRES: 0 <= index[i] <= 7.
+  // Returns entry index[i] of a table of eight. REQUIRES: 0 <= index[i] <= 7.
   static Floats16 LookUpEight(const float* table, Ints16 index) {
     const __m256 eight = _mm256_loadu_ps(table);
     return {_mm256_permutevar8x32_ps(eight, index.a), _mm256_permutevar8x32_ps(eight, index.b)};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The primitives on which strip_*.inl are built: 32 rANS states of the coder lanes32, or 32
-// elements of a strip, as bytes in one register of AVX2 or as halves in two. Both ISA files use
-// them, since AVX-512 includes these instructions. Everything has internal linkage: see
+// The primitives that strip_*.inl use. They work on 32 rANS states of the mode lanes32, or on 32
+// elements of a strip, as bytes in one register of AVX2 or as 16-bit halves in two. Both ISA files
+// use them, since AVX-512 includes these instructions. Everything has internal linkage: see
 // codecs/backend/backend.h.
 
 #include <immintrin.h>
@@ -16,20 +16,21 @@ namespace {
 
 using Bytes32 = __m256i;
 
-// 32 lanes of 16 bits, in the order that unpacking leaves: a has lanes 0..7 and 16..23, b has the
-// others.
+// 32 lanes of 16 bits, in the order that unpack instructions produce: a has lanes 0..7 and 16..23,
+// b has the others.
 struct Halves32 {
   __m256i a, b;
 };
 
-// Shuffle controls for 16-bit lanes. In entry m, lane i takes the next byte if bit i of m is set,
-// else zero: the byte's index is the number of set bits of m below i.
+// Shuffle controls for 16-bit lanes, one entry per mask m. If bit i of m is set, lane i takes the
+// next byte: the one whose index is the number of set bits of m below i. Otherwise lane i becomes
+// zero.
 struct ExpandTable {
   alignas(16) uint8_t of[256][16];
 };
-// Shuffle controls for 8 halves. Entry m moves the low bytes of the lanes whose bits in m are 0 to
-// the end of 8 bytes. The bytes before them are unspecified. A load may read one entry past the
-// last.
+// Shuffle controls for 8 halves, one entry per mask m. The low bytes of the lanes whose bits in m
+// are 0 move to the end of the 8 bytes. The bytes before them are unspecified. A load may read one
+// entry past the last.
 struct CompressTable {
   alignas(16) uint8_t of[257][8];
 };
@@ -63,7 +64,7 @@ struct Strips {
   static void Store(uint8_t* target, Bytes32 a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), a);
   }
-  // kStreams: bypasses the caches. REQUIRES: `target` is at a multiple of 32.
+  // If kStreams, bypasses the caches. REQUIRES: `target` is at a multiple of 32.
   template <bool kStreams>
   static void Put(uint8_t* target, Bytes32 a) {
     if constexpr (kStreams) {
@@ -85,7 +86,7 @@ struct Strips {
   static Bytes32 Min(Bytes32 a, Bytes32 b) { return _mm256_min_epu8(a, b); }
   static Bytes32 And(Bytes32 a, Bytes32 b) { return _mm256_and_si256(a, b); }
   static Bytes32 Or(Bytes32 a, Bytes32 b) { return _mm256_or_si256(a, b); }
-  // Returns a >> kBy & kMask, and (a & kMask) << kBy. REQUIRES: no bit crosses a byte's end.
+  // Return a >> kBy & kMask, and (a & kMask) << kBy. REQUIRES: no bit is shifted into another byte.
   template <int kBy, int kMask>
   static Bytes32 RightBytes(Bytes32 a) {
     static_assert(kMask < 256 >> kBy);
@@ -119,7 +120,8 @@ struct Strips {
   }
   static Bytes32 LowNibbles(Bytes32 a) { return And(a, Set(15)); }
   static Bytes32 HighNibbles(Bytes32 a) { return LowNibbles(_mm256_srli_epi16(a, 4)); }
-  // Loads 16 bytes as 32 nibbles: the low ones into lanes 0 to 15, the high ones into the others.
+  // Loads 16 bytes as 32 nibbles: the low nibbles into lanes 0 to 15, the high ones into lanes 16
+  // to 31.
   static Bytes32 LoadNibbles(const uint8_t* source) {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
     const __m256i both =
@@ -219,15 +221,15 @@ struct Strips {
   static Halves32 Choose(Halves32 mask, Halves32 yes, Halves32 no) {
     return {_mm256_blendv_epi8(no.a, yes.a, mask.a), _mm256_blendv_epi8(no.b, yes.b, mask.b)};
   }
-  // Returns, for 32 pairs of bytes, the first times the low byte of `by` plus the second times its
-  // high byte.
+  // For each of 32 pairs of bytes, returns the first byte times the low byte of `by`, plus the
+  // second byte times the high byte of `by`.
   static Halves32 Dot(uint16_t by, Halves32 pairs) {
     const __m256i factors = _mm256_set1_epi16(static_cast<int16_t>(by));
     return {_mm256_maddubs_epi16(factors, pairs.a), _mm256_maddubs_epi16(factors, pairs.b)};
   }
 
-  // Puts consecutive bytes at source into the lanes whose bits are set, and 0 into the others.
-  // Reads 40 bytes.
+  // Puts consecutive bytes from `source` into the lanes whose bits are set, and 0 into the other
+  // lanes. Reads 40 bytes.
   static Halves32 Expand(const uint8_t* source, uint32_t bits) {
     const auto ahead = [&](uint32_t of) { return source + __builtin_popcount(of); };
     const __m256i a = LoadTwo(source, ahead(bits & 0xFFFF));
@@ -236,15 +238,16 @@ struct Strips {
     return {_mm256_shuffle_epi8(a, LoadTwo(table[bits & 0xFF], table[bits >> 16 & 0xFF])),
             _mm256_shuffle_epi8(b, LoadTwo(table[bits >> 8 & 0xFF], table[bits >> 24]))};
   }
-  // Writes the low bytes of the lanes whose bits are not set, so that they end at `end`. Returns
-  // their start. Overwrites up to 8 bytes before it.
+  // Writes the low bytes of the lanes whose bits are not set, so that the last one is just before
+  // `end`. Returns the address of the first one. Overwrites up to 8 bytes before it.
   static uint8_t* CompressBefore(uint8_t* end, Halves32 x, uint32_t left_out) {
     const auto put = [](uint8_t* target, __m128i eight, uint32_t bits) {
       const auto* control = reinterpret_cast<const __m128i*>(kCompress.of[bits & 0xFF]);
       _mm_storel_epi64(reinterpret_cast<__m128i*>(target),
                        _mm_shuffle_epi8(eight, _mm_loadu_si128(control)));
     };
-    // The stores go from the end to lower addresses, so a later store overwrites no result.
+    // The stores go from the end to lower addresses. So a later store overwrites only unspecified
+    // bytes of the earlier ones.
     put(end - 8, _mm256_extracti128_si256(x.b, 1), left_out >> 24);
     put(end - 16 + __builtin_popcount(left_out >> 24), _mm256_extracti128_si256(x.a, 1),
         left_out >> 16);
@@ -281,8 +284,9 @@ struct Strips {
   }
   static void EndStreams() { _mm_sfence(); }
 
-  // Prefetches the cache lines of `bytes` at an address into the second-level cache. The address
-  // may be invalid. Always inlined: g++ 12 drops calls of a function that only prefetches.
+  // Prefetches the cache lines of `bytes` bytes at an address into the second-level cache. The
+  // address may be invalid. Always inlined, because g++ 12 drops calls of a function that only
+  // prefetches.
   [[gnu::always_inline]] static void Ask(const uint8_t* address, uint64_t bytes) {
     for (uint64_t at = 0; at < bytes; at += 64) {
       _mm_prefetch(reinterpret_cast<const char*>(address) + at, _MM_HINT_T1);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The reference loops of attention over decoded tiles, in parts, as in flash-decoding. For its own
-// tokens, a part computes softmax(scale * q K^T) V and the logarithm of the softmax's sum, from
-// which parts are merged. Tests compare the kernels that attend to images with these loops.
+// The reference loops of attention over decoded tiles. Attention is computed in parts, as in
+// flash-decoding. A part computes softmax(scale * q K^T) V over its own tokens, and the logarithm
+// of the softmax's sum, which is needed to merge parts. Tests compare the kernels that attend to
+// images with these loops.
 //
 //   score of token t   s[t] = scale * sum over c of q[c] * K[t][c]
 //   largest            m = the largest score of a token that is kept
@@ -12,11 +13,11 @@
 //   output of c        (sum over t of p[t] * V[t][c]) / l
 //
 // Every operation is in fp32, with its own rounding. A sum over c adds its terms in the order of c.
-// A sum over t adds them in the order of kAttentionSums, by the token's number in the tile; tokens
-// that are not kept count in the numbering but add nothing. A part without tokens has the output 0
-// and the log_sum -infinity.
+// A sum over t adds them in the order of kAttentionSums, by the token's index in the tile. Tokens
+// that are not kept are counted by this index, but add nothing. A part without tokens has the
+// output 0 and the log_sum -infinity.
 //
-// Thread-safety: pure functions. Nothing allocates.
+// Thread-safety: pure functions. They do not allocate.
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The select stage "small norm": finds tokens of a strip of V whose norm is far below the others'.
-// Attention rests on tokens with a small V when no other token matters.
+// The select stage "small norm". It finds the tokens of a strip of V whose norm is far below that
+// of the others. Attention uses such a token as a sink when no other token matters.
 //
 // Thread-safety: a pure function.
 
@@ -36,7 +36,7 @@ struct StripTokens {
   [[nodiscard]] CAIRN_HD_MEMBER uint32_t Count() const { return Ones(words[0]) + Ones(words[1]); }
 };
 
-// Adds at most two tokens, those of smallest norm, as docs/recipes/cairn.md says.
+// Adds at most two tokens with the smallest norms, by the rule in docs/recipes/cairn.md.
 //   v  ElementCount(shape) elements
 void SelectSmallNorms(const StripShape& shape, const uint8_t* v, StripTokens* rows);
 

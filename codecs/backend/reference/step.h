@@ -14,21 +14,21 @@
 
 namespace cairn::codecs::reference {
 
-// Codes of a strip, [token][channel], and the tokens without codes.
+// The codes of a strip, [token][channel], and which tokens have no codes.
 struct StepCodes {
   int16_t of[kStripTokens * kProfileDimMax];
   StripTokens rows = {};
 };
 
-// Adds the rows that are known before coding: token 0 of a chain, and small norms of V.
+// Adds the tokens that are rows whatever their codes: token 0 of a chain, and tokens of V with a
+// small norm.
 void SelectStepRows(const StepTile& tile, const StepSource& source, StripTokens* rows);
 
 // Decodes one strip whose mode is kRaw or kCoded.
 [[nodiscard]] bool DecodeStepStrip(const StepStripJob& job);
 
-// Loads the codes and rows of a coded strip. Returns false if the strip does not end as it must or
-// was encoded with another profile.
-// REQUIRES: parts.mode is kCoded.
+// Loads the codes and rows of a coded strip. Returns false if the strip does not end as a valid
+// strip does, or was encoded with another profile. REQUIRES: parts.mode is kCoded.
 [[nodiscard]] bool LoadStepCodes(const StepTile& tile, uint32_t tokens, const StepStripParts& parts,
                                  const uint8_t* strip, StepCodes* codes);
 
@@ -40,9 +40,9 @@ void SelectStepRows(const StepTile& tile, const StepSource& source, StripTokens*
 // true.
 void StoreStepRows(const StepStripJob& job);
 
-// Recodes a strip of `from` to `to`, the same tile at a higher level. Rows stay. Returns the number
-// of bytes, as EncodeStepStrip() does. If the strip is invalid, sets *is_valid to false and returns
-// 0.
+// Recodes a strip of the tile `from` to the tile `to`, which is the same tile at a higher level.
+// Rows stay. Returns the number of bytes, as EncodeStepStrip() does. If the strip is invalid, sets
+// *is_valid to false and returns 0.
 uint64_t DemoteStepStrip(const StepTile& from, const StepTile& to, uint32_t tokens,
                          const StepStripParts& parts, const uint8_t* strip, uint8_t* target,
                          uint64_t room, bool* is_valid);

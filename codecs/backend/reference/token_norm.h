@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A sum over the channels of one token, in the order that docs/recipes/cairn.md gives. There are
-// sixteen partial sums, each over every sixteenth channel; they are then added in halves. A vector
-// of sixteen lanes adds in the same order.
+// Sums over the channels of one token, in the order that docs/recipes/cairn.md gives. There are
+// sixteen partial sums, each over every sixteenth channel. The partial sums are then added in
+// halves: 8 pairs, 4 pairs, and so on. A vector of sixteen lanes adds in the same order.
 //
 // Thread-safety: pure functions.
 
@@ -23,8 +23,8 @@ CAIRN_HD float JoinSums(float* sums) {
   return sums[0];
 }
 
-// Returns the sum of term(value) over a token of a [tokens, dim] tile; +infinity if one of its
-// values cannot be coded.
+// Returns the sum of term(value) over a token of a [tokens, dim] tile. Returns +infinity if a value
+// of the token cannot be coded.
 template <typename Term>
 CAIRN_HD float TokenNorm(DType dtype, uint32_t dim, const uint8_t* source, uint32_t token,
                          Term term) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The predict stage "none": values are coded as they are.
+// The predict stage "none": nothing is subtracted from values before they are coded.
 
 #include "codecs/stages/stages.h"
 

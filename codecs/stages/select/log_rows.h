@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The select stage "log rows" of the recipe `logquant`: recent tokens are rows, and older tokens
-// are rows ever more rarely, depending only on their position in the chain (LogQuant, algorithm 1,
-// with absolute alignment). docs/recipes/logquant.md describes the same in words.
+// The select stage "log rows" of the recipe `logquant`. All recent tokens are rows, that is, stored
+// at full precision. The older tokens are, the fewer of them are rows. The choice depends only on a
+// token's position in the chain (LogQuant, algorithm 1, with absolute alignment).
+// docs/recipes/logquant.md describes the same in words.
 //
-// Thread-safety: pure functions. Nothing allocates.
+// Thread-safety: pure functions. They do not allocate.
 
 #include <array>
 #include <cstdint>
@@ -16,19 +17,19 @@
 
 namespace cairn::codecs {
 
-// A flag of a stored position: the row stays, however long the chain is. The other bits are the
-// token.
+// A flag in a stored position: the row stays a row, however long the chain becomes. The other bits
+// are the position of the token.
 inline constexpr uint16_t kRowStays = 0x8000;
 
-// Rows in the order in which they are stored: first the rows that stay, ascending; then the others,
-// ordered so that the last one is dropped first.
+// Rows in the order in which they are stored. First come the rows that stay, ascending. The others
+// follow in the reverse of the order in which they are dropped as the chain grows.
 struct LogRows {
   std::array<uint16_t, kTokensPerBlockMax> positions;
   uint32_t count = 0;
 };
 
-// Selects the rows of a block of `tokens` in a chain of chain_tokens; a smaller value counts as the
-// block's end. The plan's rows stay.
+// Selects the rows of a block of `tokens` tokens in a chain of chain_tokens. A chain_tokens below
+// the end of the block counts as that end. Rows that the plan already has stay.
 void SelectLogRows(const Recipe& recipe, uint32_t tokens, uint64_t first_position,
                    uint64_t chain_tokens, const TilePlan& plan, LogRows* rows);
 

@@ -18,8 +18,9 @@ void StoreChain(const ChainHead& chain, uint8_t* target);
 // Returns false if no encoder writes such a pool. Sets *chain if it returns true.
 [[nodiscard]] bool LoadChain(const uint8_t* source, ChainHead* chain);
 
-// K and latents: updates source.head->chain through the tile's groups, and stores the selected rows
-// in source.head->rows. V: uses these rows. REQUIRES: source.head is not null.
+// For K and latents: updates source.head->chain with the tile's groups, one after another, and
+// stores the selected rows in source.head->rows. For V: uses these rows. REQUIRES: source.head is
+// not null.
 void SelectMinNorm(const Backend& backend, const TileSource& source, TilePlan* plan);
 
 }  // namespace cairn::codecs

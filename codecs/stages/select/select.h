@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The select stage: chooses the tokens of a tile that are rows, kept as their source bits. The
-// choices are none and sinks. Tokens that cannot be coded (NaN, infinite, too large) are always
-// rows.
+// The select stage. It chooses which tokens of a tile are rows, that is, stored as their source
+// elements. The two choices here are none and sinks. Tokens that cannot be coded (NaN, infinite,
+// too large) are always rows.
 
 #include "codecs/backend/backend.h"
 #include "codecs/stages/stages.h"
@@ -12,7 +12,8 @@ namespace cairn::codecs {
 // Selects only the tokens that cannot be coded.
 void SelectNone(const Backend& backend, const TileSource& source, TilePlan* plan);
 
-// Also selects token 0 of a chain, to which attention gives a disproportionate weight.
+// Selects the same tokens, and token 0 of a chain, which gets a disproportionate share of attention
+// (an attention sink).
 void SelectSinks(const Backend& backend, const TileSource& source, TilePlan* plan);
 
 }  // namespace cairn::codecs

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The queue of a device's transfers, and the choice of the next piece for the kernel. It is the
-// part of an engine that makes no system calls. An engine takes pieces from it and returns the
-// kernel's results:
+// The queue of a device's transfers. The queue chooses the next piece that the kernel moves. It
+// makes no system calls itself: an I/O engine takes pieces from the queue, calls the kernel, and
+// returns the kernel's results to the queue:
 //
 //     while (std::optional<IoPiece> piece = queue.Take()) { … }
 //     queue.End(*piece, result);
@@ -47,7 +47,7 @@ struct IoPiece {
   int interruptions = 0;  // number of signals that interrupted it
   absl::Time begun;
 
-  // Sets `count` bytes of `whole`, after its first `skip` bytes.
+  // Sets `parts` to a range of `whole`: `count` bytes, after the first `skip` bytes of `whole`.
   void SetParts(const std::array<iovec, 2>& whole, uint64_t skip, uint64_t count);
 };
 
