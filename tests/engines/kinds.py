@@ -343,6 +343,7 @@ def in_chunks(check, name, daemon, engines, blocks, own):
     were computed in other batches, so that they are the same but for rounding."""
     tokens, others = prompt(), OTHERS
     more = {"max_num_batched_tokens": 256, "num_gpu_blocks_override": 3 * blocks + 2}
+    more["max_model_len"] = 1024  # all of a request of this length fits
     if name in WITH_STATES:  # a chunk has a block of vLLM's, and one is enough for a request
         more = {"max_num_batched_tokens": 640}
     asked = [
