@@ -341,6 +341,20 @@ def check(client, case):
         space.invalidate()
 
 
+def test_a_run_has_each_of_the_values():
+    cases = chosen()
+    assert {case.heads for case in cases} == set(HEADS)
+    assert {case.dtype for case in cases} == set(ELEMENTS)
+    groups = {case.groups for case in cases}
+    assert groups >= {(("kv", dim),) for dim in (*DIMS, UNLIKE)}
+    assert groups >= {tuple(latents) for latents in LATENTS.values()}
+    for engines in ([case.first for case in cases], [case.second for case in cases]):
+        assert {one.block for one in engines} == set(BLOCKS)
+        assert {one.ranks for one in engines} == set(RANKS)
+        layouts = {"hnd", "nhd", "layers-in-blocks", "padded", layout.TRANSPOSED, layout.TILED}
+        assert {one.layout for one in engines} == layouts
+
+
 def test_every_byte_comes_back(bin_dir, tmp_path):
     cases = chosen()
     print(f"{len(cases)} geometries")
