@@ -142,8 +142,8 @@ void JoinPlainly(const StripJob& job, const PanelExponents& panel, uint32_t chan
   }
 }
 
-// Returns whether rows of elements, or all rows together, can be written in whole cache lines. A line
-// of which a part is streamed, and the rest later, costs several times an ordinary store.
+// Returns whether rows of elements, or all rows together, can be written in whole cache lines. A
+// line of which a part is streamed, and the rest later, costs several times an ordinary store.
 template <typename Type>
 bool IsStreamed(const StripJob& job, uint64_t row_elements) {
   return job.is_streamed && HasLines(row_elements * Type::kBytes, job.target);
