@@ -29,6 +29,10 @@ UNLIKE = HEADS | {"head_size": 192, "head_size_v": 128}  # MiMo-V2's
 V4 = {"num_kv_heads": 1, "max_tp_shards": 1, "head_size": 512, "dtype": torch.uint8}
 V4 |= {"model_version": "deepseek_v4", "alignment": 576, "state_content_bytes": 584}
 V4 |= {"cache_dtype_str": "fp8_ds_mla"}
+CODED = HEADS | {"dtype": torch.uint8}  # as vLLM's backends customize them
+OF_TOKENS = {"state_content_bytes": 2 * (64 + 4)}  # a scale of fp32 behind K, and one behind V
+NVFP4 = {"num_head_slots": 4, "state_content_bytes": 64 // 2 + 64 // 16}
+DS_MLA = LATENT | {"dtype": torch.uint8}
 STATE = {"shapes": ((3, 192), (2, 64, 16)), "dtypes": (torch.bfloat16, torch.float32)}
 
 # What an example of each class is made with; a tuple: of several, named by what tells them apart.
@@ -37,7 +41,26 @@ EXAMPLES = {
     "SlidingWindowSpec": HEADS | {"sliding_window": WINDOW},
     "MLAAttentionSpec": LATENT,
     "MLAAttentionSpec, of an index": INDEX,
-    "MLAAttentionSpec, fp8_ds_mla": LATENT | {"dtype": torch.uint8, "state_content_bytes": 656},
+    "MLAAttentionSpec, fp8_ds_mla": DS_MLA
+    | {"cache_dtype_str": "fp8_ds_mla", "state_content_bytes": 656},
+    "MLAAttentionSpec, nvfp4_ds_mla": DS_MLA
+    | {"cache_dtype_str": "nvfp4_ds_mla", "state_content_bytes": 352},
+    "FullAttentionSpec, fp8_per_token_head": CODED
+    | OF_TOKENS
+    | {"kv_quant_mode": theirs.KVQuantMode.FP8_PER_TOKEN_HEAD},
+    "FullAttentionSpec, int8_per_token_head": CODED
+    | OF_TOKENS
+    | {"kv_quant_mode": theirs.KVQuantMode.INT8_PER_TOKEN_HEAD, "dtype": torch.int8},
+    "FullAttentionSpec, int4_per_token_head": CODED
+    | {"kv_quant_mode": theirs.KVQuantMode.INT4_PER_TOKEN_HEAD, "state_content_bytes": 72},
+    "FullAttentionSpec, nvfp4": CODED | NVFP4 | {"kv_quant_mode": theirs.KVQuantMode.NVFP4},
+    "FullAttentionSpec, turboquant_k8v4": CODED
+    | {"kv_quant_mode": theirs.KVQuantMode.TURBOQUANT_K8V4, "state_content_bytes": 100},
+    "FullAttentionSpec, ultraquant_4bit": CODED
+    | {"kv_quant_mode": theirs.KVQuantMode.ULTRAQUANT_4BIT, "state_content_bytes": 72},
+    "SlidingWindowSpec, int8_per_token_head": CODED
+    | OF_TOKENS
+    | {"kv_quant_mode": theirs.KVQuantMode.INT8_PER_TOKEN_HEAD, "sliding_window": WINDOW},
     "MLAAttentionSpec, of DeepSeek V4": V4 | {"tokens_per_state": 4},
     "SlidingWindowMLASpec, of DeepSeek V4": V4 | {"sliding_window": WINDOW},
     "FullAttentionSpec, of unlike heads": UNLIKE,

@@ -89,6 +89,17 @@ def test_a_server_that_starts_again_finds_what_is_there(start):
     assert found(start(), keys) == [False, False, True]
 
 
+def test_objects_of_lmcache_s_own_order_are_k_and_v(start):
+    """MemoryFormat.KV_2LTD of the installed LMCache: the order that a stated shape means."""
+    source = (ENGINES / "lmcache" / "lmcache" / "v1" / "memory_management.py").read_text()
+    assert "[2, num_layers, num_tokens, hidden_dim]" in source.split("KV_2LTD = auto()")[0][-200:]
+    shape = {"dtype": "bf16", "kv_layers": 2, "kv_heads": 2, "head_dim": 64, "recipe": "exact"}
+    keys = keys_of("shape/model", 2)
+    store(start(**shape), keys[:1], 2 * 2 * 128 * 2 * 64 * 2)
+    assert found(start(**shape), keys) == [True, False]
+    assert found(start(**shape | {"kv_heads": 4}), keys) == [False, False]
+
+
 def test_keys_say_a_model_a_rank_and_a_group():
     """And nothing of weights, dtype or layout, nor does LMCache hand over anything else."""
     from cairn.lmcache import _kind_of

@@ -2,6 +2,9 @@
 """The vLLM connector with caches of 8-bit floats: vLLM's own specifications, managers and arrays, and
 its CPU kernels, where they write such a cache."""
 
+import dataclasses
+import functools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,13 +15,15 @@ from cairn.tensors import describe  # noqa: E402
 from cairn.vllm import layout  # noqa: E402
 from cairn.vllm.kinds import Shape, shape_of  # noqa: E402
 from cairn.vllm.layout import TILED, TRANSPOSED, paged_cache  # noqa: E402
-from test_vllm_kinds import attn, cached, make, prompt, store_tokens  # noqa: E402, F401
+from test_vllm_kinds import attn, cached, coded, make, prompt, store_tokens  # noqa: E402, F401
 from vllm.v1.kv_cache_interface import (  # noqa: E402
     FullAttentionSpec,
+    KVQuantMode,
     MLAAttentionSpec,
     get_kv_quant_mode,
 )
 
+FP8, INT8 = KVQuantMode.FP8_PER_TOKEN_HEAD, KVQuantMode.INT8_PER_TOKEN_HEAD
 KINDS = {"fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 
 
@@ -50,17 +55,46 @@ def test_they_are_elements(spec_of, cache_dtype):
     assert shape_of(spec_of(cache_dtype), cache_dtype).dtype == KINDS[cache_dtype]
 
 
-@pytest.mark.parametrize(
-    "cache_dtype, mode",
-    [
-        ("fp8_per_token_head", "FP8_PER_TOKEN_HEAD"),
-        ("int8_per_token_head", "INT8_PER_TOKEN_HEAD"),
-        ("nvfp4", "NVFP4"),
-    ],
-)
-def test_scales_among_rows_are_refused_by_name(cache_dtype, mode):
-    with pytest.raises(InvalidArgumentError, match=f"--kv-cache-dtype {cache_dtype}.*{mode}"):
+OF_TOKENS = ["fp8_per_token_head", "int8_per_token_head", "int4_per_token_head"]
+
+
+@pytest.mark.parametrize("cache_dtype", OF_TOKENS)
+def test_scales_of_tokens_are_moved_with_their_rows(cache_dtype):
+    """vLLM's backend says how many bytes a row has. Where it does not, the cache is refused."""
+    from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
+
+    spec = TritonAttentionBackend.customize_spec(heads(cache_dtype))
+    shape = shape_of(spec, cache_dtype)
+    row = 2 * (64 // (2 if "int4" in cache_dtype else 1) + 4)  # K and V, each with a scale
+    assert (shape.kind, shape.slots, shape.bytes, shape.dtype) == ("opaque_rows", 2, 2 * row, None)
+    assert not shape.is_replicated and cache_dtype.upper() in shape.layout
+    with pytest.raises(InvalidArgumentError, match=f"rows of {cache_dtype.upper()}.* not tell the size"):
         shape_of(heads(cache_dtype), cache_dtype)
+
+
+@pytest.mark.parametrize("cache_dtype", ["turboquant_k8v4", "turboquant_3bit_nc", "ultraquant_4bit"])
+def test_other_codings_are_refused_by_name(cache_dtype):
+    mode = get_kv_quant_mode(cache_dtype).name
+    for size in (None, 100):
+        spec = dataclasses.replace(heads(cache_dtype), state_content_bytes=size)
+        with pytest.raises(InvalidArgumentError, match=f"{mode}.* a coding that Cairn does not know"):
+            shape_of(spec, cache_dtype)
+
+
+@pytest.mark.parametrize("mode", [FP8, INT8])
+@pytest.mark.parametrize("layout", ["LBNHC", "LBHNC"])
+def test_what_is_loaded_before_vllm_s_first_step_keeps_its_scales(make, mode, layout):  # noqa: F811
+    """vLLM's implementation sets the scales of all tokens to 1 when it first sees its cache: see
+    `Rank` in test_vllm_kinds.py, whose engines call it as vLLM does."""
+    kind = functools.partial(coded, mode=mode)
+    first = make(kind, layout=layout)
+    tokens = prompt(15, 4 * store_tokens(first) + 9)
+    first.run(tokens)
+    second = make(kind, layout=layout, is_open=False)
+    assert second.scheduler.connector._session.wait(30)
+    assert cached(second.run(tokens)) == 4 * store_tokens(first)  # its very first request
+    assert first.failures == second.failures == []
+    assert all(layer.impl is not None for layer in second.ranks[0].layers)
 
 
 def test_bytes_that_vllm_does_not_name_are_refused():

@@ -19,11 +19,13 @@ import torch
 from cairn import InvalidArgumentError
 from cairn.vllm import CairnConnector
 from cairn.vllm.kinds import MOVED, shape_of
+from cairn.vllm.layout import coded_arrays
 from vllm.distributed import parallel_state
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
+from vllm.v1.attention.backends.triton_attn import TritonAttentionImpl
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
@@ -31,6 +33,7 @@ from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    KVQuantMode,
     MambaSpec,
     MLAAttentionSpec,
     SlidingWindowMLASpec,
@@ -104,12 +107,18 @@ def bytes_of(seeds, layer, count):
 class Layer:
     """A layer's cache, written and read as its kind is."""
 
-    def __init__(self, index, table, spec, tensor):
-        """index: of what it holds, a number."""
+    def __init__(self, index, table, spec, tensor, impl=None):
+        """index: of what it holds, a number. impl: of a cache with scales of its tokens."""
         self.index, self.table, self.spec = index, table, spec
+        self.impl, self._tensor = impl, tensor
         self.array = tensor.view(torch.uint8).numpy()
         self.window = getattr(spec, "sliding_window", 0)
         self.chunk = getattr(spec, "attention_chunk_size", None)
+
+    def begin(self):
+        """What vLLM's implementation does at each step before it reads or writes."""
+        if self.impl is not None:
+            self.impl._ensure_scale_caches(self._tensor)
 
     def wrong(self, seeds, table, end):
         """Whether what a model sees of a prefix that ends there is not what it computed."""
@@ -157,6 +166,14 @@ class Rank:
     def __init__(self, config, cache, groups, specs, rank, layout):
         self.connector = CairnConnector(config, KVConnectorRole.WORKER, cache)
         tensors = allocate_kv_cache(cache, torch.device("cpu"), layout)
+        impls = {}
+        for group in groups:
+            for name in group.layer_names:
+                mode = getattr(spec_of(group, name), "kv_quant_mode", KVQuantMode.NONE)
+                if mode.is_per_token_head:
+                    impls[name] = object.__new__(TritonAttentionImpl)
+                    of_layer = SimpleNamespace(impl=impls[name])
+                    config.compilation_config.static_forward_context[name] = of_layer
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(parallel_state, "get_tensor_model_parallel_rank", lambda: rank)
             self.connector.register_kv_caches(tensors)
@@ -167,7 +184,7 @@ class Rank:
                 shape = shape_of(spec, config.cache_config.cache_dtype)
                 is_same = shape.is_replicated  # on all ranks; else each has a part
                 index = list(specs).index(name) + (0 if is_same else 1000 * rank)
-                self.layers.append(Layer(index, table, spec, tensors[name]))
+                self.layers.append(Layer(index, table, spec, tensors[name], impls.get(name)))
 
     def begin(self, metadata):
         self.connector.handle_preemptions(metadata)
@@ -192,11 +209,11 @@ class Engine:
     """vLLM's scheduler and managers, with a model that writes bytes. specs: by the layers' names, of
     one of the ranks."""
 
-    def __init__(self, config, specs, blocks=160):
+    def __init__(self, config, specs, blocks=160, layout="LBNHC"):
         self.config = config
         config.cache_config.mamba_cache_mode = "align"
         config.cache_config.enable_prefix_caching = True
-        config.cache_config.kv_cache_layout = "LBNHC"
+        config.cache_config.kv_cache_layout = layout
         groups = kv_cache_utils.get_kv_cache_groups(config, specs)
         config.cache_config.block_size = min(group.kv_cache_spec.block_size for group in groups)
         layout = config.cache_config.get_resolved_kv_cache_layout()
@@ -284,6 +301,7 @@ class Engine:
         tables = self.scheduler.kv_cache_manager.get_block_ids(request.request_id)
         for layer in (layer for rank in self.ranks for layer in rank.layers):
             table = tables[layer.table]
+            layer.begin()
             if layer.wrong(seeds, table, begin):
                 self.failures.append((request.request_id, layer.index, begin))
             layer.write(seeds, table, begin, end)
@@ -364,6 +382,47 @@ def states_alone():
     return {f"model.layers.{i}.mixer": state for i in range(4)}
 
 
+def unlike():
+    """As MiMo-V2: K has 192 channels and V 128, and windows have twice the heads of other layers."""
+    sizes = {"head_size": 192, "head_size_v": 128, "dtype": BF16}
+    full = FullAttentionSpec(block_size=64, num_kv_heads=1, **sizes)
+    window = SlidingWindowSpec(block_size=32, sliding_window=160, num_kv_heads=2, **sizes)
+    return {attn(0): full} | {attn(i): window for i in range(1, 4)} | {attn(4): full}
+
+
+def coded(mode=KVQuantMode.FP8_PER_TOKEN_HEAD, heads=2):
+    """With scales of each token and head, as vLLM's backends customize the specifications."""
+    fields = dict(kv_kinds.CODED, **kv_kinds.OF_TOKENS, num_kv_heads=heads, kv_quant_mode=mode)
+    fields["dtype"] = torch.int8 if "INT8" in mode.name else torch.uint8
+    return {attn(i): FullAttentionSpec(block_size=32, **fields) for i in range(4)}
+
+
+def coded_windows():
+    """As GPT-OSS with int8_per_token_head."""
+    mode = {"kv_quant_mode": KVQuantMode.INT8_PER_TOKEN_HEAD, "dtype": torch.int8}
+    made = coded(KVQuantMode.INT8_PER_TOKEN_HEAD)
+    fields = kv_kinds.CODED | kv_kinds.OF_TOKENS | mode
+    window = SlidingWindowSpec(block_size=32, sliding_window=160, **fields)
+    return made | {attn(i): window for i in range(4, 6)}
+
+
+def nvfp4():
+    """K and V have a place each, with scales of 16 elements behind them."""
+    spec = FullAttentionSpec(
+        block_size=32, kv_quant_mode=KVQuantMode.NVFP4, **kv_kinds.CODED | kv_kinds.NVFP4
+    )
+    return {attn(i): spec for i in range(4)}
+
+
+def sparse_coded():
+    """As DeepSeek V3.2 with fp8_ds_mla, an index beside it."""
+    names = [f"model.layers.{i}.self_attn.indexer.k_cache" for i in range(3)]
+    fields = kv_kinds.EXAMPLES["MLAAttentionSpec, fp8_ds_mla"]
+    made = {attn(i): MLAAttentionSpec(block_size=64, **fields) for i in range(3)}
+    return made | dict.fromkeys(names, MLAAttentionSpec(block_size=64, **kv_kinds.INDEX))
+
+
+CODED = [coded, coded_windows, nvfp4, sparse_coded]
 KINDS = [
     latents,
     latents_of_a_window,
@@ -373,6 +432,8 @@ KINDS = [
     states,
     states_and_latents,
     states_alone,
+    unlike,
+    *CODED,
 ]
 WITH_STATES = [states, states_and_latents, states_alone]
 
@@ -381,7 +442,7 @@ WITH_STATES = [states, states_and_latents, states_alone]
 def make(vllm_config, daemon, request):
     revision, engines = f"kinds {next(_numbers)}", []
 
-    def build(kind, budget=512, blocks=160, **options):
+    def build(kind, budget=512, blocks=160, layout="LBNHC", is_open=True, **options):
         extra = {"control": daemon.control, "weights_revision": revision, "recipe": "exact"}
         extra |= {"lookup_timeout": 10.0, "load_timeout": 20.0, "save_timeout": 20.0}  # it is busy
         config = vllm_config(
@@ -392,8 +453,8 @@ def make(vllm_config, daemon, request):
             enable_prefix_caching=True,
             **options,
         )
-        engines.append(Engine(config, kind(), blocks))
-        return engines[-1].open()
+        engines.append(Engine(config, kind(), blocks, layout))
+        return engines[-1].open() if is_open else engines[-1]
 
     yield build
     for engine in engines:
@@ -486,7 +547,8 @@ def test_requests_that_are_preempted(make, kind):
     first = make(kind, blocks=3 * blocks + 2)
     requests = [first.add(prompt(seed, 2 * step - 4), 8) for seed in (7, 8, 9)]
     first.run_all(100)
-    if kind not in (latents_of_a_window, chunks, states_alone):  # which let go of blocks
+    lets_go = (latents_of_a_window, chunks, states_alone, unlike, coded_windows)
+    if kind not in lets_go:
         assert sum(one.num_preemptions for one in requests) > 0
     assert all(one.is_finished() for one in requests) and first.failures == []
     second = make(kind)
@@ -507,11 +569,11 @@ def test_a_hit_ends_where_vllm_keeps_a_state(make, kind, every):
     assert there == ([0, 2, 2, 4, 4, 6, 6, 8, 9] if every else [0] * 8 + [9])
 
 
-@pytest.mark.parametrize("kind", [latents, sparse, *WITH_STATES])
+@pytest.mark.parametrize("kind", [latents, sparse, sparse_coded, coded, *WITH_STATES])
 def test_ranks_that_share_a_model(make, kind):
-    """Of states each rank has a part, of latents and of an index all have the same. A rank whose load
-    fails ends the load of all."""
-    of_rank = functools.partial(states, heads=1) if kind is states else kind
+    """Of states and of coded rows each rank has a part, of latents and of an index all have the same. A
+    rank whose load fails ends the load of all."""
+    of_rank = functools.partial(kind, heads=1) if kind in (states, coded) else kind
     first, second = (make(of_rank, tensor_parallel_size=2) for _ in range(2))
     step = store_tokens(first)
     tokens = prompt(12, 4 * step + 9)
@@ -526,8 +588,37 @@ def test_ranks_that_share_a_model(make, kind):
     assert cached(second.run(tokens)) == 4 * step
     assert first.failures == second.failures == []
     alone = make(kind)
-    assert (cached(alone.run(tokens)) == 0) == (kind in WITH_STATES)
+    assert (cached(alone.run(tokens)) == 0) == (kind in WITH_STATES or kind is coded)
     assert alone.failures == []
+
+
+@pytest.mark.parametrize("kind", [coded, nvfp4])
+def test_coded_rows_are_of_one_order_of_heads_and_tokens(make, kind):
+    """Only vLLM's kernels know what a block's bytes mean, so engines with another order share none."""
+    first, second, other = (make(kind, layout=name) for name in ("LBNHC", "BLNHC", "LBHNC"))
+    step = store_tokens(first)
+    tokens = prompt(16, 3 * step + 9)
+    first.run(tokens)
+    assert cached(second.run(tokens)) == 3 * step
+    assert cached(other.run(tokens)) == 0
+    other.forget()
+    assert cached(other.run(tokens)) == 3 * step  # its own
+    assert first.failures == second.failures == other.failures == []
+    with pytest.raises(InvalidArgumentError, match="layout is not known: a block is not one piece"):
+        make(kind, layout="LHBNC")
+
+
+def test_coded_rows_that_are_not_as_vllm_s_layout_says_are_refused(make):
+    (spec,) = set(coded().values())
+    shape, block = shape_of(spec), torch.zeros(4, 2, 32, 136, dtype=torch.uint8)
+    assert coded_arrays([block], shape, 32, "LBHNC")[0].shape == (4, 2, 32, 136)
+    turned = block.reshape(4, 32, 2, 136).transpose(1, 2)
+    assert coded_arrays([turned], shape, 32, "LBNHC")[0].shape == (4, 32, 2, 136)
+    for array, layout in ((block, "LBNHC"), (turned, "LBHNC"), (block, None)):
+        with pytest.raises(InvalidArgumentError, match=f"vLLM names it {layout}, and coded rows have"):
+            coded_arrays([array], shape, 32, layout)
+    with pytest.raises(InvalidArgumentError, match="of 2 slots and 64 tokens, but"):
+        coded_arrays([block], shape, 64, "LBHNC")  # kernels with smaller blocks than the scheduler's
 
 
 @pytest.mark.parametrize("method", ["eagle", "draft_model"])
@@ -563,7 +654,6 @@ def test_a_draft_is_hit_with_the_model_or_not_at_all(make, make_model, method):
 @pytest.mark.parametrize(
     ("draft_spec", "said"),
     [
-        (FullAttentionSpec(block_size=32, **kv_kinds.UNLIKE), "K has 192 channels, V 128"),
         (FullAttentionSpec(block_size=32, **KV | {"dtype": torch.float32}), "differ in dtype"),
         (MLAAttentionSpec(block_size=32, **kv_kinds.V4), "it is of deepseek_v4"),
     ],

@@ -137,7 +137,9 @@ _OWN_HITS = "of vLLM's own prefix cache"
 CACHE = {
     "block_size": same(64, "blocks of the store are put together from the engine's"),
     "user_specified_block_size": same(False, "whether block_size was given"),
-    "kv_cache_layout": same("BLHNC", "where K and V lie; the store has them by their place"),
+    "kv_cache_layout": same(
+        "BLHNC", "where K and V lie: the store has them by their place, and coded rows in their name"
+    ),
     "prefix_match_unit": same(16, _OWN_HITS),
     "gpu_memory_utilization": same(0.5, _MEMORY),
     "cache_dtype": named("fp8"),
@@ -147,7 +149,7 @@ CACHE = {
     "enable_prefix_caching": same(False, _OWN_HITS),
     "prefix_caching_hash_algo": same("xxhash", _OWN_HITS),
     "prefix_cache_retention_interval": same(64, _OWN_HITS),
-    "kv_cache_dtype_skip_layers": same(["0"], "layers of another dtype, which are refused"),
+    "kv_cache_dtype_skip_layers": same(["0"], "layers of another shape: groups of their own, or refused"),
     "mamba_page_size_padded": same(1024, _STATES),
     "skip_page_size_padded": same(1024, "of layers whose cache is not coded: refused beside coded ones"),
     "mamba_block_size": same(64, _STATES),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vLLM connector in a real vLLM, with kinds of KV other than K and V of bf16: latents of MLA,
-states, caches of 8-bit floats, and drafts of speculative decoding. Small models of their architectures with random weights. What one engine
+"""The vLLM connector in a real vLLM, with each kind of KV that its CPU build runs: K and V, windows,
+latents of MLA, states, caches of 8-bit floats, and drafts of speculative decoding. Small models of their architectures with random weights. What one engine
 computes another loads, and goes on with the same tokens and logits as after a hit of the same length in
 vLLM's own cache: also in chunks, after preemptions, and after a request was aborted while it loaded.
 `make test-engines` runs it; kinds.py NAME… some of the models.
@@ -80,8 +80,21 @@ MODELS = {
     },
 }
 WITH_STATES = {"gdn"}
+STATE_TOKENS = 544
 PROMPT_TOKENS = 649  # a hit ends at 640, of blocks of 16 and of 128; of states at 544
 PLAIN = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "head_dim": 32}
+MODELS["full"] = PLAIN | {"num_hidden_layers": 2}
+WINDOW = 128
+MODELS["windows"] = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 6,
+    "head_dim": 64,
+    "sliding_window": WINDOW,
+    "layer_types": 2 * ["sliding_attention", "sliding_attention", "full_attention"],
+    "rope_local_base_freq": 10000.0,
+    "query_pre_attn_scalar": 64,
+}
 MODELS |= {"eagle": PLAIN | {"num_hidden_layers": 2}, "draft": PLAIN | {"num_hidden_layers": 2}}
 # Of models with a draft: what vLLM is told of it. It has one layer, with other heads than the model.
 DRAFTS = {
@@ -237,9 +250,15 @@ def blocks_of(llm, tokens):
     """How many blocks a request of so many tokens takes of all groups."""
     groups = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_config.kv_cache_groups
     specs = [group.kv_cache_spec for group in groups]
-    return sum(
-        1 if type(one).__name__ == "MambaSpec" else -(-tokens // one.block_size) for one in specs
-    )
+    found = 0
+    for one in specs:
+        if type(one).__name__ == "MambaSpec":
+            found += 1
+        elif window := getattr(one, "sliding_window", None):  # all else is let go of
+            found += -(-(window - 1) // one.block_size) + 1
+        else:
+            found += -(-tokens // one.block_size)
+    return found
 
 
 def answer_of(llm, command):
@@ -314,7 +333,7 @@ def compare(check, folder, name, daemon, engines):
     turned = [token + 1 for token in tokens[:200]] + tokens[200:]
     short = prompt(5, 40)
     asked = [ask(tokens), ask(tokens), ask(turned), do("drain"), ask(short), do("metrics")]
-    asked.append(do("blocks", tokens=PROMPT_TOKENS))
+    asked.append(do("blocks", tokens=len(crowding(name, tokens))))
     asked += [ask(one, salt="own") for one in OTHERS for _ in "12"]  # under keys of their own
     cold, local, other, _, _, metrics, blocks, _, left, _, right = engines.run(
         name, "first", asked, control=daemon.control
@@ -337,16 +356,26 @@ def compare(check, folder, name, daemon, engines):
     check("killed in mid-load, all is computed", ended, killed["cached"])
 
 
+def crowding(name, tokens):
+    """A prompt that begins with these, after which a few more tokens take more blocks."""
+    if name not in WITH_STATES:
+        return tokens
+    return tokens + prompt(97, 2 * STATE_TOKENS - 4 - len(tokens))
+
+
 def in_chunks(check, name, daemon, engines, blocks, own):
-    """Prompts in chunks of 256 tokens or more, more at once than there are blocks for; then what was saved of
+    """Prompts in chunks of 64 to 640 tokens, more at once than there are blocks for; then what was saved of
     them, and a request that is aborted while it loads. own: after vLLM's own hits of the prompts, which
     were computed in other batches, so that they are the same but for rounding."""
     tokens, others = prompt(), OTHERS
     more = {"max_num_batched_tokens": 256, "num_gpu_blocks_override": 3 * blocks + 2}
-    if name in WITH_STATES:  # a chunk has a block of vLLM's, and one is enough for a request
-        more = {"max_num_batched_tokens": 640}
+    more["max_model_len"] = 1024  # all of a request of this length fits
+    if name == "windows":  # of which a chunk takes more blocks than what comes after it
+        more |= {"max_num_batched_tokens": 64, "num_gpu_blocks_override": 3 * blocks + 5}
+    if name in WITH_STATES:  # a chunk has a block of vLLM's
+        more |= {"max_num_batched_tokens": 640, "max_model_len": 2 * STATE_TOKENS + 32}
     asked = [
-        ask(tokens, *others, count=60),
+        ask(*(crowding(name, one) for one in (tokens, *others)), count=28 if name in WITH_STATES else 60),
         do("drain"),
         do("metrics"),
         do("reset"),
@@ -362,8 +391,7 @@ def in_chunks(check, name, daemon, engines, blocks, own):
     )
     preempted = metrics["vllm:num_preemptions"]
     check("requests are preempted, and end", all(one["reason"] == "length" for one in made), preempted)
-    if name not in WITH_STATES:
-        check("as there are too few blocks", preempted > 0, preempted)
+    check("as there are too few blocks", preempted > 0, preempted)
     check("a request is aborted while it loads", aborted["was_loading"])
     for text, loaded, wanted in zip(
         ("what was computed elsewhere", "what it wanted is loaded later", "what was preempted"),

@@ -64,13 +64,13 @@ class Seen:
         self._lock = threading.Lock()
         copies, ended_load, seen = saves.HostSaves._copies, worker.Worker._ended_load, self
 
-        def copies_and_digests(self, save, index, ratio):
-            puts = copies(self, save, index, ratio)
-            for put in puts or ():
+        def copies_and_digests(self, save, index):
+            found = copies(self, save, index)
+            for put in found[0] if found else ():
                 name = f"{put.key.hex()} {put.part.group}"
                 with seen._lock:
                     seen.saved.setdefault(name, hashlib.sha256(put.source).hexdigest())
-            return puts
+            return found
 
         def digests_and_ended_load(self, load, good, moved_bytes, started):
             ratio = len(load.blocks[0]) // len(load.keys)

@@ -6,7 +6,8 @@
                    "adapter_params": {"control": "127.0.0.1:50151", "weights_revision": "…"}}'
 
 LMCache does not describe the layout of KV in its objects, so they are stored as bytes. If you set
-`dtype`, they are coded without loss as elements in any order (`_elements.py`). LMCache's keys do
+`dtype`, they are coded without loss as elements in any order (`_elements.py`). If you also set the
+shape of the model, they are stored as K and V, for every recipe (`_planes.py`). LMCache's keys do
 not identify the weights or the layout; `weights_revision` does. This module imports nothing of
 LMCache.
 
@@ -29,9 +30,10 @@ from typing import Any
 
 from ._deadline import time_left
 from ._elements import Elements
+from ._planes import Planes
 from ._settings import StoreSettings, settings_of
 from .client import Client, connect
-from .errors import DeadlineExceededError, Error
+from .errors import DeadlineExceededError, Error, InvalidArgumentError
 from .space import Space
 from .transfer import Get, Names, Put
 
@@ -51,12 +53,17 @@ class Settings(StoreSettings):
     """weights_revision: distinguishes models, weights, dtypes and layouts of engines that use the
     same names. connections: the number of parts of a task, which move at the same time. timeout:
     for a task, from its submission. object_bytes: lengths to look for if the store does not have
-    the length of a model's objects. dtype: type of the objects' elements."""
+    the length of a model's objects. dtype: type of the objects' elements. kv_layers, kv_heads,
+    head_dim: the shape of K and V in an object. recipe: for objects of that shape; None: exact."""
 
     connections: int = 4
     timeout: float = 10.0  # seconds
     object_bytes: Sequence[int] = ()
     dtype: str | None = None
+    kv_layers: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    recipe: str | None = None
 
 
 class CairnL2:
@@ -69,6 +76,13 @@ class CairnL2:
         settings = settings_of(Settings, "adapter_params", adapter_params)
         self._settings = settings
         self._elements = Elements("adapter_params", settings.dtype, log)
+        shape = settings.kv_layers, settings.kv_heads, settings.head_dim
+        self._planes = Planes.of("adapter_params", *shape, settings.dtype)
+        if settings.recipe is not None and self._planes is None:
+            raise InvalidArgumentError(
+                f"adapter_params: recipe is {settings.recipe!r}, which needs kv_layers, kv_heads,"
+                " head_dim and dtype"
+            )
         self._pool = ThreadPoolExecutor(settings.connections, "cairn-lmcache")
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
         self._opening = threading.Lock()  # held while a session or a space is opened
@@ -196,6 +210,11 @@ class CairnL2:
             space = self._space(object_bytes, deadline)
             named = [(items[i][0], items[i][1].cast("B")) for i in of]
             requests = [request(_key(space, name), name, view) for name, view in named]
+            if self._planes is not None and space.spec.groups[0].kind == "kv":
+                if request is _put_of:
+                    requests = [self._planes.put_of(space, one) for one in requests]
+                else:
+                    run = self._planes.get
             found = run(space, requests, timeout=time_left(deadline))
             if request is _put_of:
                 self._elements.note(object_bytes, found)
@@ -328,14 +347,27 @@ class CairnL2:
             with self._lock:
                 self._client = client
         elements = self._elements if model == _OBJECTS else Elements("", None, log)
-        group, tokens = elements.group_of(object_bytes, _TOKENS)
+        recipe, found = elements.recipe, None
+        if self._planes is not None and model == _OBJECTS:
+            found = self._planes.group_of(object_bytes)
+            if found is None:
+                log.warning(
+                    "cairn: objects of %d bytes do not have the shape of adapter_params (%s): they are kept"
+                    " as %s in any order",
+                    object_bytes,
+                    self._planes,
+                    settings.dtype,
+                )
+            else:
+                recipe = settings.recipe or recipe
+        group, tokens = found or elements.group_of(object_bytes, _TOKENS)
         space = client.open_space(
             model,
             settings.weights_revision,
             [group],
             dtype=elements.dtype or "bf16",
             tokens_per_block=tokens,
-            recipe=elements.recipe,
+            recipe=recipe,
             timeout=time_left(deadline),
         )
         with self._lock:

@@ -142,7 +142,8 @@ void JoinPlainly(const StripJob& job, const PanelExponents& panel, uint32_t chan
   }
 }
 
-// Returns whether rows of elements, or all rows together, can be written in whole cache lines.
+// Returns whether rows of elements, or all rows together, can be written in whole cache lines. A
+// line of which a part is streamed, and the rest later, costs several times an ordinary store.
 template <typename Type>
 bool IsStreamed(const StripJob& job, uint64_t row_elements) {
   return job.is_streamed && HasLines(row_elements * Type::kBytes, job.target);
@@ -156,8 +157,9 @@ void JoinAny(const StripJob& job, const PanelExponents& panel, uint32_t channel_
     return;
   }
   WithElements32(job.shape.dtype, [&]<typename Type>(Type) {
-    if (IsStreamed<Type>(job, job.shape.dim)) {
-      JoinPanel<Type, true>(job, panel, channel_first);
+    constexpr bool kFillsLines = kPanelWide * Type::kBytes % kLineBytes == 0;
+    if (kFillsLines && IsStreamed<Type>(job, job.shape.dim)) {
+      JoinPanel<Type, kFillsLines>(job, panel, channel_first);
     } else {
       JoinPanel<Type, false>(job, panel, channel_first);
     }

@@ -72,6 +72,9 @@ class Tensor:
         assert np.shares_memory(made, self.values) or made.size == 0
         return self.view(made)
 
+    def swapaxes(self, first, second):
+        return self.view(self.values.swapaxes(first, second))
+
     def index_copy_(self, axis, index, source):
         def act():
             place = [slice(None)] * axis

@@ -38,7 +38,13 @@ HEADS = (1, 2, 3, 4, 8, 16, 40, 128)
 DIMS = (64, 80, 96, 128, 192, 256)
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 RANKS = (1, 2, 4, 8)
-ELEMENTS = {"bf16": "uint16", "fp16": "float16", "fp32": "float32"}
+ELEMENTS = {
+    "bf16": "uint16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp8_e4m3": "uint8",
+    "fp8_e5m2": "uint8",
+}
 SAMPLED = 48  # in the default run, besides one of each kind
 SPACES_MAX = 512  # of one daemon
 BLOCK_ELEMENTS_MAX = 1 << 20  # of K in a layer
@@ -51,6 +57,7 @@ LATENTS = {
     "512+64": [("latent", 512), ("latent", 64)],
     "576 and an index": [("latent", 576), ("opaque_rows", 132)],
 }
+UNLIKE = (192, 128)  # channels of K and of V: MiMo-V2's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +71,8 @@ class Engine:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """groups: of each its kind, and the channels of a head or bytes of a row."""
+    """groups: of each its kind, and the channels of a head or bytes of a row; of K and V that are
+    unlike, both."""
 
     groups: tuple
     heads: int
@@ -73,7 +81,7 @@ class Case:
     second: Engine
 
     def __str__(self):
-        groups = "+".join(f"{kind}{dim}" for kind, dim in self.groups)
+        groups = "+".join(kind + "-".join(map(str, planes(dim))) for kind, dim in self.groups)
         sides = "-".join(f"{e.layout}.{e.block}.tp{e.ranks}" for e in (self.first, self.second))
         return f"{groups}.h{self.heads}.{self.dtype}.{sides}"
 
@@ -81,10 +89,19 @@ class Case:
 # ---------------------------------------------------------------------------------- the geometries
 
 
+def planes(dim):
+    """The channels of a head, or the bytes of a row, of each plane that has a number of its own."""
+    return dim if isinstance(dim, tuple) else (dim,)
+
+
+def planes_of_group(kind, dim):
+    return (dim, dim) if kind == "kv" and isinstance(dim, int) else planes(dim)
+
+
 def layouts_of(groups, dtype, dim, block):
     """The layouts that vLLM has for such caches."""
     yield from ("hnd", "nhd", "layers-in-blocks", "padded")
-    if groups[0][0] == "kv" and dtype != "fp32":
+    if groups[0][0] == "kv" and dtype != "fp32" and dim is not UNLIKE:
         yield layout.TRANSPOSED
         if block % 32 == 0 and dim % 32 == 0:
             yield layout.TILED
@@ -102,6 +119,7 @@ def every_case():
         return made
 
     shapes = [((("kv", dim),), heads) for dim in DIMS for heads in HEADS]
+    shapes += [((("kv", UNLIKE),), heads) for heads in (1, 4, 8)]
     shapes += [(tuple(groups), 1) for groups in LATENTS.values()]
     all_blocks = list(itertools.product(BLOCKS, BLOCKS))
     for groups, heads in shapes:
@@ -111,8 +129,8 @@ def every_case():
         pairs = [(blocks, all_ranks[next(turn) % len(all_ranks)]) for blocks in all_blocks]
         pairs += [(all_blocks[next(turn) % len(all_blocks)], ranks) for ranks in all_ranks]
         for blocks, ranks in pairs:
-            dtype = list(ELEMENTS)[next(turn) % 3]
-            if heads * groups[0][1] * max(blocks) > BLOCK_ELEMENTS_MAX:
+            dtype = list(ELEMENTS)[next(turn) % len(ELEMENTS)]
+            if heads * max(planes(groups[0][1])) * max(blocks) > BLOCK_ELEMENTS_MAX:
                 continue  # two blocks of K and V lie in a region of 64 MiB
             yield Case(groups, heads, dtype, *engines(groups, dtype, groups[0][1], blocks, ranks))
 
@@ -122,13 +140,16 @@ def chosen():
     if os.environ.get("CAIRN_GEOMETRIES") == "all":
         return cases
     rng = random.Random(int(os.environ.get("CAIRN_SEED", "1")))
-    small = [case for case in cases if case.heads * case.groups[0][1] <= 4096]
+    small = [case for case in cases if case.heads * max(planes(case.groups[0][1])) <= 4096]
     by_shape = {}
     for case in rng.sample(cases, len(cases)):
         by_shape.setdefault(case.groups, case)
         by_shape.setdefault(("heads", case.heads), case)
-        by_shape.setdefault(("blocks", case.second.block), case)
-        by_shape.setdefault(("layout", case.second.layout), case)
+        by_shape.setdefault(("dtype", case.dtype), case)
+        for name, engine in (("first", case.first), ("second", case.second)):
+            by_shape.setdefault((name, "blocks", engine.block), case)
+            by_shape.setdefault((name, "layout", engine.layout), case)
+            by_shape.setdefault((name, "ranks", engine.ranks), case)
     return list(dict.fromkeys([*by_shape.values(), *rng.sample(small, SAMPLED)]))
 
 
@@ -150,12 +171,14 @@ def arrays_of(name, blocks, heads, tokens, row, dtype):
     return [new(blocks, heads, tokens, row) for _ in range(LAYERS)]
 
 
-def planes_of(name, block, planes):
-    """Views of a block, [heads, tokens, row], in which the planes' elements are in their order."""
-    heads, tokens, row = block.shape
-    dim = row // planes
+def planes_of(name, block, dims):
+    """Views of a block, [heads, tokens, row], in which the planes' elements are in their order. dims:
+    channels of each plane."""
+    heads, tokens, _ = block.shape
     if name not in (layout.TRANSPOSED, layout.TILED):
-        return [block[..., i * dim : (i + 1) * dim] for i in range(planes)]
+        ends = list(itertools.accumulate(dims))
+        return [block[..., end - dim : end] for end, dim in zip(ends, dims, strict=True)]
+    dim = dims[0]
     k, v = block.reshape(heads, 2, tokens * dim).swapaxes(0, 1)
     if name == layout.TRANSPOSED:
         return [k.reshape(heads, dim, tokens).swapaxes(1, 2), v.reshape(heads, tokens, dim)]
@@ -181,7 +204,7 @@ class Rank:
                 arrays = arrays_of("hnd", blocks, 1, engine.block, dim, "uint8")
                 made = BytesPart(arrays, engine.block * dim, part, 1, is_writer)
             else:
-                row = dim if kind == "latent" else 2 * dim
+                row = sum(planes_of_group(kind, dim))
                 is_of_processor = engine.layout in (layout.TRANSPOSED, layout.TILED)
                 kernels = engine.layout if is_of_processor else None
                 dtype = ELEMENTS[case.dtype]
@@ -192,18 +215,18 @@ class Rank:
             self.arrays.append(arrays)
 
     def write(self, values, arrays=None):
-        for group, (kind, _) in enumerate(self.case.groups):
+        for group, (kind, dim) in enumerate(self.case.groups):
             own = self.parts[group].part.heads if kind == "kv" else range(1)
             heads = slice(own.start, own.stop)
-            planes = values[group]
+            given, dims = values[group], planes_of_group(kind, dim)
             name = "hnd" if kind == "opaque_rows" else self.engine.layout
             for layer, array in enumerate((arrays or self.arrays)[group]):
                 for at, block in enumerate(self.tables[group]):
                     if block == 0:
                         continue
                     rows = slice(at * self.engine.block, (at + 1) * self.engine.block)
-                    views = planes_of(name, array[block], len(planes))
-                    for view, plane in zip(views, planes, strict=True):
+                    views = planes_of(name, array[block], dims)
+                    for view, plane in zip(views, given, strict=True):
                         view[...] = plane[layer, heads, rows].reshape(view.shape)
 
     def put(self, space, keys, geometry):
@@ -244,8 +267,10 @@ def model_of(case, engine, store_tokens):
     groups, layers, tables = [], [], []
     for i, (kind, dim) in enumerate(case.groups):
         if kind == "kv":
-            groups.append(cairn.KvGroup(LAYERS, case.heads, dim))
-            shape = Shape("kv", max(1, case.heads // engine.ranks), dim, dtype=case.dtype)
+            k_dim, v_dim = planes_of_group(kind, dim)
+            groups.append(cairn.KvGroup(LAYERS, case.heads, k_dim, v_dim=v_dim))
+            heads, v_dim = max(1, case.heads // engine.ranks), None if k_dim == v_dim else v_dim
+            shape = Shape("kv", heads, k_dim, dtype=case.dtype, v_dim=v_dim)
         elif kind == "latent":
             groups.append(cairn.Group("latent", LAYERS, kv_heads=1, k_dim=dim))
             shape = Shape("latent", 1, dim, dtype=case.dtype, is_replicated=True)
@@ -263,13 +288,12 @@ def values_of(case, rng, tokens):
     made = []
     for kind, dim in case.groups:
         heads = case.heads if kind == "kv" else 1
-        shape = (LAYERS, heads, tokens, dim)
         dtype = np.dtype("uint8" if kind == "opaque_rows" else ELEMENTS[case.dtype])
-        planes = 2 if kind == "kv" else 1
+        shapes = [(LAYERS, heads, tokens, count) for count in planes_of_group(kind, dim)]
         made.append(
             [
                 np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
-                for _ in range(planes)
+                for shape in shapes
             ]
         )
     return made
@@ -289,7 +313,7 @@ def check(client, case):
     tokens = KEYS * store_tokens
     values = values_of(case, rng, tokens)
     model = model_of(case, case.first, store_tokens)
-    recipe = "exact" if case.heads * case.groups[0][1] <= 1024 else "raw"
+    recipe = "exact" if case.heads * max(planes(case.groups[0][1])) <= 1024 else "raw"
     spec = model.spec
     with client.open_space(
         spec.model,
@@ -315,6 +339,20 @@ def check(client, case):
                 for mine, theirs in zip(got, wanted, strict=True):
                     assert np.array_equal(whole(mine), whole(theirs)), (case, rank)
         space.invalidate()
+
+
+def test_a_run_has_each_of_the_values():
+    cases = chosen()
+    assert {case.heads for case in cases} == set(HEADS)
+    assert {case.dtype for case in cases} == set(ELEMENTS)
+    groups = {case.groups for case in cases}
+    assert groups >= {(("kv", dim),) for dim in (*DIMS, UNLIKE)}
+    assert groups >= {tuple(latents) for latents in LATENTS.values()}
+    for engines in ([case.first for case in cases], [case.second for case in cases]):
+        assert {one.block for one in engines} == set(BLOCKS)
+        assert {one.ranks for one in engines} == set(RANKS)
+        layouts = {"hnd", "nhd", "layers-in-blocks", "padded", layout.TRANSPOSED, layout.TILED}
+        assert {one.layout for one in engines} == layouts
 
 
 def test_every_byte_comes_back(bin_dir, tmp_path):

@@ -23,7 +23,7 @@ SPEC_CHANGES = {
     "model": ["another model", "a modeL"],
     "weights_revision": ["r2"],
     "groups": [(KV, STATE), (KV, ROWS, STATE), (KV, STATE, ROWS, STATE)],
-    "dtype": ["fp16", "fp32"],
+    "dtype": ["fp16", "fp32", "fp8_e4m3", "fp8_e5m2"],
     "tokens_per_block": [2 * TOKENS, 16],
 }
 GROUP_CHANGES = {
@@ -136,6 +136,7 @@ def test_another_tenant_has_nothing_of_it(stored, daemon):
 
 ADAPTER = KeyExtra("lora", b"adapter 1, bytes ab")
 MEDIA = KeyExtra("media", b"digest of an image", 3)
+ROTATION = KeyExtra("rotation", b"yarn, factor 4")  # as an engine names one that a request asks for
 
 
 @pytest.mark.parametrize(
@@ -151,6 +152,9 @@ MEDIA = KeyExtra("media", b"digest of an image", 3)
         (range(2 * TOKENS), (dataclasses.replace(MEDIA, value=b"digest of another"),)),
         (range(2 * TOKENS), (dataclasses.replace(MEDIA, offset=4),)),
         (range(2 * TOKENS), (MEDIA, ADAPTER)),
+        (range(2 * TOKENS), (MEDIA, dataclasses.replace(MEDIA, value=b"another image", offset=9))),
+        (range(2 * TOKENS), (ROTATION,)),
+        (range(2 * TOKENS), (dataclasses.replace(ROTATION, value=b"yarn, factor 8"),)),
     ],
 )
 def test_other_inputs_of_a_block_hit_nothing(stored, tokens, extras):

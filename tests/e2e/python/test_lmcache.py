@@ -129,6 +129,61 @@ def test_elements_that_are_named_get_smaller(parameters, caplog):
     assert "of another type" in said["fp8_e5m2"]
 
 
+LAYERS, TOKENS, HEADS, DIM = 3, 128, 2, 64
+SHAPE = {"kv_layers": LAYERS, "kv_heads": HEADS, "head_dim": DIM}
+
+
+def objects_of(count, dtype="bf16"):
+    """In LMCache's order, KV_2LTD: [K and V, layers, tokens, heads, channels]."""
+    kind = {"bf16": np.uint16, "fp16": np.uint16, "fp32": np.uint32, "fp8_e4m3": np.uint8}[dtype]
+    rng = np.random.default_rng(count)
+    top = np.iinfo(kind).max
+    return rng.integers(0, top, (count, 2, LAYERS, TOKENS, HEADS, DIM), kind, endpoint=True)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3"])
+def test_objects_of_a_stated_shape_are_k_and_v(parameters, bin_dir, dtype):
+    """Every byte comes back to LMCache, and K and V are what the space's readers see."""
+    client = CairnL2(**parameters, dtype=dtype, **SHAPE)
+    given = objects_of(3, dtype)
+    views = [memoryview(bytearray(one.tobytes())) for one in given]
+    assert wait(client, client.submit_batch_set(names(3), views))[:2] == (True, "")
+    assert wait(client, client.submit_batch_exists(names(4)))[2] == [True] * 3 + [False]
+    targets = [memoryview(bytearray(len(views[0]))) for _ in range(4)]
+    assert wait(client, client.submit_batch_get(names(4), targets))[2] == [True] * 3 + [False]
+    assert targets[:3] == views
+    (space,) = [one for (model, _), one in client._spaces.items() if model == "lmcache"]
+    (group,) = space.spec.groups
+    assert (group.kind, group.kv_heads, group.k_dim, space.spec.tokens_per_block) == ("kv", HEADS, DIM, TOKENS)
+    k, v = (np.zeros((LAYERS, HEADS, TOKENS, DIM), given.dtype) for _ in "kv")
+    assert space.get(space.opaque_key(names(3)[1].encode()), k=k, v=v, timeout=20)
+    assert np.array_equal(np.stack([k, v]), given[1].transpose(0, 1, 3, 2, 4))
+    client.close()
+
+
+def test_objects_of_a_stated_shape_take_every_recipe(parameters):
+    client = CairnL2(**parameters, dtype="bf16", recipe="kivi:8", **SHAPE)
+    values = np.random.default_rng(3).standard_normal((2, LAYERS, TOKENS, HEADS, DIM)).astype(np.float32)
+    bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+    assert wait(client, client.submit_batch_set(names(1), [memoryview(bytearray(bits.tobytes()))]))[0]
+    target = bytearray(bits.nbytes)
+    assert wait(client, client.submit_batch_get(names(1), [memoryview(target)]))[2] == [True]
+    found = (np.frombuffer(target, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    off = np.abs(found.reshape(values.shape) - values).max()
+    assert 0 < off < 0.05
+    client.close()
+
+
+def test_objects_of_another_shape_than_the_stated_one_come_back_as_they_were(parameters, caplog):
+    given = bytes_of(1, 96 * HEADS * DIM)[0]
+    client = CairnL2(**parameters, dtype="bf16", **SHAPE)
+    assert wait(client, client.submit_batch_set(names(1), [given]))[0]
+    target = memoryview(bytearray(len(given)))
+    assert wait(client, client.submit_batch_get(names(1), [target]))[2] == [True]
+    assert target == given and "do not have the shape of adapter_params" in caplog.text
+    client.close()
+
+
 @pytest.mark.parametrize("count", [3, 4096 + 2, 65536 - 2])
 def test_lengths_that_are_no_rows_are_kept_as_bytes(parameters, caplog, count):
     client = CairnL2(**parameters, dtype="bf16")
@@ -189,6 +244,8 @@ def test_without_a_daemon_every_task_ends():
         ({"connections": 0}, "connections is 0, expected int above 0"),
         ({"connections": "4"}, "connections is '4', expected int"),
         ({"weights_revision": "r", "dtype": "fp6"}, "adapter_params: dtype is 'fp6', expected bf16"),
+        ({"weights_revision": "r", "kv_heads": 2}, "adapter_params has kv_heads, and no kv_layers, head_dim, dtype"),
+        ({"weights_revision": "r", "recipe": "kivi:4"}, "recipe is 'kivi:4', which needs kv_layers"),
         ({"timeout": 61}, "timeout is 61, expected float above 0 and at most 60, in seconds"),
         ({"timeout": True}, "timeout is True, expected float"),
         ({"object_bytes": 4096}, "object_bytes is 4096, expected a list of int above 0"),

@@ -25,7 +25,7 @@ from cairn.vllm.cuda import Cuda  # noqa: E402
 from cairn.vllm.device_bytes import DeviceBytes  # noqa: E402
 from cairn.vllm.group import PagedPart  # noqa: E402
 from cairn.vllm.kinds import Shape  # noqa: E402
-from cairn.vllm.layout import paged_cache  # noqa: E402
+from cairn.vllm.layout import coded_arrays, paged_cache  # noqa: E402
 from cairn.vllm.plan import Load, Plan, Save  # noqa: E402
 from cairn.vllm.settings import Settings  # noqa: E402
 from cairn.vllm.staging import Staging  # noqa: E402
@@ -370,16 +370,17 @@ SAVED = [[6, 0, 2, 1, 4, 3], [6, 0, 2, 1, 4, 3], [7, -1, 5]]
 
 
 class RankOfKinds(Rank):
-    """Latents, rows of an index and states, in memory of its own for each layer or for all."""
+    """Latents, rows of an index and states, in memory of its own for each layer or for all. slots: heads
+    of coded rows, which are in the place of those of an index, behind one another for each token."""
 
-    def __init__(self, space, is_together, seed):
+    def __init__(self, space, is_together, seed, slots=1):
         rng = np.random.default_rng(seed)
         self.settings = Settings("127.0.0.1:1", **PATIENT)
         self.cuda, self.arrays = Cuda(0, log), []
         self.stream = self.cuda.open_stream()
         for shape, dtype in (
             ((BLOCKS, 1, TOKENS, DIM), np.uint16),
-            ((BLOCKS, 1, TOKENS, ROW), np.uint8),
+            ((BLOCKS, TOKENS, slots, ROW // slots), np.uint8),
             ((BLOCKS, 1, 1, STATE + 24), np.uint8),
         ):
             values = rng.integers(0, 250, (LAYERS, *shape)).astype(dtype)
@@ -387,8 +388,14 @@ class RankOfKinds(Rank):
             layers = [whole[i] for i in range(LAYERS)]
             self.arrays.append(layers if is_together else list(map(fake_torch.Tensor.of, values)))
         self.arrays[2] = [one.view(one.values[..., :STATE]) for one in self.arrays[2]]
+        of_engine = [one.swapaxes(1, 2) for one in self.arrays[1]]
+        coded = Shape("opaque_rows", bytes=ROW, slots=slots)
+        if slots > 1:
+            of_engine = coded_arrays(of_engine, coded, TOKENS, "LBNHC")
+            assert [one.shape for one in of_engine] == [one.shape for one in self.arrays[1]]
+        self.arrays[1] = of_engine
         latents, rows, states = self.arrays
-        shapes = [Shape("latent", 1, DIM), Shape("opaque_rows"), Shape("state")]
+        shapes = [Shape("latent", 1, DIM), coded, Shape("state")]
         cache = paged_cache(latents, shapes[0], None, self.stream.number)
         on = self.cuda, self.stream
         groups = [
@@ -428,19 +435,22 @@ def make_kinds(device, client, request):
         yield space, build
 
 
+@pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("is_together", [True, False])
-def test_states_and_rows_come_back_as_they_were(make_kinds, is_together):
+def test_states_and_rows_come_back_as_they_were(make_kinds, is_together, slots):
     """In order with what the engine computes: blocks are written to again when they are staged."""
     space, build = make_kinds
     keys = space.keys(range(3 * STORE))
-    first, second = build(is_together=is_together, seed=1), build(is_together=True, seed=2)
+    first, second = (
+        build(is_together=one, seed=seed, slots=slots) for one, seed in ((is_together, 1), (True, 2))
+    )
     first.compute(SAVED, 3)
     first.worker.save(Plan(saves=[Save(keys, SAVED, None, 0, False)]))
     first.compute(SAVED, 4)  # of a later step
     first.worker.drain()
     assert space.match(keys, lease=False).block_count == 3
     assert space.contains(keys) == [True, False, True]
-    again = build(is_together=True, seed=1)
+    again = build(is_together=True, seed=1, slots=slots)
     again.compute(SAVED, 3)
     was, wanted = again.copy(), second.copy()
     tables = [[-1, 1, 2, 3, 4, 5], [0, -1, 2, 3, 4, 5], [-1, -1, 6]]

@@ -357,8 +357,6 @@ class LaterSpec(fake_vllm.FullAttentionSpec):
         ({"kv_cache_spec": LaterSpec(2)}, "a group of KV is LaterSpec"),
         ({"kv_cache_spec.dtype": "torch.float16"}, "differ in dtype: bf16, fp16"),
         ({"kv_cache_spec.dtype": "torch.uint8"}, "the KV cache has torch.uint8"),
-        ({"kv_cache_spec.num_kv_heads": 4}, r"\[1, 4\] heads a rank"),
-        ({"kv_cache_spec.head_size_v": 16}, "K has 32 channels, V 16"),
     ],
 )
 def test_groups_that_are_refused(change, says):
@@ -370,6 +368,57 @@ def test_groups_that_are_refused(change, says):
         setattr(holder, names[-1], value)
     with pytest.raises(InvalidArgumentError, match=says):
         model_of(config, cache, Settings("127.0.0.1:1"))
+
+
+def of_unlike_heads(tensor, *heads, counts=(), total=2):
+    """The groups of HYBRID with so many heads a rank. counts: what the configuration has beside."""
+    config, cache = fake_vllm.configs({}, groups=HYBRID, tensor=tensor)
+    model = config.model_config
+    model.get_total_num_kv_heads = lambda: total
+    model.hf_text_config = SimpleNamespace(num_key_value_heads=total, **dict(counts))
+    for group, count in zip(cache.kv_cache_groups, heads, strict=True):
+        group.kv_cache_spec.num_kv_heads = count
+    return model_of(config, cache, Settings("127.0.0.1:1"))
+
+
+def test_groups_of_unlike_heads_count_each_by_its_own():
+    """As MiMo-V2: vLLM tells how many heads one kind of layers has, here 4, and not of the others, 8."""
+    more = {"swa_num_key_value_heads": 8}.items()
+
+    def heads(tensor, *of_rank):
+        model = of_unlike_heads(tensor, *of_rank, counts=more, total=4)
+        return [group.kv_heads for group in model.spec.groups]
+
+    assert heads(1, 8, 8, 4) == heads(2, 4, 4, 2) == heads(4, 2, 2, 1) == [8, 8, 4]
+    assert heads(8, 1, 1, 1) == [8, 8, 8]  # each rank's is its own, whether another has it or not
+    model = of_unlike_heads(8, 1, 1, 1, counts=more, total=4)
+    names = ["model.layers.1.attn", "model.layers.4.attn"]
+    assert [part_of(names, model, rank, 8, 1).heads for rank in (0, 1, 7)] == [
+        range(0, 1), range(1, 2), range(7, 8)
+    ]
+    alike = of_unlike_heads(8, 1, 1, 1, total=4)  # ranks share heads
+    assert [group.kv_heads for group in alike.spec.groups] == [4, 4, 4]
+    assert [part_of(names, alike, rank, 8, 1).heads for rank in (0, 1, 7)] == [
+        range(0, 1), range(0, 1), range(3, 4)
+    ]
+
+
+def test_a_group_of_layers_with_unlike_heads_counts_a_rank_s_head_as_its_own():
+    """Without the hybrid manager all layers are in one group; a rank's shape does not tell."""
+    config, cache = fake_vllm.configs({}, tensor=8)
+    config.model_config.get_total_num_kv_heads = lambda: 4
+    config.model_config.hf_text_config = SimpleNamespace(
+        num_key_value_heads=4, swa_num_key_value_heads=8
+    )
+    cache.kv_cache_groups[0].kv_cache_spec.num_kv_heads = 1
+    assert model_of(config, cache, Settings("127.0.0.1:1")).spec.groups[0].kv_heads == 8
+
+
+def test_k_and_v_of_unlike_channels():
+    config, cache = fake_vllm.configs({}, groups=HYBRID)
+    cache.kv_cache_groups[1].kv_cache_spec.head_size_v = 16
+    groups = model_of(config, cache, Settings("127.0.0.1:1")).spec.groups
+    assert [(group.k_dim, group.v_dim) for group in groups] == [(32, 32), (32, 16), (32, 32)]
 
 
 def test_groups_across_the_stages_of_a_pipeline_are_refused():

@@ -28,10 +28,10 @@ from .adapters import LoadedAdapters
 from .cuda import Cuda, Stream
 from .device_bytes import DeviceBytes
 from .group import BytesPart, GroupPart, PagedPart
-from .layout import cuda_device, paged_cache
+from .layout import coded_arrays, cuda_device, paged_cache
 from .lookup import Lookups
 from .media import are_media_named
-from .model import Model, layer_index, model_of, part_of
+from .model import Model, layer_index, layout_of, model_of, part_of
 from .names import register
 from .plan import Plan
 from .reloads import Reloads
@@ -115,10 +115,13 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             )
         self._model = model_of(vllm_config, kv_cache_config, self._settings)
         self._is_loading, self._is_saving = config.is_kv_consumer, config.is_kv_producer
-        self._is_layer_wise = self._settings.layer_wise and not self._model.is_all_or_nothing
-        if self._settings.layer_wise and not self._is_layer_wise:
+        is_bytes = self._model.layers[0].shape.is_bytes
+        is_possible = not (self._model.is_all_or_nothing or is_bytes)
+        self._is_layer_wise = self._settings.layer_wise and is_possible
+        if self._settings.layer_wise and not is_possible:
             log.warning(
-                "cairn: layer_wise is off: the model has several groups of layers, windows or states"
+                "cairn: layer_wise is off: the model has several groups of layers, windows, states or"
+                " coded rows"
             )
         is_scheduler = role == KVConnectorRole.SCHEDULER
         if not is_scheduler:  # a scheduler moves no blocks
@@ -301,10 +304,14 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         number = cuda_device(next(iter(kv_caches.values())))
         cuda = None if number is None else Cuda(number, log)
         stream = None if cuda is None else cuda.open_stream()
-        parts = [self._group_part(i, of, kv_caches, cuda, stream) for i, of in enumerate(names)]
+        if any(group.shape.slots for group in groups):
+            self._set_scales(kv_caches)
+        arrays = [self._arrays(i, [kv_caches[name] for name in of]) for i, of in enumerate(names)]
+        parts = [
+            self._group_part(i, of, arrays[i], cuda, stream) for i, of in enumerate(names)
+        ]
         device = None
         if cuda is not None and stream is not None:
-            arrays = [[kv_caches[name] for name in of] for of in names]
             device = OnDevice(cuda, stream, self._staging(cuda, parts, arrays))
         else:
             self._check_queries()
@@ -331,7 +338,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             if is_wanted and not (self._model.has_kv_alone and len(sizes) == 1):
                 raise InvalidArgumentError(
                     f"kv_connector_extra_config: {name} needs K and V in blocks of one size, and this"
-                    " model has latents, states, a draft, or groups of unlike block size"
+                    " model has latents, states, coded rows, a draft, or groups of unlike block size"
                 )
 
     def _staging(
@@ -408,22 +415,41 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             layers.append({index: known[index] for index in mine})
         return layers
 
+    def _arrays(self, group: int, arrays: list[Any]) -> list[Any]:
+        """Returns a group's arrays; of coded rows, as they are in memory."""
+        of = self._model.layers[group]
+        if not of.shape.slots:
+            return arrays
+        layout = layout_of(self._vllm_config, self._kv_cache_config)
+        return coded_arrays(arrays, of.shape, of.block_tokens, layout)
+
+    def _set_scales(self, kv_caches: dict[str, Any]) -> None:
+        """vLLM's Triton kernels set the scales of all tokens to 1 when they first see a cache. Makes
+        them do so now, because later they would overwrite what was loaded before."""
+        layers = self._vllm_config.compilation_config.static_forward_context
+        for name, cache in kv_caches.items():
+            begin = getattr(getattr(layers.get(name), "impl", None), "_ensure_scale_caches", None)
+            if callable(begin):
+                begin(cache)
+
     def _group_part(
         self,
         group: int,
         names: list[str],
-        layers: dict[str, Any],
+        arrays: list[Any],
         cuda: Cuda | None,
         stream: Stream | None,
     ) -> GroupPart:
-        """Returns this worker's part of a group."""
+        """Returns this worker's part of a group. arrays: in the order of the names."""
         model, parallel = self._model, self._vllm_config.parallel_config
         rank = _tensor_rank(parallel)
         part = part_of(names, model, rank, parallel.tensor_parallel_size, group)
-        arrays, of = [layers[name] for name in names], model.layers[group]
+        of = model.layers[group]
         is_writer = not of.shape.is_replicated or rank == 0
         if of.shape.is_bytes:
             tokens = 0 if of.shape.is_state else arrays[0].shape[2]  # [blocks, 1, tokens, bytes]
+            if of.shape.slots:
+                tokens = of.block_tokens
             block_bytes = of.shape.bytes * (tokens or 1)
             split = of.block_tokens // tokens if tokens else 1
             if cuda is None or stream is None:

@@ -27,6 +27,10 @@ MOVED = (
 )
 # The dtype in a space for each name of vLLM's 8-bit floats.
 _FP8 = {"fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
+# vLLM's codings of K and V, and of latents, whose scales are among the rows: a row can be read without
+# anything else but the weights. Of K and V the names of modes, of latents those of --kv-cache-dtype.
+_CODED = {"FP8_PER_TOKEN_HEAD", "INT8_PER_TOKEN_HEAD", "INT4_PER_TOKEN_HEAD", "NVFP4"}
+_CODED_LATENTS = {"fp8_ds_mla", "nvfp4_ds_mla"}
 _TOGETHER = "UniformTypeKVCacheSpecs"  # layers of different shapes that share a table of blocks
 
 
@@ -34,10 +38,12 @@ _TOGETHER = "UniformTypeKVCacheSpecs"  # layers of different shapes that share a
 class Shape:
     """The cache of a layer. kind: "kv", "latent", "state" or "opaque_rows", as in a space.
 
-    heads: heads of one worker. dim: channels of a head of K and of V, or of a latent. bytes: size
-    of a state, or of a token's row. dtype: type of the elements; none for bytes. window: tokens
-    that a layer sees; 0 means all. is_replicated: all ranks of a tensor-parallel engine have the
-    same data. layout: the order of the bytes, as far as vLLM describes it.
+    heads: heads of one worker. dim: channels of a head of K, or of a latent. v_dim: channels of a
+    head of V if K has another number of them. bytes: size of a state, or of a token's row. dtype:
+    type of the elements; none for bytes. window: tokens that a layer sees; 0 means all.
+    is_replicated: all ranks of a tensor-parallel engine have the same data. layout: the order of the
+    bytes, as far as vLLM describes it. slots: of a coded row, the pieces in which its bytes are; 0:
+    no such row.
     """
 
     kind: str
@@ -48,6 +54,8 @@ class Shape:
     window: int = 0
     is_replicated: bool = False
     layout: str = ""
+    v_dim: int | None = None
+    slots: int = 0
 
     @property
     def is_latent(self) -> bool:
@@ -57,7 +65,9 @@ class Shape:
     @property
     def row(self) -> int:
         """Returns the number of elements per head and token."""
-        return self.dim if self.is_latent else 2 * self.dim
+        if self.is_latent:
+            return self.dim
+        return self.dim + (self.dim if self.v_dim is None else self.v_dim)
 
     @property
     def is_state(self) -> bool:
@@ -121,13 +131,18 @@ def shape_of(spec: Any, cache_dtype: str = "auto") -> Shape:
         raise _refuse(spec, "it is not causal: K and V of a token depend on later tokens")
     if getattr(spec, "tokens_per_state", 1) != 1:
         raise _refuse(spec, f"a row is of {spec.tokens_per_state} tokens")
-    if getattr(spec, "state_content_bytes", None) is not None:
-        raise _refuse(spec, f"a row is {spec.state_content_bytes} coded bytes")
     # With chunked attention, the chunk in which a prefix ends is within the last tokens of this
     # number.
     window = getattr(spec, "attention_chunk_size", 0) if "Chunked" in name else 0
     if name.startswith("SlidingWindow"):
         window = spec.sliding_window + getattr(spec, "extra_retained_tokens", 0)
+    coded = _coding_of(spec, cache_dtype)
+    if coded is not None:
+        return _rows_of(spec, window, coded)
+    if getattr(spec, "state_content_bytes", None) is not None:
+        mode = _mode_of(spec)
+        by = "" if mode == "NONE" else f" of {mode}, a coding that Cairn does not know"
+        raise _refuse(spec, f"a row is {spec.state_content_bytes} coded bytes{by}")
     if "MLA" in name:
         return _latent_of(spec, window, cache_dtype)
     return _kv_of(spec, window, cache_dtype)
@@ -138,10 +153,40 @@ def _kv_of(spec: Any, window: int, cache_dtype: str) -> Shape:
     if getattr(spec, "num_head_slots", None) not in (None, heads):
         raise _refuse(spec, f"{heads} heads lie in {spec.num_head_slots} places")
     v_dim = getattr(spec, "head_size_v", spec.head_size)
-    if v_dim != spec.head_size:
-        raise _refuse(spec, f"K has {spec.head_size} channels, V {v_dim}")
-    dtype = _dtype_of(spec, cache_dtype)
-    return Shape("kv", heads, spec.head_size, dtype=dtype, window=window)
+    return Shape(
+        "kv",
+        heads,
+        spec.head_size,
+        dtype=_dtype_of(spec, cache_dtype),
+        window=window,
+        v_dim=None if v_dim == spec.head_size else v_dim,
+    )
+
+
+def _coding_of(spec: Any, cache_dtype: str) -> str | None:
+    """Returns the name of the coding if scales are among the rows and rows can be moved as bytes."""
+    if "MLA" in type(spec).__name__:
+        name, known = getattr(spec, "cache_dtype_str", None) or cache_dtype, _CODED_LATENTS
+    else:
+        name, known = _mode_of(spec), _CODED
+    return name if name in known else None
+
+
+def _rows_of(spec: Any, window: int, coded: str) -> Shape:
+    """Returns the shape of rows whose order in a block only vLLM's kernels know. Each head, or K and V
+    of each head, is a slot of a row."""
+    content = getattr(spec, "state_content_bytes", None)
+    if content is None:
+        raise _refuse(spec, f"of rows of {coded} its attention backend does not tell the size")
+    slots = getattr(spec, "num_head_slots", None) or spec.num_kv_heads
+    return Shape(
+        "opaque_rows",
+        bytes=slots * content,
+        window=window,
+        is_replicated="MLA" in type(spec).__name__,
+        layout=f"{coded} rows of {slots} times {content} bytes in blocks of {spec.block_size}",
+        slots=slots,
+    )
 
 
 def _latent_of(spec: Any, window: int, cache_dtype: str) -> Shape:
@@ -177,18 +222,24 @@ def _state_of(spec: Any) -> Shape:
 def _dtype_of(spec: Any, cache_dtype: str) -> str:
     """Returns the dtype of the elements. vLLM stores 8-bit floats as bytes, with a scale for each
     layer that belongs to the weights. The dtype is that of the 8-bit floats."""
-    mode = getattr(getattr(spec, "kv_quant_mode", None), "name", "NONE")
+    mode = _mode_of(spec)
     dtype = dtype_of(spec.dtype)
     if mode == "FP8_PER_TENSOR":
         dtype = _FP8.get(cache_dtype)
     elif mode != "NONE":
-        raise _refuse(spec, f"--kv-cache-dtype {cache_dtype} keeps scales among its rows ({mode})")
+        raise _refuse(
+            spec, f"--kv-cache-dtype {cache_dtype} ({mode}) is a coding that Cairn does not know"
+        )
     if dtype is None:
         raise InvalidArgumentError(
             f"the KV cache has {spec.dtype} (--kv-cache-dtype {cache_dtype}); this connector moves"
             f" {', '.join(DTYPE_BYTES)}: start vLLM with --kv-cache-dtype auto, or fp8"
         )
     return dtype
+
+
+def _mode_of(spec: Any) -> str:
+    return str(getattr(getattr(spec, "kv_quant_mode", None), "name", "NONE"))
 
 
 def specs_of(group: Any) -> Iterator[tuple[str, Any]]:

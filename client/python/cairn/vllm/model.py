@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from ..keys import Group, KvGroup, Rope, SpaceSpec
 from ..transfer import Part
 from . import drafts, resolved
 from .kinds import Layers, Shape, layers_of
+from .layout import coded_order
 from .plan import Geometry, GroupTable
 from .revision import revision_of
 from .settings import Settings
@@ -88,12 +90,12 @@ def model_of(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> Mode
     _check_groups(vllm_config, layers)
     geometry = _geometry_of(layers, settings)
     geometry = replace(geometry, lag=drafts.lag_of(vllm_config, geometry.engine_tokens))
-    bytes_name = _bytes_name_of(vllm_config, layers)
+    bytes_name = _bytes_name_of(vllm_config, layers, layout_of(vllm_config, kv_cache_config))
     model = vllm_config.model_config
     spec = SpaceSpec(
         settings.model or _name_of(model.model),
         _revision_of(vllm_config, settings) + bytes_name,
-        tuple(_group_of(vllm_config, one, len(layers) == 1) for one in layers),
+        tuple(_group_of(vllm_config, one, layers) for one in layers),
         next((one.shape.dtype for one in layers if one.shape.dtype), None) or model.dtype,
         geometry.store_tokens,
     )
@@ -128,15 +130,11 @@ def _geometry_of(layers: Sequence[Layers], settings: Settings) -> Geometry:
 
 def _check_groups(vllm_config: Any, layers: Sequence[Layers]) -> None:
     parallel, reason = vllm_config.parallel_config, ""
-    ranks = parallel.tensor_parallel_size
     dtypes = {one.shape.dtype for one in layers if one.shape.dtype}
-    heads = {one.shape.heads for one in layers if one.shape.kind == "kv" and not one.is_draft}
     if len(layers) > 1 and getattr(parallel, "pipeline_parallel_size", 1) > 1:
         reason = "a stage of a pipeline does not know the layers of the others"
     if len(dtypes) > 1:
         reason = f"they differ in dtype: {', '.join(sorted(dtypes))}"
-    if len(heads) > 1 and ranks > 1:
-        reason = f"they have {sorted(heads)} heads a rank, of {ranks} ranks"
     if reason:
         raise InvalidArgumentError(
             f"the model has {len(layers)} groups of KV, and {reason}: start vLLM with"
@@ -144,38 +142,63 @@ def _check_groups(vllm_config: Any, layers: Sequence[Layers]) -> None:
         )
 
 
-def _group_of(vllm_config: Any, layers: Layers, is_only: bool) -> Group:
-    model, shape = vllm_config.model_config, layers.shape
+def _group_of(vllm_config: Any, layers: Layers, every: Sequence[Layers]) -> Group:
+    model, shape, is_only = vllm_config.model_config, layers.shape, len(every) == 1
     if layers.is_draft:
         model = vllm_config.speculative_config.draft_model_config
     indices: int | Sequence[int] = sorted({layer_index(name) for name in layers.names})
     if is_only:  # a stage of a pipeline names only its own layers
         indices = model.get_total_num_hidden_layers()
+    ranks = vllm_config.parallel_config.tensor_parallel_size
     if shape.kind == "state":
-        ranks = vllm_config.parallel_config.tensor_parallel_size
         return Group("state", _of_ranks(indices, shape, ranks), state_bytes=shape.bytes)
     if shape.kind == "opaque_rows":
-        return Group("opaque_rows", indices, row_bytes=shape.bytes, window_tokens=shape.window)
+        own = _of_ranks(indices, shape, ranks)
+        return Group("opaque_rows", own, row_bytes=shape.bytes, window_tokens=shape.window)
     if shape.kind == "latent":
         window = shape.window
         return Group("latent", indices, kv_heads=1, k_dim=shape.dim, window_tokens=window)
-    heads = model.get_total_num_kv_heads()
-    if not is_only and vllm_config.parallel_config.tensor_parallel_size == 1:
-        heads = shape.heads
     return KvGroup(
         layers=indices,
-        kv_heads=heads,
+        kv_heads=_heads_of(model, layers, every, ranks),
         dim=shape.dim,
+        v_dim=shape.v_dim,
         window_tokens=shape.window,
         rope=rope_of(model.hf_text_config, shape.dim, bool(shape.window)),
     )
 
 
+def _heads_of(model: Any, layers: Layers, every: Sequence[Layers], ranks: int) -> int:
+    """Returns the number of KV heads of a group, all ranks together. If each rank has one head, several
+    ranks may have the same one. vLLM tells the number of heads of one kind of layer only. So if the
+    model has several numbers, the head of each rank counts as one of its own."""
+    heads, total = layers.shape.heads, int(model.get_total_num_kv_heads())
+    of_ranks = {one.shape.heads for one in every if one.shape.kind == "kv" and not one.is_draft}
+    is_alike = len(of_ranks) <= 1 and len(_head_counts(model.hf_text_config)) <= 1
+    if heads == 1 and ranks > 1:
+        return min(total, ranks) if is_alike else ranks
+    return total if len(every) == 1 else heads * ranks
+
+
+def _head_counts(config: Any) -> set[int]:
+    """Returns all numbers of KV heads in a model's configuration: num_key_value_heads, and those of
+    other layers, such as swa_num_key_value_heads and num_global_key_value_heads."""
+    to_dict = getattr(config, "to_dict", None)
+    fields = to_dict() if callable(to_dict) else vars(config)
+    found: set[int] = set()
+    for name, value in fields.items():
+        if re.search("(key_value|kv)_heads", name):
+            values = value if isinstance(value, (list, tuple)) else [value]
+            found |= {one for one in values if isinstance(one, int)}
+    return found
+
+
 def _of_ranks(
     indices: int | Sequence[int], shape: Shape, ranks: int
 ) -> int | Sequence[int]:
-    """If each rank has a part of a layer's state, each part is a layer of the group. The parts of
-    the first rank have the layers' numbers, and those of the other ranks follow."""
+    """If each rank has a part of a layer's state or of its coded rows, each part is a layer of the
+    group. The parts of the first rank have the layers' numbers, and those of the other ranks follow.
+    """
     if shape.is_replicated or ranks == 1:
         return indices
     own = range(indices) if isinstance(indices, int) else indices
@@ -189,7 +212,7 @@ def part_of(
     """Returns a worker's layers of a group, in the order of `layer_names`, and its heads."""
     known, shape = model.spec.groups[group].layer_indices, model.layers[group].shape
     before = 0  # layers of the group that belong to earlier ranks
-    if shape.is_state and not shape.is_replicated:
+    if shape.is_bytes and not shape.is_replicated:
         known = known[: len(known) // ranks]
         before = tensor_rank * len(known)
     found = [layer_index(name) for name in layer_names]
@@ -272,12 +295,22 @@ def _draft_weights_of(vllm_config: Any) -> str | None:
     return weights
 
 
-def _bytes_name_of(vllm_config: Any, layers: Sequence[Layers]) -> str:
+def layout_of(vllm_config: Any, kv_cache_config: Any) -> str | None:
+    """Returns vLLM's name of the order of its KV caches, such as LBNHC, or None."""
+    found = getattr(kv_cache_config, "kv_cache_layout", None)
+    return found or getattr(vllm_config.cache_config, "kv_cache_layout", None)
+
+
+def _bytes_name_of(vllm_config: Any, layers: Sequence[Layers], engine_layout: str | None) -> str:
     """Names the order of the data that is moved as bytes, which depends on its kernels, and the
     backend that writes states."""
     layouts = sorted({one.shape.layout for one in layers if one.shape.layout})
     if not layouts:
         return ""
+    if any(one.shape.slots for one in layers):
+        # Kernels of another version may code rows in another way.
+        version = getattr(sys.modules.get("vllm"), "__version__", "")
+        layouts.append(f"coded rows of vLLM {version} in the order {coded_order(engine_layout)}")
     mamba = getattr(vllm_config, "mamba_config", None)
     if mamba is not None and any(one.shape.is_state for one in layers):
         layouts.append(f"{mamba.backend}, rounded at random: {mamba.enable_stochastic_rounding}")
