@@ -166,6 +166,8 @@ constexpr Knob kTable[] = {
      "address for the other members of the cluster (gRPC); needs members"},
     {"member-grace", "120", Number{&Config::member_grace_s, 0, 86'400},
      "seconds that a member stays after the source no longer lists it"},
+    {"location-bytes", "64MiB", Bytes{&Config::location_bytes, kMiB, 16 * kGiB},
+     "with members: memory for which member has which blocks, 32 bytes for each block"},
     {"drain-ms", "10000", Number{&Config::drain_ms, 0, 10 * kMinuteMs},
      "after SIGTERM: time for running requests to finish and for blocks to reach the SSD tier"},
     {"slow-ms", "1000", Number{&Config::slow_ms, 0, 10 * kMinuteMs},

@@ -289,17 +289,30 @@ void Daemon::StartServices() {
   control_->Serve(*store_service_, *admin_service_);
 }
 
+void Daemon::MakeLocations(const PeerDial& dial) {
+  peers_ = std::make_unique<PeerChannels>(dial, limits::kControlMessageBytesMax);
+  locations_ = std::make_unique<LocationTable>(config_.location_bytes);
+  announced_ = std::make_unique<Announced>(*locations_);
+  announced_blocks_ = std::make_unique<AnnouncedBlocks>(*index_, spaces_);
+  announcer_ = std::make_unique<Announcer>(Announcer::Parts{
+      *members_, *peers_, *announced_, *announced_blocks_, std::string(DaemonVersion())});
+  locator_ = std::make_unique<Locator>(
+      Locator::Parts{*members_, *peers_, *locations_, std::string(DaemonVersion())},
+      Locator::Options());
+}
+
 absl::Status Daemon::StartMembers() {
   Hellos::Options options;
   options.daemon_version = DaemonVersion();
-  options.tls = tls_.get();
-  options.may_be_member = [this](const PeerIdentity& identity) {
+  options.dial.tls = tls_.get();
+  options.dial.may_be_member = [this](const PeerIdentity& identity) {
     return sessions_.policy().MayBeMember(identity);
   };
+  MakeLocations(options.dial);
   hellos_ = std::make_unique<Hellos>(*members_, std::move(options));
-  peer_service_ = std::make_unique<PeerService>(
-      PeerService::Parts{*members_, sessions_, std::string(DaemonVersion()),
-                         [this](std::string_view name) { hellos_->Greet(name); }});
+  peer_service_ = std::make_unique<PeerService>(PeerService::Parts{
+      *members_, sessions_, std::string(DaemonVersion()),
+      [this](std::string_view name) { hellos_->Greet(name); }, *announced_, *locations_});
   auto server =
       ControlServer::Start({.tcp = config_.peer, .path = {}}, std::nullopt, SlowOf(config_),
                            handshakes_.get(), {}, ControlServer::Callers::kMembers);
@@ -308,6 +321,7 @@ absl::Status Daemon::StartMembers() {
   peer_server_->Serve(*peer_service_);
   hellos_->Start();
   members_->Start([this] { hellos_->Wake(); });
+  announcer_->Start();
   LogInfo("daemon", "member of a cluster",
           {{"cluster", members_->cluster()},
            {"name", members_->self()},
@@ -454,6 +468,7 @@ void Daemon::Stop() {
   if (peer_server_ != nullptr) peer_server_->Stop();
   if (members_ != nullptr) members_->Stop();
   if (hellos_ != nullptr) hellos_->Stop();
+  if (announcer_ != nullptr) announcer_->Stop();
   if (handshakes_ != nullptr) handshakes_->Stop();
   for (const auto& server : transports_) server->Stop();
   if (gets_ != nullptr) gets_->Stop();
@@ -478,6 +493,8 @@ void Daemon::ReportParts(MetricSink& sink) const {
   if (members_ != nullptr) members_->Report(sink);
   if (hellos_ != nullptr) hellos_->Report(sink);
   if (peer_service_ != nullptr) peer_service_->Report(sink);
+  if (locations_ != nullptr) locations_->Report(sink);
+  if (announcer_ != nullptr) announcer_->Report(sink);
   if (tls_ != nullptr) tls_->Report(sink);
   if (handshakes_ != nullptr) handshakes_->Report(sink);
   spaces_.Report(sink);

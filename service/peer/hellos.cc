@@ -12,8 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random_bytes.h"
-#include "cairn/v1/peer.grpc.pb.h"
-#include "client/cpp/tls.h"
+#include "service/peer/peer_channels.h"
 #include "service/peer/peer_self.h"
 
 namespace cairn {
@@ -41,7 +40,7 @@ struct Hellos::Line {
   std::string name;  // in the view
   std::string address;
   bool has_name = true;  // the source gave the name
-  std::unique_ptr<v1::Peer::Stub> stub;
+  std::unique_ptr<PeerStub> stub;
   uint64_t tls_generation = 0;
   absl::Time next = absl::InfinitePast();
   absl::Duration retry;
@@ -128,20 +127,9 @@ std::vector<Hellos::Line*> Hellos::Due(const View& view, const News& news) {
 }
 
 void Hellos::Connect(Line& line) {
-  const uint64_t generation = options_.tls == nullptr ? 0 : options_.tls->generation();
+  const uint64_t generation = options_.dial.tls_generation();
   if (line.stub != nullptr && line.tls_generation == generation) return;
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
-  arguments.SetMaxReceiveMessageSize(kAnswerBytesMax);
-  const auto credentials =
-      options_.tls == nullptr
-          ? grpc::InsecureChannelCredentials()
-          : CheckedCredentials(options_.tls->pems(), [this](const CertificatePeer& peer) {
-              return options_.may_be_member(PeerIdentity(peer));
-            });
-  line.stub = v1::Peer::NewStub(grpc::CreateCustomChannel(line.address, credentials, arguments));
+  line.stub = OpenPeer(line.address, options_.dial, kAnswerBytesMax);
   line.tls_generation = generation;
 }
 

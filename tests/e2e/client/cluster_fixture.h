@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Daemons of one cluster, on this host. The test links cairnctl's path.
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "tests/e2e/client/client_fixture.h"
+#include "tests/support/run_command.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+
+// Daemons that list one another in one file.
+class ClusterTest : public testing::Test {
+ protected:
+  // Starts a daemon, and lists it.
+  DaemonProcess* Start(const std::string& name, const std::vector<std::string>& more = {},
+                       const std::string& listed_as = "") {
+    if (listed_.empty()) Write();
+    std::vector<std::string> flags = {absl::StrCat("--members=file:", folder_.File("members")),
+                                      absl::StrCat("--member-name=", name), "--peer=127.0.0.1:0",
+                                      "--member-grace=0"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    auto started = DaemonProcess::Start(flags);
+    CAIRN_CHECK(started.ok(), started.status().ToString());
+    listed_[listed_as.empty() ? name : listed_as] = (*started)->endpoint("peer");
+    Write();
+    daemons_.push_back(*std::move(started));
+    return daemons_.back().get();
+  }
+  void List(const std::string& name, const std::string& address) {
+    listed_[name] = address;
+    Write();
+  }
+  void Forget(const std::string& name) {
+    listed_.erase(name);
+    Write();
+  }
+  std::string MembersOf(const DaemonProcess& daemon) const {
+    return RunCommand(
+               absl::StrCat(CAIRNCTL_PATH, " members --control ", daemon.endpoint("control"), tls_))
+        .output;
+  }
+  bool Await(const DaemonProcess& daemon, const std::string& state, int count) const {
+    return daemon.AwaitMetric(absl::StrCat("cairn_members{state=\"", state, "\"}"), count,
+                              kPatience);
+  }
+
+  TempDir folder_;
+  std::string tls_;  // flags of cairnctl
+  std::map<std::string, std::string> listed_;
+  std::vector<std::unique_ptr<DaemonProcess>> daemons_;
+
+ private:
+  void Write() const {
+    std::ofstream file(folder_.File("new"));
+    for (const auto& [name, address] : listed_) file << name << "=" << address << "\n";
+    file.close();
+    std::filesystem::rename(folder_.File("new"), folder_.File("members"));
+  }
+};
+
+}  // namespace cairn
