@@ -44,7 +44,7 @@ struct Config {
   std::string members;  // parsed by ParseMembers()
   std::string cluster, member_name;
   HostPort peer;
-  uint64_t member_grace_s = 0, peer_match_ms = 0;
+  uint64_t member_grace_s = 0, peer_match_ms = 0, location_bytes = 0;
 };
 
 enum class Action { kRun, kHelp, kVersion, kCheckConfig, kPrintConfig };

@@ -168,6 +168,8 @@ constexpr Knob kTable[] = {
      "seconds that a member stays after the source no longer lists it"},
     {"peer-match-ms", "20", Number{&Config::peer_match_ms, 1, 10'000},
      "milliseconds that a match waits for other members; after that it has this daemon's blocks"},
+    {"location-bytes", "64MiB", Bytes{&Config::location_bytes, kMiB, 16 * kGiB},
+     "with members: memory for which member has which blocks, 32 bytes for each block"},
     {"drain-ms", "10000", Number{&Config::drain_ms, 0, 10 * kMinuteMs},
      "after SIGTERM: time for running requests to finish and for blocks to reach the SSD tier"},
     {"slow-ms", "1000", Number{&Config::slow_ms, 0, 10 * kMinuteMs},

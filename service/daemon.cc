@@ -299,6 +299,7 @@ void Daemon::StartServices() {
 
 void Daemon::StartRemote() {
   if (members_ == nullptr) return;
+  MakeLocations();
   std::optional<PeerReader::Options> options = PeerReaderOf(config_, members_->self());
   if (!options.has_value()) {
     LogWarn("daemon", "blocks are not shared with members: set tls-cert and stream, or data (UCX)");
@@ -306,7 +307,7 @@ void Daemon::StartRemote() {
   }
   peer_reader_ = std::make_unique<PeerReader>(*std::move(options));
   remote_ = std::make_unique<RemoteBlocks>(
-      RemoteBlocks::Parts{spaces_, *index_, *puts_, *members_, *peer_reader_, clock_},
+      RemoteBlocks::Parts{spaces_, *index_, *puts_, *members_, *locator_, *peer_reader_, clock_},
       RemoteBlocks::Options{.match_time =
                                 absl::Milliseconds(static_cast<int64_t>(config_.peer_match_ms))});
   gets_->SetFetch([this](const Request& request, const proto::Get& get, const codecs::Slice& slice,
@@ -315,17 +316,32 @@ void Daemon::StartRemote() {
   });
 }
 
+PeerDial Daemon::DialOfMembers() {
+  return {.tls = tls_.get(), .may_be_member = [this](const PeerIdentity& identity) {
+            return sessions_.policy().MayBeMember(identity);
+          }};
+}
+
+void Daemon::MakeLocations() {
+  peers_ = std::make_unique<PeerChannels>(DialOfMembers(), limits::kControlMessageBytesMax);
+  locations_ = std::make_unique<LocationTable>(config_.location_bytes);
+  announced_ = std::make_unique<Announced>(*locations_);
+  announced_blocks_ = std::make_unique<AnnouncedBlocks>(*index_, spaces_);
+  announcer_ = std::make_unique<Announcer>(Announcer::Parts{
+      *members_, *peers_, *announced_, *announced_blocks_, std::string(DaemonVersion())});
+  locator_ = std::make_unique<Locator>(
+      Locator::Parts{*members_, *peers_, *locations_, std::string(DaemonVersion())},
+      Locator::Options());
+}
+
 absl::Status Daemon::StartMembers() {
   Hellos::Options options;
   options.daemon_version = DaemonVersion();
-  options.tls = tls_.get();
-  options.may_be_member = [this](const PeerIdentity& identity) {
-    return sessions_.policy().MayBeMember(identity);
-  };
+  options.dial = DialOfMembers();
   hellos_ = std::make_unique<Hellos>(*members_, std::move(options));
-  peer_service_ = std::make_unique<PeerService>(
-      PeerService::Parts{*members_, sessions_, *store_service_, std::string(DaemonVersion()),
-                         [this](std::string_view name) { hellos_->Greet(name); }});
+  peer_service_ = std::make_unique<PeerService>(PeerService::Parts{
+      *members_, sessions_, *store_service_, std::string(DaemonVersion()),
+      [this](std::string_view name) { hellos_->Greet(name); }, *announced_, *locations_});
   auto server =
       ControlServer::Start({.tcp = config_.peer, .path = {}}, std::nullopt, SlowOf(config_),
                            handshakes_.get(), {}, ControlServer::Callers::kMembers);
@@ -334,6 +350,7 @@ absl::Status Daemon::StartMembers() {
   peer_server_->Serve(*peer_service_);
   hellos_->Start();
   members_->Start([this] { hellos_->Wake(); });
+  announcer_->Start();
   LogInfo("daemon", "member of a cluster",
           {{"cluster", members_->cluster()},
            {"name", members_->self()},
@@ -485,6 +502,7 @@ void Daemon::Stop() {
   if (peer_server_ != nullptr) peer_server_->Stop();
   if (members_ != nullptr) members_->Stop();
   if (hellos_ != nullptr) hellos_->Stop();
+  if (announcer_ != nullptr) announcer_->Stop();
   if (handshakes_ != nullptr) handshakes_->Stop();
   for (const auto& server : transports_) server->Stop();
   if (gets_ != nullptr) gets_->Stop();
@@ -510,6 +528,8 @@ void Daemon::ReportParts(MetricSink& sink) const {
   if (hellos_ != nullptr) hellos_->Report(sink);
   if (remote_ != nullptr) remote_->Report(sink);
   if (peer_service_ != nullptr) peer_service_->Report(sink);
+  if (locations_ != nullptr) locations_->Report(sink);
+  if (announcer_ != nullptr) announcer_->Report(sink);
   if (tls_ != nullptr) tls_->Report(sink);
   if (handshakes_ != nullptr) handshakes_->Report(sink);
   spaces_.Report(sink);

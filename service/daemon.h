@@ -20,6 +20,7 @@
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "kernels/runtime.h"
+#include "service/announced_blocks.h"
 #include "service/audit.h"
 #include "service/config.h"
 #include "service/front/admin_service.h"
@@ -34,7 +35,12 @@
 #include "service/limits.h"
 #include "service/members/members.h"
 #include "service/path_pool.h"
+#include "service/peer/announced.h"
+#include "service/peer/announcer.h"
 #include "service/peer/hellos.h"
+#include "service/peer/location_table.h"
+#include "service/peer/locator.h"
+#include "service/peer/peer_channels.h"
 #include "service/peer/peer_reader.h"
 #include "service/policy_watch.h"
 #include "service/put/put.h"
@@ -123,6 +129,9 @@ class Daemon {
   void StartRemote();
   // Joins the cluster.
   absl::Status StartMembers();
+  // What members know of each other's blocks.
+  void MakeLocations();
+  PeerDial DialOfMembers();
   // Returns the answer of /readyz.
   absl::Status Readiness() const;
   std::string Remarks() const;
@@ -165,7 +174,14 @@ class Daemon {
   std::string local_address_, stream_address_, ucx_address_;
   std::string local_gets_;            // "mapped", or "copied: " and why
   std::unique_ptr<Members> members_;  // null: the daemon belongs to no cluster
-  // Null: the daemon belongs to no cluster, or cannot move blocks to other members.
+  // Of a daemon in a cluster; else null.
+  std::unique_ptr<PeerChannels> peers_;
+  std::unique_ptr<LocationTable> locations_;
+  std::unique_ptr<Announced> announced_;               // by other members
+  std::unique_ptr<AnnouncedBlocks> announced_blocks_;  // of this daemon
+  std::unique_ptr<Announcer> announcer_;
+  std::unique_ptr<Locator> locator_;
+  // Null, too, if the daemon cannot move blocks to other members.
   std::unique_ptr<PeerReader> peer_reader_;
   std::unique_ptr<RemoteBlocks> remote_;
   std::unique_ptr<StoreService> store_service_;
@@ -174,7 +190,7 @@ class Daemon {
   std::unique_ptr<transport::Handshakes> handshakes_;  // null: no TLS
   uint64_t tls_generation_ = 0;                        // the generation that Look() saw last
   std::unique_ptr<ControlServer> control_;
-  // Null if the daemon belongs to no cluster.
+  // Of a daemon in a cluster; else null.
   std::unique_ptr<Hellos> hellos_;
   std::unique_ptr<PeerService> peer_service_;
   std::unique_ptr<ControlServer> peer_server_;

@@ -111,15 +111,17 @@ absl::Status Daemon::StartStore() {
   const uint64_t removals_max = limits::RemovalsMax(awake_max);
   const uint64_t hints_max = limits::HintsMax(awake_max);
   index_ = std::make_unique<BlockIndex>(
-      BlockIndex::Options{.blocks_max = BlocksMaxOf(config_) + extents_max,
-                          .images_max = limits::ImagesMax(BlocksMaxOf(config_)) + extents_max,
-                          .lease_bytes_max = leased_max,
-                          .awake_bytes_max = awake_max - removals_max * limits::kRemovalBytes -
-                                             hints_max * limits::kHintBytes,
-                          .removals_max = static_cast<uint32_t>(removals_max),
-                          .hints_max = hints_max,
-                          .bytes_max = awake_max + extents_max * limits::kIndexBytesAtRest,
-                          .keeps_tokens = config_.event_tokens == "on"},
+      BlockIndex::Options{
+          .blocks_max = BlocksMaxOf(config_) + extents_max,
+          .images_max = limits::ImagesMax(BlocksMaxOf(config_)) + extents_max,
+          .lease_bytes_max = leased_max,
+          .awake_bytes_max =
+              awake_max - removals_max * limits::kRemovalBytes - hints_max * limits::kHintBytes,
+          .removals_max = static_cast<uint32_t>(removals_max),
+          .hints_max = hints_max,
+          .bytes_max = awake_max + extents_max * limits::kIndexBytesAtRest,
+          .keeps_tokens = config_.event_tokens == "on",
+          .announcements_max = config_.members == "off" ? 0 : limits::kAnnouncementsMax},
       *tiers_, clock_);
   index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
   Recover();

@@ -97,6 +97,10 @@ inline constexpr size_t kEventsPerBatchMax = 1024;
 inline constexpr uint64_t kEventNamesPerBatchMax = 1_MiB;  // bytes of engines' names and tokens
 // One page of a snapshot takes at most this many holds of the index's lock.
 inline constexpr int kSnapshotHoldsMax = 64;
+// Blocks that came or went, kept until they are announced to other members: 4 MiB.
+inline constexpr size_t kAnnouncementsMax = 65'536;
+// The run of a block is looked up in at most this many blocks before it.
+inline constexpr size_t kRunClimbMax = 256;
 inline constexpr size_t kListBlocksMax = 10'000;  // one page of ListBlocks
 inline constexpr size_t kListBlocksDefault = 1000;
 
@@ -370,6 +374,7 @@ static_assert(kKeysPerCallMax <= kWaitedKeysMax / 2, "a tenant alone can let one
 static_assert(kLeasesPerSessionMax <= kLeasesMax / 2 && kWaitersPerSessionMax <= kWaitersMax / 2,
               "a session alone is held up by its own limits only");
 static_assert(kMatchWorkMax >= 16 * kKeysPerCallMax, "every key, eight slices, one group");
+static_assert(kRunClimbMax < kVisitsPerHoldMax, "a search for a run fits a hold");
 static_assert(codecs::kImagesPerBlockMax < kVisitsPerHoldMax, "a block fits a hold");
 static_assert(kLeaseMs <= kLeaseMsMax);
 static_assert(kLowWatermarkPercent < kHighWatermarkPercent && kHighWatermarkPercent < 100);

@@ -41,7 +41,8 @@ uint64_t WriteBufferBytesOf(const Config& config) {
 uint64_t StartBytesOf(const Config& config) { return config.host_bytes + config.staging_bytes; }
 
 uint64_t BytesMaxOf(const Config& config) {
-  return StartBytesOf(config) + IndexBytesMaxOf(config) + WriteBufferBytesOf(config) + kRestBytes;
+  return StartBytesOf(config) + IndexBytesMaxOf(config) + WriteBufferBytesOf(config) +
+         (config.members == "off" ? 0 : config.location_bytes) + kRestBytes;
 }
 
 absl::Status CheckMemoryRoom(const Config& config, const MemoryRoom& room) {

@@ -36,9 +36,11 @@ enum class Call : uint8_t {
   kDrain,
   kListMembers,
   kHello,
+  kAnnounce,
+  kLocate,
   kHealthCheck,
 };
-inline constexpr size_t kCallCount = 25;
+inline constexpr size_t kCallCount = 27;
 
 class CallMetrics {
  public:

@@ -3,12 +3,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "service/peer/located.h"
 #include "service/peer/peer_self.h"
 
 namespace cairn {
 namespace {
 
 constexpr size_t kHelloBytesMax = 4096;
+constexpr size_t kNamesPerAnnounceMax = 1024;
+constexpr size_t kAnnounceBytesMax =
+    kHelloBytesMax + kNamesPerAnnounceMax * sizeof(proto::LocationName);
+static_assert(kNamesPerLocateMax * sizeof(proto::LocationName) + kHelloBytesMax <=
+              limits::kControlMessageBytesMax);
 
 }  // namespace
 
@@ -20,15 +26,47 @@ void PeerService::AddTo(CallRouter& router) {
           calls_, Call::kHello, RequestBound{.rest_bytes_max = kHelloBytesMax},
           [this](const ControlCall& call, const v1::HelloRequest& request,
                  const ReplyDone<v1::HelloReply>& done) { done(Hello(call, request)); }});
+  router.AddUnary(
+      "/cairn.v1.Peer/Announce",
+      UnaryMethod<v1::AnnounceRequest, v1::AnnounceReply>{
+          calls_, Call::kAnnounce, RequestBound{.rest_bytes_max = kAnnounceBytesMax},
+          [this](const ControlCall& call, const v1::AnnounceRequest& request,
+                 const ReplyDone<v1::AnnounceReply>& done) { done(Announce(call, request)); }});
+  router.AddUnary(
+      "/cairn.v1.Peer/Locate",
+      UnaryMethod<v1::LocateRequest, v1::LocateReply>{
+          calls_, Call::kLocate,
+          RequestBound{.bulk_field = v1::LocateRequest::kNamesFieldNumber,
+                       .bulk_count_max = 1,
+                       .rest_bytes_max = kHelloBytesMax},
+          [this](const ControlCall& call, const v1::LocateRequest& request,
+                 const ReplyDone<v1::LocateReply>& done) { done(Locate(call, request)); }});
+}
+
+absl::Status PeerService::CheckMayBe(const ControlCall& call, const v1::PeerSelf& theirs) const {
+  CAIRN_RETURN_IF_ERROR(parts_.sessions.policy().MayBeMember(call.identity()));
+  const absl::Status checked = CheckSelf(theirs, parts_.members.cluster());
+  return checked.ok() ? checked : Annotate(checked, "the caller");
+}
+
+absl::StatusOr<const Member*> PeerService::CheckIs(const ControlCall& call,
+                                                   const v1::PeerSelf& theirs,
+                                                   const View& view) const {
+  CAIRN_RETURN_IF_ERROR(CheckMayBe(call, theirs));
+  const Member* known = view.Find(theirs.name());
+  if (known != nullptr && !known->is_self && known->counts() &&
+      known->incarnation == theirs.incarnation()) {
+    return known;
+  }
+  if (known != nullptr && !known->is_self) parts_.greet(theirs.name());
+  return absl::UnavailableError(
+      absl::StrCat("this daemon has not met ", theirs.name(), " as a member yet"));
 }
 
 absl::StatusOr<v1::HelloReply> PeerService::Hello(const ControlCall& call,
                                                   const v1::HelloRequest& request) {
-  CAIRN_RETURN_IF_ERROR(parts_.sessions.policy().MayBeMember(call.identity()));
   const v1::PeerSelf& theirs = request.self();
-  if (absl::Status checked = CheckSelf(theirs, parts_.members.cluster()); !checked.ok()) {
-    return Annotate(checked, "the caller");
-  }
+  CAIRN_RETURN_IF_ERROR(CheckMayBe(call, theirs));
   const ViewPtr view = parts_.members.view();
   if (theirs.name() == parts_.members.self() &&
       theirs.incarnation() != parts_.members.incarnation()) {
@@ -45,6 +83,31 @@ absl::StatusOr<v1::HelloReply> PeerService::Hello(const ControlCall& call,
   v1::HelloReply reply;
   *reply.mutable_self() = SelfOf(parts_.members, parts_.daemon_version);
   return reply;
+}
+
+absl::StatusOr<v1::AnnounceReply> PeerService::Announce(const ControlCall& call,
+                                                        const v1::AnnounceRequest& request) {
+  const ViewPtr view = parts_.members.view();
+  CAIRN_ASSIGN_OR_RETURN(const Member* from, CheckIs(call, request.self(), *view));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<proto::LocationName> stored,
+                         ParseNames(request.stored(), kNamesPerAnnounceMax));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<proto::LocationName> removed,
+                         ParseNames(request.removed(), kNamesPerAnnounceMax));
+  CAIRN_RETURN_IF_ERROR(parts_.announced.Take(*from, {.epoch = request.epoch(),
+                                                      .first_sequence = request.first_sequence(),
+                                                      .is_reset = request.reset(),
+                                                      .stored = stored,
+                                                      .removed = removed}));
+  return v1::AnnounceReply();
+}
+
+absl::StatusOr<v1::LocateReply> PeerService::Locate(const ControlCall& call,
+                                                    const v1::LocateRequest& request) {
+  const ViewPtr view = parts_.members.view();
+  CAIRN_RETURN_IF_ERROR(CheckIs(call, request.self(), *view).status());
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<proto::LocationName> names,
+                         ParseNames(request.names(), kNamesPerLocateMax));
+  return ReplyOf(FindIn(parts_.locations, *view, names));
 }
 
 }  // namespace cairn

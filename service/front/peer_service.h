@@ -16,6 +16,8 @@
 #include "service/front/call_router.h"
 #include "service/front/store_service.h"
 #include "service/members/members.h"
+#include "service/peer/announced.h"
+#include "service/peer/location_table.h"
 #include "service/sessions.h"
 
 namespace cairn {
@@ -29,6 +31,8 @@ class PeerService {
     std::string daemon_version;
     // Called when the member with that name says something new.
     std::function<void(std::string_view name)> greet;
+    Announced& announced;  // takes what members announce into `locations`
+    const LocationTable& locations;
   };
   explicit PeerService(Parts parts) : parts_(std::move(parts)) {}
 
@@ -38,9 +42,18 @@ class PeerService {
 
  private:
   absl::StatusOr<v1::HelloReply> Hello(const ControlCall& call, const v1::HelloRequest& request);
+  absl::StatusOr<v1::AnnounceReply> Announce(const ControlCall& call,
+                                             const v1::AnnounceRequest& request);
+  absl::StatusOr<v1::LocateReply> Locate(const ControlCall& call, const v1::LocateRequest& request);
+  // Checks that a caller may be a member. Errors: PermissionDenied, FailedPrecondition.
+  absl::Status CheckMayBe(const ControlCall& call, const v1::PeerSelf& theirs) const;
+  // Returns the member of the view that calls. Errors: as CheckMayBe(), and Unavailable: the view
+  // does not have this process as a member yet; it is greeted.
+  absl::StatusOr<const Member*> CheckIs(const ControlCall& call, const v1::PeerSelf& theirs,
+                                        const View& view) const;
 
   const Parts parts_;
-  CallMetrics calls_{Call::kHello, Call::kHello};
+  CallMetrics calls_{Call::kHello, Call::kLocate};
 };
 
 }  // namespace cairn

@@ -213,6 +213,7 @@ struct BlockClaim {
   uint16_t tokens = 0;  // number of tokens: the space's tokens per block
   uint16_t group = 0;
   codecs::Slice slice;
+  uint64_t run = 0;  // the block's run, if it is known from elsewhere; 0: not (proto/location.h)
 };
 
 // A copy that is ready to be published: verified, encoded and in its tier.

@@ -42,12 +42,20 @@ BlockIndex::BlockIndex(const Options& options, Tiers& tiers, const Clock& clock)
       bytes_max_(options.bytes_max),
       keeps_tokens_(options.keeps_tokens),
       events_(clock),
+      announcements_(options.announcements_max == 0
+                         ? nullptr
+                         : std::make_unique<AnnounceRing>(options.announcements_max)),
       parts_(tiers.all(), options.blocks_max, options.awake_bytes_max, options.removals_max,
              options.hints_max, clock, events_),
       evictions_(parts_, options.blocks_max, options.images_max),
       leases_(options.lease_bytes_max),
       match_seconds_(LatencyBounds()),
       hold_seconds_(LatencyBounds()) {
+  if (announcements_ != nullptr) {
+    const MutexLock lock(mutex_);
+    parts_.records.KeepRuns();
+    parts_.tiers.SetAnnouncements(announcements_.get());
+  }
   tiers_.SetEvictor(this);
 }
 
@@ -1136,6 +1144,28 @@ bool BlockIndex::Snapshot(std::string_view tenant, uint64_t* cursor, EventBatchR
         events->push_back(parts_.tiers.EventOf(*block, tier, true));
         room.Take(events->back());
       }
+    }
+  }
+  return *cursor < parts_.records.slot_count();
+}
+
+bool BlockIndex::WalkAnnounced(uint64_t* cursor, std::vector<Announcement>* page) {
+  mutex_.LetWaitersPass();
+  const MutexLock lock(mutex_);
+  const uint64_t end =
+      std::min<uint64_t>(*cursor + limits::kVisitsPerHoldMax, parts_.records.slot_count());
+  Visits visits;
+  for (; *cursor < end && !visits.is_spent(); ++*cursor) {
+    const Block* block = parts_.records.LinkedAt(static_cast<uint32_t>(*cursor));
+    if (block == nullptr || parts_.chains.IsExpired(*block)) {
+      continue;
+    }
+    const std::optional<uint64_t> run = parts_.records.LearnRun(*block, visits);
+    if (!run.has_value()) {
+      return true;  // the next hold goes on with this block
+    }
+    if (*run != proto::kNoRun) {
+      page->push_back({.name = block->name, .run = *run, .is_stored = true});
     }
   }
   return *cursor < parts_.records.slot_count();

@@ -42,6 +42,7 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "service/index/announce_ring.h"
 #include "service/index/asked_keys.h"
 #include "service/index/block.h"
 #include "service/index/event_log.h"
@@ -110,6 +111,7 @@ class BlockIndex final : public Evictor {
     uint64_t hints_max = limits::kHintsMax;  // limits::HintsMax(awake bytes)
     uint64_t bytes_max = 0;                  // size limit of the whole index, for operators
     bool keeps_tokens = false;               // whether blocks keep token ids for events
+    size_t announcements_max = 0;  // kept for the members of a cluster; 0: there is no cluster
   };
   // Makes the index, which becomes the evictor of the tiers.
   BlockIndex(const Options& options, Tiers& tiers, const Clock& clock);
@@ -305,6 +307,16 @@ class BlockIndex final : public Evictor {
   bool Snapshot(std::string_view tenant, uint64_t* cursor, EventBatchRoom& room,
                 std::vector<IndexEvent>* events) const;
 
+  // --- Announcements to other members
+
+  // The blocks that came or went, without those whose run is unknown. Null unless
+  // Options::announcements_max is set.
+  const AnnounceRing* announcements() const { return announcements_.get(); }
+  // Adds stored blocks whose run is known, or can be learned, to `page`. Examines the next slots
+  // from *cursor on (start with 0), in one short hold of the lock. Returns false at the end of the
+  // walk. REQUIRES: announcements() is not null.
+  bool WalkAnnounced(uint64_t* cursor, std::vector<Announcement>* page);
+
   // --- Statistics
 
   // Returns blocks of a space after the key `after`, in ascending order of keys. `limit` is at most
@@ -395,6 +407,7 @@ class BlockIndex final : public Evictor {
   std::function<void()> wake_;
 
   EventLog events_;
+  const std::unique_ptr<AnnounceRing> announcements_;  // null: no cluster
   mutable Mutex mutex_;
   IndexParts parts_ ABSL_GUARDED_BY(mutex_);
   Evictions evictions_ ABSL_GUARDED_BY(mutex_);

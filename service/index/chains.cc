@@ -132,6 +132,7 @@ void Chains::EnterChain(Block* block, const BlockClaim& claim) {
   }
   const Block* parent = records_.ParentOf(*block);
   SetOrphaned(block, parent != nullptr && parent->is_orphaned);
+  records_.EnterRun(*block, claim.run);
 }
 
 void Chains::LosePlace(Block* block) {

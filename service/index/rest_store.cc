@@ -29,6 +29,15 @@ uint64_t OffsetOf(const RestingImage& resting) {
   return uint64_t{resting.device} << kDeviceShift | uint64_t{resting.page} << kPageShift;
 }
 
+// Whether the block is the first of its run. Only then its own key says the run.
+bool BeginsRun(const Block& block) {
+  if (block.tokens == 0) {
+    return false;  // it is missing
+  }
+  const uint64_t position = block.first_position / block.tokens;
+  return proto::RunFirst(position) == position;
+}
+
 ImageFacts FactsOf(const Block& block, const ImageKind& kind) {
   return {.space_id = kind.space_id,
           .key = block.name.key,
@@ -99,6 +108,7 @@ Block* RestStore::TakeBlock() {
   block->is_orphaned = true;
   block->resting_count = 0;
   block->awake = nullptr;
+  if (runs_.At(block->slot) != proto::kNoRun) runs_.Set(block->slot, proto::kNoRun);
   return block;
 }
 
@@ -307,6 +317,44 @@ void RestStore::ForgetNames(const Block& block) {
   }
 }
 
+// --- Runs ----------------------------------------------------------------------------------------
+
+void RestStore::EnterRun(const Block& block, uint64_t run) {
+  if (!runs_.is_kept()) {
+    return;
+  }
+  if (BeginsRun(block)) {
+    run = proto::RunOf(block.name.key);
+  } else if (run == proto::kNoRun && block.parent != kNoSlot) {
+    run = runs_.At(block.parent);
+  }
+  if (run != proto::kNoRun) {
+    runs_.Set(block.slot, run);
+  }
+}
+
+std::optional<uint64_t> RestStore::LearnRun(const Block& block, Visits& visits) {
+  uint64_t run = proto::kNoRun;
+  const Block* before = &block;
+  for (size_t climbed = 0; before != nullptr && climbed <= limits::kRunClimbMax; ++climbed) {
+    if (!visits.Take()) {
+      return std::nullopt;
+    }
+    run = BeginsRun(*before) ? proto::RunOf(before->name.key) : runs_.At(before->slot);
+    if (run != proto::kNoRun) {
+      break;
+    }
+    before = ParentOf(*before);
+  }
+  if (run == proto::kNoRun || before == &block) {
+    return run;
+  }
+  for (const Block* learned = &block; learned != before; learned = ParentOf(*learned)) {
+    runs_.Set(learned->slot, run);
+  }
+  return run;
+}
+
 // --- What may be asked of them -------------------------------------------------------------------
 
 absl::Span<const ImageRef> RestStore::RefsOf(const Block& block, ImageRefs* scratch) const {
@@ -377,7 +425,7 @@ bool RestStore::HasCopiesIn(const Block& block, TierId tier) const {
 
 uint64_t RestStore::bytes() const {
   return blocks_.bytes() + awake_.bytes() + images_.bytes() + copies_.bytes() + kinds_.bytes() +
-         resting_many_bytes_ + names_bytes_ + idle_.capacity() * sizeof(uint32_t);
+         resting_many_bytes_ + names_bytes_ + runs_.bytes() + idle_.capacity() * sizeof(uint32_t);
 }
 
 }  // namespace cairn

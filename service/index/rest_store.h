@@ -30,6 +30,7 @@
 #include "codecs/types/shape.h"
 #include "service/index/block.h"
 #include "service/index/name_table.h"
+#include "service/index/run_keys.h"
 #include "service/index/side_objects.h"
 #include "service/index/slab.h"
 #include "service/tier/tier.h"
@@ -177,6 +178,21 @@ class RestStore {
   void ForgetNames(const Block& block);
   uint64_t names_bytes() const { return names_bytes_; }
 
+  // --- Runs, for members of a cluster
+
+  // Keeps the run of each block from now on. REQUIRES: there is no block.
+  void KeepRuns() { runs_.Begin(); }
+  bool keeps_runs() const { return runs_.is_kept(); }
+  // Call it when the block has got its place in a chain. `run` may be known from elsewhere, or
+  // proto::kNoRun.
+  void EnterRun(const Block& block, uint64_t run);
+  // Returns the run of the block. If it is unknown, looks for it in up to kRunClimbMax blocks
+  // before it, and keeps what it finds. Returns proto::kNoRun if it is not found there. Returns
+  // nullopt if `visits` are spent before.
+  std::optional<uint64_t> LearnRun(const Block& block, Visits& visits);
+  // The run if it is known, or proto::kNoRun.
+  uint64_t RunOf(const Block& block) const { return runs_.At(block.slot); }
+
   // --- Figures
 
   uint64_t awake_count() const { return awake_.taken_count(); }
@@ -210,6 +226,7 @@ class RestStore {
   uint64_t resting_many_bytes_ = 0;
   absl::flat_hash_map<uint32_t, EngineNamesRef> names_;  // keyed by slot
   uint64_t names_bytes_ = 0;
+  RunKeys runs_;
   std::vector<uint32_t> idle_;  // slots of blocks that Rest() will check
 };
 

@@ -95,6 +95,7 @@ void TierSet::LinkCopy(Image* image, NewCopy copy) {
     ++At(tier).figures.block_count;
     CountChildIn(*block, tier, +1);
     EmitEvent(*block, tier, true);
+    Announce(*block, tier, true);
   }
   Requeue(block, tier);
   RefreshHeld(image);
@@ -115,6 +116,7 @@ uint64_t TierSet::UnlinkCopy(Copy* copy) {
     --At(tier).figures.block_count;
     CountChildIn(*block, tier, -1);
     EmitEvent(*block, tier, false);
+    Announce(*block, tier, false);
   }
   Requeue(block, tier);
   RefreshHeld(image);
@@ -273,6 +275,22 @@ IndexEvent TierSet::EventOf(const Block& block, TierId tier, bool is_stored) con
 void TierSet::EmitEvent(const Block& block, TierId tier, bool is_stored) {
   if (events_.is_recording()) {
     events_.Append(EventOf(block, tier, is_stored));
+  }
+}
+
+void TierSet::Announce(const Block& block, TierId tier, bool is_stored) {
+  if (announcements_ == nullptr) {
+    return;
+  }
+  for (const TierId other : kReadOrder) {
+    if (other != tier && block.in(IndexOf(other)).copy_count > 0) {
+      return;
+    }
+  }
+  Visits visits;
+  const uint64_t run = records_.LearnRun(block, visits).value_or(proto::kNoRun);
+  if (run != proto::kNoRun) {
+    announcements_->Append({.name = block.name, .run = run, .is_stored = is_stored});
   }
 }
 

@@ -36,6 +36,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/metric.h"
+#include "service/index/announce_ring.h"
 #include "service/index/block.h"
 #include "service/index/event_log.h"
 #include "service/index/recency.h"
@@ -166,6 +167,9 @@ class TierSet {
 
   // --- Events
 
+  // From now on, blocks that come and go are announced to other members. `ring` must outlive the
+  // object. REQUIRES: the records keep runs.
+  void SetAnnouncements(AnnounceRing* ring) { announcements_ = ring; }
   IndexEvent EventOf(const Block& block, TierId tier, bool is_stored) const;
   // Must be called when the block has got names. For each tier that has the block, emits an event
   // that it is stored.
@@ -215,6 +219,10 @@ class TierSet {
   void ForgetImage(Image* image);  // REQUIRES: no copies, and no longer in the block
   // Emits the event that a block got its first copy in a tier, or loses its last.
   void EmitEvent(const Block& block, TierId tier, bool is_stored);
+  // Announces that a block got its first copy in any tier, or lost its last. Call it when the block
+  // got its first copy in `tier`, or lost its last one there. A block whose run is unknown is not
+  // announced.
+  void Announce(const Block& block, TierId tier, bool is_stored);
   // Counts a child whose first copy in a tier was added, or whose last one was removed.
   void CountChildIn(const Block& child, TierId tier, int sign);
   // Removes the block from its order in each tier. Requeue() follows.
@@ -235,7 +243,8 @@ class TierSet {
   WriteBackQueue& write_back_;
   const Clock& clock_;
   EventLog& events_;
-  std::array<InTier, kTierCount> tiers_;  // indexed by IndexOf(tier)
+  AnnounceRing* announcements_ = nullptr;  // null: nobody is told
+  std::array<InTier, kTierCount> tiers_;   // indexed by IndexOf(tier)
   IndexFigures figures_;
   absl::flat_hash_map<uint64_t, IndexFigures> figures_by_space_;
   // By index in codecs::AllRecipes(), followed by kRecipeFamilies.

@@ -12,8 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random_bytes.h"
-#include "cairn/v1/peer.grpc.pb.h"
-#include "client/cpp/tls.h"
+#include "service/peer/peer_channels.h"
 #include "service/peer/peer_self.h"
 
 namespace cairn {
@@ -47,7 +46,7 @@ struct Hellos::Line {
   std::string name;  // in the view
   std::string address;
   bool has_name = true;  // the source gave the name
-  std::unique_ptr<v1::Peer::Stub> stub;
+  std::unique_ptr<PeerStub> stub;
   std::shared_ptr<ServerName> server = std::make_shared<ServerName>();
   uint64_t tls_generation = 0;
   absl::Time next = absl::InfinitePast();
@@ -135,25 +134,18 @@ std::vector<Hellos::Line*> Hellos::Due(const View& view, const News& news) {
 }
 
 void Hellos::Connect(Line& line) {
-  const uint64_t generation = options_.tls == nullptr ? 0 : options_.tls->generation();
+  const uint64_t generation = options_.dial.tls_generation();
   if (line.stub != nullptr && line.tls_generation == generation) return;
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
-  arguments.SetMaxReceiveMessageSize(kAnswerBytesMax);
-  const auto credentials =
-      options_.tls == nullptr
-          ? grpc::InsecureChannelCredentials()
-          : CheckedCredentials(options_.tls->pems(),
-                               [this, server = line.server](const CertificatePeer& peer) {
-                                 {
-                                   const MutexLock lock(server->mutex);
-                                   server->name = peer.uri.empty() ? peer.dns.front() : peer.uri;
-                                 }
-                                 return options_.may_be_member(PeerIdentity(peer));
-                               });
-  line.stub = v1::Peer::NewStub(grpc::CreateCustomChannel(line.address, credentials, arguments));
+  PeerDial dial = options_.dial;
+  dial.may_be_member = [check = options_.dial.may_be_member,
+                        server = line.server](const PeerIdentity& identity) {
+    if (const CertificatePeer* certificate = identity.certificate(); certificate != nullptr) {
+      const MutexLock lock(server->mutex);
+      server->name = certificate->uri.empty() ? certificate->dns.front() : certificate->uri;
+    }
+    return check(identity);
+  };
+  line.stub = OpenPeer(line.address, dial, kAnswerBytesMax);
   line.tls_generation = generation;
 }
 

@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -25,9 +24,8 @@
 #include "absl/time/time.h"
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "base/peer_identity.h"
 #include "service/members/members.h"
-#include "transport/tls/tls_files.h"
+#include "service/peer/peer_channels.h"
 
 namespace grpc {
 class ClientContext;
@@ -39,10 +37,7 @@ class Hellos {
  public:
   struct Options {
     std::string daemon_version;
-    transport::TlsFiles* tls = nullptr;  // null: plain text; must outlive the object
-    // Whether the daemon with that certificate may be a member. Called on threads of gRPC. With
-    // TLS it is not empty.
-    std::function<absl::Status(const PeerIdentity&)> may_be_member = {};
+    PeerDial dial = {};
     absl::Duration period = absl::Seconds(10);
     absl::Duration retry_min = absl::Seconds(1), retry_max = absl::Seconds(30);
     absl::Duration timeout = absl::Seconds(1);

@@ -100,6 +100,22 @@ std::vector<Member> RemoteBlocks::Others(size_t max) const {
   return others;
 }
 
+std::vector<Member> RemoteBlocks::Candidates(const SpaceEntry& space, const MatchQuery& query,
+                                             size_t first, absl::Time deadline) {
+  std::vector<Member> others = Others(kAskedMax + 1);
+  if (others.size() <= kAskedMax) return others;
+  const auto keys = std::span(query.keys).first(BlocksAsked(query));
+  const Located located = parts_.locator.Locate(space.fingerprint(), keys, first, deadline);
+  others.clear();
+  if (located.holders.empty()) return others;
+  const ViewPtr view = parts_.members.view();
+  for (const uint16_t holder : located.holders.front()) {
+    const Member* member = view->Find(located.members[holder].name);
+    if (member != nullptr && !member->is_self && member->counts()) others.push_back(*member);
+  }
+  return others;
+}
+
 void RemoteBlocks::Extend(MatchQuery query, MatchAnswer own, absl::Time deadline, Extended done) {
   if (own.blocks.size() >= BlocksAsked(query) || own.is_shortened_by_pins || Others(1).empty()) {
     return done(std::move(own));
@@ -154,7 +170,8 @@ bool RemoteBlocks::AddPart(Asking& asking, size_t first) {
   const MatchQuery& query = asking.query;
   const size_t have = asking.answer.blocks.size();
   std::optional<PeerReader::Found> found =
-      AskMembers(QuestionOf(*asking.space, query, first), have - first, asking.deadline);
+      AskMembers(Candidates(*asking.space, query, have, asking.deadline),
+                 QuestionOf(*asking.space, query, first), have - first, asking.deadline);
   if (!found.has_value()) return false;
   const absl::Time now = parts_.clock.Now();
   asking.answer.blocks.resize(first + found->blocks().size());
@@ -194,18 +211,18 @@ void RemoteBlocks::AddOwn(Asking& asking) {
   if (own->lease.has_value()) asking.lease.own.push_back(*own->lease);
 }
 
-std::optional<PeerReader::Found> RemoteBlocks::AskMembers(PeerQuestion question, size_t more_than,
+std::optional<PeerReader::Found> RemoteBlocks::AskMembers(const std::vector<Member>& members,
+                                                          PeerQuestion question, size_t more_than,
                                                           absl::Time deadline) {
   const size_t wanted = question.keys.size();
   auto round = std::make_shared<Round>();
   round->question = std::move(question);
   round->deadline = deadline;
-  const std::vector<Member> others = Others(kAskedMax);
   {
     const MutexLock lock(round->mutex);
-    round->open = others.size();
+    round->open = members.size();
   }
-  for (const Member& member : others) {
+  for (const Member& member : members) {
     const bool is_asked = askers_.Submit([this, round, member] {
       absl::StatusOr<PeerReader::Found> answer =
           parts_.reader.Match(member, round->question, round->deadline);

@@ -39,6 +39,7 @@
 #include "service/index/block_index.h"
 #include "service/index/match.h"
 #include "service/members/members.h"
+#include "service/peer/locator.h"
 #include "service/peer/peer_reader.h"
 #include "service/put/put.h"
 #include "service/remote/remote_table.h"
@@ -63,8 +64,9 @@ class RemoteBlocks {
  public:
   // The members that have parts of one answer.
   static constexpr int kHoldersMax = 3;
-  // The members that are asked for one part.
-  static constexpr size_t kAskedMax = 8;
+  // The members that are asked for one part. If there are more, the homes of the blocks say whom to
+  // ask (service/peer/locator.h).
+  static constexpr size_t kAskedMax = 4;
   static constexpr size_t kBlocksMax = 65'536;
 
   struct Parts {  // borrowed
@@ -72,6 +74,7 @@ class RemoteBlocks {
     BlockIndex& index;
     Puts& puts;
     const Members& members;
+    Locator& locator;
     PeerReader& reader;
     const Clock& clock;
   };
@@ -133,12 +136,16 @@ class RemoteBlocks {
 
   // The members that count, without this daemon: `max` at most.
   std::vector<Member> Others(size_t max) const;
+  // The members that are asked for the blocks of a query from the index `first` on.
+  std::vector<Member> Candidates(const SpaceEntry& space, const MatchQuery& query, size_t first,
+                                 absl::Time deadline);
   void Ask(Asking& asking);
   // Adds what one member has from block `first` on. Returns false if none has anything.
   bool AddPart(Asking& asking, size_t first);
   // Adds blocks of this daemon that follow.
   void AddOwn(Asking& asking);
-  std::optional<PeerReader::Found> AskMembers(PeerQuestion question, size_t more_than,
+  std::optional<PeerReader::Found> AskMembers(const std::vector<Member>& members,
+                                              PeerQuestion question, size_t more_than,
                                               absl::Time deadline);
   // Drops leases on a thread that may wait for the network.
   void Drop(RemoteTable::Leases leases);

@@ -19,6 +19,7 @@ SHARED_PTR_ALLOWED = {
     "service/put/": "a device that is late keeps what it encodes, while the put goes on with it",
     "service/upkeep/pending_encodes": "the same",
     "service/upkeep/write_down": "writes under way share what describes their space, and where their chain goes",
+    "service/peer/": "gRPC channels are shared_ptr",
     "service/members/": "readers keep a view while members publish the next one",
     "service/tier/gpu/": "the tier and the codec work on one device, and either may end first",
     "service/codec/": "the same; and a device that is late keeps what it reads while the processor does the work",

@@ -40,7 +40,8 @@ class StoreFixture {
  public:
   explicit StoreFixture(uint64_t host_bytes = 16_MiB, uint64_t blocks_max = 4096,
                         uint64_t staging_bytes = 32_MiB,
-                        std::vector<std::unique_ptr<CopyTier>> others = {})
+                        std::vector<std::unique_ptr<CopyTier>> others = {},
+                        size_t announcements_max = 0)
       : side_objects(
             {.bytes_max = limits::kSideObjectsBytesMax, .count_max = limits::kSideObjectsMax}),
         query_squares(limits::kQuerySquaresBytesMax),
@@ -63,7 +64,8 @@ class StoreFixture {
     index = std::make_unique<BlockIndex>(
         BlockIndex::Options{.blocks_max = blocks_max,
                             .images_max = limits::ImagesMax(blocks_max),
-                            .lease_bytes_max = host_bytes / 2},
+                            .lease_bytes_max = host_bytes / 2,
+                            .announcements_max = announcements_max},
         *tiers, clock);
     index->SetSessionCheck([this](uint64_t id) { return sessions.IsOpen(id); });
     pool = std::make_unique<PathPool>(2);

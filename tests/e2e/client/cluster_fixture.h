@@ -38,6 +38,10 @@ class ClusterTest : public testing::Test {
     daemons_.push_back(*std::move(started));
     return daemons_.back().get();
   }
+  void List(const std::string& name, const std::string& address) {
+    listed_[name] = address;
+    Write();
+  }
   void Forget(const std::string& name) {
     listed_.erase(name);
     Write();

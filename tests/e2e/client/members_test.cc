@@ -5,13 +5,11 @@
 
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "tests/e2e/client/client_fixture.h"
 #include "tests/e2e/client/cluster_fixture.h"
 #include "tests/support/run_command.h"

@@ -89,7 +89,7 @@ class RemoteTest : public ClusterTest, public testing::WithParamInterface<Wire> 
     pki_ = std::make_unique<TestPki>(folder_.path());
     std::ofstream policy(folder_.File("policy.yaml"));
     policy << "version: 1\nidentities:\n  - {uid: " << ::getuid() << ", tenants: [\"*\"]}\n";
-    for (const char* name : {"a", "b", "c"}) {
+    for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
       const std::string uri = absl::StrCat("spiffe://test.example/", name);
       pki_->Write(name, {.uris = {uri}, .dns = {"localhost"}});
       policy << "  - {uri: \"" << uri << "\", peer: true, tenants: [\"*\"]}\n";
@@ -117,7 +117,7 @@ class RemoteTest : public ClusterTest, public testing::WithParamInterface<Wire> 
     return Start(name, more);
   }
   void StartAll(size_t count) {
-    for (const char* name : {"a", "b", "c"}) {
+    for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
       if (daemons_.size() < count) StartMember(name);
     }
     for (const auto& daemon : daemons_) {
@@ -181,6 +181,20 @@ TEST_P(RemoteTest, SeveralMembersHavePartsOfOnePrefix) {
   for (const auto& daemon : daemons_) {
     EXPECT_TRUE(daemon->AwaitMetric("cairn_leases", 0, kPatience));
   }
+}
+
+TEST_P(RemoteTest, InALargerClusterTheHomesSayWhoHasABlock) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(6));
+  const Reader a = Open(*daemons_[0]), f = Open(*daemons_[5]);
+  f.Put(0, 5);
+  // The members are told within a moment.
+  MatchResult match;
+  EXPECT_TRUE(WaitFor([&] {
+    match = a.Match(5);
+    return match.block_count == 5;
+  })) << daemons_[0]->ReadLog();
+  EXPECT_THAT(TiersOf(match), Each(Tier::kPeer));
+  for (size_t i = 0; i < match.block_count; ++i) EXPECT_TRUE(a.Get(i, match.lease).ok()) << i;
 }
 
 TEST_P(RemoteTest, ASessionThatEndsGivesEverythingBack) {
