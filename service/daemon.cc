@@ -340,7 +340,7 @@ absl::Status Daemon::StartMembers() {
   options.dial = DialOfMembers();
   hellos_ = std::make_unique<Hellos>(*members_, std::move(options));
   peer_service_ = std::make_unique<PeerService>(PeerService::Parts{
-      *members_, sessions_, *store_service_, std::string(DaemonVersion()),
+      *members_, sessions_, store_service_.get(), std::string(DaemonVersion()),
       [this](std::string_view name) { hellos_->Greet(name); }, *announced_, *locations_});
   auto server =
       ControlServer::Start({.tcp = config_.peer, .path = {}}, std::nullopt, SlowOf(config_),

@@ -19,7 +19,7 @@ static_assert(kNamesPerLocateMax * sizeof(proto::LocationName) + kHelloBytesMax 
 }  // namespace
 
 void PeerService::AddTo(CallRouter& router) {
-  parts_.store.AddToMembers(router);
+  if (parts_.store != nullptr) parts_.store->AddToMembers(router);
   router.AddUnary(
       "/cairn.v1.Peer/Hello",
       UnaryMethod<v1::HelloRequest, v1::HelloReply>{

@@ -27,7 +27,7 @@ class PeerService {
   struct Parts {
     const Members& members;
     const Sessions& sessions;  // its policy says who may be a member
-    StoreService& store;       // answers what members ask of the store
+    StoreService* store;       // answers what members ask of the store; null: nothing does
     std::string daemon_version;
     // Called when the member with that name says something new.
     std::function<void(std::string_view name)> greet;

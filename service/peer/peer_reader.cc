@@ -47,6 +47,14 @@ struct PeerReader::Line {
     const MutexLock lock(mutex);
     return spaces.try_emplace(fingerprint, std::move(opened)).first->second;
   }
+  // Logs a failure that differs from the last one.
+  void NoteFailure(const absl::Status& status) {
+    {
+      const MutexLock lock(mutex);
+      if (std::exchange(failure, status) == status) return;
+    }
+    LogWarn("peer", "a member cannot be read from", {{"name", member}, {"error", status}});
+  }
   void Use() { used_at.store(absl::ToUnixNanos(MonotonicNow()), std::memory_order_relaxed); }
   bool IsIdle(absl::Time now) const {
     return now - absl::FromUnixNanos(used_at.load(std::memory_order_relaxed)) >= kIdle;
@@ -55,7 +63,7 @@ struct PeerReader::Line {
   std::atomic<int64_t> used_at{0};
   mutable Mutex mutex;
   bool is_connecting ABSL_GUARDED_BY(mutex) = false;
-  // Of the last attempts to connect, if they failed: when to try again, and why.
+  // When to connect again after a failure, and the last failure.
   absl::Time retry_at ABSL_GUARDED_BY(mutex) = absl::InfinitePast();
   absl::Duration retry_after ABSL_GUARDED_BY(mutex) = kRetryMin;
   absl::Status failure ABSL_GUARDED_BY(mutex);
@@ -155,17 +163,13 @@ absl::StatusOr<std::shared_ptr<PeerReader::Line>> PeerReader::LineTo(const Membe
     line->is_connecting = true;
   }
   absl::StatusOr<std::unique_ptr<Client>> client = Connect(member, tenant);
+  if (!client.ok()) line->NoteFailure(client.status());
   const MutexLock own(line->mutex);
   line->is_connecting = false;
   if (client.ok()) {
     line->client = *std::move(client);
     return line;
   }
-  if (client.status() != line->failure) {
-    LogWarn("peer", "a member cannot be read from",
-            {{"name", member.name}, {"tenant", tenant}, {"error", client.status()}});
-  }
-  line->failure = client.status();
   line->retry_at = MonotonicNow() + line->retry_after;
   line->retry_after = std::min(line->retry_after * 2, kRetryMax);
   return line->failure;
@@ -176,8 +180,12 @@ absl::StatusOr<PeerReader::Found> PeerReader::Match(const Member& member,
                                                     absl::Time deadline) {
   Found found;
   CAIRN_ASSIGN_OR_RETURN(found.line_, LineTo(member, question.identity.tenant));
-  CAIRN_ASSIGN_OR_RETURN(found.space_,
-                         found.line_->SpaceOf(question.identity, question.recipe, deadline));
+  auto space = found.line_->SpaceOf(question.identity, question.recipe, deadline);
+  if (!space.ok()) {
+    found.line_->NoteFailure(space.status());
+    return space.status();
+  }
+  found.space_ = *std::move(space);
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
   CAIRN_ASSIGN_OR_RETURN(MatchResult result,
                          found.space_->Match({.keys = question.keys,

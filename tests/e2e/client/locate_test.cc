@@ -52,8 +52,8 @@ class TestMember {
     hellos_ = std::make_unique<Hellos>(
         *members_, Hellos::Options{.daemon_version = "test", .period = absl::Milliseconds(500)});
     service_ = std::make_unique<PeerService>(PeerService::Parts{
-        *members_, sessions_, "test", [this](std::string_view caller) { hellos_->Greet(caller); },
-        announced_, table_});
+        *members_, sessions_, nullptr, "test",
+        [this](std::string_view caller) { hellos_->Greet(caller); }, announced_, table_});
     locator_ = std::make_unique<Locator>(Locator::Parts{*members_, channels_, table_, "test"},
                                          Locator::Options());
     server_->Serve(*service_);
