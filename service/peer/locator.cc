@@ -77,16 +77,12 @@ class Locator::Question {
       if (locator_.IsYoung(run.homes.first)) WantSecond(wanted, run);
     }
     Ask(wanted);
-    absl::Time patient_until = MonotonicNow() + locator_.options_.patience;
-    while (!IsOver() && MonotonicNow() < deadline) {
-      Await(std::min(deadline, patient_until));
-      if (MonotonicNow() < patient_until) continue;
-      patient_until = absl::InfiniteFuture();
-      Wanted late;
-      for (Part& run : runs_) {
-        if (!run.is_answered) WantSecond(late, run);
-      }
-      Ask(late);
+    const absl::Duration patience = locator_.options_.patience;
+    const absl::Time late = MonotonicNow() + patience, later = late + 3 * patience;
+    for (absl::Time now = MonotonicNow(); now < deadline && !IsOver(now >= later);
+         now = MonotonicNow()) {
+      if (now >= late) AskSecond();
+      Await(std::min(deadline, now < late ? late : now < later ? later : deadline));
     }
     Sort();
     return std::move(located_);
@@ -96,7 +92,8 @@ class Locator::Question {
   struct Part {                   // a run, or its end
     size_t first = 0, count = 0;  // in names_
     Homes::Two homes;
-    int pending = 0;           // calls
+    int pending = 0;  // calls
+    bool has_answer = false;
     bool is_answered = false;  // by a home that is not young
     bool has_second = false;   // it was asked
   };
@@ -118,9 +115,18 @@ class Locator::Question {
   static void WantSecond(Wanted& wanted, Part& run) {
     if (!std::exchange(run.has_second, true)) Want(wanted, run, run.homes.second);
   }
-  bool IsOver() const {
-    return std::ranges::all_of(runs_,
-                               [](const Part& run) { return run.is_answered || run.pending == 0; });
+  // `is_late`: what a young home has said must do.
+  bool IsOver(bool is_late) const {
+    return std::ranges::all_of(runs_, [is_late](const Part& run) {
+      return run.is_answered || run.pending == 0 || (is_late && run.has_answer);
+    });
+  }
+  void AskSecond() {
+    Wanted wanted;
+    for (Part& run : runs_) {
+      if (!run.is_answered) WantSecond(wanted, run);
+    }
+    Ask(wanted);
   }
 
   void Ask(const Wanted& wanted) {
@@ -180,6 +186,7 @@ class Locator::Question {
     const bool is_young = locator_.IsYoung(home);
     size_t next = 0;
     for (Part* run : runs) {
+      run->has_answer = true;
       run->is_answered = run->is_answered || !is_young;
       for (size_t i = run->first; i < run->first + run->count; ++i, ++next) {
         HolderList& list = located_.holders[i];

@@ -4,7 +4,7 @@
 //
 // The first home of a run is asked. The second one is asked, too, if the first one has not answered
 // after 5 ms, has failed, or runs for less than a minute as far as this daemon knows: it may not
-// have been told everything yet.
+// have been told everything yet. What such a home says is enough after 20 ms.
 //
 // Thread-safety: Thread-safe.
 

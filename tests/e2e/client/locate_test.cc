@@ -200,6 +200,22 @@ TEST_F(LocateTest, BlocksThatWereThereBeforeAreAnnouncedToo) {
   EXPECT_EQ(test_->table().count(), 20u);  // with two members, both are homes of all
 }
 
+// It answers to nobody, and its connections live: the second home is asked after 5 ms.
+TEST_F(LocateTest, AHomeThatHangsIsPassedOver) {
+  ASSERT_NO_FATAL_FAILURE(StartThreeAndATest());
+  const Store on_a = Open(*daemons_[0]);
+  const std::vector<BlockKey> keys = on_a.space->DeriveChain(ToyTokens(40));
+  ASSERT_NO_FATAL_FAILURE(Put(on_a, keys, 0, 40));
+  ASSERT_TRUE(AwaitHolders(on_a, keys, 0, 40, {"a"}));
+  ASSERT_TRUE(daemons_[0]->AwaitMetric("cairn_announce_lag_seconds", 0, kPatience));
+  daemons_[2]->process().Signal(SIGSTOP);
+  const absl::Time began = MonotonicNow();
+  const auto located = test_->Locate(*on_a.space, keys, 0);
+  EXPECT_LT(MonotonicNow() - began, absl::Seconds(4));  // its deadline is later
+  for (const auto& holders : located) EXPECT_EQ(holders, std::vector<std::string>{"a"});
+  daemons_[2]->process().Signal(SIGCONT);
+}
+
 TEST_F(LocateTest, CallersThatAreNoMembersAreRefused) {
   ASSERT_NO_FATAL_FAILURE(StartThreeAndATest());
   const auto stub = OpenPeer(daemons_[0]->endpoint("peer"), PeerDial(), 1 << 20);
