@@ -159,6 +159,12 @@ TEST_P(RemoteTest, AMatchFindsThemAndAGetFetchesThem) {
   for (size_t i = 0; i < 6; ++i) EXPECT_TRUE(b.Get(i, match.lease).ok()) << daemons_[1]->ReadLog();
   EXPECT_EQ(daemons_[1]->Metric("cairn_peer_reads_total{outcome=\"stored\""), 6);
   EXPECT_THAT(TiersOf(b.Match(8)), testing::AllOf(testing::SizeIs(6), Each(Tier::kHost)));
+  const std::string metrics = daemons_[1]->HttpGet("/metrics");
+  std::ifstream document(CAIRN_SOURCE_DIR "/docs/reference/metrics.md");
+  for (std::string line; std::getline(document, line);) {
+    if (!line.starts_with("| `cairn_peer_")) continue;
+    EXPECT_THAT(metrics, testing::HasSubstr(line.substr(3, line.find('`', 3) - 3)));
+  }
   // The copies are blocks like others.
   EXPECT_TRUE(b.Get(5).ok());
   EXPECT_TRUE(b.client->Release({&match.lease, 1}).ok());
