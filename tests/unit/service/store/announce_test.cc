@@ -28,6 +28,8 @@ class AnnounceTest : public PartsTest {
     parts_.records.KeepRuns();
     parts_.tiers.SetAnnouncements(&ring_);
   }
+  // The fixture unlinks what is left.
+  ~AnnounceTest() override { parts_.tiers.SetAnnouncements(nullptr); }
   std::vector<Told> TakeTold() {
     std::vector<Announcement> entries;
     EXPECT_TRUE(ring_.Read(&cursor_, 1000, &entries));
