@@ -25,6 +25,7 @@ from arrays import DIM, HEADS, LAYER_BYTES, TOKENS, import_cairn, parse_argument
 from tls import Ca, Daemon
 
 AT_ONCE = 16
+HOST_BYTES = "1GiB"  # of which a tenant may lease a quarter
 GOALS = {
     "get_1mib_ratio": 0.8,
     "get_4mib_ratio": 0.8,
@@ -85,12 +86,12 @@ def start_members(bin_dir: pathlib.Path, folder: pathlib.Path) -> tuple[dict[str
     (folder / "members").write_text("".join(f"{name}=127.0.0.1:{port}\n" for name, port in ports.items()))
     daemons = {}
     for name in names:
-        flags = ["--members", f"file:{folder / 'members'}", "--member-name", name, "--host-bytes", "2GiB"]
+        flags = ["--members", f"file:{folder / 'members'}", "--member-name", name]
         flags += ["--peer", f"127.0.0.1:{ports[name]}", "--stream", "127.0.0.1:0", "--peer-match-ms", "500"]
         flags += ["--tls-cert", pairs[name][0], "--tls-key", pairs[name][1], "--tls-ca", ca.pem]
         flags += ["--policy", folder / "policy.yaml"]
         control = "127.0.0.1:0" if name == "a" else f"unix:{folder / 'control'}"
-        daemons[name] = Daemon(bin_dir, folder / name, *flags, control=control)
+        daemons[name] = Daemon(bin_dir, folder / name, *flags, control=control, host_bytes=HOST_BYTES)
     tls = {"tls_ca": str(ca.pem), "tls_cert": pairs["engine"][0], "tls_key": pairs["engine"][1]}
     return daemons, tls
 
@@ -102,8 +103,8 @@ def measure_reads(cairn: Any, a: Any, b: Any, rounds: int, quick: bool) -> dict[
         for turn in range(rounds + 1):
             keys = there.keys(next(TURN))
             there.put(keys)
-            with here.space.match(keys, timeout=20) as match:
-                assert match.token_count == AT_ONCE * TOKENS
+            with here.space.match(keys, wait=10, timeout=20) as match:
+                assert match.token_count == AT_ONCE * TOKENS, (mib, turn, match.token_count)
                 through = here.get(keys)
             straight = there.get(keys)
             for space in (here.space, there.space):
@@ -130,7 +131,7 @@ def measure_local(cairn: Any, alone: Any, member: Any, rounds: int) -> list[floa
     """Time of a put, a get and a match with a cluster, by the time without."""
     both = [Blocks(cairn, client, 1) for client in (alone, member)]
     ratios = []
-    for turn in range(2 * rounds + 2):
+    for turn in range(10 * rounds + 2):
         seconds = [0.0, 0.0]
         for which in (0, 1) if turn % 2 else (1, 0):
             blocks = both[which]
@@ -153,7 +154,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="cairn-hosts-bench-") as name:
         folder = pathlib.Path(name)
         daemons, tls = start_members(arguments.bin_dir, folder)
-        alone = Daemon(arguments.bin_dir, folder / "alone", "--host-bytes", "2GiB", control=f"unix:{folder / 'c'}")
+        policy = ["--policy", folder / "policy.yaml"]
+        own = f"unix:{folder / 'c'}"
+        alone = Daemon(arguments.bin_dir, folder / "alone", *policy, control=own, host_bytes=HOST_BYTES)
         a = cairn.connect(daemons["a"].found["control"], transports="stream", timeout=20.0, **tls)
         b = cairn.connect(daemons["b"].found["control"], timeout=20.0)
         one = cairn.connect(alone.found["control"], timeout=20.0)

@@ -32,10 +32,10 @@ GOALS = {"match_more_us": 120, "connect_ms": 10, "handshakes_per_cpu_s": 800, "a
 
 
 class Daemon:
-    def __init__(self, bin_dir: pathlib.Path, folder: pathlib.Path, *flags: Any, control: str = "127.0.0.1:0") -> None:
+    def __init__(self, bin_dir: pathlib.Path, folder: pathlib.Path, *flags: Any, control: str = "127.0.0.1:0", host_bytes: str = "256MiB") -> None:
         folder.mkdir()
         command = [bin_dir / "cairnd", "--control", control, "--http", "off", "--socket", folder / "s"]
-        command += ["--host-bytes", "256MiB", "--ssd", "off", "--map", "off", *flags]
+        command += ["--host-bytes", host_bytes, "--ssd", "off", "--map", "off", *flags]
         self._log = open(folder / "log", "w", encoding="utf-8")
         self.process = subprocess.Popen(list(map(str, command)), stdout=self._log, stderr=self._log)
         while re.search(r"cairnd ready .*\n", (folder / "log").read_text()) is None:
