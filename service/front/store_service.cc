@@ -417,10 +417,10 @@ void StoreService::Delete(const ControlCall& call, const v1::DeleteRequest& requ
   if (!space.ok()) return done(space.status());
   const auto keys = proto::FromKeyList(request.keys());
   if (!keys.ok()) return done(keys.status());
+  if (keys->empty()) return done(v1::DeleteReply());  // to tiers and members, none would mean all
   parts_.tiers.Deleted((*space)->fingerprint(), *keys);
   v1::DeleteReply reply;
   reply.set_deleted_count(parts_.index.Delete((*space)->id(), *keys));
-  if (keys->empty()) return freed_.Answer(call, std::move(reply), done);
   DeleteElsewhere(call, request.ticket(), **space, *keys, std::move(reply), done);
 }
 

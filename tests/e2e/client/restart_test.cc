@@ -3,12 +3,14 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string_view>
 
+#include "absl/strings/str_cat.h"
 #include "codecs/image/image.h"
 #include "tests/e2e/client/client_fixture.h"
 #include "tests/support/run_command.h"
@@ -29,8 +31,8 @@ class RestartTest : public testing::Test {
  protected:
   // A daemon over the disk, and a client of it.
   void Start() {
-    auto started = DaemonProcess::Start(
-        {"--ssd=" + disk_.path().string() + "=256MiB", "--ssd-scrub-rate=" + scrub_rate_});
+    auto started =
+        DaemonProcess::Start({absl::StrCat("--ssd=", devices_), "--ssd-scrub-rate=" + scrub_rate_});
     ASSERT_TRUE(started.ok()) << started.status();
     daemon_ = *std::move(started);
     ConnectOptions options;
@@ -126,6 +128,7 @@ class RestartTest : public testing::Test {
 
   // A disk: a folder of the system's may be in memory, where nothing bypasses the page cache.
   const TempDir disk_{std::filesystem::path(CAIRN_TEST_DISK)};
+  std::string devices_ = disk_.path().string() + "=256MiB";
   std::unique_ptr<DaemonProcess> daemon_;
   std::unique_ptr<Client> client_;
   std::unique_ptr<Space> space_;
@@ -213,6 +216,43 @@ TEST_F(RestartTest, BringsNothingBackThatWasDeleted) {
   ASSERT_NO_FATAL_FAILURE(Kill());
   ASSERT_NO_FATAL_FAILURE(Start());
   EXPECT_EQ(daemon_->Metric("cairn_recovered_images_total"), 0);
+}
+
+// A drive that is away learns of deletions when it is back.
+TEST_F(RestartTest, ADeletionOfNoBlocksDeletesNone) {
+  const TempDir other{std::filesystem::path(CAIRN_TEST_DISK)};
+  const std::string aside = other.path().string() + ".aside";
+  devices_ = absl::StrCat(disk_.path().string(), "=256MiB,", other.path().string(), "=256MiB");
+  constexpr uint32_t kChains = 16;  // both drives have some
+  std::vector<BlockKey> keys;
+  const auto stored = [&] {
+    const auto there = space_->Contains(keys, kPatience);
+    EXPECT_TRUE(there.ok()) << there.status();
+    return there.ok() ? std::count(there->begin(), there->end(), true) : 0;
+  };
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  const Bytes source = SourceOf(0);
+  for (uint32_t i = 0; i < kChains; ++i) {
+    keys.push_back(space_->OpaqueKey(std::as_bytes(std::span(&i, 1))));
+    ASSERT_TRUE(space_->Put({.key = keys[i], .source = SourceBytes{source}}, kPatience).ok());
+  }
+  ASSERT_TRUE(daemon_->AwaitMetric(kWritten, kChains, absl::Seconds(20)));
+  ASSERT_NO_FATAL_FAILURE(Kill());
+  std::filesystem::rename(other.path(), aside);
+  std::filesystem::create_symlink("/no/such", other.path());
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  EXPECT_LT(stored(), static_cast<ptrdiff_t>(kChains));
+  const auto deleted = space_->Delete({}, kPatience);
+  ASSERT_TRUE(deleted.ok()) << deleted.status();
+  EXPECT_EQ(*deleted, 0u);
+  ASSERT_NO_FATAL_FAILURE(Kill());
+  std::filesystem::remove(other.path());
+  std::filesystem::rename(aside, other.path());
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  EXPECT_EQ(stored(), static_cast<ptrdiff_t>(kChains));
 }
 
 TEST_F(RestartTest, ByTermWritesDownTheRestFirst) {
