@@ -107,8 +107,6 @@ absl::StatusOr<std::vector<WantedGroup>> WantedOf(const SpaceEntry& space, const
 constexpr absl::Duration kAskAgain = absl::Milliseconds(50);
 
 constexpr RequestBound kShort;
-constexpr RequestBound kLeaseList = {.bulk_field = v1::ReleaseRequest::kLeasesFieldNumber,
-                                     .bulk_count_max = limits::kLeasesMax};
 // For requests whose only long part is the list of keys.
 constexpr RequestBound KeyList(int field) {
   return {.bulk_field = static_cast<uint32_t>(field), .bulk_count_max = limits::kKeysPerCallMax};
@@ -176,40 +174,43 @@ void StoreService::AddLate(CallRouter& router, const char* name, Call call,
                        const ReplyDone<Reply>& done) { (this->*step)(made, request, done); }});
 }
 
-void StoreService::AddToMembers(CallRouter& router) {
-  const auto add = [&](const char* name, Call call, const RequestBound& bound, auto step) {
-    router.AddUnary(absl::StrCat("/cairn.v1.Store/", name), calls_, call, bound, this, step);
-  };
-  add("OpenSpace", Call::kOpenSpace, {.rest_bytes_max = limits::kSpecBytesMax},
+template <typename Step>
+void StoreService::Add(CallRouter& router, const char* name, Call call, const RequestBound& bound,
+                       Step step) {
+  router.AddUnary(absl::StrCat("/cairn.v1.Store/", name), calls_, call, bound, this, step);
+}
+
+void StoreService::AddForAll(CallRouter& router, const SessionTerms& terms) {
+  Add(router, "OpenSpace", Call::kOpenSpace, {.rest_bytes_max = limits::kSpecBytesMax},
       &StoreService::OpenSpace);
-  add("Release", Call::kRelease, kLeaseList, &StoreService::Release);
-  add("GetSideObject", Call::kGetSideObject, kShort, &StoreService::GetSideObject);
+  Add(router, "Release", Call::kRelease,
+      {.bulk_field = v1::ReleaseRequest::kLeasesFieldNumber, .bulk_count_max = limits::kLeasesMax},
+      &StoreService::Release);
+  Add(router, "GetSideObject", Call::kGetSideObject, kShort, &StoreService::GetSideObject);
   AddLate(router, "Match", Call::kMatch, KeyList(v1::MatchRequest::kKeysFieldNumber),
           &StoreService::Match);
   AddLate(router, "Delete", Call::kDelete, KeyList(v1::DeleteRequest::kKeysFieldNumber),
           &StoreService::Delete);
   AddLate(router, "Invalidate", Call::kInvalidate, kShort, &StoreService::Invalidate);
-  router.Add("/cairn.v1.Store/OpenSession", [this](const CallPlace& place) {
-    return OpenSessionStream(place, member_terms_, parts_.sessions, parts_.index);
+  router.Add("/cairn.v1.Store/OpenSession", [this, &terms](const CallPlace& place) {
+    return OpenSessionStream(place, terms, parts_.sessions, parts_.index);
   });
 }
 
+void StoreService::AddToMembers(CallRouter& router) { AddForAll(router, member_terms_); }
+
 void StoreService::AddTo(CallRouter& router) {
-  const auto add = [&](const char* name, Call call, const RequestBound& bound, auto step) {
-    router.AddUnary(absl::StrCat("/cairn.v1.Store/", name), calls_, call, bound, this, step);
-  };
-  add("OpenSpace", Call::kOpenSpace, {.rest_bytes_max = limits::kSpecBytesMax},
-      &StoreService::OpenSpace);
-  add("Release", Call::kRelease, kLeaseList, &StoreService::Release);
-  add("Contains", Call::kContains, KeyList(v1::ContainsRequest::kKeysFieldNumber),
+  AddForAll(router, terms_);
+  Add(router, "Contains", Call::kContains, KeyList(v1::ContainsRequest::kKeysFieldNumber),
       &StoreService::Contains);
-  add("Retain", Call::kRetain, KeyList(v1::RetainRequest::kKeysFieldNumber), &StoreService::Retain);
-  add("Demote", Call::kDemote, KeyList(v1::DemoteRequest::kKeysFieldNumber), &StoreService::Demote);
-  add("Prefetch", Call::kPrefetch, KeyList(v1::PrefetchRequest::kKeysFieldNumber),
+  Add(router, "Retain", Call::kRetain, KeyList(v1::RetainRequest::kKeysFieldNumber),
+      &StoreService::Retain);
+  Add(router, "Demote", Call::kDemote, KeyList(v1::DemoteRequest::kKeysFieldNumber),
+      &StoreService::Demote);
+  Add(router, "Prefetch", Call::kPrefetch, KeyList(v1::PrefetchRequest::kKeysFieldNumber),
       &StoreService::Prefetch);
-  add("About", Call::kAbout, kShort, &StoreService::About);
-  add("GetSideObject", Call::kGetSideObject, kShort, &StoreService::GetSideObject);
-  add("ListSideObjects", Call::kListSideObjects, kShort, &StoreService::ListSideObjects);
+  Add(router, "About", Call::kAbout, kShort, &StoreService::About);
+  Add(router, "ListSideObjects", Call::kListSideObjects, kShort, &StoreService::ListSideObjects);
   router.AddUnary(
       "/cairn.v1.Store/Explain",
       UnaryMethod<v1::ExplainRequest, v1::ExplainReply>{
@@ -217,14 +218,6 @@ void StoreService::AddTo(CallRouter& router) {
           [this](const ControlCall& call, const v1::ExplainRequest& request,
                  const ReplyDone<v1::ExplainReply>& done) { done(Explain(call, request)); }});
   AddLate(router, "Stats", Call::kStats, kShort, &StoreService::Stats);
-  AddLate(router, "Match", Call::kMatch, KeyList(v1::MatchRequest::kKeysFieldNumber),
-          &StoreService::Match);
-  AddLate(router, "Delete", Call::kDelete, KeyList(v1::DeleteRequest::kKeysFieldNumber),
-          &StoreService::Delete);
-  AddLate(router, "Invalidate", Call::kInvalidate, kShort, &StoreService::Invalidate);
-  router.Add("/cairn.v1.Store/OpenSession", [this](const CallPlace& place) {
-    return OpenSessionStream(place, terms_, parts_.sessions, parts_.index);
-  });
   router.Add("/cairn.v1.Events/WatchEvents", [this](const CallPlace& place) {
     return StartEventStream(place, parts_.index, parts_.sessions, parts_.spaces);
   });
@@ -281,40 +274,49 @@ void StoreService::Match(const ControlCall& call, const v1::MatchRequest& reques
   };
   const absl::Time deadline = call.deadline() - kAnswerTime;
   const absl::Time until =
-      std::min(MonotonicNow() + absl::Milliseconds(request.wait_ms()), deadline);
-  const auto session = SessionOf(request.ticket());
-  if (parts_.remote != nullptr && session.ok() && !session->is_member) {
-    return MatchEverywhere(*std::move(query), request.wait_ms() == 0 ? absl::InfinitePast() : until,
-                           deadline, std::move(answer));
+      request.wait_ms() == 0
+          ? absl::InfinitePast()
+          : std::min(MonotonicNow() + absl::Milliseconds(request.wait_ms()), deadline);
+  if (AsksMembers(request.ticket())) {
+    return MatchEverywhere(*std::move(query), until, deadline, std::move(answer));
   }
   if (request.wait_ms() == 0) return answer(parts_.index.Match(*query));
   parts_.index.MatchWhenReady(*std::move(query), until, std::move(answer));
 }
 
+bool StoreService::AsksMembers(const std::string& ticket) const {
+  if (parts_.remote == nullptr) return false;
+  const absl::StatusOr<Session> session = SessionOf(ticket);
+  return session.ok() && !session->is_member;
+}
+
 void StoreService::MatchEverywhere(MatchQuery query, absl::Time until, absl::Time deadline,
-                                   std::function<void(absl::StatusOr<MatchAnswer>)> done) {
-  const bool is_last = MonotonicNow() >= until;
-  MatchQuery asked = query;
-  asked.wants_lease = query.wants_lease && is_last;  // a lease of a part would be of no use
-  absl::StatusOr<MatchAnswer> own = parts_.index.Match(asked);
+                                   MatchDone done) {
+  const bool waits = MonotonicNow() < until;
+  const bool wants_lease = query.wants_lease;
+  if (waits) query.wants_lease = false;  // a lease of a part would be of no use
+  absl::StatusOr<MatchAnswer> own = parts_.index.Match(query);
   if (!own.ok()) return done(own.status());
+  if (!waits) {
+    return parts_.remote->Extend(std::move(query), *std::move(own), deadline, std::move(done));
+  }
+  MatchQuery asked = query;
   parts_.remote->Extend(
-      asked, *std::move(own), deadline,
-      [this, query = std::move(query), until, deadline, is_last,
-       done = std::move(done)](MatchAnswer answer) mutable {
-        if (is_last) return done(std::move(answer));
-        const bool is_whole = answer.blocks.size() >= BlocksAsked(query);
-        if (is_whole)
-          return MatchEverywhere(std::move(query), absl::InfinitePast(), deadline, done);
+      std::move(asked), *std::move(own), deadline,
+      [this, query = std::move(query), wants_lease, until, deadline,
+       done = std::move(done)](const MatchAnswer& found) mutable {
+        MatchQuery again = query;
+        again.wants_lease = wants_lease;
+        if (found.blocks.size() >= BlocksAsked(query)) {
+          return MatchEverywhere(std::move(again), absl::InfinitePast(), deadline, std::move(done));
+        }
         // Nobody says when another member has stored what is missing: ask again.
-        MatchQuery wait = query;
-        wait.wants_lease = false;
         parts_.index.MatchWhenReady(
-            std::move(wait), std::min(until, MonotonicNow() + kAskAgain),
-            [this, query = std::move(query), until, deadline,
+            std::move(query), std::min(until, MonotonicNow() + kAskAgain),
+            [this, again = std::move(again), until, deadline,
              done = std::move(done)](const absl::StatusOr<MatchAnswer>& waited) mutable {
               if (!waited.ok()) return done(waited.status());
-              MatchEverywhere(std::move(query), until, deadline, std::move(done));
+              MatchEverywhere(std::move(again), until, deadline, std::move(done));
             });
       });
 }
@@ -428,10 +430,7 @@ template <typename Reply>
 void StoreService::DeleteElsewhere(const ControlCall& call, const std::string& ticket,
                                    const SpaceEntry& space, std::vector<proto::BlockKey> keys,
                                    Reply reply, const ReplyDone<Reply>& done) {
-  const auto session = SessionOf(ticket);
-  if (parts_.remote == nullptr || !session.ok() || session->is_member) {
-    return freed_.Answer(call, std::move(reply), done);
-  }
+  if (!AsksMembers(ticket)) return freed_.Answer(call, std::move(reply), done);
   parts_.remote->Delete(space, std::move(keys), call.deadline() - 2 * kAnswerTime,
                         [this, &call, reply = std::move(reply),
                          done](const std::vector<std::string>& unreached) mutable {

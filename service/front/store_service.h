@@ -37,7 +37,7 @@ class StoreService {
     Tiers& tiers;
     Prefetches& prefetches;
     const Clock& clock;
-    RemoteBlocks* remote = nullptr;  // null: the daemon belongs to no cluster
+    RemoteBlocks* remote = nullptr;  // null: no member can be read from
   };
   StoreService(const Parts& parts, SessionTerms terms);
 
@@ -56,17 +56,26 @@ class StoreService {
 
  private:
   absl::Status OpenSpace(const v1::OpenSpaceRequest& request, v1::OpenSpaceReply* reply);
-  // Adds a call that `step` may answer later.
+  // Registers the calls that both clients and members make. `terms` must outlive the router's
+  // calls.
+  void AddForAll(CallRouter& router, const SessionTerms& terms);
+  // Registers a call that `step` answers at once.
+  template <typename Step>
+  void Add(CallRouter& router, const char* name, Call call, const RequestBound& bound, Step step);
+  // Registers a call that `step` may answer later.
   template <typename Request, typename Reply>
   void AddLate(CallRouter& router, const char* name, Call call, const RequestBound& bound,
                void (StoreService::*step)(const ControlCall&, const Request&,
                                           const ReplyDone<Reply>&));
   void Match(const ControlCall& call, const v1::MatchRequest& request,
              const ReplyDone<v1::MatchReply>& done);
-  // Finds blocks of other members, too.
-  // With `until`, waits for all keys. Times are on the clock of MonotonicNow().
-  void MatchEverywhere(MatchQuery query, absl::Time until, absl::Time deadline,
-                       std::function<void(absl::StatusOr<MatchAnswer>)> done);
+  // Returns whether other members are asked, too, for the session with this ticket. They are not if
+  // the session is a member's, or if the daemon belongs to no cluster.
+  bool AsksMembers(const std::string& ticket) const;
+  using MatchDone = std::function<void(absl::StatusOr<MatchAnswer>)>;
+  // Finds blocks of other members, too. Until `until`, waits for all keys. Times are on the clock
+  // of MonotonicNow().
+  void MatchEverywhere(MatchQuery query, absl::Time until, absl::Time deadline, MatchDone done);
   void ReleaseAll(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
   absl::Status Release(const v1::ReleaseRequest& request, v1::ReleaseReply* reply);
   absl::Status Prefetch(const v1::PrefetchRequest& request, v1::PrefetchReply* reply);
