@@ -16,7 +16,7 @@ namespace {
 constexpr absl::Duration kReleaseTime = absl::Milliseconds(500);
 constexpr absl::Duration kRetryMin = absl::Seconds(1), kRetryMax = absl::Seconds(30);
 
-// Closed breakers are asked again within this time.
+// A member that failed twice is not asked for a second, and for twice as long after each failure.
 constexpr BreakerOptions kBreaker = {
     .failures_to_open = 2, .open_min = absl::Seconds(1), .open_max = absl::Seconds(30)};
 
@@ -130,6 +130,7 @@ std::shared_ptr<PeerReader::Line> PeerReader::FindLine(const Member& member,
                                                        const std::string& tenant) {
   std::shared_ptr<Line> old;  // destroyed without the lock
   const MutexLock lock(mutex_);
+  if (is_stopped_) return nullptr;
   std::shared_ptr<Line>& line = lines_[{member.name, tenant}];
   if (line != nullptr &&
       (line->address != member.address || line->incarnation != member.incarnation ||
@@ -150,11 +151,8 @@ std::shared_ptr<PeerReader::Line> PeerReader::FindLine(const Member& member,
 
 absl::StatusOr<std::shared_ptr<PeerReader::Line>> PeerReader::LineTo(const Member& member,
                                                                      const std::string& tenant) {
-  {
-    const MutexLock lock(mutex_);
-    if (is_stopped_) return absl::UnavailableError("stopping");
-  }
   std::shared_ptr<Line> line = FindLine(member, tenant);
+  if (line == nullptr) return absl::UnavailableError("stopping");
   {
     const MutexLock own(line->mutex);
     if (line->client != nullptr) return line;
@@ -191,7 +189,6 @@ absl::StatusOr<PeerReader::Found> PeerReader::Match(const Member& member,
                          found.space_->Match({.keys = question.keys,
                                               .slices = question.slices,
                                               .groups_skipped = question.groups_skipped,
-                                              .token_limit = question.token_limit,
                                               .is_counting = !question.wants_lease,
                                               .timeout = left}));
   if (result.is_breaker_open) return absl::UnavailableError("not asked, because it failed");

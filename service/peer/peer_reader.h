@@ -40,7 +40,6 @@ struct PeerQuestion {
   std::vector<proto::BlockKey> keys;
   std::vector<GroupSlice> slices;
   std::vector<uint32_t> groups_skipped;
-  uint32_t token_limit = 0;  // 0: none
   bool wants_lease = false;
 };
 
@@ -115,7 +114,7 @@ class PeerReader {
   Counters counters() const;
 
  private:
-  // Returns the line to the member, which may not be connected yet.
+  // Returns the line to the member, which may not be connected yet. Null after Stop().
   std::shared_ptr<Line> FindLine(const Member& member, const std::string& tenant);
   // Returns a connected line. A connection is tried by one caller at a time, for `connect_timeout`
   // at most; others get Unavailable meanwhile, and until a while after a failure.

@@ -64,9 +64,7 @@ void RemoteBlocks::Stop() {
   matchers_.Stop();
   askers_.Stop();
   readers_.Stop();
-  for (RemoteLease& lease : table_.Clear()) {
-    for (const RunRef& run : lease.runs) run->found.Abandon();
-  }
+  Drop(table_.Clear());  // nobody gives them back any more
 }
 
 // --- Match ---------------------------------------------------------------------------------------
@@ -104,10 +102,10 @@ std::vector<Member> RemoteBlocks::Candidates(const SpaceEntry& space, const Matc
                                              size_t first, absl::Time deadline) {
   std::vector<Member> others = Others(kAskedMax + 1);
   if (others.size() <= kAskedMax) return others;
-  const auto keys = std::span(query.keys).first(BlocksAsked(query));
+  // The members that have the first one tell how much follows.
+  const auto keys = std::span(query.keys).first(first + 1);
   const Located located = parts_.locator.Locate(space.fingerprint(), keys, first, deadline);
   others.clear();
-  if (located.holders.empty()) return others;
   const ViewPtr view = parts_.members.view();
   for (const uint16_t holder : located.holders.front()) {
     const Member* member = view->Find(located.members[holder].name);
@@ -140,7 +138,7 @@ void RemoteBlocks::Ask(Asking& asking) {
     asking.lease.session_id = query.session_id;
     // A window or a state needs blocks before the first missing one, so one member must have all.
     const bool needs_every = NeedsEvery(query);
-    for (int part = 0; part < kHoldersMax && asking.answer.blocks.size() < asked; ++part) {
+    for (int part = 0; part < kPartsMax && asking.answer.blocks.size() < asked; ++part) {
       if (!AddPart(asking, needs_every ? asking.answer.blocks.size() : 0) || !needs_every) break;
       AddOwn(asking);
     }
@@ -285,10 +283,6 @@ void RemoteBlocks::Release(std::string_view tenant, absl::Span<const proto::Leas
 
 void RemoteBlocks::EndSession(uint64_t session_id) { Drop(table_.EndSession(session_id)); }
 
-void RemoteBlocks::Forget(uint64_t space_id, absl::Span<const proto::BlockKey> keys) {
-  table_.Forget(space_id, keys);
-}
-
 void RemoteBlocks::Delete(const SpaceEntry& space, std::vector<proto::BlockKey> keys,
                           absl::Time deadline, Deleted done) {
   table_.Forget(space.id(), keys);
@@ -344,7 +338,7 @@ bool RemoteBlocks::Fetch(const Request& request, const proto::Get& get, const co
   if (place.run == nullptr) return false;
   const FetchKey key{block, get.group, slice};
   const auto fetch = std::make_shared<RemoteFetch>(
-      RemoteFetch{block, get.group, slice, place.index, request, request.deadline});
+      RemoteFetch{block, get.group, slice, place.index, request});
   {
     const MutexLock lock(mutex_);
     if (const auto found = fetches_.find(key); found != fetches_.end()) {
@@ -416,7 +410,7 @@ void RemoteBlocks::ReadBatch(const RunRef& run, std::span<const FetchRef> batch)
                                   .head_first = fetch.slice.head_first,
                                   .head_count = fetch.slice.head_count},
                         .target = ImageTarget{{images[i].get(), bytes}}});
-    deadline = std::max(deadline, fetch.deadline);
+    deadline = std::max(deadline, fetch.request.deadline);
   }
   // The deadlines of requests are on the clock of Clock::Now().
   const absl::Duration left = std::min(deadline - parts_.clock.Now(), kReadTimeMax);

@@ -4,7 +4,7 @@
 //
 // A Match that this daemon cannot answer completely asks the other members for the rest, in
 // parallel and for a few milliseconds (`match_time`). The member with the most blocks leases them.
-// What none of them has is asked again, so up to kHoldersMax members have parts of one answer.
+// What none of them has is asked again, so up to kPartsMax members have parts of one answer.
 // RemoteTable remembers who has which block.
 //
 // A get of such a block is a miss in the index, and waits while the image is fetched. The image is
@@ -55,15 +55,14 @@ struct RemoteFetch {
   uint16_t group = 0;
   codecs::Slice slice;
   size_t index = 0;  // of the block, in its run
-  Request request;   // of the first get: its session stores the copy
-  absl::Time deadline;
+  Request request;   // of the first get: its session stores the copy, by its deadline
   std::vector<std::function<void()>> waiters = {};
 };
 
 class RemoteBlocks {
  public:
   // The members that have parts of one answer.
-  static constexpr int kHoldersMax = 3;
+  static constexpr int kPartsMax = 3;
   // The members that are asked for one part. If there are more, the homes of the blocks say whom to
   // ask (service/peer/locator.h).
   static constexpr size_t kAskedMax = 4;
@@ -97,8 +96,6 @@ class RemoteBlocks {
   // Ends the parts of leases that Extend() added. Ignores other leases.
   void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
   void EndSession(uint64_t session_id);
-  // Forgets blocks that a client has deleted; all blocks of the space if `keys` is empty.
-  void Forget(uint64_t space_id, absl::Span<const proto::BlockKey> keys);
   // Deletes blocks at all other members; all blocks of the space if `keys` is empty. `done` gets
   // the names of the members that did not confirm it by `deadline`. Runs as for Extend().
   using Deleted = std::function<void(std::vector<std::string> unreached)>;
