@@ -10,15 +10,20 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
 #include "cairn/v1/peer.pb.h"
 #include "proto/location.h"
 #include "service/members/view.h"
-#include "service/peer/holder_choice.h"
 #include "service/peer/location_table.h"
 
 namespace cairn {
 
 inline constexpr size_t kNamesPerLocateMax = 65'536;
+inline constexpr size_t kHoldersMax = 4;  // known for one block
+
+// The members that have a block, as indices into a list of members. The preferred one is first.
+using HolderList = absl::InlinedVector<uint16_t, kHoldersMax>;
 
 struct Located {
   struct OneMember {

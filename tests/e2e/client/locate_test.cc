@@ -18,7 +18,6 @@
 #include "service/members/members.h"
 #include "service/peer/announced.h"
 #include "service/peer/hellos.h"
-#include "service/peer/holder_choice.h"
 #include "service/peer/located.h"
 #include "service/peer/location_table.h"
 #include "service/peer/locator.h"
