@@ -120,12 +120,7 @@ bool Gets::AwaitFetch(GetOwner& op) {
     return status.ok() ? PromoteAndTranscode(std::move(op))
                        : Reply(std::move(op), std::move(status));
   };
-  const absl::Time deadline = op->request.deadline;
-  if (GetOwner ready = waiting_.AwaitReads(id, std::move(op), 1, deadline); ready != nullptr) {
-    Resume(std::move(ready));
-  } else {
-    pool_.Wake();  // to wait for its deadline
-  }
+  AwaitReads(id, std::move(op), 1);
   return true;
 }
 
@@ -171,13 +166,18 @@ void Gets::BeginReads(GetOwner op) {
   const BlockName block = op->block();
   const uint16_t group = op->get.group;
   const codecs::Slice slice = op->slice;
+  AwaitReads(id, std::move(op), reads);
+  if (whole_bytes > 0) {  // a reader of single slices does not need whole images
+    prefetches_.ReadAhead(block, group, slice, whole_bytes);
+  }
+}
+
+void Gets::AwaitReads(GetId id, GetOwner op, size_t reads) {
+  const absl::Time deadline = op->request.deadline;
   if (GetOwner ready = waiting_.AwaitReads(id, std::move(op), reads, deadline); ready != nullptr) {
     Resume(std::move(ready));
   } else {
     pool_.Wake();  // to wait for its deadline
-  }
-  if (whole_bytes > 0) {  // a reader of single slices does not need whole images
-    prefetches_.ReadAhead(block, group, slice, whole_bytes);
   }
 }
 

@@ -226,6 +226,8 @@ class Gets {
   // Starts the reads, and adds the get to WaitingGets. The get continues in Resume() on the path
   // pool, or is answered with a miss at its deadline.
   void BeginReads(GetOwner op);
+  // Continues the get in Resume() once its reads have completed, or answers it at its deadline.
+  void AwaitReads(GetId id, GetOwner op, size_t reads);
   // Called when a read of the get has completed.
   void EndRead(GetId id);
   // Continues the get after all its reads have completed.
