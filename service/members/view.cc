@@ -23,14 +23,15 @@ const Member* View::Find(uint32_t number) const {
   return found != members.end() ? &*found : nullptr;
 }
 
+uint64_t HashOf(std::string_view text, uint64_t hash) {
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
 uint64_t HashOf(const std::vector<Member>& members) {
-  constexpr uint64_t kOffset = 0xcbf29ce484222325, kPrime = 0x100000001b3;
-  uint64_t hash = kOffset;
-  const auto add = [&hash](unsigned char byte) { hash = (hash ^ byte) * kPrime; };
+  uint64_t hash = HashOf("");
   for (const Member& member : members) {
-    if (!member.counts()) continue;
-    for (const char c : member.name) add(static_cast<unsigned char>(c));
-    add(0);
+    if (member.counts()) hash = HashOf(std::string_view("\0", 1), HashOf(member.name, hash));
   }
   return hash;
 }

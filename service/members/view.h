@@ -61,7 +61,9 @@ struct View {
 
 using ViewPtr = std::shared_ptr<const View>;
 
-// FNV-1a, 64 bits, over the names of the members that count, each followed by a zero byte.
+// FNV-1a, 64 bits, of a text. `hash` is that of the bytes before it.
+uint64_t HashOf(std::string_view text, uint64_t hash = 0xcbf29ce484222325);
+// The same over the names of the members that count, each followed by a zero byte.
 // REQUIRES: sorted by name.
 uint64_t HashOf(const std::vector<Member>& members);
 

@@ -4,13 +4,6 @@
 namespace cairn {
 namespace {
 
-// FNV-1a.
-uint64_t HashOfName(std::string_view name) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
 // The finalizer of SplitMix64.
 uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -21,13 +14,13 @@ uint64_t Mix(uint64_t x) {
 }  // namespace
 
 uint64_t HomeScore(std::string_view member_name, uint64_t run) {
-  return Mix(HashOfName(member_name) ^ run);
+  return Mix(HashOf(member_name) ^ run);
 }
 
 Homes::Homes(const View& view) {
   for (const Member& member : view.members) {
     if (!member.counts() || member.number > kHomeNumberMax) continue;
-    members_.push_back({HashOfName(member.name), member.number});
+    members_.push_back({HashOf(member.name), member.number});
   }
 }
 
