@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/block_key.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <bit>
 #include <tuple>
 #include <utility>
 
 #include "base/check.h"
+#include "proto/sha256.h"
 
 namespace cairn::proto {
 namespace {
@@ -55,16 +54,6 @@ class FieldWriter {
 
   std::vector<std::byte> bytes_;
 };
-
-std::array<std::byte, 32> Sha256(std::span<const std::byte> bytes) {
-  std::array<std::byte, 32> digest;
-  unsigned int digest_bytes = 0;
-  const int ok =
-      EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()),
-                 &digest_bytes, EVP_sha256(), nullptr);
-  CAIRN_CHECK(ok == 1 && digest_bytes == digest.size());  // fails only if memory is exhausted
-  return digest;
-}
 
 void WriteGroup(FieldWriter& fields, const GroupGeometry& group) {
   fields.U8(static_cast<uint8_t>(group.kind))

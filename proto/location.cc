@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/location.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <cstring>
 
-#include "base/check.h"
+#include "proto/sha256.h"
 
 namespace cairn::proto {
 
@@ -16,12 +14,7 @@ LocationName NameLocation(const Fingerprint& space, const BlockKey& key) {
   std::array<std::byte, sizeof(Fingerprint) + sizeof(BlockKey)> both;
   std::ranges::copy(space, both.begin());
   std::ranges::copy(key, both.begin() + sizeof(Fingerprint));
-  std::array<std::byte, 32> digest;
-  unsigned int digest_bytes = 0;
-  const int ok =
-      EVP_Digest(both.data(), both.size(), reinterpret_cast<unsigned char*>(digest.data()),
-                 &digest_bytes, EVP_sha256(), nullptr);
-  CAIRN_CHECK(ok == 1 && digest_bytes == digest.size());  // fails only if memory is exhausted
+  const std::array<std::byte, 32> digest = Sha256(both);
   LocationName name;
   std::copy_n(digest.begin(), name.size(), name.begin());
   return name;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/side_object.h"
 
-#include <openssl/evp.h>
-
+#include <bit>
 #include <cstring>
 
-#include "base/check.h"
+#include "proto/sha256.h"
 
 namespace cairn::proto {
 
@@ -20,12 +19,7 @@ const char* Name(SideObjectKind kind) {
 }
 
 codecs::Digest SideObjectId(std::span<const std::byte> bytes) {
-  codecs::Digest id{};
-  unsigned int id_bytes = 0;
-  const int done =
-      EVP_Digest(bytes.data(), bytes.size(), id.data(), &id_bytes, EVP_sha256(), nullptr);
-  CAIRN_CHECK(done == 1 && id_bytes == id.size());  // fails only if memory is exhausted
-  return id;
+  return std::bit_cast<codecs::Digest>(Sha256(bytes));
 }
 
 std::optional<SideObjectKind> KindOf(std::span<const std::byte> bytes) {

@@ -96,7 +96,7 @@ HOMES = [
     (r"grpc(pp)?/|.*\.grpc\.pb\.h$", ["service/front/", "service/members/etcd_source", "service/peer/", "client/cpp/"]),
     (r".*\.pb\.h$|google/protobuf/", ["proto/", "service/front/", "service/peer/", "client/"]),
     (r"(imm|x86|[nwstepa]mm)intrin\.h$|(imm|x86)intrin", ["codecs/backend/cpu/", "codecs/checksum"]),
-    (r"openssl/evp\.h", ["proto/", "transport/tls/"]),
+    (r"openssl/evp\.h", ["proto/sha256", "transport/tls/"]),
     (r"openssl/", ["transport/tls/"]),
     (r"yaml-cpp/", ["service/config", "service/policy/"]),
     (r"(gtest|gmock|benchmark)/", []),
