@@ -337,8 +337,8 @@ bool RemoteBlocks::Fetch(const Request& request, const proto::Get& get, const co
   const RemoteTable::Place place = table_.Find(block);
   if (place.run == nullptr) return false;
   const FetchKey key{block, get.group, slice};
-  const auto fetch = std::make_shared<RemoteFetch>(
-      RemoteFetch{block, get.group, slice, place.index, request});
+  const auto fetch =
+      std::make_shared<RemoteFetch>(RemoteFetch{block, get.group, slice, place.index, request});
   {
     const MutexLock lock(mutex_);
     if (const auto found = fetches_.find(key); found != fetches_.end()) {
