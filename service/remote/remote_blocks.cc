@@ -64,7 +64,7 @@ void RemoteBlocks::Stop() {
   matchers_.Stop();
   askers_.Stop();
   readers_.Stop();
-  Drop(table_.Clear());  // nobody gives them back any more
+  Drop(table_.Clear());  // members end these leases when the sessions close
 }
 
 // --- Match ---------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ std::vector<Member> RemoteBlocks::Candidates(const SpaceEntry& space, const Matc
                                              size_t first, absl::Time deadline) {
   std::vector<Member> others = Others(kAskedMax + 1);
   if (others.size() <= kAskedMax) return others;
-  // The members that have the first one tell how much follows.
+  // The holders of the first missing block say themselves how many blocks follow.
   const auto keys = std::span(query.keys).first(first + 1);
   const Located located = parts_.locator.Locate(space.fingerprint(), keys, first, deadline);
   others.clear();
@@ -356,7 +356,7 @@ bool RemoteBlocks::Fetch(const Request& request, const proto::Get& get, const co
     needs_reader = place.run->readers < kReadersPerRun;
     place.run->readers += needs_reader ? 1 : 0;
   }
-  // A refused reader reads nothing; what waits is ended.
+  // If no reader can be queued and none is running, nobody would read what waits.
   if (needs_reader && !readers_.Submit([this, run = place.run] { Read(run); })) {
     std::deque<FetchRef> waiting;
     {
