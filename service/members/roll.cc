@@ -195,7 +195,7 @@ View Roll::MakeView() const {
   view.generation = generation_;
   view.members.reserve(entries_.size());
   for (const auto& entry : entries_) view.members.push_back(entry.second.member);
-  view.hash = HashOf(view.members);
+  view.hash = HashOfNames(view.members);
   view.is_guarded = is_guarded();
   return view;
 }

@@ -28,7 +28,7 @@ uint64_t HashOf(std::string_view text, uint64_t hash) {
   return hash;
 }
 
-uint64_t HashOf(const std::vector<Member>& members) {
+uint64_t HashOfNames(const std::vector<Member>& members) {
   uint64_t hash = HashOf("");
   for (const Member& member : members) {
     if (member.counts()) hash = HashOf(std::string_view("\0", 1), HashOf(member.name, hash));

@@ -65,6 +65,6 @@ using ViewPtr = std::shared_ptr<const View>;
 uint64_t HashOf(std::string_view text, uint64_t hash = 0xcbf29ce484222325);
 // The same over the names of the members that count, each followed by a zero byte.
 // REQUIRES: sorted by name.
-uint64_t HashOf(const std::vector<Member>& members);
+uint64_t HashOfNames(const std::vector<Member>& members);
 
 }  // namespace cairn

@@ -276,10 +276,10 @@ TEST(View, TheHashIsThatOfTheFormat) {
     expected = (expected ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   }
   members[0].state = members[1].state = MemberState::kJoined;
-  EXPECT_EQ(HashOf(members), expected);
-  EXPECT_EQ(HashOf({}), 0xcbf29ce484222325);
+  EXPECT_EQ(HashOfNames(members), expected);
+  EXPECT_EQ(HashOfNames({}), 0xcbf29ce484222325);
   members[0].state = members[1].state = MemberState::kUnmet;
-  EXPECT_EQ(HashOf(members), HashOf({}));
+  EXPECT_EQ(HashOfNames(members), HashOfNames({}));
 }
 
 TEST(View, FindsByNameAndByNumber) {

@@ -50,7 +50,7 @@ class AnnouncePlanTest : public testing::Test {
       member.is_self = i == 1;
       view.members.push_back(member);
     }
-    view.hash = HashOf(view.members);
+    view.hash = HashOfNames(view.members);
     return view;
   }
   void SetView(size_t count) { plan_.SetView(ViewOf(count), clock_.Now()); }
