@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/handshake.h"
+#include "transport/heap_buffer.h"
 #include "transport/local/socket.h"
 
 namespace cairn::transport {
@@ -24,16 +25,6 @@ namespace {
 
 // The polling time before the calling thread sleeps. Lanes use the same time.
 constexpr absl::Duration kSpin = absl::Microseconds(50);
-
-// Ordinary memory, for connections within one process.
-class HeapBuffer final : public Buffer {
- public:
-  explicit HeapBuffer(size_t bytes) : bytes_(bytes) {}
-  std::span<std::byte> bytes() override { return bytes_; }
-
- private:
-  std::vector<std::byte> bytes_;
-};
 
 void Finish(Call& call, absl::Status status) {
   call.status = std::move(status);
@@ -134,7 +125,7 @@ void LocalConnection::Unmap() {
 
 absl::StatusOr<std::unique_ptr<Buffer>> LocalConnection::Allocate(size_t bytes) {
   if (region_ == nullptr) {
-    return std::make_unique<HeapBuffer>(bytes);
+    return AllocateHeapBuffer(bytes);  // a connection within one process
   }
   if (broken()) {
     // The range may have been used by a call that ended early. The daemon may still write there.

@@ -27,7 +27,7 @@
 namespace cairn {
 namespace {
 
-constexpr absl::Duration kAttackFor = absl::Seconds(2);
+constexpr absl::Duration kAttackFor = absl::Seconds(1);
 const absl::Duration kLateMax = absl::Milliseconds(250) * kSlowdown;
 const absl::Duration kRecoveredWithin = absl::Seconds(30) * kSlowdown;
 constexpr rlim_t kDaemonDescriptors = 1024;

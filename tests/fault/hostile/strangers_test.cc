@@ -25,10 +25,10 @@
 namespace cairn {
 namespace {
 
-constexpr absl::Duration kAttackFor = absl::Seconds(4);
+constexpr absl::Duration kAttackFor = absl::Seconds(2);
 // Until a client that comes during an attack has a session and a connection, trying again.
 const absl::Duration kInWithin = absl::Seconds(10) * kSlowdown;
-constexpr int kNewClients = 5;
+constexpr int kNewClients = 3;
 
 class StrangersTest : public ::testing::Test {
  protected:
