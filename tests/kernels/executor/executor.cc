@@ -121,6 +121,7 @@ void Machine::Enter() {
   Thread& self = *machine.now_;
   if (self.copies.IsAny()) machine.Fail("thread %u returns with copies under way", self.index);
   self.state = State::kOver;
+  machine.WarpOf(self).returned |= 1U << self.Lane();
   ++machine.over_;
   Release(&machine.end_mark_);
   if (machine.IsBarrierFull()) machine.OpenBarrier();  // who has returned does not count
@@ -154,7 +155,9 @@ void Machine::Yield(bool is_over) {
 
 void Machine::MakeReady(Thread& thread) {
   thread.state = State::kReady;
-  WarpOf(thread).ready.push_back(&thread);
+  Warp& warp = WarpOf(thread);
+  warp.waiting &= ~(1U << thread.Lane());
+  warp.ready.push_back(&thread);
 }
 
 uint64_t Machine::Meet(Collective collective, uint32_t mask, uint64_t value, uint32_t argument,
@@ -163,6 +166,7 @@ uint64_t Machine::Meet(Collective collective, uint32_t mask, uint64_t value, uin
   Warp& warp = WarpOf(self);
   self.at = {collective, mask, value, argument, line};
   self.state = State::kAtCollective;
+  warp.waiting |= 1U << self.Lane();
   char* mark = &warp.sync_marks[warp.syncs % 2];
   if (collective == Collective::kSync) Release(mark);
   if (!warp.Complete(self, &report_.fault)) {
@@ -173,6 +177,7 @@ uint64_t Machine::Meet(Collective collective, uint32_t mask, uint64_t value, uin
       if (lane != nullptr && lane != &self && (mask >> lane->Lane() & 1) != 0) MakeReady(*lane);
     }
     self.state = State::kReady;
+    warp.waiting &= ~(1U << self.Lane());
     if (Next(4) == 0) {  // the last to come does not always go first
       MakeReady(self);
       Yield();

@@ -53,12 +53,20 @@ T& ElementOfD(const Lanes& lanes, uint32_t row, uint32_t column) {
 }
 
 void MultiplyBits(const Lanes& lanes) {
+  using Words = std::array<uint64_t, 4>;
+  std::array<Words, 8> columns;
+  for (uint32_t i = 0; i < 32; ++i) {
+    const uint32_t low = WordOfB(lanes, i / 4, i % 4 * 2);
+    columns[i / 4][i % 4] = uint64_t{WordOfB(lanes, i / 4, i % 4 * 2 + 1)} << 32 | low;
+  }
   for (uint32_t row = 0; row < 16; ++row) {
+    Words a;
+    for (uint32_t i = 0; i < 4; ++i) {
+      a[i] = uint64_t{WordOfA(lanes, row, i * 2 + 1)} << 32 | WordOfA(lanes, row, i * 2);
+    }
     for (uint32_t column = 0; column < 8; ++column) {
       int32_t sum = 0;
-      for (uint32_t word = 0; word < 8; ++word) {
-        sum += std::popcount(WordOfA(lanes, row, word) & WordOfB(lanes, column, word));
-      }
+      for (uint32_t i = 0; i < 4; ++i) sum += std::popcount(a[i] & columns[column][i]);
       ElementOfD<int32_t>(lanes, row, column) += sum;
     }
   }
@@ -133,6 +141,7 @@ bool Warp::AreAllThere(const Thread& last, std::string* fault) const {
                   last.Lane(), at.mask);
     return false;
   }
+  if ((waiting & at.mask) != at.mask && (returned & at.mask) == 0) return false;
   for (uint32_t i = 0; i < kWarpLanes; ++i) {
     if ((at.mask >> i & 1) == 0) continue;
     const Thread* lane = lanes[i];
@@ -156,7 +165,9 @@ bool Warp::AreAllThere(const Thread& last, std::string* fault) const {
 }
 
 bool Warp::GiveResults(const Arrival& at, std::string* fault) {
-  const uint64_t all = CombinedOf(lanes, at);
+  const bool is_shuffle =
+      at.collective == Collective::kShuffle || at.collective == Collective::kShuffleXor;
+  const uint64_t all = is_shuffle ? 0 : CombinedOf(lanes, at);
   for (uint32_t i = 0; i < kWarpLanes; ++i) {
     if ((at.mask >> i & 1) == 0) continue;
     Thread& lane = *lanes[i];
@@ -168,8 +179,6 @@ bool Warp::GiveResults(const Arrival& at, std::string* fault) {
                     at.line.number, i, from, at.mask);
       return false;
     }
-    const bool is_shuffle =
-        at.collective == Collective::kShuffle || at.collective == Collective::kShuffleXor;
     lane.result = is_shuffle ? lanes[from]->at.value : all;
   }
   return true;

@@ -71,8 +71,9 @@ struct Thread {
 struct Warp {
   std::array<Thread*, kWarpLanes> lanes{};  // null where the block has none
   std::vector<Thread*> ready;
-  uint32_t syncs = 0;                // that were completed
-  std::array<char, 2> sync_marks{};  // for the thread sanitizer: of syncs in turn
+  uint32_t waiting = 0, returned = 0;  // a bit a lane: waits at a collective; has returned
+  uint32_t syncs = 0;                  // that were completed
+  std::array<char, 2> sync_marks{};    // for the thread sanitizer: of syncs in turn
 
   // True where `last`, which just came, was the last of its mask: then all its lanes have their
   // results. *fault is set where they cannot.
