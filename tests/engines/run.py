@@ -24,7 +24,8 @@ from smollm2 import make  # noqa: E402
 STORE_TOKENS, ENGINE_TOKENS = 128, 32  # a block
 PROMPT_TOKENS, CACHEABLE_TOKENS = 2184, 2176
 TOKEN_BYTES = 23040  # of KV
-HANG_SECONDS_MAX = 240.0  # of one answer, on a machine that others use
+HANG_SECONDS_MAX = 120.0  # of an answer, beside three times what computing all of it took before
+PATIENCE = {"lookup_timeout": 60.0, "load_timeout": 60.0, "save_timeout": 60.0}  # late is no miss here
 
 
 class Daemon:
@@ -82,7 +83,9 @@ class Checks:
 def first_engine(check, make_engine, daemon):
     with make_engine("first") as engine:
         tokens = engine.do("prompt")["tokens"]
+        began = time.monotonic()
         text, cached, cold, _ = engine.generate(tokens)
+        whole = time.monotonic() - began
         check("the first engine computes all", cached == 0, f"{cold:.3f} s, {text!r}")
         deadline = time.monotonic() + 60
         metrics = {"vllm:cairn_saved_blocks": 0}
@@ -96,10 +99,11 @@ def first_engine(check, make_engine, daemon):
     share = saved / (CACHEABLE_TOKENS * TOKEN_BYTES)
     check("images are at most 0.67 of the bytes", 0 < share <= 0.67, f"{share:.3f}")
     daemon.wait_for_ssd(saved)
-    return tokens, text, cold
+    return tokens, text, cold, whole
 
 
-def second_engine(check, make_engine, daemon, tokens, text, cold):
+def second_engine(check, make_engine, daemon, tokens, text, cold, whole):
+    """cold, whole: seconds of the first engine to the first token, and to the last."""
     with make_engine("second") as engine:
         engine.generate(tokens[50:90], 4)
         for _ in range(2):
@@ -116,7 +120,8 @@ def second_engine(check, make_engine, daemon, tokens, text, cold):
         failed = engine.do("metrics")["vllm:cairn_failed_blocks"]
         check("killed in mid-load, blocks fail", failed > 0, f"{failed} of 68, {cached} tokens were hit")
         check("the request goes on, with the same text", (same, reason) == (text, "length"))
-        check("and does not hang", elapsed < HANG_SECONDS_MAX, f"{elapsed:.1f} s")
+        is_over = elapsed < HANG_SECONDS_MAX + 3 * whole  # the machine's other work counts in both
+        check("and does not hang", is_over, f"{elapsed:.1f} s, computed in {whole:.1f} s before")
         engine.do("reset")
         same, cached, _, _ = engine.generate(tokens, 2)
         check("without a daemon it computes", cached == 0 and text.startswith(same))
@@ -173,14 +178,14 @@ def main():
         daemon = Daemon(arguments.bin_dir, folder)
 
         def make_engine(name, **extra):
-            config = config_of(daemon.control, **({"recipe": "exact"} | extra))
+            config = config_of(daemon.control, **({"recipe": "exact"} | PATIENCE | extra))
             return EngineProcess(model, config, library, folder / f"{name}.log")
 
         try:
             daemon.start()
-            tokens, text, cold = first_engine(check, make_engine, daemon)
+            tokens, text, *seconds = first_engine(check, make_engine, daemon)
             check("the prompt is as long as it should be", len(tokens) == PROMPT_TOKENS)
-            second_engine(check, make_engine, daemon, tokens, text, cold)
+            second_engine(check, make_engine, daemon, tokens, text, *seconds)
             layered_engine(check, make_engine, tokens, text)
             third_engine(check, make_engine, daemon, tokens, text)
         finally:
