@@ -100,6 +100,26 @@ def test_objects_of_lmcache_s_own_order_are_k_and_v(start):
     assert found(start(**shape | {"kv_heads": 4}), keys) == [False, False]
 
 
+def test_objects_of_lmcache_s_latents_are_latents(start):
+    """MLA as the installed LMCache describes its objects: by its formats, by its metadata, and by what its
+    server makes of what a worker says."""
+    source = (ENGINES / "lmcache" / "lmcache" / "v1" / "memory_management.py").read_text()
+    told = source.split("KV_MLA_FMT = auto()")[1][:100]
+    assert "[1, num_layers, num_tokens, aligned_head_size]" in told
+    metadata = load("lmcache.v1.metadata").LMCacheMetadata
+    layers, tokens, dim = 2, 128, 576
+    torch = pytest.importorskip("torch")
+    shape = (layers, 1, tokens, 1, dim)
+    made = metadata("latent/model", 1, 1, 0, 0, torch.bfloat16, shape, use_mla=True)
+    ((*planes, found_tokens, found_dim),) = made.get_shapes(tokens)
+    assert (planes, found_tokens, found_dim) == ([1, layers], tokens, dim)
+    shape = {"dtype": "bf16", "kv_layers": layers, "latent_dim": dim, "recipe": "exact"}
+    keys = keys_of("latent/model", 2)
+    store(start(**shape), keys[:1], layers * tokens * dim * 2)
+    assert found(start(**shape), keys) == [True, False]
+    assert found(start(**shape | {"latent_dim": 288}), keys) == [False, False]
+
+
 def test_keys_say_a_model_a_rank_and_a_group():
     """And nothing of weights, dtype or layout, nor does LMCache hand over anything else."""
     from cairn.lmcache import _kind_of
@@ -129,6 +149,10 @@ def test_adapters_are_told_nothing_of_requests():
     [
         ({"weight_revision": "r"}, "adapter_params has 'weight_revision' .'r'., expected some of"),
         ({"timeout": "10"}, "adapter_params: timeout is '10', expected float"),
+        (
+            {"dtype": "bf16", "kv_layers": 2, "latent_dim": 576, "kv_heads": 1},
+            "adapter_params has latent_dim and kv_heads: an object has latents, or K and V",
+        ),
         ({"weights_revision": None}, "adapter_params has no 'weights_revision'"),
     ],
 )

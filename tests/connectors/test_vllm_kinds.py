@@ -44,6 +44,11 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.worker.utils import allocate_kv_cache
 
+try:
+    from vllm.v1.core import kv_cache_planning as planning  # from 0.33 on
+except ImportError:
+    planning = kv_cache_utils
+
 GUIDE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guides" / "vllm.md"
 _numbers = itertools.count()
 
@@ -214,11 +219,11 @@ class Engine:
         config.cache_config.mamba_cache_mode = "align"
         config.cache_config.enable_prefix_caching = True
         config.cache_config.kv_cache_layout = layout
-        groups = kv_cache_utils.get_kv_cache_groups(config, specs)
+        groups = planning.get_kv_cache_groups(config, specs)
         config.cache_config.block_size = min(group.kv_cache_spec.block_size for group in groups)
         layout = config.cache_config.get_resolved_kv_cache_layout()
-        room = blocks * kv_cache_utils._get_kv_cache_bytes_per_block(groups, layout)
-        self.cache = kv_cache_utils.get_kv_cache_config_from_groups(config, groups, room)
+        room = blocks * planning._get_kv_cache_bytes_per_block(groups, layout)
+        self.cache = planning.get_kv_cache_config_from_groups(config, groups, room)
         config.cache_config.num_gpu_blocks = self.cache.num_blocks
         of_scheduler = kv_cache_utils.generate_scheduler_kv_cache_config([self.cache])
         block, hashed = kv_cache_utils.resolve_kv_cache_block_sizes(of_scheduler, config)

@@ -315,7 +315,7 @@ class Engines:
 
     def __exit__(self, *exception):
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(600)
 
 
 def ask(*prompts, count=8, **more):

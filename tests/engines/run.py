@@ -24,7 +24,9 @@ from smollm2 import make  # noqa: E402
 STORE_TOKENS, ENGINE_TOKENS = 128, 32  # a block
 PROMPT_TOKENS, CACHEABLE_TOKENS = 2184, 2176
 TOKEN_BYTES = 23040  # of KV
-HANG_SECONDS_MAX = 240.0  # of one answer, on a machine that others use
+HANG_SECONDS_MAX = 120.0  # of an answer, beside three times what computing all of it took before
+WAIT_SECONDS_MAX = 300.0  # for what comes within a second on an idle machine
+PATIENCE = {"lookup_timeout": 60.0, "load_timeout": 60.0, "save_timeout": 60.0}  # late is no miss here
 
 
 class Daemon:
@@ -42,7 +44,7 @@ class Daemon:
 
     def start(self):
         self.process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
         while True:
             try:
                 with cairn.connect(self.control) as client:
@@ -55,7 +57,7 @@ class Daemon:
 
     def wait_for_ssd(self, count):
         """Until the SSD tier has so many bytes: what a kill leaves."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
         with cairn.connect(self.control) as client:
             while time.monotonic() < deadline:
                 ssd = [tier for tier in client.stats().tiers if tier.tier == "ssd"]
@@ -82,9 +84,11 @@ class Checks:
 def first_engine(check, make_engine, daemon):
     with make_engine("first") as engine:
         tokens = engine.do("prompt")["tokens"]
+        began = time.monotonic()
         text, cached, cold, _ = engine.generate(tokens)
+        whole = time.monotonic() - began
         check("the first engine computes all", cached == 0, f"{cold:.3f} s, {text!r}")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
         metrics = {"vllm:cairn_saved_blocks": 0}
         while metrics["vllm:cairn_saved_blocks"] < CACHEABLE_TOKENS // ENGINE_TOKENS and time.monotonic() < deadline:
             engine.generate(tokens[50:90], 1)  # figures come with a step
@@ -96,10 +100,11 @@ def first_engine(check, make_engine, daemon):
     share = saved / (CACHEABLE_TOKENS * TOKEN_BYTES)
     check("images are at most 0.67 of the bytes", 0 < share <= 0.67, f"{share:.3f}")
     daemon.wait_for_ssd(saved)
-    return tokens, text, cold
+    return tokens, text, cold, whole
 
 
-def second_engine(check, make_engine, daemon, tokens, text, cold):
+def second_engine(check, make_engine, daemon, tokens, text, cold, whole):
+    """cold, whole: seconds of the first engine to the first token, and to the last."""
     with make_engine("second") as engine:
         engine.generate(tokens[50:90], 4)
         for _ in range(2):
@@ -116,7 +121,8 @@ def second_engine(check, make_engine, daemon, tokens, text, cold):
         failed = engine.do("metrics")["vllm:cairn_failed_blocks"]
         check("killed in mid-load, blocks fail", failed > 0, f"{failed} of 68, {cached} tokens were hit")
         check("the request goes on, with the same text", (same, reason) == (text, "length"))
-        check("and does not hang", elapsed < HANG_SECONDS_MAX, f"{elapsed:.1f} s")
+        is_over = elapsed < HANG_SECONDS_MAX + 3 * whole  # the machine's other work counts in both
+        check("and does not hang", is_over, f"{elapsed:.1f} s, computed in {whole:.1f} s before")
         engine.do("reset")
         same, cached, _, _ = engine.generate(tokens, 2)
         check("without a daemon it computes", cached == 0 and text.startswith(same))
@@ -148,7 +154,7 @@ def third_engine(check, make_engine, daemon, tokens, text):
         short, cached, _, reason = engine.generate(tokens[:200], 2)
         check("an engine starts without a daemon", (cached, reason) == (0, "length"))
         daemon.start()
-        log, deadline = "", time.monotonic() + 60
+        log, deadline = "", time.monotonic() + WAIT_SECONDS_MAX
         while "new, so nothing is in it" not in log and time.monotonic() < deadline:
             time.sleep(0.5)
             log = engine.log.read_text(encoding="utf-8")
@@ -173,14 +179,14 @@ def main():
         daemon = Daemon(arguments.bin_dir, folder)
 
         def make_engine(name, **extra):
-            config = config_of(daemon.control, **({"recipe": "exact"} | extra))
+            config = config_of(daemon.control, **({"recipe": "exact"} | PATIENCE | extra))
             return EngineProcess(model, config, library, folder / f"{name}.log")
 
         try:
             daemon.start()
-            tokens, text, cold = first_engine(check, make_engine, daemon)
+            tokens, text, *seconds = first_engine(check, make_engine, daemon)
             check("the prompt is as long as it should be", len(tokens) == PROMPT_TOKENS)
-            second_engine(check, make_engine, daemon, tokens, text, cold)
+            second_engine(check, make_engine, daemon, tokens, text, *seconds)
             layered_engine(check, make_engine, tokens, text)
             third_engine(check, make_engine, daemon, tokens, text)
         finally:

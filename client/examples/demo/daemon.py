@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 
-START_SECONDS_MAX = 30
+START_SECONDS_MAX = 120
 STOP_SECONDS_MAX = 20
 
 

@@ -12,10 +12,12 @@ answers with one. Run as: engine.py MODEL CONFIG [OPTIONS], where CONFIG is JSON
     {"do": "sleep", "level": 1}  (the default) puts the engine to sleep and wakes it up
     {"do": "prompt"}     the tokens of the long prompt of the tests
     {"do": "metrics"}    of vLLM, those about caches
-    {"do": "kill_in_load", "pid": 1, "after": 0.005}  kills a process so long after the next load began
+    {"do": "kill_in_load", "pid": 1, "after": 0.005}  stops a process once the next load has half of its
+                         blocks, and kills it so long after the load waits for the others
     {"do": "end"}
 """
 
+import dataclasses
 import functools
 import json
 import logging
@@ -90,14 +92,22 @@ def generate(llm, command):
 
 
 def kill_in_load(pid, seconds):
+    """The next load gets half of its blocks. Then the process is stopped, so that the other half cannot
+    arrive, and `seconds` after it was asked for that half it is killed: a load takes some milliseconds,
+    and a timer alone comes too late on a machine that others use."""
     from cairn.vllm import worker
 
     get = worker.paged.get
 
-    def get_and_kill(*arguments, **named):
+    def get_and_kill(space, cache, keys, blocks, **more):
         worker.paged.get = get
+        half = len(keys) // 2
+        cut = half * len(blocks) // len(keys)
+        arrived = get(space, cache, keys[:half], blocks[:cut], **more).statuses if half else []
+        os.kill(pid, signal.SIGSTOP)
         threading.Timer(seconds, os.kill, (pid, signal.SIGKILL)).start()
-        return get(*arguments, **named)
+        rest = get(space, cache, keys[half:], blocks[cut:], **more)
+        return dataclasses.replace(rest, statuses=arrived + rest.statuses)
 
     worker.paged.get = get_and_kill
     return {"ok": True}

@@ -9,6 +9,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
+END_SECONDS_MAX = 600  # of an engine, on a machine that others use
 
 
 def config_of(control, **extra):
@@ -62,7 +63,7 @@ class EngineProcess:
         if self.process.poll() is None:
             self.process.stdin.write('{"do": "end"}\n')
             self.process.stdin.close()
-            self.process.wait(120)
+            self.process.wait(END_SECONDS_MAX)
 
     def __enter__(self):
         return self

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's objects as K and V, if the configuration states the model's shape: the layers, KV heads
-and channels of an object. LMCache's order is KV_2LTD: [K and V, layers, tokens, heads x channels].
+"""LMCache's objects as K and V, or as latents of MLA, if the configuration states the model's shape.
+LMCache's orders are KV_2LTD: [K and V, layers, tokens, heads x channels], and KV_MLA_FMT: [1, layers,
+tokens, channels], which is the source form of a group of latents.
 
 A wrong shape makes images larger, but a lossless recipe never changes the bytes.
 """
@@ -22,44 +23,66 @@ _FORMATS = {1: "B", 2: "H", 4: "I"}  # of a memoryview, by the bytes of an eleme
 
 @dataclass(frozen=True)
 class Planes:
-    """layers, heads, dim: of one object. A rank of a tensor-parallel engine has its own heads."""
+    """layers, heads, dim: of one object. A rank of a tensor-parallel engine has its own heads, and
+    the whole latents: these have one head."""
 
     layers: int
     heads: int
     dim: int
     dtype: str
+    is_latent: bool = False
 
     @staticmethod
     def of(
-        where: str, layers: int | None, heads: int | None, dim: int | None, dtype: str | None
+        where: str,
+        layers: int | None,
+        heads: int | None,
+        dim: int | None,
+        latent_dim: int | None,
+        dtype: str | None,
     ) -> Planes | None:
-        """Returns None if nothing is stated. Raises InvalidArgumentError, which names what is missing.
-        where: the option with these fields."""
-        stated = {"kv_layers": layers, "kv_heads": heads, "head_dim": dim, "dtype": dtype}
-        if layers is None and heads is None and dim is None:
+        """Returns None if nothing is stated. Raises InvalidArgumentError, which names what is missing,
+        or what does not go with latents. where: the option with these fields."""
+        stated = {"kv_layers": layers, "kv_heads": heads, "head_dim": dim}
+        if latent_dim is not None:
+            extra = [name for name in ("kv_heads", "head_dim") if stated.pop(name) is not None]
+            if extra:
+                raise InvalidArgumentError(
+                    f"{where} has latent_dim and {', '.join(extra)}: an object has latents, or K and V"
+                )
+            stated["latent_dim"] = latent_dim
+        elif all(value is None for value in stated.values()):
             return None
+        stated["dtype"] = dtype
         missing = [name for name, value in stated.items() if value is None]
         if missing:
             given = ", ".join(name for name in stated if name not in missing)
             raise InvalidArgumentError(f"{where} has {given}, and no {', '.join(missing)}")
-        assert layers is not None and heads is not None and dim is not None and dtype is not None
+        assert layers is not None and dtype is not None
+        if latent_dim is not None:
+            return Planes(layers, 1, latent_dim, dtype, is_latent=True)
+        assert heads is not None and dim is not None
         return Planes(layers, heads, dim, dtype)
 
     @property
     def token_bytes(self) -> int:
-        """Returns the bytes of K or V of one token in one layer."""
+        """Returns the bytes of K, of V or of the latents of one token in one layer."""
         return self.heads * self.dim * DTYPE_BYTES[self.dtype]
 
     def group_of(self, object_bytes: int) -> tuple[Group, int] | None:
         """Returns the group of a space for objects of that length, and their tokens. None: the
         objects have another shape."""
-        tokens, rest = divmod(object_bytes, 2 * self.layers * self.token_bytes)
+        planes = 1 if self.is_latent else 2
+        tokens, rest = divmod(object_bytes, planes * self.layers * self.token_bytes)
         if rest or not _TOKENS_MIN <= tokens <= _TOKENS_MAX:
             return None
+        if self.is_latent:
+            return Group("latent", self.layers, kv_heads=1, k_dim=self.dim), tokens
         return KvGroup(self.layers, self.heads, self.dim), tokens
 
     def get(self, space: Space, gets: Sequence[Get], timeout: float) -> list[bool]:
-        """Gets each object into the memory that `source` of its get names. Returns which were hits."""
+        """Gets each object of K and V into the memory that `source` of its get names. Returns which
+        were hits."""
         keys = [one.key for one in gets]
         there = space.contains(keys, timeout=timeout)
         found = []
@@ -72,7 +95,7 @@ class Planes:
         return found
 
     def put_of(self, space: Space, put: Put) -> Put:
-        """Returns the same put with its source in source form."""
+        """Returns the same put of K and V with its source in source form."""
         target = bytearray(space.source_bytes())
         paged.gather(space, self._cache(space, put.source), [0], target)
         put.source = target

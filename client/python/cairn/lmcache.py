@@ -7,7 +7,7 @@
 
 LMCache does not describe the layout of KV in its objects, so they are stored as bytes. If you set
 `dtype`, they are coded without loss as elements in any order (`_elements.py`). If you also set the
-shape of the model, they are stored as K and V, for every recipe (`_planes.py`). LMCache's keys do
+shape of the model, they are stored as K and V, or as latents, for every recipe (`_planes.py`). LMCache's keys do
 not identify the weights or the layout; `weights_revision` does. This module imports nothing of
 LMCache.
 
@@ -39,6 +39,8 @@ from .transfer import Get, Names, Put
 
 _TOKENS = 16  # tokens of a block: without meaning for bytes
 _OBJECTS, _NOTES = "lmcache", "lmcache lengths"  # models of spaces: objects, and their lengths
+# Objects of stated latents. Rows in any order may be a group of the same shape, but never take a loss.
+_LATENTS = "lmcache latents"
 _NOTE_BYTES = 16
 _NOTES_MAX = 64  # lengths that a model, rank and group have had
 _NOTE_SECONDS = 60  # after this time, a length in use is stored again
@@ -54,7 +56,8 @@ class Settings(StoreSettings):
     same names. connections: the number of parts of a task, which move at the same time. timeout:
     for a task, from its submission. object_bytes: lengths to look for if the store does not have
     the length of a model's objects. dtype: type of the objects' elements. kv_layers, kv_heads,
-    head_dim: the shape of K and V in an object. recipe: for objects of that shape; None: exact."""
+    head_dim: the shape of K and V in an object. kv_layers, latent_dim: the shape of latents in an
+    object. recipe: for objects of that shape; None: exact."""
 
     connections: int = 4
     timeout: float = 10.0  # seconds
@@ -63,6 +66,7 @@ class Settings(StoreSettings):
     kv_layers: int | None = None
     kv_heads: int | None = None
     head_dim: int | None = None
+    latent_dim: int | None = None
     recipe: str | None = None
 
 
@@ -76,12 +80,12 @@ class CairnL2:
         settings = settings_of(Settings, "adapter_params", adapter_params)
         self._settings = settings
         self._elements = Elements("adapter_params", settings.dtype, log)
-        shape = settings.kv_layers, settings.kv_heads, settings.head_dim
+        shape = settings.kv_layers, settings.kv_heads, settings.head_dim, settings.latent_dim
         self._planes = Planes.of("adapter_params", *shape, settings.dtype)
         if settings.recipe is not None and self._planes is None:
             raise InvalidArgumentError(
                 f"adapter_params: recipe is {settings.recipe!r}, which needs kv_layers, kv_heads,"
-                " head_dim and dtype"
+                " head_dim and dtype, or kv_layers, latent_dim and dtype"
             )
         self._pool = ThreadPoolExecutor(settings.connections, "cairn-lmcache")
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
@@ -361,8 +365,9 @@ class CairnL2:
             else:
                 recipe = settings.recipe or recipe
         group, tokens = found or elements.group_of(object_bytes, _TOKENS)
+        is_latent = found is not None and group.kind == "latent"
         space = client.open_space(
-            model,
+            _LATENTS if is_latent else model,
             settings.weights_revision,
             [group],
             dtype=elements.dtype or "bf16",

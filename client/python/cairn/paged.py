@@ -23,7 +23,7 @@ from . import _abi, _ffi
 from .errors import InvalidArgumentError, NotDurableError
 from .space import Space
 from .tensors import contiguous, describe, stream_address
-from .transfer import DURABILITIES, Names, Part, check_key
+from .transfer import DURABILITIES, Names, Part, check_key, fill_names
 
 SKIPPED = -1  # in a block table: a get skips the tokens of this block
 OK, MISS = _abi.OK, _abi.NOT_FOUND
@@ -213,9 +213,10 @@ def put(
     if names:
         if len(names) != len(given):
             raise InvalidArgumentError(f"there are {len(given)} keys and names of {len(names)}")
-        natives = [one.native() for one in names]
-        request.names = (_abi.Names * len(names))(*(native for native, _ in natives))
-        held = (natives, *held)  # the last ones are what the call sets
+        natives = (_abi.Names * len(names))()
+        request.names = natives
+        memory = fill_names(list(zip(natives, names, strict=True)))
+        held = (natives, memory, *held)  # the last ones are what the call sets
     return _move(_ffi.library().cairn_put_paged, space, cache, request, held)
 
 

@@ -29,6 +29,7 @@ from .transfer import (
     check_key,
     choice_of,
     fill,
+    fill_names,
     fill_statistics,
 )
 from .watch import EventWatch, Position
@@ -292,6 +293,7 @@ class Space(SideObjects):
     def put_batch(self, puts: Sequence[Put], *, timeout: float | None = None) -> list[PutResult]:
         """Runs many puts, pipelined. Each has its own result and its own error."""
         requests = (_abi.PutRequest * len(puts))()
+        named: list[tuple[_abi.Names, Names]] = []
         held = []  # keeps the memory alive until the call ends
         for request, one in zip(requests, puts, strict=True):
             request.struct_bytes = ctypes.sizeof(_abi.PutRequest)
@@ -306,8 +308,9 @@ class Space(SideObjects):
             held.append(fill(request.source, self.spec, one))
             held.append(fill_statistics(request, self.spec, one))
             if one.names is not None:
-                request.names, memory = one.names.native()
-                held.append(memory)
+                named.append((request.names, one.names))
+        if named:
+            held.append(fill_names(named))
         reason = self._run("put", requests, timeout)
         results = [
             _put_result(request, _failure("put", request.status, reason)) for request in requests

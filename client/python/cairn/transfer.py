@@ -83,26 +83,28 @@ class Names:
         """Returns the names of a block whose hashes are written in hex; None likewise."""
         return Names.of(_from_hex(own), _from_hex(parent))
 
-    def native(self) -> tuple[_abi.Names, list[Any]]:
-        """Returns the names, and what keeps their memory alive."""
-        held: list[Any]
-        own, parent = len(self.hash), len(self.parent)
-        both = ctypes.create_string_buffer(self.hash + self.parent, own + parent + 1)
-        native, held = _abi.Names(), [both]
-        address = ctypes.addressof(both)
+
+def fill_names(named: Sequence[tuple[_abi.Names, Names]]) -> list[Any]:
+    """Writes the names of many blocks to the structures beside them. Returns what keeps their memory
+    alive. All hashes are in one buffer, because a buffer costs more than its hashes."""
+    joined = b"".join([part for _, one in named for part in (one.hash, one.parent)])
+    memory = ctypes.create_string_buffer(joined, len(joined) + 1)
+    address, held = ctypes.addressof(memory), [memory]
+    for native, one in named:
+        own, parent = len(one.hash), len(one.parent)
         if own:
             native.hash, native.hash_bytes = address, own
         if parent:
             native.parent, native.parent_bytes = address + own, parent
-        if len(self.tokens):
+        address += own + parent
+        if len(one.tokens):
             try:
-                ids = array("I", self.tokens)
+                ids = array("I", one.tokens)
             except (OverflowError, TypeError) as error:
                 raise InvalidArgumentError(f"names.tokens: {error}, expected 32-bit ids") from None
-            held.append((ctypes.c_uint32 * len(ids)).from_buffer(ids))
-            native.tokens = held[-1]
+            native.tokens = (ctypes.c_uint32 * len(ids)).from_buffer(ids)
             native.token_count = len(ids)
-        return native, held
+    return held
 
 
 def _from_hex(text: str) -> bytes:

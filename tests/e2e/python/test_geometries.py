@@ -47,6 +47,7 @@ ELEMENTS = {
 }
 SAMPLED = 48  # in the default run, besides one of each kind
 SPACES_MAX = 512  # of one daemon
+SECONDS = 60  # of a call: bytes are compared here, not times, and other work may hold the processors
 BLOCK_ELEMENTS_MAX = 1 << 20  # of K in a layer
 PUT_BYTES_MAX = 32 << 20  # at once, so that the daemon has room for them
 
@@ -242,14 +243,14 @@ class Rank:
             assert bool(puts) == part.is_writer
             step = max(1, PUT_BYTES_MAX // space.source_bytes(part.part))
             for first in range(0, len(puts), step):
-                results = space.put_batch(puts[first : first + step], timeout=30)
+                results = space.put_batch(puts[first : first + step], timeout=SECONDS)
                 assert [one.error for one in results if one.error is not None] == []
 
     def get(self, space, keys, geometry):
         tokens = len(keys) * geometry.store_tokens
         tables = geometry.tables(self.tables, 0, len(keys), range(tokens), {})
         for part, table in zip(self.parts, tables, strict=True):
-            moved = part.get(space, keys, table, None, 30)
+            moved = part.get(space, keys, table, None, SECONDS)
             assert moved.statuses == [paged.OK] * len(keys)
 
 
@@ -322,6 +323,7 @@ def check(client, case):
         dtype=spec.dtype,
         tokens_per_block=store_tokens,
         recipe=recipe,
+        timeout=SECONDS,
     ) as space:
         keys = [space.opaque_key(b"%d" % i) for i in range(KEYS)]
         for rank in range(case.first.ranks):
@@ -338,7 +340,7 @@ def check(client, case):
             for got, wanted in zip(reader.arrays, same.arrays, strict=True):
                 for mine, theirs in zip(got, wanted, strict=True):
                     assert np.array_equal(whole(mine), whole(theirs)), (case, rank)
-        space.invalidate()
+        space.invalidate(timeout=SECONDS)
 
 
 def test_a_run_has_each_of_the_values():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cairn import InvalidArgumentError
 from cairn._elements import rows_of
+from cairn._planes import Planes
 from cairn.lmcache import CairnL2
 from daemon import Daemon
 
@@ -174,6 +175,49 @@ def test_objects_of_a_stated_shape_take_every_recipe(parameters):
     client.close()
 
 
+LATENT = {"kv_layers": LAYERS, "latent_dim": 576}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_e4m3"])
+def test_objects_of_stated_latents_are_latents(parameters, dtype):
+    """In LMCache's order, KV_MLA_FMT: [1, layers, tokens, channels]."""
+    client = CairnL2(**parameters, dtype=dtype, **LATENT)
+    kind = np.uint16 if dtype == "bf16" else np.uint8
+    top = np.iinfo(kind).max
+    given = np.random.default_rng(5).integers(0, top, (LAYERS, TOKENS, 576), kind, endpoint=True)
+    views = [memoryview(bytearray(given.tobytes()))]
+    assert wait(client, client.submit_batch_set(names(1), views))[:2] == (True, "")
+    assert wait(client, client.submit_batch_exists(names(2)))[2] == [True, False]
+    target = memoryview(bytearray(given.nbytes))
+    assert wait(client, client.submit_batch_get(names(1), [target]))[2] == [True]
+    assert target == views[0]
+    (space,) = [one for (model, _), one in client._spaces.items() if model == "lmcache"]
+    (group,) = space.spec.groups
+    assert (group.kind, group.k_dim, space.spec.tokens_per_block) == ("latent", 576, TOKENS)
+    k = np.zeros((LAYERS, 1, TOKENS, 576), kind)
+    assert space.get(space.opaque_key(names(1)[0].encode()), k=k, timeout=20)
+    assert np.array_equal(k[:, 0], given)
+    client.close()
+
+
+def test_stated_latents_take_recipes_apart_from_rows_in_any_order(parameters):
+    """Those of a server that names the dtype alone come back as they were, in a group of one shape."""
+    latent = {"kv_layers": 3, "latent_dim": 1536}
+    assert rows_of(3 * TOKENS * 1536 * 2, "bf16") == Planes(3, 1, 1536, "bf16", True).group_of(3 * TOKENS * 1536 * 2)
+    values = np.random.default_rng(3).standard_normal((3, TOKENS, 1536)).astype(np.float32)
+    bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+    found = []
+    for more in ({"recipe": "kivi:8", **latent}, {}):
+        client = CairnL2(**parameters, dtype="bf16", **more)
+        assert wait(client, client.submit_batch_set(names(1), [memoryview(bytearray(bits.tobytes()))]))[0]
+        target = bytearray(bits.nbytes)
+        assert wait(client, client.submit_batch_get(names(1), [memoryview(target)]))[2] == [True]
+        found.append((np.frombuffer(target, np.uint16).astype(np.uint32) << 16).view(np.float32))
+        client.close()
+    assert 0 < np.abs(found[0].reshape(values.shape) - values).max() < 0.05
+    assert np.array_equal(found[1], (bits.astype(np.uint32) << 16).view(np.float32).ravel())
+
+
 def test_objects_of_another_shape_than_the_stated_one_come_back_as_they_were(parameters, caplog):
     given = bytes_of(1, 96 * HEADS * DIM)[0]
     client = CairnL2(**parameters, dtype="bf16", **SHAPE)
@@ -245,6 +289,11 @@ def test_without_a_daemon_every_task_ends():
         ({"connections": "4"}, "connections is '4', expected int"),
         ({"weights_revision": "r", "dtype": "fp6"}, "adapter_params: dtype is 'fp6', expected bf16"),
         ({"weights_revision": "r", "kv_heads": 2}, "adapter_params has kv_heads, and no kv_layers, head_dim, dtype"),
+        ({"weights_revision": "r", "latent_dim": 576}, "adapter_params has latent_dim, and no kv_layers, dtype"),
+        (
+            {"weights_revision": "r", "dtype": "bf16", "kv_layers": 2, "latent_dim": 576, "head_dim": 64},
+            "adapter_params has latent_dim and head_dim: an object has latents, or K and V",
+        ),
         ({"weights_revision": "r", "recipe": "kivi:4"}, "recipe is 'kivi:4', which needs kv_layers"),
         ({"timeout": 61}, "timeout is 61, expected float above 0 and at most 60, in seconds"),
         ({"timeout": True}, "timeout is True, expected float"),
