@@ -17,7 +17,7 @@ deps:  ## install what is missing: Debian packages with apt, Python ones into bu
 
 build: deps  ## build everything into build/release, binaries in build/release/bin
 	cmake --preset release
-	cmake --build --preset release -j $(JOBS)
+	cmake --build --preset release -j $(JOBS) --target all benchmarks
 
 programs: deps  ## build cairnd, cairnctl and the SDKs alone: a third of `build`, which has the tests too
 	cmake --preset release

@@ -173,6 +173,9 @@ function(cairn_bench)
   cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
   _cairn_link(${ARG_NAME} PRIVATE ${ARG_DEPS} benchmark::benchmark)
+  # `make test` needs none of them; the target `benchmarks` is all of them.
+  set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+  set_property(GLOBAL APPEND PROPERTY CAIRN_BENCH_TARGETS ${ARG_NAME})
 endfunction()
 
 # SRCS define LLVMFuzzerTestOneInput. The preset 'fuzz' links libFuzzer; every other one links a main that replays the files and
