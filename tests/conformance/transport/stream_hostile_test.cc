@@ -279,10 +279,13 @@ TEST_F(StreamHostileTest, MutatedHandshakes) {
   const std::string sent = ClientFlights();
   const auto target = ParseTarget(server_->address());
   const auto addresses = ResolveAddresses(target->host, target->port);
-  for (int i = 0; i < Rounds(60); ++i) {
+  const int wanted = Rounds(60);
+  int changed_bytes = 0;
+  for (int i = 0; i < wanted; ++i) {
     std::string mutated = sent;
     for (uint64_t n = 1 + random() % 4; n > 0; --n) {
       mutated[random() % mutated.size()] = static_cast<char>(random());
+      ++changed_bytes;
     }
     auto socket = ConnectTcp(addresses->front(), MonotonicNow() + absl::Seconds(5));
     ASSERT_TRUE(socket.ok()) << socket.status();
@@ -290,6 +293,7 @@ TEST_F(StreamHostileTest, MutatedHandshakes) {
     AwaitEnd(socket->get());
     if (i % 50 == 0) ExpectServed();
   }
+  std::printf("%d mutated handshakes, %d bytes of them changed\n", wanted, changed_bytes);
   EXPECT_TRUE(WaitFor([&] { return Metric("cairn_tls_handshakes_running") == 0; }));
   EXPECT_EQ(Metric("cairn_transport_peers"), 1) << "none of them is a peer";
 }
