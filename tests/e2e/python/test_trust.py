@@ -451,8 +451,11 @@ def test_files_are_replaced_under_clients(secured, ca, team_a, folder, tmp_path)
             has_new_ca = turn % 4 == 1
             new_cas += has_new_ca
             rotation.turn(turn, has_new_ca)
-            with cairn.connect(**options) as client:
-                client.stats(timeout=5.0)
+            try:
+                with cairn.connect(**options | {"timeout": 30.0}) as client:
+                    client.stats(timeout=30.0)
+            except cairn.Error as error:
+                failures.append(error)
     finally:
         ends.set()
         for thread in threads:
