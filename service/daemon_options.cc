@@ -165,6 +165,7 @@ std::optional<transport::TlsPaths> TlsOf(const Config& config) {
   }
   if (config.tls_crl != "off") paths.crl = config.tls_crl;
   paths.is_stale_crl_refused = config.tls_crl_stale == "refuse";
+  paths.is_client_too = config.members != "off";
   return paths;
 }
 

@@ -206,7 +206,8 @@ absl::Status ExplainFailure(const absl::Status& failure, const std::string& addr
   }
   return absl::UnavailableError(absl::StrCat(
       address, " closed right after the handshake: the daemon does not accept our certificate ",
-      options.cert, " (", files->own_certificate(), "); its log says why"));
+      options.cert, " (", files->own_certificate(),
+      "), or it is too busy; its log says why: ", reason));
 }
 
 }  // namespace cairn

@@ -156,7 +156,7 @@ absl::Status SetUp(SSL_CTX* context) {
 }
 
 // Checks our own certificate for errors that would make peers refuse it.
-absl::Status CheckOwn(const std::string& path, X509* leaf, TlsRole role) {
+absl::Status CheckOwn(const std::string& path, X509* leaf, TlsRole role, bool is_client_too) {
   const absl::Time now = CalendarNow();
   const absl::Time begin = TimeOf(X509_get0_notBefore(leaf));
   const absl::Time end = TimeOf(X509_get0_notAfter(leaf));
@@ -167,6 +167,12 @@ absl::Status CheckOwn(const std::string& path, X509* leaf, TlsRole role) {
     ERR_clear_error();
     return BadFile(path, absl::StrCat("its extended key usage does not allow a TLS ",
                                       role == TlsRole::kServer ? "server" : "client"));
+  }
+  if (is_client_too && X509_check_purpose(leaf, X509_PURPOSE_SSL_CLIENT, 0) != 1) {
+    ERR_clear_error();
+    return BadFile(path,
+                   "its extended key usage does not allow a TLS client, and a member of a cluster "
+                   "is one towards the others: it needs serverAuth and clientAuth");
   }
   const absl::StatusOr<CertificatePeer> names = ParseCertificateNames(leaf);
   if (!names.ok()) return BadFile(path, absl::StrCat("it has ", names.status().message()));
@@ -330,7 +336,8 @@ absl::StatusOr<TlsFiles::Taken> TlsFiles::Check(const Bytes& bytes) const {
   if (!paths_.certificate.empty()) {
     CAIRN_ASSIGN_OR_RETURN(auto chain, ReadPem<X509>(paths_.certificate, bytes.certificate,
                                                      &PEM_read_bio_X509, "certificates"));
-    CAIRN_RETURN_IF_ERROR(CheckOwn(paths_.certificate, chain.front().get(), role_));
+    CAIRN_RETURN_IF_ERROR(
+        CheckOwn(paths_.certificate, chain.front().get(), role_, paths_.is_client_too));
     CAIRN_ASSIGN_OR_RETURN(const OpensslPtr<EVP_PKEY> key, ReadKey(paths_.key, bytes.key));
     CAIRN_RETURN_IF_ERROR(UseOwn(context.get(), paths_, chain, key.get()));
     taken.not_after = TimeOf(X509_get0_notAfter(chain.front().get()));

@@ -49,6 +49,8 @@ struct TlsPaths {
   // Says what happens if a revocation list is past its next update. true: the certificates of its
   // issuer are refused. false: the list is still used.
   bool is_stale_crl_refused = false;
+  // Whether a server is also a client of others with this certificate, as a member of a cluster is.
+  bool is_client_too = false;
   bool operator==(const TlsPaths&) const = default;
 };
 

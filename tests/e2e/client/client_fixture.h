@@ -72,8 +72,9 @@ inline std::vector<std::byte> ToyValues(codecs::DType dtype, size_t bytes, uint6
   return values;
 }
 
-// How bytes travel: shared memory behind a `unix:` address, or UCX behind a `HOST:PORT`.
-enum class Plane : uint8_t { kLocal, kUcx };
+// How bytes travel: shared memory behind a `unix:` address, or UCX behind a `HOST:PORT`. The others
+// are of member_store.h.
+enum class Plane : uint8_t { kLocal, kUcx, kMemberTls, kMemberUcx };
 
 inline std::vector<Plane> Planes() {
   if (CLIENT_TEST_HAS_UCX != 0) {
@@ -81,7 +82,10 @@ inline std::vector<Plane> Planes() {
   }
   return {Plane::kLocal};
 }
-inline std::string PlaneName(Plane plane) { return plane == Plane::kLocal ? "Local" : "Ucx"; }
+inline std::string PlaneName(Plane plane) {
+  constexpr const char* kNames[] = {"Local", "Ucx", "MemberTls", "MemberUcx"};
+  return kNames[static_cast<size_t>(plane)];
+}
 
 // Long enough for a machine that does much else; a test of deadlines names its own.
 inline constexpr absl::Duration kPatience = absl::Seconds(20);

@@ -20,8 +20,8 @@
 
 namespace cairn {
 
-// Daemons that list one another in one file.
-class ClusterTest : public testing::Test {
+// Daemons that list one another in one file. Their fixture, or an object of a test's own.
+class Cluster {
  protected:
   // Starts a daemon, and lists it.
   DaemonProcess* Start(const std::string& name, const std::vector<std::string>& more = {},
@@ -69,5 +69,7 @@ class ClusterTest : public testing::Test {
     std::filesystem::rename(folder_.File("new"), folder_.File("members"));
   }
 };
+
+class ClusterTest : public testing::Test, protected Cluster {};
 
 }  // namespace cairn

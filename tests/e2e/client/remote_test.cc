@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/client/cluster_fixture.h"
-#include "tests/support/tls_certificates.h"
+#include "tests/e2e/client/member_wire.h"
 #include "tests/support/wait.h"
 
 namespace cairn {
@@ -20,8 +20,6 @@ namespace {
 
 using testing::Each;
 using testing::ElementsAre;
-
-enum class Wire : uint8_t { kUcx, kTls };
 
 // A client of one member, with its space and the blocks of one sequence.
 struct Reader {
@@ -84,36 +82,13 @@ void Stop(DaemonProcess& daemon) {
 
 class RemoteTest : public ClusterTest, public testing::WithParamInterface<Wire> {
  protected:
-  RemoteTest() {
-    if (GetParam() == Wire::kUcx) return;
-    pki_ = std::make_unique<TestPki>(folder_.path());
-    std::ofstream policy(folder_.File("policy.yaml"));
-    policy << "version: 1\nidentities:\n  - {uid: " << ::getuid() << ", tenants: [\"*\"]}\n";
-    for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
-      const std::string uri = absl::StrCat("spiffe://test.example/", name);
-      pki_->Write(name, {.uris = {uri}, .dns = {"localhost"}});
-      policy << "  - {uri: \"" << uri << "\", peer: true, tenants: [\"*\"]}\n";
-    }
-  }
   void SetUp() override {
     if (GetParam() == Wire::kUcx && CLIENT_TEST_HAS_UCX == 0) GTEST_SKIP() << "built without UCX";
   }
 
   DaemonProcess* StartMember(const std::string& name, std::vector<std::string> more = {}) {
     more.push_back("--peer-match-ms=5000");
-    if (GetParam() == Wire::kUcx) {
-      more.push_back("--data=127.0.0.1:0");
-    } else {
-      for (const std::string& flag :
-           {absl::StrCat("--tls-cert=", pki_->File(name + ".pem")),
-            absl::StrCat("--tls-key=", pki_->File(name + ".key")),
-            absl::StrCat("--tls-ca=", pki_->File("ca.pem")),
-            absl::StrCat("--policy=", folder_.File("policy.yaml")),
-            std::string("--stream=127.0.0.1:0"), std::string("--plaintext=loopback"),
-            absl::StrCat("--control=unix:", folder_.File(name + ".sock"))}) {
-        more.push_back(flag);
-      }
-    }
+    for (const std::string& flag : wire_.Flags(name)) more.push_back(flag);
     return Start(name, more);
   }
   void StartAll(size_t count) {
@@ -140,7 +115,7 @@ class RemoteTest : public ClusterTest, public testing::WithParamInterface<Wire> 
     return member;
   }
 
-  std::unique_ptr<TestPki> pki_;
+  const MemberWire wire_{GetParam(), folder_, {"a", "b", "c", "d", "e", "f"}};
 };
 
 TEST_P(RemoteTest, AMatchFindsThemAndAGetFetchesThem) {
@@ -314,9 +289,7 @@ TEST_P(RemoteTest, ACopyExpiresWithTheOriginal) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, RemoteTest, testing::Values(Wire::kUcx, Wire::kTls),
-                         [](const auto& info) {
-                           return std::string(info.param == Wire::kUcx ? "Ucx" : "Tls");
-                         });
+                         [](const auto& info) { return WireName(info.param); });
 
 }  // namespace
 }  // namespace cairn

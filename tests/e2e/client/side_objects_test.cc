@@ -6,7 +6,7 @@
 #include "codecs/backend/backends.h"
 #include "codecs/image/decode.h"
 #include "codecs/image/encode.h"
-#include "tests/e2e/client/client_fixture.h"
+#include "tests/e2e/client/member_store.h"
 #include "tests/support/side_object_bytes.h"
 
 namespace cairn {
@@ -28,19 +28,20 @@ using Case = std::tuple<SideObjectCase, Plane>;
 std::string NameOf(const testing::TestParamInfo<Case>& info) {
   return NameOfKind(std::get<0>(info.param).kind) + PlaneName(std::get<1>(info.param));
 }
-auto AllCases() {
-  return testing::Combine(testing::Values(kProfileCase, kBankCase), testing::ValuesIn(Planes()));
+auto AllCases(const std::vector<Plane>& planes = Planes()) {
+  return testing::Combine(testing::Values(kProfileCase, kBankCase), testing::ValuesIn(planes));
 }
 
-class SideObjectTest : public PlaneAndTest<SideObjectCase> {
+class SideObjectTest : public StoreTest<PlaneAndTest<SideObjectCase>> {
  protected:
   static Bytes Made(uint64_t seed = 1, const codecs::ProfileShape& shape = kShape) {
     return SideObjectBytes(Param().kind, seed, shape);
   }
-  static absl::StatusOr<InstalledSideObject> Install(Space& space, const Bytes& bytes) {
+  static absl::StatusOr<InstalledSideObject> Install(StoreSpace& space, const Bytes& bytes) {
     return space.PutSideObject(0, Param().kind, bytes);
   }
   void SetUp() override {
+    StoreTest::SetUp();
     client_ = Connect(Options());
     space_ = Open(client_, ToyIdentity(kBf16, Model()), Param().recipe);
     ASSERT_TRUE(client_ && space_);
@@ -58,14 +59,14 @@ class SideObjectTest : public PlaneAndTest<SideObjectCase> {
     return space_->Put({.key = key, .slice = slice, .encode = side, .source = SourceBytes{part}})
         .status();
   }
-  static absl::StatusOr<Bytes> ImageOf(Space& space, const BlockKey& key) {
+  static absl::StatusOr<Bytes> ImageOf(StoreSpace& space, const BlockKey& key) {
     Bytes image(*space.ImageBytesMax({}));
     const auto got = space.Get({.key = key, .target = ImageTarget{image}});
     if (!got.ok()) return got.status();
     image.resize(got->bytes);
     return image;
   }
-  static std::string RecipeOf(Space& space, const BlockKey& key) {
+  static std::string RecipeOf(StoreSpace& space, const BlockKey& key) {
     const auto image = ImageOf(space, key);
     codecs::ImageView view;
     if (!image.ok() || codecs::ParseImage(*image, &view) != codecs::Error::kOk) return "";
@@ -87,7 +88,7 @@ class SideObjectTest : public PlaneAndTest<SideObjectCase> {
               codecs::Error::kOk);
     return decoded;
   }
-  static absl::StatusOr<Bytes> ValuesOf(Space& space, const BlockKey& key, Side side,
+  static absl::StatusOr<Bytes> ValuesOf(StoreSpace& space, const BlockKey& key, Side side,
                                         const GroupSlice& slice = {}) {
     Bytes values(*space.SourceBytes(slice));
     const auto got =
@@ -96,12 +97,15 @@ class SideObjectTest : public PlaneAndTest<SideObjectCase> {
     return values;
   }
 
-  std::unique_ptr<Client> client_;
-  std::unique_ptr<Space> space_;
+  std::unique_ptr<StoreClient> client_;
+  std::unique_ptr<StoreSpace> space_;
   Bytes source_;
 };
+INSTANTIATE_TEST_SUITE_P(Of, SideObjectTest, AllCases(Stores()), NameOf);
 
-INSTANTIATE_TEST_SUITE_P(Of, SideObjectTest, AllCases(), NameOf);
+// What one daemon has of them.
+class SideObjectsOfOneTest : public SideObjectTest {};
+INSTANTIATE_TEST_SUITE_P(Of, SideObjectsOfOneTest, AllCases(), NameOf);
 
 TEST_P(SideObjectTest, BlocksAreExactUntilThereIsOneAndCodedWithItFromThenOn) {
   ASSERT_TRUE(Put(Key(1)).ok());
@@ -129,6 +133,7 @@ TEST_P(SideObjectTest, BlocksAreExactUntilThereIsOneAndCodedWithItFromThenOn) {
               Bytes(expected.begin() + layer, expected.begin() + 2 * layer));
   }
   EXPECT_EQ(images[0], images[1]);
+  ExpectFetched(3);
 }
 
 TEST_P(SideObjectTest, SlicesOfTwoRanksAreTheWholeForAClientThatHasNothingYet) {
@@ -146,7 +151,7 @@ TEST_P(SideObjectTest, SlicesOfTwoRanksAreTheWholeForAClientThatHasNothingYet) {
   EXPECT_EQ(*ValuesOf(*space, Key(1), Side::kClient), DecodedByCodec(whole, Made()));
 }
 
-TEST_P(SideObjectTest, OneIsReplacedAndDroppedWithTheLastBlockThatNamesIt) {
+TEST_P(SideObjectsOfOneTest, OneIsReplacedAndDroppedWithTheLastBlockThatNamesIt) {
   const auto first = Install(*space_, Made(1));
   ASSERT_TRUE(first.ok());
   ASSERT_TRUE(Put(Key(1)).ok());
@@ -184,7 +189,7 @@ TEST_P(SideObjectTest, OneIsReplacedAndDroppedWithTheLastBlockThatNamesIt) {
   EXPECT_EQ(Bytes((*held)->bytes().begin(), (*held)->bytes().end()), Made(2));
 }
 
-TEST_P(SideObjectTest, AnotherTenantSeesNoneOfIt) {
+TEST_P(SideObjectsOfOneTest, AnotherTenantSeesNoneOfIt) {
   const auto installed = Install(*space_, Made());
   ASSERT_TRUE(installed.ok());
   ConnectOptions options = Options();
@@ -197,7 +202,7 @@ TEST_P(SideObjectTest, AnotherTenantSeesNoneOfIt) {
   EXPECT_TRUE(space->ListSideObjects()->empty());
 }
 
-TEST_P(SideObjectTest, HostileOnesAreRefusedByName) {
+TEST_P(SideObjectsOfOneTest, HostileOnesAreRefusedByName) {
   const auto refused = [&](uint32_t group, const Bytes& bytes, const std::string& text) {
     const absl::Status status = space_->PutSideObject(group, Param().kind, bytes).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
@@ -216,9 +221,9 @@ TEST_P(SideObjectTest, HostileOnesAreRefusedByName) {
   refused(0, Bytes(proto::kSideObjectBytesMax + 1), "the limit is");
   EXPECT_TRUE(space_->ListSideObjects()->empty());
   if (Param().kind != SideObjectKind::kProfile) return;  // which alone have rates
-  const auto fine = client_->OpenSpace(ToyIdentity(kBf16, Model() + "2"), "cairn:3.0", kPatience);
-  ASSERT_TRUE(fine.ok()) << fine.status();
-  const absl::Status rate = Install(**fine, Made()).status();
+  const auto fine = Open(client_, ToyIdentity(kBf16, Model() + "2"), "cairn:3.0");
+  ASSERT_NE(fine, nullptr);
+  const absl::Status rate = Install(*fine, Made()).status();
   EXPECT_THAT(std::string(rate.message()), testing::HasSubstr("it has cairn:BITS for 2.3, 4.3"));
 }
 

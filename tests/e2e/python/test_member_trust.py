@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon as the client of another: what it does not read, and to whom it says nothing."""
 
+import itertools
 import os
 import socket
 import ssl
@@ -11,7 +12,7 @@ import cairn
 import numpy as np
 import pytest
 from certificates import Ca
-from test_trust import Daemon, OpeningRelay
+from test_trust import Daemon, OpeningRelay, move
 
 GROUPS = [cairn.KvGroup(layers=2, kv_heads=2, dim=32)]
 NAMES = ("a", "b")
@@ -40,7 +41,7 @@ class Cluster:
         (folder / "policy.yaml").write_text("\n".join(["version: 1", "identities:", *rules]) + "\n")
         self.daemons = {}
 
-    def start(self, name, *more, is_tls=True):
+    def start(self, name, *more, is_tls=True, control=None):
         (self._folder / "members").write_text("".join(f"{n}={p}\n" for n, p in self.peers.items()))
         folder = self._folder / name
         folder.mkdir()
@@ -51,7 +52,7 @@ class Cluster:
             flags += ["--tls-cert", certificate, "--tls-key", key, "--tls-ca", self.ca.pem]
             flags += ["--policy", self._folder / "policy.yaml"]
         self.daemons[name] = Daemon(
-            self._bin_dir, folder, *flags, *more, control=f"unix:{folder / 'c'}"
+            self._bin_dir, folder, *flags, *more, control=control or f"unix:{folder / 'c'}"
         )
         return self.daemons[name]
 
@@ -107,6 +108,74 @@ def test_it_reads_over_tls(cluster):
     await_joined(b, 2)
     put_blocks(a)
     assert matched(b) == 16
+
+
+def refused(act, **options):
+    """What it ends in to connect and act: None, or the refusal."""
+    try:
+        with cairn.connect(timeout=20.0, **options) as client:
+            act(client)
+    except cairn.Error as error:
+        return str(error)
+    return None
+
+
+def ask(client):
+    space = open_space(client)
+    space.match(space.keys(range(16)), timeout=20.0).release()
+
+
+def test_every_certificate_as_every_tenant_at_every_door(cluster, tmp_path):
+    """What the rules say is the same at control with stream, at the peer port and at a door."""
+    rules = f"""version: 1
+identities:
+  - {{uri: "spiffe://test.example/one", tenants: [one, shared]}}
+  - {{dns: "*.two.example", tenants: [two]}}
+  - {{uri: "spiffe://test.example/any", tenants: ["*"]}}
+  - {{uri: "spiffe://test.example/ops", operator: true}}
+  - {{uri: "spiffe://test.example/a", peer: true, tenants: ["*"]}}
+  - {{uri: "spiffe://test.example/b", peer: true, tenants: [one]}}
+  - {{uri: "spiffe://test.example/idle", peer: true}}
+  - {{door: {tmp_path}/door, tenants: [one]}}
+deny: [{{uri: "spiffe://test.example/old"}}]
+"""
+    (tmp_path / "policy.yaml").write_text(rules)
+    flags = ["--stream", "127.0.0.1:0", "--door", tmp_path / "door"]
+    a = cluster.start("a", *flags, control="127.0.0.1:0")
+    everything = ("one", "two", "shared")
+    # Tenants of the certificate, then why it is refused as another, then at the peer port.
+    members_only = "is no member of the cluster"
+    table = {
+        "one": (("one", "shared"), "is none of one, shared (policy.yaml:3)", members_only),
+        "two": (("two",), "is none of two (policy.yaml:4)", members_only),
+        "any": (everything, None, members_only),
+        "ops": ((), "is not allowed: the rule has no tenants (policy.yaml:6)", members_only),
+        "a": (everything, None, None),
+        "b": (("one",), "is none of one (policy.yaml:8)", None),
+        "idle": ((), "is not allowed: the rule has no tenants (policy.yaml:9)", None),
+        "old": ((), "is denied (policy.yaml:11)", "is denied (policy.yaml:11)"),
+        "stranger": ((), "is in no rule of policy.yaml", "is in no rule of policy.yaml"),
+    }
+    peer_port = f"127.0.0.1:{cluster.ports['a']}"
+    for (name, (tenants, why, why_at_peer)), tenant in itertools.product(table.items(), everything):
+        names = "DNS:x.two.example" if name == "two" else f"URI:spiffe://test.example/{name}"
+        if name not in cluster.pairs:
+            cluster.pairs[name] = cluster.ca.issue(name, names)
+        pair = cluster.pairs[name]
+        tls = {"tls_ca": str(cluster.ca.pem), "tls_cert": pair[0], "tls_key": pair[1], "tenant": tenant}
+        case = f"{name} as {tenant}"
+        before = a.metric('cairn_transport_peers_opened_total{transport="stream"}')
+        said = refused(move, control=a.control, **tls)
+        assert (said is None) if tenant in tenants else (why in said), (case, said)
+        # A certificate that may not be the tenant has no ticket for the data plane.
+        streams = a.metric('cairn_transport_peers_opened_total{transport="stream"}') - before
+        assert (streams > 0) == (tenant in tenants), case
+        said = refused(ask, control=peer_port, **tls)
+        expected = why_at_peer or (None if tenant in tenants else why)
+        assert (said is None) if expected is None else (expected in said), (case, said)
+    for tenant in everything:
+        said = refused(move, control=f"unix:{tmp_path}/door/control.sock", tenant=tenant)
+        assert (said is None) if tenant == "one" else ("is none of one (policy.yaml:10)" in said)
 
 
 def test_it_tells_a_member_in_the_clear_nothing(cluster):

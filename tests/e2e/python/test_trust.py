@@ -451,8 +451,11 @@ def test_files_are_replaced_under_clients(secured, ca, team_a, folder, tmp_path)
             has_new_ca = turn % 4 == 1
             new_cas += has_new_ca
             rotation.turn(turn, has_new_ca)
-            with cairn.connect(**options) as client:
-                client.stats(timeout=5.0)
+            try:
+                with cairn.connect(**options | {"timeout": 30.0}) as client:
+                    client.stats(timeout=30.0)
+            except cairn.Error as error:
+                failures.append(error)
     finally:
         ends.set()
         for thread in threads:
@@ -673,6 +676,13 @@ def test_what_cannot_be_kept_does_not_start(bin_dir, ca, server, tmp_path):
     said = start_refused(bin_dir, tmp_path, *whole, "--admin", "127.0.0.1:0")
     assert "set policy, which says who is an operator" in said
     said = start_refused(bin_dir, tmp_path, *whole, "--control", "127.0.0.1:0", "--tls-key", ca.pem)
+    # A member is a client of the others, with the same certificate.
+    members = ["--members", f"file:{tmp_path}/members", "--member-name", "a", "--peer", "127.0.0.1:0"]
+    members += ["--control", f"unix:{tmp_path}/c", "--policy", tmp_path / "members.yaml"]
+    (tmp_path / "members.yaml").write_text("version: 1\nidentities: [{uid: 1, peer: true}]\n")
+    (tmp_path / "members").write_text("")
+    said = start_refused(bin_dir, tmp_path, *whole, *members)
+    assert "a member of a cluster is one towards the others" in said
     policy = tmp_path / "policy.yaml"
     policy.write_text("version: 1\nidentities:\n  - {uid: 1, tenants: [a, b]}\n")
     said = start_refused(bin_dir, tmp_path, "--policy", policy, "--map", "on")

@@ -49,6 +49,15 @@ TEST_F(TlsFilesTest, BadFilesAreRefusedByNameAndReason) {
   pki_.Write("use", {.dns = {"a"}, .extended_key_usage = "clientAuth"});
   EXPECT_THAT(WhyNot(Paths("use")), HasSubstr("does not allow a TLS server"));
   EXPECT_EQ(WhyNot(Paths("use"), TlsRole::kClient), "taken");
+  pki_.Write("one-use", {.dns = {"a"}, .extended_key_usage = "serverAuth"});
+  TlsPaths of_member = Paths("one-use");
+  EXPECT_EQ(WhyNot(of_member), "taken");
+  of_member.is_client_too = true;
+  EXPECT_THAT(WhyNot(of_member), HasSubstr("one-use.pem not taken: its extended key usage does not "
+                                           "allow a TLS client, and a member of a cluster is one"));
+  of_member = Paths();
+  of_member.is_client_too = true;
+  EXPECT_EQ(WhyNot(of_member), "taken");
   pki_.Write("names", {.uris = {"a://b", "a://c"}});
   EXPECT_THAT(WhyNot(Paths("names")), HasSubstr("it has two URIs"));
   TlsPaths paths = Paths();
