@@ -33,10 +33,13 @@ inline constexpr uint16_t kFrameVersion = 1;
 inline constexpr uint16_t kVersionWithLoans = 2;
 // From this version on, a client reads HelloReply::batch_max.
 inline constexpr uint16_t kVersionWithBatches = 3;
+// From this version on, a client that maps the daemon's memory reads payloads in several places.
+inline constexpr uint16_t kVersionWithPlaces = 4;
 // The limits of all frames. A daemon's configuration may set lower ones.
 inline constexpr uint64_t kPayloadBytesMax = uint64_t{64} << 20;
-inline constexpr uint32_t kWindowMax = 256;  // requests in flight on a connection
-inline constexpr uint16_t kBatchMax = 32;    // requests in one message
+inline constexpr uint32_t kWindowMax = 256;    // requests in flight on a connection
+inline constexpr uint16_t kBatchMax = 32;      // requests in one message
+inline constexpr size_t kLentPlacesMax = 256;  // places of one lent payload
 inline constexpr uint32_t kDeadlineMsMax = 60'000;
 inline constexpr uint32_t kGroupsMax = 16;                   // groups of a space
 inline constexpr uint32_t kLayersMax = 1024;                 // layers of a group

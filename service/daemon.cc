@@ -216,6 +216,7 @@ DataServer& Daemon::AddDataServer(std::string_view transport_label) {
           .lent_host_bytes = transport_label == "local" && tiers_->host().arena().shared_fd() >= 0
                                  ? tiers_->host().capacity_bytes()
                                  : 0,
+          .lent_staging_bytes = tiers_->host().staging_capacity_bytes(),
           .slow = SlowOf(config_)}));
   return *data_servers_.back();
 }

@@ -201,6 +201,18 @@ inline constexpr uint32_t kLoanMsMax = 10'000;   // or the get's deadline, if ea
 inline constexpr uint64_t kLentPercentMax = 25;  // the part of the host tier that may be lent
 inline constexpr uint64_t kLentPercentPerSessionMax = 12;
 inline constexpr size_t kLoansPerSessionMax = 256;
+// Images that were read into staging are lent only from the part of it above its minimum, and for a
+// shorter time, because running puts and gets need staging.
+inline constexpr uint32_t kStagingLoanMsMax = 1'000;
+inline constexpr uint64_t kLentStagingPercentMax = 10;
+inline constexpr uint64_t LentStagingBytesMax(uint64_t staging_bytes) {
+  const uint64_t above = staging_bytes < kStagingBytesMin ? 0 : staging_bytes - kStagingBytesMin;
+  const uint64_t share = staging_bytes / 100 * kLentStagingPercentMax;
+  return share < above ? share : above;
+}
+// The places of one loan. A slice has one place per layer and image, or fewer.
+inline constexpr size_t kLentPlacesMax = 256;
+static_assert(kLentPlacesMax <= proto::kLentPlacesMax);
 // A lane answers with an image only if the image's header and directory have at most this size. It
 // parses them itself, and other transfers wait meanwhile.
 inline constexpr uint64_t kPrefixBytesAtOnce = 64_KiB;

@@ -68,25 +68,36 @@ void Replies::SetLane(transport::Lane& lane) {
 void Replies::SendReply(transport::Lane& lane, Outgoing outgoing) {
   const transport::ReplyTo reply_to = outgoing.request.reply_to;
   const proto::FrameBytes frame = proto::Serialize(outgoing.frame);
-  if (outgoing.lent_bytes > 0 && LendPayload(lane, frame, outgoing)) return;
+  if (!outgoing.lent_bytes.is_empty() && LendPayload(lane, frame, outgoing)) return;
   const std::span<const std::byte> payload = outgoing.payload;
+  const std::span<const std::span<const std::byte>> places = outgoing.places;
   const absl::Time deadline = std::max(outgoing.request.deadline, clock_.Now() + kReplyGrace);
-  lane.Reply(reply_to, frame, payload, deadline,
-             [this, &lane, request = std::move(outgoing.request), code = outgoing.frame.status,
-              sent = std::move(outgoing.sent), kept = std::move(outgoing.kept),
-              breaks_peer = outgoing.breaks_peer](const absl::Status& status) mutable {
-               if (sent) sent(status);
-               kept = nullptr;
-               EndRequest(lane, request, status.ok() ? code : status.code());
-               if (breaks_peer) lane.Break(request.reply_to.peer);
-             });
+  transport::ReplyDone done =
+      [this, &lane, request = std::move(outgoing.request), code = outgoing.frame.status,
+       sent = std::move(outgoing.sent), kept = std::move(outgoing.kept),
+       breaks_peer = outgoing.breaks_peer](const absl::Status& status) mutable {
+        if (sent) sent(status);
+        kept = nullptr;
+        EndRequest(lane, request, status.ok() ? code : status.code());
+        if (breaks_peer) lane.Break(request.reply_to.peer);
+      };
+  if (places.empty()) {
+    lane.Reply(reply_to, frame, payload, deadline, std::move(done));
+  } else {
+    lane.ReplyPlaces(reply_to, frame, {payload, places}, deadline, std::move(done));
+  }
 }
 
 bool Replies::LendPayload(transport::Lane& lane, const proto::FrameBytes& frame,
                           Outgoing& outgoing) {
   const uint64_t session_id = outgoing.request.session.id;
-  const uint64_t bytes = outgoing.lent_bytes;
-  if (!lane.CanLendNow(outgoing.payload) || !loans_.TakeBytes(session_id, bytes)) return false;
+  const LoanBudget::Bytes bytes = outgoing.lent_bytes;
+  const std::span<const std::span<const std::byte>> places = outgoing.places;
+  const bool can_lend =
+      places.empty() ? lane.CanLendNow(outgoing.payload)
+                     : std::all_of(places.begin(), places.end(),
+                                   [&](const auto& place) { return lane.CanLendNow(place); });
+  if (!can_lend || !loans_.TakeBytes(session_id, bytes)) return false;
   transport::ReplyDone sent =
       [this, &lane, request = outgoing.request, code = outgoing.frame.status,
        then = std::move(outgoing.sent)](const absl::Status& status) mutable {
@@ -98,8 +109,14 @@ bool Replies::LendPayload(transport::Lane& lane, const proto::FrameBytes& frame,
     kept = nullptr;
     loans_.GiveBytesBack(session_id, bytes);
   };
-  lane.Lend(outgoing.request.reply_to, frame, outgoing.payload, outgoing.lent_until,
-            std::move(sent), std::move(back));
+  const transport::ReplyTo& reply_to = outgoing.request.reply_to;
+  if (places.empty()) {
+    lane.Lend(reply_to, frame, outgoing.payload, outgoing.lent_until, std::move(sent),
+              std::move(back));
+  } else {
+    lane.LendPlaces(reply_to, frame, {outgoing.payload, places}, outgoing.lent_until,
+                    std::move(sent), std::move(back));
+  }
   return true;
 }
 

@@ -33,13 +33,16 @@ struct Outgoing {
   Request request;
   proto::Frame frame;
   std::span<const std::byte> payload = {};
+  // If not empty, the reply's payload is `payload`, followed by the bytes of `places`. `kept` owns
+  // the list, too. REQUIRES: request.reply_to.takes_places.
+  std::span<const std::span<const std::byte>> places = {};
   // Runs on the lane with the outcome of the transfer, unless the server stops before. May be null.
   transport::ReplyDone sent = nullptr;
   // Owns the memory of the payload. Destroyed when the transfer no longer uses it.
   absl::AnyInvocable<void()> kept = nullptr;
-  // If not 0, the payload may be lent to the client until `lent_until`. The loan then counts this
-  // many bytes in the session's loan budget. The payload does not change while `kept` lives.
-  uint64_t lent_bytes = 0;
+  // If not empty, the payload may be lent to the client until `lent_until`. The loan then counts
+  // these bytes in the session's loan budget. The payload does not change while `kept` lives.
+  LoanBudget::Bytes lent_bytes = {};
   absl::Time lent_until = absl::InfinitePast();
   bool breaks_peer = false;  // disconnects the peer after the reply is sent
 };

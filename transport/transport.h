@@ -50,7 +50,25 @@ struct ReplyTo {
   uint64_t place = 0;           // used by the transport; local/: offset in the client's memfd
   uint64_t capacity_bytes = 0;  // maximum number of payload bytes that the client accepts
   bool takes_loan = false;      // Lend() may be called instead of Reply()
+  bool takes_places = false;    // LendPlaces() may be called, too
   uint64_t back_place = 0;      // used by the transport; local/: where the client gives a loan back
+};
+
+// A payload whose bytes lie apart: those of `head`, then those of `places`, in order. If it is
+// lent, `head` is moved to the peer, and only `places` are lent. Borrows both lists and their
+// bytes.
+struct PlacedPayload {
+  std::span<const std::byte> head;
+  std::span<const std::span<const std::byte>> places;
+
+  uint64_t bytes() const {
+    uint64_t sum = head.size();
+    for (const std::span<const std::byte> place : places) sum += place.size();
+    return sum;
+  }
+  // Returns the bytes that the reply to a LendPlaces() needs in the peer's memory.
+  uint64_t room_bytes() const { return kPlaceBytes * places.size() + head.size(); }
+  static constexpr size_t kPlaceBytes = 16;  // an entry of the list that tells the peer the places
 };
 
 // A request that has arrived. Its payload has not moved yet. Move-only. Owned by the lane thread.
@@ -146,6 +164,19 @@ class Lane {
                     std::span<const std::byte> /*payload*/, absl::Time /*until*/,
                     ReplyDone /*sent*/, LoanDone /*back*/) {}
 
+  // LendPlaces() is Lend() for a payload that lies in several places, and ReplyPlaces() is Reply()
+  // for it. The list `payload.places` and `payload.head` are read during the call by LendPlaces(),
+  // and until `done` by ReplyPlaces(). One loan has all places.
+  // REQUIRES: reply_to.takes_places; 1 to proto::kLentPlacesMax places, none of them empty;
+  // payload.bytes() and payload.room_bytes() are at most reply_to.capacity_bytes. LendPlaces() also
+  // requires CanLendNow() of each place.
+  virtual void LendPlaces(const ReplyTo& /*reply_to*/, const proto::FrameBytes& /*frame*/,
+                          const PlacedPayload& /*payload*/, absl::Time /*until*/,
+                          ReplyDone /*sent*/, LoanDone /*back*/) {}
+  virtual void ReplyPlaces(const ReplyTo& /*reply_to*/, const proto::FrameBytes& /*frame*/,
+                           const PlacedPayload& /*payload*/, absl::Time /*deadline*/,
+                           ReplyDone /*done*/) {}
+
   // Closes a peer's connection by force. All of the peer's transfers complete with Unavailable.
   virtual void Break(PeerId peer) = 0;
 };
@@ -216,8 +247,17 @@ class Buffer {
 class Loan {
  public:
   virtual ~Loan() = default;
-  virtual std::span<const std::byte> bytes() const = 0;
-  // Returns whether bytes() still are the lent payload. If so, everything read so far is right.
+  // The payload is head(), followed by the bytes of places(), in order. There is at least one
+  // place. head() was moved, and lies in the call's target. It is empty if the payload lies in one
+  // place.
+  virtual std::span<const std::byte> head() const = 0;
+  virtual std::span<const std::span<const std::byte>> places() const = 0;
+  // Returns the payload if it lies in one place, otherwise an empty span.
+  std::span<const std::byte> bytes() const {
+    return head().empty() && places().size() == 1 ? places().front() : std::span<const std::byte>();
+  }
+  uint64_t payload_bytes() const { return PlacedPayload{head(), places()}.bytes(); }
+  // Returns whether places() still are the lent payload. If so, everything read so far is right.
   virtual bool IsInForce() const = 0;
 };
 
@@ -240,7 +280,7 @@ struct Call {
   absl::Status status;
   proto::FrameBytes reply;
   uint64_t reply_payload_bytes = 0;
-  std::unique_ptr<Loan> loan;  // if not null, the payload is loan->bytes(), and not in `target`
+  std::unique_ptr<Loan> loan;  // if not null, the payload is lent, and not in `target`
 
   bool over() const { return is_over; }  // if true, `payload` and `target` are free again
   bool is_over = false;

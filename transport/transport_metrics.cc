@@ -25,6 +25,8 @@ void TransportMetrics::Report(MetricSink& sink, std::string_view transport) cons
   gauge("cairn_transport_loan_bytes", "Payload bytes of these.", loan_bytes);
   counter("cairn_transport_loans_total", "Replies whose payload was lent instead of sent.", lent);
   counter("cairn_transport_lent_bytes_total", "Payload bytes of these.", lent_bytes);
+  counter("cairn_transport_lent_places_total",
+          "Places of loans whose payload was lent apart from its header.", lent_places);
   counter("cairn_transport_loans_late_total", "Loans that were taken back at their deadline.",
           loans_late);
   counter("cairn_transport_peers_opened_total", "Connections accepted.", peers_opened);

@@ -20,6 +20,7 @@ struct TransportMetrics {
   Counter batches;           // messages with several requests
   Gauge loans, loan_bytes;   // loans in force (local)
   Counter lent, lent_bytes;  // loans that were sent to peers, and their payload
+  Counter lent_places;       // the places of loans that have several
   Counter loans_late;        // loans that ended at their deadline
   Counter peers_opened;
   Counter peers_refused;  // refused because of a limit, or without a valid hello

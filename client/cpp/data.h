@@ -56,7 +56,8 @@ class Exchange {
   // Fills in body, payload and target. After an error the exchange has ended, and Finish() is not
   // called.
   virtual absl::Status Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) = 0;
-  // Handles a reply with its `payload`. Both are valid during the call.
+  // Handles a reply with its `payload`. Both are valid during the call. `payload` is empty if it is
+  // lent in several places.
   virtual void Finish(const proto::Frame& reply, std::span<const std::byte> payload) = 0;
   // Called if the exchange ends without an OK reply.
   virtual void Fail(const absl::Status& status) = 0;

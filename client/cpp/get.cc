@@ -120,37 +120,53 @@ absl::StatusOr<codecs::ImageView> GetExchange::Parse(std::span<const std::byte> 
   return view;
 }
 
-absl::StatusOr<codecs::ImageView> GetExchange::ParseLent(std::span<const std::byte> payload) {
+absl::StatusOr<codecs::ImageView> GetExchange::ParseLent() {
+  // The bytes that begin with header and directory: nothing but them if the tiles lie elsewhere.
+  const bool is_apart = loan->bytes().empty();
+  const std::span<const std::byte> start = is_apart ? loan->head() : loan->bytes();
   std::array<std::byte, codecs::kHeaderBytes> header;
-  if (payload.size() < header.size()) {
+  if (start.size() < header.size()) {
     return absl::DataLossError("the image is shorter than a header");
   }
-  std::memcpy(header.data(), payload.data(), header.size());
+  std::memcpy(header.data(), start.data(), header.size());
   uint64_t bytes = 0;
   CAIRN_RETURN_IF_ERROR(FromCodec(codecs::PeekPrefixBytes(header, &bytes), "image"));
-  if (payload.size() < bytes) {
+  if (start.size() < bytes) {
     return absl::DataLossError("the image is shorter than its directory");
   }
   const std::span<std::byte> prefix = scratch_->Prefix(bytes);
-  std::memcpy(prefix.data(), payload.data(), bytes);
+  std::memcpy(prefix.data(), start.data(), bytes);
   codecs::ImageView view;
-  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ParseSharedImage(prefix, payload, &view), "image"));
+  if (!is_apart) {
+    CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ParseSharedImage(prefix, start, &view), "image"));
+    return view;
+  }
+  if (start.size() != bytes) {
+    return absl::DataLossError("the image has bytes between its directory and its tiles");
+  }
+  parts_.clear();
+  for (const std::span<const std::byte> place : loan->places()) {
+    parts_.push_back({.offset = bytes, .bytes = place});
+    bytes += place.size();
+  }
+  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ParseSharedImage(prefix, parts_, &view), "image"));
   return view;
 }
 
 absl::Status GetExchange::TakeImage(std::span<const std::byte> payload, uint64_t* bytes) {
   CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view,
-                         loan != nullptr ? ParseLent(payload) : Parse(payload));
+                         loan != nullptr ? ParseLent() : Parse(payload));
+  const uint64_t payload_bytes = loan != nullptr ? loan->payload_bytes() : payload.size();
   const codecs::ImageSpec& spec = view.spec();
   const bool is_asked_for = IsSame(context_.fingerprint, spec.space) &&
                             IsSame(request_.key, spec.key) && spec.group == slice_.group &&
                             spec.slice == slice_.slice && spec.tile == slice_.tile &&
-                            spec.tokens == slice_.tokens && view.bytes().size() == payload.size();
+                            spec.tokens == slice_.tokens && view.image_bytes() == payload_bytes;
   if (!is_asked_for) {
     return absl::DataLossError("the image is another one than requested");
   }
   if (std::holds_alternative<ImageTarget>(request_.target)) {
-    *bytes = payload.size();
+    *bytes = payload_bytes;
     return FromCodec(codecs::VerifyTiles(view), "image");
   }
   SideObjectHandle side_object;  // kept until the image is decoded
@@ -214,7 +230,7 @@ void GetExchange::Finish(const proto::Frame& reply, std::span<const std::byte> p
   }
   result_ = GetResult{.tier = static_cast<Tier>(get->tier),
                       .bytes = bytes,
-                      .wire_bytes = payload.size(),
+                      .wire_bytes = reply.payload_bytes,
                       .first_position = get->first_position};
 }
 

@@ -96,7 +96,7 @@ void Pipeline::End(Place& place) {
   }
   if (reply->payload_bytes != place.call.reply_payload_bytes ||
       reply->payload_bytes > place.call.target.size() ||
-      (place.call.loan != nullptr && reply->payload_bytes != place.call.loan->bytes().size())) {
+      (place.call.loan != nullptr && reply->payload_bytes != place.call.loan->payload_bytes())) {
     return exchange.Fail(
         absl::DataLossError(absl::StrCat("reply: ", reply->payload_bytes, " bytes announced, ",
                                          place.call.reply_payload_bytes, " came")));

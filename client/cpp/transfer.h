@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -114,15 +115,16 @@ class GetExchange final : public Exchange {
   bool WantsImage() const;
   absl::Status TakeImage(std::span<const std::byte> payload, uint64_t* bytes);
   absl::StatusOr<codecs::ImageView> Parse(std::span<const std::byte> payload);
-  // Copies the part of the image before its tiles, and parses the copy.
-  absl::StatusOr<codecs::ImageView> ParseLent(std::span<const std::byte> payload);
+  // Copies the part of the lent image before its tiles, and parses the copy.
+  absl::StatusOr<codecs::ImageView> ParseLent();
   absl::Status TakeSource(const proto::Frame& reply, std::span<const std::byte> payload,
                           uint64_t* bytes);
 
   const TransferContext& context_;
   const GetRequest& request_;
   const PlacedSlice slice_;
-  Scratch* scratch_ = nullptr;  // from Prepare() until the exchange ends
+  Scratch* scratch_ = nullptr;             // from Prepare() until the exchange ends
+  std::vector<codecs::SharedPart> parts_;  // of a lent image that lies in several places
   bool is_corrupt_ = false;
   bool wants_copy_ = false;
   absl::StatusOr<GetResult> result_ = absl::InternalError("the get never ended");

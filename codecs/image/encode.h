@@ -71,6 +71,29 @@ Error Gather(std::span<const ImageView> sources, const Slice& slice, std::span<s
 // Sets *bytes to the size of the image that Gather() makes. Errors: those of Gather().
 Error GatheredBytes(std::span<const ImageView> sources, const Slice& slice, uint64_t* bytes);
 
+// An image of a slice whose tiles stay in their sources.
+struct PlacedImage {
+  std::span<std::byte> prefix;                   // header and directory
+  std::span<std::span<const std::byte>> places;  // the tiles, in order
+  uint64_t bytes = 0;                            // size of the image: prefix and tiles
+  uint32_t crc32c = 0;                           // of the image, if no tile is damaged
+};
+
+// Does the same as Gather(), but copies and reads no tile: only header and directory are written.
+// Tiles that are adjacent in one source have one place.
+//
+// - prefix: receives header and directory. GatheredPrefixBytes() suffice (else kTargetTooSmall).
+// - places: receives the places of the tiles (else kTooLarge: there are more).
+// - image: borrows the parts of `prefix` and `places` that were written, and sources; set on kOk.
+//
+// Other errors: those of Gather().
+Error GatherInPlace(std::span<const ImageView> sources, const Slice& slice,
+                    std::span<std::byte> prefix, std::span<std::span<const std::byte>> places,
+                    PlacedImage* image);
+// Returns the size of header and directory of an image of `slice` that is gathered from `source`.
+// REQUIRES: the slice is not empty.
+[[nodiscard]] uint64_t GatheredPrefixBytes(const ImagePrefix& source, const Slice& slice);
+
 // A range of an image's bytes, and its offset in a reader's buffer.
 struct ImagePart {
   uint64_t offset = 0;  // in the image

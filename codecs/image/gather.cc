@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codecs/checksum/checksum.h"
 #include "codecs/format/image_header.h"
+#include "codecs/image/crc_join.h"
 #include "codecs/image/encode.h"
 
 namespace cairn::codecs {
@@ -71,6 +73,45 @@ Error Gather(std::span<const ImageView> sources, const Slice& slice, std::span<s
   });
   if (error != Error::kOk) return error;
   *bytes = writer.Finish();
+  return Error::kOk;
+}
+
+uint64_t GatheredPrefixBytes(const ImagePrefix& source, const Slice& slice) {
+  ImageSpec spec = source.spec();
+  spec.slice = slice;
+  return PrefixBytes(TilingOf(spec).count());
+}
+
+Error GatherInPlace(std::span<const ImageView> sources, const Slice& slice,
+                    std::span<std::byte> prefix, std::span<std::span<const std::byte>> places,
+                    PlacedImage* image) {
+  ImageSpec spec;
+  if (const Error error = GatheredSpec(sources, slice, &spec); error != Error::kOk) return error;
+  const uint64_t prefix_bytes = PrefixBytes(TilingOf(spec).count());
+  if (prefix.size() < prefix_bytes) return Error::kTargetTooSmall;
+  ImageWriter writer(spec, prefix.first(prefix_bytes));
+  CrcJoin tiles;
+  size_t count = 0;
+  bool fits = true;
+  const Error error = ForEachTile(sources, spec, [&](const ImageView& source, uint32_t index) {
+    const TileEntry tile = source.Tile(index);
+    const std::span<const std::byte> content = source.TileContent(index);
+    std::span<const std::byte>* last = count == 0 ? nullptr : &places[count - 1];
+    if (last != nullptr && last->data() + last->size() == content.data()) {
+      *last = {last->data(), last->size() + content.size()};
+    } else if (fits = fits && count < places.size(); fits) {
+      places[count++] = content;
+    }
+    tiles.Append(tile.crc, tile.bytes);
+    writer.Commit(tile.bytes, tile.crc, tile.rows, tile.form);
+  });
+  if (error != Error::kOk) return error;
+  if (!fits) return Error::kTooLarge;
+  const uint64_t bytes = writer.Finish();
+  CrcJoin join;
+  join.Append(Crc32c(prefix.first(prefix_bytes)), prefix_bytes);
+  join.Append(tiles.crc(), bytes - prefix_bytes);
+  *image = {prefix.first(prefix_bytes), places.first(count), bytes, join.crc()};
   return Error::kOk;
 }
 

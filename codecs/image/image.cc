@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/image/image.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "codecs/format/image_header.h"
 #include "codecs/format/recipe_fields.h"
 #include "codecs/forms/form.h"
@@ -140,6 +143,34 @@ Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const std::b
   return Error::kOk;
 }
 
+Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const SharedPart> parts,
+                       ImageView* view) {
+  ImageView parsed;
+  if (const Error error = ParseImagePrefix(prefix, &parsed); error != Error::kOk) return error;
+  uint64_t end = PrefixBytes(parsed.tile_count());
+  if (prefix.size() != end || parts.empty()) return Error::kTruncated;
+  for (const SharedPart& part : parts) {
+    if (part.offset != end || part.bytes.empty() ||
+        part.bytes.size() > parsed.image_bytes() - end) {
+      return Error::kTruncated;
+    }
+    end += part.bytes.size();
+  }
+  if (end != parsed.image_bytes()) return Error::kTruncated;
+  auto part = parts.begin();
+  for (uint32_t i = 0; i < parsed.tile_count(); ++i) {
+    // The directory has the tiles in order, and the last one ends where the last part does.
+    const TileEntry tile = parsed.Tile(i);
+    while (part != parts.end() && tile.offset >= part->offset + part->bytes.size()) ++part;
+    if (part == parts.end() || tile.bytes > part->offset + part->bytes.size() - tile.offset)
+      return Error::kIncomplete;
+  }
+  parsed.parts_ = parts;
+  parsed.is_shared_ = true;
+  *view = parsed;
+  return Error::kOk;
+}
+
 TileEntry ImagePrefix::Tile(uint32_t index) const {
   const std::byte* entry = base_ + PrefixBytes(index);
   return {uint64_t{Load<uint32_t>(entry + directory::kOffset)} * kSectionAlignment,
@@ -149,7 +180,17 @@ TileEntry ImagePrefix::Tile(uint32_t index) const {
 
 std::span<const std::byte> ImageView::TileContent(uint32_t index) const {
   const TileEntry entry = Tile(index);
-  return bytes_.subspan(entry.offset, entry.bytes);
+  return parts_.empty() ? bytes_.subspan(entry.offset, entry.bytes)
+                        : InParts(entry.offset, entry.bytes);
+}
+
+// REQUIRES: the bytes lie in one part.
+std::span<const std::byte> ImageView::InParts(uint64_t offset, uint64_t bytes) const {
+  const auto after =
+      std::upper_bound(parts_.begin(), parts_.end(), offset,
+                       [](uint64_t value, const SharedPart& part) { return value < part.offset; });
+  const SharedPart& part = *std::prev(after);
+  return part.bytes.subspan(offset - part.offset, bytes);
 }
 
 TileId ImagePrefix::IdOf(uint32_t index) const {

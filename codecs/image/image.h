@@ -53,10 +53,17 @@ class ImagePrefix {
   uint32_t directory_crc_ = 0;
 };
 
+// Bytes of an image that lie apart from the others, and their offset in the image.
+struct SharedPart {
+  uint64_t offset = 0;
+  std::span<const std::byte> bytes;
+};
+
 // A parsed image. Borrows its bytes, which must outlive it and not change.
 class ImageView : public ImagePrefix {
  public:
-  // Returns the bytes of the image, without bytes that follow it in the parsed span.
+  // Returns the bytes of the image, without bytes that follow it in the parsed span. Empty if the
+  // image lies in several parts.
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   // REQUIRES: index < tile_count().
   [[nodiscard]] std::span<const std::byte> TileContent(uint32_t index) const;
@@ -67,8 +74,12 @@ class ImageView : public ImagePrefix {
   friend Error ParseImage(std::span<const std::byte> bytes, ImageView* view);
   friend Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const std::byte> bytes,
                                 ImageView* view);
+  friend Error ParseSharedImage(std::span<const std::byte> prefix,
+                                std::span<const SharedPart> parts, ImageView* view);
+  [[nodiscard]] std::span<const std::byte> InParts(uint64_t offset, uint64_t bytes) const;
 
   std::span<const std::byte> bytes_;
+  std::span<const SharedPart> parts_;  // not empty if the image lies in several parts
   bool is_shared_ = false;
 };
 
@@ -105,6 +116,14 @@ Error PeekPrefixBytes(std::span<const std::byte> header, uint64_t* bytes);
 // Only DecodeAll() accepts such a view: it copies each tile before it checks the tile. Other
 // functions return kMismatch.
 Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const std::byte> bytes,
+                       ImageView* view);
+
+// Does the same for an image whose tiles lie in several parts. The view also borrows `parts`.
+//   prefix  exactly header and directory
+//   parts   the rest of the image, in order and without gaps. Each tile lies in one of them
+// Other errors: kTruncated if the parts are not the rest of the image; kIncomplete if a tile lies
+// in no single part.
+Error ParseSharedImage(std::span<const std::byte> prefix, std::span<const SharedPart> parts,
                        ImageView* view);
 
 // Checks the tiles of `slice`, all tiles, or one tile. Errors: kBadChecksum, kBadPadding, kBadTile;

@@ -23,7 +23,7 @@ DataServer::DataServer(const Parts& parts, const Options& options)
     : parts_(parts),
       options_(options),
       metrics_(options.transport_label),
-      loans_(options.lent_host_bytes),
+      loans_(options.lent_host_bytes, options.lent_staging_bytes),
       replies_(
           options.lanes, parts.clock, metrics_, loans_, options.slow,
           [this](transport::Lane& lane, const Request& request) { OnRequestDone(lane, request); }),

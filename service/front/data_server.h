@@ -53,8 +53,9 @@ class DataServer final : public transport::LaneHandler {
     int lanes = 1;
     uint32_t window = 32;  // the limit for running requests per peer
     uint64_t payload_bytes_max = limits::kTransferBytesMax;
-    uint64_t regions_bytes_max = 0;  // limit for memory that clients share; 0: none
-    uint64_t lent_host_bytes = 0;  // the limit for host memory lent to clients; 0: nothing is lent
+    uint64_t regions_bytes_max = 0;   // limit for memory that clients share; 0: none
+    uint64_t lent_host_bytes = 0;     // the host tier from which is lent; 0: nothing is lent
+    uint64_t lent_staging_bytes = 0;  // staging from which is lent
     absl::Duration slow = absl::InfiniteDuration();  // slower gets and puts are logged
   };
   DataServer(const Parts& parts, const Options& options);

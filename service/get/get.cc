@@ -67,8 +67,9 @@ GetOwner Gets::MakeOp(Request request, const proto::Get& get, GetDone done) {
 bool Gets::LookupAtOnce(GetOp& op) {
   if (!op.is_checked_by_client) return false;
   uint64_t prefix_bytes = 0;
-  if (Check(op).ok() && Lookup(op).ok() && op.pins.size() == 1 &&
-      op.pins.front().facts().slice == op.slice && !NeedsReads(op.pins) &&
+  if (Check(op).ok() && Lookup(op).ok() && op.pins.size() == 1 && !NeedsReads(op.pins) &&
+      (op.pins.front().facts().slice == op.slice ||
+       (op.request.reply_to.takes_places && op.slice.layer_count <= limits::kLentPlacesMax)) &&
       codecs::PeekPrefixBytes(op.pins.front().bytes(), &prefix_bytes) == codecs::Error::kOk &&
       prefix_bytes <= limits::kPrefixBytesAtOnce) {
     op.request.times.started = clock_.Now();
@@ -348,21 +349,43 @@ GetDone Gets::AnswerTo(Replies& replies) {
   };
 }
 
+LoanBudget::Bytes Answer::lent_bytes() const {
+  LoanBudget::Bytes bytes;
+  const auto add_pin = [&bytes](const CopyPin& kept) { bytes.host += kept.bytes().size(); };
+  const auto add_read = [&](const Promotion& kept) {
+    if (kept.resident().is_empty()) {
+      bytes.staging += kept.staging_bytes();
+    } else {
+      add_pin(kept.resident());
+    }
+  };
+  if (placed != nullptr) {
+    for (const CopyPin& kept : placed->pins) add_pin(kept);
+    for (const auto& kept : placed->reads) add_read(*kept);
+  } else if (read != nullptr) {
+    add_read(*read);
+  } else if (!pin.is_empty()) {
+    add_pin(pin);
+  }
+  return bytes;
+}
+
 // The lane sends or lends the payload in place, and then drops the answer.
 void Gets::SendAnswer(Replies& replies, Request request, Answer answer) {
   Outgoing outgoing = {.request = std::move(request), .frame = {}};
   const Request& asked = outgoing.request;
   outgoing.frame = asked.Reply(answer.reply);
   outgoing.payload = answer.payload;
-  outgoing.frame.payload_bytes = answer.payload.size();
+  if (answer.placed != nullptr) outgoing.places = answer.placed->places;
+  outgoing.frame.payload_bytes = transport::PlacedPayload{answer.payload, outgoing.places}.bytes();
   outgoing.frame.payload_crc32c = answer.payload_crc32c;
-  // Staging is not lent, because it is needed for running puts and gets.
-  if (asked.reply_to.takes_loan && !answer.pin.is_empty() && !answer.payload.empty()) {
-    outgoing.lent_bytes = answer.pin.bytes().size();
-    outgoing.lent_until =
-        std::min(asked.deadline, asked.times.made + absl::Milliseconds(limits::kLoanMsMax));
+  if (asked.reply_to.takes_loan) {
+    outgoing.lent_bytes = answer.lent_bytes();
+    const uint32_t ms_max =
+        outgoing.lent_bytes.staging > 0 ? limits::kStagingLoanMsMax : limits::kLoanMsMax;
+    outgoing.lent_until = std::min(asked.deadline, asked.times.made + absl::Milliseconds(ms_max));
   }
-  outgoing.sent = [this, bytes = answer.payload.size(),
+  outgoing.sent = [this, bytes = outgoing.frame.payload_bytes,
                    made = asked.times.made](const absl::Status& status) {
     seconds(Step::kSend).Observe(clock_.Now() - made);
     if (status.ok()) sent_bytes_.Add(bytes);
@@ -438,6 +461,7 @@ void Gets::Report(MetricSink& sink) const {
                     counter.Value());
   };
   answered("direct", direct_);
+  answered("placed", placed_);
   answered("gathered", gathered_);
   answered("decoded", decoded_);
   answered("recoded", recoded_);

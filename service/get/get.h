@@ -10,7 +10,8 @@
 // - Promote: starts reads of images that are not in memory. No thread waits for the reads. The get
 //   waits in WaitingGets (promotions.h describes the reads).
 // - Transcode: verifies the images and makes one payload of the wanted form (transcode.cc). The
-//   form is the image itself, a gathered image, a recoded image, or source. No thread waits while a
+//   form is the image itself, an image whose tiles stay where they are (a client on this host reads
+//   them there), a gathered image, a recoded image, or source. No thread waits while a
 //   device decodes.
 // - Reply: counts the outcome. The lane sends or lends the payload, and then drops the answer.
 //
@@ -50,6 +51,7 @@
 #include "service/index/block_index.h"
 #include "service/index/pin.h"
 #include "service/limits.h"
+#include "service/loan_budget.h"
 #include "service/memory/arena.h"
 #include "service/op_pool.h"
 #include "service/path_pool.h"
@@ -66,16 +68,32 @@ using GetOwner = OpPool<GetOp>::Owner;
 // Receives a get after the current step, and runs the next step.
 using GetNext = absl::AnyInvocable<void(GetOwner, absl::Status)>;
 
+// The tiles of an answer, in several places of pinned images, and the header and directory that
+// make them an image.
+struct PlacedTiles {
+  std::vector<std::byte> prefix;
+  std::vector<std::span<const std::byte>> places;
+  // The images, each in one of the two lists.
+  CopyPins pins;
+  std::vector<std::shared_ptr<const Promotion>> reads;
+};
+
 // An answer, with the owner of its payload. Move-only. Keep it until the transfer of the reply has
 // completed. Thread-safety: Thread-compatible.
 struct Answer {
   proto::GetReply reply;
   std::span<const std::byte> payload;
   uint32_t payload_crc32c = 0;
-  // Exactly one of these two members owns the payload.
+  // If not null, the payload is `payload`, followed by the tiles that stay where they are.
+  std::unique_ptr<PlacedTiles> placed;
+  // Exactly one of these members owns the payload, unless it is placed.
   CopyPin pin;
   Extent staging;
   std::shared_ptr<const Promotion> read;
+
+  // Returns the bytes that the answer keeps from other uses if it is lent. Empty if it must not be
+  // lent: the values that it has were made in staging.
+  LoanBudget::Bytes lent_bytes() const;
 };
 
 // Receives the answer. Runs exactly once, without locks held: on the lane, on a thread of the path
@@ -251,6 +269,8 @@ class Gets {
   // Parses every image, and verifies the tiles that the answer needs. Bytes that were read for this
   // get are already verified.
   absl::Status Verify(GetOp& op);
+  // Verifies the tiles of parsed images that the answer needs.
+  absl::Status VerifyViews(const GetOp& op);
   bool IsForDevice(const GetOp& op) const;
   void DecodeOnDevice(GetOwner op);
   // Continues with the slice that the device decoded. If the device failed, decodes here.
@@ -263,6 +283,12 @@ class Gets {
   absl::Status DecodeInto(GetOp& op, std::span<std::byte> target);
   absl::Status DecodeImage(GetOp& op, size_t image, const codecs::Slice& part,
                            std::span<std::byte>& target);
+  // Returns whether the tiles of the images can stay where they are, for a client that reads them
+  // in several places.
+  static bool CanPlace(const GetOp& op);
+  // Makes an answer with CanPlace() tiles. Returns false, and makes none, if they lie in too many
+  // places, or need more room than the client has.
+  bool PlaceTiles(GetOp& op, Answer* answer);
   absl::StatusOr<Extent> Gather(GetOp& op);
   absl::StatusOr<Extent> Recode(GetOp& op);
 
@@ -289,9 +315,9 @@ class Gets {
   Promotions promotions_;
   Prefetches prefetches_;
   Counter sent_bytes_;
-  // Hits by how the payload was made: sent unchanged, gathered, decoded, or decoded and encoded
-  // again.
-  Counter direct_, gathered_, decoded_, recoded_;
+  // Hits by how the payload was made: sent unchanged, placed, gathered, decoded, or decoded and
+  // encoded again.
+  Counter direct_, placed_, gathered_, decoded_, recoded_;
   std::array<std::array<Counter, kTierCount>, kOutcomeCount> outcomes_;
   std::array<Counter, kTierCount> corrupt_tiles_;
   std::array<Histogram, kStepCount> seconds_;

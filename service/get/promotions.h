@@ -89,6 +89,10 @@ class Promotion {
   bool is_whole() const { return slice_ == pin_.facts().slice; }
   // The copy that was read.
   const CopyPin& pin() const { return pin_; }
+  // The copy that the bytes became in the host tier. Empty if they are in staging.
+  const CopyPin& resident() const { return resident_; }
+  // REQUIRES: resident() is empty.
+  uint64_t staging_bytes() const { return memory_.size_bytes(); }
 
  private:
   friend class Promotions;

@@ -137,13 +137,22 @@ absl::Status Gets::Verify(GetOp& op) {
     }
     const CopyPin& pin = op.pins[i];
     codecs::Error error = ParsePinned(pin, pin.bytes(), op.space->fingerprint(), &op.views[i]);
-    // The decoded values of several images may be combined, so verify them here.
-    const bool is_checked_here = !op.is_checked_by_client || op.pins.size() > 1;
-    if (error == codecs::Error::kOk && is_checked_here) {
-      error = codecs::VerifyTiles(op.views[i], PartWithin(op.slice, op.views[i].spec().slice));
-    }
     if (error != codecs::Error::kOk) {
       return DropDamaged(pin, codecs::Name(error));
+    }
+  }
+  // The decoded values of several images may be combined, so these are verified here.
+  if (op.is_checked_by_client && (op.pins.size() == 1 || CanPlace(op))) return absl::OkStatus();
+  return VerifyViews(op);
+}
+
+absl::Status Gets::VerifyViews(const GetOp& op) {
+  for (size_t i = 0; i < op.pins.size(); ++i) {
+    if (op.IsRead(i)) continue;  // verified when it was read
+    const ImageView& view = op.views[i];
+    const codecs::Error error = codecs::VerifyTiles(view, PartWithin(op.slice, view.spec().slice));
+    if (error != codecs::Error::kOk) {
+      return DropDamaged(op.pins[i], codecs::Name(error));
     }
   }
   return absl::OkStatus();
@@ -251,11 +260,47 @@ absl::StatusOr<Answer> Gets::MakeImage(GetOp& op) {
     direct_.Add();
     return answer;
   }
+  if (CanPlace(op) && PlaceTiles(op, &answer)) {
+    placed_.Add();
+    return answer;
+  }
+  // Verify() has left this to a client that reads them in place.
+  if (CanPlace(op) && op.pins.size() > 1) CAIRN_RETURN_IF_ERROR(VerifyViews(op));
   const bool is_gathered = HaveOneCoding(op.views);
   CAIRN_ASSIGN_OR_RETURN(Extent image, is_gathered ? Gather(op) : Recode(op));
   (is_gathered ? gathered_ : recoded_).Add();
   SetPayload(std::move(image), &answer);
   return answer;
+}
+
+bool Gets::CanPlace(const GetOp& op) {
+  return op.is_checked_by_client && op.request.reply_to.takes_places && HaveOneCoding(op.views);
+}
+
+bool Gets::PlaceTiles(GetOp& op, Answer* answer) {
+  auto placed = std::make_unique<PlacedTiles>();
+  placed->prefix.resize(codecs::GatheredPrefixBytes(op.views.front(), op.slice));
+  placed->places.resize(
+      std::min<uint64_t>(limits::kLentPlacesMax, uint64_t{op.slice.layer_count} * op.views.size()));
+  codecs::PlacedImage image;
+  if (codecs::GatherInPlace(op.views, op.slice, placed->prefix, placed->places, &image) !=
+      codecs::Error::kOk) {
+    return false;
+  }
+  placed->places.resize(image.places.size());
+  const transport::PlacedPayload payload{placed->prefix, placed->places};
+  if (std::max(image.bytes, payload.room_bytes()) > op.target_bytes) return false;
+  for (size_t i = 0; i < op.pins.size(); ++i) {
+    if (op.IsRead(i)) {
+      placed->reads.push_back(op.reads[i]);
+    } else {
+      placed->pins.push_back(std::move(op.pins[i]));
+    }
+  }
+  answer->payload = placed->prefix;
+  answer->payload_crc32c = image.crc32c;
+  answer->placed = std::move(placed);
+  return true;
 }
 
 absl::StatusOr<Extent> Gets::Gather(GetOp& op) {

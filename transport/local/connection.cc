@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<LocalConnection>> LocalConnection::Open(
   if (auto* body = std::get_if<proto::Hello>(&filled.body); body != nullptr) {
     body->region_bytes = region->bytes();
     // Versions 2 and later say that the client maps the daemon's memory.
-    body->version_max = options.maps ? proto::kVersionWithBatches : body->version_max;
+    body->version_max = options.maps ? proto::kVersionWithPlaces : body->version_max;
   }
   std::unique_ptr<LocalConnection> connection(
       new LocalConnection(std::move(socket), std::move(region)));
@@ -340,7 +340,7 @@ bool LocalConnection::TakeReply(const Message& message) {
   }
   const uint64_t bytes = message.envelope.payload_bytes;
   Call& call = *found->call;
-  if (message.envelope.direction == Direction::kLoan) {
+  if (message.envelope.direction != Direction::kReply) {
     if (!TakeLoan(message.envelope, *found)) {
       return false;
     }
@@ -367,16 +367,59 @@ bool LocalConnection::TakeReply(const Message& message) {
 // Returns false if a field of the loan is wrong.
 bool LocalConnection::TakeLoan(const Envelope& envelope, InFlight& flight) {
   Call& call = *flight.call;
-  const std::span<const std::byte> payload =
-      lent_memory_->At(envelope.payload_place, envelope.payload_bytes);
   const LoanWord* word = lent_memory_->WordAt(envelope.reply_place);
-  if (!flight.cell.has_value() || payload.empty() || payload.size() > call.target.size() ||
-      word == nullptr || envelope.reply_capacity_bytes == 0) {
+  if (!flight.cell.has_value() || word == nullptr || envelope.reply_capacity_bytes == 0 ||
+      envelope.payload_bytes > call.target.size()) {
     return false;
+  }
+  LentPayload payload;
+  if (envelope.direction == Direction::kLoanOfPlaces) {
+    if (!TakePlaces(envelope, flight, &payload)) {
+      return false;
+    }
+  } else {
+    payload.places.push_back(lent_memory_->At(envelope.payload_place, envelope.payload_bytes));
+    if (payload.places.front().empty()) {
+      return false;
+    }
   }
   call.loan =
       std::make_unique<LocalLoan>(lent_memory_, cells_, *std::exchange(flight.cell, std::nullopt),
-                                  payload, word, envelope.reply_capacity_bytes);
+                                  std::move(payload), word, envelope.reply_capacity_bytes);
+  return true;
+}
+
+// Reads the list of places in the call's target, and the head of the payload behind it. Returns
+// false if one of them is wrong.
+bool LocalConnection::TakePlaces(const Envelope& envelope, const InFlight& flight,
+                                 LentPayload* payload) const {
+  const std::span<std::byte> target = flight.call->target;
+  const uint64_t count = envelope.payload_place;
+  if (count == 0 || count > proto::kLentPlacesMax || target.size() < count * sizeof(ListedPlace)) {
+    return false;
+  }
+  const std::byte* written =
+      flight.target_stage == nullptr ? target.data() : flight.target_stage->bytes().data();
+  uint64_t head_bytes = envelope.payload_bytes;
+  payload->places.reserve(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    ListedPlace listed;  // a copy, because the daemon can write to the region
+    std::memcpy(&listed, written + i * sizeof(listed), sizeof(listed));
+    const std::span<const std::byte> place = lent_memory_->At(listed.place, listed.bytes);
+    if (place.empty() || place.size() > head_bytes) {
+      return false;
+    }
+    head_bytes -= place.size();
+    payload->places.push_back(place);
+  }
+  const size_t head_at = count * sizeof(ListedPlace);
+  if (head_bytes > target.size() - head_at) {
+    return false;
+  }
+  if (flight.target_stage != nullptr) {
+    std::memcpy(target.data() + head_at, written + head_at, head_bytes);
+  }
+  payload->head = target.subspan(head_at, head_bytes);
   return true;
 }
 

@@ -85,6 +85,7 @@ class LocalConnection final : public Connection {
   std::optional<uint32_t> TakeCell();
   void End(InFlight& flight, absl::Status status);
   bool TakeLoan(const Envelope& envelope, InFlight& flight);
+  bool TakePlaces(const Envelope& envelope, const InFlight& flight, LentPayload* payload) const;
   bool ReadReplies();
   bool TakeReply(const Message& message);
   bool ExpireDeadlines(absl::Time now);

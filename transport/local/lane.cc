@@ -301,6 +301,7 @@ absl::Status LocalLane::CountRegion(Peer& peer, const Greeted& greeted) {
   const auto* hello = std::get_if<proto::Hello>(&frame.body);
   peer.asks_to_map = share_.lender != nullptr && hello != nullptr &&
                      hello->version_max >= proto::kVersionWithLoans;
+  peer.reads_places = peer.asks_to_map && hello->version_max >= proto::kVersionWithPlaces;
   CAIRN_ASSIGN_OR_RETURN(peer.region_owner,
                          share_.handler.OnRegion(frame.ticket, peer.identity, peer.region.bytes()));
   return absl::OkStatus();
@@ -391,12 +392,14 @@ absl::Status LocalLane::CheckPlaces(const Peer& peer, const Message& message) co
 
 void LocalLane::TakeRequest(Peer& peer, const Message& message) {
   const Envelope& envelope = message.envelope;
-  const ReplyTo reply_to{.peer = peer.id,
-                         .seq = message.seq,
-                         .place = envelope.reply_place,
-                         .capacity_bytes = envelope.reply_capacity_bytes,
-                         .takes_loan = envelope.direction == Direction::kLendableRequest,
-                         .back_place = envelope.payload_place};
+  const ReplyTo reply_to{
+      .peer = peer.id,
+      .seq = message.seq,
+      .place = envelope.reply_place,
+      .capacity_bytes = envelope.reply_capacity_bytes,
+      .takes_loan = envelope.direction == Direction::kLendableRequest,
+      .takes_places = envelope.direction == Direction::kLendableRequest && peer.reads_places,
+      .back_place = envelope.payload_place};
   if (envelope.payload_bytes > share_.limits.payload_bytes_max) {
     return RefuseRequest(reply_to, message,
                          absl::InvalidArgumentError(
@@ -452,7 +455,13 @@ void LocalLane::Receive(Arrival arrival, std::span<std::byte> target, absl::Time
 
 void LocalLane::Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
                       std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) {
-  CAIRN_CHECK(payload.size() <= reply_to.capacity_bytes, "a reply is larger than its room");
+  ReplyPlaces(reply_to, frame, {.head = payload, .places = {}}, deadline, std::move(done));
+}
+
+void LocalLane::ReplyPlaces(const ReplyTo& reply_to, const proto::FrameBytes& frame,
+                            const PlacedPayload& payload, absl::Time deadline, ReplyDone done) {
+  const uint64_t bytes = payload.bytes();
+  CAIRN_CHECK(bytes <= reply_to.capacity_bytes, "a reply is larger than its room");
   Peer* peer = Find(reply_to.peer);
   if (peer == nullptr || peer->is_breaking) {
     completed_.push_back(
@@ -460,13 +469,14 @@ void LocalLane::Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
     return;
   }
   peer->unanswered = std::max(0, peer->unanswered - 1);
-  CAIRN_CHECK(payload.empty() || peer->region.At(reply_to.place, payload.size()) != nullptr,
+  CAIRN_CHECK(bytes == 0 || peer->region.At(reply_to.place, bytes) != nullptr,
               "a reply lies outside its peer's memory");
   Moving moving;
   moving.peer = reply_to.peer;
   moving.place = reply_to.place;
-  moving.source = payload;
-  moving.bytes = payload.size();
+  moving.source = payload.head;
+  moving.places = payload.places;
+  moving.bytes = bytes;
   moving.deadline = deadline;
   moving.frame = frame;
   moving.brings_memory = std::exchange(peer->asks_to_map, false) && IsWelcomeToMap(frame);
@@ -504,10 +514,24 @@ size_t LocalLane::CopyPiece(Moving& moving, const Peer& peer) {
     moving.crc32c = codecs::CopyCrc32c(moving.crc32c, moving.target.data() + moving.moved_bytes,
                                        {theirs, bytes});
   } else {
-    std::memcpy(theirs, moving.source.data() + moving.moved_bytes, bytes);
+    CopyFromPlaces(moving, theirs, bytes);
   }
   moving.moved_bytes += bytes;
   return bytes;
+}
+
+void LocalLane::CopyFromPlaces(Moving& moving, std::byte* target, size_t bytes) {
+  while (bytes > 0) {  // ends: source and places have all bytes of the transfer, and none is empty
+    if (moving.source.empty()) {
+      moving.source = moving.places.front();
+      moving.places = moving.places.subspan(1);
+    }
+    const size_t some = std::min(bytes, moving.source.size());
+    std::memcpy(target, moving.source.data(), some);
+    moving.source = moving.source.subspan(some);
+    target += some;
+    bytes -= some;
+  }
 }
 
 absl::Status LocalLane::SendReply(const Moving& moving, Peer& peer) {
@@ -603,33 +627,80 @@ void LocalLane::Lend(const ReplyTo& reply_to, const proto::FrameBytes& frame,
                      std::span<const std::byte> payload, absl::Time until, ReplyDone sent,
                      LoanDone back) {
   CAIRN_CHECK(reply_to.takes_loan && CanLendNow(payload), "what cannot be lent");
-  const uint64_t place = *share_.lender->PlaceOf(payload);
-  Peer* peer = Find(reply_to.peer);
-  if (peer == nullptr || peer->is_breaking) {
-    completed_.push_back(
-        {.status = absl::UnavailableError("the peer is gone"), .reply_done = std::move(sent)});
-    completed_.push_back({.loan_end = LoanEnd::kGone, .loan_done = std::move(back)});
+  if (Peer* peer = PeerToLend(reply_to, sent, back); peer != nullptr) {
+    BeginLoan(*peer, reply_to, frame,
+              {.direction = Direction::kLoan,
+               .payload_place = *share_.lender->PlaceOf(payload),
+               .payload_bytes = payload.size()},
+              until, std::move(sent), std::move(back));
+  }
+}
+
+void LocalLane::LendPlaces(const ReplyTo& reply_to, const proto::FrameBytes& frame,
+                           const PlacedPayload& payload, absl::Time until, ReplyDone sent,
+                           LoanDone back) {
+  const size_t count = payload.places.size();
+  CAIRN_CHECK(reply_to.takes_places && count > 0 && count <= proto::kLentPlacesMax &&
+                  payload.bytes() <= reply_to.capacity_bytes &&
+                  payload.room_bytes() <= reply_to.capacity_bytes,
+              "what cannot be lent");
+  Peer* peer = PeerToLend(reply_to, sent, back);
+  if (peer == nullptr) {
     return;
   }
-  peer->unanswered = std::max(0, peer->unanswered - 1);
+  std::byte* theirs = peer->region.At(reply_to.place, payload.room_bytes());
+  CAIRN_CHECK(theirs != nullptr, "a reply lies outside its peer's memory");
+  for (const std::span<const std::byte> place : payload.places) {
+    CAIRN_CHECK(!place.empty() && CanLendNow(place), "what cannot be lent");
+    const ListedPlace listed{*share_.lender->PlaceOf(place), place.size()};
+    std::memcpy(theirs, &listed, sizeof(listed));
+    theirs += sizeof(listed);
+  }
+  if (!payload.head.empty()) {
+    std::memcpy(theirs, payload.head.data(), payload.head.size());
+  }
+  share_.metrics.lent_places.Add(count);
+  BeginLoan(*peer, reply_to, frame,
+            {.direction = Direction::kLoanOfPlaces,
+             .payload_place = count,
+             .payload_bytes = payload.bytes()},
+            until, std::move(sent), std::move(back));
+}
+
+LocalLane::Peer* LocalLane::PeerToLend(const ReplyTo& reply_to, ReplyDone& sent, LoanDone& back) {
+  Peer* peer = Find(reply_to.peer);
+  if (peer != nullptr && !peer->is_breaking) {
+    return peer;
+  }
+  completed_.push_back(
+      {.status = absl::UnavailableError("the peer is gone"), .reply_done = std::move(sent)});
+  completed_.push_back({.loan_end = LoanEnd::kGone, .loan_done = std::move(back)});
+  return nullptr;
+}
+
+// Sends `envelope`, with the loan's word and number. REQUIRES: a word is free.
+void LocalLane::BeginLoan(Peer& peer, const ReplyTo& reply_to, const proto::FrameBytes& frame,
+                          Envelope envelope, absl::Time until, ReplyDone sent, LoanDone back) {
+  peer.unanswered = std::max(0, peer.unanswered - 1);
   Lent lent{.word = free_words_.back(),
             .number = (++loans_made_ << kLaneBits) | static_cast<uint64_t>(index_),
             .back_place = reply_to.back_place,
-            .bytes = payload.size(),
+            .bytes = envelope.payload_bytes,
             .until = until,
             .done = std::move(back)};
   free_words_.pop_back();
   // The packet below makes the store visible to the peer.
   share_.lender->word(lent.word).store(lent.number, std::memory_order_release);
-  const Envelope envelope{Direction::kLoan, place, payload.size(), lent.word, lent.number};
+  envelope.reply_place = lent.word;
+  envelope.reply_capacity_bytes = lent.number;
   const bool is_first = lent_count_++ == 0;
   share_.metrics.loans.Add(1);
-  share_.metrics.loan_bytes.Add(static_cast<int64_t>(payload.size()));
-  peer->lent.push_back(std::move(lent));
+  share_.metrics.loan_bytes.Add(static_cast<int64_t>(envelope.payload_bytes));
+  peer.lent.push_back(std::move(lent));
   // Counted before the peer gets the loan, because it may then read the metrics.
   share_.metrics.lent.Add();
-  share_.metrics.lent_bytes.Add(payload.size());
-  absl::Status status = SendTo(*peer, envelope, frame, {});
+  share_.metrics.lent_bytes.Add(envelope.payload_bytes);
+  absl::Status status = SendTo(peer, envelope, frame, {});
   completed_.push_back({.status = std::move(status), .reply_done = std::move(sent)});
   if (is_first) {
     loans_due_ = MonotonicNow() + kLoansLookedAt;

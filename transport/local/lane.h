@@ -119,6 +119,11 @@ class LocalLane final : public Lane {
   void Lend(const ReplyTo& reply_to, const proto::FrameBytes& frame,
             std::span<const std::byte> payload, absl::Time until, ReplyDone sent,
             LoanDone back) override;
+  void LendPlaces(const ReplyTo& reply_to, const proto::FrameBytes& frame,
+                  const PlacedPayload& payload, absl::Time until, ReplyDone sent,
+                  LoanDone back) override;
+  void ReplyPlaces(const ReplyTo& reply_to, const proto::FrameBytes& frame,
+                   const PlacedPayload& payload, absl::Time deadline, ReplyDone done) override;
   void Break(PeerId peer) override;
 
  private:
@@ -146,6 +151,7 @@ class LocalLane final : public Lane {
     bool is_breaking = false;                 // whether it is in broken_
     bool asks_to_map = false;                 // its hello has asked for it, and is not answered yet
     bool is_mapped = false;                   // it can take loans
+    bool reads_places = false;                // it can take loans of several places
     bool takes_batches = false;               // it has sent a batch
     Batch unsent;                             // replies; the peer is then in unsent_
     std::vector<Lent> lent;
@@ -155,12 +161,13 @@ class LocalLane final : public Lane {
   };
 
   // A running copy. A receive copies from the peer's memory to `target`. A reply copies from
-  // `source` to the peer's memory.
+  // `source`, and then from `places`, to the peer's memory.
   struct Moving {
     PeerId peer = 0;
     uint64_t place = 0;
     std::span<std::byte> target;
-    std::span<const std::byte> source;
+    std::span<const std::byte> source;  // the rest of it
+    std::span<const std::span<const std::byte>> places;
     size_t bytes = 0;
     size_t moved_bytes = 0;
     uint32_t crc32c = 0;
@@ -207,6 +214,7 @@ class LocalLane final : public Lane {
   // Each function returns the bytes that it has moved. REQUIRES: moving_ is not empty.
   size_t MovePiece();
   size_t CopyPiece(Moving& moving, const Peer& peer);
+  static void CopyFromPlaces(Moving& moving, std::byte* target, size_t bytes);
   void FinishMoving(size_t index, absl::Status status);
   absl::Status SendReply(const Moving& moving, Peer& peer);
   absl::Status SendTo(Peer& peer, const Envelope& envelope, const proto::FrameBytes& frame,
@@ -216,6 +224,10 @@ class LocalLane final : public Lane {
 
   // --- Loans, which Lend() begins
   void FillWords();
+  // Returns the peer. If it is gone, ends the loan at once, and returns null.
+  Peer* PeerToLend(const ReplyTo& reply_to, ReplyDone& sent, LoanDone& back);
+  void BeginLoan(Peer& peer, const ReplyTo& reply_to, const proto::FrameBytes& frame,
+                 Envelope envelope, absl::Time until, ReplyDone sent, LoanDone back);
   void EndLoan(Peer& peer, size_t index, LoanEnd end);
   int LookAfterLoans(Peer& peer, absl::Time now);
   int LookAfterAllLoans(absl::Time now);

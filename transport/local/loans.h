@@ -21,6 +21,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "base/file.h"
 #include "base/mutex.h"
@@ -116,27 +117,41 @@ class LoanCells {
   std::vector<uint32_t> free_ ABSL_GUARDED_BY(mutex_);
 };
 
+// A place of a loan, as the daemon lists it for the client. Its fields are untrusted.
+struct ListedPlace {
+  uint64_t place = 0;  // in the daemon's memory
+  uint64_t bytes = 0;
+};
+static_assert(sizeof(ListedPlace) == PlacedPayload::kPlaceBytes);
+
+// The parts of a lent payload: see Loan.
+struct LentPayload {
+  std::span<const std::byte> head;
+  absl::InlinedVector<std::span<const std::byte>, 1> places;
+};
+
 // A loan over a unix socket. Its destructor gives back the loan and the cell.
 class LocalLoan final : public Loan {
  public:
   LocalLoan(std::shared_ptr<const LentMemory> memory, std::shared_ptr<LoanCells> cells,
-            uint32_t cell, std::span<const std::byte> bytes, const LoanWord* word, uint64_t number)
+            uint32_t cell, LentPayload payload, const LoanWord* word, uint64_t number)
       : memory_(std::move(memory)),
         cells_(std::move(cells)),
         cell_(cell),
-        bytes_(bytes),
+        payload_(std::move(payload)),
         word_(word),
         number_(number) {}
   ~LocalLoan() override;
 
-  std::span<const std::byte> bytes() const override { return bytes_; }
+  std::span<const std::byte> head() const override { return payload_.head; }
+  std::span<const std::span<const std::byte>> places() const override { return payload_.places; }
   bool IsInForce() const override;
 
  private:
   const std::shared_ptr<const LentMemory> memory_;
   const std::shared_ptr<LoanCells> cells_;
   const uint32_t cell_;
-  const std::span<const std::byte> bytes_;
+  const LentPayload payload_;
   const LoanWord* const word_;
   const uint64_t number_;
 };

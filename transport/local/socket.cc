@@ -85,10 +85,12 @@ absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction
     return absl::InvalidArgumentError(
         absl::StrCat("message: version is ", int{layout.version}, ", expected ", int{kVersion}));
   }
-  const Direction lending =
-      expected == Direction::kRequest ? Direction::kLendableRequest : Direction::kLoan;
-  const bool is_lending = is_mapped && layout.direction == static_cast<uint8_t>(lending);
-  if (layout.direction != static_cast<uint8_t>(expected) && !is_lending) {
+  const auto direction = static_cast<Direction>(layout.direction);
+  const bool is_lending =
+      is_mapped && (expected == Direction::kRequest
+                        ? direction == Direction::kLendableRequest
+                        : direction == Direction::kLoan || direction == Direction::kLoanOfPlaces);
+  if (direction != expected && !is_lending) {
     return absl::InvalidArgumentError(absl::StrCat("message: direction is ", int{layout.direction},
                                                    ", expected ", static_cast<int>(expected)));
   }
@@ -97,8 +99,8 @@ absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction
                                                    ", expected ", bytes.size() - kEnvelopeBytes));
   }
   Message message;
-  message.envelope = {is_lending ? lending : expected, layout.payload_place, layout.payload_bytes,
-                      layout.reply_place, layout.reply_capacity_bytes};
+  message.envelope = {direction, layout.payload_place, layout.payload_bytes, layout.reply_place,
+                      layout.reply_capacity_bytes};
   message.frame.size = layout.frame_bytes;
   std::memcpy(message.frame.data.data(), bytes.data() + kEnvelopeBytes, layout.frame_bytes);
   message.seq = *proto::SeqOf(message.frame.bytes());

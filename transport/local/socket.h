@@ -31,12 +31,14 @@ enum class Direction : uint8_t {
   // Used only if the client has mapped the daemon's memory:
   kLendableRequest = 3,  // a request without a payload; the payload of its reply may be lent
   kLoan = 4,             // a reply whose payload is lent
+  kLoanOfPlaces = 5,     // a reply whose payload is lent in several places
 };
 
 struct Envelope {
   Direction direction = Direction::kRequest;
   // In a request: where the payload is. In a reply: where it was written. In a lendable request:
   // where the client gives the loan back. In a loan: where the payload is in the daemon's memory.
+  // In a loan of places: their number. They are listed where the reply's payload may be written.
   uint64_t payload_place = 0;
   uint64_t payload_bytes = 0;
   // In a request: where a reply's payload may be written, and its maximum size. In a reply: both
@@ -66,7 +68,7 @@ MessageBytes Serialize(const Envelope& envelope, const proto::FrameBytes& frame)
 
 // Parses untrusted bytes. Errors: InvalidArgument, naming the field. The caller must check that the
 // places are inside the client's region. If `is_mapped`, also accepts kLendableRequest as a
-// request, and kLoan as a reply.
+// request, and kLoan and kLoanOfPlaces as a reply.
 absl::StatusOr<Message> ParseMessage(std::span<const std::byte> bytes, Direction expected,
                                      bool is_mapped = false);
 

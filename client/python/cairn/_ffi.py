@@ -46,6 +46,8 @@ def _load() -> ctypes.CDLL:
 def library() -> ctypes.CDLL:
     """Returns the library, and loads it at the first call."""
     global _library
+    if _library is not None:
+        return _library
     with _lock:
         if _library is None:
             _library = _load()

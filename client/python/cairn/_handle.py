@@ -6,10 +6,24 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from .errors import FailedPreconditionError
+
+
+class _Call:
+    """A call of the library that uses a handle: `with` gives the address."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> int:
+        return self._handle._begin()
+
+    def __exit__(self, *exception: object) -> None:
+        self._handle._end()
 
 
 class Handle:
@@ -20,7 +34,8 @@ class Handle:
         self._address = address
         self._closer = closer
         self._pid = os.getpid()
-        self._idle = threading.Condition()
+        self._lock = threading.RLock()  # let_go() may interrupt any method
+        self._idle = threading.Condition(self._lock)
         self._call_count = 0
         self._keeper_count = 0
         self._is_ending = False  # closed, and no call is running
@@ -30,19 +45,22 @@ class Handle:
     def is_closed(self) -> bool:
         return self._is_closed
 
-    @contextmanager
-    def use(self) -> Iterator[int]:
-        """Yields the address for one call of the library."""
+    def use(self) -> _Call:
+        """Gives the address to a `with` block, for one call of the library."""
+        return _Call(self)
+
+    def _begin(self) -> int:
         self._refuse_after_fork()
-        with self._idle:
+        with self._lock:
             if self._is_closed:
                 raise FailedPreconditionError(f"the {self._what} is closed")
             self._call_count += 1
-        try:
-            yield self._address
-        finally:
-            with self._idle:
-                self._call_count -= 1
+        return self._address
+
+    def _end(self) -> None:
+        with self._lock:
+            self._call_count -= 1
+            if self._is_closed:  # close() waits
                 self._idle.notify_all()
 
     def keep(self) -> None:

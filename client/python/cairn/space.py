@@ -18,6 +18,7 @@ from .match import REASONS, STATES, BlockFate, Explanation, Match
 from .transfer import (
     DURABILITIES,
     TIERS,
+    WHOLE,
     Get,
     GetResult,
     Names,
@@ -31,6 +32,7 @@ from .transfer import (
     fill,
     fill_names,
     fill_statistics,
+    native_key,
 )
 from .watch import EventWatch, Position
 
@@ -159,7 +161,7 @@ class Space(SideObjects):
         the block is not evicted. Daemons do not read the lease today. decode: "client" moves the
         image, "daemon" the source bytes.
         """
-        one = Get(key, k, v, lease, part or Part(), decode, source, image, slot_mapping)
+        one = Get(key, k, v, lease, part or WHOLE, decode, source, image, slot_mapping)
         result = self.get_batch([one], timeout=timeout)[0]
         if result.error is not None:
             raise result.error
@@ -172,7 +174,7 @@ class Space(SideObjects):
         for request, one in zip(requests, gets, strict=True):
             request.struct_bytes = ctypes.sizeof(_abi.GetRequest)
             request.decode = choice_of("decode", one.decode, ("client", "daemon"))
-            request.key[:] = check_key("key", one.key)
+            request.key = native_key("key", one.key)
             if one.lease is not None:
                 request.lease[:] = one.lease
             request.slice = one.part.native()
@@ -280,11 +282,24 @@ class Space(SideObjects):
         is_durable: returns once the block, and all blocks before it, survive a power loss. If the
         block is stored but not durable, raises `NotDurableError` with the reason.
         """
-        whole = part or Part()
-        one = Put(key, k, v, parent, first_position, whole, is_derived, encode, source, image)
-        one.query_squares, one.query_magnitudes = query_squares, query_magnitudes
-        one.token_scores, one.slot_mapping = token_scores, slot_mapping
-        one.is_durable, one.names = is_durable, names
+        one = Put(
+            key,
+            k,
+            v,
+            parent,
+            first_position,
+            part or WHOLE,
+            is_derived,
+            encode,
+            source,
+            image,
+            query_squares,
+            query_magnitudes,
+            token_scores,
+            slot_mapping,
+            is_durable,
+            names,
+        )
         result = self.put_batch([one], timeout=timeout)[0]
         if result.error is not None:
             raise result.error
@@ -298,9 +313,9 @@ class Space(SideObjects):
         for request, one in zip(requests, puts, strict=True):
             request.struct_bytes = ctypes.sizeof(_abi.PutRequest)
             request.encode = choice_of("encode", one.encode, ("daemon", "client"))
-            request.key[:] = check_key("key", one.key)
+            request.key = native_key("key", one.key)
             if one.parent is not None:
-                request.parent[:] = check_key("parent", one.parent)
+                request.parent = native_key("parent", one.parent)
             request.slice = one.part.native()
             request.first_position = _ffi.unsigned("first_position", one.first_position, 64)
             request.derived = 1 if one.is_derived else 0

@@ -12,8 +12,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import InvalidArgumentError
 
@@ -41,8 +40,7 @@ _DL_CUDA_DEVICES = {2, 13}  # CUDA, CUDA managed
 _TYPE_CHARACTERS = {"i": "int", "u": "uint", "f": "float", "V": "void"}
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """A described array. `owner` keeps the memory alive. Strides are bytes."""
 
     address: int
@@ -76,8 +74,9 @@ def stream_address(stream: int) -> int:
 
 def describe(what: str, array: Any, may_be_cuda: bool = False) -> Tensor:
     """Describes `array`; `what` names it in errors."""
-    if hasattr(array, "__array_interface__"):
-        return _from_array_interface(array)
+    interface = getattr(array, "__array_interface__", None)
+    if interface is not None:
+        return _from_array_interface(array, interface)
     if hasattr(array, "__dlpack__"):
         return _from_dlpack(what, array, may_be_cuda)
     try:
@@ -126,12 +125,13 @@ def _name_of(type_text: str, itemsize: int) -> str:
     return f"big-endian {name}" if type_text[0] == ">" and itemsize > 1 else name
 
 
-def _from_array_interface(array: Any) -> Tensor:
-    interface = array.__array_interface__
+def _from_array_interface(array: Any, interface: dict[str, Any]) -> Tensor:
     type_text = interface["typestr"]
     itemsize = int(type_text[2:])
-    name = getattr(getattr(array, "dtype", None), "name", "")
-    if name not in _NAMED_TYPES:  # the interface only says "void"
+    name = ""
+    if type_text[1] not in "iu":  # the interface only says "void" for the named types
+        name = getattr(getattr(array, "dtype", None), "name", "")
+    if name not in _NAMED_TYPES:
         name = _name_of(type_text, itemsize)
     shape = tuple(interface["shape"])
     strides = interface.get("strides") or contiguous_strides(shape, itemsize)

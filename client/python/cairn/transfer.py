@@ -16,6 +16,8 @@ from .errors import Error, InvalidArgumentError
 from .tensors import Tensor, contiguous, describe
 
 _SKIPPED = -(2**63)  # a token offset: the token is skipped
+_LISTS = (list, tuple)
+_Strides = ctypes.c_int64 * 4
 _SLOT_TYPES = {"int64": ctypes.c_int64, "int32": ctypes.c_int32}
 
 _HASH_BYTES = (8, 32)  # of an engine's hash, at least and at most
@@ -45,10 +47,17 @@ class Part:
     group: int = 0
 
     def native(self) -> _abi.Slice:
+        """Returns the slice for the library, which only reads it."""
+        if self is WHOLE:
+            return _WHOLE_SLICE
         layer_first, layer_count = _bounds("layers", self.layers)
         head_first, head_count = _bounds("heads", self.heads)
         group = _ffi.unsigned("group", self.group)
         return _abi.Slice(group, layer_first, layer_count, head_first, head_count)
+
+
+WHOLE = Part()  # every layer and head of the first group
+_WHOLE_SLICE = _abi.Slice()
 
 
 def _bounds(what: str, wanted: range | None) -> tuple[int, int]:
@@ -123,7 +132,7 @@ class Put:
     v: Any = None
     parent: bytes | None = None
     first_position: int = 0
-    part: Part = Part()
+    part: Part = WHOLE
     is_derived: bool = False
     encode: str = "daemon"
     source: Any = None
@@ -144,7 +153,7 @@ class Get:
     k: Any = None
     v: Any = None
     lease: bytes | None = None
-    part: Part = Part()
+    part: Part = WHOLE
     decode: str = "client"
     source: Any = None
     image: Any = None
@@ -206,7 +215,8 @@ class Plane:
     def __init__(self, what: str, array: Any, slots: list[int] | None = None) -> None:
         self.what = what
         self._slots = slots
-        if isinstance(array, list | tuple):
+        self._is_list = isinstance(array, _LISTS)
+        if self._is_list:
             self.layers = [describe(f"{what}[{i}]", layer) for i, layer in enumerate(array)]
             if not self.layers or len({(t.shape, t.strides, t.dtype) for t in self.layers}) != 1:
                 raise InvalidArgumentError(f"{what}: the layers' shapes, strides or dtypes differ")
@@ -215,7 +225,6 @@ class Plane:
         else:
             self.layers = [describe(what, array)]
             self.shape, self._strides = self.layers[0].shape, self.layers[0].strides
-        self._is_list = isinstance(array, list | tuple)
         if len(self.shape) != 4:
             raise InvalidArgumentError(
                 f"{what} has shape {self.shape}, expected [layers, heads, tokens, dim]"
@@ -262,8 +271,8 @@ class Plane:
 
     def view(self) -> _abi.View:
         offset = self._first_token * self._strides[2]
-        view = _abi.View(stride=(ctypes.c_int64 * 4)(*self._strides))
-        view.first_byte, view.end_byte = self._first_byte - offset, self._end_byte - offset
+        first, end = self._first_byte - offset, self._end_byte - offset
+        view = _abi.View(None, None, None, _Strides(*self._strides), first, end)
         if self._slots is not None:
             step = self._strides[2]
             offsets = [_SKIPPED if slot < 0 else slot * step for slot in self._slots]
@@ -322,6 +331,8 @@ def fill(
 
 def fill_statistics(request: _abi.PutRequest, spec: keys.SpaceSpec, one: Put) -> list[Any]:
     """Describes the statistics of a put. The returned objects keep their memory alive."""
+    if one.query_squares is None and one.query_magnitudes is None and one.token_scores is None:
+        return []
     group = spec.groups[one.part.group]
     channels, tokens = (group.k_dim, "k_dim"), (spec.tokens_per_block, "tokens")
     held = []
@@ -401,6 +412,14 @@ def choice_of(what: str, value: str, choices: tuple[str, ...]) -> int:
     if value not in choices:
         raise InvalidArgumentError(f"{what} is {value!r}, expected one of {', '.join(choices)}")
     return choices.index(value)
+
+
+_Key = ctypes.c_uint8 * keys.KEY_BYTES
+
+
+def native_key(what: str, key: bytes) -> Any:
+    """Returns the key for a field of a request."""
+    return _Key.from_buffer_copy(check_key(what, key))
 
 
 def check_key(what: str, key: bytes) -> bytes:

@@ -64,7 +64,9 @@ class LocalLoansTest : public LocalHostileTest {
     return get->loan != nullptr;
   }
   static bool Has(const Loan& loan, const std::vector<std::byte>& bytes) {
-    return std::ranges::equal(loan.bytes(), bytes);
+    std::vector<std::byte> read(loan.head().begin(), loan.head().end());
+    for (const auto place : loan.places()) read.insert(read.end(), place.begin(), place.end());
+    return read == bytes;
   }
   double Loans() { return Metric("cairn_transport_loans"); }
   bool AwaitLoans(double count) {
@@ -77,12 +79,12 @@ class LocalLoansTest : public LocalHostileTest {
     Fd socket;
     std::vector<Fd> brought;
   };
-  Raw2 RawMapped() {
+  Raw2 RawMapped(uint16_t version_max = proto::kVersionWithLoans) {
     Raw2 raw{.region = *ClientRegion::Make(kRegionBytes), .socket = Raw(), .brought = {}};
     proto::Frame hello = HelloFrame();
     auto& body = std::get<proto::Hello>(hello.body);
     body.region_bytes = kRegionBytes;
-    body.version_max = proto::kVersionWithLoans;
+    body.version_max = version_max;
     CAIRN_CHECK(SendPacket(raw.socket.get(), Serialize({}, proto::Serialize(hello)).bytes(),
                            raw.region->memfd())
                     .ok());
@@ -136,6 +138,75 @@ TEST_F(LocalLoansTest, APayloadIsReadWhereItLies) {
   EXPECT_EQ(Metric("cairn_transport_loans_late_total"), 0);
   EXPECT_EQ(Metric("cairn_transport_loans_total"), 1);
   EXPECT_EQ(Metric("cairn_transport_lent_bytes_total"), kBlockBytes);
+}
+
+TEST_F(LocalLoansTest, APayloadMayLieInSeveralPlaces) {
+  StartLending();
+  for (const size_t count : {size_t{1}, size_t{2}, size_t{50}, proto::kLentPlacesMax}) {
+    daemon_.lent_places = count;
+    Call get;
+    ASSERT_TRUE(Get(*good_, &get));
+    EXPECT_EQ(get.loan->places().size(), count);
+    EXPECT_EQ(get.loan->head().size(), 100u);
+    EXPECT_EQ(get.loan->payload_bytes(), kBlockBytes);
+    EXPECT_TRUE(get.loan->bytes().empty());
+    EXPECT_TRUE(Has(*get.loan, block_));
+    EXPECT_TRUE(get.loan->IsInForce());
+    EXPECT_EQ(Loans(), 1);
+    EXPECT_EQ(Metric("cairn_transport_loan_bytes"), kBlockBytes);
+    get.loan = nullptr;
+    EXPECT_TRUE(AwaitLoans(0));
+  }
+  EXPECT_EQ(Metric("cairn_transport_loans_total"), 4);
+  EXPECT_EQ(Metric("cairn_transport_lent_places_total"), 53 + proto::kLentPlacesMax);
+  // One loan: all places are taken back at once.
+  daemon_.lent_places = 3;
+  daemon_.loan_wait = absl::Milliseconds(50);
+  Call late;
+  ASSERT_TRUE(Get(*good_, &late));
+  EXPECT_TRUE(WaitFor([&] { return !late.loan->IsInForce(); }));
+  EXPECT_EQ(Metric("cairn_transport_loans_late_total"), 1);
+}
+
+// Above the limits of what may be lent, the same payload is moved from its places.
+TEST_F(LocalLoansTest, APayloadInSeveralPlacesMayBeMoved) {
+  StartLending();
+  daemon_.lent_places = 50;
+  daemon_.moves_places = true;
+  Call get;
+  EXPECT_FALSE(Get(*good_, &get));
+  EXPECT_EQ(target_, block_);
+  EXPECT_EQ(Metric("cairn_transport_loans_total"), 0);
+}
+
+// A client of the version before gets what it reads.
+TEST_F(LocalLoansTest, WhoReadsNoPlacesGetsALoanOfOne) {
+  StartLending();
+  daemon_.lent_places = 3;
+  for (const uint16_t version : {proto::kVersionWithLoans, proto::kVersionWithBatches,
+                                 proto::kVersionWithPlaces, uint16_t{60'000}}) {
+    const Raw2 raw = RawMapped(version);
+    ASSERT_TRUE(SendPacket(raw.socket.get(), LendableGet(1, 0).bytes()).ok());
+    const std::optional<Message> answer = Next(raw.socket);
+    ASSERT_TRUE(answer.has_value());
+    const bool reads_places = version >= proto::kVersionWithPlaces;
+    EXPECT_EQ(answer->envelope.direction,
+              reads_places ? Direction::kLoanOfPlaces : Direction::kLoan);
+    EXPECT_EQ(answer->envelope.payload_bytes, kBlockBytes);
+    if (!reads_places) continue;
+    EXPECT_EQ(answer->envelope.payload_place, 3u);
+    ListedPlace listed[3];
+    std::memcpy(listed, raw.region->At(0), sizeof(listed));
+    const std::byte* head = raw.region->At(sizeof(listed));
+    EXPECT_EQ(std::memcmp(head, block_.data(), 100), 0);
+    uint64_t at = 100;
+    for (const ListedPlace& place : listed) {
+      EXPECT_EQ(std::memcmp(area_.memory().data() + place.place, block_.data() + at, place.bytes),
+                0);
+      at += place.bytes;
+    }
+    EXPECT_EQ(at, kBlockBytes);
+  }
 }
 
 TEST_F(LocalLoansTest, OneMappingServesAllConnectionsOfAProcess) {
@@ -392,11 +463,20 @@ class LyingDaemonTest : public LocalLoansTest {
       packet = ReceivePacket(daemon_end_.get());
       return packet.outcome == Packet::Outcome::kPacket;
     }));
+    if (!packet.fds.empty()) region_.memfd = std::move(packet.fds.front());
     const auto message = ParseMessage(packet.bytes(), Direction::kRequest, true);
     CAIRN_CHECK(message.ok());
     return *message;
   }
 
+  // The client's memory, which came with its hello.
+  struct {
+    Fd memfd;
+    bool Write(uint64_t place, std::span<const std::byte> bytes) const {
+      return pwrite(memfd.get(), bytes.data(), bytes.size(), static_cast<off_t>(place)) ==
+             static_cast<ssize_t>(bytes.size());
+    }
+  } region_;
   std::optional<SocketFile> listener_;
   Fd daemon_end_;
 };
@@ -434,6 +514,77 @@ TEST_F(LyingDaemonTest, LoansThatAreNone) {
     EXPECT_EQ(get.status.code(), absl::StatusCode::kUnavailable);
     EXPECT_EQ(get.loan, nullptr);
     EXPECT_TRUE(connection->broken());
+  }
+}
+
+// Lists of places that are none, and places beyond the memory, the payload and the target. None is
+// read before all are checked.
+TEST_F(LyingDaemonTest, PlacesThatAreNone) {
+  const auto words = *Lender::Make(area_.memory(), area_.fd(), 1);
+  constexpr uint64_t kMax = ~uint64_t{0};
+  const uint64_t area = area_.memory().size();
+  struct Lie {
+    uint64_t count, bytes;
+    std::vector<ListedPlace> listed;
+    bool is_true = false;
+  };
+  const std::vector<ListedPlace> good = {{0, 10}, {64, 10}};
+  const std::vector<ListedPlace> many(proto::kLentPlacesMax + 1, {0, 1});
+  for (const Lie& lie : {
+           Lie{2, 30, good, true},
+           Lie{2, 20, good, true},  // no head
+           Lie{1, kBlockBytes - 16, {{0, 10}}, true},
+           Lie{0, 30, good},
+           Lie{3, 30, good},  // the third is what the target has: zeros
+           Lie{kMax, 30, good},
+           Lie{kMax / 16 + 2, 30, good},
+           Lie{many.size(), 1000, many},
+           Lie{2, 19, good},
+           Lie{2, 0, good},
+           Lie{2, kMax, good},
+           Lie{2, kBlockBytes + 1, good},
+           Lie{1, kBlockBytes, {{0, 10}}},  // no room for the list before the head
+           Lie{1, 30, {{area, 1}}},
+           Lie{1, 30, {{area - 1, 2}}},
+           Lie{1, 30, {{kMax, 10}}},
+           Lie{1, 30, {{kMax - 5, 10}}},
+           Lie{1, 30, {{0, kMax}}},
+           Lie{1, 30, {{0, 0}}},
+           Lie{2, 30, {{0, kMax - 3}, {0, 4}}},
+       }) {
+    for (const bool is_in_region : {true, false}) {
+      const auto connection = Open({area_.fd(), words->words_fd()});
+      ASSERT_NE(connection, nullptr);
+      ASSERT_TRUE(connection->is_mapped());
+      const auto buffer = *connection->Allocate(kBlockBytes);
+      target_.assign(kBlockBytes, std::byte{0});
+      Call get;
+      get.target = is_in_region ? buffer->bytes().first(kBlockBytes) : std::span(target_);
+      std::ranges::fill(get.target, std::byte{0});
+      get.takes_loan = true;
+      get.request = proto::Serialize(GetFrame(7, KeyOf(1), kBlockBytes));
+      get.deadline = MonotonicNow() + absl::Seconds(10);
+      ASSERT_TRUE(connection->Start(&get).ok());
+      const Message asked = Request();
+      ASSERT_TRUE(region_.Write(asked.envelope.reply_place, std::as_bytes(std::span(lie.listed))));
+      proto::Frame reply;
+      reply.seq = 7;
+      reply.payload_bytes = std::min(lie.bytes, proto::kPayloadBytesMax);
+      reply.body = proto::GetReply{};
+      const Envelope envelope{Direction::kLoanOfPlaces, lie.count, lie.bytes, 0, 1};
+      ASSERT_TRUE(
+          SendPacket(daemon_end_.get(), Serialize(envelope, proto::Serialize(reply)).bytes()).ok());
+      Await(*connection, get);
+      if (lie.is_true) {
+        ASSERT_TRUE(get.status.ok());
+        ASSERT_NE(get.loan, nullptr);
+        EXPECT_EQ(get.loan->payload_bytes(), lie.bytes);
+        continue;
+      }
+      EXPECT_EQ(get.status.code(), absl::StatusCode::kUnavailable) << lie.count << " " << lie.bytes;
+      EXPECT_EQ(get.loan, nullptr);
+      EXPECT_TRUE(connection->broken());
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// transport/local with the daemon's memory mapped: what is got is lent, and copied here.
+// transport/local with the daemon's memory mapped: what is got is lent, and copied here. In every
+// second test it is lent in several places.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -44,9 +45,15 @@ class Reading final : public Connection {
 
  private:
   static void Read(Call& call) {
-    const std::span<const std::byte> bytes = call.loan->bytes();
-    CAIRN_CHECK(bytes.size() == call.reply_payload_bytes);
-    std::memcpy(call.target.data(), bytes.data(), bytes.size());
+    CAIRN_CHECK(call.loan->payload_bytes() == call.reply_payload_bytes);
+    // The head lies in the target, behind the list of places.
+    std::byte* to = call.target.data();
+    std::memmove(to, call.loan->head().data(), call.loan->head().size());
+    to += call.loan->head().size();
+    for (const std::span<const std::byte> place : call.loan->places()) {
+      std::memcpy(to, place.data(), place.size());
+      to += place.size();
+    }
     if (!call.loan->IsInForce()) call.status = absl::UnavailableError("the loan is over");
     call.loan = nullptr;
   }
@@ -59,7 +66,12 @@ class MappedUnderTest final : public TransportUnderTest {
  public:
   absl::StatusOr<std::unique_ptr<Server>> StartServer(const ServerLimits& limits,
                                                       LaneHandler& handler) override {
-    static_cast<TestDaemon&>(handler).shared = &area_;
+    static int tests = 0;
+    auto& daemon = static_cast<TestDaemon&>(handler);
+    daemon.shared = &area_;
+    daemon.lent_places = tests % 2 == 1 ? 7 : 0;
+    daemon.moves_places = tests % 4 == 3;
+    ++tests;
     return StartLocalServer({.path = folder_.File("socket"),
                              .limits = limits,
                              .shared = area_.memory(),

@@ -106,6 +106,10 @@ void TestDaemon::AnswerGet(Lane& lane, const ReplyTo& reply_to, const proto::Fra
   if (const auto place = FindShared(std::get<proto::Get>(frame.body).key);
       reply_to.takes_loan && !place.empty() && lane.CanLendNow(place)) {
     transfers_begun.fetch_add(1);
+    if (lent_places > 0 && reply_to.takes_places &&
+        AnswerInPlaces(lane, reply_to, proto::Serialize(reply), place)) {
+      return;
+    }
     lane.Lend(
         reply_to, proto::Serialize(reply), place, MonotonicNow() + loan_wait,
         [](const absl::Status&) {},
@@ -116,6 +120,34 @@ void TestDaemon::AnswerGet(Lane& lane, const ReplyTo& reply_to, const proto::Fra
     return;
   }
   Answer(lane, reply_to, reply, bytes);
+}
+
+bool TestDaemon::AnswerInPlaces(Lane& lane, const ReplyTo& reply_to, const proto::FrameBytes& frame,
+                                std::span<const std::byte> payload) {
+  constexpr size_t kHeadBytes = 100;
+  const size_t count = lent_places;
+  if (payload.size() < kHeadBytes + count) return false;
+  auto places = std::make_shared<std::vector<std::span<const std::byte>>>();
+  std::span<const std::byte> rest = payload.subspan(kHeadBytes);
+  for (size_t i = 0; i < count; ++i) {  // of different sizes, the last one has the rest
+    const size_t bytes = i + 1 == count ? rest.size() : 1 + (rest.size() - count) * (i % 3) / 97;
+    places->push_back(rest.first(bytes));
+    rest = rest.subspan(bytes);
+  }
+  const PlacedPayload placed{payload.first(kHeadBytes), *places};
+  if (placed.room_bytes() > reply_to.capacity_bytes) return false;
+  if (moves_places) {
+    lane.ReplyPlaces(reply_to, frame, placed, MonotonicNow() + transfer_wait,
+                     [this, places](absl::Status) { transfers_over.fetch_add(1); });
+    return true;
+  }
+  lane.LendPlaces(
+      reply_to, frame, placed, MonotonicNow() + loan_wait, [](const absl::Status&) {},
+      [this](LoanEnd end) {
+        loans_over[static_cast<size_t>(end)].fetch_add(1);
+        transfers_over.fetch_add(1);
+      });
+  return true;
 }
 
 void TestDaemon::AnswerError(Lane& lane, const ReplyTo& reply_to, const absl::Status& status) {

@@ -29,6 +29,11 @@ class TestDaemon final : public LaneHandler {
   // Where blocks are kept so that they can be lent; null: nothing is lent. Set before clients
   // connect, and outlives the daemon.
   SharedArea* shared = nullptr;
+  // Above 0: what is lent is lent in so many places, if the peer reads them: the first 100 bytes go
+  // with the answer. Set while no client asks.
+  size_t lent_places = 0;
+  // True: the answer that could be lent in places is moved from there instead.
+  bool moves_places = false;
   // Whether clients may send several requests in one message. Set before they connect.
   bool takes_batches = true;
   // Longest that a loan may last. Set while no client asks.
@@ -42,6 +47,9 @@ class TestDaemon final : public LaneHandler {
   // Receives the payload of a put and answers it.
   void TakePut(Lane& lane, Arrival arrival, const proto::Frame& frame);
   void AnswerGet(Lane& lane, const ReplyTo& reply_to, const proto::Frame& frame);
+  // Answers with a payload that lies in lent_places places. Returns false if it is too short.
+  bool AnswerInPlaces(Lane& lane, const ReplyTo& reply_to, const proto::FrameBytes& frame,
+                      std::span<const std::byte> payload);
   void AnswerError(Lane& lane, const ReplyTo& reply_to, const absl::Status& status);
   // Answers with a frame of any kind; counts the transfer.
   void Answer(Lane& lane, const ReplyTo& reply_to, const proto::Frame& frame,

@@ -19,6 +19,7 @@
 #include "client/cpp/dial.h"
 #include "tests/e2e/client/client_fixture.h"
 #include "tests/support/random.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/wait.h"
 
 namespace cairn {
@@ -151,21 +152,142 @@ TEST_F(MapTest, OffMeansCopies) {
   EXPECT_EQ(Loans(), 0);
 }
 
-TEST_F(MapTest, PartsOfABlockAreAnswered) {
-  Start();
-  ASSERT_TRUE(Put(1).ok());
-  const GroupSlice slice{.layer_first = 1, .layer_count = 2, .head_first = 1, .head_count = 2};
-  Bytes values(*space_->SourceBytes(slice)), again(values.size());
+constexpr char kPlaced[] = "cairn_get_answers_total{how=\"placed\"}";
+
+// The tiles of a slice lie apart, and are read where they lie.
+TEST_F(MapTest, SlicesAreLentInSeveralPlaces) {
+  for (const char* recipe : {"raw", "exact", "kivi:4"}) {
+    for (const char* map : {"--map=on", "--map=off"}) {
+      SCOPED_TRACE(absl::StrCat(recipe, map));
+      Start({map}, recipe);
+      ASSERT_TRUE(Put(1).ok());
+      int slices = 0, places = 0;
+      for (const GroupSlice& slice :
+           {GroupSlice{.layer_first = 1, .layer_count = 2, .head_first = 1, .head_count = 2},
+            GroupSlice{.layer_first = 0, .layer_count = kLayers, .head_first = 1, .head_count = 1},
+            GroupSlice{.layer_first = 1, .layer_count = 1}}) {
+        const bool is_whole_layer = slice.head_count == 0;
+        Bytes values(*space_->SourceBytes(slice)), again(values.size());
+        ASSERT_TRUE(
+            space_->Get({.key = Key(1), .slice = slice, .target = SourceTarget{values}}, kPatience)
+                .ok());
+        ASSERT_TRUE(space_
+                        ->Get({.key = Key(1),
+                               .slice = slice,
+                               .decode = Side::kDaemon,
+                               .target = SourceTarget{again}},
+                              kPatience)
+                        .ok());
+        EXPECT_EQ(values, again);
+        ++slices;
+        places += is_whole_layer ? 1 : static_cast<int>(slice.layer_count);
+      }
+      const bool is_mapped = map == std::string_view("--map=on");
+      EXPECT_EQ(Loans(), is_mapped ? slices : 0);
+      EXPECT_EQ(daemon_->Metric(kPlaced), is_mapped ? slices : 0);
+      EXPECT_EQ(daemon_->Metric("cairn_transport_lent_places_total"), is_mapped ? places : 0);
+      EXPECT_TRUE(daemon_->AwaitMetric(kInForce, 0, absl::Seconds(5)));
+      space_.reset();
+      client_.reset();
+    }
+  }
+}
+
+// Two ranks have put a half of the heads each; a reader with other ranks wants heads of both.
+TEST_F(MapTest, ASliceOfSeveralImagesIsLent) {
+  Start({}, "exact");
+  const uint32_t half = kHeads / 2;
+  const Bytes source = SourceOf(1);
+  const size_t head_bytes = source.size() / (kLayers * kHeads);
+  const auto part_of = [&](const GroupSlice& slice) {
+    Bytes part;
+    for (size_t layer = 0; layer < kLayers; ++layer) {
+      const auto begin =
+          source.begin() + static_cast<ptrdiff_t>((layer * kHeads + slice.head_first) * head_bytes);
+      part.insert(part.end(), begin, begin + static_cast<ptrdiff_t>(slice.head_count * head_bytes));
+    }
+    return part;
+  };
+  for (const uint32_t first : {0U, half}) {
+    const GroupSlice slice{.layer_count = kLayers, .head_first = first, .head_count = half};
+    const Bytes part = part_of(slice);
+    ASSERT_TRUE(
+        space_->Put({.key = Key(1), .slice = slice, .source = SourceBytes{part}}, kPatience).ok());
+  }
+  const GroupSlice across{.layer_count = kLayers, .head_first = 1, .head_count = half};
+  Bytes values(*space_->SourceBytes(across));
   ASSERT_TRUE(
-      space_->Get({.key = Key(1), .slice = slice, .target = SourceTarget{values}}, kPatience).ok());
+      space_->Get({.key = Key(1), .slice = across, .target = SourceTarget{values}}, kPatience)
+          .ok());
+  EXPECT_EQ(values, part_of(across));
+  EXPECT_EQ(Loans(), 1);
+  EXPECT_EQ(daemon_->Metric(kPlaced), 1);
+  EXPECT_EQ(daemon_->Metric("cairn_transport_lent_places_total"), 2 * kLayers);
+}
+
+// Blocks that were read from a drive are lent as soon as they have been read: a whole one, a slice
+// of a whole one, and a slice that was read alone into staging. A daemon with the smallest staging
+// lends nothing of it.
+TEST_F(MapTest, WhatWasJustReadFromADriveIsLent) {
+  constexpr uint32_t kLargeTokens = 256;
+  constexpr char kWritten[] = "cairn_write_downs_total{outcome=\"written\"}";
+  const TempDir folder;
+  std::vector<std::string> flags = {"--ssd=" + folder.File("ssd") + "=256MiB", "--ssd-io=threads",
+                                    "--staging-bytes=256MiB"};
+  const GroupSlice slice{.layer_count = kLayers, .head_first = 1, .head_count = 1};
+  const auto open = [&] {
+    Start(flags);
+    proto::SpaceIdentity identity = ToyIdentity(kBf16, "large");
+    identity.tokens_per_block = kLargeTokens;
+    auto space = client_->OpenSpace(identity, "raw", kPatience);
+    ASSERT_TRUE(space.ok()) << space.status();
+    space_ = *std::move(space);
+  };
+  ASSERT_NO_FATAL_FAILURE(open());
+  for (uint64_t number = 0; number < 3; ++number) ASSERT_TRUE(Put(number).ok());
+  ASSERT_TRUE(daemon_->AwaitMetric(kWritten, 3, kPatience));
+  Bytes sliced(*space_->SourceBytes(slice)), expected(sliced.size());
   ASSERT_TRUE(space_
                   ->Get({.key = Key(1),
                          .slice = slice,
                          .decode = Side::kDaemon,
-                         .target = SourceTarget{again}},
+                         .target = SourceTarget{expected}},
                         kPatience)
                   .ok());
-  EXPECT_EQ(values, again);
+  for (const char* staging : {"--staging-bytes=256MiB", "--staging-bytes=192MiB"}) {
+    SCOPED_TRACE(staging);
+    flags.back() = staging;
+    const bool is_small = staging == std::string_view("--staging-bytes=192MiB");
+    space_.reset();
+    client_.reset();
+    daemon_->process().Signal(SIGKILL);
+    ASSERT_TRUE(daemon_->process().Wait(kPatience).ok());
+    ASSERT_NO_FATAL_FAILURE(open());
+    Bytes values;
+    ASSERT_TRUE(Get(0, &values).ok());
+    EXPECT_EQ(values, SourceOf(0));
+    EXPECT_EQ(daemon_->Metric("cairn_promotions_total{outcome=\"copied\"}"), 1);
+    EXPECT_EQ(Loans(), 1);
+    ASSERT_TRUE(
+        space_->Get({.key = Key(1), .slice = slice, .target = SourceTarget{sliced}}, kPatience)
+            .ok());
+    EXPECT_EQ(sliced, expected);
+    EXPECT_EQ(daemon_->Metric("cairn_promotions_total{outcome=\"sliced\"}"), 1);
+    EXPECT_EQ(Loans(), is_small ? 1 : 2);
+    EXPECT_EQ(daemon_->Metric("cairn_loans_refused_total"), is_small ? 1 : 0);
+    // Once slices of the image's size were read, the next get reads it whole.
+    for (uint32_t i = 0; i < kHeads; ++i) {
+      ASSERT_TRUE(
+          space_->Get({.key = Key(1), .slice = slice, .target = SourceTarget{sliced}}, kPatience)
+              .ok());
+      EXPECT_EQ(sliced, expected);
+    }
+    EXPECT_EQ(daemon_->Metric("cairn_promotions_total{outcome=\"copied\"}"), 2);
+    EXPECT_EQ(daemon_->Metric(kPlaced), 1);
+    EXPECT_EQ(Loans(), is_small ? 2 : 2 + kHeads);
+    EXPECT_TRUE(daemon_->AwaitMetric(kInForce, 0, absl::Seconds(5)));
+    EXPECT_EQ(daemon_->Metric("cairn_transport_loans_late_total"), 0);
+  }
 }
 
 // The daemon does not read what is lent: the client finds the damage, and a copy tells the daemon.
@@ -287,6 +409,17 @@ TEST_F(MapTest, AClientThatStopsGetsItsValuesOrAMiss) {
   Stops::target_bytes = (bytes + 4095) / 4096 * 4096;
   Stops::target = static_cast<std::byte*>(mmap(nullptr, Stops::target_bytes, PROT_READ | PROT_WRITE,
                                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  const GroupSlice slice{.layer_count = kLayers, .head_first = 1, .head_count = 1};
+  const size_t slice_bytes = *space_->SourceBytes(slice);
+  Bytes sliced(slice_bytes);
+  ASSERT_TRUE(Put(1).ok());
+  ASSERT_TRUE(space_
+                  ->Get({.key = Key(1),
+                         .slice = slice,
+                         .decode = Side::kDaemon,
+                         .target = SourceTarget{sliced}},
+                        kPatience)
+                  .ok());
   // Others put all the time: what is not lent any more is written over.
   std::atomic<bool> is_over{false};
   std::atomic<uint64_t> puts{0};
@@ -315,16 +448,21 @@ TEST_F(MapTest, AClientThatStopsGetsItsValuesOrAMiss) {
     // At the first page the first tile is verified and nothing decoded; later it is within.
     const size_t page = kind == 1 ? 0 : random() % (Stops::target_bytes / 4096);
     ASSERT_EQ(mprotect(Stops::target + page * 4096, 4096, PROT_NONE), 0);
-    const absl::Status got =
-        space_
-            ->Get({.key = Key(1), .target = SourceTarget{std::span(Stops::target, bytes)}},
-                  absl::Milliseconds(20))
-            .status();
+    // Every second block is asked for as a slice whose tiles lie apart, and fills less of the
+    // target.
+    const bool is_slice = random() % 2 == 0;
+    const std::span<std::byte> target(Stops::target, is_slice ? slice_bytes : bytes);
+    const absl::Status got = space_
+                                 ->Get({.key = Key(1),
+                                        .slice = is_slice ? slice : GroupSlice{},
+                                        .target = SourceTarget{target}},
+                                       absl::Milliseconds(20))
+                                 .status();
     ASSERT_EQ(mprotect(Stops::target, Stops::target_bytes, PROT_READ | PROT_WRITE), 0);
     if (got.ok()) {
       ++hits;
-      const Bytes source = SourceOf(1);
-      ASSERT_EQ(std::memcmp(Stops::target, source.data(), bytes), 0) << i << " " << kind;
+      const Bytes source = is_slice ? sliced : SourceOf(1);
+      ASSERT_EQ(std::memcmp(target.data(), source.data(), target.size()), 0) << i << " " << kind;
     } else {
       ++misses;
     }

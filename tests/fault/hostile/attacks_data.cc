@@ -8,6 +8,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -68,8 +69,14 @@ void HoldLoans(Attack& attack) {
     std::deque<transport::Call> held;
     for (int i = 0; i < 600 && !IsOver(attack) && !(*connection)->broken(); ++i) {
       transport::Call& get = held.emplace_back();
-      get.request =
-          proto::Serialize((*client)->GetFrame(*space, key, shape.whole(), target.size()));
+      proto::Frame frame = (*client)->GetFrame(*space, key, shape.whole(), target.size());
+      if (i % 2 == 1) {  // a head of each layer: a loan of several places
+        auto& slice = std::get<proto::Get>(frame.body);
+        slice.form = proto::Form::kImage;
+        slice.slice.head_first = shape.heads - 1;
+        slice.slice.head_count = 1;
+      }
+      get.request = proto::Serialize(frame);
       get.target = target;
       get.takes_loan = true;
       get.deadline = MonotonicNow() + absl::Seconds(5);

@@ -10,6 +10,8 @@
 
 #include "proto/block_key.h"
 #include "proto/frame.h"
+#include "transport/local/loans.h"
+#include "transport/local/socket.h"
 
 namespace cairn::proto {
 namespace {
@@ -122,6 +124,44 @@ TEST(FrameGolden, WrittenAndReadAsDrawn) {
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(read->kind(), frame.kind());
     EXPECT_EQ(Hex(Serialize(*read).bytes()), drawn);
+  }
+}
+
+TEST(MessageGolden, WrittenAndReadAsDrawn) {
+  const YAML::Node vectors = YAML::LoadFile(CAIRN_GOLDEN_FILE)["messages"];
+  ASSERT_EQ(vectors.size(), 5u);
+  for (const YAML::Node& vector : vectors) {
+    SCOPED_TRACE(vector["name"].as<std::string>());
+    const auto direction = static_cast<transport::Direction>(vector["direction"].as<int>());
+    const transport::Envelope envelope{
+        direction, vector["payload_place"].as<uint64_t>(), vector["payload_bytes"].as<uint64_t>(),
+        vector["reply_place"].as<uint64_t>(), vector["reply_capacity_bytes"].as<uint64_t>()};
+    const std::vector<std::byte> framed = Unhex(vector["frame"].as<std::string>());
+    FrameBytes frame;
+    frame.size = static_cast<uint16_t>(framed.size());
+    std::copy(framed.begin(), framed.end(), frame.data.begin());
+    const std::string drawn = vector["bytes"].as<std::string>();
+    EXPECT_EQ(Hex(transport::Serialize(envelope, frame).bytes()), drawn);
+    const bool is_request = direction == transport::Direction::kRequest ||
+                            direction == transport::Direction::kLendableRequest;
+    const auto read = transport::ParseMessage(
+        Unhex(drawn), is_request ? transport::Direction::kRequest : transport::Direction::kReply,
+        /*is_mapped=*/true);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(Hex(transport::Serialize(read->envelope, read->frame).bytes()), drawn);
+  }
+}
+
+TEST(PlacesGolden, ListedAsDrawn) {
+  const YAML::Node vectors = YAML::LoadFile(CAIRN_GOLDEN_FILE)["places"];
+  ASSERT_EQ(vectors.size(), 2u);
+  for (const YAML::Node& vector : vectors) {
+    std::string written;
+    for (const YAML::Node& listed : vector["places"]) {
+      const transport::ListedPlace place{listed[0].as<uint64_t>(), listed[1].as<uint64_t>()};
+      written += Hex(std::as_bytes(std::span(&place, 1)));
+    }
+    EXPECT_EQ(written + vector["head"].as<std::string>(), vector["bytes"].as<std::string>());
   }
 }
 

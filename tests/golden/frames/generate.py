@@ -107,11 +107,38 @@ def frames():
     yield frame("error, longest text", "error", {"text": "é" * 80}, seq=4, status=5)
     yield frame("hello_reply, of a daemon that takes batches", "hello_reply",
                 {"version": 2, "batch_max": 32, "window": 32, "payload_bytes_max": limit}, seq=1, ticket=ticket)
+    yield frame("hello, of a client that reads payloads in several places", "hello",
+                {"version_max": 4, "window": 16, "region_bytes": 256 << 20}, seq=1, ticket=ticket)
+
+
+def messages():
+    """Messages on `local`: an envelope and a frame."""
+    get = next(f for f in frames() if f["kind"] == "get")
+    reply = next(f for f in frames() if f["kind"] == "get_reply")
+    last = 2**64 - 1
+    for name, direction, of, fields in (
+            ("request", 1, get, (0, 0, 4096, 1 << 20)),
+            ("reply", 2, reply, (4096, 9, 0, 0)),
+            ("request, reply may be lent", 3, get, (65528, 0, 4096, 1 << 20)),
+            ("lent reply", 4, reply, (last - 9, 9, last, last)),
+            ("reply lent in places", 5, reply, (256, 9, 1023, 77))):
+        names = ("payload_place", "payload_bytes", "reply_place", "reply_capacity_bytes")
+        frame_ = frame_bytes(of)
+        yield {"name": name, "direction": direction, **dict(zip(names, fields)), "frame": frame_.hex(),
+               "bytes": (struct.pack("<4sBBH4Q", b"CRNL", 1, direction, len(frame_), *fields) + frame_).hex()}
+
+
+def places():
+    """What the daemon writes to the client's region with a reply that is lent in places: the list, then the head."""
+    head = b"123456789"
+    for listed in ([[0, 16]], [[4096, 64], [2**64 - 1, 1], [128, 2**40]]):
+        packed = b"".join(struct.pack("<QQ", *place) for place in listed)
+        yield {"places": listed, "head": head.hex(), "bytes": (packed + head).hex()}
 
 
 def main():
     vectors = [dict(f, bytes=frame_bytes(f).hex()) for f in frames()]
-    text = json.dumps({"frames": vectors}, indent=1) + "\n"
+    text = json.dumps({"frames": vectors, "messages": list(messages()), "places": list(places())}, indent=1) + "\n"
     if "--check" in sys.argv[1:]:
         if TARGET.read_text() != text:
             print(f"{TARGET} is not what {__file__} writes")

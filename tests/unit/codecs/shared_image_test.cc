@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "codecs/backend/backends.h"
+#include "codecs/checksum/checksum.h"
 #include "codecs/format/image_header.h"
+#include "codecs/image/encode.h"
 #include "codecs/image/settle.h"
 #include "codecs/side/profile.h"
 #include "gtest/gtest.h"
@@ -126,6 +128,82 @@ TEST_P(SharedImageTest, OnlyDecodeAllTakesOne) {
   EXPECT_EQ(ParseSharedImage(std::span(image_).first(prefix_bytes_),
                              std::span(image_).first(image_.size() - 1), &view),
             Error::kTruncated);
+}
+
+// The slice's tiles lie apart: they are decoded where they lie.
+TEST_P(SharedImageTest, ASliceInSeveralPlacesDecodesAsAGatheredOne) {
+  ImageView whole;
+  ASSERT_EQ(ParseImage(image_, &whole), Error::kOk);
+  for (const Slice& slice : {Slice{0, 2, 1, 1}, Slice{0, 2, 0, 2}, Slice{1, 1, 0, 3}}) {
+    Bytes gathered(image_.size());
+    size_t bytes = 0;
+    ASSERT_EQ(Gather({&whole, 1}, slice, gathered, &bytes), Error::kOk);
+    gathered.resize(bytes);
+    Bytes prefix(GatheredPrefixBytes(whole, slice));
+    std::vector<std::span<const std::byte>> places(slice.layer_count);
+    PlacedImage image;
+    ASSERT_EQ(GatherInPlace({&whole, 1}, slice, prefix, places, &image), Error::kOk);
+    EXPECT_EQ(image.places.size(), slice.layer_count) << "one a layer";
+    EXPECT_EQ(image.bytes, bytes);
+    EXPECT_EQ(image.crc32c, Crc32c(gathered));
+    Bytes joined = prefix;
+    std::vector<SharedPart> parts;
+    for (const std::span<const std::byte> place : image.places) {
+      parts.push_back({joined.size(), place});
+      joined.insert(joined.end(), place.begin(), place.end());
+    }
+    ASSERT_EQ(joined, gathered);
+    ImageView view;
+    ASSERT_EQ(ParseSharedImage(image.prefix, parts, &view), Error::kOk);
+    ImageView copied;
+    ASSERT_EQ(ParseImage(gathered, &copied), Error::kOk);
+    const Bytes expected = DecodeOrFail(ReferenceBackend(), copied, slice, inputs_);
+    Bytes target(expected.size());
+    const ViewShape shape = {spec_.tile, slice.layer_count, slice.head_count, kLentTokens};
+    const DecodeJob job{&view, slice, DenseView(shape, target.data()), inputs_};
+    Bytes scratch(ScratchBytes({&job, 1}));
+    ASSERT_EQ(DecodeAll(backend_, {&job, 1}, scratch), Error::kOk);
+    EXPECT_EQ(target, expected);
+    // A changed byte of any place is found.
+    for (const std::span<const std::byte> place : image.places) {
+      image_[static_cast<size_t>(place.data() - image_.data()) + place.size() / 2] ^= std::byte{1};
+      EXPECT_NE(DecodeAll(backend_, {&job, 1}, scratch), Error::kOk);
+      image_[static_cast<size_t>(place.data() - image_.data()) + place.size() / 2] ^= std::byte{1};
+    }
+    EXPECT_EQ(GatherInPlace({&whole, 1}, slice, prefix, std::span(places).first(places.size() - 1),
+                            &image),
+              Error::kTooLarge);
+    EXPECT_EQ(GatherInPlace({&whole, 1}, slice, std::span(prefix).first(prefix.size() - 1), places,
+                            &image),
+              Error::kTargetTooSmall);
+  }
+}
+
+TEST_P(SharedImageTest, PartsThatAreNotTheImageAreRefused) {
+  const std::span<const std::byte> prefix = std::span(image_).first(prefix_bytes_);
+  const std::span<const std::byte> tiles = std::span(image_).subspan(prefix_bytes_);
+  ImageView view;
+  ASSERT_EQ(ParseImage(image_, &view), Error::kOk);
+  const uint64_t cut = view.Tile(1).offset;
+  const auto parse = [&](const std::vector<SharedPart>& parts) {
+    return ParseSharedImage(prefix, parts, &view);
+  };
+  const SharedPart first{prefix_bytes_, tiles.first(cut - prefix_bytes_)};
+  const SharedPart rest{cut, tiles.subspan(cut - prefix_bytes_)};
+  EXPECT_EQ(parse({first, rest}), Error::kOk);
+  EXPECT_EQ(parse({{prefix_bytes_, tiles}}), Error::kOk);
+  EXPECT_EQ(parse({}), Error::kTruncated);
+  EXPECT_EQ(parse({first}), Error::kTruncated);
+  EXPECT_EQ(parse({rest}), Error::kTruncated);
+  EXPECT_EQ(parse({rest, first}), Error::kTruncated);
+  EXPECT_EQ(parse({first, first, rest}), Error::kTruncated);
+  EXPECT_EQ(parse({first, {cut, {}}, rest}), Error::kTruncated);
+  EXPECT_EQ(parse({first, {cut + 16, rest.bytes}}), Error::kTruncated);
+  EXPECT_EQ(parse({first, rest, {image_.size(), tiles.first(16)}}), Error::kTruncated);
+  EXPECT_EQ(parse({{prefix_bytes_, tiles.first(16)}, {prefix_bytes_ + 16, tiles.subspan(16)}}),
+            Error::kIncomplete);
+  const SharedPart all{prefix_bytes_, tiles};
+  EXPECT_EQ(ParseSharedImage(image_, {&all, 1}, &view), Error::kTruncated);
 }
 
 // A thread writes all the time: single bits, whole words, lengths, and back. A reader gets an
