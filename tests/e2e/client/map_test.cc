@@ -75,6 +75,31 @@ class MapTest : public testing::Test {
     values->assign(*space_->SourceBytes({}), std::byte{0});
     return space_->Get({.key = Key(number), .target = SourceTarget{*values}}, timeout).status();
   }
+  Bytes DecodedByDaemon(uint64_t number, const GroupSlice& slice) {
+    Bytes values(*space_->SourceBytes(slice));
+    EXPECT_TRUE(space_
+                    ->Get({.key = Key(number),
+                           .slice = slice,
+                           .decode = Side::kDaemon,
+                           .target = SourceTarget{values}},
+                          kPatience)
+                    .ok());
+    return values;
+  }
+  // Puts blocks of `bytes` as another client, until `is_over`. Counts them in `puts`.
+  void PutUntil(const std::atomic<bool>& is_over, std::atomic<uint64_t>& puts, size_t bytes) {
+    ConnectOptions options;
+    options.control = daemon_->endpoint("control");
+    auto client = Client::Connect(options);
+    CAIRN_CHECK(client.ok());
+    auto space = (*client)->OpenSpace(ToyIdentity(kBf16, "others"), "raw", kPatience);
+    CAIRN_CHECK(space.ok());
+    const Bytes noise = ToyValues(kBf16, bytes, 999);
+    for (uint64_t i = 0; !is_over.load(); ++i) {
+      const BlockKey key = (*space)->OpaqueKey(std::as_bytes(std::span(&i, 1)));
+      puts += (*space)->Put({.key = key, .source = SourceBytes{noise}}, kPatience).ok() ? 1 : 0;
+    }
+  }
   double Loans() const { return daemon_->Metric(kLoans); }
 
   std::unique_ptr<DaemonProcess> daemon_;
@@ -167,18 +192,11 @@ TEST_F(MapTest, SlicesAreLentInSeveralPlaces) {
             GroupSlice{.layer_first = 0, .layer_count = kLayers, .head_first = 1, .head_count = 1},
             GroupSlice{.layer_first = 1, .layer_count = 1}}) {
         const bool is_whole_layer = slice.head_count == 0;
-        Bytes values(*space_->SourceBytes(slice)), again(values.size());
+        Bytes values(*space_->SourceBytes(slice));
         ASSERT_TRUE(
             space_->Get({.key = Key(1), .slice = slice, .target = SourceTarget{values}}, kPatience)
                 .ok());
-        ASSERT_TRUE(space_
-                        ->Get({.key = Key(1),
-                               .slice = slice,
-                               .decode = Side::kDaemon,
-                               .target = SourceTarget{again}},
-                              kPatience)
-                        .ok());
-        EXPECT_EQ(values, again);
+        EXPECT_EQ(values, DecodedByDaemon(1, slice));
         ++slices;
         places += is_whole_layer ? 1 : static_cast<int>(slice.layer_count);
       }
@@ -246,14 +264,8 @@ TEST_F(MapTest, WhatWasJustReadFromADriveIsLent) {
   ASSERT_NO_FATAL_FAILURE(open());
   for (uint64_t number = 0; number < 3; ++number) ASSERT_TRUE(Put(number).ok());
   ASSERT_TRUE(daemon_->AwaitMetric(kWritten, 3, kPatience));
-  Bytes sliced(*space_->SourceBytes(slice)), expected(sliced.size());
-  ASSERT_TRUE(space_
-                  ->Get({.key = Key(1),
-                         .slice = slice,
-                         .decode = Side::kDaemon,
-                         .target = SourceTarget{expected}},
-                        kPatience)
-                  .ok());
+  const Bytes expected = DecodedByDaemon(1, slice);
+  Bytes sliced(expected.size());
   for (const char* staging : {"--staging-bytes=256MiB", "--staging-bytes=192MiB"}) {
     SCOPED_TRACE(staging);
     flags.back() = staging;
@@ -411,31 +423,12 @@ TEST_F(MapTest, AClientThatStopsGetsItsValuesOrAMiss) {
                                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   const GroupSlice slice{.layer_count = kLayers, .head_first = 1, .head_count = 1};
   const size_t slice_bytes = *space_->SourceBytes(slice);
-  Bytes sliced(slice_bytes);
   ASSERT_TRUE(Put(1).ok());
-  ASSERT_TRUE(space_
-                  ->Get({.key = Key(1),
-                         .slice = slice,
-                         .decode = Side::kDaemon,
-                         .target = SourceTarget{sliced}},
-                        kPatience)
-                  .ok());
+  const Bytes sliced = DecodedByDaemon(1, slice);
   // Others put all the time: what is not lent any more is written over.
   std::atomic<bool> is_over{false};
   std::atomic<uint64_t> puts{0};
-  std::thread writer([&] {
-    ConnectOptions options;
-    options.control = daemon_->endpoint("control");
-    auto client = Client::Connect(options);
-    CAIRN_CHECK(client.ok());
-    auto space = (*client)->OpenSpace(ToyIdentity(kBf16, "others"), "raw", kPatience);
-    CAIRN_CHECK(space.ok());
-    const Bytes noise = ToyValues(kBf16, bytes, 999);
-    for (uint64_t i = 0; !is_over.load(); ++i) {
-      const BlockKey key = (*space)->OpaqueKey(std::as_bytes(std::span(&i, 1)));
-      puts += (*space)->Put({.key = key, .source = SourceBytes{noise}}, kPatience).ok() ? 1 : 0;
-    }
-  });
+  std::thread writer([&] { PutUntil(is_over, puts, bytes); });
   std::mt19937_64 random = SeededRandom();
   int hits = 0, misses = 0;
   for (int i = 0; i < StopCount(60); ++i) {
