@@ -21,6 +21,8 @@ constexpr size_t kJobsMax = 256;
 constexpr size_t kFetchesMax = 4096;
 constexpr size_t kBatchMax = 8;
 constexpr int kReadersPerRun = 2;
+constexpr double kReadTimeShare = 0.9;  // of the time that a get has left
+constexpr absl::Duration kReadTimeMin = absl::Milliseconds(50);  // with less, a get is a miss
 constexpr absl::Duration kReadTimeMax = absl::Seconds(5), kSideObjectTime = absl::Seconds(2);
 
 bool NeedsEvery(const MatchQuery& query) {
@@ -384,7 +386,12 @@ void RemoteBlocks::Read(const RunRef& run) {
         return;
       }
     }
-    ReadBatch(run, batch);
+    std::erase_if(batch, [&](const FetchRef& fetch) {
+      if (fetch->request.deadline - parts_.clock.Now() >= kReadTimeMin) return false;
+      End(run, fetch, absl::DeadlineExceededError("no time to read"));
+      return true;
+    });
+    if (!batch.empty()) ReadBatch(run, batch);
   }
 }
 
@@ -392,7 +399,7 @@ void RemoteBlocks::ReadBatch(const RunRef& run, std::span<const FetchRef> batch)
   const absl::Time began = MonotonicNow();
   std::vector<std::unique_ptr<std::byte[]>> images(batch.size());
   std::vector<GetRequest> requests;
-  absl::Time deadline = absl::InfinitePast();
+  absl::Time deadline = absl::InfiniteFuture();
   for (size_t i = 0; i < batch.size(); ++i) {
     const RemoteFetch& fetch = *batch[i];
     codecs::ImageSpec spec;
@@ -410,10 +417,12 @@ void RemoteBlocks::ReadBatch(const RunRef& run, std::span<const FetchRef> batch)
                                   .head_first = fetch.slice.head_first,
                                   .head_count = fetch.slice.head_count},
                         .target = ImageTarget{{images[i].get(), bytes}}});
-    deadline = std::max(deadline, fetch.request.deadline);
+    deadline = std::min(deadline, fetch.request.deadline);
   }
-  // The deadlines of requests are on the clock of Clock::Now().
-  const absl::Duration left = std::min(deadline - parts_.clock.Now(), kReadTimeMax);
+  // The rest of the time is for the answer: the client hears of a miss before it gives up. The
+  // deadlines of requests are on the clock of Clock::Now().
+  const absl::Duration left =
+      std::min((deadline - parts_.clock.Now()) * kReadTimeShare, kReadTimeMax);
   const auto results = run->found.GetBatch(requests, began + left);
   read_seconds_.Observe(MonotonicNow() - began);
   for (size_t i = 0; i < batch.size(); ++i) {
