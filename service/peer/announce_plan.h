@@ -90,8 +90,8 @@ class AnnouncePlan {
   // Ignores attempts that are no longer awaited.
   void Done(uint32_t home, uint64_t id, Outcome outcome, absl::Time now);
 
-  // How long to wait before the next look at the changes. It is longer if no home lacks anything and
-  // nothing has changed for a while, so that an idle daemon wakes less often.
+  // How long to wait before the next look at the changes. It is longer if no home lacks anything
+  // and nothing has changed for a while, so that an idle daemon wakes less often.
   absl::Duration Tick(absl::Time now) const;
 
   // --- For operators

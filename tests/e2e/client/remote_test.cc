@@ -252,6 +252,22 @@ TEST_P(RemoteTest, DeletesReachAllMembersAndNameThoseThatDoNotAnswer) {
   EXPECT_THAT(std::string(unreached.message()), testing::HasSubstr("did not confirm it: a"));
 }
 
+TEST_P(RemoteTest, AMemberThatWasStoppedDeletesLater) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
+  a.Put(0, 4);
+  Stop(*daemons_[0]);
+  const std::vector<BlockKey> keys = b.Keys(4);
+  const absl::Status unreached =
+      b.space->Delete(std::span(keys).subspan(2), absl::Seconds(6)).status();
+  daemons_[0]->process().Signal(SIGCONT);
+  EXPECT_EQ(unreached.code(), absl::StatusCode::kUnavailable) << unreached;
+  EXPECT_TRUE(
+      daemons_[1]->AwaitMetric("cairn_late_deletes_total{outcome=\"confirmed\"", 2, kPatience));
+  EXPECT_EQ(daemons_[1]->Metric("cairn_late_deletes"), 0);
+  EXPECT_EQ(a.Match(4).block_count, 2u);
+}
+
 TEST_P(RemoteTest, AMemberThatDiesIsAMissInTime) {
   ASSERT_NO_FATAL_FAILURE(StartAll(2));
   const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);

