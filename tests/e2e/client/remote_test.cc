@@ -259,7 +259,7 @@ TEST_P(RemoteTest, AMemberThatWasStoppedDeletesLater) {
   Stop(*daemons_[0]);
   const std::vector<BlockKey> keys = b.Keys(4);
   const absl::Status unreached =
-      b.space->Delete(std::span(keys).subspan(2), absl::Seconds(6)).status();
+      b.space->Delete(std::span(keys).subspan(2), absl::Seconds(2)).status();
   daemons_[0]->process().Signal(SIGCONT);
   EXPECT_EQ(unreached.code(), absl::StatusCode::kUnavailable) << unreached;
   EXPECT_TRUE(
