@@ -54,7 +54,7 @@ class AnnouncePlan {
     double walk_rate = 100'000;                          // blocks per second
     absl::Duration retry_min = absl::Milliseconds(100), retry_max = absl::Seconds(5);
     absl::Duration tick = absl::Milliseconds(10);
-    absl::Duration idle_tick = absl::Milliseconds(50), idle_after = absl::Seconds(1);
+    absl::Duration idle_tick = absl::Milliseconds(100), idle_after = absl::Seconds(1);
     absl::Duration alone_tick = absl::Milliseconds(100);  // without homes
   };
   explicit AnnouncePlan(Options options) : options_(options) {}

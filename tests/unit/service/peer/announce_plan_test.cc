@@ -290,7 +290,7 @@ TEST_F(AnnouncePlanTest, AHomeThatHangsIsWaitedForAndOneThatFailsIsNot) {
 // Random events; each home has what an Announced and a table make of the batches that arrive. With
 // other members, a home may know of a block that went while it was no home of it.
 TEST_F(AnnouncePlanTest, WhileNothingChangesItLooksLessOften) {
-  constexpr absl::Duration kIdle = absl::Milliseconds(50);
+  constexpr absl::Duration kIdle = absl::Milliseconds(100);
   const auto tick = [this] { return plan_.Tick(clock_.Now()); };
   SetView(1);
   EXPECT_EQ(tick(), absl::Milliseconds(100));
