@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
-.PHONY: help deps build programs wheel image package demo demo-hosts demo-vllm test test-connectors test-engines test-ops soak bench bench-peers bench-engines quality fuzz asan tsan \
+.PHONY: help deps build programs wheel image package demo demo-hosts demo-vllm test test-connectors test-engines test-hosts test-ops soak bench bench-peers bench-engines quality fuzz asan tsan \
   kernels-check gpu-build gpu-check fmt tidy clean
 
 help:  ## this list
@@ -50,6 +50,9 @@ test: deps  ## build, run all tests, then the unit tests again under ASan and UB
 test-connectors: programs  ## the connectors with vLLM's, SGLang's and LMCache's own packages, without a run of an engine (ten minutes on two busy cores; first 3 GB to download, 6 GB on disk)
 	.ci/engines tests/connectors/run.py
 
+test-hosts: programs  ## daemons that fail and lose each other under load, in network namespaces of the test (root; six minutes)
+	ctest --preset release -L "^hosts$$" -j 1
+
 test-ops: build  ## what takes programs for containers (root), or Prometheus for ten minutes
 	.ci/ops
 	ctest --preset release -L "^ops$$" -j 1
@@ -89,12 +92,12 @@ fuzz: deps  ## each fuzzer for FUZZ_SECONDS (60)
 asan: deps  ## all tests but the long ones under ASan and UBSan
 	cmake --preset asan
 	cmake --build --preset asan -j $(JOBS)
-	ctest --preset asan -LE "^(soak|ops)$$" -j $(JOBS)
+	ctest --preset asan -LE "^(soak|ops|hosts)$$" -j $(JOBS)
 
 tsan: deps  ## all tests but the long ones under TSan
 	cmake --preset tsan
 	cmake --build --preset tsan -j $(JOBS)
-	ctest --preset tsan -LE "^(soak|ops)$$" -j $(JOBS)
+	ctest --preset tsan -LE "^(soak|ops|hosts)$$" -j $(JOBS)
 
 kernels-check: build  ## kernels under ASan and TSan, with mistakes in them, and for all architectures (an hour and a half on two cores)
 	$(PYTHON) tests/kernels/nvcc_test.py c++ sm_80 sm_90 sm_100 || test $$? -eq 77

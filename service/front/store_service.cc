@@ -431,13 +431,14 @@ void StoreService::DeleteElsewhere(const ControlCall& call, const std::string& t
                                    const SpaceEntry& space, std::vector<proto::BlockKey> keys,
                                    Reply reply, const ReplyDone<Reply>& done) {
   if (!AsksMembers(ticket)) return freed_.Answer(call, std::move(reply), done);
+  const std::string later = keys.empty() ? "" : "; they are told again for ten minutes";
   parts_.remote->Delete(space, std::move(keys), call.deadline() - 2 * kAnswerTime,
-                        [this, &call, reply = std::move(reply),
+                        [this, &call, later, reply = std::move(reply),
                          done](const std::vector<std::string>& unreached) mutable {
                           if (unreached.empty()) return freed_.Answer(call, std::move(reply), done);
                           done(absl::UnavailableError(
                               absl::StrCat("deleted here, but these members did not confirm it: ",
-                                           absl::StrJoin(unreached, ", "))));
+                                           absl::StrJoin(unreached, ", "), later)));
                         });
 }
 

@@ -72,6 +72,7 @@ void AnnouncePlan::Push(uint32_t home, const BlockChange& change, bool is_page, 
 
 void AnnouncePlan::Add(std::span<const BlockChange> changes, absl::Time now) {
   if (lines_.empty()) return;
+  if (!changes.empty()) changed_at_ = now;
   for (const BlockChange& change : changes) {
     const Homes::Two homes = homes_.Of(change.run);
     Push(homes.first, change, /*is_page=*/false, now);
@@ -195,6 +196,12 @@ void AnnouncePlan::Done(uint32_t home, uint64_t id, Outcome outcome, absl::Time 
   }
   if (outcome == Outcome::kRefused) Begin(line, now);
   NoteFailure(line, now);
+}
+
+absl::Duration AnnouncePlan::Tick(absl::Time now) const {
+  if (lines_.empty()) return options_.alone_tick;
+  const bool is_idle = Lag(now) == absl::ZeroDuration() && now - changed_at_ >= options_.idle_after;
+  return is_idle ? options_.idle_tick : options_.tick;
 }
 
 // --- For operators -------------------------------------------------------------------------------

@@ -53,6 +53,9 @@ class AnnouncePlan {
     size_t queue_max = 4096;                             // entries that a home lacks
     double walk_rate = 100'000;                          // blocks per second
     absl::Duration retry_min = absl::Milliseconds(100), retry_max = absl::Seconds(5);
+    absl::Duration tick = absl::Milliseconds(10);
+    absl::Duration idle_tick = absl::Milliseconds(100), idle_after = absl::Seconds(1);
+    absl::Duration alone_tick = absl::Milliseconds(100);  // without homes
   };
   explicit AnnouncePlan(Options options) : options_(options) {}
 
@@ -86,6 +89,10 @@ class AnnouncePlan {
   };
   // Ignores attempts that are no longer awaited.
   void Done(uint32_t home, uint64_t id, Outcome outcome, absl::Time now);
+
+  // How long to wait before the next look at the changes. It is longer if no home lacks anything
+  // and nothing has changed for a while, so that an idle daemon wakes less often.
+  absl::Duration Tick(absl::Time now) const;
 
   // --- For operators
 
@@ -134,7 +141,8 @@ class AnnouncePlan {
   Lines lines_;
   bool is_walking_ = false;
   uint64_t walk_next_ = 0;
-  absl::Time page_at_ = absl::InfinitePast();  // the next page is wanted then
+  absl::Time page_at_ = absl::InfinitePast();     // the next page is wanted then
+  absl::Time changed_at_ = absl::InfinitePast();  // the last change of a block
   uint64_t last_epoch_ = 0, last_id_ = 0, resets_ = 0;
 };
 

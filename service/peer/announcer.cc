@@ -17,8 +17,6 @@
 namespace cairn {
 namespace {
 
-constexpr absl::Duration kAnnounceTick = absl::Milliseconds(10);
-constexpr absl::Duration kAloneTick = absl::Milliseconds(100);
 constexpr absl::Duration kAnnounceTimeout = absl::Seconds(2);
 constexpr size_t kChangesPerRead = 256;
 constexpr int kReadsPerTick = 64;  // and pages
@@ -41,7 +39,7 @@ class Announcer::Loop {
       Send(now);
       announcer_.lag_us_.Set(absl::ToInt64Microseconds(plan_.Lag(now)));
       announcer_.resets_.Set(static_cast<int64_t>(plan_.resets()));
-      TakeAnswers(now + (plan_.home_count() == 0 ? kAloneTick : kAnnounceTick));
+      TakeAnswers(now + plan_.Tick(now));
     }
     for (Running& running : running_) running.context.TryCancel();
     queue_.Shutdown();

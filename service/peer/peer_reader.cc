@@ -112,7 +112,8 @@ absl::StatusOr<SideObjectHandle> PeerReader::Found::GetSideObject(const codecs::
 // --- Sessions ------------------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<Client>> PeerReader::Connect(const Member& member,
-                                                            const std::string& tenant) const {
+                                                            const std::string& tenant,
+                                                            absl::Duration timeout) const {
   ConnectOptions options;
   options.control = member.address;
   options.transports = options_.transports;
@@ -122,7 +123,7 @@ absl::StatusOr<std::unique_ptr<Client>> PeerReader::Connect(const Member& member
   options.tls = options_.tls;
   if (options.tls.is_on()) options.tls.server = member.tls_server;
   options.breaker = kBreaker;
-  options.timeout = options_.connect_timeout;
+  options.timeout = timeout;
   return Client::Connect(options);
 }
 
@@ -150,7 +151,8 @@ std::shared_ptr<PeerReader::Line> PeerReader::FindLine(const Member& member,
 }
 
 absl::StatusOr<std::shared_ptr<PeerReader::Line>> PeerReader::LineTo(const Member& member,
-                                                                     const std::string& tenant) {
+                                                                     const std::string& tenant,
+                                                                     absl::Duration timeout) {
   std::shared_ptr<Line> line = FindLine(member, tenant);
   if (line == nullptr) return absl::UnavailableError("stopping");
   {
@@ -160,7 +162,7 @@ absl::StatusOr<std::shared_ptr<PeerReader::Line>> PeerReader::LineTo(const Membe
     if (MonotonicNow() < line->retry_at) return line->failure;
     line->is_connecting = true;
   }
-  absl::StatusOr<std::unique_ptr<Client>> client = Connect(member, tenant);
+  absl::StatusOr<std::unique_ptr<Client>> client = Connect(member, tenant, timeout);
   if (!client.ok()) line->NoteFailure(client.status());
   const MutexLock own(line->mutex);
   line->is_connecting = false;
@@ -177,7 +179,9 @@ absl::StatusOr<PeerReader::Found> PeerReader::Match(const Member& member,
                                                     const PeerQuestion& question,
                                                     absl::Time deadline) {
   Found found;
-  CAIRN_ASSIGN_OR_RETURN(found.line_, LineTo(member, question.identity.tenant));
+  // A match has a few milliseconds. A connection may take longer, and serves later ones.
+  CAIRN_ASSIGN_OR_RETURN(found.line_,
+                         LineTo(member, question.identity.tenant, options_.connect_timeout));
   auto space = found.line_->SpaceOf(question.identity, question.recipe, deadline);
   if (!space.ok()) {
     found.line_->NoteFailure(space.status());
@@ -201,7 +205,9 @@ absl::StatusOr<uint64_t> PeerReader::Delete(const Member& member,
                                             const proto::SpaceIdentity& identity,
                                             std::span<const proto::BlockKey> keys,
                                             absl::Time deadline) {
-  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Line> line, LineTo(member, identity.tenant));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration time, TimeLeft(deadline));
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Line> line,
+                         LineTo(member, identity.tenant, std::min(time, options_.connect_timeout)));
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Space> space, line->SpaceOf(identity, "", deadline));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
   return keys.empty() ? space->Invalidate(left) : space->Delete(keys, left);

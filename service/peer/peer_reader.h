@@ -116,11 +116,12 @@ class PeerReader {
  private:
   // Returns the line to the member, which may not be connected yet. Null after Stop().
   std::shared_ptr<Line> FindLine(const Member& member, const std::string& tenant);
-  // Returns a connected line. A connection is tried by one caller at a time, for `connect_timeout`
-  // at most; others get Unavailable meanwhile, and until a while after a failure.
-  absl::StatusOr<std::shared_ptr<Line>> LineTo(const Member& member, const std::string& tenant);
-  absl::StatusOr<std::unique_ptr<Client>> Connect(const Member& member,
-                                                  const std::string& tenant) const;
+  // Returns a connected line. A connection is tried by one caller at a time, for `timeout` at most;
+  // others get Unavailable meanwhile, and until a while after a failure.
+  absl::StatusOr<std::shared_ptr<Line>> LineTo(const Member& member, const std::string& tenant,
+                                               absl::Duration timeout);
+  absl::StatusOr<std::unique_ptr<Client>> Connect(const Member& member, const std::string& tenant,
+                                                  absl::Duration timeout) const;
   void CountClosed(const Line& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;

@@ -21,7 +21,10 @@ constexpr size_t kJobsMax = 256;
 constexpr size_t kFetchesMax = 4096;
 constexpr size_t kBatchMax = 8;
 constexpr int kReadersPerRun = 2;
+constexpr double kReadTimeShare = 0.9;                           // of the time that a get has left
+constexpr absl::Duration kReadTimeMin = absl::Milliseconds(50);  // with less, a get is a miss
 constexpr absl::Duration kReadTimeMax = absl::Seconds(5), kSideObjectTime = absl::Seconds(2);
+constexpr absl::Duration kLateDeleteTime = absl::Seconds(2);
 
 bool NeedsEvery(const MatchQuery& query) {
   return std::ranges::all_of(query.wanted, [](const WantedGroup& wanted) {
@@ -304,7 +307,10 @@ void RemoteBlocks::Delete(const SpaceEntry& space, std::vector<proto::BlockKey> 
     const MutexLock lock(deleting->mutex);
     deleting->open = others.size();
   }
-  const auto end = [deleting](const std::string& member, const absl::Status& status) {
+  const auto end = [this, deleting](const std::string& member, const absl::Status& status) {
+    if (!status.ok() && !deleting->keys.empty()) {
+      late_deletes_.Add({member, deleting->identity, deleting->keys, parts_.clock.Now()});
+    }
     std::vector<std::string> unreached;
     {
       const MutexLock lock(deleting->mutex);
@@ -324,7 +330,30 @@ void RemoteBlocks::Delete(const SpaceEntry& space, std::vector<proto::BlockKey> 
   }
 }
 
+void RemoteBlocks::DeleteLate() {
+  const ViewPtr view = parts_.members.view();
+  const auto has_joined = [&view](std::string_view name) {
+    const Member* member = view->Find(name);
+    return member != nullptr && member->state == MemberState::kJoined;
+  };
+  for (size_t i = 0; i < kMembersMax; ++i) {
+    std::optional<LateDeletes::Deletion> taken = late_deletes_.Take(parts_.clock.Now(), has_joined);
+    if (!taken.has_value()) return;
+    const auto deletion = std::make_shared<LateDeletes::Deletion>(*std::move(taken));
+    const Member member = *view->Find(deletion->member);
+    const bool is_asked = askers_.Submit([this, deletion, member] {
+      const absl::Status status =
+          parts_.reader
+              .Delete(member, deletion->identity, deletion->keys, MonotonicNow() + kLateDeleteTime)
+              .status();
+      late_deletes_.Done(std::move(*deletion), status.ok());
+    });
+    if (!is_asked) return late_deletes_.Done(std::move(*deletion), false);
+  }
+}
+
 void RemoteBlocks::Look() {
+  DeleteLate();
   Drop(table_.Expire(parts_.clock.Now()));
   (void)askers_.Submit([this] { parts_.reader.CloseUnused(*parts_.members.view()); });
 }
@@ -384,7 +413,12 @@ void RemoteBlocks::Read(const RunRef& run) {
         return;
       }
     }
-    ReadBatch(run, batch);
+    std::erase_if(batch, [&](const FetchRef& fetch) {
+      if (fetch->request.deadline - parts_.clock.Now() >= kReadTimeMin) return false;
+      End(run, fetch, absl::DeadlineExceededError("no time to read"));
+      return true;
+    });
+    if (!batch.empty()) ReadBatch(run, batch);
   }
 }
 
@@ -392,7 +426,7 @@ void RemoteBlocks::ReadBatch(const RunRef& run, std::span<const FetchRef> batch)
   const absl::Time began = MonotonicNow();
   std::vector<std::unique_ptr<std::byte[]>> images(batch.size());
   std::vector<GetRequest> requests;
-  absl::Time deadline = absl::InfinitePast();
+  absl::Time deadline = absl::InfiniteFuture();
   for (size_t i = 0; i < batch.size(); ++i) {
     const RemoteFetch& fetch = *batch[i];
     codecs::ImageSpec spec;
@@ -410,10 +444,12 @@ void RemoteBlocks::ReadBatch(const RunRef& run, std::span<const FetchRef> batch)
                                   .head_first = fetch.slice.head_first,
                                   .head_count = fetch.slice.head_count},
                         .target = ImageTarget{{images[i].get(), bytes}}});
-    deadline = std::max(deadline, fetch.request.deadline);
+    deadline = std::min(deadline, fetch.request.deadline);
   }
-  // The deadlines of requests are on the clock of Clock::Now().
-  const absl::Duration left = std::min(deadline - parts_.clock.Now(), kReadTimeMax);
+  // The rest of the time is for the answer: the client hears of a miss before it gives up. The
+  // deadlines of requests are on the clock of Clock::Now().
+  const absl::Duration left =
+      std::min((deadline - parts_.clock.Now()) * kReadTimeShare, kReadTimeMax);
   const auto results = run->found.GetBatch(requests, began + left);
   read_seconds_.Observe(MonotonicNow() - began);
   for (size_t i = 0; i < batch.size(); ++i) {
@@ -495,6 +531,7 @@ void RemoteBlocks::End(const RunRef& run, const FetchRef& fetch, const absl::Sta
 }
 
 void RemoteBlocks::Report(MetricSink& sink) const {
+  late_deletes_.Report(sink);
   const auto count = [&sink](std::string_view name, std::string_view help, std::string_view outcome,
                              const Counter& counter) {
     const MetricLabel label{"outcome", outcome};

@@ -42,6 +42,7 @@
 #include "service/peer/locator.h"
 #include "service/peer/peer_reader.h"
 #include "service/put/put.h"
+#include "service/remote/late_deletes.h"
 #include "service/remote/remote_table.h"
 #include "service/remote/workers.h"
 #include "service/request.h"
@@ -97,11 +98,13 @@ class RemoteBlocks {
   void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
   void EndSession(uint64_t session_id);
   // Deletes blocks at all other members; all blocks of the space if `keys` is empty. `done` gets
-  // the names of the members that did not confirm it by `deadline`. Runs as for Extend().
+  // the names of the members that did not confirm it by `deadline`. Runs as for Extend(). Look()
+  // asks these members again to delete the blocks (service/remote/late_deletes.h).
   using Deleted = std::function<void(std::vector<std::string> unreached)>;
   void Delete(const SpaceEntry& space, std::vector<proto::BlockKey> keys, absl::Time deadline,
               Deleted done);
-  // Ends leases that are over, and closes unused sessions. Call it about once a second.
+  // Ends leases that are over, closes unused sessions, and asks members again for deletions that
+  // they did not confirm. Call it about once a second.
   void Look();
 
   // --- Get
@@ -146,6 +149,8 @@ class RemoteBlocks {
                                               absl::Time deadline);
   // Drops leases on a thread that may wait for the network.
   void Drop(RemoteTable::Leases leases);
+  // Asks each member that has joined for one of the deletions that it did not confirm.
+  void DeleteLate();
 
   // Reads the next images of a run, then those that were added meanwhile.
   void Read(const RunRef& run);
@@ -162,6 +167,7 @@ class RemoteBlocks {
   const Parts parts_;
   const Options options_;
   RemoteTable table_{kBlocksMax};
+  LateDeletes late_deletes_;
   mutable Mutex mutex_;
   absl::flat_hash_map<FetchKey, FetchRef> fetches_ ABSL_GUARDED_BY(mutex_);
   Counter found_, nothing_, late_, refused_;         // questions, by outcome

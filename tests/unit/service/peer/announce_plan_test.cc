@@ -289,6 +289,36 @@ TEST_F(AnnouncePlanTest, AHomeThatHangsIsWaitedForAndOneThatFailsIsNot) {
 
 // Random events; each home has what an Announced and a table make of the batches that arrive. With
 // other members, a home may know of a block that went while it was no home of it.
+TEST_F(AnnouncePlanTest, WhileNothingChangesItLooksLessOften) {
+  constexpr absl::Duration kIdle = absl::Milliseconds(100);
+  const auto tick = [this] { return plan_.Tick(clock_.Now()); };
+  SetView(1);
+  EXPECT_EQ(tick(), absl::Milliseconds(100));
+  SetView(2);
+  clock_.Advance(kTick);
+  EXPECT_EQ(tick(), kTick);  // the homes lack the reset, and then the walk
+  ASSERT_NO_FATAL_FAILURE(Begin(2));
+  EXPECT_EQ(tick(), kIdle);
+  Add({Stored(1)});
+  EXPECT_EQ(tick(), kTick);
+  clock_.Advance(kTick);
+  EXPECT_EQ(TakeAll(), 2u);
+  EXPECT_EQ(tick(), kTick);  // more may follow
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_EQ(tick(), kIdle);
+}
+
+TEST_F(AnnouncePlanTest, WhileAHomeLacksAChangeItLooksOften) {
+  ASSERT_NO_FATAL_FAILURE(Begin(2));
+  Add({Stored(1)});
+  clock_.Advance(kTick);
+  const auto due = Due();
+  ASSERT_THAT(due, SizeIs(2));
+  Done(*due[0]);
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_EQ(plan_.Tick(clock_.Now()), kTick);  // the other home has not answered
+}
+
 class AnnouncePlanRandomTest : public AnnouncePlanTest, public testing::WithParamInterface<bool> {
  protected:
   struct Home {

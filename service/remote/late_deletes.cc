@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/remote/late_deletes.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cairn {
+
+void LateDeletes::MakeRoom(size_t keys) {
+  while (keys_ + keys > kKeysMax) {
+    keys_ -= waiting_.front().keys.size();
+    given_up_.Add(waiting_.front().keys.size());
+    waiting_.pop_front();
+  }
+}
+
+void LateDeletes::Add(Deletion deletion) {
+  const size_t keys = deletion.keys.size();
+  if (keys > kKeysMax) return given_up_.Add(keys);
+  const MutexLock lock(mutex_);
+  MakeRoom(keys);
+  keys_ += keys;
+  waiting_.push_back(std::move(deletion));
+}
+
+std::optional<LateDeletes::Deletion> LateDeletes::Take(
+    absl::Time now, absl::FunctionRef<bool(std::string_view member)> is_wanted) {
+  const MutexLock lock(mutex_);
+  std::erase_if(waiting_, [&](const Deletion& deletion) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (now - deletion.since < kKept) return false;
+    keys_ -= deletion.keys.size();
+    given_up_.Add(deletion.keys.size());
+    return true;
+  });
+  const auto found = std::ranges::find_if(waiting_, [&](const Deletion& deletion) {
+    return !busy_.contains(deletion.member) && is_wanted(deletion.member);
+  });
+  if (found == waiting_.end()) return std::nullopt;
+  Deletion taken = std::move(*found);
+  waiting_.erase(found);
+  keys_ -= taken.keys.size();
+  busy_.insert(taken.member);
+  return taken;
+}
+
+void LateDeletes::Done(Deletion deletion, bool is_confirmed) {
+  const size_t keys = deletion.keys.size();
+  const MutexLock lock(mutex_);
+  busy_.erase(deletion.member);
+  if (is_confirmed) return confirmed_.Add(keys);
+  if (keys_ + keys > kKeysMax) return given_up_.Add(keys);  // it is the oldest
+  keys_ += keys;
+  waiting_.push_front(std::move(deletion));
+}
+
+size_t LateDeletes::key_count() const {
+  const MutexLock lock(mutex_);
+  return keys_;
+}
+
+void LateDeletes::Report(MetricSink& sink) const {
+  sink.AddGauge("cairn_late_deletes",
+                "Deleted blocks, once for each member that has not confirmed the deletion yet.", {},
+                static_cast<double>(key_count()));
+  const auto add = [&sink](std::string_view outcome, const Counter& counter) {
+    const MetricLabel label{"outcome", outcome};
+    sink.AddCounter("cairn_late_deletes_total",
+                    "Deleted blocks that members confirmed late, or did not confirm in time.",
+                    {&label, 1}, counter.Value());
+  };
+  add("confirmed", confirmed_);
+  add("given_up", given_up_);
+}
+
+}  // namespace cairn

