@@ -29,7 +29,8 @@ constexpr int kStepsPerTurn = 4;  // per direction: 256 KiB
 constexpr int kDoorEventsMax = 64;
 constexpr absl::Duration kSweepTime = absl::Seconds(1);
 constexpr absl::Duration kFlushTime = absl::Seconds(5);  // to send gRPC's last bytes
-constexpr uint64_t kDoorWakeTag = 0;  // connection N has the tags 2 N and 2 N + 1 for its two sockets
+constexpr uint64_t kDoorWakeTag =
+    0;  // connection N has the tags 2 N and 2 N + 1 for its two sockets
 // The minimum age at which connections end. The end is spread up to a day, so that they do not all
 // reconnect at once.
 constexpr absl::Duration kAgeMin = absl::Minutes(24 * 60 * 9 / 10);
