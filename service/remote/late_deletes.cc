@@ -59,12 +59,12 @@ size_t LateDeletes::key_count() const {
 }
 
 void LateDeletes::Report(MetricSink& sink) const {
-  sink.AddGauge("cairn_late_deletes",
+  sink.AddGauge("cairn_peer_late_deletes",
                 "Deleted blocks, once for each member that has not confirmed the deletion yet.", {},
                 static_cast<double>(key_count()));
   const auto add = [&sink](std::string_view outcome, const Counter& counter) {
     const MetricLabel label{"outcome", outcome};
-    sink.AddCounter("cairn_late_deletes_total",
+    sink.AddCounter("cairn_peer_late_deletes_total",
                     "Deleted blocks that members confirmed late, or did not confirm in time.",
                     {&label, 1}, counter.Value());
   };

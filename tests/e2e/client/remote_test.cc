@@ -237,9 +237,9 @@ TEST_P(RemoteTest, AMemberThatWasStoppedDeletesLater) {
       b.space->Delete(std::span(keys).subspan(2), absl::Seconds(2)).status();
   daemons_[0]->process().Signal(SIGCONT);
   EXPECT_EQ(unreached.code(), absl::StatusCode::kUnavailable) << unreached;
-  EXPECT_TRUE(
-      daemons_[1]->AwaitMetric("cairn_late_deletes_total{outcome=\"confirmed\"", 2, kPatience));
-  EXPECT_EQ(daemons_[1]->Metric("cairn_late_deletes"), 0);
+  EXPECT_TRUE(daemons_[1]->AwaitMetric("cairn_peer_late_deletes_total{outcome=\"confirmed\"", 2,
+                                       kPatience));
+  EXPECT_EQ(daemons_[1]->Metric("cairn_peer_late_deletes"), 0);
   EXPECT_EQ(a.Match(4).block_count, 2u);
 }
 
