@@ -14,8 +14,8 @@ import itertools
 import json
 import os
 import pathlib
-import socket
 import statistics
+import sys
 import tempfile
 import time
 from typing import Any
@@ -23,6 +23,9 @@ from typing import Any
 import numpy as np
 from arrays import DIM, HEADS, LAYER_BYTES, TOKENS, import_cairn, parse_arguments
 from tls import Ca, Daemon
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+from ports import free_port  # noqa: E402
 
 AT_ONCE = 16
 HOST_BYTES = "1GiB"  # of which a tenant may lease a quarter
@@ -36,11 +39,6 @@ GOALS = {
 }
 IS_AT_LEAST = ("get_1mib_ratio", "get_4mib_ratio")
 TURN = itertools.count()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 class Blocks:

@@ -7,18 +7,18 @@ import contextlib
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "client" / "examples" / name) for name in ("demo", "vllm")]
+sys.path[:0] = [str(ROOT / path) for path in ("client/examples/demo", "client/examples/vllm", "tests/support")]
 
 import cairn  # noqa: E402
 from daemon import Daemon  # noqa: E402
 from measured import LMCACHE  # noqa: E402
+from ports import free_port  # noqa: E402
 from process import config_of  # noqa: E402
 
 START_SECONDS_MAX = 120
@@ -127,12 +127,6 @@ class Cairn:
     def stop(self):
         self._client.close()
         self._daemon.stop()
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def tree_of(pid):

@@ -7,7 +7,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,20 +15,15 @@ import pytest
 from conftest import CHART, ROOT
 from test_chart import daemon_of, given_policy, of_kind, pods
 
-sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "tests" / "e2e" / "python")]
+sys.path[:0] = [str(ROOT / path) for path in ("client/python", "tests/e2e/python", "tests/support")]
 import cairn  # noqa: E402
 from certificates import Ca  # noqa: E402
+from ports import free_port  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("CAIRN_BIN_DIR", ROOT / "build" / "release" / "bin"))
 HOSTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
 SECONDS_MAX = 60
 NAME = "cairn.serving.svc"  # of the members' certificate
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def wait_for(what, of):
@@ -93,7 +87,7 @@ def certificates(tmp_path_factory):
 @pytest.fixture(scope="module")
 def stores(render, certificates, tmp_path_factory):
     """They all know each other."""
-    control, stream, http, peer = free_ports(4)
+    control, stream, http, peer = (free_port() for _ in range(4))
     listed = [{"name": f"r-cairn-{at}", "host": host} for at, host in enumerate(HOSTS)]
     values = f"ports.control={control},ports.stream={stream},ports.http={http},cluster.peerPort={peer}"
     sizes = "memory.host=128Mi,memory.staging=192Mi,drainSeconds=0,cluster.matchMs=2000"

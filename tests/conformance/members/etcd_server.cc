@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/file.h"
+#include "tests/support/free_port.h"
 #include "tests/support/wait.h"
 
 namespace cairn {
@@ -25,15 +26,6 @@ sockaddr_in Loopback(int port) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(static_cast<uint16_t>(port));
   return address;
-}
-
-int FreePort() {
-  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = Loopback(0);
-  socklen_t bytes = sizeof address;
-  CAIRN_CHECK(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), bytes) == 0, "no port");
-  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &bytes);
-  return ntohs(address.sin_port);
 }
 
 bool Listens(int port) {

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "client" / "python"))
-sys.path.insert(0, str(ROOT / "client" / "examples" / "demo"))
+sys.path[:0] = [str(ROOT / path) for path in ("client/examples/demo", "client/python", "tests/support")]
 
 import cairn  # noqa: E402
 from daemon import Daemon  # noqa: E402

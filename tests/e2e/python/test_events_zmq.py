@@ -4,7 +4,6 @@
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import cairn
 import pytest
 from conftest import ROOT, TOKENS, make_kv, open_space
 from daemon import Daemon
+from ports import free_port
 
 msgspec = pytest.importorskip("msgspec")
 zmq = pytest.importorskip("zmq")
@@ -276,12 +276,6 @@ def test_an_indexer_that_knows_nothing_of_cairn_scores_it(bin_dir, tmp_path, mon
         wait_for(lambda: score() == TOKENS)
         space.invalidate()
         wait_for(lambda: score() == 0)
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def wait_for(is_so):

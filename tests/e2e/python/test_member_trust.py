@@ -12,15 +12,11 @@ import cairn
 import numpy as np
 import pytest
 from certificates import Ca
+from ports import free_port
 from test_trust import Daemon, OpeningRelay, move
 
 GROUPS = [cairn.KvGroup(layers=2, kv_heads=2, dim=32)]
 NAMES = ("a", "b")
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def san(name):
