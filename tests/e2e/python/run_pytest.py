@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one pytest file of this folder: run_pytest.py FILE LIBRARY BIN_DIR. Exit 77: skipped."""
+"""Runs one pytest file, of this folder or an absolute path: run_pytest.py FILE LIBRARY BIN_DIR [WORDS OF PYTEST].
+Exit 77: skipped."""
 
 import os
 import pathlib
@@ -14,10 +15,10 @@ def main():
     except ImportError:
         print("skipped: pytest is missing (make deps)")
         return 77
-    file, library, bin_dir = sys.argv[1:4]
+    file, library, bin_dir, *words = sys.argv[1:]
     os.environ["CAIRN_LIBRARY"] = library
     os.environ["CAIRN_BIN_DIR"] = bin_dir
-    arguments = ["-q", "-rs", "-p", "no:cacheprovider", str(HERE / file)]
+    arguments = ["-q", "-rs", "-p", "no:cacheprovider", str(HERE / file), *words]
     status = pytest.main(arguments)
     return 77 if status == pytest.ExitCode.NO_TESTS_COLLECTED else int(status)
 

@@ -65,6 +65,11 @@ class Member:
     def joined(self):
         return sorted(name for name, words in self.members().items() if "joined" in words)
 
+    def kept(self):
+        """Those that are joined, and those held: the source does not list them now, and they count."""
+        states = {"joined", "held"}
+        return sorted(name for name, words in self.members().items() if states & set(words))
+
     def weight(self):
         """The number of threads and of open files, and the resident bytes."""
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
@@ -178,13 +183,14 @@ class Fleet:
             *("--socket", f"{folder / name}.data", "--admin", f"unix:{folder / name}.admin"),
             *("--http", "off", "--host-bytes", "64MiB", "--ssd", f"{folder / name}.ssd=256MiB"),
             *("--cluster", "test", "--members", source, "--member-name", name),
-            *("--member-grace", "5", "--peer", f"{address}:{PEER_PORT}"),
+            *("--peer", f"{address}:{PEER_PORT}"),
             *("--stream", f"{address}:{STREAM_PORT}", "--drain-ms", "1000"),
             *("--peer-match-ms", "200"),  # on a machine that does much else
             *("--tls-cert", f"{folder / name}.pem", "--tls-key", f"{folder / name}.key"),
             *("--tls-ca", str(ca.pem), "--policy", f"{folder}/policy.yaml"),
-            # Of etcd; members have TLS.
-            *(("--plaintext", "anywhere") if source.startswith("etcd:") else ()),
+            # Towards etcd; members have TLS. The grace is then the default, since a member learns up
+            # to a third of its lease late, ten seconds, that an etcd has lost its key.
+            *(("--plaintext", "anywhere") if source.startswith("etcd:") else ("--member-grace", "5")),
         ]
 
     def list_for(self, name, listed):
