@@ -80,7 +80,7 @@ struct PlacedImage {
 };
 
 // Does the same as Gather(), but copies and reads no tile: only header and directory are written.
-// Tiles that are adjacent in one source have one place.
+// Tiles that are adjacent in memory have one place.
 //
 // - prefix: receives header and directory. GatheredPrefixBytes() suffice (else kTargetTooSmall).
 // - places: receives the places of the tiles (else kTooLarge: there are more).

@@ -26,11 +26,10 @@ using transport::TlsStep;
 
 constexpr size_t kStepBytes = size_t{64} << 10;
 constexpr int kStepsPerTurn = 4;  // per direction: 256 KiB
-constexpr int kDoorEventsMax = 64;
 constexpr absl::Duration kSweepTime = absl::Seconds(1);
 constexpr absl::Duration kFlushTime = absl::Seconds(5);  // to send gRPC's last bytes
-constexpr uint64_t kDoorWakeTag =
-    0;  // connection N has the tags 2 N and 2 N + 1 for its two sockets
+// Connection N, from 1, has the tags 2 N and 2 N + 1 for its two sockets.
+constexpr uint64_t kDoorWakeTag = 0;
 // The minimum age at which connections end. The end is spread up to a day, so that they do not all
 // reconnect at once.
 constexpr absl::Duration kAgeMin = absl::Minutes(24 * 60 * 9 / 10);
@@ -154,9 +153,10 @@ void TlsDoor::Run() {
   std::vector<uint64_t> due;
   absl::Time next_sweep = MonotonicNow() + kSweepTime;
   while (true) {  // until Stop() wakes it
-    std::array<epoll_event, kDoorEventsMax> events;
+    std::array<epoll_event, 64> events;
     const int wait_ms = due.empty() ? static_cast<int>(absl::ToInt64Milliseconds(kSweepTime)) : 0;
-    const int count = ::epoll_wait(epoll_.get(), events.data(), kDoorEventsMax, wait_ms);
+    const int count =
+        ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms);
     CAIRN_CHECK(count >= 0 || errno == EINTR);
     for (int i = 0; i < count; ++i) {
       const uint64_t tag = events[static_cast<size_t>(i)].data.u64;

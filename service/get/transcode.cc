@@ -260,12 +260,14 @@ absl::StatusOr<Answer> Gets::MakeImage(GetOp& op) {
     direct_.Add();
     return answer;
   }
-  if (CanPlace(op) && PlaceTiles(op, &answer)) {
-    placed_.Add();
-    return answer;
+  if (CanPlace(op)) {
+    if (PlaceTiles(op, &answer)) {
+      placed_.Add();
+      return answer;
+    }
+    // Verify() has left this to a client that reads the tiles where they are.
+    if (op.pins.size() > 1) CAIRN_RETURN_IF_ERROR(VerifyViews(op));
   }
-  // Verify() has left this to a client that reads them in place.
-  if (CanPlace(op) && op.pins.size() > 1) CAIRN_RETURN_IF_ERROR(VerifyViews(op));
   const bool is_gathered = HaveOneCoding(op.views);
   CAIRN_ASSIGN_OR_RETURN(Extent image, is_gathered ? Gather(op) : Recode(op));
   (is_gathered ? gathered_ : recoded_).Add();
