@@ -76,6 +76,9 @@ class Exchange {
   // Set before Finish(): the loan of the daemon's memory that has the payload. Null if the payload
   // was copied. Borrowed for the call.
   const transport::Loan* loan = nullptr;
+  // Set before Finish(): the payload could be a loan, so the daemon may not have verified it, even
+  // if it was copied.
+  bool may_be_unverified = false;
 };
 
 // Work for the calling thread while its requests run. It is called repeatedly, between polls of the

@@ -220,7 +220,7 @@ void GetExchange::Finish(const proto::Frame& reply, std::span<const std::byte> p
     // The loan has ended, so the daemon may have changed the bytes before they were read.
     return Fail(absl::NotFoundError("the loan was over before the block was decoded"));
   }
-  if (loan != nullptr && absl::IsDataLoss(status)) {
+  if (may_be_unverified && absl::IsDataLoss(status)) {
     wants_copy_ = true;
     result_ = status;
     return;

@@ -102,6 +102,7 @@ void Pipeline::End(Place& place) {
                                          place.call.reply_payload_bytes, " came")));
   }
   exchange.loan = place.call.loan.get();
+  exchange.may_be_unverified = place.call.takes_loan;
   exchange.Finish(*reply, exchange.loan != nullptr ? exchange.loan->bytes()
                                                    : place.call.target.first(reply->payload_bytes));
   exchange.loan = nullptr;

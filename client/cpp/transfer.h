@@ -106,7 +106,7 @@ class GetExchange final : public Exchange {
   // Returns whether a checksum did not match or the reply did not fit the request. result() is then
   // NotFound.
   bool is_corrupt() const { return is_corrupt_; }
-  // Returns true if the payload in the lent memory of the daemon is damaged. The exchange should
+  // Returns true if a payload that the daemon may not have verified is damaged. The exchange should
   // then run again without a loan: the daemon verifies the block before it copies it, finds the
   // damage, and may read the block from another tier.
   bool wants_copy() const override { return wants_copy_; }

@@ -28,6 +28,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 constexpr auto kBf16 = codecs::DType::kBf16;
 constexpr char kLoans[] = "cairn_transport_loans_total";
+constexpr char kNoMemory[] = "another process's memory cannot be written here";
 constexpr char kInForce[] = "cairn_transport_loans{";
 
 // Mappings of a daemon's memory in this process.
@@ -99,6 +100,37 @@ class MapTest : public testing::Test {
       const BlockKey key = (*space)->OpaqueKey(std::as_bytes(std::span(&i, 1)));
       puts += (*space)->Put({.key = key, .source = SourceBytes{noise}}, kPatience).ok() ? 1 : 0;
     }
+  }
+  // Changes the first byte of `source` in the daemon's memory, wherever it lies. Returns false if
+  // another process's memory cannot be written here.
+  bool Damage(const Bytes& source) const {
+    const std::string memory_path = "/proc/" + std::to_string(daemon_->process().pid()) + "/mem";
+    std::ifstream maps("/proc/" + std::to_string(daemon_->process().pid()) + "/maps");
+    std::fstream memory(memory_path, std::ios::in | std::ios::out | std::ios::binary);
+    if (!memory.is_open()) return false;
+    int damaged = 0;
+    for (std::string line; std::getline(maps, line);) {
+      uintptr_t begin = 0, end = 0;
+      if (line.find("memfd:cairn-arena") == line.npos ||
+          std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) != 2) {
+        continue;
+      }
+      Bytes arena(8 << 20);  // extents are taken from the beginning
+      memory.seekg(static_cast<std::streamoff>(begin));
+      memory.read(reinterpret_cast<char*>(arena.data()),
+                  static_cast<std::streamsize>(arena.size()));
+      for (auto at = arena.begin();;) {
+        at = std::search(at, arena.end(), source.begin(), source.begin() + 64);
+        if (at == arena.end()) break;
+        memory.seekp(static_cast<std::streamoff>(begin + static_cast<size_t>(at - arena.begin())));
+        memory.put(static_cast<char>(*at ^ std::byte{1}));
+        memory.flush();
+        ++damaged;
+        ++at;
+      }
+    }
+    EXPECT_GT(damaged, 0);
+    return true;
   }
   double Loans() const { return daemon_->Metric(kLoans); }
 
@@ -306,33 +338,8 @@ TEST_F(MapTest, WhatWasJustReadFromADriveIsLent) {
 TEST_F(MapTest, DamageInTheDaemonsMemoryIsFoundAndDropped) {
   Start();
   ASSERT_TRUE(Put(1).ok());
-  // Its memory is written from outside: a byte of the block's values, wherever they lie.
   const Bytes source = SourceOf(1);
-  const std::string memory_path = "/proc/" + std::to_string(daemon_->process().pid()) + "/mem";
-  std::ifstream maps("/proc/" + std::to_string(daemon_->process().pid()) + "/maps");
-  std::fstream memory(memory_path, std::ios::in | std::ios::out | std::ios::binary);
-  if (!memory.is_open()) GTEST_SKIP() << "another process's memory cannot be opened here";
-  int damaged = 0;
-  for (std::string line; std::getline(maps, line);) {
-    uintptr_t begin = 0, end = 0;
-    if (line.find("memfd:cairn-arena") == line.npos ||
-        std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) != 2) {
-      continue;
-    }
-    Bytes arena(8 << 20);  // extents are taken from the beginning
-    memory.seekg(static_cast<std::streamoff>(begin));
-    memory.read(reinterpret_cast<char*>(arena.data()), static_cast<std::streamsize>(arena.size()));
-    for (auto at = arena.begin();;) {
-      at = std::search(at, arena.end(), source.begin(), source.begin() + 64);
-      if (at == arena.end()) break;
-      memory.seekp(static_cast<std::streamoff>(begin + static_cast<size_t>(at - arena.begin())));
-      memory.put(static_cast<char>(*at ^ std::byte{1}));
-      memory.flush();
-      ++damaged;
-      ++at;
-    }
-  }
-  ASSERT_GT(damaged, 0);
+  if (!Damage(source)) GTEST_SKIP() << kNoMemory;
   Bytes values;
   EXPECT_EQ(Get(1, &values).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(daemon_->Metric("cairn_corrupt_tiles_total"), 1);
@@ -340,6 +347,27 @@ TEST_F(MapTest, DamageInTheDaemonsMemoryIsFoundAndDropped) {
   ASSERT_TRUE(Put(1).ok());
   EXPECT_TRUE(Get(1, &values).ok());
   EXPECT_EQ(values, source);
+}
+
+// A slice in more places than may be lent is copied for a client that would have taken a loan. Such
+// a copy is not verified either.
+TEST_F(MapTest, DamageInACopyInsteadOfALoanIsFoundAndDropped) {
+  Start();
+  proto::SpaceIdentity identity = ToyIdentity(kBf16, "deep");
+  identity.groups.front().layers.resize(300);
+  std::iota(identity.groups.front().layers.begin(), identity.groups.front().layers.end(), 0U);
+  auto space = client_->OpenSpace(identity, "raw", kPatience);
+  ASSERT_TRUE(space.ok()) << space.status();
+  space_ = *std::move(space);
+  ASSERT_TRUE(Put(1).ok());
+  if (!Damage(SourceOf(1))) GTEST_SKIP() << kNoMemory;
+  const GroupSlice slice = {.head_first = 0, .head_count = 1};
+  Bytes values(*space_->SourceBytes(slice));
+  const auto got =
+      space_->Get({.key = Key(1), .slice = slice, .target = SourceTarget{values}}, kPatience);
+  EXPECT_EQ(got.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Loans(), 0);
+  EXPECT_EQ(daemon_->Metric("cairn_corrupt_tiles_total"), 1);
 }
 
 TEST_F(MapTest, WhatADeadDaemonHadIsLetGo) {
