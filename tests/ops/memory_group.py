@@ -49,6 +49,11 @@ class MemoryGroup:
         """Words that start a command in it."""
         return "sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self._folder / "cgroup.procs")
 
+    def limit(self, bytes_max):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            if (self._folder / name).exists():
+                (self._folder / name).write_text(str(bytes_max))
+
     def bytes_of(self, figure):
         for line in (self._folder / "memory.stat").read_text().splitlines():
             name, value = line.split()

@@ -49,6 +49,13 @@ class OwnDaemon:
                 assert self._process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.02)
 
+    def start_refused(self):
+        """Starts it, and returns what it said when it ended."""
+        before = len(self.log())
+        process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log)
+        assert process.wait(START_SECONDS_MAX) != 0
+        return self.log()[before:]
+
     def freeze(self):
         self._process.send_signal(signal.SIGSTOP)
 
