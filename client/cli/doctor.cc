@@ -50,15 +50,55 @@ Finding CheckVersions(const Arguments& arguments, const absl::StatusOr<DaemonAbo
              : Finding{"daemon", Verdict::kWarn, found, "upgrade the older of the two"};
 }
 
-// Checks the devices that the daemon reports, if this user may ask.
-void CheckDevices(const Arguments& arguments, absl::Time deadline, std::vector<Finding>* findings) {
+// Checks what the daemon says of its cluster, if it belongs to one.
+void CheckMembers(const v1::ListMembersReply& reply, std::vector<Finding>* findings) {
+  if (reply.cluster().empty()) return;
+  int joined = 0;
+  bool is_listed = false;
+  for (const v1::MemberInfo& member : reply.members()) {
+    joined += member.state() == v1::MEMBER_STATE_JOINED ? 1 : 0;
+    is_listed = is_listed || member.self();
+    if (member.state() == v1::MEMBER_STATE_REFUSED) {
+      findings->push_back({absl::StrCat("member ", member.name()), Verdict::kFail,
+                           absl::StrCat("refused: ", member.reason()),
+                           "docs/install/members.md says what members must have in common"});
+    } else if (member.state() == v1::MEMBER_STATE_UNMET) {
+      findings->push_back({absl::StrCat("member ", member.name()), Verdict::kWarn,
+                           absl::StrCat("does not answer at ", member.address(),
+                                        member.reason().empty() ? "" : ": ", member.reason()),
+                           "does it run, and is its peer port open to this host?"});
+    }
+  }
+  const bool is_all = joined == reply.members_size();
+  findings->push_back({"members", is_all ? Verdict::kOk : Verdict::kWarn,
+                       absl::StrCat(joined, " of ", reply.members_size(), " of cluster ",
+                                    reply.cluster(), " have joined, source ", reply.source()),
+                       ""});
+  if (!is_listed) {
+    findings->push_back({"members", Verdict::kFail, "the source does not list this daemon",
+                         "others cannot read its blocks; is its --member-name the listed one?"});
+  }
+  if (!reply.source_error().empty()) {
+    findings->push_back({"members", Verdict::kWarn,
+                         absl::StrCat("the source cannot be read: ", reply.source_error()),
+                         "the members known stay until it can"});
+  }
+  if (reply.guarded()) {
+    findings->push_back({"members", Verdict::kWarn,
+                         "the source lacks more than a third of the members",
+                         "if they are gone for good, the daemon takes its word in ten minutes"});
+  }
+}
+
+// Checks the devices and the members that the daemon reports, if this user may ask.
+void CheckDaemon(const Arguments& arguments, absl::Time deadline, std::vector<Finding>* findings) {
   const auto admin = OpenAdmin(arguments);
   const absl::StatusOr<v1::ListTiersReply> tiers =
       admin.ok() ? (*admin)->ListTiers(deadline) : admin.status();
   if (!tiers.ok()) {
-    findings->push_back(
-        {"operators", Verdict::kWarn, std::string(tiers.status().message()),
-         "run it as another user, or on the daemon's host, to check its devices, too"});
+    findings->push_back({"operators", Verdict::kWarn, std::string(tiers.status().message()),
+                         "run it as another user, or on the daemon's host, to check its devices "
+                         "and its cluster, too"});
     return;
   }
   for (const v1::TierInfo& tier : tiers->tiers()) {
@@ -70,6 +110,9 @@ void CheckDevices(const Arguments& arguments, absl::Time deadline, std::vector<F
                         device.reason().empty() ? "" : ": ", device.reason()),
            is_ok ? "" : "docs/guides/ssd.md explains the states"});
     }
+  }
+  if (const auto members = (*admin)->ListMembers(deadline); members.ok()) {
+    CheckMembers(*members, findings);
   }
 }
 
@@ -122,7 +165,7 @@ absl::Status Run(const Arguments& arguments) {
   }
   if (about.ok()) {
     CheckSockets(arguments, *about, &findings);
-    CheckDevices(arguments, deadline, &findings);
+    CheckDaemon(arguments, deadline, &findings);
   }
   if (arguments.is_json()) {
     PrintJson(findings);
@@ -149,8 +192,9 @@ const Command kDoctor{
     .details =
         "Each line shows a finding and, if there is a problem, what to change. Run it as the\n"
         "daemon's user, in the daemon's container. FOLDERs are those of cairnd's --ssd. If a\n"
-        "daemon answers, its version, its devices and its sockets are checked, too: whether\n"
-        "other users could replace them. Warnings do not change the exit code.\n",
+        "daemon answers, its version, its devices, the members of its cluster and its sockets\n"
+        "are checked, too: whether other users could replace them. Warnings do not change the\n"
+        "exit code.\n",
     .flags = {},
     .operands_min = 0,
     .operands_max = 16,

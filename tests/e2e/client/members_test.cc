@@ -63,6 +63,9 @@ TEST_F(MembersTest, AreShownAndFollowTheFile) {
     EXPECT_THAT(ran.output, HasSubstr(shown));
   }
   EXPECT_TRUE(daemon_->AwaitMetric("cairn_members{state=\"unmet\"}", 1, kPatience));
+  ran = Run(absl::StrCat("doctor --admin ", daemon_->endpoint("admin")));
+  EXPECT_THAT(ran.output, HasSubstr("1 of 2 of cluster test have joined"));
+  EXPECT_THAT(ran.output, testing::ContainsRegex("warn +member b +does not answer at 127.0.0.1:1"));
   List(listed);
   EXPECT_TRUE(daemon_->AwaitMetric("cairn_members{state=\"unmet\"}", 0, kPatience));
   EXPECT_THAT(Run("members").output, Not(HasSubstr("unmet")));
@@ -119,6 +122,11 @@ TEST_F(ClusterTest, RefusesDaemonsThatAreNotTheOnesListed) {
   EXPECT_THAT(shown, HasSubstr("answers renamed"));
   EXPECT_TRUE(Await(*stranger, "joined", 1)) << MembersOf(*stranger);
   EXPECT_GE(a->Metric("cairn_member_hellos_total{outcome=\"refused\""), 2);
+  const std::string examined =
+      RunCommand(absl::StrCat(CAIRNCTL_PATH, " doctor --control ", a->endpoint("control"),
+                              " --admin ", a->endpoint("admin")))
+          .output;
+  EXPECT_THAT(examined, testing::ContainsRegex("FAIL +member stranger +refused: .*other"));
 }
 
 TEST_F(ClusterTest, OverTlsOnlyThePolicysMembersJoin) {
