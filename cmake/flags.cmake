@@ -35,7 +35,7 @@ endif()
 # themselves, and nvcc takes none of these.
 include(CheckPIESupported)
 check_pie_supported()
-if(NOT CAIRN_SANITIZE AND NOT CAIRN_FUZZ)
+if(CAIRN_HARDENING AND NOT CAIRN_SANITIZE AND NOT CAIRN_FUZZ)
   add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong>)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:SHELL:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2>")
   add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack)

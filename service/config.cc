@@ -114,7 +114,10 @@ void ReadFileOf(const std::string& path, Givens* givens, Errors* errors) {
   if (!values.ok()) return errors->Add("config file ", path, ": ", values.status().message());
   for (const auto& [name, value] : *values) {
     if (FindKnob(name) == nullptr) {
-      errors->Add("config file ", path, ": ", Quoted(name), " is unknown", NearestKnob(name),
+      // A long one may be a line of a private key.
+      const std::string shown =
+          name.size() > 32 ? absl::StrCat("a name of ", name.size(), " bytes") : Quoted(name);
+      errors->Add("config file ", path, ": ", shown, " is unknown", NearestKnob(name),
                   "; see --help");
     } else {
       (*givens)[name] = Given{value, Source::kFile};

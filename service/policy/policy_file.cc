@@ -25,9 +25,12 @@ constexpr uint64_t kSessionsMax = 1'000'000;
 // accepted.
 constexpr std::string_view kNotEnforced[] = {"weight", "host", "ssd", "bandwidth", "keys"};
 
+// Long names are not quoted: an error goes to the log, and the text may be a line of a private key.
+constexpr size_t kShownBytesMax = 32;
+
 std::string Shown(std::string_view text) {
-  return absl::StrCat("'", absl::CHexEscape(ToAbsl(text.substr(0, 64))),
-                      text.size() > 64 ? "…'" : "'");
+  if (text.size() > kShownBytesMax) return absl::StrCat("a name of ", text.size(), " bytes");
+  return absl::StrCat("'", absl::CHexEscape(ToAbsl(text)), "'");
 }
 
 bool IsTenantName(std::string_view name) {
@@ -175,7 +178,9 @@ class Reader {
                            const std::string& field, bool is_deny, PeerPattern* pattern) const {
     constexpr std::string_view kPatterns[] = {"uri", "dns", "uid", "door", "serial"};
     if (std::ranges::find(kPatterns, key) == std::end(kPatterns)) {
-      return Bad(value, absl::StrCat(field, " is unknown"));
+      const std::string list = field.substr(0, field.size() - key.size());
+      const bool is_short = IsPlain(key) && key.size() <= kShownBytesMax;
+      return Bad(value, absl::StrCat(list, is_short ? key : Shown(key), " is unknown"));
     }
     CAIRN_ASSIGN_OR_RETURN(std::string text, Text(value, field));
     if (key == "uri") {

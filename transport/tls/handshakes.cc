@@ -229,7 +229,8 @@ int Handshakes::RunningOf(uint64_t party) const {
   return found == running_of_.end() ? 0 : found->second;
 }
 
-// Begins the oldest waiting connections, within the limits in total and per party.
+// Begins waiting connections, within the limits in total and per party. Those of parties with few
+// handshakes go first, so that many slow ones do not keep a newcomer waiting; then the oldest.
 void Handshakes::BeginWaiting(absl::Time now) {
   if (counted_ == absl::InfinitePast()) may_begin_ = kBurst;
   if (counted_ < now) {
@@ -242,6 +243,8 @@ void Handshakes::BeginWaiting(absl::Time now) {
   for (const auto& [id, peer] : peers_) {
     if (peer.stage == Stage::kWaiting) waiting.push_back(id);
   }
+  std::ranges::stable_sort(waiting, {},
+                           [&](uint64_t id) { return RunningOf(peers_.at(id).party); });
   for (const uint64_t id : waiting) {
     if (may_begin_ < 1) return;
     const auto found = peers_.find(id);
@@ -254,14 +257,17 @@ void Handshakes::BeginWaiting(absl::Time now) {
   }
 }
 
-// Ends the oldest running peer that is silent or lingers. `of_party`: considers only peers of the
-// party.
+// Ends the oldest running peer that is silent or lingers; if there is none, the oldest slow one.
+// `of_party`: considers only peers of the party.
 bool Handshakes::MakeRoom(uint64_t party, bool of_party, absl::Time now) {
+  Peer* slow = nullptr;
   for (auto& [id, peer] : peers_) {
     if (peer.stage == Stage::kWaiting || (of_party && peer.party != party)) continue;
-    const bool is_silent = peer.stage == Stage::kRunning &&
-                           peer.arrival.session->channel_bytes_read() == 0 &&
+    const bool is_running = peer.stage == Stage::kRunning;
+    const bool is_silent = is_running && peer.arrival.session->channel_bytes_read() == 0 &&
                            now - peer.accepted >= limits_.silence_max;
+    const bool is_slow = is_running && now - peer.begun >= limits_.slow_max;
+    if (is_slow && (slow == nullptr || peer.begun < slow->begun)) slow = &peer;
     if (!is_silent && peer.stage != Stage::kLingering) continue;
     if (is_silent) {
       Refuse(peer, TlsRefusal::kOverBudget,
@@ -270,12 +276,17 @@ bool Handshakes::MakeRoom(uint64_t party, bool of_party, absl::Time now) {
     Forget(id);
     return true;
   }
-  return false;
+  if (slow == nullptr) return false;
+  Refuse(*slow, TlsRefusal::kOverBudget,
+         absl::ResourceExhaustedError("it was slow, and others waited"));
+  Forget(slow->id);
+  return true;
 }
 
 void Handshakes::Begin(Peer& peer) {
   newcomers_.Remove(peer.id);
   peer.stage = Stage::kRunning;
+  peer.begun = MonotonicNow();
   running_count_.Set(++running_);
   ++running_of_[peer.party];
   peer.arrival.channel = std::make_unique<SocketChannel>(peer.arrival.socket.get());

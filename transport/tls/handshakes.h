@@ -5,9 +5,11 @@
 // second.
 //
 // Unauthenticated peers may use limited resources (HandshakeLimits), about 5 MiB in total. Above
-// the limits, connections wait. To make room, the oldest silent connection is closed. If there is
-// none, the oldest connection of the address with the most connections is closed. The address is
-// used only for these limits and not for authentication.
+// the limits, connections wait, and those of addresses with few handshakes go first. To make room,
+// the oldest silent connection is closed. If there is none, the oldest handshake that takes more
+// than HandshakeLimits::slow_max is closed. If too many connections wait, the oldest connection of
+// the address with the most connections is closed. The address is used only for these limits and
+// not for authentication.
 //
 //   Handshakes handshakes(files, {});
 //   handshakes.Start();
@@ -48,6 +50,8 @@ struct HandshakeLimits {
   absl::Duration time_max = absl::Seconds(5);  // from the accept to the end of the handshake
   // After this time, a silent connection is closed if another one waits.
   absl::Duration silence_max = absl::Milliseconds(250);
+  // After this time, a handshake that is not over is closed if another one waits for its place.
+  absl::Duration slow_max = absl::Seconds(1);
   size_t read_bytes_max = size_t{32} << 10;  // limit for the whole handshake
   // How long the socket of a refused peer stays open, so that the peer can read the reason.
   absl::Duration linger_max = absl::Milliseconds(500);
@@ -118,6 +122,7 @@ class Handshakes {
     uint64_t party = 0;
     Stage stage = Stage::kWaiting;
     absl::Time accepted;
+    absl::Time begun;  // kRunning
     absl::Time until;  // kLingering
     TlsArrival arrival;
   };

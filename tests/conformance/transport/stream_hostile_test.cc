@@ -14,6 +14,7 @@
 #include "tests/conformance/transport/test_daemon.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/random.h"
+#include "tests/support/raw_tls.h"
 #include "tests/support/wait.h"
 #include "transport/address.h"
 #include "transport/stream/chunk.h"
@@ -30,12 +31,6 @@ int Rounds(int few) {
   return text == nullptr ? few : std::atoi(text);
 }
 
-// The connection will be closed without TIME_WAIT, of which a soak would have too many.
-void CloseAtOnce(int socket) {
-  const linger at_once{.l_onoff = 1, .l_linger = 0};
-  ::setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-}
-
 // Waits a little for the daemon to end the connection.
 void AwaitEnd(int socket) {
   const absl::Time until = MonotonicNow() + absl::Milliseconds(50);
@@ -50,103 +45,6 @@ void AwaitEnd(int socket) {
   CloseAtOnce(socket);
 }
 
-// A client that sends what the test says.
-class RawStream {
- public:
-  RawStream(const std::string& address, const TlsFiles& files) {
-    const auto target = ParseTarget(address);
-    const auto addresses = ResolveAddresses(target->host, target->port);
-    auto socket = ConnectTcp(addresses->front(), MonotonicNow() + absl::Seconds(10));
-    CAIRN_CHECK(socket.ok(), socket.status().ToString());
-    socket_ = *std::move(socket);
-    channel_ = std::make_unique<SocketChannel>(socket_.get());
-    session_ = std::make_unique<TlsSession>(
-        files.context(), TlsRole::kClient,
-        TlsSessionOptions{.alpn = kStreamAlpn, .server_name = "127.0.0.1"}, *channel_);
-  }
-  bool Shake() {
-    const absl::Time until = MonotonicNow() + absl::Seconds(10);
-    while (MonotonicNow() < until) {
-      const TlsStep step = session_->Handshake();
-      if (step == TlsStep::kDone) return true;
-      if (step == TlsStep::kFailed) return false;
-      Wait(POLLIN, absl::Milliseconds(100));
-    }
-    return false;
-  }
-  // Returns false if the connection is over, or does not take it in time.
-  bool Send(std::span<const std::byte> bytes, absl::Duration within = absl::Seconds(5)) {
-    const absl::Time until = MonotonicNow() + within;
-    while (!bytes.empty()) {
-      const TlsSession::Moved moved = session_->Write(bytes);
-      if (moved.step == TlsStep::kDone) {
-        bytes = bytes.subspan(moved.bytes);
-      } else if (moved.step != TlsStep::kWantsWrite || MonotonicNow() >= until) {
-        return false;
-      } else {
-        Wait(POLLOUT, absl::Milliseconds(20));
-      }
-    }
-    return true;
-  }
-  // Reads, and drops, until the daemon has closed the connection; without time, what is there.
-  bool IsClosed(absl::Duration within = absl::Seconds(10)) {
-    const absl::Time until = MonotonicNow() + within;
-    std::array<std::byte, 16384> dropped;
-    while (true) {
-      const TlsStep step = session_->Read(dropped).step;
-      if (step == TlsStep::kFailed || step == TlsStep::kClosed) return true;
-      if (step != TlsStep::kWantsRead) continue;
-      if (MonotonicNow() >= until) return false;
-      Wait(POLLIN, absl::Milliseconds(20));
-    }
-  }
-  // Reads that many bytes; empty: the connection ended.
-  std::vector<std::byte> Read(size_t bytes) {
-    std::vector<std::byte> read(bytes);
-    size_t have = 0;
-    const absl::Time until = MonotonicNow() + absl::Seconds(10);
-    while (have < bytes && MonotonicNow() < until) {
-      const auto moved = session_->Read(std::span(read).subspan(have));
-      have += moved.bytes;
-      if (moved.step == TlsStep::kWantsRead) Wait(POLLIN, absl::Milliseconds(20));
-      if (moved.step == TlsStep::kFailed || moved.step == TlsStep::kClosed) return {};
-    }
-    read.resize(have);
-    return read;
-  }
-  TlsSession& session() { return *session_; }
-  int socket() const { return socket_.get(); }
-
- private:
-  void Wait(short events, absl::Duration within) {
-    pollfd ready{.fd = socket_.get(), .events = events, .revents = 0};
-    ::poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(within)));
-  }
-  Fd socket_;
-  std::unique_ptr<SocketChannel> channel_;
-  std::unique_ptr<TlsSession> session_;
-};
-
-std::string Wire(const Chunk& chunk, std::span<const std::byte> data = {}) {
-  std::array<std::byte, kChunkFrontBytesMax> front;
-  const size_t bytes = WriteChunk(chunk, front);
-  std::string text(reinterpret_cast<const char*>(front.data()), bytes);
-  text.append(reinterpret_cast<const char*>(data.data()), data.size());
-  return text;
-}
-std::string RequestWire(const proto::Frame& frame, std::span<const std::byte> payload = {},
-                        uint64_t capacity = 0) {
-  Chunk chunk;
-  chunk.kind = ChunkKind::kRequest;
-  chunk.seq = frame.seq;
-  chunk.frame = proto::Serialize(frame);
-  chunk.capacity_bytes = capacity;
-  chunk.payload_bytes = payload.size();
-  const bool is_inline = payload.size() <= kInlinePayloadBytesMax;
-  chunk.data_bytes = is_inline ? static_cast<uint32_t>(payload.size()) : 0;
-  return Wire(chunk, is_inline ? payload : std::span<const std::byte>());
-}
 std::string HelloWire() {
   proto::Frame hello = HelloFrame();
   hello.seq = 1;
@@ -186,10 +84,11 @@ class StreamHostileTest : public testing::Test {
     CAIRN_CHECK(connection.ok(), connection.status().ToString());
     return *std::move(connection);
   }
-  std::unique_ptr<RawStream> Raw() {
-    return std::make_unique<RawStream>(server_->address(), *client_files_);
+  std::unique_ptr<RawTls> Raw() {
+    return std::make_unique<RawTls>(ConnectFrom(0, ParseTarget(server_->address())->port),
+                                    *client_files_, kStreamAlpn);
   }
-  std::unique_ptr<RawStream> Proved(const std::string& first = HelloWire()) {
+  std::unique_ptr<RawTls> Proved(const std::string& first = HelloWire()) {
     auto raw = Raw();
     CAIRN_CHECK(raw->Shake());
     CAIRN_CHECK(raw->Send(std::as_bytes(std::span(first))));
@@ -220,21 +119,7 @@ class StreamHostileTest : public testing::Test {
     }
     return sum;
   }
-  // What a client sends in its handshake, in a queue.
-  std::string ClientFlights() {
-    std::string to_server, to_client, all;
-    QueueChannel server_end(&to_server, &to_client), client_end(&to_client, &to_server);
-    TlsSession server(files_->context(), TlsRole::kServer, {.alpn = kStreamAlpn}, server_end);
-    TlsSession client(client_files_->context(), TlsRole::kClient,
-                      {.alpn = kStreamAlpn, .server_name = "127.0.0.1"}, client_end);
-    for (int i = 0; i < 4; ++i) {
-      client.Handshake();
-      all += to_server;
-      server.Handshake();
-    }
-    CAIRN_CHECK(server.is_open());
-    return all;
-  }
+  std::string Flights() { return ClientFlights(*files_, *client_files_, kStreamAlpn); }
   void TearDown() override {
     if (server_ == nullptr) return;
     ExpectServed();
@@ -259,7 +144,7 @@ class StreamHostileTest : public testing::Test {
 
 TEST_F(StreamHostileTest, HandshakesCutAtEveryByte) {
   Start();
-  const std::string sent = ClientFlights();
+  const std::string sent = Flights();
   const size_t step = std::max<size_t>(1, sent.size() / static_cast<size_t>(Rounds(60)));
   const auto target = ParseTarget(server_->address());
   const auto addresses = ResolveAddresses(target->host, target->port);
@@ -276,7 +161,7 @@ TEST_F(StreamHostileTest, HandshakesCutAtEveryByte) {
 TEST_F(StreamHostileTest, MutatedHandshakes) {
   Start();
   std::mt19937_64 random = SeededRandom();
-  const std::string sent = ClientFlights();
+  const std::string sent = Flights();
   const auto target = ParseTarget(server_->address());
   const auto addresses = ResolveAddresses(target->host, target->port);
   const int wanted = Rounds(150);
@@ -303,8 +188,8 @@ TEST_F(StreamHostileTest, HalfOpenHandshakesTakeLittleMemory) {
          .running_per_party_max = 64,
          .per_second_max = 100'000,
          .time_max = absl::Seconds(30)});
-  const size_t hello_bytes = ClientFlights().size() / 4;
-  const std::string hello = ClientFlights().substr(0, hello_bytes);
+  const size_t hello_bytes = Flights().size() / 4;
+  const std::string hello = Flights().substr(0, hello_bytes);
   const size_t before = mallinfo2().uordblks;
   std::vector<Fd> flood;
   const auto target = ParseTarget(server_->address());
@@ -322,7 +207,7 @@ TEST_F(StreamHostileTest, HalfOpenHandshakesTakeLittleMemory) {
 
 TEST_F(StreamHostileTest, ADribblingHandshakeEndsInTime) {
   Start({.time_max = absl::Milliseconds(300)});
-  const std::string sent = ClientFlights();
+  const std::string sent = Flights();
   const auto raw = Raw();
   bool is_closed = false;
   for (size_t i = 0; i < 200 && !is_closed; ++i) {
@@ -396,16 +281,8 @@ TEST_F(StreamHostileTest, ChunksOutsideTheProtocolEndTheConnection) {
   EXPECT_TRUE(WaitFor([&] { return Metric("cairn_transport_arrivals") == 0; }));
 }
 
-bool IsChunk(const std::string& wire) {
-  const auto bytes = std::as_bytes(std::span(wire));
-  const auto front_bytes = ParseChunkHead(bytes.first(kChunkHeadBytes));
-  return front_bytes.ok() && *front_bytes <= bytes.size() &&
-         ParseChunk(bytes.first(*front_bytes)).ok();
-}
-
-// A request with bytes changed, sometimes cut. Half of the changes are in its front. Most of those
-// that the parser refuses, and which thus end the connection, are drawn again.
-std::string MutatedRequest(std::mt19937_64& random, uint64_t seq) {
+// A put, a get or a ping with bytes changed.
+std::string MutatedOneOf(std::mt19937_64& random, uint64_t seq) {
   static const std::vector<std::byte> bytes = Pattern(kInlinePayloadBytesMax + 1, 1);
   const proto::BlockKey key = KeyOf(1000 + random() % 8);
   const std::span<const std::byte> small = std::span(bytes).first(random() % 64);
@@ -418,16 +295,7 @@ std::string MutatedRequest(std::mt19937_64& random, uint64_t seq) {
                             : kind < 44 ? RequestWire(GetFrame(seq, key, 64), {}, 64)
                                         : RequestWire(ping);
   const size_t front_bytes = whole.size() - (kind > 0 && kind < 24 ? small.size() : 0);
-  std::string wire;
-  do {
-    wire = whole;
-    for (uint64_t n = random() % 4 == 0 ? 1 + random() % 4 : 1; n > 0; --n) {
-      char& changed = wire[random() % (random() % 2 == 0 ? front_bytes : wire.size())];
-      changed = static_cast<char>(changed ^ static_cast<char>(1 + random() % 255));
-    }
-  } while (!IsChunk(wire) && random() % 16 != 0);
-  if (random() % 256 == 0) wire.resize(random() % wire.size());
-  return wire;
+  return MutatedRequest(random, whole, front_bytes);
 }
 
 // A connection takes mutated requests until it ends, which is after a few. Those count that the
@@ -450,7 +318,7 @@ TEST_F(StreamHostileTest, MutatedChunks) {
     bool is_open = true;
     while (is_open && seq < 2'000) {
       std::string burst;
-      for (int n = 0; n < 8; ++n) burst += MutatedRequest(random, ++seq);
+      for (int n = 0; n < 8; ++n) burst += MutatedOneOf(random, ++seq);
       is_open = raw->Send(std::as_bytes(std::span(burst))) && !raw->IsClosed(absl::ZeroDuration());
     }
     if (is_open) ++closed_here;

@@ -88,13 +88,14 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-absl::StatusOr<std::unique_ptr<RawClient>> RawClient::Open(const std::string& control,
-                                                           const std::string& tenant) {
+absl::StatusOr<std::unique_ptr<RawClient>> RawClient::Open(
+    const std::string& control, const std::string& tenant,
+    std::shared_ptr<grpc::ChannelCredentials> credentials) {
+  if (credentials == nullptr) credentials = grpc::InsecureChannelCredentials();
   auto client = std::unique_ptr<RawClient>(new RawClient());
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
-  client->channel_ =
-      grpc::CreateCustomChannel(control, grpc::InsecureChannelCredentials(), arguments);
+  client->channel_ = grpc::CreateCustomChannel(control, credentials, arguments);
   client->store_ = v1::Store::NewStub(client->channel_);
   v1::OpenSessionRequest request;
   request.set_tenant(tenant);
@@ -107,8 +108,7 @@ absl::StatusOr<std::unique_ptr<RawClient>> RawClient::Open(const std::string& co
   v1::AboutReply about;
   const grpc::Status told = client->store_->About(&about_context, v1::AboutRequest(), &about);
   if (!told.ok()) return FromGrpc(told);
-  client->admin_channel_ = grpc::CreateCustomChannel(about.admin_address(),
-                                                     grpc::InsecureChannelCredentials(), arguments);
+  client->admin_channel_ = grpc::CreateCustomChannel(about.admin_address(), credentials, arguments);
   client->admin_ = v1::Admin::NewStub(client->admin_channel_);
   CAIRN_ASSIGN_OR_RETURN(client->ticket_, proto::FromTicketBytes(client->opened_.ticket()));
   client->reader_ = std::thread([stream = client->stream_.get()] {

@@ -63,8 +63,10 @@ inline constexpr uint64_t WorkerBlock(uint64_t seed, uint64_t n) { return seed *
 // A session with its stream held open. Thread-compatible.
 class RawClient {
  public:
-  static absl::StatusOr<std::unique_ptr<RawClient>> Open(const std::string& control,
-                                                         const std::string& tenant = "test");
+  // `credentials`: of TLS; null for an address in the clear.
+  static absl::StatusOr<std::unique_ptr<RawClient>> Open(
+      const std::string& control, const std::string& tenant = "test",
+      std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
   // Ends the session.
   ~RawClient();
 
@@ -106,9 +108,10 @@ class RawClient {
   proto::Frame GetFrame(uint64_t space_id, const proto::BlockKey& key,
                         const proto::SliceRange& slice, uint64_t target_bytes);
 
+  proto::Frame HelloFrame(const proto::Ticket& ticket);
+
  private:
   RawClient() = default;
-  proto::Frame HelloFrame(const proto::Ticket& ticket);
 
   std::shared_ptr<grpc::Channel> channel_, admin_channel_;
   std::unique_ptr<v1::Store::Stub> store_;

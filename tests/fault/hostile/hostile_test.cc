@@ -75,7 +75,7 @@ class HostileTest : public ::testing::Test {
     RecordProperty("victim_calls", absl::StrCat(record.calls));
     // tests/bench/hostile.py reads it.
     RecordProperty("victim_get_p99_us",
-                   absl::StrCat(absl::ToInt64Microseconds(record.get_time_p99())));
+                   absl::StrCat(absl::ToInt64Microseconds(P99(record.get_times))));
     ASSERT_TRUE(daemon_->process().is_running()) << daemon_->ReadLog();
     ExpectBackToBase();
     EXPECT_THAT(daemon_->HttpGet("/readyz"), ::testing::HasSubstr("200 OK"));

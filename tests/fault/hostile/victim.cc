@@ -39,11 +39,10 @@ proto::SpaceIdentity Identity(const ToyShape& shape) {
 
 }  // namespace
 
-absl::Duration VictimRecord::get_time_p99() const {
-  if (get_times.empty()) return absl::InfiniteDuration();
-  std::vector<absl::Duration> sorted = get_times;
-  std::sort(sorted.begin(), sorted.end());
-  return sorted[(sorted.size() - 1) * 99 / 100];
+absl::Duration P99(std::vector<absl::Duration> times) {
+  if (times.empty()) return absl::InfiniteDuration();
+  std::sort(times.begin(), times.end());
+  return times[(times.size() - 1) * 99 / 100];
 }
 
 struct Victim::Work {
@@ -62,12 +61,14 @@ struct Victim::Work {
         return space->Put({.key = key, .source = SourceBytes{content}}, kDataTimeout).status();
       });
       LeaseToken lease{};
-      (void)Account(kMatchTimeout, [&] {
+      const absl::Time asked = MonotonicNow();
+      const absl::Status matched = Account(kMatchTimeout, [&] {
         auto match = space->Match({.keys = {&key, 1}, .timeout = kMatchTimeout});
         if (!match.ok()) return match.status();
         lease = match->lease;
         return match->is_breaker_open ? absl::ResourceExhaustedError("breaker") : absl::OkStatus();
       });
+      const absl::Duration match_time = MonotonicNow() - asked;
       std::fill(target.begin(), target.end(), std::byte{});
       const absl::Time begin = MonotonicNow();
       const absl::Status got = Account(kDataTimeout, [&] {
@@ -79,6 +80,7 @@ struct Victim::Work {
         (void)Account(kDataTimeout, [&] { return client->Release({&lease, 1}, kDataTimeout); });
       }
       const MutexLock lock(mutex);
+      if (matched.ok()) record.match_times.push_back(match_time);
       if (!got.ok()) continue;
       record.get_times.push_back(took);
       ++(target == content ? record.hits : record.wrong_blocks);
@@ -114,10 +116,8 @@ struct Victim::Work {
   std::thread thread;
 };
 
-absl::StatusOr<std::unique_ptr<Victim>> Victim::Start(const std::string& control) {
+absl::StatusOr<std::unique_ptr<Victim>> Victim::Start(ConnectOptions options) {
   auto work = std::make_unique<Work>();
-  ConnectOptions options;
-  options.control = control;
   options.tenant = "victim";
   auto client = Client::Connect(options);
   if (!client.ok()) return client.status();

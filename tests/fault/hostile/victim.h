@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/cpp/options.h"
 
 namespace cairn {
 
@@ -24,16 +25,20 @@ struct VictimRecord {
   uint64_t failures = 0;      // any other status
   uint64_t wrong_blocks = 0;  // gets that succeeded with other bytes
   absl::Duration late_max;    // the most by which a call came back after its deadline
-  std::vector<absl::Duration> get_times;
+  std::vector<absl::Duration> get_times, match_times;
   absl::Status last_failure;
-
-  absl::Duration get_time_p99() const;
 };
+
+// The 99th percentile; infinite without times.
+absl::Duration P99(std::vector<absl::Duration> times);
 
 class Victim {
  public:
-  // Connects to the daemon's control address and begins.
-  static absl::StatusOr<std::unique_ptr<Victim>> Start(const std::string& control);
+  // Connects to a daemon and begins.
+  static absl::StatusOr<std::unique_ptr<Victim>> Start(ConnectOptions options);
+  static absl::StatusOr<std::unique_ptr<Victim>> Start(const std::string& control) {
+    return Start(ConnectOptions{.control = control});
+  }
   ~Victim();
 
   // What happened since the last call.

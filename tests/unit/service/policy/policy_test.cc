@@ -194,6 +194,11 @@ TEST(PolicyTest, AnErrorNamesTheLineAndTheField) {
   EXPECT_EQ(ErrorOf("version: 2"), "p.yaml:1: version: this daemon knows version 1");
   EXPECT_EQ(of("rules: []"),
             "p.yaml:2: 'rules' is unknown; takes version, identities, deny, tenants");
+  // A line of a private key, as where the wrong file was named.
+  const std::string line(64, 'M');
+  EXPECT_EQ(of(line + ": 1"),
+            "p.yaml:2: a name of 64 bytes is unknown; takes version, identities, deny, tenants");
+  EXPECT_EQ(of("deny:\n  - {" + line + ": 1}"), "p.yaml:3: deny.a name of 64 bytes is unknown");
   EXPECT_EQ(of("deny: []\ndeny: []"), "p.yaml:3: the file: 'deny' is given twice");
   EXPECT_EQ(of("identities: 7"), "p.yaml:2: identities: expected a list of rules");
   EXPECT_EQ(of("identities:\n  - {tenants: [a]}"),

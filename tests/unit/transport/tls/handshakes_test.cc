@@ -10,6 +10,8 @@
 
 #include "base/mutex.h"
 #include "tests/support/metric_capture.h"
+#include "tests/support/raw_tls.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tls_certificates.h"
 #include "tests/support/wait.h"
@@ -141,6 +143,26 @@ TEST_F(HandshakesTest, AGoodClientIsServedThroughAFlood) {
   MetricCapture metrics;
   handshakes_->Report(metrics);
   EXPECT_LE(metrics.Value("cairn_tls_handshakes_running"), 8);
+}
+
+// Peers of many addresses that say a little, so that they are not silent, and nothing more.
+TEST_F(HandshakesTest, AGoodClientIsServedThroughSlowOnes) {
+  Start();
+  std::vector<Fd> slow;
+  for (uint32_t i = 0; i < 150; ++i) {
+    slow.push_back(ConnectFrom(255 + i % 75, ntohs(address_.sin_port)));
+    ASSERT_EQ(::send(slow.back().get(), "\x16", 1, MSG_NOSIGNAL), 1);
+  }
+  const auto running = [&] {
+    MetricCapture metrics;
+    handshakes_->Report(metrics);
+    return metrics.Value("cairn_tls_handshakes_running");
+  };
+  ASSERT_TRUE(WaitFor([&] { return running() == HandshakeLimits{}.running_max; }));
+  const absl::Time asked = MonotonicNow();
+  EXPECT_TRUE(Arrive());
+  EXPECT_LT(MonotonicNow() - asked, absl::Seconds(3) * kSlowdown);
+  EXPECT_GE(Refused("over_budget"), 1);
 }
 
 TEST_F(HandshakesTest, AClosedDoorDropsItsPeers) {

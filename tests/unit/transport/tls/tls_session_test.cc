@@ -48,7 +48,8 @@ class TlsSessionTest : public testing::Test {
     auto files = TlsFiles::Open({.certificate = name.empty() ? "" : pki_.File(name + ".pem"),
                                  .key = name.empty() ? "" : pki_.File(name + ".key"),
                                  .ca = bundles_,
-                                 .crl = crl},
+                                 .crl = crl,
+                                 .is_stale_crl_refused = is_stale_crl_refused_},
                                 role);
     CAIRN_CHECK(files.ok(), files.status().ToString());
     return *std::move(files);
@@ -86,6 +87,7 @@ class TlsSessionTest : public testing::Test {
   TempDir folder_;
   TestPki pki_{folder_.path().string()};
   std::vector<TlsBundle> bundles_ = {{.domain = "", .path = pki_.File("ca.pem")}};
+  bool is_stale_crl_refused_ = false;
 };
 
 TEST_F(TlsSessionTest, BothKnowEachOtherAndMoveBytes) {
@@ -130,6 +132,24 @@ TEST_F(TlsSessionTest, ClientsThatAreRefusedHearWhy) {
                 pki_.File("crl.pem"));
   const auto good = Make("client", "localhost", pki_.File("crl.pem"));
   EXPECT_TRUE(good->Shake()) << good->server->failure();
+}
+
+// By default, a list past its next update still counts, for those whom it names.
+TEST_F(TlsSessionTest, AStaleRevocationListCountsOrRefusesAll) {
+  const TestCertificate gone = pki_.Write("gone", {.uris = {"spiffe://a/b"}});
+  const std::string crl = pki_.File("crl.pem");
+  WriteTestFile(crl, pki_.ca().Revoke({gone.serial}, /*next_update_in_s=*/-60));
+  const auto good = Make("client", "localhost", crl);
+  EXPECT_TRUE(good->Shake()) << good->server->failure();
+  ExpectRefused("gone", TlsRefusal::kRevoked, "certificate revoked", "certificate revoked", crl);
+  is_stale_crl_refused_ = true;
+  const auto refused = Make("client", "localhost", crl);
+  EXPECT_FALSE(refused->Shake());
+  EXPECT_EQ(Name(refused->server->refusal()), Name(TlsRefusal::kRevoked));
+  EXPECT_THAT(std::string(refused->server->failure().message()), HasSubstr("CRL has expired"));
+  WriteTestFile(crl, pki_.ca().Revoke({gone.serial}));
+  const auto renewed = Make("client", "localhost", crl);
+  EXPECT_TRUE(renewed->Shake()) << renewed->server->failure();
 }
 
 TEST_F(TlsSessionTest, ServersThatAreNotWhoIsAskedForAreRefused) {
