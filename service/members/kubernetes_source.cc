@@ -35,6 +35,7 @@ namespace pb = kubernetes;
 
 constexpr size_t kListBytesMax = size_t{16} << 20;  // a list of kMembersMax
 constexpr size_t kEventBytesMax = size_t{1} << 20;  // a slice has at most 1000 endpoints
+constexpr size_t kSlicesMax = kMembersMax;
 constexpr size_t kRefusalBytesMax = 4096;
 constexpr size_t kTokenBytesMax = size_t{64} << 10;
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(100);
@@ -303,6 +304,7 @@ class KubernetesSource final : public MemberSource {
     } else if (event.type() != "BOOKMARK") {
       return absl::UnavailableError("an event of the API server is of no known type");
     }
+    if (slices->size() > kSlicesMax) return absl::UnavailableError("too many EndpointSlices");
     if (!slice.metadata().resourceversion().empty()) *version = slice.metadata().resourceversion();
     return Give(*slices);
   }
