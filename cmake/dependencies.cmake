@@ -13,6 +13,7 @@ if(NOT TARGET yaml-cpp::yaml-cpp AND TARGET yaml-cpp)
   add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
 endif()
 find_package(OpenSSL 3.0 REQUIRED)
+find_package(CURL 7.85 REQUIRED)        # the member list of Kubernetes
 find_package(RocksDB 7.8 CONFIG REQUIRED)
 find_package(ucx CONFIG QUIET)          # 1.13; without it transport/ucx is left out
 if(TARGET ucx::ucp)

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "base/text.h"
@@ -16,6 +17,32 @@ bool IsPlainName(std::string_view text, size_t bytes_max) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
   });
 }
+
+namespace {
+
+// NAMESPACE/SERVICE[:PORT]
+absl::StatusOr<MembersValue> ParseKubernetes(std::string_view text) {
+  MembersValue value;
+  value.kind = MembersValue::Kind::kKubernetes;
+  const size_t slash = std::min(text.find('/'), text.size());
+  const size_t colon = text.find(':');
+  value.name_space = text.substr(0, slash);
+  value.service = text.substr(std::min(slash + 1, text.size()));
+  if (colon != text.npos) {  // ParseHostPort() knows what a port is
+    CAIRN_ASSIGN_OR_RETURN(const HostPort port,
+                           ParseHostPort(absl::StrCat("a", ToAbsl(text.substr(colon)))));
+    if (port.port == 0) return absl::InvalidArgumentError("not a port");
+    value.port = port.port;
+    value.service = value.service.substr(0, value.service.find(':'));
+  }
+  if (IsPlainName(value.name_space, kMemberNameBytesMax) &&
+      IsPlainName(value.service, kMemberNameBytesMax)) {
+    return value;
+  }
+  return absl::InvalidArgumentError("not a namespace and a service");
+}
+
+}  // namespace
 
 absl::StatusOr<MembersValue> ParseMembers(std::string_view text) {
   MembersValue value;
@@ -47,12 +74,15 @@ absl::StatusOr<MembersValue> ParseMembers(std::string_view text) {
     }
     return value;
   }
+  constexpr std::string_view kKubernetes = "kubernetes:";
+  if (text.starts_with(kKubernetes)) return ParseKubernetes(text.substr(kKubernetes.size()));
   return absl::InvalidArgumentError("no such source");
 }
 
 std::string_view MembersForm() {
-  return "file:PATH, the path absolute; dns:NAME:PORT; etcd:HOST:PORT, several separated by "
-         "commas; or off";
+  return "file:PATH, the path absolute; dns:NAME:PORT; kubernetes:NAMESPACE/SERVICE, and :PORT if "
+         "the "
+         "service names no port peer; etcd:HOST:PORT, several separated by commas; or off";
 }
 
 absl::Status CheckCluster(std::string_view text) {

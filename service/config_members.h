@@ -19,14 +19,17 @@ inline constexpr size_t kClusterNameBytesMax = 64;
 
 // Where the members of the cluster are listed.
 struct MembersValue {
-  enum class Kind { kOff, kFile, kDns, kEtcd };
+  enum class Kind { kOff, kFile, kDns, kEtcd, kKubernetes };
   Kind kind = Kind::kOff;
-  std::string path;            // kFile: absolute
-  HostPort dns;                // kDns: a name and the members' port
-  std::vector<HostPort> etcd;  // kEtcd: endpoints
+  std::string path;                 // kFile: absolute
+  HostPort dns;                     // kDns: a name and the members' port
+  std::vector<HostPort> etcd;       // kEtcd: endpoints
+  std::string name_space, service;  // kKubernetes
+  uint16_t port = 0;                // kKubernetes; 0: the port that the service names "peer"
   bool enabled() const { return kind != Kind::kOff; }
 };
-// Parses "file:PATH", "dns:NAME:PORT", "etcd:HOST:PORT,…" or "off".
+// Parses "file:PATH", "dns:NAME:PORT", "kubernetes:NAMESPACE/SERVICE[:PORT]", "etcd:HOST:PORT,…" or
+// "off".
 absl::StatusOr<MembersValue> ParseMembers(std::string_view text);
 std::string_view MembersForm();
 

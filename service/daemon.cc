@@ -289,7 +289,7 @@ void Daemon::StartServices() {
   }
   store_service_ = std::make_unique<StoreService>(
       StoreService::Parts{spaces_, sessions_, *index_, *tiers_, gets_->prefetches(), clock_,
-                          remote_.get()},
+                          remote_.get(), whereabouts_.get()},
       std::move(terms));
   admin_service_ = std::make_unique<AdminService>(AdminService::Parts{
       spaces_, sessions_, *index_, *upkeep_, *tiers_, store_service_->freed(),
@@ -311,6 +311,8 @@ void Daemon::StartRemote() {
       RemoteBlocks::Parts{spaces_, *index_, *puts_, *members_, *locator_, *peer_reader_, clock_},
       RemoteBlocks::Options{.match_time =
                                 absl::Milliseconds(static_cast<int64_t>(config_.peer_match_ms))});
+  whereabouts_ =
+      std::make_unique<Whereabouts>(Whereabouts::Parts{*members_, *locator_, *peer_reader_});
   gets_->SetFetch([this](const Request& request, const proto::Get& get, const codecs::Slice& slice,
                          std::function<void()> done) {
     return remote_->Fetch(request, get, slice, std::move(done));
@@ -496,6 +498,7 @@ void Daemon::Stop() {
   if (metrics_ != nullptr) metrics_->Stop();
   for (const Sessions::Info& session : sessions_.List()) sessions_.End(session.id);
   if (remote_ != nullptr) remote_->Stop();  // answers what waits for members
+  if (whereabouts_ != nullptr) whereabouts_->Stop();
   if (peer_reader_ != nullptr) peer_reader_->Stop();
   if (store_service_ != nullptr) store_service_->Stop();
   if (control_ != nullptr) control_->Stop();

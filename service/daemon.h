@@ -46,6 +46,7 @@
 #include "service/put/put.h"
 #include "service/recovery.h"
 #include "service/remote/remote_blocks.h"
+#include "service/remote/whereabouts.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
@@ -184,6 +185,7 @@ class Daemon {
   // Null, too, if the daemon cannot move blocks to other members.
   std::unique_ptr<PeerReader> peer_reader_;
   std::unique_ptr<RemoteBlocks> remote_;
+  std::unique_ptr<Whereabouts> whereabouts_;
   std::unique_ptr<StoreService> store_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<transport::TlsFiles> tls_;           // null: no TLS

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -21,6 +23,7 @@
 #include "service/members/dns_source.h"
 #include "service/members/etcd_source.h"
 #include "service/members/file_source.h"
+#include "service/members/kubernetes_source.h"
 
 namespace cairn {
 namespace {
@@ -34,6 +37,15 @@ std::string HostName() {
   return text.empty() ? "localhost" : text;
 }
 
+// The API server's HOST:PORT, as Kubernetes tells it to each container; elsewhere empty.
+std::string KubernetesServer() {
+  const char* const host = std::getenv("KUBERNETES_SERVICE_HOST");
+  const char* const port = std::getenv("KUBERNETES_SERVICE_PORT");
+  if (host == nullptr || port == nullptr) return "";
+  const bool is_v6 = std::string_view(host).find(':') != std::string_view::npos;
+  return absl::StrCat(is_v6 ? "[" : "", host, is_v6 ? "]:" : ":", port);
+}
+
 std::unique_ptr<MemberSource> SourceOf(const MembersValue& value, const Members::Options& members) {
   switch (value.kind) {
     case MembersValue::Kind::kOff:
@@ -42,6 +54,11 @@ std::unique_ptr<MemberSource> SourceOf(const MembersValue& value, const Members:
       return MakeFileSource(value.path);
     case MembersValue::Kind::kDns:
       return MakeDnsSource({.name = value.dns.host, .port = value.dns.port});
+    case MembersValue::Kind::kKubernetes:
+      return MakeKubernetesSource({.server = KubernetesServer(),
+                                   .name_space = value.name_space,
+                                   .service = value.service,
+                                   .port = value.port});
     case MembersValue::Kind::kEtcd: {
       EtcdOptions options;
       for (const HostPort& endpoint : value.etcd) options.endpoints.push_back(endpoint.ToString());

@@ -101,6 +101,10 @@ inline constexpr int kSnapshotHoldsMax = 64;
 inline constexpr size_t kAnnouncementsMax = 65'536;
 // The run of a block is looked up in at most this many blocks before it.
 inline constexpr size_t kRunClimbMax = 256;
+// Where: the members that one call asks, the calls that run, and the time for the members' answers.
+inline constexpr size_t kWhereMembersMax = 16;
+inline constexpr size_t kWheresMax = 8;
+inline constexpr uint32_t kWhereMs = 2'000;
 inline constexpr size_t kListBlocksMax = 10'000;  // one page of ListBlocks
 inline constexpr size_t kListBlocksDefault = 1000;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_HINTS_H
 #define CAIRN_HINTS_H
-// Why blocks are stored or not, and hints on how long they are worth keeping. This file is a part
-// of cairn.h, and its rules apply. Include cairn.h.
+// Why blocks are stored or not, which member of a cluster has them, and hints on how long they are
+// worth keeping. This file is a part of cairn.h, and its rules apply. Include cairn.h.
 
 #ifndef CAIRN_H
 #error "include cairn.h"
@@ -39,6 +39,29 @@ typedef struct cairn_block_fate {
  * daemon is older. */
 CAIRN_API int cairn_explain(cairn_space* space, const cairn_key* keys, size_t key_count,
                             uint32_t timeout_ms, cairn_block_fate* fates, uint64_t* recorded_ms);
+
+#define CAIRN_WHERE_MEMBERS_MAX 17 /* in one answer: the daemon that was asked, and 16 others */
+
+/* How much of a prefix a member of the daemon's cluster has. */
+typedef struct cairn_member_blocks {
+  char member[256];        /* its name; empty: the daemon belongs to no cluster */
+  char failure[128];       /* why it has not answered; what it has is unknown then. Empty: it has */
+  uint32_t block_count;    /* from the first block on */
+  uint32_t tier_counts[8]; /* of these blocks, those in CAIRN_TIER_i at index i */
+  uint8_t is_self;         /* the daemon that was asked */
+  uint8_t is_draining;     /* it is about to stop */
+} cairn_member_blocks;
+
+/* Sets how much of a prefix each member has, for routers. members[0] is the daemon that was asked.
+ * Those that have more blocks come before others. `members` has room for `member_max`, at least
+ * CAIRN_WHERE_MEMBERS_MAX. *member_count becomes the number of those that were set, and
+ * *unasked_count that of other members that were not asked, because the cluster is large. It may be
+ * NULL. Fetches nothing, takes no lease, and counts as no match. Members are waited for until the
+ * timeout, for 2000 ms at most. CAIRN_RESOURCE_EXHAUSTED: too many of these calls are running.
+ * CAIRN_UNIMPLEMENTED: the daemon is older than this call. */
+CAIRN_API int cairn_where(cairn_space* space, const cairn_key* keys, size_t key_count,
+                          uint32_t timeout_ms, cairn_member_blocks* members, size_t member_max,
+                          size_t* member_count, uint32_t* unasked_count);
 
 /* Hints change the order of eviction and do not pin blocks. A block may be named before it is put.
  * The last hint on a block replaces earlier ones. Both calls set *stored_count, which may be NULL,

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C ABI: why blocks are stored or not, and hints.
+// The C ABI: why blocks are stored or not, which members have them, and hints.
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "client/c/cairn.h"
 #include "client/c/convert.h"
@@ -33,6 +36,20 @@ cairn_block_fate FateOf(const ExplainedBlock& block) {
   return fate;
 }
 
+cairn_member_blocks FromMember(const cairn::MemberBlocks& member) {
+  cairn_member_blocks filled{};
+  cairn::c::CopyText(member.member, filled.member);
+  cairn::c::CopyText(member.failure, filled.failure);
+  filled.block_count = member.block_count;
+  for (const cairn::TierBlocks& one : member.tiers) {
+    const auto tier = static_cast<size_t>(one.tier);
+    if (tier < std::size(filled.tier_counts)) filled.tier_counts[tier] = one.block_count;
+  }
+  filled.is_self = member.is_self ? 1 : 0;
+  filled.is_draining = member.is_draining ? 1 : 0;
+  return filled;
+}
+
 }  // namespace
 
 int cairn_explain(cairn_space* space, const cairn_key* keys, size_t key_count, uint32_t timeout_ms,
@@ -47,6 +64,30 @@ int cairn_explain(cairn_space* space, const cairn_key* keys, size_t key_count, u
     }
     if (recorded_ms != nullptr) {
       *recorded_ms = static_cast<uint64_t>(absl::ToInt64Milliseconds(result.recorded));
+    }
+    return absl::OkStatus();
+  });
+}
+
+int cairn_where(cairn_space* space, const cairn_key* keys, size_t key_count, uint32_t timeout_ms,
+                cairn_member_blocks* members, size_t member_max, size_t* member_count,
+                uint32_t* unasked_count) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckKeyArray(space, keys, key_count));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("members", members));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("member_count", member_count));
+    if (member_max < CAIRN_WHERE_MEMBERS_MAX) {
+      return absl::InvalidArgumentError(absl::StrCat("member_max is ", member_max, "; it must be ",
+                                                     CAIRN_WHERE_MEMBERS_MAX, " or more"));
+    }
+    CAIRN_ASSIGN_OR_RETURN(const cairn::WhereResult result,
+                           space->space->Where(Keys(keys, key_count), Timeout(timeout_ms)));
+    // A newer daemon may ask more members than this header knows.
+    *member_count = std::min(result.members.size(), member_max);
+    for (size_t i = 0; i < *member_count; ++i) members[i] = FromMember(result.members[i]);
+    if (unasked_count != nullptr) {
+      *unasked_count =
+          result.unasked_count + static_cast<uint32_t>(result.members.size() - *member_count);
     }
     return absl::OkStatus();
   });

@@ -73,8 +73,8 @@ struct Command {
 };
 
 extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kPrefetch, kPin, kRetain, kDemote,
-    kExplain, kDelete, kVerify, kPolicy, kProfile, kEvaluate, kReplay, kEvents, kTier, kMembers,
-    kDrain, kDoctor, kTop, kCompletion, kVersion;
+    kExplain, kWhere, kDelete, kVerify, kPolicy, kProfile, kEvaluate, kReplay, kEvents, kTier,
+    kMembers, kDrain, kDoctor, kTop, kCompletion, kVersion;
 
 // All commands, in the order of the help.
 std::span<const Command* const> Commands();

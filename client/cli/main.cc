@@ -18,11 +18,11 @@
 namespace cairn::cli {
 namespace {
 
-constexpr const Command* kCommands[] = {&kStatus,   &kSpaces,   &kLs,     &kInspect,    &kGet,
-                                        &kPut,      &kPrefetch, &kPin,    &kRetain,     &kDemote,
-                                        &kExplain,  &kDelete,   &kVerify, &kPolicy,     &kProfile,
-                                        &kEvaluate, &kReplay,   &kEvents, &kTier,       &kMembers,
-                                        &kDrain,    &kDoctor,   &kTop,    &kCompletion, &kVersion};
+constexpr const Command* kCommands[] = {
+    &kStatus, &kSpaces,  &kLs,       &kInspect,    &kGet,    &kPut,    &kPrefetch,
+    &kPin,    &kRetain,  &kDemote,   &kExplain,    &kWhere,  &kDelete, &kVerify,
+    &kPolicy, &kProfile, &kEvaluate, &kReplay,     &kEvents, &kTier,   &kMembers,
+    &kDrain,  &kDoctor,  &kTop,      &kCompletion, &kVersion};
 
 constexpr std::string_view kExitCodes =
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 no daemon answers,\n"

@@ -119,6 +119,9 @@ class GrpcControl final : public Control {
                                            absl::Time deadline) override {
     return Call<v1::ExplainReply>(&v1::Store::Stub::Explain, request, deadline);
   }
+  absl::StatusOr<v1::WhereReply> Where(v1::WhereRequest request, absl::Time deadline) override {
+    return Call<v1::WhereReply>(&v1::Store::Stub::Where, request, deadline);
+  }
   absl::StatusOr<v1::RetainReply> Retain(v1::RetainRequest request, absl::Time deadline) override {
     return Call<v1::RetainReply>(&v1::Store::Stub::Retain, request, deadline);
   }

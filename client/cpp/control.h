@@ -67,6 +67,7 @@ class Control {
                                                      absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::ExplainReply> Explain(v1::ExplainRequest request,
                                                    absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::WhereReply> Where(v1::WhereRequest request, absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::RetainReply> Retain(v1::RetainRequest request,
                                                  absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::DemoteReply> Demote(v1::DemoteRequest request,

@@ -13,6 +13,8 @@
 namespace cairn {
 namespace {
 
+constexpr int kTiersMax = 16;  // in an answer; newer daemons may have more than this one knows
+
 absl::Status CheckKeyCount(size_t count) {
   if (count > static_cast<size_t>(proto::kMatchKeysMax)) {
     return absl::InvalidArgumentError(
@@ -92,6 +94,19 @@ ExplainedBlock FromMessage(const v1::BlockFate& fate) {
   block.removed_ago = absl::Milliseconds(static_cast<int64_t>(fate.removed_ms()));
   block.missing_group = fate.missing_group();
   return block;
+}
+
+MemberBlocks FromMessage(const v1::MemberBlocks& message) {
+  MemberBlocks member{.member = message.member(),
+                      .is_self = message.self(),
+                      .block_count = message.block_count(),
+                      .tiers = {},
+                      .is_draining = message.draining(),
+                      .failure = message.failure()};
+  for (const v1::TierBlocks& one : message.tiers()) {
+    member.tiers.push_back({static_cast<Tier>(one.tier()), one.block_count()});
+  }
+  return member;
 }
 
 absl::Status CheckHintTime(std::string_view field, absl::Duration time, absl::Duration least) {
@@ -270,6 +285,30 @@ absl::StatusOr<ExplainResult> Space::Explain(std::span<const BlockKey> keys,
   for (const v1::BlockFate& fate : reply.blocks()) {
     result.blocks.push_back(FromMessage(fate));
   }
+  return result;
+}
+
+absl::StatusOr<WhereResult> Space::Where(std::span<const BlockKey> keys, absl::Duration timeout) {
+  CAIRN_RETURN_IF_ERROR(CheckKeyCount(keys.size()));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+  v1::WhereRequest request;
+  request.set_space_id(bound.opened.space_id);
+  AddKeys(keys, request);
+  const absl::StatusOr<v1::WhereReply> reply = core_.control->Where(std::move(request), deadline);
+  if (absl::IsUnimplemented(reply.status())) {
+    return absl::UnimplementedError("not implemented by this daemon, which is older: Where");
+  }
+  CAIRN_RETURN_IF_ERROR(reply.status());
+  WhereResult result;
+  result.unasked_count = reply->unasked_count();
+  for (const v1::MemberBlocks& member : reply->members()) {
+    if (member.block_count() > keys.size() || member.tiers_size() > kTiersMax) {
+      return absl::InternalError("the daemon counted more blocks than it was asked for");
+    }
+    result.members.push_back(FromMessage(member));
+  }
+  if (result.members.empty()) return absl::InternalError("the daemon named no member");
   return result;
 }
 

@@ -107,6 +107,27 @@ struct ExplainResult {
   absl::Duration recorded;
 };
 
+struct TierBlocks {
+  Tier tier = Tier::kNone;  // the slowest that a reader of the block needs
+  uint32_t block_count = 0;
+};
+
+// How much of a prefix a member of the daemon's cluster has.
+struct MemberBlocks {
+  std::string member;             // its name; empty: the daemon belongs to no cluster
+  bool is_self = false;           // the daemon that was asked
+  uint32_t block_count = 0;       // from the first block on
+  std::vector<TierBlocks> tiers;  // of these blocks, the fastest tier first
+  bool is_draining = false;       // it is about to stop
+  std::string failure;  // why it has not answered; what it has is unknown then. Empty: it has
+};
+
+struct WhereResult {
+  // The daemon that was asked is the first. Those that have more blocks come before others.
+  std::vector<MemberBlocks> members;
+  uint32_t unasked_count = 0;  // other members that were not asked, because the cluster is large
+};
+
 // Limits of hints (limits.h of the daemon).
 inline constexpr absl::Duration kHintTimeMax = absl::Seconds(604'800);
 inline constexpr uint32_t kRetainPriorityMax = 5;
@@ -167,6 +188,13 @@ class Space {
   // Errors: Unimplemented (the daemon is older than version 0.2).
   absl::StatusOr<ExplainResult> Explain(std::span<const BlockKey> keys,
                                         absl::Duration timeout = absl::ZeroDuration());
+
+  // Returns how much of a prefix each member of the cluster has, for routers. Fetches nothing,
+  // takes no lease, changes no recency, and counts as no match. Members are waited for until the
+  // timeout, for two seconds at most. Errors: ResourceExhausted (too many of these calls are
+  // running), Unimplemented (the daemon is older).
+  absl::StatusOr<WhereResult> Where(std::span<const BlockKey> keys,
+                                    absl::Duration timeout = absl::ZeroDuration());
 
   // Hints on how long blocks are worth keeping. They change the order of eviction and do not pin
   // blocks (docs/guides/memory.md). A hint may name blocks that are not stored yet. The last hint

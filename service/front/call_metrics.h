@@ -17,6 +17,7 @@ enum class Call : uint8_t {
   kRelease,
   kContains,
   kExplain,
+  kWhere,
   kRetain,
   kDemote,
   kPrefetch,
@@ -40,7 +41,7 @@ enum class Call : uint8_t {
   kLocate,
   kHealthCheck,
 };
-inline constexpr size_t kCallCount = 27;
+inline constexpr size_t kCallCount = 28;
 
 class CallMetrics {
  public:

@@ -103,6 +103,32 @@ absl::StatusOr<std::vector<WantedGroup>> WantedOf(const SpaceEntry& space, const
   return space.Want(asks, skipped);
 }
 
+void FillTiers(const std::vector<BlockMatch>& blocks, v1::MemberBlocks* filled) {
+  uint32_t counts[kTierCount] = {};
+  for (const BlockMatch& block : blocks) {
+    if (block.image_bytes > 0) ++counts[IndexOf(block.tier)];  // others no rule needs
+  }
+  for (size_t i = 0; i < kTierCount; ++i) {
+    if (counts[i] == 0) continue;
+    v1::TierBlocks& tier = *filled->add_tiers();
+    tier.set_tier(static_cast<v1::Tier>(i + 1));
+    tier.set_block_count(counts[i]);
+  }
+}
+
+void AddMember(const MemberBlocks& member, v1::WhereReply* reply) {
+  v1::MemberBlocks& added = *reply->add_members();
+  added.set_member(member.member);
+  added.set_block_count(member.block_count);
+  added.set_draining(member.is_draining);
+  added.set_failure(member.failure);
+  for (const TierBlocks& one : member.tiers) {
+    v1::TierBlocks& tier = *added.add_tiers();
+    tier.set_tier(static_cast<v1::Tier>(one.tier));
+    tier.set_block_count(one.block_count);
+  }
+}
+
 // Between questions to other members while a Match waits.
 constexpr absl::Duration kAskAgain = absl::Milliseconds(50);
 
@@ -189,6 +215,8 @@ void StoreService::AddForAll(CallRouter& router, const SessionTerms& terms) {
   Add(router, "GetSideObject", Call::kGetSideObject, kShort, &StoreService::GetSideObject);
   AddLate(router, "Match", Call::kMatch, KeyList(v1::MatchRequest::kKeysFieldNumber),
           &StoreService::Match);
+  AddLate(router, "Where", Call::kWhere, KeyList(v1::WhereRequest::kKeysFieldNumber),
+          &StoreService::Where);
   AddLate(router, "Delete", Call::kDelete, KeyList(v1::DeleteRequest::kKeysFieldNumber),
           &StoreService::Delete);
   AddLate(router, "Invalidate", Call::kInvalidate, kShort, &StoreService::Invalidate);
@@ -399,6 +427,48 @@ absl::StatusOr<v1::ExplainReply> StoreService::Explain(const ControlCall& call,
     FillFate(fate, explanation, now, reply.add_blocks());
   }
   return reply;
+}
+
+absl::StatusOr<v1::MemberBlocks> StoreService::OwnBlocks(const SpaceEntry& space,
+                                                         const std::vector<proto::BlockKey>& keys) {
+  MatchQuery query;
+  CAIRN_ASSIGN_OR_RETURN(query.wanted, space.Want({}, {}));
+  query.keys = keys;
+  query.space_id = space.id();
+  query.tokens_per_block = space.tokens_per_block();
+  const MatchAnswer answer = parts_.index.Peek(query);
+  v1::MemberBlocks own;
+  own.set_member(terms_.member_name);
+  own.set_self(true);
+  own.set_block_count(static_cast<uint32_t>(answer.blocks.size()));
+  own.set_draining(terms_.is_draining());
+  FillTiers(answer.blocks, &own);
+  return own;
+}
+
+void StoreService::Where(const ControlCall& call, const v1::WhereRequest& request,
+                         const ReplyDone<v1::WhereReply>& done) {
+  const absl::StatusOr<SpaceRef> space = SpaceOf(request.ticket(), request.space_id());
+  if (!space.ok()) return done(space.status());
+  auto keys = proto::FromKeyList(request.keys());
+  if (!keys.ok()) return done(keys.status());
+  const absl::StatusOr<v1::MemberBlocks> own = OwnBlocks(**space, *keys);
+  if (!own.ok()) return done(own.status());
+  v1::WhereReply reply;
+  *reply.add_members() = *own;
+  if (parts_.whereabouts == nullptr || !AsksMembers(request.ticket())) {
+    return done(std::move(reply));
+  }
+  parts_.whereabouts->Find(
+      **space, *std::move(keys),
+      std::min(call.deadline() - kAnswerTime,
+               MonotonicNow() + absl::Milliseconds(limits::kWhereMs)),
+      [done, reply = std::move(reply)](const absl::StatusOr<WhereResult>& others) mutable {
+        if (!others.ok()) return done(others.status());
+        for (const MemberBlocks& member : others->members) AddMember(member, &reply);
+        reply.set_unasked_count(others->unasked_count);
+        done(std::move(reply));
+      });
 }
 
 absl::Status StoreService::Prefetch(const v1::PrefetchRequest& request, v1::PrefetchReply* reply) {

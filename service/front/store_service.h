@@ -18,6 +18,7 @@
 #include "service/get/prefetches.h"
 #include "service/index/block_index.h"
 #include "service/remote/remote_blocks.h"
+#include "service/remote/whereabouts.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
@@ -37,7 +38,9 @@ class StoreService {
     Tiers& tiers;
     Prefetches& prefetches;
     const Clock& clock;
-    RemoteBlocks* remote = nullptr;  // null: no member can be read from
+    // Null: no member can be read from.
+    RemoteBlocks* remote = nullptr;
+    Whereabouts* whereabouts = nullptr;
   };
   StoreService(const Parts& parts, SessionTerms terms);
 
@@ -85,6 +88,11 @@ class StoreService {
   // A session may ask about its tenant's spaces, an operator about all spaces.
   absl::StatusOr<v1::ExplainReply> Explain(const ControlCall& call,
                                            const v1::ExplainRequest& request) const;
+  void Where(const ControlCall& call, const v1::WhereRequest& request,
+             const ReplyDone<v1::WhereReply>& done);
+  // What this daemon has of a prefix.
+  absl::StatusOr<v1::MemberBlocks> OwnBlocks(const SpaceEntry& space,
+                                             const std::vector<proto::BlockKey>& keys);
   // Delete() and Invalidate() answer when no restart brings the blocks back.
   void Delete(const ControlCall& call, const v1::DeleteRequest& request,
               const ReplyDone<v1::DeleteReply>& done);

@@ -155,6 +155,17 @@ absl::StatusOr<MatchAnswer> BlockIndex::Match(const MatchQuery& query) {
   return result;
 }
 
+MatchAnswer BlockIndex::Peek(const MatchQuery& query) {
+  CAIRN_CHECK(query.keys.size() <= limits::kKeysPerCallMax && !query.wanted.empty() &&
+              !query.wants_lease);
+  MatchScan scan(query);
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+              mutex_) { return scan.Look(parts_, /*lease_bytes_free=*/0, visits); },
+          [&] { scan.Reserve(); });
+  scan.Plan(/*lease_bytes_free=*/0);
+  return scan.Answer();
+}
+
 // --- Waiting -------------------------------------------------------------------------------------
 
 absl::Status BlockIndex::FileIfMissing(std::unique_ptr<Waiter>& waiter) {

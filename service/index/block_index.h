@@ -139,6 +139,9 @@ class BlockIndex final : public Evictor {
   // shorter, and the answer says so. Errors: ResourceExhausted (too many leases of the session, or
   // in total).
   absl::StatusOr<MatchAnswer> Match(const MatchQuery& query);
+  // Finds the same prefix, and leaves no trace: no lease, no use, no figures. REQUIRES: the query
+  // wants no lease.
+  MatchAnswer Peek(const MatchQuery& query);
   using MatchDone = absl::AnyInvocable<void(absl::StatusOr<MatchAnswer>)>;
   // Like Match(), but waits until all keys (up to token_limit) are present. `done` runs exactly
   // once: in this call if nothing is missing, on the thread whose publication completed the keys,

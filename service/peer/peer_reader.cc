@@ -201,6 +201,26 @@ absl::StatusOr<PeerReader::Found> PeerReader::Match(const Member& member,
   return found;
 }
 
+absl::StatusOr<MemberBlocks> PeerReader::Where(const Member& member, const PeerQuestion& question,
+                                               absl::Time deadline) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration time, TimeLeft(deadline));
+  CAIRN_ASSIGN_OR_RETURN(
+      const std::shared_ptr<Line> line,
+      LineTo(member, question.identity.tenant, std::min(time, options_.connect_timeout)));
+  if (line->client->counters().breaker_state == Breaker::State::kOpen) {
+    return absl::UnavailableError("not asked, because it failed");
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Space> space,
+                         line->SpaceOf(question.identity, question.recipe, deadline));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
+  CAIRN_ASSIGN_OR_RETURN(WhereResult result, space->Where(question.keys, left));
+  MemberBlocks answer = std::move(result.members.front());
+  answer.member = member.name;
+  answer.is_self = false;
+  answer.failure.clear();
+  return answer;
+}
+
 absl::StatusOr<uint64_t> PeerReader::Delete(const Member& member,
                                             const proto::SpaceIdentity& identity,
                                             std::span<const proto::BlockKey> keys,

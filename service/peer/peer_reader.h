@@ -96,6 +96,11 @@ class PeerReader {
   // member answers.
   absl::StatusOr<Found> Match(const Member& member, const PeerQuestion& question,
                               absl::Time deadline);
+  // Returns how much of the question's keys the member itself has, and its name as the view has it.
+  // It is no match: no lease, no use of the blocks, and whether it succeeds does not change whether
+  // the member is asked afterwards. Errors: as Match(), and Unimplemented (an older member).
+  absl::StatusOr<MemberBlocks> Where(const Member& member, const PeerQuestion& question,
+                                     absl::Time deadline);
   // Deletes blocks of a space at the member; all of its blocks if `keys` is empty. Returns their
   // number.
   absl::StatusOr<uint64_t> Delete(const Member& member, const proto::SpaceIdentity& identity,

@@ -414,6 +414,34 @@ def test_members_are_found_in_etcd(render):
     assert flags["plaintext"] == "anywhere" and flags["stream"] == "$(POD_IP):50154" and "data" not in flags
 
 
+def test_members_are_found_in_endpoint_slices(render):
+    """The rights to it are there where it is used, and nowhere else."""
+    watching = ["--set", "cluster.source=kubernetes"]
+    objects, _, flags = members_of(render, *NODES, *watching)
+    assert flags["members"] == "kubernetes:default/r-cairn-members"
+    (service,) = of_kind(objects, "Service")
+    assert service["metadata"]["name"] == "r-cairn-members" and service["spec"]["publishNotReadyAddresses"] is True
+    assert [port["name"] for port in service["spec"]["ports"]] == ["peer"]
+    (account,), (role,), (binding,) = (of_kind(objects, kind) for kind in ["ServiceAccount", "Role", "RoleBinding"])
+    assert account["automountServiceAccountToken"] is False
+    assert role["rules"] == [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    (subject,) = binding["subjects"]
+    assert (subject["kind"], subject["name"]) == ("ServiceAccount", account["metadata"]["name"])
+    (found,) = of_kind(objects, "DaemonSet")
+    pod = found["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"] and pod["automountServiceAccountToken"] is True
+    own = render(*NODES, *watching, "--set", "pod.serviceAccountName=mine")
+    assert not of_kind(own, "ServiceAccount")
+    assert of_kind(own, "RoleBinding")[0]["subjects"][0]["name"] == "mine"
+    assert of_kind(own, "DaemonSet")[0]["spec"]["template"]["spec"]["serviceAccountName"] == "mine"
+    for words in [NODES, STORES]:
+        objects = render(*words)
+        assert not of_kind(objects, "ServiceAccount", "Role", "RoleBinding")
+        (pod,) = pods(objects)
+        assert pod["automountServiceAccountToken"] is False
+
+
 def test_members_of_ipv6(render):
     *_, flags = members_of(render, *NODES, "--set", "ipFamily=IPv6,cluster.matchMs=5,cluster.memberGraceSeconds=0")
     assert flags["peer"] == "[$(POD_IP)]:50155"
@@ -480,7 +508,7 @@ REFUSALS = [
     (["--set", "cluster.enabled=true,plaintext=anywhere"], "set plaintext=anywhere and ucx.enabled=true"),
     ([*PLAIN, "--set", "policy.configMapName=p"], "without it, a member cannot prove that it is one"),
     (["--set", "cluster.enabled=true,tls.secretName=a"], "set policy.configMapName, whose policy names the members"),
-    ([*PLAIN, "--set", "cluster.source=kubernetes"], "value must be one of 'dns', 'etcd', 'file'"),
+    ([*PLAIN, "--set", "cluster.source=gossip"], "value must be one of 'dns', 'kubernetes', 'etcd', 'file'"),
     ([*PLAIN, "--set", "cluster.source=etcd"], "cluster.source is etcd: set cluster.etcd.endpoints"),
     ([*PLAIN, "--set", "cluster.source=etcd,cluster.etcd.endpoints={e:2379}"], "cluster.source is etcd: set cluster.name"),
     ([*PLAIN, "--set", "cluster.etcd.endpoints={e:2379}"], "cluster.etcd.endpoints is for the source etcd"),

@@ -36,7 +36,7 @@ from .errors import (
     UnimplementedError,
 )
 from .keys import Group, KeyExtra, KvGroup, Rope, SpaceSpec
-from .match import BlockFate, Explanation, Match
+from .match import BlockFate, Explanation, Match, MemberBlocks, Whereabouts
 from .space import Space
 from .transfer import Get, GetResult, MatchedBlock, Names, Part, Prefetched, Put, PutResult
 
@@ -72,6 +72,7 @@ __all__ = [
     "KvGroup",
     "Match",
     "MatchedBlock",
+    "MemberBlocks",
     "Names",
     "NotDurableError",
     "NotFoundError",
@@ -88,6 +89,7 @@ __all__ = [
     "TierStats",
     "UnavailableError",
     "UnimplementedError",
+    "Whereabouts",
     "connect",
     "image",
     "keys",

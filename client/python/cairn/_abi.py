@@ -28,6 +28,7 @@ class Sized(Structure):
 
 
 ABI_VERSION = 1
+WHERE_MEMBERS_MAX = 17
 ARKV_GAMMA = 263.81
 OK = 0
 INVALID_ARGUMENT = 3
@@ -526,6 +527,19 @@ class BlockFate(Structure):
     ]
 
 
+class MemberBlocks(Structure):
+    """cairn_member_blocks"""
+
+    _fields_ = [
+        ("member", char * 256),
+        ("failure", char * 128),
+        ("block_count", u32),
+        ("tier_counts", u32 * 8),
+        ("is_self", u8),
+        ("is_draining", u8),
+    ]
+
+
 class ImageInfo(Sized):
     """cairn_image_info"""
 
@@ -735,6 +749,16 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "cairn_breaker_recomputed": (integer, [pointer, u64, f64]),
     "cairn_breaker_advise": (integer, [pointer, u64, u64, POINTER(integer)]),
     "cairn_explain": (integer, [pointer, pointer, size, u32, POINTER(BlockFate), POINTER(u64)]),
+    "cairn_where": (integer, [
+        pointer,
+        pointer,
+        size,
+        u32,
+        POINTER(MemberBlocks),
+        size,
+        POINTER(size),
+        POINTER(u32),
+    ]),
     "cairn_retain": (integer, [pointer, pointer, size, u32, u32, u32, POINTER(u32)]),
     "cairn_demote": (integer, [pointer, pointer, size, u32, u32, POINTER(u32)]),
     "cairn_image_inspect": (integer, [pointer, size, POINTER(ImageInfo)]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a match, with its lease; and of an explanation."""
+"""The result of a match, with its lease; of an explanation; and which members have blocks."""
 
 from __future__ import annotations
 
@@ -49,6 +49,31 @@ class Explanation:
 
     blocks: list[BlockFate]
     recorded_seconds: float
+
+
+@dataclass(frozen=True)
+class MemberBlocks:
+    """How much of a prefix a member of the cluster has.
+
+    member: its name; "" if the daemon belongs to no cluster. block_count: from the first block on.
+    tiers: of these blocks, how many are in each tier. failure: why it has not answered, and then
+    what it has is unknown; "" if it has."""
+
+    member: str
+    block_count: int
+    tiers: dict[str, int]
+    is_self: bool = False
+    is_draining: bool = False
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """members: the daemon that was asked, then the others; those that have more blocks come first.
+    unasked_count: other members that were not asked, because the cluster is large."""
+
+    members: list[MemberBlocks]
+    unasked_count: int
 
 
 class Matched(Protocol):

@@ -14,7 +14,7 @@ from ._connection import Connection
 from ._handle import handle_within
 from ._side_objects import SideObjects
 from .errors import Error, FailedPreconditionError, NotDurableError, from_code
-from .match import REASONS, STATES, BlockFate, Explanation, Match
+from .match import REASONS, STATES, BlockFate, Explanation, Match, MemberBlocks, Whereabouts
 from .transfer import (
     DURABILITIES,
     TIERS,
@@ -208,6 +208,26 @@ class Space(SideObjects):
         self._ask(call, wanted, _ffi.milliseconds(timeout), fates, ctypes.byref(recorded))
         blocks = [_fate_of(fate, _tiers_in(fate.tiers)) for fate in fates[: len(wanted)]]
         return Explanation(blocks, recorded.value / 1000)
+
+    def where(self, prefix: Sequence[bytes], *, timeout: float | None = None) -> Whereabouts:
+        """Returns how much of a prefix each member of the daemon's cluster has, for routers.
+
+        Fetches nothing, takes no lease, and counts as no match. Members are waited for until the
+        timeout, for two seconds at most. Raises ResourceExhaustedError if too many of these calls
+        are running, and UnimplementedError if the daemon is older."""
+        members = (_abi.MemberBlocks * _abi.WHERE_MEMBERS_MAX)()
+        count, unasked = ctypes.c_size_t(), ctypes.c_uint32()
+        call = _ffi.library().cairn_where
+        self._ask(
+            call,
+            prefix,
+            _ffi.milliseconds(timeout),
+            members,
+            len(members),
+            ctypes.byref(count),
+            ctypes.byref(unasked),
+        )
+        return Whereabouts([_member_of(one) for one in members[: count.value]], unasked.value)
 
     # -------------------------------------------------------------------------------- hints
 
@@ -437,6 +457,18 @@ def _fate_of(fate: _abi.BlockFate, tiers: tuple[str, ...]) -> BlockFate:
         tiers,
         fate.removed_ms / 1000,
         fate.missing_group if state == "incomplete" else None,
+    )
+
+
+def _member_of(member: _abi.MemberBlocks) -> MemberBlocks:
+    tiers = {name: member.tier_counts[i] for i, name in TIERS.items() if member.tier_counts[i]}
+    return MemberBlocks(
+        member.member.decode(),
+        member.block_count,
+        tiers,
+        bool(member.is_self),
+        bool(member.is_draining),
+        member.failure.decode(),
     )
 
 

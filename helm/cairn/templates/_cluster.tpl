@@ -14,6 +14,8 @@
 {{- $cluster := .Values.cluster -}}
 {{- if eq $cluster.source "etcd" -}}
 etcd:{{ join "," $cluster.etcd.endpoints }}
+{{- else if eq $cluster.source "kubernetes" -}}
+{{- printf "kubernetes:%s/%s-members" .Release.Namespace (include "cairn.fullname" .) -}}
 {{- else if eq $cluster.source "file" -}}
 file:/run/cairn-members/members
 {{- else -}}
@@ -39,6 +41,15 @@ file:/run/cairn-members/members
 {{- /* Not empty: the pods have the file of the members. */ -}}
 {{- define "cairn.hasMemberFile" -}}
 {{- if and .Values.cluster.enabled (eq .Values.cluster.source "file") -}}file{{- end -}}
+{{- end -}}
+
+{{- /* Not empty: the pods ask the API server for the members. */ -}}
+{{- define "cairn.asksKubernetes" -}}
+{{- if and .Values.cluster.enabled (eq .Values.cluster.source "kubernetes") -}}kubernetes{{- end -}}
+{{- end -}}
+
+{{- define "cairn.serviceAccount" -}}
+{{- .Values.pod.serviceAccountName | default (ternary (printf "%s-members" (include "cairn.fullname" .)) "" (ne (include "cairn.asksKubernetes" .) "")) -}}
 {{- end -}}
 
 {{- define "cairn.checkCluster" -}}

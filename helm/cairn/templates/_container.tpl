@@ -255,10 +255,10 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  {{- with .Values.pod.serviceAccountName }}
+  {{- with include "cairn.serviceAccount" . }}
   serviceAccountName: {{ . }}
   {{- end }}
-  automountServiceAccountToken: false
+  automountServiceAccountToken: {{ ne (include "cairn.asksKubernetes" .) "" }}
   enableServiceLinks: false # a Service named cairn would inject CAIRN_PORT
   # The drain, 5 s for the end of what a device holds, and 5 s for the preStop hook.
   terminationGracePeriodSeconds: {{ add (.Values.drainSeconds | int) 10 }}

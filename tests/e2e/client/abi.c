@@ -260,6 +260,18 @@ static void check_mistakes(cairn_client* client) {
   CHECK(space == NULL);
 }
 
+/* The first two of three keys are stored. */
+static void check_where(cairn_space* space, const cairn_key* keys) {
+  cairn_member_blocks members[CAIRN_WHERE_MEMBERS_MAX];
+  size_t member_count = 0;
+  uint32_t unasked_count = 1;
+  CHECK(cairn_where(space, keys, 3, 0, members, CAIRN_WHERE_MEMBERS_MAX, &member_count,
+                    &unasked_count) == CAIRN_OK);
+  CHECK(member_count == 1 && unasked_count == 0 && members[0].is_self == 1);
+  CHECK(members[0].block_count == 2 && members[0].tier_counts[CAIRN_TIER_HOST] == 2);
+  CHECK(cairn_where(space, keys, 3, 0, members, 1, &member_count, NULL) == CAIRN_INVALID_ARGUMENT);
+}
+
 static void check_figures(cairn_client* client) {
   cairn_stats stats;
   memset(&stats, 0, sizeof stats);
@@ -337,6 +349,7 @@ int main(int argc, char** argv) {
   uint8_t present[3];
   CHECK(cairn_contains(space, keys, 3, 0, present) == CAIRN_OK);
   CHECK(present[0] == 1 && present[1] == 1 && present[2] == 0);
+  check_where(space, keys);
   uint64_t deleted = 0;
   CHECK(cairn_delete(space, keys, 1, 0, &deleted) == CAIRN_OK && deleted == 1);
   CHECK(cairn_invalidate(space, 0, &deleted) == CAIRN_OK && deleted == 2);

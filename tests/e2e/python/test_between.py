@@ -158,6 +158,7 @@ def look(client, soil, rng):
             assert not space.get(missing, source=target, timeout=30)
             check(target)
             check(repr(space.explain([missing], timeout=30)).encode())
+            check(repr(space.where([missing], timeout=30)).encode())
 
 
 def test_no_byte_of_a_tenant_is_in_anothers_answer(connect, request):
@@ -194,6 +195,7 @@ def test_what_a_tenant_learns_of_others(connect):
                 space.match([other_key], timeout=30).block_count,
                 space.contains([key, other_key], timeout=30),
                 repr(space.explain([other_key], timeout=30).blocks),
+                space.where([other_key], timeout=30),
             )
 
         deadline = time.monotonic() + 30

@@ -273,15 +273,36 @@ TEST(Config, AClusterIsASourceAndAPort) {
   EXPECT_FALSE(Parse({})->config.peer.enabled());
   EXPECT_EQ(with({"--members=dns:cairn.serving.svc:50160"}), "");
   EXPECT_EQ(with({"--members=etcd:127.0.0.1:2379,[::1]:2379"}), "");
+  EXPECT_EQ(with({"--members=kubernetes:serving/cairn-members"}), "");
+  EXPECT_EQ(with({"--members=kubernetes:serving/cairn-members:50155"}), "");
   EXPECT_THAT(with({"--members=etcd:10.0.0.9:2379"}), HasSubstr("spoken to without TLS"));
   EXPECT_THAT(
       ErrorOf({"--members=etcd:127.0.0.1:2379", "--peer=0.0.0.0:50160", "--plaintext=anywhere"}),
       HasSubstr("the address that other members are told"));
   EXPECT_THAT(with({}), HasSubstr("members and peer: set both, or none"));
   EXPECT_THAT(ErrorOf({"--members=file:/m"}), HasSubstr("members and peer: set both, or none"));
-  for (const char* bad :
-       {"file:m", "file:off", "file:", "dns:", "dns:cairn", "dns:cairn:0", "dns:[::1]:7",
-        "etcd:", "etcd:off", "etcd:a:0", "etcd:a:1,", "gossip:x", "on", ""}) {
+  for (const char* bad : {"file:m",
+                          "file:off",
+                          "file:",
+                          "dns:",
+                          "dns:cairn",
+                          "dns:cairn:0",
+                          "dns:[::1]:7",
+                          "etcd:",
+                          "etcd:off",
+                          "etcd:a:0",
+                          "etcd:a:1,",
+                          "gossip:x",
+                          "on",
+                          "",
+                          "kubernetes:",
+                          "kubernetes:a",
+                          "kubernetes:a/",
+                          "kubernetes:/b",
+                          "kubernetes:a/b/c",
+                          "kubernetes:a/b:0",
+                          "kubernetes:a/b:",
+                          "kubernetes:a:1/b"}) {
     EXPECT_THAT(with({absl::StrCat("--members=", bad)}), HasSubstr("takes file:PATH")) << bad;
   }
   EXPECT_THAT(with({"--members=file:/m", "--member-name=a b"}), HasSubstr("1 to 253 characters"));
