@@ -161,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(Each, KillTest, ::testing::ValuesIn(kWires),
                          [](const auto& info) { return WireName(info.param); });
 
 TEST_P(KillTest, WhatKilledClientsHeldComesBack) {
-  const int rounds = Rounds(GetParam() == Wire::kLocal ? 8 : 5);
+  const int rounds = Rounds(GetParam() == Wire::kLocal ? 5 : 3);
   const auto aborted = [&] { return daemon_->Metric("cairn_puts_total{outcome=\"aborted\""); };
   // On a busy machine it can take more rounds until a kill meets a put.
   for (int round = 0; round < rounds || (aborted() == 0 && round < 10 * rounds); ++round) {
