@@ -36,6 +36,12 @@ function(cairn_library)
     if(NOT ARG_SEPARATE)
       _cairn_unity(${ARG_NAME} ${ARG_ALONE})
     endif()
+    # These folders read no numbers out of bytes, so only `make asan` looks for misaligned ones there. It takes a fifth of the time to
+    # compile.
+    if(CAIRN_SANITIZE STREQUAL "address" AND NOT CAIRN_UBSAN_ALL
+        AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/service(/(front|get|index|members|peer|policy|put|remote|upkeep))?$")
+      target_compile_options(${ARG_NAME} PRIVATE -fno-sanitize=alignment)
+    endif()
     set(scope PUBLIC)
   else()
     add_library(${ARG_NAME} INTERFACE)
