@@ -240,6 +240,7 @@ function(cairn_proto_library)
   if(ARG_GRPC)
     add_library(${ARG_NAME}_grpc STATIC ${service_sources})
     target_compile_options(${ARG_NAME}_grpc PRIVATE ${options})
+    _cairn_unity(${ARG_NAME}_grpc)  # messages name things alike
     target_link_libraries(${ARG_NAME}_grpc PUBLIC ${ARG_NAME} gRPC::grpc++)
   endif()
 endfunction()
