@@ -90,7 +90,7 @@ fuzz: deps  ## each fuzzer for FUZZ_SECONDS (60)
 	.ci/fuzz $(FUZZ_SECONDS)
 
 asan: deps  ## all tests but the long ones under ASan and UBSan
-	cmake --preset asan
+	cmake --preset asan -DCAIRN_UBSAN_ALL=ON
 	cmake --build --preset asan -j $(JOBS)
 	ctest --preset asan -LE "^(soak|ops|hosts)$$" -j $(JOBS)
 
@@ -103,7 +103,7 @@ kernels-check: build  ## kernels under ASan and TSan, with mistakes in them, and
 	$(PYTHON) tests/kernels/nvcc_test.py c++ sm_80 sm_90 sm_100 || test $$? -eq 77
 	$(PYTHON) tests/kernels/mutations.py build/release
 	for sanitizer in asan tsan; do \
-	  cmake --preset $$sanitizer && \
+	  cmake --preset $$sanitizer -DCAIRN_UBSAN_ALL=ON && \
 	  cmake --build --preset $$sanitizer --target kernels_executor_test kernels_device_test kernels_attention_test kernels_attention_hostile_test kernels_decode_test kernels_decode_fast_test kernels_demote_test kernels_encode_test kernels_encode_choices_test kernels_encode_fast_test kernels_encode_rows_test kernels_encode_steps_test kernels_encode_strips_test kernels_hostile_test kernels_mine_test kernels_mine_pass_test kernels_backend_test kernels_gpu_table_test gpu_check gpu_check_emulated -j $(JOBS) && \
 	  ctest --preset $$sanitizer -R '^kernels_' -j $(JOBS) || exit 1; \
 	done

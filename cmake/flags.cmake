@@ -48,6 +48,12 @@ endif()
 if(CAIRN_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
+  if(NOT CAIRN_UBSAN_ALL)
+    # AddressSanitizer reports an access through a null pointer or outside an object too. These checks take a fifth of the time to
+    # compile. `make asan`, `make kernels-check` and `make fuzz` have them, for what only they find: a null pointer that is never
+    # read, such as memcpy()'s for 0 bytes, an object of another class, pointer arithmetic that wraps.
+    add_compile_options(-fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute,object-size,vptr,pointer-overflow)
+  endif()
   # libstdc++ 12 headers trip this one under -fsanitize.
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 elseif(CAIRN_SANITIZE STREQUAL "thread")

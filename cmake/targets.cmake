@@ -36,6 +36,12 @@ function(cairn_library)
     if(NOT ARG_SEPARATE)
       _cairn_unity(${ARG_NAME} ${ARG_ALONE})
     endif()
+    # These folders read no numbers out of bytes, so only `make asan` looks for misaligned ones there. It takes a fifth of the time to
+    # compile.
+    if(CAIRN_SANITIZE STREQUAL "address" AND NOT CAIRN_UBSAN_ALL
+        AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/service(/(front|get|index|members|peer|policy|put|remote|upkeep))?$")
+      target_compile_options(${ARG_NAME} PRIVATE -fno-sanitize=alignment)
+    endif()
     set(scope PUBLIC)
   else()
     add_library(${ARG_NAME} INTERFACE)
@@ -82,12 +88,16 @@ function(cairn_parse_once target)
 endfunction()
 
 # A test of a daemon includes the SDK and the generated messages, which take half of its time to compile. It waits more than it
-# computes, so it is optimized less. So are unit tests with sanitizers, which take a third less time to compile. What unit tests of
+# computes, so it is not optimized. So are unit tests with sanitizers, which take a third less time to compile. What unit tests of
 # service/ test is in libraries, which have both sanitizers; the tests themselves have AddressSanitizer alone, for a third less again.
 function(_cairn_test_headers target)
   set(headers <gmock/gmock.h> <gtest/gtest.h> <absl/status/statusor.h>)
   if("cairn_test_daemon" IN_LIST ARGN)
-    cairn_parse_once(${target} NAME cairn_daemon_test_headers OPTIONS -O1 DEPS cairn_client cairn_test_daemon GTest::gmock GTest::gtest
+    set(options -O1)
+    if(NOT CAIRN_SANITIZE)
+      set(options -O0 -U_FORTIFY_SOURCE)  # which wants optimization
+    endif()
+    cairn_parse_once(${target} NAME cairn_daemon_test_headers OPTIONS ${options} DEPS cairn_client cairn_test_daemon GTest::gmock GTest::gtest
       HEADERS ${headers} <grpcpp/grpcpp.h> ${PROJECT_SOURCE_DIR}/client/cpp/client.h ${PROJECT_SOURCE_DIR}/client/cpp/space.h
         ${PROJECT_SOURCE_DIR}/tests/e2e/daemon/daemon_process.h)
   elseif(CAIRN_SANITIZE AND "unit" IN_LIST ARG_LABELS)
@@ -234,6 +244,7 @@ function(cairn_proto_library)
   if(ARG_GRPC)
     add_library(${ARG_NAME}_grpc STATIC ${service_sources})
     target_compile_options(${ARG_NAME}_grpc PRIVATE ${options})
+    _cairn_unity(${ARG_NAME}_grpc)  # messages name things alike
     target_link_libraries(${ARG_NAME}_grpc PUBLIC ${ARG_NAME} gRPC::grpc++)
   endif()
 endfunction()

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -12,6 +13,12 @@
 
 namespace cairn::transport {
 namespace {
+
+// How many peers are killed. CAIRN_TRANSPORT_KILLS=N replaces it.
+int Kills() {
+  const char* const given = std::getenv("CAIRN_TRANSPORT_KILLS");
+  return given == nullptr ? 12 : std::atoi(given);
+}
 
 class ProcessesTest : public TransportTest {
  protected:
@@ -59,8 +66,8 @@ class ProcessesTest : public TransportTest {
   }
 };
 
-TEST_F(ProcessesTest, KilledWhilePutting) { KillMany("put", 40); }
-TEST_F(ProcessesTest, KilledWhileGetting) { KillMany("get", 40); }
+TEST_F(ProcessesTest, KilledWhilePutting) { KillMany("put", Kills()); }
+TEST_F(ProcessesTest, KilledWhileGetting) { KillMany("get", Kills()); }
 
 TEST_F(ProcessesTest, AStoppedPeerHoldsNothingPastTheDeadline) {
   std::vector<std::byte> target(32 << 20);

@@ -165,7 +165,7 @@ class DaemonReclaim : public RestartFixture {
 
 // Ends by a kill or in order, most of them as soon as a deletion is answered.
 TEST_F(DaemonReclaim, EndsLoseNothingThatIsDurableAndBringNothingBack) {
-  for (int round = 0; round <= Rounds(8) || (in_reclaim_ == 0 && round < 30); ++round) {
+  for (int round = 0; round <= Rounds(4) || (in_reclaim_ == 0 && round < 30); ++round) {
     SCOPED_TRACE(absl::StrCat("round ", round));
     ASSERT_NO_FATAL_FAILURE(Round({.is_whole = !may_evict_, .is_closed = true, .spared = {}}, false,
                                   round % 3 == 2 ? End::kStop : End::kKill));

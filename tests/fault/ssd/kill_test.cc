@@ -64,7 +64,7 @@ TEST(SsdKillTest, NothingWrongAndNothingLost) {
     WriteUntilKilled();
   }
   const char* asked = std::getenv("CAIRN_KILLS");
-  const int kills = asked == nullptr ? 8 : std::atoi(asked);
+  const int kills = asked == nullptr ? 4 : std::atoi(asked);
   const TempDir folder{std::filesystem::current_path()};
   std::mt19937_64 random = SeededRandom(1);
   uint64_t next = 1;

@@ -44,7 +44,7 @@ enum class End { kKill, kPowerCut };
 // Of each test. CAIRN_KILLS=N replaces it.
 int Rounds() {
   const char* given = std::getenv("CAIRN_KILLS");
-  return given == nullptr ? 6 : std::atoi(given);
+  return given == nullptr ? 4 : std::atoi(given);
 }
 
 // What a writer said until its end.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/property/store/life_store.h"
+#include "tests/property/store/lives.h"
 #include "tests/support/random.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait.h"
@@ -359,11 +360,12 @@ bool HasEach(const Counts& counts) {
          counts.leased > 0 && counts.deleted > 0 && counts.deleted_in_write > 0;
 }
 
-// Two lives, and more until each kind of event was met: with a small drive, few deletions meet a
+// One life, and more until each kind of event was met: with a small drive, few deletions meet a
 // write.
 Counts RunLife(uint64_t first_stream, const LifeOptions& options, bool is_roomy) {
   Counts counts;
-  for (uint64_t i = 0; i < 8 && (i < 2 || !HasEach(counts)) && !testing::Test::HasFailure(); ++i) {
+  for (uint64_t i = 0; i < LivesMin() || (i < 8 && !HasEach(counts)); ++i) {
+    if (testing::Test::HasFailure()) break;
     Life(first_stream + i, options, is_roomy, &counts).Steps(3000);
   }
   EXPECT_TRUE(HasEach(counts)) << counts.hits << " " << counts.hits_from_ssd << " " << counts.kills

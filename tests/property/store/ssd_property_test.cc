@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/property/store/lives.h"
 #include "tests/support/faulty_io_engine.h"
 #include "tests/support/random.h"
 #include "tests/support/ssd_shelf.h"
@@ -182,8 +183,8 @@ class DeletionTraffic {
 
 TEST(SsdPropertyTest, WhatWasDeletedForGoodComesBackInNoProcess) {
   DeletionCounts counts;
-  for (uint64_t stream = 70; stream < 72 && !HasFailure(); ++stream) {
-    DeletionTraffic(stream, &counts).Steps(1000);
+  for (uint64_t i = 0; i < LivesMin() && !HasFailure(); ++i) {
+    DeletionTraffic(70 + i, &counts).Steps(1000);
   }
   std::cout << counts.gone << " deleted for good, " << counts.gone_in_hold
             << " of them while a transfer hung and " << counts.gone_in_reclaim
