@@ -17,7 +17,7 @@ namespace {
 // How many peers are killed. CAIRN_TRANSPORT_KILLS=N replaces it.
 int Kills() {
   const char* const given = std::getenv("CAIRN_TRANSPORT_KILLS");
-  return given == nullptr ? 12 : std::atoi(given);
+  return given == nullptr ? 40 : std::atoi(given);
 }
 
 class ProcessesTest : public TransportTest {
