@@ -276,7 +276,8 @@ class Reader {
   absl::StatusOr<Policy::Tenant> ReadTenant(const std::string& name, const YAML::Node& node) const {
     Policy::Tenant tenant;
     if (node.IsNull()) return tenant;
-    const std::string what = absl::StrCat("tenants.", name);
+    const bool is_short = name.size() <= kShownBytesMax;
+    const std::string what = absl::StrCat("tenants.", is_short ? name : Shown(name));
     CAIRN_RETURN_IF_ERROR(
         ForEach(node, what, [&](const std::string& key, const YAML::Node& value) -> absl::Status {
           const std::string field = absl::StrCat(what, ".", key);

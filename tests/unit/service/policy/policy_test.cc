@@ -199,6 +199,8 @@ TEST(PolicyTest, AnErrorNamesTheLineAndTheField) {
   EXPECT_EQ(of(line + ": 1"),
             "p.yaml:2: a name of 64 bytes is unknown; takes version, identities, deny, tenants");
   EXPECT_EQ(of("deny:\n  - {" + line + ": 1}"), "p.yaml:3: deny.a name of 64 bytes is unknown");
+  EXPECT_EQ(of("tenants: {" + line + ": 1}"),
+            "p.yaml:2: tenants.a name of 64 bytes: expected NAME: VALUE");
   EXPECT_EQ(of("deny: []\ndeny: []"), "p.yaml:3: the file: 'deny' is given twice");
   EXPECT_EQ(of("identities: 7"), "p.yaml:2: identities: expected a list of rules");
   EXPECT_EQ(of("identities:\n  - {tenants: [a]}"),
