@@ -325,11 +325,14 @@ void DeviceBatch::Finish() {
   if (op_ == CodecOp::kDecode) {
     CheckDecoded();
   }
-  const absl::Duration seconds = MonotonicNow() - began_;
+  const bool is_encode = op_ == CodecOp::kEncode;
   std::vector<codecs::RecipeId> recipes;
-  for (CodecJob& job : jobs_) {
-    const bool is_encode = op_ == CodecOp::kEncode;
+  for (const CodecJob& job : jobs_) {
     recipes.push_back(is_encode ? job.encode.spec.recipe.id : job.decode.view.spec().recipe.id);
+  }
+  // An owner that was answered finds its job in the figures.
+  figures_.NoteSeconds(op_, recipes, MonotonicNow() - began_);
+  for (CodecJob& job : jobs_) {
     if (job.done == nullptr) {
       continue;
     }
@@ -339,7 +342,6 @@ void DeviceBatch::Finish() {
     job.encode.keeps = job.decode.keeps = nullptr;  // freed before the owner answers
     std::exchange(job.done, nullptr)({.result = std::move(job.made)});
   }
-  figures_.NoteSeconds(op_, recipes, seconds);
 }
 
 void DeviceBatch::End() {
