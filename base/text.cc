@@ -6,10 +6,24 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace cairn {
+
+// --- Quotes --------------------------------------------------------------------------------------
+
+std::string Quoted(std::string_view text) {
+  constexpr size_t kBytesMax = 64;
+  return absl::StrCat("'", absl::CHexEscape(ToAbsl(text.substr(0, kBytesMax))),
+                      text.size() > kBytesMax ? "…'" : "'");
+}
+
+std::string QuotedName(std::string_view name) {
+  if (name.size() > kQuotedNameBytesMax) return absl::StrCat("a name of ", name.size(), " bytes");
+  return Quoted(name);
+}
 
 // --- JSON ----------------------------------------------------------------------------------------
 

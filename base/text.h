@@ -2,6 +2,7 @@
 #pragma once
 // Pure functions for text: conversions between string views, JSON strings, and suggestions for
 // mistyped names.
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,13 @@ namespace cairn {
 // of a Linux distribution. They copy nothing: the result borrows from the argument's owner.
 inline absl::string_view ToAbsl(std::string_view text) { return {text.data(), text.size()}; }
 inline std::string_view ToStd(absl::string_view text) { return {text.data(), text.size()}; }
+
+// Quote an untrusted value for an error message. The result is printable and not too long. A name
+// may be a secret that was given by mistake, such as a line of a private key: of a long one, only
+// its length is shown.
+inline constexpr size_t kQuotedNameBytesMax = 32;
+std::string Quoted(std::string_view text);
+std::string QuotedName(std::string_view name);
 
 // Appends `text` in quotes, escaped. Each byte that is not UTF-8 becomes U+FFFD, so that a peer
 // cannot make the line invalid JSON.

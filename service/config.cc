@@ -23,12 +23,6 @@ namespace {
 
 constexpr size_t kFileBytesMax = 64 * kKiB;
 
-// Quotes an untrusted value for an error message. The result is printable and not too long.
-std::string Quoted(std::string_view text) {
-  return absl::StrCat("'", absl::CHexEscape(ToAbsl(text.substr(0, 64))),
-                      text.size() > 64 ? "…'" : "'");
-}
-
 struct Given {
   std::string text;
   Source source = Source::kDefault;
@@ -114,10 +108,7 @@ void ReadFileOf(const std::string& path, Givens* givens, Errors* errors) {
   if (!values.ok()) return errors->Add("config file ", path, ": ", values.status().message());
   for (const auto& [name, value] : *values) {
     if (FindKnob(name) == nullptr) {
-      // A long one may be a line of a private key.
-      const std::string shown =
-          name.size() > 32 ? absl::StrCat("a name of ", name.size(), " bytes") : Quoted(name);
-      errors->Add("config file ", path, ": ", shown, " is unknown", NearestKnob(name),
+      errors->Add("config file ", path, ": ", QuotedName(name), " is unknown", NearestKnob(name),
                   "; see --help");
     } else {
       (*givens)[name] = Given{value, Source::kFile};

@@ -25,14 +25,6 @@ constexpr uint64_t kSessionsMax = 1'000'000;
 // accepted.
 constexpr std::string_view kNotEnforced[] = {"weight", "host", "ssd", "bandwidth", "keys"};
 
-// Long names are not quoted: an error goes to the log, and the text may be a line of a private key.
-constexpr size_t kShownBytesMax = 32;
-
-std::string Shown(std::string_view text) {
-  if (text.size() > kShownBytesMax) return absl::StrCat("a name of ", text.size(), " bytes");
-  return absl::StrCat("'", absl::CHexEscape(ToAbsl(text)), "'");
-}
-
 bool IsTenantName(std::string_view name) {
   return !name.empty() && name.size() <= 64 && std::ranges::all_of(name, [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
@@ -42,6 +34,11 @@ bool IsTenantName(std::string_view name) {
 bool IsPlain(std::string_view text) {
   return !text.empty() && text.size() <= kPolicyNameBytesMax &&
          std::ranges::all_of(text, [](char c) { return c > ' ' && c < 0x7f; });
+}
+
+// Returns the name as a part of a field's name, such as deny.uri, in an error message.
+std::string PartOf(const std::string& name) {
+  return IsPlain(name) && name.size() <= kQuotedNameBytesMax ? name : QuotedName(name);
 }
 
 // Returns true if each `*` is a whole part.
@@ -70,7 +67,7 @@ class Reader {
           if (key == "identities") return ReadRules(value, key, &parts_.identities);
           if (key == "deny") return ReadRules(value, key, &parts_.deny);
           if (key == "tenants") return ReadTenants(value);
-          return Bad(value, absl::StrCat(Shown(key),
+          return Bad(value, absl::StrCat(QuotedName(key),
                                          " is unknown; takes version, identities, deny, tenants"));
         }));
     if (!has_version) return Bad(root, "version: missing; this daemon knows version 1");
@@ -96,7 +93,7 @@ class Reader {
       if (!entry.first.IsScalar()) return Bad(entry.first, absl::StrCat(what, ": a name is text"));
       const std::string& key = entry.first.Scalar();
       if (!seen.insert(key).second) {
-        return Bad(entry.first, absl::StrCat(what, ": ", Shown(key), " is given twice"));
+        return Bad(entry.first, absl::StrCat(what, ": ", QuotedName(key), " is given twice"));
       }
       CAIRN_RETURN_IF_ERROR(take(key, entry.second));
     }
@@ -179,8 +176,7 @@ class Reader {
     constexpr std::string_view kPatterns[] = {"uri", "dns", "uid", "door", "serial"};
     if (std::ranges::find(kPatterns, key) == std::end(kPatterns)) {
       const std::string list = field.substr(0, field.size() - key.size());
-      const bool is_short = IsPlain(key) && key.size() <= kShownBytesMax;
-      return Bad(value, absl::StrCat(list, is_short ? key : Shown(key), " is unknown"));
+      return Bad(value, absl::StrCat(list, PartOf(key), " is unknown"));
     }
     CAIRN_ASSIGN_OR_RETURN(std::string text, Text(value, field));
     if (key == "uri") {
@@ -255,7 +251,7 @@ class Reader {
   absl::Status CheckTenantName(const YAML::Node& place, const std::string& name,
                                const std::string& field) const {
     if (name == "*" || IsTenantName(name)) return absl::OkStatus();
-    return Bad(place, absl::StrCat(field, ": ", Shown(name),
+    return Bad(place, absl::StrCat(field, ": ", QuotedName(name),
                                    ": a tenant has 1 to 64 characters of [A-Za-z0-9._-], or is "
                                    "\"*\""));
   }
@@ -276,8 +272,7 @@ class Reader {
   absl::StatusOr<Policy::Tenant> ReadTenant(const std::string& name, const YAML::Node& node) const {
     Policy::Tenant tenant;
     if (node.IsNull()) return tenant;
-    const bool is_short = name.size() <= kShownBytesMax;
-    const std::string what = absl::StrCat("tenants.", is_short ? name : Shown(name));
+    const std::string what = absl::StrCat("tenants.", PartOf(name));
     CAIRN_RETURN_IF_ERROR(
         ForEach(node, what, [&](const std::string& key, const YAML::Node& value) -> absl::Status {
           const std::string field = absl::StrCat(what, ".", key);
@@ -301,7 +296,7 @@ class Reader {
                                            "sessions, ucx"));
           }
           return Bad(value,
-                     absl::StrCat(what, ": ", Shown(key), " is unknown; takes sessions, ucx"));
+                     absl::StrCat(what, ": ", QuotedName(key), " is unknown; takes sessions, ucx"));
         }));
     return tenant;
   }
