@@ -17,7 +17,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/random_bytes.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "etcd/rpc.grpc.pb.h"
@@ -30,7 +29,6 @@ namespace pb = etcdserverpb;
 
 constexpr absl::Duration kCallTime = absl::Seconds(2);
 constexpr absl::Duration kRenewalMin = absl::Milliseconds(200);
-constexpr absl::Duration kBackoffMin = absl::Milliseconds(100);
 constexpr int kListBytesMax = 16 << 20;  // a list of kMembersMax
 
 void SetDeadline(grpc::ClientContext& context, absl::Duration time) {
@@ -46,7 +44,7 @@ absl::Status ToStatus(const grpc::Status& status, const std::string& endpoint) {
 class Turn {
  public:
   Turn(const std::vector<std::string>& endpoints, absl::Duration backoff_max)
-      : endpoints_(endpoints), backoff_max_(backoff_max) {}
+      : endpoints_(endpoints), backoff_(backoff_max) {}
 
   const std::string& endpoint() const { return endpoints_[at_]; }
   const std::shared_ptr<grpc::Channel>& channel() {
@@ -59,22 +57,17 @@ class Turn {
     }
     return channel_;
   }
-  void Succeeded() { backoff_ = kBackoffMin; }
-  // Moves to the next endpoint. Returns what to wait before: between a half and the whole of a time
-  // that doubles.
+  void Succeeded() { backoff_.Reset(); }
+  // Moves to the next endpoint. Returns what to wait before.
   absl::Duration Failed() {
     at_ = (at_ + 1) % endpoints_.size();
     channel_ = nullptr;
-    const double part = 0.5 + static_cast<double>(RandomBytes<1>()[0]) / 512;
-    const absl::Duration wait = backoff_ * part;
-    backoff_ = std::min(backoff_ * 2, backoff_max_);
-    return wait;
+    return backoff_.Next();
   }
 
  private:
   const std::vector<std::string>& endpoints_;
-  const absl::Duration backoff_max_;
-  absl::Duration backoff_ = kBackoffMin;
+  Backoff backoff_;
   size_t at_ = 0;
   std::shared_ptr<grpc::Channel> channel_;
 };
@@ -99,12 +92,11 @@ class EtcdSource final : public MemberSource {
   }
 
   void Stop() override {
+    stop_.Set();
     {
       const MutexLock lock(mutex_);
-      is_stopping_ = true;
       if (running_ != nullptr) running_->TryCancel();
     }
-    wake_.NotifyAll();
     if (watch_thread_.joinable()) watch_thread_.join();
     if (lease_thread_.joinable()) lease_thread_.join();
   }
@@ -117,14 +109,6 @@ class EtcdSource final : public MemberSource {
  private:
   using Keys = std::map<std::string, std::string>;
 
-  // Returns false once the source is stopped.
-  bool Wait(absl::Duration time) {
-    const absl::Time until = MonotonicNow() + time;
-    const MutexLock lock(mutex_);
-    while (!is_stopping_ && wake_.WaitUntil(mutex_, until)) {
-    }
-    return !is_stopping_;
-  }
   void SetState(absl::Status* state, absl::Status now) {
     absl::Status before;
     {
@@ -187,7 +171,7 @@ class EtcdSource final : public MemberSource {
     int64_t lease = 0;
     absl::Time valid_until = absl::InfinitePast();
     absl::Duration wait;
-    while (Wait(wait)) {  // ends: Stop()
+    while (stop_.Wait(wait)) {  // ends: Stop()
       const absl::Time before = MonotonicNow();
       if (before >= valid_until && std::exchange(lease, 0) != 0) {
         LogWarn("members", "the lease at etcd is over: announcing anew");
@@ -216,7 +200,7 @@ class EtcdSource final : public MemberSource {
   void WatchAlways() {
     Turn turn(options_.endpoints, options_.backoff_max);
     absl::Duration wait;
-    while (Wait(wait)) {  // ends: Stop()
+    while (stop_.Wait(wait)) {  // ends: Stop()
       Keys keys;
       int64_t revision = 0;
       absl::Status status = List(turn, &keys, &revision);
@@ -225,7 +209,7 @@ class EtcdSource final : public MemberSource {
         Give(keys);
         status = Watch(turn, revision + 1, &keys);
       }
-      if (!Wait(absl::ZeroDuration())) return;
+      if (stop_.is_set()) return;
       SetState(&watch_state_, status);
       wait = turn.Failed();
     }
@@ -250,7 +234,7 @@ class EtcdSource final : public MemberSource {
     grpc::ClientContext context;
     {
       const MutexLock lock(mutex_);
-      if (is_stopping_) return absl::OkStatus();
+      if (stop_.is_set()) return absl::OkStatus();
       running_ = &context;
     }
     grpc::CompletionQueue queue;
@@ -357,12 +341,11 @@ class EtcdSource final : public MemberSource {
   const std::string first_key_, end_key_;
   Sink sink_;
   pb::WatchResponse reply_;  // of the watch thread
+  StopSignal stop_;
   mutable Mutex mutex_;
-  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* running_ ABSL_GUARDED_BY(mutex_) = nullptr;     // the watch, if there is one
   absl::Status watch_state_ = absl::UnavailableError("not read yet");  // both under mutex_
   absl::Status lease_state_;
-  CondVar wake_;
   std::thread watch_thread_, lease_thread_;
 };
 

@@ -21,7 +21,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/random_bytes.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "kubernetes/discovery.pb.h"
@@ -38,7 +37,6 @@ constexpr size_t kEventBytesMax = size_t{1} << 20;  // a slice has at most 1000 
 constexpr size_t kSlicesMax = kMembersMax;
 constexpr size_t kRefusalBytesMax = 4096;
 constexpr size_t kTokenBytesMax = size_t{64} << 10;
-constexpr absl::Duration kBackoffMin = absl::Milliseconds(100);
 constexpr long kOk = 200, kGone = 410;
 
 template <typename Message>
@@ -203,11 +201,7 @@ class KubernetesSource final : public MemberSource {
     ::pthread_setname_np(thread_.native_handle(), "member-source");
   }
   void Stop() override {
-    {
-      const MutexLock lock(mutex_);
-      is_stopping_ = true;
-    }
-    wake_.NotifyAll();
+    stop_.Set();
     https_.Stop();
     if (thread_.joinable()) thread_.join();
   }
@@ -219,32 +213,23 @@ class KubernetesSource final : public MemberSource {
  private:
   using Slices = std::map<std::string, pb::Slice>;  // by name
 
-  // Returns false once the source is stopped.
-  bool Wait(absl::Duration time) {
-    const absl::Time until = MonotonicNow() + time;
-    const MutexLock lock(mutex_);
-    while (!is_stopping_ && wake_.WaitUntil(mutex_, until)) {
-    }
-    return !is_stopping_;
-  }
-
   void Run() {
     Slices slices;
     std::string version;  // of the slices; empty: they must be listed
-    absl::Duration wait, backoff = kBackoffMin;
-    while (Wait(wait)) {  // ends: Stop()
+    Backoff backoff(options_.backoff_max);
+    absl::Duration wait;
+    while (stop_.Wait(wait)) {  // ends: Stop()
       absl::Status status = version.empty() ? List(&slices, &version) : Watch(&slices, &version);
-      if (!Wait(absl::ZeroDuration())) return;
+      if (stop_.is_set()) return;
       if (status.ok()) status = Give(slices);
       if (status.ok()) {
-        backoff = kBackoffMin;
+        backoff.Reset();
         wait = absl::ZeroDuration();
         continue;
       }
       version.clear();
       if (!absl::IsOutOfRange(status)) SetState(status);  // the list says what was missed
-      wait = backoff * (0.5 + static_cast<double>(RandomBytes<1>()[0]) / 512);
-      backoff = std::min(backoff * 2, options_.backoff_max);
+      wait = backoff.Next();
     }
   }
 
@@ -367,10 +352,9 @@ class KubernetesSource final : public MemberSource {
   const std::string path_;
   Https https_;
   Sink sink_;
+  StopSignal stop_;
   mutable Mutex mutex_;
-  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status state_ ABSL_GUARDED_BY(mutex_) = absl::UnavailableError("not read yet");
-  CondVar wake_;
   std::thread thread_;
 };
 

@@ -3,13 +3,43 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random_bytes.h"
 
 namespace cairn {
+
+void StopSignal::Set() {
+  {
+    const MutexLock lock(mutex_);
+    is_set_ = true;
+  }
+  wake_.NotifyAll();
+}
+
+bool StopSignal::is_set() const {
+  const MutexLock lock(mutex_);
+  return is_set_;
+}
+
+bool StopSignal::Wait(absl::Duration time) {
+  const absl::Time until = MonotonicNow() + time;
+  const MutexLock lock(mutex_);
+  while (!is_set_ && wake_.WaitUntil(mutex_, until)) {
+  }
+  return !is_set_;
+}
+
+absl::Duration Backoff::Next() {
+  const double part = 0.5 + static_cast<double>(RandomBytes<1>()[0]) / 512;
+  const absl::Duration wait = next_ * part;
+  next_ = std::min(next_ * 2, max_);
+  return wait;
+}
 
 void PolledSource::Start(Sink sink) {
   CAIRN_CHECK(!thread_.joinable(), "a source is started once");
@@ -19,11 +49,7 @@ void PolledSource::Start(Sink sink) {
 }
 
 void PolledSource::Stop() {
-  {
-    const MutexLock lock(mutex_);
-    is_stopping_ = true;
-  }
-  wake_.NotifyAll();
+  stop_.Set();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -48,14 +74,9 @@ void PolledSource::ReadOnce() {
 }
 
 void PolledSource::Run() {
-  while (true) {  // ends: Stop()
+  do {
     ReadOnce();
-    const absl::Time next = MonotonicNow() + period_;
-    const MutexLock lock(mutex_);
-    while (!is_stopping_ && wake_.WaitUntil(mutex_, next)) {
-    }
-    if (is_stopping_) return;
-  }
+  } while (stop_.Wait(period_));
 }
 
 }  // namespace cairn

@@ -45,6 +45,34 @@ class MemberSource {
   virtual absl::Status state() const = 0;
 };
 
+// Waits of a source's threads, which end when the source is stopped. Thread-safety: Thread-safe.
+class StopSignal {
+ public:
+  void Set();
+  bool is_set() const;
+  // Waits for `time`. Returns false, at once, when it is set.
+  bool Wait(absl::Duration time);
+
+ private:
+  mutable Mutex mutex_;
+  bool is_set_ ABSL_GUARDED_BY(mutex_) = false;
+  CondVar wake_;
+};
+
+// What is waited after failures: between a half and the whole of a time that doubles, from 100 ms
+// to a limit. Thread-safety: Owned by one thread.
+class Backoff {
+ public:
+  explicit Backoff(absl::Duration max) : max_(max) {}
+  void Reset() { next_ = kMin; }
+  absl::Duration Next();
+
+ private:
+  static constexpr absl::Duration kMin = absl::Milliseconds(100);
+  const absl::Duration max_;
+  absl::Duration next_ = kMin;
+};
+
 // A source that is read again and again, on a thread of its own, named `member-source`.
 class PolledSource : public MemberSource {
  public:
@@ -66,8 +94,7 @@ class PolledSource : public MemberSource {
   Sink sink_;
   mutable Mutex mutex_;
   absl::Status state_ ABSL_GUARDED_BY(mutex_) = absl::UnavailableError("not read yet");
-  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  CondVar wake_;
+  StopSignal stop_;
   std::thread thread_;
 };
 

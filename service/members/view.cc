@@ -23,6 +23,15 @@ const Member* View::Find(uint32_t number) const {
   return found != members.end() ? &*found : nullptr;
 }
 
+std::vector<Member> View::Others(size_t max) const {
+  std::vector<Member> others;
+  for (const Member& member : members) {
+    if (!member.is_self && member.counts() && member.has_name()) others.push_back(member);
+    if (others.size() == max) break;
+  }
+  return others;
+}
+
 uint64_t HashOf(std::string_view text, uint64_t hash) {
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return hash;

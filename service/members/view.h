@@ -57,6 +57,8 @@ struct View {
   // Returns null if there is no such member.
   const Member* Find(std::string_view name) const;
   const Member* Find(uint32_t number) const;
+  // Returns the members that count and have told their name, without this daemon: `max` at most.
+  std::vector<Member> Others(size_t max) const;
 };
 
 using ViewPtr = std::shared_ptr<const View>;

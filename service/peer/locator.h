@@ -24,6 +24,10 @@
 
 namespace cairn {
 
+// If a cluster has more other members, the homes say whom to ask for blocks. Otherwise all are
+// asked.
+inline constexpr size_t kAllAskedMax = 4;
+
 class Locator {
  public:
   struct Parts {  // must outlive the object

@@ -92,19 +92,10 @@ struct RemoteBlocks::Round {
   std::vector<PeerReader::Found> found ABSL_GUARDED_BY(mutex);
 };
 
-std::vector<Member> RemoteBlocks::Others(size_t max) const {
-  std::vector<Member> others;
-  for (const Member& member : parts_.members.view()->members) {
-    if (!member.is_self && member.counts() && member.has_name()) others.push_back(member);
-    if (others.size() == max) break;
-  }
-  return others;
-}
-
 std::vector<Member> RemoteBlocks::Candidates(const SpaceEntry& space, const MatchQuery& query,
                                              size_t first, absl::Time deadline) {
-  std::vector<Member> others = Others(kAskedMax + 1);
-  if (others.size() <= kAskedMax) return others;
+  std::vector<Member> others = parts_.members.view()->Others(kAllAskedMax + 1);
+  if (others.size() <= kAllAskedMax) return others;
   // The holders of the first missing block say themselves how many blocks follow.
   const auto keys = std::span(query.keys).first(first + 1);
   const Located located = parts_.locator.Locate(space.fingerprint(), keys, first, deadline);
@@ -118,7 +109,8 @@ std::vector<Member> RemoteBlocks::Candidates(const SpaceEntry& space, const Matc
 }
 
 void RemoteBlocks::Extend(MatchQuery query, MatchAnswer own, absl::Time deadline, Extended done) {
-  if (own.blocks.size() >= BlocksAsked(query) || own.is_shortened_by_pins || Others(1).empty()) {
+  if (own.blocks.size() >= BlocksAsked(query) || own.is_shortened_by_pins ||
+      parts_.members.view()->Others(1).empty()) {
     return done(std::move(own));
   }
   auto asking = std::make_shared<Asking>(
@@ -297,7 +289,7 @@ void RemoteBlocks::Delete(const SpaceEntry& space, std::vector<proto::BlockKey> 
     size_t open ABSL_GUARDED_BY(mutex) = 0;
     std::vector<std::string> unreached ABSL_GUARDED_BY(mutex);
   };
-  const std::vector<Member> others = Others(kMembersMax);
+  const std::vector<Member> others = parts_.members.view()->Others(kMembersMax);
   if (others.empty()) return done({});
   const auto deleting = std::make_shared<Deleting>();
   deleting->identity = space.identity();

@@ -64,9 +64,6 @@ class RemoteBlocks {
  public:
   // The members that have parts of one answer.
   static constexpr int kPartsMax = 3;
-  // The members that are asked for one part. If there are more, the homes of the blocks say whom to
-  // ask (service/peer/locator.h).
-  static constexpr size_t kAskedMax = 4;
   static constexpr size_t kBlocksMax = 65'536;
 
   struct Parts {  // borrowed
@@ -134,8 +131,6 @@ class RemoteBlocks {
   using FetchRef = std::shared_ptr<RemoteFetch>;
   using RunRef = std::shared_ptr<RemoteRun>;
 
-  // The members that count, without this daemon: `max` at most.
-  std::vector<Member> Others(size_t max) const;
   // The members that are asked for the blocks of a query from the index `first` on.
   std::vector<Member> Candidates(const SpaceEntry& space, const MatchQuery& query, size_t first,
                                  absl::Time deadline);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "proto/convert.h"
 #include "service/limits.h"
+#include "service/members/roll.h"
 
 namespace cairn {
 namespace {
@@ -60,17 +61,21 @@ struct Whereabouts::Asking {
 Whereabouts::Whereabouts(const Parts& parts)
     : parts_(parts), workers_("peer-where", kWhereThreads, kQuestionsMax) {}
 
-std::vector<Member> Whereabouts::Others() const {
-  std::vector<Member> others;
-  for (const Member& member : parts_.members.view()->members) {
-    if (!member.is_self && member.counts() && member.has_name()) others.push_back(member);
-  }
-  return others;
+bool Whereabouts::Admit() {
+  const MutexLock lock(mutex_);
+  if (running_ == limits::kWheresMax) return false;
+  ++running_;
+  return true;
+}
+
+void Whereabouts::Leave() {
+  const MutexLock lock(mutex_);
+  --running_;
 }
 
 void Whereabouts::Find(const SpaceEntry& space, std::vector<proto::BlockKey> keys,
                        absl::Time deadline, Done done) {
-  std::vector<Member> others = Others();
+  std::vector<Member> others = parts_.members.view()->Others(kMembersMax);
   if (others.empty() || keys.empty()) {
     WhereResult nobody;
     nobody.unasked_count = static_cast<uint32_t>(others.size());
@@ -83,19 +88,9 @@ void Whereabouts::Find(const SpaceEntry& space, std::vector<proto::BlockKey> key
   asking->space = space.fingerprint();
   asking->deadline = deadline;
   asking->done = std::move(done);
-  {
-    const MutexLock lock(mutex_);
-    if (running_ < limits::kWheresMax) {
-      ++running_;
-    } else {
-      asking->question.keys.clear();
-    }
-  }
-  const bool is_admitted = !asking->question.keys.empty();
-  if (is_admitted && workers_.Submit([this, asking, others] { Ask(asking, others); })) return;
-  if (is_admitted) {
-    const MutexLock lock(mutex_);
-    --running_;
+  if (Admit()) {
+    if (workers_.Submit([this, asking, others] { Ask(asking, others); })) return;
+    Leave();
   }
   asking->done(
       absl::ResourceExhaustedError("too many calls ask where blocks are: ask again later"));
@@ -154,10 +149,7 @@ void Whereabouts::Add(Asking& asking, MemberBlocks answer) {
   std::ranges::sort(result.members, [](const MemberBlocks& a, const MemberBlocks& b) {
     return a.block_count != b.block_count ? a.block_count > b.block_count : a.member < b.member;
   });
-  {
-    const MutexLock lock(mutex_);
-    --running_;
-  }
+  Leave();
   asking.done(std::move(result));
 }
 

@@ -28,9 +28,6 @@ namespace cairn {
 
 class Whereabouts {
  public:
-  // If there are more other members, the homes of the blocks choose whom to ask.
-  static constexpr size_t kAllAskedMax = 4;
-
   struct Parts {  // borrowed
     const Members& members;
     Locator& locator;
@@ -53,8 +50,9 @@ class Whereabouts {
  private:
   struct Asking;
 
-  // The other members that count.
-  std::vector<Member> Others() const;
+  // Admit() returns false if too many questions are open. Leave() must follow if it does not.
+  bool Admit();
+  void Leave();
   // Those of `others` that are asked. The first ones have the deepest blocks, as the homes say.
   std::vector<Member> Choose(const std::vector<Member>& others, const Asking& asking);
   void Ask(const std::shared_ptr<Asking>& asking, const std::vector<Member>& others);
