@@ -81,8 +81,7 @@ absl::StatusOr<MembersValue> ParseMembers(std::string_view text) {
 
 std::string_view MembersForm() {
   return "file:PATH, the path absolute; dns:NAME:PORT; kubernetes:NAMESPACE/SERVICE, and :PORT if "
-         "the "
-         "service names no port peer; etcd:HOST:PORT, several separated by commas; or off";
+         "the service names no port peer; etcd:HOST:PORT, several separated by commas; or off";
 }
 
 absl::Status CheckCluster(std::string_view text) {

@@ -103,22 +103,22 @@ absl::StatusOr<std::vector<WantedGroup>> WantedOf(const SpaceEntry& space, const
   return space.Want(asks, skipped);
 }
 
-void FillTiers(const std::vector<BlockMatch>& blocks, v1::MemberBlocks* filled) {
+std::vector<TierBlocks> TiersOf(const std::vector<BlockMatch>& blocks) {
   uint32_t counts[kTierCount] = {};
   for (const BlockMatch& block : blocks) {
     if (block.image_bytes > 0) ++counts[IndexOf(block.tier)];  // others no rule needs
   }
+  std::vector<TierBlocks> tiers;
   for (size_t i = 0; i < kTierCount; ++i) {
-    if (counts[i] == 0) continue;
-    v1::TierBlocks& tier = *filled->add_tiers();
-    tier.set_tier(static_cast<v1::Tier>(i + 1));
-    tier.set_block_count(counts[i]);
+    if (counts[i] > 0) tiers.push_back({static_cast<Tier>(i + 1), counts[i]});
   }
+  return tiers;
 }
 
 void AddMember(const MemberBlocks& member, v1::WhereReply* reply) {
   v1::MemberBlocks& added = *reply->add_members();
   added.set_member(member.member);
+  added.set_self(member.is_self);
   added.set_block_count(member.block_count);
   added.set_draining(member.is_draining);
   added.set_failure(member.failure);
@@ -429,21 +429,20 @@ absl::StatusOr<v1::ExplainReply> StoreService::Explain(const ControlCall& call,
   return reply;
 }
 
-absl::StatusOr<v1::MemberBlocks> StoreService::OwnBlocks(const SpaceEntry& space,
-                                                         const std::vector<proto::BlockKey>& keys) {
+absl::StatusOr<MemberBlocks> StoreService::OwnBlocks(const SpaceEntry& space,
+                                                     const std::vector<proto::BlockKey>& keys) {
   MatchQuery query;
   CAIRN_ASSIGN_OR_RETURN(query.wanted, space.Want({}, {}));
   query.keys = keys;
   query.space_id = space.id();
   query.tokens_per_block = space.tokens_per_block();
   const MatchAnswer answer = parts_.index.Peek(query);
-  v1::MemberBlocks own;
-  own.set_member(terms_.member_name);
-  own.set_self(true);
-  own.set_block_count(static_cast<uint32_t>(answer.blocks.size()));
-  own.set_draining(terms_.is_draining());
-  FillTiers(answer.blocks, &own);
-  return own;
+  return MemberBlocks{.member = terms_.member_name,
+                      .is_self = true,
+                      .block_count = static_cast<uint32_t>(answer.blocks.size()),
+                      .tiers = TiersOf(answer.blocks),
+                      .is_draining = terms_.is_draining(),
+                      .failure = ""};
 }
 
 void StoreService::Where(const ControlCall& call, const v1::WhereRequest& request,
@@ -452,10 +451,10 @@ void StoreService::Where(const ControlCall& call, const v1::WhereRequest& reques
   if (!space.ok()) return done(space.status());
   auto keys = proto::FromKeyList(request.keys());
   if (!keys.ok()) return done(keys.status());
-  const absl::StatusOr<v1::MemberBlocks> own = OwnBlocks(**space, *keys);
+  const absl::StatusOr<MemberBlocks> own = OwnBlocks(**space, *keys);
   if (!own.ok()) return done(own.status());
   v1::WhereReply reply;
-  *reply.add_members() = *own;
+  AddMember(*own, &reply);
   if (parts_.whereabouts == nullptr || !AsksMembers(request.ticket())) {
     return done(std::move(reply));
   }

@@ -91,8 +91,8 @@ class StoreService {
   void Where(const ControlCall& call, const v1::WhereRequest& request,
              const ReplyDone<v1::WhereReply>& done);
   // What this daemon has of a prefix.
-  absl::StatusOr<v1::MemberBlocks> OwnBlocks(const SpaceEntry& space,
-                                             const std::vector<proto::BlockKey>& keys);
+  absl::StatusOr<MemberBlocks> OwnBlocks(const SpaceEntry& space,
+                                         const std::vector<proto::BlockKey>& keys);
   // Delete() and Invalidate() answer when no restart brings the blocks back.
   void Delete(const ControlCall& call, const v1::DeleteRequest& request,
               const ReplyDone<v1::DeleteReply>& done);
