@@ -23,19 +23,21 @@ absl::Status CheckKeyCount(size_t count) {
   return absl::OkStatus();
 }
 
-template <typename Request>
-void AddKeys(std::span<const BlockKey> keys, Request& request) {
-  for (const BlockKey& key : keys) {
-    request.add_keys(proto::ToBytes(key));
-  }
-}
-
-// Fills in the keys and the wanted slices of a match or a prefetch.
-template <typename Message, typename Request>
-Message Asking(const Request& request, uint64_t space_id) {
+// Makes a request that names a space and keys.
+template <typename Message>
+Message Asking(std::span<const BlockKey> keys, uint64_t space_id) {
   Message message;
   message.set_space_id(space_id);
-  AddKeys(request.keys, message);
+  for (const BlockKey& key : keys) {
+    message.add_keys(proto::ToBytes(key));
+  }
+  return message;
+}
+
+// Makes a match or a prefetch, which also has the wanted slices.
+template <typename Message, typename Request>
+Message AskingSlices(const Request& request, uint64_t space_id) {
+  auto message = Asking<Message>(request.keys, space_id);
   for (const GroupSlice& slice : request.slices) {
     v1::GroupSlice& wanted = *message.add_slices();
     wanted.set_group(slice.group);
@@ -51,7 +53,7 @@ Message Asking(const Request& request, uint64_t space_id) {
 }
 
 v1::MatchRequest ToMessage(const MatchRequest& request, uint64_t space_id) {
-  auto message = Asking<v1::MatchRequest>(request, space_id);
+  auto message = AskingSlices<v1::MatchRequest>(request, space_id);
   message.set_token_limit(request.token_limit);
   message.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(request.wait)));
   message.set_lease(!request.is_counting);
@@ -243,7 +245,7 @@ absl::StatusOr<PrefetchResult> Space::Prefetch(const PrefetchRequest& request) {
   CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
   CAIRN_ASSIGN_OR_RETURN(
       const v1::PrefetchReply reply,
-      core_.control->Prefetch(Asking<v1::PrefetchRequest>(request, bound.opened.space_id),
+      core_.control->Prefetch(AskingSlices<v1::PrefetchRequest>(request, bound.opened.space_id),
                               deadline));
   return PrefetchResult{.in_memory_count = reply.in_memory_count(),
                         .on_their_way_count = reply.on_their_way_count(),
@@ -256,9 +258,7 @@ absl::StatusOr<std::vector<bool>> Space::Contains(std::span<const BlockKey> keys
   CAIRN_RETURN_IF_ERROR(CheckKeyCount(keys.size()));
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
   CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
-  v1::ContainsRequest request;
-  request.set_space_id(bound.opened.space_id);
-  AddKeys(keys, request);
+  auto request = Asking<v1::ContainsRequest>(keys, bound.opened.space_id);
   CAIRN_ASSIGN_OR_RETURN(const v1::ContainsReply reply,
                          core_.control->Contains(std::move(request), deadline));
   if (static_cast<size_t>(reply.complete_size()) != keys.size()) {
@@ -272,9 +272,7 @@ absl::StatusOr<ExplainResult> Space::Explain(std::span<const BlockKey> keys,
   CAIRN_RETURN_IF_ERROR(CheckKeyCount(keys.size()));
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kExplainTimeoutDefault));
   CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
-  v1::ExplainRequest request;
-  request.set_space_id(bound.opened.space_id);
-  AddKeys(keys, request);
+  auto request = Asking<v1::ExplainRequest>(keys, bound.opened.space_id);
   CAIRN_ASSIGN_OR_RETURN(const v1::ExplainReply reply,
                          core_.control->Explain(std::move(request), deadline));
   if (static_cast<size_t>(reply.blocks_size()) != keys.size()) {
@@ -292,9 +290,7 @@ absl::StatusOr<WhereResult> Space::Where(std::span<const BlockKey> keys, absl::D
   CAIRN_RETURN_IF_ERROR(CheckKeyCount(keys.size()));
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
   CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
-  v1::WhereRequest request;
-  request.set_space_id(bound.opened.space_id);
-  AddKeys(keys, request);
+  auto request = Asking<v1::WhereRequest>(keys, bound.opened.space_id);
   const absl::StatusOr<v1::WhereReply> reply = core_.control->Where(std::move(request), deadline);
   if (absl::IsUnimplemented(reply.status())) {
     return absl::UnimplementedError("not implemented by this daemon, which is older: Where");
@@ -322,11 +318,9 @@ absl::StatusOr<uint32_t> Space::Retain(std::span<const BlockKey> keys, absl::Dur
   }
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
   CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
-  v1::RetainRequest request;
-  request.set_space_id(bound.opened.space_id);
+  auto request = Asking<v1::RetainRequest>(keys, bound.opened.space_id);
   request.set_ttl_seconds(static_cast<uint32_t>(absl::ToInt64Seconds(time)));
   request.set_priority(priority);
-  AddKeys(keys, request);
   CAIRN_ASSIGN_OR_RETURN(const v1::RetainReply reply,
                          core_.control->Retain(std::move(request), deadline));
   return reply.stored_count();
@@ -338,10 +332,8 @@ absl::StatusOr<uint32_t> Space::Demote(std::span<const BlockKey> keys, absl::Dur
   CAIRN_RETURN_IF_ERROR(CheckHintTime("after", after, absl::ZeroDuration()));
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
   CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
-  v1::DemoteRequest request;
-  request.set_space_id(bound.opened.space_id);
+  auto request = Asking<v1::DemoteRequest>(keys, bound.opened.space_id);
   request.set_after_seconds(static_cast<uint32_t>(absl::ToInt64Seconds(after)));
-  AddKeys(keys, request);
   CAIRN_ASSIGN_OR_RETURN(const v1::DemoteReply reply,
                          core_.control->Demote(std::move(request), deadline));
   return reply.stored_count();
@@ -351,9 +343,7 @@ absl::StatusOr<uint64_t> Space::Delete(std::span<const BlockKey> keys, absl::Dur
   CAIRN_RETURN_IF_ERROR(CheckKeyCount(keys.size()));
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
   CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
-  v1::DeleteRequest request;
-  request.set_space_id(bound.opened.space_id);
-  AddKeys(keys, request);
+  auto request = Asking<v1::DeleteRequest>(keys, bound.opened.space_id);
   CAIRN_ASSIGN_OR_RETURN(const v1::DeleteReply reply,
                          core_.control->Delete(std::move(request), deadline));
   return reply.deleted_count();
