@@ -10,16 +10,20 @@
 - --peer-match-ms={{ $cluster.matchMs }}
 {{- end -}}
 
+{{- define "cairn.membersName" -}}
+{{ include "cairn.fullname" . }}-members
+{{- end -}}
+
 {{- define "cairn.members" -}}
 {{- $cluster := .Values.cluster -}}
 {{- if eq $cluster.source "etcd" -}}
 etcd:{{ join "," $cluster.etcd.endpoints }}
 {{- else if eq $cluster.source "kubernetes" -}}
-{{- printf "kubernetes:%s/%s-members" .Release.Namespace (include "cairn.fullname" .) -}}
+{{- printf "kubernetes:%s/%s" .Release.Namespace (include "cairn.membersName" .) -}}
 {{- else if eq $cluster.source "file" -}}
 file:/run/cairn-members/members
 {{- else -}}
-{{- printf "dns:%s-members.%s.svc:%d" (include "cairn.fullname" .) .Release.Namespace ($cluster.peerPort | int) -}}
+{{- printf "dns:%s.%s.svc:%d" (include "cairn.membersName" .) .Release.Namespace ($cluster.peerPort | int) -}}
 {{- end -}}
 {{- end -}}
 
@@ -49,7 +53,7 @@ file:/run/cairn-members/members
 {{- end -}}
 
 {{- define "cairn.serviceAccount" -}}
-{{- .Values.pod.serviceAccountName | default (ternary (printf "%s-members" (include "cairn.fullname" .)) "" (ne (include "cairn.asksKubernetes" .) "")) -}}
+{{- .Values.pod.serviceAccountName | default (ternary (include "cairn.membersName" .) "" (ne (include "cairn.asksKubernetes" .) "")) -}}
 {{- end -}}
 
 {{- define "cairn.checkCluster" -}}

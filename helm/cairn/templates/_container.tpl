@@ -350,7 +350,7 @@ spec:
     {{- if include "cairn.hasMemberFile" . }}
     - name: cairn-members
       configMap:
-        name: {{ include "cairn.fullname" . }}-members
+        name: {{ include "cairn.membersName" . }}
     {{- end }}
     {{- if eq .Values.form "daemonset" }}
     {{- if .Values.doors.names }}
