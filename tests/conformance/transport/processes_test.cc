@@ -4,21 +4,18 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <vector>
 
 #include "absl/time/clock.h"
 #include "tests/conformance/transport/peer.h"
 #include "tests/conformance/transport/suite.h"
+#include "tests/support/from_environment.h"
 
 namespace cairn::transport {
 namespace {
 
-// How many peers are killed. CAIRN_TRANSPORT_KILLS=N replaces it.
-int Kills() {
-  const char* const given = std::getenv("CAIRN_TRANSPORT_KILLS");
-  return given == nullptr ? 40 : std::atoi(given);
-}
+// How many peers are killed.
+int Kills() { return FromEnvironment("CAIRN_TRANSPORT_KILLS", 40); }
 
 class ProcessesTest : public TransportTest {
  protected:

@@ -12,6 +12,7 @@
 
 #include "tests/conformance/transport/stream_under_test.h"
 #include "tests/conformance/transport/test_daemon.h"
+#include "tests/support/from_environment.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/random.h"
 #include "tests/support/raw_tls.h"
@@ -26,10 +27,7 @@
 namespace cairn::transport {
 namespace {
 
-int Rounds(int few) {
-  const char* const text = ::getenv("CAIRN_HOSTILE_ROUNDS");
-  return text == nullptr ? few : std::atoi(text);
-}
+int Rounds(int few) { return FromEnvironment("CAIRN_HOSTILE_ROUNDS", few); }
 
 // Waits a little for the daemon to end the connection.
 void AwaitEnd(int socket) {

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status.h"
 #include "tests/e2e/client/client_fixture.h"
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/support/run_command.h"
@@ -67,6 +68,41 @@ class Cluster {
     for (const auto& [name, address] : listed_) file << name << "=" << address << "\n";
     file.close();
     std::filesystem::rename(folder_.File("new"), folder_.File("members"));
+  }
+};
+
+// A client of one daemon, with a space that is the same at each member, and the blocks of one
+// sequence.
+struct SequenceClient {
+  std::unique_ptr<Client> client;
+  std::unique_ptr<Space> space;
+
+  static SequenceClient Open(ConnectOptions options, const std::string& recipe = "raw") {
+    options.timeout = kPatience;
+    auto client = Client::Connect(options);
+    CAIRN_CHECK_OK(client);
+    auto space = (*client)->OpenSpace(ToyIdentity(codecs::DType::kBf16, "m"), recipe, kPatience);
+    CAIRN_CHECK_OK(space);
+    return {*std::move(client), *std::move(space)};
+  }
+  std::vector<BlockKey> Keys(size_t blocks) const { return space->DeriveChain(ToyTokens(blocks)); }
+  std::vector<std::byte> Values(size_t block) const {
+    const auto bytes = space->SourceBytes({});
+    EXPECT_TRUE(bytes.ok());
+    return ToyValues(codecs::DType::kBf16, *bytes, 100 + block);
+  }
+  // Puts the blocks [first, end) of the sequence.
+  void Put(size_t first, size_t end) const {
+    const std::vector<BlockKey> keys = Keys(end);
+    for (size_t i = first; i < end; ++i) {
+      const std::vector<std::byte> values = Values(i);
+      const auto put = space->Put({.key = keys[i],
+                                   .parent = i == 0 ? BlockKey{} : keys[i - 1],
+                                   .first_position = i * kTokens,
+                                   .source = SourceBytes{values}},
+                                  kPatience);
+      ASSERT_TRUE(put.ok()) << put.status();
+    }
   }
 };
 

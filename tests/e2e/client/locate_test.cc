@@ -30,8 +30,6 @@
 namespace cairn {
 namespace {
 
-constexpr auto kBf16 = codecs::DType::kBf16;
-
 // A member in the process of the test: a home without blocks, which asks the others.
 class TestMember {
  public:
@@ -98,31 +96,10 @@ class TestMember {
 
 class LocateTest : public ClusterTest {
  protected:
-  struct Store {
-    std::unique_ptr<Client> client;
-    std::unique_ptr<Space> space;
-  };
-  static Store Open(const DaemonProcess& daemon) {
+  static SequenceClient Open(const DaemonProcess& daemon) {
     ConnectOptions options;
     options.control = daemon.endpoint("control");
-    options.timeout = kPatience;
-    auto client = Client::Connect(options);
-    CAIRN_CHECK_OK(client);
-    auto space = (*client)->OpenSpace(ToyIdentity(kBf16, "m"), "raw", kPatience);
-    CAIRN_CHECK_OK(space);
-    return {*std::move(client), *std::move(space)};
-  }
-  static void Put(const Store& store, const std::vector<BlockKey>& keys, size_t first,
-                  size_t count) {
-    for (size_t block = first; block < first + count; ++block) {
-      const auto source = ToyValues(kBf16, *store.space->SourceBytes({}), block + 1);
-      const auto put = store.space->Put({.key = keys[block],
-                                         .parent = block == 0 ? BlockKey{} : keys[block - 1],
-                                         .first_position = block * kTokens,
-                                         .source = SourceBytes{source}},
-                                        kPatience);
-      ASSERT_TRUE(put.ok()) << put.status();
-    }
+    return SequenceClient::Open(options);
   }
   void StartThreeAndATest() {
     for (const char* name : {"a", "b", "c"}) Start(name);
@@ -135,7 +112,7 @@ class LocateTest : public ClusterTest {
     }));
   }
   // Whether keys [first, first + count) have exactly these holders in the end.
-  bool AwaitHolders(const Store& store, const std::vector<BlockKey>& keys, size_t first,
+  bool AwaitHolders(const SequenceClient& store, const std::vector<BlockKey>& keys, size_t first,
                     size_t count, const std::vector<std::string>& holders) {
     return WaitFor([&] {
       const auto located = test_->Locate(*store.space, keys, first);
@@ -151,12 +128,12 @@ TEST_F(LocateTest, AMemberIsFoundWhileItHasTheBlock) {
   ASSERT_NO_FATAL_FAILURE(StartThreeAndATest());
   DaemonProcess* const a = daemons_[0].get();
   DaemonProcess* const c = daemons_[2].get();
-  const Store on_a = Open(*a), on_b = Open(*daemons_[1]);
-  const std::vector<BlockKey> keys = on_a.space->DeriveChain(ToyTokens(41));
+  const SequenceClient on_a = Open(*a), on_b = Open(*daemons_[1]);
+  const std::vector<BlockKey> keys = on_a.Keys(41);
   ASSERT_EQ(keys.size(), 41u);
   EXPECT_TRUE(AwaitHolders(on_a, keys, 0, 40, {}));
-  ASSERT_NO_FATAL_FAILURE(Put(on_a, keys, 0, 40));
-  ASSERT_NO_FATAL_FAILURE(Put(on_b, keys, 0, 10));
+  ASSERT_NO_FATAL_FAILURE(on_a.Put(0, 40));
+  ASSERT_NO_FATAL_FAILURE(on_b.Put(0, 10));
   EXPECT_TRUE(AwaitHolders(on_a, keys, 0, 10, {"a", "b"}));
   EXPECT_TRUE(AwaitHolders(on_a, keys, 10, 30, {"a"}));
   EXPECT_TRUE(AwaitHolders(on_a, keys, 40, 1, {}));  // nobody has it
@@ -182,16 +159,16 @@ TEST_F(LocateTest, AMemberIsFoundWhileItHasTheBlock) {
   DaemonProcess* const new_a = Start("a");
   EXPECT_TRUE(AwaitHolders(on_a, keys, 10, 20, {}));
   EXPECT_TRUE(AwaitHolders(on_a, keys, 0, 10, {"b"}));
-  const Store on_new_a = Open(*new_a);
-  ASSERT_NO_FATAL_FAILURE(Put(on_new_a, keys, 0, 5));
+  const SequenceClient on_new_a = Open(*new_a);
+  ASSERT_NO_FATAL_FAILURE(on_new_a.Put(0, 5));
   EXPECT_TRUE(AwaitHolders(on_a, keys, 0, 5, {"a", "b"}));
 }
 
 TEST_F(LocateTest, BlocksThatWereThereBeforeAreAnnouncedToo) {
   Start("a");
-  const Store on_a = Open(*daemons_[0]);
-  const std::vector<BlockKey> keys = on_a.space->DeriveChain(ToyTokens(20));
-  ASSERT_NO_FATAL_FAILURE(Put(on_a, keys, 0, 20));
+  const SequenceClient on_a = Open(*daemons_[0]);
+  const std::vector<BlockKey> keys = on_a.Keys(20);
+  ASSERT_NO_FATAL_FAILURE(on_a.Put(0, 20));
   EXPECT_EQ(daemons_[0]->Metric("cairn_announce_resets_total"), 0);  // it is alone
   test_ = std::make_unique<TestMember>("test", folder_.File("members"));
   List("test", test_->address());
@@ -202,9 +179,9 @@ TEST_F(LocateTest, BlocksThatWereThereBeforeAreAnnouncedToo) {
 // It answers to nobody, and its connections live: the second home is asked after 5 ms.
 TEST_F(LocateTest, AHomeThatHangsIsPassedOver) {
   ASSERT_NO_FATAL_FAILURE(StartThreeAndATest());
-  const Store on_a = Open(*daemons_[0]);
-  const std::vector<BlockKey> keys = on_a.space->DeriveChain(ToyTokens(40));
-  ASSERT_NO_FATAL_FAILURE(Put(on_a, keys, 0, 40));
+  const SequenceClient on_a = Open(*daemons_[0]);
+  const std::vector<BlockKey> keys = on_a.Keys(40);
+  ASSERT_NO_FATAL_FAILURE(on_a.Put(0, 40));
   ASSERT_TRUE(AwaitHolders(on_a, keys, 0, 40, {"a"}));
   ASSERT_TRUE(daemons_[0]->AwaitMetric("cairn_announce_lag_seconds", 0, kPatience));
   daemons_[2]->process().Signal(SIGSTOP);

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <thread>
@@ -18,6 +17,7 @@
 #include "base/check.h"
 #include "client/cpp/dial.h"
 #include "tests/e2e/client/client_fixture.h"
+#include "tests/support/from_environment.h"
 #include "tests/support/random.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait.h"
@@ -426,11 +426,7 @@ class StoppingConnection final : public transport::Connection {
   const std::unique_ptr<transport::Connection> real_;
 };
 
-// CAIRN_STOPS, or what is cheap.
-int StopCount(int cheap) {
-  const char* text = std::getenv("CAIRN_STOPS");
-  return text == nullptr ? cheap : std::atoi(text);
-}
+int StopCount(int cheap) { return FromEnvironment("CAIRN_STOPS", cheap); }
 
 TEST_F(MapTest, AClientThatStopsGetsItsValuesOrAMiss) {
   Start({"--host-bytes=16MiB"});

@@ -21,30 +21,7 @@ namespace {
 using testing::Each;
 using testing::ElementsAre;
 
-// A client of one member, with its space and the blocks of one sequence.
-struct Reader {
-  std::unique_ptr<Client> client;
-  std::unique_ptr<Space> space;
-
-  std::vector<std::byte> Values(size_t block) const {
-    const auto bytes = space->SourceBytes({});
-    EXPECT_TRUE(bytes.ok());
-    return ToyValues(codecs::DType::kBf16, *bytes, 100 + block);
-  }
-  std::vector<BlockKey> Keys(size_t blocks) const { return space->DeriveChain(ToyTokens(blocks)); }
-  // Puts the blocks [first, end) of the sequence.
-  void Put(size_t first, size_t end) const {
-    const std::vector<BlockKey> keys = Keys(end);
-    for (size_t i = first; i < end; ++i) {
-      const std::vector<std::byte> values = Values(i);
-      const auto put = space->Put({.key = keys[i],
-                                   .parent = i == 0 ? BlockKey{} : keys[i - 1],
-                                   .first_position = i * kTokens,
-                                   .source = SourceBytes{values}},
-                                  kPatience);
-      EXPECT_TRUE(put.ok()) << put.status();
-    }
-  }
+struct Reader : SequenceClient {
   MatchResult Match(size_t blocks, bool is_counting = false) const {
     const std::vector<BlockKey> keys = Keys(blocks);
     auto match = space->Match({.keys = keys, .is_counting = is_counting, .timeout = kPatience});
@@ -102,17 +79,8 @@ class RemoteTest : public ClusterTest, public testing::WithParamInterface<Wire> 
   Reader Open(const DaemonProcess& daemon, const std::string& recipe = "raw") const {
     ConnectOptions options;
     options.control = daemon.endpoint("control");
-    options.timeout = kPatience;
     options.breaker.is_enforced = false;
-    Reader member;
-    auto client = Client::Connect(options);
-    CAIRN_CHECK(client.ok(), client.status().ToString());
-    member.client = *std::move(client);
-    auto space =
-        member.client->OpenSpace(ToyIdentity(codecs::DType::kBf16, "m"), recipe, kPatience);
-    CAIRN_CHECK(space.ok(), space.status().ToString());
-    member.space = *std::move(space);
-    return member;
+    return {SequenceClient::Open(options, recipe)};
   }
 
   const MemberWire wire_{GetParam(), folder_, {"a", "b", "c", "d", "e", "f"}};

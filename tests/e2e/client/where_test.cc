@@ -30,36 +30,7 @@ using testing::ElementsAre;
 using testing::Field;
 using testing::HasSubstr;
 
-constexpr auto kBf16 = codecs::DType::kBf16;
-
-struct Asker {
-  std::unique_ptr<Client> client;
-  std::unique_ptr<Space> space;
-
-  static Asker Open(const std::string& control, const std::string& tenant = "default") {
-    ConnectOptions options;
-    options.control = control;
-    options.tenant = tenant;
-    options.timeout = kPatience;
-    auto client = Client::Connect(options);
-    CAIRN_CHECK_OK(client);
-    auto space = (*client)->OpenSpace(ToyIdentity(kBf16, "m"), "raw", kPatience);
-    CAIRN_CHECK_OK(space);
-    return {*std::move(client), *std::move(space)};
-  }
-  std::vector<BlockKey> Keys(size_t blocks) const { return space->DeriveChain(ToyTokens(blocks)); }
-  void Put(size_t first, size_t end) const {
-    const std::vector<BlockKey> keys = Keys(end);
-    for (size_t i = first; i < end; ++i) {
-      const auto values = ToyValues(kBf16, *space->SourceBytes({}), 100 + i);
-      const auto put = space->Put({.key = keys[i],
-                                   .parent = i == 0 ? BlockKey{} : keys[i - 1],
-                                   .first_position = i * kTokens,
-                                   .source = SourceBytes{values}},
-                                  kPatience);
-      EXPECT_TRUE(put.ok()) << put.status();
-    }
-  }
+struct Asker : SequenceClient {
   WhereResult Where(size_t blocks, absl::Duration timeout = absl::Seconds(10)) const {
     const auto result = space->Where(Keys(blocks), timeout);
     EXPECT_TRUE(result.ok()) << result.status();
@@ -88,7 +59,10 @@ class WhereTest : public ClusterTest {
     }
   }
   Asker Open(size_t daemon, const std::string& tenant = "default") const {
-    return Asker::Open(daemons_[daemon]->endpoint("control"), tenant);
+    ConnectOptions options;
+    options.control = daemons_[daemon]->endpoint("control");
+    options.tenant = tenant;
+    return {SequenceClient::Open(options)};
   }
   std::string Run(const DaemonProcess& daemon, const std::string& more) const {
     const Ran ran =
@@ -191,7 +165,9 @@ TEST_F(WhereTest, InALargerClusterTheHomesSayWhomToAsk) {
 TEST(WhereAlone, ADaemonWithoutAClusterAnswersForItself) {
   auto daemon = DaemonProcess::Start({});
   ASSERT_TRUE(daemon.ok()) << daemon.status();
-  const Asker asker = Asker::Open((*daemon)->endpoint("control"));
+  ConnectOptions options;
+  options.control = (*daemon)->endpoint("control");
+  const Asker asker = {SequenceClient::Open(options)};
   asker.Put(0, 3);
   const WhereResult result = asker.Where(5);
   EXPECT_THAT(Told(result), ElementsAre(":3"));
@@ -244,7 +220,7 @@ TEST(WhereAlone, AnOlderDaemonIsSaidToBeOne) {
   options.timeout = kPatience;
   auto client = Client::Connect(options);
   ASSERT_TRUE(client.ok()) << client.status();
-  auto space = (*client)->OpenSpace(ToyIdentity(kBf16, "m"), "raw", kPatience);
+  auto space = (*client)->OpenSpace(ToyIdentity(codecs::DType::kBf16, "m"), "raw", kPatience);
   ASSERT_TRUE(space.ok()) << space.status();
   const absl::Status status = (*space)->Where({}, kPatience).status();
   EXPECT_TRUE(absl::IsUnimplemented(status)) << status;

@@ -91,7 +91,6 @@ absl::Status FromGrpc(const grpc::Status& status) {
 absl::StatusOr<std::unique_ptr<RawClient>> RawClient::Open(
     const std::string& control, const std::string& tenant,
     std::shared_ptr<grpc::ChannelCredentials> credentials) {
-  if (credentials == nullptr) credentials = grpc::InsecureChannelCredentials();
   auto client = std::unique_ptr<RawClient>(new RawClient());
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own

@@ -63,10 +63,9 @@ inline constexpr uint64_t WorkerBlock(uint64_t seed, uint64_t n) { return seed *
 // A session with its stream held open. Thread-compatible.
 class RawClient {
  public:
-  // `credentials`: of TLS; null for an address in the clear.
   static absl::StatusOr<std::unique_ptr<RawClient>> Open(
       const std::string& control, const std::string& tenant = "test",
-      std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
+      std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials());
   // Ends the session.
   ~RawClient();
 

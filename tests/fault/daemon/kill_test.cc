@@ -6,7 +6,6 @@
 #include <signal.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -20,17 +19,14 @@
 #include "proto/convert.h"
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/e2e/daemon/raw_client.h"
+#include "tests/support/from_environment.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/wait.h"
 
 namespace cairn {
 namespace {
 
-// CAIRN_KILL_ROUNDS, or what is cheap.
-int Rounds(int cheap) {
-  const char* text = std::getenv("CAIRN_KILL_ROUNDS");
-  return text == nullptr ? cheap : std::atoi(text);
-}
+int Rounds(int cheap) { return FromEnvironment("CAIRN_KILL_ROUNDS", cheap); }
 
 class KillTest : public ::testing::TestWithParam<Wire> {
  protected:
@@ -73,7 +69,8 @@ class KillTest : public ::testing::TestWithParam<Wire> {
     if (!status.ok() && !absl::IsNotFound(status)) errors_.push_back(status.ToString());
     // Without optimization, != compares byte by byte.
     const std::vector<std::byte>& content = contents_[block % kWorkerContents];
-    if (status.ok() && std::memcmp(target_.data(), content.data(), content.size()) != 0) {
+    if (status.ok() && (target_.size() != content.size() ||
+                        std::memcmp(target_.data(), content.data(), content.size()) != 0)) {
       errors_.push_back(absl::StrCat("wrong bytes in block ", block));
     }
     return status;

@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -24,6 +23,7 @@
 #include "client/cpp/admin.h"
 #include "tests/e2e/client/client_fixture.h"
 #include "tests/fault/daemon/keeper.h"
+#include "tests/support/from_environment.h"
 #include "tests/support/random.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tier_folder.h"
@@ -31,11 +31,7 @@
 
 namespace cairn {
 
-// CAIRN_KILLS, which a soak sets, or what is cheap.
-inline int Rounds(int cheap) {
-  const char* given = std::getenv("CAIRN_KILLS");
-  return given == nullptr ? cheap : std::atoi(given);
-}
+inline int Rounds(int cheap) { return FromEnvironment("CAIRN_KILLS", cheap); }
 
 // Devices, and what each of three clients has there.
 struct Load {

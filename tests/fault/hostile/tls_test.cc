@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -26,6 +25,7 @@
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/fault/hostile/attacks_tls.h"
 #include "tests/fault/hostile/victim.h"
+#include "tests/support/from_environment.h"
 #include "tests/support/process_weight.h"
 #include "tests/support/random.h"
 #include "tests/support/sanitizer.h"
@@ -93,9 +93,7 @@ class HostileTlsTest : public ::testing::Test {
   void SetUp() override { ASSERT_TRUE(daemon_ != nullptr && victim_ != nullptr); }
 
   static uint64_t Rounds() {
-    const char* const text = ::getenv("CAIRN_HOSTILE_ROUNDS");
-    uint64_t rounds = 0;
-    return text != nullptr && absl::SimpleAtoi(text, &rounds) ? rounds : 0;
+    return static_cast<uint64_t>(FromEnvironment("CAIRN_HOSTILE_ROUNDS", 0));
   }
   // Returns the most memory that the daemon had meanwhile.
   static uint64_t Endure(TlsAttack& attack) {

@@ -11,6 +11,7 @@
 
 #include <cstdlib>
 
+#include "tests/support/from_environment.h"
 #include "tests/support/random.h"
 #include "tests/support/ssd_shelf.h"
 
@@ -63,8 +64,7 @@ TEST(SsdKillTest, NothingWrongAndNothingLost) {
   if (std::getenv(kFolder) != nullptr) {
     WriteUntilKilled();
   }
-  const char* asked = std::getenv("CAIRN_KILLS");
-  const int kills = asked == nullptr ? 4 : std::atoi(asked);
+  const int kills = FromEnvironment("CAIRN_KILLS", 4);
   const TempDir folder{std::filesystem::current_path()};
   std::mt19937_64 random = SeededRandom(1);
   uint64_t next = 1;

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
@@ -29,6 +28,7 @@
 #include "base/file.h"
 #include "codecs/image/image.h"
 #include "tests/fault/ssd/cut_log.h"
+#include "tests/support/from_environment.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/random.h"
 #include "tests/support/ssd_shelf.h"
@@ -41,11 +41,7 @@ using Numbers = std::set<uint64_t>;
 
 enum class End { kKill, kPowerCut };
 
-// Of each test. CAIRN_KILLS=N replaces it.
-int Rounds() {
-  const char* given = std::getenv("CAIRN_KILLS");
-  return given == nullptr ? 4 : std::atoi(given);
-}
+int Rounds() { return FromEnvironment("CAIRN_KILLS", 4); }  // of each test
 
 // What a writer said until its end.
 struct Said {

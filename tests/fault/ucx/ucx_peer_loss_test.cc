@@ -16,17 +16,14 @@
 #include "base/log.h"
 #include "tests/fault/ucx/ucx_fixture.h"
 #include "tests/fault/ucx/ucx_process.h"
+#include "tests/support/from_environment.h"
 
 namespace cairn::transport {
 namespace {
 
 constexpr size_t kMiB = 1024 * 1024;
 
-// How often: CAIRN_UCX_KILLS, which the soak run sets.
-int Kills(int usual) {
-  const char* const kills = getenv("CAIRN_UCX_KILLS");
-  return kills == nullptr ? usual : atoi(kills);
-}
+int Kills(int usual) { return FromEnvironment("CAIRN_UCX_KILLS", usual); }
 
 size_t OpenFds() {
   size_t count = 0;
