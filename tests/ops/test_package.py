@@ -93,6 +93,7 @@ def check_serves(root):
     chroot(root, "install", "-d", "-m", "750", "-o", "cairn", "-g", "cairn", "/run/cairn")
     environment = os.environ | {"CAIRN_HOST_BYTES": "64MiB", "CAIRN_HTTP": "127.0.0.1:0"}
     log = root / "tmp" / "log"
+    run("mount", "-t", "proc", "proc", root / "proc")  # the daemon sets its socket's mode by it
     with log.open("w") as out:
         daemon = subprocess.Popen(
             ["chroot", "--userspec=cairn:cairn", root, *command], stdout=out, stderr=out, env=environment
@@ -112,6 +113,7 @@ def check_serves(root):
     finally:
         daemon.kill()
         daemon.wait()
+        run("umount", root / "proc")
     shutil.rmtree(root / "run" / "cairn")
 
 
