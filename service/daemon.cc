@@ -106,17 +106,17 @@ void Daemon::Look() {
   doors_.Look();
   if (remote_ != nullptr) remote_->Look();
   if (tls_ != nullptr) {
-    const std::string remark = tls_->remark();
     tls_->Look();
     const uint64_t generation = tls_->generation();
     const bool is_new = std::exchange(tls_generation_, generation) != generation;
     if (is_new) control_->EndRevoked();
     if (is_new && peer_server_ != nullptr) peer_server_->EndRevoked();
+    // A handshake looks at the files as well, so what it found is compared with what was audited.
+    std::string refusal = tls_->refusal();
+    const bool is_refused = !refusal.empty() && (is_new || refusal != tls_refusal_);
     if (audit_ != nullptr && is_new) audit_->Tls(absl::OkStatus());
-    if (const std::string now = tls_->remark();
-        audit_ != nullptr && !now.empty() && now != remark) {
-      audit_->Tls(absl::InvalidArgumentError(now));
-    }
+    if (audit_ != nullptr && is_refused) audit_->Tls(absl::InvalidArgumentError(refusal));
+    tls_refusal_ = std::move(refusal);
   }
   if (audit_ != nullptr) audit_->Look();
   if (policy_ == nullptr) return;

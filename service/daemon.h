@@ -191,6 +191,7 @@ class Daemon {
   std::unique_ptr<transport::TlsFiles> tls_;           // null: no TLS
   std::unique_ptr<transport::Handshakes> handshakes_;  // null: no TLS
   uint64_t tls_generation_ = 0;                        // the generation that Look() saw last
+  std::string tls_refusal_;                            // and why the newest files were not taken
   std::unique_ptr<ControlServer> control_;
   // Of a daemon in a cluster; else null.
   std::unique_ptr<Hellos> hellos_;

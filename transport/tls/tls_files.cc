@@ -457,6 +457,11 @@ std::string TlsFiles::remark() const {
   return text;
 }
 
+std::string TlsFiles::refusal() const {
+  const MutexLock lock(mutex_);
+  return refusal_;
+}
+
 std::string TlsFiles::own_certificate() const {
   const MutexLock lock(mutex_);
   return taken_.own.empty() ? std::string("none") : taken_.own;

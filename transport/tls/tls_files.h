@@ -112,6 +112,8 @@ class TlsFiles {
   // Returns why changed files were refused and until when the old ones are valid, or that a
   // revocation list is stale. Empty: no problem.
   std::string remark() const;
+  // Why the newest files are not in force; empty if they are.
+  std::string refusal() const;
   // Returns subject and end of our certificate: "subject CN=engine, until 2026-12-01T00:00:00Z".
   std::string own_certificate() const;
   absl::Time not_after() const;  // end of our certificate; InfiniteFuture() if there is none

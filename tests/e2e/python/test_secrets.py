@@ -5,6 +5,7 @@ The secrets are known: private keys, the keys of a TLS connection, tickets and l
 certificate reads them. TLS session tickets are none."""
 
 import base64
+import collections
 import json
 import os
 import pathlib
@@ -232,8 +233,9 @@ def test_no_secret_is_written(bin_dir, ca, folder, tmp_path, capfd):
     # What is searched is what was written, and the search finds what is there.
     assert len(run_.texts["log"]) > 10_000 and b"DEBUG" in run_.texts["log"]
     assert serial_of(old[0]) and b"spiffe://prod.example/ns/team-a/sa/vllm" in run_.texts["log"]
-    events = {json.loads(line)["event"] for line in run_.texts["audit"].splitlines()}
-    assert {"change", "refused", "handshake refused", "tls not taken", "policy not taken"} <= events
+    events = collections.Counter(json.loads(line)["event"] for line in run_.texts["audit"].splitlines())
+    assert {"change", "refused", "handshake refused"} <= events.keys()
+    assert min(events["tls not taken"], events["policy not taken"]) >= 5, events
     for name, secret in secrets:
         for form in spellings(secret):
             assert found_in(b"x" + form + b"y", [(name, secret)])
