@@ -107,8 +107,9 @@ class DeletionTraffic {
   // A number is put once, for a deletion finds only what the shelf has.
   void Put() {
     Run([this, number = next_++] {
+      // While reclaim hangs there may be no room for longer than a put waits.
       const absl::Status status = shelf_.Put(number);
-      EXPECT_TRUE(status.ok()) << number << " " << status;
+      EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << number << " " << status;
     });
   }
   void Get(uint64_t number) {
