@@ -5,9 +5,10 @@ Over every transport, with the recipes raw, exact and cairn:2.3, blocks of 1 and
 and 16 at once; and what it costs in CPU time of the client and the daemon together. Rounds alternate
 over all cases, each with a memcpy of the same arrays beside it; medians are printed.
 
-    python tests/bench/arrays.py [--bin-dir DIR] [--rounds N] [--quick] [--json FILE]
+    python tests/bench/arrays.py [--bin-dir DIR] [--rounds N] [--quick] [--json FILE] [--cpp]
 
-tests/bench/arrays_bench.cc measures the same in C++, tests/bench/peers.py other stores.
+tests/bench/arrays_bench.cc measures the same in C++, tests/bench/peers.py other stores. With --cpp,
+a round of arrays_bench runs before each round, and Python's rates are printed over those of C++.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import os
 import pathlib
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -132,8 +134,42 @@ def run_round(case: Case, sources: list[Block], own: list[np.ndarray], total_byt
     case.store.clear(names)
 
 
-def run(stores: Sequence[Store], rounds: int, total_bytes: int) -> list[Case]:
-    """Every case once a round, after a round that warms up."""
+class InCpp:
+    """The same cases through the C++ SDK: a process of its own for each round."""
+
+    def __init__(self, bin_dir: pathlib.Path, is_quick: bool) -> None:
+        self._command = [str(bin_dir / "cairn_arrays_bench"), "--rounds", "1"]
+        self._command += ["--quick"] if is_quick else []
+        self._rounds: list[dict[str, dict[str, float]]] = []
+
+    def run(self) -> None:
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            command = [*self._command, "--json", file.name]
+            subprocess.run(command, check=True, capture_output=True)
+            rows = json.load(file)["cases"]
+        # A client on the daemon's host maps its memory by default, and so does this script's.
+        same = [row for row in rows if row["name"].startswith(("local mapped", "ucx"))]
+        self._rounds.append({"cairn " + row["name"].replace(" mapped", ""): row for row in same})
+
+    def report(self, cases: Sequence[Case]) -> None:
+        print("\nPython over C++, medians of each round's ratio")
+        for case in cases:
+            line = f"{case.name:40}"
+            for verb in ("put", "get"):
+                rates = [one[case.name][f"{verb}_gb_per_s"] for one in self._rounds]
+                pairs = zip(case.rates[verb], rates, strict=True)
+                ratio = statistics.median(python / cpp for python, cpp in pairs)
+                line += f"  {verb} {ratio:5.2f} ({statistics.median(rates):.2f} GB/s in C++)"
+            print(line)
+
+
+def run(
+    stores: Sequence[Store],
+    rounds: int,
+    total_bytes: int,
+    before: Callable[[], None] = lambda: None,
+) -> list[Case]:
+    """Every case once a round, after one that warms up; `before` runs before each that counts."""
     cases = [
         Case(store, mib, at_once)
         for store in stores
@@ -149,6 +185,8 @@ def run(stores: Sequence[Store], rounds: int, total_bytes: int) -> list[Case]:
     }
     for number in range(rounds + 1):
         print(f"\rround {number} of {rounds} ", end="", file=sys.stderr, flush=True)
+        if number > 0:
+            before()
         for case in cases:
             run_round(case, *blocks[case.mib], total_bytes)
         if number == 0:
@@ -242,7 +280,7 @@ class Cairn:
         space.delete(keys, timeout=TIMEOUT)
 
 
-def parse_arguments(description: str | None) -> argparse.Namespace:
+def parse_arguments(description: str | None, *switches: tuple[str, str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -250,6 +288,8 @@ def parse_arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="few bytes: shows that it runs")
     parser.add_argument("--json", type=pathlib.Path)
+    for name, help_text in switches:
+        parser.add_argument(name, action="store_true", help=help_text)
     return parser.parse_args()
 
 
@@ -268,7 +308,8 @@ def total_bytes(is_quick: bool) -> int:
 
 
 def main() -> None:
-    arguments = parse_arguments(__doc__)
+    arguments = parse_arguments(__doc__, ("--cpp", "a round of the C++ SDK before each round"))
+    in_cpp = InCpp(arguments.bin_dir, arguments.quick) if arguments.cpp else None
     cairn, start = import_cairn(arguments.bin_dir)
     stores, daemons = [], []
     with tempfile.TemporaryDirectory(prefix="cairn-bench-") as name:
@@ -281,11 +322,14 @@ def main() -> None:
                 client = cairn.connect(daemon.control, data=daemon.data)
                 for recipe in ("raw", "exact", "cairn:2.3"):
                     stores.append(Cairn(cairn, client, daemon.process.pid, transport, recipe))
-            cases = run(stores, arguments.rounds, total_bytes(arguments.quick))
+            more = {"before": in_cpp.run} if in_cpp else {}
+            cases = run(stores, arguments.rounds, total_bytes(arguments.quick), **more)
         finally:
             for daemon in daemons:
                 daemon.stop()
     report("arrays: Python SDK", cases, arguments.rounds, arguments.json)
+    if in_cpp:
+        in_cpp.report(cases)
 
 
 if __name__ == "__main__":
