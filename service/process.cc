@@ -2,6 +2,8 @@
 #include "service/process.h"
 
 #include <dirent.h>
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -14,6 +16,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <iterator>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -82,6 +85,15 @@ void DropVariables() {
   }
 }
 
+// What gRPC and Protobuf write is caused by peers in most cases: a string that is no UTF-8, say.
+void LogOfGrpc(gpr_log_func_args* record) {
+  LogWarn("grpc", "the library reports", {{"message", record->message}});
+}
+void LogOfProtobuf(google::protobuf::LogLevel /*level*/, const char* /*file*/, int /*line*/,
+                   const std::string& message) {
+  LogWarn("protobuf", "the library reports", {{"message", message}});
+}
+
 }  // namespace
 
 void PrepareProcess() {
@@ -93,6 +105,8 @@ void PrepareProcess() {
   std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   DropVariables();
+  gpr_set_log_function(LogOfGrpc);
+  google::protobuf::SetLogHandler(LogOfProtobuf);
 }
 
 void BlockEndSignals() {

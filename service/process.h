@@ -15,7 +15,8 @@ namespace cairn {
 // Raises the limit of open files, and ignores SIGHUP and SIGPIPE. Removes GRPC_POLL_STRATEGY and
 // the UCX_… variables, except UCX_LOG_LEVEL and UCX_MODULE_DIR. Sets variables that keep UCX from
 // using signals, memory hooks and stdout. (UCX reads its environment later, when it is loaded.)
-// Call it before any thread starts.
+// Sends the log lines of gRPC and Protobuf through Log(), which limits their rate: peers cause
+// them. Call it before any thread starts.
 void PrepareProcess();
 
 // Blocks SIGTERM and SIGINT in this thread and in all threads that it starts. Call it before any

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The daemon as a process: how it starts, what it answers besides work, how it ends.
 #include <gmock/gmock.h>
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -18,7 +19,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "cairn/v1/admin.grpc.pb.h"
@@ -243,6 +247,30 @@ TEST(DaemonLife, AnAddressInUseIsAnError) {
   EXPECT_EQ(RunDaemon(control).code, 1);
   EXPECT_EQ(RunDaemon(http).code, 1);
   EXPECT_EQ(RunDaemon(path).code, 1);
+}
+
+// Protobuf has a line to say about each string that is no UTF-8.
+TEST(DaemonLife, APeerCannotFillTheLogThroughALibrary) {
+  const auto daemon = StartDaemon();
+  ASSERT_NE(daemon, nullptr);
+  const auto client = RawClient::Open(daemon->endpoint("control"));
+  ASSERT_TRUE(client.ok()) << client.status();
+  const google::protobuf::LogSilencer ours;
+  v1::OpenSpaceRequest request;
+  request.mutable_spec()->set_model("\xff");
+  for (int i = 0; i < 500; ++i) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    v1::OpenSpaceReply reply;
+    ASSERT_FALSE((*client)->store().OpenSpace(&context, request, &reply).ok());
+  }
+  int said = 0;
+  for (const absl::string_view line : absl::StrSplit(daemon->ReadLog(), '\n', absl::SkipEmpty())) {
+    EXPECT_THAT(std::string(line), MatchesRegex("(ERROR|WARN|INFO|DEBUG) 2.*"));
+    said += absl::StrContains(line, "protobuf: ") ? 1 : 0;
+  }
+  EXPECT_GT(said, 0);
+  EXPECT_LT(said, 400);
 }
 
 TEST(DaemonLife, TermEndsItOnceWorkIsDone) {
