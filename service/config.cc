@@ -154,6 +154,29 @@ void CheckTls(const Config& config, Errors* errors) {
   }
 }
 
+void CheckEtcd(const Config& config, Errors* errors) {
+  const std::pair<std::string_view, const std::string&> settings[] = {
+      {"etcd-ca", config.etcd_ca},
+      {"etcd-cert", config.etcd_cert},
+      {"etcd-key", config.etcd_key},
+      {"etcd-user", config.etcd_user},
+      {"etcd-password-file", config.etcd_password_file}};
+  if (!config.members.starts_with("etcd:")) {
+    for (const auto& [name, value] : settings) {
+      if (value != "off") errors->Add(ToAbsl(name), " is set, and members names no etcd");
+    }
+  }
+  if ((config.etcd_cert != "off") != (config.etcd_key != "off")) {
+    errors->Add("etcd-cert and etcd-key: set both, or none");
+  }
+  if (config.etcd_cert != "off" && config.etcd_ca == "off") {
+    errors->Add("etcd-cert is set, and etcd-ca is not");
+  }
+  if ((config.etcd_user != "off") != (config.etcd_password_file != "off")) {
+    errors->Add("etcd-user and etcd-password-file: set both, or none");
+  }
+}
+
 void CheckMembership(const Config& config, Errors* errors) {
   const bool has_members = config.members != "off";
   if (has_members != config.peer.enabled()) {
@@ -161,10 +184,11 @@ void CheckMembership(const Config& config, Errors* errors) {
   }
   const absl::StatusOr<MembersValue> members = ParseMembers(config.members);
   for (const HostPort& endpoint : members.ok() ? members->etcd : std::vector<HostPort>()) {
-    if (config.plaintext == "anywhere") continue;
+    if (config.etcd_ca != "off" || config.plaintext == "anywhere") continue;
     if (config.plaintext == "loopback" && IsLoopback(endpoint.host)) continue;
     errors->Add("members names etcd at ", endpoint.ToString(),
-                ", which is spoken to without TLS, and plaintext is ", config.plaintext);
+                ", which is spoken to without TLS, and plaintext is ", config.plaintext,
+                ": set etcd-ca");
   }
   const bool is_any = config.peer.host == "0.0.0.0" || config.peer.host == "::";
   if (members.ok() && !members->etcd.empty() && (is_any || config.peer.port == 0)) {
@@ -204,6 +228,7 @@ void CheckDoors(const Config& config, Errors* errors) {
 void CheckTogether(const Config& config, Errors* errors) {
   CheckTls(config, errors);
   CheckPlaintext(config, errors);
+  CheckEtcd(config, errors);
   CheckMembership(config, errors);
   if (config.region_bytes > config.regions_bytes) {
     errors->Add("region-bytes must be at most regions-bytes");

@@ -43,6 +43,8 @@ struct Config {
   std::string tls_crl_stale, plaintext;
   std::string members;  // parsed by ParseMembers()
   std::string cluster, member_name;
+  std::string etcd_ca, etcd_cert, etcd_key;   // paths, or "off"
+  std::string etcd_user, etcd_password_file;  // a name and a path, or "off"
   HostPort peer;
   uint64_t member_grace_s = 0, peer_match_ms = 0, location_bytes = 0;
 };

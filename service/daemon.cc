@@ -165,6 +165,7 @@ absl::Status Daemon::StartAll() {
   if (config_.socket != "off") CAIRN_RETURN_IF_ERROR(StartLocal());
   if (config_.stream.enabled()) CAIRN_RETURN_IF_ERROR(StartStream());
   if (config_.data.enabled()) CAIRN_RETURN_IF_ERROR(StartUcx());
+  CAIRN_RETURN_IF_ERROR(CheckEtcd(config_));
   members_ = MembersOf(config_, clock_);
   StartRemote();
   StartServices();

@@ -46,7 +46,17 @@ std::string KubernetesServer() {
   return absl::StrCat(is_v6 ? "[" : "", host, is_v6 ? "]:" : ":", port);
 }
 
-std::unique_ptr<MemberSource> SourceOf(const MembersValue& value, const Members::Options& members) {
+EtcdAccess EtcdAccessOf(const Config& config) {
+  const auto given = [](const std::string& text) { return text == "off" ? "" : text; };
+  return {.ca = given(config.etcd_ca),
+          .certificate = given(config.etcd_cert),
+          .key = given(config.etcd_key),
+          .user = given(config.etcd_user),
+          .password_file = given(config.etcd_password_file)};
+}
+
+std::unique_ptr<MemberSource> SourceOf(const Config& config, const MembersValue& value,
+                                       const Members::Options& members) {
   switch (value.kind) {
     case MembersValue::Kind::kOff:
       return nullptr;
@@ -63,6 +73,7 @@ std::unique_ptr<MemberSource> SourceOf(const MembersValue& value, const Members:
       EtcdOptions options;
       for (const HostPort& endpoint : value.etcd) options.endpoints.push_back(endpoint.ToString());
       options.prefix = absl::StrCat("/cairn/", members.cluster, "/members");
+      options.access = EtcdAccessOf(config);
       options.self = members.self;
       return MakeEtcdSource(std::move(options));
     }
@@ -206,6 +217,19 @@ std::optional<PeerReader::Options> PeerReaderOf(const Config& config, const std:
 
 bool MapsArena(const Config& config) { return config.map != "off" && config.socket != "off"; }
 
+absl::Status CheckEtcd(const Config& config) {
+  const EtcdAccess access = EtcdAccessOf(config);
+  if (!access.ca.empty()) {
+    transport::TlsPaths paths;
+    paths.certificate = access.certificate;
+    paths.key = access.key;
+    paths.ca.push_back({"", access.ca});
+    const auto files = transport::TlsFiles::Open(paths, transport::TlsRole::kClient);
+    CAIRN_RETURN_IF_ERROR(Annotate(files.status(), "etcd"));
+  }
+  return Annotate(CheckEtcdFiles(access), "etcd");
+}
+
 std::unique_ptr<Members> MembersOf(const Config& config, const Clock& clock) {
   const absl::StatusOr<MembersValue> value = ParseMembers(config.members);
   CAIRN_CHECK_OK(value);  // a row checks it
@@ -216,7 +240,7 @@ std::unique_ptr<Members> MembersOf(const Config& config, const Clock& clock) {
                   config.peer.ToString(), ""};
   options.grace = absl::Seconds(config.member_grace_s);
   FillRandom(std::as_writable_bytes(std::span<uint64_t>(&options.incarnation, 1)));
-  std::unique_ptr<MemberSource> source = SourceOf(*value, options);
+  std::unique_ptr<MemberSource> source = SourceOf(config, *value, options);
   return std::make_unique<Members>(std::move(options), std::move(source), clock);
 }
 

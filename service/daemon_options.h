@@ -54,6 +54,8 @@ uint64_t PeersMax(const Config& config);
 // arena, even if this function returns true.
 bool MapsArena(const Config& config);
 
+// Reads the files that the settings etcd-… name. Errors name the file.
+absl::Status CheckEtcd(const Config& config);
 // Returns null if the daemon belongs to no cluster.
 std::unique_ptr<Members> MembersOf(const Config& config, const Clock& clock);
 

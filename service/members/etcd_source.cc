@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -40,36 +41,107 @@ absl::Status ToStatus(const grpc::Status& status, const std::string& endpoint) {
   return absl::UnavailableError(absl::StrCat("etcd at ", endpoint, ": ", status.error_message()));
 }
 
-// The endpoints in turn, and what is waited after a failure. Owned by one thread.
+constexpr size_t kPemBytesMax = size_t{1} << 20;
+constexpr size_t kPasswordBytesMax = 4096;
+
+absl::StatusOr<std::string> ReadPassword(const std::string& path) {
+  CAIRN_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kPasswordBytesMax));
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  if (text.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " has no password"));
+  return text;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const EtcdAccess& access) {
+  if (access.ca.empty()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  CAIRN_ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(access.ca, kPemBytesMax));
+  if (!access.certificate.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadFile(access.certificate, kPemBytesMax));
+    CAIRN_ASSIGN_OR_RETURN(options.pem_private_key, ReadFile(access.key, kPemBytesMax));
+  }
+  return grpc::SslCredentials(options);
+}
+
+// The endpoints in turn, the token there, and what is waited after a failure. Owned by one thread.
 class Turn {
  public:
-  Turn(const std::vector<std::string>& endpoints, absl::Duration backoff_max)
-      : endpoints_(endpoints), backoff_(backoff_max) {}
+  explicit Turn(const EtcdOptions& options)
+      : endpoints_(options.endpoints), access_(options.access), backoff_(options.backoff_max) {}
 
   const std::string& endpoint() const { return endpoints_[at_]; }
-  const std::shared_ptr<grpc::Channel>& channel() {
+  // REQUIRES: Open() has returned OK since the last Failed().
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  // Makes the channel and asks for a token, unless they are there.
+  absl::Status Open() {
     if (channel_ == nullptr) {
+      CAIRN_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(access_));
       grpc::ChannelArguments arguments;
       arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
       arguments.SetMaxReceiveMessageSize(kListBytesMax);
-      channel_ =
-          grpc::CreateCustomChannel(endpoint(), grpc::InsecureChannelCredentials(), arguments);
+      channel_ = grpc::CreateCustomChannel(endpoint(), credentials, arguments);
     }
-    return channel_;
+    return access_.user.empty() || is_authenticated_ ? absl::OkStatus() : Authenticate();
+  }
+  void AddToken(grpc::ClientContext& context) const {
+    if (!token_.empty()) context.AddMetadata("token", token_);
+  }
+  // A call with one answer, within kCallTime. If the token is refused, again with a new one.
+  template <typename Run>
+  absl::Status Call(Run run) {
+    CAIRN_RETURN_IF_ERROR(Open());
+    grpc::Status status = Once(run);
+    if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED && !access_.user.empty()) {
+      CAIRN_RETURN_IF_ERROR(Authenticate());
+      status = Once(run);
+    }
+    return ToStatus(status, endpoint());
   }
   void Succeeded() { backoff_.Reset(); }
   // Moves to the next endpoint. Returns what to wait before.
   absl::Duration Failed() {
     at_ = (at_ + 1) % endpoints_.size();
     channel_ = nullptr;
+    is_authenticated_ = false;
     return backoff_.Next();
   }
 
  private:
+  template <typename Run>
+  grpc::Status Once(Run run) {
+    grpc::ClientContext context;
+    SetDeadline(context, kCallTime);
+    AddToken(context);
+    return run(&context);
+  }
+  absl::Status Authenticate() {
+    token_.clear();
+    is_authenticated_ = false;
+    pb::AuthenticateRequest request;
+    request.set_name(access_.user);
+    CAIRN_ASSIGN_OR_RETURN(*request.mutable_password(), ReadPassword(access_.password_file));
+    pb::AuthenticateResponse reply;
+    const grpc::Status status = Once([&](grpc::ClientContext* context) {
+      return pb::Auth::NewStub(channel_)->Authenticate(context, request, &reply);
+    });
+    if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) {
+      LogWarn("members", "etcd has no authentication: it is used without the user",
+              {{"endpoint", endpoint()}});
+    } else {
+      CAIRN_RETURN_IF_ERROR(Annotate(ToStatus(status, endpoint()), "etcd-user"));
+      token_ = reply.token();
+    }
+    is_authenticated_ = true;
+    return absl::OkStatus();
+  }
+
   const std::vector<std::string>& endpoints_;
+  const EtcdAccess& access_;
   Backoff backoff_;
   size_t at_ = 0;
   std::shared_ptr<grpc::Channel> channel_;
+  std::string token_;
+  bool is_authenticated_ = false;
 };
 
 class EtcdSource final : public MemberSource {
@@ -126,11 +198,9 @@ class EtcdSource final : public MemberSource {
     pb::LeaseGrantRequest grant;
     grant.set_ttl(absl::ToInt64Seconds(options_.lease));
     pb::LeaseGrantResponse granted;
-    grpc::ClientContext for_grant, for_put;
-    SetDeadline(for_grant, kCallTime);
-    CAIRN_RETURN_IF_ERROR(
-        ToStatus(pb::Lease::NewStub(turn.channel())->LeaseGrant(&for_grant, grant, &granted),
-                 turn.endpoint()));
+    CAIRN_RETURN_IF_ERROR(turn.Call([&](grpc::ClientContext* context) {
+      return pb::Lease::NewStub(turn.channel())->LeaseGrant(context, grant, &granted);
+    }));
     if (!granted.error().empty())
       return absl::UnavailableError(absl::StrCat("etcd: ", granted.error()));
     pb::PutRequest put;
@@ -140,17 +210,19 @@ class EtcdSource final : public MemberSource {
                       : absl::StrCat(options_.self->address, " ", options_.self->zone));
     put.set_lease(granted.id());
     pb::PutResponse done;
-    SetDeadline(for_put, kCallTime);
-    CAIRN_RETURN_IF_ERROR(
-        ToStatus(pb::KV::NewStub(turn.channel())->Put(&for_put, put, &done), turn.endpoint()));
+    CAIRN_RETURN_IF_ERROR(turn.Call([&](grpc::ClientContext* context) {
+      return pb::KV::NewStub(turn.channel())->Put(context, put, &done);
+    }));
     *lease = granted.id();
     return absl::OkStatus();
   }
 
   // Sets *lease to 0 if it is gone. A stream for each renewal, so that its deadline bounds it.
   absl::Status Renew(Turn& turn, absl::Duration time, int64_t* lease) {
+    CAIRN_RETURN_IF_ERROR(turn.Open());
     grpc::ClientContext context;
     SetDeadline(context, time);
+    turn.AddToken(context);
     const auto stream = pb::Lease::NewStub(turn.channel())->LeaseKeepAlive(&context);
     pb::LeaseKeepAliveRequest request;
     request.set_id(*lease);
@@ -167,7 +239,7 @@ class EtcdSource final : public MemberSource {
   }
 
   void KeepLease() {
-    Turn turn(options_.endpoints, options_.backoff_max);
+    Turn turn(options_);
     int64_t lease = 0;
     absl::Time valid_until = absl::InfinitePast();
     absl::Duration wait;
@@ -198,7 +270,7 @@ class EtcdSource final : public MemberSource {
   // --- The watch
 
   void WatchAlways() {
-    Turn turn(options_.endpoints, options_.backoff_max);
+    Turn turn(options_);
     absl::Duration wait;
     while (stop_.Wait(wait)) {  // ends: Stop()
       Keys keys;
@@ -220,10 +292,9 @@ class EtcdSource final : public MemberSource {
     request.set_key(first_key_);
     request.set_range_end(end_key_);
     pb::RangeResponse reply;
-    grpc::ClientContext context;
-    SetDeadline(context, kCallTime);
-    CAIRN_RETURN_IF_ERROR(ToStatus(
-        pb::KV::NewStub(turn.channel())->Range(&context, request, &reply), turn.endpoint()));
+    CAIRN_RETURN_IF_ERROR(turn.Call([&](grpc::ClientContext* context) {
+      return pb::KV::NewStub(turn.channel())->Range(context, request, &reply);
+    }));
     for (const pb::KeyValue& one : reply.kvs()) (*keys)[one.key()] = one.value();
     *revision = reply.header().revision();
     return absl::OkStatus();
@@ -232,6 +303,7 @@ class EtcdSource final : public MemberSource {
   // Returns why the watch ended.
   absl::Status Watch(Turn& turn, int64_t revision, Keys* keys) {
     grpc::ClientContext context;
+    turn.AddToken(context);
     {
       const MutexLock lock(mutex_);
       if (stop_.is_set()) return absl::OkStatus();
@@ -350,6 +422,11 @@ class EtcdSource final : public MemberSource {
 };
 
 }  // namespace
+
+absl::Status CheckEtcdFiles(const EtcdAccess& access) {
+  CAIRN_RETURN_IF_ERROR(CredentialsOf(access).status());
+  return access.user.empty() ? absl::OkStatus() : ReadPassword(access.password_file).status();
+}
 
 std::unique_ptr<MemberSource> MakeEtcdSource(EtcdOptions options) {
   return std::make_unique<EtcdSource>(std::move(options));

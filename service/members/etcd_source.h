@@ -10,6 +10,13 @@
 // endpoint, with backoff. A watch that is silent is given up: an etcd that hangs keeps its
 // connections open.
 //
+// Without `access.ca`, etcd is spoken to in plain text. The files of `access` are read anew for
+// each new channel: at the start, and after each failure. The password is in no log and no error.
+//
+// With a user, each thread has a token of its own. If etcd refuses the token of a call, the thread
+// asks for another one and repeats the call once. An etcd whose authentication is off needs no
+// token.
+//
 // A lease is not revoked at the end. A daemon that restarts within its time changes nothing.
 
 #include <memory>
@@ -22,8 +29,19 @@
 
 namespace cairn {
 
+// How etcd is reached. All but `user` are paths. Empty: there is none.
+struct EtcdAccess {
+  std::string ca;                   // PEM: the CAs of etcd's certificate
+  std::string certificate, key;     // PEM; both or none; need `ca`
+  std::string user, password_file;  // both or none
+};
+// Reads the files. Errors: those of ReadFile(); InvalidArgument if there is no password in its
+// file.
+absl::Status CheckEtcdFiles(const EtcdAccess& access);
+
 struct EtcdOptions {
-  std::vector<std::string> endpoints;          // HOST:PORT, plain text; tried in turn
+  std::vector<std::string> endpoints;  // HOST:PORT; tried in turn
+  EtcdAccess access;
   std::string prefix;                          // without the last slash
   std::optional<ListedMember> self;            // announced; nullopt: only watches
   absl::Duration lease = absl::Seconds(30);    // whole seconds

@@ -414,6 +414,21 @@ def test_members_are_found_in_etcd(render):
     assert flags["plaintext"] == "anywhere" and flags["stream"] == "$(POD_IP):50154" and "data" not in flags
 
 
+def test_etcd_has_tls_and_a_user(render):
+    etcd = [*NODES, "--set", "cluster.source=etcd,cluster.name=prod,cluster.etcd.endpoints={e:2379},cluster.etcd.secretName=etcd-files"]
+    objects, container, flags = members_of(render, *etcd, "--set", "cluster.etcd.user=cairn")
+    at = "/run/cairn-etcd"
+    assert flags["etcd-ca"] == f"{at}/ca.crt" and flags["etcd-user"] == "cairn" and "plaintext" not in flags
+    assert flags["etcd-cert"] == f"{at}/tls.crt" and flags["etcd-key"] == f"{at}/tls.key"
+    assert flags["etcd-password-file"] == f"{at}/password"
+    assert {"name": "cairn-etcd", "mountPath": at, "readOnly": True} in container["volumeMounts"]
+    (pod,) = pods(objects)
+    assert {"name": "cairn-etcd", "secret": {"secretName": "etcd-files", "defaultMode": 0o440}} in pod["volumes"]
+    # Only etcd's own certificate is checked.
+    *_, flags = members_of(render, *etcd, "--set", "cluster.etcd.certificate=")
+    assert "etcd-ca" in flags and not {"etcd-cert", "etcd-key", "etcd-user", "etcd-password-file"} & set(flags)
+
+
 def test_members_are_found_in_endpoint_slices(render):
     """The rights to it are there where it is used, and nowhere else."""
     watching = ["--set", "cluster.source=kubernetes"]
@@ -517,6 +532,15 @@ REFUSALS = [
         [*NODES, "--set", "cluster.source=etcd,cluster.name=a,cluster.etcd.endpoints={e:2379}"],
         "the daemon speaks to it without TLS: set plaintext=anywhere",
     ),
+    (
+        [*PLAIN, "--set", "cluster.source=etcd,cluster.name=a,cluster.etcd.endpoints={e:2379},cluster.etcd.user=u"],
+        "cluster.etcd.user is set: set cluster.etcd.secretName",
+    ),
+    (
+        [*PLAIN, "--set", "cluster.source=etcd,cluster.name=a,cluster.etcd.endpoints={e:2379},cluster.etcd.secretName=s,cluster.etcd.ca="],
+        "cluster.etcd.certificate is set, and cluster.etcd.ca is not",
+    ),
+    ([*PLAIN, "--set", "cluster.etcd.secretName=s"], "cluster.etcd.secretName is for the source etcd"),
     ([*PLAIN, "--set", "cluster.source=file"], "cluster.source is file: set cluster.file.members"),
     ([*PLAIN, "--set-json", 'cluster.file.members=[{"name":"a"}]'], "missing property 'host'"),
     ([*PLAIN, "--set", "cluster.peerPort=50154"], "cluster.peerPort is 50154, which is another port of the daemon"),

@@ -3,6 +3,19 @@
 {{- define "cairn.clusterArgs" -}}
 {{- $cluster := .Values.cluster -}}
 - --members={{ include "cairn.members" . }}
+{{- with $cluster.etcd.secretName }}
+{{- with $cluster.etcd.ca }}
+- --etcd-ca=/run/cairn-etcd/{{ . }}
+{{- end }}
+{{- with $cluster.etcd.certificate }}
+- --etcd-cert=/run/cairn-etcd/{{ . }}
+- --etcd-key=/run/cairn-etcd/{{ $cluster.etcd.key }}
+{{- end }}
+{{- with $cluster.etcd.user }}
+- --etcd-user={{ . }}
+- --etcd-password-file=/run/cairn-etcd/{{ $cluster.etcd.password }}
+{{- end }}
+{{- end }}
 - --cluster={{ $cluster.name | default (include "cairn.fullname" .) }}
 - --member-name=$(MEMBER_NAME)
 - --peer={{ include "cairn.podIp" . }}:{{ $cluster.peerPort }}
@@ -47,6 +60,16 @@ file:/run/cairn-members/members
 {{- if and .Values.cluster.enabled (eq .Values.cluster.source "file") -}}file{{- end -}}
 {{- end -}}
 
+{{- /* Not empty: the pods have the files for etcd. */ -}}
+{{- define "cairn.hasEtcdFiles" -}}
+{{- if and .Values.cluster.enabled (eq .Values.cluster.source "etcd") -}}{{ .Values.cluster.etcd.secretName }}{{- end -}}
+{{- end -}}
+
+{{- /* Not empty: the daemons speak TLS to etcd. */ -}}
+{{- define "cairn.etcdTls" -}}
+{{- if include "cairn.hasEtcdFiles" . -}}{{ .Values.cluster.etcd.ca }}{{- end -}}
+{{- end -}}
+
 {{- /* Not empty: the pods ask the API server for the members. */ -}}
 {{- define "cairn.asksKubernetes" -}}
 {{- if and .Values.cluster.enabled (eq .Values.cluster.source "kubernetes") -}}kubernetes{{- end -}}
@@ -80,9 +103,17 @@ file:/run/cairn-members/members
 {{- if not $cluster.name -}}
 {{- fail "cluster.source is etcd: set cluster.name, which no other cluster of this etcd has" -}}
 {{- end -}}
-{{- if ne .Values.plaintext "anywhere" -}}
-{{- fail "cluster.source is etcd, and the daemon speaks to it without TLS: set plaintext=anywhere if the network up to etcd is trusted, or use the source dns" -}}
+{{- if and (ne .Values.plaintext "anywhere") (not (include "cairn.etcdTls" .)) -}}
+{{- fail "cluster.source is etcd, and the daemon speaks to it without TLS: set plaintext=anywhere if the network up to etcd is trusted, or cluster.etcd.secretName and cluster.etcd.ca, or use the source dns" -}}
 {{- end -}}
+{{- if and $cluster.etcd.certificate (not $cluster.etcd.ca) -}}
+{{- fail "cluster.etcd.certificate is set, and cluster.etcd.ca is not" -}}
+{{- end -}}
+{{- if and $cluster.etcd.user (not $cluster.etcd.secretName) -}}
+{{- fail "cluster.etcd.user is set: set cluster.etcd.secretName, which has the password" -}}
+{{- end -}}
+{{- else if $cluster.etcd.secretName -}}
+{{- fail (printf "cluster.etcd.secretName is for the source etcd, and cluster.source is %s" $cluster.source) -}}
 {{- else if $cluster.etcd.endpoints -}}
 {{- fail (printf "cluster.etcd.endpoints is for the source etcd, and cluster.source is %s" $cluster.source) -}}
 {{- end -}}

@@ -57,7 +57,7 @@ unix:/run/cairn/control.sock
 {{- with .Values.tls.crl }}
 - --tls-crl=/run/cairn-tls/{{ . }}
 {{- end }}
-{{- if and .Values.cluster.enabled (eq .Values.cluster.source "etcd") }}
+{{- if and .Values.cluster.enabled (eq .Values.cluster.source "etcd") (not (include "cairn.etcdTls" .)) }}
 - --plaintext={{ .Values.plaintext }}
 {{- end }}
 {{- else if or (eq .Values.form "statefulset") .Values.cluster.enabled }}
@@ -219,6 +219,11 @@ volumeMounts:
     mountPath: /run/cairn-members
     readOnly: true
   {{- end }}
+  {{- if include "cairn.hasEtcdFiles" . }}
+  - name: cairn-etcd
+    mountPath: /run/cairn-etcd
+    readOnly: true
+  {{- end }}
   {{- range .Values.ssd.devices }}
   - name: cairn-ssd-{{ .name }}
     mountPath: /var/lib/cairn/{{ .name }}
@@ -351,6 +356,12 @@ spec:
     - name: cairn-members
       configMap:
         name: {{ include "cairn.membersName" . }}
+    {{- end }}
+    {{- with include "cairn.hasEtcdFiles" . }}
+    - name: cairn-etcd
+      secret:
+        secretName: {{ . }}
+        defaultMode: 0440
     {{- end }}
     {{- if eq .Values.form "daemonset" }}
     {{- if .Values.doors.names }}

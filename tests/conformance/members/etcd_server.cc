@@ -48,7 +48,7 @@ void EtcdServer::Start() {
     std::filesystem::permissions(folder_.File("etcd"), std::filesystem::perms::owner_all);
     endpoint_ = absl::StrCat("127.0.0.1:", FreePort());
   }
-  const std::string url = "http://" + endpoint_;
+  const std::string url = (tls_.has_value() ? "https://" : "http://") + endpoint_;
   std::vector<std::string> words = {folder_.File("etcd"),
                                     "--data-dir",
                                     folder_.File("data"),
@@ -61,6 +61,11 @@ void EtcdServer::Start() {
                                     "--log-level",
                                     "error",
                                     "--unsafe-no-fsync"};
+  if (tls_.has_value()) {
+    words.insert(words.end(), {"--client-cert-auth", "--trusted-ca-file", tls_->ca, "--cert-file",
+                               tls_->certificate, "--key-file", tls_->key});
+  }
+  words.insert(words.end(), flags_.begin(), flags_.end());
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -77,6 +82,20 @@ void EtcdServer::Start() {
   const int port = std::atoi(endpoint_.c_str() + endpoint_.find(':') + 1);
   CAIRN_CHECK(WaitFor([port] { return Listens(port); }, absl::Seconds(60), absl::Milliseconds(20)),
               "etcd does not start");
+}
+
+bool EtcdServer::Control(const std::string& script) const {
+  const std::filesystem::path program = folder_.File("etcdctl");
+  if (!std::filesystem::exists(program)) {
+    std::filesystem::copy_file(std::filesystem::path(Program()).parent_path() / "etcdctl", program);
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  }
+  const std::string tls = tls_.has_value() ? absl::StrCat(" --cacert ", tls_->ca, " --cert ",
+                                                          tls_->certificate, " --key ", tls_->key)
+                                           : "";
+  return std::system(absl::StrCat("set -e; ctl() { ", program.string(), " --endpoints ", endpoint_,
+                                  tls, " \"$@\"; }; { ", script, "; } >/dev/null")
+                         .c_str()) == 0;
 }
 
 void EtcdServer::Signal(int number) const { ::kill(pid_, number); }

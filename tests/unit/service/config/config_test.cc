@@ -261,6 +261,31 @@ TEST(Config, RowsAreCheckedTogether) {
   EXPECT_EQ(ErrorOf({"--socket", "off", "--data", "127.0.0.1:0"}), "");
 }
 
+TEST(Config, EtcdHasTlsAndAUser) {
+  const auto with = [](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--members=etcd:e:2379", "--peer=127.0.0.1:50160", "--etcd-ca=/ca"});
+    return ErrorOf(std::move(flags));
+  };
+  EXPECT_EQ(
+      with({"--etcd-cert=/c", "--etcd-key=/k", "--etcd-user=cairn", "--etcd-password-file=/p"}),
+      "");
+  EXPECT_THAT(with({"--etcd-cert=/c"}), HasSubstr("etcd-cert and etcd-key: set both, or none"));
+  EXPECT_THAT(with({"--etcd-key=/k"}), HasSubstr("etcd-cert and etcd-key: set both, or none"));
+  EXPECT_THAT(with({"--etcd-user=a"}), HasSubstr("etcd-user and etcd-password-file: set both"));
+  EXPECT_THAT(with({"--etcd-password-file=/p"}), HasSubstr("etcd-user and etcd-password-file"));
+  EXPECT_THAT(with({"--etcd-user=a:b"}), HasSubstr("1 to 253 characters"));
+  EXPECT_THAT(with({"--etcd-password-file=secret"}), HasSubstr("absolute"));
+  EXPECT_THAT(ErrorOf({"--members=etcd:127.0.0.1:1", "--peer=127.0.0.1:2", "--etcd-cert=/c",
+                       "--etcd-key=/k"}),
+              HasSubstr("etcd-cert is set, and etcd-ca is not"));
+  for (const char* name : {"ca", "cert", "key", "user", "password-file"}) {
+    EXPECT_THAT(ErrorOf({absl::StrCat("--etcd-", name, "=/x"), "--members=file:/m",
+                         "--peer=127.0.0.1:50160"}),
+                HasSubstr(absl::StrCat("etcd-", name)));
+  }
+  EXPECT_THAT(ErrorOf({"--etcd-ca=/x"}), HasSubstr("etcd-ca is set, and members names no etcd"));
+}
+
 TEST(Config, AClusterIsASourceAndAPort) {
   const auto with = [](std::vector<std::string> flags) {
     flags.push_back("--peer=127.0.0.1:50160");
@@ -276,6 +301,7 @@ TEST(Config, AClusterIsASourceAndAPort) {
   EXPECT_EQ(with({"--members=kubernetes:serving/cairn-members"}), "");
   EXPECT_EQ(with({"--members=kubernetes:serving/cairn-members:50155"}), "");
   EXPECT_THAT(with({"--members=etcd:10.0.0.9:2379"}), HasSubstr("spoken to without TLS"));
+  EXPECT_EQ(with({"--members=etcd:10.0.0.9:2379", "--etcd-ca=/ca"}), "");
   EXPECT_THAT(
       ErrorOf({"--members=etcd:127.0.0.1:2379", "--peer=0.0.0.0:50160", "--plaintext=anywhere"}),
       HasSubstr("the address that other members are told"));
