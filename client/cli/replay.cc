@@ -53,9 +53,8 @@ constexpr Flag kFlags[] = {
     {"--space-name", "NAME",
      "keep the blocks, and reuse those of an earlier replay with this name [none]"},
     {"--deadline-ms", "MS", "deadline of each match, get and put, 1 to 60000 [2000]"},
-    {kDaemonsFlag, "ADDR,ADDR,…",
-     "spread the requests over these daemons, up to 16, each like --control [the one of "
-     "--control]"},
+    {kDaemonsFlag, "ADDR,ADDR",
+     "spread the requests over these daemons, up to 16 [the one of --control]"},
     {"--route", "NAME",
      "how requests are spread: random, or sticky by their first two blocks [random]"},
     {"--route-seed", "NUMBER", "seed of the route [1]"},
