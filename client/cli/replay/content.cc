@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "client/cli/replay/mix.h"
 #include "client/cpp/transfer.h"
 #include "codecs/mine/profile_miner.h"
 #include "codecs/numbers/math.h"
@@ -21,14 +22,6 @@ constexpr uint32_t kPlanes = 2;
 constexpr int32_t kSumMean = 2 * 65535;
 constexpr float kSumInverse = 1.0F / 37837.2F;
 constexpr uint32_t kSampleBlocks = 16;
-
-// splitmix64: returns the output for its counter.
-uint64_t Mix(uint64_t counter) {
-  uint64_t value = counter * 0x9e3779b97f4a7c15ULL;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
-  return value ^ (value >> 31);
-}
 
 float Normal(uint64_t counter) {
   const uint64_t bits = Mix(counter);

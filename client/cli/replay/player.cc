@@ -27,20 +27,22 @@ auto Timed(Call call, size_t window, absl::Duration deadline, Tally& tally, Func
 
 }  // namespace
 
-Player::Player(const Trace& trace, const Ceiling& ceiling, const Content& content, Client& client,
-               Space& space, const PlayOptions& options)
+Player::Player(const Trace& trace, const Ceiling& ceiling, const Content& content,
+               std::vector<PlayTarget> targets, std::vector<uint32_t> routes,
+               const PlayOptions& options)
     : trace_(trace),
       ceiling_(ceiling),
       content_(content),
-      client_(client),
-      space_(space),
+      targets_(std::move(targets)),
+      routes_(std::move(routes)),
       options_(options),
       turn_ends_(options.sends_hints ? TurnEndsOf(trace) : std::vector<TurnEnd>()),
       window_count_(std::clamp<size_t>(trace.requests.size() / kWindowRequests, 1, kWindowsMax)) {}
 
-Tally Player::Play(absl::FunctionRef<bool(const PlayProgress& progress)> watch) {
+std::vector<Tally> Player::Play(absl::FunctionRef<bool(const PlayProgress& progress)> watch) {
   started_ = MonotonicNow();
-  std::vector<Hand> hands(options_.parallel, Hand{Tally(window_count_), {}, {}, {}});
+  const std::vector<Tally> tallies(targets_.size(), Tally(window_count_));
+  std::vector<Hand> hands(options_.parallel, Hand{tallies, 0, {}, {}, {}});
   {
     const MutexLock lock(mutex_);
     running_ = options_.parallel;
@@ -70,9 +72,11 @@ Tally Player::Play(absl::FunctionRef<bool(const PlayProgress& progress)> watch) 
     thread.join();
   }
   for (size_t i = 1; i < hands.size(); ++i) {
-    hands[0].tally += hands[i].tally;
+    for (size_t target = 0; target < targets_.size(); ++target) {
+      hands[0].tallies[target] += hands[i].tallies[target];
+    }
   }
-  return std::move(hands[0].tally);
+  return std::move(hands[0].tallies);
 }
 
 void Player::Run(Hand& hand) {
@@ -80,7 +84,11 @@ void Player::Run(Hand& hand) {
   hand.expected.resize(content_.block_bytes());
   for (;;) {  // ends: each turn takes a request
     const size_t index = next_.fetch_add(1, std::memory_order_relaxed);
-    if (index >= trace_.requests.size() || !WaitFor(trace_.requests[index], hand)) {
+    if (index >= trace_.requests.size()) {
+      break;
+    }
+    hand.target = routes_[index];
+    if (!WaitFor(trace_.requests[index], hand)) {
       break;
     }
     PlayRequest(index, hand);
@@ -96,7 +104,7 @@ bool Player::WaitFor(const TraceRequest& request, Hand& hand) {
   if (options_.rate > 0) {
     const uint64_t offset_ms = request.time_ms - trace_.requests.front().time_ms;
     due += absl::Milliseconds(static_cast<double>(offset_ms) / options_.rate);
-    hand.tally.behind_max = std::max(hand.tally.behind_max, MonotonicNow() - due);
+    hand.tally().behind_max = std::max(hand.tally().behind_max, MonotonicNow() - due);
   }
   const MutexLock lock(mutex_);
   while (!is_stopped_ && changed_.WaitUntil(mutex_, due)) {
@@ -121,12 +129,12 @@ void Player::PlayRequest(size_t index, Hand& hand) {
   hand.keys.clear();
   BlockKey parent{};
   for (const BlockNumber block : trace_.ChainOf(request)) {
-    parent = Content::KeyOf(space_.fingerprint(), parent, trace_.blocks[block].hash_id);
+    parent = Content::KeyOf(SpaceOf(hand).fingerprint(), parent, trace_.blocks[block].hash_id);
     hand.keys.push_back(parent);
   }
   const uint32_t ceiling = ceiling_.request_hits[index];
-  TallyWindow& counts = hand.tally.windows[window];
-  ++hand.tally.requests;
+  TallyWindow& counts = hand.tally().windows[window];
+  ++hand.tally().requests;
   counts.asked += {request.block_count, request.tokens};
   counts.ceiling += {ceiling, trace_.TokensOf(request, ceiling)};
   blocks_.fetch_add(request.block_count, std::memory_order_relaxed);
@@ -137,29 +145,30 @@ void Player::PlayRequest(size_t index, Hand& hand) {
 }
 
 uint32_t Player::Fetch(const TraceRequest& request, size_t window, Hand& hand) {
-  const auto match = Timed(Call::kMatch, window, options_.deadline, hand.tally, [&] {
-    return space_.Match({.keys = hand.keys, .timeout = options_.deadline});
+  const auto match = Timed(Call::kMatch, window, options_.deadline, hand.tally(), [&] {
+    return SpaceOf(hand).Match({.keys = hand.keys, .timeout = options_.deadline});
   });
   if (!match.ok()) {
     return 0;
   }
   uint32_t count = 0;
-  while (count < match->block_count && GetBlock(request, count, match->lease, window, hand)) {
+  while (count < match->block_count && GetBlock(request, count, *match, window, hand)) {
     ++count;
   }
   if (match->block_count > 0) {
     // If the release fails, the lease expires by itself.
-    client_.Release({&match->lease, 1}, options_.deadline).IgnoreError();
+    targets_[hand.target].client->Release({&match->lease, 1}, options_.deadline).IgnoreError();
   }
   return count;
 }
 
-bool Player::GetBlock(const TraceRequest& request, uint32_t at, const LeaseToken& lease,
+bool Player::GetBlock(const TraceRequest& request, uint32_t at, const MatchResult& match,
                       size_t window, Hand& hand) {
-  Tally& tally = hand.tally;
+  Tally& tally = hand.tally();
   const auto got = Timed(Call::kGet, window, options_.deadline, tally, [&] {
-    return space_.Get({.key = hand.keys[at], .lease = lease, .target = SourceTarget{hand.got}},
-                      options_.deadline);
+    return SpaceOf(hand).Get(
+        {.key = hand.keys[at], .lease = match.lease, .target = SourceTarget{hand.got}},
+        options_.deadline);
   });
   if (!got.ok()) {
     ++tally.lost_blocks;
@@ -174,7 +183,10 @@ bool Player::GetBlock(const TraceRequest& request, uint32_t at, const LeaseToken
     wrong_bytes_.fetch_add(wrong, std::memory_order_relaxed);
     return true;  // the block exists, so a put of it would be a duplicate
   }
-  tally.windows[window].hits[static_cast<size_t>(got->tier)] +=
+  // A block of another member is in the host tier once the get has fetched it.
+  const bool is_remote = match.blocks[at].tier == Tier::kPeer;
+  const Tier tier = is_remote ? Tier::kPeer : got->tier;
+  tally.windows[window].hits[static_cast<size_t>(tier)] +=
       {1, trace_.TokensOf(request, at + 1) - trace_.TokensOf(request, at)};
   hit_blocks_.fetch_add(1, std::memory_order_relaxed);
   return true;
@@ -188,31 +200,31 @@ void Player::SendHint(size_t index, Hand& hand) {
   const auto own = std::span(hand.keys).subspan(std::min<size_t>(end.used_later, hand.keys.size()));
   absl::Status status;
   if (end.goes_on) {
-    status = space_.Retain(hand.keys, kRetained, /*priority=*/1, options_.deadline).status();
+    status = SpaceOf(hand).Retain(hand.keys, kRetained, /*priority=*/1, options_.deadline).status();
   } else if (!own.empty()) {
-    status = space_.Demote(own, absl::ZeroDuration(), options_.deadline).status();
+    status = SpaceOf(hand).Demote(own, absl::ZeroDuration(), options_.deadline).status();
   }
-  ++(status.ok() ? hand.tally.hints : hand.tally.refused_hints);
+  ++(status.ok() ? hand.tally().hints : hand.tally().refused_hints);
 }
 
 void Player::PutFrom(uint32_t first, size_t window, Hand& hand) {
   for (uint32_t at = first; at < hand.keys.size(); ++at) {
     content_.Fill(hand.keys[at], hand.expected);
-    const auto put = Timed(Call::kPut, window, options_.deadline, hand.tally, [&] {
-      return space_.Put({.key = hand.keys[at],
-                         .parent = at == 0 ? BlockKey{} : hand.keys[at - 1],
-                         .first_position = uint64_t{at} * kContentTokens,
-                         .source = SourceBytes{hand.expected}},
-                        options_.deadline);
+    const auto put = Timed(Call::kPut, window, options_.deadline, hand.tally(), [&] {
+      return SpaceOf(hand).Put({.key = hand.keys[at],
+                                .parent = at == 0 ? BlockKey{} : hand.keys[at - 1],
+                                .first_position = uint64_t{at} * kContentTokens,
+                                .source = SourceBytes{hand.expected}},
+                               options_.deadline);
     });
     if (!put.ok()) {
       // If a block is missing, later blocks of the chain would not be found.
-      hand.tally.skipped_puts += hand.keys.size() - at - 1;
+      hand.tally().skipped_puts += hand.keys.size() - at - 1;
       return;
     }
-    ++hand.tally.puts;
-    hand.tally.duplicate_puts += put->is_duplicate ? 1 : 0;
-    hand.tally.stored_bytes += put->is_duplicate ? 0 : put->image_bytes;
+    ++hand.tally().puts;
+    hand.tally().duplicate_puts += put->is_duplicate ? 1 : 0;
+    hand.tally().stored_bytes += put->is_duplicate ? 0 : put->image_bytes;
   }
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plays a trace against a space. Each request matches its chain, gets the matched blocks, checks
-// every byte, and puts the missing blocks, parents first.
+// Plays a trace against a space, at one daemon or at several. Each request matches its chain, gets
+// the matched blocks, checks every byte, and puts the missing blocks, parents first. All calls of a
+// request go to one daemon.
 //
 // Thread-safety: for one caller. Play() starts threads, which end before it returns.
 
@@ -32,33 +33,44 @@ struct PlayOptions {
   bool sends_hints = false;                    // the hints of TurnEndsOf()
 };
 
+// A daemon, and the replay's space there.
+struct PlayTarget {
+  Client* client = nullptr;
+  Space* space = nullptr;
+};
+
 struct PlayProgress {
   uint64_t requests = 0, blocks = 0, hit_blocks = 0, wrong_bytes = 0;
 };
 
 class Player {
  public:
-  // Borrows all arguments.
-  Player(const Trace& trace, const Ceiling& ceiling, const Content& content, Client& client,
-         Space& space, const PlayOptions& options);
+  // Borrows the trace, the ceiling, the content, and what the targets point to. `routes` has the
+  // index of a target for each request. REQUIRES: the space has one fingerprint at all targets.
+  Player(const Trace& trace, const Ceiling& ceiling, const Content& content,
+         std::vector<PlayTarget> targets, std::vector<uint32_t> routes, const PlayOptions& options);
 
-  // Plays the whole trace. Calls that fail do not stop it. Calls `watch` about once a second. If
-  // `watch` returns false, starts no more requests and finishes the running ones.
-  Tally Play(absl::FunctionRef<bool(const PlayProgress& progress)> watch);
+  // Plays the whole trace. Returns one tally per target. Calls that fail do not stop the play.
+  // Calls `watch` about once a second. If `watch` returns false, starts no more requests and
+  // finishes the running ones.
+  std::vector<Tally> Play(absl::FunctionRef<bool(const PlayProgress& progress)> watch);
 
  private:
   // The state of one of the threads that play requests.
   struct Hand {
-    Tally tally;
+    std::vector<Tally> tallies;  // one per target
+    uint32_t target = 0;         // of the current request
     std::vector<BlockKey> keys;
     std::vector<std::byte> got, expected;
+
+    Tally& tally() { return tallies[target]; }
   };
 
   void Run(Hand& hand);
   void PlayRequest(size_t index, Hand& hand);
   // Gets blocks. Returns the number that were received.
   uint32_t Fetch(const TraceRequest& request, size_t window, Hand& hand);
-  bool GetBlock(const TraceRequest& request, uint32_t at, const LeaseToken& lease, size_t window,
+  bool GetBlock(const TraceRequest& request, uint32_t at, const MatchResult& match, size_t window,
                 Hand& hand);
   void PutFrom(uint32_t first, size_t window, Hand& hand);
   // Retains the prefix that the session continues later, or demotes the session's own blocks.
@@ -66,12 +78,13 @@ class Player {
   // Waits until the request is due. Returns false if the play was stopped meanwhile.
   bool WaitFor(const TraceRequest& request, Hand& hand);
   size_t WindowOf(size_t index) const;
+  Space& SpaceOf(const Hand& hand) const { return *targets_[hand.target].space; }
 
   const Trace& trace_;
   const Ceiling& ceiling_;
   const Content& content_;
-  Client& client_;
-  Space& space_;
+  const std::vector<PlayTarget> targets_;
+  const std::vector<uint32_t> routes_;  // by request
   const PlayOptions options_;
   const std::vector<TurnEnd> turn_ends_;  // empty: no hints are sent
   const size_t window_count_;

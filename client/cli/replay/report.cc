@@ -88,6 +88,26 @@ void WriteTiers(const Report& report, JsonWriter& json) {
   json.EndArray();
 }
 
+void WriteDaemons(const Report& report, JsonWriter& json) {
+  json.Key("daemons").BeginArray();
+  for (const DaemonFigures& daemon : report.daemons) {
+    json.BeginObject()
+        .Field("address", daemon.address)
+        .Field("requests", daemon.tally.requests)
+        .Field("blocks", daemon.sum.asked.blocks)
+        .Field("hit_blocks", daemon.sum.AllHits().blocks)
+        .Field("peer_hit_blocks", daemon.sum.hits[static_cast<size_t>(Tier::kPeer)].blocks)
+        .Field("get_wire_bytes", daemon.get_bytes)
+        .Field("put_wire_bytes", daemon.put_bytes)
+        .Field("stored_bytes", daemon.tally.stored_bytes)
+        .Field("wrong_bytes", daemon.tally.wrong_bytes)
+        .Field("lost_blocks", daemon.tally.lost_blocks)
+        .Field("late_calls", daemon.tally.late_calls)
+        .EndObject();
+  }
+  json.EndArray();
+}
+
 // Returns the tiers that had a hit or exist in the daemon, fastest first.
 std::vector<Tier> TiersOf(const Report& report) {
   std::vector<Tier> tiers;
@@ -130,6 +150,21 @@ std::vector<std::vector<std::string>> CallRows(const Report& report) {
   return rows;
 }
 
+std::vector<std::vector<std::string>> DaemonRows(const Report& report) {
+  std::vector<std::vector<std::string>> rows = {
+      {"DAEMON", "REQUESTS", "BLOCKS", "HITS", "OF BLOCKS", "OF OTHERS", "GOT", "PUT", "LATE"}};
+  for (const DaemonFigures& daemon : report.daemons) {
+    const uint64_t hits = daemon.sum.AllHits().blocks;
+    rows.push_back({daemon.address, absl::StrCat(daemon.tally.requests),
+                    absl::StrCat(daemon.sum.asked.blocks), absl::StrCat(hits),
+                    PercentOf(hits, daemon.sum.asked.blocks),
+                    absl::StrCat(daemon.sum.hits[static_cast<size_t>(Tier::kPeer)].blocks),
+                    FormatBytes(daemon.get_bytes), FormatBytes(daemon.put_bytes),
+                    absl::StrCat(daemon.tally.late_calls)});
+  }
+  return rows;
+}
+
 }  // namespace
 
 void PrintText(const Report& report) {
@@ -143,6 +178,10 @@ void PrintText(const Report& report) {
   PrintRows(HitRows(report));
   absl::PrintF("\n");
   PrintRows(CallRows(report));
+  if (report.daemons.size() > 1) {
+    absl::PrintF("\n");
+    PrintRows(DaemonRows(report));
+  }
   absl::PrintF("\nmoved        %s got, %s put\n", FormatBytes(report.get_bytes),
                FormatBytes(report.put_bytes));
   if (report.options.sends_hints) {
@@ -245,6 +284,7 @@ void WriteJson(const Report& report, JsonWriter& json) {
   }
   json.EndObject();
   WriteTiers(report, json);
+  WriteDaemons(report, json);
 }
 
 }  // namespace

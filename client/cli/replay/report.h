@@ -17,6 +17,14 @@
 
 namespace cairn::replay {
 
+// What one daemon had of a replay.
+struct DaemonFigures {
+  std::string address;
+  Tally tally{0};
+  TallyWindow sum;                        // the sum over the tally's windows
+  uint64_t get_bytes = 0, put_bytes = 0;  // on the wire
+};
+
 struct Report {
   std::string trace_name;  // as the user gave it
   uint64_t trace_ms = 0;   // from its first request to its last
@@ -25,11 +33,12 @@ struct Report {
   std::string recipe, tenant, space_name;
   uint64_t block_bytes = 0;  // size in source form
   PlayOptions options;
-  Tally tally{0};
+  Tally tally{0};   // of all daemons
   TallyWindow sum;  // the sum over the tally's windows
   absl::Duration elapsed;
   uint64_t get_bytes = 0, put_bytes = 0;  // on the wire
-  std::vector<TierFigures> tiers;         // the daemon's, at the end; empty: unknown
+  std::vector<DaemonFigures> daemons;
+  std::vector<TierFigures> tiers;  // of all daemons together, at the end; empty: unknown
   // Blocks that were evicted during the replay because the index was full, by tier. Unknown if the
   // daemon is on another host.
   std::map<std::string, uint64_t> evicted_for_index;

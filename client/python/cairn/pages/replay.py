@@ -21,7 +21,7 @@ from .chart import BLUE, GREEN, LIGHT_BLUE, ORANGE, PURPLE, RED, chart
 
 _INCHES = (9.6, 3.2)
 _MARGINS = (0.7, 1.8, 0.35, 0.35)  # equal for both charts, so that equal times are aligned
-_TIERS = {"gpu": PURPLE, "host": BLUE, "ssd": LIGHT_BLUE}
+_TIERS = {"gpu": PURPLE, "host": BLUE, "ssd": LIGHT_BLUE, "peer": ORANGE}
 _CALLS = {"match": BLUE, "get": GREEN, "put": ORANGE}
 _TIME_TICKS = 8  # maximum number of labels
 # Steps between the times on an axis, in seconds.
