@@ -44,7 +44,11 @@ class Runtime {
   // Page-locks host memory that another component has allocated. Until it is unregistered, it can
   // be used like memory from AllocateHost(). Returns false if the driver refuses.
   virtual bool RegisterHost(std::byte* bytes, size_t count) = 0;
-  virtual void UnregisterHost(std::byte* bytes) = 0;
+  // The same for memory that this process can only read. CopyIn() can then copy from it. Returns
+  // false, too, if the device cannot do this.
+  virtual bool RegisterHostForReading(const std::byte* bytes, size_t count) = 0;
+  // Undoes either call. REQUIRES: the device no longer uses the memory.
+  virtual void UnregisterHost(const std::byte* bytes) = 0;
   // Returns whether an allocation has failed for a reason other than lack of room. All later calls
   // then fail.
   [[nodiscard]] virtual bool is_lost() const = 0;

@@ -107,10 +107,21 @@ class CudaRuntime final : public Runtime {
     const OnDevice on(device_);
     return on.is_ok() && IsOk(cudaHostRegister(bytes, count, cudaHostRegisterPortable));
   }
-  void UnregisterHost(std::byte* bytes) override {
+  bool RegisterHostForReading(const std::byte* bytes, size_t count) override {
     const RelaxedCapture outside;
     const OnDevice on(device_);
-    if (on.is_ok()) static_cast<void>(IsOk(cudaHostUnregister(bytes)));
+    int is_supported = 0;
+    return on.is_ok() &&
+           IsOk(cudaDeviceGetAttribute(&is_supported, cudaDevAttrHostRegisterReadOnlySupported,
+                                       device_)) &&
+           is_supported != 0 &&
+           IsOk(cudaHostRegister(const_cast<std::byte*>(bytes), count,
+                                 cudaHostRegisterPortable | cudaHostRegisterReadOnly));
+  }
+  void UnregisterHost(const std::byte* bytes) override {
+    const RelaxedCapture outside;
+    const OnDevice on(device_);
+    if (on.is_ok()) static_cast<void>(IsOk(cudaHostUnregister(const_cast<std::byte*>(bytes))));
   }
   bool is_lost() const override { return is_lost_; }
   Stream OpenStream() override {

@@ -50,8 +50,12 @@ struct SourceTarget {
 struct ImageBytes {
   std::span<const std::byte> bytes;
 };
+struct LentImage;  // private to client/cpp
 struct ImageTarget {
   std::span<std::byte> bytes;
+  // Used by components that read images where the daemon has them. If not null, the image may be
+  // lent. Its tiles are then neither in `bytes` nor verified.
+  LentImage* lent = nullptr;
 };
 
 // An engine's own names for a block, which the daemon repeats in events. Borrowed.

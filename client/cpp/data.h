@@ -59,6 +59,9 @@ class Exchange {
   // Handles a reply with its `payload`. Both are valid during the call. `payload` is empty if it is
   // lent in several places.
   virtual void Finish(const proto::Frame& reply, std::span<const std::byte> payload) = 0;
+  // Called after Finish() with the loan of the payload. It is given back unless the exchange keeps
+  // it.
+  virtual void KeepLoan(std::unique_ptr<transport::Loan> /*loan*/) {}
   // Called if the exchange ends without an OK reply.
   virtual void Fail(const absl::Status& status) = 0;
   // Returns whether the exchange must run once more, this time without a loan. Called after the

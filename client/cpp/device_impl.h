@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,8 @@
 #include "client/cpp/device_memory.h"
 #include "client/cpp/device_side_objects.h"
 #include "client/cpp/device_staging.h"
+#include "client/cpp/lent_image.h"
+#include "client/cpp/lent_pieces.h"
 #include "client/cpp/paged.h"
 #include "client/cpp/side_objects.h"
 #include "codecs/image/image.h"
@@ -52,6 +55,7 @@ class DeviceMover::Impl {
       std::fill(results.begin(), results.end(), status);
       return results;
     }
+    std::ranges::for_each(batches_, GiveBack);
     calls_.Use(request.stream);
     side_objects_.DropStaged();
     side_objects_.DropOldest(kSideObjectsMax);
@@ -89,6 +93,10 @@ class DeviceMover::Impl {
     // --- For a get.
     std::array<codecs::ImagePrefix, kBatchImages> prefixes;
     std::array<SideObjectHandle, kBatchImages> sides;
+    // Images that the device reads in the daemon's memory. The loans of all others are null. The
+    // pieces have the lent memory of the batch.
+    std::array<LentImage, kBatchImages> lent;
+    std::shared_ptr<LentPieces> pieces;
     // Marks the images that are on the device. All other images already have their results.
     std::array<bool, kBatchImages> is_on_device{};
     // --- For a put.
@@ -134,9 +142,17 @@ class DeviceMover::Impl {
     }
   }
 
-  // --- Get.
-  absl::Status Fetch(const DeviceRequest& request, absl::Time deadline, Batch& batch,
-                     std::vector<absl::StatusOr<GetResult>>& results);
+  // --- Get. Gets the blocks of the keys in [begin, end).
+  void GetRange(const DeviceRequest& request, absl::Time deadline, size_t begin, size_t end,
+                bool takes_loans, std::vector<absl::StatusOr<GetResult>>& results);
+  absl::Status Fetch(const DeviceRequest& request, absl::Time deadline, bool takes_loans,
+                     Batch& batch, std::vector<absl::StatusOr<GetResult>>& results);
+  // Prepares a lent image for the device: registers its memory. If the device does not read that,
+  // copies the image to the staging memory and gives the loan back. Errors: NotFound if the loan
+  // has ended meanwhile.
+  absl::Status TakeLent(Batch& batch, size_t i);
+  // Starts copying an image to the device.
+  absl::Status CopyImage(const Batch& batch, size_t i);
   // Uploads the image's side object to the device and returns its address. Null: it has none.
   absl::StatusOr<const std::byte*> SideObjectOf(Batch& batch, size_t i, absl::Time deadline);
   absl::Status Decode(const DeviceRequest& request, absl::Time deadline, Batch& batch,
@@ -145,8 +161,12 @@ class DeviceMover::Impl {
   absl::Status DecodeSome(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                           size_t begin, size_t end,
                           std::vector<absl::StatusOr<GetResult>>& results);
-  void Collect(const Batch& batch, size_t begin, size_t end,
+  // Sets the results of images that the device could not verify, or whose loan has ended before the
+  // device had read them. Gives all loans back. REQUIRES: the work on the stream is complete.
+  void Collect(Batch& batch, size_t begin, size_t end,
                std::vector<absl::StatusOr<GetResult>>& results);
+  // REQUIRES: the work on the stream is complete.
+  static void GiveBack(Batch& batch);
 
   // --- Put. Sets the specs of the batch: with the space's recipe if there are kernels for it, else
   // with raw.
@@ -175,6 +195,8 @@ class DeviceMover::Impl {
   const PlacedSlice placed_;
   Layout layout_;
   std::array<Batch, 2> batches_;
+  std::shared_ptr<LentPieces> pieces_;  // of the memory that was lent last; null: none yet
+  std::vector<size_t> damaged_;         // keys of lent images that did not pass verification
   DeviceSideObjects side_objects_;
   Memory slots_;  // device memory for a batch that is being encoded
   uint64_t slots_bytes_ = 0;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "client/cpp/lent_image.h"
 #include "client/cpp/transfer.h"
 #include "codecs/backend/backends.h"
 #include "codecs/checksum/checksum.h"
@@ -68,6 +69,11 @@ const void* GetExchange::place() const {
   return source != nullptr && request_.decode == Side::kDaemon ? source->bytes.data() : nullptr;
 }
 
+LentImage* GetExchange::lent() const {
+  const auto* image = std::get_if<ImageTarget>(&request_.target);
+  return image == nullptr ? nullptr : image->lent;
+}
+
 bool GetExchange::WantsImage() const {
   return std::holds_alternative<ImageTarget>(request_.target) || request_.decode == Side::kClient;
 }
@@ -102,8 +108,8 @@ absl::Status GetExchange::Prepare(Scratch& scratch, proto::Frame& request, trans
   } else {
     call.target = scratch.Region(source_bytes);
   }
-  // An image that this client decodes is read in place.
-  call.takes_loan = is_image && image == nullptr && !wants_copy_;
+  // An image that this client decodes, here or on a device, is read in place.
+  call.takes_loan = is_image && (image == nullptr || image->lent != nullptr) && !wants_copy_;
   request.body = proto::Get{.space_id = context_.space_id,
                             .key = request_.key,
                             .lease = request_.lease,
@@ -134,17 +140,24 @@ absl::StatusOr<codecs::ImageView> GetExchange::ParseLent() {
   if (start.size() < bytes) {
     return absl::DataLossError("the image is shorter than its directory");
   }
-  const std::span<std::byte> prefix = scratch_->Prefix(bytes);
+  std::span<std::byte> prefix;
+  if (lent() == nullptr) {
+    prefix = scratch_->Prefix(bytes);
+  } else {
+    lent()->prefix.resize(bytes);
+    prefix = lent()->prefix;
+  }
   std::memcpy(prefix.data(), start.data(), bytes);
   codecs::ImageView view;
+  parts_.clear();
   if (!is_apart) {
+    parts_.push_back({.offset = 0, .bytes = start});
     CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ParseSharedImage(prefix, start, &view), "image"));
     return view;
   }
   if (start.size() != bytes) {
     return absl::DataLossError("the image has bytes between its directory and its tiles");
   }
-  parts_.clear();
   for (const std::span<const std::byte> place : loan->places()) {
     parts_.push_back({.offset = bytes, .bytes = place});
     bytes += place.size();
@@ -167,6 +180,9 @@ absl::Status GetExchange::TakeImage(std::span<const std::byte> payload, uint64_t
   }
   if (std::holds_alternative<ImageTarget>(request_.target)) {
     *bytes = payload_bytes;
+    if (loan != nullptr) {
+      return absl::OkStatus();  // who reads the tiles verifies them
+    }
     return FromCodec(codecs::VerifyTiles(view), "image");
   }
   SideObjectHandle side_object;  // kept until the image is decoded
@@ -232,6 +248,13 @@ void GetExchange::Finish(const proto::Frame& reply, std::span<const std::byte> p
                       .bytes = bytes,
                       .wire_bytes = reply.payload_bytes,
                       .first_position = get->first_position};
+}
+
+void GetExchange::KeepLoan(std::unique_ptr<transport::Loan> loan) {
+  if (lent() != nullptr && result_.ok()) {
+    lent()->loan = std::move(loan);
+    lent()->parts = std::move(parts_);
+  }
 }
 
 void GetExchange::Fail(const absl::Status& status) {

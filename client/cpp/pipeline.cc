@@ -106,7 +106,7 @@ void Pipeline::End(Place& place) {
   exchange.Finish(*reply, exchange.loan != nullptr ? exchange.loan->bytes()
                                                    : place.call.target.first(reply->payload_bytes));
   exchange.loan = nullptr;
-  place.call.loan = nullptr;  // given back
+  exchange.KeepLoan(std::exchange(place.call.loan, nullptr));
 }
 
 // Frees the regions of idle places.

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -98,6 +99,7 @@ class GetExchange final : public Exchange {
 
   absl::Status Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) override;
   void Finish(const proto::Frame& reply, std::span<const std::byte> payload) override;
+  void KeepLoan(std::unique_ptr<transport::Loan> loan) override;
   void Fail(const absl::Status& status) override;
   const void* place() const override;
   uint64_t reply_bytes_max() const override;
@@ -113,9 +115,10 @@ class GetExchange final : public Exchange {
 
  private:
   bool WantsImage() const;
+  LentImage* lent() const;  // null: the request takes no lent image
   absl::Status TakeImage(std::span<const std::byte> payload, uint64_t* bytes);
   absl::StatusOr<codecs::ImageView> Parse(std::span<const std::byte> payload);
-  // Copies the part of the lent image before its tiles, and parses the copy.
+  // Copies the part of the lent image before its tiles, and parses the copy. Sets parts_.
   absl::StatusOr<codecs::ImageView> ParseLent();
   absl::Status TakeSource(const proto::Frame& reply, std::span<const std::byte> payload,
                           uint64_t* bytes);
@@ -124,7 +127,7 @@ class GetExchange final : public Exchange {
   const GetRequest& request_;
   const PlacedSlice slice_;
   Scratch* scratch_ = nullptr;             // from Prepare() until the exchange ends
-  std::vector<codecs::SharedPart> parts_;  // of a lent image that lies in several places
+  std::vector<codecs::SharedPart> parts_;  // of a lent image: where its bytes lie
   bool is_corrupt_ = false;
   bool wants_copy_ = false;
   absl::StatusOr<GetResult> result_ = absl::InternalError("the get never ended");

@@ -28,6 +28,8 @@ SHARED_PTR_ALLOWED = {
     "service/tier/ssd/bay": "a device that leaves is destroyed once the calls that have it are over",
     "service/tier/ssd/ssd_tier": "the same",
     "transport/local/": "a client's buffers outlive the connection that mapped their region; a thread that a peer's descriptor holds up outlives the server",
+    "client/cpp/lent_pieces": "movers of a device and the mapped memory share what is registered, and either may end first",
+    "client/cpp/device_impl": "the same",
     "client/cpp/side_objects": "a get may go on with a side object that the cache has let go",
     "service/peer/": "a channel's verifier and a lease outlive the session that made them",
     "service/remote/": "a run of blocks is shared by the table, its readers and the gets that wait",

@@ -38,8 +38,10 @@ class EmulatedMemory : public kernels::Runtime {
     std::atomic<bool> hangs{false};    // no work on a stream completes
     std::atomic<bool> is_full{false};  // allocations fail
     std::atomic<bool> refuses_host{false};
+    std::atomic<bool> refuses_reading{false};  // registration of memory that can only be read
     std::atomic<bool> is_dead{false};
     std::atomic<uint64_t> copies_in{0}, copies_out{0};
+    std::atomic<uint64_t> lent_copies{0};  // copies from memory that is registered for reading
     std::atomic<uint64_t> slow_copies{0};  // copies from or to host memory that is not registered
     std::atomic<bool> slow_copies_wait{false};  // as on a real device, while it hangs
   };
@@ -48,7 +50,8 @@ class EmulatedMemory : public kernels::Runtime {
       : faults_(std::move(faults)) {}
   ~EmulatedMemory() override {
     const MutexLock lock(mutex_);
-    CAIRN_CHECK(streams_.empty() && registered_.empty(), "the device is not cleaned up");
+    CAIRN_CHECK(streams_.empty() && registered_.empty() && lent_.empty(),
+                "the device is not cleaned up");
   }
 
   std::string_view name() const override { return "emulated"; }
@@ -77,9 +80,18 @@ class EmulatedMemory : public kernels::Runtime {
     const MutexLock lock(mutex_);
     return !faults_->refuses_host && !faults_->is_dead && registered_.emplace(bytes, count).second;
   }
-  void UnregisterHost(std::byte* bytes) override {
+  bool RegisterHostForReading(const std::byte* bytes, size_t count) override {
     const MutexLock lock(mutex_);
-    CAIRN_CHECK(registered_.erase(bytes) == 1);
+    return !faults_->refuses_reading && !faults_->is_dead && lent_.emplace(bytes, count).second;
+  }
+  void UnregisterHost(const std::byte* bytes) override {
+    const MutexLock lock(mutex_);
+    CAIRN_CHECK(registered_.erase(bytes) + lent_.erase(bytes) == 1);
+  }
+  // The number of ranges that are registered for reading.
+  size_t lent_ranges() {
+    const MutexLock lock(mutex_);
+    return lent_.size();
   }
   Stream OpenStream() override {
     const MutexLock lock(mutex_);
@@ -95,7 +107,11 @@ class EmulatedMemory : public kernels::Runtime {
 
   LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     ++faults_->copies_in;
-    NoteHost(from, bytes);
+    if (IsLent(from, bytes)) {
+      ++faults_->lent_copies;
+    } else {
+      NoteHost(from, bytes);
+    }
     const bool is_damaged = IsDamaged(bytes);
     return Put(stream, [=] {
       Move(to, from, bytes);
@@ -192,15 +208,19 @@ class EmulatedMemory : public kernels::Runtime {
       absl::SleepFor(absl::Milliseconds(1));
     }
   }
+  using Ranges = std::map<const std::byte*, size_t>;
+  // Whether one of the ranges has all the bytes, as a copy requires.
+  static bool Has(const Ranges& ranges, const std::byte* at, size_t bytes) {
+    const auto next = ranges.upper_bound(at);
+    return next != ranges.begin() && at + bytes <= std::prev(next)->first + std::prev(next)->second;
+  }
   bool IsKnown(const std::byte* at, size_t bytes) {
     const MutexLock lock(mutex_);
-    bool is_known = false;
-    for (const auto* known : {&host_, &registered_}) {
-      const auto next = known->upper_bound(const_cast<std::byte*>(at));
-      is_known = is_known || (next != known->begin() &&
-                              at + bytes <= std::prev(next)->first + std::prev(next)->second);
-    }
-    return is_known;
+    return Has(host_, at, bytes) || Has(registered_, at, bytes);
+  }
+  bool IsLent(const std::byte* at, size_t bytes) {
+    const MutexLock lock(mutex_);
+    return Has(lent_, at, bytes);
   }
   bool IsDamaged(size_t bytes) {
     return faults_->damaged_copy > 0 && bytes > kDamagedBytesMin && --faults_->damaged_copy == 0;
@@ -214,8 +234,9 @@ class EmulatedMemory : public kernels::Runtime {
   const std::shared_ptr<Faults> faults_;
   Mutex mutex_;
   std::map<Stream, std::unique_ptr<Work>> streams_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::byte*, size_t> host_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::byte*, size_t> registered_ ABSL_GUARDED_BY(mutex_);
+  Ranges host_ ABSL_GUARDED_BY(mutex_);
+  Ranges registered_ ABSL_GUARDED_BY(mutex_);
+  Ranges lent_ ABSL_GUARDED_BY(mutex_);  // registered for reading
 };
 
 }  // namespace cairn

@@ -93,21 +93,36 @@ absl::StatusOr<LentMemory::Mapping> LentMemory::MapOne(const Fd& fd) {
   return mapping;
 }
 
+namespace {
+
+// The mappings of this process.
+struct KnownMappings {
+  // The identity of both files. It is unique while they are mapped.
+  using Files = std::pair<std::pair<dev_t, ino_t>, std::pair<dev_t, ino_t>>;
+
+  Mutex mutex;
+  std::map<Files, std::weak_ptr<const LentMemory>> all ABSL_GUARDED_BY(mutex);
+};
+
+KnownMappings& Known() {
+  static KnownMappings* const known = new KnownMappings;
+  return *known;
+}
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<const LentMemory>> LentMemory::Map(const Fd& memory,
                                                                   const Fd& words) {
-  // The key is the identity of both files. It is unique while they are mapped.
-  using Files = std::pair<std::pair<dev_t, ino_t>, std::pair<dev_t, ino_t>>;
-  static Mutex mutex;
-  static std::map<Files, std::weak_ptr<const LentMemory>>* const known =
-      new std::map<Files, std::weak_ptr<const LentMemory>>;
+  KnownMappings& known = Known();
   struct stat files[2] = {};
   if (fstat(memory.get(), &files[0]) != 0 || fstat(words.get(), &files[1]) != 0) {
     return absl::InvalidArgumentError("what the daemon lends is no file");
   }
-  const Files key = {{files[0].st_dev, files[0].st_ino}, {files[1].st_dev, files[1].st_ino}};
-  const MutexLock lock(mutex);
-  std::erase_if(*known, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<const LentMemory>& place = (*known)[key];
+  const KnownMappings::Files key = {{files[0].st_dev, files[0].st_ino},
+                                    {files[1].st_dev, files[1].st_ino}};
+  const MutexLock lock(known.mutex);
+  std::erase_if(known.all, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<const LentMemory>& place = known.all[key];
   if (std::shared_ptr<const LentMemory> there = place.lock(); there != nullptr) {
     return there;
   }
@@ -118,11 +133,44 @@ absl::StatusOr<std::shared_ptr<const LentMemory>> LentMemory::Map(const Fd& memo
   return mapped;
 }
 
+std::shared_ptr<const LentMemory> LentMemory::Holding(std::span<const std::byte> bytes) {
+  KnownMappings& known = Known();
+  const MutexLock lock(known.mutex);
+  for (const auto& [files, mapped] : known.all) {
+    std::shared_ptr<const LentMemory> there = mapped.lock();
+    if (there == nullptr) {
+      continue;
+    }
+    const auto base = reinterpret_cast<uintptr_t>(there->memory_.base);
+    const auto first = reinterpret_cast<uintptr_t>(bytes.data());
+    if (first >= base && there->At(first - base, bytes.size()).data() == bytes.data()) {
+      return there;
+    }
+  }
+  return nullptr;
+}
+
+void LentMemory::AddUser(std::weak_ptr<User> user) const {
+  const MutexLock lock(mutex_);
+  std::erase_if(users_, [](const auto& other) { return other.expired(); });
+  users_.push_back(std::move(user));
+}
+
 LentMemory::LentMemory() : process_(getpid()) {}
 
 LentMemory::~LentMemory() {
   if (getpid() != process_) {
     return;
+  }
+  std::vector<std::weak_ptr<User>> users;
+  {
+    const MutexLock lock(mutex_);
+    users.swap(users_);
+  }
+  for (const std::weak_ptr<User>& user : users) {
+    if (const std::shared_ptr<User> there = user.lock(); there != nullptr) {
+      there->OnUnmap();
+    }
   }
   for (const Mapping& mapping : {memory_, words_}) {
     if (mapping.base != nullptr) {

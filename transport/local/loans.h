@@ -67,14 +67,28 @@ class Lender {
 // one daemon share it. Core files and forked children do not contain it. Seals keep the memory's
 // size and pages, so reading it raises no SIGBUS, even after the daemon has died.
 //
-// Thread-safety: Immutable.
+// Thread-safety: Thread-safe.
 class LentMemory {
  public:
+  // Someone who has made the mapping known to another component, such as a device.
+  class User {
+   public:
+    virtual ~User() = default;
+    // Called before the memory is unmapped, when no loan exists any more. Any thread may call it.
+    virtual void OnUnmap() = 0;
+  };
+
   // Maps both files. Errors: InvalidArgument (they are not sealed memory files), ResourceExhausted
   // (the system refuses the mapping).
   static absl::StatusOr<std::shared_ptr<const LentMemory>> Map(const Fd& memory, const Fd& words);
+  // Returns the mapping whose memory has these bytes; null if there is none.
+  static std::shared_ptr<const LentMemory> Holding(std::span<const std::byte> bytes);
   ~LentMemory();
   LentMemory(const LentMemory&) = delete;
+
+  std::span<const std::byte> memory() const { return {memory_.base, memory_.bytes}; }
+  // Tells `user`, if it still exists, before the memory is unmapped.
+  void AddUser(std::weak_ptr<User> user) const;
 
   // Returns the range, or an empty one if it is not inside the memory. Arguments are untrusted.
   std::span<const std::byte> At(uint64_t place, uint64_t bytes) const;
@@ -90,6 +104,8 @@ class LentMemory {
 
   const pid_t process_;  // forked children do not have the mapping
   Mapping memory_, words_;
+  mutable Mutex mutex_;
+  mutable std::vector<std::weak_ptr<User>> users_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Cells in the client's own region. The client gives a loan back by writing the loan's number into

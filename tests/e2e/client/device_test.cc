@@ -89,6 +89,7 @@ TEST_F(DeviceTest, ACopyThatIsDamagedOnItsWayToTheDeviceIsAMiss) {
   ASSERT_NO_FATAL_FAILURE(Open("raw"));
   ASSERT_NO_FATAL_FAILURE(Put());
   EngineCache cache(device_);
+  device_.faults().refuses_reading = true;  // a lent image is asked for once more
   device_.Damage(3);
   const auto got = mover_->Get(Request(cache));
   cache.Download();
