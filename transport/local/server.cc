@@ -40,12 +40,11 @@ class LocalServer final : public Server {
       return;
     }
     // Closed last, on a thread that may block: connections in the backlog may have sent
-    // descriptors.
-    auto socket = std::make_shared<SocketFile>(*std::exchange(socket_, std::nullopt));
-    auto doors = std::make_shared<std::vector<DoorFile>>(std::exchange(doors_, {}));
-    lanes_.Stop([socket, doors]() mutable {
+    // descriptors. So the job has the only references.
+    lanes_.Stop([socket = std::exchange(socket_, std::nullopt),
+                 doors = std::exchange(doors_, {})]() mutable {
       socket.reset();
-      doors.reset();
+      doors.clear();
     });
   }
   std::string address() const override { return address_; }

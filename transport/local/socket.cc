@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -479,9 +480,13 @@ absl::StatusOr<bool> SocketFile::Keep() {
   }
   CAIRN_ASSIGN_OR_RETURN(SocketFile made, Listen(path_, type_, mode_));
   RemoveOurs();
-  if (dup3(made.get(), socket_.get(), O_CLOEXEC) < 0) {
+  Fd old(fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
+  if (!old.is_valid() || dup3(made.get(), socket_.get(), O_CLOEXEC) < 0) {
     return ErrnoStatus("cannot listen again at", path_);
   }
+  // On a thread of its own: connections in the backlog may have sent descriptors, and to close
+  // these may take as long as their senders like.
+  std::thread([backlog = std::move(old)]() mutable { backlog.Reset(); }).detach();
   file_ = std::move(made.file_);
   return true;
 }

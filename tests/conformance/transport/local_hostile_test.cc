@@ -3,6 +3,7 @@
 // others' work goes on, memory and descriptors return. Here: what they send. What they do with what
 // they have been given is in local_greedy_test.cc.
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,7 +11,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <string>
 
 #include "tests/conformance/transport/local_hostile.h"
 #include "tests/support/lingering_socket.h"
@@ -268,6 +272,31 @@ LingeringSocket SendSlow(const Fd& socket, std::span<const std::byte> bytes) {
   return lingering;
 }
 
+// While it exists, the thread that accepts connections runs only when the calling thread waits.
+class SlowGreeter {
+ public:
+  SlowGreeter() {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<size_t>(sched_getcpu()), &one);
+    CAIRN_CHECK(sched_getaffinity(0, sizeof before_, &before_) == 0);
+    CAIRN_CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::string name;
+      std::ifstream(task.path() / "comm") >> name;
+      if (name != "cairn-greet") continue;
+      const pid_t id = std::stoi(task.path().filename());
+      const sched_param none{};
+      CAIRN_CHECK(sched_setaffinity(id, sizeof one, &one) == 0 &&
+                  sched_setscheduler(id, SCHED_IDLE, &none) == 0);
+    }
+  }
+  ~SlowGreeter() { sched_setaffinity(0, sizeof before_, &before_); }
+
+ private:
+  cpu_set_t before_;
+};
+
 // To close what a stranger sends may take as long as the stranger likes. Nobody waits for it: not
 // who has a connection, nor who wants one, nor who stops the server.
 TEST_F(LocalHostileTest, DescriptorsThatAreSlowToCloseHoldNobodyUp) {
@@ -284,8 +313,12 @@ TEST_F(LocalHostileTest, DescriptorsThatAreSlowToCloseHoldNobodyUp) {
   EXPECT_NE(Connect(), nullptr);
   ExpectOthersServed();
   EXPECT_LT(MonotonicNow() - begun, kSoon);
-  const Fd late = Raw();
-  sent.push_back(SendSlow(late, hello.bytes()));  // perhaps never accepted
+  const SlowGreeter slow;
+  std::vector<Fd> late;  // the last ones are never accepted
+  for (int i = 0; i < 30; ++i) {
+    late.push_back(Raw());
+    sent.push_back(SendSlow(late.back(), hello.bytes()));
+  }
   const absl::Time stopped = MonotonicNow();
   server_->Stop();
   EXPECT_LT(MonotonicNow() - stopped, kSoon);
