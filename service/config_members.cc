@@ -89,12 +89,7 @@ absl::Status CheckCluster(std::string_view text) {
   return absl::InvalidArgumentError("not a name");
 }
 
-absl::Status CheckEtcdUser(std::string_view text) {
-  if (IsPlainName(text, kMemberNameBytesMax)) return absl::OkStatus();
-  return absl::InvalidArgumentError("not a name");
-}
-
-absl::Status CheckMemberName(std::string_view text) {
+absl::Status CheckName(std::string_view text) {
   if (IsPlainName(text, kMemberNameBytesMax)) return absl::OkStatus();
   return absl::InvalidArgumentError("not a name");
 }

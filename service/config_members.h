@@ -36,9 +36,7 @@ std::string_view MembersForm();
 // 1 to `bytes_max` characters of [A-Za-z0-9._-].
 bool IsPlainName(std::string_view text, size_t bytes_max);
 absl::Status CheckCluster(std::string_view text);
-// "off", or a name.
-absl::Status CheckEtcdUser(std::string_view text);
-// "auto", or a name.
-absl::Status CheckMemberName(std::string_view text);
+// The name of a member, or of a user at etcd. "auto" and "off" are names, too.
+absl::Status CheckName(std::string_view text);
 
 }  // namespace cairn
