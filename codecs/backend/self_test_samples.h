@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "codecs/backend/backend.h"
 #include "codecs/side/profile.h"
 #include "codecs/types/dtype.h"
 
@@ -32,6 +33,8 @@ struct Samples {
   Buffer any_bits;                              // random bytes, used as codes
   Buffer patterns;                              // fp16
   std::vector<std::byte> profile_bytes;
+  // The backend whose encoders make the input of decoders.
+  const Backend* inputs_of = nullptr;
   Profile profile;  // one head of kDim channels of K and V, with RoPE
 };
 

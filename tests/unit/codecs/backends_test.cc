@@ -75,6 +75,11 @@ TEST(SelfTest, PassesEveryBackendOfThisCpu) {
   for (const Backend* backend : CpuBackends()) {
     const char* failed = FailedOperation(*backend);
     EXPECT_EQ(failed, nullptr) << backend->name << " " << (failed != nullptr ? failed : "");
+    uint32_t crc = 0;
+    const char* unexpected = UnexpectedOperation(*backend, &crc);
+    EXPECT_EQ(unexpected, nullptr)
+        << backend->name << ": the bytes of " << (unexpected != nullptr ? unexpected : "")
+        << " have 0x" << std::hex << crc;
   }
   EXPECT_TRUE(BackendFaults().empty());
 }
