@@ -58,6 +58,7 @@ class Generations {
     // Saves SerializeGenerations() of all entries for the next process. If that process finds them,
     // what `drop` has deleted before must stay deleted.
     std::function<void(std::string list)> save;
+    // The time of day. A clock that stands still while the machine is suspended would be behind.
     const Clock& clock = RealClock::Get();
   };
   explicit Generations(Parts parts) : parts_(std::move(parts)) {}
