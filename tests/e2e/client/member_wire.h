@@ -19,7 +19,7 @@ namespace cairn {
 
 enum class Wire : uint8_t { kUcx, kTls };
 
-inline std::string WireName(Wire wire) { return wire == Wire::kUcx ? "Ucx" : "Tls"; }
+inline std::string MemberWireName(Wire wire) { return wire == Wire::kUcx ? "Ucx" : "Tls"; }
 
 // Thread-safety: Thread-compatible.
 class MemberWire {

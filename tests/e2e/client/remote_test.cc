@@ -364,7 +364,7 @@ TEST_P(RemoteTest, ACopyExpiresWithTheOriginal) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, RemoteTest, testing::Values(Wire::kUcx, Wire::kTls),
-                         [](const auto& info) { return WireName(info.param); });
+                         [](const auto& info) { return MemberWireName(info.param); });
 
 }  // namespace
 }  // namespace cairn
