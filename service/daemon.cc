@@ -290,7 +290,7 @@ void Daemon::StartServices() {
   }
   store_service_ = std::make_unique<StoreService>(
       StoreService::Parts{spaces_, sessions_, *index_, *tiers_, gets_->prefetches(), clock_,
-                          remote_.get(), whereabouts_.get()},
+                          remote_.get(), whereabouts_.get(), generations_.get()},
       std::move(terms));
   admin_service_ = std::make_unique<AdminService>(AdminService::Parts{
       spaces_, sessions_, *index_, *upkeep_, *tiers_, store_service_->freed(),
@@ -309,7 +309,8 @@ void Daemon::StartRemote() {
   }
   peer_reader_ = std::make_unique<PeerReader>(*std::move(options));
   remote_ = std::make_unique<RemoteBlocks>(
-      RemoteBlocks::Parts{spaces_, *index_, *puts_, *members_, *locator_, *peer_reader_, clock_},
+      RemoteBlocks::Parts{spaces_, *index_, *puts_, *members_, *locator_, *peer_reader_,
+                          *generations_, clock_, MayUse()},
       RemoteBlocks::Options{.match_time =
                                 absl::Milliseconds(static_cast<int64_t>(config_.peer_match_ms))});
   whereabouts_ =
@@ -324,6 +325,12 @@ PeerDial Daemon::DialOfMembers() {
   return {.tls = tls_.get(), .may_be_member = [this](const PeerIdentity& identity) {
             return sessions_.policy().MayBeMember(identity);
           }};
+}
+
+std::function<bool(const PeerIdentity&, std::string_view)> Daemon::MayUse() {
+  return [this](const PeerIdentity& identity, std::string_view tenant) {
+    return sessions_.policy().MayUse(identity, tenant).ok();
+  };
 }
 
 void Daemon::MakeLocations() {
@@ -342,10 +349,13 @@ absl::Status Daemon::StartMembers() {
   Hellos::Options options;
   options.daemon_version = DaemonVersion();
   options.dial = DialOfMembers();
+  options.generations = generations_.get();
+  options.may_use = MayUse();
   hellos_ = std::make_unique<Hellos>(*members_, std::move(options));
-  peer_service_ = std::make_unique<PeerService>(PeerService::Parts{
-      *members_, sessions_, store_service_.get(), std::string(DaemonVersion()),
-      [this](std::string_view name) { hellos_->Greet(name); }, *announced_, *locations_});
+  peer_service_ = std::make_unique<PeerService>(
+      PeerService::Parts{*members_, sessions_, store_service_.get(), std::string(DaemonVersion()),
+                         [this](std::string_view name) { hellos_->Greet(name); }, *announced_,
+                         *locations_, generations_.get()});
   auto server =
       ControlServer::Start({.tcp = config_.peer, .path = {}}, std::nullopt, SlowOf(config_),
                            handshakes_.get(), {}, ControlServer::Callers::kMembers);
@@ -531,6 +541,7 @@ void Daemon::ReportParts(MetricSink& sink) const {
   if (audit_ != nullptr) audit_->Report(sink);
   if (members_ != nullptr) members_->Report(sink);
   if (hellos_ != nullptr) hellos_->Report(sink);
+  if (generations_ != nullptr) generations_->Report(sink);
   if (remote_ != nullptr) remote_->Report(sink);
   if (peer_service_ != nullptr) peer_service_->Report(sink);
   if (locations_ != nullptr) locations_->Report(sink);

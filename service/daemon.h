@@ -33,6 +33,7 @@
 #include "service/get/get.h"
 #include "service/index/block_index.h"
 #include "service/limits.h"
+#include "service/members/generations.h"
 #include "service/members/members.h"
 #include "service/path_pool.h"
 #include "service/peer/announced.h"
@@ -121,6 +122,8 @@ class Daemon {
   // tier no memory.
   absl::StatusOr<std::unique_ptr<GpuTier>> MakeGpuTier(std::shared_ptr<GpuDevice> device,
                                                        HostTier& host);
+  // What a daemon of a cluster knows of deleted spaces.
+  void MakeGenerations();
   void Recover();
   absl::Status StartLocal();
   absl::Status StartStream();
@@ -133,6 +136,8 @@ class Daemon {
   // What members know of each other's blocks.
   void MakeLocations();
   PeerDial DialOfMembers();
+  // Says whether the policy lets a peer use a tenant.
+  std::function<bool(const PeerIdentity&, std::string_view)> MayUse();
   // Returns the answer of /readyz.
   absl::Status Readiness() const;
   std::string Remarks() const;
@@ -164,8 +169,9 @@ class Daemon {
   bool maps_arena_ = false;              // local clients map the host tier and read blocks in place
   Sessions sessions_;  // its hooks use index_ and data_servers_, only in calls from front/
   std::unique_ptr<BlockIndex> index_;
-  std::unique_ptr<Restorer> restorer_;  // restores the previous process's data
-  std::unique_ptr<DeviceCodec> codec_;  // null: no device
+  std::unique_ptr<Generations> generations_;  // null: the daemon belongs to no cluster
+  std::unique_ptr<Restorer> restorer_;        // restores the previous process's data
+  std::unique_ptr<DeviceCodec> codec_;        // null: no device
   std::unique_ptr<PathPool> pool_;  // Stop() ends its jobs before the members below are destroyed
   std::unique_ptr<Puts> puts_;
   std::unique_ptr<Gets> gets_;

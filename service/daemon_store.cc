@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -17,6 +18,15 @@
 #include "service/tier/ssd/ssd_tier.h"
 
 namespace cairn {
+namespace {
+
+class TimeOfDay final : public Clock {
+ public:
+  absl::Time Now() const override { return absl::Now(); }
+};
+const TimeOfDay kTimeOfDay;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<SsdTier>> Daemon::OpenSsd(const std::vector<SsdFolder>& folders) {
   SsdTier::Options options;
@@ -128,8 +138,26 @@ absl::Status Daemon::StartStore() {
   return absl::OkStatus();
 }
 
+void Daemon::MakeGenerations() {
+  generations_ = std::make_unique<Generations>(Generations::Parts{
+      .drop = [this](std::string_view tenant, const proto::Fingerprint& fingerprint) -> uint64_t {
+        const absl::StatusOr<SpaceRef> space = spaces_.Find(fingerprint);
+        if (!space.ok() || (*space)->tenant() != tenant) return 0;
+        tiers_->Deleted(fingerprint, {});
+        const uint64_t deleted = index_->Invalidate((*space)->id());
+        (*space)->coding().ForgetQuerySquares();
+        if (remote_ != nullptr) remote_->Forget((*space)->id());
+        return deleted;
+      },
+      .save = [this](std::string list) { tiers_->SaveGenerations(list); },
+      .clock = kTimeOfDay});
+}
+
 void Daemon::Recover() {
-  restorer_ = std::make_unique<Restorer>(spaces_, *index_, clock_);
+  if (config_.members != "off") MakeGenerations();
+  restorer_ = std::make_unique<Restorer>(spaces_, *index_, clock_, [this](std::string_view list) {
+    if (generations_ != nullptr) generations_->Restore(list);
+  });
   SetStep("");
   for (CopyTier* tier : tiers_->all()) {
     if (!tier->traits().is_lasting) continue;

@@ -105,6 +105,14 @@ inline constexpr size_t kRunClimbMax = 256;
 inline constexpr size_t kWhereMembersMax = 16;
 inline constexpr size_t kWheresMax = 8;
 inline constexpr uint32_t kWhereMs = 2'000;
+// Generations: the spaces whose deletion members remember, and those of one tenant. An entry of the
+// list has a fingerprint, a generation, and the tenant with its number of bytes: 1.7 MB in all.
+inline constexpr size_t kGenerationsMax = 16'384;
+inline constexpr size_t kGenerationsPerTenantMax = 1024;
+inline constexpr size_t kGenerationListBytesMax =
+    1 + kGenerationsMax * (32 + 8 + 1 + kTenantBytesMax);
+// A generation is a time. Members' clocks may differ by this much.
+inline constexpr int64_t kGenerationAheadUsMax = int64_t{86'400} * 1'000'000;
 inline constexpr size_t kListBlocksMax = 10'000;  // one page of ListBlocks
 inline constexpr size_t kListBlocksDefault = 1000;
 
@@ -406,6 +414,7 @@ static_assert(kStagingBytesMin / 100 * kPutStagingPercentMax > kTransferBytesMax
 static_assert(kSideObjectBytesMax <= kSideObjectsBytesMax / 2, "a tenant alone can have one");
 static_assert(kSideObjectBytesMax <= kUploadBytesPerTenantMax);
 static_assert(kSideObjectPartBytesMax + 4_KiB <= kControlMessageBytesMax);
+static_assert(kGenerationListBytesMax + 4_KiB <= kControlMessageBytesMax, "one Hello fits");
 static_assert(kKeysPerCallMax * 34 + 64_KiB <= kControlMessageBytesMax, "one Match fits");
 static_assert(kWaitersPerSessionMax < kCallsPerConnectionMax, "a client whose calls wait can ask");
 static_assert(kDataDeadlineMs <= kDeadlineMsMax);

@@ -14,8 +14,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,9 +47,14 @@ class Restorer final : public RecoverySink {
   };
   static constexpr size_t kDropCount = 7;
 
-  // Borrows its arguments.
-  Restorer(Spaces& spaces, BlockIndex& index, const Clock& clock)
-      : spaces_(spaces), index_(index), clock_(clock) {}
+  // Borrows its arguments. `found_generations` is called as FoundGenerations().
+  Restorer(
+      Spaces& spaces, BlockIndex& index, const Clock& clock,
+      std::function<void(std::string_view)> found_generations = [](std::string_view) {})
+      : spaces_(spaces),
+        index_(index),
+        clock_(clock),
+        found_generations_(std::move(found_generations)) {}
 
   // If several tiers or devices have the space, the first of them determines its recipe and its
   // current side objects. There is one exception: an installed side object of a later tier or
@@ -59,6 +66,7 @@ class Restorer final : public RecoverySink {
   // Uses the hints only while the daemon starts. The hints of a device that returns later are
   // outdated.
   void FoundHints(std::span<const HintRecord> hints) override;
+  void FoundGenerations(std::string_view list) override { found_generations_(list); }
   // Allows the daemon to retire spaces without blocks again, and drops side objects that no space
   // or image names. Logs the result of the recovery.
   void Finish(absl::Duration took) override;
@@ -82,6 +90,7 @@ class Restorer final : public RecoverySink {
   Spaces& spaces_;
   BlockIndex& index_;
   const Clock& clock_;
+  const std::function<void(std::string_view)> found_generations_;
   absl::flat_hash_map<uint64_t, SpaceRef> found_;  // keyed by space id
   absl::flat_hash_map<SideObjectName, SideObjectRef> side_objects_;
   absl::flat_hash_set<SideObjectName> missing_;  // missing in the current source

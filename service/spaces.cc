@@ -301,6 +301,15 @@ absl::StatusOr<SpaceRef> Spaces::Find(uint64_t space_id) {
   return RefLocked(found->second.get());
 }
 
+absl::StatusOr<SpaceRef> Spaces::Find(const proto::Fingerprint& fingerprint) {
+  const MutexLock lock(mutex_);
+  const auto found = by_fingerprint_.find(fingerprint);
+  if (found == by_fingerprint_.end()) {
+    return NoSpace();
+  }
+  return RefLocked(found->second);
+}
+
 std::vector<SpaceRef> Spaces::List() {
   std::vector<SpaceRef> spaces;
   {

@@ -157,6 +157,8 @@ class Spaces {
   absl::StatusOr<SpaceRef> Find(uint64_t space_id, std::string_view tenant);
   // Like Find() above, for operators, who may use any tenant's space.
   absl::StatusOr<SpaceRef> Find(uint64_t space_id);
+  // For the daemon itself.
+  absl::StatusOr<SpaceRef> Find(const proto::Fingerprint& fingerprint);
   // Returns all spaces in order of id.
   std::vector<SpaceRef> List();
   // Returns the recipe with that name, or the default recipe for an empty name. Errors:

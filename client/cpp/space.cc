@@ -57,6 +57,7 @@ v1::MatchRequest ToMessage(const MatchRequest& request, uint64_t space_id) {
   message.set_token_limit(request.token_limit);
   message.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(request.wait)));
   message.set_lease(!request.is_counting);
+  message.set_generation(request.generation);
   return message;
 }
 
@@ -80,6 +81,7 @@ absl::StatusOr<MatchResult> FromMessage(const v1::MatchReply& reply, size_t key_
   }
   result.blocks.resize(result.block_count);
   result.is_shortened_by_pins = reply.shortened_by_pins();
+  result.generation = reply.generation();
   return result;
 }
 
@@ -357,11 +359,12 @@ std::unique_ptr<EventWatch> Space::Watch(const EventPosition& position, bool has
   return std::unique_ptr<EventWatch>(new EventWatch(core_, space_id, position, has_snapshots));
 }
 
-absl::StatusOr<uint64_t> Space::Invalidate(absl::Duration timeout) {
+absl::StatusOr<uint64_t> Space::Invalidate(absl::Duration timeout, uint64_t generation) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
   CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
   v1::InvalidateRequest request;
   request.set_space_id(bound.opened.space_id);
+  request.set_generation(generation);
   CAIRN_ASSIGN_OR_RETURN(const v1::InvalidateReply reply,
                          core_.control->Invalidate(std::move(request), deadline));
   return reply.deleted_count();

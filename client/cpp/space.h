@@ -39,6 +39,7 @@ struct MatchRequest {
   absl::Duration wait = absl::ZeroDuration();
   bool is_counting = false;                       // only count blocks, without a lease
   absl::Duration timeout = absl::ZeroDuration();  // zero: wait + the default
+  uint64_t generation = 0;                        // from daemons to daemons (store.proto)
 };
 
 struct MatchedBlock {
@@ -59,6 +60,7 @@ struct MatchResult {
   std::vector<MatchedBlock> blocks;
   bool is_shortened_by_pins = false;  // more blocks exist, but too much of the tier is pinned
   bool is_breaker_open = false;       // the daemon was not asked (breaker.h)
+  uint64_t generation = 0;            // from daemons to daemons (store.proto)
 };
 
 struct PrefetchRequest {
@@ -213,10 +215,11 @@ class Space {
                                   absl::Duration timeout = absl::ZeroDuration());
 
   // Deletes the blocks of `keys`, or all blocks. Both functions return the number of deleted
-  // blocks.
+  // blocks. `generation` is from daemons to daemons (store.proto).
   absl::StatusOr<uint64_t> Delete(std::span<const BlockKey> keys,
                                   absl::Duration timeout = absl::ZeroDuration());
-  absl::StatusOr<uint64_t> Invalidate(absl::Duration timeout = absl::ZeroDuration());
+  absl::StatusOr<uint64_t> Invalidate(absl::Duration timeout = absl::ZeroDuration(),
+                                      uint64_t generation = 0);
 
   // Watches the space's blocks enter and leave tiers, starting at a position. With
   // snapshots, the daemon reports what is stored after each reset.

@@ -2,6 +2,7 @@
 #include "service/front/peer_service.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "service/peer/located.h"
 #include "service/peer/peer_self.h"
@@ -23,7 +24,10 @@ void PeerService::AddTo(CallRouter& router) {
   router.AddUnary(
       "/cairn.v1.Peer/Hello",
       UnaryMethod<v1::HelloRequest, v1::HelloReply>{
-          calls_, Call::kHello, RequestBound{.rest_bytes_max = kHelloBytesMax},
+          calls_, Call::kHello,
+          RequestBound{.bulk_field = v1::HelloRequest::kGenerationsFieldNumber,
+                       .bulk_count_max = 1,
+                       .rest_bytes_max = kHelloBytesMax},
           [this](const ControlCall& call, const v1::HelloRequest& request,
                  const ReplyDone<v1::HelloReply>& done) { done(Hello(call, request)); }});
   router.AddUnary(
@@ -82,7 +86,29 @@ absl::StatusOr<v1::HelloReply> PeerService::Hello(const ControlCall& call,
   }
   v1::HelloReply reply;
   *reply.mutable_self() = SelfOf(parts_.members, parts_.daemon_version);
+  Exchange(call, request, &reply);
   return reply;
+}
+
+void PeerService::Exchange(const ControlCall& call, const v1::HelloRequest& request,
+                           v1::HelloReply* reply) const {
+  if (parts_.generations == nullptr || request.generations_hash() == 0) return;
+  const auto may_use = [&](std::string_view tenant) {
+    return parts_.sessions.policy().MayUse(call.identity(), tenant).ok();
+  };
+  if (!request.generations().empty()) {
+    if (const auto told = ParseGenerations(request.generations()); told.ok()) {
+      (void)parts_.generations->Merge(*told, may_use);
+    } else {
+      LogDebug("members", "a member tells no list of generations",
+               {{"name", request.self().name()}, {"error", told.status()}});
+    }
+  }
+  const uint64_t hash = parts_.generations->HashOf(may_use);
+  reply->set_generations_hash(hash);
+  if (hash != request.generations_hash() && hash != request.generations_known()) {
+    reply->set_generations(parts_.generations->ListOf(may_use));
+  }
 }
 
 absl::StatusOr<v1::AnnounceReply> PeerService::Announce(const ControlCall& call,

@@ -15,6 +15,7 @@
 #include "service/front/call_metrics.h"
 #include "service/front/call_router.h"
 #include "service/front/store_service.h"
+#include "service/members/generations.h"
 #include "service/members/members.h"
 #include "service/peer/announced.h"
 #include "service/peer/location_table.h"
@@ -33,6 +34,7 @@ class PeerService {
     std::function<void(std::string_view name)> greet;
     Announced& announced;  // takes what members announce into `locations`
     const LocationTable& locations;
+    Generations* generations = nullptr;  // null: none are told
   };
   explicit PeerService(Parts parts) : parts_(std::move(parts)) {}
 
@@ -42,6 +44,9 @@ class PeerService {
 
  private:
   absl::StatusOr<v1::HelloReply> Hello(const ControlCall& call, const v1::HelloRequest& request);
+  // Takes the generations of the caller, and answers with this daemon's.
+  void Exchange(const ControlCall& call, const v1::HelloRequest& request,
+                v1::HelloReply* reply) const;
   absl::StatusOr<v1::AnnounceReply> Announce(const ControlCall& call,
                                              const v1::AnnounceRequest& request);
   absl::StatusOr<v1::LocateReply> Locate(const ControlCall& call, const v1::LocateRequest& request);

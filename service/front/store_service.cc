@@ -288,16 +288,32 @@ absl::StatusOr<MatchQuery> StoreService::QueryOf(const v1::MatchRequest& request
   return query;
 }
 
+absl::StatusOr<std::optional<uint64_t>> StoreService::HearGeneration(
+    const v1::MatchRequest& request) {
+  if (parts_.generations == nullptr) return std::nullopt;
+  CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request.ticket()));
+  if (!session.is_member) return std::nullopt;
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space,
+                         parts_.spaces.Find(request.space_id(), session.tenant.view()));
+  return parts_.generations
+      ->Learn({std::string(space->tenant()), space->fingerprint(), request.generation()})
+      .generation;
+}
+
 void StoreService::Match(const ControlCall& call, const v1::MatchRequest& request,
                          const ReplyDone<v1::MatchReply>& done) {
   auto query = QueryOf(request);
   if (!query.ok()) return done(query.status());
-  auto answer = [this, &call, done, tenant = query->tenant](absl::StatusOr<MatchAnswer> result) {
+  const absl::StatusOr<std::optional<uint64_t>> generation = HearGeneration(request);
+  if (!generation.ok()) return done(generation.status());
+  auto answer = [this, &call, done, tenant = query->tenant,
+                 generation = *generation](absl::StatusOr<MatchAnswer> result) {
     if (!result.ok()) return done(result.status());
     // A client that has left never learns of its lease and cannot release it.
     if (result->lease.has_value() && call.is_cancelled()) ReleaseAll(tenant, {&*result->lease, 1});
     v1::MatchReply reply;
     FillMatch(*result, parts_.clock.Now(), &reply);
+    reply.set_generation(generation.value_or(0));
     done(std::move(reply));
   };
   const absl::Time deadline = call.deadline() - kAnswerTime;
@@ -305,6 +321,9 @@ void StoreService::Match(const ControlCall& call, const v1::MatchRequest& reques
       request.wait_ms() == 0
           ? absl::InfinitePast()
           : std::min(MonotonicNow() + absl::Milliseconds(request.wait_ms()), deadline);
+  if (generation->has_value() && **generation < request.generation()) {
+    return answer(MatchAnswer());
+  }
   if (AsksMembers(request.ticket())) {
     return MatchEverywhere(*std::move(query), until, deadline, std::move(answer));
   }
@@ -492,16 +511,18 @@ void StoreService::Delete(const ControlCall& call, const v1::DeleteRequest& requ
   parts_.tiers.Deleted((*space)->fingerprint(), *keys);
   v1::DeleteReply reply;
   reply.set_deleted_count(parts_.index.Delete((*space)->id(), *keys));
-  DeleteElsewhere(call, request.ticket(), **space, *keys, std::move(reply), done);
+  DeleteElsewhere(call, request.ticket(), **space, *keys, 0, std::move(reply), done);
 }
 
 template <typename Reply>
 void StoreService::DeleteElsewhere(const ControlCall& call, const std::string& ticket,
                                    const SpaceEntry& space, std::vector<proto::BlockKey> keys,
-                                   Reply reply, const ReplyDone<Reply>& done) {
+                                   uint64_t generation, Reply reply, const ReplyDone<Reply>& done) {
   if (!AsksMembers(ticket)) return freed_.Answer(call, std::move(reply), done);
-  const std::string later = keys.empty() ? "" : "; they are told again for ten minutes";
-  parts_.remote->Delete(space, std::move(keys), call.deadline() - 2 * kAnswerTime,
+  const std::string later = !keys.empty()    ? "; they are told again for ten minutes"
+                            : generation > 0 ? "; they are told when they are back"
+                                             : "";
+  parts_.remote->Delete(space, std::move(keys), generation, call.deadline() - 2 * kAnswerTime,
                         [this, &call, later, reply = std::move(reply),
                          done](const std::vector<std::string>& unreached) mutable {
                           if (unreached.empty()) return freed_.Answer(call, std::move(reply), done);
@@ -511,15 +532,33 @@ void StoreService::DeleteElsewhere(const ControlCall& call, const std::string& t
                         });
 }
 
+Generations::Outcome StoreService::DropSpace(SpaceEntry& space,
+                                             const v1::InvalidateRequest& request) {
+  if (parts_.generations != nullptr) {
+    const absl::StatusOr<Session> session = SessionOf(request.ticket());
+    if (!session.ok() || !session->is_member || request.generation() == 0) {
+      return parts_.generations->Raise(space.tenant(), space.fingerprint());
+    }
+    const Generations::Outcome learned = parts_.generations->Learn(
+        {std::string(space.tenant()), space.fingerprint(), request.generation()});
+    if (learned.generation >= request.generation()) return learned;
+  }
+  // No generation, or one that cannot be kept.
+  parts_.tiers.Deleted(space.fingerprint(), {});
+  Generations::Outcome outcome;
+  outcome.deleted_count = parts_.index.Invalidate(space.id());
+  space.coding().ForgetQuerySquares();
+  return outcome;
+}
+
 void StoreService::Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
                               const ReplyDone<v1::InvalidateReply>& done) {
   const absl::StatusOr<SpaceRef> space = SpaceOf(request.ticket(), request.space_id());
   if (!space.ok()) return done(space.status());
-  parts_.tiers.Deleted((*space)->fingerprint(), {});
+  const Generations::Outcome dropped = DropSpace(**space, request);
   v1::InvalidateReply reply;
-  reply.set_deleted_count(parts_.index.Invalidate((*space)->id()));
-  (*space)->coding().ForgetQuerySquares();
-  DeleteElsewhere(call, request.ticket(), **space, {}, std::move(reply), done);
+  reply.set_deleted_count(dropped.deleted_count);
+  DeleteElsewhere(call, request.ticket(), **space, {}, dropped.generation, std::move(reply), done);
 }
 
 absl::Status StoreService::About(const v1::AboutRequest&, v1::AboutReply* reply) {

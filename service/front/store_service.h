@@ -5,6 +5,8 @@
 //
 // Thread-safety: Thread-safe; gRPC calls it from its own threads.
 
+#include <optional>
+
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/metric.h"
@@ -17,6 +19,7 @@
 #include "service/front/streams.h"
 #include "service/get/prefetches.h"
 #include "service/index/block_index.h"
+#include "service/members/generations.h"
 #include "service/remote/remote_blocks.h"
 #include "service/remote/whereabouts.h"
 #include "service/sessions.h"
@@ -41,6 +44,7 @@ class StoreService {
     // Null: no member can be read from.
     RemoteBlocks* remote = nullptr;
     Whereabouts* whereabouts = nullptr;
+    Generations* generations = nullptr;  // null: the daemon belongs to no cluster
   };
   StoreService(const Parts& parts, SessionTerms terms);
 
@@ -70,6 +74,9 @@ class StoreService {
   void AddLate(CallRouter& router, const char* name, Call call, const RequestBound& bound,
                void (StoreService::*step)(const ControlCall&, const Request&,
                                           const ReplyDone<Reply>&));
+  // The generation of this daemon's blocks, after it has taken that of the member which asks.
+  // nullopt: no member asks.
+  absl::StatusOr<std::optional<uint64_t>> HearGeneration(const v1::MatchRequest& request);
   void Match(const ControlCall& call, const v1::MatchRequest& request,
              const ReplyDone<v1::MatchReply>& done);
   // Returns whether other members are asked, too, for the session with this ticket. They are not if
@@ -98,10 +105,12 @@ class StoreService {
               const ReplyDone<v1::DeleteReply>& done);
   void Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
                   const ReplyDone<v1::InvalidateReply>& done);
+  // Deletes all blocks of the space at this daemon.
+  Generations::Outcome DropSpace(SpaceEntry& space, const v1::InvalidateRequest& request);
   // Deletes the blocks at other members, too, then answers; all blocks of the space without keys.
   template <typename Reply>
   void DeleteElsewhere(const ControlCall& call, const std::string& ticket, const SpaceEntry& space,
-                       std::vector<proto::BlockKey> keys, Reply reply,
+                       std::vector<proto::BlockKey> keys, uint64_t generation, Reply reply,
                        const ReplyDone<Reply>& done);
   absl::Status About(const v1::AboutRequest& request, v1::AboutReply* reply);
   // Returns the statistics of the session's tenant, or of all tenants for an operator. Other peers

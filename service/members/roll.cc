@@ -144,7 +144,7 @@ void Roll::Meet(const Met& met, absl::Time now) {
   const bool has_zone = !met.zone.empty() && member.zone != met.zone;
   if (entry.is_met && entry.is_draining == met.is_draining && member.refusal.empty() && !has_zone &&
       member.incarnation == met.incarnation && member.tls_server == met.tls_server &&
-      member.state == StateOf(entry)) {
+      member.identity == met.identity && member.state == StateOf(entry)) {
     return;
   }
   entry.is_met = true;
@@ -152,6 +152,7 @@ void Roll::Meet(const Met& met, absl::Time now) {
   member.refusal.clear();
   member.incarnation = met.incarnation;
   member.tls_server = met.tls_server;
+  member.identity = met.identity;
   if (has_zone) member.zone = met.zone;
   Refresh(entry, now);
 }

@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/peer_identity.h"
 #include "service/members/member_source.h"
 #include "service/members/view.h"
 
@@ -38,6 +39,7 @@ struct Met {
   std::string address = {};  // where it was reached; gives a listed member without a name its name
   std::string zone = {};     // empty: keep the one of the source
   std::string tls_server = {};  // the name in its certificate; empty: no TLS
+  PeerIdentity identity = {};   // of the certificate; unknown: no TLS
   uint64_t incarnation = 0;
   bool is_draining = false;
 };

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/peer_identity.h"
 
 namespace cairn {
 
@@ -36,6 +37,7 @@ struct Member {
   std::string address;     // of its peer port, HOST:PORT
   std::string zone;        // empty: unknown
   std::string tls_server;  // the name in its certificate, from its Hello; empty: none
+  PeerIdentity identity;   // of its certificate, likewise; unknown without TLS
   MemberState state = MemberState::kUnmet;
   bool is_self = false;
   uint64_t incarnation = 0;  // of its process, from its Hello; 0: it has not said one

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random_bytes.h"
+#include "service/limits.h"
 #include "service/peer/peer_channels.h"
 #include "service/peer/peer_self.h"
 
@@ -19,7 +20,7 @@ namespace cairn {
 namespace {
 
 constexpr size_t kAtOnceMax = 64;
-constexpr int kAnswerBytesMax = 64 << 10;
+constexpr int kAnswerBytesMax = (64 << 10) + static_cast<int>(limits::kGenerationListBytesMax);
 // Views differ for a moment after each change.
 constexpr absl::Duration kDiffersTime = absl::Minutes(1);
 
@@ -36,10 +37,16 @@ bool IsRefusal(grpc::StatusCode code) {
 
 }  // namespace
 
-// The name in a server's certificate. The verifier of a channel sets it, on threads of gRPC.
+// The identity in a server's certificate. The verifier of a channel sets it, on threads of gRPC.
 struct Hellos::ServerName {
   Mutex mutex;
   std::string name ABSL_GUARDED_BY(mutex);
+  PeerIdentity identity ABSL_GUARDED_BY(mutex);
+
+  PeerIdentity Identity() {
+    const MutexLock lock(mutex);
+    return identity;
+  }
 };
 
 struct Hellos::Line {
@@ -53,6 +60,11 @@ struct Hellos::Line {
   absl::Duration retry;
   std::string failure;                                // logged last; empty: it answered
   absl::Time differs_since = absl::InfiniteFuture();  // its view
+  // Of generations: the hash of the list that was taken from it, and whether the next greeting has
+  // this daemon's list. It is told once while the hashes of both sides stay the same.
+  uint64_t known = 0;
+  bool tells = false;
+  std::pair<uint64_t, uint64_t> told = {};
 };
 
 struct Hellos::Running {
@@ -141,6 +153,7 @@ void Hellos::Connect(Line& line) {
                         server = line.server](const PeerIdentity& identity) {
     if (const CertificatePeer* certificate = identity.certificate(); certificate != nullptr) {
       const MutexLock lock(server->mutex);
+      server->identity = identity;
       server->name = certificate->uri.empty() ? certificate->dns.front() : certificate->uri;
     }
     return check(identity);
@@ -167,6 +180,7 @@ void Hellos::Call(const std::vector<Line*>& lines) {
     }
     for (size_t i = 0; i < count; ++i) {
       Connect(*lines[first + i]);
+      FillGenerations(*lines[first + i], &request);
       all[i]->call = lines[first + i]->stub->AsyncHello(&all[i]->context, request, &queue);
       all[i]->call->Finish(&all[i]->reply, &all[i]->status, all[i].get());
     }
@@ -185,7 +199,37 @@ void Hellos::Call(const std::vector<Line*>& lines) {
   }
 }
 
+void Hellos::FillGenerations(const Line& line, v1::HelloRequest* request) const {
+  if (options_.generations == nullptr) return;
+  const auto may_use = [this, identity = line.server->Identity()](std::string_view tenant) {
+    return options_.may_use(identity, tenant);
+  };
+  request->set_generations_hash(options_.generations->HashOf(may_use));
+  request->set_generations_known(line.known);
+  request->clear_generations();
+  if (line.tells) request->set_generations(options_.generations->ListOf(may_use));
+}
+
+void Hellos::Exchange(Line& line, const v1::HelloReply& reply) {
+  line.tells = false;
+  const uint64_t theirs = reply.generations_hash();
+  if (options_.generations == nullptr || theirs == 0) return;  // it knows of no generations
+  const auto may_use = [this, identity = line.server->Identity()](std::string_view tenant) {
+    return options_.may_use(identity, tenant);
+  };
+  if (!reply.generations().empty()) {
+    const auto list = ParseGenerations(reply.generations());
+    line.known = list.ok() && options_.generations->Merge(*list, may_use) ? theirs : 0;
+  }
+  const std::pair<uint64_t, uint64_t> both = {options_.generations->HashOf(may_use), theirs};
+  if (both.first == both.second || std::exchange(line.told, both) == both) return;
+  line.tells = true;
+  line.next = MonotonicNow();
+}
+
 void Hellos::Failed(Line& line, const absl::Status& status) {
+  line.tells = false;  // it may be of an earlier version now
+  line.told = {};
   line.next = MonotonicNow() + Spread(line.retry);
   line.retry = std::min(line.retry * 2, options_.retry_max);
   const std::string failure(status.message());
@@ -218,21 +262,25 @@ void Hellos::Take(Line& line, const Running& running) {
   line.failure.clear();
   line.retry = options_.retry_min;
   line.next = MonotonicNow() + Spread(options_.period);
+  Exchange(line, running.reply);
   if (says.view_hash() == members_.view()->hash) {
     line.differs_since = absl::InfiniteFuture();
   } else {
     line.differs_since = std::min(line.differs_since, MonotonicNow());
   }
   std::string server;
+  PeerIdentity identity;
   {
     const MutexLock lock(line.server->mutex);
     server = line.server->name;
+    identity = line.server->identity;
   }
   // The line may end here: a member without a name gets one.
   members_.Meet({.name = says.name(),
                  .address = line.address,
                  .zone = says.zone(),
                  .tls_server = std::move(server),
+                 .identity = std::move(identity),
                  .incarnation = says.incarnation(),
                  .is_draining = says.draining()});
 }

@@ -7,11 +7,16 @@
 // `period`. One that does not answer is greeted again after a second, then after two, up to
 // `retry_max`.
 //
+// A greeting also compares the generations of spaces (service/members/generations.h) of the tenants
+// that the member may use: first their hashes, then, if these differ, the list of the member, and
+// with a second greeting at once this daemon's list.
+//
 // Thread-safety: Thread-safe. Start() and Stop() are Owned by one thread. The thread is named
 // "member-hello". It waits for no member longer than `timeout`.
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -24,6 +29,7 @@
 #include "absl/time/time.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "service/members/generations.h"
 #include "service/members/members.h"
 #include "service/peer/peer_channels.h"
 
@@ -38,6 +44,9 @@ class Hellos {
   struct Options {
     std::string daemon_version;
     PeerDial dial = {};
+    Generations* generations = nullptr;  // null: none are told. Must outlive the object
+    // Whether a member may know and tell of deletions of this tenant.
+    std::function<bool(const PeerIdentity& identity, std::string_view tenant)> may_use = {};
     absl::Duration period = absl::Seconds(10);
     absl::Duration retry_min = absl::Seconds(1), retry_max = absl::Seconds(30);
     absl::Duration timeout = absl::Seconds(1);
@@ -74,6 +83,9 @@ class Hellos {
   std::vector<Line*> Due(const View& view, const News& news);
   void Call(const std::vector<Line*>& lines);
   void Take(Line& line, const Running& running);
+  void FillGenerations(const Line& line, v1::HelloRequest* request) const;
+  // Takes the generations that a member knows.
+  void Exchange(Line& line, const v1::HelloReply& reply);
   void Failed(Line& line, const absl::Status& status);
   void Connect(Line& line);
   // Waits until a line is due. Returns false once it is stopped.

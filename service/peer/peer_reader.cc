@@ -81,6 +81,7 @@ PeerReader::Found& PeerReader::Found::operator=(Found&& other) noexcept {
   std::swap(space_, other.space_);
   std::swap(blocks_, other.blocks_);
   std::swap(lease_, other.lease_);
+  std::swap(generation_, other.generation_);
   return *this;
 }
 
@@ -194,10 +195,12 @@ absl::StatusOr<PeerReader::Found> PeerReader::Match(const Member& member,
                                               .slices = question.slices,
                                               .groups_skipped = question.groups_skipped,
                                               .is_counting = !question.wants_lease,
-                                              .timeout = left}));
+                                              .timeout = left,
+                                              .generation = question.generation}));
   if (result.is_breaker_open) return absl::UnavailableError("not asked, because it failed");
   found.blocks_ = std::move(result.blocks);
   found.lease_ = result.lease;
+  found.generation_ = result.generation;
   return found;
 }
 
@@ -224,13 +227,13 @@ absl::StatusOr<MemberBlocks> PeerReader::Where(const Member& member, const PeerQ
 absl::StatusOr<uint64_t> PeerReader::Delete(const Member& member,
                                             const proto::SpaceIdentity& identity,
                                             std::span<const proto::BlockKey> keys,
-                                            absl::Time deadline) {
+                                            uint64_t generation, absl::Time deadline) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration time, TimeLeft(deadline));
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Line> line,
                          LineTo(member, identity.tenant, std::min(time, options_.connect_timeout)));
   CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Space> space, line->SpaceOf(identity, "", deadline));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
-  return keys.empty() ? space->Invalidate(left) : space->Delete(keys, left);
+  return keys.empty() ? space->Invalidate(left, generation) : space->Delete(keys, left);
 }
 
 void PeerReader::CloseUnused(const View& view) {

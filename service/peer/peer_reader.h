@@ -41,6 +41,7 @@ struct PeerQuestion {
   std::vector<GroupSlice> slices;
   std::vector<uint32_t> groups_skipped;
   bool wants_lease = false;
+  uint64_t generation = 0;  // of the space (service/members/generations.h)
 };
 
 class PeerReader {
@@ -73,6 +74,8 @@ class PeerReader {
     // The first blocks of the question. Empty: the member has none of them.
     const std::vector<MatchedBlock>& blocks() const { return blocks_; }
     const std::string& member() const;
+    // Of the blocks. 0: the member knows of no deletion of the space, or of no generations.
+    uint64_t generation() const { return generation_; }
     // Reads images. Results are in the order of the requests. REQUIRES: the targets are
     // ImageTargets.
     std::vector<absl::StatusOr<GetResult>> GetBatch(std::span<const GetRequest> requests,
@@ -89,6 +92,7 @@ class PeerReader {
     std::shared_ptr<Space> space_;
     std::vector<MatchedBlock> blocks_;
     LeaseToken lease_{};
+    uint64_t generation_ = 0;
   };
 
   // Returns the longest prefix of the question's keys that the member has. Errors: Unavailable (it
@@ -101,10 +105,11 @@ class PeerReader {
   // the member is asked afterwards. Errors: as Match(), and Unimplemented (an older member).
   absl::StatusOr<MemberBlocks> Where(const Member& member, const PeerQuestion& question,
                                      absl::Time deadline);
-  // Deletes blocks of a space at the member; all of its blocks if `keys` is empty. Returns their
-  // number.
+  // Deletes blocks of a space at the member. If `keys` is empty, deletes all of its blocks that are
+  // older than this generation. Returns their number.
   absl::StatusOr<uint64_t> Delete(const Member& member, const proto::SpaceIdentity& identity,
-                                  std::span<const proto::BlockKey> keys, absl::Time deadline);
+                                  std::span<const proto::BlockKey> keys, uint64_t generation,
+                                  absl::Time deadline);
 
   // Closes the sessions that are idle, or whose member is not in the view.
   void CloseUnused(const View& view);

@@ -5,17 +5,24 @@
 #include <utility>
 
 namespace cairn {
+namespace {
+
+size_t KeysOf(const LateDeletes::Deletion& deletion) {
+  return std::max<size_t>(deletion.keys.size(), 1);
+}
+
+}  // namespace
 
 void LateDeletes::MakeRoom(size_t keys) {
   while (keys_ + keys > kKeysMax) {
-    keys_ -= waiting_.front().keys.size();
-    given_up_.Add(waiting_.front().keys.size());
+    keys_ -= KeysOf(waiting_.front());
+    given_up_.Add(KeysOf(waiting_.front()));
     waiting_.pop_front();
   }
 }
 
 void LateDeletes::Add(Deletion deletion) {
-  const size_t keys = deletion.keys.size();
+  const size_t keys = KeysOf(deletion);
   if (keys > kKeysMax) return given_up_.Add(keys);
   const MutexLock lock(mutex_);
   MakeRoom(keys);
@@ -28,8 +35,8 @@ std::optional<LateDeletes::Deletion> LateDeletes::Take(
   const MutexLock lock(mutex_);
   std::erase_if(waiting_, [&](const Deletion& deletion) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (now - deletion.since < kKept) return false;
-    keys_ -= deletion.keys.size();
-    given_up_.Add(deletion.keys.size());
+    keys_ -= KeysOf(deletion);
+    given_up_.Add(KeysOf(deletion));
     return true;
   });
   const auto found = std::ranges::find_if(waiting_, [&](const Deletion& deletion) {
@@ -38,13 +45,13 @@ std::optional<LateDeletes::Deletion> LateDeletes::Take(
   if (found == waiting_.end()) return std::nullopt;
   Deletion taken = std::move(*found);
   waiting_.erase(found);
-  keys_ -= taken.keys.size();
+  keys_ -= KeysOf(taken);
   busy_.insert(taken.member);
   return taken;
 }
 
 void LateDeletes::Done(Deletion deletion, bool is_confirmed) {
-  const size_t keys = deletion.keys.size();
+  const size_t keys = KeysOf(deletion);
   const MutexLock lock(mutex_);
   busy_.erase(deletion.member);
   if (is_confirmed) return confirmed_.Add(keys);

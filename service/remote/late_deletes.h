@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Deletions that members did not confirm, to be asked for again. Bounded: the oldest are given up
-// if there are too many keys, or after a while. Deletions of whole spaces are not kept.
+// if there are too many keys, or after a while. The deletion of a whole space counts as one key.
+// Who does not confirm it in time learns of it by its generation (service/members/generations.h).
 //
 // Thread-safety: Thread-safe.
 
@@ -30,11 +31,12 @@ class LateDeletes {
   struct Deletion {  // a value
     std::string member;
     proto::SpaceIdentity identity;
-    std::vector<proto::BlockKey> keys;
+    std::vector<proto::BlockKey> keys;  // empty: all blocks that are older than `generation`
     absl::Time since;
+    uint64_t generation = 0;
   };
 
-  // REQUIRES: 0 < deletion.keys.size(). Ignores deletions of more than kKeysMax keys.
+  // REQUIRES: it has keys or a generation. Ignores deletions of more than kKeysMax keys.
   void Add(Deletion deletion);
   // Takes the oldest deletion of a member for which `is_wanted`, unless one of its deletions was
   // taken and is not over. Gives up those that are too old.

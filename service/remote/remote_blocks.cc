@@ -78,6 +78,7 @@ struct RemoteBlocks::Asking {
   absl::Time deadline;
   Extended done;
   SpaceRef space = {};
+  uint64_t generation = 0;
   RemoteLease lease = {};  // what other members have leased
 };
 
@@ -129,6 +130,7 @@ void RemoteBlocks::Ask(Asking& asking) {
   auto space = parts_.spaces.Find(query.space_id, query.tenant);
   if (space.ok()) {
     asking.space = *std::move(space);
+    asking.generation = parts_.generations.Of(query.tenant, asking.space->fingerprint());
     asking.lease.tenant = query.tenant;
     asking.lease.session_id = query.session_id;
     // A window or a state needs blocks before the first missing one, so one member must have all.
@@ -137,6 +139,7 @@ void RemoteBlocks::Ask(Asking& asking) {
       if (!AddPart(asking, needs_every ? asking.answer.blocks.size() : 0) || !needs_every) break;
       AddOwn(asking);
     }
+    if (!IsCurrent(*asking.space, asking.generation)) Empty(asking);
   }
   MatchAnswer& answer = asking.answer;
   (answer.blocks.size() > own ? found_ : nothing_).Add();
@@ -159,12 +162,26 @@ void RemoteBlocks::Ask(Asking& asking) {
   asking.done(std::move(answer));
 }
 
+void RemoteBlocks::Empty(Asking& asking) {
+  MatchAnswer& answer = asking.answer;
+  answer.blocks.clear();
+  if (answer.lease.has_value()) {
+    const proto::LeaseToken lease = *std::exchange(answer.lease, std::nullopt);
+    parts_.index.Release(asking.query.tenant, {&lease, 1});
+  }
+  RemoteTable::Leases dropped;
+  dropped.push_back(std::exchange(asking.lease, RemoteLease()));
+  Drop(std::move(dropped));
+}
+
 bool RemoteBlocks::AddPart(Asking& asking, size_t first) {
   const MatchQuery& query = asking.query;
   const size_t have = asking.answer.blocks.size();
+  PeerQuestion question = QuestionOf(*asking.space, query, first);
+  question.generation = asking.generation;
   std::optional<PeerReader::Found> found =
-      AskMembers(Candidates(*asking.space, query, have, asking.deadline),
-                 QuestionOf(*asking.space, query, first), have - first, asking.deadline);
+      AskMembers(Candidates(*asking.space, query, have, asking.deadline), std::move(question),
+                 have - first, asking.deadline);
   if (!found.has_value()) return false;
   const absl::Time now = parts_.clock.Now();
   asking.answer.blocks.resize(first + found->blocks().size());
@@ -186,6 +203,7 @@ bool RemoteBlocks::AddPart(Asking& asking, size_t first) {
   if (first > 0) run->parent = query.keys[first - 1];
   run->first_position = uint64_t{first} * query.tokens_per_block;
   run->matched_at = now;
+  run->generation = asking.generation;
   run->found = *std::move(found);
   asking.lease.runs.push_back(std::move(run));
   return true;
@@ -204,6 +222,17 @@ void RemoteBlocks::AddOwn(Asking& asking) {
   if (own->lease.has_value()) asking.lease.own.push_back(*own->lease);
 }
 
+bool RemoteBlocks::IsUsable(const Member& member, const PeerQuestion& question,
+                            const PeerReader::Found& answer) {
+  if (answer.generation() == question.generation) return true;
+  const std::string& tenant = question.identity.tenant;
+  if (answer.generation() > question.generation && parts_.may_use(member.identity, tenant)) {
+    (void)parts_.generations.Learn(
+        {tenant, proto::FingerprintOf(question.identity), answer.generation()});
+  }
+  return false;
+}
+
 std::optional<PeerReader::Found> RemoteBlocks::AskMembers(const std::vector<Member>& members,
                                                           PeerQuestion question, size_t more_than,
                                                           absl::Time deadline) {
@@ -220,8 +249,9 @@ std::optional<PeerReader::Found> RemoteBlocks::AskMembers(const std::vector<Memb
       absl::StatusOr<PeerReader::Found> answer =
           parts_.reader.Match(member, round->question, round->deadline);
       if (absl::IsDeadlineExceeded(answer.status())) late_.Add();
+      const bool is_usable = answer.ok() && IsUsable(member, round->question, *answer);
       const MutexLock lock(round->mutex);
-      if (answer.ok() && !answer->blocks().empty() && !round->is_over) {
+      if (is_usable && !answer->blocks().empty() && !round->is_over) {
         round->found.push_back(*std::move(answer));
       }
       --round->open;
@@ -279,11 +309,12 @@ void RemoteBlocks::Release(std::string_view tenant, absl::Span<const proto::Leas
 void RemoteBlocks::EndSession(uint64_t session_id) { Drop(table_.EndSession(session_id)); }
 
 void RemoteBlocks::Delete(const SpaceEntry& space, std::vector<proto::BlockKey> keys,
-                          absl::Time deadline, Deleted done) {
+                          uint64_t generation, absl::Time deadline, Deleted done) {
   table_.Forget(space.id(), keys);
   struct Deleting {
     proto::SpaceIdentity identity;
     std::vector<proto::BlockKey> keys;
+    uint64_t generation = 0;
     Deleted done;
     Mutex mutex;
     size_t open ABSL_GUARDED_BY(mutex) = 0;
@@ -294,14 +325,16 @@ void RemoteBlocks::Delete(const SpaceEntry& space, std::vector<proto::BlockKey> 
   const auto deleting = std::make_shared<Deleting>();
   deleting->identity = space.identity();
   deleting->keys = std::move(keys);
+  deleting->generation = generation;
   deleting->done = std::move(done);
   {
     const MutexLock lock(deleting->mutex);
     deleting->open = others.size();
   }
   const auto end = [this, deleting](const std::string& member, const absl::Status& status) {
-    if (!status.ok() && !deleting->keys.empty()) {
-      late_deletes_.Add({member, deleting->identity, deleting->keys, parts_.clock.Now()});
+    if (!status.ok() && (!deleting->keys.empty() || deleting->generation > 0)) {
+      late_deletes_.Add(
+          {member, deleting->identity, deleting->keys, parts_.clock.Now(), deleting->generation});
     }
     std::vector<std::string> unreached;
     {
@@ -314,8 +347,10 @@ void RemoteBlocks::Delete(const SpaceEntry& space, std::vector<proto::BlockKey> 
   };
   for (const Member& member : others) {
     if (!askers_.Submit([this, deleting, end, member, deadline] {
-          end(member.name,
-              parts_.reader.Delete(member, deleting->identity, deleting->keys, deadline).status());
+          end(member.name, parts_.reader
+                               .Delete(member, deleting->identity, deleting->keys,
+                                       deleting->generation, deadline)
+                               .status());
         })) {
       end(member.name, absl::ResourceExhaustedError("too many questions"));
     }
@@ -336,7 +371,8 @@ void RemoteBlocks::DeleteLate() {
     const bool is_asked = askers_.Submit([this, deletion, member] {
       const absl::Status status =
           parts_.reader
-              .Delete(member, deletion->identity, deletion->keys, MonotonicNow() + kLateDeleteTime)
+              .Delete(member, deletion->identity, deletion->keys, deletion->generation,
+                      MonotonicNow() + kLateDeleteTime)
               .status();
       late_deletes_.Done(std::move(*deletion), status.ok());
     });
@@ -472,7 +508,7 @@ absl::StatusOr<SideObjectRef> RemoteBlocks::KeepSideObject(const RunRef& run, co
 
 void RemoteBlocks::Store(const RunRef& run, const FetchRef& fetch, std::span<const std::byte> image,
                          uint64_t first_position) {
-  if (table_.Find(fetch->block).run == nullptr) {
+  if (table_.Find(fetch->block).run == nullptr || !IsCurrent(*run->space, run->generation)) {
     return End(run, fetch, absl::NotFoundError("deleted meanwhile"));
   }
   const absl::StatusOr<SideObjectRef> kept = KeepSideObject(run, fetch, image);
@@ -499,6 +535,11 @@ void RemoteBlocks::Store(const RunRef& run, const FetchRef& fetch, std::span<con
   parts_.puts.StoreCopy(
       fetch->request, put, image, expires,
       [this, run, fetch](const Request&, const absl::StatusOr<proto::PutReply>& reply) {
+        if (reply.ok() && !IsCurrent(*run->space, run->generation)) {
+          // The deletion may have passed the block before it was stored.
+          parts_.index.Delete(fetch->block.space_id, {&fetch->block.key, 1});
+          return End(run, fetch, absl::NotFoundError("deleted meanwhile"));
+        }
         End(run, fetch, reply.status());
       });
 }

@@ -12,6 +12,10 @@
 // like any other. Gets of one image share one fetch. docs/internals/adr/0041-copies-of-members.md
 // says why copies are fetched into the host tier.
 //
+// The space of a question has a generation (service/members/generations.h). What a member has of
+// another one is not used: an older one was deleted, and a newer one says that this daemon's own
+// blocks were. A copy is stored only while its generation is the current one.
+//
 // A member's request is answered from this daemon's own tiers, so no request is passed on twice.
 //
 // Thread-safety: Thread-safe. Start() and Stop() are Owned by one thread. Callbacks run without
@@ -38,6 +42,7 @@
 #include "proto/frame.h"
 #include "service/index/block_index.h"
 #include "service/index/match.h"
+#include "service/members/generations.h"
 #include "service/members/members.h"
 #include "service/peer/locator.h"
 #include "service/peer/peer_reader.h"
@@ -73,7 +78,10 @@ class RemoteBlocks {
     const Members& members;
     Locator& locator;
     PeerReader& reader;
+    Generations& generations;
     const Clock& clock;
+    // Whether a member may tell of deletions of the tenant.
+    std::function<bool(const PeerIdentity& identity, std::string_view tenant)> may_use;
   };
   struct Options {
     absl::Duration match_time;  // how long a Match waits for other members
@@ -94,12 +102,15 @@ class RemoteBlocks {
   // Ends the parts of leases that Extend() added. Ignores other leases.
   void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
   void EndSession(uint64_t session_id);
-  // Deletes blocks at all other members; all blocks of the space if `keys` is empty. `done` gets
+  // Deletes blocks at all other members; if `keys` is empty, all blocks of the space that are older
+  // than `generation`, and without a generation all blocks. `done` gets
   // the names of the members that did not confirm it by `deadline`. Runs as for Extend(). Look()
   // asks these members again to delete the blocks (service/remote/late_deletes.h).
   using Deleted = std::function<void(std::vector<std::string> unreached)>;
-  void Delete(const SpaceEntry& space, std::vector<proto::BlockKey> keys, absl::Time deadline,
-              Deleted done);
+  void Delete(const SpaceEntry& space, std::vector<proto::BlockKey> keys, uint64_t generation,
+              absl::Time deadline, Deleted done);
+  // Forgets which members have blocks of the space, because all of them were deleted.
+  void Forget(uint64_t space_id) { table_.Forget(space_id, {}); }
   // Ends leases that are over, closes unused sessions, and asks members again for deletions that
   // they did not confirm. Call it about once a second.
   void Look();
@@ -142,6 +153,15 @@ class RemoteBlocks {
   std::optional<PeerReader::Found> AskMembers(const std::vector<Member>& members,
                                               PeerQuestion question, size_t more_than,
                                               absl::Time deadline);
+  // Returns whether a member's answer can be used. It cannot if it is of another generation than
+  // the question; if of a higher one, this daemon drops its blocks first.
+  bool IsUsable(const Member& member, const PeerQuestion& question,
+                const PeerReader::Found& answer);
+  // Takes everything out of an answer whose space was deleted meanwhile.
+  void Empty(Asking& asking);
+  bool IsCurrent(const SpaceEntry& space, uint64_t generation) const {
+    return parts_.generations.IsCurrent(space.tenant(), space.fingerprint(), generation);
+  }
   // Drops leases on a thread that may wait for the network.
   void Drop(RemoteTable::Leases leases);
   // Asks each member that has joined for one of the deletions that it did not confirm.

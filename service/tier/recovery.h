@@ -52,6 +52,8 @@ class RecoverySink {
   virtual void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) = 0;
   // Receives the hints that a device has stored, after all spaces.
   virtual void FoundHints(std::span<const HintRecord>) {}
+  // Receives the generations that a device has stored.
+  virtual void FoundGenerations(std::string_view) {}
   // Called when everything has been found: by the caller of Recover(), or by the tier if a device
   // has returned.
   virtual void Finish(absl::Duration took) = 0;

@@ -184,6 +184,9 @@ class CopyTier {
   virtual void Deleted(const proto::Fingerprint&, std::span<const proto::BlockKey>) {}
   // Call it when the policy of a space has changed. The tier rewrites its record.
   virtual void PolicyChanged(const SpaceRecord&) {}
+  // Replaces the generations of spaces that the next process finds (SerializeGenerations()). It
+  // finds them only if it finds none of the blocks that were deleted before the call.
+  virtual void SaveGenerations(const std::string&) {}
   // Replaces the hints that the next process finds.
   virtual void SaveHints(std::span<const HintRecord>) {}
   // Returns true once everything that was freed, deleted and changed before the call survives a

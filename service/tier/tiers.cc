@@ -68,6 +68,12 @@ void Tiers::PolicyChanged(const SpaceRecord& space) {
   }
 }
 
+void Tiers::SaveGenerations(const std::string& list) {
+  for (CopyTier* tier : all_) {
+    tier->SaveGenerations(list);
+  }
+}
+
 void Tiers::SaveHints(std::span<const HintRecord> hints) {
   for (CopyTier* tier : all_) {
     tier->SaveHints(hints);

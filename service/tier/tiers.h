@@ -40,6 +40,7 @@ class Tiers {
   // The functions below call every tier.
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys);
   void PolicyChanged(const SpaceRecord& space);
+  void SaveGenerations(const std::string& list);
   void SaveHints(std::span<const HintRecord> hints);
   bool AwaitFreed(absl::Time deadline);
   void Stop();

@@ -41,9 +41,9 @@ ARROWS = {
     "service/limits": {"base", "proto"} | CODECS,
     "service/config": {"base", "service/limits", "service/policy"} | CODECS,
     "service/policy": {"base"},
-    "service/members": {"base", "proto", "service/config"},
+    "service/members": {"base", "proto", "service/config", "service/limits"},
     # A member is a client of the others.
-    "service/peer": {"base", "proto", "transport", "client", "service/config", "service/members"},
+    "service/peer": {"base", "proto", "transport", "client", "service/config", "service/limits", "service/members"},
     "service/memory": {"base", "transport", "kernels", "service/limits"},
     "service/tier": PATH - {"transport", "service/config", "service/tier", "service/index", "service/codec", "service/state"},
     # The tier on drives; those above know its seam alone.

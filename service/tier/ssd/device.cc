@@ -185,6 +185,15 @@ void SsdDevice::PolicyChanged(const SpaceRecord& space) {
   commit_due_.NotifyOne();
 }
 
+void SsdDevice::SaveGenerations(std::string list) {
+  const MutexLock lock(mutex_);
+  if (state_ == State::kOut || is_stopping_) {
+    return;
+  }
+  queued_.generations = std::move(list);
+  commit_due_.NotifyOne();
+}
+
 void SsdDevice::SaveHints(std::string bytes) {
   const MutexLock lock(mutex_);
   if (state_ == State::kOut || is_stopping_) {
@@ -469,6 +478,9 @@ void SsdDevice::Commit(Round round) {
   }
   if (round.hints.has_value()) {
     batch.PutMeta(kHintsMeta, *round.hints);
+  }
+  if (round.generations.has_value()) {
+    batch.PutMeta(kGenerationsMeta, *round.generations);
   }
   absl::Status status = Record(round.deleted, batch);
   if (status.ok()) {

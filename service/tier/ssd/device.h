@@ -69,6 +69,8 @@ class SsdDevice {
   static constexpr int kNumberShift = 48;
   // The name under which the ledger stores the hints of the last process.
   static constexpr char kHintsMeta[] = "hints";
+  // The name of the generations of spaces (service/members/generations.h).
+  static constexpr char kGenerationsMeta[] = "generations";
 
   struct Options {
     std::string path;
@@ -108,7 +110,8 @@ class SsdDevice {
   // Queues deletions, to be recorded on this device.
   void QueueDeletions(const std::vector<Deletion>& deletions);
   void PolicyChanged(const SpaceRecord& space);
-  void SaveHints(std::string bytes);  // SerializeHints()
+  void SaveGenerations(std::string list);  // SerializeGenerations()
+  void SaveHints(std::string bytes);       // SerializeHints()
   // Returns true if it can record deletions: it has not failed, and its ledger works.
   bool RecordsDeletions() const;
 
@@ -156,10 +159,10 @@ class SsdDevice {
     std::vector<ExtentPlace> freed;
     std::vector<Deletion> deleted;
     std::vector<SpaceRecord> changed;
-    std::optional<std::string> hints;
+    std::optional<std::string> hints, generations;
     bool is_empty() const {
       return written.empty() && freed.empty() && deleted.empty() && changed.empty() &&
-             !hints.has_value();
+             !hints.has_value() && !generations.has_value();
     }
   };
   struct SpaceNumber {
@@ -190,6 +193,7 @@ class SsdDevice {
   absl::Status FindSpaces(Recovered& recovered, RecoverySink& sink);
   absl::Status FindExtents(Recovered& recovered, RecoverySink& sink);
   void FindHints(RecoverySink& sink);
+  void FindGenerations(RecoverySink& sink) const;
   absl::Status SettleSegments(const Recovered& recovered);
   // Returns true if the header of the record's segment cannot be read now. The record is then kept
   // for the next start.

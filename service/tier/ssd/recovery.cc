@@ -293,7 +293,18 @@ absl::Status SsdDevice::FindAll(Recovered& recovered, RecoverySink& sink) {
   CAIRN_RETURN_IF_ERROR(FindSpaces(recovered, sink));
   CAIRN_RETURN_IF_ERROR(FindExtents(recovered, sink));
   FindHints(sink);
+  FindGenerations(sink);
   return SettleSegments(recovered);
+}
+
+void SsdDevice::FindGenerations(RecoverySink& sink) const {
+  const absl::StatusOr<std::string> list = ledger_->GetMeta(kGenerationsMeta);
+  if (list.ok()) {
+    sink.FoundGenerations(*list);
+  } else if (!absl::IsNotFound(list.status())) {
+    LogWarn("ssd", "generations of the previous process cannot be read",
+            {{"path", options_.path}, {"error", list.status()}});
+  }
 }
 
 void SsdDevice::FindHints(RecoverySink& sink) {

@@ -230,6 +230,12 @@ void SsdTier::PolicyChanged(const SpaceRecord& space) {
   }
 }
 
+void SsdTier::SaveGenerations(const std::string& list) {
+  for (const auto& device : Present()) {
+    device->SaveGenerations(list);
+  }
+}
+
 void SsdTier::SaveHints(std::span<const HintRecord> hints) {
   for (const auto& device : Present()) {
     device->SaveHints(SerializeHints(hints));

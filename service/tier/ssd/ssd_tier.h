@@ -83,7 +83,8 @@ class SsdTier final : public CopyTier {
   absl::Status Recover(RecoverySink& sink) override;
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
   void PolicyChanged(const SpaceRecord& space) override;
-  // Saves the hints on each device.
+  // Save them on each device.
+  void SaveGenerations(const std::string& list) override;
   void SaveHints(std::span<const HintRecord> hints) override;
   bool AwaitFreed(absl::Time deadline) override;
   void Sync(uint64_t parts, TierDone done) override { SyncFrom(0, parts, std::move(done)); }

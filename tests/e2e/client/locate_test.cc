@@ -192,6 +192,47 @@ TEST_F(LocateTest, AHomeThatHangsIsPassedOver) {
   daemons_[2]->process().Signal(SIGCONT);
 }
 
+// The member of the test knows of no generations, like one of an earlier version.
+TEST_F(LocateTest, AMemberOfAnEarlierVersionIsToldNoGenerations) {
+  Start("a");
+  EXPECT_TRUE(Open(*daemons_[0]).space->Invalidate(kPatience).ok());
+  Start("b");
+  test_ = std::make_unique<TestMember>("test", folder_.File("members"));
+  List("test", test_->address());
+  for (const auto& daemon : daemons_) {
+    ASSERT_TRUE(Await(*daemon, "joined", 3));
+    EXPECT_TRUE(daemon->AwaitMetric("cairn_member_generations", 1, kPatience));
+  }
+  const auto stub = OpenPeer(daemons_[0]->endpoint("peer"), PeerDial(), 1 << 20);
+  const auto hello = [&](uint64_t hash, uint64_t known, const std::string& list) {
+    v1::HelloRequest request;
+    *request.mutable_self() = SelfOf(test_->members(), "test");
+    request.set_generations_hash(hash);
+    request.set_generations_known(known);
+    request.set_generations(list);
+    grpc::ClientContext context;
+    v1::HelloReply reply;
+    const grpc::Status status = stub->Hello(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply;
+  };
+  const v1::HelloReply older = hello(0, 0, "");
+  EXPECT_EQ(older.generations_hash(), 0u);
+  EXPECT_EQ(older.generations(), "");
+  // One that knows of them, and lacks this one, is told once.
+  const v1::HelloReply all = hello(Generations::kEmptyHash, 0, "nonsense");
+  const auto list = ParseGenerations(all.generations());
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_EQ(list->size(), 1u);
+  EXPECT_EQ(hello(all.generations_hash(), 0, "").generations(), "");
+  EXPECT_EQ(hello(Generations::kEmptyHash, all.generations_hash(), "").generations(), "");
+  // What it tells is taken.
+  const SpaceGeneration more{"t", {}, list->front().generation};
+  EXPECT_NE(hello(Generations::kEmptyHash, 0, SerializeGenerations({&more, 1})).generations_hash(),
+            all.generations_hash());
+  EXPECT_EQ(daemons_[0]->Metric("cairn_member_generations"), 2);
+}
+
 TEST_F(LocateTest, CallersThatAreNoMembersAreRefused) {
   ASSERT_NO_FATAL_FAILURE(StartThreeAndATest());
   const auto stub = OpenPeer(daemons_[0]->endpoint("peer"), PeerDial(), 1 << 20);

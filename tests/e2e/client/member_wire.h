@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/options.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tls_certificates.h"
 
@@ -18,7 +19,7 @@ namespace cairn {
 
 enum class Wire : uint8_t { kUcx, kTls };
 
-inline std::string WireName(Wire wire) { return wire == Wire::kUcx ? "Ucx" : "Tls"; }
+inline std::string MemberWireName(Wire wire) { return wire == Wire::kUcx ? "Ucx" : "Tls"; }
 
 // Thread-safety: Thread-compatible.
 class MemberWire {
@@ -37,6 +38,14 @@ class MemberWire {
     }
   }
 
+  // What a client needs that calls the peer port of another member as this one.
+  TlsOptions Tls(const std::string& name, const std::string& other) const {
+    if (wire_ == Wire::kUcx) return {};
+    return {.ca = folder_.File("ca.pem"),
+            .cert = folder_.File(name + ".pem"),
+            .key = folder_.File(name + ".key"),
+            .server = absl::StrCat("spiffe://test.example/", other)};
+  }
   // Flags of the member.
   std::vector<std::string> Flags(const std::string& name) const {
     if (wire_ == Wire::kUcx) return {"--data=127.0.0.1:0"};

@@ -4,15 +4,18 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/client/cluster_fixture.h"
 #include "tests/e2e/client/member_wire.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/wait.h"
 
 namespace cairn {
@@ -211,6 +214,95 @@ TEST_P(RemoteTest, AMemberThatWasStoppedDeletesLater) {
   EXPECT_EQ(a.Match(4).block_count, 2u);
 }
 
+// The deletion of a space. The member that has the blocks is stopped meanwhile, and asked at once
+// when it is back, by one that knows.
+TEST_P(RemoteTest, AMemberThatWasStoppedHasNothingOfADeletedSpace) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(3));
+  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]), c = Open(*daemons_[2]);
+  a.Put(0, 4);
+  const MatchResult before = b.Match(4);
+  ASSERT_EQ(before.block_count, 4u);
+  EXPECT_TRUE(b.Get(0, before.lease).ok());
+  Stop(*daemons_[0]);
+  const absl::Status unreached = c.space->Invalidate(absl::Seconds(1)).status();
+  EXPECT_TRUE(absl::IsUnavailable(unreached)) << unreached;
+  EXPECT_THAT(std::string(unreached.message()),
+              testing::HasSubstr("did not confirm it: a; they are told when they are back"));
+  EXPECT_EQ(b.Match(1, /*is_counting=*/true).block_count, 0u) << "b has confirmed it";
+  daemons_[0]->process().Signal(SIGCONT);
+  EXPECT_EQ(b.Match(4).block_count, 0u);
+  EXPECT_FALSE(b.Get(1, before.lease).ok()) << "of a match before the deletion";
+  EXPECT_EQ(a.Match(4).block_count, 0u) << daemons_[0]->ReadLog();
+  EXPECT_EQ(daemons_[0]->Metric("cairn_member_generations_learned_total"), 1);
+  EXPECT_TRUE(daemons_[2]->AwaitMetric("cairn_peer_late_deletes_total{outcome=\"confirmed\"", 1,
+                                       kPatience));
+  a.Put(0, 2);
+  EXPECT_THAT(TiersOf(b.Match(4)), ElementsAre(Tier::kPeer, Tier::kPeer)) << "new blocks are read";
+  EXPECT_THAT(TiersOf(c.Match(4)), ElementsAre(Tier::kPeer, Tier::kPeer));
+}
+
+// It has the blocks on its drive, and another member has deleted the space meanwhile.
+TEST_P(RemoteTest, AMemberThatWasKilledLearnsThatASpaceWasDeleted) {
+  const TempDir disk{std::filesystem::path(CAIRN_TEST_DISK)};
+  const std::vector<std::string> ssd = {"--ssd=" + disk.path().string() + "=256MiB"};
+  const std::string written = "cairn_write_downs_total{outcome=\"written\"";
+  const auto kill = [](DaemonProcess& daemon) {
+    daemon.process().Signal(SIGKILL);
+    ASSERT_TRUE(daemon.process().Wait(kPatience).ok());
+  };
+  StartMember("a", ssd);
+  StartMember("b");
+  ASSERT_TRUE(Await(*daemons_[1], "joined", 2));
+  Open(*daemons_[0]).Put(0, 4);
+  ASSERT_TRUE(daemons_[0]->AwaitMetric(written, 4, kPatience));
+  ASSERT_NO_FATAL_FAILURE(kill(*daemons_[0]));
+  const absl::Status unreached = Open(*daemons_[1]).space->Invalidate(absl::Seconds(1)).status();
+  EXPECT_TRUE(absl::IsUnavailable(unreached)) << unreached;
+  const DaemonProcess* a = StartMember("a", ssd);
+  {
+    const Reader on_a = Open(*a);
+    EXPECT_TRUE(a->AwaitMetric("cairn_member_generations_learned_total", 1, kPatience));
+    EXPECT_EQ(on_a.Match(4).block_count, 0u);
+    on_a.Put(0, 2);
+    ASSERT_TRUE(a->AwaitMetric(written, 2, kPatience));
+  }
+  // Its drive says which deletions its blocks have seen.
+  ASSERT_NO_FATAL_FAILURE(kill(*daemons_[2]));
+  ASSERT_NO_FATAL_FAILURE(kill(*daemons_[1]));
+  a = StartMember("a", ssd);
+  EXPECT_EQ(a->Metric("cairn_member_generations"), 1);
+  const DaemonProcess* b = StartMember("b");
+  ASSERT_TRUE(Await(*a, "joined", 2));
+  EXPECT_TRUE(b->AwaitMetric("cairn_member_generations_learned_total", 1, kPatience));
+  EXPECT_EQ(Open(*a).Match(4).block_count, 2u);
+  EXPECT_EQ(a->Metric("cairn_member_generations_learned_total"), 0);
+}
+
+// A member of a version that knows of no generations, while others are upgraded: to it, the peer
+// port is what it was.
+TEST_P(RemoteTest, AnOlderMemberReadsAndDeletes) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
+  EXPECT_TRUE(a.space->Invalidate(kPatience).ok());
+  a.Put(0, 2);
+  ConnectOptions options;
+  options.control = daemons_[0]->endpoint("peer");
+  options.transports = GetParam() == Wire::kTls ? "stream" : "ucx";
+  options.tls = wire_.Tls("c", "a");
+  const Reader older{SequenceClient::Open(options)};
+  const MatchResult match = older.Match(2);
+  EXPECT_THAT(TiersOf(match), Each(Tier::kHost));
+  EXPECT_EQ(match.block_count, 2u);
+  EXPECT_TRUE(older.Get(1, match.lease).ok());
+  const MatchResult copied = b.Match(2);
+  EXPECT_TRUE(b.Get(0, copied.lease).ok());
+  // It tells only one of them. The others learn of it from that one.
+  EXPECT_TRUE(older.space->Invalidate(kPatience).ok());
+  EXPECT_EQ(a.Match(2).block_count, 0u);
+  EXPECT_EQ(b.Match(2).block_count, 0u);
+  EXPECT_EQ(b.Match(2).block_count, 0u);
+}
+
 TEST_P(RemoteTest, AMemberThatDiesIsAMissInTime) {
   ASSERT_NO_FATAL_FAILURE(StartAll(2));
   const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
@@ -272,7 +364,7 @@ TEST_P(RemoteTest, ACopyExpiresWithTheOriginal) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, RemoteTest, testing::Values(Wire::kUcx, Wire::kTls),
-                         [](const auto& info) { return WireName(info.param); });
+                         [](const auto& info) { return MemberWireName(info.param); });
 
 }  // namespace
 }  // namespace cairn

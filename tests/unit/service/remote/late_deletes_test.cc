@@ -75,5 +75,21 @@ TEST_F(LateDeletesTest, TheOldestMakeRoom) {
   EXPECT_EQ(late_.key_count(), 0u);
 }
 
+// The deletion of a space has no keys, and counts as one.
+TEST_F(LateDeletesTest, AWholeSpaceIsKeptToo) {
+  late_.Add({"a", {}, {}, clock_.Now(), 5});
+  EXPECT_EQ(late_.key_count(), 1u);
+  auto taken = Take();
+  ASSERT_TRUE(taken.has_value());
+  EXPECT_TRUE(taken->keys.empty());
+  EXPECT_EQ(taken->generation, 5u);
+  EXPECT_EQ(late_.key_count(), 0u);
+  late_.Done(*std::move(taken), false);
+  EXPECT_EQ(late_.key_count(), 1u);
+  Add("b", LateDeletes::kKeysMax);
+  EXPECT_EQ(late_.key_count(), LateDeletes::kKeysMax);
+  EXPECT_EQ(Take()->member, "b");
+}
+
 }  // namespace
 }  // namespace cairn
