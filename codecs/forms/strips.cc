@@ -56,17 +56,23 @@ bool StripDecoder::Add(const TileGeometry& geometry, const Recipe& recipe,
                        std::span<const std::byte> content, uint8_t* target) {
   return ForEachStrip(geometry, recipe, content,
                       [&](uint32_t index, const StripParts& parts, const uint8_t* strip) {
-                        jobs_[count_++] = {StripOf(geometry, recipe, index), parts, strip,
+                        const StripJob job{StripOf(geometry, recipe, index), parts, strip,
                                            target + StripSourceOffset(geometry, index),
                                            is_streamed_};
+                        if (parts.mode != StripMode::kLanes32) return DecodeStrips(&job, 1);
+                        jobs_[count_++] = job;
                         return count_ < kStripsAtOnce || Flush();
                       });
+}
+
+bool StripDecoder::DecodeStrips(const StripJob* jobs, uint32_t count) const {
+  return OperationOf<&Backend::decode_strips>(backend_)(jobs, count);
 }
 
 bool StripDecoder::Flush() {
   const uint32_t count = count_;
   count_ = 0;
-  return count == 0 || OperationOf<&Backend::decode_strips>(backend_)(jobs_, count);
+  return count == 0 || DecodeStrips(jobs_, count);
 }
 
 const Form forms::kStrips = {"strips", Layout, Encode, Decode, Verify, nullptr};

@@ -35,7 +35,9 @@ template <typename Visit>
   return offset == content.size();
 }
 
-// Decodes tiles in strips, several strips at once. Targets may stay unwritten until Flush().
+// Decodes tiles in strips. Strips in mode lanes32 are decoded several at once, so their targets may
+// stay unwritten until Flush(). Other strips are decoded at once: the caller has just read them,
+// and they are still in the core's cache.
 class StripDecoder {
  public:
   // is_streamed: bypass the caches when writing targets.
@@ -52,6 +54,8 @@ class StripDecoder {
   [[nodiscard]] bool IsEmpty() const { return count_ == 0; }
 
  private:
+  [[nodiscard]] bool DecodeStrips(const StripJob* jobs, uint32_t count) const;
+
   const Backend& backend_;
   bool is_streamed_;
   uint32_t count_ = 0;
