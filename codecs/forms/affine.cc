@@ -60,6 +60,7 @@ bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
   AffineTile tile = AffineOf(stored.geometry, *stored.recipe);
   // If many rows are written over the elements, the target is better kept in the caches.
   tile.is_streamed = work.is_streamed && 2 * stored.entry.rows < stored.geometry.rows;
+  tile.behind = U8(stored.behind);
   DecodeAffine(work.backend, tile, stored.geometry, stored.layout, U8(stored.content.data()),
                target);
   OverlayRows(stored, stored.layout, target);

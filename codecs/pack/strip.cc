@@ -86,14 +86,17 @@ bool IsLastNibbleRunClean(const StripShape& shape, const uint8_t* runs) {
   return bits == 0;
 }
 
-StripFault CheckPlanes(const StripShape& shape, const uint8_t* bytes, const StripParts& parts) {
-  if (!IsLastRunClean(shape, bytes + parts.coded)) return StripFault::kPadding;
-  const uint8_t* nibbles = bytes + parts.escape;
-  if (parts.escapes % 2 != 0 && nibbles[parts.escapes / 2] >> 4 != 0) return StripFault::kPadding;
-  const uint64_t escapes = CountEscapes(bytes + parts.coded, RunCount(shape));
+bool ArePlanesClean(const StripShape& shape, const uint8_t* bytes, const StripParts& parts) {
+  return IsLastRunClean(shape, bytes + parts.coded) &&
+         (parts.escapes % 2 == 0 || bytes[parts.escape + parts.escapes / 2] >> 4 == 0);
+}
+
+// REQUIRES: ArePlanesClean().
+bool HasStatedEscapes(const StripShape& shape, const uint8_t* bytes, const StripParts& parts) {
   // The nibble after the last one is 0, and so counts as none.
-  const uint64_t raws = CountRawNibbles(nibbles, (uint64_t{parts.escapes} + 1) / 2);
-  return escapes == parts.escapes && raws == parts.raws ? StripFault::kNone : StripFault::kContent;
+  const uint64_t nibble_bytes = (uint64_t{parts.escapes} + 1) / 2;
+  return CountEscapes(bytes + parts.coded, RunCount(shape)) == parts.escapes &&
+         CountRawNibbles(bytes + parts.escape, nibble_bytes) == parts.raws;
 }
 
 }  // namespace
@@ -135,18 +138,24 @@ bool ParseStrip(const StripShape& shape, const uint8_t* bytes, uint64_t room, St
   return parts->bytes < RawStripBytes(shape) && HasValidPar(shape, *parts, bytes + strip::kPar);
 }
 
-StripFault CheckStrip(const StripShape& shape, const uint8_t* bytes, const StripParts& parts) {
+bool IsStripClean(const StripShape& shape, const uint8_t* bytes, const StripParts& parts) {
   if (!IsZero(bytes + parts.coded_end, parts.plane - parts.coded_end) ||
       !IsZero(bytes + parts.end, parts.bytes - parts.end)) {
-    return StripFault::kPadding;
+    return false;
   }
-  if (parts.mode == StripMode::kRaw) return StripFault::kNone;
+  if (parts.mode == StripMode::kRaw) return true;
   const uint8_t* low = bytes + parts.low;
   if ((HasLowRuns(shape.dtype) && !IsLastRunClean(shape, low)) ||
       (shape.dtype == DType::kFp8E4m3 && !IsLastNibbleRunClean(shape, low))) {
-    return StripFault::kPadding;
+    return false;
   }
-  return parts.mode == StripMode::kPlanes ? CheckPlanes(shape, bytes, parts) : StripFault::kNone;
+  return parts.mode != StripMode::kPlanes || ArePlanesClean(shape, bytes, parts);
+}
+
+StripFault CheckStrip(const StripShape& shape, const uint8_t* bytes, const StripParts& parts) {
+  if (!IsStripClean(shape, bytes, parts)) return StripFault::kPadding;
+  const bool is_valid = parts.mode != StripMode::kPlanes || HasStatedEscapes(shape, bytes, parts);
+  return is_valid ? StripFault::kNone : StripFault::kContent;
 }
 
 }  // namespace cairn::codecs
