@@ -58,6 +58,9 @@ struct AffineTile {
   // Null: no pattern is subtracted. Otherwise, if a token has a pattern p, its codes and params are
   // computed from x - p instead of the value x, and decoding adds p before it rounds.
   const Prediction* prediction = nullptr;
+  // For decoding: memory that is probably read next. Only prefetched, at any address; null: not
+  // even that.
+  const uint8_t* behind = nullptr;
 };
 
 // Words of a bitmap of tokens. Token t is bit t mod 64 of word t / 64. Bits from `tokens` on are 0.
@@ -96,11 +99,12 @@ struct MixedTile {
 // One strip that a call decodes.
 struct StripJob {
   StripShape shape;
-  StripParts parts;      // as ParseStrip() set them
-  const uint8_t* strip;  // has parts.bytes bytes
-  uint8_t* target;       // ElementCount(shape) elements; all are written unless the strip is
-                         // refused
-  bool is_streamed;      // bypass the caches when writing the target
+  StripParts parts;       // as ParseStrip() set them
+  const uint8_t* strip;   // has parts.bytes bytes
+  const uint8_t* behind;  // memory that is probably read next; only prefetched, at any address
+  uint8_t* target;        // ElementCount(shape) elements; all are written unless the strip is
+                          // refused
+  bool is_streamed;       // bypass the caches when writing the target
 };
 
 // Maximum number of strips that one call decodes. A backend can interleave them.
@@ -127,10 +131,11 @@ struct StepStripJob {
   const StepTile* tile;
   uint32_t tokens;
   uint64_t position;
-  StepStripParts parts;  // as ParseStepStrip() set them
-  const uint8_t* strip;  // has parts.bytes bytes
-  uint8_t* target;       // tokens * tile->dim elements; all are written unless the strip is refused
-  bool is_streamed;      // bypass the caches when writing the target
+  StepStripParts parts;   // as ParseStepStrip() set them
+  const uint8_t* strip;   // has parts.bytes bytes
+  const uint8_t* behind;  // as in StripJob
+  uint8_t* target;   // tokens * tile->dim elements; all are written unless the strip is refused
+  bool is_streamed;  // bypass the caches when writing the target
   StepScratch* scratch = nullptr;  // may be null; the same for all jobs of a call
 };
 

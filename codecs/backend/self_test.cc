@@ -255,7 +255,7 @@ void TryDecodeStrips(const Backend& backend, const Samples& samples, Result* res
     for (uint32_t count = 1; count <= kStripsAtOnce; ++count) {
       StripJob jobs[kStripsAtOnce];
       for (uint32_t i = 0; i < count; ++i) {
-        jobs[i] = {shape, parts, strip.data(), target.data() + i * bytes, false};
+        jobs[i] = {shape, parts, strip.data(), strip.data(), target.data() + i * bytes, false};
       }
       const bool is_valid = OperationOf<&Backend::decode_strips>(backend)(jobs, count);
       result->Add(&is_valid, sizeof(is_valid));
@@ -308,9 +308,8 @@ void TryDecodeStepStrips(const Backend& backend, const Samples& samples, Result*
     Buffer target(kStripsAtOnce * bytes);
     StepStripJob jobs[kStripsAtOnce];
     for (uint32_t i = 0; i < kStripsAtOnce; ++i) {
-      jobs[i] = {tile.get(), kStripTokens, source.position,
-                 parts,      strip.data(), target.data() + i * bytes,
-                 false};
+      jobs[i] = {tile.get(),   kStripTokens, source.position,           parts,
+                 strip.data(), strip.data(), target.data() + i * bytes, false};
     }
     const bool is_valid = OperationOf<&Backend::decode_step_strips>(backend)(jobs, kStripsAtOnce);
     result->Add(&is_valid, sizeof(is_valid));

@@ -35,6 +35,17 @@ bool HasValidScores(const StoredTile& tile, const uint8_t* content) {
                    content + layout.positions.offset, tile.entry.rows);
 }
 
+// Returns a bit for each fault of a pair of fp16: a min that is not finite or is -0, and a range
+// that is not finite or has a sign.
+uint32_t FaultsOfParams(uint32_t pair) {
+  const uint32_t magnitudes = pair & 0x7FFF7FFF;
+  const uint32_t has_fault = (magnitudes + 0x04000400)  // a carry: all bits of the exponent are set
+                             | (pair & 0x80000000)      // the sign of the range
+                             |
+                             (pair & ~(magnitudes + 0x7FFF) & 0x8000);  // a sign, and no magnitude
+  return has_fault & 0x80008000;
+}
+
 std::optional<TileLayout> Layout(const TileGeometry& geometry, const Recipe& recipe, uint32_t rows,
                                  uint64_t) {
   return PlaceParts(LayoutOfGroups(geometry, recipe, rows), geometry);
@@ -49,6 +60,7 @@ bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
   AffineTile tile = AffineOf(stored.geometry, *stored.recipe);
   // If many rows are written over the elements, the target is better kept in the caches.
   tile.is_streamed = work.is_streamed && 2 * stored.entry.rows < stored.geometry.rows;
+  tile.behind = U8(stored.behind);
   DecodeAffine(work.backend, tile, stored.geometry, stored.layout, U8(stored.content.data()),
                target);
   OverlayRows(stored, stored.layout, target);
@@ -149,13 +161,22 @@ Error NarrowGroups(const Backend& backend, const DecodeInputs&, const StoredTile
 }
 
 bool HasValidParams(const TileLayout& layout, const std::byte* tile) {
+  constexpr uint64_t kPairsAtOnce = 16;  // so that the compiler uses vectors
   const std::byte* params = tile + layout.params.offset;
+  const uint64_t pair_count = layout.params.bytes / kParamsBytes;
   uint32_t faults = 0;
-  for (uint64_t i = 0; i < layout.params.bytes; i += 4) {
-    const auto pair = Load<uint32_t>(params + i);
-    faults |= (pair & 0x7C00) == 0x7C00 ? 1 : 0;
-    faults |= (pair & 0xFFFF) == 0x8000 ? 1 : 0;
-    faults |= (pair >> 16) >= 0x7C00 ? 1 : 0;
+  const auto check = [&faults](const uint32_t* pairs, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) faults |= FaultsOfParams(pairs[i]);
+  };
+  uint32_t pairs[kPairsAtOnce];
+  uint64_t at = 0;
+  for (; at + kPairsAtOnce <= pair_count; at += kPairsAtOnce) {
+    std::memcpy(pairs, params + at * kParamsBytes, sizeof(pairs));
+    check(pairs, kPairsAtOnce);
+  }
+  for (; at < pair_count; ++at) {
+    pairs[0] = Load<uint32_t>(params + at * kParamsBytes);
+    check(pairs, 1);
   }
   return faults == 0;
 }

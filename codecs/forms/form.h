@@ -35,6 +35,8 @@ struct StoredTile {
   const Recipe* recipe = nullptr;
   TileEntry entry;
   std::span<const std::byte> content;
+  // The memory that is probably read next. Decoders only prefetch it.
+  const std::byte* behind = nullptr;
   TileLayout layout;  // result of LayoutOf() for the members above
 };
 
@@ -77,6 +79,10 @@ struct Form {
   // kNotDemotable, kBadTile, kTargetTooSmall.
   Error (*narrow)(const Backend& backend, const DecodeInputs& side, const StoredTile& tile,
                   const Recipe& recipe, ImageWriter* writer);
+
+  // Does the same as verify for a tile that the caller also decodes, without the checks that
+  // decode() makes. Null: verify is used.
+  Error (*verify_decoded)(const StoredTile& tile) = nullptr;
 };
 
 // forms::kRaw, forms::kAffine, …: a Form for each line of codecs/types/form_id.h.

@@ -142,9 +142,15 @@ bool StepStripDecoder::Add(const StoredTile& stored, const Profile& profile, uin
   const auto add = [&](uint32_t i, const StripShape& shape, const StepStripParts& parts,
                        const uint8_t* strip) {
     const uint64_t token = uint64_t{i} * kStripTokens;
-    jobs_[count_++] = {&tile,        shape.tokens, stored.first_position + token,
-                       parts,        strip,        target + StripSourceOffset(geometry, i),
-                       is_streamed_, scratch_};
+    jobs_[count_++] = {&tile,
+                       shape.tokens,
+                       stored.first_position + token,
+                       parts,
+                       strip,
+                       BehindStrip(stored, strip, parts.bytes),
+                       target + StripSourceOffset(geometry, i),
+                       is_streamed_,
+                       scratch_};
     return count_ < kStripsAtOnce || DecodeJobs();
   };
   return ForEachStepStrip(geometry, stored.content, add);

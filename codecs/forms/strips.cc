@@ -35,40 +35,60 @@ Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& sou
 }
 
 bool Decode(const DecodeWork& work, const StoredTile& tile, uint8_t* target) {
-  return work.strips->Add(tile.geometry, *tile.recipe, tile.content, target);
+  return work.strips->Add(tile, target);
 }
 
-Error Verify(const StoredTile& tile) {
+// Checks each strip with `check`, which returns a StripFault.
+template <typename Check>
+Error CheckStrips(const StoredTile& tile, Check check) {
   StripFault fault = StripFault::kNone;
   const bool is_valid =
       ForEachStrip(tile.geometry, *tile.recipe, tile.content,
                    [&](uint32_t index, const StripParts& parts, const uint8_t* strip) {
-                     fault = CheckStrip(StripOf(tile.geometry, *tile.recipe, index), strip, parts);
+                     fault = check(StripOf(tile.geometry, *tile.recipe, index), strip, parts);
                      return fault == StripFault::kNone;
                    });
   if (is_valid) return Error::kOk;
   return fault == StripFault::kPadding ? Error::kBadPadding : Error::kBadTile;
 }
 
+Error Verify(const StoredTile& tile) { return CheckStrips(tile, CheckStrip); }
+
+Error VerifyDecoded(const StoredTile& tile) {
+  return CheckStrips(
+      tile, [](const StripShape& shape, const uint8_t* strip, const StripParts& parts) {
+        return IsStripClean(shape, strip, parts) ? StripFault::kNone : StripFault::kPadding;
+      });
+}
+
 }  // namespace
 
-bool StripDecoder::Add(const TileGeometry& geometry, const Recipe& recipe,
-                       std::span<const std::byte> content, uint8_t* target) {
-  return ForEachStrip(geometry, recipe, content,
+bool StripDecoder::Add(const StoredTile& tile, uint8_t* target) {
+  const TileGeometry& geometry = tile.geometry;
+  return ForEachStrip(geometry, *tile.recipe, tile.content,
                       [&](uint32_t index, const StripParts& parts, const uint8_t* strip) {
-                        jobs_[count_++] = {StripOf(geometry, recipe, index), parts, strip,
+                        const StripJob job{StripOf(geometry, *tile.recipe, index),
+                                           parts,
+                                           strip,
+                                           BehindStrip(tile, strip, parts.bytes),
                                            target + StripSourceOffset(geometry, index),
                                            is_streamed_};
+                        if (parts.mode != StripMode::kLanes32) return DecodeStrips(&job, 1);
+                        jobs_[count_++] = job;
                         return count_ < kStripsAtOnce || Flush();
                       });
+}
+
+bool StripDecoder::DecodeStrips(const StripJob* jobs, uint32_t count) const {
+  return OperationOf<&Backend::decode_strips>(backend_)(jobs, count);
 }
 
 bool StripDecoder::Flush() {
   const uint32_t count = count_;
   count_ = 0;
-  return count == 0 || OperationOf<&Backend::decode_strips>(backend_)(jobs_, count);
+  return count == 0 || DecodeStrips(jobs_, count);
 }
 
-const Form forms::kStrips = {"strips", Layout, Encode, Decode, Verify, nullptr};
+const Form forms::kStrips = {"strips", Layout, Encode, Decode, Verify, nullptr, VerifyDecoded};
 
 }  // namespace cairn::codecs

@@ -35,7 +35,17 @@ template <typename Visit>
   return offset == content.size();
 }
 
-// Decodes tiles in strips, several strips at once. Targets may stay unwritten until Flush().
+// Returns the memory that is probably read after a strip of the tile: the next strip, or the memory
+// behind the tile.
+[[nodiscard]] inline const uint8_t* BehindStrip(const StoredTile& tile, const uint8_t* strip,
+                                                uint64_t bytes) {
+  const uint8_t* end = U8(tile.content.data()) + tile.content.size();
+  return strip + bytes == end ? U8(tile.behind) : strip + bytes;
+}
+
+// Decodes tiles in strips. Strips in mode lanes32 are decoded several at once, so their targets may
+// stay unwritten until Flush(). Other strips are decoded at once: the caller has just read them,
+// and they are still in the core's cache.
 class StripDecoder {
  public:
   // is_streamed: bypass the caches when writing targets.
@@ -43,15 +53,16 @@ class StripDecoder {
       : backend_(backend), is_streamed_(is_streamed) {}
 
   // Adds a tile to decode. Returns false if a strip of this tile or of an earlier one is invalid.
-  //   content  must outlive Flush()
-  //   target   geometry.SourceBytes(), valid until Flush()
-  [[nodiscard]] bool Add(const TileGeometry& geometry, const Recipe& recipe,
-                         std::span<const std::byte> content, uint8_t* target);
+  //   tile    its content must outlive Flush()
+  //   target  geometry.SourceBytes(), valid until Flush()
+  [[nodiscard]] bool Add(const StoredTile& tile, uint8_t* target);
   [[nodiscard]] bool Flush();
   // Returns whether no strip waits for Flush().
   [[nodiscard]] bool IsEmpty() const { return count_ == 0; }
 
  private:
+  [[nodiscard]] bool DecodeStrips(const StripJob* jobs, uint32_t count) const;
+
   const Backend& backend_;
   bool is_streamed_;
   uint32_t count_ = 0;

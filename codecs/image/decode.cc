@@ -105,9 +105,10 @@ class Decoder {
     if (view.is_shared()) {
       uint32_t crc = 0;
       if (const Error error = TakeContent(&stored, &crc); error != Error::kOk) return error;
-      if (const Error error = VerifyStored(stored, crc); error != Error::kOk) return error;
+      if (const Error error = VerifyDecoded(stored, crc); error != Error::kOk) return error;
     } else if (is_verified_) {
-      if (const Error error = VerifyStored(stored); error != Error::kOk) return error;
+      const uint32_t crc = Crc32c(stored.content);
+      if (const Error error = VerifyDecoded(stored, crc); error != Error::kOk) return error;
     }
     if (target == nullptr) {
       const uint64_t bytes = PlaneBytes(shape, tile.plane);

@@ -13,6 +13,7 @@ StoredTile StoredTileOf(const ImageView& view, uint32_t index) {
   tile.recipe = &spec.recipe;
   tile.entry = view.Tile(index);
   tile.content = view.TileContent(index);
+  tile.behind = tile.content.data() + tile.content.size();
   // Parsing has checked that the tile has a layout.
   tile.layout =
       *LayoutOf(tile.geometry, spec.recipe, tile.entry.form, tile.entry.rows, tile.entry.bytes);

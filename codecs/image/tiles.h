@@ -14,9 +14,8 @@ namespace cairn::codecs {
 
 // REQUIRES: index < view.tile_count().
 [[nodiscard]] StoredTile StoredTileOf(const ImageView& view, uint32_t index);
-// Verifies a tile, as VerifyTile() does.
-Error VerifyStored(const StoredTile& tile);
-// Verifies a tile whose content has the CRC `crc`.
-Error VerifyStored(const StoredTile& tile, uint32_t crc);
+// Verifies a tile whose content has the CRC `crc`, and which the caller decodes, too. Only if that
+// succeeds, the tile is verified.
+Error VerifyDecoded(const StoredTile& tile, uint32_t crc);
 
 }  // namespace cairn::codecs

@@ -5,16 +5,25 @@
 
 namespace cairn::codecs {
 
-Error VerifyStored(const StoredTile& tile) { return VerifyStored(tile, Crc32c(tile.content)); }
+namespace {
 
-Error VerifyStored(const StoredTile& tile, uint32_t crc) {
+Error VerifyWith(Error (*verify)(const StoredTile& tile), const StoredTile& tile, uint32_t crc) {
   if (crc != tile.entry.crc) return Error::kBadChecksum;
   if (!HasCleanPadding(tile.layout, tile.content.data())) return Error::kBadPadding;
-  return FormOf(tile.entry.form)->verify(tile);
+  return verify(tile);
+}
+
+}  // namespace
+
+Error VerifyDecoded(const StoredTile& tile, uint32_t crc) {
+  const Form& form = *FormOf(tile.entry.form);
+  return VerifyWith(form.verify_decoded != nullptr ? form.verify_decoded : form.verify, tile, crc);
 }
 
 Error VerifyTile(const ImageView& view, uint32_t index) {
-  return view.is_shared() ? Error::kMismatch : VerifyStored(StoredTileOf(view, index));
+  if (view.is_shared()) return Error::kMismatch;
+  const StoredTile tile = StoredTileOf(view, index);
+  return VerifyWith(FormOf(tile.entry.form)->verify, tile, Crc32c(tile.content));
 }
 
 Error VerifyTiles(const ImageView& view, const Slice& slice) {

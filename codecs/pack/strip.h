@@ -276,5 +276,8 @@ uint64_t StoreRawStrip(const StripShape& shape, const uint8_t* source, uint8_t* 
 enum class StripFault : uint8_t { kNone, kPadding, kContent };
 [[nodiscard]] StripFault CheckStrip(const StripShape& shape, const uint8_t* bytes,
                                     const StripParts& parts);
+// Checks only the zero padding. Decoding finds a wrong number of escapes.
+[[nodiscard]] bool IsStripClean(const StripShape& shape, const uint8_t* bytes,
+                                const StripParts& parts);
 
 }  // namespace cairn::codecs

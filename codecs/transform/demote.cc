@@ -33,8 +33,7 @@ Error RecodeTile(const Backend& backend, const StoredTile& tile, const Recipe& r
                  std::span<std::byte> target, TileSource source, ImageWriter* writer) {
   const std::span<std::byte> bits = target.last(source.geometry.SourceBytes());
   StripDecoder strips(backend, false);
-  const bool is_decoded =
-      strips.Add(tile.geometry, *tile.recipe, tile.content, U8(bits.data())) && strips.Flush();
+  const bool is_decoded = strips.Add(tile, U8(bits.data())) && strips.Flush();
   if (!is_decoded) return Error::kBadTile;
   source.bytes = U8(bits.data());
   return EncodeTile(backend, recipe, source, writer);

@@ -3,7 +3,9 @@
 // memcpy bytes per second of the same round, one core, in its CPU time, out of cache.
 //
 // "steps" is the backend's work alone, tile after tile. "image" is all of it: Encode() with a CRC a
-// tile, or ParseImage(), VerifyTiles() and Decode().
+// tile. "decode" is ParseImage() and Decode(). "verified" is what a reader does: DecodeAll() checks
+// and decodes tile after tile. "mapped" is the same for an image that another process may change,
+// whose tiles are copied first. The second table compares both with "decode" in the same round.
 #include <sys/mman.h>
 
 #include "codecs/backend/backend_operation.h"
@@ -61,6 +63,7 @@ struct WorkingSet {
   Profile plain;
   Profile basis;
   const Profile* profile = &plain;  // of the case that runs
+  std::vector<std::byte> prefix, scratch;
   std::vector<std::byte> bank_bytes;
   Bank bank;
 
@@ -115,11 +118,27 @@ struct WorkingSet {
           "encode");
     image_bytes[i] = bytes;
   }
-  void DecodeImage(const Backend& backend, bool verifies, uint64_t i) const {
+  void DecodeImage(const Backend& backend, uint64_t i) const {
     ImageView view;
     Check(ParseImage(Image(i).first(image_bytes[i]), &view), "parse");
-    if (verifies) Check(VerifyTiles(view), "verify");
     Check(Decode(backend, view, view.spec().slice, Decoded(i), {profile, &bank}), "decode");
+  }
+  void DecodeVerified(const Backend& backend, bool is_mapped, uint64_t i) {
+    const std::span<const std::byte> image = Image(i).first(image_bytes[i]);
+    ImageView view;
+    if (is_mapped) {
+      uint64_t bytes = 0;
+      Check(PeekPrefixBytes(image, &bytes), "prefix");
+      prefix.assign(image.begin(), image.begin() + static_cast<ptrdiff_t>(bytes));
+      Check(ParseSharedImage(prefix, image, &view), "parse");
+    } else {
+      Check(ParseImage(image, &view), "parse");
+    }
+    const Slice& slice = view.spec().slice;
+    const ViewShape shape{spec.tile, slice.layer_count, slice.head_count, kTokens};
+    const DecodeJob job{&view, slice, DenseView(shape, Decoded(i).data()), {profile, &bank}};
+    scratch.resize(ScratchBytes({&job, 1}));
+    Check(DecodeAll(backend, {&job, 1}, scratch), "decode all");
   }
 
   // Of the tiles of image `i`, as if they were raw: source and room of the same size.
@@ -211,6 +230,10 @@ void EncodeSteps(const Backend& backend, const Recipe& recipe, const WorkingSet&
   }
 }
 
+constexpr char kDecode[] = " decode";
+constexpr char kVerified[] = " decode verified";
+constexpr char kMapped[] = " decode mapped";
+
 bool HasTimedSteps(const Recipe& recipe) {
   return recipe.id == RecipeId::kKivi || recipe.id == RecipeId::kExact ||
          recipe.id == RecipeId::kCairn || recipe.id == RecipeId::kPatternkv;
@@ -237,8 +260,26 @@ void AddRecipe(WorkingSet& set, const Backend& backend, const Recipe& recipe, bo
   }
   add(" encode image", [&set, &backend](uint64_t i) { set.EncodeImage(backend, i); });
   // What the line above has left in the images.
-  add(" decode", [&set, &backend](uint64_t i) { set.DecodeImage(backend, false, i); });
-  add(" decode verified", [&set, &backend](uint64_t i) { set.DecodeImage(backend, true, i); });
+  add(kDecode, [&set, &backend](uint64_t i) { set.DecodeImage(backend, i); });
+  add(kVerified, [&set, &backend](uint64_t i) { set.DecodeVerified(backend, false, i); });
+  add(kMapped, [&set, &backend](uint64_t i) { set.DecodeVerified(backend, true, i); });
+}
+
+// Prints the medians of the rounds' ratios of verified decoding to decoding alone.
+void PrintVerified(const std::vector<bench::Case>& cases) {
+  std::printf("%-44s %10s %10s\n", "over decode, same round", "verified", "mapped");
+  for (size_t i = 0; i + 2 < cases.size(); ++i) {
+    if (!cases[i].name.ends_with(kDecode) || !cases[i + 2].name.ends_with(kMapped)) continue;
+    double ratios[2];
+    for (const size_t k : {0, 1}) {
+      std::vector<double> of_rounds;
+      for (size_t round = 0; round < cases[i].rates.size(); ++round) {
+        of_rounds.push_back(cases[i + 1 + k].rates[round] / cases[i].rates[round]);
+      }
+      ratios[k] = bench::Median(of_rounds);
+    }
+    std::printf("%-44s %10.3f %10.3f\n", cases[i].name.c_str(), ratios[0], ratios[1]);
+  }
 }
 
 int Main(int argc, char** argv) {
@@ -295,6 +336,7 @@ int Main(int argc, char** argv) {
               static_cast<double>(set.source.size()) / (1 << 20));
   bench::RunRounds(cases, options);
   bench::Print(cases, options, "codecs: 128 tokens x 128 channels, bf16, one core");
+  PrintVerified(cases);
   return 0;
 }
 

@@ -511,8 +511,9 @@ size_t LocalLane::CopyPiece(Moving& moving, const Peer& peer) {
   // The place was checked when the request arrived. The region lives as long as its peer.
   std::byte* theirs = peer.region.At(moving.place + moving.moved_bytes, bytes);
   if (moving.receive_done) {
-    moving.crc32c = codecs::CopyCrc32c(moving.crc32c, moving.target.data() + moving.moved_bytes,
-                                       {theirs, bytes});
+    // A target as large as this is not in the caches: writing past them saves reading it.
+    const auto copy = moving.bytes >= kPieceBytes ? codecs::StreamCrc32c : codecs::CopyCrc32c;
+    moving.crc32c = copy(moving.crc32c, moving.target.data() + moving.moved_bytes, {theirs, bytes});
   } else {
     CopyFromPlaces(moving, theirs, bytes);
   }

@@ -105,6 +105,14 @@ struct Steps {
   }
 };
 
+// Prefetches what is read after the tile, while codes at these bytes are decoded. Two-bit codes are
+// so few that the processor's own prefetch is enough.
+template <typename DecodeVariant>
+[[gnu::always_inline]] inline void AskBehind(const AffineTile& tile, uint64_t at, uint64_t bytes) {
+  if constexpr (DecodeVariant::kPicks) return;
+  if (tile.behind != nullptr) Strips::Ask(tile.behind + at, bytes);
+}
+
 // ---- Per channel ----
 
 struct Panel {
@@ -127,6 +135,8 @@ void ComputePanel(const AffineTile& tile, const Panel& panel, const uint8_t* cod
   for (uint32_t t = panel.token_first; t < panel.TokenEnd(); ++t) {
     const uint64_t at = uint64_t{t} * tile.dim + panel.channel_first;
     const uint8_t* pattern = PatternAt(tile, t, panel.channel_first);
+    AskBehind<DecodeVariant>(tile, at * DecodeVariant::kBits / 8,
+                             uint64_t{panel.channel_count} * DecodeVariant::kBits / 8);
     for (uint32_t c = 0; c < panel.channel_count; c += DecodeVariant::kWidth) {
       Float step[DecodeVariant::kVectors];
       Float min[DecodeVariant::kVectors];
@@ -265,6 +275,8 @@ void DecodePerToken(const AffineTile& tile, const uint8_t* codes, const uint8_t*
       uint8_t some[4 * kLanes] = {};
       if (count < kLanes) __builtin_memcpy(some, params + uint64_t{4} * pair, 4 * count);
       batch.Make(count < kLanes ? some : params + uint64_t{4} * pair);
+      AskBehind<DecodeVariant>(tile, element * DecodeVariant::kBits / 8,
+                               uint64_t{count} * tile.group * DecodeVariant::kBits / 8);
       for (uint32_t i = 0; i < count; ++i) {
         const uint32_t rest = tile.dim - channel;
         const uint32_t channels = rest < tile.group ? rest : tile.group;

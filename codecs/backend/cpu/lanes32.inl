@@ -58,14 +58,14 @@ template <bool kHasLowest>
   return stream + __builtin_popcount(lacking);
 }
 
-// Prefetches, for one channel, the bytes after the last of `count` strips: the strips that are
+// Prefetches, for one channel, the bytes behind the last of `count` strips: the strips that are
 // decoded next are most likely there.
 template <typename Decoding>
 [[gnu::always_inline]] inline void AskBehind(const Decoding* strips, uint32_t count,
                                              uint32_t channel, uint32_t dim) {
   const auto& last = *strips[count - 1].job;
   const uint64_t bytes = count * last.parts.bytes / dim;
-  Strips::Ask(last.strip + last.parts.bytes + channel * bytes, bytes);
+  Strips::Ask(last.behind + channel * bytes, bytes);
 }
 
 // Encodes 32 symbols of a channel. Returns the stream's new start. Overwrites up to 8 bytes before

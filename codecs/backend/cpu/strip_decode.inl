@@ -230,7 +230,7 @@ bool DecodePlanesAs(const StripJob& job) {
     const uint64_t rest = elements - first;
     const uint32_t count = rest < kElementsAtOnce ? static_cast<uint32_t>(rest) : kElementsAtOnce;
     // The strip after this one is most likely next. It has three bytes for two elements.
-    Strips::Ask(job.strip + job.parts.bytes + first * 3 / 2, uint64_t{count} * 3 / 2);
+    Strips::Ask(job.behind + first * 3 / 2, uint64_t{count} * 3 / 2);
     for (uint32_t i = 0; i < count; i += kChunk) {
       const Bytes32 codes = Elements32<DType::kFp16>::LoadRunCodes(runs, first + i);
       Strips::Store(exponents + i, Strips::Sub(Strips::Load(tops.of + channel), codes));

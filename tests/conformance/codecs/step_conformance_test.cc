@@ -213,8 +213,8 @@ TEST_P(StepConformanceTest, DecodesAnyNumberAtOnce) {
       std::memcpy(strips[i].data(), strip.data(), strip.size());
       targets.emplace_back(of->SourceBytes(), Below(2) == 0 ? 0 : maker_.Misalignment());
       wanted.emplace_back(of->SourceBytes(), 0);
-      jobs[i] = {&of->tile,        of->tokens,       of->position, {},
-                 strips[i].data(), wanted[i].data(), Below(2) == 0};
+      jobs[i] = {&of->tile,        of->tokens, of->position,     {},
+                 strips[i].data(), kNoMemory,  wanted[i].data(), Below(2) == 0};
       ASSERT_TRUE(ParseStepStrip(of->Shape(), strips[i].data(), strip.size(), &jobs[i].parts));
     }
     ASSERT_TRUE(ReferenceBackend().decode_step_strips(jobs.data(), count));
@@ -245,8 +245,8 @@ TEST_P(StepConformanceTest, DecodesWildMeansLikeTheReference) {
     }
     GuardedBytes wanted(made->SourceBytes(), 0);
     GuardedBytes got(made->SourceBytes(), 0);
-    StepStripJob job{&made->tile,  made->tokens,  made->position, {},
-                     strip.data(), wanted.data(), Below(2) == 0};
+    StepStripJob job{&made->tile,  made->tokens, made->position, {},
+                     strip.data(), strip.data(), wanted.data(),  Below(2) == 0};
     ASSERT_TRUE(ParseStepStrip(made->Shape(), strip.data(), strip.size(), &job.parts));
     coded += job.parts.mode == StepStripMode::kCoded ? 1 : 0;
     ASSERT_TRUE(ReferenceBackend().decode_step_strips(&job, 1));
@@ -272,8 +272,8 @@ TEST_P(StepConformanceTest, DecodesHostileStripsInBounds) {
       changed.data()[at] = static_cast<uint8_t>(Below(3) == 0 ? 0xFF : random_());
     }
     const auto decode = [&](const Backend& backend, GuardedBytes& target) {
-      const StepStripJob job{&of.tile,       of.tokens,     of.position, parts,
-                             changed.data(), target.data(), false};
+      const StepStripJob job{&of.tile,       of.tokens, of.position,   parts,
+                             changed.data(), kNoMemory, target.data(), false};
       const bool is_ok = OperationOf<&Backend::decode_step_strips>(backend)(&job, 1);
       EXPECT_TRUE(target.IsIntact());
       return is_ok;

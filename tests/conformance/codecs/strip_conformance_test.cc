@@ -143,7 +143,7 @@ TEST_P(StripTest, DecodesAnyNumberAtOnce) {
       strips.emplace_back(strip.size(), maker_.Misalignment());
       std::memcpy(strips[i].data(), strip.data(), strip.size());
       targets.emplace_back(SourceBytesOf(shape), maker_.Misalignment());
-      jobs[i] = {shape, {}, strips[i].data(), targets[i].data(), random_() % 2 == 0};
+      jobs[i] = {shape, {}, strips[i].data(), kNoMemory, targets[i].data(), random_() % 2 == 0};
       ASSERT_TRUE(ParseStrip(shape, strips[i].data(), strip.size(), &jobs[i].parts));
     }
     ASSERT_TRUE(OperationOf<&Backend::decode_strips>(*GetParam())(jobs.data(), count));
@@ -170,7 +170,7 @@ TEST_P(StripTest, DecodesHostileStripsInBounds) {
     StripParts parts = {};
     ASSERT_TRUE(ParseStrip(shape, changed.data(), changed.size(), &parts));
     const auto decode = [&](const Backend& backend, GuardedBytes& target) {
-      const StripJob job{shape, parts, changed.data(), target.data(), false};
+      const StripJob job{shape, parts, changed.data(), kNoMemory, target.data(), false};
       const bool is_ok = OperationOf<&Backend::decode_strips>(backend)(&job, 1);
       EXPECT_TRUE(target.IsIntact());
       return is_ok;

@@ -19,6 +19,9 @@
 
 namespace cairn::codecs {
 
+// An address without memory, for what is only prefetched.
+inline const auto* const kNoMemory = reinterpret_cast<const uint8_t*>(uintptr_t{4096});
+
 // Bytes at a chosen distance from alignment, between guards that show a stray write (and, in an
 // ASan build, a stray read, since the block ends with the bytes but for the guard behind them).
 class GuardedBytes {

@@ -243,5 +243,31 @@ TEST(LentPiecesTest, PiecesAreRegisteredOnceAndUnregisteredBeforeTheMemoryIsUnma
   EXPECT_FALSE(pieces->Has(across));
 }
 
+// The memory is larger than the bound, and no page of it exists.
+TEST(LentPiecesTest, PiecesAboveTheBoundAreNotRegistered) {
+  constexpr uint64_t kPiece = LentPieces::kPieceBytes;
+  constexpr uint64_t kBound = LentPieces::kRegisteredBytesMax;
+  const Fd file = MakeLent(kBound + 2 * kPiece), words = MakeLent(4096);
+  auto mapped = transport::LentMemory::Map(file, words);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  const std::span<const std::byte> memory = (*mapped)->memory();
+  EmulatedMemory device;
+  auto pieces = LentPieces::Of(device, memory.first(1));
+  ASSERT_NE(pieces, nullptr);
+  // All but one, from the second piece on. Then only one more fits, whichever is asked for.
+  EXPECT_TRUE(pieces->Register(memory.subspan(kPiece, kBound - kPiece)));
+  EXPECT_EQ(device.lent_ranges(), kBound / kPiece - 1);
+  EXPECT_FALSE(pieces->Register(memory.last(kPiece + 1))) << "both of the last pieces";
+  EXPECT_EQ(device.lent_ranges(), kBound / kPiece);
+  EXPECT_FALSE(pieces->Register(memory.first(1)));
+  EXPECT_FALSE(pieces->Register(memory.last(1)));
+  EXPECT_EQ(device.lent_ranges(), kBound / kPiece);
+  // The device has refused nothing: pieces that are registered are still read.
+  EXPECT_FALSE(pieces->is_refused());
+  EXPECT_TRUE(pieces->Register(memory.subspan(kBound - 1, 2)));
+  pieces = nullptr;
+  EXPECT_EQ(device.lent_ranges(), 0u);
+}
+
 }  // namespace
 }  // namespace cairn

@@ -69,7 +69,8 @@ class Case {
   }
   [[nodiscard]] StepStripJob Job(const StepStripParts& parts, const std::vector<uint8_t>& strip,
                                  std::vector<uint8_t>* decoded) const {
-    return {tile.get(), tokens, position, parts, strip.data(), decoded->data(), false};
+    return {tile.get(),   tokens,       position,        parts,
+            strip.data(), strip.data(), decoded->data(), false};
   }
   [[nodiscard]] float At(const std::vector<uint8_t>& elements, uint64_t index) const {
     return reference::LoadElement(tile->dtype, elements.data(), index);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codecs/forms/affine.h"
 #include "gtest/gtest.h"
 
 namespace cairn::codecs {
@@ -47,6 +48,28 @@ TEST(FormsTest, OnlyTheRecipesOwnFormHasALayout) {
       if (form == kRawForm || form == CodedForm(geometry, recipe)) continue;
       EXPECT_FALSE(LayoutOf(geometry, recipe, static_cast<uint16_t>(form), 0, 4096).has_value())
           << FormatRecipe(recipe) << " " << form;
+    }
+  }
+}
+
+// Of every min and every range, alone and between valid ones.
+TEST(FormsTest, ParamsAreFiniteAndOnlyMinimaHaveASign) {
+  const auto is_finite = [](uint32_t half) { return (half & 0x7C00) != 0x7C00; };
+  const auto is_valid = [](std::vector<uint32_t>& pairs) {
+    TileLayout layout = {};
+    layout.params.bytes = pairs.size() * kParamsBytes;
+    return HasValidParams(layout, reinterpret_cast<const std::byte*>(pairs.data()));
+  };
+  for (const size_t count : {1, 16, 37}) {
+    for (size_t at = 0; at < count; at += 18) {
+      std::vector<uint32_t> pairs(count, 0x3C00BC00);
+      ASSERT_TRUE(is_valid(pairs));
+      for (uint32_t half = 0; half < 0x10000; ++half) {
+        pairs[at] = 0x7BFF0000 | half;
+        ASSERT_EQ(is_valid(pairs), is_finite(half) && half != 0x8000) << half;
+        pairs[at] = half << 16;
+        ASSERT_EQ(is_valid(pairs), is_finite(half) && half < 0x8000) << half;
+      }
     }
   }
 }
