@@ -57,10 +57,11 @@ void Stop(DaemonProcess& daemon) {
   }));
 }
 
-class RemoteTest : public ClusterTest, public testing::WithParamInterface<Wire> {
+class RemoteTest : public ClusterTest, public testing::WithParamInterface<PeerWire> {
  protected:
   void SetUp() override {
-    if (GetParam() == Wire::kUcx && CLIENT_TEST_HAS_UCX == 0) GTEST_SKIP() << "built without UCX";
+    if (GetParam() == PeerWire::kUcx && CLIENT_TEST_HAS_UCX == 0)
+      GTEST_SKIP() << "built without UCX";
   }
 
   DaemonProcess* StartMember(const std::string& name, std::vector<std::string> more = {}) {
@@ -237,7 +238,7 @@ TEST_P(RemoteTest, ALosslessSpaceTakesNoLossyCopy) {
 }
 
 TEST_P(RemoteTest, AMemberReadsOnlyTheTenantsThatThePolicyGivesIt) {
-  if (GetParam() == Wire::kUcx) GTEST_SKIP() << "without TLS there is no policy";
+  if (GetParam() == PeerWire::kUcx) GTEST_SKIP() << "without TLS there is no policy";
   std::ofstream(folder_.File("policy.yaml"))
       << "version: 1\nidentities:\n  - {uid: " << ::getuid()
       << ", tenants: [\"*\"]}\n  - {uri: \"spiffe://test.example/a\", peer: true, tenants: "
@@ -271,8 +272,8 @@ TEST_P(RemoteTest, ACopyExpiresWithTheOriginal) {
   EXPECT_LE(match.blocks[0].ttl, absl::Seconds(30));
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, RemoteTest, testing::Values(Wire::kUcx, Wire::kTls),
-                         [](const auto& info) { return WireName(info.param); });
+INSTANTIATE_TEST_SUITE_P(Over, RemoteTest, testing::Values(PeerWire::kUcx, PeerWire::kTls),
+                         [](const auto& info) { return PeerWireName(info.param); });
 
 }  // namespace
 }  // namespace cairn
