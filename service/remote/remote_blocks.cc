@@ -159,6 +159,10 @@ void RemoteBlocks::Ask(Asking& asking) {
   asking.done(std::move(answer));
 }
 
+bool RemoteBlocks::Add(RemoteLease&& lease) {
+  return table_.Add(std::move(lease), parts_.clock.Now() + absl::Milliseconds(limits::kLeaseMsMax));
+}
+
 bool RemoteBlocks::AddPart(Asking& asking, size_t first) {
   const MatchQuery& query = asking.query;
   const size_t have = asking.answer.blocks.size();
@@ -483,7 +487,9 @@ void RemoteBlocks::Store(const RunRef& run, const FetchRef& fetch, std::span<con
   // Keys that do not make a chain have no parents.
   const uint64_t position =
       uint64_t{fetch->index} * run->space->tokens_per_block() + run->first_position;
-  if (position == first_position && first_position > 0) {
+  if (!run->parents.empty()) {
+    put.parent = run->parents[fetch->index];
+  } else if (position == first_position && first_position > 0) {
     put.parent = fetch->index > 0 ? run->keys[fetch->index - 1] : run->parent;
   }
   put.first_position = first_position;

@@ -91,6 +91,9 @@ class RemoteBlocks {
   // nobody is asked, otherwise on a thread of this object, at `deadline` (on the clock of
   // MonotonicNow()) at the latest.
   void Extend(MatchQuery query, MatchAnswer own, absl::Time deadline, Extended done);
+  // Adds blocks that a member has leased to this daemon, for Fetch(). They end with the session of
+  // the lease. Returns false if there are too many.
+  [[nodiscard]] bool Add(RemoteLease&& lease);
   // Ends the parts of leases that Extend() added. Ignores other leases.
   void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
   void EndSession(uint64_t session_id);

@@ -39,8 +39,10 @@ struct RemoteRun {
   SpaceRef space;
   std::vector<proto::BlockKey> keys;  // of found.blocks(), in their order
   proto::BlockKey parent{};           // of the first; all zero: it has none, or it is unknown
-  uint64_t first_position = 0;        // of the first, if the keys make a chain
-  absl::Time matched_at;              // on the clock of Clock::Now()
+  // Of each, if the keys make no chain; else empty.
+  std::vector<proto::BlockKey> parents = {};
+  uint64_t first_position = 0;  // of the first, if the keys make a chain
+  absl::Time matched_at;        // on the clock of Clock::Now()
 
   Mutex mutex;
   std::deque<std::shared_ptr<RemoteFetch>> waiting ABSL_GUARDED_BY(mutex);  // to be read
