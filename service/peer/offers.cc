@@ -20,7 +20,7 @@
 namespace cairn {
 namespace {
 
-constexpr absl::Duration kGreetTime = absl::Seconds(1);
+constexpr absl::Duration kGreetTime = absl::Seconds(2);
 constexpr absl::Duration kLook = absl::Milliseconds(100);  // for Stop()
 constexpr int kOfferAnswerBytesMax = 64 << 10;
 
@@ -198,6 +198,11 @@ class Offers::Loop {
 void Offers::Begin(absl::Time deadline) {
   const MutexLock lock(mutex_);
   if (std::exchange(has_begun_, true)) return;
+  if (MonotonicNow() >= deadline) {
+    parts_.over();
+    is_over_.store(true, std::memory_order_relaxed);
+    return;
+  }
   thread_ = std::thread([this, deadline] { Run(deadline); });
   ::pthread_setname_np(thread_.native_handle(), "offers");
 }

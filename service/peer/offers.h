@@ -41,7 +41,7 @@ class Offers {
     std::function<OfferableBlocks()> collect;
     // Whether the member with that identity may see blocks of the tenant.
     std::function<bool(const PeerIdentity&, std::string_view tenant)> may_see;
-    // Called on the thread when all is over, before is_over().
+    // Called when all is over, before is_over(): on the thread, or in Begin() without time left.
     std::function<void()> over;
   };
   struct Options {

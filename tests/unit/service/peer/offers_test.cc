@@ -204,7 +204,7 @@ TEST_F(OffersTest, ALiarIsLeftOut) {
 TEST_F(OffersTest, AHungMemberCostsOneAnswerAndTheOtherGetsItsBlocks) {
   HungPeer b("b");
   Peer c("c");
-  Start({&b, &c}, {.plan = {.keys_max = 4}, .call_time = absl::Milliseconds(300)});
+  Start({&b, &c}, {.plan = {.keys_max = 4}, .call_time = absl::Seconds(1)});
   EXPECT_LT(Run(absl::Seconds(30)), absl::Seconds(10));
   EXPECT_EQ(b.offered(), 4u);
   EXPECT_EQ(Count("taken"), kBlocks);
@@ -215,6 +215,13 @@ TEST_F(OffersTest, NothingLastsPastTheDeadline) {
   Start({&b}, {.call_time = absl::Hours(1)});
   EXPECT_LT(Run(absl::Milliseconds(500)), absl::Seconds(10));
   EXPECT_EQ(Count("taken"), 0);
+}
+
+TEST_F(OffersTest, WithoutTimeItIsOverAtOnce) {
+  Peer b("b");
+  Start({&b});
+  Run(absl::ZeroDuration());
+  EXPECT_EQ(b.offered(), 0u);
 }
 
 TEST_F(OffersTest, AStopDoesNotWaitForMembers) {
