@@ -107,7 +107,7 @@ struct UsedBlock {
   uint64_t first_position = 0;
   uint64_t last_use = 0;     // larger: later
   uint64_t image_bytes = 0;  // the sizes of the best copies
-  absl::InlinedVector<WantedGroup, 2> images;
+  std::vector<WantedGroup> images;
 };
 
 class BlockIndex final : public Evictor {
