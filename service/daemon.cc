@@ -12,6 +12,7 @@
 #include "service/limits.h"
 #include "service/memory_needs.h"
 #include "service/process.h"
+#include "service/used_blocks.h"
 #include "transport/local/server.h"
 #include "transport/stream/server.h"
 #include "transport/ucx_module.h"
@@ -315,10 +316,31 @@ void Daemon::StartRemote() {
                                 absl::Milliseconds(static_cast<int64_t>(config_.peer_match_ms))});
   whereabouts_ =
       std::make_unique<Whereabouts>(Whereabouts::Parts{*members_, *locator_, *peer_reader_});
+  MakeOffers();
   gets_->SetFetch([this](const Request& request, const proto::Get& get, const codecs::Slice& slice,
                          std::function<void()> done) {
     return remote_->Fetch(request, get, slice, std::move(done));
   });
+}
+
+void Daemon::MakeOffers() {
+  offered_ = std::make_unique<OfferedBlocks>(OfferedBlocks::Parts{
+      sessions_, spaces_, *index_, tiers_->host(), *peer_reader_, *remote_, clock_});
+  const auto collect = [this] {
+    const int64_t now = absl::ToUnixSeconds(clock_.Now());
+    return CollectUsed(*index_, spaces_, static_cast<uint32_t>(now - limits::kOfferedUsedSeconds),
+                       limits::kOfferedBlocksMax);
+  };
+  const auto may_see = [this](const PeerIdentity& identity, std::string_view tenant) {
+    return sessions_.policy().MayUse(identity, tenant).ok();
+  };
+  offers_ = std::make_unique<Offers>(
+      Offers::Parts{*members_, DialOfMembers(), std::string(DaemonVersion()), collect, may_see,
+                    [this] { sessions_.RefuseNew(); }},
+      Offers::Options{
+          .plan = {.keys_max = limits::kOfferKeysMax, .bytes_max = limits::kOfferBytesMax},
+          .call_time = absl::Milliseconds(limits::kOfferMs),
+          .calls_max = limits::kOfferCallsMax});
 }
 
 PeerDial Daemon::DialOfMembers() {
@@ -355,7 +377,7 @@ absl::Status Daemon::StartMembers() {
   peer_service_ = std::make_unique<PeerService>(
       PeerService::Parts{*members_, sessions_, store_service_.get(), std::string(DaemonVersion()),
                          [this](std::string_view name) { hellos_->Greet(name); }, *announced_,
-                         *locations_, generations_.get()});
+                         *locations_, generations_.get(), offered_.get()});
   auto server =
       ControlServer::Start({.tcp = config_.peer, .path = {}}, std::nullopt, SlowOf(config_),
                            handshakes_.get(), {}, ControlServer::Callers::kMembers);
@@ -465,13 +487,16 @@ std::string Daemon::ReadyLine() const {
 void Daemon::BeginDrain() {
   if (is_draining_.exchange(true, std::memory_order_relaxed)) return;
   LogInfo("daemon", "draining: no new sessions and puts", {{"sessions", sessions_.count()}});
-  sessions_.RefuseNew();
+  sessions_.RefuseNew(/*but_members=*/offers_ != nullptr);  // they read what they are offered
   puts_->RefuseNew();
   control_->SetServing(false);
   if (members_ != nullptr) {
     members_->Meet(
         {.name = members_->self(), .incarnation = members_->incarnation(), .is_draining = true});
     if (hellos_ != nullptr) hellos_->GreetAll();
+  }
+  if (offers_ != nullptr) {
+    offers_->Begin(MonotonicNow() + absl::Milliseconds(config_.drain_ms));
   }
   upkeep_->Wake();  // it writes down what is left
 }
@@ -486,7 +511,8 @@ Daemon::Drained Daemon::AwaitDrained() {
     for (const auto& server : data_servers_) in_flight += server->in_flight();
     const uint64_t unwritten = upkeep_->unwritten_count();
     const absl::Time now = clock_.Now();
-    const bool is_waited_for = in_flight > 0 || index_->lease_count() > 0;
+    const bool is_offering = offers_ != nullptr && !offers_->is_over();
+    const bool is_waited_for = in_flight > 0 || index_->lease_count() > 0 || is_offering;
     if (!is_waited_for && unwritten == 0) return Drained::kAll;
     if (is_waited_for || unwritten != last_unwritten) moved = now;
     last_unwritten = unwritten;
@@ -508,6 +534,8 @@ void Daemon::Stop() {
   sessions_.RefuseNew();
   if (metrics_ != nullptr) metrics_->Stop();
   for (const Sessions::Info& session : sessions_.List()) sessions_.End(session.id);
+  if (offers_ != nullptr) offers_->Stop();
+  if (offered_ != nullptr) offered_->Stop();
   if (remote_ != nullptr) remote_->Stop();  // answers what waits for members
   if (whereabouts_ != nullptr) whereabouts_->Stop();
   if (peer_reader_ != nullptr) peer_reader_->Stop();
@@ -543,6 +571,8 @@ void Daemon::ReportParts(MetricSink& sink) const {
   if (hellos_ != nullptr) hellos_->Report(sink);
   if (generations_ != nullptr) generations_->Report(sink);
   if (remote_ != nullptr) remote_->Report(sink);
+  if (offered_ != nullptr) offered_->Report(sink);
+  if (offers_ != nullptr) offers_->Report(sink);
   if (peer_service_ != nullptr) peer_service_->Report(sink);
   if (locations_ != nullptr) locations_->Report(sink);
   if (announcer_ != nullptr) announcer_->Report(sink);

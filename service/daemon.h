@@ -41,11 +41,13 @@
 #include "service/peer/hellos.h"
 #include "service/peer/location_table.h"
 #include "service/peer/locator.h"
+#include "service/peer/offers.h"
 #include "service/peer/peer_channels.h"
 #include "service/peer/peer_reader.h"
 #include "service/policy_watch.h"
 #include "service/put/put.h"
 #include "service/recovery.h"
+#include "service/remote/offered_blocks.h"
 #include "service/remote/remote_blocks.h"
 #include "service/remote/whereabouts.h"
 #include "service/sessions.h"
@@ -89,12 +91,13 @@ class Daemon {
   // admin=unix:PATH". A disabled address is "off".
   std::string ReadyLine() const;
 
-  // Refuses new sessions and puts from now on. /readyz and gRPC health report this. Idempotent.
+  // Refuses new sessions and puts from now on. /readyz and gRPC health report this. Offers blocks
+  // to the other members, for at most `drain-ms`. Idempotent.
   void BeginDrain();
   bool is_draining() const { return is_draining_.load(std::memory_order_relaxed); }
-  // Waits until no request runs, no lease is held, and everything is written to the SSD tier, but
-  // at most `drain-ms`. Stops waiting earlier if only writes are left and their device makes no
-  // progress.
+  // Waits until no request runs, no lease is held, nothing is offered any more, and everything is
+  // written to the SSD tier, but at most `drain-ms`. Stops waiting earlier if only writes are left
+  // and their device makes no progress.
   enum class Drained : uint8_t { kAll, kLate, kStalled };
   Drained AwaitDrained();
 
@@ -131,6 +134,8 @@ class Daemon {
   void StartServices();
   // Prepares to read from other members, if there is a transport for it.
   void StartRemote();
+  // Prepares to offer blocks to members, and to take what they offer.
+  void MakeOffers();
   // Joins the cluster.
   absl::Status StartMembers();
   // What members know of each other's blocks.
@@ -192,6 +197,8 @@ class Daemon {
   std::unique_ptr<PeerReader> peer_reader_;
   std::unique_ptr<RemoteBlocks> remote_;
   std::unique_ptr<Whereabouts> whereabouts_;
+  std::unique_ptr<OfferedBlocks> offered_;  // by other members
+  std::unique_ptr<Offers> offers_;          // of this daemon
   std::unique_ptr<StoreService> store_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<transport::TlsFiles> tls_;           // null: no TLS

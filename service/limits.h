@@ -116,6 +116,24 @@ inline constexpr int64_t kGenerationAheadUsMax = int64_t{86'400} * 1'000'000;
 inline constexpr size_t kListBlocksMax = 10'000;  // one page of ListBlocks
 inline constexpr size_t kListBlocksDefault = 1000;
 
+// --- Offers of a member that drains, to others
+
+// Only blocks that were used lately are offered; of these, the last used.
+inline constexpr uint32_t kOfferedUsedSeconds = 600;
+inline constexpr size_t kOfferedBlocksMax = 65'536;
+// One offer, and how long the member that offers waits for its answer.
+inline constexpr size_t kOfferKeysMax = 256;
+inline constexpr uint64_t kOfferBytesMax = 64_MiB;
+inline constexpr uint32_t kOfferMs = 5'000;
+inline constexpr size_t kOfferCallsMax = 16;  // to different members at once
+// Towards a member that offers: the offers that wait, the images that are read at once, and the
+// bytes that are read per second.
+inline constexpr size_t kOffersWaitingMax = 32;
+inline constexpr size_t kOfferedReadsMax = 32;
+inline constexpr uint64_t kOfferedRateBytes = 512_MiB;
+// The part of the host tier that may be evicted for offered blocks in kOfferedUsedSeconds.
+inline constexpr uint64_t kOfferedPercentMax = 10;
+
 // --- Requests of the data plane
 
 // Requests in one message, for clients that ask for many blocks at once. Each counts in the peer's

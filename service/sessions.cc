@@ -59,7 +59,7 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
   const uint64_t sessions_max = policy_->SessionsMax(tenant).value_or(limits::kSessionsMax);
   const TenantName name(tenant);
   const MutexLock lock(mutex_);  // released before `space`
-  if (refuses_new_) {
+  if (is_member ? refuses_members_ : refuses_new_) {
     refused_.Add();
     return absl::UnavailableError("draining: no new sessions");
   }
@@ -277,9 +277,10 @@ std::vector<uint64_t> Sessions::EndRefused() {
   return refused;
 }
 
-void Sessions::RefuseNew() {
+void Sessions::RefuseNew(bool but_members) {
   const MutexLock lock(mutex_);
   refuses_new_ = true;
+  refuses_members_ = refuses_members_ || !but_members;
 }
 
 bool Sessions::is_refusing() const {

@@ -176,8 +176,8 @@ class Sessions {
   // Ends the sessions whose peer may no longer use their tenant. Returns their ids.
   std::vector<uint64_t> EndRefused();
 
-  // Refuses new sessions, for draining.
-  void RefuseNew();
+  // Refuses new sessions, for draining. Those of members, too, unless `but_members`.
+  void RefuseNew(bool but_members = false);
   bool is_refusing() const;
 
   uint64_t count() const;
@@ -226,6 +226,7 @@ class Sessions {
   mutable Mutex mutex_;
   CondVar action_over_;  // signalled when the last action of an ended session completes
   bool refuses_new_ ABSL_GUARDED_BY(mutex_) = false;
+  bool refuses_members_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   // An ended session stays here, with is_open false, until its last put has finished.
   StateMap sessions_ ABSL_GUARDED_BY(mutex_);

@@ -39,9 +39,10 @@ enum class Call : uint8_t {
   kHello,
   kAnnounce,
   kLocate,
+  kOffer,
   kHealthCheck,
 };
-inline constexpr size_t kCallCount = 28;
+inline constexpr size_t kCallCount = 29;
 
 class CallMetrics {
  public:

@@ -17,6 +17,10 @@ constexpr size_t kAnnounceBytesMax =
 static_assert(kNamesPerLocateMax * sizeof(proto::LocationName) + kHelloBytesMax <=
               limits::kControlMessageBytesMax);
 
+// Of each block two keys and a size, and its space.
+constexpr size_t kOfferRequestBytesMax =
+    limits::kSpecBytesMax + kHelloBytesMax + limits::kOfferKeysMax * 74;
+
 }  // namespace
 
 void PeerService::AddTo(CallRouter& router) {
@@ -45,6 +49,12 @@ void PeerService::AddTo(CallRouter& router) {
                        .rest_bytes_max = kHelloBytesMax},
           [this](const ControlCall& call, const v1::LocateRequest& request,
                  const ReplyDone<v1::LocateReply>& done) { done(Locate(call, request)); }});
+  router.AddUnary(
+      "/cairn.v1.Peer/Offer",
+      UnaryMethod<v1::OfferRequest, v1::OfferReply>{
+          calls_, Call::kOffer, RequestBound{.rest_bytes_max = kOfferRequestBytesMax},
+          [this](const ControlCall& call, const v1::OfferRequest& request,
+                 const ReplyDone<v1::OfferReply>& done) { Offer(call, request, done); }});
 }
 
 absl::Status PeerService::CheckMayBe(const ControlCall& call, const v1::PeerSelf& theirs) const {
@@ -134,6 +144,24 @@ absl::StatusOr<v1::LocateReply> PeerService::Locate(const ControlCall& call,
   CAIRN_ASSIGN_OR_RETURN(const std::vector<proto::LocationName> names,
                          ParseNames(request.names(), kNamesPerLocateMax));
   return ReplyOf(FindIn(parts_.locations, *view, names));
+}
+
+void PeerService::Offer(const ControlCall& call, const v1::OfferRequest& request,
+                        const ReplyDone<v1::OfferReply>& done) {
+  const ViewPtr view = parts_.members.view();
+  const absl::StatusOr<const Member*> from = CheckIs(call, request.self(), *view);
+  if (!from.ok()) return done(from.status());
+  if (parts_.offered == nullptr) {
+    return done(absl::FailedPreconditionError("this daemon cannot read from members"));
+  }
+  absl::StatusOr<BlockOffer> offer = ParseOffer(request, limits::kOfferKeysMax);
+  if (!offer.ok()) return done(offer.status());
+  parts_.offered->Take(**from, call.identity(), *std::move(offer),
+                       call.deadline(absl::Milliseconds(limits::kOfferMs)),
+                       [done](const OfferedBlocks::Answers& answers) {
+                         if (!answers.ok()) return done(answers.status());
+                         done(ReplyOf(*answers));
+                       });
 }
 
 }  // namespace cairn

@@ -19,6 +19,7 @@
 #include "service/members/members.h"
 #include "service/peer/announced.h"
 #include "service/peer/location_table.h"
+#include "service/remote/offered_blocks.h"
 #include "service/sessions.h"
 
 namespace cairn {
@@ -35,6 +36,7 @@ class PeerService {
     Announced& announced;  // takes what members announce into `locations`
     const LocationTable& locations;
     Generations* generations = nullptr;  // null: none are told
+    OfferedBlocks* offered = nullptr;  // null: this daemon cannot read from members
   };
   explicit PeerService(Parts parts) : parts_(std::move(parts)) {}
 
@@ -50,6 +52,8 @@ class PeerService {
   absl::StatusOr<v1::AnnounceReply> Announce(const ControlCall& call,
                                              const v1::AnnounceRequest& request);
   absl::StatusOr<v1::LocateReply> Locate(const ControlCall& call, const v1::LocateRequest& request);
+  void Offer(const ControlCall& call, const v1::OfferRequest& request,
+             const ReplyDone<v1::OfferReply>& done);
   // Checks that a caller may be a member. Errors: PermissionDenied, FailedPrecondition.
   absl::Status CheckMayBe(const ControlCall& call, const v1::PeerSelf& theirs) const;
   // Returns the member of the view that calls. Errors: as CheckMayBe(), and Unavailable: the view
@@ -58,7 +62,7 @@ class PeerService {
                                         const View& view) const;
 
   const Parts parts_;
-  CallMetrics calls_{Call::kHello, Call::kLocate};
+  CallMetrics calls_{Call::kHello, Call::kOffer};
 };
 
 }  // namespace cairn

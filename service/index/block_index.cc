@@ -1182,6 +1182,34 @@ bool BlockIndex::WalkAnnounced(uint64_t* cursor, std::vector<Announcement>* page
   return *cursor < parts_.records.slot_count();
 }
 
+bool BlockIndex::WalkUsed(uint32_t since_unix_s, uint64_t* cursor,
+                          std::vector<UsedBlock>* page) const {
+  ImageRefs scratch;
+  mutex_.LetWaitersPass();
+  const MutexLock lock(mutex_);
+  const uint64_t end =
+      std::min<uint64_t>(*cursor + limits::kVisitsPerHoldMax, parts_.records.slot_count());
+  for (; *cursor < end; ++*cursor) {
+    const Block* block = parts_.records.LinkedAt(static_cast<uint32_t>(*cursor));
+    if (block == nullptr || block->used_at_s < since_unix_s || parts_.chains.IsExpired(*block) ||
+        !parts_.records.IsUsed(*block)) {
+      continue;
+    }
+    const Block* parent = parts_.records.ParentOf(*block);
+    UsedBlock& used = page->emplace_back();
+    used.name = block->name;
+    if (parent != nullptr) used.parent = parent->name.key;
+    used.first_position = block->first_position;
+    used.last_use = block->last_use;
+    const absl::Span<const ImageRef> images = parts_.records.RefsOf(*block, &scratch);
+    for (size_t i = 0; i < images.size(); ++i) {
+      used.images.push_back({.group = images[i].group, .slice = images[i].slice});
+      used.image_bytes += parts_.records.BriefOf(*block, i).image_bytes;
+    }
+  }
+  return *cursor < parts_.records.slot_count();
+}
+
 // --- Figures -------------------------------------------------------------------------------------
 
 IndexFigures BlockIndex::figures() const {

@@ -100,6 +100,16 @@ struct Explanation {
   bool has_all_removals = false;  // no removal since the start is missing
 };
 
+// A block that was used again after it was stored.
+struct UsedBlock {
+  BlockName name;
+  proto::BlockKey parent{};  // all zero: none, or unknown
+  uint64_t first_position = 0;
+  uint64_t last_use = 0;     // larger: later
+  uint64_t image_bytes = 0;  // the sizes of the best copies
+  std::vector<WantedGroup> images;
+};
+
 class BlockIndex final : public Evictor {
  public:
   struct Options {
@@ -319,6 +329,13 @@ class BlockIndex final : public Evictor {
   // from *cursor on (start with 0), in one short hold of the lock. Returns false at the end of the
   // walk. REQUIRES: announcements() is not null.
   bool WalkAnnounced(uint64_t* cursor, std::vector<Announcement>* page);
+
+  // --- Offers to other members
+
+  // Adds the stored blocks that were used since that time, and after they were stored. Examines the
+  // next slots from *cursor on (start with 0), in one short hold of the lock. Returns false at the
+  // end of the walk.
+  bool WalkUsed(uint32_t since_unix_s, uint64_t* cursor, std::vector<UsedBlock>* page) const;
 
   // --- Statistics
 

@@ -423,6 +423,16 @@ bool RestStore::HasCopiesIn(const Block& block, TierId tier) const {
   return block.is_resting() ? tier == *lasting_ : block.in(IndexOf(tier)).copy_count > 0;
 }
 
+bool RestStore::IsUsed(const Block& block) const {
+  if (block.is_resting()) return block.is_used;
+  for (const ImageRef& ref : block.awake->images) {
+    for (const Copy* copy : ref.image->copies) {
+      if (copy != nullptr && block.last_use > copy->linked_at) return true;
+    }
+  }
+  return false;
+}
+
 uint64_t RestStore::bytes() const {
   return blocks_.bytes() + awake_.bytes() + images_.bytes() + copies_.bytes() + kinds_.bytes() +
          resting_many_bytes_ + names_bytes_ + runs_.bytes() + idle_.capacity() * sizeof(uint32_t);

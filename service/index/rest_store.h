@@ -132,6 +132,8 @@ class RestStore {
                                            uint32_t pin_count, const SideObject* side_object)>;
   void Describe(const Block& block, Described described) const;
   bool HasCopiesIn(const Block& block, TierId tier) const;
+  // Returns whether the block was used after one of its copies was written.
+  bool IsUsed(const Block& block) const;
   // Returns whether the block is at rest and has no image in [begin, end) of the persistent tier.
   bool RestsOutside(const Block& block, uint64_t begin, uint64_t end) const;
   // Returns the parts of the persistent tier that have images of a block at rest.

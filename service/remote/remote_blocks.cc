@@ -130,7 +130,7 @@ void RemoteBlocks::Ask(Asking& asking) {
   auto space = parts_.spaces.Find(query.space_id, query.tenant);
   if (space.ok()) {
     asking.space = *std::move(space);
-    asking.generation = parts_.generations.Of(query.tenant, asking.space->fingerprint());
+    asking.generation = GenerationOf(*asking.space);
     asking.lease.tenant = query.tenant;
     asking.lease.session_id = query.session_id;
     // A window or a state needs blocks before the first missing one, so one member must have all.
@@ -172,6 +172,10 @@ void RemoteBlocks::Empty(Asking& asking) {
   RemoteTable::Leases dropped;
   dropped.push_back(std::exchange(asking.lease, RemoteLease()));
   Drop(std::move(dropped));
+}
+
+bool RemoteBlocks::Add(RemoteLease&& lease) {
+  return table_.Add(std::move(lease), parts_.clock.Now() + absl::Milliseconds(limits::kLeaseMsMax));
 }
 
 bool RemoteBlocks::AddPart(Asking& asking, size_t first) {
@@ -519,7 +523,9 @@ void RemoteBlocks::Store(const RunRef& run, const FetchRef& fetch, std::span<con
   // Keys that do not make a chain have no parents.
   const uint64_t position =
       uint64_t{fetch->index} * run->space->tokens_per_block() + run->first_position;
-  if (position == first_position && first_position > 0) {
+  if (!run->parents.empty()) {
+    put.parent = run->parents[fetch->index];
+  } else if (position == first_position && first_position > 0) {
     put.parent = fetch->index > 0 ? run->keys[fetch->index - 1] : run->parent;
   }
   put.first_position = first_position;

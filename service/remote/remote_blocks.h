@@ -99,6 +99,17 @@ class RemoteBlocks {
   // nobody is asked, otherwise on a thread of this object, at `deadline` (on the clock of
   // MonotonicNow()) at the latest.
   void Extend(MatchQuery query, MatchAnswer own, absl::Time deadline, Extended done);
+  // Returns whether a member's answer can be used. It cannot if it is of another generation than
+  // the question; if of a higher one, this daemon drops its blocks first.
+  bool IsUsable(const Member& member, const PeerQuestion& question,
+                const PeerReader::Found& answer);
+  // The generation of a question about the space. Read it before the question.
+  uint64_t GenerationOf(const SpaceEntry& space) const {
+    return parts_.generations.Of(space.tenant(), space.fingerprint());
+  }
+  // Adds blocks that a member has leased to this daemon, for Fetch(). They end with the session of
+  // the lease. Returns false if there are too many.
+  [[nodiscard]] bool Add(RemoteLease&& lease);
   // Ends the parts of leases that Extend() added. Ignores other leases.
   void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
   void EndSession(uint64_t session_id);
@@ -153,10 +164,6 @@ class RemoteBlocks {
   std::optional<PeerReader::Found> AskMembers(const std::vector<Member>& members,
                                               PeerQuestion question, size_t more_than,
                                               absl::Time deadline);
-  // Returns whether a member's answer can be used. It cannot if it is of another generation than
-  // the question; if of a higher one, this daemon drops its blocks first.
-  bool IsUsable(const Member& member, const PeerQuestion& question,
-                const PeerReader::Found& answer);
   // Takes everything out of an answer whose space was deleted meanwhile.
   void Empty(Asking& asking);
   bool IsCurrent(const SpaceEntry& space, uint64_t generation) const {

@@ -39,9 +39,11 @@ struct RemoteRun {
   SpaceRef space;
   std::vector<proto::BlockKey> keys;  // of found.blocks(), in their order
   proto::BlockKey parent{};           // of the first; all zero: it has none, or it is unknown
-  uint64_t first_position = 0;        // of the first, if the keys make a chain
-  absl::Time matched_at;              // on the clock of Clock::Now()
-  uint64_t generation = 0;            // of the space, when it was matched
+  // Of each, if the keys make no chain; else empty.
+  std::vector<proto::BlockKey> parents = {};
+  uint64_t first_position = 0;  // of the first, if the keys make a chain
+  absl::Time matched_at;        // on the clock of Clock::Now()
+  uint64_t generation = 0;      // of the space, when it was matched
 
   Mutex mutex;
   std::deque<std::shared_ptr<RemoteFetch>> waiting ABSL_GUARDED_BY(mutex);  // to be read

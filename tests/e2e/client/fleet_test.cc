@@ -167,7 +167,7 @@ class FleetTest : public ClusterTest {
     AwaitAll();
   }
 
-  const MemberWire wire_{Wire::kTls, folder_, {kNames.begin(), kNames.end()}};
+  const MemberWire wire_{PeerWire::kTls, folder_, {kNames.begin(), kNames.end()}};
   std::array<DaemonProcess*, kMembers> daemon_of_{};
   Mutex mutex_;
   std::array<std::shared_ptr<const Reader>, kMembers> readers_ ABSL_GUARDED_BY(mutex_);

@@ -39,10 +39,10 @@ class MemberPair : Cluster {
  public:
   static const MemberPair& Of(Plane plane) {
     if (plane == Plane::kMemberTls) {
-      static const MemberPair over_tls(Wire::kTls);
+      static const MemberPair over_tls(PeerWire::kTls);
       return over_tls;
     }
-    static const MemberPair over_ucx(Wire::kUcx);
+    static const MemberPair over_ucx(PeerWire::kUcx);
     return over_ucx;
   }
   const DaemonProcess& writer() const { return *daemons_[0]; }
@@ -51,7 +51,7 @@ class MemberPair : Cluster {
   double Fetched() const { return reader().Metric("cairn_peer_reads_total{outcome=\"stored\""); }
 
  private:
-  explicit MemberPair(Wire wire) : wire_(wire, folder_, {"a", "b"}) {
+  explicit MemberPair(PeerWire wire) : wire_(wire, folder_, {"a", "b"}) {
     for (const char* name : {"a", "b"}) {
       std::vector<std::string> flags = wire_.Flags(name);
       flags.emplace_back("--peer-match-ms=5000");

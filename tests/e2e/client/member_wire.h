@@ -17,17 +17,17 @@
 
 namespace cairn {
 
-enum class Wire : uint8_t { kUcx, kTls };
+enum class PeerWire : uint8_t { kUcx, kTls };
 
-inline std::string MemberWireName(Wire wire) { return wire == Wire::kUcx ? "Ucx" : "Tls"; }
+inline std::string PeerWireName(PeerWire wire) { return wire == PeerWire::kUcx ? "Ucx" : "Tls"; }
 
 // Thread-safety: Thread-compatible.
 class MemberWire {
  public:
   // With TLS, writes certificates and a policy into the folder, which must outlive it.
-  MemberWire(Wire wire, const TempDir& folder, const std::vector<std::string>& names)
+  MemberWire(PeerWire wire, const TempDir& folder, const std::vector<std::string>& names)
       : wire_(wire), folder_(folder) {
-    if (wire == Wire::kUcx) return;
+    if (wire == PeerWire::kUcx) return;
     TestPki pki(folder.path());
     std::ofstream policy(folder.File("policy.yaml"));
     policy << "version: 1\nidentities:\n  - {uid: " << ::getuid() << ", tenants: [\"*\"]}\n";
@@ -40,7 +40,7 @@ class MemberWire {
 
   // What a client needs that calls the peer port of another member as this one.
   TlsOptions Tls(const std::string& name, const std::string& other) const {
-    if (wire_ == Wire::kUcx) return {};
+    if (wire_ == PeerWire::kUcx) return {};
     return {.ca = folder_.File("ca.pem"),
             .cert = folder_.File(name + ".pem"),
             .key = folder_.File(name + ".key"),
@@ -48,7 +48,7 @@ class MemberWire {
   }
   // Flags of the member.
   std::vector<std::string> Flags(const std::string& name) const {
-    if (wire_ == Wire::kUcx) return {"--data=127.0.0.1:0"};
+    if (wire_ == PeerWire::kUcx) return {"--data=127.0.0.1:0"};
     return {absl::StrCat("--tls-cert=", folder_.File(name + ".pem")),
             absl::StrCat("--tls-key=", folder_.File(name + ".key")),
             absl::StrCat("--tls-ca=", folder_.File("ca.pem")),
@@ -59,7 +59,7 @@ class MemberWire {
   }
 
  private:
-  const Wire wire_;
+  const PeerWire wire_;
   const TempDir& folder_;
 };
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -60,10 +61,11 @@ void Stop(DaemonProcess& daemon) {
   }));
 }
 
-class RemoteTest : public ClusterTest, public testing::WithParamInterface<Wire> {
+class RemoteTest : public ClusterTest, public testing::WithParamInterface<PeerWire> {
  protected:
   void SetUp() override {
-    if (GetParam() == Wire::kUcx && CLIENT_TEST_HAS_UCX == 0) GTEST_SKIP() << "built without UCX";
+    if (GetParam() == PeerWire::kUcx && CLIENT_TEST_HAS_UCX == 0)
+      GTEST_SKIP() << "built without UCX";
   }
 
   DaemonProcess* StartMember(const std::string& name, std::vector<std::string> more = {}) {
@@ -287,7 +289,7 @@ TEST_P(RemoteTest, AnOlderMemberReadsAndDeletes) {
   a.Put(0, 2);
   ConnectOptions options;
   options.control = daemons_[0]->endpoint("peer");
-  options.transports = GetParam() == Wire::kTls ? "stream" : "ucx";
+  options.transports = GetParam() == PeerWire::kTls ? "stream" : "ucx";
   options.tls = wire_.Tls("c", "a");
   const Reader older{SequenceClient::Open(options)};
   const MatchResult match = older.Match(2);
@@ -328,24 +330,6 @@ TEST_P(RemoteTest, ALosslessSpaceTakesNoLossyCopy) {
   EXPECT_EQ(daemons_[1]->Metric("cairn_peer_reads_total{outcome=\"rejected\""), 1);
 }
 
-TEST_P(RemoteTest, AMemberReadsOnlyTheTenantsThatThePolicyGivesIt) {
-  if (GetParam() == Wire::kUcx) GTEST_SKIP() << "without TLS there is no policy";
-  std::ofstream(folder_.File("policy.yaml"))
-      << "version: 1\nidentities:\n  - {uid: " << ::getuid()
-      << ", tenants: [\"*\"]}\n  - {uri: \"spiffe://test.example/a\", peer: true, tenants: "
-         "[\"*\"]}\n"
-         "  - {uri: \"spiffe://test.example/b\", peer: true, tenants: [other]}\n";
-  ASSERT_NO_FATAL_FAILURE(StartAll(2));
-  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
-  a.Put(0, 1);
-  b.Put(1, 2);
-  EXPECT_EQ(b.Match(1).block_count, 0u);
-  EXPECT_TRUE(WaitFor([&] {
-    return daemons_[1]->ReadLog().find("a member cannot be read from") != std::string::npos;
-  })) << daemons_[1]->ReadLog();
-  EXPECT_THAT(TiersOf(a.Match(2)), ElementsAre(Tier::kHost, Tier::kPeer)) << "a may read all";
-}
-
 TEST_P(RemoteTest, ACopyExpiresWithTheOriginal) {
   ASSERT_NO_FATAL_FAILURE(StartAll(2));
   const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
@@ -363,8 +347,148 @@ TEST_P(RemoteTest, ACopyExpiresWithTheOriginal) {
   EXPECT_LE(match.blocks[0].ttl, absl::Seconds(30));
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, RemoteTest, testing::Values(Wire::kUcx, Wire::kTls),
-                         [](const auto& info) { return MemberWireName(info.param); });
+// Sequences of one daemon: ten of eight blocks that were hit, and two that were only put.
+class Sequences {
+ public:
+  static constexpr size_t kHit = 10, kAll = 12, kBlocks = 8;
+
+  static std::vector<BlockKey> Keys(const Reader& reader, size_t sequence) {
+    return reader.space->DeriveChain(ToyTokens(kBlocks, 1'000 * static_cast<uint32_t>(sequence)));
+  }
+  static std::vector<std::byte> Values(const Reader& reader, size_t sequence, size_t block) {
+    return reader.Values(1'000 * sequence + block);
+  }
+  static void PutAndHit(const Reader& reader) {
+    for (size_t sequence = 0; sequence < kAll; ++sequence) {
+      const std::vector<BlockKey> keys = Keys(reader, sequence);
+      for (size_t i = 0; i < kBlocks; ++i) {
+        const std::vector<std::byte> values = Values(reader, sequence, i);
+        const auto put = reader.space->Put({.key = keys[i],
+                                            .parent = i == 0 ? BlockKey{} : keys[i - 1],
+                                            .first_position = i * kTokens,
+                                            .source = SourceBytes{values}},
+                                           kPatience);
+        ASSERT_TRUE(put.ok()) << put.status();
+      }
+      if (sequence < kHit) {
+        EXPECT_EQ(Found(reader, sequence), kBlocks);
+      }
+    }
+  }
+  static size_t Found(const Reader& reader, size_t sequence) {
+    const std::vector<BlockKey> keys = Keys(reader, sequence);
+    const auto match =
+        reader.space->Match({.keys = keys, .is_counting = true, .timeout = kPatience});
+    EXPECT_TRUE(match.ok()) << match.status();
+    return match.ok() ? match->block_count : 0;
+  }
+  static size_t AllFound(const Reader& reader) {
+    size_t found = 0;
+    for (size_t sequence = 0; sequence < kAll; ++sequence) found += Found(reader, sequence);
+    return found;
+  }
+  // Reads every block that is found, and checks its bytes.
+  static void ReadFound(const Reader& reader) {
+    for (size_t sequence = 0; sequence < kAll; ++sequence) {
+      const std::vector<BlockKey> keys = Keys(reader, sequence);
+      const auto match = reader.space->Match({.keys = keys, .timeout = kPatience});
+      ASSERT_TRUE(match.ok()) << match.status();
+      for (size_t i = 0; i < match->block_count; ++i) {
+        const std::vector<std::byte> expected = Values(reader, sequence, i);
+        std::vector<std::byte> target(expected.size());
+        const auto got = reader.space->Get(
+            {.key = keys[i], .lease = match->lease, .target = SourceTarget{target}}, kPatience);
+        ASSERT_TRUE(got.ok()) << got.status();
+        EXPECT_EQ(target, expected) << sequence << ", " << i;
+      }
+      if (match->lease != LeaseToken{}) {
+        EXPECT_TRUE(reader.client->Release({&match->lease, 1}).ok());
+      }
+    }
+  }
+};
+
+// Ends the daemon with SIGTERM. Returns how long this took.
+absl::Duration End(DaemonProcess& daemon) {
+  const absl::Time began = MonotonicNow();
+  daemon.process().Signal(SIGTERM);
+  const auto code = daemon.process().Wait(kPatience);
+  EXPECT_TRUE(code.ok() && *code == 0) << code.status();
+  return MonotonicNow() - began;
+}
+
+TEST_P(RemoteTest, AMemberThatDrainsLeavesItsHitsToTheOthers) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(3));
+  const Reader b = Open(*daemons_[1]), c = Open(*daemons_[2]);
+  {
+    const Reader a = Open(*daemons_[0]);
+    ASSERT_NO_FATAL_FAILURE(Sequences::PutAndHit(a));
+  }
+  End(*daemons_[0]);
+  const std::string log = daemons_[0]->ReadLog();
+  constexpr size_t kHits = Sequences::kHit * Sequences::kBlocks;
+  EXPECT_THAT(log, testing::HasSubstr(absl::StrCat("offered ", kHits, " blocks, ")));
+  double taken = 0;
+  for (const size_t i : {1, 2}) {
+    const double here =
+        daemons_[i]->Metric("cairn_offers_total{outcome=\"taken\",side=\"received\"");
+    EXPECT_GT(here, 0) << "each has a share";
+    taken += here;
+  }
+  const size_t found = Sequences::AllFound(b);
+  RecordProperty("found", static_cast<int>(found));
+  EXPECT_GE(found, kHits * 8 / 10) << log << daemons_[1]->ReadLog();
+  EXPECT_LE(found, kHits) << "what nobody asked for was not offered";
+  EXPECT_GE(taken, static_cast<double>(found)) << "it was read before the daemon ended";
+  ASSERT_NO_FATAL_FAILURE(Sequences::ReadFound(b));
+  EXPECT_EQ(daemons_[1]->Metric("cairn_corrupt_tiles_total"), 0);
+  for (const size_t i : {1, 2}) EXPECT_TRUE(daemons_[i]->AwaitMetric("cairn_leases", 0, kPatience));
+}
+
+TEST_P(RemoteTest, ADrainDoesNotWaitForAMemberThatIsStopped) {
+  StartMember("a", {"--drain-ms=8000"});
+  StartMember("b");
+  StartMember("c");
+  ASSERT_NO_FATAL_FAILURE(StartAll(3));
+  const Reader c = Open(*daemons_[2]);
+  {
+    const Reader a = Open(*daemons_[0]);
+    ASSERT_NO_FATAL_FAILURE(Sequences::PutAndHit(a));
+  }
+  Stop(*daemons_[1]);
+  // The drain, three seconds for the end, and a machine that does much else.
+  EXPECT_LT(End(*daemons_[0]), absl::Seconds(8 + 3 + 7));
+  EXPECT_EQ(daemons_[2]->Metric("cairn_offers_total{outcome=\"taken\",side=\"received\""),
+            Sequences::kHit * Sequences::kBlocks)
+      << daemons_[0]->ReadLog();
+  daemons_[1]->process().Signal(SIGCONT);
+}
+
+TEST_P(RemoteTest, AMemberReadsAndIsOfferedOnlyTheTenantsThatThePolicyGivesIt) {
+  if (GetParam() == PeerWire::kUcx) GTEST_SKIP() << "without TLS there is no policy";
+  std::ofstream(folder_.File("policy.yaml"))
+      << "version: 1\nidentities:\n  - {uid: " << ::getuid()
+      << ", tenants: [\"*\"]}\n  - {uri: \"spiffe://test.example/a\", peer: true, tenants: "
+         "[\"*\"]}\n"
+         "  - {uri: \"spiffe://test.example/b\", peer: true, tenants: [other]}\n";
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  std::optional<Reader> a = Open(*daemons_[0]);
+  const Reader b = Open(*daemons_[1]);
+  a->Put(0, 1);
+  b.Put(1, 2);
+  EXPECT_EQ(b.Match(1).block_count, 0u);
+  EXPECT_TRUE(WaitFor([&] {
+    return daemons_[1]->ReadLog().find("a member cannot be read from") != std::string::npos;
+  })) << daemons_[1]->ReadLog();
+  EXPECT_THAT(TiersOf(a->Match(2)), ElementsAre(Tier::kHost, Tier::kPeer)) << "a may read all";
+  a.reset();
+  End(*daemons_[0]);
+  EXPECT_THAT(daemons_[0]->ReadLog(), testing::HasSubstr("offered 1 blocks, 0 taken"));
+  EXPECT_EQ(daemons_[1]->Metric("cairn_control_calls_total{call=\"Offer\",outcome="), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, RemoteTest, testing::Values(PeerWire::kUcx, PeerWire::kTls),
+                         [](const auto& info) { return PeerWireName(info.param); });
 
 }  // namespace
 }  // namespace cairn

@@ -83,7 +83,7 @@ class ReplayHostsTest : public ClusterTest {
     return played;
   }
 
-  const MemberWire wire_{Wire::kTls, folder_, {"a", "b", "c"}};
+  const MemberWire wire_{PeerWire::kTls, folder_, {"a", "b", "c"}};
 };
 
 // The figures of the daemons, in the order of their addresses, add up to the figures of all.

@@ -72,7 +72,7 @@ class WhereTest : public ClusterTest {
     return ran.output;
   }
 
-  const MemberWire wire_{Wire::kTls, folder_, {"a", "b", "c", "d", "e", "f"}};
+  const MemberWire wire_{PeerWire::kTls, folder_, {"a", "b", "c", "d", "e", "f"}};
 };
 
 TEST_F(WhereTest, EachMemberSaysHowMuchOfThePrefixItHas) {

@@ -159,8 +159,9 @@ class Etcd:
 class Fleet:
     """`etcd`: where the list of the members comes from; by default, each has a file of its own."""
 
-    def __init__(self, bin_dir, network, names, folder, etcd=None):
+    def __init__(self, bin_dir, network, names, folder, etcd=None, drain_ms=1000):
         self._network, self._folder, self.names = network, folder, list(names)
+        self._drain_ms = drain_ms
         ca = Ca(folder)
         rules = [f'  - {{uid: {os.getuid()}, tenants: ["*"]}}']
         for name in names:
@@ -184,7 +185,7 @@ class Fleet:
             *("--http", "off", "--host-bytes", "64MiB", "--ssd", f"{folder / name}.ssd=256MiB"),
             *("--cluster", "test", "--members", source, "--member-name", name),
             *("--peer", f"{address}:{PEER_PORT}"),
-            *("--stream", f"{address}:{STREAM_PORT}", "--drain-ms", "1000"),
+            *("--stream", f"{address}:{STREAM_PORT}", "--drain-ms", f"{self._drain_ms}"),
             *("--peer-match-ms", "200"),  # on a machine that does much else
             *("--tls-cert", f"{folder / name}.pem", "--tls-key", f"{folder / name}.key"),
             *("--tls-ca", str(ca.pem), "--policy", f"{folder}/policy.yaml"),

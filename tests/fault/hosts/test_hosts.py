@@ -48,14 +48,14 @@ def bin_dir():
 
 
 @contextlib.contextmanager
-def started(bin_dir, folder, names, etcd_program=None):
+def started(bin_dir, folder, names, etcd_program=None, drain_ms=1000):
     network = Network(names)
     fleet, etcd = None, None
     try:
         if etcd_program:
             etcd = Etcd(etcd_program, network, folder)
             etcd.start()
-        fleet = Fleet(bin_dir, network, names, folder, etcd)
+        fleet = Fleet(bin_dir, network, names, folder, etcd, drain_ms)
         fleet.network, fleet.etcd, fleet.folder = network, etcd, folder
         fleet.start()
         yield fleet
@@ -288,6 +288,52 @@ def test_all_members_are_restarted_in_turn(fleet):
                 fleet.members[name].terminate()
                 fleet.members[name].start()
             fleet.await_joined(NAMES)
+
+
+def put_and_hit(member, sequences):
+    """Puts sequences at a member, and matches them. Returns their keys."""
+    with cairn.connect(member.control, data=member.data, timeout=10) as client:
+        space = open_space(client, "probe")
+        all_keys = []
+        for _ in range(sequences):
+            first = next(probes)
+            keys = space.keys(range(first, first + PROBE_BLOCKS * TOKENS))
+            put_blocks(space, keys, 0, PATIENCE_SECONDS)
+            with space.match(keys, timeout=PATIENCE_SECONDS) as match:
+                assert len(match.blocks) == PROBE_BLOCKS
+            all_keys.append(keys)
+        return all_keys
+
+
+def count_delivered(member, all_keys):
+    """The number of blocks that are delivered at a member, each with the right bytes."""
+    total = 0
+    with cairn.connect(member.control, data=member.data, timeout=10) as client:
+        space = open_space(client, "probe")
+        for keys in all_keys:
+            k = np.zeros((LAYERS, HEADS, PROBE_BLOCKS * TOKENS, DIM), np.float16)
+            v = np.zeros_like(k)
+            with space.match(keys, timeout=PATIENCE_SECONDS) as match:
+                delivered = match.get(k, v, timeout=PATIENCE_SECONDS) if match else 0
+            assert count_wrong(keys, k, v, delivered) == 0
+            total += delivered // TOKENS
+    return total
+
+
+def test_a_member_is_drained(bin_dir, tmp_path):
+    """One of three is told to end. What was hit there is then at the others."""
+    with started(bin_dir, tmp_path, NAMES, drain_ms=30_000) as fleet:
+        with under_load(fleet, "drain") as load, load.excuse("c"):
+            member = fleet.members["c"]
+            all_keys = put_and_hit(member, 40)
+            begin = time.monotonic()
+            member.terminate()
+            seconds = time.monotonic() - begin
+            share = count_delivered(fleet.members["a"], all_keys) / (40 * PROBE_BLOCKS)
+            told = [line for line in member.log().splitlines() if "offered " in line]
+            print(f"\ndrain: {seconds:.1f} s, {share:.2f} of the hits are elsewhere: {told}")
+            assert share >= 0.8 and seconds < 35 and len(told) == 1
+            member.start()
 
 
 def test_homes_are_killed(bin_dir, tmp_path):

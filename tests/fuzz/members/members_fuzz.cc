@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What members say of each other. The first byte chooses: the text of a file of members, the reply
-// to a question who has blocks, or batches of announcements. A file that parses has distinct names;
-// a reply that parses names known members only; and a table of announcements knows of each member
-// what its own batches said, whatever others announced.
+// to a question who has blocks, batches of announcements, an offer, or the answer to one. A file
+// that parses has distinct names; a reply that parses names known members only; a table of
+// announcements knows of each member what its own batches said, whatever others announced; and an
+// offer that parses has all of each block, and slices that its space has.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -16,12 +17,15 @@
 #include "absl/status/status.h"
 #include "base/check.h"
 #include "cairn/v1/peer.pb.h"
+#include "codecs/types/shape.h"
+#include "proto/convert.h"
 #include "proto/location.h"
 #include "service/config_members.h"
 #include "service/members/file_source.h"
 #include "service/peer/announced.h"
 #include "service/peer/located.h"
 #include "service/peer/location_table.h"
+#include "service/peer/offer.h"
 
 namespace cairn {
 namespace {
@@ -57,6 +61,43 @@ void ReadReply(std::string_view bytes) {
   const auto again = ParseLocated(ReplyOf(*located), count);
   CAIRN_CHECK(again.ok() && again->members == located->members);
   CAIRN_CHECK(again->holders == located->holders);
+}
+
+void ReadOffer(std::string_view bytes) {
+  constexpr size_t kKeysMax = 16;
+  v1::OfferRequest request;
+  if (!request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+  const auto offer = ParseOffer(request, kKeysMax);
+  if (!offer.ok()) {
+    CAIRN_CHECK(absl::IsInvalidArgument(offer.status()));
+    return;
+  }
+  const size_t count = offer->keys.size();
+  CAIRN_CHECK(count > 0 && count <= kKeysMax);
+  CAIRN_CHECK(offer->parents.size() == count && offer->image_bytes.size() == count);
+  const std::vector<codecs::GroupShape> shapes = proto::ShapesOf(offer->identity);
+  CAIRN_CHECK(!offer->slices.empty());
+  for (const GroupSlice& slice : offer->slices) {
+    CAIRN_CHECK(slice.group < shapes.size());
+    CAIRN_CHECK(slice.layer_count > 0 && slice.head_count > 0);
+    CAIRN_CHECK(slice.layer_first + slice.layer_count <= shapes[slice.group].layers);
+    CAIRN_CHECK(slice.head_first + slice.head_count <= shapes[slice.group].heads);
+  }
+  const auto again = ParseOffer(RequestOf(*offer), kKeysMax);
+  CAIRN_CHECK(again.ok() && again->keys == offer->keys && again->parents == offer->parents);
+}
+
+void ReadAnswers(std::string_view bytes) {
+  v1::OfferReply reply;
+  if (!reply.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+  const size_t count = reply.answers().size();
+  CAIRN_CHECK(!ParseAnswers(reply, count + 1).ok());
+  const auto answers = ParseAnswers(reply, count);
+  if (!answers.ok()) {
+    CAIRN_CHECK(absl::IsInvalidArgument(answers.status()));
+    return;
+  }
+  CAIRN_CHECK(ReplyOf(*answers).answers() == reply.answers());
 }
 
 // --- Announcements -------------------------------------------------------------------------------
@@ -153,15 +194,21 @@ void Announce(std::string_view input) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 3) {
+  switch (data[0] % 5) {
     case 0:
       cairn::ReadMemberFile(bytes);
       break;
     case 1:
       cairn::ReadReply(bytes);
       break;
-    default:
+    case 2:
       cairn::Announce(bytes);
+      break;
+    case 3:
+      cairn::ReadOffer(bytes);
+      break;
+    default:
+      cairn::ReadAnswers(bytes);
   }
   return 0;
 }

@@ -26,6 +26,38 @@ TEST(MatchTest, LongestPrefixThatIsThere) {
   EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(6))), 0u);
 }
 
+TEST(MatchTest, WhatWasFoundLatelyCanBeOffered) {
+  StoreFixture store;
+  const SpaceEntry& space = store.OpenSpace();
+  const auto used = [&] {
+    const int64_t since = absl::ToUnixSeconds(store.clock.Now() - absl::Minutes(10));
+    std::vector<UsedBlock> blocks;
+    uint64_t cursor = 0;
+    while (store.index->WalkUsed(static_cast<uint32_t>(since), &cursor, &blocks)) {
+    }
+    std::ranges::sort(blocks, std::greater<>(), &UsedBlock::last_use);
+    return blocks;
+  };
+  store.PutChain(space, 6);
+  EXPECT_THAT(used(), testing::IsEmpty()) << "a put is no use";
+  MatchedBlocks(store, store.Query(space, Keys(4)));
+  const std::vector<UsedBlock> found = used();
+  ASSERT_THAT(found, testing::SizeIs(4));
+  for (uint64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(found[i].name, (BlockName{space.id(), StoreFixture::Key(i + 1)}));
+    EXPECT_EQ(found[i].parent, i == 0 ? Key{} : StoreFixture::Key(i));
+    EXPECT_EQ(found[i].first_position, i * space.tokens_per_block());
+    EXPECT_GT(found[i].image_bytes, 16u * 1024);
+    ASSERT_THAT(found[i].images, testing::SizeIs(1));
+    EXPECT_EQ(found[i].images[0].slice, StoreFixture::Whole(space));
+  }
+  store.clock.Advance(absl::Minutes(9));
+  store.index->Lookup({space.id(), StoreFixture::Key(6)}, 0, StoreFixture::Whole(space));
+  store.clock.Advance(absl::Minutes(2));
+  ASSERT_THAT(used(), testing::SizeIs(1));
+  EXPECT_EQ(used()[0].name.key, StoreFixture::Key(6));
+}
+
 TEST(MatchTest, TokenLimitCutsToWholeBlocks) {
   StoreFixture store;
   const SpaceEntry& space = store.OpenSpace();
