@@ -121,16 +121,24 @@ class FleetTest : public ClusterTest {
     const auto reader = ReaderOf(member);
     if (reader == nullptr) return;
     const std::vector<BlockKey> keys = reader->Keys(sequence);
-    const bool is_confirmed = reader->space().Delete(std::span(keys).subspan(first), kCall).ok();
-    if (!is_confirmed) return;
+    if (!reader->space().Delete(std::span(keys).subspan(first), kCall).ok()) return;
     ++confirmed_;
     for (size_t i = first; i < kBlocks; ++i) state_[sequence][i] = State::kAbsent;
     for (size_t other = 0; other < kMembers; ++other) Check(other, sequence);
+  }
+  void Invalidate(size_t member) {
+    const auto reader = ReaderOf(member);
+    if (reader == nullptr || !reader->space().Invalidate(kCall).ok()) return;
+    state_ = {};
+    for (size_t other = 0; other < kMembers; ++other) {
+      for (size_t sequence = 0; sequence < kSequences; ++sequence) Check(other, sequence);
+    }
   }
   void Check(size_t member, size_t sequence) {
     const auto reader = ReaderOf(member);
     if (reader == nullptr) return;
     const size_t found = reader->Get(sequence);
+    found_ += found;
     for (size_t i = 0; i < found; ++i) {
       EXPECT_EQ(state_[sequence][i], State::kMayBeThere)
           << "block " << i << " of sequence " << sequence << " came back at " << kNames[member];
@@ -175,6 +183,7 @@ class FleetTest : public ClusterTest {
   std::optional<size_t> frozen_;
   std::array<std::array<State, kBlocks>, kSequences> state_{};
   int confirmed_ = 0;
+  size_t found_ = 0;  // blocks
 };
 
 TEST_F(FleetTest, WhatIsFoundWasPutAndWhatAllDeletedStaysGone) {
@@ -195,8 +204,10 @@ TEST_F(FleetTest, WhatIsFoundWasPutAndWhatAllDeletedStaysGone) {
       Put(member, sequence);
     } else if (what < 60) {
       Check(member, sequence);
-    } else if (what < 85) {
+    } else if (what < 80) {
       Delete(member, sequence, random() % kBlocks);
+    } else if (what < 85) {
+      Invalidate(member);
     } else if (what < 88) {
       Freeze(member);
     } else if (what < 98) {
@@ -209,6 +220,7 @@ TEST_F(FleetTest, WhatIsFoundWasPutAndWhatAllDeletedStaysGone) {
   ends = true;
   beside.join();
   EXPECT_GT(confirmed_, steps / 30);
+  EXPECT_GT(found_, 0u);
   std::cout << confirmed_ << " deletes of " << steps << " steps confirmed\n";
 }
 
