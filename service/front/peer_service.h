@@ -36,7 +36,7 @@ class PeerService {
     Announced& announced;  // takes what members announce into `locations`
     const LocationTable& locations;
     Generations* generations = nullptr;  // null: none are told
-    OfferedBlocks* offered = nullptr;  // null: this daemon cannot read from members
+    OfferedBlocks* offered = nullptr;    // null: this daemon cannot read from members
   };
   explicit PeerService(Parts parts) : parts_(std::move(parts)) {}
 
