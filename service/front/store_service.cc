@@ -508,6 +508,7 @@ void StoreService::Delete(const ControlCall& call, const v1::DeleteRequest& requ
   const auto keys = proto::FromKeyList(request.keys());
   if (!keys.ok()) return done(keys.status());
   if (keys->empty()) return done(v1::DeleteReply());  // to tiers and members, none would mean all
+  if (parts_.remote != nullptr) parts_.remote->BeginDelete((*space)->id(), *keys);
   parts_.tiers.Deleted((*space)->fingerprint(), *keys);
   v1::DeleteReply reply;
   reply.set_deleted_count(parts_.index.Delete((*space)->id(), *keys));

@@ -24,7 +24,7 @@ constexpr int kReadersPerRun = 2;
 constexpr double kReadTimeShare = 0.9;                           // of the time that a get has left
 constexpr absl::Duration kReadTimeMin = absl::Milliseconds(50);  // with less, a get is a miss
 constexpr absl::Duration kReadTimeMax = absl::Seconds(5), kSideObjectTime = absl::Seconds(2);
-constexpr absl::Duration kLateDeleteTime = absl::Seconds(2);
+constexpr absl::Duration kDeleteTime = absl::Seconds(5), kLateDeleteTime = absl::Seconds(2);
 
 bool NeedsEvery(const MatchQuery& query) {
   return std::ranges::all_of(query.wanted, [](const WantedGroup& wanted) {
@@ -110,6 +110,7 @@ std::vector<Member> RemoteBlocks::Candidates(const SpaceEntry& space, const Matc
 }
 
 void RemoteBlocks::Extend(MatchQuery query, MatchAnswer own, absl::Time deadline, Extended done) {
+  query.keys.resize(table_.CountBeforeDeleting(query.space_id, query.keys));
   if (own.blocks.size() >= BlocksAsked(query) || own.is_shortened_by_pins ||
       parts_.members.view()->Others(1).empty()) {
     return done(std::move(own));
@@ -312,9 +313,15 @@ void RemoteBlocks::Release(std::string_view tenant, absl::Span<const proto::Leas
 
 void RemoteBlocks::EndSession(uint64_t session_id) { Drop(table_.EndSession(session_id)); }
 
+void RemoteBlocks::BeginDelete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) {
+  table_.Forget(space_id, keys, parts_.clock.Now() + kDeleteTime);
+}
+
 void RemoteBlocks::Delete(const SpaceEntry& space, std::vector<proto::BlockKey> keys,
                           uint64_t generation, absl::Time deadline, Deleted done) {
-  table_.Forget(space.id(), keys);
+  if (keys.empty()) table_.Forget(space.id());
+  // A member that confirms later might have given the blocks to one that has deleted them.
+  if (!keys.empty()) deadline = std::min(deadline, MonotonicNow() + kDeleteTime);
   struct Deleting {
     proto::SpaceIdentity identity;
     std::vector<proto::BlockKey> keys;
@@ -541,7 +548,8 @@ void RemoteBlocks::Store(const RunRef& run, const FetchRef& fetch, std::span<con
   parts_.puts.StoreCopy(
       fetch->request, put, image, expires,
       [this, run, fetch](const Request&, const absl::StatusOr<proto::PutReply>& reply) {
-        if (reply.ok() && !IsCurrent(*run->space, run->generation)) {
+        if (reply.ok() &&
+            (!IsCurrent(*run->space, run->generation) || table_.IsDeleting(fetch->block))) {
           // The deletion may have passed the block before it was stored.
           parts_.index.Delete(fetch->block.space_id, {&fetch->block.key, 1});
           return End(run, fetch, absl::NotFoundError("deleted meanwhile"));

@@ -113,6 +113,10 @@ class RemoteBlocks {
   // Ends the parts of leases that Extend() added. Ignores other leases.
   void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
   void EndSession(uint64_t session_id);
+  // Call it before this daemon deletes blocks by their keys. Reads of them that are under way are
+  // not stored. For some seconds, none is taken from members: one may not have heard of the
+  // deletion.
+  void BeginDelete(uint64_t space_id, absl::Span<const proto::BlockKey> keys);
   // Deletes blocks at all other members; if `keys` is empty, all blocks of the space that are older
   // than `generation`, and without a generation all blocks. `done` gets
   // the names of the members that did not confirm it by `deadline`. Runs as for Extend(). Look()
@@ -121,7 +125,7 @@ class RemoteBlocks {
   void Delete(const SpaceEntry& space, std::vector<proto::BlockKey> keys, uint64_t generation,
               absl::Time deadline, Deleted done);
   // Forgets which members have blocks of the space, because all of them were deleted.
-  void Forget(uint64_t space_id) { table_.Forget(space_id, {}); }
+  void Forget(uint64_t space_id) { table_.Forget(space_id); }
   // Ends leases that are over, closes unused sessions, and asks members again for deletions that
   // they did not confirm. Call it about once a second.
   void Look();

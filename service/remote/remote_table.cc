@@ -36,7 +36,7 @@ bool RemoteTable::Add(RemoteLease&& lease, absl::Time expires) {
 RemoteTable::Place RemoteTable::Find(const BlockName& block) const {
   const MutexLock lock(mutex_);
   const auto found = blocks_.find(block);
-  return found == blocks_.end() ? Place() : found->second.back();
+  return found == blocks_.end() || deleting_.contains(block) ? Place() : found->second.back();
 }
 
 void RemoteTable::Forget(const BlockName& block, const RemoteRun* run) {
@@ -47,12 +47,36 @@ void RemoteTable::Forget(const BlockName& block, const RemoteRun* run) {
   if (found->second.empty()) blocks_.erase(found);
 }
 
-void RemoteTable::Forget(uint64_t space_id, absl::Span<const proto::BlockKey> keys) {
+void RemoteTable::Forget(uint64_t space_id) {
   const MutexLock lock(mutex_);
-  for (const proto::BlockKey& key : keys) blocks_.erase({space_id, key});
-  if (!keys.empty()) return;
   absl::erase_if(blocks_,
                  [space_id](const auto& block) { return block.first.space_id == space_id; });
+}
+
+void RemoteTable::Forget(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
+                         absl::Time until) {
+  const MutexLock lock(mutex_);
+  for (const proto::BlockKey& key : keys) {
+    const BlockName block{space_id, key};
+    blocks_.erase(block);
+    if (deleting_.size() < kDeletingMax || deleting_.contains(block)) deleting_[block] = until;
+  }
+}
+
+bool RemoteTable::IsDeleting(const BlockName& block) const {
+  const MutexLock lock(mutex_);
+  return deleting_.contains(block);
+}
+
+size_t RemoteTable::CountBeforeDeleting(uint64_t space_id,
+                                        absl::Span<const proto::BlockKey> keys) const {
+  const MutexLock lock(mutex_);
+  if (deleting_.empty()) return keys.size();
+  const auto* const first = std::ranges::find_if(
+      keys, [&](const proto::BlockKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return deleting_.contains({space_id, key});
+      });
+  return static_cast<size_t>(first - keys.begin());
 }
 
 RemoteLease RemoteTable::TakeLocked(absl::flat_hash_map<proto::LeaseToken, Entry>::iterator found) {
@@ -100,6 +124,10 @@ RemoteTable::Leases RemoteTable::EndSession(uint64_t session_id) {
 }
 
 RemoteTable::Leases RemoteTable::Expire(absl::Time now) {
+  {
+    const MutexLock lock(mutex_);
+    absl::erase_if(deleting_, [now](const auto& block) { return block.second <= now; });
+  }
   return TakeIf([=](const Entry& entry) { return entry.expires <= now; });
 }
 

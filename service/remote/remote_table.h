@@ -63,6 +63,7 @@ struct RemoteLease {
 class RemoteTable {
  public:
   using Leases = std::vector<RemoteLease>;
+  static constexpr size_t kDeletingMax = 65'536;
 
   // `blocks_max` limits the blocks of all runs together.
   explicit RemoteTable(size_t blocks_max) : blocks_max_(blocks_max) {}
@@ -76,8 +77,14 @@ class RemoteTable {
   Place Find(const BlockName& block) const;
   // The run does not have the block any more.
   void Forget(const BlockName& block, const RemoteRun* run);
-  // Forgets blocks that were deleted; all blocks of the space if `keys` is empty.
-  void Forget(uint64_t space_id, absl::Span<const proto::BlockKey> keys);
+  // Forgets all blocks of the space, because they were deleted.
+  void Forget(uint64_t space_id);
+  // Forgets blocks that are being deleted, and finds none of them before Expire(until). Of more
+  // than kDeletingMax blocks, the rest may be found if a member leases it.
+  void Forget(uint64_t space_id, absl::Span<const proto::BlockKey> keys, absl::Time until);
+  bool IsDeleting(const BlockName& block) const;
+  // Returns the number of keys before the first one that is being deleted.
+  size_t CountBeforeDeleting(uint64_t space_id, absl::Span<const proto::BlockKey> keys) const;
 
   [[nodiscard]] Leases Release(std::string_view tenant, absl::Span<const proto::LeaseToken> tokens);
   [[nodiscard]] Leases EndSession(uint64_t session_id);
@@ -102,6 +109,7 @@ class RemoteTable {
   // The last place is the newest.
   absl::flat_hash_map<BlockName, Places> blocks_ ABSL_GUARDED_BY(mutex_);
   size_t block_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<BlockName, absl::Time> deleting_ ABSL_GUARDED_BY(mutex_);  // until when
 };
 
 }  // namespace cairn
