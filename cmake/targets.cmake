@@ -67,11 +67,10 @@ function(cairn_binary)
   _cairn_link(${ARG_NAME} PRIVATE ${ARG_DEPS})
 endfunction()
 
-# Adds to the list `environment` what makes the daemons of tests with `labels` start faster, unless it has an LD_PRELOAD of its own.
-function(_cairn_add_lazy_pages environment labels)
-  if(labels MATCHES "^(e2e|fault)$" AND NOT CAIRN_SANITIZE AND NOT "${${environment}}" MATCHES "LD_PRELOAD=")
-    list(APPEND ${environment} "LD_PRELOAD=${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/libcairn_lazy_pages.so")
-    set(${environment} "${${environment}}" PARENT_SCOPE)
+# Adds to the list that is named `out` what makes the daemons of tests with `labels` start faster, unless it has an LD_PRELOAD of its own.
+function(_cairn_add_lazy_pages out labels)
+  if(labels MATCHES "^(e2e|fault)$" AND NOT CAIRN_SANITIZE AND NOT "${${out}}" MATCHES "LD_PRELOAD=")
+    set(${out} "${${out}}" "LD_PRELOAD=${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/libcairn_lazy_pages.so" PARENT_SCOPE)
   endif()
 endfunction()
 
