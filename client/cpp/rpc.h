@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// gRPC code that control.cc and admin.cc share: channel settings, conversions of status and
-// deadline, metadata, and a unary call. Private to client/cpp.
+// gRPC code of client/cpp, and of daemons that are clients of each other (service/peer): channel
+// settings, conversions of status and deadline, metadata, and a unary call.
 
 #include <grpcpp/grpcpp.h>
 

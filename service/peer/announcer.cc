@@ -42,11 +42,7 @@ class Announcer::Loop {
       TakeAnswers(now + plan_.Tick(now));
     }
     for (Running& running : running_) running.context.TryCancel();
-    queue_.Shutdown();
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue_.Next(&tag, &ok)) {  // ends: the calls are cancelled
-    }
+    Drain(queue_);
   }
 
  private:
@@ -130,14 +126,9 @@ class Announcer::Loop {
 
   // Takes the answers that are there. Waits for the first one until `deadline`.
   void TakeAnswers(absl::Time deadline) {
-    void* tag = nullptr;
-    bool ok = false;
-    for (absl::Duration wait = deadline - MonotonicNow();;
-         wait = absl::ZeroDuration()) {  // ends: there are as many answers as calls
-      const auto next = queue_.AsyncNext(
-          &tag, &ok, absl::ToChronoTime(absl::Now() + std::max(wait, absl::ZeroDuration())));
-      if (next != grpc::CompletionQueue::GOT_EVENT) return;
-      auto* running = static_cast<Running*>(tag);
+    // Ends: there are as many answers as calls.
+    while (auto* const running = static_cast<Running*>(NextOver(queue_, deadline))) {
+      deadline = absl::InfinitePast();
       using Outcome = AnnouncePlan::Outcome;
       const grpc::StatusCode code = running->status.error_code();
       const Outcome outcome = code == grpc::StatusCode::OK                    ? Outcome::kTaken

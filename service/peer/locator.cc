@@ -60,11 +60,7 @@ class Locator::Question {
   }
   ~Question() {
     for (Asked& asked : asked_) asked.context.TryCancel();
-    queue_.Shutdown();
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue_.Next(&tag, &ok)) {  // ends: the calls are cancelled
-    }
+    Drain(queue_);
   }
   Question(const Question&) = delete;
   Question& operator=(const Question&) = delete;
@@ -157,14 +153,9 @@ class Locator::Question {
 
   // Waits for one answer.
   void Await(absl::Time until) {
-    const absl::Duration wait = std::max(until - MonotonicNow(), absl::ZeroDuration());
-    void* tag = nullptr;
-    bool ok = false;
-    if (queue_.AsyncNext(&tag, &ok, absl::ToChronoTime(absl::Now() + wait)) !=
-        grpc::CompletionQueue::GOT_EVENT) {
-      return;
-    }
-    const Asked& asked = *static_cast<Asked*>(tag);
+    const auto* const over = static_cast<Asked*>(NextOver(queue_, until));
+    if (over == nullptr) return;
+    const Asked& asked = *over;
     size_t count = 0;
     for (Part* run : asked.runs) {
       --run->pending;

@@ -31,6 +31,13 @@ absl::StatusOr<std::vector<proto::BlockKey>> ParseKeys(std::string_view packed, 
 
 }  // namespace
 
+codecs::Slice SliceOf(const GroupSlice& slice) {
+  return {.layer_first = static_cast<uint16_t>(slice.layer_first),
+          .layer_count = static_cast<uint16_t>(slice.layer_count),
+          .head_first = static_cast<uint16_t>(slice.head_first),
+          .head_count = static_cast<uint16_t>(slice.head_count)};
+}
+
 v1::OfferRequest RequestOf(const BlockOffer& offer) {
   v1::OfferRequest request;
   *request.mutable_space() = proto::ToSpec(offer.identity);
@@ -39,12 +46,7 @@ v1::OfferRequest RequestOf(const BlockOffer& offer) {
   request.set_parents(PackKeys(offer.parents));
   for (const uint64_t bytes : offer.image_bytes) request.add_image_bytes(bytes);
   for (const GroupSlice& slice : offer.slices) {
-    v1::GroupSlice* added = request.add_slices();
-    added->set_group(slice.group);
-    added->set_layer_first(slice.layer_first);
-    added->set_layer_count(slice.layer_count);
-    added->set_head_first(slice.head_first);
-    added->set_head_count(slice.head_count);
+    *request.add_slices() = proto::ToSlice(slice.group, SliceOf(slice));
   }
   return request;
 }

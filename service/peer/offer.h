@@ -32,6 +32,9 @@ struct BlockOffer {
 // The numbers are those of cairn.v1.OfferAnswer.
 enum class OfferAnswer : uint8_t { kTaken = 1, kHad = 2, kDeclined = 3, kFailed = 4 };
 
+// REQUIRES: a slice of an offer, which fits.
+codecs::Slice SliceOf(const GroupSlice& slice);
+
 // Sets all fields but `self`.
 v1::OfferRequest RequestOf(const BlockOffer& offer);
 // Parses an offer, which is not trusted. Errors: InvalidArgument (it is not one, or has more than

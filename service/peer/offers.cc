@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "client/cpp/rpc.h"
 #include "service/peer/peer_self.h"
 
 namespace cairn {
@@ -45,11 +46,7 @@ class Offers::Loop {
         deadline_(deadline) {}
   ~Loop() {
     for (Running& running : running_) running.context.TryCancel();
-    queue_.Shutdown();
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue_.Next(&tag, &ok)) {  // ends: the calls are cancelled
-    }
+    Drain(queue_);
   }
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -134,15 +131,9 @@ class Offers::Loop {
   }
 
   void TakeAnswer() {
-    const absl::Time until = std::min(deadline_, MonotonicNow() + kLook);
-    const absl::Duration wait = std::max(until - MonotonicNow(), absl::ZeroDuration());
-    void* tag = nullptr;
-    bool ok = false;
-    if (queue_.AsyncNext(&tag, &ok, absl::ToChronoTime(absl::Now() + wait)) !=
-        grpc::CompletionQueue::GOT_EVENT) {
-      return;
-    }
-    auto* running = static_cast<Running*>(tag);
+    auto* const running =
+        static_cast<Running*>(NextOver(queue_, std::min(deadline_, MonotonicNow() + kLook)));
+    if (running == nullptr) return;
     const absl::Status taken = running->is_greeting ? TakeHello(*running) : TakeOffer(*running);
     if (!taken.ok()) {
       LogInfo("peer", "a member takes no blocks of this daemon",
@@ -153,7 +144,7 @@ class Offers::Loop {
   }
 
   absl::Status TakeHello(const Running& running) {
-    if (!running.status.ok()) return ToAbsl(running.status);
+    if (!running.status.ok()) return FromGrpc(running.status);
     const Member& member = *view_->Find(running.member);
     const v1::PeerSelf& self = running.hello.self();
     if (absl::Status status = CheckSelf(self, parts_.members.cluster()); !status.ok()) {
@@ -174,15 +165,11 @@ class Offers::Loop {
   }
 
   absl::Status TakeOffer(const Running& running) {
-    if (!running.status.ok()) return ToAbsl(running.status);
+    if (!running.status.ok()) return FromGrpc(running.status);
     const auto answers = ParseAnswers(running.answer, running.count);
     if (!answers.ok()) return answers.status();
     plan_.Done(running.member, *answers);
     return absl::OkStatus();
-  }
-
-  static absl::Status ToAbsl(const grpc::Status& status) {
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }
 
   const Offers& offers_;

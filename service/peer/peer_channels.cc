@@ -3,6 +3,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "client/cpp/tls.h"
 
 namespace cairn {
@@ -22,6 +26,22 @@ std::unique_ptr<PeerStub> OpenPeer(const std::string& address, const PeerDial& d
                                  return check(PeerIdentity(peer));
                                });
   return v1::Peer::NewStub(grpc::CreateCustomChannel(address, credentials, arguments));
+}
+
+void* NextOver(grpc::CompletionQueue& queue, absl::Time deadline) {
+  const absl::Duration wait = std::max(deadline - MonotonicNow(), absl::ZeroDuration());
+  void* tag = nullptr;
+  bool ok = false;
+  const auto next = queue.AsyncNext(&tag, &ok, absl::ToChronoTime(absl::Now() + wait));
+  return next == grpc::CompletionQueue::GOT_EVENT ? tag : nullptr;
+}
+
+void Drain(grpc::CompletionQueue& queue) {
+  queue.Shutdown();
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue.Next(&tag, &ok)) {  // ends: the calls are cancelled
+  }
 }
 
 std::shared_ptr<PeerStub> PeerChannels::To(const Member& member) {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/peer_identity.h"
 #include "cairn/v1/peer.grpc.pb.h"
@@ -36,6 +37,12 @@ using PeerStub = v1::Peer::Stub;
 // call. Answers have at most `answer_bytes_max` bytes.
 std::unique_ptr<PeerStub> OpenPeer(const std::string& address, const PeerDial& dial,
                                    int answer_bytes_max);
+
+// Returns the tag of a call that is over, the next one of the queue, or null at `deadline` (on the
+// clock of MonotonicNow()).
+void* NextOver(grpc::CompletionQueue& queue, absl::Time deadline);
+// Shuts the queue down. Waits until its calls are over: cancel them first.
+void Drain(grpc::CompletionQueue& queue);
 
 // One connection to each member. All calls share it.
 class PeerChannels {

@@ -42,13 +42,6 @@ PeerQuestion QuestionOf(const BlockOffer& offer, size_t group_count) {
   return question;
 }
 
-codecs::Slice SliceOf(const GroupSlice& slice) {
-  return {.layer_first = static_cast<uint16_t>(slice.layer_first),
-          .layer_count = static_cast<uint16_t>(slice.layer_count),
-          .head_first = static_cast<uint16_t>(slice.head_first),
-          .head_count = static_cast<uint16_t>(slice.head_count)};
-}
-
 }  // namespace
 
 bool OfferedRoom::Take(uint64_t bytes, uint64_t used_bytes, uint64_t capacity_bytes,
