@@ -331,11 +331,8 @@ void Daemon::MakeOffers() {
     return CollectUsed(*index_, spaces_, static_cast<uint32_t>(now - limits::kOfferedUsedSeconds),
                        limits::kOfferedBlocksMax);
   };
-  const auto may_see = [this](const PeerIdentity& identity, std::string_view tenant) {
-    return sessions_.policy().MayUse(identity, tenant).ok();
-  };
   offers_ = std::make_unique<Offers>(
-      Offers::Parts{*members_, DialOfMembers(), std::string(DaemonVersion()), collect, may_see,
+      Offers::Parts{*members_, DialOfMembers(), std::string(DaemonVersion()), collect, MayUse(),
                     [this] { sessions_.RefuseNew(); }},
       Offers::Options{
           .plan = {.keys_max = limits::kOfferKeysMax, .bytes_max = limits::kOfferBytesMax},

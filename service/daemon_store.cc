@@ -143,9 +143,7 @@ void Daemon::MakeGenerations() {
       .drop = [this](std::string_view tenant, const proto::Fingerprint& fingerprint) -> uint64_t {
         const absl::StatusOr<SpaceRef> space = spaces_.Find(fingerprint);
         if (!space.ok() || (*space)->tenant() != tenant) return 0;
-        tiers_->Deleted(fingerprint, {});
-        const uint64_t deleted = index_->Invalidate((*space)->id());
-        (*space)->coding().ForgetQuerySquares();
+        const uint64_t deleted = DropBlocks(*tiers_, *index_, **space);
         if (remote_ != nullptr) remote_->Forget((*space)->id());
         return deleted;
       },

@@ -533,6 +533,13 @@ void StoreService::DeleteElsewhere(const ControlCall& call, const std::string& t
                         });
 }
 
+uint64_t DropBlocks(Tiers& tiers, BlockIndex& index, SpaceEntry& space) {
+  tiers.Deleted(space.fingerprint(), {});
+  const uint64_t deleted = index.Invalidate(space.id());
+  space.coding().ForgetQuerySquares();
+  return deleted;
+}
+
 Generations::Outcome StoreService::DropSpace(SpaceEntry& space,
                                              const v1::InvalidateRequest& request) {
   if (parts_.generations != nullptr) {
@@ -545,11 +552,7 @@ Generations::Outcome StoreService::DropSpace(SpaceEntry& space,
     if (learned.generation >= request.generation()) return learned;
   }
   // No generation, or one that cannot be kept.
-  parts_.tiers.Deleted(space.fingerprint(), {});
-  Generations::Outcome outcome;
-  outcome.deleted_count = parts_.index.Invalidate(space.id());
-  space.coding().ForgetQuerySquares();
-  return outcome;
+  return {.deleted_count = DropBlocks(parts_.tiers, parts_.index, space)};
 }
 
 void StoreService::Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,

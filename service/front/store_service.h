@@ -32,6 +32,9 @@ namespace cairn {
 absl::StatusOr<SpacePolicy> FromPolicy(const Spaces& spaces, const v1::SpacePolicy& policy);
 v1::SpacePolicy ToPolicy(const SpacePolicy& policy);
 
+// Deletes all blocks of the space at this daemon. Returns their number.
+uint64_t DropBlocks(Tiers& tiers, BlockIndex& index, SpaceEntry& space);
+
 class StoreService {
  public:
   struct Parts {  // borrowed

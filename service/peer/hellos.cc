@@ -187,9 +187,7 @@ void Hellos::Call(const std::vector<Line*>& lines) {
     void* tag = nullptr;
     bool ok = false;
     for (size_t i = 0; i < count; ++i) queue.Next(&tag, &ok);  // each ends by its deadline
-    queue.Shutdown();
-    while (queue.Next(&tag, &ok)) {
-    }
+    Drain(queue);
     {
       const MutexLock lock(mutex_);
       running_.clear();
@@ -199,11 +197,15 @@ void Hellos::Call(const std::vector<Line*>& lines) {
   }
 }
 
-void Hellos::FillGenerations(const Line& line, v1::HelloRequest* request) const {
-  if (options_.generations == nullptr) return;
-  const auto may_use = [this, identity = line.server->Identity()](std::string_view tenant) {
+std::function<bool(std::string_view)> Hellos::MayUse(const Line& line) const {
+  return [this, identity = line.server->Identity()](std::string_view tenant) {
     return options_.may_use(identity, tenant);
   };
+}
+
+void Hellos::FillGenerations(const Line& line, v1::HelloRequest* request) const {
+  if (options_.generations == nullptr) return;
+  const auto may_use = MayUse(line);
   request->set_generations_hash(options_.generations->HashOf(may_use));
   request->set_generations_known(line.known);
   request->clear_generations();
@@ -214,9 +216,7 @@ void Hellos::Exchange(Line& line, const v1::HelloReply& reply) {
   line.tells = false;
   const uint64_t theirs = reply.generations_hash();
   if (options_.generations == nullptr || theirs == 0) return;  // it knows of no generations
-  const auto may_use = [this, identity = line.server->Identity()](std::string_view tenant) {
-    return options_.may_use(identity, tenant);
-  };
+  const auto may_use = MayUse(line);
   if (!reply.generations().empty()) {
     const auto list = ParseGenerations(reply.generations());
     line.known = list.ok() && options_.generations->Merge(*list, may_use) ? theirs : 0;

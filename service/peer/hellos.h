@@ -83,6 +83,8 @@ class Hellos {
   std::vector<Line*> Due(const View& view, const News& news);
   void Call(const std::vector<Line*>& lines);
   void Take(Line& line, const Running& running);
+  // Says whether the policy lets the member use a tenant.
+  std::function<bool(std::string_view tenant)> MayUse(const Line& line) const;
   void FillGenerations(const Line& line, v1::HelloRequest* request) const;
   // Takes the generations that a member knows.
   void Exchange(Line& line, const v1::HelloReply& reply);
