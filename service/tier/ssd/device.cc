@@ -185,21 +185,12 @@ void SsdDevice::PolicyChanged(const SpaceRecord& space) {
   commit_due_.NotifyOne();
 }
 
-void SsdDevice::SaveGenerations(std::string list) {
+void SsdDevice::SaveMeta(const char* name, std::string bytes) {
   const MutexLock lock(mutex_);
   if (state_ == State::kOut || is_stopping_) {
     return;
   }
-  queued_.generations = std::move(list);
-  commit_due_.NotifyOne();
-}
-
-void SsdDevice::SaveHints(std::string bytes) {
-  const MutexLock lock(mutex_);
-  if (state_ == State::kOut || is_stopping_) {
-    return;
-  }
-  queued_.hints = std::move(bytes);
+  queued_.metas[name] = std::move(bytes);
   commit_due_.NotifyOne();
 }
 
@@ -476,11 +467,8 @@ void SsdDevice::Commit(Round round) {
       PutSpace(found->second, space, batch);
     }
   }
-  if (round.hints.has_value()) {
-    batch.PutMeta(kHintsMeta, *round.hints);
-  }
-  if (round.generations.has_value()) {
-    batch.PutMeta(kGenerationsMeta, *round.generations);
+  for (const auto& [name, bytes] : round.metas) {
+    batch.PutMeta(name, bytes);
   }
   absl::Status status = Record(round.deleted, batch);
   if (status.ok()) {

@@ -67,10 +67,9 @@ class SsdDevice {
  public:
   // The device's number begins at this bit of an offset.
   static constexpr int kNumberShift = 48;
-  // The name under which the ledger stores the hints of the last process.
-  static constexpr char kHintsMeta[] = "hints";
-  // The name of the generations of spaces (service/members/generations.h).
-  static constexpr char kGenerationsMeta[] = "generations";
+  // The names under which the ledger stores the hints of the last process (SerializeHints()), and
+  // the generations of spaces (SerializeGenerations()).
+  static constexpr char kHintsMeta[] = "hints", kGenerationsMeta[] = "generations";
 
   struct Options {
     std::string path;
@@ -110,8 +109,8 @@ class SsdDevice {
   // Queues deletions, to be recorded on this device.
   void QueueDeletions(const std::vector<Deletion>& deletions);
   void PolicyChanged(const SpaceRecord& space);
-  void SaveGenerations(std::string list);  // SerializeGenerations()
-  void SaveHints(std::string bytes);       // SerializeHints()
+  // Replaces what the next process finds under one of the names above.
+  void SaveMeta(const char* name, std::string bytes);
   // Returns true if it can record deletions: it has not failed, and its ledger works.
   bool RecordsDeletions() const;
 
@@ -159,10 +158,10 @@ class SsdDevice {
     std::vector<ExtentPlace> freed;
     std::vector<Deletion> deleted;
     std::vector<SpaceRecord> changed;
-    std::optional<std::string> hints, generations;
+    std::map<std::string, std::string> metas;  // by name
     bool is_empty() const {
       return written.empty() && freed.empty() && deleted.empty() && changed.empty() &&
-             !hints.has_value() && !generations.has_value();
+             metas.empty();
     }
   };
   struct SpaceNumber {

@@ -232,13 +232,13 @@ void SsdTier::PolicyChanged(const SpaceRecord& space) {
 
 void SsdTier::SaveGenerations(const std::string& list) {
   for (const auto& device : Present()) {
-    device->SaveGenerations(list);
+    device->SaveMeta(SsdDevice::kGenerationsMeta, list);
   }
 }
 
 void SsdTier::SaveHints(std::span<const HintRecord> hints) {
   for (const auto& device : Present()) {
-    device->SaveHints(SerializeHints(hints));
+    device->SaveMeta(SsdDevice::kHintsMeta, SerializeHints(hints));
   }
 }
 
