@@ -147,8 +147,7 @@ void RemoteBlocks::Ask(Asking& asking) {
   if (query.wants_lease && !asking.lease.runs.empty()) {
     asking.lease.token = answer.lease.value_or(RandomBytes<16>());
     const proto::LeaseToken token = asking.lease.token;
-    if (table_.Add(std::move(asking.lease),
-                   parts_.clock.Now() + absl::Milliseconds(limits::kLeaseMsMax))) {
+    if (Add(std::move(asking.lease))) {
       answer.lease = token;
       answer.lease_ms = limits::kLeaseMs;
     } else {  // too many blocks: the client gets what is its own
@@ -319,9 +318,11 @@ void RemoteBlocks::BeginDelete(uint64_t space_id, absl::Span<const proto::BlockK
 
 void RemoteBlocks::Delete(const SpaceEntry& space, std::vector<proto::BlockKey> keys,
                           uint64_t generation, absl::Time deadline, Deleted done) {
-  if (keys.empty()) table_.Forget(space.id());
-  // A member that confirms later might have given the blocks to one that has deleted them.
-  if (!keys.empty()) deadline = std::min(deadline, MonotonicNow() + kDeleteTime);
+  if (keys.empty()) {
+    table_.Forget(space.id());
+  } else {  // a member that confirms later might have given them to one that has deleted them
+    deadline = std::min(deadline, MonotonicNow() + kDeleteTime);
+  }
   struct Deleting {
     proto::SpaceIdentity identity;
     std::vector<proto::BlockKey> keys;
