@@ -359,7 +359,7 @@ constexpr Trial kTrials[] = {CAIRN_BACKEND_OPERATIONS(CAIRN_OPERATION)};
 #undef CAIRN_OPERATION
 
 // The CRC32C of what the reference gives in each trial. If you change an operation, the samples or
-// a trial, BackendsTest prints the new one.
+// a trial, PassesEveryBackendOfThisCpu of tests/unit/codecs/backends_test.cc prints the new one.
 constexpr uint32_t kExpected[std::size(kTrials)] = {
     0x80136b6b, 0xedd5bf22, 0xd5d6c881, 0xe04d56fd, 0x8af18d33, 0x50a450bb,
     0x2b3771ec, 0x8114817d, 0x56dcaca2, 0x74186b37, 0x13090737, 0x3f57e713,
