@@ -71,8 +71,8 @@ class Cluster {
   }
 };
 
-// A client of one daemon, with a space that is the same at each member, and the blocks of one
-// sequence.
+// A client of one daemon, with a space that is the same at each member, and the blocks of numbered
+// sequences.
 struct SequenceClient {
   std::unique_ptr<Client> client;
   std::unique_ptr<Space> space;
@@ -85,23 +85,30 @@ struct SequenceClient {
     CAIRN_CHECK_OK(space);
     return {*std::move(client), *std::move(space)};
   }
-  std::vector<BlockKey> Keys(size_t blocks) const { return space->DeriveChain(ToyTokens(blocks)); }
-  std::vector<std::byte> Values(size_t block) const {
+  std::vector<BlockKey> Keys(size_t blocks, size_t sequence = 0) const {
+    return space->DeriveChain(ToyTokens(blocks, static_cast<uint32_t>(1 + 1000 * sequence)));
+  }
+  std::vector<std::byte> Values(size_t block, size_t sequence = 0) const {
     const auto bytes = space->SourceBytes({});
     EXPECT_TRUE(bytes.ok());
-    return ToyValues(codecs::DType::kBf16, *bytes, 100 + block);
+    return ToyValues(codecs::DType::kBf16, *bytes, 100 + 1000 * sequence + block);
   }
-  // Puts the blocks [first, end) of the sequence.
-  void Put(size_t first, size_t end) const {
-    const std::vector<BlockKey> keys = Keys(end);
+  absl::Status PutOne(size_t block, size_t sequence, absl::Duration timeout) const {
+    const std::vector<BlockKey> keys = Keys(block + 1, sequence);
+    const std::vector<std::byte> values = Values(block, sequence);
+    return space
+        ->Put({.key = keys[block],
+               .parent = block == 0 ? BlockKey{} : keys[block - 1],
+               .first_position = block * kTokens,
+               .source = SourceBytes{values}},
+              timeout)
+        .status();
+  }
+  // Puts the blocks [first, end) of a sequence.
+  void Put(size_t first, size_t end, size_t sequence = 0) const {
     for (size_t i = first; i < end; ++i) {
-      const std::vector<std::byte> values = Values(i);
-      const auto put = space->Put({.key = keys[i],
-                                   .parent = i == 0 ? BlockKey{} : keys[i - 1],
-                                   .first_position = i * kTokens,
-                                   .source = SourceBytes{values}},
-                                  kPatience);
-      ASSERT_TRUE(put.ok()) << put.status();
+      const absl::Status status = PutOne(i, sequence, kPatience);
+      ASSERT_TRUE(status.ok()) << status;
     }
   }
 };

@@ -14,7 +14,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "tests/e2e/client/cluster_fixture.h"
 #include "tests/e2e/client/member_wire.h"
@@ -38,22 +37,9 @@ class Reader {
     client_ = SequenceClient::Open(options);
   }
   Space& space() const { return *client_.space; }
-  std::vector<BlockKey> Keys(size_t sequence) const {
-    return space().DeriveChain(ToyTokens(kBlocks, static_cast<uint32_t>(1 + 1000 * sequence)));
-  }
-  std::vector<std::byte> Values(size_t sequence, size_t block) const {
-    return client_.Values(kBlocks * sequence + block);
-  }
+  std::vector<BlockKey> Keys(size_t sequence) const { return client_.Keys(kBlocks, sequence); }
   absl::Status Put(size_t sequence, size_t block) const {
-    const std::vector<BlockKey> keys = Keys(sequence);
-    const std::vector<std::byte> values = Values(sequence, block);
-    return space()
-        .Put({.key = keys[block],
-              .parent = block == 0 ? BlockKey{} : keys[block - 1],
-              .first_position = block * kTokens,
-              .source = SourceBytes{values}},
-             kCall)
-        .status();
+    return client_.PutOne(block, sequence, kCall);
   }
   // Gets what a match finds. Returns the number of blocks of the match.
   size_t Get(size_t sequence) const {
@@ -61,7 +47,7 @@ class Reader {
     const auto match = space().Match({.keys = keys, .timeout = kCall});
     if (!match.ok()) return 0;
     for (size_t i = 0; i < match->block_count; ++i) {
-      const std::vector<std::byte> expected = Values(sequence, i);
+      const std::vector<std::byte> expected = client_.Values(i, sequence);
       std::vector<std::byte> target(expected.size());
       const auto got = space().Get(
           {.key = keys[i], .lease = match->lease, .target = SourceTarget{target}}, kCall);

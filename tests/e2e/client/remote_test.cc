@@ -352,31 +352,16 @@ class Sequences {
  public:
   static constexpr size_t kHit = 10, kAll = 12, kBlocks = 8;
 
-  static std::vector<BlockKey> Keys(const Reader& reader, size_t sequence) {
-    return reader.space->DeriveChain(ToyTokens(kBlocks, 1'000 * static_cast<uint32_t>(sequence)));
-  }
-  static std::vector<std::byte> Values(const Reader& reader, size_t sequence, size_t block) {
-    return reader.Values(1'000 * sequence + block);
-  }
   static void PutAndHit(const Reader& reader) {
     for (size_t sequence = 0; sequence < kAll; ++sequence) {
-      const std::vector<BlockKey> keys = Keys(reader, sequence);
-      for (size_t i = 0; i < kBlocks; ++i) {
-        const std::vector<std::byte> values = Values(reader, sequence, i);
-        const auto put = reader.space->Put({.key = keys[i],
-                                            .parent = i == 0 ? BlockKey{} : keys[i - 1],
-                                            .first_position = i * kTokens,
-                                            .source = SourceBytes{values}},
-                                           kPatience);
-        ASSERT_TRUE(put.ok()) << put.status();
-      }
+      ASSERT_NO_FATAL_FAILURE(reader.Put(0, kBlocks, sequence));
       if (sequence < kHit) {
         EXPECT_EQ(Found(reader, sequence), kBlocks);
       }
     }
   }
   static size_t Found(const Reader& reader, size_t sequence) {
-    const std::vector<BlockKey> keys = Keys(reader, sequence);
+    const std::vector<BlockKey> keys = reader.Keys(kBlocks, sequence);
     const auto match =
         reader.space->Match({.keys = keys, .is_counting = true, .timeout = kPatience});
     EXPECT_TRUE(match.ok()) << match.status();
@@ -390,11 +375,11 @@ class Sequences {
   // Reads every block that is found, and checks its bytes.
   static void ReadFound(const Reader& reader) {
     for (size_t sequence = 0; sequence < kAll; ++sequence) {
-      const std::vector<BlockKey> keys = Keys(reader, sequence);
+      const std::vector<BlockKey> keys = reader.Keys(kBlocks, sequence);
       const auto match = reader.space->Match({.keys = keys, .timeout = kPatience});
       ASSERT_TRUE(match.ok()) << match.status();
       for (size_t i = 0; i < match->block_count; ++i) {
-        const std::vector<std::byte> expected = Values(reader, sequence, i);
+        const std::vector<std::byte> expected = reader.Values(i, sequence);
         std::vector<std::byte> target(expected.size());
         const auto got = reader.space->Get(
             {.key = keys[i], .lease = match->lease, .target = SourceTarget{target}}, kPatience);
