@@ -190,8 +190,7 @@ class CairnL2:
         for result in results:
             if result.error is not None:
                 raise result.error
-        for kind, object_bytes in {_kind_of(key): view.nbytes for key, view in items}.items():
-            self._note(kind, object_bytes, deadline)
+        self._note({_kind_of(key): view.nbytes for key, view in items}, deadline)
         return [True] * len(items)
 
     def _get(self, items: list[tuple[str, memoryview]], deadline: float) -> list[bool]:
@@ -278,18 +277,38 @@ class CairnL2:
         there = itertools.takewhile(lambda pair: bool(pair[0]), zip(results, notes, strict=True))
         return [int.from_bytes(note, "little") for _, note in there]
 
-    def _note(self, kind: str, object_bytes: int, deadline: float) -> None:
-        """Stores the length of current objects for later processes. Repeats it from time to time,
-        so that a length in use stays in the store."""
+    def _note(self, lengths: dict[str, int], deadline: float) -> None:
+        """Stores the length of current objects of each kind for later processes. Repeats it from
+        time to time, so that a length in use stays in the store."""
+        due = {}
         with self._lock:
-            noted, at = self._noted.get(kind, (0, 0.0))
-            if noted == object_bytes and time.monotonic() - at < _NOTE_SECONDS:
-                return
-            self._noted[kind] = object_bytes, time.monotonic()
+            for kind, object_bytes in lengths.items():
+                noted, at = self._noted.get(kind, (0, 0.0))
+                if noted != object_bytes or time.monotonic() - at >= _NOTE_SECONDS:
+                    due[kind] = object_bytes
+                    self._noted[kind] = object_bytes, time.monotonic()
+        if not due:
+            return
         try:
-            self._append_note(kind, object_bytes, deadline)
+            for kind, object_bytes in self._note_first(due, deadline).items():
+                self._append_note(kind, object_bytes, deadline)
         except Error as error:  # the objects are stored all the same
-            log.warning("cairn: the length of %s's objects is not kept: %s", kind, error)
+            log.warning("cairn: the length of %s's objects is not kept: %s", next(iter(due)), error)
+
+    def _note_first(self, lengths: dict[str, int], deadline: float) -> dict[str, int]:
+        """Stores the notes of kinds that have none, all at once. Returns the other kinds."""
+        space = self._open(_NOTES, _NOTE_BYTES, deadline)
+        firsts = [_note_keys(space, kind)[0] for kind in lengths]
+        there = space.contains(firsts, timeout=time_left(deadline))
+        puts = [
+            Put(key, source=_note_bytes(object_bytes))
+            for key, object_bytes, is_there in zip(firsts, lengths.values(), there, strict=True)
+            if not is_there
+        ]
+        for result in space.put_batch(puts, timeout=time_left(deadline)) if puts else []:
+            if result.error is not None:
+                raise result.error
+        return {kind: lengths[kind] for kind, is_there in zip(lengths, there, strict=True) if is_there}
 
     def _append_note(self, kind: str, object_bytes: int, deadline: float) -> None:
         space = self._open(_NOTES, _NOTE_BYTES, deadline)
@@ -301,7 +320,7 @@ class CairnL2:
             at = len(noted)
             put = Put(
                 keys[at],
-                source=bytearray(object_bytes.to_bytes(_NOTE_BYTES, "little")),
+                source=_note_bytes(object_bytes),
                 parent=keys[at - 1] if at else None,
                 first_position=at * _TOKENS,
             )
@@ -390,6 +409,10 @@ class _Task:
     def completion(self) -> Completion:
         results = self.results if self.gives_results else None
         return self.number, not self.error, self.error, results
+
+
+def _note_bytes(object_bytes: int) -> bytearray:
+    return bytearray(object_bytes.to_bytes(_NOTE_BYTES, "little"))
 
 
 def _kind_of(key: str) -> str:

@@ -91,6 +91,21 @@ def test_a_process_finds_what_earlier_ones_stored(client, parameters):
     told.close()
 
 
+def test_lengths_of_many_ranks_are_kept_in_one_request(client, parameters, monkeypatch):
+    """LMCache's own benchmark gives each object a rank of its own."""
+    keys = [f"model@{rank:08x}@0@{rank:064x}" for rank in range(64)]
+    monkeypatch.setattr(client, "_append_note", None)  # the way of one kind after the other
+    assert wait(client, client.submit_batch_set(keys, bytes_of(64, 4096)))[0]
+    monkeypatch.undo()
+    mixed = ["model@00000000@0@" + "ff" * 32, "model@00000040@0@" + "ff" * 32]
+    assert wait(client, client.submit_batch_set(mixed, bytes_of(2, 8192)))[0]
+    client.close()
+    later = CairnL2(**parameters)
+    found = wait(later, later.submit_batch_exists([*keys, *mixed]))[2]
+    assert found == [False] + [True] * 63 + [True, True]
+    later.close()
+
+
 def test_lengths_outlive_the_daemon(bin_dir, tmp_path):
     """As objects on the SSD tier do."""
     keys, given = names(2), bytes_of(2)
