@@ -13,6 +13,9 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kRestBytes = 64_MiB;
+// What a member of a cluster may have of blocks of others: leased and deleted ones, announcements,
+// offers and deletions that wait (65,536 of each), and one list of all members.
+constexpr uint64_t kMemberTablesBytes = 64_MiB;
 
 // Returns true if the arena gets reserved huge pages. `room` does not count these.
 bool HasHugePages(const Config& config, const MemoryRoom& room) {
@@ -42,7 +45,7 @@ uint64_t StartBytesOf(const Config& config) { return config.host_bytes + config.
 
 uint64_t BytesMaxOf(const Config& config) {
   return StartBytesOf(config) + IndexBytesMaxOf(config) + WriteBufferBytesOf(config) +
-         (config.members == "off" ? 0 : config.location_bytes) + kRestBytes;
+         (config.members == "off" ? 0 : config.location_bytes + kMemberTablesBytes) + kRestBytes;
 }
 
 absl::Status CheckMemoryRoom(const Config& config, const MemoryRoom& room) {

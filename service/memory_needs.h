@@ -16,8 +16,9 @@ namespace cairn {
 // Returns the bytes of host tier and staging, which are allocated in full at start.
 uint64_t StartBytesOf(const Config& config);
 // Returns StartBytesOf(), a full index, the write buffers of the SSD tier's ledgers, the locations
-// of a member of a cluster, and 64 MiB for threads, code and connections. Side objects and control
-// calls are not included. They have limits of their own (docs/guides/operations.md, "Memory").
+// and tables of a member of a cluster, and 64 MiB for threads, code and connections. Side objects
+// and control calls are not included. They have limits of their own (docs/guides/operations.md,
+// "Memory").
 uint64_t BytesMaxOf(const Config& config);
 
 // Errors: FailedPrecondition if the kernel would kill the process during the start. The message

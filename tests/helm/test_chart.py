@@ -111,7 +111,8 @@ def check_memory(container, config):
     index = 2048 * min(4 << 20, max(1024, (mib("host-bytes") + tier) * 64))
     index += sum(128 * max(mib_ * 2, min(1 << 19, mib_ * 32)) for mib_ in map(mebibytes_of, devices))
     given = mib("index-bytes") if config["index-bytes"] != "auto" else index // MIB
-    rest = 256 + 64 + 192 + 64 + 64 + len(devices) * 96 + given + (1024 if gpu else 0)
+    members = mib("location-bytes") + 64 if config["members"] != "off" else 0
+    rest = 256 + 64 + 192 + 64 + 64 + len(devices) * 96 + given + (1024 if gpu else 0) + members
     if "hugepages-2Mi" in limits:
         assert limits["hugepages-2Mi"] == requests["hugepages-2Mi"]
         assert mebibytes(limits["hugepages-2Mi"]) >= arena

@@ -12,6 +12,7 @@
          has what coding on the GPU leaves, which takes an eighth, 32 to 2,048
   gpu    with a GPU 1,024 for what the driver takes of the host. An estimate: no device was at hand
   ssd    of each device two write buffers of at most 48 MiB, and 32 MiB of transfers in flight
+  members  in a cluster, 64 for which member has which blocks (--location-bytes), and 64 for tables of blocks that are leased, deleted, announced and offered
   fixed  side objects 256, sums of squared queries 64, control calls 192, side objects on their way 64, the rest 64, and 64 for what comes in a quarter of a second
 */ -}}
 {{- define "cairn.sizes" -}}
@@ -34,13 +35,14 @@
 {{- with .Values.memory.index }}{{ $index = include "cairn.mi" . | int64 }}{{ end -}}
 {{- $arena := mul (div (add $host $staging 1) 2) 2 -}}
 {{- $ssd := mul 128 (len .Values.ssd.devices) -}}
-{{- $rest := add $index $ssd $gpu 704 -}}
+{{- $members := ternary 128 0 .Values.cluster.enabled -}}
+{{- $rest := add $index $ssd $gpu $members 704 -}}
 {{- $sum := ternary $rest (add $arena $rest) .Values.memory.hugepages -}}
 {{- $limit := $sum -}}
 {{- with .Values.memory.limit }}{{ $limit = include "cairn.mi" . | int64 }}{{ end -}}
 {{- if lt $limit $sum -}}
 {{- $of := ternary "" (printf "host %dMi + staging %dMi + " $host $staging) .Values.memory.hugepages -}}
-{{- fail (printf "memory.limit is %dMi, and the daemon may take %dMi: %sindex %dMi + ssd %dMi + gpu %dMi + fixed 704Mi" $limit $sum $of $index $ssd $gpu) -}}
+{{- fail (printf "memory.limit is %dMi, and the daemon may take %dMi: %sindex %dMi + ssd %dMi + gpu %dMi + members %dMi + fixed 704Mi" $limit $sum $of $index $ssd $gpu $members) -}}
 {{- end -}}
 host: {{ $host }}
 staging: {{ $staging }}

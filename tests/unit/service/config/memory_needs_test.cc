@@ -68,6 +68,14 @@ TEST(MemoryNeedsTest, WhatTheDrivesTakeOfMemoryCounts) {
   EXPECT_EQ(BytesMaxOf(with) - BytesMaxOf(without), 2 * (256_MiB + 96_MiB));
 }
 
+TEST(MemoryNeedsTest, TheTablesOfAMemberCount) {
+  const Config alone = ConfigOf({"--host-bytes=4GiB"});
+  Config member = alone;
+  member.members = "file:/members";
+  member.location_bytes = 256_MiB;
+  EXPECT_EQ(BytesMaxOf(member) - BytesMaxOf(alone), 256_MiB + 64_MiB);
+}
+
 TEST(MemoryNeedsTest, HugePagesThatAreSetAsideAreNotOfTheRest) {
   const Config config = ConfigOf({"--host-bytes=4GiB"});
   EXPECT_FALSE(CheckMemoryRoom(config, RoomOf(1_GiB, 4_GiB)).ok());  // not enough for staging
