@@ -8,7 +8,7 @@
 //
 // A class that also needs other members has a Handle as a member. Then it needs no destructor and
 // no move operations. If the owner's type is incomplete in the header, make kRelease a static
-// function of that class, and define it where the owner's type is complete:
+// function of the class that has the Handle, and define it where the owner's type is complete:
 //
 //   class Pin {
 //     static void Release(Index& index, Image* image);

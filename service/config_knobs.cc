@@ -75,19 +75,20 @@ constexpr Knob kTable[] = {
      "YAML file: which peers may use which tenants, operators, denied peers; read again if "
      "changed"},
     {"audit", "off", Text{&Config::audit, CheckPath, PathForm},
-     "JSON lines: operators' changes (none while it cannot be written), refusals, policies"},
+     "audit file (JSON lines): operators' changes, refusals, policies; while it cannot be written, "
+     "operators' changes are refused"},
     {"tls-cert", "off", Text{&Config::tls_cert, CheckPath, PathForm},
      "certificate (PEM, the leaf first): TCP addresses of control and admin then speak TLS 1.3 "
      "only"},
     {"tls-key", "off", Text{&Config::tls_key, CheckPath, PathForm}, "its private key (PEM)"},
     {"tls-ca", "off", Text{&Config::tls_ca, CheckTlsCa, TlsCaForm},
-     "CAs of clients' certificates (PEM); with DOMAIN, of the names of that trust domain"},
+     "CAs of clients' certificates (PEM); DOMAIN=PATH: CAs for URIs of that trust domain only"},
     {"tls-crl", "off", Text{&Config::tls_crl, CheckPath, PathForm},
      "revocation lists (PEM); connections of revoked certificates end"},
     {"tls-crl-stale", "accept", Choice{&Config::tls_crl_stale, kStaleChoices},
      "certificates whose issuer's list is past its next update: accept or refuse them"},
     {"plaintext", "loopback", Choice{&Config::plaintext, kPlaintextChoices},
-     "where TCP addresses may do without TLS; not of http, which is always plain text"},
+     "which TCP addresses may be used without TLS; does not apply to http, which never has TLS"},
     {"stream", "off", Address{&Config::stream},
      "data plane over TLS; needs tls-cert, tls-key and tls-ca"},
     {"data", "off", Address{&Config::data},
@@ -104,7 +105,8 @@ constexpr Knob kTable[] = {
     {"huge-pages", "auto", Choice{&Config::huge_pages, kHugePages},
      "huge pages for the host tier and staging: used if available, or required to start"},
     {"map", "auto", Choice{&Config::map, kMapChoices},
-     "clients of the socket map the host tier to read, and can read all of it; on: required"},
+     "whether clients of the socket may map the host tier, and so read all of it; auto: if "
+     "possible; on: required to start"},
     {"ssd", "off",
      Text{&Config::ssd, [](std::string_view text) { return ParseSsd(text).status(); },
           [] {
@@ -118,7 +120,8 @@ constexpr Knob kTable[] = {
     {"ssd-placement", "chain", Choice{&Config::ssd_placement, kPlacements},
      "with several folders: keep each chain in one folder, or stripe its blocks over all"},
     {"ssd-write-budget", "off", Text{&Config::ssd_write_budget, CheckWriteBudget, WriteBudgetForm},
-     "daily limit for writes to the SSD tier; when low, only reused blocks are written"},
+     "daily limit for writes to the SSD tier; when little of it is left, only reused blocks are "
+     "written"},
     {"ssd-scrub-rate", "auto", Text{&Config::ssd_scrub_rate, CheckScrubRate, ScrubRateForm},
      "rate of background checksum verification of the SSD tier; auto: all of it in ten days"},
     {"gpu", "off",
@@ -134,7 +137,8 @@ constexpr Knob kTable[] = {
           [] { return std::string_view("auto, or bytes from 16MiB to 1TiB"); }},
      "memory limit of the index; when full, the SSD tier evicts; auto: from the tiers' sizes"},
     {"quarantine-bytes", "256MiB", Bytes{&Config::quarantine_bytes, 64 * kMiB, 1 * kTiB},
-     "per lane: memory limit for broken transfers that still run; above it receives are refused"},
+     "per UCX lane: limit for memory that interrupted transfers may still use; above it, the lane "
+     "refuses puts"},
     {"region-bytes", "1GiB", Bytes{&Config::region_bytes, 64 * kKiB, 1 * kTiB},
      "limit for client memory mapped per local connection"},
     {"regions-bytes", "16GiB", Bytes{&Config::regions_bytes, 64 * kKiB, 16 * kTiB},
@@ -178,7 +182,7 @@ constexpr Knob kTable[] = {
     {"member-grace", "120", Number{&Config::member_grace_s, 0, 86'400},
      "seconds that a member stays after the source no longer lists it"},
     {"peer-match-ms", "20", Number{&Config::peer_match_ms, 1, 10'000},
-     "milliseconds that a match waits for other members; after that it has this daemon's blocks"},
+     "milliseconds that a match waits for other members; it ignores answers that come later"},
     {"location-bytes", "64MiB", Bytes{&Config::location_bytes, kMiB, 16 * kGiB},
      "with members: memory for which member has which blocks, 32 bytes for each block"},
     {"drain-ms", "10000", Number{&Config::drain_ms, 0, 10 * kMinuteMs},

@@ -125,7 +125,7 @@ class Daemon {
   // tier no memory.
   absl::StatusOr<std::unique_ptr<GpuTier>> MakeGpuTier(std::shared_ptr<GpuDevice> device,
                                                        HostTier& host);
-  // What a daemon of a cluster knows of deleted spaces.
+  // Makes generations_: what the daemon of a cluster knows of deleted spaces.
   void MakeGenerations();
   void Recover();
   absl::Status StartLocal();
@@ -138,7 +138,7 @@ class Daemon {
   void MakeOffers();
   // Joins the cluster.
   absl::Status StartMembers();
-  // What members know of each other's blocks.
+  // Makes the parts with which members tell and ask each other which blocks they have.
   void MakeLocations();
   PeerDial DialOfMembers();
   // Says whether the policy lets a peer use a tenant.

@@ -106,8 +106,8 @@ const Command kPolicy{
     .details =
         "Settings that are not named stay. Stored blocks keep their bytes and their expiry;\n"
         "copies that are written to the SSD tier later get the cold recipe. The conversion to\n"
-        "a cold recipe must be exact: fewer bits of kivi, ott, logquant and patternkv, a\n"
-        "higher level of cairn (cairn:4.3 to cairn:4.3*3), or raw to exact. A space with a\n"
+        "a cold recipe must be exact: fewer bits of kivi, ott, logquant and patternkv,\n"
+        "longer steps of cairn (cairn:4.3 to cairn:4.3*3), or raw to exact. A space with a\n"
         "lossless recipe cannot have a lossy cold recipe.\n\n"
         "'check FILE' checks a file for the daemon's --policy, which names the peers that may\n"
         "use each tenant. It asks no daemon.\n",

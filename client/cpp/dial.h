@@ -17,7 +17,7 @@ namespace cairn {
 // The seq of the first frame of every connection. Each later request increments it.
 inline constexpr uint64_t kHelloSeq = 1;
 
-// Returns the milliseconds left until `deadline` for a frame, at least 1.
+// Returns the milliseconds left until `deadline`, as a frame carries them: 1 to kDeadlineMsMax.
 inline uint32_t MillisecondsLeft(absl::Time deadline) {
   const int64_t left = absl::ToInt64Milliseconds(deadline - MonotonicNow());
   return static_cast<uint32_t>(std::clamp<int64_t>(left, 1, proto::kDeadlineMsMax));

@@ -11,8 +11,10 @@
 // them back unchanged. Buffers do not overlap. No operation allocates, throws or keeps a pointer.
 // Every operation may be called from several threads at once.
 //
-// This header includes only the integer types of the standard library, so that ISA files may
-// include it.
+// This header includes only the integer types of the standard library, because the ISA
+// files (codecs/backend/cpu/, each compiled for one instruction set) include it. There, an inline
+// function of the library would be compiled with these instructions, and the linker could keep that
+// copy.
 
 #include <cstddef>
 #include <cstdint>
@@ -58,8 +60,8 @@ struct AffineTile {
   // Null: no pattern is subtracted. Otherwise, if a token has a pattern p, its codes and params are
   // computed from x - p instead of the value x, and decoding adds p before it rounds.
   const Prediction* prediction = nullptr;
-  // For decoding: memory that is probably read next. Only prefetched, at any address; null: not
-  // even that.
+  // For decoding: memory that is probably read next. It is prefetched and never read, so the
+  // address need not be valid. Null: nothing is prefetched.
   const uint8_t* behind = nullptr;
 };
 
@@ -101,7 +103,7 @@ struct StripJob {
   StripShape shape;
   StripParts parts;       // as ParseStrip() set them
   const uint8_t* strip;   // has parts.bytes bytes
-  const uint8_t* behind;  // memory that is probably read next; only prefetched, at any address
+  const uint8_t* behind;  // memory that is probably read next; prefetched, never read: any address
   uint8_t* target;        // ElementCount(shape) elements; all are written unless the strip is
                           // refused
   bool is_streamed;       // bypass the caches when writing the target
@@ -120,8 +122,8 @@ struct StepSource {
   uint32_t tokens = 0;             // 1..kStripTokens
   uint64_t position = 0;           // position of the strip's first token in the chain
   const uint8_t* bytes = nullptr;  // tokens * tile.dim elements
-  // The elements of V of the same tokens and head; tokens of small norm are found in them. Null for
-  // latents.
+  // The elements of V of the same tokens and head, also if the strip is of K. Tokens whose V has a
+  // small norm become rows. Null for latents.
   const uint8_t* v = nullptr;
   StepScratch* scratch = nullptr;  // may be null
 };
@@ -272,7 +274,7 @@ using DecodeStepStrips = bool(const StepStripJob* jobs, uint32_t count);
 // Computes the codes of a strip as docs/recipes/cairn-hot.md says, and finds its rows.
 //   codes        tokens * tile.row_bytes, all written; those of rows are 0
 //   corrections  HotCorrectionBytes(dim), all written if tile.is_corrected, else unchanged
-//   rows         receives the new rows in addition
+//   rows         the rows that are found are added to those already in the set
 using EncodeHotStrip = void(const HotTile& tile, const StepSource& source, uint8_t* codes,
                             uint8_t* corrections, StripTokens* rows);
 

@@ -6,7 +6,7 @@
 //
 // An error that is uniform over a step of R / L has the variance (R / L)^2 / 12; its square has the
 // variance (R / L)^4 / 180. The pattern is subtracted if the sum of the squared errors shrinks by
-// more than z standard deviations of the difference, where z belongs to the one-sided level alpha:
+// at least z standard deviations of the difference, where z belongs to the one-sided level alpha:
 //
 //   sum g (R_raw^2 - R_flat^2) / 12  >=  z sqrt(sum g (R_raw^4 + R_flat^4) / 180)
 //

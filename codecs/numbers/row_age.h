@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tells how long a chain may become before a token of the recipe `logquant` is no longer stored at
-// full precision (as a row). This depends only on the token's position in the chain.
-// docs/recipes/logquant.md describes the same in words.
+// full precision (as a row). This depends only on the token's position in the chain and on
+// the recipe's variant. docs/recipes/logquant.md describes the same in words.
 //
 // Thread-safety: pure functions. Free of the standard library, so that hosts and devices can use
 // them.

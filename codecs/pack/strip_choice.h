@@ -81,9 +81,9 @@ CAIRN_HD TableChoice ChooseTable(const ChannelSample& sample, int32_t above_min,
   return best;
 }
 
-// In mode planes, the codes cover 7 exponents below the maximum. Of the maxima from 4 to 0 above
-// the mean, the one is chosen whose 7 exponents have the largest count; if several have it, the
-// highest.
+// In mode planes, the codes cover 7 exponents from the maximum down. The maximum is one of the
+// five values from 4 above the mean down to the mean. The one whose 7 exponents occur most often in
+// the sample is chosen. If several occur equally often, the highest is chosen.
 inline constexpr uint32_t kPlanesTops = 5;
 
 CAIRN_HD int32_t ChoosePlanesTop(const ChannelSample& sample) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Element types. They have their own header, without the standard library, so that ISA files and
-// CUDA can include it.
+// Element types. They have their own header, with only the integer types of the standard
+// library, so that ISA files (codecs/backend/cpu/, each compiled for one instruction set) and CUDA
+// can include it.
 
 #include <cstdint>
 

@@ -26,7 +26,8 @@ inline constexpr uint32_t kCrcPolynomial = 0x82F63B78;  // reflected: bit 31 is 
 // module. Each block copies it to shared memory, because computing it there would take a hundred
 // times as long.
 struct CrcTable {
-  // By [step][pair][lane]: a lane's words for two parts of 8 columns each, as MmaBits() takes them.
+  // Indexed by [step][pair][lane]. An entry has the lane's four words for 16 columns of the second
+  // matrix: two for columns 0 to 7, then two for columns 8 to 15, as MmaBits() takes them.
   U32x4 weights[kCrcSteps * 2 * kWarpLanes];
   uint32_t shifts[kCrcShifts];  // x^(8 * kCrcSlice * 2^k)
 };
@@ -104,8 +105,9 @@ struct CrcRound {
   }
 };
 
-// Adds the product for a round to d[t]. For the rows `group` and group + 8, the lowest bits of d[t]
-// are then the bits 8 t + 2 part and 8 t + 2 part + 1 of the row's CRC.
+// Adds the product for a round to d[t]. Then the lowest bits of d[t][0] and d[t][1] are the bits
+// 8 t + 2 part and 8 t + 2 part + 1 of the CRC of row `group`. Those of d[t][2] and d[t][3] are the
+// same bits of the CRC of row group + 8. `group` is the lane's index / 4, and `part` is it mod 4.
 CAIRN_DEVICE void MultiplyRound(const CrcRound& round, const CrcTable& table, int32_t (&d)[4][4]) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, group = lane / 4, part = lane % 4;
   for (uint32_t step = 0; step < kCrcSteps; ++step) {

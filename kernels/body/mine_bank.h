@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Mines the patterns of a bank, with one block per head. The algorithm is the k-means of
+// Mines the patterns of a bank, with one thread block per head. The algorithm is the k-means of
 // codecs/mine/bank_miner.cc, and its result has the same bits. Each round has two steps. First, one
 // warp per token finds the nearest centre, with one centre per lane. Then one warp per centre
 // computes the mean, with one channel per lane. Accepts every shape and dtype.

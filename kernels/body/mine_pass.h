@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Code that the passes over the sample of a profile share. The passes compute the sums that
-// codecs/mine/profile_miner.cc computes over strips, with one block per head. First, one warp per
-// token decides whether the token counts. Then each warp processes two channels at a time, with one
-// token per lane. Accepts every shape and dtype.
+// codecs/mine/profile_miner.cc computes over strips, with one thread block per head. First, one
+// warp per token decides whether the token counts. Then each warp processes two channels at a time,
+// with one token per lane. Accepts every shape and dtype.
 
 #include <cstddef>
 #include <cstdint>

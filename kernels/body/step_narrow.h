@@ -2,7 +2,8 @@
 #pragma once
 // Converts stored strips of `cairn` to quantization steps that are three or nine times as long, as
 // reference::DemoteStepStrip() does. One warp per strip. The old codes are decoded channel by
-// channel and stored in the slot. The new strip is encoded from there.
+// channel and stored in the tile's output slot, behind the room for the raw tile (WaitingCodes()).
+// The new strip is encoded from there.
 
 #include <cstdint>
 

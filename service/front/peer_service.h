@@ -31,7 +31,7 @@ class PeerService {
     const Sessions& sessions;  // its policy says who may be a member
     StoreService* store;       // answers what members ask of the store; null: nothing does
     std::string daemon_version;
-    // Called when the member with that name says something new.
+    // Called with the name of a calling member that is not met yet, restarted or began to drain.
     std::function<void(std::string_view name)> greet;
     Announced& announced;  // takes what members announce into `locations`
     const LocationTable& locations;

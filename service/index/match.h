@@ -64,8 +64,9 @@ size_t FirstNeeded(const WantedGroup& wanted, size_t block_count);
 size_t BlocksAsked(const MatchQuery& query);
 
 // A running Match. It remembers the blocks that it has examined, and pins those that it will lease.
-// So the index's lock can be released between its steps. The steps run in this order. Steps that
-// take Visits run under the index's lock, one hold after another, until they return true:
+// So the index's lock can be released between its steps. The steps run in this order. The
+// caller holds the index's lock while it calls a step that takes Visits (a limit for the work of
+// one call). It calls the step again, in a new hold of the lock, until the step returns true:
 //
 //  Look         finds the complete blocks, from the first on
 //  Plan         chooses the longest prefix that is complete for the reader
@@ -85,8 +86,8 @@ class MatchScan {
 
   // Allocates the memory that Look() fills. Call it before each hold of Look().
   void Reserve();
-  // If a lease is wanted, also pins the complete blocks, until `lease_bytes_free` is certainly used
-  // up.
+  // If a lease is wanted, also pins the complete blocks. Stops pinning once the blocks that every
+  // longer prefix needs have more than `lease_bytes_free` bytes: no such prefix can be leased.
   bool Look(IndexParts& parts, uint64_t lease_bytes_free, Visits& visits);
 
   // Chooses the longest prefix that is complete by each group's rule. If a lease is wanted, the

@@ -7,8 +7,8 @@
 //
 // The lease is renewed on the thread `member-lease`, the keys are watched on `member-watch`. Each
 // has a channel of its own. Every call has a deadline. A failed call moves its thread to the next
-// endpoint, with backoff. A watch that is silent is given up: an etcd that hangs keeps its
-// connections open.
+// endpoint, with backoff. A watch that is silent for `silence` is given up, because an etcd
+// that hangs keeps its connections open and so causes no error.
 //
 // Without `access.ca`, etcd is spoken to in plain text. The files of `access` are read anew for
 // each new channel: at the start, and after each failure. The password is in no log and no error.
@@ -17,7 +17,8 @@
 // asks for another one and repeats the call once. An etcd whose authentication is off needs no
 // token.
 //
-// A lease is not revoked at the end. A daemon that restarts within its time changes nothing.
+// Stopping does not revoke the lease. So a daemon that restarts before its lease expires stays a
+// member throughout.
 
 #include <memory>
 #include <optional>

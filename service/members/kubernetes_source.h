@@ -6,9 +6,10 @@
 // it ended. If the server no longer knows that point (410 Gone), or a call fails, they are listed
 // again. Every call has a deadline, and every answer a limit.
 //
-// Each endpoint is a member, ready or not. Members tell their names themselves, as with DNS. If the
-// service has IPv4 and IPv6 slices, only the IPv4 ones count: they are of the same pods. A service
-// without endpoints is an error and no empty set, because this daemon is an endpoint itself.
+// Each endpoint is a member, ready or not. The slices do not give the members' names. As with DNS,
+// a member's name comes from its Hello. If the service has IPv4 and IPv6 slices, only the IPv4 ones
+// count: they are of the same pods. A service without endpoints is an error and no empty set,
+// because this daemon is an endpoint itself.
 //
 // The token and the CA are read anew for each call, because Kubernetes replaces the token.
 

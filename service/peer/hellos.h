@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Greets the other members: calls their Hello, and tells Members what they answer. A daemon that
-// another cluster, version or name answers for is refused.
+// Greets the other members: calls their Hello, and tells Members what they answer. A
+// member is refused if it belongs to another cluster, has an incompatible version or answers with
+// another name, or if it refuses this daemon.
 //
 // A member is greeted when the view first has it, when its address changes, and then every
 // `period`. One that does not answer is greeted again after a second, then after two, up to
 // `retry_max`.
 //
 // A greeting also compares the generations of spaces (service/members/generations.h) of the tenants
-// that the member may use: first their hashes, then, if these differ, the list of the member, and
-// with a second greeting at once this daemon's list.
+// that the member may use. First, the two sides compare hashes. If these differ, the member answers
+// with its list. A second greeting follows at once, with this daemon's list.
 //
 // Thread-safety: Thread-safe. Start() and Stop() are Owned by one thread. The thread is named
 // "member-hello". It waits for no member longer than `timeout`.
@@ -61,25 +62,25 @@ class Hellos {
   void Wake() { Add({}, false); }
   // Greets a member now. Ignores unknown names.
   void Greet(std::string_view name) { Add(name, false); }
-  // Greets every member now: this daemon says something new.
+  // Greets every member now. Call it when this daemon's own state has changed: it begins to drain.
   void GreetAll() { Add({}, true); }
 
   void Report(MetricSink& sink) const;
 
  private:
-  struct Line;  // to one member
+  struct Line;  // the connection to one member, and when the member is greeted next
   struct ServerName;
   struct Running;
 
-  // What to do besides the lines that are due.
+  // Requests since the last round: whom to greet besides the members whose greeting is due.
   struct News {
     bool is_woken = false, is_all = false;
     std::set<std::string, std::less<>> names = {};
   };
   void Add(std::string_view name, bool is_all);
   void Run();
-  // Returns the lines that are due, for members of the view other than this daemon. Forgets the
-  // lines of others.
+  // Returns the lines to members that are to be greeted now. Makes lines to new members of the
+  // view, and forgets lines to members that have left it.
   std::vector<Line*> Due(const View& view, const News& news);
   void Call(const std::vector<Line*>& lines);
   void Take(Line& line, const Running& running);

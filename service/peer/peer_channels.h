@@ -2,7 +2,7 @@
 #pragma once
 // Connections to other members, for calls of cairn.v1.Peer.
 //
-// Over TLS, the certificate of the other end decides, and not its address.
+// Over TLS, a daemon is accepted as a member by its certificate, and not by its address.
 //
 // Thread-safety: Thread-safe.
 
@@ -24,8 +24,8 @@ namespace cairn {
 
 struct PeerDial {
   transport::TlsFiles* tls = nullptr;  // null: plain text; must outlive the channels
-  // Whether the daemon with that certificate may be a member. Called on threads of gRPC. With TLS
-  // it is not empty.
+  // Whether the daemon with that certificate may be a member. Called on threads of gRPC. Must
+  // be set if `tls` is not null.
   std::function<absl::Status(const PeerIdentity&)> may_be_member = {};
 
   uint64_t tls_generation() const { return tls == nullptr ? 0 : tls->generation(); }
@@ -33,13 +33,13 @@ struct PeerDial {
 
 using PeerStub = v1::Peer::Stub;
 
-// Returns a connection of its own to `address`, with the files of now. It connects at the first
-// call. Answers have at most `answer_bytes_max` bytes.
+// Returns a new connection to `address`, which no other caller shares. It uses the TLS files as
+// they are now, and connects at the first call. Answers have at most `answer_bytes_max` bytes.
 std::unique_ptr<PeerStub> OpenPeer(const std::string& address, const PeerDial& dial,
                                    int answer_bytes_max);
 
-// Returns the tag of a call that is over, the next one of the queue, or null at `deadline` (on the
-// clock of MonotonicNow()).
+// Waits for the next finished call of the queue and returns its tag. Returns null if no call has
+// finished at `deadline` (on the clock of MonotonicNow()).
 void* NextOver(grpc::CompletionQueue& queue, absl::Time deadline);
 // Shuts the queue down. Waits until its calls are over: cancel them first.
 void Drain(grpc::CompletionQueue& queue);
@@ -50,8 +50,8 @@ class PeerChannels {
   PeerChannels(PeerDial dial, int answer_bytes_max)
       : dial_(std::move(dial)), answer_bytes_max_(answer_bytes_max) {}
 
-  // Never null. Another one after the member's address or the TLS files have changed. Calls that
-  // run keep theirs.
+  // Never null. Returns a new connection after the member's address or the TLS files have changed.
+  // Running calls keep the old connection.
   std::shared_ptr<PeerStub> To(const Member& member);
   // Closes the connections to those that are not in the view.
   void Keep(const View& view);

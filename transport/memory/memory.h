@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A transport within one process, for tests. It is the lanes of transport/local over socket pairs.
-// Messages have addresses instead of offsets in a memfd. The lane's thread copies the bytes, as it
-// does between processes.
+// A transport within one process, for tests. It uses the lanes of transport/local, connected by
+// socket pairs. Messages have addresses instead of offsets in a memfd. The lane's thread copies
+// the bytes, as it does between processes.
 //
 //   auto server = StartMemoryServer(limits, handler);
 //   auto connection = server->Connect(hello, deadline);

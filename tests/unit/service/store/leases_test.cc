@@ -29,7 +29,7 @@ class LeasesTest : public testing::Test {
                    start_ + absl::Milliseconds(i));
     }
   }
-  // Runs `step` in one hold after another until it is over, and says what each looked at.
+  // Runs `step` until it returns true, as in separate holds of a lock. Returns the visits of each.
   template <typename Step>
   std::vector<size_t> InHolds(Step step) {
     std::vector<size_t> counts;
