@@ -42,8 +42,13 @@ if(CAIRN_HARDENING AND NOT CAIRN_SANITIZE AND NOT CAIRN_FUZZ)
 endif()
 
 if(CAIRN_SANITIZE)
-  # Lines in stack traces, at less than half the time to compile of -O2 -g.
-  add_compile_options(-O1 -g1)
+  # Lines in stack traces, at less than half the time to compile of -O2 -g. The unit tests of `make test` run for two minutes and are
+  # compiled for seven: what is not optimized takes a third less to compile.
+  if(CAIRN_SANITIZE STREQUAL "address" AND NOT CAIRN_UBSAN_ALL)
+    add_compile_options(-O0 -g1)
+  else()
+    add_compile_options(-O1 -g1)
+  endif()
 endif()
 if(CAIRN_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)

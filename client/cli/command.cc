@@ -49,7 +49,7 @@ const Flag* Find(std::string_view name, std::span<const Flag> flags) {
   return nullptr;
 }
 
-std::vector<std::string_view> NamesOf(std::span<const Flag> flags) {
+std::vector<std::string_view> FlagNames(std::span<const Flag> flags) {
   std::vector<std::string_view> names;
   for (const std::span<const Flag> list : {flags, std::span<const Flag>(kCommonFlags)}) {
     for (const Flag& flag : list) names.push_back(flag.name);
@@ -75,7 +75,7 @@ absl::StatusOr<Arguments> Arguments::Parse(std::span<const std::string> words,
     const Flag* flag = Find(name, flags);
     if (flag == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("unknown flag ", name, DidYouMean(name, NamesOf(flags))));
+          absl::StrCat("unknown flag ", name, DidYouMean(name, FlagNames(flags))));
     }
     if (flag->value.empty()) {
       if (equals != std::string::npos) {

@@ -8,13 +8,13 @@
 namespace cairn::cli {
 namespace {
 
-std::string NamesOf(std::span<const Flag> flags) {
+std::string JoinedNames(std::span<const Flag> flags) {
   return absl::StrJoin(flags, " ", [](std::string* text, const Flag& flag) {
     absl::StrAppend(text, ToAbsl(flag.name));
   });
 }
 
-absl::Status Run(const Arguments&) {
+absl::Status RunCompletion(const Arguments&) {
   const std::string commands =
       absl::StrJoin(Commands(), " ", [](std::string* text, const Command* command) {
         absl::StrAppend(text, ToAbsl(command->name));
@@ -22,8 +22,8 @@ absl::Status Run(const Arguments&) {
   std::string cases;
   for (const Command* command : Commands()) {
     if (!command->flags.empty()) {
-      absl::StrAppend(&cases, "    ", ToAbsl(command->name), ") words+=' ", NamesOf(command->flags),
-                      "' ;;\n");
+      absl::StrAppend(&cases, "    ", ToAbsl(command->name), ") words+=' ",
+                      JoinedNames(command->flags), "' ;;\n");
     }
   }
   absl::PrintF(
@@ -36,7 +36,7 @@ absl::Status Run(const Arguments&) {
       "  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
       "}\n"
       "complete -o default -F _cairnctl cairnctl\n",
-      NamesOf(CommonFlags()), commands, cases, commands);
+      JoinedNames(CommonFlags()), commands, cases, commands);
   return absl::OkStatus();
 }
 
@@ -50,7 +50,7 @@ const Command kCompletion{
     .flags = {},
     .operands_min = 0,
     .operands_max = 0,
-    .run = Run,
+    .run = RunCompletion,
 };
 
 }  // namespace cairn::cli

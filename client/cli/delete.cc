@@ -9,12 +9,12 @@
 namespace cairn::cli {
 namespace {
 
-constexpr Flag kFlags[] = {
+constexpr Flag kDeleteFlags[] = {
     kSpaceFlag,
     {"--all", "", "every block of the space, instead of KEYs; needs --space"},
 };
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunDelete(const Arguments& arguments) {
   const bool is_all = arguments.Has("--all");
   if (is_all == !arguments.positional().empty()) {
     return absl::InvalidArgumentError("name KEYs, or --all, and not both");
@@ -54,10 +54,10 @@ const Command kDelete{
         "  cairnctl delete 3f9c…e1 --space default/qwen3-8b\n"
         "  cairnctl delete --all --space default/qwen3-8b\n",
     .details = "Their bytes are freed when the last reader has finished.\n",
-    .flags = kFlags,
+    .flags = kDeleteFlags,
     .operands_min = 0,
     .operands_max = 65536,
-    .run = Run,
+    .run = RunDelete,
 };
 
 }  // namespace cairn::cli

@@ -151,7 +151,7 @@ void PrintJson(const std::vector<Finding>& findings) {
   json.EndArray().Print();
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunDoctor(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
   std::vector<Finding> findings = CheckMachine();
   for (const std::string& folder : arguments.positional()) {
@@ -198,7 +198,7 @@ const Command kDoctor{
     .flags = {},
     .operands_min = 0,
     .operands_max = 16,
-    .run = Run,
+    .run = RunDoctor,
 };
 
 }  // namespace cairn::cli

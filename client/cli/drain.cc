@@ -7,7 +7,7 @@
 namespace cairn::cli {
 namespace {
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunDrain(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
   CAIRN_ASSIGN_OR_RETURN(const v1::DrainReply reply, admin->Drain(deadline));
@@ -28,7 +28,7 @@ const Command kDrain{
     .flags = {},
     .operands_min = 0,
     .operands_max = 0,
-    .run = Run,
+    .run = RunDrain,
 };
 
 }  // namespace cairn::cli

@@ -51,7 +51,7 @@ bool AsksForHelp(std::span<const std::string> words) {
       words, [](std::string_view word) { return word == "-h" || word == "--help"; });
 }
 
-absl::Status Run(std::span<const std::string> words) {
+absl::Status RunEvaluate(std::span<const std::string> words) {
   CAIRN_ASSIGN_OR_RETURN(const Words given, TakePython(words));
   const absl::Status ready = CheckPython(given.python);
   if (!ready.ok() && AsksForHelp(given.rest)) {
@@ -77,7 +77,7 @@ const Command kEvaluate{
     .operands_min = 0,
     .operands_max = 0,
     .run = nullptr,
-    .run_words = Run,
+    .run_words = RunEvaluate,
 };
 
 }  // namespace cairn::cli

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kCountMax = uint64_t{1} << 40;
 
-constexpr Flag kFlags[] = {
+constexpr Flag kEventsFlags[] = {
     kSpaceFlag,
     {"--count", "COUNT", "end after COUNT events [never]"},
 };
@@ -45,7 +45,7 @@ void Print(const EventBatch& batch, bool is_json) {
   std::fflush(stdout);
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunEvents(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t count,
                          arguments.GetNumber("--count", kCountMax, kCountMax));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
@@ -75,10 +75,10 @@ const Command kEvents{
     .details =
         "With --timeout it ends when no event came for that time. With --json each event is\n"
         "one line.\n",
-    .flags = kFlags,
+    .flags = kEventsFlags,
     .operands_min = 0,
     .operands_max = 0,
-    .run = Run,
+    .run = RunEvents,
 };
 
 }  // namespace cairn::cli

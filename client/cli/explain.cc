@@ -23,14 +23,14 @@ namespace {
 constexpr uint64_t kKeysPerCall = 65536;
 constexpr std::string_view kTokenizerFlag = "--tokenizer";
 
-constexpr Flag kFlags[] = {
+constexpr Flag kExplainFlags[] = {
     kSpaceFlag,
     {kTokenizerFlag, "PATH", "tokenizer.json, or its folder, for requests with a text"},
     {kPythonFlag, "PATH", "interpreter that runs the tokenizer [$CAIRN_PYTHON, else python3]"},
 };
 
 // A request with the space that it is for.
-struct Side {
+struct ComparedSpace {
   std::string path;
   explain::Request request;
   v1::SpaceInfo space;
@@ -42,7 +42,7 @@ struct Side {
 };
 
 // Consecutive blocks with the same fate.
-struct Run {
+struct StateRun {
   uint64_t first = 0, count = 0;
   v1::BlockFate fate;
 };
@@ -111,8 +111,8 @@ std::string WhyOf(const v1::BlockFate& fate, uint64_t recorded_ms) {
   return absl::StrCat(ToAbsl(ReasonName(fate.reason())), " ", Ago(fate.removed_ms()));
 }
 
-std::vector<Run> RunsOf(const Side& side) {
-  std::vector<Run> runs;
+std::vector<StateRun> RunsOf(const ComparedSpace& side) {
+  std::vector<StateRun> runs;
   for (uint64_t i = 0; i < side.keys.size(); ++i) {
     const v1::BlockFate& fate = side.fates.blocks(static_cast<int>(i));
     const bool goes_on =
@@ -122,7 +122,7 @@ std::vector<Run> RunsOf(const Side& side) {
         std::equal(runs.back().fate.tiers().begin(), runs.back().fate.tiers().end(),
                    fate.tiers().begin(), fate.tiers().end());
     if (!goes_on) runs.push_back({.first = i, .count = 0, .fate = fate});
-    Run& run = runs.back();
+    StateRun& run = runs.back();
     ++run.count;
     run.fate.set_removed_ms(std::min(run.fate.removed_ms(), fate.removed_ms()));
   }
@@ -130,7 +130,7 @@ std::vector<Run> RunsOf(const Side& side) {
 }
 
 // Runs the tokenizer, which writes the text's tokens to a file, and reads the file.
-absl::Status Tokenize(const Arguments& arguments, Side& side) {
+absl::Status Tokenize(const Arguments& arguments, ComparedSpace& side) {
   if (!arguments.Has(kTokenizerFlag)) {
     return absl::InvalidArgumentError(
         absl::StrCat(side.path, " has a text: name its --tokenizer, or give its tokens"));
@@ -152,8 +152,9 @@ absl::Status Tokenize(const Arguments& arguments, Side& side) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Side> Load(const Arguments& arguments, AdminClient& admin, const std::string& path) {
-  Side side;
+absl::StatusOr<ComparedSpace> Load(const Arguments& arguments, AdminClient& admin,
+                                   const std::string& path) {
+  ComparedSpace side;
   side.path = path;
   CAIRN_ASSIGN_OR_RETURN(const std::string content, ReadFile(path, explain::kRequestBytesMax));
   absl::StatusOr<explain::Request> request = explain::ParseRequest(content);
@@ -171,7 +172,7 @@ absl::StatusOr<Side> Load(const Arguments& arguments, AdminClient& admin, const 
   return side;
 }
 
-absl::Status Ask(const Arguments& arguments, AdminClient& admin, Side& side) {
+absl::Status Ask(const Arguments& arguments, AdminClient& admin, ComparedSpace& side) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
   for (size_t first = 0; first < side.keys.size(); first += kKeysPerCall) {
     v1::ExplainRequest request;
@@ -194,7 +195,7 @@ absl::Status Ask(const Arguments& arguments, AdminClient& admin, Side& side) {
 
 // --- Output
 
-void PrintSide(const Side& side, std::string_view name) {
+void PrintSide(const ComparedSpace& side, std::string_view name) {
   const uint64_t step = side.tokens_per_block();
   absl::PrintF("%s  %s: %d tokens, %d blocks of %d tokens in space %s/%s (%s)\n", ToAbsl(name),
                side.path, side.request.tokens.size(), side.keys.size(), step,
@@ -205,7 +206,7 @@ void PrintSide(const Side& side, std::string_view name) {
     return;
   }
   std::vector<std::vector<std::string>> rows;
-  for (const Run& run : RunsOf(side)) {
+  for (const StateRun& run : RunsOf(side)) {
     const uint64_t past = run.first + run.count;
     rows.push_back({absl::StrCat(run.first, "-", past - 1),
                     absl::StrCat(run.first * step, "-", past * step - 1),
@@ -218,7 +219,7 @@ void PrintSide(const Side& side, std::string_view name) {
 }
 
 // Returns sentences about the first difference of two requests.
-std::vector<std::string> Compare(const Side& a, const Side& b,
+std::vector<std::string> Compare(const ComparedSpace& a, const ComparedSpace& b,
                                  std::optional<uint64_t>* first_block) {
   if (a.space.fingerprint() != b.space.fingerprint()) {
     *first_block = 0;
@@ -255,7 +256,7 @@ std::vector<std::string> Compare(const Side& a, const Side& b,
   return sentences;
 }
 
-void WriteSide(const Side& side, JsonWriter& json) {
+void WriteSide(const ComparedSpace& side, JsonWriter& json) {
   json.BeginObject()
       .Field("file", side.path)
       .Field("space_id", side.space.space_id())
@@ -265,7 +266,7 @@ void WriteSide(const Side& side, JsonWriter& json) {
       .Field("found_blocks", side.hit_blocks)
       .Field("recorded_ms", side.fates.recorded_ms());
   json.Key("runs").BeginArray();
-  for (const Run& run : RunsOf(side)) {
+  for (const StateRun& run : RunsOf(side)) {
     json.BeginObject()
         .Field("first_block", run.first)
         .Field("block_count", run.count)
@@ -287,7 +288,7 @@ void WriteSide(const Side& side, JsonWriter& json) {
 
 absl::Status ExplainRequests(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
-  std::vector<Side> sides;
+  std::vector<ComparedSpace> sides;
   for (const std::string& path : arguments.positional()) {
     CAIRN_ASSIGN_OR_RETURN(sides.emplace_back(), Load(arguments, *admin, path));
     CAIRN_RETURN_IF_ERROR(Ask(arguments, *admin, sides.back()));
@@ -298,7 +299,7 @@ absl::Status ExplainRequests(const Arguments& arguments) {
   if (arguments.is_json()) {
     JsonWriter json;
     json.BeginObject().Key("requests").BeginArray();
-    for (const Side& side : sides) WriteSide(side, json);
+    for (const ComparedSpace& side : sides) WriteSide(side, json);
     json.EndArray();
     if (sides.size() == 2) {
       json.Key("first_differing_block");
@@ -337,7 +338,7 @@ const Command kExplain{
         "Prints which tiers have each block and why other blocks are not stored. With two\n"
         "requests, prints the first block that is not common and which input differs. The\n"
         "daemon records the last removals; the reasons of older ones are unknown.\n",
-    .flags = kFlags,
+    .flags = kExplainFlags,
     .operands_min = 1,
     .operands_max = 2,
     .run = ExplainRequests,

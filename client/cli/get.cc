@@ -14,7 +14,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr Flag kFlags[] = {
+constexpr Flag kGetFlags[] = {
     {"--out", "FILE", "file to write; required"},
     kSpaceFlag,
     {"--group", "INDEX", "group of the space [0]"},
@@ -42,7 +42,7 @@ absl::Status WriteFile(const std::string& path, std::span<const std::byte> bytes
   return file ? absl::OkStatus() : absl::UnknownError(absl::StrCat("cannot write ", path));
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunGet(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const BlockKey key, ParseKey(arguments.positional()[0]));
   const std::string path = arguments.Get("--out");
   if (path.empty()) {
@@ -100,10 +100,10 @@ const Command kGet{
     .details =
         "The data is verified before it is written. Without --source the result is an image\n"
         "file.\n",
-    .flags = kFlags,
+    .flags = kGetFlags,
     .operands_min = 1,
     .operands_max = 1,
-    .run = Run,
+    .run = RunGet,
 };
 
 }  // namespace cairn::cli

@@ -15,7 +15,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr Flag kFlags[] = {
+constexpr Flag kInspectFlags[] = {
     {"--space", "SPACE",
      "for a KEY: tenant/model, or 4 digits or more of the fingerprint [the only one]"},
     {"--tiles", "", "for a FILE: list every tile"},
@@ -209,7 +209,7 @@ absl::Status InspectKey(const Arguments& arguments, const BlockKey& key) {
   return absl::OkStatus();
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunInspect(const Arguments& arguments) {
   const std::string& what = arguments.positional()[0];
   std::error_code ignored;
   if (std::filesystem::exists(what, ignored)) {
@@ -232,10 +232,10 @@ const Command kInspect{
         "  cairnctl inspect block.image --tiles\n"
         "  cairnctl inspect 3f9c…e1 --space default/qwen3-8b\n",
     .details = "The checksums of an image file are verified, too.\n",
-    .flags = kFlags,
+    .flags = kInspectFlags,
     .operands_min = 1,
     .operands_max = 1,
-    .run = Run,
+    .run = RunInspect,
 };
 
 }  // namespace cairn::cli

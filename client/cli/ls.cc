@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kLimitMax = 1'000'000;
 constexpr uint32_t kPageBlocks = 1000;
 
-constexpr Flag kFlags[] = {
+constexpr Flag kLsFlags[] = {
     kSpaceFlag,
     {"--limit", "COUNT", "list at most COUNT blocks [1000]"},
     {"--after", "KEY", "start after this key"},
@@ -48,7 +48,7 @@ std::vector<std::string> Row(const v1::BlockInfo& block) {
           absl::StrCat(block.idle_ms() / 1000, "s")};
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunLs(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
   CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo space, ChooseSpace(arguments, *admin));
   CAIRN_ASSIGN_OR_RETURN(const uint64_t limit, arguments.GetNumber("--limit", 1000, kLimitMax));
@@ -105,10 +105,10 @@ const Command kLs{
     .summary = "Lists the blocks of a space in the order of their keys",
     .examples = "  cairnctl ls --space default/qwen3-8b --limit 20\n",
     .details = "",
-    .flags = kFlags,
+    .flags = kLsFlags,
     .operands_min = 0,
     .operands_max = 0,
-    .run = Run,
+    .run = RunLs,
 };
 
 }  // namespace cairn::cli

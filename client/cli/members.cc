@@ -77,7 +77,7 @@ void PrintMembers(const v1::ListMembersReply& reply) {
   }
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunMembers(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
   CAIRN_ASSIGN_OR_RETURN(const v1::ListMembersReply reply, admin->ListMembers(deadline));
@@ -115,7 +115,7 @@ const Command kMembers{
     .flags = {},
     .operands_min = 0,
     .operands_max = 0,
-    .run = Run,
+    .run = RunMembers,
 };
 
 }  // namespace cairn::cli

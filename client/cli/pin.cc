@@ -22,7 +22,7 @@ namespace {
 // A lease must last longer than the next round.
 constexpr absl::Duration kRound = absl::Seconds(1);
 constexpr uint64_t kSecondsMax = uint64_t{1} << 30;
-constexpr Flag kFlags[] = {
+constexpr Flag kPinFlags[] = {
     kSpaceFlag,
     kTokensFlag,
     {"--for", "SECONDS", "end after this time [never]"},
@@ -63,7 +63,7 @@ void Print(const Held& held, size_t wanted, bool is_json) {
   std::fflush(stdout);
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunPin(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t seconds,
                          arguments.GetNumber("--for", kSecondsMax, kSecondsMax));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
@@ -113,10 +113,10 @@ const Command kPin{
         "prefix that are put later are pinned then. Pins continue after a restart of the\n"
         "daemon. Prints a line (with --json, an object) whenever the set of pinned blocks\n"
         "changes. Each tenant, and all tenants together, can pin only a share of a tier.\n",
-    .flags = kFlags,
+    .flags = kPinFlags,
     .operands_min = 0,
     .operands_max = kPrefixKeysMax,
-    .run = Run,
+    .run = RunPin,
 };
 
 }  // namespace cairn::cli

@@ -13,7 +13,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr Flag kFlags[] = {
+constexpr Flag kPolicyFlags[] = {
     kSpaceFlag,
     {"--recipe", "NAME", "recipe for later puts"},
     {"--cold-recipe", "NAME", "recipe of copies in the SSD tier; off: not recoded"},
@@ -47,7 +47,7 @@ absl::Status CheckFile(const Arguments& arguments, const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunPolicy(const Arguments& arguments) {
   if (const std::vector<std::string>& words = arguments.positional(); !words.empty()) {
     if (words.size() == 2 && words[0] == "check") return CheckFile(arguments, words[1]);
     return absl::InvalidArgumentError(
@@ -111,10 +111,10 @@ const Command kPolicy{
         "lossless recipe cannot have a lossy cold recipe.\n\n"
         "'check FILE' checks a file for the daemon's --policy, which names the peers that may\n"
         "use each tenant. It asks no daemon.\n",
-    .flags = kFlags,
+    .flags = kPolicyFlags,
     .operands_min = 0,
     .operands_max = 2,
-    .run = Run,
+    .run = RunPolicy,
 };
 
 }  // namespace cairn::cli

@@ -8,11 +8,11 @@
 namespace cairn::cli {
 namespace {
 
-constexpr Flag kFlags[] = {
+constexpr Flag kPrefetchFlags[] = {
     kSpaceFlag,
 };
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunPrefetch(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, ParseKeys(arguments.positional()));
   CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenChosen(arguments));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
@@ -44,10 +44,10 @@ const Command kPrefetch{
     .summary = "Reads blocks from a drive into the daemon's memory",
     .examples = "  cairnctl prefetch 3f9c…e1 77ab…04\n",
     .details = "Returns at once. Blocks for which memory has no room stay on the drive.\n",
-    .flags = kFlags,
+    .flags = kPrefetchFlags,
     .operands_min = 1,
     .operands_max = 65536,
-    .run = Run,
+    .run = RunPrefetch,
 };
 
 }  // namespace cairn::cli

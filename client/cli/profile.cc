@@ -12,12 +12,12 @@
 namespace cairn::cli {
 namespace {
 
-constexpr Flag kFlags[] = {
+constexpr Flag kProfileFlags[] = {
     kSpaceFlag,
     {"--group", "INDEX", "for install: the group of layers that it belongs to [0]"},
 };
 
-std::string HexOf(const Digest& id) { return proto::Hex(std::as_bytes(std::span(id))); }
+std::string IdHex(const Digest& id) { return proto::Hex(std::as_bytes(std::span(id))); }
 
 std::string OriginOf(const SideObjectFigures& one) { return one.is_mined ? "mined" : "installed"; }
 
@@ -34,14 +34,14 @@ absl::Status Install(const Arguments& arguments, Space& space, absl::Duration ti
   if (arguments.is_json()) {
     JsonWriter()
         .BeginObject()
-        .Field("id", HexOf(installed.id))
+        .Field("id", IdHex(installed.id))
         .Field("kind", proto::Name(kind))
         .Field("group", group)
         .Field("created", installed.was_created)
         .EndObject()
         .Print();
   } else {
-    absl::PrintF("%s: group %d is coded with it from now on%s\n", HexOf(installed.id), group,
+    absl::PrintF("%s: group %d is coded with it from now on%s\n", IdHex(installed.id), group,
                  installed.was_created ? "" : ", it was there already");
   }
   return absl::OkStatus();
@@ -55,7 +55,7 @@ absl::Status Show(const Arguments& arguments, Space& space, absl::Duration timeo
     json.BeginObject().Field("recipe", space.recipe()).Key("side_objects").BeginArray();
     for (const SideObjectFigures& one : listed) {
       json.BeginObject()
-          .Field("id", HexOf(one.id))
+          .Field("id", IdHex(one.id))
           .Field("kind", proto::Name(one.kind))
           .Field("bytes", one.bytes)
           .Field("current_groups", absl::StrJoin(one.current_groups, ","))
@@ -69,7 +69,7 @@ absl::Status Show(const Arguments& arguments, Space& space, absl::Duration timeo
   absl::PrintF("recipe  %s\n", space.recipe());
   std::vector<std::vector<std::string>> rows;
   for (const SideObjectFigures& one : listed) {
-    rows.push_back({HexOf(one.id), proto::Name(one.kind), FormatBytes(one.bytes),
+    rows.push_back({IdHex(one.id), proto::Name(one.kind), FormatBytes(one.bytes),
                     one.current_groups.empty() ? "-" : absl::StrJoin(one.current_groups, ","),
                     absl::StrCat(one.references), OriginOf(one)});
   }
@@ -77,7 +77,7 @@ absl::Status Show(const Arguments& arguments, Space& space, absl::Duration timeo
   return absl::OkStatus();
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunProfile(const Arguments& arguments) {
   const std::vector<std::string>& words = arguments.positional();
   const bool is_install = words[0] == "install";
   if ((!is_install && words[0] != "show") || words.size() != (is_install ? 2 : 1)) {
@@ -104,10 +104,10 @@ const Command kProfile{
         "one from the space's own blocks, which an installed one replaces. Stored blocks keep\n"
         "the one that they were encoded with; a profile that no block uses any more is\n"
         "dropped.\n",
-    .flags = kFlags,
+    .flags = kProfileFlags,
     .operands_min = 1,
     .operands_max = 2,
-    .run = Run,
+    .run = RunProfile,
 };
 
 }  // namespace cairn::cli

@@ -13,13 +13,13 @@
 namespace cairn::cli {
 namespace {
 
-constexpr Flag kFlags[] = {
+constexpr Flag kPutFlags[] = {
     {"--parent", "KEY", "the previous block of its chain [none]"},
     {"--derived", "", "its KV was computed from a prefix that was stored lossily"},
     {"--durable", "", "wait until the block survives a power loss, and fail if it does not"},
 };
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunPut(const Arguments& arguments) {
   const std::string& path = arguments.positional()[0];
   PutRequest request;
   if (arguments.Has("--parent")) {
@@ -73,10 +73,10 @@ const Command kPut{
     .summary = "Puts an image file into the space that it was made for",
     .examples = "  cairnctl put block.image --durable\n",
     .details = "The daemon must have the space: an image names it only by its fingerprint.\n",
-    .flags = kFlags,
+    .flags = kPutFlags,
     .operands_min = 1,
     .operands_max = 1,
-    .run = Run,
+    .run = RunPut,
 };
 
 }  // namespace cairn::cli

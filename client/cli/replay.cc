@@ -40,7 +40,7 @@ constexpr char kRouteDefault[] = "random";
 constexpr uint64_t kRouteSeed = 1;
 constexpr uint64_t kRegionBytes = 4_MiB;  // for a connection, which moves one block at a time
 
-constexpr Flag kFlags[] = {
+constexpr Flag kReplayFlags[] = {
     {"--rate", "FACTOR", "speed relative to the trace, such as 1 or 60 [as fast as calls end]"},
     {"--requests", "COUNT", "play only the first COUNT requests [all]"},
     {"--parallel", "COUNT", "concurrent requests, 1 to 16; 1 keeps the trace's order [1]"},
@@ -285,7 +285,7 @@ void PlayInto(const Arguments& arguments, const Plan& plan, const replay::Trace&
   }
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunReplay(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(Plan plan, PlanOf(arguments));
   if (arguments.Has("--html")) {  // checked before the replay, which may take hours
     CAIRN_RETURN_IF_ERROR(CheckPython(PythonOf(arguments)));
@@ -339,10 +339,10 @@ const Command kReplay{
         "reports the requests played so far.\n"
         "With --daemons, all calls of a request go to one daemon. If the daemons are members of\n"
         "one cluster, hits that a member read from another one count as the tier peer.\n",
-    .flags = kFlags,
+    .flags = kReplayFlags,
     .operands_min = 1,
     .operands_max = 1,
-    .run = Run,
+    .run = RunReplay,
 };
 
 }  // namespace cairn::cli

@@ -60,7 +60,7 @@ void PrintJson(const v1::ListSpacesReply& reply) {
   json.EndArray().Print();
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunSpaces(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
   CAIRN_ASSIGN_OR_RETURN(const v1::ListSpacesReply reply, admin->ListSpaces(deadline));
@@ -95,7 +95,7 @@ const Command kSpaces{
     .flags = {},
     .operands_min = 0,
     .operands_max = 0,
-    .run = Run,
+    .run = RunSpaces,
 };
 
 }  // namespace cairn::cli

@@ -11,7 +11,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr int kBarCells = 24;
+constexpr int kTierBarCells = 24;
 
 std::string NameOf(v1::Tier tier) { return std::string(TierName(tier)); }
 
@@ -100,16 +100,16 @@ void PrintHeld(const v1::StatsReply& stats) {
                Count(stats.lease_count(), "lease"));
   std::vector<std::vector<std::string>> rows;
   for (const v1::TierStats& tier : stats.tiers()) {
-    rows.push_back({NameOf(tier.tier()), Bar(tier.used_bytes(), tier.capacity_bytes(), kBarCells),
-                    Percent(tier.used_bytes(), tier.capacity_bytes()),
-                    FormatBytes(tier.used_bytes()), FormatBytes(tier.capacity_bytes()),
-                    FormatBytes(tier.pinned_bytes()), FormatBytes(tier.staging_bytes()),
-                    FormatBytes(tier.quarantine_bytes())});
+    rows.push_back(
+        {NameOf(tier.tier()), Bar(tier.used_bytes(), tier.capacity_bytes(), kTierBarCells),
+         Percent(tier.used_bytes(), tier.capacity_bytes()), FormatBytes(tier.used_bytes()),
+         FormatBytes(tier.capacity_bytes()), FormatBytes(tier.pinned_bytes()),
+         FormatBytes(tier.staging_bytes()), FormatBytes(tier.quarantine_bytes())});
   }
   PrintTable({"TIER", "", "USED", "BYTES", "OF", "PINNED", "STAGING", "QUARANTINE"}, rows);
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunStatus(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
   const absl::StatusOr<v1::ListTiersReply> tiers = admin->ListTiers(deadline);
@@ -157,7 +157,7 @@ const Command kStatus{
     .flags = {},
     .operands_min = 0,
     .operands_max = 0,
-    .run = Run,
+    .run = RunStatus,
 };
 
 }  // namespace cairn::cli

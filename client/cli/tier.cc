@@ -14,7 +14,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr Flag kFlags[] = {
+constexpr Flag kTierFlags[] = {
     {"--rated-tbw", "TB", "rated endurance of all drives together: shows how long they will last"},
 };
 // Shorter uptimes give no estimate of a drive's life.
@@ -241,7 +241,7 @@ absl::Status SetDevice(const Arguments& arguments, AdminClient& admin, bool is_r
   return absl::OkStatus();
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunTier(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
   if (const std::vector<std::string>& words = arguments.positional(); !words.empty()) {
     if (words.size() != 2 || (words[0] != "retire" && words[0] != "admit")) {
@@ -292,10 +292,10 @@ const Command kTier{
         "day, and what is left of cairnd's --ssd-write-budget. FAULTS: transfers that failed.\n"
         "The scrub line shows the rate of background verification, its progress and the\n"
         "damage found.\n",
-    .flags = kFlags,
+    .flags = kTierFlags,
     .operands_min = 0,
     .operands_max = 2,
-    .run = Run,
+    .run = RunTier,
 };
 
 }  // namespace cairn::cli

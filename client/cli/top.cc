@@ -30,7 +30,7 @@ constexpr size_t kSpacesShown = 8;
 constexpr int kBarCells = 24;
 constexpr std::string_view kTiers[] = {"gpu", "host", "ssd"};
 
-constexpr Flag kFlags[] = {
+constexpr Flag kTopFlags[] = {
     {"--interval", "SECONDS", "interval of the rates, 1 to 60 [2]"},
     {"--once", "", "show one interval and exit"},
     {"--http", "HOST:PORT", "address of the daemon's metrics [as the daemon reports]"},
@@ -250,7 +250,7 @@ absl::StatusOr<std::string> HttpOf(const Arguments& arguments) {
   return about.http_address;
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunTop(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t seconds,
                          arguments.GetNumber("--interval", kIntervalSeconds, kIntervalSecondsMax));
   if (seconds == 0) return absl::InvalidArgumentError("--interval is 0; expected 1 to 60");
@@ -291,10 +291,10 @@ const Command kTop{
     .details =
         "q or ^C ends it. Rates are for the last interval. A space is as busy as its number\n"
         "of blocks changes; only operators see spaces.\n",
-    .flags = kFlags,
+    .flags = kTopFlags,
     .operands_min = 0,
     .operands_max = 0,
-    .run = Run,
+    .run = RunTop,
 };
 
 }  // namespace cairn::cli

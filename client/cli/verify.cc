@@ -14,7 +14,7 @@ namespace {
 
 constexpr absl::Duration kLongest = absl::Hours(24);
 
-constexpr Flag kFlags[] = {
+constexpr Flag kVerifyFlags[] = {
     {"--space", "SPACE", "without FILEs: only that space [all]"},
 };
 
@@ -92,7 +92,7 @@ absl::Status VerifyDaemon(const Arguments& arguments) {
              : absl::DataLossError(absl::StrCat(last.corrupt_images(), " images were damaged"));
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunVerify(const Arguments& arguments) {
   return arguments.positional().empty() ? VerifyDaemon(arguments) : VerifyFiles(arguments);
 }
 
@@ -109,10 +109,10 @@ const Command kVerify{
         "The daemon verifies the copies in every tier and drops damaged ones; a block without\n"
         "another copy becomes a miss. Reads of the SSD tier run after all other reads.\n"
         "Without --timeout it runs to the end, at most a day.\n",
-    .flags = kFlags,
+    .flags = kVerifyFlags,
     .operands_min = 0,
     .operands_max = 65536,
-    .run = Run,
+    .run = RunVerify,
 };
 
 }  // namespace cairn::cli

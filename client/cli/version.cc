@@ -18,7 +18,7 @@
 namespace cairn::cli {
 namespace {
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunVersion(const Arguments& arguments) {
   const codecs::Backend* backend = nullptr;
   const std::string_view active =
       codecs::ActiveBackend(&backend) == codecs::Error::kOk ? backend->name : "unknown";
@@ -61,7 +61,7 @@ const Command kVersion{
     .flags = {},
     .operands_min = 0,
     .operands_max = 0,
-    .run = Run,
+    .run = RunVersion,
 };
 
 }  // namespace cairn::cli

@@ -15,7 +15,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr Flag kFlags[] = {
+constexpr Flag kWhereFlags[] = {
     kSpaceFlag,
     kTokensFlag,
 };
@@ -72,7 +72,7 @@ void PrintMembers(size_t blocks, uint32_t tokens_per_block, const WhereResult& r
   }
 }
 
-absl::Status Run(const Arguments& arguments) {
+absl::Status RunWhere(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
   CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenChosen(arguments));
   CAIRN_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, PrefixOf(arguments, *opened.space));
@@ -99,10 +99,10 @@ const Command kWhere{
         "fetched or leased. A member that does not answer is shown with the reason. In a cluster\n"
         "of more than five members, the command asks the 16 that the cluster's hints name for the\n"
         "deepest blocks. A daemon without a cluster answers for itself.\n",
-    .flags = kFlags,
+    .flags = kWhereFlags,
     .operands_min = 0,
     .operands_max = kPrefixKeysMax,
-    .run = Run,
+    .run = RunWhere,
 };
 
 }  // namespace cairn::cli
