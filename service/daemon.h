@@ -44,11 +44,13 @@
 #include "service/peer/offers.h"
 #include "service/peer/peer_channels.h"
 #include "service/peer/peer_reader.h"
+#include "service/peer/profile_calls.h"
 #include "service/policy_watch.h"
 #include "service/put/put.h"
 #include "service/recovery.h"
 #include "service/remote/offered_blocks.h"
 #include "service/remote/remote_blocks.h"
+#include "service/remote/shared_profiles.h"
 #include "service/remote/whereabouts.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
@@ -175,8 +177,8 @@ class Daemon {
   Sessions sessions_;  // its hooks use index_ and data_servers_, only in calls from front/
   std::unique_ptr<BlockIndex> index_;
   std::unique_ptr<Generations> generations_;  // null: the daemon belongs to no cluster
-  std::unique_ptr<Restorer> restorer_;        // restores the previous process's data
-  std::unique_ptr<DeviceCodec> codec_;        // null: no device
+  std::unique_ptr<Restorer> restorer_;  // restores the previous process's data
+  std::unique_ptr<DeviceCodec> codec_;  // null: no device
   std::unique_ptr<PathPool> pool_;  // Stop() ends its jobs before the members below are destroyed
   std::unique_ptr<Puts> puts_;
   std::unique_ptr<Gets> gets_;
@@ -199,6 +201,8 @@ class Daemon {
   std::unique_ptr<Whereabouts> whereabouts_;
   std::unique_ptr<OfferedBlocks> offered_;  // by other members
   std::unique_ptr<Offers> offers_;          // of this daemon
+  std::unique_ptr<ProfileCalls> profile_calls_;
+  std::unique_ptr<SharedProfiles> shared_profiles_;  // upkeep's thread uses it until Stop()
   std::unique_ptr<StoreService> store_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<transport::TlsFiles> tls_;           // null: no TLS

@@ -40,9 +40,10 @@ enum class Call : uint8_t {
   kAnnounce,
   kLocate,
   kOffer,
+  kProfiles,
   kHealthCheck,
 };
-inline constexpr size_t kCallCount = 29;
+inline constexpr size_t kCallCount = 30;
 
 class CallMetrics {
  public:
