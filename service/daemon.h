@@ -35,6 +35,7 @@
 #include "service/limits.h"
 #include "service/members/generations.h"
 #include "service/members/members.h"
+#include "service/members/space_policies.h"
 #include "service/path_pool.h"
 #include "service/peer/announced.h"
 #include "service/peer/announcer.h"
@@ -49,6 +50,7 @@
 #include "service/put/put.h"
 #include "service/recovery.h"
 #include "service/remote/offered_blocks.h"
+#include "service/remote/policy_teller.h"
 #include "service/remote/remote_blocks.h"
 #include "service/remote/shared_profiles.h"
 #include "service/remote/whereabouts.h"
@@ -127,8 +129,11 @@ class Daemon {
   // tier no memory.
   absl::StatusOr<std::unique_ptr<GpuTier>> MakeGpuTier(std::shared_ptr<GpuDevice> device,
                                                        HostTier& host);
-  // What a daemon of a cluster knows of deleted spaces.
+  // What a daemon of a cluster knows of deleted spaces, and of policies that were set.
   void MakeGenerations();
+  void MakePolicies();
+  absl::Status UsePolicy(const ToldPolicy& told);
+  std::optional<SpacePolicy> KnownPolicy(const SpaceEntry& space) const;
   void Recover();
   absl::Status StartLocal();
   absl::Status StartStream();
@@ -176,7 +181,9 @@ class Daemon {
   bool maps_arena_ = false;              // local clients map the host tier and read blocks in place
   Sessions sessions_;  // its hooks use index_ and data_servers_, only in calls from front/
   std::unique_ptr<BlockIndex> index_;
-  std::unique_ptr<Generations> generations_;  // null: the daemon belongs to no cluster
+  // Null: the daemon belongs to no cluster.
+  std::unique_ptr<Generations> generations_;
+  std::unique_ptr<SpacePolicies> policies_;
   std::unique_ptr<Restorer> restorer_;  // restores the previous process's data
   std::unique_ptr<DeviceCodec> codec_;  // null: no device
   std::unique_ptr<PathPool> pool_;  // Stop() ends its jobs before the members below are destroyed
@@ -195,6 +202,7 @@ class Daemon {
   std::unique_ptr<AnnouncedBlocks> announced_blocks_;  // of this daemon
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<Locator> locator_;
+  std::unique_ptr<PolicyTeller> policy_teller_;
   // Null, too, if the daemon cannot move blocks to other members.
   std::unique_ptr<PeerReader> peer_reader_;
   std::unique_ptr<RemoteBlocks> remote_;

@@ -11,7 +11,8 @@ constexpr std::array<std::string_view, kCallCount> kNames = {
     "Retain",     "Demote",        "Prefetch",      "Delete",          "Invalidate", "About",
     "Stats",      "PutSideObject", "GetSideObject", "ListSideObjects", "ListSpaces", "ListBlocks",
     "Verify",     "SetPolicy",     "ListTiers",     "SetDevice",       "Drain",      "ListMembers",
-    "Hello",      "Announce",      "Locate",        "Offer",           "Profiles",   "HealthCheck"};
+    "Hello",      "Announce",      "Locate",        "Offer",           "Profiles",   "TellPolicies",
+    "HealthCheck"};
 
 }  // namespace
 

@@ -41,9 +41,10 @@ enum class Call : uint8_t {
   kLocate,
   kOffer,
   kProfiles,
+  kTellPolicies,
   kHealthCheck,
 };
-inline constexpr size_t kCallCount = 30;
+inline constexpr size_t kCallCount = 31;
 
 class CallMetrics {
  public:

@@ -11,6 +11,9 @@
 // that the member may use: first their hashes, then, if these differ, the list of the member, and
 // with a second greeting at once this daemon's list.
 //
+// In the same way it compares the policies of spaces (service/members/space_policies.h). If their
+// hashes differ, the next call to the member, at once, is TellPolicies instead of Hello.
+//
 // Thread-safety: Thread-safe. Start() and Stop() are Owned by one thread. The thread is named
 // "member-hello". It waits for no member longer than `timeout`.
 
@@ -31,11 +34,13 @@
 #include "base/mutex.h"
 #include "service/members/generations.h"
 #include "service/members/members.h"
+#include "service/members/space_policies.h"
 #include "service/peer/peer_channels.h"
 
 namespace grpc {
 class ClientContext;
-}
+class CompletionQueue;
+}  // namespace grpc
 
 namespace cairn {
 
@@ -44,8 +49,10 @@ class Hellos {
   struct Options {
     std::string daemon_version;
     PeerDial dial = {};
-    Generations* generations = nullptr;  // null: none are told. Must outlive the object
-    // Whether a member may know and tell of deletions of this tenant.
+    // Null: none are told. Must outlive the object.
+    Generations* generations = nullptr;
+    SpacePolicies* policies = nullptr;
+    // Whether a member may know and tell of deletions and policies of this tenant.
     std::function<bool(const PeerIdentity& identity, std::string_view tenant)> may_use = {};
     absl::Duration period = absl::Seconds(10);
     absl::Duration retry_min = absl::Seconds(1), retry_max = absl::Seconds(30);
@@ -82,12 +89,16 @@ class Hellos {
   // lines of others.
   std::vector<Line*> Due(const View& view, const News& news);
   void Call(const std::vector<Line*>& lines);
+  void Begin(Line& line, v1::HelloRequest& hello, Running& running, grpc::CompletionQueue& queue);
   void Take(Line& line, const Running& running);
   // Says whether the policy lets the member use a tenant.
   std::function<bool(std::string_view tenant)> MayUse(const Line& line) const;
   void FillGenerations(const Line& line, v1::HelloRequest* request) const;
   // Takes the generations that a member knows.
   void Exchange(Line& line, const v1::HelloReply& reply);
+  // Has the next call tell the policies if the member's hash of them is another one.
+  void ComparePolicies(Line& line, const v1::HelloReply& reply);
+  void TakePolicies(Line& line, const Running& running);
   void Failed(Line& line, const absl::Status& status);
   void Connect(Line& line);
   // Waits until a line is due. Returns false once it is stopped.
