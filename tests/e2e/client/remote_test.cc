@@ -45,6 +45,16 @@ struct Reader : SequenceClient {
   }
 };
 
+// Which tier a get says that the block had.
+Tier TierOfGet(const Reader& reader, size_t block, const LeaseToken& lease) {
+  std::vector<std::byte> target(reader.Values(block).size());
+  const auto got = reader.space->Get(
+      {.key = reader.Keys(block + 1).back(), .lease = lease, .target = SourceTarget{target}},
+      kPatience);
+  EXPECT_TRUE(got.ok()) << got.status();
+  return got.ok() ? got->tier : Tier::kNone;
+}
+
 std::vector<Tier> TiersOf(const MatchResult& match) {
   std::vector<Tier> tiers;
   for (const MatchedBlock& block : match.blocks) tiers.push_back(block.tier);
@@ -104,6 +114,10 @@ TEST_P(RemoteTest, AMatchFindsThemAndAGetFetchesThem) {
   EXPECT_EQ(match.token_count, 6 * kTokens);
   EXPECT_NE(match.lease, LeaseToken{});
   EXPECT_TRUE(daemons_[0]->AwaitMetric("cairn_leases", 1, kPatience));
+  EXPECT_EQ(match.image_bytes().local, 0u);
+  EXPECT_GT(match.image_bytes().peer, 0u);
+  EXPECT_EQ(TierOfGet(b, 0, match.lease), Tier::kPeer) << "it was fetched for this get";
+  EXPECT_EQ(TierOfGet(b, 0, match.lease), Tier::kHost);
   for (size_t i = 0; i < 6; ++i) EXPECT_TRUE(b.Get(i, match.lease).ok()) << daemons_[1]->ReadLog();
   EXPECT_EQ(daemons_[1]->Metric("cairn_peer_reads_total{outcome=\"stored\""), 6);
   EXPECT_THAT(TiersOf(b.Match(8)), testing::AllOf(testing::SizeIs(6), Each(Tier::kHost)));
