@@ -133,6 +133,29 @@ TEST_P(RemoteTest, AMatchFindsThemAndAGetFetchesThem) {
   EXPECT_TRUE(daemons_[0]->AwaitMetric("cairn_leases", 0, kPatience));
 }
 
+TEST_P(RemoteTest, APrefetchFetchesWhatAMatchHasLeased) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
+  a.Put(0, 6);
+  const std::vector<BlockKey> keys = b.Keys(8);
+  const auto prefetch = [&] {
+    const auto result = b.space->Prefetch({.keys = keys, .timeout = kPatience});
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.value_or(PrefetchResult());
+  };
+  EXPECT_EQ(prefetch().absent_count, 8u) << "nobody has leased them to b";
+  const MatchResult match = b.Match(8);
+  ASSERT_EQ(match.block_count, 6u);
+  const PrefetchResult begun = prefetch();
+  EXPECT_EQ(begun.on_their_way_count, 6u);
+  EXPECT_EQ(begun.absent_count, 2u);
+  EXPECT_TRUE(daemons_[1]->AwaitMetric("cairn_peer_reads_total{outcome=\"stored\"", 6, kPatience));
+  EXPECT_EQ(prefetch().in_memory_count, 6u);
+  for (size_t i = 0; i < 6; ++i) EXPECT_TRUE(b.Get(i).ok()) << i;
+  EXPECT_EQ(TierOfGet(b, 5, match.lease), Tier::kHost);
+  EXPECT_EQ(daemons_[1]->Metric("cairn_peer_reads_total{outcome=\"stored\""), 6);
+}
+
 TEST_P(RemoteTest, SeveralMembersHavePartsOfOnePrefix) {
   ASSERT_NO_FATAL_FAILURE(StartAll(3));
   const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]), c = Open(*daemons_[2]);
