@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status.h"
 #include "service/limits.h"
 #include "service/peer/homes.h"
 #include "tests/support/fake_clock.h"
