@@ -73,7 +73,7 @@ absl::Status CheckBody(const Get& get) {
 
 absl::Status CheckBody(const GetReply& reply) {
   CAIRN_RETURN_IF_ERROR(CheckRange("get_reply.form", static_cast<uint8_t>(reply.form), 0, 1));
-  CAIRN_RETURN_IF_ERROR(CheckRange("get_reply.tier", reply.tier, 0, 3));
+  CAIRN_RETURN_IF_ERROR(CheckRange("get_reply.tier", reply.tier, 0, 4));
   return CheckRange("get_reply.first_position", reply.first_position, 0, kPositionMax);
 }
 

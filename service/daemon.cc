@@ -41,7 +41,8 @@ Daemon::Daemon(const Config& config, Machine machine)
                .has_blocks = [this](uint64_t id) { return index_->figures(id).block_count > 0; },
                .made = [this](uint64_t id,
                               std::string_view tenant) { index_->events().AddSpace(id, tenant); },
-               .gone = [this](uint64_t id) { index_->events().RemoveSpace(id); }}),
+               .gone = [this](uint64_t id) { index_->events().RemoveSpace(id); },
+               .known_policy = [this](const SpaceEntry& space) { return KnownPolicy(space); }}),
       sessions_({.release_leases =
                      [this](uint64_t id) {
                        index_->EndSession(id);
@@ -162,13 +163,14 @@ absl::Status Daemon::StartAll() {
   puts_->SetAwaitDurable(upkeep_->await_durable());
   gets_->SetNoteRead(upkeep_->note_read());
   index_->SetWake([this] { upkeep_->Wake(); });
-  upkeep_->Start();
   if (config_.socket != "off") CAIRN_RETURN_IF_ERROR(StartLocal());
   if (config_.stream.enabled()) CAIRN_RETURN_IF_ERROR(StartStream());
   if (config_.data.enabled()) CAIRN_RETURN_IF_ERROR(StartUcx());
   CAIRN_RETURN_IF_ERROR(CheckEtcd(config_));
   members_ = MembersOf(config_, clock_);
   StartRemote();
+  upkeep_->SetTurns(shared_profiles_.get());
+  upkeep_->Start();  // no session can be open yet
   StartServices();
   if (members_ != nullptr) CAIRN_RETURN_IF_ERROR(StartMembers());
   is_started_.store(true, std::memory_order_release);
@@ -296,13 +298,15 @@ void Daemon::StartServices() {
   admin_service_ = std::make_unique<AdminService>(AdminService::Parts{
       spaces_, sessions_, *index_, *upkeep_, *tiers_, store_service_->freed(),
       [this] { BeginDrain(); }, tiers_->Find(TierId::kGpu) == nullptr ? codec_.get() : nullptr,
-      audit_.get(), members_.get(), config_.members});
+      audit_.get(), members_.get(), config_.members, policies_.get(), policy_teller_.get()});
   control_->Serve(*store_service_, *admin_service_);
 }
 
 void Daemon::StartRemote() {
   if (members_ == nullptr) return;
   MakeLocations();
+  policy_teller_ = std::make_unique<PolicyTeller>(
+      PolicyTeller::Parts{*members_, *peers_, std::string(DaemonVersion()), MayUse()});
   std::optional<PeerReader::Options> options = PeerReaderOf(config_, members_->self());
   if (!options.has_value()) {
     LogWarn("daemon", "blocks are not shared with members: set tls-cert and stream, or data (UCX)");
@@ -317,6 +321,13 @@ void Daemon::StartRemote() {
   whereabouts_ =
       std::make_unique<Whereabouts>(Whereabouts::Parts{*members_, *locator_, *peer_reader_});
   MakeOffers();
+  profile_calls_ = std::make_unique<ProfileCalls>(
+      ProfileCalls::Parts{*members_, *peers_, std::string(DaemonVersion())});
+  shared_profiles_ = std::make_unique<SharedProfiles>(SharedProfiles::Parts{
+      spaces_, *members_, *profile_calls_, *peer_reader_, clock_, MayUse(),
+      [this](const SpaceEntry& space, uint16_t group) {
+        return Mining::HasEnough(space, group, index_->figures(space.id()).source_bytes);
+      }});
   gets_->SetFetch([this](const Request& request, const proto::Get& get, const codecs::Slice& slice,
                          std::function<void()> done) {
     return remote_->Fetch(request, get, slice, std::move(done));
@@ -369,12 +380,13 @@ absl::Status Daemon::StartMembers() {
   options.daemon_version = DaemonVersion();
   options.dial = DialOfMembers();
   options.generations = generations_.get();
+  options.policies = policies_.get();
   options.may_use = MayUse();
   hellos_ = std::make_unique<Hellos>(*members_, std::move(options));
-  peer_service_ = std::make_unique<PeerService>(
-      PeerService::Parts{*members_, sessions_, store_service_.get(), std::string(DaemonVersion()),
-                         [this](std::string_view name) { hellos_->Greet(name); }, *announced_,
-                         *locations_, generations_.get(), offered_.get()});
+  peer_service_ = std::make_unique<PeerService>(PeerService::Parts{
+      *members_, sessions_, store_service_.get(), std::string(DaemonVersion()),
+      [this](std::string_view name) { hellos_->Greet(name); }, *announced_, *locations_,
+      generations_.get(), policies_.get(), offered_.get(), shared_profiles_.get()});
   auto server =
       ControlServer::Start({.tcp = config_.peer, .path = {}}, std::nullopt, SlowOf(config_),
                            handshakes_.get(), {}, ControlServer::Callers::kMembers);
@@ -533,6 +545,8 @@ void Daemon::Stop() {
   for (const Sessions::Info& session : sessions_.List()) sessions_.End(session.id);
   if (offers_ != nullptr) offers_->Stop();
   if (offered_ != nullptr) offered_->Stop();
+  if (shared_profiles_ != nullptr) shared_profiles_->Stop();
+  if (policy_teller_ != nullptr) policy_teller_->Stop();
   if (remote_ != nullptr) remote_->Stop();  // answers what waits for members
   if (whereabouts_ != nullptr) whereabouts_->Stop();
   if (peer_reader_ != nullptr) peer_reader_->Stop();
@@ -567,6 +581,8 @@ void Daemon::ReportParts(MetricSink& sink) const {
   if (members_ != nullptr) members_->Report(sink);
   if (hellos_ != nullptr) hellos_->Report(sink);
   if (generations_ != nullptr) generations_->Report(sink);
+  if (policies_ != nullptr) policies_->Report(sink);
+  if (shared_profiles_ != nullptr) shared_profiles_->Report(sink);
   if (remote_ != nullptr) remote_->Report(sink);
   if (offered_ != nullptr) offered_->Report(sink);
   if (offers_ != nullptr) offers_->Report(sink);

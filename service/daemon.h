@@ -35,6 +35,7 @@
 #include "service/limits.h"
 #include "service/members/generations.h"
 #include "service/members/members.h"
+#include "service/members/space_policies.h"
 #include "service/path_pool.h"
 #include "service/peer/announced.h"
 #include "service/peer/announcer.h"
@@ -44,11 +45,14 @@
 #include "service/peer/offers.h"
 #include "service/peer/peer_channels.h"
 #include "service/peer/peer_reader.h"
+#include "service/peer/profile_calls.h"
 #include "service/policy_watch.h"
 #include "service/put/put.h"
 #include "service/recovery.h"
 #include "service/remote/offered_blocks.h"
+#include "service/remote/policy_teller.h"
 #include "service/remote/remote_blocks.h"
+#include "service/remote/shared_profiles.h"
 #include "service/remote/whereabouts.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
@@ -125,8 +129,11 @@ class Daemon {
   // tier no memory.
   absl::StatusOr<std::unique_ptr<GpuTier>> MakeGpuTier(std::shared_ptr<GpuDevice> device,
                                                        HostTier& host);
-  // Makes generations_: what the daemon of a cluster knows of deleted spaces.
+  // Make what the daemon of a cluster knows of deleted spaces, and of policies that were set.
   void MakeGenerations();
+  void MakePolicies();
+  absl::Status UsePolicy(const ToldPolicy& told);
+  std::optional<SpacePolicy> KnownPolicy(const SpaceEntry& space) const;
   void Recover();
   absl::Status StartLocal();
   absl::Status StartStream();
@@ -174,9 +181,11 @@ class Daemon {
   bool maps_arena_ = false;              // local clients map the host tier and read blocks in place
   Sessions sessions_;  // its hooks use index_ and data_servers_, only in calls from front/
   std::unique_ptr<BlockIndex> index_;
-  std::unique_ptr<Generations> generations_;  // null: the daemon belongs to no cluster
-  std::unique_ptr<Restorer> restorer_;        // restores the previous process's data
-  std::unique_ptr<DeviceCodec> codec_;        // null: no device
+  // Null: the daemon belongs to no cluster.
+  std::unique_ptr<Generations> generations_;
+  std::unique_ptr<SpacePolicies> policies_;
+  std::unique_ptr<Restorer> restorer_;  // restores the previous process's data
+  std::unique_ptr<DeviceCodec> codec_;  // null: no device
   std::unique_ptr<PathPool> pool_;  // Stop() ends its jobs before the members below are destroyed
   std::unique_ptr<Puts> puts_;
   std::unique_ptr<Gets> gets_;
@@ -193,12 +202,15 @@ class Daemon {
   std::unique_ptr<AnnouncedBlocks> announced_blocks_;  // of this daemon
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<Locator> locator_;
+  std::unique_ptr<PolicyTeller> policy_teller_;
   // Null, too, if the daemon cannot move blocks to other members.
   std::unique_ptr<PeerReader> peer_reader_;
   std::unique_ptr<RemoteBlocks> remote_;
   std::unique_ptr<Whereabouts> whereabouts_;
   std::unique_ptr<OfferedBlocks> offered_;  // by other members
   std::unique_ptr<Offers> offers_;          // of this daemon
+  std::unique_ptr<ProfileCalls> profile_calls_;
+  std::unique_ptr<SharedProfiles> shared_profiles_;  // upkeep's thread uses it until Stop()
   std::unique_ptr<StoreService> store_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<transport::TlsFiles> tls_;           // null: no TLS

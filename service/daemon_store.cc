@@ -151,11 +151,44 @@ void Daemon::MakeGenerations() {
       .clock = kTimeOfDay});
 }
 
+void Daemon::MakePolicies() {
+  policies_ = std::make_unique<SpacePolicies>(
+      SpacePolicies::Parts{.use = [this](const ToldPolicy& told) { return UsePolicy(told); },
+                           .save = [this](std::string list) { tiers_->SavePolicies(list); },
+                           .clock = kTimeOfDay});
+}
+
+absl::Status Daemon::UsePolicy(const ToldPolicy& told) {
+  CAIRN_ASSIGN_OR_RETURN(const SpacePolicy policy,
+                         spaces_.PolicyOf(told.recipe, told.cold_recipe, told.ttl_s));
+  const absl::StatusOr<SpaceRef> space = spaces_.Find(told.space);
+  if (!space.ok() || (*space)->tenant() != told.tenant) return absl::OkStatus();
+  CAIRN_RETURN_IF_ERROR((*space)->coding().SetPolicy(policy));
+  tiers_->PolicyChanged((*space)->Describe().record);
+  return absl::OkStatus();
+}
+
+std::optional<SpacePolicy> Daemon::KnownPolicy(const SpaceEntry& space) const {
+  if (policies_ == nullptr) return std::nullopt;
+  const std::optional<ToldPolicy> told = policies_->Of(space.tenant(), space.fingerprint());
+  if (!told.has_value()) return std::nullopt;
+  const absl::StatusOr<SpacePolicy> policy =
+      spaces_.PolicyOf(told->recipe, told->cold_recipe, told->ttl_s);
+  if (!policy.ok()) return std::nullopt;
+  return *policy;
+}
+
 void Daemon::Recover() {
-  if (config_.members != "off") MakeGenerations();
-  restorer_ = std::make_unique<Restorer>(spaces_, *index_, clock_, [this](std::string_view list) {
-    if (generations_ != nullptr) generations_->Restore(list);
-  });
+  if (config_.members != "off") {
+    MakeGenerations();
+    MakePolicies();
+  }
+  Restorer::Lists lists;
+  if (generations_ != nullptr) {
+    lists.found_generations = [this](std::string_view list) { generations_->Restore(list); };
+    lists.found_policies = [this](std::string_view list) { policies_->Restore(list); };
+  }
+  restorer_ = std::make_unique<Restorer>(spaces_, *index_, clock_, std::move(lists));
   SetStep("");
   for (CopyTier* tier : tiers_->all()) {
     if (!tier->traits().is_lasting) continue;

@@ -111,7 +111,14 @@ inline constexpr size_t kGenerationsMax = 16'384;
 inline constexpr size_t kGenerationsPerTenantMax = 1024;
 inline constexpr size_t kGenerationListBytesMax =
     1 + kGenerationsMax * (32 + 8 + 1 + kTenantBytesMax);
-// A generation is a time. Members' clocks may differ by this much.
+// Policies that members tell: of spaces in all, of those of one tenant, and the name of a recipe.
+// An entry has a fingerprint, an epoch, a time, the tenant and two recipes: 1 MB in all.
+inline constexpr size_t kPoliciesMax = 4096;
+inline constexpr size_t kPoliciesPerTenantMax = 256;
+inline constexpr size_t kToldRecipeBytesMax = 64;
+inline constexpr size_t kPolicyListBytesMax =
+    1 + kPoliciesMax * (32 + 8 + 4 + 3 + kTenantBytesMax + 2 * kToldRecipeBytesMax);
+// A generation and the epoch of a policy are times. Members' clocks may differ by this much.
 inline constexpr int64_t kGenerationAheadUsMax = int64_t{86'400} * 1'000'000;
 inline constexpr size_t kListBlocksMax = 10'000;  // one page of ListBlocks
 inline constexpr size_t kListBlocksDefault = 1000;
@@ -433,6 +440,7 @@ static_assert(kSideObjectBytesMax <= kSideObjectsBytesMax / 2, "a tenant alone c
 static_assert(kSideObjectBytesMax <= kUploadBytesPerTenantMax);
 static_assert(kSideObjectPartBytesMax + 4_KiB <= kControlMessageBytesMax);
 static_assert(kGenerationListBytesMax + 4_KiB <= kControlMessageBytesMax, "one Hello fits");
+static_assert(kPolicyListBytesMax + 8_KiB <= kControlMessageBytesMax, "one TellPolicies fits");
 static_assert(kKeysPerCallMax * 34 + 64_KiB <= kControlMessageBytesMax, "one Match fits");
 static_assert(kWaitersPerSessionMax < kCallsPerConnectionMax, "a client whose calls wait can ask");
 static_assert(kDataDeadlineMs <= kDeadlineMsMax);

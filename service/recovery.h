@@ -47,14 +47,16 @@ class Restorer final : public RecoverySink {
   };
   static constexpr size_t kDropCount = 7;
 
-  // Borrows its arguments. `found_generations` is called as FoundGenerations().
-  Restorer(
-      Spaces& spaces, BlockIndex& index, const Clock& clock,
-      std::function<void(std::string_view)> found_generations = [](std::string_view) {})
-      : spaces_(spaces),
-        index_(index),
-        clock_(clock),
-        found_generations_(std::move(found_generations)) {}
+  // What members know of spaces. The functions are called as those of RecoverySink are.
+  struct Lists {
+    std::function<void(std::string_view)> found_generations = [](std::string_view) {};
+    std::function<void(std::string_view)> found_policies = [](std::string_view) {};
+  };
+  // Borrows its arguments.
+  Restorer(Spaces& spaces, BlockIndex& index, const Clock& clock)
+      : Restorer(spaces, index, clock, Lists()) {}
+  Restorer(Spaces& spaces, BlockIndex& index, const Clock& clock, Lists lists)
+      : spaces_(spaces), index_(index), clock_(clock), lists_(std::move(lists)) {}
 
   // If several tiers or devices have the space, the first of them determines its recipe and its
   // current side objects. There is one exception: an installed side object of a later tier or
@@ -66,7 +68,8 @@ class Restorer final : public RecoverySink {
   // Uses the hints only while the daemon starts. The hints of a device that returns later are
   // outdated.
   void FoundHints(std::span<const HintRecord> hints) override;
-  void FoundGenerations(std::string_view list) override { found_generations_(list); }
+  void FoundGenerations(std::string_view list) override { lists_.found_generations(list); }
+  void FoundPolicies(std::string_view list) override { lists_.found_policies(list); }
   // Allows the daemon to retire spaces without blocks again, and drops side objects that no space
   // or image names. Logs the result of the recovery.
   void Finish(absl::Duration took) override;
@@ -90,7 +93,7 @@ class Restorer final : public RecoverySink {
   Spaces& spaces_;
   BlockIndex& index_;
   const Clock& clock_;
-  const std::function<void(std::string_view)> found_generations_;
+  const Lists lists_;
   absl::flat_hash_map<uint64_t, SpaceRef> found_;  // keyed by space id
   absl::flat_hash_map<SideObjectName, SideObjectRef> side_objects_;
   absl::flat_hash_set<SideObjectName> missing_;  // missing in the current source

@@ -39,7 +39,8 @@ size_t Sessions::TicketHash::operator()(const proto::Ticket& ticket) const {
 
 absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
                                                 std::string_view client_name,
-                                                const PeerIdentity& identity, bool is_member) {
+                                                const PeerIdentity& identity, bool is_member,
+                                                bool reads_peer_tier) {
   if (!IsTenantName(tenant)) {
     return absl::InvalidArgumentError(
         absl::StrCat("tenant: 1 to ", limits::kTenantBytesMax, " characters of [A-Za-z0-9._-]"));
@@ -76,7 +77,8 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
   shares_.Add(tenant, 1);
   opened.id = ++last_id_;
   State& state = sessions_[opened.id];
-  state.session = {.id = opened.id, .tenant = name, .is_member = is_member};
+  state.session = {
+      .id = opened.id, .tenant = name, .is_member = is_member, .reads_peer_tier = reads_peer_tier};
   state.identity = identity;
   state.ticket = opened.ticket;
   state.client_name = std::string(client_name);

@@ -50,6 +50,7 @@ struct Session {
   uint64_t id = 0;  // never reused; 0 means none
   TenantName tenant;
   bool is_member = false;  // of another member of the cluster: answered from this daemon's tiers
+  bool reads_peer_tier = false;  // replies to its gets may have Tier kPeer
 };
 
 // Decides which tenants a peer may use. Thread-safety: Thread-safe.
@@ -132,7 +133,8 @@ class Sessions {
   // ResourceExhausted (the tenant has too many sessions), Unavailable (RefuseNew() was called),
   // PermissionDenied (the identity may not use that tenant, or with `is_member` be a member).
   absl::StatusOr<Opened> Open(std::string_view tenant, std::string_view client_name,
-                              const PeerIdentity& identity = {}, bool is_member = false);
+                              const PeerIdentity& identity = {}, bool is_member = false,
+                              bool reads_peer_tier = false);
 
   // Checks that the peer that presents a ticket is the one that opened the session. Errors: those
   // of Find(), PermissionDenied (it is another peer).

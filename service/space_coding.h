@@ -85,6 +85,10 @@ class SpaceCoding {
   // Returns true if the recipe needs a profile, and the group has none, or has a mined one without
   // the recipe's rate.
   bool WantsProfile(uint32_t group) const;
+  // Returns an empty reference if the group has none.
+  SideObjectRef CurrentProfile(uint32_t group) const {
+    return Current(group, proto::SideObjectKind::kProfile);
+  }
   // Returns the group's current profile if it was mined. Otherwise returns an empty reference.
   SideObjectRef MinedProfile(uint32_t group) const;
   // Stops the use of a mined profile for new puts. Returns false if the profile with that id is not

@@ -248,6 +248,17 @@ absl::StatusOr<Spaces::Opened> Spaces::Restore(const SpaceRecord& record) {
 
 absl::StatusOr<Spaces::Opened> Spaces::Make(const proto::SpaceIdentity& identity,
                                             const SpacePolicy& policy) {
+  CAIRN_ASSIGN_OR_RETURN(Opened opened, MakeWith(identity, policy));
+  if (!opened.is_created) return opened;
+  if (const auto known = parts_.known_policy(*opened.space); known.has_value()) {
+    // Fails only if somebody else has installed a profile without the rate just now.
+    opened.space->coding().SetPolicy(*known).IgnoreError();
+  }
+  return opened;
+}
+
+absl::StatusOr<Spaces::Opened> Spaces::MakeWith(const proto::SpaceIdentity& identity,
+                                                const SpacePolicy& policy) {
   if (identity.groups.size() > limits::kGroupsPerSpaceMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("spec.groups: at most ", limits::kGroupsPerSpaceMax));

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -128,6 +129,10 @@ class Spaces {
     std::function<void(uint64_t space_id, std::string_view tenant)> made = [](uint64_t,
                                                                               std::string_view) {};
     std::function<void(uint64_t space_id)> gone = [](uint64_t) {};
+    // Returns the policy that a space has in the cluster, whatever it is opened with. Called after
+    // a space was made, without a lock.
+    std::function<std::optional<SpacePolicy>(const SpaceEntry& space)> known_policy =
+        [](const SpaceEntry&) { return std::nullopt; };
   };
   // `default_recipe` is for spaces that are opened without a recipe.
   Spaces(const codecs::Recipe& default_recipe, Parts parts);
@@ -180,6 +185,7 @@ class Spaces {
   using Retired = std::vector<std::unique_ptr<SpaceEntry>>;
 
   absl::StatusOr<Opened> Make(const proto::SpaceIdentity& identity, const SpacePolicy& policy);
+  absl::StatusOr<Opened> MakeWith(const proto::SpaceIdentity& identity, const SpacePolicy& policy);
   void Ref(SpaceEntry* entry);
   void Unref(SpaceEntry* entry);
   SpaceRef RefLocked(SpaceEntry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -216,10 +216,15 @@ int cairn_breaker_recomputed(cairn_client* client, uint64_t tokens, double secon
 }
 
 int cairn_breaker_advise(cairn_client* client, uint64_t tokens, uint64_t wire_bytes, int* fetch) {
+  return cairn_breaker_advise_peer(client, tokens, wire_bytes, 0, fetch);
+}
+
+int cairn_breaker_advise_peer(cairn_client* client, uint64_t tokens, uint64_t wire_bytes,
+                              uint64_t peer_bytes, int* fetch) {
   return Guard([&]() -> absl::Status {
     CAIRN_RETURN_IF_ERROR(CheckPointer("client", client));
     CAIRN_RETURN_IF_ERROR(CheckPointer("fetch", fetch));
-    *fetch = client->client->breaker().Advise(tokens, wire_bytes) ? 1 : 0;
+    *fetch = client->client->breaker().Advise(tokens, {.local = wire_bytes, .peer = peer_bytes});
     return absl::OkStatus();
   });
 }

@@ -55,6 +55,11 @@ CAIRN_API int cairn_breaker_recomputed(cairn_client* client, uint64_t tokens, do
  * breaker is open, cairn_match returns 0 blocks at once, except for occasional probes. */
 CAIRN_API int cairn_breaker_advise(cairn_client* client, uint64_t tokens, uint64_t wire_bytes,
                                    int* fetch);
+/* The same for blocks of which some are at other members of the cluster (CAIRN_TIER_PEER):
+ * `wire_bytes` are in the daemon's own tiers, and `peer_bytes` at other members. The breaker
+ * measures each of these rates. */
+CAIRN_API int cairn_breaker_advise_peer(cairn_client* client, uint64_t tokens, uint64_t wire_bytes,
+                                        uint64_t peer_bytes, int* fetch);
 
 #ifdef __cplusplus
 }

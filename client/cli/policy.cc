@@ -109,6 +109,8 @@ const Command kPolicy{
         "a cold recipe must be exact: fewer bits of kivi, ott, logquant and patternkv,\n"
         "longer steps of cairn (cairn:4.3 to cairn:4.3*3), or raw to exact. A space with a\n"
         "lossless recipe cannot have a lossy cold recipe.\n\n"
+        "In a cluster, the policy is set for all members. If some do not confirm it, the\n"
+        "command fails and names them; they are told when they are back.\n\n"
         "'check FILE' checks a file for the daemon's --policy, which names the peers that may\n"
         "use each tenant. It asks no daemon.\n",
     .flags = kPolicyFlags,

@@ -2,6 +2,7 @@
 #include "client/cpp/breaker.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cairn {
 namespace {
@@ -16,7 +17,7 @@ void Average(double measured, double* average) {
 }  // namespace
 
 Breaker::Breaker(const BreakerOptions& options, const Clock& clock)
-    : options_(options), clock_(clock), open_for_(options.open_min) {}
+    : options_(options), clock_(clock), open_for_(options.open_min), peer_rest_(options.open_min) {}
 
 void Breaker::OpenLocked(bool is_again) {
   open_for_ = is_again ? std::min(open_for_ * 2, options_.open_max) : options_.open_min;
@@ -68,15 +69,30 @@ bool Breaker::Allow() {
   return AllowLocked();
 }
 
-bool Breaker::IsFetchFasterLocked(uint64_t tokens, uint64_t wire_bytes) const {
-  if (fetch_seconds_per_byte_ == 0 || recompute_seconds_per_token_ == 0) {
-    return true;
-  }
-  return fetch_seconds_per_byte_ * static_cast<double>(wire_bytes) <=
-         recompute_seconds_per_token_ * static_cast<double>(tokens);
+bool Breaker::IsFetchFasterLocked(uint64_t tokens, const Bytes& bytes) const {
+  return recompute_seconds_per_token_ == 0 ||
+         local_seconds_per_byte_ * static_cast<double>(bytes.local) +
+                 peer_seconds_per_byte_ * static_cast<double>(bytes.peer) <=
+             recompute_seconds_per_token_ * static_cast<double>(tokens);
 }
 
-bool Breaker::Advise(uint64_t tokens, uint64_t wire_bytes) {
+bool Breaker::AdviseSlowPeersLocked() {
+  const absl::Time now = clock_.Now();
+  if (peer_rest_until_ != absl::InfinitePast()) {
+    if (now < peer_rest_until_) return false;
+    peer_rest_until_ = now + options_.probe_timeout;  // another probe if this one measures nothing
+    are_peers_probed_ = true;
+    return true;
+  }
+  if (++peer_slow_ < options_.slow_to_open) return false;
+  peer_rest_ = were_peers_slow_ ? std::min(peer_rest_ * 2, options_.open_max) : options_.open_min;
+  peer_rest_until_ = now + peer_rest_;
+  were_peers_slow_ = true;
+  peer_slow_ = 0;
+  return false;
+}
+
+bool Breaker::Advise(uint64_t tokens, const Bytes& bytes) {
   MutexLock lock(mutex_);
   if (state_ == State::kHalfOpen && probe_ == Probe::kMatched) {
     probe_ = Probe::kAsked;
@@ -85,11 +101,19 @@ bool Breaker::Advise(uint64_t tokens, uint64_t wire_bytes) {
   if (state_ != State::kClosed) {
     return AllowLocked();
   }
-  if (IsFetchFasterLocked(tokens, wire_bytes)) {
-    slow_ = 0;
-    was_slow_ = false;
+  if (IsFetchFasterLocked(tokens, bytes)) {
+    if (bytes.local > 0) {
+      slow_ = 0;
+      was_slow_ = false;
+    }
+    if (bytes.peer > 0) {
+      peer_slow_ = 0;
+      were_peers_slow_ = false;
+      peer_rest_until_ = absl::InfinitePast();
+    }
     return true;
   }
+  if (IsFetchFasterLocked(tokens, {.local = bytes.local})) return AdviseSlowPeersLocked();
   // Without fetches there is no new measurement; so the breaker opens, and later lets a probe
   // through.
   if (++slow_ >= options_.slow_to_open) {
@@ -113,23 +137,33 @@ void Breaker::OnMatched(bool will_fetch) {
   }
 }
 
-void Breaker::OnFetched(uint64_t wire_bytes, absl::Duration elapsed) {
+void Breaker::MeasureLocked(const Bytes& bytes, double seconds) {
+  // A probe's measurement replaces an average from before the failures.
+  const bool replaces = state_ == State::kHalfOpen;
+  const auto measure = [](double measured, bool is_new, double* average) {
+    is_new ? void(*average = measured) : Average(measured, average);
+  };
+  if (bytes.peer == 0) {
+    return measure(seconds / static_cast<double>(bytes.local), replaces, &local_seconds_per_byte_);
+  }
+  const double left = seconds - local_seconds_per_byte_ * static_cast<double>(bytes.local);
+  if (left <= 0) return;  // it says nothing of them
+  measure(left / static_cast<double>(bytes.peer),
+          replaces || std::exchange(are_peers_probed_, false), &peer_seconds_per_byte_);
+  peer_rest_until_ = absl::InfinitePast();
+}
+
+void Breaker::OnFetched(const Bytes& bytes, absl::Duration elapsed) {
   MutexLock lock(mutex_);
   match_failures_ = 0;
   get_failures_ = 0;
-  if (wire_bytes == 0) {
+  if (bytes.local == 0 && bytes.peer == 0) {
     // A miss does not tell the speed: the next call may probe.
     probe_ = Probe::kNone;
     return;
   }
-  const double measured = absl::ToDoubleSeconds(elapsed) / static_cast<double>(wire_bytes);
-  if (state_ != State::kHalfOpen) {
-    Average(measured, &fetch_seconds_per_byte_);
-    return;
-  }
-  // The probe's measurement replaces an average from before the failures.
-  fetch_seconds_per_byte_ = measured;
-  CloseLocked();
+  MeasureLocked(bytes, absl::ToDoubleSeconds(elapsed));
+  if (state_ == State::kHalfOpen) CloseLocked();
 }
 
 void Breaker::OnFailed(Call call) {

@@ -20,6 +20,11 @@
 // closes if a probe finds blocks but no get follows within probe_timeout. In this case a single
 // further failure opens it again.
 //
+// Blocks of other members come over the network, at another rate than those of the daemon's own
+// tiers. Each of the two classes has a rate of its own. Slow members do not open the breaker: after
+// slow_to_open predictions in a row that they make a fetch slower, blocks of other members are
+// advised against for an open time, and then one fetch of them is a probe.
+//
 // Thread-safety: Thread-safe.
 
 #include <cstdint>
@@ -46,14 +51,28 @@ class Breaker {
   // calls.
   [[nodiscard]] bool Allow();
 
-  // Returns whether fetching `wire_bytes` is expected to be faster than recomputing `tokens`.
-  // Returns true until a recompute rate has been measured.
-  [[nodiscard]] bool Advise(uint64_t tokens, uint64_t wire_bytes);
+  // Bytes on the wire by where the daemon has or had them.
+  struct Bytes {
+    uint64_t local = 0;  // in its own tiers
+    uint64_t peer = 0;   // at another member
+  };
+  // Returns whether fetching `bytes` is expected to be faster than recomputing `tokens`. A class
+  // counts only once its rate has been measured. Returns true until a recompute rate has been
+  // measured.
+  [[nodiscard]] bool Advise(uint64_t tokens, const Bytes& bytes);
+  [[nodiscard]] bool Advise(uint64_t tokens, uint64_t local_bytes) {
+    return Advise(tokens, Bytes{.local = local_bytes});
+  }
 
   // Reports an answered match. `will_fetch`: the match has leased blocks, so that gets follow.
   void OnMatched(bool will_fetch);
-  // Reports answered gets that received `wire_bytes` in total. 0 means that all of them missed.
-  void OnFetched(uint64_t wire_bytes, absl::Duration elapsed);
+  // Reports answered gets that received `bytes` in total. None means that all of them missed. If
+  // they are of both classes, other members are charged with the time that the local ones do not
+  // explain.
+  void OnFetched(const Bytes& bytes, absl::Duration elapsed);
+  void OnFetched(uint64_t local_bytes, absl::Duration elapsed) {
+    OnFetched(Bytes{.local = local_bytes}, elapsed);
+  }
   // Reports a call that timed out, or a store that was unreachable.
   void OnFailed(Call call);
 
@@ -73,8 +92,11 @@ class Breaker {
   void OpenLocked(bool is_again) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AllowLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsFetchFasterLocked(uint64_t tokens, uint64_t wire_bytes) const
+  bool IsFetchFasterLocked(uint64_t tokens, const Bytes& bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Advises on a fetch that other members make slower than recomputing.
+  bool AdviseSlowPeersLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MeasureLocked(const Bytes& bytes, double seconds) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const BreakerOptions options_;
   const Clock& clock_;
@@ -92,8 +114,16 @@ class Breaker {
   absl::Time retry_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Duration open_for_ ABSL_GUARDED_BY(mutex_);
   uint64_t opened_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Other members: predictions in a row that they are slow, until when fetches from them are
+  // advised against, and whether the fetch that is under way since then is a probe.
+  int peer_slow_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool were_peers_slow_ ABSL_GUARDED_BY(mutex_) = false;
+  bool are_peers_probed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time peer_rest_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // none
+  absl::Duration peer_rest_ ABSL_GUARDED_BY(mutex_);
   // Moving averages; 0 until measured.
-  double fetch_seconds_per_byte_ ABSL_GUARDED_BY(mutex_) = 0;
+  double local_seconds_per_byte_ ABSL_GUARDED_BY(mutex_) = 0;
+  double peer_seconds_per_byte_ ABSL_GUARDED_BY(mutex_) = 0;
   double recompute_seconds_per_token_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

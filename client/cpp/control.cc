@@ -257,6 +257,7 @@ class GrpcControl final : public Control {
     v1::OpenSessionRequest request;
     request.set_tenant(options_.tenant);
     request.set_client_name(options_.name);
+    request.set_reads_peer_tier(true);
     auto reader = wire->store->OpenSession(&context, request);
     v1::SessionEvent event;
     bool was_open = false;

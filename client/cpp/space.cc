@@ -11,6 +11,15 @@
 #include "proto/convert.h"
 
 namespace cairn {
+
+Breaker::Bytes MatchResult::image_bytes() const {
+  Breaker::Bytes sum;
+  for (const MatchedBlock& block : blocks) {
+    (block.tier == Tier::kPeer ? sum.peer : sum.local) += block.image_bytes;
+  }
+  return sum;
+}
+
 namespace {
 
 constexpr int kTiersMax = 16;  // in an answer; newer daemons may have more than this one knows

@@ -61,6 +61,9 @@ struct MatchResult {
   bool is_shortened_by_pins = false;  // more blocks exist, but too much of the tier is pinned
   bool is_breaker_open = false;       // the daemon was not asked (breaker.h)
   uint64_t generation = 0;            // from daemons to daemons (store.proto)
+
+  // The images of the blocks, for Breaker::Advise().
+  Breaker::Bytes image_bytes() const;
 };
 
 struct PrefetchRequest {

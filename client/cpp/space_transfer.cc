@@ -73,7 +73,7 @@ void Space::Account(const std::deque<PutExchange>& puts, absl::Duration /*elapse
 }
 
 void Space::Account(const std::deque<GetExchange>& gets, absl::Duration elapsed) {
-  uint64_t wire_bytes = 0;
+  Breaker::Bytes bytes;
   bool has_failed = false;
   for (const GetExchange& get : gets) {
     const absl::Status status = get.result().status();
@@ -83,14 +83,16 @@ void Space::Account(const std::deque<GetExchange>& gets, absl::Duration elapsed)
     core_.corrupt.Add(get.is_corrupt() ? 1 : 0);
     core_.late.Add(absl::IsDeadlineExceeded(status) ? 1 : 0);
     has_failed = has_failed || IsStoreFailure(status);
-    wire_bytes += status.ok() ? get.result()->wire_bytes : 0;
+    if (!status.ok()) continue;
+    const GetResult& got = *get.result();
+    (got.tier == Tier::kPeer ? bytes.peer : bytes.local) += got.wire_bytes;
   }
-  core_.get_bytes.Add(wire_bytes);
+  core_.get_bytes.Add(bytes.local + bytes.peer);
   // For the breaker a batch is one fetch: its cost is the time of the whole batch.
   if (has_failed) {
     core_.breaker.OnFailed(Breaker::Call::kGet);
   } else if (!gets.empty()) {
-    core_.breaker.OnFetched(wire_bytes, elapsed);
+    core_.breaker.OnFetched(bytes, elapsed);
   }
 }
 

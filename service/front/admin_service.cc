@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "proto/convert.h"
@@ -252,11 +253,40 @@ void AdminService::SetPolicy(const ControlCall& call, const v1::SetPolicyRequest
   const absl::StatusOr<SpaceRef> space = parts_.spaces.Find(request.space_id());
   if (!space.ok()) return done(space.status());
   if (absl::Status said = Announce(call, "SetPolicy", request); !said.ok()) return done(said);
-  if (const absl::Status set = (*space)->coding().SetPolicy(*policy); !set.ok()) return done(set);
-  parts_.tiers.PolicyChanged((*space)->Describe().record);
+  const absl::StatusOr<std::optional<ToldPolicy>> told = SetHere(**space, *policy);
+  if (!told.ok()) return done(told.status());
   v1::SetPolicyReply reply;
   *reply.mutable_policy() = ToPolicy((*space)->coding().policy());
-  parts_.freed.Answer(call, std::move(reply), done);
+  if (!told->has_value()) return parts_.freed.Answer(call, std::move(reply), done);
+  parts_.teller->Tell(
+      **told, call.deadline() - 2 * kAnswerTime,
+      [this, &call, reply = std::move(reply), done](const std::vector<std::string>& unreached) {
+        if (unreached.empty()) return parts_.freed.Answer(call, reply, done);
+        done(absl::UnavailableError(absl::StrCat(
+            "set here, but these members did not confirm it: ", absl::StrJoin(unreached, ", "),
+            "; they are told when they are back")));
+      });
+}
+
+absl::StatusOr<std::optional<ToldPolicy>> AdminService::SetHere(SpaceEntry& space,
+                                                                const SpacePolicy& policy) {
+  if (parts_.policies == nullptr) {
+    CAIRN_RETURN_IF_ERROR(space.coding().SetPolicy(policy));
+    parts_.tiers.PolicyChanged(space.Describe().record);
+    return std::nullopt;
+  }
+  const v1::SpacePolicy named = ToPolicy(policy);
+  CAIRN_ASSIGN_OR_RETURN(ToldPolicy told,
+                         parts_.policies->Set({.tenant = std::string(space.tenant()),
+                                               .space = space.fingerprint(),
+                                               .recipe = named.recipe(),
+                                               .cold_recipe = named.cold_recipe(),
+                                               .ttl_s = named.ttl_seconds()}));
+  if (told.epoch == 0) {
+    return absl::ResourceExhaustedError(
+        "set here, and no other member is told: policies of too many spaces are set");
+  }
+  return told;
 }
 
 absl::Status AdminService::ListMembers(const v1::ListMembersRequest&, v1::ListMembersReply* reply) {

@@ -6,6 +6,7 @@
 //                on its own thread named "verify", one at a time.
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -19,6 +20,8 @@
 #include "service/front/verify_stream.h"
 #include "service/index/block_index.h"
 #include "service/members/members.h"
+#include "service/members/space_policies.h"
+#include "service/remote/policy_teller.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
@@ -42,6 +45,9 @@ class AdminService {
     Audit* audit = nullptr;              // null: none
     const Members* members = nullptr;    // null: the daemon belongs to no cluster
     std::string members_source = {};     // as configured
+    // Null: the daemon belongs to no cluster.
+    SpacePolicies* policies = nullptr;
+    PolicyTeller* teller = nullptr;
   };
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}
   ~AdminService() { Stop(); }
@@ -58,9 +64,11 @@ class AdminService {
  private:
   absl::Status ListSpaces(const v1::ListSpacesRequest& request, v1::ListSpacesReply* reply);
   absl::Status ListBlocks(const v1::ListBlocksRequest& request, v1::ListBlocksReply* reply);
-  // Answers when the change is durable.
+  // Answers when the change is durable, and other members have confirmed it.
   void SetPolicy(const ControlCall& call, const v1::SetPolicyRequest& request,
                  const ReplyDone<v1::SetPolicyReply>& done);
+  // Sets the policy of the space here. Returns what the other members are to be told, or nullopt.
+  absl::StatusOr<std::optional<ToldPolicy>> SetHere(SpaceEntry& space, const SpacePolicy& policy);
   absl::Status ListTiers(const v1::ListTiersRequest& request, v1::ListTiersReply* reply);
   absl::Status ListMembers(const v1::ListMembersRequest& request, v1::ListMembersReply* reply);
   absl::StatusOr<v1::SetDeviceReply> SetDevice(const ControlCall& call,

@@ -7,11 +7,12 @@ namespace cairn {
 namespace {
 
 constexpr std::array<std::string_view, kCallCount> kNames = {
-    "OpenSpace", "Match",         "Release",       "Contains",        "Explain",    "Where",
-    "Retain",    "Demote",        "Prefetch",      "Delete",          "Invalidate", "About",
-    "Stats",     "PutSideObject", "GetSideObject", "ListSideObjects", "ListSpaces", "ListBlocks",
-    "Verify",    "SetPolicy",     "ListTiers",     "SetDevice",       "Drain",      "ListMembers",
-    "Hello",     "Announce",      "Locate",        "Offer",           "HealthCheck"};
+    "OpenSpace",  "Match",         "Release",       "Contains",        "Explain",    "Where",
+    "Retain",     "Demote",        "Prefetch",      "Delete",          "Invalidate", "About",
+    "Stats",      "PutSideObject", "GetSideObject", "ListSideObjects", "ListSpaces", "ListBlocks",
+    "Verify",     "SetPolicy",     "ListTiers",     "SetDevice",       "Drain",      "ListMembers",
+    "Hello",      "Announce",      "Locate",        "Offer",           "Profiles",   "TellPolicies",
+    "HealthCheck"};
 
 }  // namespace
 

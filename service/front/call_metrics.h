@@ -40,9 +40,11 @@ enum class Call : uint8_t {
   kAnnounce,
   kLocate,
   kOffer,
+  kProfiles,
+  kTellPolicies,
   kHealthCheck,
 };
-inline constexpr size_t kCallCount = 29;
+inline constexpr size_t kCallCount = 31;
 
 class CallMetrics {
  public:

@@ -55,6 +55,22 @@ void PeerService::AddTo(CallRouter& router) {
           calls_, Call::kOffer, RequestBound{.rest_bytes_max = kOfferRequestBytesMax},
           [this](const ControlCall& call, const v1::OfferRequest& request,
                  const ReplyDone<v1::OfferReply>& done) { Offer(call, request, done); }});
+  router.AddUnary(
+      "/cairn.v1.Peer/Profiles",
+      UnaryMethod<v1::ProfilesRequest, v1::ProfilesReply>{
+          calls_, Call::kProfiles, RequestBound{.rest_bytes_max = 2 * kHelloBytesMax},
+          [this](const ControlCall& call, const v1::ProfilesRequest& request,
+                 const ReplyDone<v1::ProfilesReply>& done) { done(Profiles(call, request)); }});
+  router.AddUnary("/cairn.v1.Peer/TellPolicies",
+                  UnaryMethod<v1::TellPoliciesRequest, v1::TellPoliciesReply>{
+                      calls_, Call::kTellPolicies,
+                      RequestBound{.bulk_field = v1::TellPoliciesRequest::kPoliciesFieldNumber,
+                                   .bulk_count_max = 1,
+                                   .rest_bytes_max = kHelloBytesMax},
+                      [this](const ControlCall& call, const v1::TellPoliciesRequest& request,
+                             const ReplyDone<v1::TellPoliciesReply>& done) {
+                        done(TellPolicies(call, request));
+                      }});
 }
 
 absl::Status PeerService::CheckMayBe(const ControlCall& call, const v1::PeerSelf& theirs) const {
@@ -102,10 +118,11 @@ absl::StatusOr<v1::HelloReply> PeerService::Hello(const ControlCall& call,
 
 void PeerService::Exchange(const ControlCall& call, const v1::HelloRequest& request,
                            v1::HelloReply* reply) const {
-  if (parts_.generations == nullptr || request.generations_hash() == 0) return;
   const auto may_use = [&](std::string_view tenant) {
     return parts_.sessions.policy().MayUse(call.identity(), tenant).ok();
   };
+  if (parts_.policies != nullptr) reply->set_policies_hash(parts_.policies->HashOf(may_use));
+  if (parts_.generations == nullptr || request.generations_hash() == 0) return;
   if (!request.generations().empty()) {
     if (const auto told = ParseGenerations(request.generations()); told.ok()) {
       (void)parts_.generations->Merge(*told, may_use);
@@ -162,6 +179,44 @@ void PeerService::Offer(const ControlCall& call, const v1::OfferRequest& request
                          if (!answers.ok()) return done(answers.status());
                          done(ReplyOf(*answers));
                        });
+}
+
+absl::StatusOr<v1::ProfilesReply> PeerService::Profiles(const ControlCall& call,
+                                                        const v1::ProfilesRequest& request) {
+  const ViewPtr view = parts_.members.view();
+  CAIRN_RETURN_IF_ERROR(CheckIs(call, request.self(), *view).status());
+  if (parts_.profiles == nullptr) {
+    return absl::FailedPreconditionError("this daemon cannot read from members");
+  }
+  CAIRN_ASSIGN_OR_RETURN(const ProfileQuestion question, ParseProfiles(request));
+  CAIRN_RETURN_IF_ERROR(parts_.sessions.policy().MayUse(call.identity(), question.tenant));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<GroupProfile> answers,
+                         parts_.profiles->Answer(question));
+  return ReplyOf(answers);
+}
+
+absl::StatusOr<v1::TellPoliciesReply> PeerService::TellPolicies(
+    const ControlCall& call, const v1::TellPoliciesRequest& request) {
+  const ViewPtr view = parts_.members.view();
+  CAIRN_RETURN_IF_ERROR(CheckIs(call, request.self(), *view).status());
+  if (parts_.policies == nullptr) return absl::UnimplementedError("no policies are told here");
+  const auto may_use = [&](std::string_view tenant) {
+    return parts_.sessions.policy().MayUse(call.identity(), tenant).ok();
+  };
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<ToldPolicy> told, ParsePolicies(request.policies()));
+  v1::TellPoliciesReply reply;
+  if (request.policies_hash() == 0) {  // the caller waits for each to be used
+    for (const ToldPolicy& one : told) {
+      CAIRN_RETURN_IF_ERROR(parts_.sessions.policy().MayUse(call.identity(), one.tenant));
+      CAIRN_RETURN_IF_ERROR(parts_.policies->Learn(one));
+    }
+    return reply;
+  }
+  parts_.policies->Merge(told, may_use);
+  if (parts_.policies->HashOf(may_use) != request.policies_hash()) {
+    reply.set_policies(parts_.policies->ListOf(may_use));
+  }
+  return reply;
 }
 
 }  // namespace cairn

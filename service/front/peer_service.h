@@ -17,9 +17,11 @@
 #include "service/front/store_service.h"
 #include "service/members/generations.h"
 #include "service/members/members.h"
+#include "service/members/space_policies.h"
 #include "service/peer/announced.h"
 #include "service/peer/location_table.h"
 #include "service/remote/offered_blocks.h"
+#include "service/remote/shared_profiles.h"
 #include "service/sessions.h"
 
 namespace cairn {
@@ -36,7 +38,10 @@ class PeerService {
     Announced& announced;  // takes what members announce into `locations`
     const LocationTable& locations;
     Generations* generations = nullptr;  // null: none are told
-    OfferedBlocks* offered = nullptr;    // null: this daemon cannot read from members
+    SpacePolicies* policies = nullptr;   // null: none are told
+    // Null: this daemon cannot read from members.
+    OfferedBlocks* offered = nullptr;
+    SharedProfiles* profiles = nullptr;
   };
   explicit PeerService(Parts parts) : parts_(std::move(parts)) {}
 
@@ -54,6 +59,10 @@ class PeerService {
   absl::StatusOr<v1::LocateReply> Locate(const ControlCall& call, const v1::LocateRequest& request);
   void Offer(const ControlCall& call, const v1::OfferRequest& request,
              const ReplyDone<v1::OfferReply>& done);
+  absl::StatusOr<v1::ProfilesReply> Profiles(const ControlCall& call,
+                                             const v1::ProfilesRequest& request);
+  absl::StatusOr<v1::TellPoliciesReply> TellPolicies(const ControlCall& call,
+                                                     const v1::TellPoliciesRequest& request);
   // Checks that a caller may be a member. Errors: PermissionDenied, FailedPrecondition.
   absl::Status CheckMayBe(const ControlCall& call, const v1::PeerSelf& theirs) const;
   // Returns the member of the view that calls. Errors: as CheckMayBe(), and Unavailable: the view
@@ -62,7 +71,7 @@ class PeerService {
                                         const View& view) const;
 
   const Parts parts_;
-  CallMetrics calls_{Call::kHello, Call::kOffer};
+  CallMetrics calls_{Call::kHello, Call::kTellPolicies};
 };
 
 }  // namespace cairn

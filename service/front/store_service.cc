@@ -490,10 +490,20 @@ void StoreService::Where(const ControlCall& call, const v1::WhereRequest& reques
 }
 
 absl::Status StoreService::Prefetch(const v1::PrefetchRequest& request, v1::PrefetchReply* reply) {
+  CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request.ticket()));
   CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(request.ticket(), request.space_id()));
   CAIRN_ASSIGN_OR_RETURN(const auto wanted, WantedOf(*space, request));
   CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request.keys()));
-  const Prefetches::Answer answer = parts_.prefetches.QueueReads(space->id(), keys, wanted);
+  Prefetches::Answer answer = parts_.prefetches.QueueReads(space->id(), keys, wanted);
+  if (parts_.remote != nullptr && !session.is_member) {
+    for (const proto::BlockKey& key : answer.absent_keys) {
+      const RemoteBlocks::Ahead ahead =
+          parts_.remote->FetchAhead(session, {space->id(), key}, wanted);
+      if (ahead == RemoteBlocks::Ahead::kNowhere) continue;
+      --answer.absent;
+      ++(ahead == RemoteBlocks::Ahead::kBegun ? answer.on_their_way : answer.refused);
+    }
+  }
   reply->set_in_memory_count(answer.in_memory);
   reply->set_on_their_way_count(answer.on_their_way);
   reply->set_absent_count(answer.absent);

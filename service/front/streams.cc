@@ -187,7 +187,8 @@ class SessionStream final : public PacedStream {
     CAIRN_RETURN_IF_ERROR(TakeRequest(RequestBound(), &request));
     CAIRN_RETURN_IF_ERROR(proto::ValidateClientName(request.client_name()));
     const absl::StatusOr<Sessions::Opened> made =
-        sessions_.Open(request.tenant(), request.client_name(), identity(), terms_.is_for_members);
+        sessions_.Open(request.tenant(), request.client_name(), identity(), terms_.is_for_members,
+                       request.reads_peer_tier());
     if (absl::IsPermissionDenied(made.status()) && terms_.audit != nullptr) {
       terms_.audit->Refused(identity(), request.tenant(), made.status());
     }

@@ -15,6 +15,8 @@
 namespace cairn {
 namespace {
 
+constexpr uint8_t kPeerTier = 4;  // TIER_PEER of cairn.v1.Tier
+
 // Returns true if some pinned images must be read through their tier.
 bool NeedsReads(const CopyPins& pins) {
   return std::any_of(pins.begin(), pins.end(),
@@ -118,6 +120,7 @@ bool Gets::AwaitFetch(GetOwner& op) {
   op->promote_began = clock_.Now();
   op->next = [this](GetOwner op, absl::Status status) {
     if (status.ok()) status = Lookup(*op);
+    op->was_elsewhere = status.ok();
     return status.ok() ? PromoteAndTranscode(std::move(op))
                        : Reply(std::move(op), std::move(status));
   };
@@ -314,6 +317,9 @@ GetOwner WaitingGets::TakeGet(GetId id) {
 
 void Gets::Reply(GetOwner op, absl::Status status) {
   status = CountOutcome(*op, std::move(status));
+  if (op->was_elsewhere && op->request.session.reads_peer_tier) {
+    op->answer.reply.tier = kPeerTier;
+  }
   absl::StatusOr<Answer> answer =
       status.ok() ? absl::StatusOr<Answer>(std::move(op->answer)) : std::move(status);
   Request request = std::move(op->request);

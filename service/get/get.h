@@ -135,6 +135,7 @@ struct GetOp {
   // Set by Promote, one per image: the read of its bytes, or null if they are addressable.
   absl::InlinedVector<std::shared_ptr<const Promotion>, 4> reads = {};
   absl::Time promote_began = absl::InfinitePast();
+  bool was_elsewhere = false;           // the get waited for a copy of another member
   bool is_retry = false;                // second and last attempt, after a copy could not be read
   TierId damaged_tier = TierId::kHost;  // the tier of damaged bytes
   // Set by Transcode:

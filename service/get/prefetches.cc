@@ -16,6 +16,7 @@ Prefetches::Answer Prefetches::QueueReads(uint64_t space_id, absl::Span<const pr
   const absl::StatusOr<SpaceRef> space = spaces_.Find(space_id);
   if (!space.ok() || wanted.empty()) {
     answer.absent = static_cast<uint32_t>(keys.size());
+    answer.absent_keys.assign(keys.begin(), keys.end());
     return answer;
   }
   const std::string tenant((*space)->tenant());
@@ -25,6 +26,7 @@ Prefetches::Answer Prefetches::QueueReads(uint64_t space_id, absl::Span<const pr
     const auto of_key = absl::MakeConstSpan(places).subspan(i * wanted.size(), wanted.size());
     if (std::find(of_key.begin(), of_key.end(), BlockIndex::Where::kNowhere) != of_key.end()) {
       ++answer.absent;
+      answer.absent_keys.push_back(keys[i]);
       continue;
     }
     to_read.clear();

@@ -16,6 +16,7 @@
 #include <deque>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/types/span.h"
@@ -35,9 +36,10 @@ class Prefetches {
   // The number of requested blocks in each state.
   struct Answer {
     uint32_t in_memory = 0;
-    uint32_t on_their_way = 0;  // running or queued reads
-    uint32_t absent = 0;        // not stored, or without a wanted slice
-    uint32_t refused = 0;       // not queued, because the queue is full
+    uint32_t on_their_way = 0;                      // running or queued reads
+    uint32_t absent = 0;                            // not stored, or without a wanted slice
+    uint32_t refused = 0;                           // not queued, because the queue is full
+    std::vector<proto::BlockKey> absent_keys = {};  // in the order of the request
   };
 
   Prefetches(Spaces& spaces, BlockIndex& index, Promotions& promotions)

@@ -20,7 +20,9 @@ namespace cairn {
 namespace {
 
 constexpr size_t kAtOnceMax = 64;
-constexpr int kAnswerBytesMax = (64 << 10) + static_cast<int>(limits::kGenerationListBytesMax);
+constexpr int kAnswerBytesMax =
+    (64 << 10) +
+    static_cast<int>(std::max(limits::kGenerationListBytesMax, limits::kPolicyListBytesMax));
 // Views differ for a moment after each change.
 constexpr absl::Duration kDiffersTime = absl::Minutes(1);
 
@@ -65,13 +67,19 @@ struct Hellos::Line {
   uint64_t known = 0;
   bool tells = false;
   std::pair<uint64_t, uint64_t> told = {};
+  // Of policies, likewise.
+  bool tells_policies = false;
+  std::pair<uint64_t, uint64_t> told_policies = {};
 };
 
 struct Hellos::Running {
   grpc::ClientContext context;
+  bool is_hello = true;  // otherwise TellPolicies
   v1::HelloReply reply;
+  v1::TellPoliciesReply policies;
   grpc::Status status;
   std::unique_ptr<grpc::ClientAsyncResponseReader<v1::HelloReply>> call;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<v1::TellPoliciesReply>> policies_call;
 };
 
 Hellos::Hellos(Members& members, Options options)
@@ -179,10 +187,7 @@ void Hellos::Call(const std::vector<Line*>& lines) {
       }
     }
     for (size_t i = 0; i < count; ++i) {
-      Connect(*lines[first + i]);
-      FillGenerations(*lines[first + i], &request);
-      all[i]->call = lines[first + i]->stub->AsyncHello(&all[i]->context, request, &queue);
-      all[i]->call->Finish(&all[i]->reply, &all[i]->status, all[i].get());
+      Begin(*lines[first + i], request, *all[i], queue);
     }
     void* tag = nullptr;
     bool ok = false;
@@ -195,6 +200,28 @@ void Hellos::Call(const std::vector<Line*>& lines) {
     }
     for (size_t i = 0; i < count; ++i) Take(*lines[first + i], *all[i]);
   }
+}
+
+void Hellos::Begin(Line& line, v1::HelloRequest& hello, Running& running,
+                   grpc::CompletionQueue& queue) {
+  Connect(line);
+  if (std::exchange(line.tells_policies, false)) {
+    const auto may_use = MayUse(line);
+    v1::TellPoliciesRequest request;
+    *request.mutable_self() = hello.self();
+    request.set_policies(options_.policies->ListOf(may_use));
+    request.set_policies_hash(options_.policies->HashOf(may_use));
+    running.is_hello = false;
+    running.policies_call = line.stub->AsyncTellPolicies(&running.context, request, &queue);
+    running.policies_call->Finish(&running.policies, &running.status, &running);
+    return;
+  }
+  FillGenerations(line, &hello);
+  if (options_.policies != nullptr) {
+    hello.set_policies_hash(options_.policies->HashOf(MayUse(line)));
+  }
+  running.call = line.stub->AsyncHello(&running.context, hello, &queue);
+  running.call->Finish(&running.reply, &running.status, &running);
 }
 
 std::function<bool(std::string_view)> Hellos::MayUse(const Line& line) const {
@@ -227,9 +254,33 @@ void Hellos::Exchange(Line& line, const v1::HelloReply& reply) {
   line.next = MonotonicNow();
 }
 
+void Hellos::ComparePolicies(Line& line, const v1::HelloReply& reply) {
+  const uint64_t theirs = reply.policies_hash();
+  if (options_.policies == nullptr || theirs == 0) return;  // it knows of none that spread
+  const std::pair<uint64_t, uint64_t> both = {options_.policies->HashOf(MayUse(line)), theirs};
+  if (both.first == both.second || std::exchange(line.told_policies, both) == both) return;
+  line.tells_policies = true;
+  line.next = MonotonicNow();
+}
+
+void Hellos::TakePolicies(Line& line, const Running& running) {
+  if (!running.status.ok()) {  // the next greeting tries again
+    line.next = MonotonicNow() + Spread(options_.period);
+    line.told_policies = {};
+    return LogDebug("members", "a member does not take policies",
+                    {{"name", line.name}, {"error", running.status.error_message()}});
+  }
+  line.next = MonotonicNow() + options_.retry_min;  // this call was instead of a greeting
+  if (running.policies.policies().empty()) return;
+  if (const auto list = ParsePolicies(running.policies.policies()); list.ok()) {
+    options_.policies->Merge(*list, MayUse(line));
+  }
+}
+
 void Hellos::Failed(Line& line, const absl::Status& status) {
   line.tells = false;  // it may be of an earlier version now
   line.told = {};
+  line.told_policies = {};
   line.next = MonotonicNow() + Spread(line.retry);
   line.retry = std::min(line.retry * 2, options_.retry_max);
   const std::string failure(status.message());
@@ -239,6 +290,7 @@ void Hellos::Failed(Line& line, const absl::Status& status) {
 }
 
 void Hellos::Take(Line& line, const Running& running) {
+  if (!running.is_hello) return TakePolicies(line, running);
   const grpc::Status& status = running.status;
   if (!status.ok() && !IsRefusal(status.error_code())) {
     failed_.Add();
@@ -263,6 +315,7 @@ void Hellos::Take(Line& line, const Running& running) {
   line.retry = options_.retry_min;
   line.next = MonotonicNow() + Spread(options_.period);
   Exchange(line, running.reply);
+  ComparePolicies(line, running.reply);
   if (says.view_hash() == members_.view()->hash) {
     line.differs_since = absl::InfiniteFuture();
   } else {

@@ -12,6 +12,9 @@
 // that the member may use. First, the two sides compare hashes. If these differ, the member answers
 // with its list. A second greeting follows at once, with this daemon's list.
 //
+// In the same way it compares the policies of spaces (service/members/space_policies.h). If their
+// hashes differ, the next call to the member, at once, is TellPolicies instead of Hello.
+//
 // Thread-safety: Thread-safe. Start() and Stop() are Owned by one thread. The thread is named
 // "member-hello". It waits for no member longer than `timeout`.
 
@@ -32,11 +35,13 @@
 #include "base/mutex.h"
 #include "service/members/generations.h"
 #include "service/members/members.h"
+#include "service/members/space_policies.h"
 #include "service/peer/peer_channels.h"
 
 namespace grpc {
 class ClientContext;
-}
+class CompletionQueue;
+}  // namespace grpc
 
 namespace cairn {
 
@@ -45,8 +50,10 @@ class Hellos {
   struct Options {
     std::string daemon_version;
     PeerDial dial = {};
-    Generations* generations = nullptr;  // null: none are told. Must outlive the object
-    // Whether a member may know and tell of deletions of this tenant.
+    // Null: none are told. Must outlive the object.
+    Generations* generations = nullptr;
+    SpacePolicies* policies = nullptr;
+    // Whether a member may know and tell of deletions and policies of this tenant.
     std::function<bool(const PeerIdentity& identity, std::string_view tenant)> may_use = {};
     absl::Duration period = absl::Seconds(10);
     absl::Duration retry_min = absl::Seconds(1), retry_max = absl::Seconds(30);
@@ -83,12 +90,16 @@ class Hellos {
   // view, and forgets lines to members that have left it.
   std::vector<Line*> Due(const View& view, const News& news);
   void Call(const std::vector<Line*>& lines);
+  void Begin(Line& line, v1::HelloRequest& hello, Running& running, grpc::CompletionQueue& queue);
   void Take(Line& line, const Running& running);
   // Says whether the policy lets the member use a tenant.
   std::function<bool(std::string_view tenant)> MayUse(const Line& line) const;
   void FillGenerations(const Line& line, v1::HelloRequest* request) const;
   // Takes the generations that a member knows.
   void Exchange(Line& line, const v1::HelloReply& reply);
+  // Has the next call tell the policies if the member's hash of them is another one.
+  void ComparePolicies(Line& line, const v1::HelloReply& reply);
+  void TakePolicies(Line& line, const Running& running);
   void Failed(Line& line, const absl::Status& status);
   void Connect(Line& line);
   // Waits until a line is due. Returns false once it is stopped.

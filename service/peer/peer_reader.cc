@@ -224,6 +224,20 @@ absl::StatusOr<MemberBlocks> PeerReader::Where(const Member& member, const PeerQ
   return answer;
 }
 
+absl::StatusOr<SideObjectHandle> PeerReader::GetSideObject(const Member& member,
+                                                           const proto::SpaceIdentity& identity,
+                                                           const std::string& recipe,
+                                                           const codecs::Digest& id,
+                                                           absl::Time deadline) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration time, TimeLeft(deadline));
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Line> line,
+                         LineTo(member, identity.tenant, std::min(time, options_.connect_timeout)));
+  CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<Space> space,
+                         line->SpaceOf(identity, recipe, deadline));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
+  return space->GetSideObject(id, left);
+}
+
 absl::StatusOr<uint64_t> PeerReader::Delete(const Member& member,
                                             const proto::SpaceIdentity& identity,
                                             std::span<const proto::BlockKey> keys,

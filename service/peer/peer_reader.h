@@ -6,9 +6,9 @@
 // A session is opened at the first question about a tenant, and closed when nobody has used it for
 // kIdle or when the member leaves the cluster.
 //
-// Thread-safety: Thread-safe. Match(), Delete() and the functions of Found wait for the network, at
-// most until their deadline, or for `connect_timeout` if the session must be opened first.
-// Deadlines are on the clock of MonotonicNow().
+// Thread-safety: Thread-safe. Its functions and those of Found that ask a member wait for the
+// network, at most until their deadline, or for `connect_timeout` if the session must be opened
+// first. Deadlines are on the clock of MonotonicNow().
 
 #include <cstddef>
 #include <cstdint>
@@ -105,6 +105,11 @@ class PeerReader {
   // the member is asked afterwards. Errors: as Match(), and Unimplemented (an older member).
   absl::StatusOr<MemberBlocks> Where(const Member& member, const PeerQuestion& question,
                                      absl::Time deadline);
+  // Reads a side object of a space. Errors: as Match(), and NotFound (the member does not have it).
+  absl::StatusOr<SideObjectHandle> GetSideObject(const Member& member,
+                                                 const proto::SpaceIdentity& identity,
+                                                 const std::string& recipe,
+                                                 const codecs::Digest& id, absl::Time deadline);
   // Deletes blocks of a space at the member. If `keys` is empty, deletes all of its blocks that are
   // older than this generation. Returns their number.
   absl::StatusOr<uint64_t> Delete(const Member& member, const proto::SpaceIdentity& identity,

@@ -24,6 +24,7 @@ constexpr int kReadersPerRun = 2;
 constexpr double kReadTimeShare = 0.9;                           // of the time that a get has left
 constexpr absl::Duration kReadTimeMin = absl::Milliseconds(50);  // with less, a get is a miss
 constexpr absl::Duration kReadTimeMax = absl::Seconds(5), kSideObjectTime = absl::Seconds(2);
+constexpr absl::Duration kAheadTime = absl::Seconds(30);  // for what no get waits for
 constexpr absl::Duration kDeleteTime = absl::Seconds(5), kLateDeleteTime = absl::Seconds(2);
 
 bool NeedsEvery(const MatchQuery& query) {
@@ -400,14 +401,37 @@ void RemoteBlocks::Look() {
 
 // --- Get -----------------------------------------------------------------------------------------
 
+RemoteBlocks::Ahead RemoteBlocks::FetchAhead(const Session& session, const BlockName& block,
+                                             std::span<const WantedGroup> wanted) {
+  if (table_.Find(block).run == nullptr) return Ahead::kNowhere;
+  Request request;
+  request.session = session;
+  request.arrived = parts_.clock.Now();
+  request.deadline = request.arrived + kAheadTime;
+  for (const WantedGroup& image : wanted) {
+    if (!parts_.index.Lookup(block, image.group, image.slice).empty()) continue;
+    proto::Get get;
+    get.space_id = block.space_id;
+    get.key = block.key;
+    get.group = image.group;
+    const auto end = [this] { ahead_.fetch_sub(1, std::memory_order_relaxed); };
+    if (ahead_.fetch_add(1, std::memory_order_relaxed) >= kAheadMax ||
+        !Fetch(request, get, image.slice, end, /*is_ahead=*/true)) {
+      end();
+      return Ahead::kFull;
+    }
+  }
+  return Ahead::kBegun;
+}
+
 bool RemoteBlocks::Fetch(const Request& request, const proto::Get& get, const codecs::Slice& slice,
-                         std::function<void()> done) {
+                         std::function<void()> done, bool is_ahead) {
   const BlockName block{get.space_id, get.key};
   const RemoteTable::Place place = table_.Find(block);
   if (place.run == nullptr) return false;
   const FetchKey key{block, get.group, slice};
-  const auto fetch =
-      std::make_shared<RemoteFetch>(RemoteFetch{block, get.group, slice, place.index, request});
+  const auto fetch = std::make_shared<RemoteFetch>(
+      RemoteFetch{block, get.group, slice, place.index, request, is_ahead});
   {
     const MutexLock lock(mutex_);
     if (const auto found = fetches_.find(key); found != fetches_.end()) {
@@ -421,7 +445,11 @@ bool RemoteBlocks::Fetch(const Request& request, const proto::Get& get, const co
   bool needs_reader = false;
   {
     const MutexLock lock(place.run->mutex);
-    place.run->waiting.push_back(fetch);
+    const auto behind =
+        is_ahead ? place.run->waiting.end()
+                 : std::ranges::find_if(place.run->waiting,
+                                        [](const FetchRef& other) { return other->is_ahead; });
+    place.run->waiting.insert(behind, fetch);
     needs_reader = place.run->readers < kReadersPerRun;
     place.run->readers += needs_reader ? 1 : 0;
   }

@@ -22,6 +22,7 @@
 // locks. The threads are named "peer-match-N", "peer-ask-N" and "peer-read-N".
 // Locks:         none is held while the index, a put or a member is called.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -60,8 +61,9 @@ struct RemoteFetch {
   BlockName block;
   uint16_t group = 0;
   codecs::Slice slice;
-  size_t index = 0;  // of the block, in its run
-  Request request;   // of the first get: its session stores the copy, by its deadline
+  size_t index = 0;       // of the block, in its run
+  Request request;        // of the first get: its session stores the copy, by its deadline
+  bool is_ahead = false;  // no get waited for it when it began: gets go before it
   std::vector<std::function<void()>> waiters = {};
 };
 
@@ -136,7 +138,15 @@ class RemoteBlocks {
   // too many fetches wait; then `done` is dropped. Otherwise `done` runs once, when the copy is
   // stored or cannot be had.
   bool Fetch(const Request& request, const proto::Get& get, const codecs::Slice& slice,
-             std::function<void()> done);
+             std::function<void()> done) {
+    return Fetch(request, get, slice, std::move(done), /*is_ahead=*/false);
+  }
+  // Fetches the missing images of a block before gets ask for them, if a member has leased it. At
+  // most kAheadMax images at a time are fetched in this way.
+  static constexpr int kAheadMax = 64;
+  enum class Ahead : uint8_t { kNowhere, kBegun, kFull };
+  Ahead FetchAhead(const Session& session, const BlockName& block,
+                   std::span<const WantedGroup> wanted);
 
   void Report(MetricSink& sink) const;
 
@@ -178,6 +188,8 @@ class RemoteBlocks {
   // Asks each member that has joined for one of the deletions that it did not confirm.
   void DeleteLate();
 
+  bool Fetch(const Request& request, const proto::Get& get, const codecs::Slice& slice,
+             std::function<void()> done, bool is_ahead);
   // Reads the next images of a run, then those that were added meanwhile.
   void Read(const RunRef& run);
   void ReadBatch(const RunRef& run, std::span<const FetchRef> batch);
@@ -196,6 +208,7 @@ class RemoteBlocks {
   LateDeletes late_deletes_;
   mutable Mutex mutex_;
   absl::flat_hash_map<FetchKey, FetchRef> fetches_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<int> ahead_{0};                        // images that FetchAhead() fetches now
   Counter found_, nothing_, late_, refused_;         // questions, by outcome
   Counter stored_, absent_, rejected_, read_bytes_;  // fetches, by outcome
   Histogram match_seconds_{LatencyBounds()}, read_seconds_{LatencyBounds()};

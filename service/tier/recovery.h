@@ -54,6 +54,8 @@ class RecoverySink {
   virtual void FoundHints(std::span<const HintRecord>) {}
   // Receives the generations that a device has stored.
   virtual void FoundGenerations(std::string_view) {}
+  // Receives the policies of spaces that a device has stored, after all spaces.
+  virtual void FoundPolicies(std::string_view) {}
   // Called when everything has been found: by the caller of Recover(), or by the tier if a device
   // has returned.
   virtual void Finish(absl::Duration took) = 0;

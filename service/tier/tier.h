@@ -187,6 +187,8 @@ class CopyTier {
   // Replaces the generations of spaces that the next process finds (SerializeGenerations()). It
   // finds them only if it finds none of the blocks that were deleted before the call.
   virtual void SaveGenerations(const std::string&) {}
+  // The same for policies of spaces that members tell each other (SerializePolicies()).
+  virtual void SavePolicies(const std::string&) {}
   // Replaces the hints that the next process finds.
   virtual void SaveHints(std::span<const HintRecord>) {}
   // Returns true once everything that was freed, deleted and changed before the call survives a

@@ -74,6 +74,12 @@ void Tiers::SaveGenerations(const std::string& list) {
   }
 }
 
+void Tiers::SavePolicies(const std::string& list) {
+  for (CopyTier* tier : all_) {
+    tier->SavePolicies(list);
+  }
+}
+
 void Tiers::SaveHints(std::span<const HintRecord> hints) {
   for (CopyTier* tier : all_) {
     tier->SaveHints(hints);

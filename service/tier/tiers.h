@@ -41,6 +41,7 @@ class Tiers {
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys);
   void PolicyChanged(const SpaceRecord& space);
   void SaveGenerations(const std::string& list);
+  void SavePolicies(const std::string& list);
   void SaveHints(std::span<const HintRecord> hints);
   bool AwaitFreed(absl::Time deadline);
   void Stop();

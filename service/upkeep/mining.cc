@@ -145,6 +145,7 @@ absl::Time Mining::Review(absl::Time now) {
   const absl::Time next = review_.RunSlice(now, &withdrawn);
   for (const ProfileReview::Withdrawn& one : withdrawn) {
     TryAnotherSample(now, TrialOf(one.space_id, one.group));
+    if (turns_ != nullptr) turns_->GaveUp(one.space_id, one.group, one.id);
   }
   return next;
 }
@@ -162,23 +163,33 @@ std::vector<Mining::Target> Mining::FindTargets(absl::Time now) {
     }
     const uint64_t there = index_.figures(space->id()).source_bytes;
     for (uint16_t group = 0; group < space->groups().size(); ++group) {
-      const codecs::GroupShape& shape = space->groups()[group];
-      const uint64_t channels =
-          uint64_t{shape.layers} * shape.heads * (uint64_t{shape.tile.k_dim} + shape.tile.v_dim);
-      uint64_t token_bytes = 0;
-      if (channels <= limits::kMinedChannelsMax &&
-          codecs::SourceBytes(shape.tile, codecs::WholeOf(shape), 1, &token_bytes) ==
-              codecs::Error::kOk &&
-          there / token_bytes >= kTokensMin &&
-          codecs::Validate(proto::MineRequestOf(space->identity(), group, space->recipe())) ==
-              codecs::Error::kOk &&
-          (space->coding().WantsProfile(group) ? TrialOf(space->id(), group).rest.until <= now
-                                               : WantsReplacing(*space, group, now))) {
-        targets.push_back({space.Share(), group});
-      }
+      if (IsTarget(space, group, there, now)) targets.push_back({space.Share(), group});
     }
   }
   return targets;
+}
+
+bool Mining::HasEnough(const SpaceEntry& space, uint16_t group, uint64_t source_bytes) {
+  const codecs::GroupShape& shape = space.groups()[group];
+  const uint64_t channels =
+      uint64_t{shape.layers} * shape.heads * (uint64_t{shape.tile.k_dim} + shape.tile.v_dim);
+  uint64_t token_bytes = 0;
+  return channels <= limits::kMinedChannelsMax &&
+         codecs::SourceBytes(shape.tile, codecs::WholeOf(shape), 1, &token_bytes) ==
+             codecs::Error::kOk &&
+         source_bytes / token_bytes >= kTokensMin &&
+         codecs::Validate(proto::MineRequestOf(space.identity(), group, space.recipe())) ==
+             codecs::Error::kOk;
+}
+
+bool Mining::IsTarget(const SpaceRef& space, uint16_t group, uint64_t source_bytes,
+                      absl::Time now) {
+  const bool can_mine = HasEnough(*space, group, source_bytes);
+  const bool wants = space->coding().WantsProfile(group);
+  const bool is_ours = turns_ == nullptr || turns_->IsOurs(space, group, {wants, can_mine}, now);
+  return can_mine && is_ours &&
+         (wants ? TrialOf(space->id(), group).rest.until <= now
+                : WantsReplacing(*space, group, now));
 }
 
 bool Mining::WantsReplacing(const SpaceEntry& space, uint16_t group, absl::Time now) {
@@ -443,6 +454,7 @@ absl::Status Mining::Install(const Work& work) {
                                                 bytes, SideObjectOrigin::kMined));
   mined_.Add();
   replaced_.Add(work.is_replacing ? 1 : 0);
+  if (turns_ != nullptr) turns_->Mined(space.id(), static_cast<uint16_t>(work.target.group));
   LogInfo("upkeep", work.is_replacing ? "mined a profile again" : "mined a profile",
           {{"space", space.id()},
            {"group", work.target.group},

@@ -2,7 +2,7 @@
 #pragma once
 // Mines profiles for groups that have none, in spaces whose recipe needs one. It uses the first
 // blocks of the space, which are `exact` until there is a profile. It never replaces an installed
-// profile.
+// profile. In a cluster, MiningTurns says whether this daemon or another member mines.
 //
 // A profile that was mined with few or no query statistics is mined again once puts have brought
 // enough of them, at most kReplacedMax times. This needs blocks that are still `exact`. If there
@@ -36,6 +36,7 @@
 #include "codecs/image/image.h"
 #include "codecs/mine/profile_miner.h"
 #include "service/index/block_index.h"
+#include "service/mining_turns.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
 #include "service/upkeep/profile_review.h"
@@ -45,6 +46,13 @@ namespace cairn {
 class Mining {
  public:
   Mining(Spaces& spaces, BlockIndex& index, const Tiers& tiers, const codecs::Backend& backend);
+
+  // REQUIRES: RunSlice() was not called yet. `turns` must outlive the last call of RunSlice().
+  // Null: this daemon mines all profiles.
+  void SetTurns(MiningTurns* turns) { turns_ = turns; }
+
+  // Whether a profile can be mined for a group of a space that has blocks of `source_bytes` in all.
+  static bool HasEnough(const SpaceEntry& space, uint16_t group, uint64_t source_bytes);
 
   // Runs one slice, if there is work. Returns the time of the next slice: `now` if there is more to
   // do.
@@ -111,6 +119,8 @@ class Mining {
 
   // Returns groups, of all spaces, that need a profile and may have enough blocks.
   std::vector<Target> FindTargets(absl::Time now);
+  // Returns whether to mine a profile for the group now.
+  bool IsTarget(const SpaceRef& space, uint16_t group, uint64_t source_bytes, absl::Time now);
   // Returns whether the group has a mined profile without query statistics, and there are now
   // enough statistics.
   bool WantsReplacing(const SpaceEntry& space, uint16_t group, absl::Time now);
@@ -147,6 +157,7 @@ class Mining {
   const Tiers& tiers_;
   const codecs::Backend& backend_;
   ProfileReview review_;
+  MiningTurns* turns_ = nullptr;
 
   std::vector<Target> targets_;  // groups that the last search found, still to be tried
   absl::Time next_look_ = absl::InfinitePast();

@@ -122,7 +122,7 @@ void ProfileReview::Conclude(std::vector<Withdrawn>* withdrawn) {
       continue;
     }
     withdrawn_.Add();
-    withdrawn->push_back({space_id, group});
+    withdrawn->push_back({space_id, group, tally.id});
     LogInfo(
         "upkeep", "withdrew a mined profile: its images are larger than exact",
         {{"space", space_id}, {"group", group}, {"images", tally.seen}, {"larger", tally.larger}});

@@ -31,6 +31,7 @@ class ProfileReview {
   struct Withdrawn {
     uint64_t space_id = 0;
     uint16_t group = 0;
+    codecs::Digest id{};
   };
   // Runs for a few milliseconds. Adds withdrawn profiles to *withdrawn. Returns when the next slice
   // is due.

@@ -44,6 +44,10 @@ class Upkeep {
       : Upkeep(spaces, index, tiers, clock, Options()) {}
   ~Upkeep() { Stop(); }
 
+  // Says which profiles this daemon mines, in a cluster. REQUIRES: Start() was not called yet.
+  // `turns` must outlive the thread.
+  void SetTurns(MiningTurns* turns) { mining_.SetTurns(turns); }
+
   void Start();
   // Ends the thread after its current task, and waits for running writes. Idempotent.
   void Stop();

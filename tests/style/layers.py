@@ -71,6 +71,7 @@ UNITS = [
     ("client/cli/", "client/cli"),
     ("service/spaces", "service/state"),
     ("service/space_coding", "service/state"),
+    ("service/mining_turns", "service/state"),
     ("service/audit", "service/state"),
     ("service/sessions", "service/state"),
     ("service/path_pool", "service/state"),

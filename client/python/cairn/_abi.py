@@ -748,6 +748,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "cairn_counters_get": (integer, [pointer, POINTER(Counters)]),
     "cairn_breaker_recomputed": (integer, [pointer, u64, f64]),
     "cairn_breaker_advise": (integer, [pointer, u64, u64, POINTER(integer)]),
+    "cairn_breaker_advise_peer": (integer, [pointer, u64, u64, u64, POINTER(integer)]),
     "cairn_explain": (integer, [pointer, pointer, size, u32, POINTER(BlockFate), POINTER(u64)]),
     "cairn_where": (integer, [
         pointer,

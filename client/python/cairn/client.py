@@ -146,8 +146,10 @@ class Client:
         with self._handle.use() as client:
             _ffi.check(_ffi.library().cairn_breaker_recomputed(client, tokens, seconds))
 
-    def should_fetch(self, tokens: int, wire_bytes: int) -> bool:
-        """Returns whether getting `wire_bytes` is expected to be faster than recomputing `tokens`.
+    def should_fetch(self, tokens: int, wire_bytes: int, peer_bytes: int = 0) -> bool:
+        """Returns whether getting `wire_bytes` from the daemon's tiers, and `peer_bytes` of other
+        members of its cluster, is expected to be faster than recomputing `tokens`
+        (`Match.wire_bytes`, `Match.peer_bytes`).
 
         Does not call the daemon. Also False while the store is slow or failing; `Space.match` then
         returns 0 blocks at once, except for occasional probes.
@@ -155,7 +157,9 @@ class Client:
         fetch = ctypes.c_int()
         with self._handle.use() as client:
             _ffi.check(
-                _ffi.library().cairn_breaker_advise(client, tokens, wire_bytes, ctypes.byref(fetch))
+                _ffi.library().cairn_breaker_advise_peer(
+                    client, tokens, wire_bytes, peer_bytes, ctypes.byref(fetch)
+                )
             )
         return bool(fetch.value)
 

@@ -157,6 +157,16 @@ class Match:
             delivered += step
         return delivered
 
+    @property
+    def wire_bytes(self) -> int:
+        """Size of the matched images in the daemon's own tiers, for `Client.should_fetch`."""
+        return sum(block.image_bytes for block in self.blocks if block.tier != "peer")
+
+    @property
+    def peer_bytes(self) -> int:
+        """Size of those that other members of the cluster have."""
+        return sum(block.image_bytes for block in self.blocks if block.tier == "peer")
+
     def release(self) -> None:
         """Ends the lease. Later calls do nothing."""
         lease, self.lease = self.lease, None

@@ -69,7 +69,8 @@ class SsdDevice {
   static constexpr int kNumberShift = 48;
   // The names under which the ledger stores the hints of the last process (SerializeHints()), and
   // the generations of spaces (SerializeGenerations()).
-  static constexpr char kHintsMeta[] = "hints", kGenerationsMeta[] = "generations";
+  static constexpr char kHintsMeta[] = "hints", kGenerationsMeta[] = "generations",
+                        kPoliciesMeta[] = "policies";
 
   struct Options {
     std::string path;
@@ -192,7 +193,8 @@ class SsdDevice {
   absl::Status FindSpaces(Recovered& recovered, RecoverySink& sink);
   absl::Status FindExtents(Recovered& recovered, RecoverySink& sink);
   void FindHints(RecoverySink& sink);
-  void FindGenerations(RecoverySink& sink) const;
+  // Gives a list that a previous process saved to the sink.
+  void FindList(const char* name, absl::FunctionRef<void(std::string_view)> found) const;
   absl::Status SettleSegments(const Recovered& recovered);
   // Returns true if the header of the record's segment cannot be read now. The record is then kept
   // for the next start.

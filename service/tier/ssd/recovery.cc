@@ -293,17 +293,18 @@ absl::Status SsdDevice::FindAll(Recovered& recovered, RecoverySink& sink) {
   CAIRN_RETURN_IF_ERROR(FindSpaces(recovered, sink));
   CAIRN_RETURN_IF_ERROR(FindExtents(recovered, sink));
   FindHints(sink);
-  FindGenerations(sink);
+  FindList(kGenerationsMeta, [&sink](std::string_view list) { sink.FoundGenerations(list); });
+  FindList(kPoliciesMeta, [&sink](std::string_view list) { sink.FoundPolicies(list); });
   return SettleSegments(recovered);
 }
 
-void SsdDevice::FindGenerations(RecoverySink& sink) const {
-  const absl::StatusOr<std::string> list = ledger_->GetMeta(kGenerationsMeta);
+void SsdDevice::FindList(const char* name, absl::FunctionRef<void(std::string_view)> found) const {
+  const absl::StatusOr<std::string> list = ledger_->GetMeta(name);
   if (list.ok()) {
-    sink.FoundGenerations(*list);
+    found(*list);
   } else if (!absl::IsNotFound(list.status())) {
-    LogWarn("ssd", "generations of the previous process cannot be read",
-            {{"path", options_.path}, {"error", list.status()}});
+    LogWarn("ssd", "what the previous process knew of spaces cannot be read",
+            {{"path", options_.path}, {"list", name}, {"error", list.status()}});
   }
 }
 

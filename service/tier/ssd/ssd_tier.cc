@@ -236,6 +236,12 @@ void SsdTier::SaveGenerations(const std::string& list) {
   }
 }
 
+void SsdTier::SavePolicies(const std::string& list) {
+  for (const auto& device : Present()) {
+    device->SaveMeta(SsdDevice::kPoliciesMeta, list);
+  }
+}
+
 void SsdTier::SaveHints(std::span<const HintRecord> hints) {
   for (const auto& device : Present()) {
     device->SaveMeta(SsdDevice::kHintsMeta, SerializeHints(hints));

@@ -85,6 +85,7 @@ class SsdTier final : public CopyTier {
   void PolicyChanged(const SpaceRecord& space) override;
   // Save them on each device.
   void SaveGenerations(const std::string& list) override;
+  void SavePolicies(const std::string& list) override;
   void SaveHints(std::span<const HintRecord> hints) override;
   bool AwaitFreed(absl::Time deadline) override;
   void Sync(uint64_t parts, TierDone done) override { SyncFrom(0, parts, std::move(done)); }

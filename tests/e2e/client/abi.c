@@ -288,6 +288,7 @@ static void check_figures(cairn_client* client) {
   int fetch = 0;
   CHECK(cairn_breaker_recomputed(client, 1000, 1e-6) == CAIRN_OK);
   CHECK(cairn_breaker_advise(client, 1, 1 << 30, &fetch) == CAIRN_OK && fetch == 0);
+  CHECK(cairn_breaker_advise_peer(client, 1, 0, 1 << 30, &fetch) == CAIRN_OK && fetch == 1);
 }
 
 int main(int argc, char** argv) {

@@ -45,6 +45,16 @@ struct Reader : SequenceClient {
   }
 };
 
+// Which tier a get says that the block had.
+Tier TierOfGet(const Reader& reader, size_t block, const LeaseToken& lease) {
+  std::vector<std::byte> target(reader.Values(block).size());
+  const auto got = reader.space->Get(
+      {.key = reader.Keys(block + 1).back(), .lease = lease, .target = SourceTarget{target}},
+      kPatience);
+  EXPECT_TRUE(got.ok()) << got.status();
+  return got.ok() ? got->tier : Tier::kNone;
+}
+
 std::vector<Tier> TiersOf(const MatchResult& match) {
   std::vector<Tier> tiers;
   for (const MatchedBlock& block : match.blocks) tiers.push_back(block.tier);
@@ -104,6 +114,10 @@ TEST_P(RemoteTest, AMatchFindsThemAndAGetFetchesThem) {
   EXPECT_EQ(match.token_count, 6 * kTokens);
   EXPECT_NE(match.lease, LeaseToken{});
   EXPECT_TRUE(daemons_[0]->AwaitMetric("cairn_leases", 1, kPatience));
+  EXPECT_EQ(match.image_bytes().local, 0u);
+  EXPECT_GT(match.image_bytes().peer, 0u);
+  EXPECT_EQ(TierOfGet(b, 0, match.lease), Tier::kPeer) << "it was fetched for this get";
+  EXPECT_EQ(TierOfGet(b, 0, match.lease), Tier::kHost);
   for (size_t i = 0; i < 6; ++i) EXPECT_TRUE(b.Get(i, match.lease).ok()) << daemons_[1]->ReadLog();
   EXPECT_EQ(daemons_[1]->Metric("cairn_peer_reads_total{outcome=\"stored\""), 6);
   EXPECT_THAT(TiersOf(b.Match(8)), testing::AllOf(testing::SizeIs(6), Each(Tier::kHost)));
@@ -117,6 +131,29 @@ TEST_P(RemoteTest, AMatchFindsThemAndAGetFetchesThem) {
   EXPECT_TRUE(b.Get(5).ok());
   EXPECT_TRUE(b.client->Release({&match.lease, 1}).ok());
   EXPECT_TRUE(daemons_[0]->AwaitMetric("cairn_leases", 0, kPatience));
+}
+
+TEST_P(RemoteTest, APrefetchFetchesWhatAMatchHasLeased) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader a = Open(*daemons_[0]), b = Open(*daemons_[1]);
+  a.Put(0, 6);
+  const std::vector<BlockKey> keys = b.Keys(8);
+  const auto prefetch = [&] {
+    const auto result = b.space->Prefetch({.keys = keys, .timeout = kPatience});
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.value_or(PrefetchResult());
+  };
+  EXPECT_EQ(prefetch().absent_count, 8u) << "nobody has leased them to b";
+  const MatchResult match = b.Match(8);
+  ASSERT_EQ(match.block_count, 6u);
+  const PrefetchResult begun = prefetch();
+  EXPECT_EQ(begun.on_their_way_count, 6u);
+  EXPECT_EQ(begun.absent_count, 2u);
+  EXPECT_TRUE(daemons_[1]->AwaitMetric("cairn_peer_reads_total{outcome=\"stored\"", 6, kPatience));
+  EXPECT_EQ(prefetch().in_memory_count, 6u);
+  for (size_t i = 0; i < 6; ++i) EXPECT_TRUE(b.Get(i).ok()) << i;
+  EXPECT_EQ(TierOfGet(b, 5, match.lease), Tier::kHost);
+  EXPECT_EQ(daemons_[1]->Metric("cairn_peer_reads_total{outcome=\"stored\""), 6);
 }
 
 TEST_P(RemoteTest, SeveralMembersHavePartsOfOnePrefix) {

@@ -259,6 +259,7 @@ def test_figures(client):
     assert counters.breaker_state == "closed"
     client.recomputed(1000, 1.0)
     assert isinstance(client.should_fetch(1000, 1 << 20), bool)
+    assert isinstance(client.should_fetch(1000, 0, peer_bytes=1 << 20), bool)
 
 
 def test_closed_and_unreachable(daemon):

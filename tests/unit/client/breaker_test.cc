@@ -197,5 +197,110 @@ TEST_F(BreakerTest, AStoreThatStaysSlowIsAskedEverMoreRarely) {
   }
 }
 
+// --- Two classes of rates: the daemon's own tiers, and other members
+
+class BreakerPeerTest : public BreakerTest {
+ protected:
+  static constexpr uint64_t kBytes = 1 << 20;
+
+  void SetUp() override { breaker_.OnRecomputed(1000, absl::Milliseconds(100)); }
+  // Fetches of kBytes: 1 ms from its own tiers, which is faster than recomputing 100 tokens in 10
+  // ms, and `peer_time` from a member.
+  void Measure(absl::Duration peer_time) {
+    for (int i = 0; i < 10; ++i) {
+      breaker_.OnFetched({.local = kBytes}, absl::Milliseconds(1));
+      breaker_.OnFetched({.peer = kBytes}, peer_time);
+    }
+  }
+  bool AdviseLocal() { return breaker_.Advise(100, {.local = kBytes}); }
+  bool AdvisePeer() { return breaker_.Advise(100, {.peer = kBytes}); }
+};
+
+TEST_F(BreakerPeerTest, SlowMembersDoNotMakeTheDaemonsTiersLookSlow) {
+  Measure(absl::Milliseconds(50));
+  EXPECT_TRUE(AdviseLocal());
+  EXPECT_FALSE(AdvisePeer());
+  EXPECT_FALSE(breaker_.Advise(100, {.local = kBytes, .peer = kBytes}));
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(AdvisePeer());
+  EXPECT_EQ(breaker_.state(), State::kClosed) << "matches go on";
+  EXPECT_TRUE(breaker_.Allow());
+  EXPECT_TRUE(AdviseLocal());
+}
+
+TEST_F(BreakerPeerTest, SlowTiersDoNotMakeMembersLookSlow) {
+  for (int i = 0; i < 10; ++i) {
+    breaker_.OnFetched({.local = kBytes}, absl::Milliseconds(50));
+    breaker_.OnFetched({.peer = kBytes}, absl::Milliseconds(2));
+  }
+  EXPECT_TRUE(AdvisePeer());
+  EXPECT_FALSE(AdviseLocal());
+  EXPECT_TRUE(AdvisePeer());
+  EXPECT_FALSE(AdviseLocal());
+  EXPECT_EQ(breaker_.state(), State::kOpen) << "its own tiers are slow";
+}
+
+TEST_F(BreakerPeerTest, AClassThatWasNotMeasuredCountsNothing) {
+  EXPECT_TRUE(AdvisePeer());
+  breaker_.OnFetched({.local = kBytes}, absl::Milliseconds(1));
+  EXPECT_TRUE(AdvisePeer());
+  EXPECT_TRUE(breaker_.Advise(100, {.local = kBytes, .peer = kBytes}));
+}
+
+TEST_F(BreakerPeerTest, MembersAreTriedAgainAfterTheOpenTime) {
+  Measure(absl::Milliseconds(50));
+  EXPECT_FALSE(AdvisePeer());
+  EXPECT_FALSE(AdvisePeer());  // slow_to_open
+  clock_.Advance(absl::Milliseconds(999));
+  EXPECT_FALSE(AdvisePeer());
+  clock_.Advance(absl::Milliseconds(1));
+  EXPECT_TRUE(AdvisePeer()) << "a probe";
+  EXPECT_FALSE(AdvisePeer()) << "one at a time";
+  breaker_.OnFetched({.peer = kBytes}, absl::Milliseconds(50));
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(AdvisePeer()) << "still slow";
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_FALSE(AdvisePeer()) << "for twice as long";
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(AdvisePeer());
+  breaker_.OnFetched({.peer = kBytes}, absl::Milliseconds(2));
+  EXPECT_TRUE(AdvisePeer()) << "the probe's measurement replaces the average";
+  EXPECT_TRUE(AdvisePeer());
+}
+
+TEST_F(BreakerPeerTest, AProbeThatMeasuresNothingIsFollowedByAnother) {
+  Measure(absl::Milliseconds(50));
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(AdvisePeer());
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(AdvisePeer());
+  clock_.Advance(absl::Seconds(5) - absl::Milliseconds(1));
+  EXPECT_FALSE(AdvisePeer());
+  clock_.Advance(absl::Milliseconds(1));
+  EXPECT_TRUE(AdvisePeer());
+}
+
+// A batch with blocks of both takes as long as its slowest.
+TEST_F(BreakerPeerTest, OfAMixedBatchMembersAreChargedWithTheRest) {
+  Measure(absl::Milliseconds(2));
+  for (int i = 0; i < 20; ++i) {
+    breaker_.OnFetched({.local = kBytes, .peer = kBytes}, absl::Milliseconds(51));
+  }
+  EXPECT_FALSE(AdvisePeer());
+  EXPECT_TRUE(AdviseLocal());
+  breaker_.OnFetched({.local = 100 * kBytes, .peer = 1}, absl::Milliseconds(50));
+  EXPECT_FALSE(AdvisePeer()) << "a batch that took less than its local part says nothing";
+  EXPECT_TRUE(AdviseLocal());
+}
+
+TEST_F(BreakerPeerTest, ADeliveryOfEitherClosesTheBreaker) {
+  for (const bool is_peer : {false, true}) {
+    for (int i = 0; i < 3; ++i) breaker_.OnFailed(Call::kGet);
+    ASSERT_EQ(breaker_.state(), State::kOpen);
+    clock_.Advance(absl::Seconds(4));
+    ASSERT_TRUE(breaker_.Allow());
+    breaker_.OnFetched(is_peer ? Breaker::Bytes{.peer = kBytes} : Breaker::Bytes{.local = kBytes},
+                       absl::Milliseconds(1));
+    EXPECT_EQ(breaker_.state(), State::kClosed);
+  }
+}
+
 }  // namespace
 }  // namespace cairn

@@ -142,6 +142,55 @@ TEST_F(MiningTest, FiveHundredTokensMakeAProfile) {
   EXPECT_EQ(Metric("cairn_upkeep_mined_total"), 1) << "once";
 }
 
+// In a cluster, another member may be the one that mines.
+class Turns final : public MiningTurns {
+ public:
+  bool is_ours = false;
+  int asked = 0, mined = 0;
+  Need need;
+  std::vector<codecs::Digest> given_up;
+
+  bool IsOurs(const SpaceRef&, uint16_t, Need told, absl::Time) override {
+    ++asked;
+    need = told;
+    return is_ours;
+  }
+  void Mined(uint64_t, uint16_t) override { ++mined; }
+  void GaveUp(uint64_t, uint16_t, const codecs::Digest& id) override { given_up.push_back(id); }
+};
+
+TEST_F(MiningTest, WhatAnotherMemberMinesIsNotMinedHere) {
+  Turns turns;
+  store_.upkeep->SetTurns(&turns);
+  SpaceEntry& space = Cairn();
+  const auto keys = store_.PutChain(space, 1);
+  RunUpkeep();
+  EXPECT_TRUE(turns.need.wants);
+  EXPECT_FALSE(turns.need.can_mine) << "it takes a profile also then";
+  store_.PutChain(space, kBlocks, 1000);
+  RunUpkeepAfter(absl::Seconds(1));
+  EXPECT_TRUE(turns.need.can_mine);
+  EXPECT_TRUE(Mining::HasEnough(space, 0, store_.index->figures(space.id()).source_bytes));
+  EXPECT_EQ(Current(space).get(), nullptr);
+  turns.is_ours = true;
+  RunUpkeepAfter(absl::Seconds(1));
+  ASSERT_NE(Current(space).get(), nullptr);
+  EXPECT_EQ(turns.mined, 1);
+  // Who follows another member does not mine again either.
+  turns.is_ours = false;
+  AddQueries(space, 512);
+  RunUpkeepAfter(absl::Seconds(2));
+  EXPECT_FALSE(turns.need.wants);
+  EXPECT_EQ(turns.mined, 1);
+  turns.is_ours = true;
+  RunUpkeepAfter(absl::Seconds(1));
+  EXPECT_EQ(turns.mined, 2);
+  const int asked = turns.asked;
+  Cairn("exact");
+  RunUpkeepAfter(absl::Seconds(1));
+  EXPECT_EQ(turns.asked, asked + 1) << "of spaces that need a profile only";
+}
+
 TEST_F(MiningTest, SlicesOfTwoRanksAreOneSample) {
   SpaceEntry& space = Cairn();
   for (uint64_t i = 1; i <= kBlocks; ++i) {
@@ -341,6 +390,9 @@ TEST_F(MiningTest, AProfileThatMakesAnotherBlockLargerIsNotInstalled) {
 }
 
 TEST_F(MiningTest, AMinedProfileWhoseImagesAreTooLargeIsWithdrawnAndMinedAgain) {
+  Turns turns;
+  turns.is_ours = true;
+  store_.upkeep->SetTurns(&turns);
   const SpaceEntry& space = Cairn();
   for (uint64_t key = 1; key <= kSampleMax + 1; ++key) PutZeros(space, key);
   RunUpkeep();  // zeros judge it
@@ -367,6 +419,7 @@ TEST_F(MiningTest, AMinedProfileWhoseImagesAreTooLargeIsWithdrawnAndMinedAgain) 
   store_.clock.Advance(absl::Seconds(11));
   RunUpkeep();
   EXPECT_EQ(Metric("cairn_upkeep_profiles_withdrawn_total"), 1) << "the good one stays";
+  EXPECT_THAT(turns.given_up, testing::ElementsAre(bad));
 }
 
 TEST_F(MiningTest, AnotherRateIsMinedAgain) {
