@@ -4,7 +4,7 @@
 #   cairn_library(NAME cairn_base SRCS log.cc HDRS log.h DEPS absl::status PRIVATE_DEPS … [SEPARATE] [ALONE …])
 #   cairn_binary (NAME cairnd SRCS main.cc DEPS …)                        -> bin/cairnd
 #   cairn_test   (NAME base_test SRCS clock_test.cc log_test.cc DEPS cairn_base LABELS unit TIMEOUT 30
-#                 [ENVIRONMENT "A=b" …] [ARGS …] [ONE_PROCESS | OWN_PROCESSES] [ALONE …])
+#                 [ENVIRONMENT "A=b" …] [ARGS …] [ONE_PROCESS | OWN_PROCESSES] [SHARDS 4] [ALONE …])
 #   cairn_test_objects(NAME transport_suite SRCS … DEPS …)               -> DEPS of several cairn_test()
 #   cairn_bench  (NAME cairn_codec_bench SRCS … DEPS …)                   -> bin/cairn_codec_bench
 #   cairn_fuzz   (NAME frame SRCS frame_fuzz.cc DEPS …)    -> bin/fuzz_frame
@@ -149,11 +149,12 @@ function(cairn_test_objects)
 endfunction()
 
 # A GoogleTest binary, best one for all tests of a folder. Each TEST is one ctest entry and a process of its own, so a skipped one
-# is reported as skipped; ONE_PROCESS makes the binary one entry instead, for suites whose set-up is dear. So are unit tests in `make
-# test`: with sanitizers, most of them take less time than their process takes to start; OWN_PROCESSES: but for these, which change what
-# threads of other tests see. TIMEOUT is in seconds per entry. ALONE as in cairn_library().
+# is reported as skipped; ONE_PROCESS makes the binary one entry instead, for suites whose set-up is dear. In `make test`, unit tests
+# are one entry for each binary, too, or SHARDS of them for one that takes long: with sanitizers, most tests take less time than their
+# process takes to start. OWN_PROCESSES: but not these, which change what threads of other tests see. TIMEOUT is in seconds per entry.
+# ALONE as in cairn_library().
 function(cairn_test)
-  cmake_parse_arguments(ARG "ONE_PROCESS;OWN_PROCESSES" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENVIRONMENT;ARGS;ALONE" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_PROCESS;OWN_PROCESSES" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS;ENVIRONMENT;ARGS;ALONE" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
@@ -170,6 +171,16 @@ function(cairn_test)
   if("unit" IN_LIST ARG_LABELS)
     set_property(GLOBAL APPEND PROPERTY CAIRN_UNIT_TARGETS ${ARG_NAME})
     if(CAIRN_SANITIZE STREQUAL "address" AND NOT CAIRN_UBSAN_ALL AND NOT ARG_OWN_PROCESSES)
+      if(ARG_SHARDS)
+        foreach(shard RANGE 1 ${ARG_SHARDS})
+          math(EXPR index "${shard} - 1")
+          add_test(NAME ${ARG_NAME}.${shard} COMMAND ${ARG_NAME} ${ARG_ARGS})
+          _cairn_test_properties(${ARG_NAME}.${shard} "${ARG_LABELS}" ${ARG_TIMEOUT}
+            "${ARG_ENVIRONMENT};GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
+          set_tests_properties(${ARG_NAME}.${shard} PROPERTIES COST 100)  # starts first
+        endforeach()
+        return()
+      endif()
       set(ARG_ONE_PROCESS ON)
     endif()
     # `make test` compiles unit tests once, with sanitizers.
