@@ -39,10 +39,13 @@ void PolicyTeller::Tell(const ToldPolicy& policy, absl::Time deadline, const Don
     std::vector<std::string> unreached;
     for (size_t i = 0; i < others.size(); ++i) {
       if (outcomes[i].ok()) continue;
-      const bool has_reason = absl::IsFailedPrecondition(outcomes[i]);
-      unreached.push_back(has_reason
-                              ? absl::StrCat(others[i].name, " (", outcomes[i].message(), ")")
-                              : others[i].name);
+      std::string reason;
+      if (absl::IsFailedPrecondition(outcomes[i])) {
+        reason = absl::StrCat(" (", outcomes[i].message(), ")");
+      } else if (absl::IsUnimplemented(outcomes[i])) {
+        reason = " (it has an earlier version)";
+      }
+      unreached.push_back(others[i].name + reason);
     }
     done(unreached);
   });
