@@ -59,7 +59,8 @@ class Hellos {
   void Stop();  // idempotent
   // Looks at the view now.
   void Wake() { Add({}, false); }
-  // Greets a member now. Ignores unknown names.
+  // Greets a member as soon as `retry_min` has passed since the last greeting: others make this
+  // daemon do it, and could do so without end. Ignores unknown names.
   void Greet(std::string_view name) { Add(name, false); }
   // Greets every member now: this daemon says something new.
   void GreetAll() { Add({}, true); }
@@ -74,7 +75,7 @@ class Hellos {
   // What to do besides the lines that are due.
   struct News {
     bool is_woken = false, is_all = false;
-    std::set<std::string, std::less<>> names = {};
+    std::set<std::string, std::less<>> names = {};  // members to greet, until they are greeted
   };
   void Add(std::string_view name, bool is_all);
   void Run();
