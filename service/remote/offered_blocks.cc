@@ -185,6 +185,7 @@ absl::StatusOr<size_t> OfferedBlocks::Read(Taking& taking, std::span<const size_
   for (const size_t i : wanted) question.keys.push_back(offer.keys[i]);
   question.generation = run->generation = parts_.remote.GenerationOf(*taking.space);
   run->matched_at = parts_.clock.Now();
+  run->is_offered = true;
   CAIRN_ASSIGN_OR_RETURN(
       run->found, parts_.reader.Match(taking.from, question,
                                       std::min(taking.deadline, MonotonicNow() + kMatchTime)));

@@ -552,10 +552,11 @@ void RemoteBlocks::Store(const RunRef& run, const FetchRef& fetch, std::span<con
                fetch->slice.head_count};
   put.tokens = static_cast<uint16_t>(run->space->tokens_per_block());
   put.form = proto::Form::kImage;
-  const uint32_t expires =
-      ExpiryOf(run->found.blocks()[fetch->index].ttl, run->matched_at);
+  const Puts::CopyTerms terms = {
+      .expires_unix_s = ExpiryOf(run->found.blocks()[fetch->index].ttl, run->matched_at),
+      .is_fetched = !run->is_offered};
   parts_.puts.StoreCopy(
-      fetch->request, put, image, expires,
+      fetch->request, put, image, terms,
       [this, run, fetch](const Request&, const absl::StatusOr<proto::PutReply>& reply) {
         if (reply.ok() &&
             (!IsCurrent(*run->space, run->generation) || table_.IsDeleting(fetch->block))) {

@@ -44,6 +44,7 @@ struct RemoteRun {
   uint64_t first_position = 0;  // of the first, if the keys make a chain
   absl::Time matched_at;        // on the clock of Clock::Now()
   uint64_t generation = 0;      // of the space, when it was matched
+  bool is_offered = false;      // by the member, which stops: its copies are blocks like any other
 
   Mutex mutex;
   // Of each block, what may still be read, if the member has said how much there is. Empty: as much
