@@ -1249,6 +1249,11 @@ uint64_t BlockIndex::lease_count(std::string_view tenant) const {
   return leases_.count(tenant);
 }
 
+uint64_t BlockIndex::lease_count_without(absl::Span<const uint64_t> sessions) const {
+  const MutexLock lock(mutex_);
+  return leases_.count_without(sessions);
+}
+
 uint64_t BlockIndex::waiter_count() const {
   const MutexLock lock(mutex_);
   return waiters_.count();
