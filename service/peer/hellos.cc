@@ -203,7 +203,9 @@ void Hellos::Call(const std::vector<Line*>& lines) {
       running_.clear();
       if (is_stopping_) return;
     }
-    for (size_t i = 0; i < count; ++i) Take(*lines[first + i], *all[i]);
+    std::vector<Met> met;
+    for (size_t i = 0; i < count; ++i) Take(*lines[first + i], *all[i], &met);
+    if (!met.empty()) members_.Meet(met);
   }
 }
 
@@ -248,7 +250,7 @@ void Hellos::Failed(Line& line, const absl::Status& status) {
           {{"name", line.name}, {"address", line.address}, {"error", status}});
 }
 
-void Hellos::Take(Line& line, const Running& running) {
+void Hellos::Take(Line& line, const Running& running, std::vector<Met>* met) {
   const grpc::Status& status = running.status;
   if (!status.ok() && !IsRefusal(status.error_code())) {
     failed_.Add();
@@ -285,14 +287,13 @@ void Hellos::Take(Line& line, const Running& running) {
     server = line.server->name;
     identity = line.server->identity;
   }
-  // The line may end here: a member without a name gets one.
-  members_.Meet({.name = says.name(),
-                 .address = line.address,
-                 .zone = says.zone(),
-                 .tls_server = std::move(server),
-                 .identity = std::move(identity),
-                 .incarnation = says.incarnation(),
-                 .is_draining = says.draining()});
+  met->push_back({.name = says.name(),
+                  .address = line.address,
+                  .zone = says.zone(),
+                  .tls_server = std::move(server),
+                  .identity = std::move(identity),
+                  .incarnation = says.incarnation(),
+                  .is_draining = says.draining()});
 }
 
 void Hellos::Report(MetricSink& sink) const {

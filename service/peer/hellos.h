@@ -83,7 +83,8 @@ class Hellos {
   // lines of others.
   std::vector<Line*> Due(const View& view, const News& news);
   void Call(const std::vector<Line*>& lines);
-  void Take(Line& line, const Running& running);
+  // Adds the member to `met` if its answer is one.
+  void Take(Line& line, const Running& running, std::vector<Met>* met);
   // Says whether the policy lets the member use a tenant.
   std::function<bool(std::string_view tenant)> MayUse(const Line& line) const;
   void FillGenerations(const Line& line, v1::HelloRequest* request) const;
