@@ -510,6 +510,14 @@ void Daemon::BeginDrain() {
   upkeep_->Wake();  // it writes down what is left
 }
 
+uint64_t Daemon::LeasesOfClients() const {
+  std::vector<uint64_t> members;
+  for (const Sessions::Info& session : sessions_.List()) {
+    if (session.is_member) members.push_back(session.id);
+  }
+  return index_->lease_count_without(members);
+}
+
 Daemon::Drained Daemon::AwaitDrained() {
   const absl::Time deadline = clock_.Now() + absl::Milliseconds(config_.drain_ms);
   uint64_t last_unwritten = 0;
@@ -521,17 +529,16 @@ Daemon::Drained Daemon::AwaitDrained() {
     const uint64_t unwritten = upkeep_->unwritten_count();
     const absl::Time now = clock_.Now();
     const bool is_offering = offers_ != nullptr && !offers_->is_over();
-    const bool is_waited_for = in_flight > 0 || index_->lease_count() > 0 || is_offering;
+    const uint64_t leases = LeasesOfClients();
+    const bool is_waited_for = in_flight > 0 || leases > 0 || is_offering;
     if (!is_waited_for && unwritten == 0) return Drained::kAll;
     if (is_waited_for || unwritten != last_unwritten) moved = now;
     last_unwritten = unwritten;
     const bool is_stalled = now - moved >= absl::Milliseconds(limits::kDrainStallMs);
     if (is_stalled || now >= deadline) {
-      LogWarn("daemon",
-              is_stalled ? "no more writes complete" : "drain time is over with work left",
-              {{"requests", in_flight},
-               {"leases", index_->lease_count()},
-               {"images_not_written_down", unwritten}});
+      LogWarn(
+          "daemon", is_stalled ? "no more writes complete" : "drain time is over with work left",
+          {{"requests", in_flight}, {"leases", leases}, {"images_not_written_down", unwritten}});
       return is_stalled ? Drained::kStalled : Drained::kLate;
     }
     absl::SleepFor(kDrainStep);

@@ -99,9 +99,10 @@ class Daemon {
   // to the other members, for at most `drain-ms`. Idempotent.
   void BeginDrain();
   bool is_draining() const { return is_draining_.load(std::memory_order_relaxed); }
-  // Waits until no request runs, no lease is held, nothing is offered any more, and everything is
-  // written to the SSD tier, but at most `drain-ms`. Stops waiting earlier if only writes are left
-  // and their device makes no progress.
+  // Waits until no request runs, no lease of a client is held, nothing is offered any more, and
+  // everything is written to the SSD tier, but at most `drain-ms`. Stops waiting earlier if only
+  // writes are left and their device makes no progress. A member that holds a lease loses blocks
+  // that it may read elsewhere; what it was offered, it has read when the offers are over.
   enum class Drained : uint8_t { kAll, kLate, kStalled };
   Drained AwaitDrained();
 
@@ -150,6 +151,8 @@ class Daemon {
   PeerDial DialOfMembers();
   // Says whether the policy lets a peer use a tenant.
   std::function<bool(const PeerIdentity&, std::string_view)> MayUse();
+  // Leases of others than members.
+  uint64_t LeasesOfClients() const;
   // Returns the answer of /readyz.
   absl::Status Readiness() const;
   std::string Remarks() const;

@@ -131,6 +131,8 @@ inline constexpr size_t kOfferedBlocksMax = 65'536;
 // One offer, and how long the member that offers waits for its answer.
 inline constexpr size_t kOfferKeysMax = 256;
 inline constexpr uint64_t kOfferBytesMax = 64_MiB;
+// What one block of an offer may have, if it is alone in it.
+inline constexpr uint64_t kOfferBlockBytesMax = codecs::kImageBytesMax * codecs::kImagesPerBlockMax;
 inline constexpr uint32_t kOfferMs = 5'000;
 inline constexpr size_t kOfferCallsMax = 16;  // to different members at once
 // Towards a member that offers: the offers that wait, the images that are read at once, and the

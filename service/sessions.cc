@@ -321,6 +321,7 @@ std::vector<Sessions::Info> Sessions::List() const {
                        .tenant = std::string(state.session.tenant.view()),
                        .client_name = state.client_name,
                        .identity = state.identity,
+                       .is_member = state.session.is_member,
                        .peers = state.peers.size(),
                        .puts = state.puts});
     }

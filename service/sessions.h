@@ -190,6 +190,7 @@ class Sessions {
     uint64_t id = 0;
     std::string tenant, client_name;
     PeerIdentity identity;  // the client that opened it
+    bool is_member = false;
     size_t peers = 0, puts = 0;
   };
   std::vector<Info> List() const;

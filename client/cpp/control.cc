@@ -198,7 +198,7 @@ class GrpcControl final : public Control {
     tls_->Look();
     const uint64_t generation = tls_->generation();
     if (std::exchange(tls_generation_, generation) == generation) return;
-    auto channel = OpenChannel(options_.control, options_.tls, tls_);
+    auto channel = OpenChannel(options_.control, options_.tls, tls_, options_.answer_bytes_max);
     if (!channel.ok()) return;
     auto wire = std::make_shared<const Wire>(*std::move(channel));
     const MutexLock lock(mutex_);
@@ -220,7 +220,9 @@ class GrpcControl final : public Control {
     absl::Duration backoff = kBackoffMin;
     for (bool is_first = true;; is_first = false) {  // terminates with the client
       if (!is_first) RenewWire();
-      if (KeepSession(is_first)) {
+      // A daemon that ends each session at once is not asked for the next one without a pause.
+      const absl::Time began = MonotonicNow();
+      if (KeepSession(is_first) && MonotonicNow() - began >= kBackoffMax) {
         backoff = kBackoffMin;
       }
       MutexLock lock(mutex_);
@@ -336,7 +338,8 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Open(const ConnectOptions& opt
                                                        transport::TlsFiles* tls,
                                                        absl::Time deadline,
                                                        std::function<void(uint64_t)> ended) {
-  CAIRN_ASSIGN_OR_RETURN(auto channel, OpenChannel(options.control, options.tls, tls));
+  CAIRN_ASSIGN_OR_RETURN(auto channel,
+                         OpenChannel(options.control, options.tls, tls, options.answer_bytes_max));
   auto control = std::make_unique<GrpcControl>(options, tls, std::move(channel), std::move(ended));
   CAIRN_RETURN_IF_ERROR(control->Start(deadline));
   return std::unique_ptr<Control>(std::move(control));

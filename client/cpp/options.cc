@@ -114,6 +114,8 @@ absl::Status Validate(const ConnectOptions& options) {
   CAIRN_RETURN_IF_ERROR(CheckRange("window", options.window, 1, kWindowMax));
   CAIRN_RETURN_IF_ERROR(
       CheckRange("region_bytes", options.region_bytes, kRegionBytesMin, kRegionBytesMax));
+  CAIRN_RETURN_IF_ERROR(
+      CheckRange("answer_bytes_max", options.answer_bytes_max, 64 << 10, kAnswerBytesMaxDefault));
   CAIRN_RETURN_IF_ERROR(TimeoutOr(options.timeout, kDataTimeoutDefault).status());
   return Validate(options.breaker);
 }

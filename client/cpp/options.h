@@ -34,6 +34,7 @@ inline constexpr int kWindowMax = 64;
 inline constexpr uint64_t kRegionBytesDefault = uint64_t{64} << 20;
 inline constexpr uint64_t kRegionBytesMin = uint64_t{1} << 20;
 inline constexpr uint64_t kRegionBytesMax = uint64_t{1} << 30;
+inline constexpr int kAnswerBytesMaxDefault = 16 << 20;  // of a call of the control plane
 inline constexpr size_t kTenantCharsMax = 64;
 inline constexpr size_t kClientNameCharsMax = 128;
 
@@ -92,6 +93,9 @@ struct ConnectOptions {
   int window = kWindowDefault;
   uint64_t region_bytes = kRegionBytesDefault;    // shared memory of a unix: connection
   absl::Duration timeout = absl::ZeroDuration();  // timeout of connecting
+  // A call of the control plane whose answer is longer fails with ResourceExhausted. An answer
+  // takes many times its size in memory, so daemons that read from each other allow less.
+  int answer_bytes_max = kAnswerBytesMaxDefault;
   TlsOptions tls{};  // for TCP addresses of the control plane; unix sockets have no TLS
   BreakerOptions breaker{};
   // Opens data connections. If empty, the address determines the transport. Set it only in tests

@@ -37,13 +37,14 @@ inline absl::Status CheckPollStrategy() {
                    ", with which gRPC would end the process; unset it, or set epoll1 or poll"));
 }
 
-// `files` is null without TLS.
+// `files` is null without TLS. A call whose answer has more than `answer_bytes_max` bytes fails
+// with ResourceExhausted.
 inline absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
-    const std::string& address, const TlsOptions& tls, const transport::TlsFiles* files) {
+    const std::string& address, const TlsOptions& tls, const transport::TlsFiles* files,
+    int answer_bytes_max = kAnswerBytesMaxDefault) {
   CAIRN_RETURN_IF_ERROR(CheckPollStrategy());
   grpc::ChannelArguments arguments;
-  // Room for a list of 65536 keys and its answer.
-  arguments.SetMaxReceiveMessageSize(16 << 20);
+  arguments.SetMaxReceiveMessageSize(answer_bytes_max);
   // Keepalive pings detect a daemon that neither answers nor disconnects. The session's heartbeats
   // come every 5 s, so pings are sent rarely enough for the daemon, which has gRPC's default limit
   // on pings.

@@ -71,7 +71,7 @@ v1::MatchRequest ToMessage(const MatchRequest& request, uint64_t space_id) {
 }
 
 absl::StatusOr<MatchResult> FromMessage(const v1::MatchReply& reply, size_t key_count) {
-  if (reply.block_count() > key_count) {
+  if (reply.block_count() > key_count || static_cast<size_t>(reply.blocks_size()) > key_count) {
     return absl::InternalError("the daemon matched more blocks than it was asked for");
   }
   MatchResult result;

@@ -73,6 +73,18 @@ void PeerService::AddTo(CallRouter& router) {
                       }});
 }
 
+namespace {
+
+// Whether the certificates name the same daemon. A member is dialled with one bundle of CAs, and
+// calls through others, so trust domains are not compared.
+bool IsSameDaemon(const PeerIdentity& a, const PeerIdentity& b) {
+  const CertificatePeer* one = a.certificate();
+  const CertificatePeer* other = b.certificate();
+  return one != nullptr && other != nullptr && one->uri == other->uri && one->dns == other->dns;
+}
+
+}  // namespace
+
 absl::Status PeerService::CheckMayBe(const ControlCall& call, const v1::PeerSelf& theirs) const {
   CAIRN_RETURN_IF_ERROR(parts_.sessions.policy().MayBeMember(call.identity()));
   const absl::Status checked = CheckSelf(theirs, parts_.members.cluster());
@@ -86,6 +98,10 @@ absl::StatusOr<const Member*> PeerService::CheckIs(const ControlCall& call,
   const Member* known = view.Find(theirs.name());
   if (known != nullptr && !known->is_self && known->counts() &&
       known->incarnation == theirs.incarnation()) {
+    if (known->identity.is_known() && !IsSameDaemon(known->identity, call.identity())) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "the certificate of the caller is not the one of the member ", theirs.name()));
+    }
     return known;
   }
   if (known != nullptr && !known->is_self) parts_.greet(theirs.name());

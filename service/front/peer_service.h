@@ -65,8 +65,9 @@ class PeerService {
                                                      const v1::TellPoliciesRequest& request);
   // Checks that a caller may be a member. Errors: PermissionDenied, FailedPrecondition.
   absl::Status CheckMayBe(const ControlCall& call, const v1::PeerSelf& theirs) const;
-  // Returns the member of the view that calls. Errors: as CheckMayBe(), and Unavailable: the view
-  // does not have this process as a member yet; it is greeted.
+  // Returns the member of the view that calls. Errors: as CheckMayBe(), PermissionDenied (its
+  // certificate is not the one that this member has shown when it was greeted), and Unavailable:
+  // the view does not have this process as a member yet; it is greeted.
   absl::StatusOr<const Member*> CheckIs(const ControlCall& call, const v1::PeerSelf& theirs,
                                         const View& view) const;
 

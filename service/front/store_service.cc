@@ -182,9 +182,17 @@ absl::StatusOr<Session> StoreService::SessionOf(const std::string& ticket) const
   return parts_.sessions.Find(parsed);
 }
 
+absl::StatusOr<StoreService::Caller> StoreService::CallerOf(const std::string& ticket,
+                                                            uint64_t space_id) const {
+  Caller caller;
+  CAIRN_ASSIGN_OR_RETURN(caller.session, SessionOf(ticket));
+  CAIRN_ASSIGN_OR_RETURN(caller.space, parts_.spaces.Find(space_id, caller.session.tenant.view()));
+  return caller;
+}
+
 absl::StatusOr<SpaceRef> StoreService::SpaceOf(const std::string& ticket, uint64_t space_id) const {
-  CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(ticket));
-  return parts_.spaces.Find(space_id, session.tenant.view());
+  CAIRN_ASSIGN_OR_RETURN(Caller caller, CallerOf(ticket, space_id));
+  return std::move(caller.space);
 }
 
 template <typename Request, typename Reply>
@@ -268,10 +276,9 @@ absl::Status StoreService::OpenSpace(const v1::OpenSpaceRequest& request,
   return absl::OkStatus();
 }
 
-absl::StatusOr<MatchQuery> StoreService::QueryOf(const v1::MatchRequest& request) const {
-  CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request.ticket()));
-  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space,
-                         parts_.spaces.Find(request.space_id(), session.tenant.view()));
+absl::StatusOr<MatchQuery> StoreService::QueryOf(const Caller& caller,
+                                                 const v1::MatchRequest& request) {
+  const SpaceRef& space = caller.space;
   if (request.wait_ms() > limits::kWaitMsMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("wait_ms: ", request.wait_ms(), " is over ", limits::kWaitMsMax));
@@ -283,31 +290,27 @@ absl::StatusOr<MatchQuery> StoreService::QueryOf(const v1::MatchRequest& request
   query.tokens_per_block = space->tokens_per_block();
   query.token_limit = request.token_limit();
   query.wants_lease = request.lease();
-  query.session_id = session.id;
-  query.tenant = session.tenant.view();
+  query.session_id = caller.session.id;
+  query.tenant = caller.session.tenant.view();
   return query;
 }
 
-absl::StatusOr<std::optional<uint64_t>> StoreService::HearGeneration(
-    const v1::MatchRequest& request) {
-  if (parts_.generations == nullptr) return std::nullopt;
-  CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request.ticket()));
-  if (!session.is_member) return std::nullopt;
-  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space,
-                         parts_.spaces.Find(request.space_id(), session.tenant.view()));
-  return parts_.generations
-      ->Learn({std::string(space->tenant()), space->fingerprint(), request.generation()})
+std::optional<uint64_t> StoreService::HearGeneration(const Caller& caller, uint64_t generation) {
+  if (parts_.generations == nullptr || !caller.session.is_member) return std::nullopt;
+  const SpaceEntry& space = *caller.space;
+  return parts_.generations->Learn({std::string(space.tenant()), space.fingerprint(), generation})
       .generation;
 }
 
 void StoreService::Match(const ControlCall& call, const v1::MatchRequest& request,
                          const ReplyDone<v1::MatchReply>& done) {
-  auto query = QueryOf(request);
+  const absl::StatusOr<Caller> caller = CallerOf(request.ticket(), request.space_id());
+  if (!caller.ok()) return done(caller.status());
+  auto query = QueryOf(*caller, request);
   if (!query.ok()) return done(query.status());
-  const absl::StatusOr<std::optional<uint64_t>> generation = HearGeneration(request);
-  if (!generation.ok()) return done(generation.status());
+  const std::optional<uint64_t> generation = HearGeneration(*caller, request.generation());
   auto answer = [this, &call, done, tenant = query->tenant,
-                 generation = *generation](absl::StatusOr<MatchAnswer> result) {
+                 generation](absl::StatusOr<MatchAnswer> result) {
     if (!result.ok()) return done(result.status());
     // A client that has left never learns of its lease and cannot release it.
     if (result->lease.has_value() && call.is_cancelled()) ReleaseAll(tenant, {&*result->lease, 1});
@@ -321,20 +324,14 @@ void StoreService::Match(const ControlCall& call, const v1::MatchRequest& reques
       request.wait_ms() == 0
           ? absl::InfinitePast()
           : std::min(MonotonicNow() + absl::Milliseconds(request.wait_ms()), deadline);
-  if (generation->has_value() && **generation < request.generation()) {
+  if (generation.has_value() && *generation < request.generation()) {
     return answer(MatchAnswer());
   }
-  if (AsksMembers(request.ticket())) {
+  if (AsksMembers(caller->session)) {
     return MatchEverywhere(*std::move(query), until, deadline, std::move(answer));
   }
   if (request.wait_ms() == 0) return answer(parts_.index.Match(*query));
   parts_.index.MatchWhenReady(*std::move(query), until, std::move(answer));
-}
-
-bool StoreService::AsksMembers(const std::string& ticket) const {
-  if (parts_.remote == nullptr) return false;
-  const absl::StatusOr<Session> session = SessionOf(ticket);
-  return session.ok() && !session->is_member;
 }
 
 void StoreService::MatchEverywhere(MatchQuery query, absl::Time until, absl::Time deadline,
@@ -466,19 +463,19 @@ absl::StatusOr<MemberBlocks> StoreService::OwnBlocks(const SpaceEntry& space,
 
 void StoreService::Where(const ControlCall& call, const v1::WhereRequest& request,
                          const ReplyDone<v1::WhereReply>& done) {
-  const absl::StatusOr<SpaceRef> space = SpaceOf(request.ticket(), request.space_id());
-  if (!space.ok()) return done(space.status());
+  const absl::StatusOr<Caller> caller = CallerOf(request.ticket(), request.space_id());
+  if (!caller.ok()) return done(caller.status());
   auto keys = proto::FromKeyList(request.keys());
   if (!keys.ok()) return done(keys.status());
-  const absl::StatusOr<MemberBlocks> own = OwnBlocks(**space, *keys);
+  const absl::StatusOr<MemberBlocks> own = OwnBlocks(*caller->space, *keys);
   if (!own.ok()) return done(own.status());
   v1::WhereReply reply;
   AddMember(*own, &reply);
-  if (parts_.whereabouts == nullptr || !AsksMembers(request.ticket())) {
+  if (parts_.whereabouts == nullptr || !AsksMembers(caller->session)) {
     return done(std::move(reply));
   }
   parts_.whereabouts->Find(
-      **space, *std::move(keys),
+      *caller->space, *std::move(keys),
       std::min(call.deadline() - kAnswerTime,
                MonotonicNow() + absl::Milliseconds(limits::kWhereMs)),
       [done, reply = std::move(reply)](const absl::StatusOr<WhereResult>& others) mutable {
@@ -513,34 +510,36 @@ absl::Status StoreService::Prefetch(const v1::PrefetchRequest& request, v1::Pref
 
 void StoreService::Delete(const ControlCall& call, const v1::DeleteRequest& request,
                           const ReplyDone<v1::DeleteReply>& done) {
-  const absl::StatusOr<SpaceRef> space = SpaceOf(request.ticket(), request.space_id());
-  if (!space.ok()) return done(space.status());
+  const absl::StatusOr<Caller> caller = CallerOf(request.ticket(), request.space_id());
+  if (!caller.ok()) return done(caller.status());
   const auto keys = proto::FromKeyList(request.keys());
   if (!keys.ok()) return done(keys.status());
   if (keys->empty()) return done(v1::DeleteReply());  // to tiers and members, none would mean all
-  if (parts_.remote != nullptr) parts_.remote->BeginDelete((*space)->id(), *keys);
-  parts_.tiers.Deleted((*space)->fingerprint(), *keys);
+  const SpaceEntry& space = *caller->space;
+  if (parts_.remote != nullptr) parts_.remote->BeginDelete(space.id(), *keys);
+  parts_.tiers.Deleted(space.fingerprint(), *keys);
   v1::DeleteReply reply;
-  reply.set_deleted_count(parts_.index.Delete((*space)->id(), *keys));
-  DeleteElsewhere(call, request.ticket(), **space, *keys, 0, std::move(reply), done);
+  reply.set_deleted_count(parts_.index.Delete(space.id(), *keys));
+  DeleteElsewhere(call, *caller, *keys, 0, std::move(reply), done);
 }
 
 template <typename Reply>
-void StoreService::DeleteElsewhere(const ControlCall& call, const std::string& ticket,
-                                   const SpaceEntry& space, std::vector<proto::BlockKey> keys,
-                                   uint64_t generation, Reply reply, const ReplyDone<Reply>& done) {
-  if (!AsksMembers(ticket)) return freed_.Answer(call, std::move(reply), done);
+void StoreService::DeleteElsewhere(const ControlCall& call, const Caller& caller,
+                                   std::vector<proto::BlockKey> keys, uint64_t generation,
+                                   Reply reply, const ReplyDone<Reply>& done) {
+  if (!AsksMembers(caller.session)) return freed_.Answer(call, std::move(reply), done);
   const std::string later = !keys.empty()    ? "; they are told again for ten minutes"
                             : generation > 0 ? "; they are told when they are back"
                                              : "";
-  parts_.remote->Delete(space, std::move(keys), generation, call.deadline() - 2 * kAnswerTime,
-                        [this, &call, later, reply = std::move(reply),
-                         done](const std::vector<std::string>& unreached) mutable {
-                          if (unreached.empty()) return freed_.Answer(call, std::move(reply), done);
-                          done(absl::UnavailableError(
-                              absl::StrCat("deleted here, but these members did not confirm it: ",
-                                           absl::StrJoin(unreached, ", "), later)));
-                        });
+  parts_.remote->Delete(
+      *caller.space, std::move(keys), generation, call.deadline() - 2 * kAnswerTime,
+      [this, &call, later, reply = std::move(reply),
+       done](const std::vector<std::string>& unreached) mutable {
+        if (unreached.empty()) return freed_.Answer(call, std::move(reply), done);
+        done(absl::UnavailableError(absl::StrCat(
+            "deleted here, but these members did not confirm it: ", absl::StrJoin(unreached, ", "),
+            later)));
+      });
 }
 
 uint64_t DropBlocks(Tiers& tiers, BlockIndex& index, SpaceEntry& space) {
@@ -550,16 +549,15 @@ uint64_t DropBlocks(Tiers& tiers, BlockIndex& index, SpaceEntry& space) {
   return deleted;
 }
 
-Generations::Outcome StoreService::DropSpace(SpaceEntry& space,
-                                             const v1::InvalidateRequest& request) {
+Generations::Outcome StoreService::DropSpace(const Caller& caller, uint64_t generation) {
+  SpaceEntry& space = *caller.space;
   if (parts_.generations != nullptr) {
-    const absl::StatusOr<Session> session = SessionOf(request.ticket());
-    if (!session.ok() || !session->is_member || request.generation() == 0) {
+    if (!caller.session.is_member || generation == 0) {
       return parts_.generations->Raise(space.tenant(), space.fingerprint());
     }
-    const Generations::Outcome learned = parts_.generations->Learn(
-        {std::string(space.tenant()), space.fingerprint(), request.generation()});
-    if (learned.generation >= request.generation()) return learned;
+    const Generations::Outcome learned =
+        parts_.generations->Learn({std::string(space.tenant()), space.fingerprint(), generation});
+    if (learned.generation >= generation) return learned;
   }
   // No generation, or one that cannot be kept.
   return {.deleted_count = DropBlocks(parts_.tiers, parts_.index, space)};
@@ -567,12 +565,12 @@ Generations::Outcome StoreService::DropSpace(SpaceEntry& space,
 
 void StoreService::Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
                               const ReplyDone<v1::InvalidateReply>& done) {
-  const absl::StatusOr<SpaceRef> space = SpaceOf(request.ticket(), request.space_id());
-  if (!space.ok()) return done(space.status());
-  const Generations::Outcome dropped = DropSpace(**space, request);
+  const absl::StatusOr<Caller> caller = CallerOf(request.ticket(), request.space_id());
+  if (!caller.ok()) return done(caller.status());
+  const Generations::Outcome dropped = DropSpace(*caller, request.generation());
   v1::InvalidateReply reply;
   reply.set_deleted_count(dropped.deleted_count);
-  DeleteElsewhere(call, request.ticket(), **space, {}, dropped.generation, std::move(reply), done);
+  DeleteElsewhere(call, *caller, {}, dropped.generation, std::move(reply), done);
 }
 
 absl::Status StoreService::About(const v1::AboutRequest&, v1::AboutReply* reply) {
@@ -645,10 +643,9 @@ void StoreService::FillAll(v1::StatsReply* reply) const {
 // --- Side objects --------------------------------------------------------------------------------
 
 absl::StatusOr<std::string> StoreService::CheckUpload(const v1::PutSideObjectRequest& first) const {
-  CAIRN_RETURN_IF_ERROR(SpaceOf(first.ticket(), first.space_id()).status());
+  CAIRN_ASSIGN_OR_RETURN(const Caller caller, CallerOf(first.ticket(), first.space_id()));
   CAIRN_RETURN_IF_ERROR(proto::FromSideObjectKind(first.kind()).status());
-  CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(first.ticket()));
-  return std::string(session.tenant.view());
+  return std::string(caller.session.tenant.view());
 }
 
 absl::StatusOr<v1::PutSideObjectReply> StoreService::Install(const v1::PutSideObjectRequest& first,

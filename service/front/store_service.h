@@ -77,14 +77,22 @@ class StoreService {
   void AddLate(CallRouter& router, const char* name, Call call, const RequestBound& bound,
                void (StoreService::*step)(const ControlCall&, const Request&,
                                           const ReplyDone<Reply>&));
+  // Who asks, and about which space.
+  struct Caller {
+    Session session;
+    SpaceRef space;
+  };
+  absl::StatusOr<Caller> CallerOf(const std::string& ticket, uint64_t space_id) const;
   // The generation of this daemon's blocks, after it has taken that of the member which asks.
   // nullopt: no member asks.
-  absl::StatusOr<std::optional<uint64_t>> HearGeneration(const v1::MatchRequest& request);
+  std::optional<uint64_t> HearGeneration(const Caller& caller, uint64_t generation);
   void Match(const ControlCall& call, const v1::MatchRequest& request,
              const ReplyDone<v1::MatchReply>& done);
-  // Returns whether other members are asked, too, for the session with this ticket. They are not if
-  // the session is a member's, or if the daemon belongs to no cluster.
-  bool AsksMembers(const std::string& ticket) const;
+  // Returns whether other members are asked, too, for the session. They are not if the session is a
+  // member's, or if the daemon belongs to no cluster.
+  bool AsksMembers(const Session& session) const {
+    return parts_.remote != nullptr && !session.is_member;
+  }
   using MatchDone = std::function<void(absl::StatusOr<MatchAnswer>)>;
   // Finds blocks of other members, too. Until `until`, waits for all keys. Times are on the clock
   // of MonotonicNow().
@@ -109,10 +117,10 @@ class StoreService {
   void Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
                   const ReplyDone<v1::InvalidateReply>& done);
   // Deletes all blocks of the space at this daemon.
-  Generations::Outcome DropSpace(SpaceEntry& space, const v1::InvalidateRequest& request);
+  Generations::Outcome DropSpace(const Caller& caller, uint64_t generation);
   // Deletes the blocks at other members, too, then answers; all blocks of the space without keys.
   template <typename Reply>
-  void DeleteElsewhere(const ControlCall& call, const std::string& ticket, const SpaceEntry& space,
+  void DeleteElsewhere(const ControlCall& call, const Caller& caller,
                        std::vector<proto::BlockKey> keys, uint64_t generation, Reply reply,
                        const ReplyDone<Reply>& done);
   absl::Status About(const v1::AboutRequest& request, v1::AboutReply* reply);
@@ -128,7 +136,7 @@ class StoreService {
   absl::Status ListSideObjects(const v1::ListSideObjectsRequest& request,
                                v1::ListSideObjectsReply* reply);
 
-  absl::StatusOr<MatchQuery> QueryOf(const v1::MatchRequest& request) const;
+  static absl::StatusOr<MatchQuery> QueryOf(const Caller& caller, const v1::MatchRequest& request);
   absl::StatusOr<SpaceRef> SpaceOf(const std::string& ticket, uint64_t space_id) const;
   absl::StatusOr<Session> SessionOf(const std::string& ticket) const;
   void FillAll(v1::StatsReply* reply) const;

@@ -31,9 +31,10 @@ namespace cairn {
 struct Block;
 struct Image;
 
-// Ranks of blocks, which hints from clients set. In a tier, blocks of a lower rank are evicted
-// first. Ranks above kPlainRank belong to retained blocks, by priority.
-inline constexpr uint8_t kDemotedRank = 0, kPlainRank = 1;
+// Ranks of blocks. In a tier, blocks of a lower rank are evicted first. A block has kFetchedRank if
+// it was fetched from another member of the cluster and was not used again. Hints from clients set
+// the others; ranks above kPlainRank belong to retained blocks, by priority.
+inline constexpr uint8_t kFetchedRank = 0, kDemotedRank = 1, kPlainRank = 2;
 inline constexpr uint8_t kRankCount = kPlainRank + 1 + limits::kRetainPriorityMax;
 
 // Whether write-back skips an image until its block is used, and for which reason. Only
@@ -176,6 +177,7 @@ struct Block {
   uint64_t resting_count : 7 = 0;   // number of images; 0: the block is not at rest
   uint64_t rank : 3 = kPlainRank;   // kPlainRank unless it is linked
   uint64_t may_demote : 1 = 0;  // a demotion is pending, and the block was not used since the hint
+  uint64_t is_fetched : 1 = 0;  // from another member, for a get that has not read it yet
   union {
     AwakeBlock* awake = nullptr;  // null if at rest or missing
     RestingImage resting_one;     // if resting_count is 1
@@ -235,6 +237,7 @@ struct NewImage {
   bool is_encode_pending = false;  // stored raw: upkeep encodes it later
   uint32_t expires_unix_s = 0;     // when the block expires; 0: never
   EngineNamesRef names = {};       // null: none
+  bool is_fetched = false;         // from another member, for a get that waits
 };
 
 // --- Holds of the index's lock

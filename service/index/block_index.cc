@@ -379,7 +379,9 @@ absl::StatusOr<uint32_t> BlockIndex::SetHints(uint64_t space_id, std::string_vie
       }
       if (Block* block = parts_.chains.FindUnexpired(name); block != nullptr) {
         ++stored;
-        parts_.tiers.SetRank(block, is_at_once ? kDemotedRank : Hints::RankOf(hint));
+        if (!hint.is_demotion() || block->rank != kFetchedRank) {  // a demotion raises none
+          parts_.tiers.SetRank(block, is_at_once ? kDemotedRank : Hints::RankOf(hint));
+        }
         block->may_demote = hint.is_demotion();
       }
     }
@@ -452,7 +454,7 @@ CopyPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const codecs:
       !FindCover(parts_.records.RefsOf(*block, &scratch), group, slice, &places)) {
     return pins;
   }
-  parts_.tiers.Touch(block, clock_.Now());
+  parts_.tiers.Touch(block, clock_.Now(), TierSet::Use::kGet);
   const ImageRefs& images = parts_.records.Wake(block);
   for (const uint8_t place : places) {
     pins.push_back(PinCopyLocked(images[place].image->best()));
@@ -1245,6 +1247,11 @@ uint64_t BlockIndex::lease_count() const {
 uint64_t BlockIndex::lease_count(std::string_view tenant) const {
   const MutexLock lock(mutex_);
   return leases_.count(tenant);
+}
+
+uint64_t BlockIndex::lease_count_without(absl::Span<const uint64_t> sessions) const {
+  const MutexLock lock(mutex_);
+  return leases_.count_without(sessions);
 }
 
 uint64_t BlockIndex::waiter_count() const {

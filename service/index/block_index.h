@@ -352,6 +352,8 @@ class BlockIndex final : public Evictor {
   uint64_t leased_bytes() const;  // leased bytes of the host tier
   uint64_t lease_count() const;
   uint64_t lease_count(std::string_view tenant) const;
+  // Without the leases of these sessions, each of which is named once.
+  uint64_t lease_count_without(absl::Span<const uint64_t> sessions) const;
   uint64_t waiter_count() const;
   void Report(MetricSink& sink) const;
 

@@ -197,6 +197,7 @@ void Chains::Unlink(Block* block) {
   block->is_linked = false;
   block->rank = kPlainRank;
   block->may_demote = false;
+  block->is_fetched = false;
   expiring_count_ -= block->expires_unix_s != 0 ? 1 : 0;
   block->expires_unix_s = 0;
   if (Block* parent = records_.ParentOf(*block); parent != nullptr) {

@@ -55,8 +55,10 @@ Block* Evictions::Oldest(Eviction& eviction, Visits& visits) {
       }
     }
   }
-  // A block that is also in the persistent tier is not lost, so its eviction breaks no chain.
-  const bool is_dirty = leaf == nullptr || parts_.write_back.HasDirty(*leaf);
+  // A block that is also in the persistent tier is not lost, so its eviction breaks no chain. Nor
+  // is one that another member has.
+  const bool is_dirty =
+      leaf == nullptr || (leaf->rank != kFetchedRank && parts_.write_back.HasDirty(*leaf));
   if (is_dirty && eviction.tier == TierId::kHost && !IsOfIndex(eviction.reason)) {
     // Evict no block that should be kept longer than the leaf.
     const uint8_t rank_max = leaf == nullptr     ? kRankCount
@@ -191,7 +193,7 @@ bool Evictions::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newco
       return block_bytes / 16;
     }
     const uint64_t with_children = block_bytes * (1 + std::min<uint64_t>(in.child_count, 16));
-    return owned.rank == kDemotedRank ? with_children / 4
+    return owned.rank < kPlainRank    ? with_children / 4
            : owned.rank == kPlainRank ? with_children
                                       : with_children * 32 * (owned.rank - kPlainRank);
   };

@@ -83,6 +83,9 @@ Image* IndexParts::Add(Block* block, NewImage image, absl::Time now) {
   if (!was_linked) {
     chains.Link(block, now);
     block->rank = hints.RankOf(block->name) & 7U;  // the block is in no order yet
+    block->is_fetched = image.is_fetched;
+  } else if (!image.is_fetched) {
+    tiers.NoteComputed(block);
   }
   if (records.SetNames(*block, std::move(image.names)) && was_linked) {
     tiers.EmitNamed(*block);
@@ -127,7 +130,9 @@ void IndexParts::EndHint(const BlockName& name, const Hint& hint) {
   if (block == nullptr) {
     return;
   }
-  tiers.SetRank(block, hint.is_demotion() && block->may_demote ? kDemotedRank : kPlainRank);
+  if (block->rank != kFetchedRank) {  // a demotion raises none
+    tiers.SetRank(block, hint.is_demotion() && block->may_demote ? kDemotedRank : kPlainRank);
+  }
   block->may_demote = false;
 }
 

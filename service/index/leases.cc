@@ -127,6 +127,15 @@ bool Leases::Expire(absl::Time now, Visits& visits, Dropped* dropped) {
   return true;
 }
 
+size_t Leases::count_without(absl::Span<const uint64_t> sessions) const {
+  size_t count = leases_.size();
+  for (const uint64_t session_id : sessions) {
+    const auto found = by_session_.find(session_id);
+    count -= found == by_session_.end() ? 0 : found->second.size();
+  }
+  return count;
+}
+
 void Leases::Report(MetricSink& sink) const {
   sink.AddGauge("cairn_leases", "Leases held.", {}, static_cast<double>(leases_.size()));
   sink.AddGauge("cairn_leased_images", "Leased images, counted once per lease.", {},

@@ -66,6 +66,8 @@ class Leases {
 
   size_t count() const { return leases_.size(); }
   size_t count(std::string_view tenant) const { return shares_.Of(tenant); }
+  // Without those of these sessions, each of which is named once.
+  size_t count_without(absl::Span<const uint64_t> sessions) const;
   void Report(MetricSink& sink) const;
 
  private:

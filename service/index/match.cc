@@ -256,7 +256,7 @@ bool MatchScan::Touch(IndexParts& parts, absl::Time now, Visits& visits) {
     Block* block = blocks_[i];
     if (block != nullptr && block->is_linked &&
         block->name == BlockName{query_.space_id, query_.keys[i]}) {
-      parts.tiers.Touch(block, now);
+      parts.tiers.Touch(block, now, TierSet::Use::kMatch);
     }
   }
   return true;

@@ -22,6 +22,9 @@ class Recency {
   Recency(size_t tier, uint64_t blocks_max) : tier_(tier) { entries_.reserve(blocks_max); }
 
   size_t count() const { return entries_.size(); }
+  // The number of blocks up to which it allocates nothing.
+  size_t capacity() const { return entries_.capacity(); }
+  void Reserve(size_t blocks_max) { entries_.reserve(blocks_max); }
   // REQUIRES: the block is not in it.
   void Add(Block* block);
   // Does nothing if the block is not in it.

@@ -57,8 +57,9 @@ TierSet::TierSet(RestStore& records, WriteBackQueue& write_back, std::span<CopyT
                                      records.awake_bytes_max() / limits::kIndexBytesAwake);
       for (size_t i = 0; i < kOrderCount; ++i) {
         const bool is_usual = i == kOrphaned || i == kRanked + kPlainRank;
+        const uint64_t ranked_max = i == kRanked + kFetchedRank ? 0 : limits::kHintsMax;
         in.orders[i].recency = std::make_unique<Recency>(
-            IndexOf(tier->id()), std::min({blocks_max, most, is_usual ? most : limits::kHintsMax}));
+            IndexOf(tier->id()), std::min({blocks_max, most, is_usual ? most : ranked_max}));
       }
     }
   }
@@ -278,6 +279,16 @@ void TierSet::EmitEvent(const Block& block, TierId tier, bool is_stored) {
   }
 }
 
+void TierSet::SetAnnouncements(AnnounceRing* ring) {
+  announcements_ = ring;
+  for (InTier& tier : tiers_) {
+    const Order& plain = tier.orders[kRanked + kPlainRank];
+    if (plain.recency != nullptr) {
+      tier.orders[kRanked + kFetchedRank].recency->Reserve(plain.recency->capacity());
+    }
+  }
+}
+
 void TierSet::Announce(const Block& block, TierId tier, bool is_stored) {
   if (announcements_ == nullptr) {
     return;
@@ -427,7 +438,7 @@ bool TierSet::IsLeasedPast(uint64_t host_bytes_max) const {
 
 // --- Recency and eviction ------------------------------------------------------------------------
 
-void TierSet::Touch(Block* block, absl::Time now) {
+void TierSet::Touch(Block* block, absl::Time now, Use use) {
   const absl::Duration unused = now - absl::FromUnixSeconds(block->used_at_s);
   if (block->is_linked && unused >= kReuseMin) {
     reuse_seconds_.Observe(unused);
@@ -437,10 +448,22 @@ void TierSet::Touch(Block* block, absl::Time now) {
       static_cast<uint32_t>(std::clamp<int64_t>(absl::ToUnixSeconds(now), 0, UINT32_MAX));
   block->is_used = true;
   block->may_demote = false;
-  if (block->rank == kDemotedRank) {
+  const bool is_first = block->is_fetched;
+  block->is_fetched = false;
+  const bool is_again = use == Use::kMatch || unused >= kReuseMin;
+  if (is_first && use == Use::kGet && block->rank == kPlainRank) {
+    SetRank(block, kFetchedRank);
+  } else if (block->rank == kDemotedRank || (block->rank == kFetchedRank && is_again)) {
     SetRank(block, kPlainRank);  // the block is wanted again
   }
   write_back_.NoteUse(block);
+}
+
+void TierSet::NoteComputed(Block* block) {
+  block->is_fetched = false;
+  if (block->rank == kFetchedRank) {
+    SetRank(block, kPlainRank);
+  }
 }
 
 void TierSet::CountChildIn(const Block& child, TierId tier, int sign) {

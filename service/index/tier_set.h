@@ -146,8 +146,14 @@ class TierSet {
 
   // --- Recency and eviction
 
-  // Marks the block as used.
-  void Touch(Block* block, absl::Time now);
+  // Marks the block as used. A block that was fetched from another member gets kFetchedRank once
+  // the get that waited for it reads it. Its second use makes it a plain one: a match that finds
+  // it, or a get that comes a while after the last one, as a block may be fetched for several gets.
+  // Any use raises a demoted block.
+  enum class Use : uint8_t { kGet, kMatch };
+  void Touch(Block* block, absl::Time now, Use use = Use::kGet);
+  // A client of this daemon has computed a part of the block: it is no copy any more.
+  void NoteComputed(Block* block);
   // Must be called when the block's chain has broken, or is complete again. Moves the block to the
   // matching order in each tier.
   void SetOrphaned(Block* block, bool is_orphaned);
@@ -167,9 +173,9 @@ class TierSet {
 
   // --- Events
 
-  // From now on, blocks that come and go are announced to other members. `ring` must outlive the
-  // object. REQUIRES: the records keep runs.
-  void SetAnnouncements(AnnounceRing* ring) { announcements_ = ring; }
+  // From now on, blocks that come and go are announced to other members, and blocks may be fetched
+  // from them. `ring` must outlive the object. REQUIRES: the records keep runs.
+  void SetAnnouncements(AnnounceRing* ring);
   IndexEvent EventOf(const Block& block, TierId tier, bool is_stored) const;
   // Must be called when the block has got names. For each tier that has the block, emits an event
   // that it is stored.

@@ -101,10 +101,10 @@ void Members::Take(std::vector<ListedMember> listed) {
   Publish();
 }
 
-void Members::Meet(const Met& met) {
+void Members::Meet(std::span<const Met> met) {
   {
     const MutexLock lock(mutex_);
-    roll_.Meet(met, clock_.Now());
+    for (const Met& one : met) roll_.Meet(one, clock_.Now());
   }
   Publish();
 }

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -53,7 +54,10 @@ class Members {
   // Takes the complete set of members that the source sees.
   void Take(std::vector<ListedMember> listed);
   // A member answered Hello: it joins, or drains. Unknown names are ignored.
-  void Meet(const Met& met);
+  void Meet(const Met& met) { Meet(std::span(&met, 1)); }
+  // The same of several, with one new view: a view has all members, so that a thousand of them
+  // would make a thousand views of a thousand members.
+  void Meet(std::span<const Met> met);
   // A member cannot be one: of another cluster, of another version, or not the one that was
   // dialled.
   void Refuse(std::string_view name, std::string_view reason);

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "service/peer/homes.h"
 
 namespace cairn {
@@ -22,7 +23,14 @@ absl::Status Announced::Take(const Member& from, const AnnouncedBatch& batch) {
   const MutexLock lock(line.mutex);
   const bool is_known = line.incarnation == from.incarnation && line.epoch == batch.epoch;
   if (batch.is_reset && !is_known) {
-    if (line.has_entries) table_.Forget(number);
+    if (line.has_entries) {
+      const absl::Time now = MonotonicNow();
+      if (line.incarnation == from.incarnation && now - line.forgotten < forget_period_) {
+        return absl::ResourceExhaustedError("epochs begin too fast: repeat this batch later");
+      }
+      line.forgotten = now;
+      table_.Forget(number);
+    }
     line.has_entries = false;
     line.incarnation = from.incarnation;
     line.epoch = batch.epoch;

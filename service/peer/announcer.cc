@@ -101,8 +101,12 @@ class Announcer::Loop {
       const absl::Status taken = parts_.announced.Take(
           *view_->Find(batch.home),
           {batch.epoch, batch.first_sequence, batch.is_reset, batch.stored, batch.removed});
+      using Outcome = AnnouncePlan::Outcome;
       plan_.Done(batch.home, batch.id,
-                 taken.ok() ? AnnouncePlan::Outcome::kTaken : AnnouncePlan::Outcome::kRefused, now);
+                 taken.ok()                          ? Outcome::kTaken
+                 : absl::IsFailedPrecondition(taken) ? Outcome::kRefused
+                                                     : Outcome::kFailed,
+                 now);
     }
   }
 

@@ -59,6 +59,7 @@ struct Hellos::Line {
   std::shared_ptr<ServerName> server = std::make_shared<ServerName>();
   uint64_t tls_generation = 0;
   absl::Time next = absl::InfinitePast();
+  absl::Time greeted = absl::InfinitePast();
   absl::Duration retry;
   std::string failure;                                // logged last; empty: it answered
   absl::Time differs_since = absl::InfiniteFuture();  // its view
@@ -104,9 +105,12 @@ void Hellos::Stop() {
 void Hellos::Add(std::string_view name, bool is_all) {
   {
     const MutexLock lock(mutex_);
+    if (!name.empty()) {
+      // One that waits already wakes nobody: a flood costs no more than this.
+      if (news_.names.size() >= kMembersMax || !news_.names.emplace(name).second) return;
+    }
     news_.is_woken = true;
     news_.is_all = news_.is_all || is_all;
-    if (!name.empty() && news_.names.size() < kMembersMax) news_.names.emplace(name);
   }
   wake_.NotifyAll();
 }
@@ -129,7 +133,8 @@ bool Hellos::Wait(News* news) {
   differing_ = differing;
   while (!is_stopping_ && !news_.is_woken && wake_.WaitUntil(mutex_, next)) {
   }
-  *news = std::exchange(news_, News());
+  *news = news_;
+  news_.is_woken = news_.is_all = false;
   return !is_stopping_;
 }
 
@@ -147,8 +152,10 @@ std::vector<Hellos::Line*> Hellos::Due(const View& view, const News& news) {
       line->has_name = member.has_name();
       line->retry = options_.retry_min;
     }
-    if (news.is_all || news.names.contains(member.name) || line->next <= now)
-      due.push_back(line.get());
+    if (news.names.contains(member.name)) {
+      line->next = std::min(line->next, line->greeted + options_.retry_min);
+    }
+    if (news.is_all || line->next <= now) due.push_back(line.get());
   }
   return due;
 }
@@ -180,13 +187,16 @@ void Hellos::Call(const std::vector<Line*>& lines) {
     {
       const MutexLock lock(mutex_);
       if (is_stopping_) return;
-      for (std::unique_ptr<Running>& running : all) {
+      for (size_t i = 0; i < count; ++i) {
+        news_.names.erase(lines[first + i]->name);
+        std::unique_ptr<Running>& running = all[i];
         running = std::make_unique<Running>();
         running->context.set_deadline(absl::ToChronoTime(absl::Now() + options_.timeout));
         running_.push_back(&running->context);
       }
     }
     for (size_t i = 0; i < count; ++i) {
+      lines[first + i]->greeted = MonotonicNow();
       Begin(*lines[first + i], request, *all[i], queue);
     }
     void* tag = nullptr;
@@ -198,7 +208,9 @@ void Hellos::Call(const std::vector<Line*>& lines) {
       running_.clear();
       if (is_stopping_) return;
     }
-    for (size_t i = 0; i < count; ++i) Take(*lines[first + i], *all[i]);
+    std::vector<Met> met;
+    for (size_t i = 0; i < count; ++i) Take(*lines[first + i], *all[i], &met);
+    if (!met.empty()) members_.Meet(met);
   }
 }
 
@@ -289,7 +301,7 @@ void Hellos::Failed(Line& line, const absl::Status& status) {
           {{"name", line.name}, {"address", line.address}, {"error", status}});
 }
 
-void Hellos::Take(Line& line, const Running& running) {
+void Hellos::Take(Line& line, const Running& running, std::vector<Met>* met) {
   if (!running.is_hello) return TakePolicies(line, running);
   const grpc::Status& status = running.status;
   if (!status.ok() && !IsRefusal(status.error_code())) {
@@ -328,14 +340,13 @@ void Hellos::Take(Line& line, const Running& running) {
     server = line.server->name;
     identity = line.server->identity;
   }
-  // The line may end here: a member without a name gets one.
-  members_.Meet({.name = says.name(),
-                 .address = line.address,
-                 .zone = says.zone(),
-                 .tls_server = std::move(server),
-                 .identity = std::move(identity),
-                 .incarnation = says.incarnation(),
-                 .is_draining = says.draining()});
+  met->push_back({.name = says.name(),
+                  .address = line.address,
+                  .zone = says.zone(),
+                  .tls_server = std::move(server),
+                  .identity = std::move(identity),
+                  .incarnation = says.incarnation(),
+                  .is_draining = says.draining()});
 }
 
 void Hellos::Report(MetricSink& sink) const {

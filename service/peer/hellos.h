@@ -67,7 +67,8 @@ class Hellos {
   void Stop();  // idempotent
   // Looks at the view now.
   void Wake() { Add({}, false); }
-  // Greets a member now. Ignores unknown names.
+  // Greets a member as soon as `retry_min` has passed since the last greeting: others make this
+  // daemon do it, and could do so without end. Ignores unknown names.
   void Greet(std::string_view name) { Add(name, false); }
   // Greets every member now. Call it when this daemon's own state has changed: it begins to drain.
   void GreetAll() { Add({}, true); }
@@ -82,7 +83,7 @@ class Hellos {
   // Requests since the last round: whom to greet besides the members whose greeting is due.
   struct News {
     bool is_woken = false, is_all = false;
-    std::set<std::string, std::less<>> names = {};
+    std::set<std::string, std::less<>> names = {};  // members to greet, until they are greeted
   };
   void Add(std::string_view name, bool is_all);
   void Run();
@@ -91,7 +92,8 @@ class Hellos {
   std::vector<Line*> Due(const View& view, const News& news);
   void Call(const std::vector<Line*>& lines);
   void Begin(Line& line, v1::HelloRequest& hello, Running& running, grpc::CompletionQueue& queue);
-  void Take(Line& line, const Running& running);
+  // Adds the member to `met` if its answer is one.
+  void Take(Line& line, const Running& running, std::vector<Met>* met);
   // Says whether the policy lets the member use a tenant.
   std::function<bool(std::string_view tenant)> MayUse(const Line& line) const;
   void FillGenerations(const Line& line, v1::HelloRequest* request) const;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "proto/convert.h"
+#include "service/limits.h"
 
 namespace cairn {
 namespace {
@@ -64,6 +65,12 @@ absl::StatusOr<BlockOffer> ParseOffer(const v1::OfferRequest& request, size_t ke
     return absl::InvalidArgumentError("offer: its lists do not fit its keys");
   }
   offer.image_bytes.assign(request.image_bytes().begin(), request.image_bytes().end());
+  for (const uint64_t bytes : offer.image_bytes) {
+    if (bytes == 0 || bytes > limits::kOfferBlockBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat("offer: images of ", bytes, " bytes: 1 to ",
+                                                     limits::kOfferBlockBytesMax, " a block"));
+    }
+  }
   const std::vector<codecs::GroupShape> shapes = proto::ShapesOf(offer.identity);
   for (const v1::GroupSlice& message : request.slices()) {
     CAIRN_ASSIGN_OR_RETURN(const codecs::Slice slice, proto::FromSlice(message, shapes));

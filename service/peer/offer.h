@@ -23,7 +23,8 @@ struct BlockOffer {
   proto::SpaceIdentity identity;
   std::string recipe;  // of the space, if the member has to make it
   std::vector<proto::BlockKey> keys;
-  // Of each key: the block before it in its chain, all zero for none, and the bytes of its images.
+  // Of each key: the block before it in its chain, all zero for none, and the bytes of its images,
+  // which are not 0. The member that takes the block reads no more.
   std::vector<proto::BlockKey> parents;
   std::vector<uint64_t> image_bytes;
   std::vector<GroupSlice> slices;  // of the images of each block; counts are not 0

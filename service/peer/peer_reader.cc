@@ -15,6 +15,7 @@ namespace {
 
 constexpr absl::Duration kReleaseTime = absl::Milliseconds(500);
 constexpr absl::Duration kRetryMin = absl::Seconds(1), kRetryMax = absl::Seconds(30);
+constexpr int kConnectsMax = 2;  // to a member, at once
 
 // A member that failed twice is not asked for a second, and for twice as long after each failure.
 constexpr BreakerOptions kBreaker = {
@@ -30,6 +31,9 @@ absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline) {
 
 // A session with one member for one tenant.
 struct PeerReader::Line {
+  explicit Line(Strikes& of_members) : strikes(of_members) {}
+
+  Strikes& strikes;  // of the reader, which outlives it
   std::string member, address, tls_server;
   uint64_t incarnation = 0;
 
@@ -55,6 +59,24 @@ struct PeerReader::Line {
     }
     LogWarn("peer", "a member cannot be read from", {{"name", member}, {"error", status}});
   }
+  // Errors: Unavailable: a call that waits for the member would only hold up others.
+  absl::Status MayRead() const {
+    if (client->counters().breaker_state == Breaker::State::kOpen) {
+      return absl::UnavailableError("not asked, because it failed");
+    }
+    return strikes.MayRead(member, incarnation, MonotonicNow());
+  }
+  // Notes what was read. Damaged images are those that the client has counted since the last call.
+  void NoteRead(Strikes::Delivered delivered) {
+    {
+      const MutexLock lock(mutex);
+      const uint64_t corrupt = client->counters().corrupt;
+      delivered.damaged += corrupt - std::exchange(corrupt_noted, corrupt);
+    }
+    if (!strikes.Note(member, incarnation, delivered, MonotonicNow())) return;
+    LogWarn("peer", "a member delivered damaged blocks: it is not read from until it restarts",
+            {{"name", member}});
+  }
   void Use() { used_at.store(absl::ToUnixNanos(MonotonicNow()), std::memory_order_relaxed); }
   bool IsIdle(absl::Time now) const {
     return now - absl::FromUnixNanos(used_at.load(std::memory_order_relaxed)) >= kIdle;
@@ -67,6 +89,7 @@ struct PeerReader::Line {
   absl::Time retry_at ABSL_GUARDED_BY(mutex) = absl::InfinitePast();
   absl::Duration retry_after ABSL_GUARDED_BY(mutex) = kRetryMin;
   absl::Status failure ABSL_GUARDED_BY(mutex);
+  uint64_t corrupt_noted ABSL_GUARDED_BY(mutex) = 0;  // of the client's counter
   // Set once, under the lock. Its spaces are destroyed first.
   std::unique_ptr<Client> client;
   absl::flat_hash_map<Fingerprint, std::shared_ptr<Space>> spaces ABSL_GUARDED_BY(mutex);
@@ -97,17 +120,27 @@ const std::string& PeerReader::Found::member() const { return line_->member; }
 std::vector<absl::StatusOr<GetResult>> PeerReader::Found::GetBatch(
     std::span<const GetRequest> requests, absl::Time deadline) const {
   const absl::StatusOr<absl::Duration> left = TimeLeft(deadline);
-  if (!left.ok()) {
-    return std::vector<absl::StatusOr<GetResult>>(requests.size(), left.status());
+  const absl::Status may_read = left.ok() ? line_->MayRead() : left.status();
+  if (!may_read.ok()) {
+    return std::vector<absl::StatusOr<GetResult>>(requests.size(), may_read);
   }
   line_->Use();
-  return space_->GetBatch(requests, *left);
+  auto results = space_->GetBatch(requests, *left);
+  Strikes::Delivered delivered;
+  for (const absl::StatusOr<GetResult>& result : results) {
+    delivered.whole += result.ok() ? 1 : 0;
+    delivered.missing += absl::IsNotFound(result.status()) ? 1 : 0;
+  }
+  line_->NoteRead(delivered);
+  return results;
 }
 
 absl::StatusOr<SideObjectHandle> PeerReader::Found::GetSideObject(const codecs::Digest& id,
                                                                   absl::Time deadline) const {
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
-  return space_->GetSideObject(id, left);
+  auto held = space_->GetSideObject(id, left);
+  if (absl::IsDataLoss(held.status())) line_->NoteRead({.damaged = 1});
+  return held;
 }
 
 // --- Sessions ------------------------------------------------------------------------------------
@@ -124,6 +157,7 @@ absl::StatusOr<std::unique_ptr<Client>> PeerReader::Connect(const Member& member
   options.tls = options_.tls;
   if (options.tls.is_on()) options.tls.server = member.tls_server;
   options.breaker = kBreaker;
+  options.answer_bytes_max = options_.answer_bytes_max;
   options.timeout = timeout;
   return Client::Connect(options);
 }
@@ -141,7 +175,7 @@ std::shared_ptr<PeerReader::Line> PeerReader::FindLine(const Member& member,
     old = std::move(line);
   }
   if (line == nullptr) {
-    line = std::make_shared<Line>();
+    line = std::make_shared<Line>(strikes_);
     line->member = member.name;
     line->address = member.address;
     line->tls_server = member.tls_server;
@@ -149,6 +183,35 @@ std::shared_ptr<PeerReader::Line> PeerReader::FindLine(const Member& member,
   }
   line->Use();
   return line;
+}
+
+absl::Status PeerReader::BeginConnect(const Member& member) {
+  const MutexLock lock(mutex_);
+  Reach& reach = reaches_[member.name];
+  if (reach.address != member.address || reach.incarnation != member.incarnation) {
+    reach.address = member.address;
+    reach.incarnation = member.incarnation;
+    reach.retry_at = absl::InfinitePast();
+    reach.retry_after = absl::ZeroDuration();
+  }
+  if (reach.connecting >= kConnectsMax) return absl::UnavailableError("connecting");
+  if (MonotonicNow() < reach.retry_at) return reach.failure;
+  ++reach.connecting;
+  return absl::OkStatus();
+}
+
+void PeerReader::EndConnect(const Member& member, const absl::Status& status) {
+  const MutexLock lock(mutex_);
+  Reach& reach = reaches_[member.name];
+  --reach.connecting;
+  if (reach.address != member.address || reach.incarnation != member.incarnation) return;
+  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) {
+    reach.retry_after = absl::ZeroDuration();
+    return;
+  }
+  reach.retry_after = std::clamp(reach.retry_after * 2, kRetryMin, kRetryMax);
+  reach.retry_at = MonotonicNow() + reach.retry_after;
+  reach.failure = status;
 }
 
 absl::StatusOr<std::shared_ptr<PeerReader::Line>> PeerReader::LineTo(const Member& member,
@@ -163,7 +226,13 @@ absl::StatusOr<std::shared_ptr<PeerReader::Line>> PeerReader::LineTo(const Membe
     if (MonotonicNow() < line->retry_at) return line->failure;
     line->is_connecting = true;
   }
+  if (const absl::Status status = BeginConnect(member); !status.ok()) {
+    const MutexLock own(line->mutex);
+    line->is_connecting = false;
+    return status;
+  }
   absl::StatusOr<std::unique_ptr<Client>> client = Connect(member, tenant, timeout);
+  EndConnect(member, client.status());
   if (!client.ok()) line->NoteFailure(client.status());
   const MutexLock own(line->mutex);
   line->is_connecting = false;
@@ -179,6 +248,7 @@ absl::StatusOr<std::shared_ptr<PeerReader::Line>> PeerReader::LineTo(const Membe
 absl::StatusOr<PeerReader::Found> PeerReader::Match(const Member& member,
                                                     const PeerQuestion& question,
                                                     absl::Time deadline) {
+  CAIRN_RETURN_IF_ERROR(strikes_.MayRead(member.name, member.incarnation, MonotonicNow()));
   Found found;
   // A match has a few milliseconds. A connection may take longer, and serves later ones.
   CAIRN_ASSIGN_OR_RETURN(found.line_,
@@ -251,9 +321,13 @@ absl::StatusOr<uint64_t> PeerReader::Delete(const Member& member,
 }
 
 void PeerReader::CloseUnused(const View& view) {
+  strikes_.Keep(view);
   std::vector<std::shared_ptr<Line>> closed;  // destroyed without the lock
   const absl::Time now = MonotonicNow();
   const MutexLock lock(mutex_);
+  std::erase_if(reaches_, [&](const auto& entry) {
+    return entry.second.connecting == 0 && view.Find(entry.first) == nullptr;
+  });
   std::erase_if(lines_, [&](auto& entry) {
     if (view.Find(entry.first.first) != nullptr && !entry.second->IsIdle(now)) return false;
     CountClosed(*entry.second);
@@ -276,7 +350,7 @@ void PeerReader::CountClosed(const Line& line) {
 
 PeerReader::Counters PeerReader::counters() const {
   const MutexLock lock(mutex_);
-  Counters counters = {.corrupt = closed_corrupt_};
+  Counters counters = {.corrupt = closed_corrupt_, .distrusted = strikes_.distrusted_count()};
   for (const auto& [name, line] : lines_) {
     const MutexLock own(line->mutex);
     if (line->client == nullptr) continue;

@@ -6,6 +6,9 @@
 // A session is opened at the first question about a tenant, and closed when nobody has used it for
 // kIdle or when the member leaves the cluster.
 //
+// What a member says is not trusted. Each image is checked (client/cpp/transfer.h), and a member
+// that delivers damaged ones, or does not have what it leased, is not read from (strikes.h).
+//
 // Thread-safety: Thread-safe. Its functions and those of Found that ask a member wait for the
 // network, at most until their deadline, or for `connect_timeout` if the session must be opened
 // first. Deadlines are on the clock of MonotonicNow().
@@ -29,7 +32,9 @@
 #include "client/cpp/options.h"
 #include "client/cpp/space.h"
 #include "proto/block_key.h"
+#include "service/limits.h"
 #include "service/members/view.h"
+#include "service/peer/strikes.h"
 
 namespace cairn {
 
@@ -57,6 +62,8 @@ class PeerReader {
     std::string transports;
     std::string self;  // name of this member, for the logs of others
     int connections = kConnectionsDefault;
+    // A longer answer to a call is an error.
+    int answer_bytes_max = limits::kControlMessageBytesMax;
     absl::Duration connect_timeout = absl::Seconds(2);
   };
   explicit PeerReader(Options options) : options_(std::move(options)) {}
@@ -76,8 +83,9 @@ class PeerReader {
     const std::string& member() const;
     // Of the blocks. 0: the member knows of no deletion of the space, or of no generations.
     uint64_t generation() const { return generation_; }
-    // Reads images. Results are in the order of the requests. REQUIRES: the targets are
-    // ImageTargets.
+    // Reads images. Results are in the order of the requests. Errors: those of Space::GetBatch(),
+    // and Unavailable at once if the member is not read from now, because of earlier reads.
+    // REQUIRES: the targets are ImageTargets.
     std::vector<absl::StatusOr<GetResult>> GetBatch(std::span<const GetRequest> requests,
                                                     absl::Time deadline) const;
     const LeaseToken& lease() const { return lease_; }
@@ -96,8 +104,8 @@ class PeerReader {
   };
 
   // Returns the longest prefix of the question's keys that the member has. Errors: Unavailable (it
-  // cannot be reached, or is not asked after it failed), DeadlineExceeded, and those that the
-  // member answers.
+  // cannot be reached, or is not asked after it failed or because of what it delivered),
+  // DeadlineExceeded, and those that the member answers.
   absl::StatusOr<Found> Match(const Member& member, const PeerQuestion& question,
                               absl::Time deadline);
   // Returns how much of the question's keys the member itself has, and its name as the view has it.
@@ -125,6 +133,8 @@ class PeerReader {
   struct Counters {
     uint64_t sessions = 0;  // open now
     uint64_t corrupt = 0;   // images that did not match their checksums
+    // Members that are not read from until they restart.
+    uint64_t distrusted = 0;
   };
   Counters counters() const;
 
@@ -132,17 +142,32 @@ class PeerReader {
   // Returns the line to the member, which may not be connected yet. Null after Stop().
   std::shared_ptr<Line> FindLine(const Member& member, const std::string& tenant);
   // Returns a connected line. A connection is tried by one caller at a time, for `timeout` at most;
-  // others get Unavailable meanwhile, and until a while after a failure.
+  // others get Unavailable meanwhile, and until a while after a failure. Of one member, two are
+  // tried at a time, whatever the number of tenants, and none after it did not answer.
   absl::StatusOr<std::shared_ptr<Line>> LineTo(const Member& member, const std::string& tenant,
                                                absl::Duration timeout);
   absl::StatusOr<std::unique_ptr<Client>> Connect(const Member& member, const std::string& tenant,
                                                   absl::Duration timeout) const;
+  // EndConnect() must follow if BeginConnect() succeeds.
+  absl::Status BeginConnect(const Member& member);
+  void EndConnect(const Member& member, const absl::Status& status);
   void CountClosed(const Line& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  struct Reach {  // of a member, for all tenants
+    std::string address;
+    uint64_t incarnation = 0;
+    int connecting = 0;
+    absl::Time retry_at = absl::InfinitePast();
+    absl::Duration retry_after = absl::ZeroDuration();  // the last one
+    absl::Status failure;
+  };
+
   const Options options_;
+  Strikes strikes_;
   mutable Mutex mutex_;
   bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t closed_corrupt_ ABSL_GUARDED_BY(mutex_) = 0;  // of lines that were closed
+  uint64_t closed_corrupt_ ABSL_GUARDED_BY(mutex_) = 0;           // of lines that were closed
+  std::map<std::string, Reach> reaches_ ABSL_GUARDED_BY(mutex_);  // by the member's name
   // By the member's name and the tenant.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<Line>> lines_
       ABSL_GUARDED_BY(mutex_);

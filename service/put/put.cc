@@ -32,13 +32,14 @@ void Puts::StartPut(transport::Lane& lane, Replies& replies, Request request,
 }
 
 void Puts::StoreCopy(Request request, const proto::Put& put, std::span<const std::byte> image,
-                     uint32_t expires_unix_s, PutDone done) {
+                     const CopyTerms& terms, PutDone done) {
   proto::Frame frame;
   frame.body = put;
   frame.payload_bytes = image.size();
   PutOwner op = MakeOp(std::move(request), frame, std::move(done));
   op->is_copy = true;
-  op->copy_expires_unix_s = expires_unix_s;
+  op->copy_expires_unix_s = terms.expires_unix_s;
+  op->is_fetched = terms.is_fetched;
   if (absl::Status admitted = Admit(*op); !admitted.ok() || op->is_duplicate) {
     return Reply(std::move(op), std::move(admitted));
   }
@@ -261,7 +262,8 @@ absl::Status Puts::Publish(PutOp& op) {
                     .expires_unix_s = op.is_copy
                                           ? op.copy_expires_unix_s
                                           : ExpiryAt(op.space->coding().policy(), clock_.Now()),
-                    .names = NamesOf(op)};
+                    .names = NamesOf(op),
+                    .is_fetched = op.is_fetched};
   // The session cannot end between the check and the publication. So nothing is published after its
   // end.
   CAIRN_RETURN_IF_ERROR(sessions_.IfOpen(op.request.session.id, [&] {

@@ -106,6 +106,7 @@ struct PutOp {
   PutReservation reservation = {};  // held until the block is published
   // Set by StoreCopy():
   bool is_copy = false;
+  bool is_fetched = false;
   uint32_t copy_expires_unix_s = 0;
   // Set by Receive:
   uint32_t received_crc32c = 0;  // CRC of the bytes in target()
@@ -150,11 +151,16 @@ class Puts {
   void StartPut(transport::Lane& lane, Replies& replies, Request request, const proto::Frame& frame,
                 transport::Arrival arrival);
   // Stores a copy of an image of another member, with the checks of a put, on this thread. The
-  // image may have any recipe, but a lossless space takes no lossy one. `expires_unix_s` is when
-  // its block expires; 0: never. `done` gets what the put would answer. REQUIRES: put.form is
-  // kImage.
+  // image may have any recipe, but a lossless space takes no lossy one. `done` gets what the put
+  // would answer. REQUIRES: put.form is kImage.
+  struct CopyTerms {
+    uint32_t expires_unix_s = 0;  // when its block expires; 0: never
+    // It was fetched for a get. Until its block is used again, it is evicted before others
+    // (kFetchedRank).
+    bool is_fetched = false;
+  };
   void StoreCopy(Request request, const proto::Put& put, std::span<const std::byte> image,
-                 uint32_t expires_unix_s, PutDone done);
+                 const CopyTerms& terms, PutDone done);
   // From now on, answers new puts with Unavailable. Used for draining.
   void RefuseNew() { refuses_new_.store(true, std::memory_order_relaxed); }
 

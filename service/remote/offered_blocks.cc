@@ -185,6 +185,7 @@ absl::StatusOr<size_t> OfferedBlocks::Read(Taking& taking, std::span<const size_
   for (const size_t i : wanted) question.keys.push_back(offer.keys[i]);
   question.generation = run->generation = parts_.remote.GenerationOf(*taking.space);
   run->matched_at = parts_.clock.Now();
+  run->is_offered = true;
   CAIRN_ASSIGN_OR_RETURN(
       run->found, parts_.reader.Match(taking.from, question,
                                       std::min(taking.deadline, MonotonicNow() + kMatchTime)));
@@ -194,11 +195,13 @@ absl::StatusOr<size_t> OfferedBlocks::Read(Taking& taking, std::span<const size_
   const size_t count = std::min(run->found.blocks().size(), wanted.size());
   if (count == 0) return 0;
   run->space = taking.space.Share();
-  uint64_t bytes = 0;
-  for (const size_t i : wanted.first(count)) {
-    run->keys.push_back(offer.keys[i]);
-    run->parents.push_back(offer.parents[i]);
-    bytes += offer.image_bytes[i];
+  {
+    const MutexLock lock(run->mutex);
+    for (const size_t i : wanted.first(count)) {
+      run->keys.push_back(offer.keys[i]);
+      run->parents.push_back(offer.parents[i]);
+      run->bytes_left.push_back(offer.image_bytes[i]);  // for which there is room
+    }
   }
   RemoteLease lease;
   lease.token = RandomBytes<16>();

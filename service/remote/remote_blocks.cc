@@ -16,7 +16,7 @@
 namespace cairn {
 namespace {
 
-constexpr int kMatchers = 4, kAskers = 8, kReaders = 4;
+constexpr int kMatchers = 4, kAskers = 8, kReaders = 4, kDeleters = 4;
 constexpr size_t kJobsMax = 256;
 constexpr size_t kFetchesMax = 4096;
 constexpr size_t kBatchMax = 8;
@@ -26,6 +26,12 @@ constexpr absl::Duration kReadTimeMin = absl::Milliseconds(50);  // with less, a
 constexpr absl::Duration kReadTimeMax = absl::Seconds(5), kSideObjectTime = absl::Seconds(2);
 constexpr absl::Duration kAheadTime = absl::Seconds(30);  // for what no get waits for
 constexpr absl::Duration kDeleteTime = absl::Seconds(5), kLateDeleteTime = absl::Seconds(2);
+
+// When a block expires of which a member says how long it lives, which it may invent. 0: never.
+uint32_t ExpiryOf(absl::Duration ttl, absl::Time now) {
+  if (ttl == absl::InfiniteDuration()) return 0;
+  return static_cast<uint32_t>(std::clamp<int64_t>(absl::ToUnixSeconds(now + ttl), 1, UINT32_MAX));
+}
 
 bool NeedsEvery(const MatchQuery& query) {
   return std::ranges::all_of(query.wanted, [](const WantedGroup& wanted) {
@@ -62,11 +68,13 @@ RemoteBlocks::RemoteBlocks(const Parts& parts, const Options& options)
       options_(options),
       matchers_("peer-match", kMatchers, kJobsMax),
       askers_("peer-ask", kAskers, kJobsMax),
+      deleters_("peer-delete", kDeleters, kJobsMax),
       readers_("peer-read", kReaders, kJobsMax) {}
 
 void RemoteBlocks::Stop() {
   matchers_.Stop();
   askers_.Stop();
+  deleters_.Stop();
   readers_.Stop();
   Drop(table_.Clear());  // members end these leases when the sessions close
 }
@@ -196,9 +204,7 @@ bool RemoteBlocks::AddPart(Asking& asking, size_t first) {
     if (first + i < have) continue;  // this daemon has it
     match.is_elsewhere = true;
     match.image_bytes = block.image_bytes;
-    if (block.ttl < absl::InfiniteDuration()) {
-      match.expires_unix_s = static_cast<uint32_t>(absl::ToUnixSeconds(now + block.ttl));
-    }
+    match.expires_unix_s = ExpiryOf(block.ttl, now);
   }
   if (!query.wants_lease) return true;
   auto run = std::make_shared<RemoteRun>();
@@ -359,7 +365,7 @@ void RemoteBlocks::Delete(const SpaceEntry& space, std::vector<proto::BlockKey> 
     deleting->done(std::move(unreached));
   };
   for (const Member& member : others) {
-    if (!askers_.Submit([this, deleting, end, member, deadline] {
+    if (!deleters_.Submit([this, deleting, end, member, deadline] {
           end(member.name, parts_.reader
                                .Delete(member, deleting->identity, deleting->keys,
                                        deleting->generation, deadline)
@@ -381,7 +387,7 @@ void RemoteBlocks::DeleteLate() {
     if (!taken.has_value()) return;
     const auto deletion = std::make_shared<LateDeletes::Deletion>(*std::move(taken));
     const Member member = *view->Find(deletion->member);
-    const bool is_asked = askers_.Submit([this, deletion, member] {
+    const bool is_asked = deleters_.Submit([this, deletion, member] {
       const absl::Status status =
           parts_.reader
               .Delete(member, deletion->identity, deletion->keys, deletion->generation,
@@ -503,6 +509,7 @@ void RemoteBlocks::ReadBatch(const RunRef& run, std::span<const FetchRef> batch)
     spec.tokens = static_cast<uint16_t>(run->space->tokens_per_block());
     uint64_t bytes = 0;
     CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes) == codecs::Error::kOk);
+    bytes = BytesLeft(*run, fetch.index, bytes);
     images[i] = std::make_unique_for_overwrite<std::byte[]>(bytes);
     requests.push_back({.key = fetch.block.key,
                         .lease = run->found.lease(),
@@ -551,6 +558,9 @@ void RemoteBlocks::Store(const RunRef& run, const FetchRef& fetch, std::span<con
   if (table_.Find(fetch->block).run == nullptr || !IsCurrent(*run->space, run->generation)) {
     return End(run, fetch, absl::NotFoundError("deleted meanwhile"));
   }
+  if (!TakeBytes(*run, fetch->index, image.size())) {
+    return End(run, fetch, absl::InvalidArgumentError("more bytes than the member has said"));
+  }
   const absl::StatusOr<SideObjectRef> kept = KeepSideObject(run, fetch, image);
   if (!kept.ok()) return End(run, fetch, kept.status());
   proto::Put put;
@@ -570,12 +580,11 @@ void RemoteBlocks::Store(const RunRef& run, const FetchRef& fetch, std::span<con
                fetch->slice.head_count};
   put.tokens = static_cast<uint16_t>(run->space->tokens_per_block());
   put.form = proto::Form::kImage;
-  const absl::Duration ttl = run->found.blocks()[fetch->index].ttl;
-  const uint32_t expires = ttl == absl::InfiniteDuration()
-                               ? 0
-                               : static_cast<uint32_t>(absl::ToUnixSeconds(run->matched_at + ttl));
+  const Puts::CopyTerms terms = {
+      .expires_unix_s = ExpiryOf(run->found.blocks()[fetch->index].ttl, run->matched_at),
+      .is_fetched = !run->is_offered};
   parts_.puts.StoreCopy(
-      fetch->request, put, image, expires,
+      fetch->request, put, image, terms,
       [this, run, fetch](const Request&, const absl::StatusOr<proto::PutReply>& reply) {
         if (reply.ok() &&
             (!IsCurrent(*run->space, run->generation) || table_.IsDeleting(fetch->block))) {
@@ -637,6 +646,10 @@ void RemoteBlocks::Report(MetricSink& sink) const {
   const PeerReader::Counters counters = parts_.reader.counters();
   sink.AddGauge("cairn_peer_sessions", "Sessions with other members, one for each tenant.", {},
                 static_cast<double>(counters.sessions));
+  sink.AddGauge("cairn_peer_members_distrusted",
+                "Members that are not read from until they restart, because they delivered damaged "
+                "blocks.",
+                {}, static_cast<double>(counters.distrusted));
   const MetricLabel where[] = {{"where", "peer"}};
   sink.AddCounter("cairn_corrupt_tiles_total",
                   "Tiles (on the wire: payloads) whose bytes did not match their CRC, by where.",

@@ -19,7 +19,7 @@
 // A member's request is answered from this daemon's own tiers, so no request is passed on twice.
 //
 // Thread-safety: Thread-safe. Start() and Stop() are Owned by one thread. Callbacks run without
-// locks. The threads are named "peer-match-N", "peer-ask-N" and "peer-read-N".
+// locks. The threads are named "peer-match-N", "peer-ask-N", "peer-delete-N" and "peer-read-N".
 // Locks:         none is held while the index, a put or a member is called.
 
 #include <atomic>
@@ -213,7 +213,7 @@ class RemoteBlocks {
   Counter stored_, absent_, rejected_, read_bytes_;  // fetches, by outcome
   Histogram match_seconds_{LatencyBounds()}, read_seconds_{LatencyBounds()};
   // Stop() ends their jobs in this order.
-  Workers matchers_, askers_, readers_;
+  Workers matchers_, askers_, deleters_, readers_;
 };
 
 }  // namespace cairn

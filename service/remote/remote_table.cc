@@ -17,6 +17,19 @@ void Remove(Places& places, const RemoteRun* run) {
 
 }  // namespace
 
+uint64_t BytesLeft(RemoteRun& run, size_t index, uint64_t max) {
+  const MutexLock lock(run.mutex);
+  return run.bytes_left.empty() ? max : std::min(max, run.bytes_left[index]);
+}
+
+bool TakeBytes(RemoteRun& run, size_t index, uint64_t bytes) {
+  const MutexLock lock(run.mutex);
+  if (run.bytes_left.empty()) return true;
+  if (bytes > run.bytes_left[index]) return false;
+  run.bytes_left[index] -= bytes;
+  return true;
+}
+
 bool RemoteTable::Add(RemoteLease&& lease, absl::Time expires) {
   size_t count = 0;
   for (const auto& run : lease.runs) count += run->keys.size();

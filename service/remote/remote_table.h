@@ -44,11 +44,21 @@ struct RemoteRun {
   uint64_t first_position = 0;  // of the first, if the keys make a chain
   absl::Time matched_at;        // on the clock of Clock::Now()
   uint64_t generation = 0;      // of the space, when it was matched
+  bool is_offered = false;      // by the member, which stops: its copies are blocks like any other
 
   Mutex mutex;
+  // Of each block, what may still be read, if the member has said how much there is. Empty: as much
+  // as an image may have.
+  std::vector<uint64_t> bytes_left ABSL_GUARDED_BY(mutex);
   std::deque<std::shared_ptr<RemoteFetch>> waiting ABSL_GUARDED_BY(mutex);  // to be read
   int readers ABSL_GUARDED_BY(mutex) = 0;                                   // jobs that read them
 };
+
+// How many bytes an image of the block may have, of `max`.
+uint64_t BytesLeft(RemoteRun& run, size_t index, uint64_t max);
+// Counts an image that was read. Returns false if the block's images have more than the member has
+// said.
+bool TakeBytes(RemoteRun& run, size_t index, uint64_t bytes);
 
 // The parts of a client's lease that are not this daemon's first part.
 struct RemoteLease {

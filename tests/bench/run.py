@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import sys
 
-NAMES = ["codec", "transport", "index", "index_scale", "ssd", "tier", "client", "arrays", "arrays.py", "steps", "steps.py", "idle", "hostile.py", "explain.py", "event_names.py", "tls.py", "hosts.py"]
+NAMES = ["codec", "transport", "index", "index_scale", "ssd", "tier", "client", "arrays", "arrays.py", "steps", "steps.py", "idle", "members", "hostile.py", "explain.py", "event_names.py", "tls.py", "hosts.py"]
 HERE = pathlib.Path(__file__).resolve().parent
 
 

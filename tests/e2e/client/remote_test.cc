@@ -467,6 +467,20 @@ TEST_P(RemoteTest, AMemberThatDrainsLeavesItsHitsToTheOthers) {
   for (const size_t i : {1, 2}) EXPECT_TRUE(daemons_[i]->AwaitMetric("cairn_leases", 0, kPatience));
 }
 
+// It has what it was offered, and finds the rest elsewhere.
+TEST_P(RemoteTest, ADrainDoesNotWaitForLeasesOfMembers) {
+  StartMember("a", {"--drain-ms=60000"});
+  StartMember("b");
+  ASSERT_NO_FATAL_FAILURE(StartAll(2));
+  const Reader b = Open(*daemons_[1]);
+  Open(*daemons_[0]).Put(0, 2);
+  const MatchResult match = b.Match(2);
+  EXPECT_EQ(match.block_count, 2u);
+  EXPECT_TRUE(daemons_[0]->AwaitMetric("cairn_leases", 1, kPatience));
+  EXPECT_LT(End(*daemons_[0]), kPatience) << daemons_[0]->ReadLog();
+  EXPECT_EQ(b.Match(2).block_count, 2u) << "it was offered them";
+}
+
 TEST_P(RemoteTest, ADrainDoesNotWaitForAMemberThatIsStopped) {
   StartMember("a", {"--drain-ms=8000"});
   StartMember("b");

@@ -64,6 +64,10 @@ def vectors():
                    for name in ("a", "node-7", "A-b_c.9" * 30) for key in keys[-5:]],
         "homes": [{"members": names, "key": key.hex(), "run": str(run_of(key)), "homes": homes(names, run_of(key))}
                   for names in clusters for key in keys],
+        # Of the members node-0 to node-(count - 1).
+        "homes_of_many": [{"count": count, "key": key.hex(),
+                           "homes": homes([f"node-{i}" for i in range(count)], run_of(key))}
+                          for count in (200, 1000) for key in keys],
         "runs": [{"position": p, "first": run_first(p)}
                  for p in [*range(18), 31, 32, 33, 4095, 4096, 2**20 + 1, 2**47]],
         "locations": [{"space": space.hex(), "key": key.hex(), "name": location(space, key).hex()}

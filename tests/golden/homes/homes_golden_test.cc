@@ -38,27 +38,43 @@ TEST(HomesGolden, Scores) {
   }
 }
 
+std::vector<std::string> HomesOf(std::vector<std::string> names, uint64_t run) {
+  std::ranges::sort(names);
+  View view;
+  for (const std::string& name : names) {
+    Member member;
+    member.name = name;
+    member.number = static_cast<uint32_t>(view.members.size()) + 1;
+    member.state = MemberState::kJoined;
+    view.members.push_back(member);
+  }
+  const Homes::Two two = Homes(view).Of(run);
+  std::vector<std::string> found;
+  for (const uint32_t number : {two.first, two.second}) {
+    if (number != 0) found.push_back(view.Find(number)->name);
+  }
+  return found;
+}
+
 TEST(HomesGolden, Homes) {
   ASSERT_GE(Vectors()["homes"].size(), 50u);
   for (const YAML::Node& vector : Vectors()["homes"]) {
-    auto names = vector["members"].as<std::vector<std::string>>();
-    std::ranges::sort(names);
-    View view;
-    for (const std::string& name : names) {
-      Member member;
-      member.name = name;
-      member.number = static_cast<uint32_t>(view.members.size()) + 1;
-      member.state = MemberState::kJoined;
-      view.members.push_back(member);
-    }
     const uint64_t run = proto::RunOf(Key(vector["key"]));
     EXPECT_EQ(run, vector["run"].as<uint64_t>());
-    const Homes::Two two = Homes(view).Of(run);
-    std::vector<std::string> found;
-    for (const uint32_t number : {two.first, two.second}) {
-      if (number != 0) found.push_back(view.Find(number)->name);
+    EXPECT_EQ(HomesOf(vector["members"].as<std::vector<std::string>>(), run),
+              vector["homes"].as<std::vector<std::string>>());
+  }
+}
+
+TEST(HomesGolden, HomesOfManyMembers) {
+  ASSERT_GE(Vectors()["homes_of_many"].size(), 20u);
+  for (const YAML::Node& vector : Vectors()["homes_of_many"]) {
+    std::vector<std::string> names;
+    for (int i = 0; i < vector["count"].as<int>(); ++i) {
+      names.push_back("node-" + std::to_string(i));
     }
-    EXPECT_EQ(found, vector["homes"].as<std::vector<std::string>>());
+    EXPECT_EQ(HomesOf(names, proto::RunOf(Key(vector["key"]))),
+              vector["homes"].as<std::vector<std::string>>());
   }
 }
 

@@ -323,7 +323,8 @@ class AnnouncePlanRandomTest : public AnnouncePlanTest, public testing::WithPara
  protected:
   struct Home {
     LocationTable table{uint64_t{1} << 20};
-    std::unique_ptr<Announced> announced = std::make_unique<Announced>(table);
+    // Time is not the real one.
+    std::unique_ptr<Announced> announced = std::make_unique<Announced>(table, absl::ZeroDuration());
     bool is_dead = false;
   };
 

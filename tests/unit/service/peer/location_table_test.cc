@@ -167,7 +167,7 @@ class AnnouncedTest : public testing::Test {
   }
 
   LocationTable table_{LocationTable::kBytesMin};
-  Announced announced_{table_};
+  Announced announced_{table_, /*forget_period=*/absl::Hours(1)};
   Member from_ = MemberOf(3, 0x70005);
 };
 
@@ -204,6 +204,19 @@ TEST_F(AnnouncedTest, ANewEpochBeginsEmpty) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Take(2, 1, false, {NameOf(3)})));
   EXPECT_TRUE(Take(2, 0, true, {}).ok());
   EXPECT_EQ(table_.Find(NameOf(1)).size(), 1u);
+}
+
+// Each one costs a walk over the table.
+TEST_F(AnnouncedTest, EpochsOfOneProcessBeginOnlySoOften) {
+  for (uint64_t epoch = 1; epoch <= 2; ++epoch) {
+    ASSERT_TRUE(Take(epoch, 0, true, {}).ok()) << epoch;
+    ASSERT_TRUE(Take(epoch, 0, false, {NameOf(epoch)}).ok());
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(Take(3, 0, true, {})));
+  EXPECT_TRUE(Take(2, 1, false, {NameOf(3)}).ok()) << "the epoch before goes on";
+  EXPECT_TRUE(announced_.Take(MemberOf(4, 1), {1, 0, true, {}, {}}).ok());
+  from_.incarnation = 6;
+  EXPECT_TRUE(Take(1, 0, true, {}).ok()) << "another process";
 }
 
 TEST_F(AnnouncedTest, RefusesNumbersThatTheTableCannotHave) {

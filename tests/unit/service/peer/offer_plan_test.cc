@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "proto/location.h"
+#include "service/limits.h"
 #include "service/peer/homes.h"
 #include "tests/support/random.h"
 
@@ -369,6 +370,11 @@ TEST(Offer, ThatIsNoneIsRefused) {
   EXPECT_TRUE(refuses([](auto& request) { request.mutable_keys()->append(32, 'x'); }));
   EXPECT_TRUE(refuses([](auto& request) { request.mutable_parents()->resize(32); }));
   EXPECT_TRUE(refuses([](auto& request) { request.add_image_bytes(1); }));
+  EXPECT_TRUE(refuses([](auto& request) { request.set_image_bytes(0, 0); }));
+  // Sums of these would begin again at 0, as if there were room.
+  EXPECT_TRUE(refuses([](auto& request) { request.set_image_bytes(0, UINT64_MAX); }));
+  EXPECT_TRUE(
+      refuses([](auto& request) { request.set_image_bytes(1, limits::kOfferBlockBytesMax + 1); }));
   EXPECT_TRUE(refuses([](auto& request) { request.clear_slices(); }));
   EXPECT_TRUE(refuses([](auto& request) { request.mutable_slices(0)->set_group(1); }));
   EXPECT_TRUE(refuses([](auto& request) { request.mutable_slices(0)->set_head_count(5); }));

@@ -141,6 +141,94 @@ TEST_F(HintsTest, TheLastHintCounts) {
   EXPECT_EQ(Order({3, 4}), (std::vector<uint64_t>{4, 3}));
 }
 
+// --- Blocks that were fetched from other members
+
+class FetchedTest : public HintsTest {
+ protected:
+  // As RemoteBlocks stores it. The get that waits has not read it yet.
+  proto::BlockKey Fetch(uint64_t number, const codecs::Slice& slice, bool is_fetched = true) {
+    const proto::BlockKey key = StoreFixture::Key(number);
+    const std::vector<std::byte> image = StoreFixture::Image(*space_, key, slice, "raw");
+    const proto::Frame frame =
+        StoreFixture::PutFrame(*space_, key, slice, image, proto::Form::kImage);
+    absl::Status status = absl::UnknownError("");
+    store_->puts->StoreCopy(
+        StoreFixture::RequestOf(store_->session), std::get<proto::Put>(frame.body), image,
+        {.is_fetched = is_fetched},
+        [&status](const Request&, const absl::StatusOr<proto::PutReply>& reply) {
+          status = reply.status();
+        });
+    CAIRN_CHECK_OK(status);
+    return key;
+  }
+  // And the get reads it.
+  proto::BlockKey FetchAndUse(uint64_t number) {
+    const proto::BlockKey key = Fetch(number, StoreFixture::Whole(*space_));
+    Use(key);
+    return key;
+  }
+  void Match(const proto::BlockKey& key) {
+    EXPECT_EQ(store_->index->Match(store_->Query(*space_, {key}))->blocks.size(), 1u);
+  }
+};
+
+TEST_F(FetchedTest, AreEvictedFirstUntilTheyAreUsedAgain) {
+  Put(1);
+  const auto demoted = Put(2);
+  Set({demoted}, 0, 0);
+  const auto once = FetchAndUse(3), matched = FetchAndUse(4), got = FetchAndUse(5);
+  Match(matched);
+  Pass(3);
+  Use(got);
+  EXPECT_EQ(Order({1, 2, 3, 4, 5}), (std::vector<uint64_t>{3, 2, 1, 4, 5}));
+  FetchAndUse(3);
+  EXPECT_TRUE(Has(once)) << "it may come back";
+}
+
+// Else the room for one would be taken from one that nobody has read yet.
+TEST_F(FetchedTest, AreOrdinaryUntilTheGetHasReadThem) {
+  Put(1);
+  Fetch(2, StoreFixture::Whole(*space_));
+  EXPECT_EQ(Order({1, 2}), (std::vector<uint64_t>{1, 2}));
+}
+
+// Ranks of an engine get a slice each.
+TEST_F(FetchedTest, ForSeveralGetsAreUsedOnce) {
+  const auto key = Fetch(1, kLeft);
+  EXPECT_FALSE(store_->index->Lookup({space_->id(), key}, 0, kLeft).empty());
+  Fetch(1, kRight);
+  EXPECT_FALSE(store_->index->Lookup({space_->id(), key}, 0, kRight).empty());
+  Put(2);
+  Use(key);
+  EXPECT_EQ(Order({1, 2}), (std::vector<uint64_t>{1, 2}));
+}
+
+TEST_F(FetchedTest, HintsCountAndADemotionRaisesNone) {
+  Set({StoreFixture::Key(1)}, 1, 100);
+  FetchAndUse(1);
+  const auto second = FetchAndUse(2), third = FetchAndUse(3);
+  Put(4);
+  Set({second}, 0, 0);
+  Set({third}, 0, 10);
+  Set({Put(5)}, 0, 0);
+  Pass(11);
+  EXPECT_EQ(Order({1, 2, 3, 4, 5}), (std::vector<uint64_t>{2, 3, 5, 4, 1}));
+}
+
+TEST_F(FetchedTest, AreNoCopiesAnyMoreOnceAClientHereComputesAPart) {
+  const auto key = Fetch(1, kLeft);
+  EXPECT_FALSE(store_->index->Lookup({space_->id(), key}, 0, kLeft).empty());
+  FetchAndUse(2);
+  CAIRN_CHECK_OK(store_->PutSource(*space_, key, kRight));
+  EXPECT_EQ(Order({1, 2}), (std::vector<uint64_t>{2, 1}));
+}
+
+TEST_F(FetchedTest, WhatWasOfferedIsABlockLikeOthers) {
+  Put(1);
+  Use(Fetch(2, StoreFixture::Whole(*space_), /*is_fetched=*/false));
+  EXPECT_EQ(Order({1, 2}), (std::vector<uint64_t>{1, 2}));
+}
+
 TEST_F(HintsTest, ATenantHasItsShareAndAnErrorChangesNothing) {
   BlockIndex::Options options{.blocks_max = 64, .images_max = 64, .hints_max = 8};
   options.lease_bytes_max = 1_MiB;
