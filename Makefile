@@ -50,7 +50,7 @@ test: deps  ## build, run all tests, then the unit tests again under ASan and UB
 test-connectors: programs  ## the connectors with vLLM's, SGLang's and LMCache's own packages, without a run of an engine (ten minutes on two busy cores; first 3 GB to download, 6 GB on disk)
 	.ci/engines tests/connectors/run.py
 
-test-hosts: programs  ## daemons that fail and lose each other under load, in network namespaces of the test (root; eight minutes)
+test-hosts: programs  ## daemons that fail and lose each other under load, in network namespaces of the test (root; twelve minutes)
 	ctest --preset release -L "^hosts$$" -j 1
 
 test-ops: build  ## what takes programs for containers (root), or Prometheus for ten minutes

@@ -2,10 +2,11 @@
 #pragma once
 // The blocks of the index, named as the members of a cluster name them.
 //
-// Thread-safety: Owned by the thread that announces them.
+// Thread-safety: Owned by the thread that announces them. Wake() is Thread-safe.
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -23,6 +24,10 @@ class AnnouncedBlocks final : public BlockFeed {
 
   uint64_t next() const override { return index_.announcements()->next(); }
   bool Read(uint64_t* cursor, size_t count_max, std::vector<BlockChange>* changes) override;
+  void Await(std::optional<uint64_t> cursor, absl::Time deadline) override {
+    index_.announcements()->Await(cursor, deadline);
+  }
+  void Wake() override { index_.announcements()->Wake(); }
   bool Walk(uint64_t* cursor, std::vector<BlockChange>* page) override;
 
  private:

@@ -394,7 +394,10 @@ absl::Status Daemon::StartMembers() {
   peer_server_ = *std::move(server);
   peer_server_->Serve(*peer_service_);
   hellos_->Start();
-  members_->Start([this] { hellos_->Wake(); });
+  members_->Start([this] {
+    hellos_->Wake();
+    announcer_->Wake();
+  });
   announcer_->Start();
   LogInfo("daemon", "member of a cluster",
           {{"cluster", members_->cluster()},

@@ -8,8 +8,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "base/mutex.h"
 #include "service/tier/block_name.h"
 
@@ -34,9 +36,17 @@ class AnnounceRing {
   // some of these entries were overwritten, returns false, adds nothing, and sets *cursor to
   // next().
   bool Read(uint64_t* cursor, size_t count_max, std::vector<Announcement>* entries) const;
+  // Waits until there is an entry from `cursor` on (nullopt: whatever comes), until Wake(), or
+  // until `deadline` (on the clock of MonotonicNow()). One thread at a time.
+  void Await(std::optional<uint64_t> cursor, absl::Time deadline) const;
+  // Ends the wait of now, or else the next one.
+  void Wake() const;
 
  private:
   mutable Mutex mutex_;
+  mutable CondVar changed_;
+  mutable bool is_awaited_ ABSL_GUARDED_BY(mutex_) = false;  // a change ends the wait
+  mutable bool is_woken_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Announcement> kept_ ABSL_GUARDED_BY(mutex_);  // entry n is at n % kept_.size()
   std::atomic<uint64_t> next_{0};                           // written with mutex_ held
 };

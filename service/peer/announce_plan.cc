@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/check.h"
+#include "service/peer/locator.h"
 
 namespace cairn {
 
@@ -135,6 +136,11 @@ void AnnouncePlan::AddPage(std::span<const BlockChange> blocks, uint64_t next, b
 
 // --- Batches -------------------------------------------------------------------------------------
 
+absl::Duration AnnouncePlan::Gap() const {
+  if (lines_.size() <= kAllAskedMax + 1) return options_.gap_max;
+  return std::min(options_.gap_per_home * static_cast<double>(lines_.size()), options_.gap_max);
+}
+
 bool AnnouncePlan::FillBatch(Line& line, absl::Time now) const {
   if (line.batch.has_value()) return true;
   if (line.state == State::kNothing) {
@@ -142,12 +148,14 @@ bool AnnouncePlan::FillBatch(Line& line, absl::Time now) const {
     line.batch->is_reset = true;
     line.batch_since = now;
   } else {
-    if (line.queue.empty() || (line.queue.size() < options_.batch_max &&
-                               now - line.queue.front().since < options_.batch_time)) {
+    if (line.queue.empty() ||
+        (line.queue.size() < options_.batch_max &&
+         (now < line.gap_until || now - line.queue.front().since < options_.batch_time))) {
       return false;
     }
     line.batch.emplace();
     line.batch_since = line.queue.front().since;
+    line.gap_until = now + Gap();
     absl::flat_hash_map<proto::LocationName, bool> last;  // of several changes of a block
     const size_t count = std::min(line.queue.size(), options_.batch_max);
     for (size_t i = 0; i < count; ++i) last[line.queue[i].name] = line.queue[i].is_stored;
@@ -198,10 +206,21 @@ void AnnouncePlan::Done(uint32_t home, uint64_t id, Outcome outcome, absl::Time 
   NoteFailure(line, now);
 }
 
+bool AnnouncePlan::IsIdle(absl::Time now) const {
+  return !lines_.empty() && Lag(now) == absl::ZeroDuration() &&
+         now - changed_at_ >= options_.idle_after;
+}
+
 absl::Duration AnnouncePlan::Tick(absl::Time now) const {
-  if (lines_.empty()) return options_.alone_tick;
-  const bool is_idle = Lag(now) == absl::ZeroDuration() && now - changed_at_ >= options_.idle_after;
-  return is_idle ? options_.idle_tick : options_.tick;
+  if (lines_.empty() || IsIdle(now)) return options_.idle_tick;
+  absl::Duration tick = options_.gap_tick;
+  for (const auto& [number, line] : lines_) {
+    const bool is_told = line.state == State::kHasAll && line.failures == 0 &&
+                         line.queue.size() < options_.batch_max;
+    if (!is_told) return options_.tick;
+    if (!line.is_sent) tick = std::min(tick, line.gap_until - now);
+  }
+  return std::max(tick, options_.tick);
 }
 
 // --- For operators -------------------------------------------------------------------------------

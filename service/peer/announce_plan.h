@@ -13,6 +13,11 @@
 // serves all homes that wait. When other members count than before, the homes of runs change. Then
 // all homes that were told something wait for a walk again, without a new epoch.
 //
+// News after a quiet time is announced after `batch_time`. A daemon that always has news announces
+// it about 20 times a second in all, and to each home at least once a second: a batch that is not
+// full waits until some time after the last one to that home. In a cluster in which a match asks
+// all members, nobody asks homes, so each home hears once a second.
+//
 // A home begins with a new epoch if its process is another one, if it refuses a batch, if changes
 // were lost, or if it fails for so long that its queue is full.
 //
@@ -50,12 +55,13 @@ class AnnouncePlan {
   struct Options {
     size_t batch_max = 1024;                             // entries
     absl::Duration batch_time = absl::Milliseconds(10);  // a smaller batch waits as long
-    size_t queue_max = 4096;                             // entries that a home lacks
-    double walk_rate = 100'000;                          // blocks per second
+    absl::Duration gap_per_home = absl::Milliseconds(50), gap_max = absl::Seconds(1);
+    size_t queue_max = 4096;     // entries that a home lacks
+    double walk_rate = 100'000;  // blocks per second
     absl::Duration retry_min = absl::Milliseconds(100), retry_max = absl::Seconds(5);
     absl::Duration tick = absl::Milliseconds(10);
-    absl::Duration idle_tick = absl::Milliseconds(100), idle_after = absl::Seconds(1);
-    absl::Duration alone_tick = absl::Milliseconds(100);  // without homes
+    absl::Duration gap_tick = absl::Milliseconds(200);  // at most, while only full batches may go
+    absl::Duration idle_tick = absl::Seconds(10), idle_after = absl::Seconds(1);
   };
   explicit AnnouncePlan(Options options) : options_(options) {}
 
@@ -90,8 +96,10 @@ class AnnouncePlan {
   // Ignores attempts that are no longer awaited.
   void Done(uint32_t home, uint64_t id, Outcome outcome, absl::Time now);
 
-  // How long to wait before the next look at the changes. It is longer if no home lacks anything
-  // and nothing has changed for a while, so that an idle daemon wakes less often.
+  // No home lacks anything, and nothing has changed for a while: the next change is to be waited
+  // for. False for a daemon alone, to which changes do not matter.
+  bool IsIdle(absl::Time now) const;
+  // How long to wait at most before the next look at the changes.
   absl::Duration Tick(absl::Time now) const;
 
   // --- For operators
@@ -117,11 +125,12 @@ class AnnouncePlan {
     uint64_t epoch = 0;
     uint64_t next_sequence = 0;
     std::deque<Queued> queue;
-    std::optional<AnnounceBatch> batch;  // not taken yet
-    bool is_sent = false;                // its answer is awaited
-    absl::Time batch_since;              // of its oldest entry
-    absl::Time lacks_since;              // the home does not have all
-    int failures = 0;                    // since the last batch that was taken
+    std::optional<AnnounceBatch> batch;           // not taken yet
+    bool is_sent = false;                         // its answer is awaited
+    absl::Time batch_since;                       // of its oldest entry
+    absl::Time lacks_since;                       // the home does not have all
+    absl::Time gap_until = absl::InfinitePast();  // smaller batches wait
+    int failures = 0;                             // since the last batch that was taken
     absl::Duration retry;
     absl::Time retry_at = absl::InfinitePast();
   };
@@ -129,6 +138,8 @@ class AnnouncePlan {
 
   void Begin(Line& line, absl::Time now);
   void Push(uint32_t home, const BlockChange& change, bool is_page, absl::Time now);
+  // Between batches that are not full.
+  absl::Duration Gap() const;
   // Returns whether the line has a batch now.
   bool FillBatch(Line& line, absl::Time now) const;
   void NoteFailure(Line& line, absl::Time now) const;

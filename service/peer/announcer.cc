@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <list>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -39,7 +40,7 @@ class Announcer::Loop {
       Send(now);
       announcer_.lag_us_.Set(absl::ToInt64Microseconds(plan_.Lag(now)));
       announcer_.resets_.Set(static_cast<int64_t>(plan_.resets()));
-      TakeAnswers(now + plan_.Tick(now));
+      Wait(now);
     }
     for (Running& running : running_) running.context.TryCancel();
     Drain(queue_);
@@ -128,6 +129,12 @@ class Announcer::Loop {
     running.call->Finish(&running.reply, &running.status, &running);
   }
 
+  void Wait(absl::Time now) {
+    const absl::Time until = now + plan_.Tick(now);
+    if (!running_.empty()) return TakeAnswers(until);
+    parts_.blocks.Await(plan_.IsIdle(now) ? std::optional(cursor_) : std::nullopt, until);
+  }
+
   // Takes the answers that are there. Waits for the first one until `deadline`.
   void TakeAnswers(absl::Time deadline) {
     // Ends: there are as many answers as calls.
@@ -161,6 +168,7 @@ void Announcer::Start() {
 
 void Announcer::Stop() {
   is_stopping_.store(true, std::memory_order_relaxed);
+  Wake();
   if (thread_.joinable()) thread_.join();
 }
 

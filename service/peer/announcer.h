@@ -2,8 +2,9 @@
 #pragma once
 // Announces the blocks of this daemon to their homes: does what AnnouncePlan decides.
 //
-// Thread-safety: Start() and Stop() are Owned by one thread. Report() is Thread-safe. The thread is
-// named "announcer". It waits for no home: its calls have a deadline, and run while it goes on.
+// Thread-safety: Start() and Stop() are Owned by one thread. The others are Thread-safe. The thread
+// is named "announcer". It waits for no home: its calls have a deadline, and run while it goes on.
+// While no home lacks anything, it sleeps until a block changes.
 
 #include <atomic>
 #include <cstdint>
@@ -36,6 +37,8 @@ class Announcer {
 
   void Start();
   void Stop();  // idempotent
+  // Looks at the view now.
+  void Wake() { parts_.blocks.Wake(); }
 
   void Report(MetricSink& sink) const;
 

@@ -4,8 +4,10 @@
     python tests/bench/hosts.py [--bin-dir DIR] [--rounds N] [--quick] [--json FILE]
 
 Blocks are put into member a. A client of member b matches them, and gets them for the first time, which fetches them. Beside
-it, a client gets the same blocks straight from a over TLS. Then a daemon of a cluster is compared with one that is alone,
-and the CPU time of an idle member is read. Medians of the rounds are printed.
+it, a client gets the same blocks straight from a over TLS. Then a daemon of a cluster is compared with one that is alone.
+Then, in a cluster of three, the CPU time of idle members is read; and in clusters of three and of six, that of the threads of
+a member which announce the blocks that are put to it, by that of all its threads: as fast as puts go, and with 50 of them a
+second. Medians of the rounds are printed.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import os
 import pathlib
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,7 +39,10 @@ GOALS = {
     "match_p99_ms": 5,
     "local_ratio": 1.01,
     "idle_percent": 0.3,
+    "announce_3_percent": 1,
+    "announce_6_percent": 1,
 }
+ANNOUNCING = ("announcer", "grpc", "event_engine", "default-executo", "resolver-executo", "timer_manager")  # begins of names
 IS_AT_LEAST = ("get_1mib_ratio", "get_4mib_ratio")
 TURN = itertools.count()
 
@@ -72,9 +78,21 @@ class Blocks:
         return seconds
 
 
-def start_members(bin_dir: pathlib.Path, folder: pathlib.Path) -> tuple[dict[str, Daemon], dict[str, str]]:
+def await_joined(bin_dir: pathlib.Path, daemon: Daemon, count: int) -> None:
+    deadline = time.monotonic() + 60
+    command = [str(bin_dir / "cairnctl"), "members", "--control", daemon.found["control"]]
+    while subprocess.run(command, capture_output=True, text=True).stdout.split().count("joined") < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def start_members(
+    bin_dir: pathlib.Path, folder: pathlib.Path, names: str, host_bytes: str, with_port: str = "", match_ms: int = 500
+) -> tuple[dict[str, Daemon], dict[str, str]]:
+    """Each letter of `names` is a member. Those of `with_port` have a TCP port for clients, the others a unix socket."""
+    folder.mkdir()
     ca = Ca(folder)
-    names, uses = ("a", "b"), "serverAuth,clientAuth"
+    uses = "serverAuth,clientAuth"
     san = "URI:spiffe://bench.example/{},DNS:localhost,IP:127.0.0.1"
     pairs = {name: ca.issue(name, san.format(name), use=uses) for name in (*names, "engine")}
     rules = [f'{{uid: {os.getuid()}, tenants: ["*"]}}', '{uri: "spiffe://bench.example/engine", tenants: ["*"]}']
@@ -85,11 +103,13 @@ def start_members(bin_dir: pathlib.Path, folder: pathlib.Path) -> tuple[dict[str
     daemons = {}
     for name in names:
         flags = ["--members", f"file:{folder / 'members'}", "--member-name", name]
-        flags += ["--peer", f"127.0.0.1:{ports[name]}", "--stream", "127.0.0.1:0", "--peer-match-ms", "500"]
+        flags += ["--peer", f"127.0.0.1:{ports[name]}", "--stream", "127.0.0.1:0", "--peer-match-ms", match_ms]
         flags += ["--tls-cert", pairs[name][0], "--tls-key", pairs[name][1], "--tls-ca", ca.pem]
         flags += ["--policy", folder / "policy.yaml"]
-        control = "127.0.0.1:0" if name == "a" else f"unix:{folder / 'control'}"
-        daemons[name] = Daemon(bin_dir, folder / name, *flags, control=control, host_bytes=HOST_BYTES)
+        control = "127.0.0.1:0" if name in with_port else f"unix:{folder / name}.control"
+        daemons[name] = Daemon(bin_dir, folder / name, *flags, control=control, host_bytes=host_bytes)
+    for name in set(names) - set(with_port):
+        await_joined(bin_dir, daemons[name], len(names))
     tls = {"tls_ca": str(ca.pem), "tls_cert": pairs["engine"][0], "tls_key": pairs["engine"][1]}
     return daemons, tls
 
@@ -144,6 +164,67 @@ def measure_local(cairn: Any, alone: Any, member: Any, rounds: int) -> list[floa
     return ratios
 
 
+def measure_idle(bin_dir: pathlib.Path, folder: pathlib.Path, seconds: float) -> dict[str, list[float]]:
+    """CPU time of each of three members, and of a daemon without a cluster."""
+    daemons, _ = start_members(bin_dir, folder, "abc", "64MiB")
+    daemons["alone"] = Daemon(bin_dir, folder / "alone", control=f"unix:{folder / 'alone.control'}", host_bytes="64MiB")
+    time.sleep(seconds / 4)
+    before = {name: daemon.thread_seconds() for name, daemon in daemons.items()}
+    time.sleep(seconds)
+    used = {name: daemon.thread_seconds() - before[name] for name, daemon in daemons.items()}
+    for name, threads in used.items():
+        most = ", ".join(f"{thread} {100 * one / seconds:.3f}" for thread, one in threads.most_common(6))
+        print(f"idle, {name}: {100 * threads.total() / seconds:.3f} % of a core; {most}")
+    for daemon in daemons.values():
+        daemon.close()
+    percent = {name: 100 * threads.total() / seconds for name, threads in used.items()}
+    return {"idle_percent": [percent[name] for name in "abc"], "idle_alone_percent": [percent["alone"]]}
+
+
+def put_for(blocks: Blocks, daemon: Daemon, seconds: float, pause: float) -> tuple[int, Any]:
+    """Puts batches for so long, each after a pause. Returns the number of puts, and the CPU time by threads."""
+    before, puts, end = daemon.thread_seconds(), 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        blocks.put(blocks.keys(next(TURN)))
+        puts += AT_ONCE
+        time.sleep(pause)
+    return puts, daemon.thread_seconds() - before
+
+
+def measure_announcing(
+    cairn: Any, bin_dir: pathlib.Path, folder: pathlib.Path, names: str, rounds: int, seconds: float
+) -> dict[str, list[float]]:
+    """Puts of 1 MiB into a full member. Its announcing takes what threads of gRPC and the announcer take."""
+    daemons, _ = start_members(bin_dir, folder, names, "256MiB")
+    member = daemons["b"]
+    client = cairn.connect(member.found["control"], timeout=20.0)
+    blocks = Blocks(cairn, client, 1)
+    put_for(blocks, member, seconds, 0)
+    time.sleep(seconds / 2)
+    before = member.thread_seconds()
+    time.sleep(seconds)
+    idle = sum_announcing(member.thread_seconds() - before)
+    found: dict[str, list[float]] = {}
+    for pace, pause in (("", 0.0), ("_slow", 0.3)):
+        name = f"announce_{len(names)}{pace}"
+        for _ in range(rounds):
+            puts, used = put_for(blocks, member, seconds, pause)
+            time.sleep(0.5)
+            announcing = max(sum_announcing(used) - idle, 0)
+            found.setdefault(f"{name}_percent", []).append(100 * announcing / used.total())
+            found.setdefault(f"{name}_ms_a_second", []).append(1e3 * announcing / seconds)
+            found.setdefault(f"{name}_puts_a_second", []).append(puts / seconds)
+            found.setdefault(f"{name}_put_cpu_us", []).append(1e6 * used.total() / puts)
+    client.close()
+    for daemon in daemons.values():
+        daemon.close()
+    return found
+
+
+def sum_announcing(threads: Any) -> float:
+    return sum(seconds for name, seconds in threads.items() if name.startswith(ANNOUNCING))
+
+
 def main() -> None:
     arguments = parse_arguments(__doc__ or "")
     cairn, _ = import_cairn(arguments.bin_dir)
@@ -151,25 +232,23 @@ def main() -> None:
     rounds = 1 if arguments.quick else arguments.rounds
     with tempfile.TemporaryDirectory(prefix="cairn-hosts-bench-") as name:
         folder = pathlib.Path(name)
-        daemons, tls = start_members(arguments.bin_dir, folder)
-        policy = ["--policy", folder / "policy.yaml"]
+        daemons, tls = start_members(arguments.bin_dir, folder / "two", "ab", HOST_BYTES, with_port="a")
+        policy = ["--policy", folder / "two" / "policy.yaml"]
         own = f"unix:{folder / 'c'}"
         alone = Daemon(arguments.bin_dir, folder / "alone", *policy, control=own, host_bytes=HOST_BYTES)
         a = cairn.connect(daemons["a"].found["control"], transports="stream", timeout=20.0, **tls)
         b = cairn.connect(daemons["b"].found["control"], timeout=20.0)
         one = cairn.connect(alone.found["control"], timeout=20.0)
-        time.sleep(3)  # until they have met
         found = measure_reads(cairn, a, b, rounds, arguments.quick)
         found["local_ratio"] = measure_local(cairn, one, b, rounds)
-        idle = 2 if arguments.quick else 20
-        before = daemons["b"].cpu_seconds(), alone.cpu_seconds()
-        time.sleep(idle)
-        used = daemons["b"].cpu_seconds() - before[0], alone.cpu_seconds() - before[1]
-        found["idle_percent"], found["idle_alone_percent"] = [100 * used[0] / idle], [100 * used[1] / idle]
         for client in (a, b, one):
             client.close()
         for daemon in (*daemons.values(), alone):
             daemon.close()
+        found |= measure_idle(arguments.bin_dir, folder / "three", 2 if arguments.quick else 40)
+        for names in ("abc", "abcdef"):
+            seconds = 1 if arguments.quick else 5
+            found |= measure_announcing(cairn, arguments.bin_dir, folder / names, names, rounds, seconds)
     figures = {name: statistics.median(values) for name, values in found.items()}
     for name, value in figures.items():
         goal = GOALS.get(name)

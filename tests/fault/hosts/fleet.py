@@ -2,17 +2,22 @@
 """The daemons of a cluster, each on a host of its own, with TLS between them; and an etcd."""
 
 import contextlib
+import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 
 from certificates import Ca
 
 PEER_PORT, STREAM_PORT, ETCD_PORT = 50160, 50152, 2379
+HTTP = "127.0.0.1:9464"  # of each host
+METRICS = f"http://{HTTP}/metrics"
 START_SECONDS_MAX = 120
 STOP_SECONDS_MAX = 60
 
@@ -61,6 +66,20 @@ class Member:
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         lines = [line.split() for line in done.stdout.splitlines()]
         return {words[0]: words for words in lines if words}
+
+    def view_hash(self):
+        """Of the names of those that count."""
+        command = [str(self._bin / "cairnctl"), "members", "--control", self.control, "--json"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return json.loads(done.stdout)["view_hash"]
+
+    def view_changes(self):
+        """How often a member came or went, or its state changed."""
+        read = f"import urllib.request; print(urllib.request.urlopen('{METRICS}').read().decode())"
+        command = [*self._enter, sys.executable, "-c", read]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found = re.search(r"^cairn_view_changes_total (\S+)$", done.stdout, re.MULTILINE)
+        return int(float(found[1]))
 
     def joined(self):
         return sorted(name for name, words in self.members().items() if "joined" in words)
@@ -182,7 +201,7 @@ class Fleet:
         return [
             *(str(bin_dir / "cairnd"), "--control", f"unix:{folder / name}.control"),
             *("--socket", f"{folder / name}.data", "--admin", f"unix:{folder / name}.admin"),
-            *("--http", "off", "--host-bytes", "64MiB", "--ssd", f"{folder / name}.ssd=256MiB"),
+            *("--http", HTTP, "--host-bytes", "64MiB", "--ssd", f"{folder / name}.ssd=256MiB"),
             *("--cluster", "test", "--members", source, "--member-name", name),
             *("--peer", f"{address}:{PEER_PORT}"),
             *("--stream", f"{address}:{STREAM_PORT}", "--drain-ms", f"{self._drain_ms}"),

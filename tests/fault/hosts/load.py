@@ -69,17 +69,22 @@ def count_wrong(keys, k, v, tokens):
 class Conversations:
     """Prompts that grow. All begin with the same blocks."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, count=CONVERSATIONS):
         self._lock = threading.Lock()
         self._random = random.Random(seed)
-        self._open = [self._new() for _ in range(CONVERSATIONS)]
+        self._open = [self._new() for _ in range(count)]
+
+    def __len__(self):
+        return len(self._open)
 
     def _new(self):
         return {"id": self._random.getrandbits(28), "blocks": SYSTEM_BLOCKS}
 
-    def next_prompt(self):
+    def next_prompt(self, i=None):
+        """The next turn of a conversation: of one at random, or of the i-th. One that has become
+        long ends, and another one begins."""
         with self._lock:
-            i = self._random.randrange(CONVERSATIONS)
+            i = self._random.randrange(len(self._open)) if i is None else i
             one = self._open[i]
             one["blocks"] += self._random.randint(1, 2)
             if one["blocks"] > BLOCKS_MAX:
@@ -113,9 +118,8 @@ class Jitter:
 class Worker:
     """One engine beside one host. `write` takes a line for each request."""
 
-    def __init__(self, name, control, data, conversations, jitter, write):
+    def __init__(self, name, control, data, jitter, write):
         self._name, self._write, self._jitter = name, write, jitter
-        self._conversations = conversations
         self._client = cairn.connect(control, data=data, connections=1, timeout=10)
         self._space = open_space(self._client)
         shape = (LAYERS, HEADS, BLOCKS_MAX * TOKENS, DIM)
@@ -126,13 +130,15 @@ class Worker:
         try:
             return call()
         finally:
-            over = time.monotonic() - begin - limit - self._jitter.since(begin)
-            line["over"] = max(line["over"], over)
+            took = time.monotonic() - begin
+            line["took"][line["step"]] = round(took, 6)
+            line["over"] = max(line["over"], took - limit - self._jitter.since(begin))
 
-    def request(self):
-        keys = self._space.keys(self._conversations.next_prompt())
+    def request(self, prompt):
+        keys = self._space.keys(prompt)
         line = {"at": time.monotonic(), "host": self._name, "asked": len(keys), "own": 0}
         line |= {"peer": 0, "late": 0, "wrong": 0, "over": -10.0, "step": "match", "error": ""}
+        line["took"] = {}  # seconds of each call
         try:
             self._ask(line, keys)
         except cairn.Error as error:
@@ -175,7 +181,7 @@ def main():
 
     def work(worker):
         while not is_over.is_set():
-            worker.request()
+            worker.request(conversations.next_prompt())
             is_over.wait(PAUSE_SECONDS)
 
     signal.signal(signal.SIGTERM, lambda *_: is_over.set())
@@ -183,7 +189,7 @@ def main():
     workers = []
     for host in sys.argv[2:]:
         name, ends = host.split("=")
-        workers.append(Worker(name, *ends.split(","), conversations, jitter, write))
+        workers.append(Worker(name, *ends.split(","), jitter, write))
     threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
     for thread in threads:
         thread.start()

