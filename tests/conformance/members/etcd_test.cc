@@ -96,6 +96,7 @@ class Writer {
 
 class EtcdRegistry final : public Registry {
  public:
+  bool has_bulk_lists() const override { return false; }
   // Each is a write that etcd flushes.
   int members_max() const override {
     return static_cast<int>(FromEnvironment("CAIRN_ETCD_MEMBERS", 200));

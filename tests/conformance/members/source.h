@@ -20,6 +20,8 @@ class Registry {
   // Whether the source gives the members' names and zones.
   virtual bool has_names() const { return true; }
   virtual bool has_zones() const { return true; }
+  // Whether List() is one change for the source, and not one for each member.
+  virtual bool has_bulk_lists() const { return true; }
   // The port of all members, if they have one in common; 0: each has its own.
   virtual uint16_t port() const { return 0; }
   // The largest number of members that it can list.

@@ -174,7 +174,10 @@ TEST_P(MemberSources, ListAsManyAsThereMayBe) {
   const double cpu_before = CpuSeconds();
   ASSERT_TRUE(reader.Sees(members));
   const absl::Duration took = MonotonicNow() - changed;
-  EXPECT_LE(took, absl::Seconds(1) * kSlowdown);
+  // The registry of etcd writes all of them anew: a thousand changes.
+  EXPECT_LE(took, (members.size() < 500 || registry->has_bulk_lists() ? absl::Seconds(1)
+                                                                      : absl::Seconds(10)) *
+                      kSlowdown);
   std::printf("%s: a change among %zu names is seen after %.0f ms; %.0f ms of a processor\n",
               GetParam().name.c_str(), members.size() + 1, absl::ToDoubleMilliseconds(took),
               1000 * (CpuSeconds() - cpu_before));
