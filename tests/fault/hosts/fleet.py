@@ -176,11 +176,12 @@ class Etcd:
 
 
 class Fleet:
-    """`etcd`: where the list of the members comes from; by default, each has a file of its own."""
+    """`etcd`: where the list of the members comes from; by default, each has a file of its own.
+    `match_ms` is ten times the daemon's default, for a machine that does much else."""
 
-    def __init__(self, bin_dir, network, names, folder, etcd=None, drain_ms=1000):
+    def __init__(self, bin_dir, network, names, folder, etcd=None, drain_ms=1000, match_ms=200):
         self._network, self._folder, self.names = network, folder, list(names)
-        self._drain_ms = drain_ms
+        self._drain_ms, self._match_ms = drain_ms, match_ms
         ca = Ca(folder)
         rules = [f'  - {{uid: {os.getuid()}, tenants: ["*"]}}']
         for name in names:
@@ -205,7 +206,7 @@ class Fleet:
             *("--cluster", "test", "--members", source, "--member-name", name),
             *("--peer", f"{address}:{PEER_PORT}"),
             *("--stream", f"{address}:{STREAM_PORT}", "--drain-ms", f"{self._drain_ms}"),
-            *("--peer-match-ms", "200"),  # on a machine that does much else
+            *("--peer-match-ms", f"{self._match_ms}"),
             *("--tls-cert", f"{folder / name}.pem", "--tls-key", f"{folder / name}.key"),
             *("--tls-ca", str(ca.pem), "--policy", f"{folder}/policy.yaml"),
             # Towards etcd; members have TLS. The grace is then the default, since a member learns up
